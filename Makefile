@@ -1,0 +1,105 @@
+# Two commands do everything:  make book   and   make test      (make help lists the rest)
+#
+#   VENV    the environment's folder (default .venv); one environment may serve several clones
+#   PYTHON  the Python that creates it (3.11 or newer)
+#   JOBS    chapters executed at the same time
+VENV   ?= .venv
+PYTHON ?= python3
+JOBS   ?= $(shell n=$$(nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 1); [ $$n -gt 4 ] && echo 4 || echo $$n)
+
+override VENV := $(abspath $(VENV))
+BIN    := $(VENV)/bin
+PY     := $(BIN)/python
+STAMP  := $(VENV)/.fedlearn-installed
+HTML   := _build/html
+
+# The clone that is being built always wins over whatever clone the environment was installed for.
+export PYTHONPATH := $(CURDIR)
+# One thread for each kernel: chapters run side by side, and their numbers do not depend on the number of cores.
+export OMP_NUM_THREADS ?= 1
+export PYTHONDONTWRITEBYTECODE := 1
+export PYTHONHASHSEED := 0
+export FEDLEARN_JOBS := $(JOBS)
+# Kernels choose matplotlib's inline backend only when nobody else chose one; the kernel is this environment's own.
+unexport MPLBACKEND
+export JUPYTER_PREFER_ENV_PATH := 1
+export JUPYTER_PLATFORM_DIRS := 1
+
+PYTEST := $(PY) -m pytest
+title   = @printf '\n==== %s ====\n' '$(1)'
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help env book live test lint test-unit test-chapters test-browser clean
+
+help:
+	@echo 'make book           environment, execution of all chapters, site in $(HTML)'
+	@echo 'make test           everything that is tested, in the order of the next four lines'
+	@echo 'make lint             ruff'
+	@echo 'make test-unit        the package'
+	@echo 'make test-chapters    every chapter through nbval, then through papermill with other parameters'
+	@echo 'make test-browser     the built site and live widgets in headless Chromium'
+	@echo 'make live           JupyterLab on the chapters'
+	@echo 'make clean          remove the build (not the environment)'
+	@echo 'Options: VENV=<folder> PYTHON=<python 3.11+> JOBS=<chapters at a time>'
+
+# ---- environment -------------------------------------------------------------------------------------------------
+# Installed once for each version of pyproject.toml + constraints.txt; when another clone used the environment last,
+# only the package itself is pointed here again.
+env:
+	@set -e; \
+	usable() { "$$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }; \
+	if ! "$(PY)" -m pip --version >/dev/null 2>&1; then \
+	  usable "$(PYTHON)" || { echo "The book needs Python 3.11 or newer, but '$(PYTHON)' is missing or older: run make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }; \
+	  printf '\n==== environment in %s ====\n' "$(VENV)"; \
+	  "$(PYTHON)" -m venv "$(VENV)"; \
+	fi; \
+	usable "$(PY)" || { echo "The environment $(VENV) has a Python older than 3.11: remove it, or choose another with VENV=..." >&2; exit 1; }; \
+	deps=$$(cat pyproject.toml constraints.txt | cksum); here="$(CURDIR)"; \
+	if [ "$$(sed -n 1p "$(STAMP)" 2>/dev/null)" != "$$deps" ]; then \
+	  printf '\n==== installing into %s (a few minutes the first time) ====\n' "$(VENV)"; \
+	  rm -f "$(STAMP)"; \
+	  "$(PY)" -m pip install --disable-pip-version-check -q -c constraints.txt "setuptools>=77"; \
+	  "$(PY)" -m pip install --disable-pip-version-check -q --no-build-isolation -c constraints.txt -e ".[book,test]"; \
+	elif [ "$$(sed -n 2p "$(STAMP)")" != "$$here" ]; then \
+	  "$(PY)" -m pip install --disable-pip-version-check -q --no-build-isolation --no-deps -e .; \
+	fi; \
+	printf '%s\n%s\n' "$$deps" "$$here" > "$(STAMP)"
+
+# ---- book --------------------------------------------------------------------------------------------------------
+# --all so that old warnings are seen again; chapters that did not change come from the execution cache.
+book: env
+	$(call title,book)
+	@$(BIN)/jupyter-book build book --config _config.yml --path-output . -W -n --keep-going --all
+	@test -f _config.yml
+	@printf '\nThe book is ready: open %s in a browser (no server and no network needed).\n' "file://$(CURDIR)/$(HTML)/index.html"
+
+live: env
+	@$(BIN)/jupyter lab --notebook-dir=book
+
+# ---- tests -------------------------------------------------------------------------------------------------------
+test: lint test-unit test-chapters test-browser
+	@printf '\n==== all tests passed ====\n'
+
+lint: env
+	$(call title,ruff)
+	@$(BIN)/ruff check --no-cache .
+
+test-unit: env
+	$(call title,unit tests)
+	@MPLBACKEND=Agg $(PYTEST) tests/unit
+
+# nbval, papermill and Playwright each get a process of their own: their event loops block one another.
+test-chapters: env
+	$(call title,chapters: nbval)
+	@$(PYTEST) book -p nbval.plugin --nbval-lax --nbval-current-env --nbval-cell-timeout=600 \
+	  --nbval-sanitize-with tests/chapters/nbval_sanitize.cfg -n $(JOBS) --dist loadfile
+	$(call title,chapters: hygiene and papermill with other parameters)
+	@$(PYTEST) tests/chapters -n $(JOBS)
+
+test-browser: book
+	$(call title,the built site in Chromium)
+	@CHROMIUM="$$($(PY) tests/browser/chromium.py)" && export CHROMIUM && $(PYTEST) tests/browser
+
+clean:
+	rm -rf _build build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

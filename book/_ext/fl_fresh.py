@@ -1,0 +1,97 @@
+"""Local Sphinx extension: run each chapter as rarely as possible, but never show an outdated output.
+
+The execution cache compares a chapter's code cells and nothing else. So, before pages are read:
+
+1. when the package, the data, the pinned versions or Python itself changed since the last build, the cache is emptied;
+2. chapters that are then missing from the cache are executed side by side (FEDLEARN_JOBS at a time, one thread each).
+   One that fails is left to MyST-NB, which runs it again and reports the error in its own way.
+"""
+
+import hashlib
+import os
+import shutil
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
+
+import nbformat
+from jupyter_cache import get_cache
+from jupyter_cache.base import CacheBundleIn
+from jupyter_cache.executors.utils import single_nb_execution
+from sphinx.util import logging
+
+log = logging.getLogger(__name__)
+LIBRARIES = ("torch", "torchvision", "numpy", "scikit-learn", "pandas", "matplotlib", "ipywidgets", "nbclient")
+# ipykernel warns once for each kernel that it talks over loopback without encryption
+QUIET = {"extra_arguments": ["--IPKernelApp.log_level=40"]}
+
+
+def state_of(root: Path) -> str:
+    """SHA-256 of everything outside a chapter that its outputs depend on."""
+    digest = hashlib.sha256(sys.version.encode())
+    for name in LIBRARIES:
+        try:
+            digest.update(f"{name}=={metadata.version(name)}".encode())
+        except metadata.PackageNotFoundError:
+            digest.update(f"{name} absent".encode())
+    files = [*(root / "fedlearn").rglob("*.py"), *(root / "data").rglob("*"), root / "constraints.txt"]
+    for path in sorted(files):
+        if path.is_file() and root / "data" / "cache" not in path.parents:
+            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def empty_stale_cache(app):
+    folder = Path(app.env.mystnb_config.execution_cache_path)
+    stamp, now = folder.parent / ".execution_state", state_of(Path(app.srcdir).parent)
+    app.fl_stale = not stamp.exists() or stamp.read_text() != now
+    if app.fl_stale and folder.exists():
+        shutil.rmtree(folder)
+        log.info("the package, the data or the versions changed: every chapter is executed anew")
+    stamp.parent.mkdir(parents=True, exist_ok=True)
+    stamp.write_text(now)
+
+
+def chapters_to_read_again(app, env, added, changed, removed):
+    return [name for name in env.found_docs if app.fl_stale and env.doc2path(name).endswith(".ipynb")]
+
+
+def execute_side_by_side(app, env, docnames):
+    config = env.mystnb_config
+    if config.execution_mode != "cache":
+        return
+    cache = get_cache(config.execution_cache_path)
+    missing = []
+    for path in (Path(env.doc2path(name)) for name in docnames):
+        if path.suffix == ".ipynb":
+            notebook = nbformat.read(path, 4)
+            try:
+                cache.match_cache_notebook(notebook)
+            except KeyError:
+                missing.append((path, notebook))
+
+    def execute(job):
+        path, notebook = job
+        log.info("executing %s", path.relative_to(app.srcdir))
+        start = time.perf_counter()
+        result = single_nb_execution(notebook, str(path.parent), config.execution_timeout, False, **QUIET)
+        outcome = f"FAILED ({type(result.err).__name__})" if result.err else "done"
+        log.info("%s: %s after %.0f s", path.relative_to(app.srcdir), outcome, time.perf_counter() - start)
+        return path, result
+
+    jobs = max(1, int(os.environ.get("FEDLEARN_JOBS", min(4, os.cpu_count() or 1))))
+    with ThreadPoolExecutor(jobs) as pool:
+        for path, result in pool.map(execute, missing):
+            if result.err is None:
+                bundle = CacheBundleIn(result.nb, str(path), data={"execution_seconds": result.time})
+                cache.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
+
+
+def setup(app):
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # kernels inherit it
+    app.connect("builder-inited", empty_stale_cache, priority=900)  # after MyST-NB has chosen the cache's folder
+    app.connect("env-get-outdated", chapters_to_read_again)
+    app.connect("env-before-read-docs", execute_side_by_side)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,35 @@
+"""Local Sphinx extension: the built book needs no network, has a clean console, and builds as one page or EPUB as well.
+
+* sphinx-thebe adds its inline script twice ("Identifier 'THEBE_JS_URL' has already been declared"): drop repetitions.
+* The theme's fontawesome.js swaps every <i> for an <svg>, which breaks ipywidgets' Play button: stop it from watching.
+  It still draws the theme's own icons; widgets appear later and use the widget manager's icon font.
+* Some extensions register HTML visitors under the name of one builder ("singlehtml", "epub"), which hides those that
+  the others registered for "html": share them.
+"""
+
+from sphinx.application import Sphinx
+
+
+def _drop_repeated_inline_scripts(app, pagename, templatename, context, doctree):
+    seen, kept = set(), []
+    for script in context.get("script_files", []):
+        body = getattr(script, "attributes", {}).get("body")
+        if body is None or body not in seen:
+            kept.append(script)
+            seen.add(body)
+    context["script_files"] = kept
+
+
+def _share_html_visitors(app: Sphinx):
+    handlers = app.registry.translation_handlers
+    for builder in ("singlehtml", "epub"):
+        if builder in handlers:
+            for node, visitors in handlers.get("html", {}).items():
+                handlers[builder].setdefault(node, visitors)
+
+
+def setup(app: Sphinx):
+    app.add_js_file(None, body="window.FontAwesomeConfig = {observeMutations: false}", priority=1)
+    app.connect("builder-inited", _share_html_visitors)
+    app.connect("html-page-context", _drop_repeated_inline_scripts, priority=900)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,31 @@
+"""fedlearn: communication-efficient federated learning, in code that fits in the head and numbers that are measured.
+
+    import fedlearn as fl
+    task = fl.tasks.classification("digits", clients=10, partition="dirichlet:0.5")
+    history = fl.run(fl.methods.rpn(), task, rounds=20)
+    fl.plot.compare([history], against="bytes")
+"""
+
+from . import methods, models, tasks, wire
+from .data import partition
+from .errors import DataError, WireError
+from .exercises import check
+from .federation import Clients, Server, Settings, initial_network, run
+from .history import History
+from .method import SGD, Downlink, Mean, Method, TaskLoss, TaskNetwork, Uplink
+
+__version__ = "0.1.0"
+_LAZY = ("plot", "widgets", "claims")  # need matplotlib, ipywidgets, yaml: loaded when first used
+
+__all__ = [
+    "SGD", "Clients", "DataError", "Downlink", "History", "Mean", "Method", "Server", "Settings", "TaskLoss", "TaskNetwork",
+    "Uplink", "WireError", "check", "initial_network", "methods", "models", "partition", "run", "tasks", "wire", *_LAZY,
+]  # fmt: skip
+
+
+def __getattr__(name):
+    if name in _LAZY:
+        from importlib import import_module
+
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"module 'fedlearn' has no attribute {name!r}")

@@ -1,0 +1,51 @@
+"""Save a run after each round and go on from there, in one file without pickle (safetensors)."""
+
+import json
+from pathlib import Path
+
+from .history import write_atomically
+
+
+def _head(history):
+    """What has to be equal for a checkpoint to belong to a run. Versions and hardware may differ."""
+    return {"method": history.method} | {k: history.meta[k] for k in ("parts", "task", "settings")}
+
+
+def save(path, history, server, clients):
+    """Global state, what server and clients remember, and the history so far."""
+    from safetensors.torch import save_file
+
+    groups = {"state": server.state, "server": server.memory}
+    groups |= {f"client {k}": memory for k, memory in clients.memories.items()}
+    tensors = {f"{group}/{name}": t.contiguous() for group, part in groups.items() for name, t in part.items()}
+    metadata = {"head": json.dumps(_head(history)), "rows": json.dumps(history.rows)}
+    write_atomically(path, lambda part: save_file(tensors, part, metadata))
+
+
+def resume(path, history, server, clients):
+    """Bring server, clients and history to where the checkpoint stands; without a file do nothing."""
+    from safetensors import SafetensorError, safe_open
+
+    if not Path(path).exists():
+        return
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}
+        head, rows = json.loads(metadata["head"]), json.loads(metadata["rows"])
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise ValueError(f"{path} is not a readable checkpoint of fedlearn ({error}); delete it to start anew.") from None
+    here = json.loads(json.dumps(_head(history)))
+    if head != here:
+        differ = [key for key in here if head.get(key) != here[key]]
+        raise ValueError(f"{path} belongs to another run: {', '.join(differ)} differ. Name another file or delete it.")
+    for key, tensor in tensors.items():
+        group, name = key.split("/", 1)
+        tensor = tensor.to(server.task.device)
+        if group == "state":
+            server.state[name] = tensor
+        elif group == "server":
+            server.memory[name] = tensor
+        else:
+            clients.memories.setdefault(int(group.removeprefix("client ")), {})[name] = tensor
+    history.rows += [{**row, "refused": {int(k): why for k, why in row["refused"].items()}} for row in rows]

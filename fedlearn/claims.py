@@ -1,0 +1,171 @@
+"""The ledger of the papers' checkable numbers (``data/claims.yaml``) and the checker that recomputes each of them.
+
+An entry holds the number as printed, a formula for it and a verdict; the checker derives the verdict anew:
+
+* matches: the computed value is the printed one; rounding: it is, once rounded to the printed digits;
+* inconsistent: it is not; not derivable: the paper prints nothing that would allow the comparison (measured results).
+"""
+
+import ast
+from collections import Counter
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache, partial
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import torch
+import yaml
+
+LEDGER = Path(__file__).resolve().parents[1] / "data" / "claims.yaml"
+VERDICTS = ("matches", "rounding", "inconsistent", "not derivable")
+KEYS = {"id", "paper", "where", "printed", "value", "formula", "verdict", "why"}  # and, where needed: read, data
+
+
+@dataclass(frozen=True)
+class Result:
+    """One entry recomputed. ``computed``: number, bool, (low, middle, high) or None; ``problem``: "" if all is well."""
+
+    claim: dict
+    computed: object
+    verdict: str
+    problem: str
+
+
+def load(path=LEDGER):
+    """The entries, as dictionaries. ``ValueError`` for a missing or unknown key or an id used twice."""
+    claims = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    for claim in claims:
+        wrong = (KEYS - claim.keys()) | (claim.keys() - KEYS - {"read", "data"})
+        if wrong or claim["verdict"] not in VERDICTS:
+            raise ValueError(f"Claim {claim.get('id')}: check its verdict and its keys {sorted(wrong)}.")
+    if twice := [name for name, n in Counter(claim["id"] for claim in claims).items() if n > 1]:
+        raise ValueError(f"Ids used twice: {twice}.")
+    return claims
+
+
+def check(paper=None, claims=None, strict=True):
+    """Recompute every entry of a paper (default: all). With ``strict``, ``ValueError`` lists what disagrees."""
+    claims = load() if claims is None else claims
+    results = [_recompute(claim) for claim in claims if paper in (None, claim["paper"])]
+    if strict and (problems := [f"{r.claim['id']}: {r.problem}" for r in results if r.problem]):
+        raise ValueError("The ledger disagrees with its recomputation.\n" + "\n".join(problems))
+    return results
+
+
+def _recompute(claim):
+    try:
+        computed = None if claim["formula"] is None else evaluate(claim["formula"], claim.get("data"))
+        verdict = verdict_of(claim["value"], computed)
+    except Exception as error:  # one bad entry must not hide the others
+        return Result(claim, None, "not derivable", f"no value from {claim['formula']!r}: {error!r}")
+    problem = "" if verdict == claim["verdict"] else f"says {claim['verdict']}, recomputed: {verdict} ({computed})"
+    text = f"{claim['printed']} {claim.get('read', '')}".replace(",", "")
+    if isinstance(claim["value"], str) and format(Decimal(claim["value"]), "f") not in text:
+        problem = f"value {claim['value']} is not in {text!r}"
+    return Result(claim, computed, verdict, problem)
+
+
+def evaluate(formula, data=None):
+    """A formula's value. It sees ``data`` (the entry's own figures) and the functions of ``NAMES``, no attributes."""
+    tree = ast.parse(formula, mode="eval")
+    if any(isinstance(node, ast.Attribute) for node in ast.walk(tree)):
+        raise ValueError("a formula has no attributes")
+    return eval(compile(tree, formula, "eval"), {"__builtins__": {}, **NAMES, "data": data})
+
+
+def verdict_of(value, computed):
+    """Verdict on ``value``: None, a statement's truth (bool), or the printed digits as text ("7E+1": about 70)."""
+    if value is None or computed is None:
+        return "not derivable"
+    if isinstance(value, bool):
+        return "matches" if computed is value else "inconsistent"
+    printed, half = _printed(value)
+    low, middle, high = computed if isinstance(computed, tuple) else (computed,) * 3
+    if abs(middle - printed) <= 1e-9 * abs(printed):
+        return "matches"
+    return "rounding" if low - half <= printed <= high + half else "inconsistent"
+
+
+def _printed(text):
+    """A printed number and half a unit of its last digit."""
+    return float(text), float(Decimal(1).scaleb(Decimal(text).as_tuple().exponent)) / 2
+
+
+def table(paper):
+    """Data frame, a row per claim, columns as the book shows them. ``ValueError`` where the ledger is wrong."""
+    import pandas as pd
+
+    frame = pd.DataFrame([{**r.claim, "computed": show(r.computed)} for r in check(paper)]).set_index("id").fillna("")
+    frame["printed"] += frame["read"].map(lambda text: text and f" (read: {text})")
+    return frame[["where", "printed", "formula", "computed", "verdict", "why"]]
+
+
+def markdown(paper):
+    """The table in Markdown, formulas as code."""
+    frame = table(paper).replace({r"([|*_<])": r"\\\1"}, regex=True)
+    frame["formula"] = table(paper)["formula"].map(lambda text: text and f"`{text}`")
+    rows = [list(frame), ["---"] * len(frame.columns), *frame.to_numpy().tolist()]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def show(computed):
+    """A computed value as text: 1,183,242; 43.48; yes; 2.659 (2.64 to 2.679)."""
+    if isinstance(computed, tuple):
+        return f"{computed[1]:.4g} ({computed[0]:.4g} to {computed[2]:.4g})"
+    if computed is None or isinstance(computed, bool):
+        return {None: "", True: "yes", False: "no"}[computed]
+    return f"{computed:,}" if isinstance(computed, int) else f"{computed:.4g}"
+
+
+def drop(before, after):
+    """Relative decline in per cent between two printed numbers (text): (low, middle, high) for what they may round."""
+    (b, hb), (a, ha) = _printed(before), _printed(after)
+    return 100 * (1 - (a + ha) / (b - hb)), 100 * (1 - a / b), 100 * (1 - (a - ha) / (b + hb))
+
+
+def chi2_per_dof(counts):
+    """Pearson's chi-square over its degrees of freedom: about 1 where rows were drawn at random from one population."""
+    counts = np.array(counts)
+    expected = counts.sum(1, keepdims=True) * counts.sum(0) / counts.sum()
+    return float(((counts - expected) ** 2 / expected).sum() / np.prod(np.array(counts.shape) - 1))
+
+
+@cache
+def network(name, *arguments):
+    """A network on torch's meta device: shapes without memory."""
+    from . import models
+    from .models import detection, segmentation
+
+    makers = {"rpn_cnn": models.rpn_cnn, "yolov3": detection.YOLOv3, "fcn32s": segmentation.FCN32s}
+    makers["conv"] = partial(torch.nn.Conv2d, bias=False)
+    with torch.device("meta"):
+        return makers[name](*arguments)
+
+
+def _sum(net, count, dims=range(9)):
+    return sum(count(p.shape) for p in net.parameters() if p.dim() in dims)
+
+
+KERNELS = range(3, 9)  # a weight of three dimensions or more: [outputs, inputs, size, ...]
+NAMES = {
+    # networks
+    "rpn_cnn": lambda: network("rpn_cnn"),
+    "yolov3": lambda classes: network("yolov3", classes),
+    "fcn32s": lambda classes: network("fcn32s", classes),
+    "conv": lambda inputs, outputs, size: network("conv", inputs, outputs, size),
+    # counts: all parameters; kernel entries; kernels; matrix entries of dense layers; what RPN sends (section 3.6)
+    "params": lambda net: _sum(net, prod),
+    "conv_weights": lambda net: _sum(net, prod, KERNELS),
+    "kernels": lambda net: _sum(net, lambda shape: shape[0] * shape[1], KERNELS),
+    "dense_weights": lambda net: _sum(net, prod, [2]),
+    "pooled": lambda net: _sum(net, prod, [0, 1, 2]) + NAMES["kernels"](net),
+    "modules": lambda net, *kinds: sum(type(m).__name__ in kinds for m in net.modules()),
+    "darknet_layers": lambda net: sum(net.layers().values()),
+    # arithmetic on printed numbers; spread: a kernel after pooling and recovery, its mean in every place
+    "mean": lambda rows: float(np.mean(rows)),
+    "spread": lambda rows: np.full_like(rows, np.mean(rows)).tolist(),
+    "columns": lambda rows: np.sum(rows, 0).tolist(),
+    **{f.__name__: f for f in (drop, chi2_per_dof, sum, abs, len, enumerate)},
+}

@@ -1,0 +1,44 @@
+"""The class edition: the chapters with every solution taken out at the source, so that no copy of it is published."""
+
+import json
+import re
+from pathlib import Path
+
+from .history import write_atomically
+
+SOLUTION = re.compile(r"^([ \t]*)### BEGIN SOLUTION\n.*?^[ \t]*### END SOLUTION[ \t]*$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^(`{3,}|:{3,})\{solution-(?:start|end)\}.*?^\1[ \t]*$\n?", re.MULTILINE | re.DOTALL)
+STUB = r"\1# YOUR CODE HERE\n\1raise NotImplementedError"
+
+
+def strip(notebook):
+    """A notebook (as parsed JSON) without solutions: marked lines become a stub, solution boxes and their text go."""
+    cells, inside = [], False
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            inside = "{solution-start}" in source or (inside and "{solution-end}" not in source)
+            if "{solution-start}" in source or "{solution-end}" in source:
+                source = FENCE.sub("", source).strip()
+                if not source:
+                    continue
+            elif inside:
+                continue  # text that explains the solution
+        else:
+            source = SOLUTION.sub(STUB, source)
+        cells.append({**cell, "source": source.splitlines(keepends=True)})
+    return {**notebook, "cells": cells}
+
+
+def make(folder, out):
+    """Write the stripped chapters of ``folder`` under ``out``; returns their paths."""
+    folder, written = Path(folder), []
+    chapters = sorted(p for p in folder.rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
+    if not chapters:
+        raise ValueError(f"There are no notebooks in {folder}.")
+    for path in chapters:
+        text = json.dumps(strip(json.loads(path.read_text(encoding="utf-8"))), indent=1, ensure_ascii=False) + "\n"
+        target = Path(out) / path.relative_to(folder)
+        write_atomically(target, lambda part, text=text: part.write_text(text, encoding="utf-8"))
+        written.append(target)
+    return written

@@ -1,0 +1,221 @@
+"""``fedlearn``: run and compare methods from a terminal, check the book's claims, make the class edition."""
+
+import argparse
+import ast
+import inspect
+import json
+import sys
+from pathlib import Path
+
+
+def options_of(function, pairs):
+    """["share=0.5"] -> {"share": 0.5}, checked against the method's own signature."""
+    from .errors import pick
+
+    known, options = inspect.signature(function).parameters, {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise ValueError(f"An option has the form NAME=VALUE, not {pair!r}.")
+        pick(name, known, f"option of {function.__name__}")
+        try:
+            options[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            options[name] = text
+    return options
+
+
+def make_method(args, name):
+    from . import methods
+    from .errors import pick
+
+    function = pick(name, methods.METHODS, "method")
+    own = [o for o in args.option if len(args.names) == 1 or o.partition("=")[0] in inspect.signature(function).parameters]
+    options = options_of(function, own)
+    if args.lr is not None:
+        options["lr"] = args.lr
+    return function(**options)
+
+
+def run_one(args, name, checkpoint):
+    """One run; its checkpoint goes away when the run is finished."""
+    from . import federation, tasks
+
+    method = make_method(args, name)
+    task = tasks.classification(
+        args.dataset, args.clients, args.partition, args.seed, args.network, args.augment, args.train, args.test, args.device
+    )
+    if Path(checkpoint).exists():
+        print(f"Going on from {checkpoint}.", file=sys.stderr)
+    try:
+        history = federation.run(
+            method, task, args.rounds, participation=args.participation, epochs=args.epochs, batch_size=args.batch_size,
+            evaluate_every=args.evaluate_every, threads=args.threads, checkpoint=checkpoint, progress=args.progress,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        if Path(checkpoint).exists():
+            print(f"\nStopped. The finished rounds are in {checkpoint}; the same command goes on from there.", file=sys.stderr)
+        raise
+    Path(checkpoint).unlink(missing_ok=True)
+    history.meta["provenance"] = provenance()
+    return history
+
+
+def provenance():
+    """Where a result comes from: the command, the day, and the commit of the checkout if there is one."""
+    import subprocess
+    from datetime import date
+
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = "not a checkout"
+    return {"command": " ".join(["fedlearn", *sys.argv[1:]]), "date": date.today().isoformat(), "commit": commit}
+
+
+def table(histories):
+    """A line a run: where it ended and what it cost."""
+    lines = [f"{'method':<12}{'rounds':>7}{'accuracy':>10}{'loss':>9}{'MB up':>10}{'MB down':>10}{'seconds':>9}{'refused':>9}"]
+    for h in histories:
+        refused = sum(len(row["refused"]) for row in h.rows)
+        lines.append(
+            f"{h.method:<12}{len(h):>7}{h.final['accuracy']:>10.4f}{h.final['loss']:>9.4f}{h.bytes_up.sum() / 1e6:>10.3f}"
+            f"{h.bytes_down.sum() / 1e6:>10.3f}{h.seconds.sum():>9.1f}{refused:>9}"
+        )
+    return "\n".join(lines)
+
+
+def command_run(args):
+    histories = []
+    for name in args.names:
+        base = args.out if args.out not in (None, "-") else "fedlearn.json"
+        default = Path(base).with_suffix(f".{name}.checkpoint")
+        histories.append(run_one(args, name, args.checkpoint or default))
+    if args.out == "-":
+        print(as_json(histories))
+        return
+    if args.out:
+        from .history import write_atomically
+
+        write_atomically(args.out, lambda part: part.write_text(as_json(histories) + "\n", encoding="utf-8"))
+    print(table(histories))
+    if getattr(args, "plot", None):
+        from . import plot
+
+        plot.compare(histories, args.against).figure.savefig(args.plot, dpi=150)
+
+
+def as_json(histories):
+    data = [json.loads(h.to_json()) for h in histories]
+    return json.dumps(data[0] if len(data) == 1 else data, indent=1)
+
+
+def command_methods(args):
+    from . import methods
+    from .method import Method
+
+    base = Method().parts()
+    for name, function in methods.METHODS.items():
+        first = inspect.getdoc(inspect.getmodule(function)).split("\n\n")[0].replace("\n", " ")
+        print(f"{name}{inspect.signature(function)}\n    {first}")
+        for part, text in function().parts().items():
+            if text != base[part]:
+                print(f"    {part:<10}{text}")
+        print()
+
+
+def command_check(args):
+    from . import claims
+
+    results = claims.check(args.paper)
+    print(claims.report(results))
+    return 0 if all(r.agrees for r in results) else 1
+
+
+def command_classroom(args):
+    from .classroom import make
+
+    for path in make(args.folder, args.out):
+        print(path)
+
+
+def parser():
+    top = argparse.ArgumentParser(
+        prog="fedlearn", description="Communication-efficient federated learning, simulated with real bytes.",
+        epilog="Example: fedlearn compare fedavg rpn --partition dirichlet:0.5 --rounds 20 --out both.json",
+    )  # fmt: skip
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    common = argparse.ArgumentParser(add_help=False)
+    task = common.add_argument_group("the task")
+    task.add_argument("--dataset", default="digits", help="digits (embedded, the default), mnist, fashion_mnist, cifar10, cifar100")
+    task.add_argument("--clients", type=int, default=10, help="number of clients (default 10)")
+    task.add_argument(
+        "--partition", default="iid", metavar="P",
+        help="how the images are split: iid, dirichlet:ALPHA, shards:K, classes, main_class:SHARE, permuted, table:NAME (default iid)",
+    )  # fmt: skip
+    task.add_argument("--network", help="a network of fedlearn.models; by default the data set's own")
+    task.add_argument("--augment", action="append", default=[], metavar="A", help="crop or flip; may be given twice")
+    task.add_argument("--train", type=int, metavar="N", help="keep only N training images")
+    task.add_argument("--test", type=int, metavar="N", help="keep only N test images")
+    task.add_argument("--seed", type=int, default=0, help="the seed of every random choice (default 0)")
+    task.add_argument("--device", default="cpu", help="cpu (default), cuda, cuda:1, ...")
+    training = common.add_argument_group("training")
+    training.add_argument("--rounds", type=int, default=20, help="communication rounds (default 20)")
+    training.add_argument("--participation", type=float, default=1.0, metavar="C", help="share of the clients drawn each round (default 1)")
+    training.add_argument("--epochs", type=int, default=1, metavar="E", help="local epochs a round (default 1)")
+    training.add_argument("--batch-size", type=int, default=32, metavar="B", help="local batch size (default 32)")
+    training.add_argument("--lr", type=float, help="local learning rate; by default the method's own")
+    training.add_argument(
+        "--option", action="append", default=[], metavar="NAME=VALUE",
+        help="an option of the method, as `fedlearn methods` lists them, such as share=0.5; may be given several times",
+    )  # fmt: skip
+    output = common.add_argument_group("output")
+    output.add_argument("--out", metavar="FILE", help="write the history as JSON; - prints it")
+    output.add_argument("--evaluate-every", type=int, default=1, metavar="N", help="look at the test set every N rounds (default 1)")
+    output.add_argument(
+        "--checkpoint", metavar="FILE",
+        help="where finished rounds are kept until the run ends (default: beside --out); if the file is there, the run goes on from it",
+    )  # fmt: skip
+    output.add_argument("--threads", type=int, help="CPU threads; by default one for small networks, all for large ones")
+    output.add_argument("--no-progress", dest="progress", action="store_false", default=None, help="no progress bar")
+
+    one = commands.add_parser("run", parents=[common], help="run one method", description="Run one method and print or write its history.")
+    one.add_argument("names", nargs=1, metavar="METHOD", help="a name that `fedlearn methods` lists")
+    one.set_defaults(call=command_run)
+    several = commands.add_parser(
+        "compare", parents=[common], help="run several methods on the same task",
+        description="Run several methods on the same task and print what each reached and what it cost.",
+    )  # fmt: skip
+    several.add_argument("names", nargs="+", metavar="METHOD", help="names that `fedlearn methods` lists")
+    several.add_argument("--plot", metavar="FILE", help="also draw the accuracies into an image file")
+    several.add_argument("--against", default="bytes", choices=["rounds", "bytes", "seconds"], help="horizontal axis of --plot (default bytes)")
+    several.set_defaults(call=command_run)
+    listing = commands.add_parser("methods", help="list the methods, their options and the parts they replace")
+    listing.set_defaults(call=command_methods)
+    ledger = commands.add_parser("check", help="recompute every claim of the ledger data/claims.yaml")
+    ledger.add_argument("--paper", help="only this paper, such as rpn")
+    ledger.set_defaults(call=command_check)
+    classroom = commands.add_parser("classroom", help="write the chapters without the solutions, for a class")
+    classroom.add_argument("folder", help="the folder with the chapters, book/ in a checkout")
+    classroom.add_argument("out", help="the folder to write")
+    classroom.set_defaults(call=command_classroom)
+    return top
+
+
+def main(argv=None):
+    from .errors import DataError, WireError
+
+    args = parser().parse_args(argv)
+    try:
+        return args.call(args)
+    except (ValueError, OSError, DataError, WireError) as error:
+        print(f"fedlearn: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

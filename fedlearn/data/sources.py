@@ -1,0 +1,203 @@
+"""The image sets of the book as uint8 tensors, from the first place that has them.
+
+Order: inside scikit-learn (digits), ``$FEDLEARN_DATA``, ``data/cache``, then a download by torchvision.
+``FEDLEARN_OFFLINE=1`` forbids the download. ``data/README.md`` lists the sources, licences and accepted files.
+"""
+
+import gzip
+import io
+import os
+import socket
+import struct
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedlearn.errors import DataError, pick
+
+# A checkout keeps its data beside the package; an installed wheel carries a copy inside it and may not be writable.
+_REPO = Path(__file__).resolve().parents[2] / "data"
+DATA = _REPO if (_REPO / "partitions").is_dir() else Path(__file__).resolve().parents[1] / "bookdata"
+CACHE = DATA / "cache" if DATA == _REPO else Path.home() / ".cache" / "fedlearn"
+
+# CIFAR-100's super-class of each class, both in alphabetical order (Krizhevsky 2009), one base-20 digit each.
+COARSE = [int(d, 20) for d in
+          "41e80677i33e9i7b397b6b5a76df3f0b1aceg9b55j88fdehia"
+          "g4h420h4iha32ccgc19j2a01gc9dfdgj246j558ji12f60h8ed"]  # fmt: skip
+LOSSY = "CIFAR-100 from a lossy AVIF copy (quality 62)"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Source:
+    """Images uint8 [n, channels, height, width], labels int64 [n]; mean, std per channel of the raw training values."""
+
+    name: str
+    train_x: torch.Tensor
+    train_y: torch.Tensor
+    test_x: torch.Tensor
+    test_y: torch.Tensor
+    mean: tuple
+    std: tuple
+    classes: int
+    coarse: np.ndarray | None = None  # int64 [classes]: the super-class of each class
+    note: str = ""  # print it beside every figure made with this copy
+
+
+def data_path(*parts):
+    """A path below the book's ``data`` folder: ``data_path("partitions", "rpn_table4.csv")``."""
+    return DATA.joinpath(*parts)
+
+
+def _digits(folder=None):
+    """1,797 images of 8 x 8 with values 0..16. The split belongs to the set: no experiment seed moves it."""
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    order = np.random.RandomState(0).permutation(len(data.target))  # RandomState: numpy has frozen this stream for good
+    order = order[np.argsort(data.target[order], kind="stable")]  # grouped by class: every fourth is a stratified 450
+    test = np.isin(np.arange(len(order)), order[::4])
+    x, y = data.images.astype(np.uint8)[..., None], data.target
+    return x[~test], y[~test], x[test], y[test]
+
+
+def _idx(folder):
+    """MNIST's and Fashion-MNIST's four files, as they are or gzipped."""
+
+    def array(stem, header):
+        raw = folder / stem
+        data = raw.read_bytes() if raw.exists() else gzip.decompress((folder / f"{stem}.gz").read_bytes())
+        shape = struct.unpack_from(f">{header}I", data)[1:]  # after the magic number
+        return np.frombuffer(data, np.uint8, offset=4 * header).reshape(shape)  # fails where the length does not fit
+
+    kinds = (("images-idx3", 4), ("labels-idx1", 2))
+    x, y, test_x, test_y = (array(f"{s}-{kind}-ubyte", n) for s in ("train", "t10k") for kind, n in kinds)
+    return x[..., None], y, test_x[..., None], test_y
+
+
+def _torchvision(folder):
+    """The official CIFAR batches. torchvision compares their md5 before it unpickles them."""
+    from torchvision import datasets
+
+    kind = datasets.CIFAR10 if folder.name == "cifar-10-batches-py" else datasets.CIFAR100
+    sets = [kind(folder.parent, train=train) for train in (True, False)]
+    return tuple(a for s in sets for a in (s.data, np.array(s.targets)))
+
+
+def _sheet(file):
+    """One 3200 x 3200 sheet of 100 x 100 tiles, read row by row: uint8 [10000, 32, 32, 3]."""
+    from PIL import Image
+
+    pixels = np.asarray(Image.open(file).convert("RGB"))
+    return pixels.reshape(100, 32, 100, 32, 3).swapaxes(1, 2).reshape(10000, 32, 32, 3)
+
+
+def _webp(index):
+    """CIFAR-10 as six lossless WebP sheets, training batches first, and an index with the labels."""
+    y = np.load(index)["labels"]
+    sheets = [index.parent / f"{s}.webp" for s in (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch")]
+    return np.concatenate([_sheet(s) for s in sheets[:5]]), y[:50000], _sheet(sheets[5]), y[50000:]
+
+
+def _npz(file):
+    """CIFAR-100's lossy copy: six AVIF sheets with labels, or the arrays unpacked from them."""
+    from PIL import features
+
+    z = np.load(file)
+    if "x_train" in z:
+        return z["x_train"], z["y_train"], z["x_test"], z["y_test"]
+    if not features.check("avif"):
+        raise ValueError("AVIF needs Pillow 11.3 or later")
+    data, at, y, train = z["avif"], z["offsets"], z["labels"], z["split"] == 0
+    x = np.concatenate([_sheet(io.BytesIO(data[a:b].tobytes())) for a, b in pairwise(at)])
+    return x[train], y[train], x[~train], y[~train]
+
+
+# name: (classes, torchvision's class, [(what to look for in a folder, how to read it, a note)]).
+# For the MNISTs that is the file torchvision fetches last, so that a broken-off download is taken up again.
+SETS = {
+    "digits": (10, None, []),
+    "mnist": (10, "MNIST", [("MNIST/raw/t10k-labels-idx1-ubyte*", lambda f: _idx(f.parent), "")]),
+    "fashion_mnist": (10, "FashionMNIST", [("FashionMNIST/raw/t10k-labels-idx1-ubyte*", lambda f: _idx(f.parent), "")]),
+    "cifar10": (10, "CIFAR10", [("cifar-10-batches-py", _torchvision, ""), ("cifar10/cifar10_index.npz", _webp, "")]),
+    "cifar100": (100, "CIFAR100", [("cifar-100-python", _torchvision, ""), ("cifar100.npz", _npz, LOSSY),
+                                   ("cifar100/cifar100_avif62.npz", _npz, LOSSY)]),
+}  # fmt: skip
+
+
+def _folders():
+    return ([Path(os.environ["FEDLEARN_DATA"]).expanduser()] if os.environ.get("FEDLEARN_DATA") else []) + [CACHE]
+
+
+def _find(name):
+    """(file or folder, reader, note) of the first local copy, or None."""
+    hits = ((f, read, note) for d in _folders() for look, read, note in SETS[name][2] for f in sorted(d.glob(look)))
+    return (Path("scikit-learn"), _digits, "") if name == "digits" else next(hits, None)
+
+
+def available(name):
+    """Is there a copy on this machine? Never asks the network and reads no image."""
+    pick(name, SETS, "data set")
+    return _find(name) is not None
+
+
+def _reason(error):
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _absent(name, why):
+    where = " and ".join(map(str, _folders()))
+    return DataError(f"The data set {name} is not in {where} and {why}: "
+                     "set FEDLEARN_DATA to a folder that holds it, or connect to the network once.")  # fmt: skip
+
+
+def _fetch(name):
+    """Download once into the cache."""
+    if os.environ.get("FEDLEARN_OFFLINE", "0") not in ("", "0"):
+        raise _absent(name, "FEDLEARN_OFFLINE forbids to fetch it")
+    from torchvision import datasets
+
+    print(f"Fetching {name} into {CACHE}, once.", file=sys.stderr)
+    timeout = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(20)  # torchvision sets none, and a silent network would hang for ever
+    try:
+        with open(os.devnull, "w") as null, redirect_stdout(null), redirect_stderr(null):
+            getattr(datasets, SETS[name][1])(CACHE, download=True)
+    except Exception as error:
+        raise _absent(name, f"fetching it failed ({_reason(error)})") from error
+    finally:
+        socket.setdefaulttimeout(timeout)
+
+
+@lru_cache
+def load(name):
+    """The `Source` called ``name``; every caller gets the same tensors, so change none of them in place.
+
+    Raises ValueError for an unknown name and DataError for a set that is absent or damaged.
+    """
+    classes = pick(name, SETS, "data set")[0]
+    if _find(name) is None:
+        _fetch(name)
+    place, read, note = _find(name)
+    try:
+        arrays = read(place)
+        train_x, test_x = (torch.from_numpy(np.array(a.transpose(0, 3, 1, 2), order="C")) for a in arrays[::2])
+        train_y, test_y = (torch.from_numpy(a.astype(np.int64)) for a in arrays[1::2])
+        for x, y in ((train_x, train_y), (test_x, test_y)):
+            if x.dtype != torch.uint8 or len(x) != len(y) or not 0 <= int(y.min()) <= int(y.max()) < classes:
+                raise ValueError("images and labels do not fit together")
+    except Exception as error:
+        why = f"cannot be read ({_reason(error)}): replace or remove it."
+        raise DataError(f"The copy of {name} at {place} {why}") from error
+    # Counts of the 256 values give mean and std exactly, with no float copy of the images.
+    counts = torch.stack([torch.bincount(c.flatten(), minlength=256) for c in train_x.unbind(1)]).double()
+    value, share = torch.arange(256.0, dtype=torch.float64), counts / counts.sum(1, keepdim=True)
+    mean = share @ value
+    mean, std = tuple(mean.tolist()), tuple((share @ value**2 - mean**2).sqrt().tolist())
+    coarse = np.array(COARSE) if name == "cifar100" else None
+    return Source(name, train_x, train_y, test_x, test_y, mean, std, classes, coarse, note)

@@ -1,0 +1,20 @@
+"""The two errors of the package and the one way to say "no such name"."""
+
+from difflib import get_close_matches
+
+
+class WireError(ValueError):
+    """Bytes from outside that are not what the receiver's schema allows: truncated, altered, foreign or not finite."""
+
+
+class DataError(RuntimeError):
+    """A data set that is not on this machine and cannot be fetched, or is not the one its name says."""
+
+
+def pick(name, options, what):
+    """``options[name]``, or a ``ValueError`` that names the nearest matches and everything allowed."""
+    if name in options:
+        return options[name]
+    near = get_close_matches(str(name), [str(o) for o in options], n=3, cutoff=0.5)
+    hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    raise ValueError(f"There is no {what} {name!r}.{hint} Allowed: {', '.join(map(str, options))}.")

@@ -1,0 +1,51 @@
+"""Self-check for the exercises: ``fl.check("fedavg-average", my_function)`` says "right", or what is not yet right.
+
+A chapter's exercises live in the module named like the first word of the exercise. Each is a function that takes the
+reader's answer and returns ``None`` if it is right, otherwise the end of the sentence "not yet, because ...".
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+
+from ..errors import pick
+
+CHAPTERS = {"fedavg": 1, "heterogeneity": 1, "rpn": 1}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What ``check`` returns; shown as its sentence."""
+
+    exercise: str
+    reason: str | None
+
+    @property
+    def right(self):
+        return self.reason is None
+
+    def __repr__(self):
+        return f"{self.exercise}: right." if self.right else f"{self.exercise}: not yet, because {self.reason}."
+
+
+def check(exercise, answer):
+    """Check an answer (a number, tensor or function, as the exercise asks). An error in it is a reason, not a crash."""
+    chapter = exercise.split("-")[0]
+    pick(chapter, CHAPTERS, "chapter with exercises")
+    module = import_module(f".{chapter}", __name__)
+    test = pick(exercise, module.EXERCISES, "exercise")
+    try:
+        return Verdict(exercise, test(answer))
+    except Exception as error:  # whatever the reader's code raises
+        return Verdict(exercise, f"it stopped with {type(error).__name__}: {error}")
+
+
+def number(expected, tolerance=0.0):
+    """A test for an answer that is one number."""
+
+    def test(answer):
+        value = float(answer)
+        if abs(value - expected) <= tolerance * abs(expected):
+            return None
+        return f"{value:,g} is too {'large' if value > expected else 'small'}"
+
+    return test

@@ -1,0 +1,227 @@
+"""The round. Server and client are two objects that exchange ``bytes`` and nothing else.
+
+    for each round t:
+        clients S_t are drawn
+        for each client k of S_t:  message = server.send(t, k);  answer = clients.answer(t, k, message)
+                                   arrival = server.receive(t, k, answer)
+        server.aggregate(t, arrivals)
+"""
+
+import os
+import platform
+import sys
+import time
+import warnings
+from dataclasses import asdict, dataclass
+
+import torch
+
+from . import checkpoint as checkpoints
+from . import local, rng
+from .errors import WireError
+from .history import History
+from .method import Arrival, Context
+from .models import multiply_adds, state_of
+from .wire import DOWN, UP, Message, pack, unpack
+
+
+@dataclass(frozen=True)
+class Settings:
+    """McMahan's letters: ``participation`` C, ``epochs`` E, ``batch_size`` B; and how often the test set is looked at."""
+
+    participation: float = 1.0
+    epochs: int = 1
+    batch_size: int = 32
+    evaluate_every: int = 1
+
+    def __post_init__(self):
+        if not 0 < self.participation <= 1:
+            raise ValueError(f"participation is a share of the clients, above 0 and at most 1, not {self.participation!r}.")
+        for name in ("epochs", "batch_size", "evaluate_every"):
+            whole_number(name, getattr(self, name))
+
+
+def whole_number(name, value):
+    """Refuse anything but 1, 2, 3, ..."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}.")
+
+
+def initial_network(method, task):
+    """M^0: the method's network with the weights that the task's seed gives it, on the task's device."""
+    with rng.scope(task.seed, "initial weights"):
+        return method.model.build(task).to(task.device)
+
+
+class _Party:
+    """What both ends hold before the first byte: method, task and the initial model."""
+
+    def __init__(self, method, task, settings):
+        self.method, self.task, self.settings = method, task, settings
+        self.net = initial_network(method, task)
+        self.initial = {name: t.clone() for name, t in state_of(self.net).items()}
+        buffers = set(self.initial) - {name for name, _ in self.net.named_parameters()}
+        self.up = method.uplink.schema(self.initial, buffers)
+        self.down = method.downlink.schema(self.initial, buffers)
+
+    def context(self, round, client, schema, memory, start=None):
+        return Context(self.task, round, client, self.initial, start, memory, schema)
+
+
+class Server(_Party):
+    """Holds the global state and whatever the method's server part remembers."""
+
+    def __init__(self, method, task, settings):
+        super().__init__(method, task, settings)
+        self.state, self.memory = dict(self.initial), {}
+        self._coded = (None, None)
+
+    def participants(self, round):
+        """The clients of this round, in ascending order."""
+        count = max(1, int(self.settings.participation * self.task.clients + 0.5))
+        order = torch.randperm(self.task.clients, generator=rng.generator(self.task.seed, "participants", round))
+        return sorted(order[:count].tolist())
+
+    def send(self, round, client):
+        """The message to one client. The state is coded once a round: every client gets the same sections."""
+        if self._coded[0] != round:
+            ctx = self.context(round, -1, self.down, self.memory)
+            self._coded = round, self.method.downlink.encode(self.state, ctx)
+        return pack(Message(DOWN, round, client, 0, self._coded[1]), self.down)
+
+    def down_buffers(self):
+        """How many bytes of the last message sent were buffers."""
+        return buffer_bytes(self._coded[1], self.down)
+
+    def receive(self, round, client, data):
+        """bytes -> ``Arrival``; ``WireError`` for anything that is not this client's upload of this round."""
+        message = unpack(data, self.up, kind=UP, round=round, client=client)
+        if message.samples < 1:
+            raise WireError("The upload claims to come from no samples.")
+        ctx = self.context(round, client, self.up, self.memory, self.state)
+        update = self.method.uplink.decode(message.sections, ctx)
+        return Arrival(client, message.samples, update, buffer_bytes(message.sections, self.up))
+
+    def aggregate(self, round, arrivals):
+        """The next global state. Without a single arrival it stays as it is."""
+        if arrivals:
+            arrivals = sorted(arrivals, key=lambda a: a.client)  # the order of replies must not matter
+            ctx = self.context(round, -1, self.up, self.memory, self.state)
+            with torch.no_grad():
+                self.state = self.method.server.aggregate(self.state, arrivals, ctx)
+
+    def evaluate(self):
+        local.load(self.net, self.state)
+        return self.task.evaluate(self.net)
+
+
+class Clients(_Party):
+    """All clients of one process. They take turns on one network; what each keeps for itself is in ``memories``."""
+
+    def __init__(self, method, task, settings):
+        super().__init__(method, task, settings)
+        self.memories = {}
+
+    def answer(self, round, client, data):
+        """Download, local training, upload: bytes -> bytes."""
+        message = unpack(data, self.down, kind=DOWN, round=round, client=client)
+        memory = self.memories.setdefault(client, {})
+        ctx = self.context(round, client, self.down, memory)
+        ctx.start = self.method.downlink.decode(message.sections, ctx)
+        local.load(self.net, ctx.start)
+        local.train(self.net, self.method, ctx, self.settings.epochs, self.settings.batch_size)
+        ctx.schema = self.up
+        with torch.no_grad():
+            sections = self.method.uplink.encode(state_of(self.net), ctx)
+        return pack(Message(UP, round, client, self.task.sizes[client], sections), self.up)
+
+
+def run(
+    method, task, rounds=20, *, participation=1.0, epochs=1, batch_size=32, evaluate_every=1,
+    checkpoint=None, threads=None, progress=None,
+):  # fmt: skip
+    """Run ``method`` on ``task`` for that many rounds and return its ``History``.
+
+    ``participation`` is the share of clients drawn each round (C), ``epochs`` the local epochs (E), ``batch_size`` B.
+    With ``checkpoint`` (a path) every finished round is saved there, and a run that finds the file goes on from it.
+    ``threads`` is the number of CPU threads: by default one for networks so small that two would be slower.
+    ``progress`` shows a bar: by default where somebody looks (a terminal or a notebook).
+    """
+    whole_number("rounds", rounds)
+    settings = Settings(participation, epochs, batch_size, evaluate_every)
+    server, clients = Server(method, task, settings), Clients(method, task, settings)
+    threads = threads or good_threads(server.net, task, batch_size)
+    history = History(method.name, describe(method, task, settings, threads))
+    if checkpoint is not None:
+        checkpoints.resume(checkpoint, history, server, clients)
+    with local.threads(threads), progress_bar(method.name, len(history), rounds, progress) as bar:
+        for t in range(len(history) + 1, rounds + 1):
+            history.rows.append(one_round(server, clients, t, last=t == rounds))
+            if checkpoint is not None:
+                checkpoints.save(checkpoint, history, server, clients)
+            bar.update()
+            if history.rows[-1]["accuracy"] is not None:
+                bar.set_postfix(accuracy=f"{history.rows[-1]['accuracy']:.3f}")
+    refused = sum(len(row["refused"]) for row in history.rows)
+    if refused:
+        warnings.warn(f"{refused} uploads of {method.name} were refused; history.rows says whose and why.", stacklevel=2)
+    history.state = server.state
+    return history
+
+
+def one_round(server, clients, t, last=False):
+    """One round, and its row of the history."""
+    began = time.perf_counter()
+    row = {"round": t, "accuracy": None, "loss": None}
+    row |= dict.fromkeys(("bytes_up", "bytes_up_buffers", "bytes_down", "bytes_down_buffers"), 0)
+    row |= {"seconds": 0.0, "clients": server.participants(t), "refused": {}}
+    arrivals = []
+    for k in row["clients"]:
+        message = server.send(t, k)
+        row["bytes_down"] += len(message)
+        row["bytes_down_buffers"] += server.down_buffers()
+        answer = clients.answer(t, k, message)
+        row["bytes_up"] += len(answer)
+        try:
+            arrivals.append(server.receive(t, k, answer))
+            row["bytes_up_buffers"] += arrivals[-1].buffers
+        except WireError as error:
+            row["refused"][k] = str(error)
+    server.aggregate(t, arrivals)
+    row["seconds"] = time.perf_counter() - began
+    if last or t % server.settings.evaluate_every == 0:
+        row |= server.evaluate()
+    return row
+
+
+def buffer_bytes(sections, schema):
+    """How many bytes of a message are buffers (batch statistics) rather than parameters."""
+    return sum(len(section) for name, section in sections.items() if name in schema.buffers)
+
+
+def good_threads(net, task, batch_size):
+    """One CPU thread for a small step, all cores for a large one; a rule rather than a timing, so that it never
+    changes between two runs (the number of threads changes the last bits of a sum).
+
+    The limit is 50 million multiply-adds a batch (forward), from the table of ``tests/benchmarks``.
+    """
+    return 1 if multiply_adds(net, task.shape) * batch_size < 50e6 else (os.cpu_count() or 1)
+
+
+def describe(method, task, settings, threads):
+    """The head of a history: parts, task, settings, versions and hardware."""
+    device = task.device
+    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    return {
+        "parts": method.parts(), "task": task.describe(), "settings": asdict(settings), "threads": threads,
+        "device": f"{device.type} ({hardware})", "python": platform.python_version(), "torch": torch.__version__,
+    }  # fmt: skip
+
+
+def progress_bar(name, done, rounds, show):
+    """A text bar, shown on a terminal or in a notebook unless ``show`` says otherwise."""
+    from tqdm import tqdm
+
+    if show is None:
+        show = sys.stderr.isatty() or "ipykernel" in sys.modules
+    return tqdm(initial=done, total=rounds, desc=name, unit="round", disable=not show, leave=False)

@@ -1,0 +1,204 @@
+"""A method is a record of six parts. The defaults of the six are federated averaging.
+
+| part        | question                                          | protocol (arguments are explained at ``Context``)       |
+|-------------|---------------------------------------------------|---------------------------------------------------------|
+| `model`     | what network does the client train?               | ``build(task) -> torch.nn.Module``                      |
+| `objective` | what does local training minimise?                | ``begin(net, ctx) -> loss(net, batch)``                 |
+| `optimizer` | how is a local step taken?                        | ``init(params, ctx) -> state``; ``step(params, grads, state)`` |
+| `uplink`    | what bytes go up?                                 | ``encode(trained, ctx)``; ``decode(sections, ctx)``     |
+| `downlink`  | what bytes come down?                             | ``encode(state, ctx)``; ``decode(sections, ctx)``       |
+| `server`    | how do uploads become the next global state?      | ``aggregate(state, arrivals, ctx) -> state``            |
+
+A *state* is a dict of tensors by name: the parameters of the network and its floating-point buffers. Tensors may carry
+leading client axes, so losses are averaged over the batch axis only and optimisers work entry by entry.
+"""
+
+from collections import namedtuple
+from dataclasses import dataclass, field, fields, replace
+
+import torch
+import torch.nn.functional as F
+
+from . import rng
+from .errors import WireError, pick
+from .wire import Dense, Schema
+
+Batch = namedtuple("Batch", "x y index")  # images, labels, positions in the client's own data
+Arrival = namedtuple("Arrival", "client samples update buffers")  # decoded from one client; buffers in bytes
+
+
+@dataclass
+class Context:
+    """What a part may know while it works for one client in one round."""
+
+    task: object
+    round: int  # 1, 2, ...
+    client: int = -1  # -1: the server itself
+    initial: dict = None  # M^0, built on both sides from the shared seed, never sent
+    start: dict = None  # the state that the downlink brought and local training starts from
+    memory: dict = field(default_factory=dict)  # tensors that this client (or the server) keeps between rounds
+    schema: Schema = None  # of the message at hand
+
+    def generator(self, purpose):
+        """The generator for this purpose, round and client."""
+        return rng.generator(self.task.seed, purpose, self.round, self.client)
+
+
+@dataclass(frozen=True)
+class TaskNetwork:
+    """The network that the task names."""
+
+    def build(self, task):
+        return task.network()
+
+
+@dataclass(frozen=True)
+class TaskLoss:
+    """The task's own loss, for classification the mean cross-entropy of the batch."""
+
+    def begin(self, net, ctx):
+        loss = ctx.task.loss
+        return lambda net, batch: loss(net(batch.x), batch.y)
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Stochastic gradient descent, the same arithmetic as ``torch.optim.SGD``. ``decay`` multiplies the rate each round.
+
+    Written with torch's list operations, so that importing torch's compiler, as ``torch.optim`` does, is not needed.
+    """
+
+    lr: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    decay: float = 1.0
+
+    def __post_init__(self):
+        if not self.lr > 0 or not 0 <= self.momentum < 1 or not self.weight_decay >= 0 or not 0 < self.decay <= 1:
+            raise ValueError(f"SGD needs lr > 0, 0 <= momentum < 1, weight_decay >= 0 and 0 < decay <= 1, not {self}.")
+
+    def init(self, params, ctx):
+        velocity = [torch.zeros_like(p) for p in params] if self.momentum else None
+        return {"lr": self.lr * self.decay ** (ctx.round - 1), "velocity": velocity}
+
+    def step(self, params, grads, state):
+        if self.weight_decay:
+            grads = torch._foreach_add(grads, params, alpha=self.weight_decay)
+        if self.momentum:
+            torch._foreach_mul_(state["velocity"], self.momentum)
+            torch._foreach_add_(state["velocity"], grads)
+            grads = state["velocity"]
+        torch._foreach_add_(params, grads, alpha=-state["lr"])
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction of the wire: every tensor of the state goes through a coder into a section of the message."""
+
+    coder: object = Dense()
+
+    def schema(self, state, buffers):
+        """What the receiver allows. ``state`` is the model's; ``buffers`` names the tensors that are no parameters."""
+        return Schema({name: tuple(t.shape) for name, t in state.items()}, frozenset(buffers), repr(self))
+
+    def coder_for(self, name, schema):
+        return self.coder
+
+    def pack(self, tensors, schema):
+        return {name: self.coder_for(name, schema).encode(t) for name, t in tensors.items()}
+
+    def unpack(self, sections, schema):
+        return {n: self.coder_for(n, schema).decode(data, schema.shapes[n]) for n, data in sections.items()}
+
+
+@dataclass(frozen=True)
+class Uplink(Link):
+    """The update: what local training changed."""
+
+    def encode(self, trained, ctx):
+        return self.pack({name: t - ctx.start[name] for name, t in trained.items()}, ctx.schema)
+
+    def decode(self, sections, ctx):
+        return self.unpack(sections, ctx.schema)
+
+
+@dataclass(frozen=True)
+class Downlink(Link):
+    """The global model, or with ``residual`` what has changed in it since M^0, which both sides hold."""
+
+    residual: bool = False
+
+    def encode(self, state, ctx):
+        tensors = {n: t - ctx.initial[n] for n, t in state.items()} if self.residual else state
+        return self.pack(tensors, ctx.schema)
+
+    def decode(self, sections, ctx):
+        if len(sections) != len(ctx.schema.shapes):
+            raise WireError("The server's message does not hold the whole model.")
+        tensors = {n: t.to(ctx.initial[n].device) for n, t in self.unpack(sections, ctx.schema).items()}
+        return {n: ctx.initial[n] + t for n, t in tensors.items()} if self.residual else tensors
+
+
+@dataclass(frozen=True)
+class Mean:
+    """w <- w + sum_k p_k u_k for each tensor, over the clients that sent that tensor.
+
+    ``by="samples"`` weighs by n_k (McMahan et al., 2017, Algorithm 1), ``by="clients"`` counts every client once.
+    """
+
+    by: str = "samples"
+
+    def __post_init__(self):
+        pick(self.by, {"samples": 1, "clients": 1}, "weighting")
+
+    def aggregate(self, state, arrivals, ctx):
+        new = {}
+        for name, w in state.items():
+            sent = [(a.samples if self.by == "samples" else 1, a.update[name]) for a in arrivals if name in a.update]
+            total = sum(n for n, _ in sent)
+            new[name] = w.clone()
+            for n, u in sent:
+                new[name].add_(u.to(w.device), alpha=n / total)
+        return new
+
+
+@dataclass(frozen=True)
+class Method:
+    """Six parts and a name. ``but`` replaces parts: ``rpn().but(server=Mean("samples"))``."""
+
+    name: str = "fedavg"
+    model: object = TaskNetwork()
+    objective: object = TaskLoss()
+    optimizer: object = SGD()
+    uplink: object = Uplink()
+    downlink: object = Downlink()
+    server: object = Mean()
+
+    def but(self, **parts):
+        names = [f.name for f in fields(self)]
+        for part, value in parts.items():
+            pick(part, dict.fromkeys(names), "part of a method")
+            wanted = PROTOCOL.get(part, ())
+            missing = [m for m in wanted if not callable(getattr(value, m, None))]
+            if missing:
+                raise ValueError(f"{value!r} cannot be a method's {part}: it has no {' and no '.join(missing)}.")
+        return replace(self, **parts)
+
+    def parts(self):
+        """The six parts as text, for tables, histories and checkpoints."""
+        return {f.name: repr(getattr(self, f.name)) for f in fields(self) if f.name != "name"}
+
+
+PROTOCOL = {
+    "model": ("build",),
+    "objective": ("begin",),
+    "optimizer": ("init", "step"),
+    "uplink": ("schema", "encode", "decode"),
+    "downlink": ("schema", "encode", "decode"),
+    "server": ("aggregate",),
+}
+
+
+def cross_entropy(logits, y):
+    """Mean over the batch, separately for each leading client: logits [..., batch, classes], y [..., batch] -> [...]."""
+    return F.cross_entropy(logits.movedim(-1, 1), y, reduction="none").mean(-1)

@@ -1,0 +1,16 @@
+"""Federated averaging: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+AISTATS 2017, Algorithm 1.
+
+    server:  w_{t+1} = w_t + sum_{k in S_t} (n_k / n) u_k,     n = sum_{k in S_t} n_k
+    client:  u_k = w_k - w_t after E epochs of minibatch SGD from w_t
+
+The update form is the average of the models written differently: sum (n_k / n) w_k = w_t + sum (n_k / n) (w_k - w_t).
+Batch statistics are averaged with the same weights.
+"""
+
+from ..method import SGD, Method
+
+
+def fedavg(lr=0.1, momentum=0.0):
+    """The six defaults: the task's network and loss, SGD, dense float32 both ways, the mean weighted by n_k."""
+    return Method("fedavg", optimizer=SGD(lr, momentum))

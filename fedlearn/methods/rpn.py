@@ -1,0 +1,63 @@
+"""RPN: Huang et al., "RPN: A Residual Pooling Network for Efficient Federated Learning", ECAI 2020.
+
+    client i:  M^{t-1} = M^0 + sum_{j<t} dR^j                       Eq. (7)
+               R_i^t   = M_i^t - M^{t-1}      after local training  Eq. (5)
+               dR_i^t  = spatial mean pooling of R_i^t              Section 3.2, Figure 2
+    server:    dR^t    = (1/m) sum_i dR_i^t                         Eq. (6)
+
+Two observations make this three replaced parts and no new engine. R_i^t is the update that the default uplink sends, so
+the uplink only needs another coder. And a sum of pooled tensors is as small as one of them: the server sends the running
+sum, the pooled difference between its model and M^0, and a client that missed rounds needs nothing else. M^0 comes from
+the shared seed. A pooled entry is added to all k x k positions, so the shape inside a kernel never leaves that of M^0.
+"""
+
+from dataclasses import dataclass
+
+from ..method import SGD, Downlink, Mean, Method, Uplink
+from ..wire import Dense, Pooled
+
+
+def pooled_layers(schema, share):
+    """Names of the convolution weights that are pooled: the last ``share`` of them, counted from the output."""
+    kernels = [name for name, shape in schema.shapes.items() if len(shape) > 2]
+    return kernels[len(kernels) - int(share * len(kernels) + 0.5) :]
+
+
+@dataclass(frozen=True)
+class _Share:
+    """Pool only a share of the convolution layers; everything else travels dense."""
+
+    share: float = 1.0
+
+    def __post_init__(self):
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"The share of pooled convolution layers lies between 0 and 1, not {self.share!r}.")
+
+    def coder_for(self, name, schema):
+        return self.coder if self.share == 1 or name in pooled_layers(schema, self.share) else Dense()
+
+
+@dataclass(frozen=True)
+class PooledUplink(_Share, Uplink):
+    """dR_i^t: the pooled residual."""
+
+
+@dataclass(frozen=True)
+class PooledDownlink(_Share, Downlink):
+    """sum_j dR^j: everything that has happened since M^0."""
+
+
+def rpn(lr=0.1, momentum=0.0, share=1.0, threshold=0.0, by="clients"):
+    """Residual pooling both ways.
+
+    ``share`` pools only that share of the convolution layers (the paper pools all). ``threshold`` keeps output filters
+    whose sum |R| is below it off the uplink (section 3.2 mentions one and gives no value; Tables 1 and 2 need none).
+    ``by`` is the weighting: the paper counts every client once, ``"samples"`` weighs by n_k.
+    """
+    return Method(
+        "rpn",
+        optimizer=SGD(lr, momentum),
+        uplink=PooledUplink(share=share, coder=Pooled(threshold)),
+        downlink=PooledDownlink(share=share, coder=Pooled(), residual=True),
+        server=Mean(by),
+    )

@@ -1,0 +1,47 @@
+"""The networks, one file a family, and what is counted in them."""
+
+import torch
+from torch import nn
+
+from .cnn import Network, cifar_cnn, digits_cnn, mcmahan_cnn, rpn_cnn
+from .resnet import resnet18
+
+NETWORKS = {f.__name__: f for f in (digits_cnn, mcmahan_cnn, cifar_cnn, rpn_cnn, resnet18)}
+
+__all__ = ["NETWORKS", "Network", *NETWORKS, "multiply_adds", "parameter_count", "state_of"]
+
+
+def state_of(net):
+    """What a network learns, by name: its parameters, then its floating-point buffers (batch statistics).
+
+    The tensors are the network's own, not copies. Integer buffers (``num_batches_tracked``) are left out:
+    nothing that the package computes reads them.
+    """
+    tensors = net.state_dict(keep_vars=True)
+    return {name: t.detach() for name, t in tensors.items() if t.is_floating_point()}
+
+
+def parameter_count(net):
+    """Number of trainable parameters: the sum of their sizes, buffers not counted."""
+    return sum(p.numel() for p in net.parameters())
+
+
+def multiply_adds(net, shape):
+    """Multiply-adds of one forward pass of one image of ``shape``, in convolutions and linear layers."""
+    total = 0
+
+    def add(module, inputs, output):
+        nonlocal total
+        total += output[0].numel() * module.weight[0].numel()  # outputs of the image x inputs of each of them
+
+    layers = [m for m in net.modules() if isinstance(m, (nn.modules.conv._ConvNd, nn.Linear))]
+    hooks = [layer.register_forward_hook(add) for layer in layers]
+    training = net.training
+    try:
+        with torch.no_grad():
+            net.eval()(torch.zeros(1, *shape, device=next(net.parameters()).device))
+    finally:
+        net.train(training)
+        for hook in hooks:
+            hook.remove()
+    return total

@@ -1,0 +1,71 @@
+"""The convolutional networks of the papers, all of one kind: an extractor of feature maps, then a classifier."""
+
+import torch
+from torch import nn
+
+
+class Network(nn.Module):
+    """``classifier(extractor(x))``: x [batch, channels, height, width] -> logits [batch, classes].
+
+    The split is FedFusion's (paper section 4.1): everything up to the last feature map, then the rest.
+    """
+
+    def __init__(self, extractor, classifier):
+        super().__init__()
+        self.extractor, self.classifier = extractor, classifier
+
+    def forward(self, x):
+        return self.classifier(self.extractor(x))
+
+
+def conv_bn(inputs, outputs, kernel=3, stride=1):
+    """Convolution without bias (batch normalisation brings its own), normalisation, ReLU."""
+    return [nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+
+
+def features(extractor, in_shape):
+    """How many numbers an extractor's output has for one image."""
+    devices = {p.device for p in extractor.parameters()}
+    with torch.no_grad():
+        return extractor.eval()(torch.zeros(1, *in_shape, device=devices.pop())).numel()
+
+
+def digits_cnn(in_shape=(1, 8, 8), classes=10):
+    """A small network for 8x8 digits: three 3x3 convolutions with batch normalisation, average pooling, one linear
+    layer. Nearly all of its 24,058 parameters are convolution kernels."""
+    extractor = nn.Sequential(*conv_bn(in_shape[0], 16), *conv_bn(16, 32), nn.MaxPool2d(2), *conv_bn(32, 64))
+    return Network(extractor, nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes)))
+
+
+def _dense_head(extractor, in_shape, hidden, classes, dropout):
+    layers, width = [nn.Flatten()], features(extractor, in_shape)
+    for size in hidden:
+        layers += [nn.Linear(width, size), nn.ReLU(), nn.Dropout(dropout)]
+        width = size
+    return Network(extractor.train(), nn.Sequential(*layers, nn.Linear(width, classes)))
+
+
+def mcmahan_cnn(in_shape=(1, 28, 28), classes=10, dropout=0.2):
+    """McMahan et al. (2017) and the FedMMD/FedFusion paper, section 4.1.1: 1,663,370 parameters on 28x28 digits."""
+    extractor = nn.Sequential(
+        nn.Conv2d(in_shape[0], 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+    )  # fmt: skip
+    return _dense_head(extractor, in_shape, [512], classes, dropout)
+
+
+def cifar_cnn(in_shape=(3, 32, 32), classes=10, dropout=0.2):
+    """FedMMD/FedFusion paper, section 4.1.1: 1,756,426 parameters on 32x32 colour images."""
+    extractor = nn.Sequential(
+        nn.Conv2d(in_shape[0], 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(3, 2, 1),
+        nn.Conv2d(64, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(3, 2, 1),
+    )  # fmt: skip
+    return _dense_head(extractor, in_shape, [384, 192], classes, dropout)
+
+
+def rpn_cnn(in_shape=(1, 28, 28), classes=10, dropout=0.5):
+    """RPN paper, section 4.1: 1,199,882 parameters on 28x28 digits. Its dropout is ours: the paper names none."""
+    extractor = nn.Sequential(
+        nn.Conv2d(in_shape[0], 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(dropout / 2)
+    )
+    return _dense_head(extractor, in_shape, [128], classes, dropout)

@@ -1,0 +1,39 @@
+"""Residual networks for small images (He et al., 2016)."""
+
+from torch import nn
+
+from .cnn import Network, conv_bn
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut: identity, or a 1x1 convolution where the shape changes."""
+
+    def __init__(self, inputs, outputs, stride=1):
+        super().__init__()
+        self.conv1 = nn.Sequential(*conv_bn(inputs, outputs, stride=stride))
+        self.conv2 = nn.Sequential(*conv_bn(outputs, outputs)[:2])
+        same = stride == 1 and inputs == outputs
+        self.shortcut = nn.Identity() if same else nn.Sequential(*conv_bn(inputs, outputs, 1, stride)[:2])
+        self.relu = nn.ReLU()
+
+    def forward(self, x):
+        return self.relu(self.conv2(self.conv1(x)) + self.shortcut(x))
+
+
+def resnet18(in_shape=(3, 32, 32), classes=10):
+    """ResNet-18 with a 3x3 stem and no first pooling, as used on CIFAR: 11,173,962 parameters with 10 classes.
+
+    Fed-KGF, section 4: its 98.3 % share of k x k kernels fits this stem and no other that was tried.
+    """
+    layers = conv_bn(in_shape[0], 64)
+    width = 64
+    for outputs, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        layers += [BasicBlock(width, outputs, stride), BasicBlock(outputs, outputs)]
+        width = outputs
+    net = Network(
+        nn.Sequential(*layers), nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes))
+    )
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    return net

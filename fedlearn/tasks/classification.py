@@ -1,0 +1,153 @@
+"""Image classification: a data set, how it is split over clients, a network, a loss and a metric."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from .. import models, rng
+from ..data import partition as partitions
+from ..data import sources
+from ..errors import pick
+from ..method import cross_entropy
+
+NETWORK = {"digits": "digits_cnn", "mnist": "mcmahan_cnn", "fashion_mnist": "mcmahan_cnn"}  # any other: cifar_cnn
+PADDING = 4  # pixels on each side that a random crop may shift an image by
+
+
+def crop(x, generator):
+    """Shift every image by up to ``PADDING`` pixels, black where nothing was: x [n, channels, height, width]."""
+    n, _, height, width = x.shape
+    padded = F.pad(x, [PADDING] * 4)
+    shift = torch.randint(0, 2 * PADDING + 1, (2, n, 1), generator=generator).to(x.device)
+    rows = (shift[0] + torch.arange(height, device=x.device))[:, :, None]
+    columns = (shift[1] + torch.arange(width, device=x.device))[:, None, :]
+    return padded[torch.arange(n, device=x.device)[:, None, None], :, rows, columns].movedim(-1, 1)
+
+
+def flip(x, generator):
+    """Mirror every second image, left to right, at random."""
+    mirrored = torch.rand(len(x), 1, 1, 1, generator=generator).to(x.device) < 0.5
+    return torch.where(mirrored, x.flip(-1), x)
+
+
+AUGMENTATIONS = {"crop": crop, "flip": flip}
+
+
+@dataclass(frozen=True, eq=False)
+class Classification:
+    """Made by ``classification``. Images stay on ``device`` as uint8 and are normalised a whole epoch at a time."""
+
+    dataset: str
+    clients: int
+    partition: object
+    seed: int
+    network_name: object
+    augment: tuple
+    device: torch.device
+    source: object = field(repr=False)
+    split: object = field(repr=False)
+    train: tuple = field(repr=False)  # x [n, c, h, w] uint8, y [n]
+    test: tuple = field(repr=False)
+
+    loss = staticmethod(cross_entropy)
+
+    @property
+    def shape(self):
+        """(channels, height, width) of one image."""
+        return tuple(self.train[0].shape[1:])
+
+    @property
+    def sizes(self):
+        """Number of training images of each client."""
+        return [len(i) for i in self.split.indices]
+
+    def network(self):
+        build = self.network_name if callable(self.network_name) else models.NETWORKS[self.network_name]
+        return build(self.shape, self.source.classes)
+
+    def inputs(self, x, client=None):
+        """uint8 images -> normalised float32, with the client's own order of pixels if the partition permutes them."""
+        stats = torch.tensor([self.source.mean, self.source.std], device=x.device)[:, None, :, None, None]
+        x = (x - stats[0]) / stats[1]
+        if client is None or self.split.permutations is None:
+            return x
+        order = torch.as_tensor(self.split.permutations[client], device=x.device)
+        return x.flatten(-2)[..., order].reshape(x.shape)
+
+    def epoch(self, client, order, generator):
+        """One pass over a client's images: ``order`` [n] is a permutation, ``generator`` draws the augmentation."""
+        picked = torch.as_tensor(self.split.indices[client])[order].to(self.device)
+        x, y = self.train[0][picked], self.train[1][picked]
+        for name in self.augment:
+            x = AUGMENTATIONS[name](x, generator)
+        return self.inputs(x, client), y
+
+    def evaluate(self, net, batch=512):
+        """Accuracy and mean loss on the test set; with permuted pixels, the mean over the clients' permutations."""
+        x, y = self.test
+        views = [None] if self.split.permutations is None else range(self.clients)
+        totals = torch.zeros(2, device=self.device, dtype=torch.float64)
+        training = net.training
+        net.eval()
+        with torch.inference_mode():
+            for client in views:
+                for at in range(0, len(y), batch):
+                    target = y[at : at + batch]
+                    logits = net(self.inputs(x[at : at + batch], client))
+                    totals[0] += (logits.argmax(-1) == target).sum()
+                    totals[1] += self.loss(logits, target) * len(target)
+        net.train(training)
+        accuracy, loss = (totals / (len(y) * len(views))).tolist()
+        return {"accuracy": accuracy, "loss": loss}
+
+    def describe(self):
+        """What a history says about its task."""
+        name = self.network_name if isinstance(self.network_name, str) else self.network_name.__name__
+        return {
+            "dataset": self.dataset, "clients": self.clients, "partition": repr(self.partition), "seed": self.seed,
+            "network": name, "augment": list(self.augment), "train": len(self.train[1]), "test": len(self.test[1]),
+        }  # fmt: skip
+
+
+def classification(
+    dataset="digits", clients=10, partition=None, seed=0, network=None, augment=(), train=None, test=None, device="cpu"
+):
+    """A task: ``dataset`` (see ``fedlearn.data.sources``) split over ``clients``.
+
+    ``partition`` is an object of ``fedlearn.partition`` or its text, such as ``"dirichlet:0.5"``; IID by default.
+    ``network`` is a name in ``fedlearn.models.NETWORKS`` or a function ``(shape, classes) -> module``. ``augment`` lists
+    "crop" and "flip". ``train`` and ``test`` keep that many images, drawn once from the seed, for quick runs.
+    """
+    if isinstance(clients, bool) or not isinstance(clients, int) or clients < 1:
+        raise ValueError(f"clients must be a whole number of at least 1, not {clients!r}.")
+    if isinstance(partition, str):
+        partition = partitions.parse(partition)
+    partition = partition or partitions.iid()
+    augment = (augment,) if isinstance(augment, str) else tuple(augment)
+    for name in augment:
+        pick(name, AUGMENTATIONS, "augmentation")
+    network = network or NETWORK.get(dataset, "cifar_cnn")
+    if isinstance(network, str):
+        pick(network, models.NETWORKS, "network")
+    source = sources.load(dataset)
+    device = torch.device(device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError('This machine has no CUDA GPU that torch can use; choose device="cpu".')
+
+    def keep(x, y, count, purpose):
+        if count is not None and not 1 <= count <= len(y):
+            raise ValueError(f"{dataset} has {len(y)} {purpose} images, so {purpose}={count!r} cannot be kept.")
+        chosen = slice(None) if count is None else torch.randperm(len(y), generator=rng.generator(seed, purpose))[:count]
+        return x[chosen].to(device), y[chosen].to(device)
+
+    kept = keep(source.train_x, source.train_y, train, "train")
+    split = partition(
+        kept[1].cpu().numpy(), clients, rng.numpy_generator(seed, "partition"), coarse=source.coarse,
+        pixels=int(np.prod(source.train_x.shape[-2:])),
+    )  # fmt: skip
+    kept_test = keep(source.test_x, source.test_y, test, "test")
+    return Classification(
+        dataset, clients, partition, seed, network, augment, device, source, split, kept, kept_test
+    )

@@ -1,0 +1,71 @@
+"""Find a Chromium, or get one, and print where it is.  `python tests/browser/chromium.py`
+
+Looks at $CHROMIUM, at the names on PATH, at Playwright's own download; then installs one: with apt-get for root on
+Debian and its relatives, otherwise with `playwright install`. Fails loudly when there is none at the end, because
+browser tests that are quietly left out look like browser tests that passed.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def works(path) -> bool:
+    try:
+        return subprocess.run([path, "--version"], capture_output=True, timeout=60).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def of_playwright():
+    """Path of the browser that `playwright install chromium` would put (or has put) on this machine."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as p:
+        return p.chromium.executable_path
+
+
+def find():
+    wanted = os.environ.get("CHROMIUM")
+    if wanted:
+        # an explicit wish is not replaced by something else
+        return wanted if works(wanted) else sys.exit(f"CHROMIUM={wanted} cannot be started")
+    for path in filter(None, map(shutil.which, NAMES)):
+        if works(path):
+            return path
+    path = of_playwright()
+    return path if Path(path).exists() and works(path) else None
+
+
+def install():
+    def run(*command):
+        print("$", " ".join(command), file=sys.stderr, flush=True)
+        return subprocess.run(command, stdout=sys.stderr).returncode == 0
+
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    if is_root and shutil.which("apt-get") and Path("/etc/debian_version").exists():
+        os.environ["DEBIAN_FRONTEND"] = "noninteractive"
+        run("apt-get", "update", "-qq")
+        if run("apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium") and find():
+            return
+        run(sys.executable, "-m", "playwright", "install", "--with-deps", "chromium")  # Ubuntu's chromium is a snap
+    else:
+        run(sys.executable, "-m", "playwright", "install", "chromium")
+
+
+if __name__ == "__main__":
+    path = find()
+    if path is None:
+        print("No Chromium found: installing one for the browser tests.", file=sys.stderr, flush=True)
+        install()
+        path = find()
+    if path is None:
+        sys.exit(
+            "\n*** THE BROWSER TESTS CANNOT RUN: no Chromium on this machine, and installing one failed. ***\n"
+            "Install Chromium or Google Chrome (Debian: apt-get install chromium), or set CHROMIUM=/path/to/chromium."
+        )
+    print(path)

@@ -1,0 +1,86 @@
+"""The built site on a loopback server, and pages of a headless Chromium that may not leave this machine."""
+
+import functools
+import http.server
+import os
+import threading
+from pathlib import Path
+
+import pytest
+import yaml
+from playwright.sync_api import sync_playwright
+
+ROOT = Path(__file__).resolve().parents[2]
+HTML = ROOT / "_build" / "html"
+CHROMIUM_ARGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking",
+                 "--disable-component-update", "--disable-sync", "--no-first-run", "--disable-extensions"]  # fmt: skip
+
+
+def toc_pages():
+    """Every page of the table of contents, as its path below the site's root and without .html."""
+    toc = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text())
+
+    def files(node):
+        for entry in node if isinstance(node, list) else [node]:
+            for key, value in entry.items():
+                if key in ("file", "root"):
+                    yield value
+                elif key in ("parts", "chapters", "sections"):
+                    yield from files(value)
+
+    return list(files(toc))
+
+
+def chapters():
+    """The pages of the table of contents that are notebooks."""
+    return [page for page in toc_pages() if (ROOT / "book" / f"{page}.ipynb").exists()]
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture(scope="session")
+def site():
+    assert (HTML / "index.html").exists(), "the book is not built: run `make book` first"
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(QuietHandler, directory=str(HTML)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def browser():
+    executable = os.environ.get("CHROMIUM")
+    assert executable, "CHROMIUM is not set: run `make test-browser`, which finds or installs one"
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=executable, args=CHROMIUM_ARGS, headless=True)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def page(browser):
+    """A page that records console errors (`errors`) and blocks and records requests to other machines (`external`).
+
+    Both must be empty at the end of every test."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.external, page.errors = [], []
+
+    def guard(route):
+        url = route.request.url
+        if url.startswith(("http://127.0.0.1:", "http://localhost:", "data:", "blob:", "file:")):
+            route.continue_()
+        else:
+            page.external.append(url)
+            route.abort()
+
+    context.route("**/*", guard)
+    page.on("pageerror", lambda error: page.errors.append(str(error)))
+    page.on("console", lambda m: page.errors.append(f"{m.text} {m.location}") if m.type == "error" else None)
+    yield page
+    context.close()
+    assert page.external == [], "requests that left this machine"
+    assert page.errors == [], "errors in the browser's console"

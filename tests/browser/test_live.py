@@ -1,0 +1,124 @@
+"""The same widgets with a kernel: JupyterLab in Chromium, all cells run, a slider moved with the keyboard."""
+
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+import nbformat
+import pytest
+from conftest import ROOT
+
+CHAPTER = "book/foundations/heterogeneity.ipynb"  # has `live` among its parameters and a widget with the class fl-live
+ERRORS = "[data-mime-type='application/vnd.jupyter.error'], [data-mime-type='application/vnd.jupyter.stderr'] .ansi-red-fg"
+
+
+def prepare(source, target):
+    """Copy a chapter, with `live = True` in its parameters cell."""
+    notebook = nbformat.read(source, 4)
+    cell = next(cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", []))
+    cell.source, count = re.subn(r"(?m)^live\s*=\s*False\b", "live = True", cell.source)
+    assert count == 1, f"{source} has no parameter `live = False`"
+    target.parent.mkdir(parents=True)
+    nbformat.write(notebook, target)
+
+
+@pytest.fixture
+def lab(tmp_path):
+    """(url, token) of a JupyterLab of its own: settings, data and runtime in a temporary folder."""
+    prepare(ROOT / CHAPTER, tmp_path / CHAPTER)
+    settings = tmp_path / "settings"
+    for name, values in {
+        "apputils-extension/notification": {"checkForUpdates": False, "fetchNews": "false"},
+        # every cell is drawn, also outside the window
+        "notebook-extension/tracker": {"windowingMode": "none", "autoStartDefaultKernel": True},
+    }.items():
+        file = settings / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps(values))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    token, url = secrets.token_hex(16), f"http://127.0.0.1:{port}"
+    folders = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_DATA_DIR": "data", "JUPYTER_RUNTIME_DIR": "runtime",
+               "JUPYTERLAB_WORKSPACES_DIR": "workspaces", "IPYTHONDIR": "ipython"}  # fmt: skip
+    env = {**os.environ, **{k: str(tmp_path / v) for k, v in folders.items()}, "JUPYTERLAB_SETTINGS_DIR": str(settings)}
+    log = open(tmp_path / "lab.log", "w")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root",
+         f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={tmp_path}", "--ServerApp.port_retries=0",
+         "--LabApp.news_url=", "--LabApp.collaborative=False"],
+        stdout=log, stderr=log, env=env)  # fmt: skip
+    try:
+        end = time.time() + 90
+        while True:
+            try:
+                urllib.request.urlopen(f"{url}/api/status?token={token}", timeout=2).close()
+                break
+            except OSError:
+                assert server.poll() is None and time.time() < end, (tmp_path / "lab.log").read_text()
+                time.sleep(0.2)
+        yield url, token
+    finally:
+        server.terminate()
+        try:
+            server.wait(20)
+        except subprocess.TimeoutExpired:
+            server.kill()
+        log.close()
+        shutil.rmtree(tmp_path / "runtime", ignore_errors=True)
+
+
+def kernel_is_ready(url, token):
+    """JupyterLab's own indicator says idle before there is a kernel: ask the server."""
+    with urllib.request.urlopen(f"{url}/api/sessions?token={token}", timeout=10) as answer:
+        kernels = [session["kernel"] for session in json.load(answer)]
+    return any(k["connections"] > 0 and k["execution_state"] == "idle" for k in kernels)
+
+
+def wait(condition, seconds, what):
+    end = time.time() + seconds
+    while not condition():
+        assert time.time() < end, f"not within {seconds} s: {what}"
+        time.sleep(0.3)
+
+
+def run_all_cells(page, url, token):
+    page.goto(f"{url}/lab/tree/{CHAPTER}?reset&token={token}", wait_until="domcontentloaded")
+    page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=90_000)
+    wait(lambda: kernel_is_ready(url, token), 90, "a kernel")
+    page.wait_for_selector("#jp-main-statusbar >> text=/\\| Idle/", timeout=60_000)
+    page.click("#jp-MainMenu >> text=Run")
+    page.click(".lm-Menu-itemLabel:text-is('Run All Cells')")
+
+    def all_ran():
+        prompts = [text.strip() for text in page.locator(".jp-CodeCell .jp-InputPrompt").all_inner_texts()]
+        assert page.locator(ERRORS).count() == 0, page.locator(ERRORS).first.inner_text()[-2000:]
+        return prompts and all(re.fullmatch(r"\[\d+\]:?", prompt) for prompt in prompts)
+
+    wait(all_ran, 400, "all cells executed")
+
+
+def test_live_widget_recomputes(page, lab):
+    run_all_cells(page, *lab)
+    box = page.locator(".fl-live").first
+    box.scroll_into_view_if_needed(timeout=30_000)
+    # what the reader sees beside the sliders: text of HTML widgets and outputs, and the images' content
+    look = """b => [...b.querySelectorAll('.widget-html-content, .jp-OutputArea-output, img')]
+        .filter(e => e.checkVisibility()).map(e => e.src || e.innerHTML).join('|')"""
+    handle = box.locator(".noUi-handle").first
+    before, value = box.evaluate(look), handle.get_attribute("aria-valuenow")
+    assert before
+    handle.focus()
+    at_end = value == handle.get_attribute("aria-valuemax")
+    handle.press("ArrowLeft" if at_end else "ArrowRight")
+    wait(lambda: handle.get_attribute("aria-valuenow") != value, 10, "the slider moves")
+    wait(lambda: box.evaluate(look) != before, 120, "the widget shows something new")
+    assert page.locator(ERRORS).count() == 0
+    page.errors.clear()  # JupyterLab's own console is not ours; requests that left the machine still count

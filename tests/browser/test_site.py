@@ -1,0 +1,186 @@
+"""The built book as a reader gets it: no kernel, and no network but this machine."""
+
+import re
+
+import pytest
+from conftest import HTML, chapters, toc_pages
+
+TRACEBACK = re.compile(r"Traceback \(most recent call last\)|^\w*(?:Error|Exception): ", re.MULTILINE)
+SLIDER = ".noUi-handle"
+EVERY_PAGE = pytest.mark.parametrize("name", toc_pages())
+EVERY_CHAPTER = pytest.mark.parametrize("name", chapters())
+
+# What a reader sees of an explorer: text alternative and content of each visible image.
+VISIBLE = """box => [...box.querySelectorAll('img')]
+  .filter(i => i.checkVisibility({visibilityProperty: true}) && i.offsetWidth > 0)
+  .map(i => ({alt: i.alt.trim(), src: i.src, width: i.naturalWidth, complete: i.complete}))"""
+
+
+def open_page(page, site, name):
+    page.goto(f"{site}/{name}.html", wait_until="load")
+    if 'class="cell_output' in page.content() and page.locator("script[type='application/vnd.jupyter.widget-view+json']").count():
+        page.wait_for_selector(".jupyter-widgets", timeout=30_000)
+    page.wait_for_function("!window.MathJax || !MathJax.startup || !MathJax.startup.promise || "
+                           "MathJax.startup.promise.then(() => true)")  # fmt: skip
+    page.wait_for_timeout(200)
+
+
+@EVERY_PAGE
+def test_page_opens_clean(page, site, name):
+    """No console error and no outside request (the page fixture looks), nothing that went wrong while executing."""
+    open_page(page, site, name)
+    text = page.locator("article").inner_text()
+    assert text.strip()
+    assert not TRACEBACK.search(text)
+    # widget state is inside scripts: errors raised in callbacks show up there only
+    assert "Traceback (most recent call last)" not in page.content()
+    assert page.locator("article .cell_output .output.traceback, article .output.stderr").count() == 0
+    assert page.locator("article .problematic, article .system-message").count() == 0
+
+
+@EVERY_PAGE
+def test_images_have_alt_text(page, site, name):
+    open_page(page, site, name)
+    for image in page.locator("article img").all():
+        assert (image.get_attribute("alt") or "").strip(), (image.get_attribute("src") or "")[:120]
+
+
+@EVERY_PAGE
+def test_mathematics_is_rendered(page, site, name):
+    open_page(page, site, name)
+    formulas = page.locator("article .math").count()
+    assert page.locator("article mjx-container").count() >= formulas
+    assert page.locator("mjx-merror").count() == 0
+    if formulas:
+        fonts = page.evaluate("document.fonts.ready.then(() => [...document.fonts].map(f => [f.family, f.status]))")
+        assert ["error"] not in [[status] for _, status in fonts]
+        assert any("MJX" in family and status == "loaded" for family, status in fonts)
+
+
+def test_the_book_has_mathematics_solutions_and_explorers(page, site):
+    """The tests that go over "every ..." must have something to go over."""
+    seen = {"mjx-container": 0, "div.solution.dropdown": 0, ".fl-explorer": 0}
+    for name in chapters():
+        open_page(page, site, name)
+        for selector in seen:
+            seen[selector] += page.locator(f"article {selector}").count()
+    assert all(seen.values()), seen
+
+
+def check_explorer(page, box, where):
+    """Every slider through all its positions with the keyboard: one image with alt text each time, never the same one."""
+    box.scroll_into_view_if_needed()
+    sliders = box.locator(SLIDER)
+    assert sliders.count() > 0, f"{where}: no slider"
+    moved = 0
+    for k in range(sliders.count()):
+        handle = sliders.nth(k)
+        last, first = (int(float(handle.get_attribute(f"aria-value{end}"))) for end in ("max", "min"))
+        steps = last - first
+        handle.focus()
+        handle.press("Home")
+        page.wait_for_timeout(60)
+        seen = []
+        for position in range(steps + 1):
+            if position:
+                before = handle.get_attribute("aria-valuenow")
+                handle.press("ArrowRight")
+                assert handle.get_attribute("aria-valuenow") != before, f"{where}: slider {k} stops at {position}"
+                page.wait_for_timeout(60)
+            page.wait_for_function(f"box => ({VISIBLE})(box).every(i => i.complete)", arg=box.element_handle())
+            images = box.evaluate(VISIBLE)
+            spot = f"{where}: slider {k} at position {position} of {steps}"
+            assert len(images) == 1, f"{spot}: {len(images)} visible images"
+            assert images[0]["alt"], f"{spot}: no alt text"
+            assert images[0]["width"] > 50, f"{spot}: broken image"
+            seen.append((images[0]["src"], images[0]["alt"]))
+        assert len({src for src, _ in seen}) == len(seen), f"{where}: slider {k} shows one image in two positions"
+        assert len({alt for _, alt in seen}) == len(seen), f"{where}: slider {k}: two images with the same alt text"
+        assert steps > 0, f"{where}: slider {k} has one position"
+        label = box.locator(".widget-label").nth(k)
+        assert label.inner_text().strip(), f"{where}: slider {k} has no label"
+        moved += steps
+        handle.press("Home")
+    return moved
+
+
+@EVERY_CHAPTER
+def test_every_explorer_answers_the_keyboard(page, site, name):
+    open_page(page, site, name)
+    views = page.locator("article script[type='application/vnd.jupyter.widget-view+json']").count()
+    if views:
+        assert page.locator("article .jupyter-widgets").count() >= views, "a widget was not drawn"
+    boxes = page.locator("article .fl-explorer")
+    for k in range(boxes.count()):
+        assert check_explorer(page, boxes.nth(k), f"{name}, explorer {k}") > 0
+    # sliders that nothing answers to have no place in a page without a kernel
+    assert page.locator(f"article {SLIDER}").count() == boxes.locator(SLIDER).count(), "a slider outside .fl-explorer"
+
+
+@EVERY_CHAPTER
+def test_explorers_fit_a_telephone(page, site, name):
+    page.set_viewport_size({"width": 390, "height": 800})
+    open_page(page, site, name)
+    for box in page.locator("article .fl-explorer").all():
+        box.scroll_into_view_if_needed()
+        widths = box.evaluate("b => [...b.querySelectorAll('img')].filter(i => i.offsetWidth).map(i => i.offsetWidth)")
+        assert widths and max(widths) <= 390
+
+
+@EVERY_CHAPTER
+def test_solutions_fold_open(page, site, name):
+    open_page(page, site, name)
+    for solution in page.locator("article div.solution.dropdown").all():
+        solution.scroll_into_view_if_needed()
+        body = solution.locator(".solution-content, section").first
+        assert not body.is_visible(), "a solution is open from the start"
+        solution.locator("button.toggle-button").last.click()
+        body.wait_for(state="visible", timeout=5_000)
+        assert body.inner_text().strip()
+
+
+def test_search_finds_a_chapter(page, site):
+    page.goto(f"{site}/search.html?q=client")
+    page.wait_for_selector("#search-results li a", timeout=20_000)
+
+
+def test_there_is_one_search_field_and_a_theme_switch(page, site):
+    page.goto(f"{site}/index.html")
+    assert page.locator(".search-button-field:visible, .search-button__button:visible").count() <= 1
+    assert page.locator("html").get_attribute("data-mode") == "auto"
+
+
+@pytest.mark.parametrize("name", ["index", *chapters()[:2]])
+def test_page_works_from_disk(page, name):
+    """The same page opened as a file, without any server."""
+    page.goto((HTML / f"{name}.html").as_uri(), wait_until="load")
+    page.wait_for_timeout(500)
+    if page.locator("article .math").count():
+        page.wait_for_selector("article mjx-container", timeout=20_000)
+    if page.locator("script[type='application/vnd.jupyter.widget-view+json']").count():
+        page.wait_for_selector(f".fl-explorer {SLIDER}", timeout=30_000)
+        for k, box in enumerate(page.locator("article .fl-explorer").all()):
+            check_explorer(page, box, f"{name} from disk, explorer {k}")
+
+
+def test_internal_links_lead_somewhere():
+    """Every relative link of every page points to a file of the site, and its fragment to an id in that file."""
+    ids, broken = {}, []
+
+    def text(path):
+        if path not in ids:
+            ids[path] = path.read_text(encoding="utf-8")
+        return ids[path]
+
+    for name in toc_pages():
+        path = HTML / f"{name}.html"
+        for link in set(re.findall(r'<a [^>]*?href="([^"]+)"', text(path))):
+            target, _, fragment = link.partition("#")
+            if re.match(r"[a-z]+:", link) or link.startswith("//"):
+                continue
+            goal = (path.parent / target.partition("?")[0]).resolve() if target else path
+            if not goal.exists():
+                broken.append((name, link))
+            elif fragment and goal.suffix == ".html" and f'id="{fragment}"' not in text(goal):
+                broken.append((name, link))
+    assert not broken

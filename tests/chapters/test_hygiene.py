@@ -1,0 +1,91 @@
+"""What every chapter must look like before it is run."""
+
+import ast
+import itertools
+from pathlib import Path
+
+import nbformat
+import pytest
+
+BOOK = Path(__file__).resolve().parents[2] / "book"
+CHAPTERS = sorted(p for p in BOOK.rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
+MAX_LINES = 35
+EVERY = pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.relative_to(BOOK).as_posix())
+# calls that put a matplotlib figure into the page
+DRAWS = ("plt.show(", "fl.plot.", "fedlearn.plot.", "plt.subplots(", "plt.plot(", "plt.imshow(", "plt.figure(")
+
+
+def code_cells(path):
+    return [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+
+
+def shows_figure(cell):
+    """A figure cell draws with matplotlib and is not only a definition, and not an explorer (which carries its own alt)."""
+    if not any(call in cell.source for call in DRAWS) or "widgets." in cell.source:
+        return False
+    body = ast.parse("\n".join(line for line in cell.source.splitlines() if not line.lstrip().startswith(("%", "!")))).body
+    return any(
+        any(call in ast.unparse(node) for call in DRAWS)
+        for node in body
+        if not isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))
+    )
+
+
+def test_there_are_chapters():
+    assert CHAPTERS
+
+
+@EVERY
+def test_is_committed_without_outputs(path):
+    for cell in code_cells(path):
+        assert not cell.outputs and cell.execution_count is None, f"outputs in:\n{cell.source}"
+    assert "widgets" not in nbformat.read(path, 4).metadata, "saved widget state"
+
+
+@EVERY
+def test_cells_have_unique_ids_and_the_plain_kernel(path):
+    notebook = nbformat.read(path, 4)
+    ids = [cell.get("id") for cell in notebook.cells]
+    assert all(ids) and len(set(ids)) == len(ids)
+    assert notebook.metadata.kernelspec.name == "python3"
+
+
+@EVERY
+def test_code_cells_are_short(path):
+    for cell in code_cells(path):
+        assert len(cell.source.splitlines()) <= MAX_LINES, f"more than {MAX_LINES} lines:\n{cell.source}"
+
+
+@EVERY
+def test_names_no_folder_relative_to_the_notebook(path):
+    for cell in code_cells(path):
+        assert "../" not in cell.source, "paths are resolved by the package, never relative to the notebook"
+
+
+@EVERY
+def test_has_one_parameters_cell_with_a_scale(path):
+    tagged = [cell for cell in nbformat.read(path, 4).cells if "parameters" in cell.metadata.get("tags", [])]
+    assert len(tagged) == 1
+    names = [t.id for node in ast.parse(tagged[0].source).body if isinstance(node, ast.Assign) for t in node.targets]
+    assert "scale" in names and "seed" in names
+
+
+@EVERY
+def test_figures_have_alt_text_name_and_caption(path):
+    for cell in filter(shows_figure, code_cells(path)):
+        render = cell.metadata.get("mystnb", {})
+        where = f"in the metadata (mystnb) of:\n{cell.source}"
+        assert render.get("image", {}).get("alt", "").strip(), f"image: alt is missing {where}"
+        assert render.get("figure", {}).get("name", "").strip(), f"figure: name is missing {where}"
+        assert render.get("figure", {}).get("caption", "").strip(), f"figure: caption is missing {where}"
+
+
+def test_figure_names_are_used_once():
+    names = [
+        cell.metadata["mystnb"]["figure"]["name"]
+        for path in CHAPTERS
+        for cell in code_cells(path)
+        if "name" in cell.metadata.get("mystnb", {}).get("figure", {})
+    ]
+    repeated = [name for name, group in itertools.groupby(sorted(names)) if len(list(group)) > 1]
+    assert not repeated

@@ -1,0 +1,116 @@
+"""The ledger of the papers' numbers, its checker, and the two networks that it alone needs."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+import yaml
+
+from fedlearn import claims
+from fedlearn.models.detection import YOLOv3
+from fedlearn.models.segmentation import FCN32s
+
+LEDGER = claims.load()
+
+
+def changed(name, **values):
+    ledger = deepcopy(LEDGER)
+    next(c for c in ledger if c["id"] == name).update(values)
+    return ledger
+
+
+def test_entries_are_complete_and_ids_unique():
+    assert len({c["id"] for c in LEDGER}) == len(LEDGER)
+    for c in LEDGER:
+        assert claims.KEYS <= c.keys() and c["verdict"] in claims.VERDICTS, c["id"]
+        assert all(isinstance(c[k], str) and c[k].strip() for k in ("id", "paper", "where", "printed", "why")), c["id"]
+        assert c["value"] is None or c["value"] is True or isinstance(c["value"], str), c["id"]  # digits stay text
+        assert c["id"].startswith(c["paper"] + "-")
+    assert sum(c["paper"] == "rpn" for c in LEDGER) >= 15
+
+
+@pytest.mark.parametrize("result", claims.check(strict=False), ids=lambda r: r.claim["id"])
+def test_verdict_is_the_recomputed_one(result):
+    assert result.problem == ""
+    assert (result.computed is None) == (result.claim["formula"] is None)
+    assert result.verdict == result.claim["verdict"]
+
+
+@pytest.mark.parametrize(
+    "name, change",
+    [
+        ("rpn-table1-fl-params", {"verdict": "rounding"}),
+        ("rpn-table1-fl-params", {"value": "1199883", "printed": "1,199,883"}),
+        ("rpn-table1-fl-params", {"value": "1199883"}),
+        ("rpn-table1-reduction", {"value": "1.3", "read": "1.3 %"}),
+        ("rpn-table1-reduction", {"formula": "params(no_such_network())"}),
+        ("rpn-table3-rpn-params", {"verdict": "matches"}),
+        ("rpn-table4-client3", {"data": [[1]] * 10}),
+        ("rpn-table2-map", {"verdict": "matches"}),
+        ("rpn-table2-map", {"formula": "1 +"}),
+    ],
+)
+def test_a_corrupted_entry_is_reported(name, change):
+    with pytest.raises(ValueError, match=name):
+        claims.check("rpn", changed(name, **change))
+
+
+def test_load_refuses_wrong_keys_and_repeated_ids(tmp_path):
+    path = tmp_path / "claims.yaml"
+    for ledger in (LEDGER + LEDGER[:1], changed("rpn-table2-map", verdict="true"), changed("rpn-table2-map", unit="%")):
+        path.write_text(yaml.safe_dump(ledger))
+        with pytest.raises(ValueError, match="Claim|Ids"):
+            claims.load(path)
+
+
+@pytest.mark.parametrize("formula", ["().__class__", "open('x')", "__import__('os')", "data.__len__()"])
+def test_formulas_reach_nothing_but_their_functions(formula):
+    with pytest.raises((NameError, ValueError)):
+        claims.evaluate(formula)
+
+
+@pytest.mark.parametrize(
+    "value, computed, verdict",
+    [
+        ("12", 12, "matches"),
+        ("12", 13, "inconsistent"),
+        ("1.4", 1.3868, "rounding"),
+        ("1.40", 1.3868, "inconsistent"),
+        ("7E+1", 70.09, "rounding"),
+        ("7E+1", 76, "inconsistent"),
+        ("44", 43.48, "inconsistent"),
+        ("2.6", (2.64, 2.66, 2.68), "rounding"),
+        (True, True, "matches"),
+        (True, False, "inconsistent"),
+        (None, 3, "not derivable"),
+        ("3", None, "not derivable"),
+    ],
+)
+def test_verdicts(value, computed, verdict):
+    assert claims.verdict_of(value, computed) == verdict
+
+
+def test_table_and_markdown_have_a_row_for_each_entry():
+    frame = claims.table("rpn")
+    assert list(frame.index) == [c["id"] for c in LEDGER if c["paper"] == "rpn"]
+    assert frame.loc["rpn-table1-rpn-params", "computed"] == "1,183,242"
+    assert claims.markdown("rpn").count("\n") == len(frame) + 1
+
+
+def test_network_counts_on_the_meta_device():
+    count, kernels = claims.NAMES["params"], claims.NAMES["conv_weights"]
+    with torch.device("meta"):
+        coco, voc, fcn = YOLOv3(80), YOLOv3(20), FCN32s(21)
+    assert (count(coco), count(voc)) == (61_949_149, 61_626_049)
+    assert (kernels(coco), kernels(voc)) == (61_895_776, 61_573_216)
+    assert claims.NAMES["kernels"](voc) == 12_060_000
+    assert coco.layers() == {"convolutional": 75, "shortcut": 23, "route": 4, "upsample": 2, "yolo": 3}
+    assert count(fcn) == 23_577_621 and claims.NAMES["pooled"](fcn) == 13_508_629
+    assert all(p.is_meta for net in (coco, fcn) for p in net.parameters())
+
+
+@torch.no_grad()
+def test_networks_run_on_a_small_image():
+    x = torch.zeros(1, 3, 64, 64)
+    assert [tuple(y.shape) for y in YOLOv3(20).eval()(x)] == [(1, 75, 2, 2), (1, 75, 4, 4), (1, 75, 8, 8)]
+    assert FCN32s(21).eval()(x).shape == (1, 21, 64, 64)
