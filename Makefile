@@ -92,7 +92,7 @@ test-unit: env
 # nbval, papermill and Playwright each get a process of their own: their event loops block one another.
 test-chapters: env
 	$(call title,chapters: nbval)
-	@$(PYTEST) book -p nbval.plugin --nbval-lax --nbval-current-env --nbval-cell-timeout=600 \
+	@$(PYTEST) book --nbval-lax --nbval-current-env --nbval-cell-timeout=600 \
 	  --nbval-sanitize-with tests/chapters/nbval_sanitize.cfg -n $(JOBS) --dist loadfile
 	$(call title,chapters: hygiene and papermill with other parameters)
 	@$(PYTEST) tests/chapters -n $(JOBS)

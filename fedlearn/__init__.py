@@ -6,7 +6,7 @@
     fl.plot.compare([history], against="bytes")
 """
 
-from . import methods, models, tasks, wire
+from . import methods, models, rng, tasks, wire
 from .data import partition
 from .errors import DataError, WireError
 from .exercises import check
@@ -19,7 +19,7 @@ _LAZY = ("plot", "widgets", "claims")  # need matplotlib, ipywidgets, yaml: load
 
 __all__ = [
     "SGD", "Clients", "DataError", "Downlink", "History", "Mean", "Method", "Server", "Settings", "TaskLoss", "TaskNetwork",
-    "Uplink", "WireError", "check", "initial_network", "methods", "models", "partition", "run", "tasks", "wire", *_LAZY,
+    "Uplink", "WireError", "check", "initial_network", "methods", "models", "partition", "rng", "run", "tasks", "wire", *_LAZY,
 ]  # fmt: skip
 
 

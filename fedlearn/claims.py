@@ -97,7 +97,8 @@ def table(paper):
     """Data frame, a row per claim, columns as the book shows them. ``ValueError`` where the ledger is wrong."""
     import pandas as pd
 
-    frame = pd.DataFrame([{**r.claim, "computed": show(r.computed)} for r in check(paper)]).set_index("id").fillna("")
+    rows = [{"read": "", **r.claim, "computed": show(r.computed)} for r in check(paper)]
+    frame = pd.DataFrame(rows).set_index("id").fillna("")
     frame["printed"] += frame["read"].map(lambda text: text and f" (read: {text})")
     return frame[["where", "printed", "formula", "computed", "verdict", "why"]]
 

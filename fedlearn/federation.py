@@ -7,7 +7,6 @@
         server.aggregate(t, arrivals)
 """
 
-import os
 import platform
 import sys
 import time
@@ -200,12 +199,12 @@ def buffer_bytes(sections, schema):
 
 
 def good_threads(net, task, batch_size):
-    """One CPU thread for a small step, all cores for a large one; a rule rather than a timing, so that it never
-    changes between two runs (the number of threads changes the last bits of a sum).
+    """One CPU thread for a small step, all that torch may use for a large one. A rule rather than a timing, so that it
+    does not change between two runs: the number of threads changes the last bits of a sum.
 
     The limit is 50 million multiply-adds a batch (forward), from the table of ``tests/benchmarks``.
     """
-    return 1 if multiply_adds(net, task.shape) * batch_size < 50e6 else (os.cpu_count() or 1)
+    return 1 if multiply_adds(net, task.shape) * batch_size < 50e6 else torch.get_num_threads()
 
 
 def describe(method, task, settings, threads):
@@ -223,5 +222,6 @@ def progress_bar(name, done, rounds, show):
     from tqdm import tqdm
 
     if show is None:
-        show = sys.stderr.isatty() or "ipykernel" in sys.modules
+        ipython = sys.modules.get("IPython")
+        show = sys.stderr.isatty() or hasattr(ipython and ipython.get_ipython(), "kernel")
     return tqdm(initial=done, total=rounds, desc=name, unit="round", disable=not show, leave=False)

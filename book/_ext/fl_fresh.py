@@ -54,8 +54,8 @@ def empty_stale_cache(app):
     stamp.write_text(now)
 
 
-def chapters_to_read_again(app, env, added, changed, removed):
-    return [name for name in env.found_docs if app.fl_stale and env.doc2path(name).endswith(".ipynb")]
+def pages_to_read_again(app, env, added, changed, removed):
+    return list(env.found_docs) if app.fl_stale else []
 
 
 def execute_side_by_side(app, env, docnames):
@@ -92,6 +92,6 @@ def execute_side_by_side(app, env, docnames):
 def setup(app):
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # kernels inherit it
     app.connect("builder-inited", empty_stale_cache, priority=900)  # after MyST-NB has chosen the cache's folder
-    app.connect("env-get-outdated", chapters_to_read_again)
+    app.connect("env-get-outdated", pages_to_read_again)
     app.connect("env-before-read-docs", execute_side_by_side)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -82,17 +82,17 @@ def kernel_is_ready(url, token):
     return any(k["connections"] > 0 and k["execution_state"] == "idle" for k in kernels)
 
 
-def wait(condition, seconds, what):
+def wait(page, condition, seconds, what):
     end = time.time() + seconds
     while not condition():
         assert time.time() < end, f"not within {seconds} s: {what}"
-        time.sleep(0.3)
+        page.wait_for_timeout(300)  # not time.sleep: requests of the page are answered in this process
 
 
 def run_all_cells(page, url, token):
     page.goto(f"{url}/lab/tree/{CHAPTER}?reset&token={token}", wait_until="domcontentloaded")
     page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=90_000)
-    wait(lambda: kernel_is_ready(url, token), 90, "a kernel")
+    wait(page, lambda: kernel_is_ready(url, token), 90, "a kernel")
     page.wait_for_selector("#jp-main-statusbar >> text=/\\| Idle/", timeout=60_000)
     page.click("#jp-MainMenu >> text=Run")
     page.click(".lm-Menu-itemLabel:text-is('Run All Cells')")
@@ -102,7 +102,7 @@ def run_all_cells(page, url, token):
         assert page.locator(ERRORS).count() == 0, page.locator(ERRORS).first.inner_text()[-2000:]
         return prompts and all(re.fullmatch(r"\[\d+\]:?", prompt) for prompt in prompts)
 
-    wait(all_ran, 400, "all cells executed")
+    wait(page, all_ran, 400, "all cells executed")
 
 
 def test_live_widget_recomputes(page, lab):
@@ -118,7 +118,8 @@ def test_live_widget_recomputes(page, lab):
     handle.focus()
     at_end = value == handle.get_attribute("aria-valuemax")
     handle.press("ArrowLeft" if at_end else "ArrowRight")
-    wait(lambda: handle.get_attribute("aria-valuenow") != value, 10, "the slider moves")
-    wait(lambda: box.evaluate(look) != before, 120, "the widget shows something new")
+    wait(page, lambda: handle.get_attribute("aria-valuenow") != value, 10, "the slider moves")
+    wait(page, lambda: box.evaluate(look) != before, 120, "the widget shows something new")
     assert page.locator(ERRORS).count() == 0
+    page.close()
     page.errors.clear()  # JupyterLab's own console is not ours; requests that left the machine still count

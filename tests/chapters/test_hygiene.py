@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import tomllib
 from pathlib import Path
 
 import nbformat
@@ -89,3 +90,10 @@ def test_figure_names_are_used_once():
     ]
     repeated = [name for name, group in itertools.groupby(sorted(names)) if len(list(group)) > 1]
     assert not repeated
+
+
+def test_every_folder_of_the_package_is_in_the_wheel():
+    root = BOOK.parent
+    listed = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    folders = {path.parent.relative_to(root) for path in (root / "fedlearn").rglob("*.py")}
+    assert sorted(listed) == sorted([*(".".join(folder.parts) for folder in folders), "fedlearn.bookdata"])

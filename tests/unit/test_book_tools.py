@@ -1,0 +1,110 @@
+"""What the chapters lean on: plots, explorers, exercise checks, the class edition."""
+
+import json
+
+import ipywidgets as W
+import matplotlib
+import matplotlib.pyplot as plt
+import pytest
+
+import fedlearn as fl
+from fedlearn import classroom
+from fedlearn.exercises import Verdict, number
+
+matplotlib.use("agg")
+
+
+@pytest.fixture(scope="module")
+def histories():
+    task = fl.tasks.classification("digits", 3, train=90, test=50)
+    return [fl.run(m, task, 2) for m in (fl.methods.fedavg(), fl.methods.rpn())]
+
+
+@pytest.mark.parametrize("against", ["rounds", "bytes", "seconds"])
+def test_compare_draws_every_history(histories, against):
+    ax = fl.plot.compare(histories, against)
+    assert [line.get_label() for line in ax.get_lines()] == ["fedavg", "rpn"]
+    markers, dashes = ({getattr(line, f"get_{what}")() for line in ax.get_lines()} for what in ("marker", "linestyle"))
+    assert len(markers) == len(dashes) == 2, "lines must differ by more than colour"
+    if against == "bytes":
+        assert ax.get_lines()[1].get_xdata()[-1] == sum(histories[1].bytes_up + histories[1].bytes_down)
+    plt.close(ax.figure)
+
+
+def test_compare_refuses_other_axes(histories):
+    with pytest.raises(ValueError, match="rounds, bytes, seconds"):
+        fl.plot.compare(histories, "miles")
+
+
+def draw(clients, alpha):
+    figure, ax = plt.subplots(figsize=(1, 1))
+    ax.bar([0], [clients * alpha])
+    return figure, f"a bar of height {clients * alpha}"
+
+
+def pictures(widget):
+    if isinstance(widget, W.HTML):
+        return [widget.value]
+    return [p for child in widget.children for p in pictures(child)]
+
+
+def test_every_frame_has_its_own_picture_and_text():
+    box = fl.widgets.explore(draw, clients=[2, 5], alpha=[0.1, 1, 10])
+    found = pictures(box.children[-1])
+    assert len(found) == len(set(found)) == 6
+    assert 'alt="clients 5, alpha 10: a bar of height 50"' in found[-1]
+    assert [s.description for s in box.children[:2]] == ["clients", "alpha"]
+
+
+@pytest.mark.parametrize("clients", [2, 5])
+@pytest.mark.parametrize("alpha", [0.1, 1, 10])
+def test_live_callback_at_every_position(clients, alpha):
+    box = fl.widgets.explore(draw, live=True, clients=[2, 5], alpha=[0.1, 1, 10])
+    box.children[0].value, box.children[1].value = clients, alpha
+    assert f"clients {clients}, alpha {alpha}: a bar" in box.children[2].value
+
+
+def test_start_position():
+    box = fl.widgets.explore(draw, start={"alpha": 10}, clients=[2, 5], alpha=[0.1, 1, 10])
+    assert box.children[1].index == 2 and all(s.selected_index == 2 for s in box.children[2].children)
+
+
+def test_check_says_why():
+    assert repr(Verdict("a-b", None)) == "a-b: right."
+    assert "not yet, because it is too long" in repr(Verdict("a-b", "it is too long"))
+    test = number(100, 0.01)
+    assert test(100.5) is None and "too large" in test(120) and "too small" in test(80)
+    with pytest.raises(ValueError, match="chapter with exercises"):
+        fl.check("nothing-here", 1)
+
+
+CHAPTER = {
+    "cells": [
+        {"cell_type": "markdown", "source": ["Text\n"], "metadata": {}},
+        {"cell_type": "markdown", "source": ["```{solution-start} ex-a\n", ":class: dropdown\n", "```\n"], "metadata": {}},
+        {"cell_type": "markdown", "source": ["The secret is 42.\n"], "metadata": {}},
+        {
+            "cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None,
+            "source": ["def f(x):\n", "    ### BEGIN SOLUTION\n", "    return 42\n", "    ### END SOLUTION\n", "fl.check('a', f)"],
+        },
+        {"cell_type": "markdown", "source": ["```{solution-end}\n", "```\n"], "metadata": {}},
+    ]
+}  # fmt: skip
+
+
+def test_class_edition_holds_no_solution(tmp_path):
+    (tmp_path / "book").mkdir()
+    (tmp_path / "book" / "a.ipynb").write_text(json.dumps(CHAPTER))
+    (path,) = classroom.make(tmp_path / "book", tmp_path / "out")
+    text = path.read_text()
+    assert "42" not in text and "solution" not in text and "### BEGIN" not in text
+    cells = json.loads(text)["cells"]
+    assert [c["cell_type"] for c in cells] == ["markdown", "code"]
+    source = "".join(cells[1]["source"])
+    assert "    # YOUR CODE HERE\n    raise NotImplementedError\nfl.check('a', f)" in source
+    compile(source, "stub", "exec")
+
+
+def test_class_edition_of_nothing(tmp_path):
+    with pytest.raises(ValueError, match="no notebooks"):
+        classroom.make(tmp_path, tmp_path / "out")

@@ -1,0 +1,50 @@
+"""Parameter counts printed in the papers, and what the networks must be able to do."""
+
+import pytest
+import torch
+
+from fedlearn import models
+from fedlearn.models.cnn import cifar_cnn, digits_cnn, mcmahan_cnn, rpn_cnn
+from fedlearn.models.resnet import resnet18
+
+
+@pytest.mark.parametrize(
+    ("build", "arguments", "parameters", "buffers"),
+    [
+        (digits_cnn, {}, 24_058, 224),
+        (mcmahan_cnn, {}, 1_663_370, 0),
+        (cifar_cnn, {}, 1_756_426, 0),
+        (cifar_cnn, {"in_shape": (3, 24, 24)}, 1_068_298, 0),
+        (rpn_cnn, {}, 1_199_882, 0),
+        (resnet18, {}, 11_173_962, 9_600),
+    ],
+)
+def test_counts(build, arguments, parameters, buffers):
+    net = build(**arguments)
+    assert models.parameter_count(net) == parameters
+    assert sum(t.numel() for t in models.state_of(net).values()) == parameters + buffers
+
+
+@pytest.mark.parametrize("name", models.NETWORKS)
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32)])
+def test_every_network_takes_every_image_size(name, shape):
+    net = models.NETWORKS[name](shape, 7)
+    assert net(torch.zeros(2, *shape)).shape == (2, 7)
+    assert torch.equal(net.eval()(torch.ones(2, *shape)), net.classifier(net.extractor(torch.ones(2, *shape))))
+
+
+def test_building_on_the_meta_device_counts_without_memory():
+    with torch.device("meta"):
+        assert models.parameter_count(mcmahan_cnn()) == 1_663_370
+
+
+def test_state_leaves_integer_buffers_out():
+    assert not any("num_batches_tracked" in name for name in models.state_of(digits_cnn()))
+
+
+def test_multiply_adds_of_layers_that_can_be_counted_by_hand():
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.Flatten(), torch.nn.Linear(4 * 6 * 6, 5)
+    ).train()
+    assert models.multiply_adds(net, (3, 6, 6)) == 4 * 36 * 27 + 5 * 144
+    assert net.training

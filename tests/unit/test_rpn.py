@@ -1,0 +1,97 @@
+"""RPN: its integers, its linearity, its late joiners, and what it can never change."""
+
+import pytest
+import torch
+
+import fedlearn as fl
+from fedlearn.models import state_of
+
+
+@pytest.fixture(scope="module")
+def task():
+    return fl.tasks.classification("digits", clients=4, partition="dirichlet:0.5", train=240, test=100)
+
+
+@pytest.fixture(scope="module")
+def history(task):
+    return fl.run(fl.methods.rpn(), task, 5, participation=0.5)
+
+
+def mnist_shaped():
+    """A task with MNIST's image size and the paper's network, without MNIST: only sizes are looked at."""
+    task = fl.tasks.classification("digits", clients=1, network=lambda shape, classes: fl.models.rpn_cnn((1, 28, 28), classes))
+    return fl.Server(fl.methods.rpn(), task, fl.Settings())
+
+
+def test_payload_of_the_papers_network():
+    server = mnist_shaped()
+    assert sum(t.numel() for t in server.state.values()) == 1_199_882
+    envelope = 26 + 1 + 4 * len(server.state) + 4
+    assert len(server.send(1, 0)) - envelope == 4 * 1_183_242
+
+
+def shape_within(w):
+    return w - w.mean((2, 3), keepdim=True)
+
+
+def test_kernel_shapes_of_the_global_model_never_change(task, history):
+    initial = state_of(fl.initial_network(fl.methods.rpn(), task))
+    averaged = fl.run(fl.methods.fedavg(), task, 5, participation=0.5).state
+    kernels = [n for n, t in initial.items() if t.dim() == 4]
+    assert len(kernels) == 3
+    for n in kernels:
+        assert (shape_within(history.state[n]) - shape_within(initial[n])).abs().max() < 1e-6
+        assert (shape_within(averaged[n]) - shape_within(initial[n])).abs().max() > 1e-3
+        assert (history.state[n] - initial[n]).abs().max() > 1e-3, "the means must have learned something"
+
+
+def test_pooling_is_linear():
+    coder = fl.wire.Pooled()
+    a, b = torch.randn(2, 5, 3, 3, 3, generator=torch.Generator().manual_seed(0))
+    through = [coder.decode(coder.encode(t), t.shape) for t in (a, b, (a + b) / 2)]
+    torch.testing.assert_close((through[0] + through[1]) / 2, through[2])
+
+
+def test_a_late_joiner_gets_one_message_and_the_same_model(task):
+    """Client 3 has never taken part; what it decodes in round 6 is what a client present all along decodes."""
+    method, settings = fl.methods.rpn(), fl.Settings()
+    server, clients = fl.Server(method, task, settings), fl.Clients(method, task, settings)
+    sizes = set()
+    for t in range(1, 6):
+        answers = [(k, clients.answer(t, k, server.send(t, k))) for k in (0, 1, 2)]
+        server.aggregate(t, [server.receive(t, k, a) for k, a in answers])
+        sizes.add(len(server.send(t, 0)))
+    newcomer = fl.Clients(method, task, settings)
+    got = {}
+    for k, party in ((0, clients), (3, newcomer)):
+        message = server.send(6, k)
+        sizes.add(len(message))
+        sections = fl.wire.unpack(message, party.down, kind=fl.wire.DOWN, round=6, client=k).sections
+        got[k] = method.downlink.decode(sections, party.context(6, k, party.down, {}))
+    assert len(sizes) == 1
+    for name, w in server.state.items():
+        assert torch.equal(got[0][name], got[3][name])
+        torch.testing.assert_close(got[3][name], w, rtol=0, atol=1e-6)
+
+
+def test_every_client_counts_once(task):
+    assert fl.methods.rpn().server == fl.Mean("clients")
+    assert fl.methods.rpn(by="samples").server == fl.Mean("samples")
+
+
+def test_share_zero_is_fedavg_and_bytes_shrink_with_the_share(task):
+    shares = [fl.run(fl.methods.rpn(share=s, by="samples"), task, 2) for s in (0, 1 / 3, 2 / 3, 1)]
+    ups = [h.bytes_up[0] for h in shares]
+    assert ups == sorted(ups, reverse=True) and len(set(ups)) == 4
+    average = fl.run(fl.methods.fedavg(), task, 2)
+    assert ups[0] == average.bytes_up[0]
+    for name, w in average.state.items():
+        torch.testing.assert_close(shares[0].state[name], w, rtol=1e-3, atol=1e-4)
+
+
+def test_threshold_sends_less_and_above_everything_only_bits(task):
+    plain, some, none = (fl.run(fl.methods.rpn(threshold=h), task, 1) for h in (0, 0.3, 1e9))
+    assert none.bytes_up[0] < some.bytes_up[0] < plain.bytes_up[0]
+    assert none.bytes_down[0] == plain.bytes_down[0]
+    initial = state_of(fl.initial_network(fl.methods.rpn(), task))
+    assert torch.equal(none.state["extractor.0.weight"], initial["extractor.0.weight"])

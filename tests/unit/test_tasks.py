@@ -1,0 +1,58 @@
+"""Tasks: batches without per-sample Python, augmentation, permuted pixels, evaluation."""
+
+import torch
+
+import fedlearn as fl
+from fedlearn import rng
+from fedlearn.tasks.classification import crop, flip
+
+
+def test_crop_shifts_every_image_by_its_own_offset():
+    x = torch.randint(1, 256, (50, 3, 12, 12), dtype=torch.uint8, generator=rng.generator(0))
+    y = crop(x, rng.generator(1))
+    assert y.shape == x.shape and y.dtype == torch.uint8
+    shifts = set()
+    for before, after in zip(x, y, strict=True):
+        padded = torch.nn.functional.pad(before, [4] * 4)
+        found = [(i, j) for i in range(9) for j in range(9) if torch.equal(padded[:, i : i + 12, j : j + 12], after)]
+        assert len(found) == 1
+        shifts |= set(found)
+    assert len(shifts) > 25
+
+
+def test_flip_mirrors_about_half():
+    x = torch.rand(200, 1, 4, 4, generator=rng.generator(0))
+    mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(flip(x, rng.generator(1)), x, strict=True)]
+    assert 60 < sum(mirrored) < 140
+    assert torch.equal(torch.where(torch.tensor(mirrored)[:, None, None, None], x.flip(-1), x), flip(x, rng.generator(1)))
+
+
+def test_inputs_are_normalised():
+    task = fl.tasks.classification("digits", 2)
+    x = task.inputs(task.train[0])
+    assert x.dtype == torch.float32 and abs(x.mean()) < 1e-4 and abs(x.std() - 1) < 1e-3
+
+
+def test_permuted_pixels_are_the_same_permutation_in_training_and_test():
+    task = fl.tasks.classification("digits", 3, partition="permuted")
+    order = torch.arange(task.sizes[1])
+    x, y = task.epoch(1, order, rng.generator(0))
+    mine = task.split.indices[1]
+    plain = (task.train[0][mine].float() - task.source.mean[0]) / task.source.std[0]
+    permutation = torch.as_tensor(task.split.permutations[1])
+    torch.testing.assert_close(x.flatten(1), plain.flatten(1)[:, permutation])
+    torch.testing.assert_close(task.inputs(task.train[0][mine], 1), x)
+    assert 0 <= task.evaluate(fl.initial_network(fl.methods.fedavg(), task))["accuracy"] <= 1
+
+
+def test_evaluation_in_batches_is_evaluation_at_once():
+    task = fl.tasks.classification("digits", 2)
+    net = fl.initial_network(fl.methods.fedavg(), task)
+    small, large = task.evaluate(net, 7), task.evaluate(net, 10_000)
+    assert small["accuracy"] == large["accuracy"] and abs(small["loss"] - large["loss"]) < 1e-5
+    assert net.training, "evaluation leaves the mode as it was"
+
+
+def test_training_with_augmentation_runs_and_is_reproducible():
+    task = fl.tasks.classification("digits", 2, augment=("crop", "flip"), train=100, test=50)
+    assert fl.run(fl.methods.fedavg(), task, 1) == fl.run(fl.methods.fedavg(), task, 1)
