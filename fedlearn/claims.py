@@ -18,7 +18,9 @@ import numpy as np
 import torch
 import yaml
 
-LEDGER = Path(__file__).resolve().parents[1] / "data" / "claims.yaml"
+from .data.sources import data_path
+
+LEDGER = data_path("claims.yaml")
 VERDICTS = ("matches", "rounding", "inconsistent", "not derivable")
 KEYS = {"id", "paper", "where", "printed", "value", "formula", "verdict", "why"}  # and, where needed: read, data
 

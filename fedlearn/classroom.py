@@ -7,7 +7,7 @@ from pathlib import Path
 from .history import write_atomically
 
 SOLUTION = re.compile(r"^([ \t]*)### BEGIN SOLUTION\n.*?^[ \t]*### END SOLUTION[ \t]*$", re.MULTILINE | re.DOTALL)
-FENCE = re.compile(r"^(`{3,}|:{3,})\{solution-(?:start|end)\}.*?^\1[ \t]*$\n?", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^(`{3,}|:{3,})\{solution(?:-start|-end)?\}.*?^\1[ \t]*$\n?", re.MULTILINE | re.DOTALL)
 STUB = r"\1# YOUR CODE HERE\n\1raise NotImplementedError"
 
 
@@ -18,7 +18,7 @@ def strip(notebook):
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
             inside = "{solution-start}" in source or (inside and "{solution-end}" not in source)
-            if "{solution-start}" in source or "{solution-end}" in source:
+            if "{solution" in source:
                 source = FENCE.sub("", source).strip()
                 if not source:
                     continue

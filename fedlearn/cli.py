@@ -126,11 +126,20 @@ def command_methods(args):
 
 
 def command_check(args):
-    from . import claims
+    from collections import Counter
 
-    results = claims.check(args.paper)
-    print(claims.report(results))
-    return 0 if all(r.agrees for r in results) else 1
+    from . import claims
+    from .errors import pick
+
+    if args.paper is not None:
+        pick(args.paper, dict.fromkeys(claim["paper"] for claim in claims.load()), "paper in the ledger")
+    results = claims.check(args.paper, strict=False)
+    width = max(len(r.claim["id"]) for r in results)
+    for r in results:
+        text = f"printed {r.claim['printed']!s:.60}, computed {claims.show(r.computed) or '-'}"
+        print(f"{r.claim['id']:<{width}}  {r.verdict:<14}  {'LEDGER WRONG: ' + r.problem if r.problem else text}")
+    print(", ".join(f"{n} {verdict}" for verdict, n in Counter(r.verdict for r in results).items()))
+    return 1 if any(r.problem for r in results) else 0
 
 
 def command_classroom(args):

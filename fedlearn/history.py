@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from .data.sources import data_path
+
 
 def write_atomically(path, write):
     """Let ``write(temporary_path)`` fill a file beside ``path``, then put it in place in one step."""
@@ -20,6 +22,15 @@ def write_atomically(path, write):
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def results(name):
+    """The histories in ``data/results/<name>.json``, made by ``fedlearn compare ... --out``; empty if there is no such file."""
+    path = data_path("results", f"{name}.json")
+    if not path.exists():
+        return []
+    data = json.loads(path.read_text(encoding="utf-8"))
+    return [History.from_dict(d) for d in (data if isinstance(data, list) else [data])]
 
 
 @dataclass(eq=False)
@@ -74,6 +85,10 @@ class History:
     def from_json(cls, source):
         """Read what ``to_json`` wrote: a path, or the text itself."""
         text = source if str(source).lstrip().startswith("{") else Path(source).read_text(encoding="utf-8")
-        data = json.loads(text)
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def from_dict(cls, data):
+        """The inverse of what ``to_json`` writes, already parsed."""
         rows = [{**row, "refused": {int(k): why for k, why in row["refused"].items()}} for row in data["rows"]]
         return cls(data["method"], data["meta"], rows)

@@ -51,7 +51,7 @@ def rpn(lr=0.1, momentum=0.0, share=1.0, threshold=0.0, by="clients"):
     """Residual pooling both ways.
 
     ``share`` pools only that share of the convolution layers (the paper pools all). ``threshold`` keeps output filters
-    whose sum |R| is below it off the uplink (section 3.2 mentions one and gives no value; Tables 1 and 2 need none).
+    whose absolute values sum to less off the uplink (section 3.2 mentions one and gives no value; Tables 1 and 2 need none).
     ``by`` is the weighting: the paper counts every client once, ``"samples"`` weighs by n_k.
     """
     return Method(

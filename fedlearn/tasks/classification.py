@@ -1,6 +1,7 @@
 """Image classification: a data set, how it is split over clients, a network, a loss and a metric."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -63,14 +64,19 @@ class Classification:
         """Number of training images of each client."""
         return [len(i) for i in self.split.indices]
 
+    @cached_property
+    def statistics(self):
+        """Mean and standard deviation of the training images, each [channels, 1, 1]."""
+        return torch.tensor([self.source.mean, self.source.std], device=self.device)[..., None, None]
+
     def network(self):
         build = self.network_name if callable(self.network_name) else models.NETWORKS[self.network_name]
         return build(self.shape, self.source.classes)
 
     def inputs(self, x, client=None):
         """uint8 images -> normalised float32, with the client's own order of pixels if the partition permutes them."""
-        stats = torch.tensor([self.source.mean, self.source.std], device=x.device)[:, None, :, None, None]
-        x = (x - stats[0]) / stats[1]
+        mean, std = self.statistics
+        x = (x - mean) / std
         if client is None or self.split.permutations is None:
             return x
         order = torch.as_tensor(self.split.permutations[client], device=x.device)

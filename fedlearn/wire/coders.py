@@ -50,7 +50,7 @@ class Pooled:
     """RPN's spatial mean pooling (paper, section 3.2): each k x k kernel becomes its mean, k*k times less to send.
 
     Tensors of fewer than three dimensions (biases, linear layers, batch normalisation) travel whole. ``threshold``
-    leaves out output filters that hardly changed, those with sum |R| below it; one bit a filter says which.
+    leaves out output filters that hardly changed, those whose absolute values sum to less; one bit a filter says which.
     """
 
     threshold: float = 0.0

@@ -1,6 +1,7 @@
 """What the chapters lean on: plots, explorers, exercise checks, the class edition."""
 
 import json
+from pathlib import Path
 
 import ipywidgets as W
 import matplotlib
@@ -87,7 +88,8 @@ CHAPTER = {
             "cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None,
             "source": ["def f(x):\n", "    ### BEGIN SOLUTION\n", "    return 42\n", "    ### END SOLUTION\n", "fl.check('a', f)"],
         },
-        {"cell_type": "markdown", "source": ["```{solution-end}\n", "```\n"], "metadata": {}},
+        {"cell_type": "markdown", "source": ["```{solution-end}\n", "```\n", "\n", "Next exercise.\n"], "metadata": {}},
+        {"cell_type": "markdown", "source": ["Why?\n", "\n", "```{solution} ex-b\n", ":class: dropdown\n", "Since 42.\n", "```\n"], "metadata": {}},
     ]
 }  # fmt: skip
 
@@ -99,10 +101,21 @@ def test_class_edition_holds_no_solution(tmp_path):
     text = path.read_text()
     assert "42" not in text and "solution" not in text and "### BEGIN" not in text
     cells = json.loads(text)["cells"]
-    assert [c["cell_type"] for c in cells] == ["markdown", "code"]
+    assert [c["cell_type"] for c in cells] == ["markdown", "code", "markdown", "markdown"]
+    assert [c["source"] for c in cells[2:]] == [["Next exercise."], ["Why?"]]
     source = "".join(cells[1]["source"])
     assert "    # YOUR CODE HERE\n    raise NotImplementedError\nfl.check('a', f)" in source
     compile(source, "stub", "exec")
+
+
+def test_class_edition_of_the_book(tmp_path):
+    """No trace of a solution in the real chapters, and every stub is valid Python."""
+    for path in classroom.make(Path(__file__).parents[2] / "book", tmp_path):
+        text = path.read_text()
+        assert "{solution" not in text and "BEGIN SOLUTION" not in text and "fl.check" in text
+        for cell in json.loads(text)["cells"]:
+            if cell["cell_type"] == "code":
+                compile("".join(cell["source"]), str(path), "exec")
 
 
 def test_class_edition_of_nothing(tmp_path):

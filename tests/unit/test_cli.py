@@ -72,6 +72,14 @@ def test_an_absent_data_set_offline(monkeypatch, capsys, tmp_path):
     assert "FEDLEARN_DATA" in capsys.readouterr().err
 
 
+def test_check_recomputes_the_ledger(capsys):
+    assert main(["check", "--paper", "rpn"]) == 0
+    out = capsys.readouterr().out
+    assert "rpn-table1-rpn-params" in out or "1,183,242" in out
+    assert " inconsistent" in out.splitlines()[-1]
+    assert main(["check", "--paper", "rpm"]) == 2 and "Did you mean 'rpn'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [[], ["run"], ["compare"], ["check"], ["classroom"]])
 def test_help_for_a_stranger(arguments, capsys):
     with pytest.raises(SystemExit) as done:
