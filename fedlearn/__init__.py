@@ -11,7 +11,7 @@ from .data import partition
 from .errors import DataError, WireError
 from .exercises import check
 from .federation import Clients, Server, Settings, initial_network, run
-from .history import History, results
+from .history import History, results, summary
 from .method import SGD, Downlink, Mean, Method, TaskLoss, TaskNetwork, Uplink
 
 __version__ = "0.1.0"
@@ -19,7 +19,7 @@ _LAZY = ("plot", "widgets", "claims")  # need matplotlib, ipywidgets, yaml: load
 
 __all__ = [
     "SGD", "Clients", "DataError", "Downlink", "History", "Mean", "Method", "Server", "Settings", "TaskLoss", "TaskNetwork",
-    "Uplink", "WireError", "check", "initial_network", "methods", "models", "partition", "results", "rng", "run", "tasks", "wire", *_LAZY,
+    "Uplink", "WireError", "check", "initial_network", "methods", "models", "partition", "results", "rng", "run", "summary", "tasks", "wire", *_LAZY,
 ]  # fmt: skip
 
 

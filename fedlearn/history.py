@@ -24,6 +24,35 @@ def write_atomically(path, write):
         part.unlink(missing_ok=True)
 
 
+def spread(values, form=".3f"):
+    """Mean and standard deviation of a few runs as text; values that are ``None`` (never reached) are counted."""
+    there = [v for v in values if v is not None]
+    if not there:
+        return "not reached"
+    text = f"{np.mean(there):{form}}" + (f" ± {np.std(there):{form}}" if len(there) > 1 else "")
+    return text if len(there) == len(values) else f"{text} ({len(there)} of {len(values)} runs)"
+
+
+def summary(runs, target=None, megabytes=None):
+    """What each method reached and what it cost: a row for each label of ``runs``, which holds a history or a list of
+    histories (one a seed, shown as mean ± standard deviation). ``target`` is a test accuracy, ``megabytes`` a budget.
+    """
+    import pandas
+
+    rows = {}
+    for label, histories in runs.items():
+        histories = histories if isinstance(histories, list) else [histories]
+        row = rows[label] = {"rounds": len(histories[0]), "accuracy": spread([h.final["accuracy"] for h in histories])}
+        if megabytes is not None:
+            row[f"accuracy at {megabytes:.1f} MB"] = spread([h.accuracy_at(megabytes) for h in histories])
+        if target is not None:
+            row[f"rounds to {target:.0%}"] = spread([h.rounds_to(target) for h in histories], ".1f")
+            row[f"MB to {target:.0%}"] = spread([h.megabytes_to(target) for h in histories], ".2f")
+        for way in ("up", "down"):
+            row[f"MB {way}"] = f"{np.mean([h.to_pandas()[f'bytes_{way}'].sum() for h in histories]) / 1e6:.2f}"
+    return pandas.DataFrame(rows).T.rename_axis("method")
+
+
 def results(name):
     """The histories in ``data/results/<name>.json``, made by ``fedlearn compare ... --out``; empty if there is no such file."""
     path = data_path("results", f"{name}.json")
@@ -68,6 +97,21 @@ class History:
     def rounds_to(self, accuracy):
         """The first round whose test accuracy reaches ``accuracy`` (0 to 1), or ``None``."""
         return next((r["round"] for r in self.rows if r["accuracy"] is not None and r["accuracy"] >= accuracy), None)
+
+    @property
+    def megabytes(self):
+        """Megabytes sent so far, both ways and by all clients, after each round."""
+        return np.cumsum(self.bytes_up + self.bytes_down) / 1e6
+
+    def megabytes_to(self, accuracy):
+        """Megabytes sent until the test accuracy first reaches ``accuracy``, or ``None``."""
+        first = self.rounds_to(accuracy)
+        return None if first is None else float(self.megabytes[first - self.rows[0]["round"]])
+
+    def accuracy_at(self, megabytes):
+        """Test accuracy of the last evaluated round that ends within a budget, or ``None``."""
+        within = [r["accuracy"] for r, mb in zip(self.rows, self.megabytes, strict=True) if mb <= megabytes]
+        return next((a for a in reversed(within) if a is not None), None)
 
     def to_pandas(self):
         import pandas

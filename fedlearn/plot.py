@@ -4,6 +4,7 @@ from itertools import cycle
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib import ticker
 
 # Okabe and Ito's palette without its yellow, in an order whose grey values alternate
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]
@@ -24,26 +25,52 @@ def axes(ax=None, size=(5.2, 3.2)):
 
 def progress(history, against):
     """The horizontal axis of a history: rounds done, bytes sent so far, or seconds so far."""
+    if against not in MEASURES:
+        raise ValueError(f"Histories are drawn against {', '.join(MEASURES)}, not {against!r}.")
     if against == "rounds":
         return history.round
     return np.cumsum(history.bytes_up + history.bytes_down if against == "bytes" else history.seconds)
 
 
 def compare(histories, against="rounds", what="accuracy", labels=None, ax=None):
-    """Test accuracy (or loss) of several histories against ``"rounds"``, ``"bytes"`` or ``"seconds"``; returns the axes."""
-    if against not in MEASURES:
-        raise ValueError(f"compare draws against {', '.join(MEASURES)}, not {against!r}.")
+    """Test accuracy (or loss) of several histories against ``"rounds"``, ``"bytes"`` or ``"seconds"``; returns the axes.
+
+    An entry may be a list of histories, one a seed: their mean is drawn, with a band from the lowest to the highest.
+    """
     ax = axes(ax)
-    for history, label, style in zip(histories, labels or [h.method for h in histories], styles(), strict=False):
-        seen = ~np.isnan(getattr(history, what).astype(float))
-        ax.plot(progress(history, against)[seen], getattr(history, what)[seen], label=label, **style)
+    groups = [h if isinstance(h, list) else [h] for h in histories]
+    for group, label, style in zip(groups, labels or [g[0].method for g in groups], styles(), strict=False):
+        values = np.stack([getattr(h, what).astype(float) for h in group])
+        seen = ~np.isnan(values[0])
+        x, values = np.mean([progress(h, against) for h in group], 0)[seen], values[:, seen]
+        ax.plot(x, values.mean(0), label=label, **style)
+        if len(group) > 1:
+            ax.fill_between(x, values.min(0), values.max(0), color=style["color"], alpha=0.2, linewidth=0)
     if against == "bytes":
         ax.set_xscale("log")
+        low, high = ax.get_xlim()  # one label a decade, three where the axis is shorter than that
+        ax.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+        ax.xaxis.set_major_formatter(ticker.EngFormatter("B"))
+        ax.xaxis.set_minor_formatter(ticker.NullFormatter())
     ax.set_xlabel(MEASURES[against])
     ax.set_ylabel("test " + what)
     ax.grid(alpha=0.3)
     ax.legend()
     return ax
+
+
+def both(runs, target=None):
+    """``compare`` twice, side by side: against rounds and against bytes. ``runs`` maps labels to histories, or to lists of
+    them, one a seed. ``target`` draws a dotted line at that accuracy. Returns the two axes.
+    """
+    axs = plt.subplots(1, 2, figsize=(7.5, 3.2), layout="constrained", sharey=True)[1]
+    for ax, against in zip(axs, ("rounds", "bytes"), strict=True):
+        compare(runs.values(), against, labels=list(runs), ax=ax)
+        if target is not None:
+            ax.axhline(target, color="black", linestyle=":", linewidth=1)
+    axs[1].set_ylabel("")
+    axs[1].get_legend().remove()
+    return axs
 
 
 def label_counts(task):
@@ -60,7 +87,7 @@ def partition(task, ax=None):
     ax.scatter(client.ravel(), label.ravel(), s=160 * counts.ravel() / max(counts.max(), 1), color=COLOURS[0])
     ax.set_xlim(-0.7, len(counts) - 0.3)
     ax.set_ylim(-0.7, counts.shape[1] - 0.3)
-    if len(counts) <= 20:
+    if len(counts) <= 12:  # more numbers would run into one another
         ax.set_xticks(range(len(counts)))
     ax.set_yticks(range(counts.shape[1]))
     ax.set_xlabel("client")

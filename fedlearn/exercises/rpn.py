@@ -24,7 +24,11 @@ def pooling(answer):
             return f"pool turns {[4, 2, k, k]} into {list(means.shape)}; the mean runs over the last two axes only"
         if not torch.allclose(means, want, atol=1e-6):
             summed = torch.allclose(means, w.sum((2, 3)), atol=1e-5)
-            return "pool returns the sum of a kernel, not its mean" if summed else "pool does not return each kernel's mean"
+            return (
+                "pool returns the sum of a kernel, not its mean"
+                if summed
+                else "pool does not return each kernel's mean"
+            )
         back = unpool(want, k)
         if tuple(back.shape) != (4, 2, k, k):
             return f"unpool returns the shape {list(back.shape)} for means of shape {[4, 2]} and k = {k}"
@@ -65,7 +69,9 @@ def scaled(coder):
         w = noise(*shape)
         data = coder.encode(w)
         if len(data) != len(Pooled().encode(w)):
-            return f"it sends {len(data)} bytes for a tensor of shape {list(shape)}, RPN sends {len(Pooled().encode(w))}"
+            return (
+                f"it sends {len(data)} bytes for a tensor of shape {list(shape)}, RPN sends {len(Pooled().encode(w))}"
+            )
         got = coder.decode(data, shape)
         if tuple(got.shape) != shape:
             return f"decode returns the shape {list(got.shape)} for {list(shape)}"
@@ -74,7 +80,10 @@ def scaled(coder):
         if not torch.allclose(got, k * plain, atol=1e-5):
             if k == 1:
                 return f"a tensor of shape {list(shape)} has to come back as it was sent"
-            for factor, reason in {1: "the means are not scaled", k * k: "the factor is k * k; the norm asks for k"}.items():
+            for factor, reason in {
+                1: "the means are not scaled",
+                k * k: "the factor is k * k; the norm asks for k",
+            }.items():
                 if torch.allclose(got, factor * plain, atol=1e-5):
                     return reason
             return f"decoding a {k} x {k} kernel does not give {k} times its mean"

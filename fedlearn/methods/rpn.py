@@ -47,17 +47,17 @@ class PooledDownlink(_Share, Downlink):
     """sum_j dR^j: everything that has happened since M^0."""
 
 
-def rpn(lr=0.1, momentum=0.0, share=1.0, threshold=0.0, by="clients"):
+def rpn(lr=0.1, momentum=0.0, share=1.0, threshold=0.0, bits=32, by="clients"):
     """Residual pooling both ways.
 
     ``share`` pools only that share of the convolution layers (the paper pools all). ``threshold`` keeps output filters
     whose absolute values sum to less off the uplink (section 3.2 mentions one and gives no value; Tables 1 and 2 need none).
-    ``by`` is the weighting: the paper counts every client once, ``"samples"`` weighs by n_k.
+    ``bits=16`` sends half-precision means. ``by`` is the weighting: the paper counts every client once, ``"samples"`` weighs by n_k.
     """
     return Method(
         "rpn",
         optimizer=SGD(lr, momentum),
-        uplink=PooledUplink(share=share, coder=Pooled(threshold)),
-        downlink=PooledDownlink(share=share, coder=Pooled(), residual=True),
+        uplink=PooledUplink(share=share, coder=Pooled(bits, threshold)),
+        downlink=PooledDownlink(share=share, coder=Pooled(bits), residual=True),
         server=Mean(by),
     )

@@ -8,7 +8,7 @@ from .resnet import resnet18
 
 NETWORKS = {f.__name__: f for f in (digits_cnn, mcmahan_cnn, cifar_cnn, rpn_cnn, resnet18)}
 
-__all__ = ["NETWORKS", "Network", *NETWORKS, "multiply_adds", "parameter_count", "state_of"]
+__all__ = ["NETWORKS", "Network", *NETWORKS, "kernel_names", "multiply_adds", "parameter_count", "state_of"]
 
 
 def state_of(net):
@@ -19,6 +19,11 @@ def state_of(net):
     """
     tensors = net.state_dict(keep_vars=True)
     return {name: t.detach() for name, t in tensors.items() if t.is_floating_point()}
+
+
+def kernel_names(state):
+    """Names of the convolution weights in a state: the tensors of three dimensions or more."""
+    return [name for name, t in state.items() if t.dim() > 2]
 
 
 def parameter_count(net):

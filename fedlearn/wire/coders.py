@@ -32,7 +32,7 @@ class Dense:
 
     def __post_init__(self):
         if self.bits not in (16, 32):
-            raise ValueError(f"Dense sends 16 or 32 bits an entry, not {self.bits!r}.")
+            raise ValueError(f"A float has 16 or 32 bits on the wire, not {self.bits!r}.")
 
     @property
     def dtype(self):
@@ -46,7 +46,7 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Pooled:
+class Pooled(Dense):
     """RPN's spatial mean pooling (paper, section 3.2): each k x k kernel becomes its mean, k*k times less to send.
 
     Tensors of fewer than three dimensions (biases, linear layers, batch normalisation) travel whole. ``threshold``
@@ -56,24 +56,25 @@ class Pooled:
     threshold: float = 0.0
 
     def __post_init__(self):
+        super().__post_init__()
         if not 0 <= self.threshold < float("inf"):
             raise ValueError(f"The threshold is a sum of absolute values: at least 0 and finite, not {self.threshold!r}.")
 
     def encode(self, tensor):
         if tensor.dim() < 3:
-            return write_floats(tensor)
+            return super().encode(tensor)
         means = tensor.flatten(2).mean(2)  # [out, in, k, k] -> [out, in]
         if not self.threshold:
-            return write_floats(means)
+            return super().encode(means)
         keep = tensor.abs().flatten(1).sum(1) >= self.threshold
-        return np.packbits(keep.cpu().numpy()).tobytes() + write_floats(means[keep])
+        return np.packbits(keep.cpu().numpy()).tobytes() + super().encode(means[keep])
 
     def decode(self, section, shape):
         if len(shape) < 3:
-            return read_floats(section, shape)
+            return super().decode(section, shape)
         out, inputs = shape[:2]
         if not self.threshold:
-            means = read_floats(section, (out, inputs))
+            means = super().decode(section, (out, inputs))
         else:
             bits = (out + 7) // 8
             keep = np.unpackbits(np.frombuffer(section[:bits], np.uint8)).astype(bool)
@@ -81,5 +82,5 @@ class Pooled:
                 raise WireError("A pooled section marks filters that the layer does not have.")
             keep = torch.from_numpy(keep[:out])
             means = torch.zeros(out, inputs)
-            means[keep] = read_floats(section[bits:], (int(keep.sum()), inputs))
+            means[keep] = super().decode(section[bits:], (int(keep.sum()), inputs))
         return means.reshape(out, inputs, *[1] * (len(shape) - 2)).expand(shape)  # one mean for all k*k positions

@@ -32,6 +32,26 @@ def test_compare_draws_every_history(histories, against):
     plt.close(ax.figure)
 
 
+def test_both_axes_with_seeds(histories):
+    average, pooled = histories
+    axs = fl.plot.both({"FedAvg": [average, average], "RPN": pooled}, target=0.5)
+    assert [len(ax.collections) for ax in axs] == [1, 1], "a band where there are several seeds"
+    assert axs[0].get_xlabel() != axs[1].get_xlabel()
+    plt.close(axs[0].figure)
+
+
+def test_summary(histories):
+    average, pooled = histories
+    rows = fl.summary({"FedAvg": [average, average], "RPN": pooled}, target=2.0, megabytes=pooled.megabytes[-1])
+    assert list(rows.index) == ["FedAvg", "RPN"] and rows.loc["FedAvg", "accuracy"].endswith("± 0.000")
+    assert rows.loc["RPN", "rounds to 200%"] == "not reached"
+    assert rows.loc["RPN"].iloc[2] == f"{pooled.final['accuracy']:.3f}"
+    assert rows.loc["FedAvg"].iloc[2] == "not reached", "one dense round costs more than two pooled ones"
+    assert float(rows.loc["RPN", "MB up"]) == round(pooled.bytes_up.sum() / 1e6, 2)
+    assert average.megabytes_to(0.0) == average.megabytes[0] and average.megabytes_to(2) is None
+    assert average.accuracy_at(average.megabytes[0]) == average.accuracy[0] and average.accuracy_at(0) is None
+
+
 def test_compare_refuses_other_axes(histories):
     with pytest.raises(ValueError, match="rounds, bytes, seconds"):
         fl.plot.compare(histories, "miles")

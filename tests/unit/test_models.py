@@ -48,3 +48,8 @@ def test_multiply_adds_of_layers_that_can_be_counted_by_hand():
     ).train()
     assert models.multiply_adds(net, (3, 6, 6)) == 4 * 36 * 27 + 5 * 144
     assert net.training
+
+
+def test_kernel_names():
+    names = models.kernel_names(models.state_of(resnet18()))
+    assert len(names) == 17 + 3 and all("weight" in name for name in names)

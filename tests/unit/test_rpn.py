@@ -95,3 +95,10 @@ def test_threshold_sends_less_and_above_everything_only_bits(task):
     assert none.bytes_down[0] == plain.bytes_down[0]
     initial = state_of(fl.initial_network(fl.methods.rpn(), task))
     assert torch.equal(none.state["extractor.0.weight"], initial["extractor.0.weight"])
+
+
+def test_half_precision_halves_the_payload(task):
+    single, half = (fl.run(fl.methods.rpn(bits=bits), task, 2) for bits in (32, 16))
+    envelope = 26 + 3 + 4 * 17 + 4
+    assert half.bytes_up[0] / 4 - envelope == (single.bytes_up[0] / 4 - envelope) / 2
+    assert half.bytes_down[0] < single.bytes_down[0] and len(half.rows[0]["refused"]) == 0

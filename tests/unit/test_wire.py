@@ -43,7 +43,7 @@ def test_dense_16_rounds_to_half(shape, seed):
 @given(SHAPES, st.integers(0, 2**32), st.sampled_from([0.0, 0.5, 3.0, 1e9]))
 def test_pooled_is_the_mean_of_each_kernel(shape, seed, threshold):
     t = tensor(shape, seed)
-    coder = Pooled(threshold)
+    coder = Pooled(threshold=threshold)
     back = coder.decode(coder.encode(t), shape)
     assert back.shape == t.shape
     if t.dim() < 3:
@@ -59,7 +59,7 @@ def test_pooled_is_the_mean_of_each_kernel(shape, seed, threshold):
 def test_pooled_sizes():
     t = tensor((20, 7, 5, 5))
     assert len(Pooled().encode(t)) == 4 * 20 * 7
-    assert len(Pooled(1e9).encode(t)) == 3  # one bit for each of the 20 filters, and nothing kept
+    assert len(Pooled(threshold=1e9).encode(t)) == 3  # one bit for each of the 20 filters, and nothing kept
 
 
 def test_what_is_decoded_can_be_written_to():
@@ -137,11 +137,11 @@ def test_values_that_are_not_finite(bad):
 
 
 def test_settings_that_make_no_sense():
-    with pytest.raises(ValueError, match="16 or 32"):
+    with pytest.raises(ValueError, match="16 or 32 bits"):
         Dense(8)
     for threshold in (-1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="threshold"):
-            Pooled(threshold)
+            Pooled(threshold=threshold)
 
 
 def with_checksum(data):
@@ -153,7 +153,7 @@ def with_checksum(data):
 @given(st.binary(max_size=300), st.integers(0, 2))
 def test_hostile_bodies_behind_a_right_head(body, cut):
     head = message()[: 26 + cut]
-    for coder in (Dense(), Pooled(), Pooled(0.5)):
+    for coder in (Dense(), Pooled(), Pooled(threshold=0.5)):
         try:
             got = unpack(with_checksum(head + body), SCHEMA, kind=UP, round=3, client=5)
             for name, section in got.sections.items():
