@@ -45,6 +45,7 @@ def run_one(args, name, checkpoint):
     task = tasks.classification(
         args.dataset, args.clients, args.partition, args.seed, args.network, args.augment, args.train, args.test, args.device
     )
+    origin = provenance()  # of the code that runs, not of what the checkout has become by the end
     if Path(checkpoint).exists():
         print(f"Going on from {checkpoint}.", file=sys.stderr)
     try:
@@ -57,7 +58,7 @@ def run_one(args, name, checkpoint):
             print(f"\nStopped. The finished rounds are in {checkpoint}; the same command goes on from there.", file=sys.stderr)
         raise
     Path(checkpoint).unlink(missing_ok=True)
-    history.meta["provenance"] = provenance()
+    history.meta["provenance"] = origin
     return history
 
 

@@ -204,7 +204,7 @@ def good_threads(net, task, batch_size):
 
     The limit is 50 million multiply-adds a batch (forward), from the table of ``tests/benchmarks``.
     """
-    return 1 if multiply_adds(net, task.shape) * batch_size < 50e6 else torch.get_num_threads()
+    return 1 if multiply_adds(net, task.shape) * min(batch_size, max(task.sizes)) < 50e6 else torch.get_num_threads()
 
 
 def describe(method, task, settings, threads):
