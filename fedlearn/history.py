@@ -29,7 +29,7 @@ def spread(values, form=".3f"):
     there = [v for v in values if v is not None]
     if not there:
         return "not reached"
-    text = f"{np.mean(there):{form}}" + (f" ± {np.std(there):{form}}" if len(there) > 1 else "")
+    text = f"{np.mean(there):{form}}" + (f" ± {np.std(there, ddof=1):{form}}" if len(there) > 1 else "")
     return text if len(there) == len(values) else f"{text} ({len(there)} of {len(values)} runs)"
 
 

@@ -52,6 +52,8 @@ def compare(histories, against="rounds", what="accuracy", labels=None, ax=None):
         ax.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
         ax.xaxis.set_major_formatter(ticker.EngFormatter("B"))
         ax.xaxis.set_minor_formatter(ticker.NullFormatter())
+    elif against == "rounds":
+        ax.xaxis.get_major_locator().set_params(integer=True)
     ax.set_xlabel(MEASURES[against])
     ax.set_ylabel("test " + what)
     ax.grid(alpha=0.3)
@@ -87,8 +89,7 @@ def partition(task, ax=None):
     ax.scatter(client.ravel(), label.ravel(), s=160 * counts.ravel() / max(counts.max(), 1), color=COLOURS[0])
     ax.set_xlim(-0.7, len(counts) - 0.3)
     ax.set_ylim(-0.7, counts.shape[1] - 0.3)
-    if len(counts) <= 12:  # more numbers would run into one another
-        ax.set_xticks(range(len(counts)))
+    ax.set_xticks(range(0, len(counts), 1 + len(counts) // 13))  # all numbers of many clients would run into one another
     ax.set_yticks(range(counts.shape[1]))
     ax.set_xlabel("client")
     ax.set_ylabel("class")
