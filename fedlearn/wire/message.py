@@ -56,8 +56,10 @@ def pack(message, schema):
         raise ValueError(f"Not in the schema: {', '.join(set(message.sections) - set(schema.shapes))}.")
     head = _HEADER.pack(MAGIC, VERSION, message.kind, schema.digest, message.round, message.client, message.samples)
     lengths = np.array([len(s) for s in sections], dtype="<u4").tobytes()
-    data = b"".join([head, np.packbits(present).tobytes(), lengths, *sections])
-    return data + _CRC.pack(zlib.crc32(data))
+    parts, crc = [head, np.packbits(present).tobytes(), lengths, *sections], 0
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    return b"".join([*parts, _CRC.pack(crc)])  # the one copy that is made
 
 
 def unpack(data, schema, *, kind, round, client):
