@@ -220,6 +220,9 @@ def main(argv=None):
     args = parser().parse_args(argv)
     try:
         return args.call(args)
+    except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
+        sys.stdout = None
+        return 0
     except (ValueError, OSError, DataError, WireError) as error:
         print(f"fedlearn: {error}", file=sys.stderr)
         return 2
