@@ -89,7 +89,8 @@ def test_help_for_a_stranger(arguments, capsys):
 
 def test_interrupted_and_continued(tmp_path):
     """Ctrl-C in the middle; the same command then goes on, and the result is that of an unbroken run."""
-    command = [sys.executable, "-m", "fedlearn.cli", "run", "fedavg", "--clients", "3", "--rounds", "12", "--train", "300"]
+    # long enough that the signal arrives before the end, also on a busy machine
+    command = [sys.executable, "-m", "fedlearn.cli", "run", "fedavg", "--clients", "3", "--rounds", "60", "--train", "300"]
     whole, broken = tmp_path / "whole.json", tmp_path / "broken.json"
     subprocess.run([*command, "--out", str(whole)], check=True, capture_output=True)
     checkpoint = tmp_path / "broken.fedavg.checkpoint"
