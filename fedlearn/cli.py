@@ -25,41 +25,36 @@ def options_of(function, pairs):
     return options
 
 
-def make_method(args, name):
+def make_methods(args):
+    """All methods that were named. Each gets the options that it knows; an option that none knows is an error."""
     from . import methods
     from .errors import pick
 
-    function = pick(name, methods.METHODS, "method")
-    own = [o for o in args.option if len(args.names) == 1 or o.partition("=")[0] in inspect.signature(function).parameters]
-    options = options_of(function, own)
-    if args.lr is not None:
-        options["lr"] = args.lr
-    return function(**options)
+    functions = [pick(name, methods.METHODS, "method") for name in args.names]
+    known = {name for function in functions for name in inspect.signature(function).parameters}
+    made = []
+    for function in functions:
+        own = inspect.signature(function).parameters
+        options = options_of(function, [o for o in args.option if o.partition("=")[0] in own or o.partition("=")[0] not in known])
+        made.append(function(**options | ({} if args.lr is None else {"lr": args.lr})))
+    return made
 
 
-def run_one(args, name, checkpoint):
-    """One run; its checkpoint goes away when the run is finished."""
-    from . import federation, tasks
+def run_one(args, method, task, checkpoint):
+    """One run, from its checkpoint if there is one."""
+    from . import federation
 
-    method = make_method(args, name)
-    task = tasks.classification(
-        args.dataset, args.clients, args.partition, args.seed, args.network, args.augment, args.train, args.test, args.device
-    )
-    origin = provenance()  # of the code that runs, not of what the checkout has become by the end
-    if Path(checkpoint).exists():
+    if checkpoint.exists():
         print(f"Going on from {checkpoint}.", file=sys.stderr)
     try:
-        history = federation.run(
+        return federation.run(
             method, task, args.rounds, participation=args.participation, epochs=args.epochs, batch_size=args.batch_size,
             evaluate_every=args.evaluate_every, threads=args.threads, checkpoint=checkpoint, progress=args.progress,
         )  # fmt: skip
     except KeyboardInterrupt:
-        if Path(checkpoint).exists():
+        if checkpoint.exists():
             print(f"\nStopped. The finished rounds are in {checkpoint}; the same command goes on from there.", file=sys.stderr)
         raise
-    Path(checkpoint).unlink(missing_ok=True)
-    history.meta["provenance"] = origin
-    return history
 
 
 def provenance():
@@ -88,19 +83,29 @@ def table(histories):
 
 
 def command_run(args):
-    histories = []
-    for name in args.names:
-        base = args.out if args.out not in (None, "-") else "fedlearn.json"
-        default = Path(base).with_suffix(f".{name}.checkpoint")
-        histories.append(run_one(args, name, args.checkpoint or default))
+    from . import tasks
+    from .history import write_atomically
+
+    chosen, origin = make_methods(args), provenance()  # of the code that runs, not of what the checkout becomes meanwhile
+    task = tasks.classification(
+        args.dataset, args.clients, args.partition, args.seed, args.network, args.augment, args.train, args.test, args.device
+    )
+    if args.checkpoint and len(chosen) == 1:
+        checkpoints = [Path(args.checkpoint)]
+    else:  # one for each method
+        base = Path(args.checkpoint or ("fedlearn.json" if args.out in (None, "-") else args.out))
+        checkpoints = [base.with_suffix(f".{name}.checkpoint") for name in args.names]
+    histories = [run_one(args, m, task, path) for m, path in zip(chosen, checkpoints, strict=True)]
+    for history in histories:
+        history.meta["provenance"] = origin
     if args.out == "-":
         print(as_json(histories))
-        return
-    if args.out:
-        from .history import write_atomically
-
-        write_atomically(args.out, lambda part: part.write_text(as_json(histories) + "\n", encoding="utf-8"))
-    print(table(histories))
+    else:
+        if args.out:
+            write_atomically(args.out, lambda part: part.write_text(as_json(histories) + "\n", encoding="utf-8"))
+        print(table(histories))
+    for path in checkpoints:  # only now: a comparison that stops in its second run keeps the first
+        path.unlink(missing_ok=True)
     if getattr(args, "plot", None):
         from . import plot
 
@@ -108,7 +113,7 @@ def command_run(args):
 
 
 def as_json(histories):
-    data = [json.loads(h.to_json()) for h in histories]
+    data = [h.to_dict() for h in histories]
     return json.dumps(data[0] if len(data) == 1 else data, indent=1)
 
 

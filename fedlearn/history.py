@@ -49,7 +49,7 @@ def summary(runs, target=None, megabytes=None):
             row[f"rounds to {target:.0%}"] = spread([h.rounds_to(target) for h in histories], ".1f")
             row[f"MB to {target:.0%}"] = spread([h.megabytes_to(target) for h in histories], ".2f")
         for way in ("up", "down"):
-            row[f"MB {way}"] = f"{np.mean([h.to_pandas()[f'bytes_{way}'].sum() for h in histories]) / 1e6:.2f}"
+            row[f"MB {way}"] = f"{np.mean([getattr(h, f'bytes_{way}').sum() for h in histories]) / 1e6:.2f}"
     return pandas.DataFrame(rows).T.rename_axis("method")
 
 
@@ -118,9 +118,13 @@ class History:
 
         return pandas.DataFrame(self.rows).set_index("round")
 
+    def to_dict(self):
+        """Method, meta and rows, as ``to_json`` writes them."""
+        return {"method": self.method, "meta": self.meta, "rows": self.rows}
+
     def to_json(self, path=None):
         """JSON text; also written to ``path`` if one is given."""
-        text = json.dumps({"method": self.method, "meta": self.meta, "rows": self.rows}, indent=1) + "\n"
+        text = json.dumps(self.to_dict(), indent=1) + "\n"
         if path is not None:
             write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
         return text
@@ -133,6 +137,6 @@ class History:
 
     @classmethod
     def from_dict(cls, data):
-        """The inverse of what ``to_json`` writes, already parsed."""
+        """The inverse of ``to_dict``, also after a way through JSON, which turns the clients' numbers into text."""
         rows = [{**row, "refused": {int(k): why for k, why in row["refused"].items()}} for row in data["rows"]]
         return cls(data["method"], data["meta"], rows)

@@ -36,6 +36,25 @@ def test_compare_writes_json_and_a_picture(tmp_path, capsys):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["both.json", "both.png"], "checkpoints go away after the run"
 
 
+def test_a_comparison_that_stops_in_its_second_run_keeps_the_first(tmp_path, monkeypatch):
+    out, interrupts, real = tmp_path / "both.json", [1], fl.federation.run
+
+    def run(method, *args, **settings):
+        if method.name == "rpn" and interrupts:
+            interrupts.clear()
+            raise KeyboardInterrupt
+        return real(method, *args, **settings)
+
+    monkeypatch.setattr("fedlearn.federation.run", run)
+    assert main(["compare", "fedavg", "rpn", *SMALL, "--out", str(out), "--option", "share=0.5"]) == 130
+    assert [p.name for p in tmp_path.iterdir()] == ["both.fedavg.checkpoint"] and not out.exists()
+    rounds = []
+    monkeypatch.setattr("fedlearn.federation.one_round", lambda *a, one=fl.federation.one_round, **k: rounds.append(1) or one(*a, **k))
+    assert main(["compare", "fedavg", "rpn", *SMALL, "--out", str(out), "--option", "share=0.5"]) is None
+    assert len(rounds) == 2, "only the two rounds of the second method were left to do"
+    assert [p.name for p in tmp_path.iterdir()] == ["both.json"]
+
+
 def test_methods_lists_options_and_parts(capsys):
     main(["methods"])
     out = capsys.readouterr().out
@@ -48,6 +67,8 @@ def test_methods_lists_options_and_parts(capsys):
         (["run", "fedawg"], "Did you mean 'fedavg'"),
         (["run", "rpn", "--option", "shear=1"], "Did you mean 'share'"),
         (["run", "rpn", "--option", "share"], "NAME=VALUE"),
+        (["compare", "fedavg", "rpm"], "Did you mean 'rpn'"),
+        (["compare", "fedavg", "rpn", "--option", "shear=1"], "no option of fedavg 'shear'"),
         (["run", "fedavg", "--dataset", "mnits"], "Did you mean 'mnist'"),
         (["run", "fedavg", "--partition", "dirichlet:-1"], "alpha"),
         (["run", "fedavg", "--rounds", "0"], "rounds must be"),
@@ -56,6 +77,7 @@ def test_methods_lists_options_and_parts(capsys):
 )
 def test_errors_are_one_sentence(arguments, sentence, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fedlearn.local.train", lambda *a: pytest.fail("training started"))
     assert main(arguments) == 2
     err = capsys.readouterr().err
     assert sentence in err and err.startswith("fedlearn: ") and err.count("\n") == 1
