@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from .history import write_atomically
+from .history import History, write_atomically
 
 
 def _head(history):
@@ -18,7 +18,7 @@ def save(path, history, server, clients):
     groups = {"state": server.state, "server": server.memory}
     groups |= {f"client {k}": memory for k, memory in clients.memories.items()}
     tensors = {f"{group}/{name}": t.contiguous() for group, part in groups.items() for name, t in part.items()}
-    metadata = {"head": json.dumps(_head(history)), "rows": json.dumps(history.rows)}
+    metadata = {"head": json.dumps(_head(history)), "history": json.dumps(history.to_dict())}
     write_atomically(path, lambda part: save_file(tensors, part, metadata))
 
 
@@ -32,7 +32,7 @@ def resume(path, history, server, clients):
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}
-        head, rows = json.loads(metadata["head"]), json.loads(metadata["rows"])
+        head, before = json.loads(metadata["head"]), History.from_dict(json.loads(metadata["history"]))
     except (SafetensorError, KeyError, ValueError) as error:
         raise ValueError(f"{path} is not a readable checkpoint of fedlearn ({error}); delete it to start anew.") from None
     here = json.loads(json.dumps(_head(history)))
@@ -48,4 +48,4 @@ def resume(path, history, server, clients):
             server.memory[name] = tensor
         else:
             clients.memories.setdefault(int(group.removeprefix("client ")), {})[name] = tensor
-    history.rows += [{**row, "refused": {int(k): why for k, why in row["refused"].items()}} for row in rows]
+    history.rows += before.rows

@@ -40,9 +40,9 @@ def train(net, method, ctx, epochs, batch_size):
 
 @contextmanager
 def threads(count):
-    """Run a block on that many CPU threads. ``None`` leaves torch's setting alone."""
+    """Run a block on that many CPU threads."""
     before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
+    torch.set_num_threads(count)
     try:
         yield
     finally:

@@ -39,13 +39,13 @@ def check(exercise, answer):
         return Verdict(exercise, f"it stopped with {type(error).__name__}: {error}")
 
 
-def number(expected, tolerance=0.0):
-    """A test for an answer that is one number."""
+def number(expected, tolerance=0.0, wrong=()):
+    """A test for an answer that is one number. ``wrong`` maps typical wrong answers to the reason to give."""
 
     def test(answer):
         value = float(answer)
         if abs(value - expected) <= tolerance * abs(expected):
             return None
-        return f"{value:,g} is too {'large' if value > expected else 'small'}"
+        return dict(wrong).get(value, f"{value:,.10g} is too {'large' if value > expected else 'small'}")
 
     return test

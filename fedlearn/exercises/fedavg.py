@@ -4,6 +4,7 @@ import torch
 
 from ..models import digits_cnn, state_of
 from ..wire import Message, Schema, pack
+from . import number
 
 
 def _average(answer):
@@ -42,7 +43,7 @@ def _bytes(answer):
     parameters = 4 * sum(p.numel() for p in net.parameters())
     sections = {name: bytes(4 * t.numel()) for name, t in state.items()}
     message = len(pack(Message(0, 1, 0, 0, sections), Schema({n: tuple(t.shape) for n, t in state.items()})))
-    runs, value = 2 * 10 * 50, float(answer)
+    runs = 2 * 10 * 50
     numbers = sum(map(len, sections.values()))
     typical = {
         message * runs / 2: "that is one direction only",
@@ -54,9 +55,7 @@ def _bytes(answer):
         (message - numbers + parameters) * runs: "the buffers are missing",
         numbers * runs: "the envelope is missing",
     }
-    if value == message * runs:
-        return None
-    return typical.get(value, f"{value:,.0f} bytes is too {'large' if value > message * runs else 'small'}")
+    return number(message * runs, wrong=typical)(answer)
 
 
 def _participants(answer):

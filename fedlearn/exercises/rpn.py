@@ -3,6 +3,7 @@
 import torch
 
 from ..wire import Pooled
+from . import number
 
 
 def noise(*shape):
@@ -42,23 +43,17 @@ def pooling(answer):
 
 
 KERNELS, TOTAL = 3 * 64 + 64 * 64, 1_756_426  # the CIFAR network of the FedMMD and FedFusion paper
-WRONG_PAYLOADS = {
-    TOTAL: "that is the dense message; the kernels have to be pooled",
-    TOTAL - 25 * KERNELS: "each pooled kernel still sends one number, its mean",
-    TOTAL - 24 * KERNELS - 128: "the biases of the convolutions are sent, too",
-    TOTAL // 25: "only kernels are pooled; the dense layers travel whole",
-    24 * KERNELS: "that is what pooling saves; how much is left?",
-}
-
-
-def payload(answer):
-    """The numbers that RPN sends for ``models.cifar_cnn``."""
-    value = float(answer)
-    if value == TOTAL - 24 * KERNELS:
-        return None
-    if value == 4 * (TOTAL - 24 * KERNELS):
-        return "that is the number of bytes; the question is for numbers"
-    return WRONG_PAYLOADS.get(value, f"{value:,g} is too {'large' if value > TOTAL - 24 * KERNELS else 'small'}")
+payload = number(  # the numbers that RPN sends for models.cifar_cnn
+    TOTAL - 24 * KERNELS,
+    wrong={
+        TOTAL: "that is the dense message; the kernels have to be pooled",
+        TOTAL - 25 * KERNELS: "each pooled kernel still sends one number, its mean",
+        TOTAL - 24 * KERNELS - 128: "the biases of the convolutions are sent, too",
+        TOTAL // 25: "only kernels are pooled; the dense layers travel whole",
+        24 * KERNELS: "that is what pooling saves; how much is left?",
+        4 * (TOTAL - 24 * KERNELS): "that is the number of bytes; the question is for numbers",
+    },
+)
 
 
 def scaled(coder):

@@ -18,11 +18,6 @@ from fedlearn.federation import good_threads, one_round
 from fedlearn.models import state_of
 
 
-@pytest.fixture(scope="module")
-def task():
-    return fl.tasks.classification("digits", clients=4, partition="dirichlet:0.5", train=240, test=100)
-
-
 def scratch_fedavg(task, rounds, lr, epochs, batch_size):
     """Federated averaging in plain PyTorch: models are averaged, nothing is encoded, torch's own optimiser."""
     net = fl.initial_network(fl.methods.fedavg(), task)
@@ -161,10 +156,9 @@ def test_resume_gives_the_same_history(task, tmp_path):
 
 
 KILLED = """
-import os, sys, fedlearn as fl, fedlearn.checkpoint as c
+import os, sys, fedlearn as fl, safetensors.torch as s
 task = fl.tasks.classification("digits", 4, "dirichlet:0.5", train=240, test=100)
-save, left = c.save_file if hasattr(c, "save_file") else None, [int(sys.argv[2])]
-import safetensors.torch as s
+left = [int(sys.argv[2])]
 real = s.save_file
 def dying(tensors, path, metadata):
     if left[0] == 0:

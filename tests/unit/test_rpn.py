@@ -8,11 +8,6 @@ from fedlearn.models import state_of
 
 
 @pytest.fixture(scope="module")
-def task():
-    return fl.tasks.classification("digits", clients=4, partition="dirichlet:0.5", train=240, test=100)
-
-
-@pytest.fixture(scope="module")
 def history(task):
     return fl.run(fl.methods.rpn(), task, 5, participation=0.5)
 
