@@ -16,12 +16,13 @@ from dataclasses import asdict, dataclass
 import torch
 
 from . import checkpoint as checkpoints
-from . import local, rng
+from . import engine as engines
+from . import local, rng, stacked
 from .errors import WireError
 from .history import History
 from .method import Arrival, Context
 from .models import multiply_adds, state_of
-from .wire import DOWN, UP, Message, pack, unpack
+from .wire import DOWN, UP, Message, assemble, open_envelope, pack, take_apart, unpack
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ class _Party:
     def __init__(self, method, task, settings):
         self.method, self.task, self.settings = method, task, settings
         self.net = initial_network(method, task)
-        self.initial = {name: t.clone() for name, t in state_of(self.net).items()}
+        self.tensors = state_of(self.net)  # the network's own, not copies
+        self.initial = {name: t.clone() for name, t in self.tensors.items()}
         buffers = set(self.initial) - {name for name, _ in self.net.named_parameters()}
         self.up = method.uplink.schema(self.initial, buffers)
         self.down = method.downlink.schema(self.initial, buffers)
@@ -73,7 +75,7 @@ class Server(_Party):
     def __init__(self, method, task, settings):
         super().__init__(method, task, settings)
         self.state, self.memory = dict(self.initial), {}
-        self._coded = (None, None)
+        self._coded = (None, None, 0)
 
     def participants(self, round):
         """The clients of this round, in ascending order."""
@@ -85,12 +87,13 @@ class Server(_Party):
         """The message to one client. The state is coded once a round: every client gets the same sections."""
         if self._coded[0] != round:
             ctx = self.context(round, -1, self.down, self.memory)
-            self._coded = round, self.method.downlink.encode(self.state, ctx)
-        return pack(Message(DOWN, round, client, 0, self._coded[1]), self.down)
+            sections = self.method.downlink.encode(self.state, ctx)
+            self._coded = round, assemble(sections, self.down), buffer_bytes(sections, self.down)
+        return pack(Message(DOWN, round, client), self.down, self._coded[1])
 
     def down_buffers(self):
         """How many bytes of the last message sent were buffers."""
-        return buffer_bytes(self._coded[1], self.down)
+        return self._coded[2]
 
     def receive(self, round, client, data):
         """bytes -> ``Arrival``; ``WireError`` for anything that is not this client's upload of this round."""
@@ -110,47 +113,89 @@ class Server(_Party):
                 self.state = self.method.server.aggregate(self.state, arrivals, ctx)
 
     def evaluate(self):
-        local.load(self.net, self.state)
+        local.load(self.tensors, self.state)
         return self.task.evaluate(self.net)
 
 
 class Clients(_Party):
-    """All clients of one process. They take turns on one network; what each keeps for itself is in ``memories``."""
+    """All clients of one process. They take turns on one network, or train ``together`` so many at a time; what each
+    keeps for itself is in ``memories``."""
 
-    def __init__(self, method, task, settings):
+    def __init__(self, method, task, settings, together=1):
         super().__init__(method, task, settings)
-        self.memories = {}
+        self.memories, self.together, self.stack = {}, together, None
+        self._decoded = (None, None)
+
+    def groups(self, clients):
+        """Who trains at once: clients with similar numbers of samples, those with most first."""
+        ordered = clients if self.together == 1 else sorted(clients, key=lambda k: -self.task.sizes[k])
+        return [ordered[i : i + self.together] for i in range(0, len(ordered), self.together)]
 
     def answer(self, round, client, data):
         """Download, local training, upload: bytes -> bytes."""
-        message = unpack(data, self.down, kind=DOWN, round=round, client=client)
-        memory = self.memories.setdefault(client, {})
-        ctx = self.context(round, client, self.down, memory)
-        ctx.start = self.method.downlink.decode(message.sections, ctx)
-        local.load(self.net, ctx.start)
+        ctx = self._download(round, client, data)
+        local.load(self.tensors, ctx.start)
         local.train(self.net, self.method, ctx, self.settings.epochs, self.settings.batch_size)
+        return self._upload(ctx, self.tensors)
+
+    def answers(self, round, messages):
+        """The same for a group of clients, {client: bytes} -> {client: bytes}, all in one stacked network."""
+        if len(messages) == 1:
+            return {k: self.answer(round, k, data) for k, data in messages.items()}
+        contexts = [self._download(round, k, data) for k, data in messages.items()]
+        if self.stack is None:
+            self.stack = stacked.stack(self.net, self.together)
+        net = stacked.narrow(self.stack, 0, len(contexts))
+        trained = state_of(net)
+        for name, t in trained.items():
+            same = all(ctx.start is contexts[0].start for ctx in contexts)
+            torch.stack([ctx.start[name] for ctx in contexts], out=t) if not same else t.copy_(contexts[0].start[name])
+        ctx = Context(
+            self.task, round, list(messages), self.initial, {name: t.clone() for name, t in trained.items()},
+            [ctx.memory for ctx in contexts],
+        )  # fmt: skip
+        local.train_stacked(net, self.method, ctx, self.settings.epochs, self.settings.batch_size)
+        each = zip(*(t.unbind() for t in trained.values()), strict=True)  # the tensors of one client, then of the next
+        return {c.client: self._upload(c, dict(zip(trained, own, strict=True))) for c, own in zip(contexts, each, strict=True)}
+
+    def _download(self, round, client, data):
+        body = bytes(open_envelope(data, self.down, kind=DOWN, round=round, client=client)[1])
+        ctx = self.context(round, client, self.down, self.memories.setdefault(client, {}))
+        if ctx.memory or (round, body) != self._decoded[0]:  # who remembers nothing decodes the same bytes to the same state
+            ctx.start = self.method.downlink.decode(take_apart(body, self.down), ctx)
+            self._decoded = (round, body), ctx.start
+        else:
+            ctx.start = self._decoded[1]
+        return ctx
+
+    def _upload(self, ctx, trained):
         ctx.schema = self.up
         with torch.no_grad():
-            sections = self.method.uplink.encode(state_of(self.net), ctx)
-        return pack(Message(UP, round, client, self.task.sizes[client], sections), self.up)
+            sections = self.method.uplink.encode(trained, ctx)
+        return pack(Message(UP, ctx.round, ctx.client, self.task.sizes[ctx.client], sections), self.up)
 
 
 def run(
     method, task, rounds=20, *, participation=1.0, epochs=1, batch_size=32, evaluate_every=1,
-    checkpoint=None, threads=None, progress=None,
+    engine="sequential", memory_limit=None, checkpoint=None, threads=None, progress=None,
 ):  # fmt: skip
     """Run ``method`` on ``task`` for that many rounds and return its ``History``.
 
     ``participation`` is the share of clients drawn each round (C), ``epochs`` the local epochs (E), ``batch_size`` B.
+    ``engine`` says how clients train: "sequential", one after another; "stacked", all clients of a round in one step, as
+    many at a time as ``memory_limit`` (bytes, by default half of what is free) allows; "auto", whichever is faster here.
     With ``checkpoint`` (a path) every finished round is saved there, and a run that finds the file goes on from it.
     ``threads`` is the number of CPU threads: by default one for networks so small that two would be slower.
     ``progress`` shows a bar: by default where somebody looks (a terminal or a notebook).
     """
     whole_number("rounds", rounds)
     settings = Settings(participation, epochs, batch_size, evaluate_every)
-    server, clients = Server(method, task, settings), Clients(method, task, settings)
+    server = Server(method, task, settings)
     threads = threads or good_threads(server.net, task, batch_size)
-    history = History(method.name, describe(method, task, settings, threads))
+    with local.threads(threads):
+        chosen = engines.choose(engine, method, task, batch_size, len(server.participants(1)), memory_limit)
+    clients = Clients(method, task, settings, chosen.together)
+    history = History(method.name, describe(method, task, settings, threads) | {"engine": asdict(chosen)})
     if checkpoint is not None:
         checkpoints.resume(checkpoint, history, server, clients)
     with local.threads(threads), progress_bar(method.name, len(history), rounds, progress) as bar:
@@ -175,17 +220,17 @@ def one_round(server, clients, t, last=False):
     row |= dict.fromkeys(("bytes_up", "bytes_up_buffers", "bytes_down", "bytes_down_buffers"), 0)
     row |= {"seconds": 0.0, "clients": server.participants(t), "refused": {}}
     arrivals = []
-    for k in row["clients"]:
-        message = server.send(t, k)
-        row["bytes_down"] += len(message)
-        row["bytes_down_buffers"] += server.down_buffers()
-        answer = clients.answer(t, k, message)
-        row["bytes_up"] += len(answer)
-        try:
-            arrivals.append(server.receive(t, k, answer))
-            row["bytes_up_buffers"] += arrivals[-1].buffers
-        except WireError as error:
-            row["refused"][k] = str(error)
+    for group in clients.groups(row["clients"]):
+        messages = {k: server.send(t, k) for k in group}
+        row["bytes_down"] += sum(len(m) for m in messages.values())
+        row["bytes_down_buffers"] += server.down_buffers() * len(group)
+        for k, answer in clients.answers(t, messages).items():
+            row["bytes_up"] += len(answer)
+            try:
+                arrivals.append(server.receive(t, k, answer))
+                row["bytes_up_buffers"] += arrivals[-1].buffers
+            except WireError as error:
+                row["refused"][k] = str(error)
     server.aggregate(t, arrivals)
     row["seconds"] = time.perf_counter() - began
     if last or t % server.settings.evaluate_every == 0:

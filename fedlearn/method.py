@@ -9,8 +9,11 @@
 | `downlink`  | what bytes come down?                             | ``encode(state, ctx)``; ``decode(sections, ctx)``       |
 | `server`    | how do uploads become the next global state?      | ``aggregate(state, arrivals, ctx) -> state``            |
 
-A *state* is a dict of tensors by name: the parameters of the network and its floating-point buffers. Tensors may carry
-leading client axes, so losses are averaged over the batch axis only and optimisers work entry by entry.
+A *state* is a dict of tensors by name: the parameters of the network and its floating-point buffers.
+
+When all clients of a round train at once (``stacked.py``), parameters are [clients, ...], images [clients, batch, ...] and
+the loss is [clients]. So losses are averaged over the batch axis only, dimensions are counted from the end, optimisers
+work entry by entry, and lists in an optimiser's state hold one tensor for each parameter.
 """
 
 from collections import namedtuple
@@ -29,7 +32,8 @@ Arrival = namedtuple("Arrival", "client samples update buffers")  # decoded from
 
 @dataclass
 class Context:
-    """What a part may know while it works for one client in one round."""
+    """What a part may know while it works for one client in one round, or for several clients stacked: then ``client``,
+    ``memory`` and what ``generator`` returns are lists, and the tensors of ``start`` are [clients, ...]."""
 
     task: object
     round: int  # 1, 2, ...
@@ -41,7 +45,14 @@ class Context:
 
     def generator(self, purpose):
         """The generator for this purpose, round and client."""
+        if isinstance(self.client, list):
+            return [rng.generator(self.task.seed, purpose, self.round, k) for k in self.client]
         return rng.generator(self.task.seed, purpose, self.round, self.client)
+
+    def narrow(self, first, last):
+        """The same for some of the stacked clients; tensors are views."""
+        start = {name: t[first:last] for name, t in self.start.items()}
+        return replace(self, client=self.client[first:last], memory=self.memory[first:last], start=start)
 
 
 @dataclass(frozen=True)
@@ -105,10 +116,29 @@ class Link:
         return self.coder
 
     def pack(self, tensors, schema):
-        return {name: self.coder_for(name, schema).encode(t) for name, t in tensors.items()}
+        """Tensors by name -> bytes by name."""
+        coded = {}
+        for coder, names in self._by_coder(tensors, schema):
+            chosen = [tensors[name] for name in names]
+            each = getattr(coder, "encode_all", None) or (lambda chosen, coder=coder: map(coder.encode, chosen))
+            coded.update(zip(names, each(chosen), strict=True))
+        return coded
 
     def unpack(self, sections, schema):
-        return {n: self.coder_for(n, schema).decode(data, schema.shapes[n]) for n, data in sections.items()}
+        """The inverse of ``pack``."""
+        tensors = {}
+        for coder, names in self._by_coder(sections, schema):
+            chosen, shapes = [sections[name] for name in names], [schema.shapes[name] for name in names]
+            each = getattr(coder, "decode_all", None) or (lambda chosen, shapes, coder=coder: map(coder.decode, chosen, shapes))
+            tensors.update(zip(names, each(chosen, shapes), strict=True))
+        return tensors
+
+    def _by_coder(self, names, schema):
+        groups = {}
+        for name in names:
+            coder = self.coder_for(name, schema)
+            groups.setdefault(id(coder), (coder, []))[1].append(name)
+        return groups.values()
 
 
 @dataclass(frozen=True)
@@ -116,7 +146,8 @@ class Uplink(Link):
     """The update: what local training changed."""
 
     def encode(self, trained, ctx):
-        return self.pack({name: t - ctx.start[name] for name, t in trained.items()}, ctx.schema)
+        updates = torch._foreach_sub(list(trained.values()), [ctx.start[name] for name in trained])
+        return self.pack(dict(zip(trained, updates, strict=True)), ctx.schema)
 
     def decode(self, sections, ctx):
         return self.unpack(sections, ctx.schema)
@@ -152,13 +183,14 @@ class Mean:
         pick(self.by, {"samples": 1, "clients": 1}, "weighting")
 
     def aggregate(self, state, arrivals, ctx):
-        new = {}
-        for name, w in state.items():
-            sent = [(a.samples if self.by == "samples" else 1, a.update[name]) for a in arrivals if name in a.update]
-            total = sum(n for n, _ in sent)
-            new[name] = w.clone()
-            for n, u in sent:
-                new[name].add_(u.to(w.device), alpha=n / total)
+        weights = [a.samples if self.by == "samples" else 1 for a in arrivals]
+        totals = {name: sum(n for n, a in zip(weights, arrivals, strict=True) if name in a.update) for name in state}
+        new = {name: w.clone() for name, w in state.items()}
+        for n, a in zip(weights, arrivals, strict=True):
+            for total in {totals[name] for name in a.update}:  # tensors that the same clients sent, in one go
+                names = [name for name in a.update if totals[name] == total]
+                updates = [a.update[name].to(new[name].device) for name in names]
+                torch._foreach_add_([new[name] for name in names], updates, alpha=n / total)
         return new
 
 

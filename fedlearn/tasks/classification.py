@@ -59,7 +59,7 @@ class Classification:
         """(channels, height, width) of one image."""
         return tuple(self.train[0].shape[1:])
 
-    @property
+    @cached_property
     def sizes(self):
         """Number of training images of each client."""
         return [len(i) for i in self.split.indices]
@@ -69,26 +69,47 @@ class Classification:
         """Mean and standard deviation of the training images, each [channels, 1, 1]."""
         return torch.tensor([self.source.mean, self.source.std], device=self.device)[..., None, None]
 
+    @cached_property
+    def owned(self):
+        """The positions of each client's training images, int64."""
+        return [torch.as_tensor(indices) for indices in self.split.indices]
+
     def network(self):
         build = self.network_name if callable(self.network_name) else models.NETWORKS[self.network_name]
         return build(self.shape, self.source.classes)
 
-    def inputs(self, x, client=None):
-        """uint8 images -> normalised float32, with the client's own order of pixels if the partition permutes them."""
-        mean, std = self.statistics
-        x = (x - mean) / std
+    def permute(self, x, client):
+        """The client's own order of pixels, if the partition permutes them."""
         if client is None or self.split.permutations is None:
             return x
         order = torch.as_tensor(self.split.permutations[client], device=x.device)
         return x.flatten(-2)[..., order].reshape(x.shape)
 
-    def epoch(self, client, order, generator):
-        """One pass over a client's images: ``order`` [n] is a permutation, ``generator`` draws the augmentation."""
-        picked = torch.as_tensor(self.split.indices[client])[order].to(self.device)
+    def inputs(self, x, client=None):
+        """uint8 images -> normalised float32, with the client's own order of pixels if the partition permutes them."""
+        mean, std = self.statistics
+        return (self.permute(x, client) - mean) / std
+
+    def gather(self, clients, orders, generators):
+        """One pass over the images of each client, client after client: uint8 images, augmented and permuted, and labels.
+
+        For each client, its order (a permutation of its n_k positions) and the generator that draws the augmentation.
+        """
+        picked = torch.cat([self.owned[k][order] for k, order in zip(clients, orders, strict=True)]).to(self.device)
         x, y = self.train[0][picked], self.train[1][picked]
-        for name in self.augment:
-            x = AUGMENTATIONS[name](x, generator)
-        return self.inputs(x, client), y
+        if self.augment or self.split.permutations is not None:
+            parts = list(x.split([len(order) for order in orders]))
+            for i, (client, generator) in enumerate(zip(clients, generators, strict=True)):
+                for name in self.augment:
+                    parts[i] = AUGMENTATIONS[name](parts[i], generator)
+                parts[i] = self.permute(parts[i], client)
+            x = torch.cat(parts)
+        return x, y
+
+    def epoch(self, client, order, generator):
+        """One pass over a client's images, normalised: ``order`` [n] is a permutation, ``generator`` draws the augmentation."""
+        x, y = self.gather([client], [order], [generator])
+        return self.inputs(x), y
 
     def evaluate(self, net, batch=512):
         """Accuracy and mean loss on the test set; with permuted pixels, the mean over the clients' permutations."""

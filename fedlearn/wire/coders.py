@@ -1,28 +1,43 @@
-"""Coders: one tensor -> bytes -> one tensor. The bytes hold no shape; the receiver knows it."""
+"""Coders: one tensor -> bytes -> one tensor. The bytes hold no shape; the receiver knows it.
+
+A coder has ``encode(tensor)`` and ``decode(section, shape)``. If it also has ``encode_all`` and ``decode_all``, for lists,
+those are used: many small tensors take much less time together.
+"""
 
 from dataclasses import dataclass
-from math import prod
+from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 import torch
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from ..errors import WireError
 
 
-def write_floats(tensor, dtype="<f4"):
-    """The numbers of a tensor as little-endian bytes: a view of its memory where that already is what is wanted."""
-    values = tensor.detach().cpu().numpy().astype(dtype, order="C", copy=False)
-    return values.reshape(-1).view(np.uint8).data
+def write_floats(tensors, dtype="<f4"):
+    """The numbers of each tensor as little-endian bytes, all cut from one buffer."""
+    flat = _flatten_dense_tensors(tensors).detach().cpu().numpy().astype(dtype, copy=False)
+    data, ends = flat.view(np.uint8).data, list(accumulate(t.numel() * flat.itemsize for t in tensors))
+    return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def read_floats(section, shape, dtype="<f4"):
-    """The inverse: float32 of that shape. ``WireError`` if the size is wrong or a value is NaN or infinite."""
-    if len(section) != prod(shape) * np.dtype(dtype).itemsize:
-        raise WireError(f"{len(section)} bytes came for a tensor of shape {tuple(shape)}.")
-    values = np.frombuffer(section, dtype).astype(np.float32)  # a copy: the message itself is read-only
+def read_floats(sections, shapes, dtype="<f4"):
+    """The inverse: float32 of those shapes. ``WireError`` if a size is wrong or a value is NaN or infinite."""
+    forms, width = _forms(tuple(map(tuple, shapes))), np.dtype(dtype).itemsize
+    for section, form in zip(sections, forms, strict=True):
+        if len(section) != form.numel() * width:
+            raise WireError(f"{len(section)} bytes came for a tensor of shape {tuple(form.shape)}.")
+    values = np.frombuffer(bytearray().join(sections), dtype).astype(np.float32, copy=False)
     if not np.isfinite(values).all():
         raise WireError("The message holds NaN or infinite values.")
-    return torch.from_numpy(values).reshape(shape)
+    return _unflatten_dense_tensors(torch.from_numpy(values), forms)
+
+
+@lru_cache(64)
+def _forms(shapes):
+    """Tensors of these shapes without memory."""
+    return [torch.empty(shape, device="meta") for shape in shapes]
 
 
 @dataclass(frozen=True)
@@ -40,10 +55,16 @@ class Dense:
         return f"<f{self.bits // 8}"
 
     def encode(self, tensor):
-        return write_floats(tensor, self.dtype)
+        return self.encode_all([tensor])[0]
 
     def decode(self, section, shape):
-        return read_floats(section, shape, self.dtype)
+        return self.decode_all([section], [shape])[0]
+
+    def encode_all(self, tensors):
+        return write_floats(tensors, self.dtype)
+
+    def decode_all(self, sections, shapes):
+        return read_floats(sections, shapes, self.dtype)
 
 
 @dataclass(frozen=True)
@@ -61,27 +82,31 @@ class Pooled(Dense):
         if not 0 <= self.threshold < float("inf"):
             raise ValueError(f"The threshold is a sum of absolute values: at least 0 and finite, not {self.threshold!r}.")
 
-    def encode(self, tensor):
-        if tensor.dim() < 3:
-            return super().encode(tensor)
-        means = tensor.flatten(2).mean(2)  # [out, in, k, k] -> [out, in]
-        if not self.threshold:
-            return super().encode(means)
-        keep = tensor.abs().flatten(1).sum(1) >= self.threshold
-        return b"".join([np.packbits(keep.cpu().numpy()), super().encode(means[keep])])
+    def encode_all(self, tensors):
+        if self.threshold:
+            return [self._encode_some(t) if t.dim() > 2 else write_floats([t], self.dtype)[0] for t in tensors]
+        return super().encode_all([t.flatten(2).mean(2) if t.dim() > 2 else t for t in tensors])  # [out, in, k, k] -> [out, in]
 
-    def decode(self, section, shape):
-        if len(shape) < 3:
-            return super().decode(section, shape)
-        out, inputs = shape[:2]
-        if not self.threshold:
-            means = super().decode(section, (out, inputs))
+    def decode_all(self, sections, shapes):
+        if self.threshold:
+            means = [self._decode_some(x, s) if len(s) > 2 else read_floats([x], [s], self.dtype)[0] for x, s in zip(sections, shapes, strict=True)]
         else:
-            bits = (out + 7) // 8
-            keep = np.unpackbits(np.frombuffer(section[:bits], np.uint8)).astype(bool)
-            if len(keep) < out or keep[out:].any():
-                raise WireError("A pooled section marks filters that the layer does not have.")
-            keep = torch.from_numpy(keep[:out])
-            means = torch.zeros(out, inputs)
-            means[keep] = super().decode(section[bits:], (int(keep.sum()), inputs))
-        return means.reshape(out, inputs, *[1] * (len(shape) - 2)).expand(shape)  # one mean for all k*k positions
+            means = super().decode_all(sections, [shape[:2] if len(shape) > 2 else shape for shape in shapes])
+        # one mean for all k*k positions
+        return [m[(..., *[None] * (len(s) - 2))].expand(s) if len(s) > 2 else m for m, s in zip(means, shapes, strict=True)]
+
+    def _encode_some(self, tensor):
+        keep = tensor.abs().flatten(1).sum(1) >= self.threshold
+        means = tensor[keep].flatten(2).mean(2)
+        return b"".join([np.packbits(keep.cpu().numpy()), *write_floats([means], self.dtype)])
+
+    def _decode_some(self, section, shape):
+        out, inputs = shape[:2]
+        bits = (out + 7) // 8
+        keep = np.unpackbits(np.frombuffer(section[:bits], np.uint8)).astype(bool)
+        if len(keep) < out or keep[out:].any():
+            raise WireError("A pooled section marks filters that the layer does not have.")
+        keep = torch.from_numpy(keep[:out])
+        means = torch.zeros(out, inputs)
+        means[keep] = read_floats([section[bits:]], [(int(keep.sum()), inputs)], self.dtype)[0]
+        return means

@@ -48,31 +48,40 @@ class Message:
     sections: dict = field(default_factory=dict)
 
 
-def pack(message, schema):
-    """``Message`` -> bytes. Tensors without a section simply do not travel."""
-    present = np.array([name in message.sections for name in schema.shapes], dtype=bool)
-    sections = [message.sections[name] for name in schema.shapes if name in message.sections]
-    if len(sections) != len(message.sections):
-        raise ValueError(f"Not in the schema: {', '.join(set(message.sections) - set(schema.shapes))}.")
+def pack(message, schema, body=None):
+    """``Message`` -> bytes. Tensors without a section do not travel. ``body`` spares assembling the same sections again."""
+    body = assemble(message.sections, schema) if body is None else body
     head = _HEADER.pack(MAGIC, VERSION, message.kind, schema.digest, message.round, message.client, message.samples)
-    lengths = np.array([len(s) for s in sections], dtype="<u4").tobytes()
-    parts, crc = [head, np.packbits(present).tobytes(), lengths, *sections], 0
-    for part in parts:
-        crc = zlib.crc32(part, crc)
-    return b"".join([*parts, _CRC.pack(crc)])  # the one copy that is made
+    return b"".join([head, body, _CRC.pack(zlib.crc32(body, zlib.crc32(head)))])
+
+
+def assemble(sections, schema):
+    """What stands between header and checksum: present bits, lengths, sections in the order of the schema."""
+    present = np.array([name in sections for name in schema.shapes], dtype=bool)
+    there = [sections[name] for name in schema.shapes if name in sections]
+    if len(there) != len(sections):
+        raise ValueError(f"Not in the schema: {', '.join(set(sections) - set(schema.shapes))}.")
+    lengths = np.array([len(s) for s in there], dtype="<u4")
+    return b"".join([np.packbits(present).data, lengths.data, *there])
 
 
 def unpack(data, schema, *, kind, round, client):
     """bytes -> ``Message`` whose sections are views of ``data``; ``WireError`` for anything but the message expected."""
-    bits = (len(schema.shapes) + 7) // 8
-    if len(data) < _HEADER.size + bits + _CRC.size:
+    samples, body = open_envelope(data, schema, kind=kind, round=round, client=client)
+    return Message(kind, round, client, samples, take_apart(body, schema))
+
+
+def open_envelope(data, schema, *, kind, round, client):
+    """bytes -> the sender's n_k and the body, after every check that does not need to look into the body."""
+    if len(data) < _HEADER.size + _CRC.size:
         raise WireError(f"A message of {len(data)} bytes is shorter than its envelope.")
     magic, version, its_kind, digest, its_round, its_client, samples = _HEADER.unpack_from(data)
     if magic != MAGIC:
         raise WireError("This is not a fedlearn message.")
     if version != VERSION:
         raise WireError(f"The message has version {version}, this side reads version {VERSION}.")
-    if zlib.crc32(memoryview(data)[: -_CRC.size]) != _CRC.unpack_from(data, len(data) - _CRC.size)[0]:
+    view = memoryview(data)
+    if zlib.crc32(view[: -_CRC.size]) != _CRC.unpack_from(data, len(data) - _CRC.size)[0]:
         raise WireError("The checksum does not fit: the message was altered or cut.")
     if digest != schema.digest:
         raise WireError("The message was made for another model, method or coder.")
@@ -80,20 +89,26 @@ def unpack(data, schema, *, kind, round, client):
         raise WireError(
             f"Expected kind {kind} of round {round}, client {client}; got kind {its_kind} of round {its_round}, client {its_client}."
         )
-    present = np.unpackbits(np.frombuffer(data, np.uint8, bits, _HEADER.size)).astype(bool)
-    if present[len(schema.shapes) :].any():
+    return samples, view[_HEADER.size : -_CRC.size]
+
+
+def take_apart(body, schema):
+    """The inverse of ``assemble``: sections by name, as views of ``body``."""
+    bits = (len(schema.shapes) + 7) // 8
+    if len(body) < bits:
+        raise WireError("The message ends inside its present bits.")
+    present = np.unpackbits(np.frombuffer(body, np.uint8, bits)).tolist()
+    if any(present[len(schema.shapes) :]):
         raise WireError("The message marks tensors that the schema does not have.")
     names = [name for name, there in zip(schema.shapes, present, strict=False) if there]
-    at = _HEADER.size + bits
-    end = len(data) - _CRC.size
-    if at + 4 * len(names) > end:
+    at = bits + 4 * len(names)
+    if at > len(body):
         raise WireError("The message ends inside its table of lengths.")
-    lengths = np.frombuffer(data, "<u4", len(names), at).astype(np.int64)
-    at += 4 * len(names)
-    if at + int(lengths.sum()) != end:
+    lengths = np.frombuffer(body, "<u4", len(names), bits).tolist()
+    if at + sum(lengths) != len(body):
         raise WireError("The lengths in the message do not add up to its size.")
-    view, sections = memoryview(data), {}
-    for name, length in zip(names, lengths.tolist(), strict=True):
-        sections[name] = view[at : at + length]
+    sections = {}
+    for name, length in zip(names, lengths, strict=True):
+        sections[name] = body[at : at + length]
         at += length
-    return Message(kind, round, client, samples, sections)
+    return sections

@@ -30,7 +30,7 @@ def in_place(states, samples):
     return mean
 
 
-MESSAGE = 4 * (24_058 + 224) + 26 + 3 + 4 * 17 + 4
+MESSAGE = 4 * (10_078 + 136) + 26 + 3 + 4 * 17 + 4
 
 
 def participants(clients, share, generator):
@@ -86,8 +86,8 @@ def test_right_answers(exercise, answer):
         ("fedavg-average", lambda states, samples: average(states, samples)["bias"], "dictionary"),
         ("fedavg-bytes", MESSAGE * 500, "one direction"),
         ("fedavg-bytes", MESSAGE * 10_000, "only ten"),
-        ("fedavg-bytes", 4 * 24_058 * 1000, "buffers and the envelope"),
-        ("fedavg-bytes", 4 * (24_058 + 224) * 1000, "envelope is missing"),
+        ("fedavg-bytes", 4 * 10_078 * 1000, "buffers and the envelope"),
+        ("fedavg-bytes", 4 * (10_078 + 136) * 1000, "envelope is missing"),
         ("fedavg-bytes", MESSAGE * 1000 - 1, "too small"),
         ("fedavg-participants", with_repetition, "twice"),
         ("fedavg-participants", rounds_half_to_even, "should be 3 participants"),

@@ -11,7 +11,7 @@ from fedlearn.models.resnet import resnet18
 @pytest.mark.parametrize(
     ("build", "arguments", "parameters", "buffers"),
     [
-        (digits_cnn, {}, 24_058, 224),
+        (digits_cnn, {}, 10_078, 136),
         (mcmahan_cnn, {}, 1_663_370, 0),
         (cifar_cnn, {}, 1_756_426, 0),
         (cifar_cnn, {"in_shape": (3, 24, 24)}, 1_068_298, 0),

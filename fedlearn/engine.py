@@ -1,0 +1,192 @@
+"""How a run trains its clients: one after another, or several stacked in one step. Same method, same batches, same draws;
+the results differ in the last bits of sums.
+
+"sequential" is the default. "stacked" trains as many clients at once as fit into memory, and refuses a method that does
+not allow it. "auto" times both on the method's own network and takes the faster; it keeps the answer in a file, so that a
+run repeated on the same machine is trained the same way.
+"""
+
+import json
+import time
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+
+import numpy as np
+import torch
+
+from . import local, rng, stacked
+from .data import sources
+from .errors import pick
+from .history import write_atomically
+from .method import SGD, Batch, Context, TaskLoss
+from .models import state_of
+
+ENGINES = dict.fromkeys(("sequential", "stacked", "auto"))
+MOST = 64  # clients in one step on a CPU: beyond that a step's activations leave the caches and nothing is gained
+SLOW = 0.05  # seconds: a step of one client that takes longer on a CPU has nothing to gain from company
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What was chosen: ``together`` clients in a step, and the reason, for the history."""
+
+    name: str
+    together: int
+    why: str
+
+
+def choose(engine, method, task, batch_size, count, memory_limit=None):
+    """The ``Engine`` for runs with ``count`` clients a round. ``memory_limit`` in bytes; by default half of what is free."""
+    pick(engine, ENGINES, "engine")
+    if engine == "sequential" and memory_limit is None:
+        return Engine("sequential", 1, "asked for")
+    limit, need = memory_limit or free_memory(task.device) // 2, bytes_for_one(method, task, batch_size)
+    if limit < need:
+        raise ValueError(f"Training one client takes about {need / 1e6:.1f} MB, but memory_limit allows {limit / 1e6:.1f} MB.")
+    if engine == "sequential":
+        return Engine("sequential", 1, "asked for")
+    together = min(count, int(limit // need), MOST if task.device.type == "cpu" else count)
+    if together == 1:
+        return Engine("sequential", 1, "one client a round" if count == 1 else "memory for one client at a time")
+    problem = obstacle(method, task)
+    if problem and engine == "stacked":
+        raise ValueError(f"{method.name} cannot be trained stacked because of its {problem}; choose another engine.")
+    if problem:
+        return Engine("sequential", 1, f"cannot be stacked because of its {problem}")
+    if engine == "stacked":
+        return Engine("stacked", together, "asked for")
+    ratio = remembered(method, task, batch_size, together)
+    if ratio is None:
+        return Engine("sequential", 1, f"one step of one client takes more than {SLOW} s")
+    name, chosen = ("stacked", together) if ratio < 1 else ("sequential", 1)
+    return Engine(name, chosen, f"stacked training took {ratio:.2f} of the time")
+
+
+def free_memory(device):
+    """Bytes that are free on the device."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    import psutil
+
+    return psutil.virtual_memory().available
+
+
+def bytes_for_one(method, task, batch_size):
+    """Memory that one stacked client takes: eight times its state (parameters, gradients, optimiser state, start, update,
+    messages and what they decode to), twice what its largest batch saves for the backward pass, and its images twice."""
+    net, client = _network(method, task), int(np.argmax(task.sizes))
+    state = sum(t.nbytes for t in state_of(net).values())
+    saved = {}
+
+    def note(t):
+        saved[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        return t
+
+    order = torch.arange(min(batch_size, task.sizes[client]))
+    x, y = task.epoch(client, order, rng.generator(0))
+    loss = method.objective.begin(net.train(), _context(method, task, net, client))
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+        loss(net, Batch(x, y, order))
+    images = task.sizes[client] * task.train[0][0].nbytes
+    return 8 * state + 2 * sum(saved.values()) + 2 * images
+
+
+def obstacle(method, task):
+    """Which part of the method keeps it from being stacked, as text; ``None`` if none does. Found by trial: two clients
+    with a few images each, trained both ways in double precision."""
+    problem = _difference(method, task)
+    if problem is None:
+        return None
+    for part, default in (("optimizer", SGD()), ("objective", TaskLoss())):
+        if _difference(method.but(**{part: default}), task) is None:
+            return f"{part} ({problem})"
+    return f"model ({problem})"
+
+
+def _network(method, task):
+    with rng.scope(task.seed, "initial weights"):
+        return method.model.build(task).to(task.device)
+
+
+def _context(method, task, net, client):
+    start = {name: t.clone() for name, t in state_of(net).items()}
+    memory = [{} for _ in client] if isinstance(client, list) else {}
+    return Context(task, 1, client, start, start, memory)
+
+
+def _difference(method, task):
+    few = [torch.arange(5).numpy(), torch.arange(5, 8).numpy()]  # a shared batch of 3, then one of 2 for the first alone
+    permutations = task.split.permutations and task.split.permutations[:2]
+    task = replace(task, split=replace(task.split, indices=few, permutations=permutations))
+    net = _network(method, task).double()
+    both = stacked.stack(net, 2)
+    initial = {name: t.clone() for name, t in state_of(net).items()}
+    try:
+        local.train_stacked(both, method, _context(method, task, both, [0, 1]), 1, 3)
+    except Exception as error:  # whatever a part that does not expect the client axis does with it
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    for k in (0, 1):
+        local.load(state_of(net), initial)
+        local.train(net, method, _context(method, task, net, k), 1, 3)
+        ours = state_of(both)
+        for name, t in state_of(net).items():
+            if (ours[name][k] - t).abs().max() > 1e-6 * (1 + t.abs().max()):
+                return "a stacked step gives another result"
+    return None
+
+
+def remembered(method, task, batch_size, together):
+    """``calibrate``, or what it said before for the same parts, shapes, hardware and threads."""
+    device = torch.cuda.get_device_name(task.device) if task.device.type == "cuda" else "cpu"
+    parts = {k: v for k, v in method.parts().items() if k in ("model", "objective", "optimizer")}
+    mean_size = sum(task.sizes) // task.clients
+    what = (parts, task.describe()["network"], task.shape, mean_size, batch_size, together, device, torch.__version__, torch.get_num_threads())
+    key, path = blake2b(repr(what).encode(), digest_size=8).hexdigest(), sources.CACHE / "engine.json"
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        known = {}
+    if key not in known:
+        known[key] = calibrate(method, task, batch_size, together)
+        try:
+            write_atomically(path, lambda part: part.write_text(json.dumps(known, indent=1), encoding="utf-8"))
+        except OSError:  # nowhere to keep it: the next run measures again
+            pass
+    return known[key]
+
+
+def calibrate(method, task, batch_size, together):
+    """Seconds of stacked training by seconds of sequential training; ``None`` if single steps are slow already.
+
+    Both train the same clients for a few steps, in turns; the fastest of three counts.
+    """
+    clients = sorted(range(task.clients), key=lambda k: -task.sizes[k])
+    clients = [clients[i * len(clients) // together] for i in range(together)]  # every size has its share
+    short = [i[: 2 * batch_size + len(i) % batch_size] for i in task.split.indices]
+    task = replace(task, split=replace(task.split, indices=short))
+    net = _network(method, task)
+    both, some = stacked.stack(net, together), clients[:: max(1, together // 8)]
+
+    def one_by_one(clients=some):
+        for k in clients:
+            local.train(net, method, _context(method, task, net, k), 1, batch_size)
+        return sum(task.sizes[k] for k in clients)
+
+    def at_once():
+        local.train_stacked(both, method, _context(method, task, both, clients), 1, batch_size)
+        return sum(task.sizes[k] for k in clients)
+
+    def timed(form, *args):  # seconds a sample
+        began = time.perf_counter()
+        samples = form(*args)
+        if task.device.type == "cuda":
+            torch.cuda.synchronize(task.device)
+        return (time.perf_counter() - began) / samples
+
+    smallest = some[-1:]
+    timed(one_by_one, smallest)
+    if task.device.type == "cpu" and timed(one_by_one, smallest) * min(batch_size, task.sizes[smallest[0]]) > SLOW:
+        return None
+    timed(at_once)
+    times = [(timed(at_once), timed(one_by_one)) for _ in range(3)]
+    return min(t for t, _ in times) / min(t for _, t in times)

@@ -1,0 +1,162 @@
+"""Layers with a client axis: the networks of many clients as one network.
+
+Every parameter and buffer of a stacked network is [clients, ...], every activation [clients, batch, ...]. In memory the
+batch comes before the clients: then [clients, batch, channels, h, w] is, without a copy, the [batch, clients*channels,
+h, w] on which one grouped convolution, one pooling or one normalisation serves all clients at once. A network may
+consist of the layers of ``FORMS``, of layers without parameters that work entry by entry, and of modules that call such
+layers. Modules of other kinds work if their ``forward`` expects the client axis, that is, counts dimensions from the end.
+"""
+
+import copy
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+def merge(x):
+    """[clients, batch, channels, ...] -> [batch, clients*channels, ...]."""
+    return x.transpose(0, 1).flatten(1, 2)
+
+
+def split(x, clients):
+    """The inverse of ``merge``."""
+    return x.unflatten(1, (clients, -1)).transpose(0, 1)
+
+
+def _flat(t):
+    return None if t is None else t.flatten(0, 1)
+
+
+def channels_last(x):
+    """[batch, clients, channels, height, width] in the order batch, height, width, clients, channels: on a CPU,
+    convolution, pooling and normalisation of many small groups of channels then run over all clients' channels at once.
+    """
+    return x.flatten(1, 2).contiguous(memory_format=torch.channels_last).unflatten(1, x.shape[1:3])
+
+
+class Conv2d(nn.Conv2d):
+    def forward(self, x):
+        clients = len(self.weight)
+        groups = clients * self.groups
+        weight, bias = _flat(self.weight), _flat(self.bias)
+        return split(
+            F.conv2d(merge(x), weight, bias, self.stride, self.padding, self.dilation, groups), clients
+        )
+
+
+class _Norm:
+    """Batch normalisation: the statistics of each client's own batch."""
+
+    def forward(self, x):
+        mean, var = _flat(self.running_mean), _flat(self.running_var)
+        use_batch = self.training or mean is None
+        y = F.batch_norm(merge(x), mean, var, _flat(self.weight), _flat(self.bias), use_batch, self.momentum, self.eps)
+        return split(y, len(x))
+
+
+class BatchNorm1d(_Norm, nn.BatchNorm1d):
+    pass
+
+
+class BatchNorm2d(_Norm, nn.BatchNorm2d):
+    pass
+
+
+class GroupNorm(nn.GroupNorm):
+    def forward(self, x):
+        groups = len(x) * self.num_groups
+        return split(F.group_norm(merge(x), groups, _flat(self.weight), _flat(self.bias), self.eps), len(x))
+
+
+class Linear(nn.Linear):
+    def forward(self, x):
+        weight = self.weight.transpose(1, 2)
+        return torch.bmm(x, weight) if self.bias is None else torch.baddbmm(self.bias[:, None], x, weight)
+
+
+class _Pool:
+    def forward(self, x):
+        return split(super().forward(merge(x)), len(x))
+
+
+class MaxPool2d(_Pool, nn.MaxPool2d):
+    pass
+
+
+class AvgPool2d(_Pool, nn.AvgPool2d):
+    pass
+
+
+class AdaptiveAvgPool2d(nn.AdaptiveAvgPool2d):
+    def forward(self, x):
+        x, clients = merge(x), len(x)
+        if self.output_size in (1, (1, 1)):  # the same mean, but its gradient lies in memory in the order of ``x``
+            return split(F.avg_pool2d(x, x.shape[-2:]), clients)
+        return split(super().forward(x), clients)
+
+
+class Flatten(nn.Flatten):
+    def forward(self, x):
+        first, last = (d + 1 if d >= 0 else d for d in (self.start_dim, self.end_dim))
+        return x.flatten(first, last)
+
+
+class Dropout(nn.Dropout):
+    """Draws each client's mask from that client's own generator, the numbers that sequential training draws."""
+
+    def forward(self, x):
+        if not self.training or self.p == 0:
+            return x
+        keep = torch.empty(x.shape)
+        for mask, generator in zip(keep, self.generators, strict=True):
+            mask.bernoulli_(1 - self.p, generator=generator)
+        return x * keep.to(x).div_(1 - self.p)
+
+
+FORMS = {
+    getattr(nn, form.__name__): form
+    for form in (Conv2d, BatchNorm1d, BatchNorm2d, GroupNorm, Linear, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Flatten, Dropout)
+}
+
+
+def stack(net, clients):
+    """A copy of ``net`` for that many clients: each layer in its stacked form, each tensor repeated along a new axis 0."""
+    memo = {}
+    for t in net.parameters():
+        memo[id(t)] = nn.Parameter(t.detach().expand(clients, *t.shape).clone(), t.requires_grad)
+    for t in net.buffers():
+        if t.is_floating_point():
+            memo[id(t)] = t.detach().expand(clients, *t.shape).clone()
+    stacked = copy.deepcopy(net, memo)
+    for module in stacked.modules():
+        module.__class__ = FORMS.get(type(module), type(module))
+    return stacked
+
+
+def seed_dropout(net, generators):
+    """Give every dropout layer the clients' generators, one for each client."""
+    for module in net.modules():
+        if isinstance(module, Dropout):
+            module.generators = generators
+
+
+def narrow(net, first, last, memo=None):
+    """The same stacked network for clients ``first`` to ``last - 1``: its tensors are views."""
+    memo = {} if memo is None else memo
+
+    def part(t, kind):
+        if t is None or not t.is_floating_point():
+            return t
+        if id(t) not in memo:
+            memo[id(t)] = kind(t.detach()[first:last])
+        return memo[id(t)]
+
+    new = net.__class__.__new__(net.__class__)
+    new.__dict__.update(net.__dict__)
+    new._parameters = {n: part(t, nn.Parameter) for n, t in net._parameters.items()}
+    new._buffers = {n: part(t, torch.Tensor.detach) for n, t in net._buffers.items()}
+    new._modules = {n: child and narrow(child, first, last, memo) for n, child in net._modules.items()}
+    if isinstance(net, Dropout):
+        new.generators = net.generators[first:last]
+    return new
