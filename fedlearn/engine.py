@@ -22,7 +22,7 @@ from .method import SGD, Batch, Context, TaskLoss
 from .models import state_of
 
 ENGINES = dict.fromkeys(("sequential", "stacked", "auto"))
-MOST = 64  # clients in one step on a CPU: beyond that a step's activations leave the caches and nothing is gained
+MOST = 128  # clients in one step on a CPU: with more, a step needs more memory and gains nothing
 SLOW = 0.05  # seconds: a step of one client that takes longer on a CPU has nothing to gain from company
 
 

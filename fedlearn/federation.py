@@ -136,7 +136,10 @@ class Clients(_Party):
         ctx = self._download(round, client, data)
         local.load(self.tensors, ctx.start)
         local.train(self.net, self.method, ctx, self.settings.epochs, self.settings.batch_size)
-        return self._upload(ctx, self.tensors)
+        ctx.schema = self.up
+        with torch.no_grad():
+            sections = self.method.uplink.encode(self.tensors, ctx)
+        return self._upload(round, client, sections)
 
     def answers(self, round, messages):
         """The same for a group of clients, {client: bytes} -> {client: bytes}, all in one stacked network."""
@@ -155,8 +158,11 @@ class Clients(_Party):
             [ctx.memory for ctx in contexts],
         )  # fmt: skip
         local.train_stacked(net, self.method, ctx, self.settings.epochs, self.settings.batch_size)
-        each = zip(*(t.unbind() for t in trained.values()), strict=True)  # the tensors of one client, then of the next
-        return {c.client: self._upload(c, dict(zip(trained, own, strict=True))) for c, own in zip(contexts, each, strict=True)}
+        for each in (ctx, *contexts):
+            each.schema = self.up
+        with torch.no_grad():
+            sections = self.method.uplink.encode_rows(trained, ctx, contexts)
+        return {k: self._upload(round, k, own) for k, own in zip(messages, sections, strict=True)}
 
     def _download(self, round, client, data):
         body = bytes(open_envelope(data, self.down, kind=DOWN, round=round, client=client)[1])
@@ -168,11 +174,8 @@ class Clients(_Party):
             ctx.start = self._decoded[1]
         return ctx
 
-    def _upload(self, ctx, trained):
-        ctx.schema = self.up
-        with torch.no_grad():
-            sections = self.method.uplink.encode(trained, ctx)
-        return pack(Message(UP, ctx.round, ctx.client, self.task.sizes[ctx.client], sections), self.up)
+    def _upload(self, round, client, sections):
+        return pack(Message(UP, round, client, self.task.sizes[client], sections), self.up)
 
 
 def run(

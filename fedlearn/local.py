@@ -69,7 +69,7 @@ def train_stacked(net, method, ctx, epochs, batch_size):
     sizes = [task.sizes[k] for k in ctx.client]
     plan = steps(sizes, batch_size)
     net.train()
-    stacked.seed_dropout(net, ctx.generator("dropout"))
+    stacked.seed_dropout(net, ctx)
     state = method.optimizer.init(trainable(net), ctx)
     parts = {}
     for first, last in {(first, last) for _, first, last, _ in plan}:  # before training: an objective may copy ``part``

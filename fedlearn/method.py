@@ -117,11 +117,19 @@ class Link:
 
     def pack(self, tensors, schema):
         """Tensors by name -> bytes by name."""
-        coded = {}
+        return self.pack_rows({name: t[None] for name, t in tensors.items()}, schema, 1)[0]
+
+    def pack_rows(self, tensors, schema, count):
+        """The same for ``count`` clients, whose tensors are stacked: a dict for each."""
+        coded = [{} for _ in range(count)]
         for coder, names in self._by_coder(tensors, schema):
             chosen = [tensors[name] for name in names]
-            each = getattr(coder, "encode_all", None) or (lambda chosen, coder=coder: map(coder.encode, chosen))
-            coded.update(zip(names, each(chosen), strict=True))
+            if hasattr(coder, "encode_rows"):
+                rows = coder.encode_rows(chosen)
+            else:
+                rows = [list(map(coder.encode, row)) for row in zip(*chosen, strict=True)]
+            for sections, row in zip(coded, rows, strict=True):
+                sections.update(zip(names, row, strict=True))
         return coded
 
     def unpack(self, sections, schema):
@@ -129,8 +137,9 @@ class Link:
         tensors = {}
         for coder, names in self._by_coder(sections, schema):
             chosen, shapes = [sections[name] for name in names], [schema.shapes[name] for name in names]
-            each = getattr(coder, "decode_all", None) or (lambda chosen, shapes, coder=coder: map(coder.decode, chosen, shapes))
-            tensors.update(zip(names, each(chosen, shapes), strict=True))
+            together = hasattr(coder, "decode_all")
+            decoded = coder.decode_all(chosen, shapes) if together else map(coder.decode, chosen, shapes)
+            tensors.update(zip(names, decoded, strict=True))
         return tensors
 
     def _by_coder(self, names, schema):
@@ -146,8 +155,18 @@ class Uplink(Link):
     """The update: what local training changed."""
 
     def encode(self, trained, ctx):
+        return self.pack(self._update(trained, ctx), ctx.schema)
+
+    def encode_rows(self, trained, ctx, contexts):
+        """``encode`` for stacked clients: ``trained`` and ``ctx`` are theirs together, ``contexts`` theirs alone."""
+        if type(self).encode is Uplink.encode:
+            return self.pack_rows(self._update(trained, ctx), ctx.schema, len(contexts))
+        rows = zip(*trained.values(), strict=True)
+        return [self.encode(dict(zip(trained, row, strict=True)), own) for row, own in zip(rows, contexts, strict=True)]
+
+    def _update(self, trained, ctx):
         updates = torch._foreach_sub(list(trained.values()), [ctx.start[name] for name in trained])
-        return self.pack(dict(zip(trained, updates, strict=True)), ctx.schema)
+        return dict(zip(trained, updates, strict=True))
 
     def decode(self, sections, ctx):
         return self.unpack(sections, ctx.schema)

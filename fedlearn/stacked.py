@@ -134,11 +134,12 @@ def stack(net, clients):
     return stacked
 
 
-def seed_dropout(net, generators):
-    """Give every dropout layer the clients' generators, one for each client."""
-    for module in net.modules():
-        if isinstance(module, Dropout):
-            module.generators = generators
+def seed_dropout(net, ctx):
+    """Give the dropout layers, if there are any, the clients' generators: all layers share one for each client."""
+    layers = [module for module in net.modules() if isinstance(module, Dropout)]
+    generators = ctx.generator("dropout") if layers else None
+    for layer in layers:
+        layer.generators = generators
 
 
 def narrow(net, first, last, memo=None):

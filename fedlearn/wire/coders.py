@@ -1,7 +1,8 @@
 """Coders: one tensor -> bytes -> one tensor. The bytes hold no shape; the receiver knows it.
 
-A coder has ``encode(tensor)`` and ``decode(section, shape)``. If it also has ``encode_all`` and ``decode_all``, for lists,
-those are used: many small tensors take much less time together.
+A coder has ``encode(tensor)`` and ``decode(section, shape)``. If it also has ``encode_rows`` (a list of tensors
+[clients, ...] -> for each client a list of sections) and ``decode_all`` (lists of sections and shapes -> tensors), those
+are used: many small tensors take much less time together.
 """
 
 from dataclasses import dataclass
@@ -10,16 +11,18 @@ from itertools import accumulate
 
 import numpy as np
 import torch
-from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+from torch._utils import _unflatten_dense_tensors
 
 from ..errors import WireError
 
 
-def write_floats(tensors, dtype="<f4"):
-    """The numbers of each tensor as little-endian bytes, all cut from one buffer."""
-    flat = _flatten_dense_tensors(tensors).detach().cpu().numpy().astype(dtype, copy=False)
-    data, ends = flat.view(np.uint8).data, list(accumulate(t.numel() * flat.itemsize for t in tensors))
-    return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+def write_rows(tensors, dtype="<f4"):
+    """Tensors [clients, ...] -> for each client the little-endian bytes of its part of each tensor, all cut from one buffer."""
+    rows = torch.cat([t.detach().flatten(1) if t.dim() > 1 else t.detach()[:, None] for t in tensors], 1)
+    rows = rows.cpu().numpy().astype(dtype, copy=False)
+    ends = list(accumulate(t[0].numel() * rows.itemsize for t in tensors))
+    slices = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+    return [[data[part] for part in slices] for data in (row.view(np.uint8).data for row in rows)]
 
 
 def read_floats(sections, shapes, dtype="<f4"):
@@ -55,13 +58,13 @@ class Dense:
         return f"<f{self.bits // 8}"
 
     def encode(self, tensor):
-        return self.encode_all([tensor])[0]
+        return self.encode_rows([tensor[None]])[0][0]
 
     def decode(self, section, shape):
         return self.decode_all([section], [shape])[0]
 
-    def encode_all(self, tensors):
-        return write_floats(tensors, self.dtype)
+    def encode_rows(self, tensors):
+        return write_rows(tensors, self.dtype)
 
     def decode_all(self, sections, shapes):
         return read_floats(sections, shapes, self.dtype)
@@ -82,25 +85,29 @@ class Pooled(Dense):
         if not 0 <= self.threshold < float("inf"):
             raise ValueError(f"The threshold is a sum of absolute values: at least 0 and finite, not {self.threshold!r}.")
 
-    def encode_all(self, tensors):
+    def encode_rows(self, tensors):
         if self.threshold:
-            return [self._encode_some(t) if t.dim() > 2 else write_floats([t], self.dtype)[0] for t in tensors]
-        return super().encode_all([t.flatten(2).mean(2) if t.dim() > 2 else t for t in tensors])  # [out, in, k, k] -> [out, in]
+            return [[self._encode_some(t) for t in row] for row in zip(*tensors, strict=True)]
+        return super().encode_rows([t.flatten(3).mean(3) if t.dim() > 3 else t for t in tensors])  # [.., out, in, k, k] -> [.., out, in]
 
     def decode_all(self, sections, shapes):
         if self.threshold:
-            means = [self._decode_some(x, s) if len(s) > 2 else read_floats([x], [s], self.dtype)[0] for x, s in zip(sections, shapes, strict=True)]
+            means = list(map(self._decode_some, sections, shapes))
         else:
             means = super().decode_all(sections, [shape[:2] if len(shape) > 2 else shape for shape in shapes])
         # one mean for all k*k positions
         return [m[(..., *[None] * (len(s) - 2))].expand(s) if len(s) > 2 else m for m, s in zip(means, shapes, strict=True)]
 
     def _encode_some(self, tensor):
+        if tensor.dim() < 3:
+            return write_rows([tensor[None]], self.dtype)[0][0]
         keep = tensor.abs().flatten(1).sum(1) >= self.threshold
         means = tensor[keep].flatten(2).mean(2)
-        return b"".join([np.packbits(keep.cpu().numpy()), *write_floats([means], self.dtype)])
+        return b"".join([np.packbits(keep.cpu().numpy()), *write_rows([means[None]], self.dtype)[0]])
 
     def _decode_some(self, section, shape):
+        if len(shape) < 3:
+            return read_floats([section], [shape], self.dtype)[0]
         out, inputs = shape[:2]
         bits = (out + 7) // 8
         keep = np.unpackbits(np.frombuffer(section[:bits], np.uint8)).astype(bool)
