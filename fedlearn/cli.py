@@ -49,7 +49,9 @@ def run_one(args, method, task, checkpoint):
     try:
         return federation.run(
             method, task, args.rounds, participation=args.participation, epochs=args.epochs, batch_size=args.batch_size,
-            evaluate_every=args.evaluate_every, threads=args.threads, checkpoint=checkpoint, progress=args.progress,
+            evaluate_every=args.evaluate_every, precision=args.precision, engine=args.engine,
+            memory_limit=args.memory_limit and args.memory_limit * 1e6, threads=args.threads, checkpoint=checkpoint,
+            progress=args.progress,
         )  # fmt: skip
     except KeyboardInterrupt:
         if checkpoint.exists():
@@ -186,6 +188,13 @@ def parser():
         "--option", action="append", default=[], metavar="NAME=VALUE",
         help="an option of the method, as `fedlearn methods` lists them, such as share=0.5; may be given several times",
     )  # fmt: skip
+    training.add_argument(
+        "--engine", default="sequential",
+        help="sequential: clients train one after another (default); stacked: all of a round in one step; auto: whichever is faster",
+    )  # fmt: skip
+    training.add_argument("--memory-limit", type=float, metavar="MB", help="memory for stacked training (default: half of what is free)")
+    training.add_argument("--precision", default="float32", help="arithmetic of training: float32 (default), tf32 or bf16")
+    training.add_argument("--threads", type=int, help="CPU threads; by default one for small networks, all for large ones")
     output = common.add_argument_group("output")
     output.add_argument("--out", metavar="FILE", help="write the history as JSON; - prints it")
     output.add_argument("--evaluate-every", type=int, default=1, metavar="N", help="look at the test set every N rounds (default 1)")
@@ -193,7 +202,6 @@ def parser():
         "--checkpoint", metavar="FILE",
         help="where finished rounds are kept until the run ends (default: beside --out); if the file is there, the run goes on from it",
     )  # fmt: skip
-    output.add_argument("--threads", type=int, help="CPU threads; by default one for small networks, all for large ones")
     output.add_argument("--no-progress", dest="progress", action="store_false", default=None, help="no progress bar")
 
     one = commands.add_parser("run", parents=[common], help="run one method", description="Run one method and print or write its history.")

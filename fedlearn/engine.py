@@ -18,7 +18,7 @@ from . import local, rng, stacked
 from .data import sources
 from .errors import pick
 from .history import write_atomically
-from .method import SGD, Batch, Context, TaskLoss
+from .method import SGD, Batch, Context, Settings, TaskLoss
 from .models import state_of
 
 ENGINES = dict.fromkeys(("sequential", "stacked", "auto"))
@@ -35,12 +35,13 @@ class Engine:
     why: str
 
 
-def choose(engine, method, task, batch_size, count, memory_limit=None):
+def choose(engine, method, task, settings, count, memory_limit=None):
     """The ``Engine`` for runs with ``count`` clients a round. ``memory_limit`` in bytes; by default half of what is free."""
     pick(engine, ENGINES, "engine")
     if engine == "sequential" and memory_limit is None:
         return Engine("sequential", 1, "asked for")
-    limit, need = memory_limit or free_memory(task.device) // 2, bytes_for_one(method, task, batch_size)
+    limit = free_memory(task.device) // 2 if memory_limit is None else memory_limit
+    need = bytes_for_one(method, task, settings.batch_size)
     if limit < need:
         raise ValueError(f"Training one client takes about {need / 1e6:.1f} MB, but memory_limit allows {limit / 1e6:.1f} MB.")
     if engine == "sequential":
@@ -55,7 +56,7 @@ def choose(engine, method, task, batch_size, count, memory_limit=None):
         return Engine("sequential", 1, f"cannot be stacked because of its {problem}")
     if engine == "stacked":
         return Engine("stacked", together, "asked for")
-    ratio = remembered(method, task, batch_size, together)
+    ratio = remembered(method, task, settings, together, need)
     if ratio is None:
         return Engine("sequential", 1, f"one step of one client takes more than {SLOW} s")
     name, chosen = ("stacked", together) if ratio < 1 else ("sequential", 1)
@@ -115,6 +116,7 @@ def _context(method, task, net, client):
 
 
 def _difference(method, task):
+    small = Settings(epochs=1, batch_size=3)
     few = [torch.arange(5).numpy(), torch.arange(5, 8).numpy()]  # a shared batch of 3, then one of 2 for the first alone
     permutations = task.split.permutations and task.split.permutations[:2]
     task = replace(task, split=replace(task.split, indices=few, permutations=permutations))
@@ -122,12 +124,12 @@ def _difference(method, task):
     both = stacked.stack(net, 2)
     initial = {name: t.clone() for name, t in state_of(net).items()}
     try:
-        local.train_stacked(both, method, _context(method, task, both, [0, 1]), 1, 3)
+        local.train_stacked(both, method, _context(method, task, both, [0, 1]), small)
     except Exception as error:  # whatever a part that does not expect the client axis does with it
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     for k in (0, 1):
         local.load(state_of(net), initial)
-        local.train(net, method, _context(method, task, net, k), 1, 3)
+        local.train(net, method, _context(method, task, net, k), small)
         ours = state_of(both)
         for name, t in state_of(net).items():
             if (ours[name][k] - t).abs().max() > 1e-6 * (1 + t.abs().max()):
@@ -135,19 +137,20 @@ def _difference(method, task):
     return None
 
 
-def remembered(method, task, batch_size, together):
-    """``calibrate``, or what it said before for the same parts, shapes, hardware and threads."""
+def remembered(method, task, settings, together, need):
+    """``calibrate``, or what it said before for the same parts, work, hardware and threads."""
     device = torch.cuda.get_device_name(task.device) if task.device.type == "cuda" else "cpu"
     parts = {k: v for k, v in method.parts().items() if k in ("model", "objective", "optimizer")}
     mean_size = sum(task.sizes) // task.clients
-    what = (parts, task.describe()["network"], task.shape, mean_size, batch_size, together, device, torch.__version__, torch.get_num_threads())
+    work = (task.describe()["network"], need, mean_size, settings.batch_size, settings.precision, together)
+    what = (parts, work, device, torch.__version__, torch.get_num_threads())
     key, path = blake2b(repr(what).encode(), digest_size=8).hexdigest(), sources.CACHE / "engine.json"
     try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        known = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
         known = {}
     if key not in known:
-        known[key] = calibrate(method, task, batch_size, together)
+        known[key] = calibrate(method, task, settings, together)
         try:
             write_atomically(path, lambda part: part.write_text(json.dumps(known, indent=1), encoding="utf-8"))
         except OSError:  # nowhere to keep it: the next run measures again
@@ -155,13 +158,14 @@ def remembered(method, task, batch_size, together):
     return known[key]
 
 
-def calibrate(method, task, batch_size, together):
+def calibrate(method, task, settings, together):
     """Seconds of stacked training by seconds of sequential training; ``None`` if single steps are slow already.
 
     Both train the same clients for a few steps, in turns; the fastest of three counts.
     """
     clients = sorted(range(task.clients), key=lambda k: -task.sizes[k])
     clients = [clients[i * len(clients) // together] for i in range(together)]  # every size has its share
+    once, batch_size = replace(settings, epochs=1), settings.batch_size
     short = [i[: 2 * batch_size + len(i) % batch_size] for i in task.split.indices]
     task = replace(task, split=replace(task.split, indices=short))
     net = _network(method, task)
@@ -169,11 +173,11 @@ def calibrate(method, task, batch_size, together):
 
     def one_by_one(clients=some):
         for k in clients:
-            local.train(net, method, _context(method, task, net, k), 1, batch_size)
+            local.train(net, method, _context(method, task, net, k), once)
         return sum(task.sizes[k] for k in clients)
 
     def at_once():
-        local.train_stacked(both, method, _context(method, task, both, clients), 1, batch_size)
+        local.train_stacked(both, method, _context(method, task, both, clients), once)
         return sum(task.sizes[k] for k in clients)
 
     def timed(form, *args):  # seconds a sample

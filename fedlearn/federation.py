@@ -11,7 +11,7 @@ import platform
 import sys
 import time
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import torch
 
@@ -20,31 +20,9 @@ from . import engine as engines
 from . import local, rng, stacked
 from .errors import WireError
 from .history import History
-from .method import Arrival, Context
+from .method import Arrival, Context, Settings, whole_number
 from .models import multiply_adds, state_of
 from .wire import DOWN, UP, Message, assemble, open_envelope, pack, take_apart, unpack
-
-
-@dataclass(frozen=True)
-class Settings:
-    """McMahan's letters: ``participation`` C, ``epochs`` E, ``batch_size`` B; and how often the test set is looked at."""
-
-    participation: float = 1.0
-    epochs: int = 1
-    batch_size: int = 32
-    evaluate_every: int = 1
-
-    def __post_init__(self):
-        if not 0 < self.participation <= 1:
-            raise ValueError(f"participation is a share of the clients, above 0 and at most 1, not {self.participation!r}.")
-        for name in ("epochs", "batch_size", "evaluate_every"):
-            whole_number(name, getattr(self, name))
-
-
-def whole_number(name, value):
-    """Refuse anything but 1, 2, 3, ..."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}.")
 
 
 def initial_network(method, task):
@@ -135,7 +113,7 @@ class Clients(_Party):
         """Download, local training, upload: bytes -> bytes."""
         ctx = self._download(round, client, data)
         local.load(self.tensors, ctx.start)
-        local.train(self.net, self.method, ctx, self.settings.epochs, self.settings.batch_size)
+        local.train(self.net, self.method, ctx, self.settings)
         ctx.schema = self.up
         with torch.no_grad():
             sections = self.method.uplink.encode(self.tensors, ctx)
@@ -157,7 +135,7 @@ class Clients(_Party):
             self.task, round, list(messages), self.initial, {name: t.clone() for name, t in trained.items()},
             [ctx.memory for ctx in contexts],
         )  # fmt: skip
-        local.train_stacked(net, self.method, ctx, self.settings.epochs, self.settings.batch_size)
+        local.train_stacked(net, self.method, ctx, self.settings)
         for each in (ctx, *contexts):
             each.schema = self.up
         with torch.no_grad():
@@ -179,12 +157,13 @@ class Clients(_Party):
 
 
 def run(
-    method, task, rounds=20, *, participation=1.0, epochs=1, batch_size=32, evaluate_every=1,
+    method, task, rounds=20, *, participation=1.0, epochs=1, batch_size=32, evaluate_every=1, precision="float32",
     engine="sequential", memory_limit=None, checkpoint=None, threads=None, progress=None,
 ):  # fmt: skip
     """Run ``method`` on ``task`` for that many rounds and return its ``History``.
 
     ``participation`` is the share of clients drawn each round (C), ``epochs`` the local epochs (E), ``batch_size`` B.
+    ``precision`` is the arithmetic of training: "float32", "tf32" or "bf16" (mixed; weights stay float32).
     ``engine`` says how clients train: "sequential", one after another; "stacked", all clients of a round in one step, as
     many at a time as ``memory_limit`` (bytes, by default half of what is free) allows; "auto", whichever is faster here.
     With ``checkpoint`` (a path) every finished round is saved there, and a run that finds the file goes on from it.
@@ -192,16 +171,16 @@ def run(
     ``progress`` shows a bar: by default where somebody looks (a terminal or a notebook).
     """
     whole_number("rounds", rounds)
-    settings = Settings(participation, epochs, batch_size, evaluate_every)
+    settings = Settings(participation, epochs, batch_size, evaluate_every, precision)
     server = Server(method, task, settings)
     threads = threads or good_threads(server.net, task, batch_size)
-    with local.threads(threads):
-        chosen = engines.choose(engine, method, task, batch_size, len(server.participants(1)), memory_limit)
+    with local.threads(threads, precision):
+        chosen = engines.choose(engine, method, task, settings, len(server.participants(1)), memory_limit)
     clients = Clients(method, task, settings, chosen.together)
     history = History(method.name, describe(method, task, settings, threads) | {"engine": asdict(chosen)})
     if checkpoint is not None:
         checkpoints.resume(checkpoint, history, server, clients)
-    with local.threads(threads), progress_bar(method.name, len(history), rounds, progress) as bar:
+    with local.threads(threads, precision), progress_bar(method.name, len(history), rounds, progress) as bar:
         for t in range(len(history) + 1, rounds + 1):
             history.rows.append(one_round(server, clients, t, last=t == rounds))
             if checkpoint is not None:

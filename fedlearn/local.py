@@ -1,5 +1,6 @@
 """The hot loop: what clients do between download and upload, one client at a time or all at once."""
 
+from collections import Counter
 from contextlib import contextmanager
 from itertools import groupby
 
@@ -20,28 +21,41 @@ def trainable(net):
     return [p for p in net.parameters() if p.requires_grad]
 
 
-def train(net, method, ctx, epochs, batch_size):
+def local_step(net, method, loss, state, settings, device, steps):
+    """The function ``(x, y, index)`` that takes one local step of ``net``; ``steps`` is how many it will take."""
+    params, optimizer = trainable(net), method.optimizer
+    if settings.precision == "bf16":
+        loss = torch.autocast(device.type, torch.bfloat16)(loss)
+
+    def step(*batch):
+        value = loss(net, Batch(*batch))
+        grads = torch.autograd.grad(value if value.dim() == 0 else value.sum(), params)
+        with torch.no_grad():
+            optimizer.step(params, grads, state)
+
+    return recorded(step) if device.type == "cuda" and steps >= GRAPH_PAYS else step
+
+
+def train(net, method, ctx, settings):
     """E epochs of minibatch training on the client's own data, in place on ``net``.
 
     Shuffling, augmentation and dropout draw from generators named after (seed, purpose, round, client). Each epoch is
     gathered, augmented and normalised in one go, so that a step only slices.
     """
-    task, params = ctx.task, trainable(net)
+    task, params, B = ctx.task, trainable(net), settings.batch_size
     net.train()
-    loss = method.objective.begin(net, ctx)
-    state = method.optimizer.init(params, ctx)
-    shuffle, augment = ctx.generator("shuffle"), ctx.generator("augment")
     n = task.sizes[ctx.client]
+    state = method.optimizer.init(params, ctx)
+    loss = method.objective.begin(net, ctx)
+    step = local_step(net, method, loss, state, settings, task.device, settings.epochs * (n // B))
+    shuffle, augment = ctx.generator("shuffle"), ctx.generator("augment")
     with rng.scope(task.seed, "dropout", ctx.round, ctx.client, device=task.device):
-        for _ in range(epochs):
+        for _ in range(settings.epochs):
             order = torch.randperm(n, generator=shuffle)
             x, y = task.epoch(ctx.client, order, augment)
-            x = x.to(params[0].dtype)
-            for at in range(0, n, batch_size):
-                batch = Batch(x[at : at + batch_size], y[at : at + batch_size], order[at : at + batch_size])
-                grads = torch.autograd.grad(loss(net, batch), params)
-                with torch.no_grad():
-                    method.optimizer.step(params, grads, state)
+            x, index = x.to(params[0].dtype), order.to(task.device)
+            for at in range(0, n, B):
+                step(x[at : at + B], y[at : at + B], index[at : at + B])
 
 
 def steps(sizes, batch_size):
@@ -60,51 +74,86 @@ def steps(sizes, batch_size):
     return plan
 
 
-def train_stacked(net, method, ctx, epochs, batch_size):
+def train_stacked(net, method, ctx, settings):
     """The same training for all clients of ``ctx`` at once, those with most samples first; ``net`` is stacked.
 
-    Every draw comes from the generator that sequential training uses, and only the last bits of sums differ.
+    Every draw comes from the generator that sequential training uses, and only the last bits of sums differ. (On a GPU
+    dropout is drawn for the whole stack from one generator, named after all its clients.)
     """
     task = ctx.task
     sizes = [task.sizes[k] for k in ctx.client]
-    plan = steps(sizes, batch_size)
+    plan = steps(sizes, settings.batch_size)
     net.train()
     stacked.seed_dropout(net, ctx)
-    state = method.optimizer.init(trainable(net), ctx)
-    parts = {}
-    for first, last in {(first, last) for _, first, last, _ in plan}:  # before training: an objective may copy ``part``
+    state, dtype = method.optimizer.init(trainable(net), ctx), next(net.parameters()).dtype
+    takes = Counter((first, last) for _, first, last, _ in plan)
+    step = {}
+    for first, last in takes:  # all before training: an objective may copy the network
         part = stacked.narrow(net, first, last)
         its_state = {k: [t[first:last] for t in v] if isinstance(v, list) else v for k, v in state.items()}
-        parts[first, last] = part, trainable(part), method.objective.begin(part, ctx.narrow(first, last)), its_state
+        loss = method.objective.begin(part, ctx.narrow(first, last))
+
+        def on_images(part, batch, loss=loss):
+            x = task.inputs(stacked.channels_last(batch.x)).to(dtype).transpose(0, 1)
+            return loss(part, Batch(x, batch.y.T, batch.index.T))
+
+        count = settings.epochs * takes[first, last]
+        step[first, last] = local_step(part, method, on_images, its_state, settings, task.device, count)
     shuffle, augment = ctx.generator("shuffle"), ctx.generator("augment")
     # Samples are gathered in the order of use: in each step by position in the batch, then by client.
     starts = torch.tensor([0, *sizes[:-1]]).cumsum(0)
     use = torch.cat([(starts[i:j] + torch.arange(at, at + size)[:, None]).flatten() for at, i, j, size in plan])
-    on_device = use.to(task.device)
-    dtype = next(net.parameters()).dtype
-    for _ in range(epochs):
-        orders = [torch.randperm(n, generator=g) for n, g in zip(sizes, shuffle, strict=True)]
-        x, y = task.gather(ctx.client, orders, augment)
-        x, y, index = x[on_device], y[on_device], torch.cat(orders)[use]
-        done = 0
-        for _, first, last, size in plan:
-            part, params, loss, its_state = parts[first, last]
-            now = slice(done, done + size * (last - first))
-            images = stacked.channels_last(x[now].unflatten(0, (size, -1)))
-            labels, positions = (t[now].unflatten(0, (size, -1)).T for t in (y, index))
-            batch = Batch(task.inputs(images).to(dtype).transpose(0, 1), labels, positions)
-            grads = torch.autograd.grad(loss(part, batch).sum(), params)
-            with torch.no_grad():
-                method.optimizer.step(params, grads, its_state)
-            done = now.stop
+    use = use.to(task.device)
+    with rng.scope(task.seed, "dropout", ctx.round, *ctx.client, device=task.device):
+        for _ in range(settings.epochs):
+            orders = [torch.randperm(n, generator=g) for n, g in zip(sizes, shuffle, strict=True)]
+            x, y = task.gather(ctx.client, orders, augment)
+            data, done = (x[use], y[use], torch.cat(orders).to(task.device)[use]), 0
+            for _, first, last, size in plan:
+                end = done + size * (last - first)
+                step[first, last](*(t[done:end].unflatten(0, (size, -1)) for t in data))
+                done = end
+
+
+GRAPH_PAYS = 20  # steps of one shape: recording takes about as long as a few of them
+
+
+def recorded(step):
+    """``step`` as CUDA graphs, one for each shape of its inputs: the first two calls run as they are (on a side stream, as
+    recording demands), the third is recorded, and from then on one launch replays the whole step."""
+    side, seen, graphs = torch.cuda.Stream(), Counter(), {}
+
+    def replay(*inputs):
+        shape = tuple(t.shape for t in inputs)
+        seen[shape] += 1
+        if seen[shape] < 3:
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                step(*inputs)
+            torch.cuda.current_stream().wait_stream(side)
+            return
+        if shape not in graphs:
+            graph, memory = torch.cuda.CUDAGraph(), [t.clone() for t in inputs]
+            with torch.cuda.graph(graph):
+                step(*memory)  # recorded, not run
+            graphs[shape] = graph, memory
+        graph, memory = graphs[shape]
+        for place, t in zip(memory, inputs, strict=True):
+            place.copy_(t)
+        graph.replay()
+
+    return replay
 
 
 @contextmanager
-def threads(count):
-    """Run a block on that many CPU threads."""
-    before = torch.get_num_threads()
+def threads(count, precision="float32"):
+    """Run a block on that many CPU threads, with TensorFloat-32 products on a GPU unless they shall be exact."""
+    cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = torch.get_num_threads(), cuda.allow_tf32, cudnn.allow_tf32
     torch.set_num_threads(count)
+    cuda.allow_tf32 = cudnn.allow_tf32 = precision != "float32"
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(before[0])
+        cuda.allow_tf32, cudnn.allow_tf32 = before[1:]

@@ -108,6 +108,8 @@ class Dropout(nn.Dropout):
     def forward(self, x):
         if not self.training or self.p == 0:
             return x
+        if x.is_cuda:  # one launch for all, and nothing that a CUDA graph could not record
+            return super().forward(x)
         keep = torch.empty(x.shape)
         for mask, generator in zip(keep, self.generators, strict=True):
             mask.bernoulli_(1 - self.p, generator=generator)

@@ -13,6 +13,7 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
@@ -56,14 +57,23 @@ def data_path(*parts):
 
 def _digits(folder=None):
     """1,797 images of 8 x 8 with values 0..16. The split belongs to the set: no experiment seed moves it."""
+    x, y = _digits_table()
+    order = np.random.RandomState(0).permutation(len(y))  # RandomState: numpy has frozen this stream for good
+    order = order[np.argsort(y[order], kind="stable")]  # grouped by class: every fourth is a stratified 450
+    test = np.isin(np.arange(len(order)), order[::4])
+    x = x.reshape(-1, 8, 8, 1).astype(np.uint8)
+    return x[~test], y[~test], x[test], y[test]
+
+
+def _digits_table():
+    """Pixels [1797, 64] and labels, from scikit-learn's file: importing scikit-learn to read it takes longer than a round."""
+    path = Path(find_spec("sklearn").origin).parent / "datasets" / "data" / "digits.csv.gz"
+    if path.exists():
+        table = np.loadtxt(path, delimiter=",", dtype=np.int64)
+        return table[:, :-1], table[:, -1]
     from sklearn.datasets import load_digits
 
-    data = load_digits()
-    order = np.random.RandomState(0).permutation(len(data.target))  # RandomState: numpy has frozen this stream for good
-    order = order[np.argsort(data.target[order], kind="stable")]  # grouped by class: every fourth is a stratified 450
-    test = np.isin(np.arange(len(order)), order[::4])
-    x, y = data.images.astype(np.uint8)[..., None], data.target
-    return x[~test], y[~test], x[test], y[test]
+    return load_digits(return_X_y=True)
 
 
 def _idx(folder):

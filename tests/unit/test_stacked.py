@@ -1,0 +1,356 @@
+"""Stacked training is sequential training: layer by layer, round by round, for every method that allows it."""
+
+import copy
+import dataclasses
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import fedlearn as fl
+from fedlearn import engine, local, stacked
+from fedlearn.method import Context
+from fedlearn.models import state_of
+
+CLIENTS = 3
+LAYERS = [
+    (nn.Conv2d(4, 6, 3, padding=1), (4, 5, 5)),
+    (nn.Conv2d(4, 8, 3, stride=2, groups=2, bias=False), (4, 7, 7)),
+    (nn.BatchNorm2d(4), (4, 3, 3)),
+    (nn.BatchNorm2d(4, affine=False), (4, 3, 3)),
+    (nn.BatchNorm2d(4, track_running_stats=False), (4, 3, 3)),
+    (nn.BatchNorm1d(7), (7,)),
+    (nn.GroupNorm(2, 4), (4, 3, 3)),
+    (nn.Linear(7, 5), (7,)),
+    (nn.Linear(7, 5, bias=False), (7,)),
+    (nn.MaxPool2d(2), (4, 6, 6)),
+    (nn.MaxPool2d(3, 2, 1), (4, 6, 6)),
+    (nn.AvgPool2d(2), (4, 6, 6)),
+    (nn.AdaptiveAvgPool2d(1), (4, 5, 5)),
+    (nn.AdaptiveAvgPool2d((2, 1)), (4, 6, 5)),
+    (nn.Flatten(), (4, 2, 2)),
+    (nn.Flatten(-2), (4, 2, 2)),
+    (nn.ReLU(), (4, 2, 2)),
+]
+
+
+def different(net):
+    """``net`` for three clients with parameters and statistics of their own, and the three networks one by one."""
+    both = stacked.stack(net, CLIENTS)
+    with torch.no_grad():
+        for name, t in state_of(both).items():
+            t.copy_(torch.rand_like(t) + 0.5 if "var" in name else torch.randn_like(t))
+    alone = []
+    for k in range(CLIENTS):
+        alone.append(copy.deepcopy(net))
+        for name, t in state_of(alone[k]).items():
+            t.copy_(state_of(both)[name][k])
+    return both, alone
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("layer, shape", LAYERS, ids=lambda v: repr(v) if isinstance(v, nn.Module) else "")
+def test_a_stacked_layer_is_a_loop_over_clients(layer, shape, training):
+    with fl.rng.scope(0, "layer"):
+        both, alone = different(nn.Sequential(copy.deepcopy(layer)).double().train(training))
+        batch = torch.randn(6, CLIENTS, *shape, dtype=torch.float64)
+    x = (stacked.channels_last(batch) if len(shape) == 3 else batch).transpose(0, 1).requires_grad_()
+    y = both(x)
+    expected = torch.stack([net(x[k]) for k, net in enumerate(alone)])
+    torch.testing.assert_close(y, expected, atol=1e-12, rtol=0)
+    weights = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape)
+    wanted = [x, *both.parameters()]
+    ours = torch.autograd.grad((y * weights).sum(), wanted)
+    theirs = torch.autograd.grad((expected * weights).sum(), [x, *(p for net in alone for p in net.parameters())])
+    torch.testing.assert_close(ours[0], theirs[0], atol=1e-12, rtol=0)
+    for i, g in enumerate(ours[1:]):
+        torch.testing.assert_close(g, torch.stack(theirs[1:][i :: len(ours) - 1]), atol=1e-12, rtol=0)
+    for name, t in state_of(both).items():  # running statistics
+        torch.testing.assert_close(t, torch.stack([state_of(net)[name] for net in alone]), atol=1e-12, rtol=0)
+
+
+def test_narrow_shows_some_clients_and_shares_their_memory():
+    with fl.rng.scope(0, "narrow"):
+        both, _ = different(fl.models.digits_cnn())
+    part = stacked.narrow(both, 1, 3)
+    assert list(state_of(part)) == list(state_of(both))
+    for name, t in state_of(part).items():
+        t.fill_(7)
+        whole = state_of(both)[name]
+        assert (whole[1:] == 7).all() and (whole[0] != 7).any()
+
+
+def test_narrow_keeps_tied_parameters_tied():
+    first = nn.Linear(4, 4)
+    net = stacked.stack(nn.Sequential(first, first), 3)
+    part = stacked.narrow(net, 0, 2)
+    assert part[0].weight is part[1].weight
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.integers(1, 12))
+def test_steps_take_every_sample_once_in_batches_of_sequential_training(sizes, batch_size):
+    sizes = sorted(sizes, reverse=True)
+    taken = {k: [] for k in range(len(sizes))}
+    for at, first, last, size in local.steps(sizes, batch_size):
+        for k in range(first, last):
+            taken[k].append((at, size))
+    for k, n in enumerate(sizes):
+        assert taken[k] == [(at, min(batch_size, n - at)) for at in range(0, n, batch_size)]
+
+
+def test_steps_example():
+    assert local.steps([5, 5, 3], 4) == [(0, 0, 2, 4), (0, 2, 3, 3), (4, 0, 2, 1)]
+
+
+def trained_both_ways(method, task, settings, dtype):
+    """One local round of all clients from M^0: largest difference of any entry, and the largest movement."""
+    net = fl.initial_network(method, task).to(dtype)
+    initial = {name: t.clone() for name, t in state_of(net).items()}
+    clients = sorted(range(task.clients), key=lambda k: -task.sizes[k])
+    both = stacked.stack(net, task.clients)
+    start = {name: t.clone() for name, t in state_of(both).items()}
+    local.train_stacked(both, method, Context(task, 2, clients, initial, start, [{} for _ in clients]), settings)
+    apart = moved = 0.0
+    for i, k in enumerate(clients):
+        local.load(state_of(net), initial)
+        local.train(net, method, Context(task, 2, k, initial, initial), settings)
+        for name, t in state_of(net).items():
+            apart = max(apart, float((state_of(both)[name][i] - t).abs().max()))
+            moved = max(moved, float((t - initial[name]).abs().max()))
+    return apart, moved
+
+
+@pytest.mark.parametrize("dtype, limit", [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("name", fl.methods.METHODS)
+def test_every_method_trains_the_same(task, name, dtype, limit):
+    method = fl.methods.get(name).but(optimizer=fl.SGD(0.05, momentum=0.9, weight_decay=1e-3))
+    apart, moved = trained_both_ways(method, task, fl.Settings(epochs=1), dtype)
+    assert apart <= limit and moved > 1e-2
+
+
+@pytest.mark.parametrize(
+    "network, changes",
+    [
+        ("digits_cnn", {"augment": ("crop", "flip")}),
+        ("rpn_cnn", {"partition": "permuted"}),  # dropout behind a pooling layer and behind a linear one
+        ("mcmahan_cnn", {"partition": "dirichlet:0.5"}),
+        ("resnet18", {"train": 30}),
+    ],
+)
+def test_every_network_trains_the_same(network, changes):
+    def padded(shape, classes):  # digits are too small for the valid convolutions of rpn_cnn
+        return nn.Sequential(nn.ZeroPad2d(2), fl.models.NETWORKS[network]((1, 12, 12), classes))
+
+    build = padded if network == "rpn_cnn" else network
+    task = fl.tasks.classification("digits", 3, **{"train": 90, "network": build} | changes)
+    apart, moved = trained_both_ways(fl.methods.fedavg(0.05), task, fl.Settings(epochs=2, batch_size=16), torch.float64)
+    assert apart <= 1e-10 and moved > 1e-3
+
+
+@pytest.mark.parametrize("name", fl.methods.METHODS)
+def test_a_stacked_round_is_a_sequential_round(task, name):
+    one, other = (fl.run(fl.methods.get(name), task, 1, engine=e) for e in ("sequential", "stacked"))
+    assert other.meta["engine"] == {"name": "stacked", "together": 4, "why": "asked for"}
+    for key in ("bytes_up", "bytes_down", "bytes_up_buffers", "bytes_down_buffers", "clients"):
+        assert one.rows[0][key] == other.rows[0][key]
+    for tensor, t in one.state.items():
+        torch.testing.assert_close(other.state[tensor], t, atol=1e-5, rtol=0)
+
+
+def test_groups_do_not_matter(task):
+    states = []
+    for together in (2, 3, 4):
+        server, clients = fl.Server(fl.methods.fedavg(), task, fl.Settings()), fl.Clients(fl.methods.fedavg(), task, fl.Settings(), together)
+        assert [len(g) for g in clients.groups([0, 1, 2, 3])] == {2: [2, 2], 3: [3, 1], 4: [4]}[together]
+        fl.federation.one_round(server, clients, 1)
+        states.append(server.state)
+    for name, t in states[0].items():
+        for state in states[1:]:
+            torch.testing.assert_close(state[name], t, atol=1e-5, rtol=0)
+
+
+def test_a_stacked_run_resumes(task, tmp_path):
+    work = dict(participation=0.5, engine="stacked")
+    fl.run(fl.methods.fedavg(), task, 1, checkpoint=tmp_path / "c", **work)
+    assert fl.run(fl.methods.fedavg(), task, 3, checkpoint=tmp_path / "c", **work) == fl.run(fl.methods.fedavg(), task, 3, **work)
+
+
+@dataclasses.dataclass(frozen=True)
+class Remembering(fl.Uplink):
+    """Sends half of the update and remembers the rest for the next round: error feedback in its simplest form."""
+
+    def encode(self, trained, ctx):
+        update = {name: t - ctx.start[name] + ctx.memory.get(name, 0) for name, t in trained.items()}
+        ctx.memory.update({name: t / 2 for name, t in update.items()})
+        return self.pack({name: t / 2 for name, t in update.items()}, ctx.schema)
+
+
+def test_an_uplink_of_its_own_gets_one_client_at_a_time(task):
+    method = fl.methods.fedavg().but(uplink=Remembering())
+    one, other = (fl.run(method, task, 2, engine=e) for e in ("sequential", "stacked"))
+    for name, t in one.state.items():
+        torch.testing.assert_close(other.state[name], t, atol=1e-4, rtol=0)
+
+
+def test_a_coder_needs_no_list_functions(task):
+    class Plain:
+        def encode(self, tensor):
+            return tensor.numpy().tobytes()
+
+        def decode(self, section, shape):
+            return torch.frombuffer(bytearray(section), dtype=torch.float32).view(shape)
+
+    for e in ("sequential", "stacked"):
+        odd = fl.run(fl.methods.fedavg().but(uplink=fl.Uplink(Plain()), downlink=fl.Downlink(Plain())), task, 2, engine=e)
+        assert odd == fl.run(fl.methods.fedavg(), task, 2, engine=e)
+
+
+# ---- what cannot be stacked ----------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Pooled(fl.TaskLoss):
+    """Averages over the clients as well: the mistake that the trial is there for."""
+
+    def begin(self, net, ctx):
+        return lambda net, batch: F.cross_entropy(net(batch.x).flatten(0, -2), batch.y.flatten())
+
+
+@dataclasses.dataclass(frozen=True)
+class Clipped(fl.SGD):
+    """Clips the gradient by its norm over everything, so that one client's gradient changes another's step."""
+
+    def step(self, params, grads, state):
+        norm = torch.stack([g.norm() for g in grads]).norm()
+        super().step(params, [g / norm for g in grads], state)
+
+
+def normalised(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.LayerNorm(64), nn.Linear(64, classes))
+
+
+@pytest.mark.parametrize(
+    "part, method, network",
+    [
+        ("objective", fl.methods.fedavg().but(objective=Pooled()), None),
+        ("optimizer", fl.methods.fedavg().but(optimizer=Clipped()), None),
+        ("model", fl.methods.fedavg(), normalised),
+    ],
+)
+def test_what_cannot_be_stacked_is_named(part, method, network, monkeypatch):
+    task = fl.tasks.classification("digits", 3, train=60, network=network)
+    history = fl.run(method, task, 1, engine="auto")
+    assert history.meta["engine"]["name"] == "sequential"
+    assert f"cannot be stacked because of its {part} (" in history.meta["engine"]["why"]
+    assert history == fl.run(method, task, 1)
+    monkeypatch.setattr(fl.Clients, "answers", lambda *a: pytest.fail("training started"))
+    with pytest.raises(ValueError, match=f"cannot be trained stacked because of its {part}"):
+        fl.run(method, task, 1, engine="stacked")
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"engine": "stakced"}, "Did you mean 'stacked'"),
+        ({"engine": "stacked", "memory_limit": 1e5}, "Training one client takes about .* MB, but memory_limit allows 0.1 MB"),
+        ({"engine": "sequential", "memory_limit": 0}, "memory_limit allows"),
+        ({"precision": "fp8"}, "no precision 'fp8'"),
+    ],
+)
+def test_bad_input_stops_before_training(task, monkeypatch, settings, words):
+    monkeypatch.setattr(fl.Clients, "answers", lambda *a: pytest.fail("training started"))
+    with pytest.raises(ValueError, match=words):
+        fl.run(fl.methods.fedavg(), task, 1, **settings)
+
+
+# ---- which engine --------------------------------------------------------------------------------------------------
+
+
+def test_memory_limits_how_many_train_together(task):
+    need = engine.bytes_for_one(fl.methods.fedavg(), task, 32)
+    history = fl.run(fl.methods.fedavg(), task, 1, engine="stacked", memory_limit=2.5 * need)
+    assert history.meta["engine"]["together"] == 2
+    history = fl.run(fl.methods.fedavg(), task, 1, engine="stacked", memory_limit=1.5 * need)
+    assert history.meta["engine"] == {"name": "sequential", "together": 1, "why": "memory for one client at a time"}
+
+
+def test_one_client_a_round_needs_no_stack(task):
+    history = fl.run(fl.methods.fedavg(), task, 1, engine="stacked", participation=0.25)
+    assert history.meta["engine"] == {"name": "sequential", "together": 1, "why": "one client a round"}
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine.sources, "CACHE", tmp_path / "cache")
+    return tmp_path / "cache" / "engine.json"
+
+
+@pytest.mark.parametrize("ratio, name", [(0.5, "stacked"), (1.5, "sequential"), (None, "sequential")])
+def test_auto_takes_the_faster_and_remembers(task, monkeypatch, cache, ratio, name):
+    asked = []
+    monkeypatch.setattr(engine, "calibrate", lambda *a: asked.append(1) or ratio)
+    for _ in range(2):
+        assert fl.run(fl.methods.fedavg(), task, 1, engine="auto").meta["engine"]["name"] == name
+    assert len(asked) == 1 and list(json.loads(cache.read_text()).values()) == [ratio]
+    fl.run(fl.methods.fedavg(), task, 1, engine="auto", batch_size=8)
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("content", ["", "[1, 2]", '{"a": '])
+def test_auto_survives_a_broken_cache(task, monkeypatch, cache, content):
+    cache.parent.mkdir()
+    cache.write_text(content)
+    monkeypatch.setattr(engine, "calibrate", lambda *a: 0.5)
+    assert fl.run(fl.methods.fedavg(), task, 1, engine="auto").meta["engine"]["name"] == "stacked"
+
+
+def test_auto_survives_a_folder_that_cannot_be_written(task, monkeypatch, cache):
+    cache.parent.write_text("a file where the folder should be")
+    monkeypatch.setattr(engine, "calibrate", lambda *a: 0.5)
+    assert fl.run(fl.methods.fedavg(), task, 1, engine="auto").meta["engine"]["name"] == "stacked"
+
+
+def test_calibration_measures(task, monkeypatch):
+    settings = fl.Settings()
+    assert 0 < engine.calibrate(fl.methods.fedavg(), task, settings, 4) < 3
+    monkeypatch.setattr(engine, "SLOW", 0.0)
+    assert engine.calibrate(fl.methods.fedavg(), task, settings, 4) is None
+
+
+# ---- arithmetic ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["sequential", "stacked"])
+def test_bf16_trains_in_bf16_and_keeps_float32_weights(task, name):
+    exact, rough = (fl.run(fl.methods.fedavg(), task, 1, engine=name, precision=p) for p in ("float32", "bf16"))
+    differ = max(float((rough.state[n] - t).abs().max()) for n, t in exact.state.items())
+    assert 1e-5 < differ < 0.3 and all(t.dtype == torch.float32 for t in rough.state.values())
+    assert rough.meta["settings"]["precision"] == "bf16"
+
+
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA GPU")
+
+
+@cuda
+@pytest.mark.parametrize("name", ["sequential", "stacked"])
+def test_a_gpu_trains_like_a_cpu(name):
+    def train(device):
+        task = fl.tasks.classification("digits", 3, train=240, device=device)
+        return fl.run(fl.methods.fedavg(), task, 1, engine=name, epochs=8, batch_size=16)  # enough steps for a CUDA graph
+
+    gpu, cpu = train("cuda"), train("cpu")
+    for key, t in cpu.state.items():
+        torch.testing.assert_close(gpu.state[key].cpu(), t, atol=1e-3, rtol=0)
+
+
+@cuda
+def test_a_recorded_step_is_the_step():
+    x = torch.zeros(3, device="cuda")
+    replay = local.recorded(lambda t: x.add_(t))
+    for i in range(6):
+        replay(torch.full((3,), float(i), device="cuda"))
+    assert x.tolist() == [15.0] * 3
