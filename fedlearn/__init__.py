@@ -10,9 +10,10 @@ from . import methods, models, rng, tasks, wire
 from .data import partition
 from .errors import DataError, WireError
 from .exercises import check
-from .federation import Clients, Server, Settings, initial_network, run
+from .federation import Clients, Server, run
 from .history import History, results, summary
-from .method import SGD, Downlink, Mean, Method, TaskLoss, TaskNetwork, Uplink
+from .local import initial_network
+from .method import SGD, Downlink, Mean, Method, Settings, TaskLoss, TaskNetwork, Uplink
 
 __version__ = "0.1.0"
 _LAZY = ("plot", "widgets", "claims")  # need matplotlib, ipywidgets, yaml: loaded when first used

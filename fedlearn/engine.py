@@ -75,7 +75,7 @@ def free_memory(device):
 def bytes_for_one(method, task, batch_size):
     """Memory that one stacked client takes: eight times its state (parameters, gradients, optimiser state, start, update,
     messages and what they decode to), twice what its largest batch saves for the backward pass, and its images twice."""
-    net, client = _network(method, task), int(np.argmax(task.sizes))
+    net, client = local.initial_network(method, task), int(np.argmax(task.sizes))
     state = sum(t.nbytes for t in state_of(net).values())
     saved = {}
 
@@ -104,11 +104,6 @@ def obstacle(method, task):
     return f"model ({problem})"
 
 
-def _network(method, task):
-    with rng.scope(task.seed, "initial weights"):
-        return method.model.build(task).to(task.device)
-
-
 def _context(method, task, net, client):
     start = {name: t.clone() for name, t in state_of(net).items()}
     memory = [{} for _ in client] if isinstance(client, list) else {}
@@ -120,7 +115,7 @@ def _difference(method, task):
     few = [torch.arange(5).numpy(), torch.arange(5, 8).numpy()]  # a shared batch of 3, then one of 2 for the first alone
     permutations = task.split.permutations and task.split.permutations[:2]
     task = replace(task, split=replace(task.split, indices=few, permutations=permutations))
-    net = _network(method, task).double()
+    net = local.initial_network(method, task).double()
     both = stacked.stack(net, 2)
     initial = {name: t.clone() for name, t in state_of(net).items()}
     try:
@@ -168,7 +163,7 @@ def calibrate(method, task, settings, together):
     once, batch_size = replace(settings, epochs=1), settings.batch_size
     short = [i[: 2 * batch_size + len(i) % batch_size] for i in task.split.indices]
     task = replace(task, split=replace(task.split, indices=short))
-    net = _network(method, task)
+    net = local.initial_network(method, task)
     both, some = stacked.stack(net, together), clients[:: max(1, together // 8)]
 
     def one_by_one(clients=some):

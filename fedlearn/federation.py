@@ -25,20 +25,14 @@ from .models import multiply_adds, state_of
 from .wire import DOWN, UP, Message, assemble, open_envelope, pack, take_apart, unpack
 
 
-def initial_network(method, task):
-    """M^0: the method's network with the weights that the task's seed gives it, on the task's device."""
-    with rng.scope(task.seed, "initial weights"):
-        return method.model.build(task).to(task.device)
-
-
 class _Party:
     """What both ends hold before the first byte: method, task and the initial model."""
 
     def __init__(self, method, task, settings):
         self.method, self.task, self.settings = method, task, settings
-        self.net = initial_network(method, task)
+        self.net = local.initial_network(method, task)
         self.tensors = state_of(self.net)  # the network's own, not copies
-        self.initial = {name: t.clone() for name, t in self.tensors.items()}
+        self.initial = {name: t.clone(memory_format=torch.contiguous_format) for name, t in self.tensors.items()}
         buffers = set(self.initial) - {name for name, _ in self.net.named_parameters()}
         self.up = method.uplink.schema(self.initial, buffers)
         self.down = method.downlink.schema(self.initial, buffers)

@@ -10,6 +10,13 @@ from . import rng, stacked
 from .method import Batch
 
 
+def initial_network(method, task):
+    """M^0: the method's network with the weights that the task's seed gives it, on the task's device. Kernels lie in memory
+    with their channels last, which makes convolution and pooling up to a third faster and changes no value."""
+    with rng.scope(task.seed, "initial weights"):
+        return method.model.build(task).to(task.device, memory_format=torch.channels_last)
+
+
 def load(own, state):
     """Copy a state into a network, in place: ``own`` is its ``state_of``."""
     with torch.no_grad():
@@ -49,11 +56,12 @@ def train(net, method, ctx, settings):
     loss = method.objective.begin(net, ctx)
     step = local_step(net, method, loss, state, settings, task.device, settings.epochs * (n // B))
     shuffle, augment = ctx.generator("shuffle"), ctx.generator("augment")
+    layout = torch.channels_last if len(task.shape) == 3 else torch.contiguous_format
     with rng.scope(task.seed, "dropout", ctx.round, ctx.client, device=task.device):
         for _ in range(settings.epochs):
             order = torch.randperm(n, generator=shuffle)
             x, y = task.epoch(ctx.client, order, augment)
-            x, index = x.to(params[0].dtype), order.to(task.device)
+            x, index = x.to(params[0].dtype, memory_format=layout), order.to(task.device)
             for at in range(0, n, B):
                 step(x[at : at + B], y[at : at + B], index[at : at + B])
 

@@ -110,10 +110,9 @@ class Dropout(nn.Dropout):
             return x
         if x.is_cuda:  # one launch for all, and nothing that a CUDA graph could not record
             return super().forward(x)
-        keep = torch.empty(x.shape)
-        for mask, generator in zip(keep, self.generators, strict=True):
-            mask.bernoulli_(1 - self.p, generator=generator)
-        return x * keep.to(x).div_(1 - self.p)
+        layout = torch.channels_last if x.dim() == 5 else torch.contiguous_format  # as in sequential training
+        masks = [torch.empty(x.shape[1:], memory_format=layout).bernoulli_(1 - self.p, generator=g) for g in self.generators]
+        return x * torch.stack(masks).to(x).div_(1 - self.p)
 
 
 FORMS = {
