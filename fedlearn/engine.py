@@ -23,7 +23,7 @@ from .models import state_of
 
 ENGINES = dict.fromkeys(("sequential", "stacked", "auto"))
 MOST = 128  # clients in one step on a CPU: with more, a step needs more memory and gains nothing
-SLOW = 0.05  # seconds: a step of one client that takes longer on a CPU has nothing to gain from company
+SLOW = 0.05  # seconds: a step of one client that takes longer on a CPU has no overhead worth sharing
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,9 @@ def choose(engine, method, task, settings, count, memory_limit=None):
     together = min(count, int(limit // need), MOST if task.device.type == "cpu" else count)
     if together == 1:
         return Engine("sequential", 1, "one client a round" if count == 1 else "memory for one client at a time")
+    case = (method, task, settings, together)
+    if engine == "auto" and task.device.type == "cpu" and remembered(slow_step, case, need):
+        return Engine("sequential", 1, f"one step of one client takes more than {SLOW} s")
     problem = obstacle(method, task)
     if problem and engine == "stacked":
         raise ValueError(f"{method.name} cannot be trained stacked because of its {problem}; choose another engine.")
@@ -56,9 +59,7 @@ def choose(engine, method, task, settings, count, memory_limit=None):
         return Engine("sequential", 1, f"cannot be stacked because of its {problem}")
     if engine == "stacked":
         return Engine("stacked", together, "asked for")
-    ratio = remembered(method, task, settings, together, need)
-    if ratio is None:
-        return Engine("sequential", 1, f"one step of one client takes more than {SLOW} s")
+    ratio = remembered(calibrate, case, need)
     name, chosen = ("stacked", together) if ratio < 1 else ("sequential", 1)
     return Engine(name, chosen, f"stacked training took {ratio:.2f} of the time")
 
@@ -132,20 +133,20 @@ def _difference(method, task):
     return None
 
 
-def remembered(method, task, settings, together, need):
-    """``calibrate``, or what it said before for the same parts, work, hardware and threads."""
+def remembered(measure, case, need):
+    """``measure(*case)``, or what it said before for the same parts, work, hardware and threads."""
+    method, task, settings, together = case
     device = torch.cuda.get_device_name(task.device) if task.device.type == "cuda" else "cpu"
     parts = {k: v for k, v in method.parts().items() if k in ("model", "objective", "optimizer")}
-    mean_size = sum(task.sizes) // task.clients
-    work = (task.describe()["network"], need, mean_size, settings.batch_size, settings.precision, together)
-    what = (parts, work, device, torch.__version__, torch.get_num_threads())
+    work = (task.describe()["network"], need, sum(task.sizes) // task.clients, settings.batch_size, settings.precision, together)
+    what = (measure.__name__, parts, work, device, torch.__version__, torch.get_num_threads())
     key, path = blake2b(repr(what).encode(), digest_size=8).hexdigest(), sources.CACHE / "engine.json"
     try:
         known = dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         known = {}
     if key not in known:
-        known[key] = calibrate(method, task, settings, together)
+        known[key] = measure(*case)
         try:
             write_atomically(path, lambda part: part.write_text(json.dumps(known, indent=1), encoding="utf-8"))
         except OSError:  # nowhere to keep it: the next run measures again
@@ -153,39 +154,52 @@ def remembered(method, task, settings, together, need):
     return known[key]
 
 
-def calibrate(method, task, settings, together):
-    """Seconds of stacked training by seconds of sequential training; ``None`` if single steps are slow already.
+def slow_step(method, task, settings, together):
+    """Whether a single step of a single client takes so long that there is no overhead worth sharing."""
+    few, client = replace(settings, epochs=1), int(np.argmax(task.sizes))
+    task = _shortened(task, settings.batch_size)
+    net = local.initial_network(method, task)
+    for _ in range(2):  # the first warms up
+        began = time.perf_counter()
+        local.train(net, method, _context(method, task, net, client), few)
+        seconds = time.perf_counter() - began
+    return seconds > SLOW
 
-    Both train the same clients for a few steps, in turns; the fastest of three counts.
-    """
+
+def calibrate(method, task, settings, together):
+    """Seconds of stacked training by seconds of sequential training of the same clients (at most 32), for a few steps.
+    What takes long is timed once, what is short in turns, and the fastest of three counts."""
+    settings, together = replace(settings, epochs=1), min(together, 32)
     clients = sorted(range(task.clients), key=lambda k: -task.sizes[k])
     clients = [clients[i * len(clients) // together] for i in range(together)]  # every size has its share
-    once, batch_size = replace(settings, epochs=1), settings.batch_size
-    short = [i[: 2 * batch_size + len(i) % batch_size] for i in task.split.indices]
-    task = replace(task, split=replace(task.split, indices=short))
+    some = clients[:: max(1, together // 8)]
+    task = _shortened(task, 2 * settings.batch_size + settings.batch_size // 2)
     net = local.initial_network(method, task)
-    both, some = stacked.stack(net, together), clients[:: max(1, together // 8)]
+    both = stacked.stack(net, together)
 
-    def one_by_one(clients=some):
-        for k in clients:
-            local.train(net, method, _context(method, task, net, k), once)
-        return sum(task.sizes[k] for k in clients)
+    def one_by_one():
+        for k in some:
+            local.train(net, method, _context(method, task, net, k), settings)
+        return sum(task.sizes[k] for k in some)
 
     def at_once():
-        local.train_stacked(both, method, _context(method, task, both, clients), once)
+        local.train_stacked(both, method, _context(method, task, both, clients), settings)
         return sum(task.sizes[k] for k in clients)
 
-    def timed(form, *args):  # seconds a sample
+    def timed(form):  # seconds a sample
         began = time.perf_counter()
-        samples = form(*args)
+        samples = form()
         if task.device.type == "cuda":
             torch.cuda.synchronize(task.device)
         return (time.perf_counter() - began) / samples
 
-    smallest = some[-1:]
-    timed(one_by_one, smallest)
-    if task.device.type == "cpu" and timed(one_by_one, smallest) * min(batch_size, task.sizes[smallest[0]]) > SLOW:
-        return None
-    timed(at_once)
-    times = [(timed(at_once), timed(one_by_one)) for _ in range(3)]
+    began = time.perf_counter()
+    times = [(timed(at_once), timed(one_by_one))]
+    if time.perf_counter() - began < 1:
+        times = [(timed(at_once), timed(one_by_one)) for _ in range(3)]
     return min(t for t, _ in times) / min(t for _, t in times)
+
+
+def _shortened(task, most):
+    """The task with at most so many samples a client."""
+    return replace(task, split=replace(task.split, indices=[i[:most] for i in task.split.indices]))

@@ -289,28 +289,49 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache" / "engine.json"
 
 
-@pytest.mark.parametrize("ratio, name", [(0.5, "stacked"), (1.5, "sequential"), (None, "sequential")])
-def test_auto_takes_the_faster_and_remembers(task, monkeypatch, cache, ratio, name):
+def pretend(monkeypatch, ratio, slow=False):
+    """Put measured values in place of measuring; the list tells how often the ratio was asked for."""
     asked = []
-    monkeypatch.setattr(engine, "calibrate", lambda *a: asked.append(1) or ratio)
+
+    def calibrate(*case):
+        asked.append(case)
+        return ratio
+
+    def slow_step(*case):
+        return slow
+
+    monkeypatch.setattr(engine, "calibrate", calibrate)
+    monkeypatch.setattr(engine, "slow_step", slow_step)
+    return asked
+
+
+@pytest.mark.parametrize("ratio, name", [(0.5, "stacked"), (1.5, "sequential")])
+def test_auto_takes_the_faster_and_remembers(task, monkeypatch, cache, ratio, name):
+    asked = pretend(monkeypatch, ratio)
     for _ in range(2):
         assert fl.run(fl.methods.fedavg(), task, 1, engine="auto").meta["engine"]["name"] == name
-    assert len(asked) == 1 and list(json.loads(cache.read_text()).values()) == [ratio]
+    assert len(asked) == 1 and list(json.loads(cache.read_text()).values()) == [False, ratio]
     fl.run(fl.methods.fedavg(), task, 1, engine="auto", batch_size=8)
     assert len(asked) == 2
+
+
+def test_auto_does_not_stack_slow_steps(task, monkeypatch, cache):
+    asked = pretend(monkeypatch, 0.5, slow=True)
+    history = fl.run(fl.methods.fedavg(), task, 1, engine="auto")
+    assert "one step of one client takes more than" in history.meta["engine"]["why"] and not asked
 
 
 @pytest.mark.parametrize("content", ["", "[1, 2]", '{"a": '])
 def test_auto_survives_a_broken_cache(task, monkeypatch, cache, content):
     cache.parent.mkdir()
     cache.write_text(content)
-    monkeypatch.setattr(engine, "calibrate", lambda *a: 0.5)
+    pretend(monkeypatch, 0.5)
     assert fl.run(fl.methods.fedavg(), task, 1, engine="auto").meta["engine"]["name"] == "stacked"
 
 
 def test_auto_survives_a_folder_that_cannot_be_written(task, monkeypatch, cache):
     cache.parent.write_text("a file where the folder should be")
-    monkeypatch.setattr(engine, "calibrate", lambda *a: 0.5)
+    pretend(monkeypatch, 0.5)
     assert fl.run(fl.methods.fedavg(), task, 1, engine="auto").meta["engine"]["name"] == "stacked"
 
 
@@ -318,7 +339,9 @@ def test_calibration_measures(task, monkeypatch):
     settings = fl.Settings()
     assert 0 < engine.calibrate(fl.methods.fedavg(), task, settings, 4) < 3
     monkeypatch.setattr(engine, "SLOW", 0.0)
-    assert engine.calibrate(fl.methods.fedavg(), task, settings, 4) is None
+    assert engine.slow_step(fl.methods.fedavg(), task, settings, 4)
+    monkeypatch.setattr(engine, "SLOW", 60.0)
+    assert not engine.slow_step(fl.methods.fedavg(), task, settings, 4)
 
 
 # ---- arithmetic ----------------------------------------------------------------------------------------------------
