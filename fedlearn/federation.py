@@ -11,7 +11,7 @@ import platform
 import sys
 import time
 import warnings
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import torch
 
@@ -20,7 +20,7 @@ from . import engine as engines
 from . import local, rng, stacked
 from .errors import WireError
 from .history import History
-from .method import Arrival, Context, Settings, whole_number
+from .method import Arrival, Context, Settings, Uplink, whole_number
 from .models import multiply_adds, state_of
 from .wire import DOWN, UP, Message, assemble, open_envelope, pack, take_apart, unpack
 
@@ -121,19 +121,20 @@ class Clients(_Party):
         if self.stack is None:
             self.stack = stacked.stack(self.net, self.together)
         net = stacked.narrow(self.stack, 0, len(contexts))
-        trained = state_of(net)
+        trained, first = state_of(net), contexts[0].start
+        same = all(ctx.start is first for ctx in contexts)
         for name, t in trained.items():
-            same = all(ctx.start is contexts[0].start for ctx in contexts)
-            torch.stack([ctx.start[name] for ctx in contexts], out=t) if not same else t.copy_(contexts[0].start[name])
-        ctx = Context(
-            self.task, round, list(messages), self.initial, {name: t.clone() for name, t in trained.items()},
-            [ctx.memory for ctx in contexts],
-        )  # fmt: skip
+            t.copy_(first[name] if same else torch.stack([ctx.start[name] for ctx in contexts]))
+        start, memories = {name: t.clone() for name, t in trained.items()}, [ctx.memory for ctx in contexts]
+        ctx = Context(self.task, round, list(messages), self.initial, start, memories, self.up)
         local.train_stacked(net, self.method, ctx, self.settings)
-        for each in (ctx, *contexts):
-            each.schema = self.up
+        uplink = self.method.uplink
         with torch.no_grad():
-            sections = self.method.uplink.encode_rows(trained, ctx, contexts)
+            if type(uplink).encode is Uplink.encode:
+                sections = uplink.encode_rows(trained, ctx)
+            else:  # one of its own, which knows one client at a time
+                rows = [dict(zip(trained, row, strict=True)) for row in zip(*trained.values(), strict=True)]
+                sections = [uplink.encode(row, replace(c, schema=self.up)) for row, c in zip(rows, contexts, strict=True)]
         return {k: self._upload(round, k, own) for k, own in zip(messages, sections, strict=True)}
 
     def _download(self, round, client, data):

@@ -186,12 +186,9 @@ class Uplink(Link):
     def encode(self, trained, ctx):
         return self.pack(self._update(trained, ctx), ctx.schema)
 
-    def encode_rows(self, trained, ctx, contexts):
-        """``encode`` for stacked clients: ``trained`` and ``ctx`` are theirs together, ``contexts`` theirs alone."""
-        if type(self).encode is Uplink.encode:
-            return self.pack_rows(self._update(trained, ctx), ctx.schema, len(contexts))
-        rows = zip(*trained.values(), strict=True)
-        return [self.encode(dict(zip(trained, row, strict=True)), own) for row, own in zip(rows, contexts, strict=True)]
+    def encode_rows(self, trained, ctx):
+        """``encode`` for stacked clients: [clients, ...] -> a dict of sections for each."""
+        return self.pack_rows(self._update(trained, ctx), ctx.schema, len(ctx.client))
 
     def _update(self, trained, ctx):
         updates = torch._foreach_sub(list(trained.values()), [ctx.start[name] for name in trained])

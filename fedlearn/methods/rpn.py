@@ -23,6 +23,9 @@ def pooled_layers(schema, share):
     return kernels[len(kernels) - int(share * len(kernels) + 0.5) :]
 
 
+_WHOLE = Dense()
+
+
 @dataclass(frozen=True)
 class _Share:
     """Pool only a share of the convolution layers; everything else travels dense."""
@@ -34,7 +37,7 @@ class _Share:
             raise ValueError(f"The share of pooled convolution layers lies between 0 and 1, not {self.share!r}.")
 
     def coder_for(self, name, schema):
-        return self.coder if self.share == 1 or name in pooled_layers(schema, self.share) else Dense()
+        return self.coder if self.share == 1 or name in pooled_layers(schema, self.share) else _WHOLE
 
 
 @dataclass(frozen=True)

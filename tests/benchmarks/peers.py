@@ -1,11 +1,10 @@
 """A round of federated averaging in other simulators, for ``speed.py``; each is optional (requirements-peers.txt).
 
-    python tests/benchmarks/peers.py        # every one that is installed: 3 rounds of 4 clients on digits
+    python tests/benchmarks/peers.py        # those that are installed: 3 rounds of 4 clients on digits
 
-Each function of ``PEERS`` takes ``(shards, build, lr, batch_size, rounds)`` and returns the seconds of each round and the
-state dict of the final network. ``shards`` lists (x float32 [n, c, h, w], y int64 [n]) for each client; ``build()`` makes
-the network, with the same weights every time. All clients take part in every round with one epoch of plain SGD, and the
-server weights by samples. A round lasts from its configuration until the aggregate is there; start-up is outside.
+Each function of ``PEERS`` takes ``(shards, build, lr, batch_size, rounds)`` and returns the seconds of each round (no
+start-up) and the final state dict. ``shards`` lists (x float32 [n, c, h, w], y int64 [n]) by client; ``build()`` makes
+the network, with the same weights every time. All clients train in every round: one epoch of SGD, weighted by samples.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ import tempfile
 import time
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import torch
@@ -24,27 +23,24 @@ import torch.nn.functional as F
 
 
 def batches(x, y, batch_size):
-    """The same lean batches for everybody: a loader that fetches image by image would hide what a simulator costs."""
+    """Shuffled batches, cut from memory for everybody: a loader that works image by image would hide the simulator."""
     return [(x[i], y[i]) for i in torch.randperm(len(y)).split(batch_size)]
-
-
-# ---- Flower --------------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=1)
 def handed_over(path):
-    """Shards and network, read once by each Ray worker: all that a client function captures travels with every message."""
+    """Shards and network, once for each Ray worker: what a client function captures travels with every message."""
     torch.set_num_threads(1)
     return torch.load(path, weights_only=False, mmap=True)
 
 
 def flower(shards, build, lr, batch_size, rounds):
-    """Flower's Message API on Ray. Chosen: a worker for each core, evaluation off, data read once by each worker. Its
-    simulator looks for messages and for replies every 0.1 s, and no option of ``run_simulation`` changes that."""
-    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-    quiet["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    # patched, because Flower also appends to PYTHONPATH on every call
-    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, quiet):
+    """Flower's Message API on Ray. Chosen: a worker for each core, no evaluation, data read once by each worker. The
+    simulator looks for messages and for replies every 0.1 s; ``run_simulation`` has no option for that."""
+    names = ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO")
+    environment = dict.fromkeys(names, "0") | {"FLWR_DISABLE_UPDATE_CHECK": "1"}
+    # restored afterwards, because Flower itself lengthens PYTHONPATH on every call
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, environment):
         from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
         from flwr.clientapp import ClientApp
         from flwr.serverapp import ServerApp
@@ -52,9 +48,8 @@ def flower(shards, build, lr, batch_size, rounds):
         from flwr.simulation import run_simulation
 
         logging.getLogger("flwr").setLevel(logging.ERROR)
-        path, clients, seconds, final = str(Path(folder) / "shards.pt"), len(shards), [], {}
+        path, clients, seconds, final = os.path.join(folder, "shards.pt"), len(shards), [], {}
         torch.save((shards, build()), path)
-
         client, server = ClientApp(), ServerApp()
 
         @client.train()
@@ -76,10 +71,9 @@ def flower(shards, build, lr, batch_size, rounds):
                 return super().configure_train(*args)
 
             def aggregate_train(self, server_round, replies):
-                arrived = [reply for reply in replies if reply.has_content()]
-                if len(arrived) < clients:  # Flower itself would average the others
-                    reasons = [reply.error.reason for reply in replies if reply.has_error()]
-                    raise RuntimeError(f"{clients - len(arrived)} of {clients} clients failed: {reasons[:1]}")
+                errors = [reply.error.reason for reply in replies if reply.has_error()]
+                if errors or len(replies) < clients:  # Flower itself would go on with the others
+                    raise RuntimeError(f"Not every client trained: {len(replies)} replies, errors {errors[:1]}")
                 result = super().aggregate_train(server_round, replies)
                 seconds.append(time.perf_counter() - self.began)
                 return result
@@ -91,17 +85,14 @@ def flower(shards, build, lr, batch_size, rounds):
             final.update(result.arrays.to_torch_state_dict())
 
         ray = {"num_cpus": min(os.cpu_count(), clients), "logging_level": "ERROR", "log_to_driver": False}
-        resources = {"num_cpus": 1, "num_gpus": 0.0}
-        run_simulation(server, client, clients, backend_config={"client_resources": resources, "init_args": ray})
+        backend = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": ray}
+        run_simulation(server, client, clients, backend_config=backend)
     return seconds, final
 
 
-# ---- pfl-research --------------------------------------------------------------------------------------------------
-
-
 def pfl_research(shards, build, lr, batch_size, rounds):
-    """pfl's simulation in one process. Chosen: tensors kept in memory, in-place weighting, evaluation off (its first round
-    asks for metrics all the same). More processes would need a launcher (torchrun), torch.compile a compiler."""
+    """pfl's simulation. Chosen: one process (several need a launcher), tensors in memory, no evaluation (the first
+    round asks for metrics all the same and gets none)."""
     with mock.patch.dict(os.environ, PFL_PYTORCH_DEVICE="cpu"):  # otherwise it takes a GPU wherever there is one
         from pfl.aggregate.simulate import SimulatedBackend
         from pfl.aggregate.weighting import WeightByDatapoints
@@ -112,58 +103,42 @@ def pfl_research(shards, build, lr, batch_size, rounds):
         from pfl.data.pytorch import PyTorchTensorDataset
         from pfl.data.sampling import MinimizeReuseUserSampler
         from pfl.hyperparam.base import NNTrainHyperParams
-        from pfl.metrics import Metrics
         from pfl.model.pytorch import PyTorchModel
-
-        asyncio.set_event_loop(asyncio.new_event_loop())  # pfl asks for one; newer Pythons no longer make it on demand
-        net, laps = build().train(), []
-        net.loss = lambda x, y: F.cross_entropy(net(x), y)
-        net.metrics = lambda x, y: {}
 
         def user(k):
             x, y = shards[k]
-            order = torch.randperm(len(y))  # its own data sets keep their order
+            order = torch.randperm(len(y))  # a data set of pfl keeps its order
             return PyTorchTensorDataset((x[order], y[order]), user_id=k)
 
         class Laps(TrainingProcessCallback):
-            def on_train_begin(self, *, model):
+            def after_central_iteration(self, *args, **kwargs):
                 laps.append(time.perf_counter())
-                return Metrics()
+                return super().after_central_iteration(*args, **kwargs)
 
-            def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
-                laps.append(time.perf_counter())
-                return False, Metrics()
-
+        asyncio.set_event_loop(asyncio.new_event_loop())  # pfl asks for one, which newer Pythons do not make on demand
+        net = build().train()
+        net.loss, net.metrics = lambda x, y: F.cross_entropy(net(x), y), lambda x, y: {}
         data = FederatedDataset(user, MinimizeReuseUserSampler(range(len(shards))))
-        FederatedAveraging().run(
-            NNAlgorithmParams(rounds, evaluation_frequency=10**9, train_cohort_size=len(shards), val_cohort_size=0),
-            SimulatedBackend(data, data, [WeightByDatapoints()]),
-            PyTorchModel(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), 1.0)),
-            NNTrainHyperParams(local_batch_size=batch_size, local_num_epochs=1, local_learning_rate=lr),
-            callbacks=[Laps()], send_metrics_to_platform=False,
-        )  # fmt: skip
-    # batch statistics are no part of its updates: all clients share the network's own
-    return [b - a for a, b in pairwise(laps)], net.state_dict()
-
-
-# ---- FedLab --------------------------------------------------------------------------------------------------------
+        backend = SimulatedBackend(data, data, [WeightByDatapoints()])
+        model = PyTorchModel(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), 1.0))
+        plan = NNAlgorithmParams(rounds, evaluation_frequency=10**9, train_cohort_size=len(shards), val_cohort_size=0)
+        local = NNTrainHyperParams(local_batch_size=batch_size, local_num_epochs=1, local_learning_rate=lr)
+        laps = [time.perf_counter()]
+        FederatedAveraging().run(plan, backend, model, local, callbacks=[Laps()], send_metrics_to_platform=False)
+    return [b - a for a, b in pairwise(laps)], net.state_dict()  # batch statistics: all clients share the network's own
 
 
 def fedlab_serial(shards, build, lr, batch_size, rounds):
-    """FedLab's standalone pipeline with its serial trainer. Chosen: batches cut from memory; its trainer and its server
-    weight all clients equally unless, as here, the number of samples is sent along."""
+    """FedLab's standalone pipeline with its serial trainer. Chosen: batches cut from memory, no evaluation. The number
+    of samples is sent along, since its server weights all clients equally otherwise."""
     root = logging.getLogger()
     level, handlers = root.level, root.handlers[:]
     from fedlab.contrib.algorithm import SGDSerialClientTrainer, SyncServerHandler
     from fedlab.core.standalone import StandalonePipeline
     from fedlab.utils import Aggregators, Logger, SerializationTool
 
-    root.setLevel(level)  # importing FedLab turns every library's messages on
+    root.setLevel(level)  # importing FedLab turns on every library's messages
     root.handlers[:] = handlers
-
-    class Shards:
-        def get_dataloader(self, k, batch_size):
-            return batches(*shards[k], batch_size)
 
     class Trainer(SGDSerialClientTrainer):
         def train(self, parameters, loader):
@@ -175,27 +150,19 @@ def fedlab_serial(shards, build, lr, batch_size, rounds):
             mean = Aggregators.fedavg_aggregate(list(parameters), torch.stack(samples))
             SerializationTool.deserialize_model(self._model, mean)
 
-    class Pipeline(StandalonePipeline):
-        def evaluate(self):
-            laps.append(time.perf_counter())
-
-    logger = Logger("fedlab")
-    trainer = Trainer(build(), len(shards), logger=logger)
-    trainer.setup_dataset(Shards())
+    net = build().to(memory_format=torch.contiguous_format)  # FedLab's view(-1) does not take channels_last
+    trainer = Trainer(net, len(shards), logger=Logger("fedlab"))
+    trainer.setup_dataset(SimpleNamespace(get_dataloader=lambda k, size: batches(*shards[k], size)))
     trainer.setup_optim(1, batch_size, lr)
-    handler = Handler(build(), rounds, 1.0, logger=logger)
-    laps = [time.perf_counter()]
-    Pipeline(handler, trainer).main()
-    # only parameters are sent: batch statistics are those that the trainer's one network gathered
-    state = trainer.model.state_dict() | {name: p.detach() for name, p in handler.model.named_parameters()}
-    return [b - a for a, b in pairwise(laps)], state
+    handler = Handler(net, rounds, 1.0, logger=Logger("fedlab"))
+    pipeline, laps = StandalonePipeline(handler, trainer), [time.perf_counter()]
+    pipeline.evaluate = lambda: laps.append(time.perf_counter())  # what it calls at the end of a round
+    pipeline.main()
+    averaged = {name: p.detach() for name, p in handler.model.named_parameters()}
+    return [b - a for a, b in pairwise(laps)], trainer.model.state_dict() | averaged  # batch statistics as in pfl
 
 
-PEERS = {  # label -> the module that must be importable, the function
-    "Flower (Ray)": ("flwr", flower),
-    "pfl-research": ("pfl", pfl_research),
-    "FedLab": ("fedlab", fedlab_serial),
-}
+PEERS = {"Flower (Ray)": ("flwr", flower), "pfl-research": ("pfl", pfl_research), "FedLab": ("fedlab", fedlab_serial)}
 
 
 def main():
@@ -205,16 +172,14 @@ def main():
     task = fl.tasks.classification("digits", 4)
     shards = [task.epoch(k, torch.arange(task.sizes[k]), None) for k in range(task.clients)]
     for label, (module, function) in PEERS.items():
-        if importlib.util.find_spec(module) is None:
-            print(f"{label}: not installed")
-            continue
-        seconds, state = function(shards, lambda: fl.initial_network(fl.methods.fedavg(), task), 0.1, 32, 3)
-        net = fl.initial_network(fl.methods.fedavg(), task)
-        net.load_state_dict(state)
-        print(f"{label}: {', '.join(f'{s:.3f}' for s in seconds)} s, accuracy {task.evaluate(net)['accuracy']:.3f}")
+        if importlib.util.find_spec(module):
+            seconds, state = function(shards, lambda: fl.initial_network(fl.methods.fedavg(), task), 0.1, 32, 3)
+            net = fl.initial_network(fl.methods.fedavg(), task)
+            net.load_state_dict(state)
+            print(f"{label}: {', '.join(f'{s:.3f}' for s in seconds)} s, accuracy {task.evaluate(net)['accuracy']:.3f}")
 
 
 if __name__ == "__main__":
-    from peers import main  # noqa: F811  # by this name, and not as __main__, Ray's workers find handed_over
+    from peers import main  # noqa: F811  # under this name, not as __main__, Ray's workers find handed_over
 
     main()

@@ -36,22 +36,23 @@ sys.path.insert(0, str(Path(__file__).parent))
 from peers import PEERS  # noqa: E402
 
 BATCH, LR = 32, 0.1
-NETWORKS = {  # label -> network, image shape, samples of each of 10 and of 100 clients
+NETWORKS = {  # label -> network, image shape, samples a client for 10 and for 100 clients, and how they are split
     "digits CNN, 8x8": ("digits_cnn", (1, 8, 8), {10: 134, 100: 13}),
+    "digits CNN, uneven clients": ("digits_cnn", (1, 8, 8), {10: 134, 100: 13}, "dirichlet:0.5"),
     "McMahan CNN, 32x32 colour": ("mcmahan_cnn", (3, 32, 32), {10: 64, 100: 16}),
     "ResNet-18, 32x32 colour": ("resnet18", (3, 32, 32), {10: 8, 100: 2}),
 }
 
 
-def random_task(network, shape, clients, samples, device="cpu"):
-    """Random images, equally many for each client: what is timed does not depend on what they show."""
+def random_task(network, shape, clients, samples, device="cpu", partition=None):
+    """Random images, ``samples`` a client on average: what is timed does not depend on what they show."""
     count = clients * samples
     x = torch.randint(0, 256, (count, *shape), dtype=torch.uint8, generator=fl.rng.generator(0, "images"))
     y = torch.randint(0, 10, (count,), generator=fl.rng.generator(0, "labels"))
     source = sources.Source("random", x, y, x[:100], y[:100], (128.0,) * shape[0], (64.0,) * shape[0], 10)
     load, sources.load = sources.load, lambda name: source
     try:
-        return fl.tasks.classification("random", clients, network=network, device=device)
+        return fl.tasks.classification("random", clients, partition, network=network, device=device)
     finally:
         sources.load = load
 
@@ -61,10 +62,15 @@ def wait(task):
         torch.cuda.synchronize(task.device)
 
 
+def plain(task):
+    """The network as anybody would build it, without the package's layout in memory."""
+    with fl.rng.scope(task.seed, "initial weights"):
+        return task.network().to(task.device)
+
+
 def bare(task):
     """The loop that everything is compared with: the same batches into one network, no federation at all."""
-    with fl.rng.scope(task.seed, "initial weights"):
-        net = task.network().to(task.device).train()
+    net = plain(task).train()
     optimiser = torch.optim.SGD(net.parameters(), LR)
     turn = iter(range(1, 10**9))
 
@@ -119,7 +125,7 @@ def peer_seconds(task, function, rounds):
         x, y = task.epoch(k, torch.arange(task.sizes[k]), None)
         shards.append((x, y))
     try:
-        return median(function(shards, lambda: fl.initial_network(fl.methods.fedavg(), task), LR, BATCH, rounds + 1)[0][1:])
+        return median(function(shards, lambda: plain(task), LR, BATCH, rounds + 1)[0][1:])
     except Exception as error:  # one simulator's trouble must not hide the others' numbers
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
@@ -128,9 +134,9 @@ def table(args):
     rows = []
     installed = {label: f for label, (module, f) in PEERS.items() if importlib.util.find_spec(module)}
     absent = [label for label in PEERS if label not in installed]
-    for label, (network, shape, samples) in NETWORKS.items():
+    for label, (network, shape, samples, *partition) in NETWORKS.items():
         for clients, n in samples.items():
-            task = random_task(network, shape, clients, n, args.device)
+            task = random_task(network, shape, clients, n, args.device, *partition)
             contenders = {"bare loop": bare(task), "sequential": ours(task, "sequential"), "stacked": ours(task, "stacked")}
             contenders["auto"] = ours(task, "auto")
             if args.device == "cuda":
@@ -167,7 +173,7 @@ def run_job(name):
             round()
     else:
         shards = [task.epoch(k, torch.arange(task.sizes[k]), None) for k in range(10)]
-        PEERS[name][1](shards, lambda: fl.initial_network(fl.methods.fedavg(), task), LR, BATCH, 20)
+        PEERS[name][1](shards, lambda: plain(task), LR, BATCH, 20)
 
 
 def job(args):

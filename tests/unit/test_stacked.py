@@ -377,3 +377,52 @@ def test_a_recorded_step_is_the_step():
     for i in range(6):
         replay(torch.full((3,), float(i), device="cuda"))
     assert x.tolist() == [15.0] * 3
+
+
+def test_what_is_recorded_and_when(monkeypatch):
+    """The bookkeeping of ``recorded`` on a pretended GPU, whose graphs keep what they are given instead of running it."""
+    log, tape = [], []
+
+    class Nothing:
+        def __init__(self, *args):
+            pass
+
+        def wait_stream(self, other):
+            pass
+
+        def __enter__(self):
+            pass
+
+        def __exit__(self, *error):
+            pass
+
+    class Graph:
+        def replay(self):
+            self.kept()
+
+    class Recording(Nothing):
+        def __init__(self, graph):
+            self.graph = graph
+
+        def __enter__(self):
+            tape.append(self.graph)
+
+        def __exit__(self, *error):
+            tape.pop()
+
+    def step(x):
+        if tape:
+            tape[-1].kept = lambda: log.append(("replayed", x.tolist()))
+        else:
+            log.append(("run", x.tolist()))
+
+    for name, fake in {"Stream": Nothing, "stream": Nothing, "current_stream": Nothing, "CUDAGraph": Graph, "graph": Recording}.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    replay = local.recorded(step)
+    for value in range(4):
+        replay(torch.tensor([value]))
+    replay(torch.tensor([7, 7]))  # another shape starts anew
+    replay(torch.tensor([4]))
+    assert log == [
+        ("run", [0]), ("run", [1]), ("replayed", [2]), ("replayed", [3]), ("run", [7, 7]), ("replayed", [4]),
+    ]  # fmt: skip

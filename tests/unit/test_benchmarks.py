@@ -1,0 +1,52 @@
+"""The benchmark program runs; what it measures is not judged here."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def speed():
+    spec = importlib.util.spec_from_file_location("speed", FOLDER / "speed.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    sys.path.remove(str(FOLDER))
+
+
+def test_profile_writes_shares_that_sum_to_one(speed, monkeypatch, tmp_path, capsys):
+    out = tmp_path / "speed.json"
+    out.write_text('{"job": "measured before"}')
+    monkeypatch.setattr(sys, "argv", ["speed.py", "profile", "--quick", "--out", str(out)])
+    speed.main()
+    result = json.loads(out.read_text())
+    assert result["job"] == "measured before" and result["settings"]["repeats"] == 2
+    assert len(result["profile"]) == 4
+    for shares in result["profile"].values():
+        assert abs(sum(shares.values()) - 1) < 1e-9 and shares["training"] > 0.1
+
+
+def test_a_row_of_the_table(speed, monkeypatch, tmp_path, capsys):
+    def broken(*args):
+        raise RuntimeError("no such luck")
+
+    monkeypatch.setattr(speed, "NETWORKS", {"small": ("digits_cnn", (1, 8, 8), {3: 10})})
+    monkeypatch.setattr(speed, "PEERS", {"broken": ("json", broken), "missing": ("no_such_module", broken)})
+    monkeypatch.setattr(speed.sources, "CACHE", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["speed.py", "table", "--quick"])
+    speed.main()
+    printed = capsys.readouterr().out
+    assert "bare loop 1.00" in printed and "broken failed: RuntimeError: no such luck" in printed
+    assert "not installed: missing" in printed
+
+
+def test_a_job_is_watched(speed):
+    seconds, megabytes = speed.watch([sys.executable, "-c", "x = bytearray(50_000_000); import time; time.sleep(0.5)"])
+    assert 0.5 < seconds < 30 and 50 < megabytes < 500
+    with pytest.raises(RuntimeError, match="exit status 3"):
+        speed.watch([sys.executable, "-c", "raise SystemExit(3)"])
