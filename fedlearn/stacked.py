@@ -105,6 +105,8 @@ class Flatten(nn.Flatten):
 class Dropout(nn.Dropout):
     """Draws each client's mask from that client's own generator, the numbers that sequential training draws."""
 
+    generators = ()  # see ``seed_dropout``
+
     def forward(self, x):
         if not self.training or self.p == 0:
             return x

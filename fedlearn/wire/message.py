@@ -2,6 +2,8 @@
 
     "FLRN" | version | kind | schema | round | client | samples | present bits | lengths | sections | CRC-32
 
+The checksum runs over the body (from the present bits on) first and over the header last.
+
 Nothing in a message names a tensor, a shape or a type: the receiver holds the schema and accepts nothing else. Decoding
 executes nothing that it reads, allocates nothing that the schema does not allow, and knows one error, ``WireError``.
 """
@@ -50,29 +52,33 @@ class Message:
 
 def pack(message, schema, body=None):
     """``Message`` -> bytes. Tensors without a section do not travel. ``body`` spares assembling the same sections again."""
-    body = assemble(message.sections, schema) if body is None else body
+    parts, crc = assemble(message.sections, schema) if body is None else body
     head = _HEADER.pack(MAGIC, VERSION, message.kind, schema.digest, message.round, message.client, message.samples)
-    return b"".join([head, body, _CRC.pack(zlib.crc32(body, zlib.crc32(head)))])
+    return b"".join([head, *parts, _CRC.pack(zlib.crc32(head, crc))])  # the one copy that is made
 
 
 def assemble(sections, schema):
-    """What stands between header and checksum: present bits, lengths, sections in the order of the schema."""
+    """What stands between header and checksum: a list of present bits, lengths and sections in the order of the schema;
+    and its CRC, from which the message's goes on, so that a body sent to many is summed once."""
     present = np.array([name in sections for name in schema.shapes], dtype=bool)
     there = [sections[name] for name in schema.shapes if name in sections]
     if len(there) != len(sections):
         raise ValueError(f"Not in the schema: {', '.join(set(sections) - set(schema.shapes))}.")
     lengths = np.array([len(s) for s in there], dtype="<u4")
-    return b"".join([np.packbits(present).data, lengths.data, *there])
+    parts, crc = [np.packbits(present).data, lengths.data, *there], 0
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    return parts, crc
 
 
 def unpack(data, schema, *, kind, round, client):
     """bytes -> ``Message`` whose sections are views of ``data``; ``WireError`` for anything but the message expected."""
-    samples, body = open_envelope(data, schema, kind=kind, round=round, client=client)
+    samples, body, _ = open_envelope(data, schema, kind=kind, round=round, client=client)
     return Message(kind, round, client, samples, take_apart(body, schema))
 
 
 def open_envelope(data, schema, *, kind, round, client):
-    """bytes -> the sender's n_k and the body, after every check that does not need to look into the body."""
+    """bytes -> the sender's n_k, the body and its CRC, after every check that does not need to look into the body."""
     if len(data) < _HEADER.size + _CRC.size:
         raise WireError(f"A message of {len(data)} bytes is shorter than its envelope.")
     magic, version, its_kind, digest, its_round, its_client, samples = _HEADER.unpack_from(data)
@@ -80,8 +86,9 @@ def open_envelope(data, schema, *, kind, round, client):
         raise WireError("This is not a fedlearn message.")
     if version != VERSION:
         raise WireError(f"The message has version {version}, this side reads version {VERSION}.")
-    view = memoryview(data)
-    if zlib.crc32(view[: -_CRC.size]) != _CRC.unpack_from(data, len(data) - _CRC.size)[0]:
+    body = memoryview(data)[_HEADER.size : -_CRC.size]
+    crc = zlib.crc32(body)
+    if zlib.crc32(data[: _HEADER.size], crc) != _CRC.unpack_from(data, len(data) - _CRC.size)[0]:
         raise WireError("The checksum does not fit: the message was altered or cut.")
     if digest != schema.digest:
         raise WireError("The message was made for another model, method or coder.")
@@ -89,7 +96,7 @@ def open_envelope(data, schema, *, kind, round, client):
         raise WireError(
             f"Expected kind {kind} of round {round}, client {client}; got kind {its_kind} of round {its_round}, client {its_client}."
         )
-    return samples, view[_HEADER.size : -_CRC.size]
+    return samples, body, crc
 
 
 def take_apart(body, schema):

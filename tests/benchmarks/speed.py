@@ -39,7 +39,7 @@ BATCH, LR = 32, 0.1
 NETWORKS = {  # label -> network, image shape, samples a client for 10 and for 100 clients, and how they are split
     "digits CNN, 8x8": ("digits_cnn", (1, 8, 8), {10: 134, 100: 13}),
     "digits CNN, uneven clients": ("digits_cnn", (1, 8, 8), {10: 134, 100: 13}, "dirichlet:0.5"),
-    "McMahan CNN, 32x32 colour": ("mcmahan_cnn", (3, 32, 32), {10: 64, 100: 16}),
+    "McMahan CNN, 32x32 colour": ("mcmahan_cnn", (3, 32, 32), {10: 128, 100: 64}),
     "ResNet-18, 32x32 colour": ("resnet18", (3, 32, 32), {10: 8, 100: 2}),
 }
 

@@ -260,10 +260,10 @@ def test_fuzz_ten_thousand_messages(task, method):
             data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
         elif kind == 3:  # a flip anywhere, behind a fitting checksum
             data[dice.randrange(26, len(data) - 4)] ^= 1 << dice.randrange(8)
-            data[-4:] = struct.pack("<I", zlib.crc32(data[:-4]))
+            data[-4:] = struct.pack("<I", zlib.crc32(data[:26], zlib.crc32(data[26:-4])))
         elif kind == 4:  # a cut or a lengthened body, behind a fitting checksum
             body = data[: dice.randrange(26, len(data))] + dice.randbytes(dice.randrange(50))
-            data = body + struct.pack("<I", zlib.crc32(body))
+            data = body + struct.pack("<I", zlib.crc32(body[:26], zlib.crc32(body[26:])))
         else:
             data = bytearray(good[1])  # somebody else's upload
         try:

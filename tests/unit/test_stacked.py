@@ -161,6 +161,13 @@ def test_a_stacked_round_is_a_sequential_round(task, name):
         torch.testing.assert_close(other.state[tensor], t, atol=1e-5, rtol=0)
 
 
+def test_a_stacked_round_with_dropout():
+    task = fl.tasks.classification("digits", 3, train=60, network="mcmahan_cnn")
+    one, other = (fl.run(fl.methods.fedavg(), task, 1, engine=e) for e in ("sequential", "stacked"))
+    for tensor, t in one.state.items():
+        torch.testing.assert_close(other.state[tensor], t, atol=1e-5, rtol=0)
+
+
 def test_groups_do_not_matter(task):
     states = []
     for together in (2, 3, 4):
