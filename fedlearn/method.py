@@ -191,7 +191,13 @@ class Uplink(Link):
         return self.pack_rows(self._update(trained, ctx), ctx.schema, len(ctx.client))
 
     def _update(self, trained, ctx):
-        updates = torch._foreach_sub(list(trained.values()), [ctx.start[name] for name in trained])
+        """What has changed, written at once into the buffer that a dense coder sends: new memory is dear."""
+        rows = len(ctx.client) if isinstance(ctx.client, list) else 1
+        buffer = torch.empty(rows, sum(t.numel() for t in trained.values()) // rows, device=next(iter(trained.values())).device)
+        parts = buffer.split([t.numel() // rows for t in trained.values()], 1)
+        updates = [part.reshape(t.shape) if rows == 1 else part.unflatten(1, t.shape[1:]) for part, t in zip(parts, trained.values(), strict=True)]
+        torch._foreach_copy_(updates, list(trained.values()))
+        torch._foreach_sub_(updates, [ctx.start[name] for name in trained])
         return dict(zip(trained, updates, strict=True))
 
     def decode(self, sections, ctx):

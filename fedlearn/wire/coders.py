@@ -18,11 +18,23 @@ from ..errors import WireError
 
 def write_rows(tensors, dtype="<f4"):
     """Tensors [clients, ...] -> for each client the little-endian bytes of its part of each tensor, all cut from one buffer."""
-    rows = torch.cat([t.detach().flatten(1) if t.dim() > 1 else t.detach()[:, None] for t in tensors], 1)
+    rows = _one_buffer(tensors)
+    if rows is None:
+        rows = torch.cat([t.detach().flatten(1) if t.dim() > 1 else t.detach()[:, None] for t in tensors], 1)
     rows = rows.cpu().numpy().astype(dtype, copy=False)
     ends = list(accumulate(t[0].numel() * rows.itemsize for t in tensors))
     slices = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
     return [[data[part] for part in slices] for data in (row.view(np.uint8).data for row in rows)]
+
+
+def _one_buffer(tensors):
+    """The matrix [clients, numbers] of which the tensors are all the columns, in this order, if there is one."""
+    base, end = tensors[0]._base, 0
+    for t in tensors:
+        if base is None or t._base is not base or t.storage_offset() != end or not t[0].is_contiguous():
+            return None
+        end += t[0].numel()
+    return base if base.dim() == 2 and base.shape == (len(tensors[0]), end) and base.is_contiguous() else None
 
 
 def read_floats(sections, shapes, dtype="<f4"):
