@@ -1,5 +1,5 @@
-"""How a run trains its clients: one after another, or several stacked in one step. Same method, same batches, same draws;
-the results differ in the last bits of sums.
+"""How a run trains its clients: one after another, or several stacked in one step. Same method, same batches, same draws:
+after a round the results differ in the last bits of sums. Over many rounds such differences can grow.
 
 "sequential" is the default. "stacked" trains as many clients at once as fit into memory, and refuses a method that does
 not allow it. "auto" times both on the method's own network and takes the faster; it keeps the answer in a file, so that a

@@ -20,7 +20,7 @@ from . import engine as engines
 from . import local, rng, stacked
 from .errors import WireError
 from .history import History
-from .method import Arrival, Context, Settings, Uplink, whole_number
+from .method import Arrival, Context, Settings, list_form, whole_number
 from .models import multiply_adds, state_of
 from .wire import DOWN, UP, Message, assemble, open_envelope, pack, take_apart, unpack
 
@@ -129,10 +129,11 @@ class Clients(_Party):
         ctx = Context(self.task, round, list(messages), self.initial, start, memories, self.up)
         local.train_stacked(net, self.method, ctx, self.settings)
         uplink = self.method.uplink
+        many = list_form(uplink, "encode", "encode_rows")
         with torch.no_grad():
-            if type(uplink).encode is Uplink.encode:
-                sections = uplink.encode_rows(trained, ctx)
-            else:  # one of its own, which knows one client at a time
+            if many:
+                sections = many(trained, ctx)
+            else:
                 rows = [dict(zip(trained, row, strict=True)) for row in zip(*trained.values(), strict=True)]
                 sections = [uplink.encode(row, replace(c, schema=self.up)) for row, c in zip(rows, contexts, strict=True)]
         return {k: self._upload(round, k, own) for k, own in zip(messages, sections, strict=True)}

@@ -131,6 +131,17 @@ class SGD:
         torch._foreach_add_(params, grads, alpha=-state["lr"])
 
 
+def list_form(part, one, many):
+    """The method ``many`` of a part, which does for a list what ``one`` does for one; ``None`` if it has none, or if a class
+    further down has replaced ``one`` and left ``many`` behind."""
+    for cls in type(part).__mro__:
+        if many in vars(cls):
+            return getattr(part, many)
+        if one in vars(cls):
+            return None
+    return None
+
+
 @dataclass(frozen=True)
 class Link:
     """One direction of the wire: every tensor of the state goes through a coder into a section of the message."""
@@ -153,10 +164,8 @@ class Link:
         coded = [{} for _ in range(count)]
         for coder, names in self._by_coder(tensors, schema):
             chosen = [tensors[name] for name in names]
-            if hasattr(coder, "encode_rows"):
-                rows = coder.encode_rows(chosen)
-            else:
-                rows = [list(map(coder.encode, row)) for row in zip(*chosen, strict=True)]
+            many = list_form(coder, "encode", "encode_rows")
+            rows = many(chosen) if many else [list(map(coder.encode, row)) for row in zip(*chosen, strict=True)]
             for sections, row in zip(coded, rows, strict=True):
                 sections.update(zip(names, row, strict=True))
         return coded
@@ -166,9 +175,8 @@ class Link:
         tensors = {}
         for coder, names in self._by_coder(sections, schema):
             chosen, shapes = [sections[name] for name in names], [schema.shapes[name] for name in names]
-            together = hasattr(coder, "decode_all")
-            decoded = coder.decode_all(chosen, shapes) if together else map(coder.decode, chosen, shapes)
-            tensors.update(zip(names, decoded, strict=True))
+            many = list_form(coder, "decode", "decode_all") or (lambda data, shapes, coder=coder: map(coder.decode, data, shapes))
+            tensors.update(zip(names, many(chosen, shapes), strict=True))
         return tensors
 
     def _by_coder(self, names, schema):

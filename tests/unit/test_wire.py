@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fedlearn as fl
 from fedlearn import WireError
 from fedlearn.wire import DOWN, UP, Dense, Message, Pooled, Schema, pack, unpack
 
@@ -166,3 +167,24 @@ def test_decoding_allocates_no_more_than_the_schema(monkeypatch):
     """A section of the wrong size is refused before anything of its claimed size exists."""
     with pytest.raises(WireError, match="4000000 bytes came"):
         Dense().decode(memoryview(bytes(4_000_000)), (3, 2))
+
+
+class Louder(Pooled):
+    """Replaces one function of its parent; the list forms that it inherits must not win."""
+
+    def decode(self, section, shape):
+        return 3 * super().decode(section, shape)
+
+
+class Quieter(Dense):
+    def encode(self, tensor):
+        return super().encode(tensor / 2)
+
+
+def test_a_subclass_that_replaces_one_function_is_obeyed():
+    tensors = {"w": torch.ones(2, 3, 3, 3), "b": torch.ones(2)}
+    schema = Schema({name: tuple(t.shape) for name, t in tensors.items()})
+    for coder, factor in ((Louder(), 3), (Quieter(), 0.5), (Pooled(), 1)):
+        link = fl.Uplink(coder)
+        decoded = link.unpack(link.pack(tensors, schema), schema)
+        assert all(torch.equal(decoded[name], factor * t) for name, t in tensors.items())
