@@ -7,6 +7,8 @@ run repeated on the same machine is trained the same way.
 """
 
 import json
+import os
+import platform
 import time
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -40,13 +42,16 @@ def choose(engine, method, task, settings, count, memory_limit=None):
     pick(engine, ENGINES, "engine")
     if engine == "sequential" and memory_limit is None:
         return Engine("sequential", 1, "asked for")
+    if memory_limit is not None and (isinstance(memory_limit, bool) or not isinstance(memory_limit, (int, float)) or not memory_limit >= 0):
+        raise ValueError(f"memory_limit is a number of bytes, not {memory_limit!r}.")
     limit = free_memory(task.device) // 2 if memory_limit is None else memory_limit
-    need = bytes_for_one(method, task, settings.batch_size)
-    if limit < need:
+    need, state = bytes_for_one(method, task, settings.batch_size)
+    if limit < need and (memory_limit is not None or engine == "stacked"):
         raise ValueError(f"Training one client takes about {need / 1e6:.1f} MB, but memory_limit allows {limit / 1e6:.1f} MB.")
     if engine == "sequential":
         return Engine("sequential", 1, "asked for")
-    together = min(count, int(limit // need), MOST if task.device.type == "cpu" else count)
+    room = max(1, (limit - count * state) / need)  # the server holds what all clients of the round sent
+    together = int(min(room, count, MOST if task.device.type == "cpu" else count))
     if together == 1:
         return Engine("sequential", 1, "one client a round" if count == 1 else "memory for one client at a time")
     case = (method, task, settings, together)
@@ -74,8 +79,9 @@ def free_memory(device):
 
 
 def bytes_for_one(method, task, batch_size):
-    """Memory that one stacked client takes: eight times its state (parameters, gradients, optimiser state, start, update,
-    messages and what they decode to), twice what its largest batch saves for the backward pass, and its images twice."""
+    """Memory that one stacked client takes, and the size of its state. It takes seven times its state (parameters,
+    gradients, optimiser state, start, update, two messages), twice what its largest batch saves for the backward pass, and
+    its images twice."""
     net, client = local.initial_network(method, task), int(np.argmax(task.sizes))
     state = sum(t.nbytes for t in state_of(net).values())
     saved = {}
@@ -87,10 +93,10 @@ def bytes_for_one(method, task, batch_size):
     order = torch.arange(min(batch_size, task.sizes[client]))
     x, y = task.epoch(client, order, rng.generator(0))
     loss = method.objective.begin(net.train(), _context(method, task, net, client))
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
-        loss(net, Batch(x, y, order))
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t), rng.scope(0, device=task.device):
+        loss(net, Batch(x, y, order.to(task.device)))
     images = task.sizes[client] * task.train[0][0].nbytes
-    return 8 * state + 2 * sum(saved.values()) + 2 * images
+    return 7 * state + 2 * sum(saved.values()) + 2 * images, state
 
 
 def obstacle(method, task):
@@ -112,14 +118,18 @@ def _context(method, task, net, client):
 
 
 def _difference(method, task):
-    small = Settings(epochs=1, batch_size=3)
-    few = [torch.arange(5).numpy(), torch.arange(5, 8).numpy()]  # a shared batch of 3, then one of 2 for the first alone
+    small = Settings(epochs=2, batch_size=3)  # the second epoch begins where the weights have left the start
+    at = np.arange(8) % len(task.train[1])
+    few = [at[:5], at[5:]]  # a shared batch of 3, then one of 2 for the first alone
     permutations = task.split.permutations and task.split.permutations[:2]
     task = replace(task, split=replace(task.split, indices=few, permutations=permutations))
     net = local.initial_network(method, task).double()
-    both = stacked.stack(net, 2)
+    for module in net.modules():
+        if isinstance(module, torch.nn.Dropout) and task.device.type == "cuda":
+            module.p = 0.0  # on a GPU the two forms draw different masks
     initial = {name: t.clone() for name, t in state_of(net).items()}
     try:
+        both = stacked.stack(net, 2)
         local.train_stacked(both, method, _context(method, task, both, [0, 1]), small)
     except Exception as error:  # whatever a part that does not expect the client axis does with it
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
@@ -128,7 +138,7 @@ def _difference(method, task):
         local.train(net, method, _context(method, task, net, k), small)
         ours = state_of(both)
         for name, t in state_of(net).items():
-            if (ours[name][k] - t).abs().max() > 1e-6 * (1 + t.abs().max()):
+            if not (ours[name][k] - t).abs().max() <= 1e-10 * (1 + t.abs().max()):  # "not <=": NaN is no agreement
                 return "a stacked step gives another result"
     return None
 
@@ -136,7 +146,7 @@ def _difference(method, task):
 def remembered(measure, case, need):
     """``measure(*case)``, or what it said before for the same parts, work, hardware and threads."""
     method, task, settings, together = case
-    device = torch.cuda.get_device_name(task.device) if task.device.type == "cuda" else "cpu"
+    device = torch.cuda.get_device_name(task.device) if task.device.type == "cuda" else f"{platform.machine()} {os.cpu_count()}"
     parts = {k: v for k, v in method.parts().items() if k in ("model", "objective", "optimizer")}
     work = (task.describe()["network"], need, sum(task.sizes) // task.clients, settings.batch_size, settings.precision, together)
     what = (measure.__name__, parts, work, device, torch.__version__, torch.get_num_threads())

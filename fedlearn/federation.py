@@ -20,7 +20,7 @@ from . import engine as engines
 from . import local, rng, stacked
 from .errors import WireError
 from .history import History
-from .method import Arrival, Context, Settings, list_form, whole_number
+from .method import Arrival, Context, Downlink, Settings, list_form, whole_number
 from .models import multiply_adds, state_of
 from .wire import DOWN, UP, Message, assemble, open_envelope, pack, take_apart, unpack
 
@@ -117,6 +117,7 @@ class Clients(_Party):
         """The same for a group of clients, {client: bytes} -> {client: bytes}, all in one stacked network."""
         if len(messages) == 1:
             return {k: self.answer(round, k, data) for k, data in messages.items()}
+        messages = {k: messages[k] for group in self.groups(list(messages)) for k in group}  # most samples first
         contexts = [self._download(round, k, data) for k, data in messages.items()]
         if self.stack is None:
             self.stack = stacked.stack(self.net, self.together)
@@ -129,7 +130,7 @@ class Clients(_Party):
         ctx = Context(self.task, round, list(messages), self.initial, start, memories, self.up)
         local.train_stacked(net, self.method, ctx, self.settings)
         uplink = self.method.uplink
-        many = list_form(uplink, "encode", "encode_rows")
+        many = list_form(uplink, "pack", "pack_rows") and list_form(uplink, "encode", "encode_rows")
         with torch.no_grad():
             if many:
                 sections = many(trained, ctx)
@@ -141,12 +142,10 @@ class Clients(_Party):
     def _download(self, round, client, data):
         _, body, crc = open_envelope(data, self.down, kind=DOWN, round=round, client=client)
         ctx = self.context(round, client, self.down, self.memories.setdefault(client, {}))
-        same = (round, len(body), crc)
-        if ctx.memory or same != self._decoded[0]:  # who remembers nothing decodes the same bytes to the same state
-            ctx.start = self.method.downlink.decode(take_apart(body, self.down), ctx)
-            self._decoded = same, ctx.start
-        else:
-            ctx.start = self._decoded[1]
+        broadcast = type(self.method.downlink).decode is Downlink.decode  # which looks at nothing but the bytes
+        if (round, len(body), crc) != self._decoded[0] or not broadcast:
+            self._decoded = (round, len(body), crc), self.method.downlink.decode(take_apart(body, self.down), ctx)
+        ctx.start = self._decoded[1]
         return ctx
 
     def _upload(self, round, client, sections):

@@ -14,7 +14,7 @@ def write_atomically(path, write):
     """Let ``write(temporary_path)`` fill a file beside ``path``, then put it in place in one step."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         write(part)
         with open(part, "rb") as f:

@@ -11,10 +11,13 @@ from .method import Batch
 
 
 def initial_network(method, task):
-    """M^0: the method's network with the weights that the task's seed gives it, on the task's device. Kernels lie in memory
-    with their channels last, which makes convolution and pooling up to a third faster and changes no value."""
+    """M^0: the method's network with the weights that the task's seed gives it, on the task's device."""
     with rng.scope(task.seed, "initial weights"):
-        return method.model.build(task).to(task.device, memory_format=torch.channels_last)
+        net = method.model.build(task).to(task.device)
+    for p in net.parameters():
+        if p.dim() == 4:
+            p.data = p.data.contiguous(memory_format=stacked.layout(net))
+    return net
 
 
 def load(own, state):
@@ -40,7 +43,9 @@ def local_step(net, method, loss, state, settings, device, steps):
         with torch.no_grad():
             optimizer.step(params, grads, state)
 
-    return recorded(step) if device.type == "cuda" and steps >= GRAPH_PAYS else step
+    # A graph replays tensor operations only: both parts must say of themselves that nothing else changes between steps.
+    recordable = all(vars(type(part)).get("recordable") for part in (method.objective, optimizer))
+    return recorded(step, device) if device.type == "cuda" and recordable and steps >= GRAPH_PAYS else step
 
 
 def train(net, method, ctx, settings):
@@ -56,12 +61,11 @@ def train(net, method, ctx, settings):
     loss = method.objective.begin(net, ctx)
     step = local_step(net, method, loss, state, settings, task.device, settings.epochs * (n // B))
     shuffle, augment = ctx.generator("shuffle"), ctx.generator("augment")
-    layout = torch.channels_last if len(task.shape) == 3 else torch.contiguous_format
     with rng.scope(task.seed, "dropout", ctx.round, ctx.client, device=task.device):
         for _ in range(settings.epochs):
             order = torch.randperm(n, generator=shuffle)
             x, y = task.epoch(ctx.client, order, augment)
-            x, index = x.to(params[0].dtype, memory_format=layout), order.to(task.device)
+            x, index = x.to(params[0].dtype, memory_format=stacked.layout(net)), order.to(task.device)
             for at in range(0, n, B):
                 step(x[at : at + B], y[at : at + B], index[at : at + B])
 
@@ -126,12 +130,16 @@ def train_stacked(net, method, ctx, settings):
 GRAPH_PAYS = 20  # steps of one shape: recording takes about as long as a few of them
 
 
-def recorded(step):
+def recorded(step, device):
     """``step`` as CUDA graphs, one for each shape of its inputs: the first two calls run as they are (on a side stream, as
     recording demands), the third is recorded, and from then on one launch replays the whole step."""
-    side, seen, graphs = torch.cuda.Stream(), Counter(), {}
+    side, seen, graphs = torch.cuda.Stream(device), Counter(), {}
 
     def replay(*inputs):
+        with torch.cuda.device(device):
+            run(*inputs)
+
+    def run(*inputs):
         shape = tuple(t.shape for t in inputs)
         seen[shape] += 1
         if seen[shape] < 3:

@@ -13,7 +13,8 @@ A *state* is a dict of tensors by name: the parameters of the network and its fl
 
 When all clients of a round train at once (``stacked.py``), parameters are [clients, ...], images [clients, batch, ...] and
 the loss is [clients]. So losses are averaged over the batch axis only, dimensions are counted from the end, optimisers
-work entry by entry, and lists in an optimiser's state hold one tensor for each parameter.
+work entry by entry, and lists in an optimiser's state hold one tensor for each parameter. What else is in that state must
+not change between steps.
 """
 
 from collections import namedtuple
@@ -39,7 +40,7 @@ class Context:
     round: int  # 1, 2, ...
     client: int = -1  # -1: the server itself
     initial: dict = None  # M^0, built on both sides from the shared seed, never sent
-    start: dict = None  # the state that the downlink brought and local training starts from
+    start: dict = None  # the state that the downlink brought and local training starts from; shared, not to be changed
     memory: dict = field(default_factory=dict)  # tensors that this client (or the server) keeps between rounds
     schema: Schema = None  # of the message at hand
 
@@ -96,6 +97,8 @@ class TaskNetwork:
 class TaskLoss:
     """The task's own loss, for classification the mean cross-entropy of the batch."""
 
+    recordable = True  # see ``local.local_step``
+
     def begin(self, net, ctx):
         loss = ctx.task.loss
         return lambda net, batch: loss(net(batch.x), batch.y)
@@ -107,6 +110,8 @@ class SGD:
 
     Written with torch's list operations, so that importing torch's compiler, as ``torch.optim`` does, is not needed.
     """
+
+    recordable = True
 
     lr: float = 0.1
     momentum: float = 0.0

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from .models import Network
+
 
 def merge(x):
     """[clients, batch, channels, ...] -> [batch, clients*channels, ...]."""
@@ -106,13 +108,14 @@ class Dropout(nn.Dropout):
     """Draws each client's mask from that client's own generator, the numbers that sequential training draws."""
 
     generators = ()  # see ``seed_dropout``
+    layout = torch.contiguous_format  # see ``stack``
 
     def forward(self, x):
         if not self.training or self.p == 0:
             return x
         if x.is_cuda:  # one launch for all, and nothing that a CUDA graph could not record
             return super().forward(x)
-        layout = torch.channels_last if x.dim() == 5 else torch.contiguous_format  # as in sequential training
+        layout = self.layout if x.dim() == 5 else torch.contiguous_format  # as in sequential training
         masks = [torch.empty(x.shape[1:], memory_format=layout).bernoulli_(1 - self.p, generator=g) for g in self.generators]
         return x * torch.stack(masks).to(x).div_(1 - self.p)
 
@@ -134,7 +137,15 @@ def stack(net, clients):
     stacked = copy.deepcopy(net, memo)
     for module in stacked.modules():
         module.__class__ = FORMS.get(type(module), type(module))
+        if isinstance(module, Dropout):
+            module.layout = layout(net)
     return stacked
+
+
+def layout(net):
+    """How a network's kernels and images lie in memory. The book's own networks have channels last, which makes convolution
+    and pooling up to a third faster on a CPU; another network's ``forward`` may count on torch's default."""
+    return torch.channels_last if isinstance(net, Network) else torch.contiguous_format
 
 
 def seed_dropout(net, ctx):
@@ -153,13 +164,13 @@ def narrow(net, first, last, memo=None):
         if t is None or not t.is_floating_point():
             return t
         if id(t) not in memo:
-            memo[id(t)] = kind(t.detach()[first:last])
+            memo[id(t)] = kind(t.detach()[first:last], t.requires_grad)
         return memo[id(t)]
 
     new = net.__class__.__new__(net.__class__)
     new.__dict__.update(net.__dict__)
     new._parameters = {n: part(t, nn.Parameter) for n, t in net._parameters.items()}
-    new._buffers = {n: part(t, torch.Tensor.detach) for n, t in net._buffers.items()}
+    new._buffers = {n: part(t, lambda view, grad: view) for n, t in net._buffers.items()}
     new._modules = {n: child and narrow(child, first, last, memo) for n, child in net._modules.items()}
     if isinstance(net, Dropout):
         new.generators = net.generators[first:last]

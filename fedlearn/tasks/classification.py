@@ -38,7 +38,7 @@ AUGMENTATIONS = {"crop": crop, "flip": flip}
 
 @dataclass(frozen=True, eq=False)
 class Classification:
-    """Made by ``classification``. Images stay on ``device`` as uint8 and are normalised a whole epoch at a time."""
+    """Made by ``classification``. Images stay on ``device`` as uint8 and are normalised when they are used."""
 
     dataset: str
     clients: int

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..errors import WireError
 
-MAGIC, VERSION = b"FLRN", 1
+MAGIC, VERSION = b"FLRN", 2
 DOWN, UP = 0, 1
 _HEADER = struct.Struct("<4sBBQIII")  # magic, version, kind, schema, round, client, samples: 26 bytes
 _CRC = struct.Struct("<I")

@@ -50,3 +50,13 @@ def test_a_job_is_watched(speed):
     assert 0.5 < seconds < 30 and 50 < megabytes < 500
     with pytest.raises(RuntimeError, match="exit status 3"):
         speed.watch([sys.executable, "-c", "raise SystemExit(3)"])
+
+
+def test_the_readme_shows_what_was_measured():
+    root = FOLDER.parents[1]
+    measured = json.loads((root / "data" / "results" / "speed_cpu.json").read_text())
+    readme = (root / "README.md").read_text()
+    for row in measured["table"]["rows"]:
+        base = row["seconds"]["bare loop"]
+        cells = [f"{s / base:.2f}" if isinstance(s, float) else "failed" for name, s in row["seconds"].items() if name != "bare loop"]
+        assert f"| {row['network']} | {row['clients']} | {' | '.join(cells)} |" in readme

@@ -1,6 +1,7 @@
 """The round: against plain PyTorch, against itself after stop and resume, and with every kind of bad input."""
 
 import copy
+import dataclasses
 import random
 import struct
 import subprocess
@@ -341,3 +342,22 @@ def test_one_round_is_the_loop_of_the_docstring(task):
     server, clients = (party(fl.methods.fedavg(), task, fl.Settings()) for party in (fl.Server, fl.Clients))
     row = one_round(server, clients, 1, last=True)
     assert row["clients"] == [0, 1, 2, 3] and 0 <= row["accuracy"] <= 1 and row["seconds"] > 0
+
+
+def test_a_broadcast_is_decoded_once_unless_the_downlink_is_personal(task):
+    @dataclasses.dataclass(frozen=True)
+    class Personal(fl.Downlink):
+        def decode(self, sections, ctx):
+            decoded.append(ctx.client)
+            return {n: t + ctx.memory.get("shift", 0) for n, t in super().decode(sections, ctx).items()}
+
+    decoded, method = [], fl.methods.fedavg().but(downlink=Personal())
+    server, clients = fl.Server(method, task, fl.Settings()), fl.Clients(method, task, fl.Settings())
+    clients.memories[0] = {"shift": torch.tensor(1.0)}
+    starts = [clients._download(1, k, server.send(1, k)).start for k in (0, 1, 2, 0)]
+    assert decoded == [0, 1, 2, 0]
+    for name, t in starts[1].items():
+        assert torch.equal(t, server.state[name]) and torch.equal(starts[0][name], t + 1) and torch.equal(starts[3][name], t + 1)
+    plain = fl.Clients(fl.methods.fedavg(), task, fl.Settings())
+    server = fl.Server(fl.methods.fedavg(), task, fl.Settings())
+    assert plain._download(1, 0, server.send(1, 0)).start is plain._download(1, 1, server.send(1, 1)).start

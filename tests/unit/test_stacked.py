@@ -84,6 +84,27 @@ def test_narrow_shows_some_clients_and_shares_their_memory():
         assert (whole[1:] == 7).all() and (whole[0] != 7).any()
 
 
+def test_narrow_keeps_frozen_parameters_frozen():
+    net = nn.Linear(4, 4)
+    net.weight.requires_grad_(False)
+    part = stacked.narrow(stacked.stack(net, 3), 0, 2)
+    assert not part.weight.requires_grad and part.bias.requires_grad
+
+
+def test_a_network_that_counts_on_the_default_layout_still_trains():
+    class Viewing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.out, self.extra = nn.Conv2d(1, 4, 3), nn.Linear(144, 10), nn.Parameter(torch.zeros(1, 1, 1, 1, 1))
+
+        def forward(self, x):
+            x = self.conv(x)
+            return self.out(x.view(x.size(0), -1)) + self.extra.sum()
+
+    task = fl.tasks.classification("digits", 3, train=60, network=lambda shape, classes: Viewing())
+    assert fl.run(fl.methods.fedavg(), task, 1, engine="auto").meta["engine"]["name"] == "sequential"
+
+
 def test_narrow_keeps_tied_parameters_tied():
     first = nn.Linear(4, 4)
     net = stacked.stack(nn.Sequential(first, first), 3)
@@ -203,6 +224,20 @@ def test_an_uplink_of_its_own_gets_one_client_at_a_time(task):
         torch.testing.assert_close(other.state[name], t, atol=1e-4, rtol=0)
 
 
+@dataclasses.dataclass(frozen=True)
+class Silent(fl.Uplink):
+    """Replaces only how tensors become bytes: it sends zeros."""
+
+    def pack(self, tensors, schema):
+        return super().pack({name: torch.zeros_like(t) for name, t in tensors.items()}, schema)
+
+
+def test_an_uplink_that_packs_for_itself_is_obeyed(task):
+    still = fl.run(fl.methods.fedavg().but(uplink=Silent()), task, 1, engine="stacked").state
+    initial = fl.Server(fl.methods.fedavg(), task, fl.Settings()).initial
+    assert all(torch.equal(t, initial[name]) for name, t in still.items())
+
+
 def test_a_coder_needs_no_list_functions(task):
     class Plain:
         def encode(self, tensor):
@@ -228,6 +263,20 @@ class Pooled(fl.TaskLoss):
 
 
 @dataclasses.dataclass(frozen=True)
+class Anchored(fl.TaskLoss):
+    """Adds one number, the distance of all clients together from the start, to each client's loss. At the start itself its
+    gradient is zero."""
+
+    def begin(self, net, ctx):
+        loss, start = super().begin(net, ctx), ctx.start
+
+        def anchored(net, batch):
+            return loss(net, batch) + 0.1 * sum((p - start[n]).pow(2).sum() for n, p in net.named_parameters())
+
+        return anchored
+
+
+@dataclasses.dataclass(frozen=True)
 class Clipped(fl.SGD):
     """Clips the gradient by its norm over everything, so that one client's gradient changes another's step."""
 
@@ -244,6 +293,7 @@ def normalised(shape, classes):
     "part, method, network",
     [
         ("objective", fl.methods.fedavg().but(objective=Pooled()), None),
+        ("objective", fl.methods.fedavg().but(objective=Anchored()), None),
         ("optimizer", fl.methods.fedavg().but(optimizer=Clipped()), None),
         ("model", fl.methods.fedavg(), normalised),
     ],
@@ -265,6 +315,9 @@ def test_what_cannot_be_stacked_is_named(part, method, network, monkeypatch):
         ({"engine": "stakced"}, "Did you mean 'stacked'"),
         ({"engine": "stacked", "memory_limit": 1e5}, "Training one client takes about .* MB, but memory_limit allows 0.1 MB"),
         ({"engine": "sequential", "memory_limit": 0}, "memory_limit allows"),
+        ({"engine": "auto", "memory_limit": float("nan")}, "a number of bytes, not nan"),
+        ({"engine": "auto", "memory_limit": -1}, "a number of bytes, not -1"),
+        ({"engine": "auto", "memory_limit": "1e9"}, "a number of bytes, not '1e9'"),
         ({"precision": "fp8"}, "no precision 'fp8'"),
     ],
 )
@@ -278,10 +331,11 @@ def test_bad_input_stops_before_training(task, monkeypatch, settings, words):
 
 
 def test_memory_limits_how_many_train_together(task):
-    need = engine.bytes_for_one(fl.methods.fedavg(), task, 32)
-    history = fl.run(fl.methods.fedavg(), task, 1, engine="stacked", memory_limit=2.5 * need)
+    need, state = engine.bytes_for_one(fl.methods.fedavg(), task, 32)
+    assert state == 4 * (10_078 + 136) and need > 7 * state
+    history = fl.run(fl.methods.fedavg(), task, 1, engine="stacked", memory_limit=2.5 * need + 4 * state)
     assert history.meta["engine"]["together"] == 2
-    history = fl.run(fl.methods.fedavg(), task, 1, engine="stacked", memory_limit=1.5 * need)
+    history = fl.run(fl.methods.fedavg(), task, 1, engine="stacked", memory_limit=1.5 * need + 4 * state)
     assert history.meta["engine"] == {"name": "sequential", "together": 1, "why": "memory for one client at a time"}
 
 
@@ -380,7 +434,7 @@ def test_a_gpu_trains_like_a_cpu(name):
 @cuda
 def test_a_recorded_step_is_the_step():
     x = torch.zeros(3, device="cuda")
-    replay = local.recorded(lambda t: x.add_(t))
+    replay = local.recorded(lambda t: x.add_(t), torch.device("cuda"))
     for i in range(6):
         replay(torch.full((3,), float(i), device="cuda"))
     assert x.tolist() == [15.0] * 3
@@ -423,9 +477,9 @@ def test_what_is_recorded_and_when(monkeypatch):
         else:
             log.append(("run", x.tolist()))
 
-    for name, fake in {"Stream": Nothing, "stream": Nothing, "current_stream": Nothing, "CUDAGraph": Graph, "graph": Recording}.items():
+    for name, fake in {"device": Nothing, "Stream": Nothing, "stream": Nothing, "current_stream": Nothing, "CUDAGraph": Graph, "graph": Recording}.items():
         monkeypatch.setattr(torch.cuda, name, fake)
-    replay = local.recorded(step)
+    replay = local.recorded(step, "cuda:1")
     for value in range(4):
         replay(torch.tensor([value]))
     replay(torch.tensor([7, 7]))  # another shape starts anew
