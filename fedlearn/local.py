@@ -16,7 +16,7 @@ def initial_network(method, task):
         net = method.model.build(task).to(task.device)
     for p in net.parameters():
         if p.dim() == 4:
-            p.data = p.data.contiguous(memory_format=stacked.layout(net))
+            p.data = p.data.to(memory_format=stacked.layout(net))  # unlike contiguous(), also for a single input channel
     return net
 
 

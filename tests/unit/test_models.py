@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch import nn
 
+import fedlearn as fl
 from fedlearn import models
 from fedlearn.models.cnn import cifar_cnn, digits_cnn, mcmahan_cnn, rpn_cnn
 from fedlearn.models.resnet import resnet18
@@ -53,3 +55,10 @@ def test_multiply_adds_of_layers_that_can_be_counted_by_hand():
 def test_kernel_names():
     names = models.kernel_names(models.state_of(resnet18()))
     assert len(names) == 17 + 3 and all("weight" in name for name in names)
+
+
+def test_the_books_networks_have_channels_last_and_others_keep_the_default():
+    own = fl.tasks.classification("digits", 2, train=20)
+    other = fl.tasks.classification("digits", 2, train=20, network=lambda shape, classes: nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 10)))
+    first = [next(fl.initial_network(fl.methods.fedavg(), task).parameters()) for task in (own, other)]
+    assert first[0].stride() == (9, 1, 3, 1) and first[1].stride() == (9, 9, 3, 1)
