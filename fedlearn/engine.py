@@ -92,7 +92,7 @@ def bytes_for_one(method, task, batch_size):
 
     order = torch.arange(min(batch_size, task.sizes[client]))
     x, y = task.epoch(client, order, rng.generator(0))
-    loss = method.objective.begin(net.train(), _context(method, task, net, client))
+    loss = method.objective.begin(net.train(), _context(task, net, client))
     with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t), rng.scope(0, device=task.device):
         loss(net, Batch(x, y, order.to(task.device)))
     images = task.sizes[client] * task.train[0][0].nbytes
@@ -111,7 +111,7 @@ def obstacle(method, task):
     return f"model ({problem})"
 
 
-def _context(method, task, net, client):
+def _context(task, net, client):
     start = {name: t.clone() for name, t in state_of(net).items()}
     memory = [{} for _ in client] if isinstance(client, list) else {}
     return Context(task, 1, client, start, start, memory)
@@ -130,12 +130,12 @@ def _difference(method, task):
     initial = {name: t.clone() for name, t in state_of(net).items()}
     try:
         both = stacked.stack(net, 2)
-        local.train_stacked(both, method, _context(method, task, both, [0, 1]), small)
+        local.train_stacked(both, method, _context(task, both, [0, 1]), small)
     except Exception as error:  # whatever a part that does not expect the client axis does with it
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     for k in (0, 1):
         local.load(state_of(net), initial)
-        local.train(net, method, _context(method, task, net, k), small)
+        local.train(net, method, _context(task, net, k), small)
         ours = state_of(both)
         for name, t in state_of(net).items():
             if not (ours[name][k] - t).abs().max() <= 1e-10 * (1 + t.abs().max()):  # "not <=": NaN is no agreement
@@ -171,7 +171,7 @@ def slow_step(method, task, settings, together):
     net = local.initial_network(method, task)
     for _ in range(2):  # the first warms up
         began = time.perf_counter()
-        local.train(net, method, _context(method, task, net, client), few)
+        local.train(net, method, _context(task, net, client), few)
         seconds = time.perf_counter() - began
     return seconds > SLOW
 
@@ -189,11 +189,11 @@ def calibrate(method, task, settings, together):
 
     def one_by_one():
         for k in some:
-            local.train(net, method, _context(method, task, net, k), settings)
+            local.train(net, method, _context(task, net, k), settings)
         return sum(task.sizes[k] for k in some)
 
     def at_once():
-        local.train_stacked(both, method, _context(method, task, both, clients), settings)
+        local.train_stacked(both, method, _context(task, both, clients), settings)
         return sum(task.sizes[k] for k in clients)
 
     def timed(form):  # seconds a sample

@@ -39,12 +39,8 @@ def channels_last(x):
 
 class Conv2d(nn.Conv2d):
     def forward(self, x):
-        clients = len(self.weight)
-        groups = clients * self.groups
-        weight, bias = _flat(self.weight), _flat(self.bias)
-        return split(
-            F.conv2d(merge(x), weight, bias, self.stride, self.padding, self.dilation, groups), clients
-        )
+        weight, bias, groups = _flat(self.weight), _flat(self.bias), len(x) * self.groups
+        return split(F.conv2d(merge(x), weight, bias, self.stride, self.padding, self.dilation, groups), len(x))
 
 
 class _Norm:
@@ -90,12 +86,11 @@ class AvgPool2d(_Pool, nn.AvgPool2d):
     pass
 
 
-class AdaptiveAvgPool2d(nn.AdaptiveAvgPool2d):
+class AdaptiveAvgPool2d(_Pool, nn.AdaptiveAvgPool2d):
     def forward(self, x):
-        x, clients = merge(x), len(x)
         if self.output_size in (1, (1, 1)):  # the same mean, but its gradient lies in memory in the order of ``x``
-            return split(F.avg_pool2d(x, x.shape[-2:]), clients)
-        return split(super().forward(x), clients)
+            return split(F.avg_pool2d(merge(x), x.shape[-2:]), len(x))
+        return super().forward(x)
 
 
 class Flatten(nn.Flatten):

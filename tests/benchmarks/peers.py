@@ -162,6 +162,11 @@ def fedlab_serial(shards, build, lr, batch_size, rounds):
     return [b - a for a, b in pairwise(laps)], trainer.model.state_dict() | averaged  # batch statistics as in pfl
 
 
+def shards_of(task):
+    """What the functions of ``PEERS`` train on: every client's normalised images and labels."""
+    return [task.epoch(k, torch.arange(task.sizes[k]), None) for k in range(task.clients)]
+
+
 PEERS = {"Flower (Ray)": ("flwr", flower), "pfl-research": ("pfl", pfl_research), "FedLab": ("fedlab", fedlab_serial)}
 
 
@@ -170,7 +175,7 @@ def main():
 
     torch.set_num_threads(1)
     task = fl.tasks.classification("digits", 4)
-    shards = [task.epoch(k, torch.arange(task.sizes[k]), None) for k in range(task.clients)]
+    shards = shards_of(task)
     for label, (module, function) in PEERS.items():
         if importlib.util.find_spec(module):
             seconds, state = function(shards, lambda: fl.initial_network(fl.methods.fedavg(), task), 0.1, 32, 3)

@@ -33,7 +33,7 @@ from fedlearn import federation, local
 from fedlearn.data import sources
 
 sys.path.insert(0, str(Path(__file__).parent))
-from peers import PEERS  # noqa: E402
+from peers import PEERS, shards_of  # noqa: E402
 
 BATCH, LR, LONG = 32, 0.1, 8
 CORES = torch.get_num_threads()  # what torch takes by itself
@@ -128,36 +128,41 @@ def interleaved(contenders, repeats):
 
 def peer_seconds(task, function, rounds):
     """Median seconds a round of another simulator on the same data, or the sentence with which it failed."""
-    shards = []
-    for k in range(task.clients):
-        x, y = task.epoch(k, torch.arange(task.sizes[k]), None)
-        shards.append((x, y))
+    shards = shards_of(task)
     try:
         return median(function(shards, lambda: plain(task), LR, BATCH, rounds + 1)[0][1:])
     except Exception as error:  # one simulator's trouble must not hide the others' numbers
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 
+def installed():
+    """The other simulators that are here, by label."""
+    return {label: f for label, (module, f) in PEERS.items() if importlib.util.find_spec(module)}
+
+
+def measured(task, engines):
+    """The bare loop and the package's engines on one task, by label."""
+    return {"bare loop": bare(task)} | {engine: ours(task, engine) for engine in engines}
+
+
 def table(args):
-    rows = []
-    installed = {label: f for label, (module, f) in PEERS.items() if importlib.util.find_spec(module)}
-    absent = [label for label in PEERS if label not in installed]
+    rows, peers = [], installed()
+    absent = [label for label in PEERS if label not in peers]
     for label, (network, shape, samples, *partition) in NETWORKS.items():
         for clients, n in samples.items():
             task = random_task(network, shape, clients, n, args.device, *partition)
-            contenders = {"bare loop": bare(task)} | {e: ours(task, e) for e in ("sequential", "stacked", "auto")}
+            contenders = measured(task, ("sequential", "stacked", "auto"))
             if args.device == "cuda":
                 contenders["stacked, bf16"] = ours(task, "stacked", "bf16")
-            seconds = interleaved(contenders, args.repeats)
-            chosen = contenders["auto"], contenders["stacked"].chosen.together
-            del contenders  # and the memory that they hold
+            seconds, auto = interleaved(contenders, args.repeats), contenders["auto"]
+            rows.append({
+                "network": label, "clients": clients, "samples": n, "chosen": auto.chosen.name, "threads": auto.threads,
+                "together": contenders["stacked"].chosen.together, "seconds": seconds,
+            })  # fmt: skip
+            del contenders, auto  # and the memory that they hold
             if args.device == "cpu" and not args.no_peers:
                 few = 1 if seconds["bare loop"] > LONG / 2 else max(2, args.repeats // 2)
-                seconds |= {name: peer_seconds(task, f, few) for name, f in installed.items()}
-            rows.append({
-                "network": label, "clients": clients, "samples": n, "chosen": chosen[0].chosen.name, "threads": chosen[0].threads,
-                "together": chosen[1], "seconds": seconds,
-            })  # fmt: skip
+                seconds |= {name: peer_seconds(task, f, few) for name, f in peers.items()}
             show_row(rows[-1])
     if absent:
         print(f"not installed: {', '.join(absent)}")
@@ -182,14 +187,13 @@ def run_job(name):
         for _ in range(20):
             round()
     else:
-        shards = [task.epoch(k, torch.arange(task.sizes[k]), None) for k in range(10)]
-        PEERS[name][1](shards, lambda: plain(task), LR, BATCH, 20)
+        PEERS[name][1](shards_of(task), lambda: plain(task), LR, BATCH, 20)
 
 
 def job(args):
     command = [sys.executable, "-m", "fedlearn.cli", "run", "fedavg", "--rounds", "20", "--no-progress", "--evaluate-every", "20"]
     commands = {f"fedlearn, {e}": [*command, "--engine", e] for e in ("sequential", "stacked", "auto")}
-    names = ["bare loop", *(label for label, (module, _) in PEERS.items() if importlib.util.find_spec(module) and not args.no_peers)]
+    names = ["bare loop", *([] if args.no_peers else installed())]
     commands |= {name: [sys.executable, __file__, "--run-job", name] for name in names}
     found = {name: [] for name in commands}
     for _ in range(max(2, args.repeats // 2)):
@@ -211,7 +215,8 @@ def watch(command):
         total = 0
         for p in [process, *_children(process)]:
             try:
-                total += p.memory_full_info().pss if hasattr(p.memory_full_info(), "pss") else p.memory_info().rss
+                memory = p.memory_full_info()
+                total += getattr(memory, "pss", memory.rss)  # pss shares out what processes have in common; Linux only
             except psutil.Error:  # it has just ended
                 pass
         peak = max(peak, total)
@@ -245,8 +250,7 @@ def growth(args):
 
 
 def three(task, args):
-    contenders = {"bare loop": bare(task), "sequential": ours(task, "sequential"), "stacked": ours(task, "stacked")}
-    seconds = interleaved(contenders, args.repeats)
+    seconds = interleaved(measured(task, ("sequential", "stacked")), args.repeats)
     print(f"{task.clients} clients, {task.sizes[0]} samples each: " + ", ".join(f"{n} {s:.4f} s" for n, s in seconds.items()), flush=True)
     return {"seconds": seconds}
 
