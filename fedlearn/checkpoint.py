@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import torch
+
 from .history import History, write_atomically
 
 
@@ -17,7 +19,8 @@ def save(path, history, server, clients):
 
     groups = {"state": server.state, "server": server.memory}
     groups |= {f"client {k}": memory for k, memory in clients.memories.items()}
-    tensors = {f"{group}/{name}": t.contiguous() for group, part in groups.items() for name, t in part.items()}
+    tensors = {f"{group}/{name}": t for group, part in groups.items() for name, t in part.items()}
+    tensors = {key: t.clone(memory_format=torch.contiguous_format) for key, t in tensors.items()}  # some may share memory
     metadata = {"head": json.dumps(_head(history)), "history": json.dumps(history.to_dict())}
     write_atomically(path, lambda part: save_file(tensors, part, metadata))
 

@@ -114,12 +114,12 @@ def markdown(paper):
 
 
 def show(computed):
-    """A computed value as text: 1,183,242; 43.48; yes; 2.659 (2.64 to 2.679)."""
+    """A computed value as text: 1,183,242; 342.99; yes; 2.659 (2.64 to 2.679)."""
     if isinstance(computed, tuple):
         return f"{computed[1]:.4g} ({computed[0]:.4g} to {computed[2]:.4g})"
     if computed is None or isinstance(computed, bool):
         return {None: "", True: "yes", False: "no"}[computed]
-    return f"{computed:,}" if isinstance(computed, int) else f"{computed:.4g}"
+    return f"{computed:,}" if isinstance(computed, int) else f"{computed:.5g}"
 
 
 def drop(before, after):
@@ -142,6 +142,7 @@ def network(name, *arguments):
     from .models import detection, segmentation
 
     makers = {"rpn_cnn": models.rpn_cnn, "yolov3": detection.YOLOv3, "fcn32s": segmentation.FCN32s}
+    makers |= {"resnet18": models.resnet18, "yolox": detection.YOLOX}
     makers["conv"] = partial(torch.nn.Conv2d, bias=False)
     with torch.device("meta"):
         return makers[name](*arguments)
@@ -151,12 +152,21 @@ def _sum(net, count, dims=range(9)):
     return sum(count(p.shape) for p in net.parameters() if p.dim() in dims)
 
 
+def base_params(net, base):
+    """Numbers in Fed-KGF's incomplete network (section 3.2): of each convolution, 1 x 1 ones too, ``base`` kernels."""
+    rest = _sum(net, prod, [0, 1, 2])  # biases, batch normalisation and dense layers stay whole
+    return rest + _sum(net, lambda shape: prod(shape[1:]) * min(base, shape[0]), KERNELS)
+
+
 KERNELS = range(3, 9)  # a weight of three dimensions or more: [outputs, inputs, size, ...]
 NAMES = {
     # networks
     "rpn_cnn": lambda: network("rpn_cnn"),
     "yolov3": lambda classes: network("yolov3", classes),
     "fcn32s": lambda classes: network("fcn32s", classes),
+    "resnet18": lambda: network("resnet18"),
+    "yolox_s": lambda: network("yolox"),
+    "yolox_l": lambda: network("yolox", 80, 3, 64),
     "conv": lambda inputs, outputs, size: network("conv", inputs, outputs, size),
     # counts: all parameters; kernel entries; kernels; matrix entries of dense layers; what RPN sends (section 3.6)
     "params": lambda net: _sum(net, prod),
@@ -164,11 +174,18 @@ NAMES = {
     "kernels": lambda net: _sum(net, lambda shape: shape[0] * shape[1], KERNELS),
     "dense_weights": lambda net: _sum(net, prod, [2]),
     "pooled": lambda net: _sum(net, prod, [0, 1, 2]) + NAMES["kernels"](net),
+    # k x k kernels with k > 1: their entries, and the layers with so many outputs; batch statistics
+    "spatial_weights": lambda net: _sum(net, lambda shape: prod(shape) * (shape[-1] > 1), KERNELS),
+    "spatial_layers": lambda net, outputs: _sum(net, lambda shape: shape[0] == outputs and shape[-1] > 1, KERNELS),
+    "buffers": lambda net: sum(b.numel() for b in net.buffers() if b.is_floating_point()),
     "modules": lambda net, *kinds: sum(type(m).__name__ in kinds for m in net.modules()),
     "darknet_layers": lambda net: sum(net.layers().values()),
-    # arithmetic on printed numbers; spread: a kernel after pooling and recovery, its mean in every place
+    # arithmetic on printed numbers; spread: a kernel after pooling and recovery, its mean in every place;
+    # mib: numbers of so many bits in MiB (2**20 bytes); distances: squared, of each entry of each row to a model
+    "mib": lambda numbers, bits=32: numbers * bits / 8 / 2**20,
+    "distances": lambda rows, model: np.square(np.subtract(rows, model)).tolist(),
     "mean": lambda rows: float(np.mean(rows)),
     "spread": lambda rows: np.full_like(rows, np.mean(rows)).tolist(),
     "columns": lambda rows: np.sum(rows, 0).tolist(),
-    **{f.__name__: f for f in (drop, chi2_per_dof, sum, abs, len, enumerate)},
+    **{f.__name__: f for f in (base_params, drop, chi2_per_dof, sum, abs, len, enumerate, max, min, sorted, zip)},
 }

@@ -150,6 +150,20 @@ def command_check(args):
     return 1 if any(r.problem for r in results) else 0
 
 
+def command_reproduce(args):
+    from .reproduce import reproduce
+
+    device = args.device or ("cuda" if _has_gpu() else "cpu")
+    choice = {"only": args.only, "seeds": args.seed, "rounds": args.rounds, "train": args.train, "device": device}
+    print(reproduce(args.paper, args.scale, args.out, provenance(), progress=args.progress, **choice))
+
+
+def _has_gpu():
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def command_classroom(args):
     from .classroom import make
 
@@ -220,6 +234,20 @@ def parser():
     ledger = commands.add_parser("check", help="recompute every claim of the ledger data/claims.yaml")
     ledger.add_argument("--paper", help="only this paper, such as rpn")
     ledger.set_defaults(call=command_check)
+    recipe = commands.add_parser(
+        "reproduce", help="run a paper's comparison, method by method, and keep the histories",
+        description="Run a paper's comparison. Finished runs are kept in one file as they come; the same command goes on from there.",
+    )  # fmt: skip
+    recipe.add_argument("paper", help="fed_kgf or rpn")
+    recipe.add_argument("--scale", default="quick", help="quick: handwritten digits (default); full: the paper's data and network")
+    recipe.add_argument("--only", action="append", default=[], metavar="ROW", help="only this row of the comparison; may be given several times")
+    recipe.add_argument("--rounds", type=int, help="communication rounds (default: the recipe's)")
+    recipe.add_argument("--train", type=int, metavar="N", help="keep only N training images")
+    recipe.add_argument("--seed", type=int, action="append", help="a seed, may be given several times (default: the recipe's)")
+    recipe.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one); on a GPU training uses bfloat16")
+    recipe.add_argument("--out", metavar="FILE", help="where the histories are kept (default: data/results/, where the book looks)")
+    recipe.add_argument("--no-progress", dest="progress", action="store_false", default=None, help="no progress bar")
+    recipe.set_defaults(call=command_reproduce)
     classroom = commands.add_parser("classroom", help="write the chapters without the solutions, for a class")
     classroom.add_argument("folder", help="the folder with the chapters, book/ in a checkout")
     classroom.add_argument("out", help="the folder to write")

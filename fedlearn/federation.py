@@ -37,8 +37,28 @@ class _Party:
         self.up = method.uplink.schema(self.initial, buffers)
         self.down = method.downlink.schema(self.initial, buffers)
 
+        self._drawn = (None, ())
+        check = getattr(method.uplink, "check", None)
+        if check:
+            check(self.up, len(self.participants(1)))
+
     def context(self, round, client, schema, memory, start=None):
-        return Context(self.task, round, client, self.initial, start, memory, schema)
+        drawn = self.participants(round)
+        return Context(self.task, round, client, self.initial, start, memory, schema, self.settings, drawn)
+
+    def participants(self, round):
+        """The clients of this round, in ascending order: both sides draw them from the shared seed."""
+        if self._drawn[0] != round:
+            count = max(1, int(self.settings.participation * self.task.clients + 0.5))
+            order = torch.randperm(self.task.clients, generator=rng.generator(self.task.seed, "participants", round))
+            self._drawn = round, tuple(sorted(order[:count].tolist()))
+        return self._drawn[1]
+
+    def refresh(self, net, round):
+        """Some networks have parts that change with the round (``Representative(redraw=True)``)."""
+        change = getattr(self.method.model, "refresh", None)
+        if change:
+            change(net, self.task, round)
 
 
 class Server(_Party):
@@ -49,16 +69,11 @@ class Server(_Party):
         self.state, self.memory = dict(self.initial), {}
         self._coded = (None, None, 0)
 
-    def participants(self, round):
-        """The clients of this round, in ascending order."""
-        count = max(1, int(self.settings.participation * self.task.clients + 0.5))
-        order = torch.randperm(self.task.clients, generator=rng.generator(self.task.seed, "participants", round))
-        return sorted(order[:count].tolist())
-
     def send(self, round, client):
-        """The message to one client. The state is coded once a round: every client gets the same sections."""
-        if self._coded[0] != round:
-            ctx = self.context(round, -1, self.down, self.memory)
+        """The message to one client. The state is coded once a round if every client gets the same sections."""
+        personal = getattr(self.method.downlink, "personal", False)
+        if personal or self._coded[0] != round:
+            ctx = self.context(round, client if personal else -1, self.down, self.memory)
             sections = self.method.downlink.encode(self.state, ctx)
             self._coded = round, assemble(sections, self.down), buffer_bytes(sections, self.down)
         return pack(Message(DOWN, round, client), self.down, self._coded[1])
@@ -84,7 +99,9 @@ class Server(_Party):
             with torch.no_grad():
                 self.state = self.method.server.aggregate(self.state, arrivals, ctx)
 
-    def evaluate(self):
+    def evaluate(self, round=0):
+        """Accuracy and loss of the global model after ``round`` on the test set."""
+        self.refresh(self.net, round)
         local.load(self.tensors, self.state)
         return self.task.evaluate(self.net)
 
@@ -107,6 +124,7 @@ class Clients(_Party):
         """Download, local training, upload: bytes -> bytes."""
         ctx = self._download(round, client, data)
         local.load(self.tensors, ctx.start)
+        self.refresh(self.net, round)
         local.train(self.net, self.method, ctx, self.settings)
         ctx.schema = self.up
         with torch.no_grad():
@@ -127,7 +145,8 @@ class Clients(_Party):
         for name, t in trained.items():
             t.copy_(first[name] if same else torch.stack([ctx.start[name] for ctx in contexts]))
         start, memories = {name: t.clone() for name, t in trained.items()}, [ctx.memory for ctx in contexts]
-        ctx = Context(self.task, round, list(messages), self.initial, start, memories, self.up)
+        ctx = self.context(round, list(messages), self.up, memories, start)
+        self.refresh(net, round)
         local.train_stacked(net, self.method, ctx, self.settings)
         uplink = self.method.uplink
         many = list_form(uplink, "pack", "pack_rows") and list_form(uplink, "encode", "encode_rows")
@@ -196,12 +215,14 @@ def one_round(server, clients, t, last=False):
     began = time.perf_counter()
     row = {"round": t, "accuracy": None, "loss": None}
     row |= dict.fromkeys(("bytes_up", "bytes_up_buffers", "bytes_down", "bytes_down_buffers"), 0)
-    row |= {"seconds": 0.0, "clients": server.participants(t), "refused": {}}
+    row |= {"seconds": 0.0, "clients": list(server.participants(t)), "refused": {}}
     arrivals = []
     for group in clients.groups(row["clients"]):
-        messages = {k: server.send(t, k) for k in group}
-        row["bytes_down"] += sum(len(m) for m in messages.values())
-        row["bytes_down_buffers"] += server.down_buffers() * len(group)
+        messages = {}
+        for k in group:
+            messages[k] = server.send(t, k)
+            row["bytes_down"] += len(messages[k])
+            row["bytes_down_buffers"] += server.down_buffers()
         for k, answer in clients.answers(t, messages).items():
             row["bytes_up"] += len(answer)
             try:
@@ -212,7 +233,7 @@ def one_round(server, clients, t, last=False):
     server.aggregate(t, arrivals)
     row["seconds"] = time.perf_counter() - began
     if last or t % server.settings.evaluate_every == 0:
-        row |= server.evaluate()
+        row |= server.evaluate(t)
     return row
 
 

@@ -43,6 +43,8 @@ class Context:
     start: dict = None  # the state that the downlink brought and local training starts from; shared, not to be changed
     memory: dict = field(default_factory=dict)  # tensors that this client (or the server) keeps between rounds
     schema: Schema = None  # of the message at hand
+    settings: object = None  # ``Settings``, which both sides know
+    participants: tuple = ()  # the clients of this round, ascending
 
     def generator(self, purpose):
         """The generator for this purpose, round and client."""
@@ -136,6 +138,39 @@ class SGD:
         torch._foreach_add_(params, grads, alpha=-state["lr"])
 
 
+@dataclass(frozen=True)
+class Adam:
+    """Kingma and Ba (2015), Algorithm 1: the same arithmetic as ``torch.optim.Adam``, started anew every round."""
+
+    recordable = True
+
+    lr: float = 0.001
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+
+    def __post_init__(self):
+        if not self.lr > 0 or not 0 <= self.beta1 < 1 or not 0 <= self.beta2 < 1 or not self.eps > 0:
+            raise ValueError(f"Adam needs lr > 0, 0 <= beta1, beta2 < 1 and eps > 0, not {self}.")
+
+    def init(self, params, ctx):
+        # 1 - beta^t, grown like the moments themselves: m <- beta m + (1 - beta) g with g = 1
+        ones = [p.new_zeros(p.shape[:1] + (1,) * (p.dim() - 1)) for p in params]
+        zeros = [torch.zeros_like(p) for p in params]
+        return {"m": zeros, "v": list(map(torch.clone, zeros)), "c1": ones, "c2": list(map(torch.clone, ones))}
+
+    def step(self, params, grads, state):
+        for name, beta, g in (("m", self.beta1, grads), ("v", self.beta2, torch._foreach_mul(grads, grads))):
+            torch._foreach_mul_(state[name], beta)
+            torch._foreach_add_(state[name], g, alpha=1 - beta)
+        for name, beta in (("c1", self.beta1), ("c2", self.beta2)):
+            torch._foreach_mul_(state[name], beta)
+            torch._foreach_add_(state[name], 1 - beta)
+        root = torch._foreach_sqrt(torch._foreach_div(state["v"], state["c2"]))
+        torch._foreach_add_(root, self.eps)
+        torch._foreach_add_(params, torch._foreach_div(torch._foreach_div(state["m"], state["c1"]), root), alpha=-self.lr)
+
+
 def list_form(part, one, many):
     """The method ``many`` of a part, which does for a list what ``one`` does for one; ``None`` if it has none, or if a class
     further down has replaced ``one`` and left ``many`` behind."""
@@ -160,17 +195,21 @@ class Link:
     def coder_for(self, name, schema):
         return self.coder
 
-    def pack(self, tensors, schema):
-        """Tensors by name -> bytes by name."""
-        return self.pack_rows({name: t[None] for name, t in tensors.items()}, schema, 1)[0]
+    def pack(self, tensors, schema, generator=None):
+        """Tensors by name -> bytes by name. Coders that draw random numbers take them from ``generator``."""
+        return self.pack_rows({name: t[None] for name, t in tensors.items()}, schema, [generator])[0]
 
-    def pack_rows(self, tensors, schema, count):
-        """The same for ``count`` clients, whose tensors are stacked: a dict for each."""
-        coded = [{} for _ in range(count)]
+    def pack_rows(self, tensors, schema, generators):
+        """The same for several clients, whose tensors are stacked: a generator and a dict for each."""
+        coded = [{} for _ in generators]
         for coder, names in self._by_coder(tensors, schema):
             chosen = [tensors[name] for name in names]
             many = list_form(coder, "encode", "encode_rows")
-            rows = many(chosen) if many else [list(map(coder.encode, row)) for row in zip(*chosen, strict=True)]
+            if many:
+                rows = many(chosen)
+            else:
+                draws = [(g,) if getattr(coder, "stochastic", False) else () for g in generators]
+                rows = [[coder.encode(t, *g) for t in row] for g, row in zip(draws, zip(*chosen, strict=True), strict=True)]
             for sections, row in zip(coded, rows, strict=True):
                 sections.update(zip(names, row, strict=True))
         return coded
@@ -197,11 +236,11 @@ class Uplink(Link):
     """The update: what local training changed."""
 
     def encode(self, trained, ctx):
-        return self.pack(self._update(trained, ctx), ctx.schema)
+        return self.pack(self._update(trained, ctx), ctx.schema, ctx.generator("coder"))
 
     def encode_rows(self, trained, ctx):
         """``encode`` for stacked clients: [clients, ...] -> a dict of sections for each."""
-        return self.pack_rows(self._update(trained, ctx), ctx.schema, len(ctx.client))
+        return self.pack_rows(self._update(trained, ctx), ctx.schema, ctx.generator("coder"))
 
     def _update(self, trained, ctx):
         """What has changed, written at once into the buffer that a dense coder sends: new memory is dear."""
@@ -217,15 +256,52 @@ class Uplink(Link):
         return self.unpack(sections, ctx.schema)
 
 
+_WHOLE = Dense()
+
+
+@dataclass(frozen=True)
+class Compressed(Uplink):
+    """The update through a lossy coder.
+
+    With ``feedback`` (error feedback) what the coder lost is kept and added to the sender's next update: it sends
+    C(u + e) and keeps e <- u + e - C(u + e). Batch statistics and tensors of fewer than ``whole`` dimensions travel dense.
+    """
+
+    feedback: bool = True
+    whole: int = 2
+
+    def coder_for(self, name, schema):
+        return _WHOLE if name in schema.buffers or len(schema.shapes[name]) < self.whole else self.coder
+
+    def encode(self, trained, ctx):
+        return self.compress(self._update(trained, ctx), ctx)[0]
+
+    def compress(self, update, ctx):
+        """Update by name -> sections, and what they decode to; the errors are read from and written to ``ctx.memory``."""
+        lossy = [name for name in update if self.coder_for(name, ctx.schema) is not _WHOLE]
+        for name in lossy if self.feedback else ():
+            update[name] += ctx.memory.get(f"error/{name}", 0)
+        sections = self.pack(update, ctx.schema, ctx.generator("coder"))
+        sent = {name: t.to(update[name].device) for name, t in self.unpack(sections, ctx.schema).items()}
+        for name in lossy if self.feedback else ():
+            ctx.memory[f"error/{name}"] = update[name] - sent[name]
+        return sections, sent
+
+
 @dataclass(frozen=True)
 class Downlink(Link):
-    """The global model, or with ``residual`` what has changed in it since M^0, which both sides hold."""
+    """The global model, or with ``residual`` what has changed in it since M^0, which both sides hold.
+
+    Every client of a round gets the same sections, unless the class says ``personal = True``.
+    """
+
+    personal = False
 
     residual: bool = False
 
     def encode(self, state, ctx):
         tensors = {n: t - ctx.initial[n] for n, t in state.items()} if self.residual else state
-        return self.pack(tensors, ctx.schema)
+        return self.pack(tensors, ctx.schema, ctx.generator("coder"))
 
     def decode(self, sections, ctx):
         if len(sections) != len(ctx.schema.shapes):

@@ -69,8 +69,8 @@ class GroupNorm(nn.GroupNorm):
 
 class Linear(nn.Linear):
     def forward(self, x):
-        weight = self.weight.transpose(1, 2)
-        return torch.bmm(x, weight) if self.bias is None else torch.baddbmm(self.bias[:, None], x, weight)
+        weight, bias = self.weight.transpose(1, 2), self.bias  # each looked at once: it may be drawn at random
+        return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias[:, None], x, weight)
 
 
 class _Pool:
@@ -121,6 +121,15 @@ FORMS = {
 }
 
 
+def computed(mixin, *kinds):
+    """For each kind of layer, a class whose ``weight`` (or ``bias``) is computed as the properties of ``mixin`` say. They
+    count dimensions from the end, so that the stacked form, registered here, computes the weights of all clients."""
+    classes = {kind: type(f"{mixin.__name__}{kind.__name__}", (mixin, kind), {}) for kind in kinds}
+    for kind, cls in classes.items():
+        FORMS[cls] = type(f"Stacked{cls.__name__}", (mixin, FORMS[kind]), {})
+    return classes
+
+
 def stack(net, clients):
     """A copy of ``net`` for that many clients: each layer in its stacked form, each tensor repeated along a new axis 0."""
     memo = {}
@@ -144,8 +153,8 @@ def layout(net):
 
 
 def seed_dropout(net, ctx):
-    """Give the dropout layers, if there are any, the clients' generators: all layers share one for each client."""
-    layers = [module for module in net.modules() if isinstance(module, Dropout)]
+    """Give the layers that draw at random, if there are any, the clients' generators: all share one for each client."""
+    layers = [module for module in net.modules() if hasattr(module, "generators")]
     generators = ctx.generator("dropout") if layers else None
     for layer in layers:
         layer.generators = generators
@@ -167,6 +176,6 @@ def narrow(net, first, last, memo=None):
     new._parameters = {n: part(t, nn.Parameter) for n, t in net._parameters.items()}
     new._buffers = {n: part(t, lambda view, grad: view) for n, t in net._buffers.items()}
     new._modules = {n: child and narrow(child, first, last, memo) for n, child in net._modules.items()}
-    if isinstance(net, Dropout):
+    if hasattr(net, "generators"):
         new.generators = net.generators[first:last]
     return new

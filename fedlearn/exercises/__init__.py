@@ -9,7 +9,7 @@ from importlib import import_module
 
 from ..errors import pick
 
-CHAPTERS = {"fedavg": 1, "heterogeneity": 1, "rpn": 1}
+CHAPTERS = dict.fromkeys(("fedavg", "heterogeneity", "wire", "rpn", "fed_kgf"))
 
 
 @dataclass(frozen=True)

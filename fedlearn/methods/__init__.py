@@ -1,10 +1,22 @@
 """One file a method. Each holds the parts that the method replaces and one function that returns the ``Method``."""
 
 from ..errors import pick
+from .dgc import dgc
+from .fed_kgf import fed_kgf
 from .fedavg import fedavg
+from .fedcams import fedcams
+from .fedcom import fedcom, fedcomgate
+from .fedpm import fedpm
+from .qsgd import qsgd
 from .rpn import rpn
+from .signsgd import signsgd
+from .smartidx import smartidx
+from .stc import stc
 
-METHODS = {f.__name__: f for f in (fedavg, rpn)}
+METHODS = {
+    f.__name__: f
+    for f in (fedavg, rpn, fed_kgf, qsgd, signsgd, dgc, stc, smartidx, fedcom, fedcomgate, fedcams, fedpm)
+}
 
 __all__ = ["METHODS", *METHODS, "get"]
 

@@ -4,9 +4,9 @@ import torch
 from torch import nn
 
 from .cnn import Network, cifar_cnn, digits_cnn, mcmahan_cnn, rpn_cnn
-from .resnet import resnet18
+from .resnet import digits_resnet, resnet18
 
-NETWORKS = {f.__name__: f for f in (digits_cnn, mcmahan_cnn, cifar_cnn, rpn_cnn, resnet18)}
+NETWORKS = {f.__name__: f for f in (digits_cnn, mcmahan_cnn, cifar_cnn, rpn_cnn, resnet18, digits_resnet)}
 
 __all__ = ["NETWORKS", "Network", *NETWORKS, "kernel_names", "multiply_adds", "parameter_count", "state_of"]
 

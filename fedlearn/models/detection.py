@@ -1,26 +1,30 @@
-"""YOLOv3 (Redmon and Farhadi, 2018), the detector of RPN's section 4.2."""
+"""Detectors: YOLOv3 (Redmon and Farhadi, 2018; RPN, section 4.2), YOLOX (Ge et al., 2021; Fed-KGF, section 4.4)."""
+
+from functools import partial
 
 import torch
 from torch import nn
 
+LeakyReLU = partial(nn.LeakyReLU, 0.1)
+
 
 class ConvBN(nn.Sequential):
-    """Convolution without bias, batch normalisation, leaky ReLU."""
+    """Convolution without bias, batch normalisation, leaky ReLU or another activation."""
 
-    def __init__(self, inputs, outputs, kernel, stride=1):
+    def __init__(self, inputs, outputs, kernel, stride=1, activation=LeakyReLU):
         super().__init__(
             nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False),
             nn.BatchNorm2d(outputs),
-            nn.LeakyReLU(0.1, inplace=True),
+            activation(inplace=True),
         )
 
 
 class Residual(nn.Module):
-    """Darknet's "shortcut" layer: ``x + conv3x3(conv1x1(x))`` through half the channels."""
+    """Darknet's "shortcut" layer: ``x + body(x)``, the body conv1x1, conv3x3, there through half the channels."""
 
-    def __init__(self, width):
+    def __init__(self, *body):
         super().__init__()
-        self.body = nn.Sequential(ConvBN(width, width // 2, 1), ConvBN(width // 2, width, 3))
+        self.body = nn.Sequential(*body)
 
     def forward(self, x):
         return x + self.body(x)
@@ -28,7 +32,9 @@ class Residual(nn.Module):
 
 def stage(inputs, outputs, blocks):
     """Halve the map, then ``blocks`` residual pairs."""
-    return [ConvBN(inputs, outputs, 3, stride=2), *(Residual(outputs) for _ in range(blocks))]
+    half = outputs // 2
+    pairs = (Residual(ConvBN(outputs, half, 1), ConvBN(half, outputs, 3)) for _ in range(blocks))
+    return [ConvBN(inputs, outputs, 3, stride=2), *pairs]
 
 
 class Head(nn.Module):
@@ -85,3 +91,89 @@ class YOLOv3(nn.Module):
             "upsample": kinds.count(nn.Upsample),
             "yolo": len(self.heads),
         }
+
+
+SiLUConv = partial(ConvBN, activation=nn.SiLU)
+
+
+class CSP(nn.Module):
+    """Two paths through half the channels, one with ``blocks`` pairs conv1x1, conv3x3; joined and mixed by a 1x1."""
+
+    def __init__(self, inputs, outputs, blocks, shortcut=False):
+        super().__init__()
+        half, kind = outputs // 2, Residual if shortcut else nn.Sequential
+        pairs = (kind(SiLUConv(half, half, 1), SiLUConv(half, half, 3)) for _ in range(blocks))
+        self.long = nn.Sequential(SiLUConv(inputs, half, 1), *pairs)
+        self.short = SiLUConv(inputs, half, 1)
+        self.mix = SiLUConv(2 * half, outputs, 1)
+
+    def forward(self, x):
+        return self.mix(torch.cat([self.long(x), self.short(x)], 1))
+
+
+class SPP(nn.Module):
+    """A map beside its maxima over windows of 5, 9 and 13, between two 1x1 convolutions."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.narrow, self.mix = SiLUConv(width, width // 2, 1), SiLUConv(2 * width, width, 1)
+        self.pools = nn.ModuleList([nn.MaxPool2d(size, 1, size // 2) for size in (5, 9, 13)])
+
+    def forward(self, x):
+        x = self.narrow(x)
+        return self.mix(torch.cat([x, *(pool(x) for pool in self.pools)], 1))
+
+
+class DecoupledHead(nn.Module):
+    """[N, inputs, H, W] -> [N, 5 + classes, H, W]: box and objectness from one branch, class scores from another."""
+
+    def __init__(self, inputs, width, classes):
+        super().__init__()
+        self.stem = SiLUConv(inputs, width, 1)
+        self.boxes, self.kinds = (nn.Sequential(*(SiLUConv(width, width, 3) for _ in range(2))) for _ in range(2))
+        self.predict = nn.ModuleList([nn.Conv2d(width, outputs, 1) for outputs in (4, 1, classes)])
+
+    def forward(self, x):
+        x = self.stem(x)
+        boxes, kinds = self.boxes(x), self.kinds(x)
+        return torch.cat([layer(y) for layer, y in zip(self.predict, (boxes, boxes, kinds), strict=True)], 1)
+
+
+class YOLOX(nn.Module):
+    """YOLOX: x [N, 3, H, W], H and W multiples of 32 -> maps [N, 5 + classes, H/stride, W/stride], strides 8, 16, 32.
+
+    A map has box, objectness and class scores of each place, before any sigmoid. ``blocks`` and ``width`` set the size:
+    1 and 32 are YOLOX-S, 8,968,255 parameters with COCO's 80 classes, 3 and 64 are YOLOX-L, 54,208,895. Fed-KGF
+    (section 4.4) prints 8.94 for YOLOX-S: the 8,944,896 kernel entries in millions.
+    """
+
+    def __init__(self, classes=80, blocks=1, width=32):
+        super().__init__()
+        c3, c4, c5 = 4 * width, 8 * width, 16 * width  # channels at strides 8, 16 and 32
+
+        def down(outputs, *rest):
+            return SiLUConv(outputs // 2, outputs, 3, 2), *rest
+
+        # The stem turns squares of 2 x 2 pixels into channels.
+        stem = nn.PixelUnshuffle(2), SiLUConv(12, width, 3)
+        first = down(2 * width, CSP(2 * width, 2 * width, blocks, True))
+        self.fine = nn.Sequential(*stem, *first, *down(c3, CSP(c3, c3, 3 * blocks, True)))
+        self.middle = nn.Sequential(*down(c4, CSP(c4, c4, 3 * blocks, True)))
+        self.coarse = nn.Sequential(*down(c5, SPP(c5), CSP(c5, c5, blocks)))
+        # From coarse to fine and back; at each step a concatenation with the map of that resolution.
+        self.laterals = nn.ModuleList([SiLUConv(c5, c4, 1), SiLUConv(c4, c3, 1)])
+        self.ups = nn.ModuleList([CSP(2 * c4, c4, blocks), CSP(2 * c3, c3, blocks)])
+        self.strides = nn.ModuleList([SiLUConv(c3, c3, 3, 2), SiLUConv(c4, c4, 3, 2)])
+        self.downs = nn.ModuleList([CSP(2 * c3, c4, blocks), CSP(2 * c4, c5, blocks)])
+        self.upsample = nn.Upsample(scale_factor=2)
+        self.heads = nn.ModuleList([DecoupledHead(inputs, c3, classes) for inputs in (c3, c4, c5)])
+
+    def forward(self, x):
+        fine = self.fine(x)
+        middle = self.middle(fine)
+        top = self.laterals[0](self.coarse(middle))
+        side = self.laterals[1](self.ups[0](torch.cat([self.upsample(top), middle], 1)))
+        maps = [self.ups[1](torch.cat([self.upsample(side), fine], 1))]
+        for stride, mix, other in zip(self.strides, self.downs, (side, top), strict=True):
+            maps.append(mix(torch.cat([stride(maps[-1]), other], 1)))
+        return tuple(head(x) for head, x in zip(self.heads, maps, strict=True))

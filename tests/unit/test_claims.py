@@ -1,5 +1,6 @@
-"""The ledger of the papers' numbers, its checker, and the two networks that it alone needs."""
+"""The ledger of the papers' numbers, its checker, and the networks that it alone needs."""
 
+from collections import Counter
 from copy import deepcopy
 
 import pytest
@@ -26,7 +27,7 @@ def test_entries_are_complete_and_ids_unique():
         assert all(isinstance(c[k], str) and c[k].strip() for k in ("id", "paper", "where", "printed", "why")), c["id"]
         assert c["value"] is None or c["value"] is True or isinstance(c["value"], str), c["id"]  # digits stay text
         assert c["id"].startswith(c["paper"] + "-")
-    assert sum(c["paper"] == "rpn" for c in LEDGER) >= 15
+    assert Counter(c["paper"] for c in LEDGER) == {"rpn": 50, "fed_kgf": 123}
 
 
 @pytest.mark.parametrize("result", claims.check(strict=False), ids=lambda r: r.claim["id"])
@@ -48,11 +49,14 @@ def test_verdict_is_the_recomputed_one(result):
         ("rpn-table4-client3", {"data": [[1]] * 10}),
         ("rpn-table2-map", {"verdict": "matches"}),
         ("rpn-table2-map", {"formula": "1 +"}),
+        ("fed_kgf-table4-fedavg-mb", {"value": "342.98", "read": "342.98"}),
+        ("fed_kgf-drift-variance", {"data": [[0.0] * 3] * 3}),
+        ("fed_kgf-table1-fedcom-rate", {"verdict": "rounding"}),
     ],
 )
 def test_a_corrupted_entry_is_reported(name, change):
     with pytest.raises(ValueError, match=name):
-        claims.check("rpn", changed(name, **change))
+        claims.check(name.split("-")[0], changed(name, **change))
 
 
 def test_load_refuses_wrong_keys_and_repeated_ids(tmp_path):
@@ -90,11 +94,15 @@ def test_verdicts(value, computed, verdict):
     assert claims.verdict_of(value, computed) == verdict
 
 
-def test_table_and_markdown_have_a_row_for_each_entry():
-    frame = claims.table("rpn")
-    assert list(frame.index) == [c["id"] for c in LEDGER if c["paper"] == "rpn"]
-    assert frame.loc["rpn-table1-rpn-params", "computed"] == "1,183,242"
-    assert claims.markdown("rpn").count("\n") == len(frame) + 1
+@pytest.mark.parametrize(
+    "paper, name, computed",
+    [("rpn", "rpn-table1-rpn-params", "1,183,242"), ("fed_kgf", "fed_kgf-table4-fedavg-mb", "342.99")],
+)
+def test_table_and_markdown_have_a_row_for_each_entry(paper, name, computed):
+    frame = claims.table(paper)
+    assert list(frame.index) == [c["id"] for c in LEDGER if c["paper"] == paper]
+    assert frame.loc[name, "computed"] == computed
+    assert claims.markdown(paper).count("\n") == len(frame) + 1
 
 
 def test_network_counts_on_the_meta_device():
@@ -107,6 +115,16 @@ def test_network_counts_on_the_meta_device():
     assert coco.layers() == {"convolutional": 75, "shortcut": 23, "route": 4, "upsample": 2, "yolo": 3}
     assert count(fcn) == 23_577_621 and claims.NAMES["pooled"](fcn) == 13_508_629
     assert all(p.is_meta for net in (coco, fcn) for p in net.parameters())
+
+
+def test_counts_of_fed_kgf():
+    names, small = claims.NAMES, torch.nn.Sequential(torch.nn.Conv2d(3, 20, 3), torch.nn.Conv2d(20, 4, 1))
+    assert names["base_params"](small, 16) == 16 * 3 * 9 + 20 + 4 * 20 + 4
+    assert names["spatial_weights"](small) == 20 * 3 * 9 and names["spatial_layers"](small, 4) == 0
+    net = names["resnet18"]()
+    assert names["base_params"](net, 16) == 510_778 and names["base_params"](net, 512) == names["params"](net)
+    assert names["buffers"](net) == 9_600 and names["params"](names["yolox_l"]()) == 54_208_895
+    assert names["mib"](2**20) == 4 and names["mib"](2**20, 1) == 1 / 8
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ from torch import nn
 import fedlearn as fl
 from fedlearn import models
 from fedlearn.models.cnn import cifar_cnn, digits_cnn, mcmahan_cnn, rpn_cnn
+from fedlearn.models.detection import YOLOX
 from fedlearn.models.resnet import resnet18
 
 
@@ -62,3 +63,41 @@ def test_the_books_networks_have_channels_last_and_others_keep_the_default():
     other = fl.tasks.classification("digits", 2, train=20, network=lambda shape, classes: nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 10)))
     first = [next(fl.initial_network(fl.methods.fedavg(), task).parameters()) for task in (own, other)]
     assert first[0].stride() == (9, 1, 3, 1) and first[1].stride() == (9, 9, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("size", "parameters", "kernels", "buffers"),
+    [
+        ({}, 8_968_255, 8_944_896, 23_104),
+        ({"blocks": 3, "width": 64}, 54_208_895, 54_139_392, 69_248),
+    ],
+)
+def test_yolox_counts(size, parameters, kernels, buffers):
+    with torch.device("meta"):
+        net = YOLOX(**size)
+    state = models.state_of(net)
+    assert models.parameter_count(net) == parameters
+    assert sum(state[name].numel() for name in models.kernel_names(state)) == kernels
+    assert sum(t.numel() for t in state.values()) == parameters + buffers
+
+
+def test_yolox_makes_three_maps_and_every_weight_learns():
+    torch.manual_seed(0)
+    net, x = YOLOX(classes=3, width=4), torch.randn(2, 3, 64, 64)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    losses = []
+    for _ in range(3):
+        maps = net(x)
+        loss = sum((y - 1).square().mean() for y in maps)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert [tuple(y.shape) for y in maps] == [(2, 8, 8, 8), (2, 8, 4, 4), (2, 8, 2, 2)]
+    assert all(p.grad.abs().max() > 0 for p in net.parameters()) and losses[2] < losses[0]
+
+
+def test_yolox_maps_follow_the_image():
+    net = YOLOX(classes=3, width=4).eval()
+    with torch.no_grad():
+        assert [tuple(y.shape[2:]) for y in net(torch.zeros(1, 3, 64, 96))] == [(8, 12), (4, 6), (2, 3)]

@@ -1,0 +1,167 @@
+"""Fed-KGF: Li et al., "Representative Kernels-based CNN for Faster Transmission in Federated Learning", IEEE TMC.
+
+    model:   each convolution learns its first m kernels w only; the others are copies of w passed through
+             w' = KGF(w) = sign(w) (|w|^beta + alpha),   beta ~ U[2, 10], alpha ~ U[1e-5, 0.1]     Eq. (2)
+    uplink:  the modules (a convolution and what follows it) form as many groups as there are clients, and a
+             permutation, new in each round, says whose group is whose                             Section 3.3
+    server:  puts the groups together
+
+alpha and beta come from the shared seed and never travel. The server part is the default: a weighted mean for each tensor
+over the clients that sent it is the tensor itself where only one did. The gradient of the copies flows back into w with the
+factor beta |w|^(beta - 1); the paper can also be read as cutting it off (``detach``).
+"""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from .. import rng
+from ..errors import WireError
+from ..method import SGD, Method, TaskNetwork, Uplink, whole_number
+from ..stacked import computed
+
+ALPHA, BETA = (1e-5, 0.1), (2.0, 10.0)
+
+
+class Generated:
+    """A convolution whose parameter ``base`` is w [m, in, k, k]; its ``weight`` [out, in, k, k] is w, then the generated
+    kernels, of which the i-th comes from base kernel i mod m. Stacked, everything has a client axis in front."""
+
+    @property
+    def weight(self):
+        w, count = self.base, self.beta.shape[-4]
+        blocks = -(-count // w.shape[-4])
+        copies = torch.cat([w.detach() if self.detach else w] * blocks, -4).narrow(-4, 0, count)
+        generated = copies.abs() ** self.beta
+        if self.alpha is not None:
+            generated = generated + self.alpha
+        if self.sign:
+            generated = copies.sign() * generated
+        return torch.cat([w, generated], -4)
+
+
+CONVOLUTION = computed(Generated, nn.Conv2d)[nn.Conv2d]
+
+
+def draw(shape, seed, layer, round=0):
+    """(alpha, beta) of a layer, uniform in ``ALPHA`` and ``BETA``: every party draws the same."""
+    generator = rng.generator(seed, "kernel generation", layer, round)
+    return [torch.rand(shape, generator=generator) * (high - low) + low for low, high in (ALPHA, BETA)]
+
+
+def represent(net, base_kernels=16, seed=0, sign=True, alpha=True, detach=False):
+    """A copy of any network in which each convolution with more than ``base_kernels`` output channels learns only so many."""
+    whole_number("base_kernels", base_kernels)
+    net = copy.deepcopy(net)
+    layers = [(n, m) for n, m in net.named_modules() if type(m) is nn.Conv2d and m.out_channels > base_kernels]
+    if not layers:
+        raise ValueError(f"No convolution has more than {base_kernels} kernels: choose fewer base_kernels.")
+    for name, layer in layers:
+        weight = layer.weight.detach()
+        layer.__class__, layer.sign, layer.detach = CONVOLUTION, sign, detach
+        base = nn.Parameter(weight[:base_kernels].clone())  # stands first, as the weight did: order is what modules go by
+        layer._parameters = {"base": base, "bias": layer._parameters["bias"]}
+        drawn = draw((layer.out_channels - base_kernels, *weight.shape[1:]), seed, name)
+        for key, t in zip(("alpha", "beta"), drawn, strict=True):  # not persistent: not in the state, so never sent
+            layer.register_buffer(key, t.to(weight) if key == "beta" or alpha else None, persistent=False)
+    return net
+
+
+def write_out(net):
+    """A copy with plain convolutions, the generated kernels written out: the same function in evaluation mode."""
+    net = copy.deepcopy(net)
+    for layer in net.modules():
+        if type(layer) is CONVOLUTION:
+            weight, bias = layer.weight.detach().clone(), layer._parameters["bias"]
+            layer.__class__ = nn.Conv2d
+            layer._parameters = {"weight": nn.Parameter(weight), "bias": bias}
+            layer._buffers.clear()
+            layer._non_persistent_buffers_set.clear()
+    return net
+
+
+@dataclass(frozen=True)
+class Representative:
+    """The network of another model part with ``base_kernels`` representative kernels a convolution. ``redraw`` draws alpha
+    and beta anew each round (the paper's Algorithm 1 does at each call, after which no two networks would agree)."""
+
+    base_kernels: int = 16
+    sign: bool = True
+    alpha: bool = True
+    detach: bool = False
+    redraw: bool = False
+    of: object = TaskNetwork()
+
+    def build(self, task):
+        return represent(self.of.build(task), self.base_kernels, task.seed, self.sign, self.alpha, self.detach)
+
+    def refresh(self, net, task, round):
+        """Called on both sides in every round, before training and before evaluation."""
+        for name, layer in net.named_modules() if self.redraw else ():
+            if isinstance(layer, Generated):
+                for t, new in zip((layer.alpha, layer.beta), draw(layer.beta.shape[-4:], task.seed, name, round), strict=True):
+                    if t is not None:
+                        t.copy_(new)  # for all clients if stacked
+
+
+def modules(schema):
+    """The names of each module's tensors, in order. A matrix or a kernel wider than 1 x 1 begins a module; all that follows
+    belongs to it: batch normalisation, biases, and the 1 x 1 shortcut of a residual block. ResNet-18 has 18."""
+    found = []
+    for name, shape in schema.shapes.items():
+        if not found or len(shape) == 2 or (len(shape) > 2 and max(shape[2:]) > 1):
+            found.append([])
+        found[-1].append(name)
+    return found
+
+
+@dataclass(frozen=True)
+class ModuleUplink(Uplink):
+    """Each participant sends one group of modules, the i-th of them group ``order[i]`` of this round.
+
+    ``groups`` must divide the participants evenly, so that equally many send each group; 1 is no module uploading. By
+    default: the most that divide them and are no more than the modules, so one participant a group if modules suffice.
+    """
+
+    groups: int | None = None
+
+    def check(self, schema, participants):
+        """How many groups; ``ValueError`` for a number that cannot be."""
+        count = len(modules(schema))
+        if self.groups is None:
+            return max(g for g in range(1, count + 1) if participants % g == 0)
+        whole_number("groups", self.groups)
+        if self.groups > count or participants % self.groups:
+            raise ValueError(f"groups must be at most {count}, the modules, and divide {participants}, the participants, not {self.groups}.")
+        return self.groups
+
+    def names(self, ctx, schema, client):
+        """The tensors that a client sends in this round."""
+        found, groups = modules(schema), self.check(schema, len(ctx.participants))
+        generator = rng.generator(ctx.task.seed, "modules", ctx.round)
+        longer = torch.randperm(groups, generator=generator) < len(found) % groups  # which groups have one module more
+        ends = (len(found) // groups + longer.long()).cumsum(0).tolist()
+        order = torch.randperm(groups, generator=generator).tolist()
+        group = order[ctx.participants.index(client) % groups]
+        return [name for module in found[ends[group - 1] if group else 0 : ends[group]] for name in module]
+
+    def encode(self, trained, ctx):
+        return super().encode({name: trained[name] for name in self.names(ctx, ctx.schema, ctx.client)}, ctx)
+
+    def decode(self, sections, ctx):
+        if list(sections) != self.names(ctx, ctx.schema, ctx.client):
+            raise WireError(f"Client {ctx.client} sent other modules than this round's permutation gives it.")
+        return super().decode(sections, ctx)
+
+
+def fed_kgf(lr=0.1, momentum=0.0, base_kernels=16, groups=None, sign=True, alpha=True, detach=False, redraw=False):
+    """Kernel generation and module uploading. ``groups=1`` is the paper's "without MU"; ``sign`` and ``alpha`` are the
+    ablations of Figure 8; ``detach`` keeps the gradient of generated kernels from w; ``redraw``: see ``Representative``."""
+    return Method(
+        "fed_kgf",
+        model=Representative(base_kernels, sign, alpha, detach, redraw),
+        optimizer=SGD(lr, momentum),
+        uplink=ModuleUplink(groups=groups),
+    )

@@ -1,0 +1,160 @@
+"""What the coders share: fields of few bits, Golomb-Rice codes, signs, range coding, and a reader that trusts nothing.
+
+Bits fill each byte from the lowest on; what is left of the last byte is zero. Longer numbers are little-endian.
+"""
+
+import constriction
+import numpy as np
+import torch
+
+from ..errors import WireError
+
+
+def flat(tensor):
+    """Tensor on any device, of any layout -> float32 array [n]; ``ValueError`` if an entry is not finite."""
+    x = tensor.detach().to("cpu", torch.float32).reshape(-1).numpy()
+    if not np.isfinite(x).all():
+        raise ValueError("A tensor with NaN or infinite values cannot be coded.")
+    return x
+
+
+def pack(values, width):
+    """Whole numbers 0..2^width-1 -> ceil(n width / 8) bytes. Each full byte of the width makes a plane of its own (the
+    lowest first), because bytes need no shifting; the fields of the bits left over follow without gaps."""
+    if width == 0:
+        return b""
+    if width == 1:
+        return np.packbits(values.astype(bool, copy=False), bitorder="little").tobytes()
+    if width >= 8:
+        return values.astype(np.uint8).tobytes() + pack(values >> 8, width - 8)
+    eights = np.zeros((-(-len(values) // 8), 8), np.uint8)  # eight fields fill exactly ``width`` bytes
+    eights.reshape(-1)[: len(values)] = values
+    words = np.zeros(len(eights), "<u8")
+    for j in range(8):
+        words |= eights[:, j].astype("<u8") << (j * width)
+    return words.view(np.uint8).reshape(-1, 8)[:, :width].tobytes()[: (len(values) * width + 7) // 8]
+
+
+def pack_rice(values):
+    """Golomb-Rice code of whole numbers >= 0: the parameter b with the fewest bytes, and these bytes.
+
+    A value v is v >> b zeros and a one, then the b low bits of v. All the unary parts come first, then all the low
+    bits: as many bits as taking turns, and it can be read without a loop. Tried are all b from 0 past the best one for
+    random positions of density p, 1 + floor(log2(log((sqrt(5)-1)/2) / log(1-p))) (Sattler et al. 2019).
+    """
+    if not len(values):
+        return 0, b""
+    highest = int(values.mean()).bit_length() + 1
+    unary = [int((values >> b).sum()) + len(values) for b in range(highest + 1)]
+    b = min(range(highest + 1), key=lambda b: (unary[b] + 7) // 8 + (len(values) * b + 7) // 8)
+    ends = np.cumsum((values >> b) + 1) - 1
+    bits = np.zeros(unary[b], bool)
+    bits[ends] = True
+    return b, pack(bits, 1) + pack(values & ((1 << b) - 1), b)
+
+
+def pack_signs(x):
+    """The mean magnitude as float32 and one bit an entry, 1 where it is negative. No entries: no bytes."""
+    return np.abs(x).mean(dtype=np.float64).astype("<f4").tobytes() + pack(x < 0, 1) if len(x) else b""
+
+
+def range_encode(symbols, counts):
+    """Symbols 0..len(counts)-1, with at least two counts -> bytes, near the entropy of the histogram ``counts``."""
+    encoder = constriction.stream.queue.RangeEncoder()
+    encoder.encode(symbols.astype(np.int32, copy=False), _model(counts))
+    return encoder.get_compressed().astype("<u4", copy=False).tobytes()
+
+
+def range_decode(data, counts):
+    """The inverse; ``WireError`` for bytes that ``range_encode`` would not make of symbols with this histogram."""
+    try:
+        decoder = constriction.stream.queue.RangeDecoder(np.frombuffer(data, "<u4").astype(np.uint32))
+        symbols = decoder.decode(_model(counts), int(counts.sum()))
+    except (AssertionError, ValueError):  # an impossible code; not whole words
+        raise WireError("A range-coded section holds no valid code.") from None
+    # the decoder reads zeros past the end and overlooks what follows: only coding again shows that nothing is amiss
+    if (np.bincount(symbols, minlength=len(counts)) != counts).any() or range_encode(symbols, counts) != data.tobytes():
+        raise WireError("A range-coded section does not agree with its counts or its length.")
+    return symbols
+
+
+def _model(counts):
+    """The same fixed-point model on both sides: one division of whole numbers, correctly rounded everywhere."""
+    return constriction.stream.model.Categorical(counts / counts.sum(), perfect=False)
+
+
+class Reader:
+    """Takes a section apart from front to back; ``WireError`` where it is not what was announced."""
+
+    def __init__(self, section):
+        self.rest = np.frombuffer(section, np.uint8)
+
+    def take(self, size):
+        if size > len(self.rest):
+            raise WireError(f"A coded section ends {size - len(self.rest)} bytes too early.")
+        part, self.rest = self.rest[:size], self.rest[size:]
+        return part
+
+    def end(self):
+        if len(self.rest):
+            raise WireError(f"{len(self.rest)} bytes too many came for a coded tensor.")
+
+    def number(self, size):
+        return int.from_bytes(self.take(size).tobytes(), "little")
+
+    def floats(self, count, dtype="<f4"):
+        values = self.take(count * np.dtype(dtype).itemsize).view(dtype).astype(np.float32, copy=False)
+        if not np.isfinite(values).all():
+            raise WireError("The message holds NaN or infinite values.")
+        return values
+
+    def magnitudes(self, count):
+        values = self.floats(count)
+        if (values < 0).any():
+            raise WireError("The message holds a negative magnitude.")
+        return values
+
+    def fields(self, count, width):
+        """The inverse of ``pack``: uint8, or int32 for a width of 9 to 31."""
+        if width == 8:
+            return self.take(count)
+        if width > 8:
+            return self.take(count) | self.fields(count, width - 8).astype(np.int32) << 8
+        data = self.take((count * width + 7) // 8)
+        if width == 1:
+            values = np.unpackbits(data, bitorder="little")
+        else:
+            eights = np.zeros((-(-count // 8), 8), np.uint8)
+            rows = np.zeros(len(eights) * width, np.uint8)
+            rows[: len(data)] = data
+            eights[:, :width] = rows.reshape(len(eights), width)
+            words, eights = eights.view("<u8")[:, 0], np.empty_like(eights)
+            for j in range(8):
+                eights[:, j] = words >> (j * width) & ((1 << width) - 1)
+            values = eights.reshape(-1)
+        if values[count:].any():
+            raise WireError("The bits that fill up a byte are not zero.")
+        return values[:count]
+
+    def rice(self, count, b, limit):
+        """The inverse of ``pack_rice``: int64 values, which must not add up to more than ``limit``."""
+        if not count:
+            return np.zeros(0, np.int64)
+        unary = np.unpackbits(self.rest[: (count + (limit >> b) + 7) // 8], bitorder="little")
+        ends = np.flatnonzero(unary.view(bool))[:count]
+        if len(ends) < count:
+            raise WireError("A list of positions ends too early or runs past the tensor.")
+        if unary[ends[-1] + 1 : 8 * len(self.take(ends[-1] // 8 + 1))].any():
+            raise WireError("The bits that fill up a byte are not zero.")
+        values = (np.diff(ends, prepend=-1) - 1 << b) | self.fields(count, b)
+        if values.sum() > limit:
+            raise WireError("A list of positions runs past the tensor.")
+        return values
+
+    def signs(self, count):
+        """The inverse of ``pack_signs``: float32."""
+        return np.zeros(0, np.float32) if not count else self.either(count, self.magnitudes(1)[0])
+
+    def either(self, count, size):
+        """One bit an entry -> float32: ``size``, or minus that where the bit is set."""
+        return np.where(self.fields(count, 1).view(bool), -size, size)

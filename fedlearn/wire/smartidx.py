@@ -1,0 +1,104 @@
+"""SmartIdx: Wu et al., "SmartIdx: Reducing Communication Cost in Federated Learning by Exploiting the CNNs Structures",
+AAAI 2022.
+
+Selected entries of a convolution cluster in kernels, so that one index can serve several of them. Which kernels go into
+which package is our reading: the material at hand describes the three packages, not the thresholds between them.
+"""
+
+import math
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ..errors import WireError
+from .bits import Reader, flat, pack, pack_rice, pack_signs
+from .sparse import TopK, check_ratio, encode_positions, kept, largest, read_positions
+
+
+@dataclass(frozen=True)
+class SmartIdx:
+    """The share ``ratio`` of entries that is largest in magnitude, as signs times one mean magnitude for each package.
+
+    kernel package      kernels with more than half of their entries selected: every entry's sign under one index
+    pattern package     kernels whose selected positions and signs another kernel of the layer shares: each pattern once
+                        (the most frequent first), the kernels' indices, and for each kernel a Rice-coded pattern number
+    individual package  the other selected entries, each with its own index
+
+    Tensors without kernels of several entries travel as ``TopK(values="sign")``.
+    """
+
+    ratio: float = 1 / 32
+
+    def __post_init__(self):
+        check_ratio(self.ratio)
+
+    def encode(self, tensor):
+        kernels, entries = _layout(tensor.shape)
+        if entries < 2:
+            return TopK(self.ratio, "sign").encode(tensor)
+        x = flat(tensor).reshape(kernels, entries)
+        chosen = np.zeros(x.shape, bool)
+        chosen.reshape(-1)[largest(x.reshape(-1), kept(self.ratio, x.size))] = True
+        counts = chosen.sum(1)
+        whole = np.flatnonzero(2 * counts > entries)
+        rest = np.flatnonzero((counts > 0) & (2 * counts <= entries))
+        pattern, examples = _shared(chosen[rest], x[rest] < 0)
+        same, pattern = rest[pattern >= 0], pattern[pattern >= 0]
+
+        parts = [encode_positions(whole, kernels), pack_signs(x[whole].reshape(-1)), struct.pack("<I", len(examples))]
+        if len(same):
+            there = chosen[rest[examples]]
+            mean = np.abs(x[same][chosen[same]]).mean(dtype=np.float64).astype("<f4")
+            parts += [mean.tobytes(), pack(there.reshape(-1), 1), pack(x[rest[examples]][there] < 0, 1)]
+            b, numbers = pack_rice(pattern)
+            parts += [encode_positions(same, kernels), bytes([b]), numbers]
+        chosen[whole] = chosen[same] = False
+        single = np.flatnonzero(chosen)
+        return b"".join([*parts, encode_positions(single, x.size), pack_signs(x.reshape(-1)[single])])
+
+    def decode(self, section, shape):
+        kernels, entries = _layout(shape)
+        if entries < 2:
+            return TopK(self.ratio, "sign").decode(section, shape)
+        reader, x = Reader(section), np.zeros((kernels, entries), np.float32)
+        whole = read_positions(reader, kernels)
+        x[whole] = reader.signs(len(whole) * entries).reshape(-1, entries)
+        patterns = reader.number(4)
+        if 2 * patterns > kernels:
+            raise WireError(f"{patterns} shared patterns came for {kernels} kernels.")
+        if patterns:
+            mean = reader.magnitudes(1)[0]
+            there = reader.fields(patterns * entries, 1).view(bool).reshape(patterns, entries)
+            table = np.zeros((patterns, entries), np.float32)
+            table[there] = reader.either(np.count_nonzero(there), mean)
+            same, b = read_positions(reader, kernels), reader.number(1)
+            pattern = reader.rice(len(same), min(b, 31), len(same) * (patterns - 1))
+            if b > 31 or (pattern >= patterns).any():
+                raise WireError(f"A kernel has a pattern that is not among the {patterns} sent.")
+            x[same] = table[pattern]
+        single = read_positions(reader, x.size)
+        x.reshape(-1)[single] = reader.signs(len(single))
+        reader.end()
+        return torch.from_numpy(x).reshape(shape)
+
+
+def _layout(shape):
+    """Kernels and entries of a kernel; a tensor of fewer than three dimensions has kernels of one entry."""
+    return math.prod(shape[:2]), math.prod(shape[2:])
+
+
+def _shared(chosen, negative):
+    """Rows of positions and signs -> for each row the number of its pattern, by falling frequency, or -1 if no other
+    row has it; and for each of these patterns a row that shows it."""
+    bits = np.packbits(np.concatenate([chosen, chosen & negative], 1), 1)
+    bits = np.pad(bits, ((0, 0), (0, -bits.shape[1] % 4))).view(np.uint32).astype(np.int64)
+    label = np.zeros(len(bits), np.int64)
+    for word in bits.T:  # 16 entries of a kernel a turn: one for 3 x 3
+        label = np.unique(label << 32 | word, return_inverse=True)[1]
+    _, row, label, count = np.unique(label, return_index=True, return_inverse=True, return_counts=True)
+    frequent = np.argsort(-count, kind="stable")[: np.count_nonzero(count > 1)]
+    number = np.full(len(count), -1)
+    number[frequent] = np.arange(len(frequent))
+    return number[label], row[frequent]

@@ -1,0 +1,109 @@
+"""Few entries: their positions as Golomb-Rice coded gaps, and their values.
+
+Strom 2015, Aji & Heafield 2017 and Lin et al. 2018 (DGC) send the largest entries; Sattler et al. 2019, "Robust and
+Communication-Efficient Federated Learning from Non-i.i.d. Data" (STC), codes the gaps and keeps only signs.
+"""
+
+import math
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ..errors import WireError, pick
+from .bits import Reader, flat, pack_rice, pack_signs
+
+_FLOATS = {"float32": "<f4", "float16": "<f2"}
+
+
+def encode_positions(index, n):
+    """Ascending distinct positions below n -> bytes: count u32 | parameter u8 | gaps. The parameter's highest bit says
+    that the others' positions are listed instead, which is shorter when more than half are meant."""
+    complement = 2 * len(index) > n
+    listed = _others(index, n) if complement else index
+    b, data = pack_rice(np.diff(listed, prepend=-1) - 1)
+    return struct.pack("<IB", len(index), b | complement << 7) + data
+
+
+def decode_positions(data, n):
+    """The inverse: the positions (int64, ascending) and how many bytes of ``data`` they took; ``WireError`` if these
+    are no such list."""
+    reader = Reader(data)
+    index = read_positions(reader, n)
+    return index, len(data) - len(reader.rest)
+
+
+def read_positions(reader, n):
+    count, head = reader.number(4), reader.number(1)
+    if count > n:
+        raise WireError(f"{count} positions came for {n} entries.")
+    if head & 0x60:
+        raise WireError(f"{head & 0x7F} is no parameter of a Rice code, at most 31 is.")
+    complement, b = head >> 7, head & 0x1F
+    listed = n - count if complement else count
+    index = np.cumsum(reader.rice(listed, b, n - listed) + 1) - 1
+    return _others(index, n) if complement else index
+
+
+def _others(index, n):
+    keep = np.ones(n, bool)
+    keep[index] = False
+    return np.flatnonzero(keep)
+
+
+def kept(ratio, n):
+    """How many of n entries are kept: the ratio of them, rounded up."""
+    return min(n, math.ceil(ratio * n))
+
+
+def largest(x, count):
+    """Positions, ascending, of the ``count`` entries of largest magnitude; among equal ones the first."""
+    if count == len(x):
+        return np.arange(count)
+    size = np.abs(x)
+    edge = np.partition(size, len(x) - count)[len(x) - count]
+    keep = size > edge
+    keep[np.flatnonzero(size == edge)[: count - np.count_nonzero(keep)]] = True
+    return np.flatnonzero(keep)
+
+
+def check_ratio(ratio):
+    if not 0 < ratio <= 1:
+        raise ValueError(f"The ratio is the share of entries that is kept, above 0 and at most 1, not {ratio!r}.")
+
+
+@dataclass(frozen=True)
+class TopK:
+    """The share ``ratio`` of entries that is largest in magnitude; the others decode to zero.
+
+    ``values``: "float32", "float16", or "sign", which sends one bit for each and the mean magnitude of all kept (STC).
+    The section says how many entries it holds, so the receiver need not know the ratio.
+    """
+
+    ratio: float = 1 / 32
+    values: str = "float32"
+
+    def __post_init__(self):
+        check_ratio(self.ratio)
+        pick(self.values, dict.fromkeys([*_FLOATS, "sign"]), "form of values")
+
+    def encode(self, tensor):
+        x = flat(tensor)
+        index = largest(x, kept(self.ratio, len(x)))
+        return encode_positions(index, len(x)) + self._pack(x[index])
+
+    def _pack(self, x):
+        if self.values == "sign":
+            return pack_signs(x)
+        if self.values == "float16" and (np.abs(x) >= 65520).any():  # from there on it would round to infinity
+            raise ValueError("A value is too large for half precision, which ends at 65504.")
+        return x.astype(_FLOATS[self.values]).tobytes()
+
+    def decode(self, section, shape):
+        reader, x = Reader(section), np.zeros(math.prod(shape), np.float32)
+        index = read_positions(reader, len(x))
+        signs = self.values == "sign"
+        x[index] = reader.signs(len(index)) if signs else reader.floats(len(index), _FLOATS[self.values])
+        reader.end()
+        return torch.from_numpy(x).reshape(shape)

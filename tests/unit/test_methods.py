@@ -1,0 +1,260 @@
+"""The compressing baselines: each part against its paper's update rule, written out here once more."""
+
+import dataclasses
+import math
+from importlib import import_module
+
+import pytest
+import torch
+from torch import nn
+
+import fedlearn as fl
+from fedlearn.method import Adam, Arrival, Compressed
+from fedlearn.wire import DOWN, Message, TopK, pack
+
+METHODS = sorted(fl.methods.METHODS)
+
+
+@pytest.fixture
+def task():
+    return fl.tasks.classification("digits", 4, train=120, test=60)
+
+
+def uploads(method, task, rounds, each=None):
+    """Encode the same update in every round; what the server decodes. ``each`` sees context and update afterwards."""
+    server, clients = fl.Server(method, task, fl.Settings()), fl.Clients(method, task, fl.Settings())
+    memory, update = {}, {n: torch.randn(t.shape, generator=fl.rng.generator(0, n)) for n, t in server.initial.items()}
+    decoded = []
+    for t in range(1, rounds + 1):
+        ctx = clients.context(t, 0, clients.up, memory, server.state)
+        sections = method.uplink.encode({n: w + update[n] for n, w in server.state.items()}, ctx)
+        decoded.append(method.uplink.decode(sections, server.context(t, 0, server.up, {}, server.state)))
+        if each:
+            each(ctx, update, decoded[-1])
+    return update, decoded, server.up
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_two_runs_are_the_same_run_also_after_a_stop(name, task, tmp_path):
+    method = fl.methods.get(name)
+    whole = fl.run(method, task, 3, participation=0.5)
+    fl.run(method, task, 2, participation=0.5, checkpoint=tmp_path / "c")
+    assert fl.run(method, task, 3, participation=0.5, checkpoint=tmp_path / "c") == whole
+    assert not any(row["refused"] for row in whole.rows)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_stacked_and_sequential_runs_agree(name, task):
+    one, other = (fl.run(fl.methods.get(name), task, 1, engine=e) for e in ("sequential", "stacked"))
+    assert abs(one.bytes_up[0] - other.bytes_up[0]) <= 0.02 * one.bytes_up[0]
+    if name in ("fedavg", "rpn", "fed_kgf", "fedpm", "fedcomgate"):  # elsewhere a last bit may decide who is in the top k
+        for n, t in one.state.items():
+            torch.testing.assert_close(other.state[n], t, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_learns(name):
+    task = fl.tasks.classification("digits", 4)
+    assert fl.run(fl.methods.get(name), task, 10, batch_size=16, engine="stacked").accuracy.max() > 0.5
+
+
+def test_error_feedback_loses_nothing():
+    """What was sent so far plus what is remembered is what there was to send."""
+    task = fl.tasks.classification("digits", 4, train=120, test=60)
+    method = fl.methods.fedavg().but(uplink=Compressed(TopK(1 / 16)))
+    memory = {}
+    update, sent, schema = uploads(method, task, 5, lambda ctx, u, d: memory.update(ctx.memory))
+    for n in update:
+        total = sum(d[n] for d in sent)
+        if n in schema.buffers or update[n].dim() < 2:
+            torch.testing.assert_close(sent[0][n], update[n], atol=1e-5, rtol=1e-5)  # dense
+            assert f"error/{n}" not in memory
+        else:
+            torch.testing.assert_close(total + memory[f"error/{n}"], 5 * update[n], atol=1e-4, rtol=1e-4)
+
+
+def test_without_feedback_nothing_is_remembered(task):
+    memory = {}
+    uploads(fl.methods.fedavg().but(uplink=Compressed(TopK(1 / 16), feedback=False)), task, 2, lambda c, u, d: memory.update(c.memory))
+    assert not memory
+
+
+def test_dgc_is_momentum_correction_with_masking(task):
+    method, m, clip = fl.methods.dgc(ratio=1 / 32, warmup=2, clip=3.0), 0.9, 3.0
+    u, v, kept = {}, {}, []
+
+    def check(ctx, g, sent):
+        names = [n for n in g if g[n].dim() > 1]
+        norm = math.sqrt(sum(float(g[n].square().sum()) for n in names))
+        share = min(1.0, clip / math.sqrt(4) / norm)
+        for n in names:
+            u[n] = m * u.get(n, 0) + g[n] * share
+            v[n] = v.get(n, 0) + u[n]
+            k = math.ceil(v[n].numel() * max(1 / 32, 0.25**ctx.round if ctx.round <= 2 else 0))
+            top = v[n].abs().flatten().topk(k).indices
+            expected = torch.zeros(v[n].numel()).index_put((top,), v[n].flatten()[top]).reshape(v[n].shape)
+            torch.testing.assert_close(sent[n], expected, atol=1e-5, rtol=1e-4)
+            u[n], v[n] = u[n] * (expected == 0), v[n] * (expected == 0)
+        kept.append(k)
+
+    uploads(method, task, 4, check)
+    assert kept[0] > kept[1] > kept[2] == kept[3]
+
+
+def test_qsgd_is_unbiased(task):
+    update, sent, schema = uploads(fl.methods.qsgd(levels=4, bucket=None), task, 200)
+    for n in (n for n in update if update[n].dim() > 1):
+        mean, norm = sum(d[n] for d in sent) / 200, float(update[n].norm())
+        assert (mean - update[n]).abs().max() < 5 * norm / 4 / 2 / math.sqrt(200)  # five standard errors at most
+
+
+def test_fedcomgate_tracks_the_difference_from_the_mean(task):
+    """delta_j after a round is (mean of the client's gradients) - (movement of the model), up to quantisation."""
+    method, settings = fl.methods.fedcomgate(lr=0.05, bits=16), fl.Settings(batch_size=10)
+    server, clients = fl.Server(method, task, settings), fl.Clients(method, task, settings)
+    start, own = dict(server.state), {}
+    arrivals = []
+    for k in range(4):
+        arrivals.append(server.receive(1, k, clients.answer(1, k, server.send(1, k))))
+        own[k] = {n: t - start[n] for n, t in clients.tensors.items() if n not in server.up.buffers}
+    server.aggregate(1, arrivals)
+    for k in range(4):
+        clients.answer(2, k, server.send(2, k))
+        steps = -(-task.sizes[k] // 10)
+        for n, moved in own[k].items():
+            expected = ((server.state[n] - start[n]) - moved) / (0.05 * steps)
+            torch.testing.assert_close(clients.memories[k][f"delta/{n}"], expected, atol=1e-3, rtol=1e-3)
+
+
+def test_gradient_tracking_changes_steps_by_delta(task):
+    tracked = fl.methods.fedcomgate(lr=0.5).optimizer
+    p, g, d = (torch.randn(3, 2) for _ in range(3))
+    moved = p.clone()
+    tracked.step([moved], [g], {"lr": 0.5, "velocity": None, "delta": [d]})
+    torch.testing.assert_close(moved, p - 0.5 * (g - d))
+
+
+def test_amsgrad_server():
+    part, state = import_module("fedlearn.methods.fedcams").AMSGrad(lr=0.5), {"w": torch.tensor([1.0, -2.0]), "b": torch.zeros(1)}
+    ctx = fl.method.Context(None, 1, schema=fl.wire.Schema({"w": (2,), "b": (1,)}, frozenset({"b"})))
+    m, v, top, w = torch.zeros(2), torch.zeros(2), torch.full((2,), 1e-3), state["w"].clone()
+    for t in range(4):
+        D = torch.tensor([0.3, -0.1]) / (t + 1)
+        state = part.aggregate(state, [Arrival(0, 5, {"w": D, "b": torch.ones(1)}, 0)], ctx)
+        m, v = 0.9 * m + 0.1 * D, 0.99 * v + 0.01 * D**2
+        top = torch.maximum(top, v)
+        w = w + 0.5 * m / top.sqrt()
+        torch.testing.assert_close(state["w"], w)
+        assert state["b"] == t + 1  # a buffer: plain mean
+
+
+def test_majority_vote():
+    part, state = import_module("fedlearn.methods.signsgd").Majority(0.1), {"w": torch.zeros(3)}
+    votes = [torch.tensor(v) for v in ([1.0, -1, 1], [1, -1, -1.0], [-1, -1, 1.0])]
+    ctx = fl.method.Context(None, 1, schema=fl.wire.Schema({"w": (3,)}))
+    new = part.aggregate(state, [Arrival(k, 10**k, {"w": v}, 0) for k, v in enumerate(votes)], ctx)  # one client, one vote
+    torch.testing.assert_close(new["w"], torch.tensor([0.1, -0.1, 0.1]))
+
+
+@pytest.mark.parametrize("name", ["stc", "signsgd"])
+def test_late_clients_rebuild_the_server_model_exactly(name, task):
+    method, settings = fl.methods.get(name), fl.Settings()
+    server, clients = fl.Server(method, task, settings), fl.Clients(method, task, settings)
+    schedule, sizes = {1: [0, 1], 2: [0], 3: [0, 1], 4: [0, 1, 2]}, {}
+    for t, who in schedule.items():
+        arrivals = []
+        for k in who:
+            message = server.send(t, k)
+            sizes[t, k] = len(message)
+            got = clients._download(t, k, message).start
+            assert all(torch.equal(got[n], w) for n, w in server.state.items())
+            arrivals.append(server.receive(t, k, clients.answer(t, k, server_message(server, t, k, message))))
+        server.aggregate(t, arrivals)
+    assert sizes[3, 1] > sizes[3, 0] > sizes[1, 0]  # who missed round 2 hears two steps, the first round nothing
+    assert sizes[4, 2] > sizes[4, 0]
+
+
+def server_message(server, t, k, message):
+    """A message that says the same to a client that has heard it: no further steps."""
+    sections = {n: b"\1" for n in server.down.shapes}
+    return pack(Message(DOWN, t, k, 0, sections), server.down)
+
+
+def test_a_replay_never_costs_much_more_than_the_model(task):
+    method = fl.methods.stc(ratio=1.0)
+    history = fl.run(method, task, 3)
+    dense = fl.run(fl.methods.fedavg(), task, 1).bytes_down[0]
+    assert history.bytes_down.max() <= dense + 4 * len(fl.initial_network(method, task).state_dict())
+
+
+@pytest.mark.parametrize("damage", [b"", b"\2abc", b"\1\0\0", b"\1\xff\xff\xff\xff", b"\1\3\0\0\0abc", b"\0abc"])
+def test_damaged_steps_are_refused(damage, task):
+    method = fl.methods.stc()
+    clients = fl.Clients(method, task, fl.Settings())
+    sections = {n: b"\1" for n in clients.down.shapes}
+    name = next(n for n, s in clients.down.shapes.items() if len(s) == 4)
+    with pytest.raises(fl.WireError):
+        clients._download(1, 0, pack(Message(DOWN, 1, 0, 0, {**sections, name: damage}), clients.down))
+    assert not clients.memories[0]
+
+
+def test_fedpm_server_is_the_mode_of_the_posterior():
+    part, ctx = import_module("fedlearn.methods.fedpm").BetaPosterior(), fl.method.Context(None, 1, schema=fl.wire.Schema({"s": (3,)}))
+    masks = [torch.tensor(m) for m in ([1.0, 0, 1], [1, 0, 0.0], [1, 0, 1.0])]
+    new = part.aggregate({"s": torch.zeros(3)}, [Arrival(k, 1, {"s": m}, 0) for k, m in enumerate(masks)], ctx)
+    torch.testing.assert_close(new["s"].sigmoid(), torch.tensor([0.99, 0.01, 2 / 3]))
+
+
+def test_fedpm_trains_scores_only_and_sends_at_most_a_bit(task):
+    net = fl.initial_network(fl.methods.fedpm(), task)
+    plain = task.network()
+    layers = [m for m in net.modules() if hasattr(m, "weight_score")]
+    assert sum(p.numel() for p in net.parameters()) == sum(
+        p.numel() for m in plain.modules() if isinstance(m, (nn.Conv2d, nn.Linear)) for p in m.parameters()
+    )
+    for layer in layers:
+        c = math.e / math.sqrt(layer.weight_score[0].numel())
+        torch.testing.assert_close(layer.frozen_weight.abs(), torch.full_like(layer.frozen_weight, c))
+        w = layer.train().weight
+        assert ((w.abs() < 1e-6) | ((w.abs() - c).abs() < 1e-6)).all()  # off, or on with its sign
+        theta = layer.weight_score.sigmoid()
+        (grad,) = torch.autograd.grad(w.sum(), layer.weight_score)
+        torch.testing.assert_close(grad, layer.frozen_weight * theta * (1 - theta))  # straight through the draw
+    up = fl.run(fl.methods.fedpm(), task, 1)
+    bits = 8 * (up.bytes_up[0] - up.bytes_up_buffers[0]) / 4
+    assert bits < 1.1 * sum(p.numel() for p in net.parameters()) + 8 * 400  # and the envelope
+
+
+def test_adam_is_torchs():
+    p = torch.randn(4, 3)
+    ours, theirs = p.clone(), nn.Parameter(p.clone())
+    adam, reference = Adam(0.05), torch.optim.Adam([theirs], 0.05)
+    state = adam.init([ours], None)
+    for t in range(5):
+        g = torch.randn(4, 3, generator=torch.Generator().manual_seed(t))
+        adam.step([ours], [g], state)
+        theirs.grad = g.clone()
+        reference.step()
+        torch.testing.assert_close(ours, theirs.detach(), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: fl.methods.dgc(ratio=0), lambda: fl.methods.stc(ratio=1.5), lambda: fl.methods.smartidx(ratio=-1),
+        lambda: fl.methods.dgc(momentum=1), lambda: fl.methods.dgc(clip=0), lambda: fl.methods.dgc(warmup=-1),
+        lambda: fl.methods.fedcom(bits=0), lambda: fl.methods.qsgd(levels=0), lambda: fl.methods.signsgd(server_lr=0),
+        lambda: fl.methods.fedpm(lr=0),
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_be(make):
+    with pytest.raises(ValueError) as error:
+        make()
+    assert str(error.value).count("\n") == 0 and str(error.value).endswith(".")
+
+
+def test_a_method_is_a_record():
+    for name in METHODS:
+        method = fl.methods.get(name)
+        assert method == fl.methods.get(name) and hash(method) == hash(fl.methods.get(name))
+        assert dataclasses.replace(method, name="mine").parts() == method.parts()
