@@ -154,7 +154,8 @@ def command_reproduce(args):
     from .reproduce import reproduce
 
     device = args.device or ("cuda" if _has_gpu() else "cpu")
-    choice = {"only": args.only, "seeds": args.seed, "rounds": args.rounds, "train": args.train, "device": device}
+    choice = {"only": args.only, "seeds": args.seed, "rounds": args.rounds, "train": args.train, "test": args.test}
+    choice |= {"split": args.partition, "device": device}
     print(reproduce(args.paper, args.scale, args.out, provenance(), progress=args.progress, **choice))
 
 
@@ -243,6 +244,8 @@ def parser():
     recipe.add_argument("--only", action="append", default=[], metavar="ROW", help="only this row of the comparison; may be given several times")
     recipe.add_argument("--rounds", type=int, help="communication rounds (default: the recipe's)")
     recipe.add_argument("--train", type=int, metavar="N", help="keep only N training images")
+    recipe.add_argument("--test", type=int, metavar="N", help="keep only N test images")
+    recipe.add_argument("--partition", action="append", metavar="P", help="may be given several times (default: the recipe's)")
     recipe.add_argument("--seed", type=int, action="append", help="a seed, may be given several times (default: the recipe's)")
     recipe.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one); on a GPU training uses bfloat16")
     recipe.add_argument("--out", metavar="FILE", help="where the histories are kept (default: data/results/, where the book looks)")

@@ -59,7 +59,7 @@ RECIPES = {
 }  # fmt: skip
 
 
-def jobs(paper, scale="quick", only=(), seeds=None, rounds=None, train=None, device="cpu"):
+def jobs(paper, scale="quick", only=(), seeds=None, rounds=None, train=None, test=None, split=None, device="cpu"):
     """The runs of a recipe, one after the other: (label, method, task, keywords of ``federation.run``)."""
     scales = pick(paper, RECIPES, "paper with a recipe")
     _, data, partitions, its_seeds, how, rows = pick(scale, scales, "scale")
@@ -68,9 +68,9 @@ def jobs(paper, scale="quick", only=(), seeds=None, rounds=None, train=None, dev
     how = how | ({} if rounds is None else {"rounds": rounds})
     if str(device).startswith("cuda"):
         how = {"engine": "auto", "precision": "bf16"} | how
-    for partition in partitions:
+    for partition in split or partitions:
         for seed in its_seeds if seeds is None else seeds:
-            task = tasks.classification(**data, partition=partition, seed=seed, train=train, device=device)
+            task = tasks.classification(**data, partition=partition, seed=seed, train=train, test=test, device=device)
             for label, method in rows.items():
                 if not only or label in only:
                     yield label, method, task, how
