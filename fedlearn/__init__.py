@@ -13,13 +13,13 @@ from .exercises import check
 from .federation import Clients, Server, run
 from .history import History, results, summary
 from .local import initial_network
-from .method import SGD, Downlink, Mean, Method, Settings, TaskLoss, TaskNetwork, Uplink
+from .method import SGD, Adam, Compressed, Downlink, Mean, Method, Settings, TaskLoss, TaskNetwork, Uplink
 
 __version__ = "0.1.0"
 _LAZY = ("plot", "widgets", "claims")  # need matplotlib, ipywidgets, yaml: loaded when first used
 
 __all__ = [
-    "SGD", "Clients", "DataError", "Downlink", "History", "Mean", "Method", "Server", "Settings", "TaskLoss", "TaskNetwork",
+    "SGD", "Adam", "Clients", "Compressed", "DataError", "Downlink", "History", "Mean", "Method", "Server", "Settings", "TaskLoss", "TaskNetwork",
     "Uplink", "WireError", "check", "initial_network", "methods", "models", "partition", "results", "rng", "run", "summary", "tasks", "wire", *_LAZY,
 ]  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from ..errors import pick
 from .dgc import dgc
-from .fed_kgf import fed_kgf
+from .fed_kgf import fed_kgf, represent, write_out
 from .fedavg import fedavg
 from .fedcams import fedcams
 from .fedcom import fedcom, fedcomgate
@@ -18,7 +18,7 @@ METHODS = {
     for f in (fedavg, rpn, fed_kgf, qsgd, signsgd, dgc, stc, smartidx, fedcom, fedcomgate, fedcams, fedpm)
 }
 
-__all__ = ["METHODS", *METHODS, "get"]
+__all__ = ["METHODS", *METHODS, "get", "represent", "write_out"]
 
 
 def get(name, **options):

@@ -1,0 +1,69 @@
+"""The recipes of ``fedlearn reproduce``: what they run, that they go on where they stopped, that results name their origin."""
+
+import json
+
+import pytest
+
+import fedlearn as fl
+from fedlearn import federation, reproduce
+from fedlearn.cli import main
+
+TABLE_1 = ["Fed-KGF", "Fed-KGF without MU", "FedCAMS", "SmartIdx", "DGC", "FedPM", "FedCOM", "FedAvg"]
+
+
+def test_full_scale_is_table_1(monkeypatch):
+    monkeypatch.setattr(reproduce.tasks, "classification", lambda **options: options)
+    listed = list(reproduce.jobs("fed_kgf", "full", device="cuda"))
+    assert [label for label, *_ in listed] == 2 * TABLE_1
+    assert {task["partition"] for _, _, task, _ in listed} == {"iid", "main_class:0.8"}
+    for _, _, task, how in listed:
+        assert (task["dataset"], task["network"], how["rounds"], how["precision"]) == ("cifar10", "resnet18", 400, "bf16")
+
+
+def arguments(path, *more):
+    return ["reproduce", "fed_kgf", "--rounds", "2", "--seed", "3", "--partition", "iid", "--train", "100", "--test", "50",
+            "--only", "FedAvg", "--only", "Fed-KGF", "--no-progress", "--out", str(path), *more]  # fmt: skip
+
+
+def test_finished_runs_are_kept_and_stopped_runs_go_on(tmp_path, monkeypatch, capsys):
+    path, trained = tmp_path / "kgf.json", []
+    real = federation.one_round
+
+    def counted(server, clients, t, last=False):
+        trained.append((server.method.name, t))
+        if len(trained) == 4:  # the last round of the second method
+            raise KeyboardInterrupt
+        return real(server, clients, t, last)
+
+    monkeypatch.setattr(federation, "one_round", counted)
+    assert main(arguments(path)) == 130
+    assert [d["method"] for d in json.loads(path.read_text())] == ["fed_kgf"]
+    assert not main(arguments(path))
+    assert trained == [("fed_kgf", 1), ("fed_kgf", 2), ("fedavg", 1), ("fedavg", 2), ("fedavg", 2)]
+    assert "there already" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == [path]  # no checkpoint left behind
+
+    monkeypatch.setattr(reproduce, "data_path", lambda *parts: path)
+    for history in map(fl.History.from_dict, json.loads(path.read_text())):
+        assert len(history) == 2 and history.meta["task"]["seed"] == 3 and history.meta["task"]["train"] == 100
+        assert history.meta["label"] in TABLE_1
+        assert set(history.meta["provenance"]) == {"command", "date", "commit"}
+        assert {"device", "torch", "python", "settings"} <= history.meta.keys()
+
+
+@pytest.mark.parametrize(
+    "change, sentence",
+    [
+        (("--only", "FedProx"), "There is no row 'FedProx'"),
+        (("--scale", "huge"), "There is no scale 'huge'"),
+        (("--rounds", "0"), "rounds must be a whole number"),
+    ],
+)
+def test_wrong_choices(tmp_path, capsys, change, sentence):
+    assert main([*arguments(tmp_path / "x.json"), *change]) == 2
+    assert sentence in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_no_such_recipe(capsys):
+    assert main(["reproduce", "fed_kg"]) == 2
+    assert "Did you mean 'fed_kgf'?" in capsys.readouterr().err
