@@ -53,7 +53,7 @@ class Replay(Downlink):
         sections = {}
         for n, w in state.items():
             steps = [ctx.memory.get(f"step/{t}/{n}") for t in range(since + 1, ctx.round)]
-            steps = [s.numpy().tobytes() for s in steps if s is not None]  # none where nothing arrived
+            steps = [s.cpu().numpy().tobytes() for s in steps if s is not None]  # none where nothing arrived
             replay = b"\1" + b"".join(_LENGTH.pack(len(s)) + s for s in steps)
             sections[n] = replay if len(replay) < 4 * w.numel() + 1 else b"\0" + bytes(_WHOLE.encode(w))
         self._forget(ctx, state)

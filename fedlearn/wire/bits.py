@@ -138,6 +138,8 @@ class Reader:
 
     def rice(self, count, b, limit):
         """The inverse of ``pack_rice``: int64 values, which must not add up to more than ``limit``."""
+        if b > 31:
+            raise WireError(f"{b} is no parameter of a Rice code, at most 31 is.")
         if not count:
             return np.zeros(0, np.int64)
         unary = np.unpackbits(self.rest[: (count + (limit >> b) + 7) // 8], bitorder="little")

@@ -99,10 +99,11 @@ class QSGD:
             norms = np.sqrt(np.square(rows, dtype=np.float64).sum(1)).astype("<f4")
         if not np.isfinite(norms).all():
             raise ValueError("The entries are too large for a norm in float32.")
+        # rounding keeps order: no norm comes out smaller than an entry, no level above the last
         exact = np.abs(rows) / np.where(norms, norms, 1)[:, None] * np.float32(self.levels)
         xi = np.floor(exact)
         xi += self._rows(torch.rand(len(x), generator=generator).numpy()) < exact - xi
-        signed = np.copysign(np.minimum(xi, self.levels), rows).reshape(-1)[: len(x)]  # a rounded norm may be too small
+        signed = np.copysign(xi, rows).reshape(-1)[: len(x)]
         return norms.tobytes() + self._pack(signed.astype(np.int32) + self.levels)
 
     def decode(self, section, shape):

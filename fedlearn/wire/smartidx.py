@@ -74,8 +74,8 @@ class SmartIdx:
             table = np.zeros((patterns, entries), np.float32)
             table[there] = reader.either(np.count_nonzero(there), mean)
             same, b = read_positions(reader, kernels), reader.number(1)
-            pattern = reader.rice(len(same), min(b, 31), len(same) * (patterns - 1))
-            if b > 31 or (pattern >= patterns).any():
+            pattern = reader.rice(len(same), b, len(same) * (patterns - 1))
+            if (pattern >= patterns).any():
                 raise WireError(f"A kernel has a pattern that is not among the {patterns} sent.")
             x[same] = table[pattern]
         single = read_positions(reader, x.size)

@@ -38,9 +38,7 @@ def read_positions(reader, n):
     count, head = reader.number(4), reader.number(1)
     if count > n:
         raise WireError(f"{count} positions came for {n} entries.")
-    if head & 0x60:
-        raise WireError(f"{head & 0x7F} is no parameter of a Rice code, at most 31 is.")
-    complement, b = head >> 7, head & 0x1F
+    complement, b = head >> 7, head & 0x7F
     listed = n - count if complement else count
     index = np.cumsum(reader.rice(listed, b, n - listed) + 1) - 1
     return _others(index, n) if complement else index

@@ -230,3 +230,12 @@ def test_redraw_gives_both_sides_new_kernels_each_round(task, engine):
 def test_composes_with_a_compressing_uplink(task):
     compressed = fl.methods.fed_kgf(base_kernels=8).but(uplink=fl.methods.dgc().uplink)
     assert fl.run(compressed, task, 2, engine="stacked").bytes_up[0] < fl.run(fl.methods.fed_kgf(base_kernels=8, groups=1), task, 1).bytes_up[0]
+
+
+def test_a_detector_and_the_ledgers_own_count():
+    """The converter and the formula of the claims ledger, written apart from each other, agree on YOLOX-S."""
+    from fedlearn.claims import evaluate
+    from fedlearn.models.detection import YOLOX
+
+    small = kgf.represent(YOLOX())
+    assert parameter_count(small) == evaluate("base_params(yolox_s(), 16)")
