@@ -3,6 +3,10 @@
 from difflib import get_close_matches
 
 
+class Diverged(ValueError):
+    """What is to be sent holds NaN or infinite values; the client then sends nothing, and the server refuses that."""
+
+
 class WireError(ValueError):
     """Bytes from outside that are not what the receiver's schema allows: truncated, altered, foreign or not finite."""
 

@@ -18,7 +18,7 @@ import torch
 from . import checkpoint as checkpoints
 from . import engine as engines
 from . import local, rng, stacked
-from .errors import WireError
+from .errors import Diverged, WireError
 from .history import History
 from .method import Arrival, Context, Downlink, Settings, list_form, whole_number
 from .models import multiply_adds, state_of
@@ -33,7 +33,8 @@ class _Party:
         self.net = local.initial_network(method, task)
         self.tensors = state_of(self.net)  # the network's own, not copies
         self.initial = {name: t.clone(memory_format=torch.contiguous_format) for name, t in self.tensors.items()}
-        buffers = set(self.initial) - {name for name, _ in self.net.named_parameters()}
+        # what local training does not move by gradients: batch statistics and frozen parameters
+        buffers = set(self.initial) - {name for name, p in self.net.named_parameters() if p.requires_grad}
         self.up = method.uplink.schema(self.initial, buffers)
         self.down = method.downlink.schema(self.initial, buffers)
 
@@ -84,6 +85,8 @@ class Server(_Party):
 
     def receive(self, round, client, data):
         """bytes -> ``Arrival``; ``WireError`` for anything that is not this client's upload of this round."""
+        if client not in self.participants(round):
+            raise WireError(f"Client {client} was not drawn for round {round}.")
         message = unpack(data, self.up, kind=UP, round=round, client=client)
         if message.samples < 1:
             raise WireError("The upload claims to come from no samples.")
@@ -127,9 +130,14 @@ class Clients(_Party):
         self.refresh(self.net, round)
         local.train(self.net, self.method, ctx, self.settings)
         ctx.schema = self.up
-        with torch.no_grad():
-            sections = self.method.uplink.encode(self.tensors, ctx)
-        return self._upload(round, client, sections)
+        return self._upload(round, client, self._encode(self.tensors, ctx))
+
+    def _encode(self, trained, ctx):
+        try:
+            with torch.no_grad():
+                return self.method.uplink.encode(trained, ctx)
+        except Diverged:
+            return {}
 
     def answers(self, round, messages):
         """The same for a group of clients, {client: bytes} -> {client: bytes}, all in one stacked network."""
@@ -155,7 +163,7 @@ class Clients(_Party):
                 sections = many(trained, ctx)
             else:
                 rows = [dict(zip(trained, row, strict=True)) for row in zip(*trained.values(), strict=True)]
-                sections = [uplink.encode(row, replace(c, schema=self.up)) for row, c in zip(rows, contexts, strict=True)]
+                sections = [self._encode(row, replace(c, schema=self.up)) for row, c in zip(rows, contexts, strict=True)]
         return {k: self._upload(round, k, own) for k, own in zip(messages, sections, strict=True)}
 
     def _download(self, round, client, data):
@@ -181,6 +189,7 @@ def run(
     ``precision`` is the arithmetic of training: "float32", "tf32" or "bf16" (mixed; weights stay float32).
     ``engine`` says how clients train: "sequential", one after another; "stacked", all clients of a round in one step, as
     many at a time as ``memory_limit`` (bytes, by default half of what is free) allows; "auto", whichever is faster here.
+    What clients keep between rounds (error feedback, gradient tracking) is not counted in that limit.
     With ``checkpoint`` (a path) every finished round is saved there, and a run that finds the file goes on from it.
     ``threads`` is the number of CPU threads: by default one for networks so small that two would be slower.
     ``progress`` shows a bar: by default where somebody looks (a terminal or a notebook).

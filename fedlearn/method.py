@@ -11,6 +11,9 @@
 
 A *state* is a dict of tensors by name: the parameters of the network and its floating-point buffers.
 
+Three more hooks are looked for and may be missing: ``uplink.check(schema, participants)`` before a run, ``model.refresh(net,
+task, round)`` before training and evaluation, and ``downlink.personal``, true if every client gets a message of its own.
+
 When all clients of a round train at once (``stacked.py``), parameters are [clients, ...], images [clients, batch, ...] and
 the loss is [clients]. So losses are averaged over the batch axis only, dimensions are counted from the end, optimisers
 work entry by entry, and lists in an optimiser's state hold one tensor for each parameter. What else is in that state must
@@ -253,6 +256,8 @@ class Uplink(Link):
         return dict(zip(trained, updates, strict=True))
 
     def decode(self, sections, ctx):
+        if len(sections) != len(ctx.schema.shapes):
+            raise WireError(f"Client {ctx.client} did not send the whole update; one whose training diverged sends nothing.")
         return self.unpack(sections, ctx.schema)
 
 
@@ -265,6 +270,7 @@ class Compressed(Uplink):
 
     With ``feedback`` (error feedback) what the coder lost is kept and added to the sender's next update: it sends
     C(u + e) and keeps e <- u + e - C(u + e). Batch statistics and tensors of fewer than ``whole`` dimensions travel dense.
+    The sender does not learn whether its upload was refused: then what it held is lost.
     """
 
     feedback: bool = True

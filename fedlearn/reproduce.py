@@ -76,6 +76,12 @@ def jobs(paper, scale="quick", only=(), seeds=None, rounds=None, train=None, tes
                     yield label, method, task, how
 
 
+def _where(history):
+    meta = history.meta
+    settings = [meta["settings"][name] for name in ("batch_size", "precision")]
+    return [meta.get("label"), len(history), meta["parts"], meta["task"], *settings]
+
+
 def _text(history):
     """JSON with one line a round."""
     data = history.to_dict()
@@ -87,11 +93,13 @@ def reproduce(paper, scale="quick", out=None, provenance=None, report=print, pro
     """Run what ``jobs`` lists and is not yet in the file ``out``, which is written after each run. A run that was
     stopped goes on from its last round. Returns the path."""
     name = pick(scale, pick(paper, RECIPES, "paper with a recipe"), "scale")[0]
+    if out is None and (smaller := [o for o in ("rounds", "train", "test", "split") if choice.get(o) is not None]):
+        raise ValueError(f"With {', '.join(smaller)} of your own, name a file of your own, too (--out FILE).")
     path = Path(out or data_path("results", f"{name}.json"))
     done = [History.from_dict(d) for d in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
     for label, method, task, how in jobs(paper, scale, **choice):
-        where = (label, json.loads(json.dumps(task.describe())), how["rounds"])
-        if where in [(h.meta.get("label"), h.meta["task"], len(h)) for h in done]:
+        where = [label, how["rounds"], method.parts(), task.describe(), how["batch_size"], how.get("precision", "float32")]
+        if json.loads(json.dumps(where)) in map(_where, done):
             report(f"{label}, {task.partition}, seed {task.seed}: there already")
             continue
         slug = "".join(c if c.isalnum() else "-" for c in f"{label} {task.partition} {task.seed}".lower())

@@ -25,8 +25,8 @@ class DeepGradient(Compressed):
     warmup: int = 4
 
     def __post_init__(self):
-        if not 0 <= self.momentum < 1 or not self.clip > 0 or not self.warmup >= 0:
-            raise ValueError(f"DGC needs 0 <= momentum < 1, clip > 0 and warmup >= 0, not {self}.")
+        if not 0 <= self.momentum < 1 or not self.clip > 0 or not isinstance(self.warmup, int) or self.warmup < 0:
+            raise ValueError(f"DGC needs 0 <= momentum < 1, clip > 0 and a whole number of warmup rounds, not {self}.")
 
     def encode(self, trained, ctx):
         g, memory = self._update(trained, ctx), ctx.memory

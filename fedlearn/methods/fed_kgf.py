@@ -61,7 +61,7 @@ def represent(net, base_kernels=16, seed=0, sign=True, alpha=True, detach=False)
     for name, layer in layers:
         weight = layer.weight.detach()
         layer.__class__, layer.sign, layer.detach = CONVOLUTION, sign, detach
-        base = nn.Parameter(weight[:base_kernels].clone())  # stands first, as the weight did: order is what modules go by
+        base = nn.Parameter(weight[:base_kernels].clone(), layer._parameters["weight"].requires_grad)  # stands first, as the weight did: order is what modules go by
         layer._parameters = {"base": base, "bias": layer._parameters["bias"]}
         drawn = draw((layer.out_channels - base_kernels, *weight.shape[1:]), seed, name)
         for key, t in zip(("alpha", "beta"), drawn, strict=True):  # not persistent: not in the state, so never sent
@@ -85,7 +85,8 @@ def write_out(net):
 @dataclass(frozen=True)
 class Representative:
     """The network of another model part with ``base_kernels`` representative kernels a convolution. ``redraw`` draws alpha
-    and beta anew each round (the paper's Algorithm 1 does at each call, after which no two networks would agree)."""
+    and beta anew each round (the paper's Algorithm 1 does at each call, after which no two networks would agree); to use
+    the state of such a run, call ``refresh`` with its last round on a fresh network first."""
 
     base_kernels: int = 16
     sign: bool = True
@@ -121,8 +122,8 @@ def modules(schema):
 class ModuleUplink(Uplink):
     """Each participant sends one group of modules, the i-th of them group ``order[i]`` of this round.
 
-    ``groups`` must divide the participants evenly, so that equally many send each group; 1 is no module uploading. By
-    default: the most that divide them and are no more than the modules, so one participant a group if modules suffice.
+    By default there are as many groups as participants, or as modules if these are fewer; then some groups are sent by
+    several clients and averaged. ``groups``, if given, must divide the participants evenly; 1 is no module uploading.
     """
 
     groups: int | None = None
@@ -131,7 +132,7 @@ class ModuleUplink(Uplink):
         """How many groups; ``ValueError`` for a number that cannot be."""
         count = len(modules(schema))
         if self.groups is None:
-            return max(g for g in range(1, count + 1) if participants % g == 0)
+            return min(count, participants)
         whole_number("groups", self.groups)
         if self.groups > count or participants % self.groups:
             raise ValueError(f"groups must be at most {count}, the modules, and divide {participants}, the participants, not {self.groups}.")
@@ -153,7 +154,7 @@ class ModuleUplink(Uplink):
     def decode(self, sections, ctx):
         if list(sections) != self.names(ctx, ctx.schema, ctx.client):
             raise WireError(f"Client {ctx.client} sent other modules than this round's permutation gives it.")
-        return super().decode(sections, ctx)
+        return self.unpack(sections, ctx.schema)
 
 
 def fed_kgf(lr=0.1, momentum=0.0, base_kernels=16, groups=None, sign=True, alpha=True, detach=False, redraw=False):

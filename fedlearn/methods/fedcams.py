@@ -3,10 +3,12 @@
     client:  send C(D_i + e_i),   e_i <- D_i + e_i - C(D_i + e_i),   D_i = w_i - w
     server:  m <- b1 m + (1 - b1) D,   v <- b2 v + (1 - b2) D^2,   v^ <- max(v^, v, eps),   w <- w + lr m / sqrt(v^)
 
-C is the scaled sign, (||x||_1 / d) sign(x) for each tensor, or top-k. D is the mean of what arrived. A client keeps its e_i
-while it does not take part. Batch statistics are averaged as they are.
+C is the scaled sign, (||x||_1 / d) sign(x) for each tensor, or top-k. D is the mean of what arrived, weighted by
+n_k (the paper counts clients alike). A client keeps its e_i while it does not take part. Batch statistics are averaged as
+they are.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -23,10 +25,13 @@ class AMSGrad:
     beta1: float = 0.9
     beta2: float = 0.99
     eps: float = 1e-3
-    of: object = Mean()
+
+    def __post_init__(self):
+        if not 0 < self.lr < math.inf or not 0 <= self.beta1 < 1 or not 0 <= self.beta2 < 1 or not self.eps > 0:
+            raise ValueError(f"AMSGrad needs a finite lr > 0, 0 <= beta1, beta2 < 1 and eps > 0, not {self}.")
 
     def aggregate(self, state, arrivals, ctx):
-        new, memory = self.of.aggregate(state, arrivals, ctx), ctx.memory
+        new, memory = Mean().aggregate(state, arrivals, ctx), ctx.memory
         for n in state.keys() - ctx.schema.buffers:
             D = new[n] - state[n]
             m = self.beta1 * memory.get(f"m/{n}", 0) + (1 - self.beta1) * D

@@ -5,8 +5,9 @@ AISTATS 2021, Algorithms 1 and 3.
     GATE:    local step with g - delta_j;  after the round  delta_j <- delta_j + (1 / tau) (Q_j - mean_j Q_j)
 
 Q quantises evenly between the smallest and the largest entry of a tensor; gamma = 1, eta the local learning rate, tau the
-local steps. mean_j Q_j is what the global model has moved by, divided by -eta: a client that remembers its last download
-computes it from the next one, so gradient tracking costs no byte. (The paper sends it, which doubles the downlink.)
+local steps. The mean is weighted by n_k; the paper counts clients alike. mean_j Q_j is what the global model has moved by,
+divided by -eta: a client that remembers its last download computes it from the next one, so gradient tracking costs no
+byte. (The paper sends it, which doubles the downlink.)
 """
 
 from dataclasses import dataclass
@@ -24,14 +25,20 @@ def fedcom(lr=0.1, bits=8):
 
 @dataclass(frozen=True)
 class Tracked(SGD):
-    """SGD on g - delta_j. A client that was absent for some rounds takes the mean of what the model did in them."""
+    """SGD on g - delta_j, together with the uplink ``Remembered``. A client that was absent for some rounds takes the mean
+    of what the model did in them."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.decay != 1:
+            raise ValueError(f"Gradient tracking needs a constant learning rate: decay 1, not {self.decay!r}.")
 
     def init(self, params, ctx):
         state, memories = super().init(params, ctx), ctx.memory if isinstance(ctx.memory, list) else [ctx.memory]
-        if not any(memories):  # nobody has taken part before
+        if not any("round" in memory for memory in memories):  # nobody has taken part before
             return state | {"delta": [torch.zeros_like(p) for p in params]}
         for i, memory in enumerate(memories):
-            if memory:
+            if "round" in memory:
                 self.track(memory, ctx.start if memories[0] is ctx.memory else {n: t[i] for n, t in ctx.start.items()}, ctx)
         names = [n for n in ctx.start if n not in ctx.schema.buffers]
         rows = [[m.get(f"delta/{n}", torch.zeros_like(ctx.initial[n])) for m in memories] for n in names]

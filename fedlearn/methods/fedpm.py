@@ -6,7 +6,7 @@
     server:  the posterior Beta(1 + sum m, 1 + K - sum m), whose mode is the mean of the masks; s = logit(theta) goes back
 
 The frozen weights come from the shared seed and never travel. Batch normalisation has no learned scale and shift here (ours:
-the paper's networks have no such layers), and its statistics travel dense.
+the paper's networks have no such layers), and its statistics travel dense. In evaluation a weight is on if theta > 1/2.
 """
 
 import math
@@ -16,10 +16,12 @@ import torch
 from torch import nn
 
 from .. import rng
-from ..method import Adam, Compressed, Mean, Method, TaskNetwork
+from ..errors import Diverged
+from ..method import Adam, Mean, Method, TaskNetwork, Uplink
 from ..stacked import computed
-from ..wire import Mask
+from ..wire import Dense, Mask
 
+_WHOLE = Dense()
 FLOOR = 0.01  # theta stays between this and one minus this, so that no weight is decided for ever
 
 
@@ -73,16 +75,19 @@ class MaskedNetwork:
                         continue
                     signs = torch.rand(t.shape, generator=rng.generator(task.seed, "signs", name, key)) < 0.5
                     layer.register_buffer(f"frozen_{key}", torch.where(signs, -c, c), persistent=False)
-                    layer.register_parameter(f"{key}_score", nn.Parameter(torch.randn(t.shape)))
+                    layer.register_parameter(f"{key}_score", nn.Parameter(torch.randn(t.shape), t.requires_grad))
+        for name, _ in net.named_parameters():
+            if not name.endswith("_score"):
+                raise ValueError(f"FedPM masks nn.Conv2d and nn.Linear layers; {name} belongs to another kind of layer.")
         return net
 
 
 @dataclass(frozen=True)
-class MaskUplink(Compressed):
+class MaskUplink(Uplink):
     """A mask drawn from the trained probabilities."""
 
-    feedback: bool = False
-    whole: int = 0
+    def coder_for(self, name, schema):
+        return _WHOLE if name in schema.buffers else self.coder
 
     def encode(self, trained, ctx):
         generator, sends = ctx.generator("mask"), {}
@@ -90,6 +95,8 @@ class MaskUplink(Compressed):
             if n in ctx.schema.buffers:
                 sends[n] = s - ctx.start[n]
             else:
+                if not torch.isfinite(s).all():
+                    raise Diverged(f"The scores of {n} are NaN or infinite.")
                 sends[n] = (torch.rand(s.shape, generator=generator) < s.sigmoid().cpu()).float()
         return self.pack(sends, ctx.schema)
 
@@ -101,10 +108,9 @@ class BetaPosterior:
     def aggregate(self, state, arrivals, ctx):
         new = Mean().aggregate(state, arrivals, ctx)
         for n in state.keys() - ctx.schema.buffers:
-            masks = [a.update[n].to(state[n].device) for a in arrivals if n in a.update]
-            if masks:
-                a, b = 1 + sum(masks), 1 + len(masks) - sum(masks)
-                new[n] = ((a - 1) / (a + b - 2)).clamp(FLOOR, 1 - FLOOR).logit()
+            masks = [a.update[n].to(state[n].device) for a in arrivals]
+            a, b = 1 + sum(masks), 1 + len(masks) - sum(masks)
+            new[n] = ((a - 1) / (a + b - 2)).clamp(FLOOR, 1 - FLOOR).logit()
         return new
 
 

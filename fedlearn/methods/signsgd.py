@@ -5,6 +5,7 @@
 In federated learning u_i is the update of the round. Every client has one vote. Batch statistics are averaged and travel whole.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -16,18 +17,19 @@ from .stc import steps_both_ways
 
 @dataclass(frozen=True)
 class Majority:
-    """Each parameter moves by ``lr`` where most clients want it to; a tie counts as up."""
+    """Each parameter moves by ``lr`` where most clients want it to. A tie counts as up; so does, at a client, an update of
+    exactly zero, since one bit has no third value."""
 
     lr: float = 0.01
 
     def __post_init__(self):
-        if not self.lr > 0:
-            raise ValueError(f"The server's step must be above 0, not {self.lr!r}.")
+        if not 0 < self.lr < math.inf:
+            raise ValueError(f"The server's step must be above 0 and finite, not {self.lr!r}.")
 
     def aggregate(self, state, arrivals, ctx):
         new = Mean("clients").aggregate(state, arrivals, ctx)
         for n in state.keys() - ctx.schema.buffers:
-            votes = sum(a.update[n].sign().to(state[n].device) for a in arrivals if n in a.update)
+            votes = sum(a.update[n].sign().to(state[n].device) for a in arrivals)
             new[n] = state[n] + self.lr * torch.where(votes >= 0, 1.0, -1.0)
         return new
 

@@ -27,7 +27,7 @@ def kernel_names(state):
 
 
 def parameter_count(net):
-    """Number of trainable parameters: the sum of their sizes, buffers not counted."""
+    """Number of parameters: the sum of their sizes, buffers not counted."""
     return sum(p.numel() for p in net.parameters())
 
 

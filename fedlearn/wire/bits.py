@@ -7,14 +7,14 @@ import constriction
 import numpy as np
 import torch
 
-from ..errors import WireError
+from ..errors import Diverged, WireError
 
 
 def flat(tensor):
-    """Tensor on any device, of any layout -> float32 array [n]; ``ValueError`` if an entry is not finite."""
+    """Tensor on any device, of any layout -> float32 array [n]; ``Diverged`` if an entry is not finite."""
     x = tensor.detach().to("cpu", torch.float32).reshape(-1).numpy()
     if not np.isfinite(x).all():
-        raise ValueError("A tensor with NaN or infinite values cannot be coded.")
+        raise Diverged("A tensor with NaN or infinite values cannot be coded.")
     return x
 
 

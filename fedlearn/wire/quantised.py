@@ -73,8 +73,8 @@ class Uniform:
 
 @dataclass(frozen=True)
 class QSGD:
-    """||x||_2 sign(x) xi / levels with xi = levels |x| / ||x||_2 rounded up or down at random, so that the mean is x
-    (Alistarh et al. 2017); a norm for every ``bucket`` consecutive entries, or one for all (``None``).
+    """Levels drawn at random: ``||x||_2 sign(x) xi / levels`` with ``xi = levels |x| / ||x||_2`` rounded up or down, so that
+    the mean is x (Alistarh et al. 2017); a norm for every ``bucket`` consecutive entries, or one for all (``None``).
 
     The section: norms as float32, then each signed level plus ``levels`` in 1 + ceil(log2(levels + 1)) bits.
     ``entropy`` puts a byte before them: 0, they follow; 1, a histogram and a range code of them does, if shorter.

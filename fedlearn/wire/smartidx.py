@@ -21,10 +21,12 @@ from .sparse import TopK, check_ratio, encode_positions, kept, largest, read_pos
 class SmartIdx:
     """The share ``ratio`` of entries that is largest in magnitude, as signs times one mean magnitude for each package.
 
-    kernel package      kernels with more than half of their entries selected: every entry's sign under one index
-    pattern package     kernels whose selected positions and signs another kernel of the layer shares: each pattern once
-                        (the most frequent first), the kernels' indices, and for each kernel a Rice-coded pattern number
-    individual package  the other selected entries, each with its own index
+    ::
+
+        kernel package      kernels with more than half of their entries selected: every entry's sign under one index
+        pattern package     kernels whose selected positions and signs another kernel of the layer shares: each pattern once
+                            (the most frequent first), the kernels' indices, and for each kernel a Rice-coded pattern number
+        individual package  the other selected entries, each with its own index
 
     Tensors without kernels of several entries travel as ``TopK(values="sign")``.
     """

@@ -207,8 +207,8 @@ def test_groups_that_cannot_be(groups, task, monkeypatch):
         fl.run(fl.methods.fed_kgf(base_kernels=8, groups=groups), task, 1)
 
 
-@pytest.mark.parametrize("clients, groups", [(4, 4), (6, 3), (10, 2), (7, 1), (3, 3)])
-def test_by_default_as_many_groups_as_divide_the_participants(clients, groups, task):
+@pytest.mark.parametrize("clients, groups", [(4, 4), (6, 4), (10, 4), (7, 4), (3, 3), (1, 1)])
+def test_by_default_as_many_groups_as_participants_or_modules(clients, groups, task):
     schema = fl.Server(fl.methods.fed_kgf(base_kernels=8), task, fl.Settings()).up  # digits_cnn: four modules
     assert len(kgf.modules(schema)) == 4
     assert kgf.ModuleUplink().check(schema, clients) == groups
@@ -239,3 +239,26 @@ def test_a_detector_and_the_ledgers_own_count():
 
     small = kgf.represent(YOLOX())
     assert parameter_count(small) == evaluate("base_params(yolox_s(), 16)")
+
+
+def test_more_participants_than_modules_share_groups():
+    task = fl.tasks.classification("digits", 6, train=90, test=40)
+    method = fl.methods.fed_kgf(base_kernels=8)
+    party, contexts = context(method, task, clients=6)
+    sent = [tuple(method.uplink.names(ctx, party.up, ctx.client)) for ctx in contexts]
+    assert len(set(sent)) == 4 and sorted(n for names in set(sent) for n in names) == sorted(party.initial)
+    assert not fl.run(method, task, 2).rows[-1]["refused"]
+
+
+def test_frozen_layers_stay_frozen():
+    def network(shape, classes):
+        net = fl.models.digits_cnn(shape, classes)
+        net.extractor[0].weight.requires_grad_(False)
+        return net
+
+    task = fl.tasks.classification("digits", 4, train=80, test=40, network=network)
+    for name in fl.methods.METHODS:
+        method = fl.methods.get(name, **({"base_kernels": 8} if name == "fed_kgf" else {}))
+        first = next(iter(fl.initial_network(method, task).state_dict()))
+        history = fl.run(method, task, 3)
+        assert torch.equal(history.state[first], fl.Server(method, task, fl.Settings()).initial[first]), name

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 import fedlearn as fl
+from fedlearn import federation
 from fedlearn.method import Adam, Arrival, Compressed
-from fedlearn.wire import DOWN, Message, TopK, pack
+from fedlearn.wire import DOWN, UP, Message, TopK, pack
 
 METHODS = sorted(fl.methods.METHODS)
 
@@ -166,18 +167,12 @@ def test_late_clients_rebuild_the_server_model_exactly(name, task):
         for k in who:
             message = server.send(t, k)
             sizes[t, k] = len(message)
-            got = clients._download(t, k, message).start
+            got = clients._download(t, k, message).start  # and once more below: what comes twice counts once
             assert all(torch.equal(got[n], w) for n, w in server.state.items())
-            arrivals.append(server.receive(t, k, clients.answer(t, k, server_message(server, t, k, message))))
+            arrivals.append(server.receive(t, k, clients.answer(t, k, message)))
         server.aggregate(t, arrivals)
     assert sizes[3, 1] > sizes[3, 0] > sizes[1, 0]  # who missed round 2 hears two steps, the first round nothing
     assert sizes[4, 2] > sizes[4, 0]
-
-
-def server_message(server, t, k, message):
-    """A message that says the same to a client that has heard it: no further steps."""
-    sections = {n: b"\1" for n in server.down.shapes}
-    return pack(Message(DOWN, t, k, 0, sections), server.down)
 
 
 def test_a_replay_never_costs_much_more_than_the_model(task):
@@ -187,11 +182,67 @@ def test_a_replay_never_costs_much_more_than_the_model(task):
     assert history.bytes_down.max() <= dense + 4 * len(fl.initial_network(method, task).state_dict())
 
 
-@pytest.mark.parametrize("damage", [b"", b"\2abc", b"\1\0\0", b"\1\xff\xff\xff\xff", b"\1\3\0\0\0abc", b"\0abc"])
+def test_a_client_that_missed_a_message_notices(task):
+    method, settings = fl.methods.stc(), fl.Settings()
+    server, clients = fl.Server(method, task, settings), fl.Clients(method, task, settings)
+    for t in (1, 2, 3):  # all answer in round 1 to 3
+        server.aggregate(t, [server.receive(t, k, clients.answer(t, k, server.send(t, k))) for k in range(4)])
+    message, forgetful = server.send(4, 0), fl.Clients(method, task, settings)
+    with pytest.raises(fl.WireError, match="begin after round 2, this client knows the model of round 0"):
+        forgetful._download(4, 0, message)
+
+
+def test_the_server_keeps_no_steps_that_it_would_not_send():
+    task = fl.tasks.classification("digits", 20, train=200, test=50)
+    method, settings = fl.methods.stc(), fl.Settings(participation=0.1)
+    server, clients = fl.Server(method, task, settings), fl.Clients(method, task, settings)
+    for t in range(1, 41):
+        federation.one_round(server, clients, t)
+    kept = sum(t.numel() for n, t in server.memory.items() if n.startswith("step/"))
+    assert 0 < kept <= 4 * sum(t.numel() for t in server.state.values())
+
+
+@pytest.mark.parametrize("name", ["fedavg", "stc", "signsgd", "qsgd", "fedcomgate", "dgc", "fedcams"])
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_diverged_clients_are_refused_and_the_run_goes_on(name, engine):
+    task = fl.tasks.classification("digits", 3, train=60, test=40, network=lambda s, c: nn.Sequential(nn.Flatten(), nn.Linear(64, c)))
+    with pytest.warns(UserWarning, match="uploads of .* were refused"):
+        history = fl.run(fl.methods.get(name, lr=1e38), task, 2, engine=engine, batch_size=4)
+    assert len(history) == 2 and all(torch.isfinite(t).all() for t in history.state.values())
+
+
+def test_a_part_of_an_update_is_refused(task):
+    server = fl.Server(fl.methods.signsgd(), task, fl.Settings())
+    with pytest.raises(fl.WireError, match="did not send the whole update"):
+        server.receive(1, 0, pack(Message(UP, 1, 0, 5, {}), server.up))
+
+
+def test_a_client_that_was_not_drawn_is_refused(task):
+    for name in METHODS:
+        server = fl.Server(fl.methods.get(name), task, fl.Settings(participation=0.5))
+        k = next(k for k in range(4) if k not in server.participants(1))
+        with pytest.raises(fl.WireError, match=f"Client {k} was not drawn"):
+            server.receive(1, k, pack(Message(UP, 1, k, 5, {}), server.up))
+
+
+def test_parts_that_remember_combine(task):
+    gate, stc = fl.methods.fedcomgate(), fl.methods.stc()
+    fl.run(fl.methods.dgc().but(optimizer=gate.optimizer), task, 2)
+    fl.run(gate.but(downlink=stc.downlink, server=stc.server), task, 3, participation=0.5)
+
+
+def test_fedpm_names_the_layer_that_it_cannot_mask():
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(144, 10))
+    task = fl.tasks.classification("digits", 3, network=lambda shape, classes: net)
+    with pytest.raises(ValueError, match="1.weight belongs to another kind of layer"):
+        fl.run(fl.methods.fedpm(), task, 1)
+
+
+@pytest.mark.parametrize("damage", [b"", b"\2abcde", b"\1\0\0", b"\1\1\0\0\0", b"\1\0\0\0\0\xff\xff\xff\xff", b"\1\0\0\0\0\3\0\0\0abc", b"\0abc"])
 def test_damaged_steps_are_refused(damage, task):
     method = fl.methods.stc()
     clients = fl.Clients(method, task, fl.Settings())
-    sections = {n: b"\1" for n in clients.down.shapes}
+    sections = {n: b"\1\0\0\0\0" for n in clients.down.shapes}
     name = next(n for n, s in clients.down.shapes.items() if len(s) == 4)
     with pytest.raises(fl.WireError):
         clients._download(1, 0, pack(Message(DOWN, 1, 0, 0, {**sections, name: damage}), clients.down))
@@ -242,7 +293,7 @@ def test_adam_is_torchs():
     "make",
     [
         lambda: fl.methods.dgc(ratio=0), lambda: fl.methods.stc(ratio=1.5), lambda: fl.methods.smartidx(ratio=-1),
-        lambda: fl.methods.dgc(momentum=1), lambda: fl.methods.dgc(clip=0), lambda: fl.methods.dgc(warmup=-1),
+        lambda: fl.methods.dgc(momentum=1), lambda: fl.methods.dgc(clip=0), lambda: fl.methods.dgc(warmup=-1), lambda: fl.methods.dgc(warmup=1.5), lambda: fl.methods.fedcams(server_lr=-1),
         lambda: fl.methods.fedcom(bits=0), lambda: fl.methods.qsgd(levels=0), lambda: fl.methods.signsgd(server_lr=0),
         lambda: fl.methods.fedpm(lr=0),
     ],

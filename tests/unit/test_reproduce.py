@@ -64,6 +64,19 @@ def test_wrong_choices(tmp_path, capsys, change, sentence):
     assert sentence in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
+def test_a_shorter_run_does_not_go_into_the_books_file(capsys):
+    assert main(["reproduce", "fed_kgf", "--rounds", "2"]) == 2
+    assert "name a file of your own" in capsys.readouterr().err
+
+
+def test_another_learning_rate_is_another_run(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "x.json"
+    assert not main(arguments(path, "--only", "FedAvg"))
+    monkeypatch.setitem(reproduce.RECIPES["fed_kgf"]["quick"][-1], "FedAvg", fl.methods.fedavg(0.05))
+    assert not main(arguments(path))
+    assert [d["meta"]["label"] for d in json.loads(path.read_text())] == ["Fed-KGF", "FedAvg", "FedAvg"]
+
+
 def test_no_such_recipe(capsys):
     assert main(["reproduce", "fed_kg"]) == 2
     assert "Did you mean 'fed_kgf'?" in capsys.readouterr().err
