@@ -10,7 +10,7 @@ from . import methods, models, rng, tasks, wire
 from .data import partition
 from .errors import DataError, WireError
 from .exercises import check
-from .federation import Clients, Server, run
+from .federation import Clients, Server, refit, run
 from .history import History, results, summary
 from .local import initial_network
 from .method import SGD, Adam, Compressed, Downlink, Mean, Method, Settings, TaskLoss, TaskNetwork, Uplink
@@ -20,7 +20,7 @@ _LAZY = ("plot", "widgets", "claims")  # need matplotlib, ipywidgets, yaml: load
 
 __all__ = [
     "SGD", "Adam", "Clients", "Compressed", "DataError", "Downlink", "History", "Mean", "Method", "Server", "Settings", "TaskLoss", "TaskNetwork",
-    "Uplink", "WireError", "check", "initial_network", "methods", "models", "partition", "results", "rng", "run", "summary", "tasks", "wire", *_LAZY,
+    "Uplink", "WireError", "check", "initial_network", "methods", "models", "partition", "refit", "results", "rng", "run", "summary", "tasks", "wire", *_LAZY,
 ]  # fmt: skip
 
 

@@ -260,6 +260,19 @@ def good_threads(net, task, batch_size):
     return 1 if multiply_adds(net, task.shape) * min(batch_size, max(task.sizes)) < 50e6 else torch.get_num_threads()
 
 
+def refit(method, task, state, images=2000):
+    """Accuracy and loss of a state whose batch statistics are measured anew on that many training images, in one batch; all
+    learned weights stay as they are. A diagnosis, not a method: it looks at images of all clients."""
+    net = local.initial_network(method, task)
+    local.load(state_of(net), state)
+    for module in net.modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            module.momentum = 1.0  # forget the old statistics at once
+    with torch.no_grad():
+        net.train()(task.inputs(task.train[0][:images]))
+    return task.evaluate(net)
+
+
 def describe(method, task, settings, threads):
     """The head of a history: parts, task, settings, versions and hardware."""
     device = task.device

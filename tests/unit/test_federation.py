@@ -361,3 +361,21 @@ def test_a_broadcast_is_decoded_once_unless_the_downlink_is_personal(task):
     plain = fl.Clients(fl.methods.fedavg(), task, fl.Settings())
     server = fl.Server(fl.methods.fedavg(), task, fl.Settings())
     assert plain._download(1, 0, server.send(1, 0)).start is plain._download(1, 1, server.send(1, 1)).start
+
+
+def test_refit_measures_statistics_and_touches_no_weight():
+    task, method = fl.tasks.classification("digits", 3, train=200, test=60), fl.methods.fedavg()
+    history = fl.run(method, task, 2)
+    spoiled = {n: t * 100 if n.endswith("running_mean") else t.clone() for n, t in history.state.items()}
+    before = {n: t.clone() for n, t in spoiled.items()}
+    assert fl.refit(method, task, spoiled) == fl.refit(method, task, history.state)
+    assert all(torch.equal(t, spoiled[n]) for n, t in before.items())
+    net = fl.initial_network(method, task)
+    net.load_state_dict(history.state, strict=False)
+    x = task.inputs(task.train[0])
+    with torch.no_grad():
+        first = net.extractor[1](net.extractor[0](x))  # what the first normalisation sees
+        seen = first.mean((0, 2, 3))
+        net.extractor[2].momentum = 1.0
+        net.train()(x)
+    torch.testing.assert_close(net.extractor[2].running_mean, seen)
