@@ -1,0 +1,95 @@
+"""Exercises of the chapter on sending less."""
+
+import torch
+
+from . import number
+
+
+def seeded(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def random_positions(answer):
+    """(send, receive): send (x [n], k, seed) -> [k]; receive (values, n, seed) -> [n], n/k times the entries drawn."""
+    if not isinstance(answer, tuple) or len(answer) != 2 or not all(callable(f) for f in answer):
+        return "two functions are asked for: pass the pair (send, receive)"
+    send, receive = answer
+    n, k = 40, 10
+    x = torch.rand(n, generator=seeded(7)) + 1
+    before, state, places = x.clone(), torch.get_rng_state(), set()
+    for seed in range(20):
+        values = send(x, k, seed)
+        if not torch.equal(x, before):
+            return "send changes the tensor that it is given"
+        if tuple(values.shape) != (k,):
+            return f"send returns the shape {list(values.shape)}, not [{k}]: only the values travel"
+        got = receive(values, n, seed)
+        if tuple(got.shape) != (n,):
+            return f"receive returns the shape {list(got.shape)}, not [{n}]"
+        if not torch.equal(torch.get_rng_state(), state):
+            return "the positions come from torch's global generator, which the other side does not have; use the seed"
+        there = got != 0
+        if there.sum() > k:
+            return "more than k entries come out; all that were not sent are zero"
+        if there.sum() < k:
+            return f"only {int(there.sum())} of {k} entries come out: a position was drawn twice"
+        places.add(tuple(there.tolist()))
+        if not torch.allclose(got[there], x[there] * n / k):
+            if torch.allclose(got[there], x[there]):
+                return "on average over seeds k/n of x comes out: each entry arrives only with probability k/n"
+            return "what comes out is not n/k times the entry at the same place"
+    return "the positions are the same for every seed" if len(places) == 1 else None
+
+
+BITS = 6 + 1 / (1 - 0.99**64)  # a position at p = 0.01, with b* = 6
+
+
+def ratio(answer):
+    """32 / (p (bits + 1)) at p = 0.01, within one per cent."""
+    wrong = {
+        BITS: "each kept entry also costs the one bit of its sign",
+        33: "the positions are Rice words here, not 32-bit numbers",
+        1: "that leaves out the positions",
+        BITS + 32: "only the sign of a kept entry is sent, not its four bytes",
+    }
+    for bits, reason in wrong.items():
+        if abs(float(answer) - 3200 / bits) <= 32 / bits:
+            return reason
+    if abs(float(answer) - 0.01 * (BITS + 1)) < 1e-3:
+        return "that is the number of bits an entry; how many times less than 32 is it"
+    return number(3200 / (BITS + 1), 0.01)(answer)
+
+
+def coin(answer):
+    """(x, generator) -> each entry the smallest or the largest of x, with mean x."""
+    if not callable(answer):
+        return "a function of x and a generator is asked for"
+    x, state = torch.randn(6, generator=seeded(7)), torch.get_rng_state()
+    before, low, high, draws = x.clone(), x.min(), x.max(), 4000
+    generator = seeded(1)
+    got = torch.stack([answer(x, generator) for _ in range(draws)])
+    if not torch.equal(x, before):
+        return "coin changes the tensor that it is given"
+    if got.shape != (draws, 6):
+        return f"coin returns the shape {list(got.shape[1:])} for [6]"
+    if not torch.equal(torch.get_rng_state(), state):
+        return "the randomness does not come from the generator that is given"
+    if not ((got == low) | (got == high)).all():
+        return "an entry becomes something else than the smallest or the largest"
+    if (got == got[0]).all():
+        return "every draw is the same: rounding to the nearer of the two is not unbiased"
+    q = (x - low) / (high - low)
+    error = (high - low) * (q * (1 - q) / draws).sqrt()  # standard error of the mean
+    if ((got.mean(0) - x).abs() > 5 * error + 1e-5).any():
+        return "the mean of many draws is not x"
+    inner = (q > 0) & (q < 1)
+    correlation = torch.corrcoef(got[:, inner].T)
+    if (correlation - torch.eye(len(correlation))).abs().max() > 0.2:
+        return "the entries go up and down together; each needs a uniform number of its own"
+    same = torch.full((3,), 2.5)
+    if not torch.equal(answer(same, seeded(1)), same):
+        return "a tensor of equal entries does not come back as it was"
+    return None
+
+
+EXERCISES = {"wire-random": random_positions, "wire-ratio": ratio, "wire-coin": coin}

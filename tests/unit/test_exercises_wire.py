@@ -1,0 +1,97 @@
+"""The checks of the exercises on sending less accept right answers and name what is wrong with typical wrong ones."""
+
+import pytest
+import torch
+
+import fedlearn as fl
+
+
+def drawn(n, k, seed):
+    return torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:k]
+
+
+def send(x, k, seed):
+    return x[drawn(len(x), k, seed)]
+
+
+def put(values, n, where):
+    x = torch.zeros(n)
+    x[where] = values
+    return x
+
+
+def receive(values, n, seed):
+    return put(values * n / len(values), n, drawn(n, len(values), seed))
+
+
+def doubles(n, k, seed):
+    return torch.randint(n, (k,), generator=torch.Generator().manual_seed(seed))
+
+
+def spoil(x, k, seed):
+    values = send(x, k, seed)
+    x.zero_()
+    return values
+
+
+def coin(x, generator):
+    low, high = x.min(), x.max()
+    if low == high:
+        return x.clone()
+    return torch.where(torch.rand(x.shape, generator=generator) < (x - low) / (high - low), high, low)
+
+
+def levels(x, generator):
+    low, high = x.min(), x.max()
+    share = ((x - low) / (high - low)).nan_to_num(0.5)
+    up = torch.rand(x.shape, generator=generator) < share
+    return torch.where(up, high, low) + 0 * (x - low) / (high - low)
+
+
+RIGHT = {
+    "wire-random": [(send, receive)],
+    "wire-ratio": [32 / (0.01 * (6 + 1 / (1 - 0.99**64) + 1)), 351, 353],
+    "wire-coin": [coin],
+}
+WRONG = [
+    ("wire-random", send, "pair"),
+    ("wire-random", (spoil, receive), "changes the tensor"),
+    ("wire-random", (lambda x, k, s: x, receive), "only the values travel"),
+    ("wire-random", (send, lambda v, n, s: v), "receive returns the shape"),
+    ("wire-random", (lambda x, k, s: x[torch.randperm(len(x))[:k]], receive), "global generator"),
+    ("wire-random", (send, lambda v, n, s: receive(v, n, s) + 1), "more than k"),
+    ("wire-random", (
+        lambda x, k, s: x[doubles(len(x), k, s)], lambda v, n, s: put(v, n, doubles(n, len(v), s))), "twice"),
+    ("wire-random", (send, lambda v, n, s: put(v, n, drawn(n, len(v), s))), "probability k/n"),
+    ("wire-random", (send, lambda v, n, s: put(v * len(v) / n, n, drawn(n, len(v), s))), "not n/k times"),
+    ("wire-random", (lambda x, k, s: send(x, k, 0), lambda v, n, s: receive(v, n, 0)), "same for every seed"),
+    ("wire-ratio", 3200, "leaves out the positions"),
+    ("wire-ratio", 3200 / 33, "not 32-bit"),
+    ("wire-ratio", 394.7, "sign"),
+    ("wire-ratio", 79.8, "four bytes"),
+    ("wire-ratio", 0.0911, "bits an entry"),
+    ("wire-ratio", 500, "too large"),
+    ("wire-ratio", None, "TypeError"),
+    ("wire-coin", 3, "function"),
+    ("wire-coin", lambda x, g: x.mul_(0), "changes the tensor"),
+    ("wire-coin", lambda x, g: coin(x, g)[:3], "shape"),
+    ("wire-coin", lambda x, g: coin(x, None), "generator that is given"),
+    ("wire-coin", lambda x, g: x.sign(), "something else"),
+    ("wire-coin", lambda x, g: torch.where(x > (x.min() + x.max()) / 2, x.max(), x.min()), "every draw is the same"),
+    ("wire-coin", lambda x, g: torch.where(
+        torch.rand(x.shape, generator=g) < 0.5, x.max(), x.min()), "mean of many draws"),
+    ("wire-coin", lambda x, g: torch.where(
+        torch.rand(1, generator=g) < (x - x.min()) / (x.max() - x.min()), x.max(), x.min()), "together"),
+    ("wire-coin", levels, "equal entries"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("exercise, answer", [(name, answer) for name, answers in RIGHT.items() for answer in answers])
+def test_right_answers(exercise, answer):
+    assert fl.check(exercise, answer).right
+
+
+@pytest.mark.parametrize("exercise, answer, reason", WRONG)
+def test_wrong_answers_are_told_why(exercise, answer, reason):
+    verdict = fl.check(exercise, answer)
+    assert not verdict.right and reason in verdict.reason
