@@ -8,7 +8,7 @@ import fedlearn as fl
 from fedlearn import models
 from fedlearn.models.cnn import cifar_cnn, digits_cnn, mcmahan_cnn, rpn_cnn
 from fedlearn.models.detection import YOLOX
-from fedlearn.models.resnet import resnet18
+from fedlearn.models.resnet import digits_resnet, resnet18
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,7 @@ from fedlearn.models.resnet import resnet18
         (cifar_cnn, {"in_shape": (3, 24, 24)}, 1_068_298, 0),
         (rpn_cnn, {}, 1_199_882, 0),
         (resnet18, {}, 11_173_962, 9_600),
+        (digits_resnet, {}, 42_938, 480),
     ],
 )
 def test_counts(build, arguments, parameters, buffers):
