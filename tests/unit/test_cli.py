@@ -110,6 +110,7 @@ def test_help_for_a_stranger(arguments, capsys):
 CTRL_C_IN_ROUND_5 = """
 import os, signal, sys
 from fedlearn import cli, federation
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell inherits that it is ignored
 train = federation.one_round
 def interrupted(server, clients, t, last=False):
     if t == 5:
