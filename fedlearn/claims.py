@@ -19,6 +19,7 @@ import torch
 import yaml
 
 from .data.sources import data_path
+from .models import multiply_adds
 
 LEDGER = data_path("claims.yaml")
 VERDICTS = ("matches", "rounding", "inconsistent", "not derivable")
@@ -141,8 +142,7 @@ def network(name, *arguments):
     from . import models
     from .models import detection, segmentation
 
-    makers = {"rpn_cnn": models.rpn_cnn, "yolov3": detection.YOLOv3, "fcn32s": segmentation.FCN32s}
-    makers |= {"resnet18": models.resnet18, "yolox": detection.YOLOX}
+    makers = models.NETWORKS | {"yolov3": detection.YOLOv3, "fcn32s": segmentation.FCN32s, "yolox": detection.YOLOX}
     makers["conv"] = partial(torch.nn.Conv2d, bias=False)
     with torch.device("meta"):
         return makers[name](*arguments)
@@ -165,6 +165,8 @@ NAMES = {
     "yolov3": lambda classes: network("yolov3", classes),
     "fcn32s": lambda classes: network("fcn32s", classes),
     "resnet18": lambda: network("resnet18"),
+    "mcmahan_cnn": lambda: network("mcmahan_cnn"),
+    "cifar_cnn": lambda: network("cifar_cnn"),
     "yolox_s": lambda: network("yolox"),
     "yolox_l": lambda: network("yolox", 80, 3, 64),
     "conv": lambda inputs, outputs, size: network("conv", inputs, outputs, size),
@@ -187,5 +189,6 @@ NAMES = {
     "mean": lambda rows: float(np.mean(rows)),
     "spread": lambda rows: np.full_like(rows, np.mean(rows)).tolist(),
     "columns": lambda rows: np.sum(rows, 0).tolist(),
-    **{f.__name__: f for f in (base_params, drop, chi2_per_dof, sum, abs, len, enumerate, max, min, sorted, zip)},
+    **{f.__name__: f for f in (base_params, multiply_adds, drop, chi2_per_dof)},
+    **{f.__name__: f for f in (sum, abs, len, enumerate, max, min, sorted, zip)},
 }

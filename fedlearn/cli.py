@@ -239,13 +239,13 @@ def parser():
         "reproduce", help="run a paper's comparison, method by method, and keep the histories",
         description="Run a paper's comparison. Finished runs are kept in one file as they come; the same command goes on from there.",
     )  # fmt: skip
-    recipe.add_argument("paper", help="fed_kgf or rpn")
+    recipe.add_argument("paper", help="fed_kgf, fed_mmd_fusion or rpn")
     recipe.add_argument("--scale", default="quick", help="quick: handwritten digits (default); full: the paper's data and network")
     recipe.add_argument("--only", action="append", default=[], metavar="ROW", help="only this row of the comparison; may be given several times")
     recipe.add_argument("--rounds", type=int, help="communication rounds (default: the recipe's)")
     recipe.add_argument("--train", type=int, metavar="N", help="keep only N training images")
     recipe.add_argument("--test", type=int, metavar="N", help="keep only N test images")
-    recipe.add_argument("--partition", action="append", metavar="P", help="may be given several times (default: the recipe's)")
+    recipe.add_argument("--partition", action="append", metavar="P", help="only this one of the recipe; may be given several times")
     recipe.add_argument("--seed", type=int, action="append", help="a seed, may be given several times (default: the recipe's)")
     recipe.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one); on a GPU training uses bfloat16")
     recipe.add_argument("--out", metavar="FILE", help="where the histories are kept (default: data/results/, where the book looks)")

@@ -7,6 +7,7 @@ from . import federation, methods, tasks
 from .data.sources import data_path
 from .errors import pick
 from .history import History, write_atomically
+from .method import SGD
 
 CIFAR = {"dataset": "cifar10", "network": "resnet18"}
 DIGITS = {"dataset": "digits", "network": "digits_resnet"}
@@ -33,27 +34,76 @@ def _others(lr):
     }  # fmt: skip
 
 
-# paper -> scale -> name of the results, task, partitions, seeds, settings, methods
+def _two_streams(lr, l2, **options):
+    """The FedMMD and FedFusion paper's methods; its Figure 4 and Table 1."""
+    return {
+        "FedAvg": methods.fedavg(lr).but(optimizer=SGD(lr, **options)),
+        "L2": methods.fedmmd(lr, l2, "l2", **options),
+        "FedMMD": methods.fedmmd(lr, 0.1, **options),
+        "FedFusion+Single": methods.fedfusion(lr, "single", **options),
+        "FedFusion+Multi": methods.fedfusion(lr, "multi", **options),
+        "FedFusion+Conv": methods.fedfusion(lr, "conv", **options),
+    }
+
+
+def _each(partitions, data, how, rows):
+    """The same comparison on several partitions."""
+    return [(data | {"partition": partition}, how, rows) for partition in partitions]
+
+
+MNIST = {"dataset": "mnist", "network": "mcmahan_cnn"}
+CIFAR_CNN = {"dataset": "cifar10", "network": "cifar_cnn"}
+PAIR, MANY = {"clients": 2, "partition": "classes"}, {"clients": 100, "partition": "shards:2"}
+QUICK = {"rounds": 20, "batch_size": 16, "engine": "stacked"}
+
+# paper -> scale -> name of the results, seeds, and the settings: task, keywords of a run, rows
 RECIPES = {
     "fed_kgf": {
         "quick": (
-            "fed_kgf_digits", DIGITS, ("iid", "main_class:0.8"), (0, 1, 2),
-            {"rounds": 20, "batch_size": 16, "engine": "stacked"}, {**_fed_kgf(4, 0.1, 0.3, 0.3), **_others(0.1)},
+            "fed_kgf_digits", (0, 1, 2),
+            _each(("iid", "main_class:0.8"), DIGITS, QUICK, {**_fed_kgf(4, 0.1, 0.3, 0.3), **_others(0.1)}),
         ),
         # batch size and learning rate are ours: the paper names neither
         "full": (
-            "fed_kgf_full", CIFAR, ("iid", "main_class:0.8"), (0,),
-            {"rounds": 400, "batch_size": 64, "evaluate_every": 5}, _fed_kgf(16, 0.1, 0.1, 0.1),
+            "fed_kgf_full", (0,),
+            _each(
+                ("iid", "main_class:0.8"), CIFAR, {"rounds": 400, "batch_size": 64, "evaluate_every": 5}, _fed_kgf(16, 0.1, 0.1, 0.1)
+            ),
+        ),
+    },
+    "fed_mmd_fusion": {
+        "quick": (
+            "fed_mmd_fusion_digits", (0, 1, 2),
+            [
+                ({"clients": 2, "partition": "classes"}, QUICK | {"epochs": 2}, _two_streams(0.1, 0.01)),
+                ({"clients": 20, "partition": "shards:2"}, QUICK | {"epochs": 2, "participation": 0.25}, _two_streams(0.1, 0.01)),
+                ({"clients": 10, "partition": "permuted"}, QUICK | {"epochs": 2, "rounds": 40}, _two_streams(0.1, 0.01)),
+                ({"clients": 10, "partition": "iid"}, QUICK | {"epochs": 2}, _two_streams(0.1, 0.01)),
+            ],
+        ),
+        # learning rates and decays: sections 4.2 and 4.3; what section 4 leaves open is ours: 10 permuted clients, E = 2, rounds
+        "full": (
+            "fed_mmd_fusion_full", (0,),
+            [
+                (MNIST | PAIR, {"rounds": 100, "batch_size": 128, "epochs": 2}, _two_streams(0.003, 0.001, decay=0.985)),
+                (MNIST | MANY, {"rounds": 300, "batch_size": 10, "epochs": 2, "participation": 0.1}, _two_streams(0.003, 0.001, decay=0.985)),
+                (MNIST | {"partition": "permuted"}, {"rounds": 300, "batch_size": 64, "epochs": 2}, _two_streams(0.002, 0.001, decay=0.99)),
+                (CIFAR_CNN | PAIR, {"rounds": 400, "batch_size": 128, "epochs": 2}, _two_streams(0.002, 0.01)),
+                (CIFAR_CNN | {"clients": 2, "partition": "iid"}, {"rounds": 400, "batch_size": 128, "epochs": 2}, _two_streams(0.002, 0.01)),
+            ],
         ),
     },
     "rpn": {
         "quick": (
-            "rpn_digits", {"dataset": "digits"}, ("dirichlet:0.5",), (0, 1, 2),
-            {"rounds": 20, "batch_size": 16, "engine": "stacked"}, {"FedAvg": methods.fedavg(), "RPN": methods.rpn()},
+            "rpn_digits", (0, 1, 2),
+            _each(("dirichlet:0.5",), {}, QUICK, {"FedAvg": methods.fedavg(), "RPN": methods.rpn()}),
         ),
         "full": (
-            "rpn_mnist", {"dataset": "mnist", "network": "rpn_cnn"}, ("table:rpn_table4",), (0,),
-            {"rounds": 10, "batch_size": 64}, {"FedAvg": methods.fedavg(), "RPN": methods.rpn()},
+            "rpn_mnist", (0,),
+            _each(
+                ("table:rpn_table4",), {"dataset": "mnist", "network": "rpn_cnn"}, {"rounds": 10, "batch_size": 64},
+                {"FedAvg": methods.fedavg(), "RPN": methods.rpn()},
+            ),
         ),
     },
 }  # fmt: skip
@@ -62,15 +112,19 @@ RECIPES = {
 def jobs(paper, scale="quick", only=(), seeds=None, rounds=None, train=None, test=None, split=None, device="cpu"):
     """The runs of a recipe, one after the other: (label, method, task, keywords of ``federation.run``)."""
     scales = pick(paper, RECIPES, "paper with a recipe")
-    _, data, partitions, its_seeds, how, rows = pick(scale, scales, "scale")
+    _, its_seeds, settings = pick(scale, scales, "scale")
     for label in only:
-        pick(label, rows, "row")
-    how = how | ({} if rounds is None else {"rounds": rounds})
-    if str(device).startswith("cuda"):
-        how = {"engine": "auto", "precision": "bf16"} | how
-    for partition in split or partitions:
+        pick(label, {label: 1 for *_, rows in settings for label in rows}, "row")
+    for partition in split or ():
+        pick(partition, {data["partition"]: 1 for data, *_ in settings}, "partition of this recipe")
+    for data, how, rows in settings:
+        how = how | ({} if rounds is None else {"rounds": rounds})
+        if str(device).startswith("cuda"):
+            how = {"engine": "auto", "precision": "bf16"} | how
         for seed in its_seeds if seeds is None else seeds:
-            task = tasks.classification(**data, partition=partition, seed=seed, train=train, test=test, device=device)
+            if split and data["partition"] not in split:
+                continue
+            task = tasks.classification(**data, seed=seed, train=train, test=test, device=device)
             for label, method in rows.items():
                 if not only or label in only:
                     yield label, method, task, how
@@ -78,7 +132,7 @@ def jobs(paper, scale="quick", only=(), seeds=None, rounds=None, train=None, tes
 
 def _where(history):
     meta = history.meta
-    settings = [meta["settings"][name] for name in ("batch_size", "precision")]
+    settings = [meta["settings"][name] for name in ("batch_size", "epochs", "participation", "precision")]
     return [meta.get("label"), len(history), meta["parts"], meta["task"], *settings]
 
 
@@ -98,7 +152,8 @@ def reproduce(paper, scale="quick", out=None, provenance=None, report=print, pro
     path = Path(out or data_path("results", f"{name}.json"))
     done = [History.from_dict(d) for d in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
     for label, method, task, how in jobs(paper, scale, **choice):
-        where = [label, how["rounds"], method.parts(), task.describe(), how["batch_size"], how.get("precision", "float32")]
+        settings = [how["batch_size"], how.get("epochs", 1), how.get("participation", 1.0), how.get("precision", "float32")]
+        where = [label, how["rounds"], method.parts(), task.describe(), *settings]
         if json.loads(json.dumps(where)) in map(_where, done):
             report(f"{label}, {task.partition}, seed {task.seed}: there already")
             continue

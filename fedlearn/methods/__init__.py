@@ -6,6 +6,8 @@ from .fed_kgf import fed_kgf, represent, write_out
 from .fedavg import fedavg
 from .fedcams import fedcams
 from .fedcom import fedcom, fedcomgate
+from .fedfusion import fedfusion
+from .fedmmd import fedmmd
 from .fedpm import fedpm
 from .qsgd import qsgd
 from .rpn import rpn
@@ -15,7 +17,7 @@ from .stc import stc
 
 METHODS = {
     f.__name__: f
-    for f in (fedavg, rpn, fed_kgf, qsgd, signsgd, dgc, stc, smartidx, fedcom, fedcomgate, fedcams, fedpm)
+    for f in (fedavg, rpn, fed_kgf, fedmmd, fedfusion, qsgd, signsgd, dgc, stc, smartidx, fedcom, fedcomgate, fedcams, fedpm)
 }
 
 __all__ = ["METHODS", *METHODS, "get", "represent", "write_out"]

@@ -52,6 +52,18 @@ def test_a_job_is_watched(speed):
         speed.watch([sys.executable, "-c", "raise SystemExit(3)"])
 
 
+def test_cost_of_a_local_step(speed, monkeypatch, tmp_path, capsys):
+    spec = importlib.util.spec_from_file_location("steps", FOLDER / "steps.py")
+    steps = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(steps)
+    out = tmp_path / "steps.json"
+    monkeypatch.setattr(steps, "NETWORKS", {"small": ("digits_cnn", (1, 8, 8), 20, 10)})
+    monkeypatch.setattr(sys, "argv", ["steps.py", "--quick", "--out", str(out)])
+    steps.main()
+    row = json.loads(out.read_text())["rows"]["small"]
+    assert row["FedAvg"] == 1.0 and row.keys() == steps.METHODS.keys() and min(row.values()) > 0.5
+
+
 def test_the_readme_shows_what_was_measured():
     root = FOLDER.parents[1]
     measured = json.loads((root / "data" / "results" / "speed_cpu.json").read_text())

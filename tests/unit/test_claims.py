@@ -27,7 +27,7 @@ def test_entries_are_complete_and_ids_unique():
         assert all(isinstance(c[k], str) and c[k].strip() for k in ("id", "paper", "where", "printed", "why")), c["id"]
         assert c["value"] is None or c["value"] is True or isinstance(c["value"], str), c["id"]  # digits stay text
         assert c["id"].startswith(c["paper"] + "-")
-    assert Counter(c["paper"] for c in LEDGER) == {"rpn": 50, "fed_kgf": 123}
+    assert Counter(c["paper"] for c in LEDGER) == {"rpn": 50, "fed_kgf": 123, "fed_mmd_fusion": 50}
 
 
 @pytest.mark.parametrize("result", claims.check(strict=False), ids=lambda r: r.claim["id"])
@@ -52,6 +52,10 @@ def test_verdict_is_the_recomputed_one(result):
         ("fed_kgf-table4-fedavg-mb", {"value": "342.98", "read": "342.98"}),
         ("fed_kgf-drift-variance", {"data": [[0.0] * 3] * 3}),
         ("fed_kgf-table1-fedcom-rate", {"verdict": "rounding"}),
+        ("fed_mmd_fusion-mmd-mnist-reduction", {"data": [[260, 326], [98, 128]]}),
+        ("fed_mmd_fusion-abstract-accuracy-single", {"verdict": "matches"}),
+        ("fed_mmd_fusion-shards-digits", {"data": [600] * 99 + [1] * 600}),
+        ("fed_mmd_fusion-table2-order", {"data": [[95.20, 100, 256], [95.25, 87, 257]]}),
     ],
 )
 def test_a_corrupted_entry_is_reported(name, change):
@@ -96,7 +100,11 @@ def test_verdicts(value, computed, verdict):
 
 @pytest.mark.parametrize(
     "paper, name, computed",
-    [("rpn", "rpn-table1-rpn-params", "1,183,242"), ("fed_kgf", "fed_kgf-table4-fedavg-mb", "342.99")],
+    [
+        ("rpn", "rpn-table1-rpn-params", "1,183,242"),
+        ("fed_kgf", "fed_kgf-table4-fedavg-mb", "342.99"),
+        ("fed_mmd_fusion", "fed_mmd_fusion-mmd-mnist-reduction", "43.75"),
+    ],
 )
 def test_table_and_markdown_have_a_row_for_each_entry(paper, name, computed):
     frame = claims.table(paper)
@@ -125,6 +133,17 @@ def test_counts_of_fed_kgf():
     assert names["base_params"](net, 16) == 510_778 and names["base_params"](net, 512) == names["params"](net)
     assert names["buffers"](net) == 9_600 and names["params"](names["yolox_l"]()) == 54_208_895
     assert names["mib"](2**20) == 4 and names["mib"](2**20, 1) == 1 / 8
+
+
+def test_counts_of_fed_mmd_and_fed_fusion():
+    names = claims.NAMES
+    mnist, cifar = names["mcmahan_cnn"](), names["cifar_cnn"]()
+    assert (names["params"](mnist), names["params"](cifar)) == (1_663_370, 1_756_426)
+    dense = names["dense_weights"](cifar)
+    assert dense == 64 * 8 * 8 * 384 + 384 * 192 + 192 * 10
+    kernels = 64 * 3 * 25 * 32 * 32 + 64 * 64 * 25 * 16 * 16
+    assert names["multiply_adds"](cifar, [3, 32, 32]) == kernels + dense
+    assert names["multiply_adds"](names["conv"](128, 64, 1), [128, 8, 8]) == 128 * 64 * 8 * 8
 
 
 @torch.no_grad()

@@ -72,7 +72,7 @@ def test_a_shorter_run_does_not_go_into_the_books_file(capsys):
 def test_another_learning_rate_is_another_run(tmp_path, monkeypatch, capsys):
     path = tmp_path / "x.json"
     assert not main(arguments(path, "--only", "FedAvg"))
-    monkeypatch.setitem(reproduce.RECIPES["fed_kgf"]["quick"][-1], "FedAvg", fl.methods.fedavg(0.05))
+    monkeypatch.setitem(reproduce.RECIPES["fed_kgf"]["quick"][-1][0][-1], "FedAvg", fl.methods.fedavg(0.05))
     assert not main(arguments(path))
     assert [d["meta"]["label"] for d in json.loads(path.read_text())] == ["Fed-KGF", "FedAvg", "FedAvg"]
 
