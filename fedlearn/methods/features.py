@@ -54,7 +54,7 @@ class Features(Link):
         ctx.memory.update({f"edge/{name}": t.clone() for name, t in trained.items()})
         images, n = task.owned[k].to(task.device), task.sizes[k]
         tensors = {name: torch.empty(n, *ctx.schema.shapes[name]) for name in ("features", "logits")[: 1 + self.logits]}
-        for rows in torch.arange(n, device=task.device).split(512):
+        for rows in torch.arange(n, device=task.device).split(ctx.settings.batch_size):
             H = net.extractor(task.inputs(task.train[0][images[rows]], k))
             for name, t in zip(tensors, (H, net.classifier(H)), strict=False):
                 tensors[name][rows[0] : rows[-1] + 1] = t.cpu()
