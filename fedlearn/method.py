@@ -148,7 +148,8 @@ class SGD:
 
 @dataclass(frozen=True)
 class Adam:
-    """Kingma and Ba (2015), Algorithm 1: the same arithmetic as ``torch.optim.Adam``. At clients it starts anew every round."""
+    """Kingma and Ba (2015), Algorithm 1: the same arithmetic as ``torch.optim.Adam``. At clients it starts anew every round.
+    ``decoupled`` takes the weight decay out of the moments: ``torch.optim.AdamW`` (Loshchilov and Hutter, 2019)."""
 
     recordable = True
 
@@ -157,6 +158,7 @@ class Adam:
     beta2: float = 0.999
     eps: float = 1e-8
     weight_decay: float = 0.0
+    decoupled: bool = False
 
     def __post_init__(self):
         fine = self.lr > 0 and 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.eps > 0 and self.weight_decay >= 0
@@ -170,7 +172,9 @@ class Adam:
         return {"m": zeros, "v": list(map(torch.clone, zeros)), "c1": ones, "c2": list(map(torch.clone, ones))}
 
     def step(self, params, grads, state):
-        if self.weight_decay:
+        if self.decoupled:
+            torch._foreach_mul_(params, 1 - self.lr * self.weight_decay)
+        elif self.weight_decay:
             grads = torch._foreach_add(grads, params, alpha=self.weight_decay)
         for name, beta, g in (("m", self.beta1, grads), ("v", self.beta2, torch._foreach_mul(grads, grads))):
             torch._foreach_mul_(state[name], beta)

@@ -166,9 +166,10 @@ def test_two_rounds_written_out(task):
     assert server.evaluate(2, clients.memories)["accuracy"] == pytest.approx(sum(right) / 4)
 
 
-def test_adam_with_weight_decay_is_torchs():
+@pytest.mark.parametrize("decoupled, theirs_is", [(False, torch.optim.Adam), (True, torch.optim.AdamW)])
+def test_adam_with_weight_decay_is_torchs(decoupled, theirs_is):
     ours, theirs = [noise(3, 2)], [noise(3, 2).requires_grad_()]
-    part, optimizer = Adam(0.01, weight_decay=0.1), torch.optim.Adam(theirs, lr=0.01, weight_decay=0.1)
+    part, optimizer = Adam(0.01, weight_decay=0.1, decoupled=decoupled), theirs_is(theirs, lr=0.01, weight_decay=0.1)
     state = part.init(ours, None)
     for i in range(5):
         theirs[0].grad = noise(3, 2, seed=i)
