@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import yaml
 
+from .data.partition import Table
 from .data.sources import data_path
 from .models import multiply_adds
 
@@ -137,7 +138,7 @@ def chi2_per_dof(counts):
 
 
 @cache
-def network(name, *arguments):
+def network(name, *arguments, **options):
     """A network on torch's meta device: shapes without memory."""
     from . import models
     from .models import detection, segmentation
@@ -145,7 +146,7 @@ def network(name, *arguments):
     makers = models.NETWORKS | {"yolov3": detection.YOLOv3, "fcn32s": segmentation.FCN32s, "yolox": detection.YOLOX}
     makers["conv"] = partial(torch.nn.Conv2d, bias=False)
     with torch.device("meta"):
-        return makers[name](*arguments)
+        return makers[name](*arguments, **options)
 
 
 def _sum(net, count, dims=range(9)):
@@ -165,6 +166,8 @@ NAMES = {
     "yolov3": lambda classes: network("yolov3", classes),
     "fcn32s": lambda classes: network("fcn32s", classes),
     "resnet18": lambda: network("resnet18"),
+    "resnet": lambda layers, classes=10: network(f"resnet{layers}", classes=classes),
+    "extractor": lambda net: net.extractor,
     "mcmahan_cnn": lambda: network("mcmahan_cnn"),
     "cifar_cnn": lambda: network("cifar_cnn"),
     "yolox_s": lambda: network("yolox"),
@@ -183,12 +186,14 @@ NAMES = {
     "modules": lambda net, *kinds: sum(type(m).__name__ in kinds for m in net.modules()),
     "darknet_layers": lambda net: sum(net.layers().values()),
     # arithmetic on printed numbers; spread: a kernel after pooling and recovery, its mean in every place;
-    # mib: numbers of so many bits in MiB (2**20 bytes); distances: squared, of each entry of each row to a model
+    # mib: numbers of so many bits in MiB (2**20 bytes); distances: squared, of each entry of each row to a model;
+    # partition: a table of data/partitions, rows clients, columns classes
     "mib": lambda numbers, bits=32: numbers * bits / 8 / 2**20,
     "distances": lambda rows, model: np.square(np.subtract(rows, model)).tolist(),
     "mean": lambda rows: float(np.mean(rows)),
     "spread": lambda rows: np.full_like(rows, np.mean(rows)).tolist(),
     "columns": lambda rows: np.sum(rows, 0).tolist(),
+    "partition": lambda name: Table(name).counts().tolist(),
     **{f.__name__: f for f in (base_params, multiply_adds, drop, chi2_per_dof)},
     **{f.__name__: f for f in (sum, abs, len, enumerate, max, min, sorted, zip)},
 }

@@ -33,19 +33,17 @@ class _Party:
         self.net = local.initial_network(method, task)
         self.tensors = state_of(self.net)  # the network's own, not copies
         self.initial = {name: t.clone(memory_format=torch.contiguous_format) for name, t in self.tensors.items()}
-        # what local training does not move by gradients: batch statistics and frozen parameters
-        buffers = set(self.initial) - {name for name, p in self.net.named_parameters() if p.requires_grad}
-        self.up = method.uplink.schema(self.initial, buffers)
-        self.down = method.downlink.schema(self.initial, buffers)
-
+        self.up = method.uplink.schema(self.net, task)
+        self.down = method.downlink.schema(self.net, task)
         self._drawn = (None, ())
-        check = getattr(method.uplink, "check", None)
-        if check:
-            check(self.up, len(self.participants(1)))
+        for part in (method.uplink, method.server):
+            check = getattr(part, "check", None)
+            if check:
+                check(self.context(1, -1, self.up, {}))
 
     def context(self, round, client, schema, memory, start=None):
         drawn = self.participants(round)
-        return Context(self.task, round, client, self.initial, start, memory, schema, self.settings, drawn)
+        return Context(self.task, round, client, self.initial, start, memory, schema, self.settings, drawn, self.net)
 
     def participants(self, round):
         """The clients of this round, in ascending order: both sides draw them from the shared seed."""
@@ -67,7 +65,9 @@ class Server(_Party):
 
     def __init__(self, method, task, settings):
         super().__init__(method, task, settings)
-        self.state, self.memory = dict(self.initial), {}
+        self.memory = {}
+        first = getattr(method.server, "initial", None)
+        self.state = first(self.context(0, -1, self.up, self.memory)) if first else dict(self.initial)
         self._coded = (None, None, 0)
 
     def send(self, round, client):
@@ -90,7 +90,7 @@ class Server(_Party):
         message = unpack(data, self.up, kind=UP, round=round, client=client)
         if message.samples < 1:
             raise WireError("The upload claims to come from no samples.")
-        ctx = self.context(round, client, self.up, self.memory, self.state)
+        ctx = replace(self.context(round, client, self.up, self.memory, self.state), samples=message.samples)
         update = self.method.uplink.decode(message.sections, ctx)
         return Arrival(client, message.samples, update, buffer_bytes(message.sections, self.up))
 
@@ -102,8 +102,12 @@ class Server(_Party):
             with torch.no_grad():
                 self.state = self.method.server.aggregate(self.state, arrivals, ctx)
 
-    def evaluate(self, round=0):
-        """Accuracy and loss of the global model after ``round`` on the test set."""
+    def evaluate(self, round=0, memories=None):
+        """Accuracy and loss of the global model after ``round`` on the test set. What clients keep for themselves is looked
+        at only by methods whose final model is made of both."""
+        own = getattr(self.method.server, "evaluate", None)
+        if own:
+            return own(self.state, memories or {}, self.context(round, -1, self.up, self.memory))
         self.refresh(self.net, round)
         local.load(self.tensors, self.state)
         return self.task.evaluate(self.net)
@@ -162,8 +166,10 @@ class Clients(_Party):
             if many:
                 sections = many(trained, ctx)
             else:
-                rows = [dict(zip(trained, row, strict=True)) for row in zip(*trained.values(), strict=True)]
-                sections = [self._encode(row, replace(c, schema=self.up)) for row, c in zip(rows, contexts, strict=True)]
+                sections = []
+                for row, own in zip(zip(*trained.values(), strict=True), contexts, strict=True):
+                    local.load(self.tensors, dict(zip(trained, row, strict=True)))
+                    sections.append(self._encode(self.tensors, replace(own, schema=self.up)))
         return {k: self._upload(round, k, own) for k, own in zip(messages, sections, strict=True)}
 
     def _download(self, round, client, data):
@@ -219,13 +225,16 @@ def run(
     return history
 
 
+def blank_row(round, clients):
+    """A row of the history before anything has happened."""
+    row = {"round": round, "accuracy": None, "loss": None}
+    row |= dict.fromkeys(("bytes_up", "bytes_up_buffers", "bytes_down", "bytes_down_buffers"), 0)
+    return row | {"seconds": 0.0, "clients": list(clients), "refused": {}}
+
+
 def one_round(server, clients, t, last=False):
     """One round, and its row of the history."""
-    began = time.perf_counter()
-    row = {"round": t, "accuracy": None, "loss": None}
-    row |= dict.fromkeys(("bytes_up", "bytes_up_buffers", "bytes_down", "bytes_down_buffers"), 0)
-    row |= {"seconds": 0.0, "clients": list(server.participants(t)), "refused": {}}
-    arrivals = []
+    began, row, arrivals = time.perf_counter(), blank_row(t, server.participants(t)), []
     for group in clients.groups(row["clients"]):
         messages = {}
         for k in group:
@@ -242,7 +251,7 @@ def one_round(server, clients, t, last=False):
     server.aggregate(t, arrivals)
     row["seconds"] = time.perf_counter() - began
     if last or t % server.settings.evaluate_every == 0:
-        row |= server.evaluate(t)
+        row |= server.evaluate(t, clients.memories)
     return row
 
 

@@ -11,8 +11,10 @@
 
 A *state* is a dict of tensors by name: the parameters of the network and its floating-point buffers.
 
-Three more hooks are looked for and may be missing: ``uplink.check(schema, participants)`` before a run, ``model.refresh(net,
-task, round)`` before training and evaluation, and ``downlink.personal``, true if every client gets a message of its own.
+More hooks are looked for and may be missing: ``check(ctx)`` of uplink and server before a run; ``model.refresh(net, task,
+round)`` before training and evaluation; ``downlink.personal``, true if every client gets a message of its own;
+``server.initial(ctx)``, the global state if it is not M^0; ``server.evaluate(state, memories, ctx)`` if the global model is
+not the network with that state (``memories`` is what each client keeps, by client).
 
 When all clients of a round train at once (``stacked.py``), parameters are [clients, ...], images [clients, batch, ...] and
 the loss is [clients]. So losses are averaged over the batch axis only, dimensions are counted from the end, optimisers
@@ -28,6 +30,7 @@ import torch.nn.functional as F
 
 from . import rng
 from .errors import WireError, pick
+from .models import state_of
 from .wire import Dense, Schema
 
 Batch = namedtuple("Batch", "x y index")  # images, labels, positions in the client's own data
@@ -48,6 +51,8 @@ class Context:
     schema: Schema = None  # of the message at hand
     settings: object = None  # ``Settings``, which both sides know
     participants: tuple = ()  # the clients of this round, ascending
+    net: object = None  # this side's network; at a client, while its upload is encoded, it holds what was trained
+    samples: int = 0  # n_k in the head of the upload at hand
 
     def generator(self, purpose):
         """The generator for this purpose, round and client."""
@@ -143,7 +148,8 @@ class SGD:
 
 @dataclass(frozen=True)
 class Adam:
-    """Kingma and Ba (2015), Algorithm 1: the same arithmetic as ``torch.optim.Adam``, started anew every round."""
+    """Kingma and Ba (2015), Algorithm 1: the same arithmetic as ``torch.optim.Adam``. At clients it starts anew every round.
+    ``decoupled`` takes the weight decay out of the moments: ``torch.optim.AdamW`` (Loshchilov and Hutter, 2019)."""
 
     recordable = True
 
@@ -151,10 +157,13 @@ class Adam:
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
+    weight_decay: float = 0.0
+    decoupled: bool = False
 
     def __post_init__(self):
-        if not self.lr > 0 or not 0 <= self.beta1 < 1 or not 0 <= self.beta2 < 1 or not self.eps > 0:
-            raise ValueError(f"Adam needs lr > 0, 0 <= beta1, beta2 < 1 and eps > 0, not {self}.")
+        fine = self.lr > 0 and 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.eps > 0 and self.weight_decay >= 0
+        if not fine:
+            raise ValueError(f"Adam needs lr > 0, 0 <= beta1, beta2 < 1, eps > 0 and weight_decay >= 0, not {self}.")
 
     def init(self, params, ctx):
         # 1 - beta^t, grown like the moments themselves: m <- beta m + (1 - beta) g with g = 1
@@ -163,6 +172,10 @@ class Adam:
         return {"m": zeros, "v": list(map(torch.clone, zeros)), "c1": ones, "c2": list(map(torch.clone, ones))}
 
     def step(self, params, grads, state):
+        if self.decoupled:
+            torch._foreach_mul_(params, 1 - self.lr * self.weight_decay)
+        elif self.weight_decay:
+            grads = torch._foreach_add(grads, params, alpha=self.weight_decay)
         for name, beta, g in (("m", self.beta1, grads), ("v", self.beta2, torch._foreach_mul(grads, grads))):
             torch._foreach_mul_(state[name], beta)
             torch._foreach_add_(state[name], g, alpha=1 - beta)
@@ -191,8 +204,10 @@ class Link:
 
     coder: object = Dense()
 
-    def schema(self, state, buffers):
-        """What the receiver allows. ``state`` is the model's; ``buffers`` names the tensors that are no parameters."""
+    def schema(self, net, task):
+        """What the receiver allows. Buffers are what gradients do not move: batch statistics and frozen parameters."""
+        state = state_of(net)
+        buffers = state.keys() - {name for name, p in net.named_parameters() if p.requires_grad}
         return Schema({name: tuple(t.shape) for name, t in state.items()}, frozenset(buffers), repr(self))
 
     def coder_for(self, name, schema):

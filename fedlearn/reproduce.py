@@ -7,7 +7,7 @@ from . import federation, methods, tasks
 from .data.sources import data_path
 from .errors import pick
 from .history import History, write_atomically
-from .method import SGD
+from .method import SGD, Adam
 
 CIFAR = {"dataset": "cifar10", "network": "resnet18"}
 DIGITS = {"dataset": "digits", "network": "digits_resnet"}
@@ -46,6 +46,12 @@ def _two_streams(lr, l2, **options):
     }
 
 
+def _distilled(*labels, **options):
+    """FedGKT with both distillations, one, or none: Table 2 of its paper."""
+    without = {"FedGKT": [], "only S->E": ["kd_to_server"], "only E->S": ["kd_to_client"], "none": ["kd_to_server", "kd_to_client"]}
+    return {label: methods.fed_gkt(**options, **dict.fromkeys(without[label], False)) for label in labels or without}
+
+
 def _each(partitions, data, how, rows):
     """The same comparison on several partitions."""
     return [(data | {"partition": partition}, how, rows) for partition in partitions]
@@ -55,6 +61,10 @@ MNIST = {"dataset": "mnist", "network": "mcmahan_cnn"}
 CIFAR_CNN = {"dataset": "cifar10", "network": "cifar_cnn"}
 PAIR, MANY = {"clients": 2, "partition": "classes"}, {"clients": 100, "partition": "shards:2"}
 QUICK = {"rounds": 20, "batch_size": 16, "engine": "stacked"}
+
+GKT = {"dataset": "cifar10", "network": "resnet56", "clients": 16, "augment": ("crop", "flip")}
+PAIR_56 = {"edge": "resnet8", "server": "resnet55", "memory_limit": 8e9}
+PAPER = {"rounds": 200, "batch_size": 256, "evaluate_every": 5}
 
 # paper -> scale -> name of the results, seeds, and the settings: task, keywords of a run, rows
 RECIPES = {
@@ -90,6 +100,34 @@ RECIPES = {
                 (MNIST | {"partition": "permuted"}, {"rounds": 300, "batch_size": 64, "epochs": 2}, _two_streams(0.002, 0.001, decay=0.99)),
                 (CIFAR_CNN | PAIR, {"rounds": 400, "batch_size": 128, "epochs": 2}, _two_streams(0.002, 0.01)),
                 (CIFAR_CNN | {"clients": 2, "partition": "iid"}, {"rounds": 400, "batch_size": 128, "epochs": 2}, _two_streams(0.002, 0.01)),
+            ],
+        ),
+    },
+    "fed_gkt": {
+        "quick": (
+            "fed_gkt_digits", (0, 1, 2),
+            [
+                *_each(("iid", "dirichlet:0.5"), DIGITS, QUICK, {**_distilled(), "FedAvg": methods.fedavg(0.1)}),
+                *_each(
+                    ("iid", "dirichlet:0.5"), DIGITS, QUICK | {"participation": 0.5}, {"FedGKT, asynchronous": methods.fed_gkt(asynchronous=True)}
+                ),
+                (DIGITS | {"clients": 1, "partition": "iid"}, QUICK, {"centralised, large": methods.fedavg(0.1)}),
+                (DIGITS | {"clients": 1, "partition": "iid", "network": "digits_edge"}, QUICK, {"centralised, small": methods.fedavg(0.1)}),
+            ],
+        ),
+        # Table 10 (batch, epochs, optimisers); the repaired Table 6; all feature maps of CIFAR-10 fit on a large GPU
+        "full": (
+            "fed_gkt_full", (0,),
+            [
+                (GKT | {"partition": "iid"}, PAPER, _distilled("FedGKT", "only S->E", **PAIR_56, server_epochs=20)),
+                (
+                    GKT | {"partition": "table:fedgkt_table6"}, PAPER,
+                    _distilled("FedGKT", "only S->E", **PAIR_56, server_epochs=40, lr=0.005, optimizer="sgd"),
+                ),
+                *_each(
+                    ("iid", "table:fedgkt_table6"), GKT, PAPER | {"epochs": 20, "batch_size": 64},
+                    {"FedAvg": methods.fedavg().but(optimizer=Adam(0.001, weight_decay=1e-4))},
+                ),
             ],
         ),
     },

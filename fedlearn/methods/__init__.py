@@ -2,6 +2,7 @@
 
 from ..errors import pick
 from .dgc import dgc
+from .fed_gkt import fed_gkt
 from .fed_kgf import fed_kgf, represent, write_out
 from .fedavg import fedavg
 from .fedcams import fedcams
@@ -13,14 +14,17 @@ from .qsgd import qsgd
 from .rpn import rpn
 from .signsgd import signsgd
 from .smartidx import smartidx
+from .split_learning import split_learning
 from .stc import stc
 
 METHODS = {
     f.__name__: f
-    for f in (fedavg, rpn, fed_kgf, fedmmd, fedfusion, qsgd, signsgd, dgc, stc, smartidx, fedcom, fedcomgate, fedcams, fedpm)
-}
+    for f in (
+        fedavg, rpn, fed_kgf, fedmmd, fedfusion, fed_gkt, qsgd, signsgd, dgc, stc, smartidx, fedcom, fedcomgate, fedcams, fedpm,
+    )
+}  # fmt: skip
 
-__all__ = ["METHODS", *METHODS, "get", "represent", "write_out"]
+__all__ = ["METHODS", *METHODS, "get", "represent", "split_learning", "write_out"]
 
 
 def get(name, **options):

@@ -12,7 +12,7 @@ factor beta |w|^(beta - 1); the paper can also be read as cutting it off (``deta
 """
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -128,9 +128,9 @@ class ModuleUplink(Uplink):
 
     groups: int | None = None
 
-    def check(self, schema, participants):
+    def check(self, ctx):
         """How many groups; ``ValueError`` for a number that cannot be."""
-        count = len(modules(schema))
+        count, participants = len(modules(ctx.schema)), len(ctx.participants)
         if self.groups is None:
             return min(count, participants)
         whole_number("groups", self.groups)
@@ -140,7 +140,7 @@ class ModuleUplink(Uplink):
 
     def names(self, ctx, schema, client):
         """The tensors that a client sends in this round."""
-        found, groups = modules(schema), self.check(schema, len(ctx.participants))
+        found, groups = modules(schema), self.check(replace(ctx, schema=schema))
         generator = rng.generator(ctx.task.seed, "modules", ctx.round)
         longer = torch.randperm(groups, generator=generator) < len(found) % groups  # which groups have one module more
         ends = (len(found) // groups + longer.long()).cumsum(0).tolist()

@@ -4,9 +4,27 @@ import torch
 from torch import nn
 
 from .cnn import Network, cifar_cnn, digits_cnn, mcmahan_cnn, rpn_cnn
-from .resnet import digits_resnet, resnet18
+from .resnet import (
+    digits_edge,
+    digits_resnet,
+    digits_server,
+    resnet4,
+    resnet6,
+    resnet8,
+    resnet18,
+    resnet55,
+    resnet56,
+    resnet109,
+    resnet110,
+)
 
-NETWORKS = {f.__name__: f for f in (digits_cnn, mcmahan_cnn, cifar_cnn, rpn_cnn, resnet18, digits_resnet)}
+NETWORKS = {
+    f.__name__: f
+    for f in (
+        digits_cnn, mcmahan_cnn, cifar_cnn, rpn_cnn, resnet18, digits_resnet,
+        resnet56, resnet110, resnet8, resnet6, resnet4, digits_edge, resnet55, resnet109, digits_server,
+    )
+}  # fmt: skip
 
 __all__ = ["NETWORKS", "Network", *NETWORKS, "kernel_names", "multiply_adds", "parameter_count", "state_of"]
 

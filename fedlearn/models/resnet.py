@@ -20,14 +20,30 @@ class BasicBlock(nn.Module):
         return self.relu(self.conv2(self.conv1(x)) + self.shortcut(x))
 
 
-def _residual(stem, width, blocks, classes):
-    """``stem`` gives ``width`` channels; ``blocks`` lists (channels, stride)."""
+class Bottleneck(nn.Module):
+    """1x1 to a quarter of the channels, 3x3, 1x1 back, and the same shortcut."""
+
+    def __init__(self, inputs, outputs, stride=1):
+        super().__init__()
+        planes = outputs // 4
+        self.body = nn.Sequential(*conv_bn(inputs, planes, 1), *conv_bn(planes, planes, stride=stride), *conv_bn(planes, outputs, 1)[:2])
+        same = stride == 1 and inputs == outputs
+        self.shortcut = nn.Identity() if same else nn.Sequential(*conv_bn(inputs, outputs, 1, stride)[:2])
+        self.relu = nn.ReLU()
+
+    def forward(self, x):
+        return self.relu(self.body(x) + self.shortcut(x))
+
+
+def _residual(stem, width, blocks, classes, block=BasicBlock, extractor=-3):
+    """``stem`` gives ``width`` channels; ``blocks`` lists (channels, stride); the first so many layers are the extractor, by
+    default all but pooling and the linear layer."""
     layers = [*stem]
     for outputs, stride in blocks:
-        layers.append(BasicBlock(width, outputs, stride))
+        layers.append(block(width, outputs, stride))
         width = outputs
-    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes))
-    net = Network(nn.Sequential(*layers), head)
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes)]
+    net = Network(nn.Sequential(*layers[:extractor]), nn.Sequential(*layers[extractor:]))
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -43,8 +59,68 @@ def resnet18(in_shape=(3, 32, 32), classes=10):
     return _residual(conv_bn(in_shape[0], 64), 64, blocks, classes)
 
 
+DIGITS = [(16, 1), (16, 1), (32, 2), (32, 1)]
+
+
+def _pooled_stem(channels):
+    convolution, *rest = conv_bn(channels, 16)
+    return [convolution, nn.MaxPool2d(2), *rest]
+
+
 def digits_resnet(in_shape=(1, 8, 8), classes=10):
     """Its small relative for 8x8 digits: nine 3x3 convolutions of 16 and 32 channels behind a pooled stem, and a linear
     layer, so ten modules in the sense of Fed-KGF; 42,938 parameters."""
-    convolution, *rest = conv_bn(in_shape[0], 16)
-    return _residual([convolution, nn.MaxPool2d(2), *rest], 16, [(16, 1), (16, 1), (32, 2), (32, 1)], classes)
+    return _residual(_pooled_stem(in_shape[0]), 16, DIGITS, classes)
+
+
+# FedGKT, Figure 1(b) and Appendix B.3: an edge network's extractor is its stem, and a server network takes what that gives.
+
+
+def _stages(blocks):
+    return [(channels, 1 + (i == 0 < stage)) for stage, channels in enumerate((64, 128, 256)) for i in range(blocks)]
+
+
+def resnet56(in_shape=(3, 32, 32), classes=10):
+    """Three stages of six bottlenecks: 591,322 parameters with 10 classes."""
+    return _residual(conv_bn(in_shape[0], 16), 16, _stages(6), classes, Bottleneck)
+
+
+def resnet110(in_shape=(3, 32, 32), classes=10):
+    """Three stages of twelve: 1,147,738 parameters with 10 classes."""
+    return _residual(conv_bn(in_shape[0], 16), 16, _stages(12), classes, Bottleneck)
+
+
+def resnet55(in_shape=(16, 32, 32), classes=10):
+    """ResNet-56 without its stem: 590,858 parameters with 10 classes."""
+    return _residual([], in_shape[0], _stages(6), classes, Bottleneck)
+
+
+def resnet109(in_shape=(16, 32, 32), classes=10):
+    """ResNet-110 without its stem: 1,147,274 parameters with 10 classes."""
+    return _residual([], in_shape[0], _stages(12), classes, Bottleneck)
+
+
+def resnet8(in_shape=(3, 32, 32), classes=10):
+    """Edge network: stem and two bottlenecks, 10,586 parameters with 10 classes, 464 of them in the extractor. (Table 7 of
+    the paper shows other blocks and a pooling layer, which do not fit its text or its numbers.)"""
+    return _residual(conv_bn(in_shape[0], 16), 16, [(64, 1)] * 2, classes, Bottleneck, 3)
+
+
+def resnet6(in_shape=(3, 32, 32), classes=10):
+    """Smaller edge network: stem and two basic blocks, 9,978 parameters with 10 classes."""
+    return _residual(conv_bn(in_shape[0], 16), 16, [(16, 1)] * 2, classes, extractor=3)
+
+
+def resnet4(in_shape=(3, 32, 32), classes=10):
+    """The smallest: stem and one basic block, 5,306 parameters with 10 classes."""
+    return _residual(conv_bn(in_shape[0], 16), 16, [(16, 1)], classes, extractor=3)
+
+
+def digits_edge(in_shape=(1, 8, 8), classes=10):
+    """The edge network for 8x8 digits: the stem of ``digits_resnet`` and one bottleneck, 2,138 parameters."""
+    return _residual(_pooled_stem(in_shape[0]), 16, [(32, 1)], classes, Bottleneck, 4)
+
+
+def digits_server(in_shape=(16, 4, 4), classes=10):
+    """``digits_resnet`` without its stem: 42,762 parameters."""
+    return _residual([], in_shape[0], DIGITS, classes)

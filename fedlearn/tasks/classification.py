@@ -74,9 +74,11 @@ class Classification:
         """The positions of each client's training images, int64."""
         return [torch.as_tensor(indices) for indices in self.split.indices]
 
-    def network(self):
-        build = self.network_name if callable(self.network_name) else models.NETWORKS[self.network_name]
-        return build(self.shape, self.source.classes)
+    def network(self, network=None, shape=None):
+        """The task's network; or another one, by name or as a function, and for inputs of another shape."""
+        network = network or self.network_name
+        build = network if callable(network) else pick(network, models.NETWORKS, "network")
+        return build(shape or self.shape, self.source.classes)
 
     def permute(self, x, client):
         """The client's own order of pixels, if the partition permutes them."""
@@ -111,10 +113,11 @@ class Classification:
         x, y = self.gather([client], [order], [generator])
         return self.inputs(x), y
 
-    def evaluate(self, net, batch=512):
-        """Accuracy and mean loss on the test set; with permuted pixels, the mean over the clients' permutations."""
+    def evaluate(self, net, batch=512, client=None):
+        """Accuracy and mean loss on the test set; with permuted pixels, under the permutation of ``client`` or, if none is
+        named, the mean over the clients' permutations."""
         x, y = self.test
-        views = [None] if self.split.permutations is None else range(self.clients)
+        views = [None] if self.split.permutations is None else range(self.clients) if client is None else [client]
         totals = torch.zeros(2, device=self.device, dtype=torch.float64)
         training = net.training
         net.eval()

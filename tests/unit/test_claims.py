@@ -27,7 +27,7 @@ def test_entries_are_complete_and_ids_unique():
         assert all(isinstance(c[k], str) and c[k].strip() for k in ("id", "paper", "where", "printed", "why")), c["id"]
         assert c["value"] is None or c["value"] is True or isinstance(c["value"], str), c["id"]  # digits stay text
         assert c["id"].startswith(c["paper"] + "-")
-    assert Counter(c["paper"] for c in LEDGER) == {"rpn": 50, "fed_kgf": 123, "fed_mmd_fusion": 50}
+    assert Counter(c["paper"] for c in LEDGER) == {"rpn": 50, "fed_kgf": 123, "fed_mmd_fusion": 50, "fed_gkt": 101}
 
 
 @pytest.mark.parametrize("result", claims.check(strict=False), ids=lambda r: r.claim["id"])
@@ -56,6 +56,11 @@ def test_verdict_is_the_recomputed_one(result):
         ("fed_mmd_fusion-abstract-accuracy-single", {"verdict": "matches"}),
         ("fed_mmd_fusion-shards-digits", {"data": [600] * 99 + [1] * 600}),
         ("fed_mmd_fusion-table2-order", {"data": [[95.20, 100, 256], [95.25, 87, 257]]}),
+        ("fed_gkt-params-54", {"verdict": "rounding"}),
+        ("fed_gkt-table8-weights", {"data": [[[16, 16, 1]], [[64, 16, 1]]]}),
+        ("fed_gkt-table6-printed", {"data": [87, 2, 131, 1325, 0, 1117, 704, 0, 0, 0]}),
+        ("fed_gkt-table4-edges", {"data": [69.51, 69.57, 69.65, 69.69]}),
+        ("fed_gkt-cost-advantage", {"verdict": "matches"}),
     ],
 )
 def test_a_corrupted_entry_is_reported(name, change):
@@ -104,6 +109,7 @@ def test_verdicts(value, computed, verdict):
         ("rpn", "rpn-table1-rpn-params", "1,183,242"),
         ("fed_kgf", "fed_kgf-table4-fedavg-mb", "342.99"),
         ("fed_mmd_fusion", "fed_mmd_fusion-mmd-mnist-reduction", "43.75"),
+        ("fed_gkt", "fed_gkt-cost-gkt", "655.76"),
     ],
 )
 def test_table_and_markdown_have_a_row_for_each_entry(paper, name, computed):
@@ -144,6 +150,32 @@ def test_counts_of_fed_mmd_and_fed_fusion():
     kernels = 64 * 3 * 25 * 32 * 32 + 64 * 64 * 25 * 16 * 16
     assert names["multiply_adds"](cifar, [3, 32, 32]) == kernels + dense
     assert names["multiply_adds"](names["conv"](128, 64, 1), [128, 8, 8]) == 128 * 64 * 8 * 8
+
+
+def test_counts_of_fed_gkt():
+    count, resnet = claims.NAMES["params"], claims.NAMES["resnet"]
+    layers = (8, 6, 4, 56, 110, 55, 109)
+    assert [count(resnet(n)) for n in layers] == [10_586, 9_978, 5_306, 591_322, 1_147_738, 590_858, 1_147_274]
+    assert [count(resnet(n, 100)) for n in (8, 56, 110)] == [16_436, 614_452, 1_170_868]
+    assert count(claims.NAMES["extractor"](resnet(8))) == 464
+    adds = [claims.NAMES["multiply_adds"](resnet(n), [3, 32, 32]) for n in (8, 56, 110)]
+    assert adds == [9_618_048, 87_214_592, 167_430_656]
+    table = claims.NAMES["partition"]("fedgkt_table6")
+    assert (len(table), claims.NAMES["columns"](table)) == (16, [5_000] * 10)
+    assert table[7] == [87, 2, 131, 1325, 0, 1117, 704, 0, 0, 0]
+
+
+def test_maps_of_fed_gkt_are_those_of_its_networks():
+    """The entry on memory lists the outputs of the convolutions by hand."""
+    listed = next(c["data"] for c in LEDGER if c["id"] == "fed_gkt-memory")
+    for layers, rows in zip((8, 56), listed, strict=True):
+        net, sizes = claims.NAMES["resnet"](layers), []
+        convolutions = [m for m in net.modules() if isinstance(m, torch.nn.Conv2d)]
+        hooks = [m.register_forward_hook(lambda m, x, y, sizes=sizes: sizes.append(y.numel())) for m in convolutions]
+        net(torch.zeros(1, 3, 32, 32, device="meta"))
+        for hook in hooks:  # the network is shared
+            hook.remove()
+        assert sum(sizes) == sum(channels * pixels * times for channels, pixels, times in rows)
 
 
 @torch.no_grad()

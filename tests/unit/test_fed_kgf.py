@@ -10,6 +10,7 @@ from torch import nn
 
 import fedlearn as fl
 from fedlearn import federation
+from fedlearn.method import Context
 from fedlearn.models import parameter_count, state_of
 from fedlearn.wire import UP, Message, pack
 
@@ -211,7 +212,7 @@ def test_groups_that_cannot_be(groups, task, monkeypatch):
 def test_by_default_as_many_groups_as_participants_or_modules(clients, groups, task):
     schema = fl.Server(fl.methods.fed_kgf(base_kernels=8), task, fl.Settings()).up  # digits_cnn: four modules
     assert len(kgf.modules(schema)) == 4
-    assert kgf.ModuleUplink().check(schema, clients) == groups
+    assert kgf.ModuleUplink().check(Context(task, 1, schema=schema, participants=range(clients))) == groups
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
@@ -257,7 +258,7 @@ def test_frozen_layers_stay_frozen():
         return net
 
     task = fl.tasks.classification("digits", 4, train=80, test=40, network=network)
-    for name in fl.methods.METHODS:
+    for name in fl.methods.METHODS.keys() - {"fed_gkt"}:  # which trains networks of its own
         method = fl.methods.get(name, **({"base_kernels": 8} if name == "fed_kgf" else {}))
         first = next(iter(fl.initial_network(method, task).state_dict()))
         history = fl.run(method, task, 3)

@@ -313,7 +313,7 @@ def test_a_damaged_download_is_an_error_at_the_client(task):
         (lambda t: fl.tasks.classification(partition="dirichlet:-1"), "alpha"),
         (lambda t: fl.tasks.classification(partition="dirichlett:1"), "Did you mean 'dirichlet'"),
         (lambda t: fl.tasks.classification(partition="dirichlet:0.001", clients=50), "alpha"),
-        (lambda t: fl.tasks.classification(network="resnet81"), "Did you mean 'resnet18'"),
+        (lambda t: fl.tasks.classification(network="resnet81"), "Did you mean 'resnet8' or 'resnet18'"),
         (lambda t: fl.tasks.classification(augment="crap"), "Did you mean 'crop'"),
         (lambda t: fl.tasks.classification(train=10**6), "1347 train images"),
     ],

@@ -79,4 +79,4 @@ def test_another_learning_rate_is_another_run(tmp_path, monkeypatch, capsys):
 
 def test_no_such_recipe(capsys):
     assert main(["reproduce", "fed_kg"]) == 2
-    assert "Did you mean 'fed_kgf'?" in capsys.readouterr().err
+    assert "Did you mean 'fed_kgf'" in capsys.readouterr().err

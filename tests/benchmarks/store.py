@@ -1,0 +1,71 @@
+"""How much memory a round of FedGKT takes when the feature maps of 50,000 colour images (3.3 GB) lie on disk.
+
+    python tests/benchmarks/store.py [--images 50000] [--out data/results/store_cpu.json]
+
+Images are random, the edge network is ResNet-8, the server's a linear layer on pooled maps: what is measured is memory, the
+highest resident set of the process ("peak"), mapped pages included. The second line keeps the maps in memory instead.
+"""
+
+import argparse
+import dataclasses
+import json
+import multiprocessing
+import platform
+import resource
+import time
+from datetime import date
+
+import torch
+from torch import nn
+
+import fedlearn as fl
+
+
+def small_server(shape, classes):
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(shape[0], classes))
+
+
+def coloured(images, clients):
+    """The digits task with random 32x32 colour images in place of its own."""
+    task, draw = fl.tasks.classification("digits", clients), torch.Generator().manual_seed(0)
+    x = torch.randint(256, (images, 3, 32, 32), dtype=torch.uint8, generator=draw)
+    y = torch.arange(images) % 10
+    split = dataclasses.replace(task.split, indices=[torch.arange(k, images, clients).numpy() for k in range(clients)])
+    return dataclasses.replace(task, train=(x, y), test=(x[:100], y[:100]), split=split)
+
+
+def measure(queue, images, clients, limit):
+    torch.set_num_threads(2)
+    task = coloured(images, clients)
+    method = fl.methods.fed_gkt(edge="resnet8", server=small_server, server_epochs=1, memory_limit=limit)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.perf_counter()
+    history = fl.run(method, task, 1, batch_size=256, progress=False)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    queue.put({"before_MB": before / 1e3, "peak_MB": peak / 1e3, "seconds": time.perf_counter() - began, "bytes_up": int(history.bytes_up[0])})
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, default=50_000)
+    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--out")
+    args = parser.parse_args()
+    rows = {}
+    for label, limit in (("on disk", 1e9), ("in memory", 1e12)):
+        context = multiprocessing.get_context("spawn")  # each in a process of its own
+        queue = context.Queue()
+        process = context.Process(target=measure, args=(queue, args.images, args.clients, limit))
+        process.start()
+        rows[label] = queue.get(timeout=3600)
+        process.join()
+        row = rows[label]
+        print(f"{label}: {row['bytes_up'] / 1e9:.2f} GB up, peak {row['peak_MB']:,.0f} MB ({row['before_MB']:,.0f} before the round)")
+    if args.out:
+        settings = {"date": str(date.today()), "images": args.images, "clients": args.clients, "torch": torch.__version__, "machine": platform.machine()}
+        with open(args.out, "w", encoding="utf-8") as file:
+            json.dump({"settings": settings, "rows": rows}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
