@@ -10,16 +10,17 @@ not that of the several branches; the 1 is there because s_id is itself trained,
 plain network takes the very steps of the network with constant scales ("csla"). Ghost modules have no s_1.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 import torch
 
-from .. import federation, local
+from .. import federation
 from ..errors import WireError, pick
 from ..method import SGD, Adam, Downlink, Method
-from ..models import reparam, state_of
+from ..models import reparam
 from ..models.reparam import blocks, collapse, reform, unit
+from ..wire import Schema
 from .fed_gkt import Named
 
 SCALES = ("s3", "s1", "s_id")
@@ -74,14 +75,18 @@ class Form:
         net = reform(whole, "search" if self.form == "search" else "csla")
         if self.scales:
             self.scales.put_into(net)
-        if self.form != "repopt":
-            return net
-        target = collapse(net)
-        for name, block in blocks(target).items():
-            for s in ("s3", "s1"):  # what the multiplier is made of; no part of the state
-                scale = getattr(blocks(net)[name], s)
-                block.register_buffer(f"constant_{s}", None if scale is None else scale.value.clone(), persistent=False)
-        return target
+        return target(net) if self.form == "repopt" else net
+
+
+def target(net):
+    """A network in the form "csla" -> the "repopt" network: one kernel a block, which starts with the same outputs, and the
+    constants of which the multiplier is made as buffers that are no part of the state."""
+    one = collapse(net)
+    for name, block in blocks(one).items():
+        for s in ("s3", "s1"):
+            scale = getattr(blocks(net)[name], s)
+            block.register_buffer(f"constant_{s}", None if scale is None else scale.value.clone(), persistent=False)
+    return one
 
 
 def constants(net):
@@ -134,14 +139,59 @@ class RepSGD(Multiplied, SGD):
 
 
 @dataclass(frozen=True)
-class RepAdamW(Multiplied, Adam):
-    """RepOpt with AdamW (Loshchilov and Hutter, 2019): weight decay apart from the moments."""
+class RepAdam(Multiplied, Adam):
+    """RepOpt with Adam or AdamW."""
 
     recordable = True
     power = 1
 
-    def step(self, params, grads, state):
-        if self.weight_decay:
-            torch._foreach_mul_(params, 1 - self.lr * self.weight_decay)
-        SGD_free = Adam(self.lr, self.beta1, self.beta2, self.eps)
-        raise NotImplementedError(SGD_free)
+
+@dataclass(frozen=True)
+class Constants(Downlink):
+    """The global model, and with the first message to a client the constants."""
+
+    personal = True
+
+    def schema(self, net, task):
+        model, own = super().schema(net, task), {name: tuple(t.shape) for name, t in constants(net).items()}
+        return Schema(model.shapes | own, model.buffers | own.keys(), repr(self))
+
+    def encode(self, state, ctx):
+        told = ctx.memory.setdefault("told", torch.zeros(ctx.task.clients, dtype=torch.int64))  # in which round
+        first = told[ctx.client] in (0, ctx.round)
+        if first:
+            told[ctx.client] = ctx.round
+        return self.pack(state | constants(ctx.net) if first else state, ctx.schema, ctx.generator("coder"))
+
+    def decode(self, sections, ctx):
+        own = constants(ctx.net)
+        ctx.memory.update(self.unpack({name: data for name, data in sections.items() if name in own}, ctx.schema))
+        if any(name not in ctx.memory for name in own):
+            raise WireError("The constants of RepOpt have not come.")
+        for name, t in own.items():
+            t.copy_(ctx.memory[name])
+        model = replace(ctx, schema=replace(ctx.schema, shapes={n: s for n, s in ctx.schema.shapes.items() if n not in own}))
+        return super().decode({name: data for name, data in sections.items() if name not in own}, model)
+
+
+def search(task, rounds=5, network="digits_repvgg", lr=0.1, momentum=0.0, weight_decay=0.0, batch_size=32):
+    """Train the network with all scales trained on the one client of ``task``, which is the server itself -> ``Scales``."""
+    if task.clients != 1:
+        raise ValueError(f"The search is the server's own: a task with one client, not {task.clients}.")
+    method = Method("search", Form("search", network), optimizer=SGD(lr, momentum, weight_decay))
+    state = federation.run(method, task, rounds, batch_size=batch_size).state
+    return Scales({n.removesuffix(".value"): t.clone() for n, t in state.items() if n.endswith(tuple(f".{s}.value" for s in SCALES))})
+
+
+OPTIMIZERS = {
+    "sgd": lambda rep, lr, momentum, decay: (RepSGD if rep else SGD)(lr, momentum, decay),
+    "adamw": lambda rep, lr, momentum, decay: (RepAdam if rep else Adam)(lr, weight_decay=decay, decoupled=True),
+}
+
+
+def fed_repopt(lr=0.1, form="repopt", network="digits_repvgg", scales=None, momentum=0.0, weight_decay=0.0, optimizer="sgd"):
+    """``form``: "repopt", or what the paper compares it with, trained by plain SGD: "tr", "inf", "csla". ``network``: one of the
+    package's multi-branch networks; None is the task's. ``scales``: what ``search`` found; by default those of its start."""
+    part = pick(optimizer, OPTIMIZERS, "optimizer")(form == "repopt", lr, momentum, weight_decay)
+    method = Method("fed_repopt", model=Form(form, network, scales), optimizer=part)
+    return method.but(downlink=Constants()) if form == "repopt" else method
