@@ -255,6 +255,6 @@ def repghost_05(in_shape=(3, 64, 64), classes=200, form="tr"):
 
 
 def digits_repghost(in_shape=(1, 8, 8), classes=10, form="tr"):
-    """Its small relative for 8x8 digits: four bottlenecks of 16 and 24 channels."""
-    rows = [(3, 16, 16, 0, 1), (3, 32, 16, 0, 1), (3, 48, 24, 0.25, 2), (3, 48, 24, 0.25, 1)]
-    return _repghost(in_shape[0], 16, rows, 64, 128, classes, form, 0.0, 1)
+    """Its small relative for 8x8 digits: two bottlenecks of 12 and 16 channels behind a stem of stride 2."""
+    rows = [(3, 24, 12, 0, 1), (3, 32, 16, 0.25, 2)]
+    return _repghost(in_shape[0], 12, rows, 48, 64, classes, form, 0.0, 2)
