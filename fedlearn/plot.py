@@ -97,7 +97,7 @@ def partition(task, ax=None):
 
 
 def kernels(weight, count=8, axs=None, limit=None):
-    """The first ``count`` kernels of a convolution weight [out, in, k, k] (input channel 0), blue - white - red."""
+    """The first ``count`` kernels of a convolution weight [out, in, k, k] (input channel 0), violet - white - orange."""
     weight = weight.detach().cpu()
     shown = weight[:count, 0]
     limit = limit or float(shown.abs().max())
