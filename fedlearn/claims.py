@@ -171,6 +171,7 @@ def base_params(net, base):
     return rest + _sum(net, lambda shape: prod(shape[1:]) * min(base, shape[0]), KERNELS)
 
 
+@cache
 def repopt(net):
     """What FedRepOpt trains in place of a network in the form "csla"; its constants count as buffers."""
     with next(net.parameters()).device:
@@ -199,7 +200,7 @@ def repopt_gap(name, rule):
     return float((kernels - branches).norm() / (branches - start).norm())
 
 
-def _fedavg(net, multipliers, batches):
+def _fedavg(net, M, batches):
     """The network after federated SGD; ``batches`` [rounds, clients, steps, images, ...], labels 0, 1, 2, ..."""
     for clients in batches:
         ends = [copy.deepcopy(net) for _ in clients]
@@ -207,7 +208,7 @@ def _fedavg(net, multipliers, batches):
             for x in steps:
                 params = list(own.parameters())
                 grads = torch.autograd.grad(torch.nn.functional.cross_entropy(own(x), torch.arange(len(x))), params)
-                for p, g, m in zip(params, grads, multipliers, strict=False):
+                for p, g, m in zip(params, grads, M, strict=False):
                     p.data -= 0.05 * m * g
         for t, *parts in zip(state_of(net).values(), *(state_of(own).values() for own in ends), strict=True):
             t.copy_(sum(parts) / len(parts))
