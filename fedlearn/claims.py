@@ -192,10 +192,8 @@ def repopt_gap(name, rule):
     one = target(csla)
     M, start = multipliers(one), _kernels(one)
     for i, block in zip((i for i, m in enumerate(M) if torch.is_tensor(m)), blocks(one).values(), strict=True):
-        if rule == "branches" and block.identity:
-            M[i] = M[i] - unit(M[i])
-        if rule == "scalar":
-            M[i] = sum(s[:, None, None, None] ** 2 for s in (block.constant_s3, block.constant_s1) if s is not None)
+        squares = [s[:, None, None, None] ** 2 for s in (block.constant_s3, block.constant_s1) if s is not None]
+        M[i] = {"position": M[i], "branches": M[i] - unit(M[i]) * block.identity, "scalar": sum(squares)}[rule]
     branches, kernels = (_kernels(_fedavg(net, m, batches)) for net, m in ((csla, [1.0] * 999), (one, M)))
     return float((kernels - branches).norm() / (branches - start).norm())
 
