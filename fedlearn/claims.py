@@ -180,21 +180,22 @@ def repopt(net):
 
 @cache
 def repopt_gap(name, rule):
-    """RepOpt with a rule for its multipliers against the network with branches: distance of their kernels in the end over
-    the distance learned. FedAvg of two clients for three rounds of two steps, on noise, in double precision.
+    """RepOpt with a rule for its multipliers against the network with branches: distance of their kernels in the end
+    over the distance learned. FedAvg of two clients for three rounds of two steps, on noise, in double precision.
 
-    ``rule``: "position", the package's; "branches", the same without the 1 of the identity branch; "scalar", s_3^2 + s_1^2
-    for every entry of a kernel."""
+    ``rule``: "position", the package's; "branches", the same without the 1 of the identity branch; "scalar", Eq. (1)'s
+    s_3^2 + s_1^2 for every entry of a kernel.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         csla = NETWORKS[name](form="csla").double()
         batches = torch.randn(3, 2, 2, 8, 1, 8, 8).double()
-    one = target(csla)
-    M, start = multipliers(one), _kernels(one)
-    for i, block in zip((i for i, m in enumerate(M) if torch.is_tensor(m)), blocks(one).values(), strict=True):
-        squares = [s[:, None, None, None] ** 2 for s in (block.constant_s3, block.constant_s1) if s is not None]
-        M[i] = {"position": M[i], "branches": M[i] - unit(M[i]) * block.identity, "scalar": sum(squares)}[rule]
-    branches, kernels = (_kernels(_fedavg(net, m, batches)) for net, m in ((csla, [1.0] * 999), (one, M)))
+        one = target(csla)
+        M, start = multipliers(one), _kernels(one)
+        for i, block in zip((i for i, m in enumerate(M) if torch.is_tensor(m)), blocks(one).values(), strict=True):
+            squares = [s[:, None, None, None] ** 2 for s in (block.constant_s3, block.constant_s1) if s is not None]
+            M[i] = {"position": M[i], "branches": M[i] - unit(M[i]) * block.identity, "scalar": sum(squares)}[rule]
+        branches, kernels = (_kernels(_fedavg(net, m, batches)) for net, m in ((csla, [1.0] * 999), (one, M)))
     return float((kernels - branches).norm() / (branches - start).norm())
 
 

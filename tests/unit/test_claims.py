@@ -175,7 +175,8 @@ def test_counts_of_fed_gkt():
 
 def test_counts_of_fed_repopt():
     names = claims.NAMES
-    for family, branches, plain, constants in (("repvgg", 55_741_768, 50_202_632, 24_704), ("repghost", 1_286_688, 1_284_208, 2_480)):
+    expected = {"repvgg": (55_741_768, 50_202_632, 24_704), "repghost": (1_286_688, 1_284_208, 2_480)}
+    for family, (branches, plain, constants) in expected.items():
         csla, inf = names[family]("csla"), names[family]("inf")
         assert (names["params"](csla), names["params"](inf)) == (branches, plain)
         one = names["repopt"](csla)
