@@ -95,8 +95,8 @@ class Server(_Party):
         return Arrival(client, message.samples, update, buffer_bytes(message.sections, self.up))
 
     def aggregate(self, round, arrivals):
-        """The next global state. Without a single arrival it stays as it is."""
-        if arrivals:
+        """The next global state. Without a single arrival it stays as it is, unless the method insists on being asked."""
+        if arrivals or getattr(self.method.server, "strict", False):
             arrivals = sorted(arrivals, key=lambda a: a.client)  # the order of replies must not matter
             ctx = self.context(round, -1, self.up, self.memory, self.state)
             with torch.no_grad():
@@ -166,10 +166,11 @@ class Clients(_Party):
             if many:
                 sections = many(trained, ctx)
             else:
-                sections = []
+                answers = {}
                 for row, own in zip(zip(*trained.values(), strict=True), contexts, strict=True):
                     local.load(self.tensors, dict(zip(trained, row, strict=True)))
-                    sections.append(self._encode(self.tensors, replace(own, schema=self.up)))
+                    answers[own.client] = self._upload(round, own.client, self._encode(self.tensors, replace(own, schema=self.up)))
+                return answers
         return {k: self._upload(round, k, own) for k, own in zip(messages, sections, strict=True)}
 
     def _download(self, round, client, data):
@@ -273,6 +274,8 @@ def refit(method, task, state, images=2000):
     """Accuracy and loss of a state whose batch statistics are measured anew on that many training images, in one batch; all
     learned weights stay as they are. A diagnosis, not a method: it looks at images of all clients."""
     net = local.initial_network(method, task)
+    if state.keys() != state_of(net).keys():
+        raise ValueError(f"refit needs a state of the network that clients of {method.name} train; this is another one's.")
     local.load(state_of(net), state)
     for module in net.modules():
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):

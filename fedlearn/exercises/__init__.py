@@ -9,7 +9,7 @@ from importlib import import_module
 
 from ..errors import pick
 
-CHAPTERS = dict.fromkeys(("fedavg", "heterogeneity", "wire", "rpn", "fed_kgf"))
+CHAPTERS = dict.fromkeys(("fedavg", "heterogeneity", "wire", "rpn", "fed_kgf", "fed_repopt"))
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ SCALES = ("s3", "s1", "s_id")
 class Scales:
     """The scales of each block, {"<block>.s3": [out], ...}: s3, and s1 and s_id where the block has them."""
 
-    of: dict = field(repr=False)
+    of: dict = field(repr=False, compare=False)
     digest: str = ""
 
     def __post_init__(self):
@@ -67,6 +67,8 @@ class Form:
 
     def __post_init__(self):
         pick(self.form, reparam.FORMS | {"repopt": None}, "form")
+        if self.scales is not None and (not isinstance(self.scales, Scales) or self.form not in ("csla", "search", "repopt")):
+            raise ValueError(f'scales are Scales, for the forms "csla", "search" and "repopt", not {self.scales!r} for "{self.form}".')
 
     def build(self, task):
         whole = Named(self.network).build(task)
@@ -100,22 +102,20 @@ def constants(net):
 
 def multipliers(net, power=2):
     """M for each trained parameter of a "repopt" network, in their order: a tensor of its shape, or 1.0 for all that is no kernel
-    of a block. ``power`` 2 is for SGD; for Adam, whose steps do not grow with the gradient, it is 1."""
+    of a block. With ``power`` 1 it has |s| in place of s^2: what Adam's step, which does not grow with the gradient, is multiplied by."""
     constants(net)
     M = {}
     for name, block in blocks(net).items():
         kernel = block.conv3.weight
-        m = block.constant_s3[:, None, None, None].to(kernel) ** power * torch.ones_like(kernel)
+        m = block.constant_s3[:, None, None, None].to(kernel).abs() ** power * torch.ones_like(kernel)
         if block.constant_s1 is not None:
-            m[:, :, 1, 1] += block.constant_s1[:, None].to(kernel) ** power
+            m[:, :, 1, 1] += block.constant_s1[:, None].to(kernel).abs() ** power
         M[f"{name}.conv3.weight"] = m + unit(kernel) if block.identity else m
     return [M.get(name, 1.0) for name, p in net.named_parameters() if p.requires_grad]
 
 
 class Multiplied:
-    """An optimiser that multiplies gradients by M first."""
-
-    power = 2
+    """What both optimisers share: M, and its product with a list of tensors."""
 
     def init(self, params, ctx):
         M = multipliers(ctx.net, self.power)
@@ -124,11 +124,11 @@ class Multiplied:
             raise ValueError("The multipliers of RepOpt do not fit the parameters that it is to train.")
         return super().init(params, ctx) | {"M": tuple((i, m) for i, m in enumerate(M) if torch.is_tensor(m))}
 
-    def step(self, params, grads, state):
-        grads, chosen = list(grads), [i for i, _ in state["M"]]
-        for i, g in zip(chosen, torch._foreach_mul([grads[i] for i in chosen], [m for _, m in state["M"]]), strict=True):
-            grads[i] = g
-        super().step(params, grads, state)
+    def times(self, tensors, state):
+        tensors, chosen = list(tensors), [i for i, _ in state["M"]]
+        for i, t in zip(chosen, torch._foreach_mul([tensors[i] for i in chosen], [m for _, m in state["M"]]), strict=True):
+            tensors[i] = t
+        return tensors
 
 
 @dataclass(frozen=True)
@@ -136,14 +136,22 @@ class RepSGD(Multiplied, SGD):
     """RepOpt with SGD: first M, then weight decay, momentum and step."""
 
     recordable = True
+    power = 2
+
+    def step(self, params, grads, state):
+        super().step(params, self.times(grads, state), state)
 
 
 @dataclass(frozen=True)
 class RepAdam(Multiplied, Adam):
-    """RepOpt with Adam or AdamW."""
+    """RepOpt with AdamW. Adam divides every constant factor of a gradient out again, so its step is what M multiplies: a step of
+    W_3 moves W' by s_3 times as much. Equal to the training of the branches but for Adam's eps."""
 
     recordable = True
     power = 1
+
+    def direction(self, grads, state):
+        return self.times(super().direction(grads, state), state)
 
 
 @dataclass(frozen=True)
@@ -161,7 +169,8 @@ class Constants(Downlink):
         first = told[ctx.client] in (0, ctx.round)
         if first:
             told[ctx.client] = ctx.round
-        return self.pack(state | constants(ctx.net) if first else state, ctx.schema, ctx.generator("coder"))
+        sections = super().encode(state, ctx)
+        return sections | self.pack(constants(ctx.net), ctx.schema) if first else sections
 
     def decode(self, sections, ctx):
         own = constants(ctx.net)

@@ -169,10 +169,10 @@ def _repvgg(channels, stem, stages, classes, form):
 
 
 def repvgg_b1(in_shape=(3, 64, 64), classes=200, form="tr"):
-    """28 blocks in four stages behind a stem, all of stride 2. With 200 classes 55,775,816 parameters as "tr", 50,202,632 as
+    """28 blocks in four stages behind a stem, all of stride 2 (the stem of 1 for images below 64 pixels). With 200 classes 55,775,816 parameters as "tr", 50,202,632 as
     "inf" and 55,741,768 as "csla", which has 24,704 constants besides."""
     stages = [(128, 4, 2), (256, 6, 2), (512, 16, 2), (2048, 1, 2)]
-    return _repvgg(in_shape[0], (64, 2), stages, classes, form)
+    return _repvgg(in_shape[0], (64, 1 + (in_shape[-1] >= 64)), stages, classes, form)
 
 
 def digits_repvgg(in_shape=(1, 8, 8), classes=10, form="tr"):
@@ -244,14 +244,14 @@ def _repghost(channels, stem, rows, last, hidden, classes, form, dropout, stride
 
 
 def repghost_05(in_shape=(3, 64, 64), classes=200, form="tr"):
-    """RepGhostNet 0.5x: 16 bottlenecks. With 200 classes 1,289,168 parameters as "tr", 1,284,208 as "inf" and 1,286,688 as
+    """RepGhostNet 0.5x: 16 bottlenecks (behind a stem of stride 1 for images below 64 pixels). With 200 classes 1,289,168 parameters as "tr", 1,284,208 as "inf" and 1,286,688 as
     "csla", which has 2,480 constants besides."""
     rows = [
         (3, 4, 8, 0, 1), (3, 12, 12, 0, 2), (3, 20, 12, 0, 1), (5, 20, 20, 0.25, 2), (5, 32, 20, 0.25, 1), (3, 60, 40, 0, 2),
         (3, 52, 40, 0, 1), (3, 60, 40, 0, 1), (3, 60, 40, 0, 1), (3, 120, 56, 0.25, 1), (3, 168, 56, 0.25, 1),
         (5, 168, 80, 0.25, 2), (5, 240, 80, 0, 1), (5, 240, 80, 0.25, 1), (5, 240, 80, 0, 1), (5, 240, 80, 0.25, 1),
     ]  # fmt: skip
-    return _repghost(in_shape[0], 8, rows, 480, 1280, classes, form, 0.2, 2)
+    return _repghost(in_shape[0], 8, rows, 480, 1280, classes, form, 0.2, 1 + (in_shape[-1] >= 64))
 
 
 def digits_repghost(in_shape=(1, 8, 8), classes=10, form="tr"):

@@ -149,6 +149,20 @@ def test_repopt_is_csla_through_rounds_of_averaging(family, how, task):
     assert off(csla[0], csla[2]) > 1e-3  # something was learned
 
 
+def test_repopt_is_csla_with_adamw_too(task):
+    own = repopt.read(repopt.Form("csla", "digits_repvgg").build(task))
+    searched = repopt.Scales({n: t * (-2.0 if i % 3 == 0 else 0.7) for i, (n, t) in enumerate(own.items())})
+    how = {"scales": searched, "weight_decay": 0.01, "optimizer": "adamw"}
+    tiny = {form: fl.methods.fed_repopt(0.002, form, **how) for form in ("csla", "repopt")}
+    tiny = {form: m.but(optimizer=dataclasses.replace(m.optimizer, eps=1e-30)) for form, m in tiny.items()}
+    csla, rep = (federated(m, task, 2)[-1] for m in tiny.values())
+    start = local.initial_network(tiny["repopt"], task).double()
+    learned, gap = (kernels(csla) - kernels(start)).norm(), (kernels(csla) - kernels(rep)).norm()
+    plain = federated(tiny["repopt"].but(optimizer=Adam(0.002, eps=1e-30, weight_decay=0.01, decoupled=True)), task, 2)[-1]
+    print(gap / learned, (kernels(csla) - kernels(plain)).norm() / learned)
+    assert gap < 1e-6 * learned and (kernels(csla) - kernels(plain)).norm() > 0.3 * learned
+
+
 @pytest.mark.parametrize("wrong, least", [("the paper's scalar", 0.2), ("without the one", 0.1)])
 def test_other_multipliers_are_another_training(wrong, least, task, monkeypatch):
     def multipliers(net, power):
@@ -188,8 +202,11 @@ def test_multiplier_by_its_definition(family, task):
             straight = o == i if m.shape[1] > 1 else True
             expected = s3[o] ** 2 + (s1[o] ** 2 if middle and s1 is not None else 0) + (middle and straight and block.identity)
             assert float(m[o, i, u, v]) == pytest.approx(float(expected))
-    first = next(m for m in repopt.multipliers(net, 1) if torch.is_tensor(m))
-    assert float(first[0, 0, 0, 0]) == 1.0
+    for block in found.values():
+        block.constant_s3.fill_(-2.0)
+    for power, expected in ((1, 2.0), (2, 4.0)):
+        first = next(m for m in repopt.multipliers(net, power) if torch.is_tensor(m))
+        assert float(first[0, 0, 0, 0]) == expected
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
@@ -305,7 +322,7 @@ def test_bad_scales_are_one_clear_sentence(change, sentence, form, task, monkeyp
     "options, sentence",
     [
         ({"network": "digits_cnn"}, "has no multi-branch blocks"), ({"network": None}, "has no multi-branch blocks"),
-        ({"form": "rep"}, "There is no form 'rep'"), ({"optimizer": "adam"}, "Did you mean 'adamw'"), ({"lr": 0}, "lr > 0"),
+        ({"form": "rep"}, "There is no form 'rep'"), ({"scales": {}}, "scales are Scales"), ({"optimizer": "adam"}, "Did you mean 'adamw'"), ({"lr": 0}, "lr > 0"),
     ],
 )  # fmt: skip
 def test_bad_options_are_one_clear_sentence(options, sentence, task, monkeypatch):
@@ -324,6 +341,20 @@ def test_the_optimiser_alone_is_refused_with_a_reason(task, monkeypatch):
     net = local.initial_network(fl.methods.fed_repopt(), task)
     with pytest.raises(ValueError, match="do not fit the parameters"):
         repopt.RepSGD(0.1).init(list(net.parameters())[1:], Context(task, 1, net=net))
+
+
+def test_scales_can_be_compared_and_are_only_for_forms_that_have_them(task):
+    assert scales(task) == scales(task) != scales(task, 2.0)
+    assert hash(fl.methods.fed_repopt(scales=scales(task))) == hash(fl.methods.fed_repopt(scales=scales(task)))
+    for form in ("tr", "inf"):
+        with pytest.raises(ValueError, match='for the forms "csla", "search" and "repopt"'):
+            fl.methods.fed_repopt(form=form, scales=scales(task))
+
+
+def test_the_whole_model_or_the_residual_with_constants(task):
+    whole, residual = (fl.run(fl.methods.fed_repopt().but(downlink=repopt.Constants(residual=r)), task, 2) for r in (False, True))
+    for name, t in whole.state.items():
+        torch.testing.assert_close(residual.state[name], t, atol=1e-4, rtol=1e-3)
 
 
 def test_the_search_is_the_servers_own(task):
