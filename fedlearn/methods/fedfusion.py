@@ -6,7 +6,7 @@
     single   the same with one number for all                                                        Eq. (8)
     server:  weighted mean; for multi and single  lam <- 0.9 lam + 0.1 mean
 
-E_g is never sent: it is the last download. The fusion begins as the identity on E_l (lam = 0), so the first round is federated
+E_g is never sent: it is the last download. The fusion begins as the identity on E_l (lam = 0), so the first step is federated
 averaging. The global model is tested with E_g = E_l, which makes multi and single the identity.
 """
 
