@@ -68,7 +68,8 @@ class Server(_Party):
         self.memory = {}
         first = getattr(method.server, "initial", None)
         self.state = first(self.context(0, -1, self.up, self.memory)) if first else dict(self.initial)
-        self._coded = (None, None, 0)
+        self._coded = (None, {}, None)  # round, sections, body
+        self._buffers = 0
 
     def send(self, round, client):
         """The message to one client. The state is coded once a round if every client gets the same sections."""
@@ -76,12 +77,16 @@ class Server(_Party):
         if personal or self._coded[0] != round:
             ctx = self.context(round, client if personal else -1, self.down, self.memory)
             sections = self.method.downlink.encode(self.state, ctx)
-            self._coded = round, assemble(sections, self.down), buffer_bytes(sections, self.down)
-        return pack(Message(DOWN, round, client), self.down, self._coded[1])
+            self._coded = round, sections, assemble(sections, self.down)
+        _, sections, body = self._coded
+        extra = getattr(self.method.downlink, "extra", None)
+        more = extra(self.context(round, client, self.down, self.memory)) if extra else {}
+        self._buffers = buffer_bytes(sections | more, self.down)
+        return pack(Message(DOWN, round, client), self.down, assemble(sections | more, self.down) if more else body)
 
     def down_buffers(self):
         """How many bytes of the last message sent were buffers."""
-        return self._coded[2]
+        return self._buffers
 
     def receive(self, round, client, data):
         """bytes -> ``Arrival``; ``WireError`` for anything that is not this client's upload of this round."""
@@ -177,8 +182,13 @@ class Clients(_Party):
         _, body, crc = open_envelope(data, self.down, kind=DOWN, round=round, client=client)
         ctx = self.context(round, client, self.down, self.memories.setdefault(client, {}))
         broadcast = type(self.method.downlink).decode is Downlink.decode  # which looks at nothing but the bytes
-        if (round, len(body), crc) != self._decoded[0] or not broadcast:
-            self._decoded = (round, len(body), crc), self.method.downlink.decode(take_apart(body, self.down), ctx)
+        anew = (round, len(body), crc) != self._decoded[0] or not broadcast
+        take = getattr(self.method.downlink, "take", None)
+        sections = take_apart(body, self.down) if anew or take else {}
+        if take:
+            sections = take(sections, ctx)
+        if anew:
+            self._decoded = (round, len(body), crc), self.method.downlink.decode(sections, ctx)
         ctx.start = self._decoded[1]
         return ctx
 

@@ -13,6 +13,7 @@ A *state* is a dict of tensors by name: the parameters of the network and its fl
 
 More hooks are looked for and may be missing: ``check(ctx)`` of uplink and server before a run; ``model.refresh(net, task,
 round)`` before training and evaluation; ``downlink.personal``, true if every client gets a message of its own;
+``downlink.extra(ctx)``, sections for one client beside those for all, which ``downlink.take(sections, ctx)`` takes out there;
 ``server.strict``, true if ``aggregate`` is to be called even when nothing came; ``server.initial(ctx)``, the global state if it
 is not M^0; ``server.evaluate(state, memories, ctx)`` if the global model is not the network with that state (``memories`` is
 what each client keeps, by client).
@@ -330,7 +331,7 @@ class Downlink(Link):
         return self.pack(tensors, ctx.schema, ctx.generator("coder"))
 
     def decode(self, sections, ctx):
-        if len(sections) != len(ctx.schema.shapes):
+        if sections.keys() != ctx.initial.keys():
             raise WireError("The server's message does not hold the whole model.")
         tensors = {n: t.to(ctx.initial[n].device) for n, t in self.unpack(sections, ctx.schema).items()}
         return {n: ctx.initial[n] + t for n, t in tensors.items()} if self.residual else tensors

@@ -10,7 +10,7 @@ not that of the several branches; the 1 is there because s_id is itself trained,
 plain network takes the very steps of the network with constant scales ("csla"). Ghost modules have no s_1.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
 import torch
@@ -118,11 +118,18 @@ class Multiplied:
     """What both optimisers share: M, and its product with a list of tensors."""
 
     def init(self, params, ctx):
-        M = multipliers(ctx.net, self.power)
+        M = self.kept(ctx.net)
         wrong = len(M) != len(params) or any(torch.is_tensor(m) and p.shape[-4:] != m.shape for m, p in zip(M, params, strict=True))
         if wrong:
             raise ValueError("The multipliers of RepOpt do not fit the parameters that it is to train.")
         return super().init(params, ctx) | {"M": tuple((i, m) for i, m in enumerate(M) if torch.is_tensor(m))}
+
+    def kept(self, net):
+        """M, computed anew only if the constants have changed since the last round."""
+        key = self.power, [(t.data_ptr(), t._version, t.dtype) for t in constants(net).values()]
+        if getattr(net, "multipliers", (None,))[0] != key:
+            net.multipliers = key, multipliers(net, self.power)
+        return net.multipliers[1]
 
     def times(self, tensors, state):
         tensors, chosen = list(tensors), [i for i, _ in state["M"]]
@@ -156,31 +163,28 @@ class RepAdam(Multiplied, Adam):
 
 @dataclass(frozen=True)
 class Constants(Downlink):
-    """The global model, and with the first message to a client the constants."""
-
-    personal = True
+    """The global model, and with the first message to a client the constants, which it keeps."""
 
     def schema(self, net, task):
         model, own = super().schema(net, task), {name: tuple(t.shape) for name, t in constants(net).items()}
         return Schema(model.shapes | own, model.buffers | own.keys(), repr(self))
 
-    def encode(self, state, ctx):
+    def extra(self, ctx):
         told = ctx.memory.setdefault("told", torch.zeros(ctx.task.clients, dtype=torch.int64))  # in which round
-        first = told[ctx.client] in (0, ctx.round)
-        if first:
-            told[ctx.client] = ctx.round
-        sections = super().encode(state, ctx)
-        return sections | self.pack(constants(ctx.net), ctx.schema) if first else sections
+        if told[ctx.client] not in (0, ctx.round):
+            return {}
+        told[ctx.client] = ctx.round
+        return self.pack(constants(ctx.net), ctx.schema)
 
-    def decode(self, sections, ctx):
+    def take(self, sections, ctx):
         own = constants(ctx.net)
         ctx.memory.update(self.unpack({name: data for name, data in sections.items() if name in own}, ctx.schema))
         if any(name not in ctx.memory for name in own):
             raise WireError("The constants of RepOpt have not come.")
         for name, t in own.items():
-            t.copy_(ctx.memory[name])
-        model = replace(ctx, schema=replace(ctx.schema, shapes={n: s for n, s in ctx.schema.shapes.items() if n not in own}))
-        return super().decode({name: data for name, data in sections.items() if name not in own}, model)
+            if not torch.equal(t, ctx.memory[name].to(t)):
+                t.copy_(ctx.memory[name])
+        return {name: data for name, data in sections.items() if name not in own}
 
 
 def search(task, rounds=5, network="digits_repvgg", lr=0.1, momentum=0.0, weight_decay=0.0, batch_size=32):
