@@ -7,6 +7,7 @@ An entry holds the number as printed, a formula for it and a verdict; the checke
 """
 
 import ast
+import copy
 from collections import Counter
 from dataclasses import dataclass
 from decimal import Decimal
@@ -20,7 +21,9 @@ import yaml
 
 from .data.partition import Table
 from .data.sources import data_path
-from .models import multiply_adds
+from .methods.fed_repopt import multipliers, target
+from .models import NETWORKS, multiply_adds, state_of
+from .models.reparam import blocks, collapse, unit
 
 LEDGER = data_path("claims.yaml")
 VERDICTS = ("matches", "rounding", "inconsistent", "not derivable")
@@ -124,10 +127,20 @@ def show(computed):
     return f"{computed:,}" if isinstance(computed, int) else f"{computed:.5g}"
 
 
+def quotient(a, b):
+    """Of two printed numbers (text): (low, middle, high) for what they may round."""
+    (a, ha), (b, hb) = _printed(a), _printed(b)
+    return (a - ha) / (b + hb), a / b, (a + ha) / (b - hb)
+
+
 def drop(before, after):
-    """Relative decline in per cent between two printed numbers (text): (low, middle, high) for what they may round."""
-    (b, hb), (a, ha) = _printed(before), _printed(after)
-    return 100 * (1 - (a + ha) / (b - hb)), 100 * (1 - a / b), 100 * (1 - (a - ha) / (b + hb))
+    """Relative decline in per cent between two printed numbers (text), as a range."""
+    return tuple(100 * (1 - q) for q in quotient(after, before)[::-1])
+
+
+def rise(before, after):
+    """Relative gain in per cent between two printed numbers (text), as a range."""
+    return tuple(100 * (q - 1) for q in quotient(after, before))
 
 
 def chi2_per_dof(counts):
@@ -140,10 +153,9 @@ def chi2_per_dof(counts):
 @cache
 def network(name, *arguments, **options):
     """A network on torch's meta device: shapes without memory."""
-    from . import models
     from .models import detection, segmentation
 
-    makers = models.NETWORKS | {"yolov3": detection.YOLOv3, "fcn32s": segmentation.FCN32s, "yolox": detection.YOLOX}
+    makers = NETWORKS | {"yolov3": detection.YOLOv3, "fcn32s": segmentation.FCN32s, "yolox": detection.YOLOX}
     makers["conv"] = partial(torch.nn.Conv2d, bias=False)
     with torch.device("meta"):
         return makers[name](*arguments, **options)
@@ -159,6 +171,55 @@ def base_params(net, base):
     return rest + _sum(net, lambda shape: prod(shape[1:]) * min(base, shape[0]), KERNELS)
 
 
+@cache
+def repopt(net):
+    """What FedRepOpt trains in place of a network in the form "csla"; its constants count as buffers."""
+    with next(net.parameters()).device:
+        return target(net)
+
+
+@cache
+def repopt_gap(name, rule):
+    """RepOpt with a rule for its multipliers against the network with branches: distance of their kernels in the end
+    over the distance learned. FedAvg of two clients for three rounds of two steps, on noise, in double precision.
+
+    ``rule``: "position", the package's; "branches", the same without the 1 of the identity branch; "scalar", Eq. (1)'s
+    s_3^2 + s_1^2 for every entry of a kernel.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        csla = NETWORKS[name](form="csla").double()
+        batches = torch.randn(3, 2, 2, 8, 1, 8, 8).double()
+        one = target(csla)
+        M, start = multipliers(one), _kernels(one)
+        for i, block in zip((i for i, m in enumerate(M) if torch.is_tensor(m)), blocks(one).values(), strict=True):
+            squares = [s[:, None, None, None] ** 2 for s in (block.constant_s3, block.constant_s1) if s is not None]
+            M[i] = {"position": M[i], "branches": M[i] - unit(M[i]) * block.identity, "scalar": sum(squares)}[rule]
+        branches, kernels = (_kernels(_fedavg(net, m, batches)) for net, m in ((csla, [1.0] * 999), (one, M)))
+    return float((kernels - branches).norm() / (branches - start).norm())
+
+
+def _fedavg(net, M, batches):
+    """The network after federated SGD; ``batches`` [rounds, clients, steps, images, ...], labels 0, 1, 2, ..."""
+    for clients in batches:
+        ends = [copy.deepcopy(net) for _ in clients]
+        for own, steps in zip(ends, clients, strict=True):
+            for x in steps:
+                params = list(own.parameters())
+                grads = torch.autograd.grad(torch.nn.functional.cross_entropy(own(x), torch.arange(len(x))), params)
+                for p, g, m in zip(params, grads, M, strict=False):
+                    p.data -= 0.05 * m * g
+        for t, *parts in zip(state_of(net).values(), *(state_of(own).values() for own in ends), strict=True):
+            t.copy_(sum(parts) / len(parts))
+    return net
+
+
+def _kernels(net):
+    """The kernels of all blocks as one vector; branches count as the one kernel to which they add up."""
+    net = net if any(block.form == "inf" for block in blocks(net).values()) else collapse(net)
+    return torch.cat([block.conv3.weight.detach().flatten() for block in blocks(net).values()])
+
+
 KERNELS = range(3, 9)  # a weight of three dimensions or more: [outputs, inputs, size, ...]
 NAMES = {
     # networks
@@ -170,6 +231,8 @@ NAMES = {
     "extractor": lambda net: net.extractor,
     "mcmahan_cnn": lambda: network("mcmahan_cnn"),
     "cifar_cnn": lambda: network("cifar_cnn"),
+    "repvgg": lambda form, classes=200: network("repvgg_b1", classes=classes, form=form),
+    "repghost": lambda form, classes=200: network("repghost_05", classes=classes, form=form),
     "yolox_s": lambda: network("yolox"),
     "yolox_l": lambda: network("yolox", 80, 3, 64),
     "conv": lambda inputs, outputs, size: network("conv", inputs, outputs, size),
@@ -194,6 +257,6 @@ NAMES = {
     "spread": lambda rows: np.full_like(rows, np.mean(rows)).tolist(),
     "columns": lambda rows: np.sum(rows, 0).tolist(),
     "partition": lambda name: Table(name).counts().tolist(),
-    **{f.__name__: f for f in (base_params, multiply_adds, drop, chi2_per_dof)},
+    **{f.__name__: f for f in (base_params, multiply_adds, repopt, repopt_gap, quotient, drop, rise, chi2_per_dof)},
     **{f.__name__: f for f in (sum, abs, len, enumerate, max, min, sorted, zip)},
 }

@@ -239,7 +239,7 @@ def parser():
         "reproduce", help="run a paper's comparison, method by method, and keep the histories",
         description="Run a paper's comparison. Finished runs are kept in one file as they come; the same command goes on from there.",
     )  # fmt: skip
-    recipe.add_argument("paper", help="fed_gkt, fed_kgf, fed_mmd_fusion or rpn")
+    recipe.add_argument("paper", help="fed_gkt, fed_kgf, fed_mmd_fusion, fed_repopt or rpn")
     recipe.add_argument("--scale", default="quick", help="quick: handwritten digits (default); full: the paper's data and network")
     recipe.add_argument("--only", action="append", default=[], metavar="ROW", help="only this row of the comparison; may be given several times")
     recipe.add_argument("--rounds", type=int, help="communication rounds (default: the recipe's)")

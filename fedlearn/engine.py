@@ -111,10 +111,11 @@ def obstacle(method, task):
     return f"model ({problem})"
 
 
-def _context(task, net, client):
+def _context(task, net, client, alone=None):
+    """``alone``: the network of one client, if ``net`` is stacked."""
     start = {name: t.clone() for name, t in state_of(net).items()}
     memory = [{} for _ in client] if isinstance(client, list) else {}
-    return Context(task, 1, client, start, start, memory)
+    return Context(task, 1, client, start, start, memory, net=alone or net)
 
 
 def _difference(method, task):
@@ -130,7 +131,7 @@ def _difference(method, task):
     initial = {name: t.clone() for name, t in state_of(net).items()}
     try:
         both = stacked.stack(net, 2)
-        local.train_stacked(both, method, _context(task, both, [0, 1]), small)
+        local.train_stacked(both, method, _context(task, both, [0, 1], net), small)
     except Exception as error:  # whatever a part that does not expect the client axis does with it
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     for k in (0, 1):
@@ -193,7 +194,7 @@ def calibrate(method, task, settings, together):
         return sum(task.sizes[k] for k in some)
 
     def at_once():
-        local.train_stacked(both, method, _context(task, both, clients), settings)
+        local.train_stacked(both, method, _context(task, both, clients, net), settings)
         return sum(task.sizes[k] for k in clients)
 
     def timed(form):  # seconds a sample

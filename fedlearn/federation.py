@@ -68,7 +68,8 @@ class Server(_Party):
         self.memory = {}
         first = getattr(method.server, "initial", None)
         self.state = first(self.context(0, -1, self.up, self.memory)) if first else dict(self.initial)
-        self._coded = (None, None, 0)
+        self._coded = (None, {}, None)  # round, sections, body
+        self._buffers = 0
 
     def send(self, round, client):
         """The message to one client. The state is coded once a round if every client gets the same sections."""
@@ -76,12 +77,16 @@ class Server(_Party):
         if personal or self._coded[0] != round:
             ctx = self.context(round, client if personal else -1, self.down, self.memory)
             sections = self.method.downlink.encode(self.state, ctx)
-            self._coded = round, assemble(sections, self.down), buffer_bytes(sections, self.down)
-        return pack(Message(DOWN, round, client), self.down, self._coded[1])
+            self._coded = round, sections, assemble(sections, self.down)
+        _, sections, body = self._coded
+        extra = getattr(self.method.downlink, "extra", None)
+        more = extra(self.context(round, client, self.down, self.memory)) if extra else {}
+        self._buffers = buffer_bytes(sections | more, self.down)
+        return pack(Message(DOWN, round, client), self.down, assemble(sections | more, self.down) if more else body)
 
     def down_buffers(self):
         """How many bytes of the last message sent were buffers."""
-        return self._coded[2]
+        return self._buffers
 
     def receive(self, round, client, data):
         """bytes -> ``Arrival``; ``WireError`` for anything that is not this client's upload of this round."""
@@ -95,8 +100,8 @@ class Server(_Party):
         return Arrival(client, message.samples, update, buffer_bytes(message.sections, self.up))
 
     def aggregate(self, round, arrivals):
-        """The next global state. Without a single arrival it stays as it is."""
-        if arrivals:
+        """The next global state. Without a single arrival it stays as it is, unless the method insists on being asked."""
+        if arrivals or getattr(self.method.server, "strict", False):
             arrivals = sorted(arrivals, key=lambda a: a.client)  # the order of replies must not matter
             ctx = self.context(round, -1, self.up, self.memory, self.state)
             with torch.no_grad():
@@ -166,18 +171,24 @@ class Clients(_Party):
             if many:
                 sections = many(trained, ctx)
             else:
-                sections = []
+                answers = {}
                 for row, own in zip(zip(*trained.values(), strict=True), contexts, strict=True):
                     local.load(self.tensors, dict(zip(trained, row, strict=True)))
-                    sections.append(self._encode(self.tensors, replace(own, schema=self.up)))
+                    answers[own.client] = self._upload(round, own.client, self._encode(self.tensors, replace(own, schema=self.up)))
+                return answers
         return {k: self._upload(round, k, own) for k, own in zip(messages, sections, strict=True)}
 
     def _download(self, round, client, data):
         _, body, crc = open_envelope(data, self.down, kind=DOWN, round=round, client=client)
         ctx = self.context(round, client, self.down, self.memories.setdefault(client, {}))
         broadcast = type(self.method.downlink).decode is Downlink.decode  # which looks at nothing but the bytes
-        if (round, len(body), crc) != self._decoded[0] or not broadcast:
-            self._decoded = (round, len(body), crc), self.method.downlink.decode(take_apart(body, self.down), ctx)
+        anew = (round, len(body), crc) != self._decoded[0] or not broadcast
+        take = getattr(self.method.downlink, "take", None)
+        sections = take_apart(body, self.down) if anew or take else {}
+        if take:
+            sections = take(sections, ctx)
+        if anew:
+            self._decoded = (round, len(body), crc), self.method.downlink.decode(sections, ctx)
         ctx.start = self._decoded[1]
         return ctx
 
@@ -273,6 +284,8 @@ def refit(method, task, state, images=2000):
     """Accuracy and loss of a state whose batch statistics are measured anew on that many training images, in one batch; all
     learned weights stay as they are. A diagnosis, not a method: it looks at images of all clients."""
     net = local.initial_network(method, task)
+    if state.keys() != state_of(net).keys():
+        raise ValueError(f"refit needs a state of the network that clients of {method.name} train; this is another one's.")
     local.load(state_of(net), state)
     for module in net.modules():
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):

@@ -13,8 +13,10 @@ A *state* is a dict of tensors by name: the parameters of the network and its fl
 
 More hooks are looked for and may be missing: ``check(ctx)`` of uplink and server before a run; ``model.refresh(net, task,
 round)`` before training and evaluation; ``downlink.personal``, true if every client gets a message of its own;
-``server.initial(ctx)``, the global state if it is not M^0; ``server.evaluate(state, memories, ctx)`` if the global model is
-not the network with that state (``memories`` is what each client keeps, by client).
+``downlink.extra(ctx)``, sections for one client beside those for all, which ``downlink.take(sections, ctx)`` takes out there;
+``server.strict``, true if ``aggregate`` is to be called even when nothing came; ``server.initial(ctx)``, the global state if it
+is not M^0; ``server.evaluate(state, memories, ctx)`` if the global model is not the network with that state (``memories`` is
+what each client keeps, by client).
 
 When all clients of a round train at once (``stacked.py``), parameters are [clients, ...], images [clients, batch, ...] and
 the loss is [clients]. So losses are averaged over the batch axis only, dimensions are counted from the end, optimisers
@@ -176,6 +178,10 @@ class Adam:
             torch._foreach_mul_(params, 1 - self.lr * self.weight_decay)
         elif self.weight_decay:
             grads = torch._foreach_add(grads, params, alpha=self.weight_decay)
+        torch._foreach_add_(params, self.direction(grads, state), alpha=-self.lr)
+
+    def direction(self, grads, state):
+        """m / (sqrt(v) + eps), both moments corrected for their start."""
         for name, beta, g in (("m", self.beta1, grads), ("v", self.beta2, torch._foreach_mul(grads, grads))):
             torch._foreach_mul_(state[name], beta)
             torch._foreach_add_(state[name], g, alpha=1 - beta)
@@ -184,7 +190,7 @@ class Adam:
             torch._foreach_add_(state[name], 1 - beta)
         root = torch._foreach_sqrt(torch._foreach_div(state["v"], state["c2"]))
         torch._foreach_add_(root, self.eps)
-        torch._foreach_add_(params, torch._foreach_div(torch._foreach_div(state["m"], state["c1"]), root), alpha=-self.lr)
+        return torch._foreach_div(torch._foreach_div(state["m"], state["c1"]), root)
 
 
 def list_form(part, one, many):
@@ -325,7 +331,7 @@ class Downlink(Link):
         return self.pack(tensors, ctx.schema, ctx.generator("coder"))
 
     def decode(self, sections, ctx):
-        if len(sections) != len(ctx.schema.shapes):
+        if sections.keys() != ctx.initial.keys():
             raise WireError("The server's message does not hold the whole model.")
         tensors = {n: t.to(ctx.initial[n].device) for n, t in self.unpack(sections, ctx.schema).items()}
         return {n: ctx.initial[n] + t for n, t in tensors.items()} if self.residual else tensors

@@ -52,6 +52,13 @@ def _distilled(*labels, **options):
     return {label: methods.fed_gkt(**options, **dict.fromkeys(without[label], False)) for label in labels or without}
 
 
+def _forms(network, lr, note="", **options):
+    """The four networks of the FedRepOpt paper's tables; its Table 2 with ``momentum``."""
+    labels = {"tr": "Tr", "inf": "Inf", "csla": "CSLA", "repopt": "RepOpt"}
+    family = "RepVGG" if "vgg" in network else "RepGhost"
+    return {f"{family} {label}{note}": methods.fed_repopt(lr, form, network, **options) for form, label in labels.items()}
+
+
 def _each(partitions, data, how, rows):
     """The same comparison on several partitions."""
     return [(data | {"partition": partition}, how, rows) for partition in partitions]
@@ -129,6 +136,27 @@ RECIPES = {
                     {"FedAvg": methods.fedavg().but(optimizer=Adam(0.001, weight_decay=1e-4))},
                 ),
             ],
+        ),
+    },
+    "fed_repopt": {
+        "quick": (
+            "fed_repopt_digits", (0, 1, 2),
+            _each(
+                ("iid", "dirichlet:0.1"), {}, QUICK,
+                {
+                    **_forms("digits_repvgg", 0.1), **_forms("digits_repghost", 0.1),
+                    **_forms("digits_repvgg", 0.1, ", momentum 0.9", momentum=0.9),
+                },
+            ),
+        ),
+        # the authors' program: rate, batch, decay; Tiny ImageNet is not among our data sets: CIFAR-100, whose images are smaller
+        "full": (
+            "fed_repopt_full", (0,),
+            _each(
+                ("dirichlet:0.1", "iid"), {"dataset": "cifar100", "network": "repvgg_b1", "augment": ("crop", "flip")},
+                {"rounds": 240, "batch_size": 32, "evaluate_every": 5},
+                {**_forms("repvgg_b1", 0.01, weight_decay=4e-5), **_forms("repghost_05", 0.01, weight_decay=4e-5)},
+            ),
         ),
     },
     "rpn": {

@@ -9,7 +9,9 @@ from importlib import import_module
 
 from ..errors import pick
 
-CHAPTERS = dict.fromkeys(("fedavg", "heterogeneity", "wire", "rpn", "fed_kgf", "fed_mmd_fusion", "fed_gkt"))
+CHAPTERS = dict.fromkeys(
+    ("fedavg", "heterogeneity", "wire", "rpn", "fed_kgf", "fed_mmd_fusion", "fed_gkt", "fed_repopt"),
+)
 
 
 @dataclass(frozen=True)

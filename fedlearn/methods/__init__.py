@@ -4,6 +4,7 @@ from ..errors import pick
 from .dgc import dgc
 from .fed_gkt import fed_gkt
 from .fed_kgf import fed_kgf, represent, write_out
+from .fed_repopt import fed_repopt, search
 from .fedavg import fedavg
 from .fedcams import fedcams
 from .fedcom import fedcom, fedcomgate
@@ -20,11 +21,11 @@ from .stc import stc
 METHODS = {
     f.__name__: f
     for f in (
-        fedavg, rpn, fed_kgf, fedmmd, fedfusion, fed_gkt, qsgd, signsgd, dgc, stc, smartidx, fedcom, fedcomgate, fedcams, fedpm,
+        fedavg, rpn, fed_kgf, fedmmd, fedfusion, fed_gkt, fed_repopt, qsgd, signsgd, dgc, stc, smartidx, fedcom, fedcomgate, fedcams, fedpm,
     )
 }  # fmt: skip
 
-__all__ = ["METHODS", *METHODS, "get", "represent", "split_learning", "write_out"]
+__all__ = ["METHODS", *METHODS, "get", "represent", "search", "split_learning", "write_out"]
 
 
 def get(name, **options):

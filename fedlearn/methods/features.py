@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from ..errors import WireError
+from ..errors import Diverged, WireError
 from ..method import Link
 from ..wire import Schema
 
@@ -31,6 +31,12 @@ class OnDisk:
         return self[torch.arange(len(self))]
 
 
+def stored(H, ctx, limit):
+    """H of one client as the server keeps it: on disk if those of all clients would take more than ``limit`` bytes."""
+    large = 4 * sum(ctx.task.sizes) * H.shape[1:].numel() > limit
+    return H if isinstance(H, OnDisk) else OnDisk(H.cpu()) if large else H.to(ctx.task.device)
+
+
 @dataclass(frozen=True)
 class Features(Link):
     """What a client knows of each of its images. ``logits``: whether z_k travels, which only the server's distillation needs.
@@ -40,6 +46,10 @@ class Features(Link):
 
     logits: bool = True
     memory_limit: float = field(default=1e9, repr=False)
+
+    def __post_init__(self):
+        if isinstance(self.memory_limit, bool) or not isinstance(self.memory_limit, (int, float)) or not self.memory_limit >= 0:
+            raise ValueError(f"memory_limit is a number of bytes, at least 0, not {self.memory_limit!r}.")
 
     def schema(self, net, task):
         with torch.no_grad():
@@ -51,13 +61,15 @@ class Features(Link):
 
     def encode(self, trained, ctx):
         task, k, net = ctx.task, ctx.client, ctx.net.eval()
-        ctx.memory.update({f"edge/{name}": t.clone() for name, t in trained.items()})
         images, n = task.owned[k].to(task.device), task.sizes[k]
         tensors = {name: torch.empty(n, *ctx.schema.shapes[name]) for name in ("features", "logits")[: 1 + self.logits]}
         for rows in torch.arange(n, device=task.device).split(ctx.settings.batch_size):
             H = net.extractor(task.inputs(task.train[0][images[rows]], k))
             for name, t in zip(tensors, (H, net.classifier(H)), strict=False):
                 tensors[name][rows[0] : rows[-1] + 1] = t.cpu()
+        if not all(torch.isfinite(t).all() for t in [*trained.values(), *tensors.values()]):
+            raise Diverged(f"The training of client {k} diverged.")  # it goes on from its last edge network
+        ctx.memory.update({f"edge/{name}": t.clone() for name, t in trained.items()})
         labels = task.train[1][images].cpu().numpy().astype("<u2")
         whole = {"index": np.arange(n, dtype="<u4").data, "labels": labels.data}
         return {name: memoryview(data).cast("B") for name, data in whole.items()} | self.pack(tensors, ctx.schema)
@@ -66,6 +78,8 @@ class Features(Link):
         k, n, shapes = ctx.client, ctx.samples, ctx.schema.shapes
         if list(sections) != list(shapes)[: 3 + self.logits]:
             raise WireError(f"Client {k} did not send index, labels, features{' and logits' * self.logits}; one whose training diverged sends nothing.")
+        if n != ctx.task.sizes[k]:
+            raise WireError(f"Client {k} has {ctx.task.sizes[k]} images, and sent {n}.")
         for name, width in (("index", 4), ("labels", 2)):
             if len(sections[name]) != n * width:
                 raise WireError(f"Client {k} says that it has {n} images, but sent {len(sections[name]) / width:g} entries of {name}.")
@@ -79,8 +93,7 @@ class Features(Link):
         order = torch.from_numpy(np.argsort(index))
         if not torch.equal(order, torch.arange(n)):
             update = {name: t[order] for name, t in update.items()}
-        large = 4 * sum(ctx.task.sizes) * math.prod(shapes["features"]) > self.memory_limit
-        return {name: OnDisk(t) if large and name == "features" else t.to(ctx.task.device) for name, t in update.items()}
+        return {n: stored(t, ctx, self.memory_limit if n == "features" else math.inf) for n, t in update.items()}
 
 
 @dataclass(frozen=True)

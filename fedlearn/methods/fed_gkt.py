@@ -11,7 +11,7 @@ of the authors' program; the paper gives no values. Global state: W_s. An edge n
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
@@ -19,11 +19,11 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from .. import local, rng
-from ..errors import WireError, pick
+from ..errors import Diverged, WireError, pick
 from ..method import SGD, Adam, Method, TaskLoss, whole_number
 from ..models import Network, state_of
 from ..wire import Dense
-from .features import Features, Knowledge
+from .features import Features, Knowledge, stored
 
 
 def distillation(teacher, student, T=3.0):
@@ -32,18 +32,22 @@ def distillation(teacher, student, T=3.0):
     return T**2 * (log_p.exp() * (log_p - log_q)).sum(-1).mean(-1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Named:
     """The network of that name, or made by that function, whatever the task's own is; for inputs of another shape if given."""
 
     network: object
     shape: tuple = None
 
+    def __repr__(self):  # a function by its name: its address would be another one tomorrow
+        name = self.network if isinstance(self.network, str | None) else self.network.__name__
+        return f"{type(self).__name__}({name!r}{f', {self.shape}' if self.shape else ''})"
+
     def build(self, task):
         return task.network(self.network, self.shape)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Edge(Named):
     """An edge network, which must be split into the extractor f_e and the classifier f_c."""
 
@@ -95,7 +99,7 @@ class Transfer:
     The learning rate is cut to a tenth when the accuracy on the clients' images has not risen for ``patience`` rounds.
     """
 
-    network: object = "digits_server"
+    network: Named = Named("digits_server")
     optimizer: object = Adam()
     epochs: int = 4
     T: float = 3.0
@@ -103,6 +107,7 @@ class Transfer:
     back: bool = True  # whether z_s is kept for the clients
     asynchronous: bool = False
     patience: int = 10
+    memory_limit: float = field(default=1e9, repr=False)  # see ``Features``
 
     def __post_init__(self):
         whole_number("server_epochs", self.epochs)
@@ -111,10 +116,19 @@ class Transfer:
     def check(self, ctx):
         if not self.asynchronous and len(ctx.participants) < ctx.task.clients:
             raise ValueError("Synchronous FedGKT needs every client in every round: participation=1, or asynchronous=True.")
+        shapes = ctx.schema.shapes
+        with torch.no_grad():
+            z_s = self.f_s(ctx).eval()(torch.zeros(1, *shapes["features"], device=ctx.task.device))
+        if tuple(z_s.shape[1:]) != shapes["logits"]:
+            raise ValueError(f"The server's network gives {list(z_s.shape[1:])} logits an image, the edge network {list(shapes['logits'])}.")
+
+    @property
+    def strict(self):
+        return not self.asynchronous
 
     def f_s(self, ctx, state=None):
         """The server's network, with the weights that the task's seed gives it or those of ``state``."""
-        net = local.initial_network(Method(model=Named(self.network, ctx.schema.shapes["features"])), ctx.task)
+        net = local.initial_network(Method(model=replace(self.network, shape=ctx.schema.shapes["features"])), ctx.task)
         if state:
             local.load(state_of(net), state)
         return net
@@ -128,6 +142,7 @@ class Transfer:
         if missing and not self.asynchronous:
             raise WireError(f"Synchronous FedGKT cannot go on: in round {ctx.round} nothing usable came from clients {missing}.")
         memory.update({f"{name} {a.client}": t for a in arrivals for name, t in a.update.items()})
+        memory.update({name: stored(t, ctx, self.memory_limit) for name, t in memory.items() if name.startswith("features ")})
         clients = [k for k in range(task.clients) if f"features {k}" in memory]
         f_s = self.f_s(ctx, state)
         self.train(f_s, clients, ctx)
@@ -161,13 +176,15 @@ class Transfer:
 
     def answer(self, f_s, clients, ctx):
         """z_s of every image that is stored, in evaluation mode; and whether the accuracy on them has risen."""
-        memory, right = ctx.memory, 0
+        memory, right, answers = ctx.memory, 0, {}
         for k in clients:
             y = memory[f"labels {k}"]
             z_s = torch.cat([f_s(maps(ctx, k, rows)) for rows in torch.arange(len(y), device=y.device).split(512)])
             right += (z_s.argmax(1) == y).sum()
-            if self.back:
-                memory[f"z_s {k}"] = z_s
+            answers[f"z_s {k}"] = z_s
+        if not all(torch.isfinite(z_s).all() for z_s in answers.values()):
+            raise Diverged(f"The training of the server's network diverged in round {ctx.round}: try a smaller server_lr.")
+        memory.update(answers if self.back else {})
         accuracy = float(right / sum(len(memory[f"labels {k}"]) for k in clients))
         best, waited, cuts = memory.get("plateau", torch.zeros(3)).tolist()
         waited = 0 if accuracy > best else waited + 1
@@ -208,5 +225,8 @@ def fed_gkt(
         optimizer=make(lr),
         uplink=Features(Dense(bits), kd_to_server, memory_limit),
         downlink=Knowledge(Dense(bits)),
-        server=Transfer(server, make(server_lr or lr), server_epochs, T, on_server, kd_to_client, asynchronous),
+        server=Transfer(
+            Named(server), make(lr if server_lr is None else server_lr), server_epochs, T, on_server, kd_to_client, asynchronous,
+            memory_limit=memory_limit,
+        ),
     )

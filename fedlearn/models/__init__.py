@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from .cnn import Network, cifar_cnn, digits_cnn, mcmahan_cnn, rpn_cnn
+from .reparam import digits_repghost, digits_repvgg, repghost_05, repvgg_b1
 from .resnet import (
     digits_edge,
     digits_resnet,
@@ -23,6 +24,7 @@ NETWORKS = {
     for f in (
         digits_cnn, mcmahan_cnn, cifar_cnn, rpn_cnn, resnet18, digits_resnet,
         resnet56, resnet110, resnet8, resnet6, resnet4, digits_edge, resnet55, resnet109, digits_server,
+        repvgg_b1, repghost_05, digits_repvgg, digits_repghost,
     )
 }  # fmt: skip
 

@@ -13,6 +13,7 @@ import multiprocessing
 import platform
 import resource
 import time
+from concurrent.futures import ProcessPoolExecutor
 from datetime import date
 
 import torch
@@ -34,7 +35,7 @@ def coloured(images, clients):
     return dataclasses.replace(task, train=(x, y), test=(x[:100], y[:100]), split=split)
 
 
-def measure(queue, images, clients, limit):
+def measure(images, clients, limit):
     torch.set_num_threads(2)
     task = coloured(images, clients)
     method = fl.methods.fed_gkt(edge="resnet8", server=small_server, server_epochs=1, memory_limit=limit)
@@ -42,7 +43,7 @@ def measure(queue, images, clients, limit):
     began = time.perf_counter()
     history = fl.run(method, task, 1, batch_size=256, progress=False)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    queue.put({"before_MB": before / 1e3, "peak_MB": peak / 1e3, "seconds": time.perf_counter() - began, "bytes_up": int(history.bytes_up[0])})
+    return {"before_MB": before / 1e3, "peak_MB": peak / 1e3, "seconds": time.perf_counter() - began, "bytes_up": int(history.bytes_up[0])}
 
 
 def main():
@@ -53,13 +54,8 @@ def main():
     args = parser.parse_args()
     rows = {}
     for label, limit in (("on disk", 1e9), ("in memory", 1e12)):
-        context = multiprocessing.get_context("spawn")  # each in a process of its own
-        queue = context.Queue()
-        process = context.Process(target=measure, args=(queue, args.images, args.clients, limit))
-        process.start()
-        rows[label] = queue.get(timeout=3600)
-        process.join()
-        row = rows[label]
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as own:  # each in a process of its own
+            row = rows[label] = own.submit(measure, args.images, args.clients, limit).result()
         print(f"{label}: {row['bytes_up'] / 1e9:.2f} GB up, peak {row['peak_MB']:,.0f} MB ({row['before_MB']:,.0f} before the round)")
     if args.out:
         settings = {"date": str(date.today()), "images": args.images, "clients": args.clients, "torch": torch.__version__, "machine": platform.machine()}

@@ -27,7 +27,8 @@ def test_entries_are_complete_and_ids_unique():
         assert all(isinstance(c[k], str) and c[k].strip() for k in ("id", "paper", "where", "printed", "why")), c["id"]
         assert c["value"] is None or c["value"] is True or isinstance(c["value"], str), c["id"]  # digits stay text
         assert c["id"].startswith(c["paper"] + "-")
-    assert Counter(c["paper"] for c in LEDGER) == {"rpn": 50, "fed_kgf": 123, "fed_mmd_fusion": 50, "fed_gkt": 101}
+    entries = {"rpn": 50, "fed_kgf": 123, "fed_mmd_fusion": 50, "fed_gkt": 101, "fed_repopt": 132}
+    assert Counter(c["paper"] for c in LEDGER) == entries
 
 
 @pytest.mark.parametrize("result", claims.check(strict=False), ids=lambda r: r.claim["id"])
@@ -61,6 +62,12 @@ def test_verdict_is_the_recomputed_one(result):
         ("fed_gkt-table6-printed", {"data": [87, 2, 131, 1325, 0, 1117, 704, 0, 0, 0]}),
         ("fed_gkt-table4-edges", {"data": [69.51, 69.57, 69.65, 69.69]}),
         ("fed_gkt-cost-advantage", {"verdict": "matches"}),
+        ("fed_repopt-params-ghost-csla", {"value": "1.287", "read": "1.287"}),
+        ("fed_repopt-rule-scalar", {"formula": "repopt_gap('digits_repvgg', 'position') < 1e-9"}),
+        ("fed_repopt-rule-position", {"formula": "repopt_gap('digits_repvgg', 'diagonal') < 1e-9"}),
+        ("fed_repopt-abstract-boost-vgg", {"formula": "rise('33.54', '37.27')"}),
+        ("fed_repopt-table4-first-column", {"data": [[[[35.30]]], [[0, 0, 35.31]]]}),
+        ("fed_repopt-table6-degradation", {"verdict": "matches"}),
     ],
 )
 def test_a_corrupted_entry_is_reported(name, change):
@@ -110,6 +117,7 @@ def test_verdicts(value, computed, verdict):
         ("fed_kgf", "fed_kgf-table4-fedavg-mb", "342.99"),
         ("fed_mmd_fusion", "fed_mmd_fusion-mmd-mnist-reduction", "43.75"),
         ("fed_gkt", "fed_gkt-cost-gkt", "655.76"),
+        ("fed_repopt", "fed_repopt-constants-vgg", "24,704"),
     ],
 )
 def test_table_and_markdown_have_a_row_for_each_entry(paper, name, computed):
@@ -163,6 +171,36 @@ def test_counts_of_fed_gkt():
     table = claims.NAMES["partition"]("fedgkt_table6")
     assert (len(table), claims.NAMES["columns"](table)) == (16, [5_000] * 10)
     assert table[7] == [87, 2, 131, 1325, 0, 1117, 704, 0, 0, 0]
+
+
+def test_counts_of_fed_repopt():
+    names = claims.NAMES
+    expected = {"repvgg": (55_741_768, 50_202_632, 24_704), "repghost": (1_286_688, 1_284_208, 2_480)}
+    for family, (branches, plain, constants) in expected.items():
+        csla, inf = names[family]("csla"), names[family]("inf")
+        assert (names["params"](csla), names["params"](inf)) == (branches, plain)
+        one = names["repopt"](csla)
+        assert names["params"](one) == plain and names["buffers"](one) - names["buffers"](inf) == constants
+    assert names["params"](names["repvgg"]("inf", 100)) == 50_202_632 - 100 * 2049
+
+
+def test_only_the_multiplier_by_position_trains_as_the_branches_do():
+    gap, before = claims.NAMES["repopt_gap"], torch.get_rng_state()
+    for family in ("digits_repvgg", "digits_repghost"):
+        assert gap(family, "position") < 1e-11 and gap(family, "branches") > 0.03
+    assert gap("digits_repvgg", "scalar") > 0.5
+    assert gap("digits_repghost", "scalar") == gap("digits_repghost", "branches")  # no 1 x 1 branch
+    assert gap.__wrapped__("digits_repvgg", "position") == gap("digits_repvgg", "position")
+    assert torch.equal(torch.get_rng_state(), before)
+    with pytest.raises(KeyError):
+        gap("digits_repvgg", "diagonal")
+
+
+def test_ranges_of_printed_numbers():
+    names = claims.NAMES
+    assert names["quotient"]("3", "2") == pytest.approx((1, 1.5, 3.5 / 1.5))
+    assert names["rise"]("2", "3") == pytest.approx((0, 50, 100 * 2 / 1.5))
+    assert names["drop"]("2", "3") == pytest.approx((-100 * 2 / 1.5, -50, 0))
 
 
 def test_maps_of_fed_gkt_are_those_of_its_networks():

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import fedlearn as fl
 from fedlearn import local, models
-from fedlearn.method import Adam, Arrival, Batch, Context
+from fedlearn.method import SGD, Adam, Arrival, Batch, Context
 from fedlearn.models import state_of
 from fedlearn.wire import DOWN, UP, Message, pack, unpack
 
@@ -234,7 +234,8 @@ BAD = {
     "sample twice": (with_index(1), "each of its .* images once"),
     "foreign sample": (with_index(100_000), "each of its .* images once"),
     "missing sample": (lambda s, n: (s | {"index": s["index"][:-4]}, n), "entries of index"),
-    "fewer samples than its head says": (lambda s, n: (s, n + 1), "entries of index"),
+    "more samples than it has": (lambda s, n: (s, n + 1), "images, and sent"),
+    "one sample left out": (lambda s, n: ({name: d[: len(d) // n * (n - 1)] for name, d in s.items()}, n - 1), "images, and sent"),
     "logits of samples without features": (lambda s, n: (s | {"logits": s["logits"] + bytes(40)}, n), "bytes came for a tensor"),
     "maps of another shape": (lambda s, n: (s | {"features": s["features"] * 4}, n), "bytes came for a tensor"),
     "no features": (lambda s, n: ({name: d for name, d in s.items() if name != "features"}, n), "did not send index"),
@@ -267,7 +268,9 @@ def test_logits_for_another_number_of_images_are_refused(task):
         ({"T": 0}, "temperature T > 0"), ({"alpha": -1}, "alpha >= 0"), ({"alpha": math.nan}, "alpha >= 0"), ({"server_epochs": 0}, "server_epochs"),
         ({"optimizer": "adamw"}, "There is no optimizer 'adamw'"), ({"edge": "resnet9"}, "There is no network 'resnet9'"),
         ({"server": "digits_serve"}, "Did you mean 'digits_server'"), ({"bits": 8}, "16 or 32 bits"),
-        ({"edge": lambda shape, classes: nn.Flatten()}, "unlike this Flatten"),
+        ({"edge": lambda shape, classes: nn.Flatten()}, "unlike this Flatten"), ({"server_lr": 0}, "lr > 0"),
+        ({"server": lambda shape, classes: models.digits_server(shape, 9)}, r"gives \[9\] logits an image, the edge network \[10\]"),
+        ({"memory_limit": "1e9"}, "number of bytes"), ({"memory_limit": -1}, "number of bytes"), ({"memory_limit": math.nan}, "number of bytes"),
     ],
 )  # fmt: skip
 def test_bad_options_are_one_clear_sentence(options, sentence, task, monkeypatch):
@@ -289,8 +292,9 @@ def test_synchronous_needs_everybody(task):
     server, clients = parties(fl.methods.fed_gkt(), task)
     server.aggregate(1, answers(server, clients, 1, range(4)))
     before, memory = server.state, dict(server.memory)
-    with pytest.raises(fl.WireError, match=r"round 2 nothing usable came from clients \[1, 3\]"):
-        server.aggregate(2, answers(server, clients, 2, (0, 2)))
+    for who, gone in (((0, 2), r"\[1, 3\]"), ((), r"\[0, 1, 2, 3\]")):
+        with pytest.raises(fl.WireError, match=f"round 2 nothing usable came from clients {gone}"):
+            server.aggregate(2, answers(server, clients, 2, who))
     assert server.state is before and server.memory == memory
     server.aggregate(2, answers(server, clients, 2, range(4)))  # all of them try again
 
@@ -332,14 +336,42 @@ def test_features_on_disk_change_nothing(task, tmp_path):
         return fl.run(fl.methods.fed_gkt(memory_limit=limit, asynchronous=True), task, 3, **how)
 
     assert history(0) == history(1e9)
-    fl.run(fl.methods.fed_gkt(memory_limit=0, asynchronous=True), task, 2, checkpoint=tmp_path / "c")
-    assert history(0, checkpoint=tmp_path / "c") == history(0)
+    method = fl.methods.fed_gkt(memory_limit=0, asynchronous=True)
+    fl.run(method, task, 2, checkpoint=tmp_path / "c")
+    seen, stored = [], gkt.stored
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gkt, "stored", lambda H, ctx, limit: seen.append(stored(H, ctx, limit)) or seen[-1])
+        assert history(0, checkpoint=tmp_path / "c") == history(0)
+    assert seen and all(isinstance(H, features.OnDisk) for H in seen)  # also what the checkpoint had brought into memory
 
 
 def test_rows_on_disk_are_the_tensors(task):
     H = noise(9, 2, 3, 3)
     stored = features.OnDisk(H)
     assert len(stored) == 9 and torch.equal(stored[torch.tensor([8, 0, 3])], H[[8, 0, 3]]) and torch.equal(stored.clone(), H)
+
+
+def test_a_client_that_diverged_goes_on_from_its_last_network(task):
+    server, clients = parties(fl.methods.fed_gkt(asynchronous=True), task)
+    server.aggregate(1, answers(server, clients, 1, (0, 1)))
+    kept = clients.memories[0]["edge/classifier.3.weight"].clone()
+    clients.method = clients.method.but(optimizer=SGD(1e30))
+    answer = clients.answer(2, 0, server.send(2, 0))
+    with pytest.raises(fl.WireError, match="whose training diverged sends nothing"):
+        server.receive(2, 0, answer)
+    assert torch.equal(clients.memories[0]["edge/classifier.3.weight"], kept)
+
+
+def test_a_server_that_diverges_says_so(task):
+    with pytest.raises(ValueError, match="server's network diverged in round 1: try a smaller server_lr"):
+        fl.run(fl.methods.fed_gkt(optimizer="sgd", lr=0.01, server_lr=1e30), task, 1)
+
+
+def test_functions_are_named_in_histories(task):
+    parts = fl.methods.fed_gkt(edge=models.digits_edge, server=models.digits_server).parts()
+    assert parts["model"] == "Edge('digits_edge')" and "Named('digits_server')" in parts["server"]
+    with pytest.raises(ValueError, match="refit needs a state of the network that clients"):
+        fl.refit(fl.methods.fed_gkt(), task, fl.run(fl.methods.fed_gkt(), task, 1).state)
 
 
 def test_the_rate_is_cut_on_a_plateau(task, monkeypatch):

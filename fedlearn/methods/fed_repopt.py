@@ -1,0 +1,210 @@
+"""FedRepOpt: Lau et al., "FedRepOpt: Gradient Re-parametrized Optimizers in Federated Learning", 2024, Algorithm 1.
+
+    server:  scales s_3, s_1 (and s_id) of every block from a search on data of its own; sent to each client once
+    start:   W' = s_3 W_3 + pad(s_1 W_1) + s_id I, one kernel a block                          (section 3.2, first rule)
+    client:  g <- M g with M = s_3^2, + s_1^2 in the middle, + 1 in the middle from o to o where the block has an identity
+             branch; then weight decay, momentum and step of SGD                                (second rule, Eq. 1)
+
+M has the shape of W' [out, in, 3, 3] and never changes. The paper prints the scalar s_3^2 + s_1^2 instead, with which training is
+not that of the several branches; the 1 is there because s_id is itself trained, with a constant 1 in front. With these rules a
+plain network takes the very steps of the network with constant scales ("csla"). Ghost modules have no s_1.
+"""
+
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import torch
+
+from .. import federation
+from ..errors import WireError, pick
+from ..method import SGD, Adam, Downlink, Method
+from ..models import reparam
+from ..models.reparam import blocks, collapse, reform, unit
+from ..wire import Schema
+from .fed_gkt import Named
+
+SCALES = ("s3", "s1", "s_id")
+
+
+@dataclass(frozen=True)
+class Scales:
+    """The scales of each block, {"<block>.s3": [out], ...}: s3, and s1 and s_id where the block has them."""
+
+    of: dict = field(repr=False, compare=False)
+    digest: str = ""
+
+    def __post_init__(self):
+        for name, t in self.of.items():
+            if not torch.is_tensor(t) or t.dim() != 1 or not torch.isfinite(t).all():
+                raise ValueError(f"A scale is a finite number for each output channel; {name} is not.")
+        data = b"".join(name.encode() + t.detach().cpu().float().numpy().tobytes() for name, t in sorted(self.of.items()))
+        object.__setattr__(self, "digest", blake2b(data, digest_size=4).hexdigest())
+
+    def put_into(self, net):
+        """Set the scales of a network whose blocks are in the form "csla" or "search"; ``ValueError`` if any does not fit."""
+        own = read(net)
+        wrong = sorted(own.keys() ^ self.of.keys()) or [name for name in own if own[name].shape != self.of[name].shape]
+        if wrong:
+            raise ValueError(f"These scales belong to another network: {wrong[0]} does not fit.")
+        for name, t in own.items():
+            t.copy_(self.of[name])
+
+
+def read(net):
+    """The scales of a network in the form "csla" or "search", by name; its own tensors, not copies."""
+    parts = {f"{name}.{s}": getattr(block, s) for name, block in blocks(net).items() for s in SCALES}
+    return {name: part.value.detach() for name, part in parts.items() if part is not None}
+
+
+@dataclass(frozen=True)
+class Form:
+    """The network of that name (or the task's, if None) with its blocks in one of the forms of ``models.reparam``; or as
+    "repopt": "csla" collapsed into one kernel a block. ``scales``: instead of those that the network begins with."""
+
+    form: str = "repopt"
+    network: object = None
+    scales: Scales | None = None
+
+    def __post_init__(self):
+        pick(self.form, reparam.FORMS | {"repopt": None}, "form")
+        if self.scales is not None and (not isinstance(self.scales, Scales) or self.form not in ("csla", "search", "repopt")):
+            raise ValueError(f'scales are Scales, for the forms "csla", "search" and "repopt", not {self.scales!r} for "{self.form}".')
+
+    def build(self, task):
+        whole = Named(self.network).build(task)
+        if self.form not in ("csla", "search", "repopt"):
+            return reform(whole, self.form)
+        net = reform(whole, "search" if self.form == "search" else "csla")
+        if self.scales:
+            self.scales.put_into(net)
+        return target(net) if self.form == "repopt" else net
+
+
+def target(net):
+    """A network in the form "csla" -> the "repopt" network: one kernel a block, which starts with the same outputs, and the
+    constants of which the multiplier is made as buffers that are no part of the state."""
+    one = collapse(net)
+    for name, block in blocks(one).items():
+        for s in ("s3", "s1"):
+            scale = getattr(blocks(net)[name], s)
+            block.register_buffer(f"constant_{s}", None if scale is None else scale.value.clone(), persistent=False)
+    return one
+
+
+def constants(net):
+    """The constants of a "repopt" network by name, [out] each; ``ValueError`` for any other network."""
+    found = {f"{n}.{s}": getattr(b, f"constant_{s}", None) for n, b in blocks(net).items() for s in ("s3", "s1")}
+    found = {name: t for name, t in found.items() if t is not None}
+    if not found:
+        raise ValueError('RepOpt needs the constants of a network in the form "repopt" (Form).')
+    return found
+
+
+def multipliers(net, power=2):
+    """M for each trained parameter of a "repopt" network, in their order: a tensor of its shape, or 1.0 for all that is no kernel
+    of a block. With ``power`` 1 it has |s| in place of s^2: what Adam's step, which does not grow with the gradient, is multiplied by."""
+    constants(net)
+    M = {}
+    for name, block in blocks(net).items():
+        kernel = block.conv3.weight
+        m = block.constant_s3[:, None, None, None].to(kernel).abs() ** power * torch.ones_like(kernel)
+        if block.constant_s1 is not None:
+            m[:, :, 1, 1] += block.constant_s1[:, None].to(kernel).abs() ** power
+        M[f"{name}.conv3.weight"] = m + unit(kernel) if block.identity else m
+    return [M.get(name, 1.0) for name, p in net.named_parameters() if p.requires_grad]
+
+
+class Multiplied:
+    """What both optimisers share: M, and its product with a list of tensors."""
+
+    def init(self, params, ctx):
+        M = self.kept(ctx.net)
+        wrong = len(M) != len(params) or any(torch.is_tensor(m) and p.shape[-4:] != m.shape for m, p in zip(M, params, strict=True))
+        if wrong:
+            raise ValueError("The multipliers of RepOpt do not fit the parameters that it is to train.")
+        return super().init(params, ctx) | {"M": tuple((i, m) for i, m in enumerate(M) if torch.is_tensor(m))}
+
+    def kept(self, net):
+        """M, computed anew only if the constants have changed since the last round."""
+        key = self.power, [(t.data_ptr(), t._version, t.dtype) for t in constants(net).values()]
+        if getattr(net, "multipliers", (None,))[0] != key:
+            net.multipliers = key, multipliers(net, self.power)
+        return net.multipliers[1]
+
+    def times(self, tensors, state):
+        tensors, chosen = list(tensors), [i for i, _ in state["M"]]
+        for i, t in zip(chosen, torch._foreach_mul([tensors[i] for i in chosen], [m for _, m in state["M"]]), strict=True):
+            tensors[i] = t
+        return tensors
+
+
+@dataclass(frozen=True)
+class RepSGD(Multiplied, SGD):
+    """RepOpt with SGD: first M, then weight decay, momentum and step."""
+
+    recordable = True
+    power = 2
+
+    def step(self, params, grads, state):
+        super().step(params, self.times(grads, state), state)
+
+
+@dataclass(frozen=True)
+class RepAdam(Multiplied, Adam):
+    """RepOpt with AdamW. Adam divides every constant factor of a gradient out again, so its step is what M multiplies: a step of
+    W_3 moves W' by s_3 times as much. Equal to the training of the branches but for Adam's eps."""
+
+    recordable = True
+    power = 1
+
+    def direction(self, grads, state):
+        return self.times(super().direction(grads, state), state)
+
+
+@dataclass(frozen=True)
+class Constants(Downlink):
+    """The global model, and with the first message to a client the constants, which it keeps."""
+
+    def schema(self, net, task):
+        model, own = super().schema(net, task), {name: tuple(t.shape) for name, t in constants(net).items()}
+        return Schema(model.shapes | own, model.buffers | own.keys(), repr(self))
+
+    def extra(self, ctx):
+        told = ctx.memory.setdefault("told", torch.zeros(ctx.task.clients, dtype=torch.int64))  # in which round
+        if told[ctx.client] not in (0, ctx.round):
+            return {}
+        told[ctx.client] = ctx.round
+        return self.pack(constants(ctx.net), ctx.schema)
+
+    def take(self, sections, ctx):
+        own = constants(ctx.net)
+        ctx.memory.update(self.unpack({name: data for name, data in sections.items() if name in own}, ctx.schema))
+        if any(name not in ctx.memory for name in own):
+            raise WireError("The constants of RepOpt have not come.")
+        for name, t in own.items():
+            if not torch.equal(t, ctx.memory[name].to(t)):
+                t.copy_(ctx.memory[name])
+        return {name: data for name, data in sections.items() if name not in own}
+
+
+def search(task, rounds=5, network="digits_repvgg", lr=0.1, momentum=0.0, weight_decay=0.0, batch_size=32):
+    """Train the network with all scales trained on the one client of ``task``, which is the server itself -> ``Scales``."""
+    if task.clients != 1:
+        raise ValueError(f"The search is the server's own: a task with one client, not {task.clients}.")
+    method = Method("search", Form("search", network), optimizer=SGD(lr, momentum, weight_decay))
+    state = federation.run(method, task, rounds, batch_size=batch_size).state
+    return Scales({n.removesuffix(".value"): t.clone() for n, t in state.items() if n.endswith(tuple(f".{s}.value" for s in SCALES))})
+
+
+OPTIMIZERS = {
+    "sgd": lambda rep, lr, momentum, decay: (RepSGD if rep else SGD)(lr, momentum, decay),
+    "adamw": lambda rep, lr, momentum, decay: (RepAdam if rep else Adam)(lr, weight_decay=decay, decoupled=True),
+}
+
+
+def fed_repopt(lr=0.1, form="repopt", network="digits_repvgg", scales=None, momentum=0.0, weight_decay=0.0, optimizer="sgd"):
+    """``form``: "repopt", or what the paper compares it with, trained by plain SGD: "tr", "inf", "csla". ``network``: one of the
+    package's multi-branch networks; None is the task's. ``scales``: what ``search`` found; by default those of its start."""
+    part = pick(optimizer, OPTIMIZERS, "optimizer")(form == "repopt", lr, momentum, weight_decay)
+    method = Method("fed_repopt", model=Form(form, network, scales), optimizer=part)
+    return method.but(downlink=Constants()) if form == "repopt" else method

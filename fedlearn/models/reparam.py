@@ -1,0 +1,260 @@
+"""Networks whose blocks exist in several forms: RepVGG (Ding et al., 2021) and RepGhostNet (Chen et al., 2022).
+
+    tr       BN_3(W_3 * x) + BN_1(W_1 * x) + BN_id(x)           several branches, each with its own normalisation
+    csla     BN(s_3 W_3 * x + s_1 W_1 * x + s_id x)             s_3, s_1 constant, s_id trained; FedRepOpt paper, section 3.1
+    search   the same, all three trained
+    inf      BN(W * x)                                          one kernel
+    deploy   W * x + b                                          one kernel, normalisation folded in
+
+The scales s are one number an output channel. The branch with x is there where input and output have the same shape. Ghost
+modules have depth-wise kernels and no 1 x 1 branch.
+"""
+
+import copy
+
+import torch
+from torch import nn
+
+from ..errors import pick
+from .cnn import Network, conv_bn
+
+FORMS = dict.fromkeys(("tr", "csla", "search", "inf", "deploy"))
+
+
+class Scale(nn.Module):
+    """One factor a channel, counted from the end, so that clients may be stacked in front: [..., C] on [..., n, C, h, w]."""
+
+    def __init__(self, channels, value, trained):
+        super().__init__()
+        value = torch.full((channels,), float(value))
+        if trained:
+            self.value = nn.Parameter(value)
+        else:
+            self.register_buffer("value", value, persistent=False)  # no part of the state: it never changes
+
+    def forward(self, x):
+        return x * self.value[..., None, :, None, None]
+
+
+class Branches(nn.Module):
+    """A sum of linear branches and batch normalisation, in one of the forms above. ``scale`` is where s_3 and s_1 begin."""
+
+    def __init__(self, inputs, outputs, stride=1, form="tr", groups=1, pointwise=True, scale=1.0):
+        super().__init__()
+        pick(form, FORMS, "form")
+        self.form, self.identity, self.pointwise, self.scale = form, inputs == outputs and stride == 1, pointwise, scale
+        several, scaled = form in ("tr", "csla", "search"), form in ("csla", "search")
+        self.conv3 = nn.Conv2d(inputs, outputs, 3, stride, 1, groups=groups, bias=form == "deploy")
+        self.conv1 = nn.Conv2d(inputs, outputs, 1, stride, groups=groups, bias=False) if several and pointwise else None
+        self.s3 = Scale(outputs, scale, form == "search") if scaled else None
+        self.s1 = Scale(outputs, scale, form == "search") if scaled and pointwise else None
+        self.s_id = Scale(outputs, 1.0, True) if scaled and self.identity else None
+        self.bn3 = nn.BatchNorm2d(outputs) if form == "tr" else None
+        self.bn1 = nn.BatchNorm2d(outputs) if form == "tr" and pointwise else None
+        self.bn_id = nn.BatchNorm2d(outputs) if form == "tr" and self.identity else None
+        self.bn = nn.BatchNorm2d(outputs) if scaled or form == "inf" else None
+
+    def forward(self, x):
+        y = self.conv3(x)
+        if self.form == "tr":
+            y = self.bn3(y)
+            y = y if self.conv1 is None else y + self.bn1(self.conv1(x))
+            return y if self.bn_id is None else y + self.bn_id(x)
+        if self.s3 is not None:
+            y = self.s3(y)
+            y = y if self.s1 is None else y + self.s1(self.conv1(x))
+            y = y if self.s_id is None else y + self.s_id(x)
+        return y if self.bn is None else self.bn(y)
+
+    def like(self, form):
+        """A block of the same size in another form, its weights drawn anew."""
+        c = self.conv3
+        return Branches(c.in_channels, c.out_channels, c.stride[0], form, c.groups, self.pointwise, self.scale)
+
+
+def unit(weight):
+    """The kernel of that shape [out, in / groups, 3, 3] that returns its input: 1 in the middle, from o to o."""
+    kernel = torch.zeros_like(weight)
+    o = torch.arange(len(weight), device=weight.device)
+    kernel[o, o % weight.shape[1], 1, 1] = 1
+    return kernel
+
+
+def blocks(net):
+    """The multi-branch blocks of a network by name; ``ValueError`` if there are none."""
+    found = {name: m for name, m in net.named_modules() if isinstance(m, Branches)}
+    if not found:
+        raise ValueError(f"{type(net).__name__} has no multi-branch blocks (models.reparam.Branches); digits_repvgg and repvgg_b1 have.")
+    return found
+
+
+def _replace(net, make):
+    """A copy of the network with each block replaced by ``make(block)``."""
+    net = copy.deepcopy(net)
+    for name, block in blocks(net).items():
+        parent, _, child = name.rpartition(".")
+        setattr(net.get_submodule(parent), child, make(block).train(block.training).to(block.conv3.weight.device))
+    return net
+
+
+def reform(net, form):
+    """The same network with its blocks in another form, drawn anew."""
+    return _replace(net, lambda block: block.like(form))
+
+
+def _sum(block):
+    """The kernel W and, where normalisations are folded in, the bias b to which the branches of a block add up."""
+    W, b = torch.zeros_like(block.conv3.weight), torch.zeros(len(block.conv3.weight), device=block.conv3.weight.device, dtype=block.conv3.weight.dtype)
+    branches = [(block.conv3.weight, block.s3, block.bn3)]
+    if block.conv1 is not None:
+        branches.append((nn.functional.pad(block.conv1.weight, [1] * 4), block.s1, block.bn1))
+    if block.s_id is not None or block.bn_id is not None:
+        branches.append((unit(W), block.s_id, block.bn_id))
+    for kernel, scale, bn in branches:
+        factor, offset = folded(bn) if bn is not None else (1 if scale is None else scale.value, 0)
+        W, b = W + (factor[:, None, None, None] if torch.is_tensor(factor) else factor) * kernel, b + offset
+    return W.detach(), b.detach()
+
+
+def folded(bn):
+    """Batch normalisation in evaluation mode as y = factor x + offset, each [C]."""
+    factor = bn.weight / (bn.running_var + bn.eps).sqrt()
+    return factor, bn.bias - factor * bn.running_mean
+
+
+def collapse(net):
+    """CSLA -> one kernel a block, W' = s_3 W_3 + pad(s_1 W_1) + s_id I, normalisation kept: equal outputs in every mode."""
+
+    def one(block):
+        if block.form not in ("csla", "search"):
+            raise ValueError(f'Only blocks in the forms "csla" and "search" collapse into one kernel, not "{block.form}".')
+        new = block.like("inf").to(block.conv3.weight.dtype)
+        new.conv3.weight.data.copy_(_sum(block)[0])
+        new.bn.load_state_dict(block.bn.state_dict())
+        return new
+
+    return _replace(net, one)
+
+
+def deploy(net):
+    """Any form -> one kernel and a bias a block, equal outputs in evaluation mode."""
+
+    def one(block):
+        new, (W, b) = block.like("deploy").to(block.conv3.weight.dtype), _sum(block)
+        if block.bn is not None:
+            factor, offset = folded(block.bn)
+            W, b = W * factor[:, None, None, None], offset + factor * b
+        elif block.form == "deploy":
+            b = block.conv3.bias
+        new.conv3.weight.data.copy_(W)
+        new.conv3.bias.data.copy_(b)
+        return new
+
+    return _replace(net, one)
+
+
+def _position_scale(i):
+    """Where the scales of the i-th of several equal blocks begin: 1, then sqrt(2 / i)."""
+    return (2 / i) ** 0.5 if i else 1.0
+
+
+def _repvgg(channels, stem, stages, classes, form):
+    """``stages`` lists (width, blocks, stride)."""
+    layers, width = [Branches(channels, stem[0], stem[1], form), nn.ReLU()], stem[0]
+    for outputs, count, stride in stages:
+        for i in range(count):
+            layers += [Branches(width, outputs, 1 if i else stride, form, scale=_position_scale(i)), nn.ReLU()]
+            width = outputs
+    return Network(nn.Sequential(*layers), nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes)))
+
+
+def repvgg_b1(in_shape=(3, 64, 64), classes=200, form="tr"):
+    """28 blocks in four stages behind a stem, all of stride 2 (the stem of 1 for images below 64 pixels). With 200 classes 55,775,816 parameters as "tr", 50,202,632 as
+    "inf" and 55,741,768 as "csla", which has 24,704 constants besides."""
+    stages = [(128, 4, 2), (256, 6, 2), (512, 16, 2), (2048, 1, 2)]
+    return _repvgg(in_shape[0], (64, 1 + (in_shape[-1] >= 64)), stages, classes, form)
+
+
+def digits_repvgg(in_shape=(1, 8, 8), classes=10, form="tr"):
+    """Its small relative for 8x8 digits: five blocks of 16 and 32 channels."""
+    return _repvgg(in_shape[0], (16, 2), [(16, 2, 1), (32, 2, 2)], classes, form)
+
+
+class Ghost(nn.Sequential):
+    """1 x 1 convolution, normalisation, then the branches on a depth-wise 3 x 3 kernel; with ReLU behind both, or without."""
+
+    def __init__(self, inputs, outputs, form, relu, scale):
+        first = conv_bn(inputs, outputs, 1)
+        branches = Branches(outputs, outputs, 1, form, outputs, False, scale)
+        super().__init__(*first[: 2 + relu], branches, *[nn.ReLU()] * relu)
+
+
+class SqueezeExcite(nn.Module):
+    """Each channel times a factor computed from all channels' means (Hu et al., 2018), with a hard sigmoid."""
+
+    def __init__(self, channels, ratio):
+        super().__init__()
+        inner = fours(channels * ratio)
+        self.body = nn.Sequential(
+            nn.AdaptiveAvgPool2d(1), nn.Conv2d(channels, inner, 1), nn.ReLU(), nn.Conv2d(inner, channels, 1), nn.Hardsigmoid()
+        )
+
+    def forward(self, x):
+        return x * self.body(x)
+
+
+def fours(x):
+    """The nearest multiple of 4, but never more than a tenth below x."""
+    nearest = max(4, int(x + 2) // 4 * 4)
+    return nearest + 4 if nearest < 0.9 * x else nearest
+
+
+def depthwise(channels, kernel, stride):
+    return [nn.Conv2d(channels, channels, kernel, stride, kernel // 2, groups=channels, bias=False), nn.BatchNorm2d(channels)]
+
+
+class GhostBottleneck(nn.Module):
+    def __init__(self, inputs, inner, outputs, kernel, stride, ratio, form, scales):
+        super().__init__()
+        self.body = nn.Sequential(
+            Ghost(inputs, inner, form, True, scales[0]),
+            *(depthwise(inner, kernel, stride) if stride > 1 else []),
+            *([SqueezeExcite(inner, ratio)] if ratio else []),
+            Ghost(inner, outputs, form, False, scales[1]),
+        )
+        same = stride == 1 and inputs == outputs
+        self.shortcut = nn.Identity() if same else nn.Sequential(*depthwise(inputs, kernel, stride), *conv_bn(inputs, outputs, 1)[:2])
+
+    def forward(self, x):
+        return self.body(x) + self.shortcut(x)
+
+
+def _repghost(channels, stem, rows, last, hidden, classes, form, dropout, stride):
+    """``rows`` lists (kernel, inner, outputs, ratio of squeeze-excite, stride)."""
+    layers, width, run, before = conv_bn(channels, stem, stride=stride), stem, 0, None
+    for kernel, inner, outputs, ratio, step in rows:
+        shape = kernel, inner, outputs, ratio
+        run = run + 2 if (shape, step) == before else 0
+        before = shape, step
+        scales = [(2 / (run + m + 1)) ** 0.5 for m in (1, 2)]
+        layers.append(GhostBottleneck(width, inner, outputs, kernel, step, ratio, form, scales))
+        width = outputs
+    head = [nn.AdaptiveAvgPool2d(1), nn.Conv2d(last, hidden, 1), nn.ReLU(), nn.Flatten(), nn.Dropout(dropout), nn.Linear(hidden, classes)]
+    return Network(nn.Sequential(*layers, *conv_bn(width, last, 1)), nn.Sequential(*head))
+
+
+def repghost_05(in_shape=(3, 64, 64), classes=200, form="tr"):
+    """RepGhostNet 0.5x: 16 bottlenecks (behind a stem of stride 1 for images below 64 pixels). With 200 classes 1,289,168 parameters as "tr", 1,284,208 as "inf" and 1,286,688 as
+    "csla", which has 2,480 constants besides."""
+    rows = [
+        (3, 4, 8, 0, 1), (3, 12, 12, 0, 2), (3, 20, 12, 0, 1), (5, 20, 20, 0.25, 2), (5, 32, 20, 0.25, 1), (3, 60, 40, 0, 2),
+        (3, 52, 40, 0, 1), (3, 60, 40, 0, 1), (3, 60, 40, 0, 1), (3, 120, 56, 0.25, 1), (3, 168, 56, 0.25, 1),
+        (5, 168, 80, 0.25, 2), (5, 240, 80, 0, 1), (5, 240, 80, 0.25, 1), (5, 240, 80, 0, 1), (5, 240, 80, 0.25, 1),
+    ]  # fmt: skip
+    return _repghost(in_shape[0], 8, rows, 480, 1280, classes, form, 0.2, 1 + (in_shape[-1] >= 64))
+
+
+def digits_repghost(in_shape=(1, 8, 8), classes=10, form="tr"):
+    """Its small relative for 8x8 digits: two bottlenecks of 12 and 16 channels behind a stem of stride 2."""
+    rows = [(3, 24, 12, 0, 1), (3, 32, 16, 0.25, 2)]
+    return _repghost(in_shape[0], 12, rows, 48, 64, classes, form, 0.0, 2)
