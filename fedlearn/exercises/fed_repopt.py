@@ -18,6 +18,7 @@ def fold(answer):
     kernel, bias = answer(W, b, gamma, beta, mean, var, eps)
     if kernel.shape != W.shape or bias.shape != b.shape:
         return f"it returns the shapes {list(kernel.shape)} and {list(bias.shape)}"
+    kernel, bias = kernel.double(), bias.double()
     factor = gamma / (var + eps).sqrt()
     for other, reason in {
         factor * W: "the factor belongs to the output channel, the first axis, and not to the last",
@@ -60,7 +61,8 @@ def depthwise(answer):
         before + middle(1, 4, 1) + middle(s[:, None] ** 2, 4, 1): "a depth-wise block has no 1 x 1 branch",
         before + middle(s[:, None] ** 2, 4, 1): "a depth-wise block has no 1 x 1 branch, but it has the one with t",
         before + middle(first, 4, 1): "every channel is its own input: the 1 is there for all of them, not for the first only",
-        before + 1: "the copy of the input acts on the middle of the kernel only",
+        before + 1: "the copy of the input acts on the middle of the kernel only (expand shares one number, repeat copies it)",
+        before + middle(1 - s[:, None] ** 2, 4, 1): "in the middle the 1 is added to s squared; it does not replace it",
         each(s).expand(4, 1, 3, 3) + middle(1, 4, 1): "s acts twice: on the gradient and on what the kernel contributes",
         each(s.abs()).expand(4, 1, 3, 3) + middle(1, 4, 1): "s acts twice: on the gradient and on what the kernel contributes",
     }.items():
@@ -81,7 +83,7 @@ def adam(answer):
             return f"it returns the shape {list(got.shape)} for u of shape {list(u.shape)}"
         one = middle(torch.eye(3, inputs) * identity, 3, inputs)
         outer, inner = each(s3).expand(u.shape), middle(s1[:, None], 3, inputs)
-        expected = -lr * (outer + inner + one) * u
+        expected, got = -lr * (outer + inner + one) * u, got.double()
         if torch.allclose(got, expected):
             continue
         for other, reason in {
@@ -90,6 +92,7 @@ def adam(answer):
             -lr * u: "that is the step of a plain kernel: each branch takes one, and they add up",
             -lr * (outer**2 + inner**2 + one) * u: "Adam divides the factor in the gradient out, so each s acts only once",
             -lr * (outer + inner) * u: "the branch that copies its input moves, too",
+            -lr * outer * u: "the other two branches move, too",
             -lr * (outer + one) * u: "the 1 x 1 branch is missing",
             -lr * (outer + each(s1) + one) * u: "the 1 x 1 branch acts on the middle of the kernel only",
             -lr * (outer + inner + middle(1, 3, inputs)) * u: "the copy of the input leads from a channel to itself only,"

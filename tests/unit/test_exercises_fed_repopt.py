@@ -74,6 +74,7 @@ WRONG = [
     ("fed_repopt-depthwise", lambda s: depthwise(s, more=s**2), "has the one with t"),
     ("fed_repopt-depthwise", lambda s: depthwise(s, channels=0), "its own input"),
     ("fed_repopt-depthwise", lambda s: each(s**2 + 1).expand(-1, 1, 3, 3), "middle of the kernel only"),
+    ("fed_repopt-depthwise", lambda s: depthwise(s, more=1 - s**2), "does not replace"),
     ("fed_repopt-depthwise", lambda s: depthwise(s, power=1), "acts twice"),
     ("fed_repopt-depthwise", lambda s: depthwise(s.abs(), power=1), "acts twice"),
     ("fed_repopt-depthwise", lambda s: depthwise(s, more=2), "not those"),
@@ -84,6 +85,7 @@ WRONG = [
     ("fed_repopt-adam", lambda u, s3, s1, identity, lr: -lr * u, "plain kernel"),
     ("fed_repopt-adam", lambda *of: adam(*of, power=2), "only once"),
     ("fed_repopt-adam", lambda *of: adam(*of, one=False), "copies its input moves"),
+    ("fed_repopt-adam", lambda *of: adam(*of, inner=False, one=False), "other two branches"),
     ("fed_repopt-adam", lambda *of: adam(*of, inner=False), "1 x 1 branch is missing"),
     ("fed_repopt-adam", lambda u, s3, s1, i, lr: adam(u, s3 + s1, s1, i, lr, inner=False), "middle of the kernel only"),
     ("fed_repopt-adam", everywhere, "from a channel to itself"),
@@ -95,6 +97,11 @@ WRONG = [
 @pytest.mark.parametrize("exercise", RIGHT)
 def test_right_answers(exercise):
     assert fl.check(exercise, RIGHT[exercise]).right
+
+
+def test_right_answers_in_single_precision():
+    assert fl.check("fed_repopt-fold", lambda *of: fold(*(t.float() for t in of[:-1]), of[-1])).right
+    assert fl.check("fed_repopt-adam", lambda u, *of: adam(u, *of).float()).right
 
 
 @pytest.mark.parametrize("exercise, answer, reason", WRONG)
