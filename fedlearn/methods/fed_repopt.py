@@ -2,10 +2,10 @@
 
     server:  scales s_3, s_1 (and s_id) of every block from a search on data of its own; sent to each client once
     start:   W' = s_3 W_3 + pad(s_1 W_1) + s_id I, one kernel a block                          (section 3.2, first rule)
-    client:  g <- M g with M = s_3^2, + s_1^2 in the middle, + 1 in the middle from o to o where the block has an identity
-             branch; then weight decay, momentum and step of SGD                                (second rule, Eq. 1)
+    client:  g <- M g, then weight decay, momentum and step of SGD                              (second rule, Eq. 1)
 
-M has the shape of W' [out, in, 3, 3] and never changes. The paper prints the scalar s_3^2 + s_1^2 instead, with which training is
+M has the shape of W' [out, in, 3, 3] and never changes: it is s_3^2, plus s_1^2 in the middle, plus 1 in the middle from o to o
+where the block has an identity branch. The paper prints the scalar s_3^2 + s_1^2 instead, with which training is
 not that of the several branches; the 1 is there because s_id is itself trained, with a constant 1 in front. With these rules a
 plain network takes the very steps of the network with constant scales ("csla"). Ghost modules have no s_1.
 """
@@ -102,7 +102,7 @@ def constants(net):
 
 def multipliers(net, power=2):
     """M for each trained parameter of a "repopt" network, in their order: a tensor of its shape, or 1.0 for all that is no kernel
-    of a block. With ``power`` 1 it has |s| in place of s^2: what Adam's step, which does not grow with the gradient, is multiplied by."""
+    of a block. With ``power`` 1 it has the absolute value of s in place of s^2: what Adam's step, which does not grow with the gradient, is multiplied by."""
     constants(net)
     M = {}
     for name, block in blocks(net).items():
