@@ -52,16 +52,30 @@ def test_a_job_is_watched(speed):
         speed.watch([sys.executable, "-c", "raise SystemExit(3)"])
 
 
-def test_cost_of_a_local_step(speed, monkeypatch, tmp_path, capsys):
-    spec = importlib.util.spec_from_file_location("steps", FOLDER / "steps.py")
-    steps = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(steps)
-    out = tmp_path / "steps.json"
-    monkeypatch.setattr(steps, "NETWORKS", {"small": ("digits_cnn", (1, 8, 8), 20, 10)})
-    monkeypatch.setattr(sys, "argv", ["steps.py", "--quick", "--out", str(out)])
-    steps.main()
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    return program
+
+
+@pytest.mark.parametrize(
+    "name, case, reference", [("steps", ("digits_cnn", (1, 8, 8), 20, 10), "FedAvg"), ("forms", ("digits_repvgg", (1, 8, 8), 20, 10, 1), "inf")]
+)
+def test_cost_of_a_step_and_of_a_round(name, case, reference, speed, monkeypatch, tmp_path):
+    program, out = load(name), tmp_path / "out.json"
+    monkeypatch.setattr(program, "NETWORKS", {"small": case})
+    monkeypatch.setattr(sys, "argv", [name, "--quick", "--out", str(out)])
+    program.main()
     row = json.loads(out.read_text())["rows"]["small"]
-    assert row["FedAvg"] == 1.0 and row.keys() == steps.METHODS.keys() and min(row.values()) > 0.5
+    assert row[reference] == 1.0 and set(getattr(program, "METHODS", None) or program.FORMS) <= row.keys()
+    assert min(ratio for label, ratio in row.items() if label != "seconds of inf") > 0.3
+
+
+def test_memory_of_feature_maps():
+    store = load("store")
+    row = store.measure(64, 4, 0.0)  # in this process, so the peak is that of everything before
+    assert row["bytes_up"] > 64 * 16_384 * 4 and row["peak_MB"] >= row["before_MB"] > 0
 
 
 def test_the_readme_shows_what_was_measured():
