@@ -36,7 +36,6 @@ def coloured(images, clients):
 
 
 def measure(images, clients, limit):
-    torch.set_num_threads(2)
     task = coloured(images, clients)
     method = fl.methods.fed_gkt(edge="resnet8", server=small_server, server_epochs=1, memory_limit=limit)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -54,7 +53,7 @@ def main():
     args = parser.parse_args()
     rows = {}
     for label, limit in (("on disk", 1e9), ("in memory", 1e12)):
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as own:  # each in a process of its own
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), torch.set_num_threads, (2,)) as own:  # each in a process of its own
             row = rows[label] = own.submit(measure, args.images, args.clients, limit).result()
         print(f"{label}: {row['bytes_up'] / 1e9:.2f} GB up, peak {row['peak_MB']:,.0f} MB ({row['before_MB']:,.0f} before the round)")
     if args.out:
