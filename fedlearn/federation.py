@@ -68,7 +68,7 @@ class Server(_Party):
         self.memory = {}
         first = getattr(method.server, "initial", None)
         self.state = first(self.context(0, -1, self.up, self.memory)) if first else dict(self.initial)
-        self._coded = (None, {}, None)  # round, sections, body
+        self._coded = (None, {}, None, 0)  # round, sections, body, bytes of buffers
         self._buffers = 0
 
     def send(self, round, client):
@@ -77,11 +77,11 @@ class Server(_Party):
         if personal or self._coded[0] != round:
             ctx = self.context(round, client if personal else -1, self.down, self.memory)
             sections = self.method.downlink.encode(self.state, ctx)
-            self._coded = round, sections, assemble(sections, self.down)
-        _, sections, body = self._coded
+            self._coded = round, sections, assemble(sections, self.down), buffer_bytes(sections, self.down)
+        _, sections, body, buffers = self._coded
         extra = getattr(self.method.downlink, "extra", None)
         more = extra(self.context(round, client, self.down, self.memory)) if extra else {}
-        self._buffers = buffer_bytes(sections | more, self.down)
+        self._buffers = buffers + buffer_bytes(more, self.down)
         return pack(Message(DOWN, round, client), self.down, assemble(sections | more, self.down) if more else body)
 
     def down_buffers(self):

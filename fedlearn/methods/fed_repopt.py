@@ -84,9 +84,9 @@ def target(net):
     """A network in the form "csla" -> the "repopt" network: one kernel a block, which starts with the same outputs, and the
     constants of which the multiplier is made as buffers that are no part of the state."""
     one = collapse(net)
-    for name, block in blocks(one).items():
+    for before, block in zip(blocks(net).values(), blocks(one).values(), strict=True):
         for s in ("s3", "s1"):
-            scale = getattr(blocks(net)[name], s)
+            scale = getattr(before, s)
             block.register_buffer(f"constant_{s}", None if scale is None else scale.value.clone(), persistent=False)
     return one
 

@@ -1,0 +1,24 @@
+"""Right answers are right, and each wrong one is told why. The answers, in the tables RIGHT (a list for each exercise) and WRONG
+(exercise, answer, words of the reason), stand in a file a chapter, with what only that chapter needs to be asked."""
+
+from importlib import import_module
+
+import pytest
+
+import fedlearn as fl
+
+CHAPTERS = ("rpn", "wire", "fed_kgf", "fed_mmd_fusion", "fed_gkt", "fed_repopt")
+TABLES = [import_module(f"test_exercises_{chapter}") for chapter in CHAPTERS]
+
+
+@pytest.mark.parametrize(
+    "exercise, answer", [(name, answer) for table in TABLES for name, answers in table.RIGHT.items() for answer in answers]
+)
+def test_right_answers(exercise, answer):
+    assert fl.check(exercise, answer).right
+
+
+@pytest.mark.parametrize("exercise, answer, reason", [case for table in TABLES for case in table.WRONG])
+def test_wrong_answers_are_told_why(exercise, answer, reason):
+    verdict = fl.check(exercise, answer)
+    assert not verdict.right and reason in verdict.reason
