@@ -1,4 +1,4 @@
-"""``fedlearn``: run and compare methods from a terminal, check the book's claims, make the class edition."""
+"""``fedlearn``: run and compare methods from a terminal, serve and join real runs, check claims, make the class edition."""
 
 import argparse
 import ast
@@ -40,6 +40,23 @@ def make_methods(args):
     return made
 
 
+def make_task(args):
+    from . import tasks
+
+    return tasks.classification(
+        args.dataset, args.clients, args.partition, args.seed, args.network, args.augment, args.train, args.test, args.device
+    )
+
+
+def job(args, method=None, task=None):
+    """The run that the arguments state, for Flower."""
+    from .flower import Job
+    from .method import Settings
+
+    settings = Settings(args.participation, args.epochs, args.batch_size, args.evaluate_every, args.precision)
+    return Job(method or make_methods(args)[0], task or make_task(args), args.rounds, settings, args.threads)
+
+
 def run_one(args, method, task, checkpoint):
     """One run, from its checkpoint if there is one."""
     from . import federation
@@ -47,6 +64,11 @@ def run_one(args, method, task, checkpoint):
     if checkpoint.exists():
         print(f"Going on from {checkpoint}.", file=sys.stderr)
     try:
+        if args.engine == "flower-sim" and args.memory_limit is None:
+            from . import flower
+
+            share = {"cpus_per_client": args.cpus_per_client, "gpus_per_client": args.gpus_per_client}
+            return flower.simulate(job(args, method, task), **share, checkpoint=checkpoint, progress=args.progress)
         return federation.run(
             method, task, args.rounds, participation=args.participation, epochs=args.epochs, batch_size=args.batch_size,
             evaluate_every=args.evaluate_every, precision=args.precision, engine=args.engine,
@@ -85,13 +107,12 @@ def table(histories):
 
 
 def command_run(args):
-    from . import tasks
+    from shutil import rmtree
+
     from .history import write_atomically
 
     chosen, origin = make_methods(args), provenance()  # of the code that runs, not of what the checkout becomes meanwhile
-    task = tasks.classification(
-        args.dataset, args.clients, args.partition, args.seed, args.network, args.augment, args.train, args.test, args.device
-    )
+    task = make_task(args)
     if args.checkpoint and len(chosen) == 1:
         checkpoints = [Path(args.checkpoint)]
     else:  # one for each method
@@ -108,10 +129,49 @@ def command_run(args):
         print(table(histories))
     for path in checkpoints:  # only now: a comparison that stops in its second run keeps the first
         path.unlink(missing_ok=True)
+        rmtree(f"{path}.clients", ignore_errors=True)  # where a run on Flower keeps what is the clients' own
     if getattr(args, "plot", None):
         from . import plot
 
         plot.compare(histories, args.against).figure.savefig(args.plot, dpi=150)
+
+
+def restate(args):
+    """The arguments that state a run, as ``serve`` and ``join`` write them down: the method, and every option that is not as
+    it is by default."""
+    argv = [args.names[0]]
+    for action in common_parser()._actions:
+        value = getattr(args, action.dest, action.default)
+        if value != action.default:
+            for v in value if isinstance(value, list) else [value]:
+                argv += [action.option_strings[0], str(v)]
+    return argv
+
+
+def command_serve(args):
+    from . import deploy
+    from .history import write_atomically
+
+    job(args).head  # noqa: B018  what is wrong with the run itself is said before anything is started
+    history = deploy.serve(
+        restate(args), args.folder, host=args.host, port=args.port, names=args.name, keys=args.keys, insecure=args.insecure,
+        wait=args.wait, provenance=provenance(),
+    )  # fmt: skip
+    if args.out:
+        write_atomically(args.out, lambda part: part.write_text(as_json([history]) + "\n", encoding="utf-8"))
+    print(table([history]))
+
+
+def command_join(args):
+    from . import deploy
+
+    task = job(args).task
+    if not 0 <= args.client < task.clients:
+        raise ValueError(f"--client is a client's number, 0 to {task.clients - 1}, not {args.client}.")
+    deploy.join(
+        restate(args), args.client, args.address, args.folder or f"fedlearn-client-{args.client}", root_certificate=args.root_certificate,
+        key=args.key, insecure=args.insecure, wait=args.wait,
+    )  # fmt: skip
 
 
 def as_json(histories):
@@ -172,13 +232,8 @@ def command_classroom(args):
         print(path)
 
 
-def parser():
-    top = argparse.ArgumentParser(
-        prog="fedlearn", description="Communication-efficient federated learning, simulated with real bytes.",
-        epilog="Example: fedlearn compare fedavg rpn --partition dirichlet:0.5 --rounds 20 --out both.json",
-    )  # fmt: skip
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
+def common_parser():
+    """The options that state a run: every side of it has to be given the same."""
     common = argparse.ArgumentParser(add_help=False)
     task = common.add_argument_group("the task")
     task.add_argument("--dataset", default="digits", help="digits (embedded, the default), mnist, fashion_mnist, cifar10, cifar100")
@@ -203,16 +258,32 @@ def parser():
         "--option", action="append", default=[], metavar="NAME=VALUE",
         help="an option of the method, as `fedlearn methods` lists them, such as share=0.5; may be given several times",
     )  # fmt: skip
-    training.add_argument(
-        "--engine", default="sequential",
-        help="sequential: clients train one after another (default); stacked: all of a round in one step; auto: whichever is faster",
-    )  # fmt: skip
-    training.add_argument("--memory-limit", type=float, metavar="MB", help="memory for stacked training (default: half of what is free)")
     training.add_argument("--precision", default="float32", help="arithmetic of training: float32 (default), tf32 or bf16")
     training.add_argument("--threads", type=int, help="CPU threads; by default one for small networks, all for large ones")
+    training.add_argument("--evaluate-every", type=int, default=1, metavar="N", help="look at the test set every N rounds (default 1)")
+    return common
+
+
+def parser():
+    top = argparse.ArgumentParser(
+        prog="fedlearn", description="Communication-efficient federated learning, simulated with real bytes.",
+        epilog="Example: fedlearn compare fedavg rpn --partition dirichlet:0.5 --rounds 20 --out both.json",
+    )  # fmt: skip
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    stated = common_parser()
+    common = argparse.ArgumentParser(add_help=False, parents=[stated])
+    engine = common.add_argument_group("the engine")
+    engine.add_argument(
+        "--engine", default="sequential",
+        help="sequential: clients train one after another (default); stacked: all of a round in one step; auto: whichever is faster; "
+        "flower-sim: in processes of their own, through Flower's simulation",
+    )  # fmt: skip
+    engine.add_argument("--memory-limit", type=float, metavar="MB", help="memory for stacked training (default: half of what is free)")
+    engine.add_argument("--cpus-per-client", type=float, default=1, metavar="N", help="flower-sim: CPUs that a training client takes (default 1)")
+    engine.add_argument("--gpus-per-client", type=float, default=0.0, metavar="N", help="flower-sim: share of a GPU that it takes, such as 0.1 (default 0)")
     output = common.add_argument_group("output")
     output.add_argument("--out", metavar="FILE", help="write the history as JSON; - prints it")
-    output.add_argument("--evaluate-every", type=int, default=1, metavar="N", help="look at the test set every N rounds (default 1)")
     output.add_argument(
         "--checkpoint", metavar="FILE",
         help="where finished rounds are kept until the run ends (default: beside --out); if the file is there, the run goes on from it",
@@ -230,6 +301,33 @@ def parser():
     several.add_argument("--plot", metavar="FILE", help="also draw the accuracies into an image file")
     several.add_argument("--against", default="bytes", choices=["rounds", "bytes", "seconds"], help="horizontal axis of --plot (default bytes)")
     several.set_defaults(call=command_run)
+    server = commands.add_parser(
+        "serve", parents=[stated], help="be the server of a run with real clients (needs Flower)",
+        description="Start the server of a run, print what to type on each client's machine, wait for the clients and run. Stopped "
+        "between rounds, the same command goes on where it was.",
+    )  # fmt: skip
+    server.add_argument("names", nargs=1, metavar="METHOD", help="a name that `fedlearn methods` lists")
+    server.add_argument("--folder", default="fedlearn-server", help="where certificates, logs and finished rounds are kept (default fedlearn-server)")
+    server.add_argument("--host", default="0.0.0.0", help="the address to listen on (default 0.0.0.0: all of this machine's)")
+    server.add_argument("--port", type=int, default=8000, help="the port to listen on (default 8000)")
+    server.add_argument("--name", action="append", default=[], help="a name or address of this machine that clients use; may be given several times")
+    server.add_argument("--keys", metavar="FOLDER", help="the public keys (*.pub) of the clients that may join")
+    server.add_argument("--out", metavar="FILE", help="also write the history as JSON here")
+    server.set_defaults(call=command_serve)
+    client = commands.add_parser(
+        "join", parents=[stated], help="be one client of such a run",
+        description="Start a client. Method and options are those that the server was started with; it turns others away.",
+    )  # fmt: skip
+    client.add_argument("address", metavar="HOST:PORT", help="where the server listens")
+    client.add_argument("names", nargs=1, metavar="METHOD", help="the server's method")
+    client.add_argument("--client", type=int, required=True, metavar="K", help="which client this is, 0 to the number of clients less 1")
+    client.add_argument("--folder", help="where this client keeps what is its own (default fedlearn-client-K)")
+    client.add_argument("--root-certificate", metavar="FILE", help="the server's ca.pem")
+    client.add_argument("--key", metavar="FILE", help="this client's private key; a new one is made if the file is missing")
+    client.set_defaults(call=command_join)
+    for end in (server, client):
+        end.add_argument("--insecure", action="store_true", help="without encryption and keys: for trials on one machine only")
+        end.add_argument("--wait", type=float, default=600.0, metavar="S", help="seconds to wait for the other side, and for the answers of a round (default 600)")
     listing = commands.add_parser("methods", help="list the methods, their options and the parts they replace")
     listing.set_defaults(call=command_methods)
     ledger = commands.add_parser("check", help="recompute every claim of the ledger data/claims.yaml")
@@ -267,7 +365,7 @@ def main(argv=None):
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
         sys.stdout = None
         return 0
-    except (ValueError, OSError, DataError, WireError) as error:
+    except (ValueError, OSError, ImportError, DataError, WireError) as error:
         print(f"fedlearn: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -23,7 +23,7 @@ from .history import write_atomically
 from .method import SGD, Batch, Context, Settings, TaskLoss
 from .models import state_of
 
-ENGINES = dict.fromkeys(("sequential", "stacked", "auto"))
+ENGINES = dict.fromkeys(("sequential", "stacked", "auto", "flower-sim"))  # the last is not chosen here, but in ``federation.run``
 MOST = 128  # clients in one step on a CPU: with more, a step needs more memory and gains nothing
 SLOW = 0.05  # seconds: a step of one client that takes longer on a CPU has no overhead worth sharing
 

@@ -97,6 +97,9 @@ class Server(_Party):
             raise WireError("The upload claims to come from no samples.")
         ctx = replace(self.context(round, client, self.up, self.memory, self.state), samples=message.samples)
         update = self.method.uplink.decode(message.sections, ctx)
+        arrived = getattr(self.method.downlink, "arrived", None)
+        if arrived:
+            arrived(ctx)
         return Arrival(client, message.samples, update, buffer_bytes(message.sections, self.up))
 
     def aggregate(self, round, arrivals):
@@ -107,12 +110,12 @@ class Server(_Party):
             with torch.no_grad():
                 self.state = self.method.server.aggregate(self.state, arrivals, ctx)
 
-    def evaluate(self, round=0, memories=None):
-        """Accuracy and loss of the global model after ``round`` on the test set. What clients keep for themselves is looked
-        at only by methods whose final model is made of both."""
+    def evaluate(self, round=0, kept=dict):
+        """Accuracy and loss of the global model after ``round`` on the test set. ``kept()`` gives what clients keep for
+        themselves; it is asked only by methods whose final model is made of both."""
         own = getattr(self.method.server, "evaluate", None)
         if own:
-            return own(self.state, memories or {}, self.context(round, -1, self.up, self.memory))
+            return own(self.state, kept(), self.context(round, -1, self.up, self.memory))
         self.refresh(self.net, round)
         local.load(self.tensors, self.state)
         return self.task.evaluate(self.net)
@@ -120,7 +123,10 @@ class Server(_Party):
 
 class Clients(_Party):
     """All clients of one process. They take turns on one network, or train ``together`` so many at a time; what each
-    keeps for itself is in ``memories``."""
+    keeps for itself is in ``memories``. A round needs of them ``groups``, ``answers``, ``absent`` and ``kept``, and so may
+    be had with clients that live elsewhere (``flower.Remote``)."""
+
+    absent = {}  # client -> why it cannot be asked this round
 
     def __init__(self, method, task, settings, together=1):
         super().__init__(method, task, settings)
@@ -131,6 +137,10 @@ class Clients(_Party):
         """Who trains at once: clients with similar numbers of samples, those with most first."""
         ordered = clients if self.together == 1 else sorted(clients, key=lambda k: -self.task.sizes[k])
         return [ordered[i : i + self.together] for i in range(0, len(ordered), self.together)]
+
+    def kept(self):
+        """What each client keeps for itself, by client."""
+        return self.memories
 
     def answer(self, round, client, data):
         """Download, local training, upload: bytes -> bytes."""
@@ -205,23 +215,35 @@ def run(
     ``participation`` is the share of clients drawn each round (C), ``epochs`` the local epochs (E), ``batch_size`` B.
     ``precision`` is the arithmetic of training: "float32", "tf32" or "bf16" (mixed; weights stay float32).
     ``engine`` says how clients train: "sequential", one after another; "stacked", all clients of a round in one step, as
-    many at a time as ``memory_limit`` (bytes, by default half of what is free) allows; "auto", whichever is faster here.
+    many at a time as ``memory_limit`` (bytes, by default half of what is free) allows; "auto", whichever is faster here;
+    "flower-sim", each in a process of its own, as many at a time as there are CPUs (``fedlearn.flower.simulate``).
     What clients keep between rounds (error feedback, gradient tracking) is not counted in that limit.
     With ``checkpoint`` (a path) every finished round is saved there, and a run that finds the file goes on from it.
     ``threads`` is the number of CPU threads: by default one for networks so small that two would be slower.
     ``progress`` shows a bar: by default where somebody looks (a terminal or a notebook).
     """
-    whole_number("rounds", rounds)
     settings = Settings(participation, epochs, batch_size, evaluate_every, precision)
+    if engine == "flower-sim":
+        from . import flower
+
+        if memory_limit is not None:
+            raise ValueError('memory_limit is for stacked training, not for the engine "flower-sim".')
+        return flower.simulate(flower.Job(method, task, rounds, settings, threads), checkpoint=checkpoint, progress=progress)
+    whole_number("rounds", rounds)
     server = Server(method, task, settings)
     threads = threads or good_threads(server.net, task, batch_size)
     with local.threads(threads, precision):
         chosen = engines.choose(engine, method, task, settings, len(server.participants(1)), memory_limit)
     clients = Clients(method, task, settings, chosen.together)
     history = History(method.name, describe(method, task, settings, threads) | {"engine": asdict(chosen)})
+    return train(server, clients, history, rounds, checkpoint, progress)
+
+
+def train(server, clients, history, rounds, checkpoint=None, progress=None):
+    """The rounds that ``history``, or the checkpoint if there is one, does not have yet."""
     if checkpoint is not None:
         checkpoints.resume(checkpoint, history, server, clients)
-    with local.threads(threads, precision), progress_bar(method.name, len(history), rounds, progress) as bar:
+    with local.threads(history.meta["threads"], server.settings.precision), progress_bar(history.method, len(history), rounds, progress) as bar:
         for t in range(len(history) + 1, rounds + 1):
             history.rows.append(one_round(server, clients, t, last=t == rounds))
             if checkpoint is not None:
@@ -231,7 +253,7 @@ def run(
                 bar.set_postfix(accuracy=f"{history.rows[-1]['accuracy']:.3f}")
     refused = sum(len(row["refused"]) for row in history.rows)
     if refused:
-        warnings.warn(f"{refused} uploads of {method.name} were refused; history.rows says whose and why.", stacklevel=2)
+        warnings.warn(f"{refused} uploads of {history.method} were refused or missing; history.rows says whose and why.", stacklevel=3)
     history.state = server.state
     return history
 
@@ -253,16 +275,19 @@ def one_round(server, clients, t, last=False):
             row["bytes_down"] += len(messages[k])
             row["bytes_down_buffers"] += server.down_buffers()
         for k, answer in clients.answers(t, messages).items():
-            row["bytes_up"] += len(answer)
             try:
+                if isinstance(answer, WireError):  # there is no answer, only the reason
+                    raise answer
+                row["bytes_up"] += len(answer)
                 arrivals.append(server.receive(t, k, answer))
                 row["bytes_up_buffers"] += arrivals[-1].buffers
             except WireError as error:
                 row["refused"][k] = str(error)
+    row["refused"] |= clients.absent
     server.aggregate(t, arrivals)
     row["seconds"] = time.perf_counter() - began
     if last or t % server.settings.evaluate_every == 0:
-        row |= server.evaluate(t, clients.memories)
+        row |= server.evaluate(t, clients.kept)
     return row
 
 

@@ -13,10 +13,11 @@ A *state* is a dict of tensors by name: the parameters of the network and its fl
 
 More hooks are looked for and may be missing: ``check(ctx)`` of uplink and server before a run; ``model.refresh(net, task,
 round)`` before training and evaluation; ``downlink.personal``, true if every client gets a message of its own;
-``downlink.extra(ctx)``, sections for one client beside those for all, which ``downlink.take(sections, ctx)`` takes out there;
+``downlink.extra(ctx)``, sections for one client beside those for all, which ``downlink.take(sections, ctx)`` takes out there,
+and ``downlink.arrived(ctx)``, told of every upload that came;
 ``server.strict``, true if ``aggregate`` is to be called even when nothing came; ``server.initial(ctx)``, the global state if it
 is not M^0; ``server.evaluate(state, memories, ctx)`` if the global model is not the network with that state (``memories`` is
-what each client keeps, by client).
+what each client keeps, by client), and with it ``server.looks_at(ctx)``, the entries of a memory that it needs, name -> shape.
 
 When all clients of a round train at once (``stacked.py``), parameters are [clients, ...], images [clients, batch, ...] and
 the loss is [clients]. So losses are averaged over the batch axis only, dimensions are counted from the end, optimisers

@@ -191,6 +191,10 @@ class Transfer:
         cut = waited > self.patience
         memory["plateau"] = torch.tensor([max(best, accuracy), 0 if cut else waited, cuts + cut])
 
+    def looks_at(self, ctx):
+        """Of what a client keeps, its edge network."""
+        return {f"edge/{name}": tuple(t.shape) for name, t in ctx.initial.items()}
+
     def evaluate(self, state, memories, ctx):
         """Mean over the clients of the test accuracy and loss of f_s on top of their own f_e (paper, section 3.2)."""
         f_s, results = self.f_s(ctx, state), []

@@ -170,11 +170,13 @@ class Constants(Downlink):
         return Schema(model.shapes | own, model.buffers | own.keys(), repr(self))
 
     def extra(self, ctx):
-        told = ctx.memory.setdefault("told", torch.zeros(ctx.task.clients, dtype=torch.int64))  # in which round
-        if told[ctx.client] not in (0, ctx.round):
+        if "told" in ctx.memory and ctx.memory["told"][ctx.client]:
             return {}
-        told[ctx.client] = ctx.round
         return self.pack(constants(ctx.net), ctx.schema)
+
+    def arrived(self, ctx):
+        """Who answers has the constants: a message may have been lost before."""
+        ctx.memory.setdefault("told", torch.zeros(ctx.task.clients, dtype=torch.int64))[ctx.client] = 1
 
     def take(self, sections, ctx):
         own = constants(ctx.net)

@@ -163,7 +163,7 @@ def test_two_rounds_written_out(task):
     x = task.inputs(task.test[0])
     with torch.no_grad():
         right = [float((f_s.eval()(net.eval().extractor(x)).argmax(1) == task.test[1]).float().mean()) for net in edges]
-    assert server.evaluate(2, clients.memories)["accuracy"] == pytest.approx(sum(right) / 4)
+    assert server.evaluate(2, clients.kept)["accuracy"] == pytest.approx(sum(right) / 4)
 
 
 @pytest.mark.parametrize("decoupled, theirs_is", [(False, torch.optim.Adam), (True, torch.optim.AdamW)])
@@ -426,7 +426,7 @@ def test_permuted_pixels_are_each_clients_own():
     for k in range(3):
         net.load_state_dict({n.removeprefix("edge/"): w for n, w in clients.memories[k].items()}, strict=False)
         right.append(float((f_s(net.extractor(task.inputs(task.test[0], k))).argmax(1) == task.test[1]).float().mean()))
-    assert server.evaluate(1, clients.memories)["accuracy"] == pytest.approx(sum(right) / 3)
+    assert server.evaluate(1, clients.kept)["accuracy"] == pytest.approx(sum(right) / 3)
 
 
 def test_aggregate_of_arrivals_made_by_hand(task):

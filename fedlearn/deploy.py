@@ -1,0 +1,292 @@
+"""Real clients: what ``fedlearn serve`` and ``fedlearn join`` start (Flower's SuperLink and SuperNode), and the apps they run.
+
+Each side states the run on its own command line and keeps all that is its own in one folder. The app that Flower carries to
+the clients is the same few lines whatever the method: a client trains what its own command line says.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+from . import flower
+from .certificates import check_certificate, make_certificates, make_key
+from .history import History, write_atomically
+
+APP = {
+    "pyproject.toml": """[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "fedlearn-app"
+version = "0.1.0"
+description = "The server's and the client's part of a fedlearn run"
+license = { file = "LICENSE" }
+dependencies = ["flwr[simulation]>=1.41.0", "fedlearn"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "fedlearn"
+fab-format-version = 1
+flwr-version-target = "1.41.0"
+
+[tool.flwr.app.components]
+serverapp = "fedlearn_app.server_app:app"
+clientapp = "fedlearn_app.client_app:app"
+
+[tool.flwr.app.config]
+folder = ""
+""",
+    "fedlearn_app/__init__.py": '"""A fedlearn run on Flower."""\n',
+    "fedlearn_app/server_app.py": "from fedlearn.deploy import deployed_server\n\napp = deployed_server()\n",
+    "fedlearn_app/client_app.py": "from fedlearn.deploy import deployed_client\n\napp = deployed_client()\n",
+    "LICENSE": "MIT License: the app in this folder may be used, changed and passed on by anybody, without any warranty.\n",
+}
+SERVER = "fedlearn"  # the name of the server in Flower's config.toml
+
+
+# ---- what runs inside Flower's processes ----------------------------------------------------------------------------------
+
+
+def read_job(folder):
+    """The job that ``serve`` or ``join`` wrote down, and its other settings."""
+    from . import cli
+
+    saved = json.loads((Path(folder) / "job.json").read_text(encoding="utf-8"))
+    return cli.job(cli.parser().parse_args(["run", *saved.pop("argv")])), saved
+
+
+def deployed_server():
+    """The ``ServerApp``: it reads ``job.json`` in the folder that the run's configuration names, and writes ``history.json``,
+    and into ``run.log`` what ``serve`` shows."""
+    flower.require()
+    from flwr.serverapp import ServerApp
+
+    app = ServerApp()
+
+    @app.main()
+    def main(grid, context):
+        folder = Path(context.run_config["folder"])
+        with open(folder / "run.log", "a", encoding="utf-8", buffering=1) as log:
+            try:
+                job, saved = read_job(folder)
+                path, wait = folder / "checkpoint", saved["wait"]
+                history = flower.lead(job, grid, engine="flower", wait=wait, checkpoint=path, progress=False, say=lambda text: print(text, file=log))
+                history.meta["provenance"] = saved["provenance"]
+                history.to_json(folder / "history.json")
+                path.unlink()
+            except Exception as error:
+                print(f"Stopped: {error}", file=log)
+                raise
+
+    return app
+
+
+def deployed_client():
+    """The ``ClientApp``: it reads ``job.json`` in the folder that its node's configuration names, and keeps its notes there."""
+    return flower.client_app(lambda context: read_job(context.node_config["folder"])[0])
+
+
+# ---- what the two commands start ------------------------------------------------------------------------------------------
+
+
+def serve(argv, folder, *, host="0.0.0.0", port=8000, names=(), keys=None, insecure=False, wait=600.0, provenance=None):
+    """Start a SuperLink and the server of the run that ``argv`` states -> ``History``, whose meta has Flower's count of the bytes.
+
+    With TLS, which is on unless ``insecure``, only clients whose public keys (``*.pub``) lie in the folder ``keys`` may join;
+    ``names`` are those under which clients reach this machine. ``wait``: see ``flower.Remote``.
+    """
+    flower.require()
+    folder = Path(folder).absolute()
+    names = list(dict.fromkeys([*names, socket.gethostname(), "localhost", "127.0.0.1"]))
+    known, ca, tls = [], None, ["--insecure"]
+    if not insecure:
+        known = sorted(Path(keys).glob("*.pub")) if keys else []
+        if not known:
+            raise ValueError("Only clients with a known key may join: name with --keys a folder that holds their .pub files (or say --insecure).")
+        ca = folder / "tls" / "ca.pem"
+        if not ca.parent.exists():
+            make_certificates(ca.parent, names)
+        for path in (ca, ca.with_name("server.pem")):
+            check_certificate(path)
+        tls = ["--ssl-ca-certfile", ca, "--ssl-certfile", ca.with_name("server.pem"), "--ssl-keyfile", ca.with_name("server.key"), "--enable-supernode-auth"]
+    check_port(host, port)
+    home, log = folder / "flower", folder / "run.log"
+    for name, text in APP.items():
+        _write(folder / "app" / name, text)
+    _write(folder / "job.json", json.dumps({"argv": argv, "wait": wait, "provenance": provenance}, indent=1))
+    security = f'root-certificates = "{ca}"' if ca else "insecure = true"
+    _write(home / "config.toml", f'[superlink]\ndefault = "{SERVER}"\n\n[superlink.{SERVER}]\naddress = "127.0.0.1:{port}"\n{security}\n')
+    (folder / "history.json").unlink(missing_ok=True)
+    log.write_text("", encoding="utf-8")
+    command = ["flower-superlink", "--host", host, "--port", str(port), "--disable-runtime-dependency-installation", *map(str, tls)]
+    with running(command, home, folder / "superlink.log") as superlink:
+        reach("127.0.0.1", port, ca, 60, superlink)
+        for path in known:
+            flwr(home, "supernode", "register", path, SERVER)
+        run = flwr(home, "run", folder / "app", SERVER, "--run-config", f'folder="{folder}"')["run-id"]
+        how = "--insecure" if insecure else "--root-certificate ca.pem --key K.key"
+        print(f"The server is up. Start each client, with its number for K:\n\n    fedlearn join {names[0]}:{port} {shlex.join(argv)} --client K {how}\n", flush=True)
+        follow(log, folder / "history.json", superlink, lambda: _run(home, run)["status"])
+        traffic = _run(home, run)["network-traffic"]
+    history = History.from_json(folder / "history.json")
+    history.meta["flower_bytes"] = {"to_server": traffic["inbound-bytes"], "from_server": traffic["outbound-bytes"]}
+    return history
+
+
+def join(argv, client, address, folder, *, root_certificate=None, key=None, insecure=False, wait=600.0):
+    """Start a SuperNode that is this client of the run that ``argv`` states, and stay until it is told to stop."""
+    flower.require()
+    folder, (host, port) = Path(folder).absolute(), parse_address(address)
+    security = ["--insecure"]
+    if not insecure:
+        if not root_certificate or not key:
+            raise ValueError("A client needs the server's ca.pem (--root-certificate) and a key of its own (--key), or --insecure on both sides.")
+        check_certificate(root_certificate)
+        if not Path(key).exists():
+            make_key(Path(key))
+            raise ValueError(f"A new key is in {key}: put {key}.pub into the server's folder of keys, start the server, and join again.")
+        security = ["--root-certificates", str(root_certificate), "--auth-supernode-private-key", str(key)]
+    _write(folder / "job.json", json.dumps({"argv": argv}, indent=1))
+    print(f"Client {client} looks for {address}.", flush=True)
+    reach(host, port, None if insecure else root_certificate, wait)
+    with socket.socket() as free:  # the node's own port, for the processes that it starts
+        free.bind(("127.0.0.1", 0))
+        own = free.getsockname()[1]
+    config = f'partition-id={client} folder="{folder}"'
+    command = ["flower-supernode", "--superlink", address, "--port", str(own), "--node-config", config, "--max-wait-time", str(wait), *security]
+    log = folder / "supernode.log"
+    with running(command, folder / "flower", log) as node:
+        print(f"Client {client} runs; {log} says what it does. Ctrl-C ends it.", flush=True)
+        while node.poll() is None:
+            time.sleep(0.2)
+    raise ConnectionError(f"The client has stopped: {last_line(log)}")
+
+
+def _write(path, text):
+    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def _run(home, run):
+    return flwr(home, "list", SERVER, "--run-id", run)["runs"][0]
+
+
+def parse_address(address):
+    """"host:port" -> (host, port)."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"An address has the form HOST:PORT, such as 192.168.1.5:8000, not {address!r}.")
+    return host.strip("[]"), int(port)
+
+
+def check_port(host, port):
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ValueError(f"Port {port} of {host} cannot be used ({error.strerror}): choose another with --port.") from None
+
+
+def reach(host, port, ca, wait, process=None):
+    """Wait until something listens there; with ``ca`` it must have a certificate that this one signed."""
+    end = time.monotonic() + wait
+    while True:
+        try:
+            with socket.create_connection((host, port), 5) as plain:
+                if ca:
+                    with ssl.create_default_context(cafile=ca).wrap_socket(plain, server_hostname=host):
+                        pass
+                return
+        except ssl.SSLError as error:
+            why = getattr(error, "verify_message", None) or error.reason or "it does not speak TLS"
+            raise ConnectionError(f"The server at {host}:{port} cannot be trusted: {why}.") from None
+        except OSError as error:
+            if process and process.poll() is not None:
+                raise ConnectionError(f"Flower's SuperLink did not start: {last_line(process.log)}") from None
+            if time.monotonic() > end:
+                raise ConnectionError(f"Nothing answered at {host}:{port} within {wait:g} s: {error.strerror or error}.") from None
+            time.sleep(0.2)
+
+
+def follow(log, result, superlink, status):
+    """Show what the server's app says until its result is there, or it has failed."""
+    began, asked = 0, time.monotonic()
+    while True:
+        done = result.exists()
+        lines = log.read_text(encoding="utf-8").splitlines()
+        for line in lines[began:]:
+            if line.startswith("Stopped: "):
+                raise ConnectionError(line.removeprefix("Stopped: "))
+            print(line, flush=True)
+        began = len(lines)
+        if done:
+            return
+        if superlink.poll() is not None:
+            raise ConnectionError(f"Flower's SuperLink has stopped: {last_line(superlink.log)}")
+        if time.monotonic() > asked + 15:  # an app that could not even be loaded writes nothing
+            if (now := status()).startswith("finished") and not result.exists():
+                raise ConnectionError(f"The server's app ended ({now}); {superlink.log} says why.")
+            asked = time.monotonic()
+        time.sleep(0.2)
+
+
+def environment(home):
+    """Flower's processes find this Python's commands, keep their files in ``home`` and report to nobody."""
+    there = {"PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")]), "PYTHONUNBUFFERED": "1"}
+    return os.environ | flower.QUIET | there | {"FLWR_HOME": str(home)}
+
+
+@contextmanager
+def running(command, home, log):
+    """A process of Flower's, ended with all its children when the block is left."""
+    home.mkdir(parents=True, exist_ok=True)
+    env = environment(home)
+    program = shutil.which(command[0], path=env["PATH"])
+    with open(log, "w", encoding="utf-8") as out:
+        process = subprocess.Popen([program, *command[1:]], env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+    process.log = log
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that `kill` ends the children too
+    try:
+        yield process
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        for kind, patience in ((signal.SIGTERM, 10), (signal.SIGKILL, 10)):
+            try:
+                os.killpg(process.pid, kind)
+                process.wait(patience)
+            except (ProcessLookupError, subprocess.TimeoutExpired):
+                pass
+
+
+def flwr(home, *command):
+    """What Flower's own command answers, from its JSON; ``ConnectionError`` if it fails."""
+    env = environment(home)
+    done = subprocess.run(
+        [shutil.which("flwr", path=env["PATH"]), *map(str, command), "--format", "json"], env=env, capture_output=True, text=True, check=False
+    )
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        answer = {"error-message": (done.stderr or done.stdout).strip()[-300:]}
+    if not answer.get("success"):
+        raise ConnectionError(f"flwr {' '.join(map(str, command[:2]))} failed: {answer.get('error-message')}")
+    return answer
+
+
+def last_line(log):
+    """The last line of a log that says something, without colours."""
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in Path(log).read_text(encoding="utf-8", errors="replace").splitlines()]
+    return next((line for line in reversed(lines) if line), "it said nothing")[-300:]

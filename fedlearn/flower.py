@@ -1,0 +1,441 @@
+"""The same methods past one process: Flower carries the bytes (``pip install "fedlearn[flower]"``), nothing else changes.
+
+    history = fl.run(fl.methods.rpn(), task, engine="flower-sim")     # Flower's simulation: clients in processes of their own
+    fedlearn serve rpn ...     fedlearn join HOST:PORT rpn ...        # real clients: see ``fedlearn.deploy``
+
+A Flower message holds one ``bytes`` value, the one that a run in one process encodes. Its ``group_id`` says which run it
+belongs to, its round and the last round in which the server heard from this client. Two more kinds of message are not part
+of a round and not counted: "hello", by which the server learns which client a node is and that both mean the same run, and
+"kept", for methods that evaluate with what clients keep (FedGKT).
+
+What a client keeps stays with it, in Flower's context and, if it has a folder, in a file there: as it was before and after
+its last round, so that a server that was set back to its last checkpoint can ask for a round again.
+"""
+
+import json
+import os
+import secrets
+import sys
+import threading
+import time
+import warnings
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+
+import torch
+
+from . import local
+from .errors import WireError
+from .federation import Clients, Server, describe, good_threads, train
+from .history import History, write_atomically
+from .method import Link, Settings, whole_number
+from .wire import UP, Message, Schema, pack, unpack
+
+FLOWER = (1, 41), (2, 0)  # from this version on, and before that one
+RECORD = "fedlearn"  # the name of the one record in a message
+# Nothing leaves the machine that was not asked for. Flower and Ray read these when they are imported.
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+
+
+def require():
+    """Raise ``ImportError`` unless a Flower that this module was written for is installed."""
+    from importlib import metadata
+
+    try:
+        version = metadata.version("flwr")
+    except metadata.PackageNotFoundError:
+        raise ImportError('Flower is not installed: pip install "fedlearn[flower]", best in an environment of its own.') from None
+    first, end = FLOWER
+    if not first <= tuple(int(part) for part in version.split(".")[:2]) < end:
+        raise ImportError(f"Flower {version} is installed; fedlearn works with {'.'.join(map(str, first))} or newer, before {end[0]}.")
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    return version
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every side of a run holds before the first byte."""
+
+    method: object
+    task: object
+    rounds: int = 20
+    settings: Settings = Settings()
+    threads: int | None = None  # CPU threads; None: the rule of ``fl.run``
+
+    def __post_init__(self):
+        whole_number("rounds", self.rounds)
+
+    @cached_property
+    def head(self):
+        """What has to be equal on both sides, as a flat dict of texts."""
+        threads = self.threads or good_threads(local.initial_network(self.method, self.task), self.task, self.settings.batch_size)
+        about = describe(self.method, self.task, self.settings, threads)
+        flat = {f"{group}.{name}": value for group in ("parts", "task", "settings") for name, value in about[group].items()}
+        return {name: str(value) for name, value in {"method": self.method.name, "threads": threads, **flat}.items()}
+
+
+# ---- the client's side --------------------------------------------------------------------------------------------------
+
+_HERE = {}  # run -> (job, clients): what this process has built, for it may answer many messages
+
+
+def _party(make, context):
+    """The job, the client's number and the clients of this process."""
+    run, k = context.run_id, context.node_config.get("partition-id")
+    if run not in _HERE:
+        _HERE.clear()
+        job = make(context)
+        _HERE[run] = job, Clients(job.method, job.task, job.settings)
+    job, clients = _HERE[run]
+    if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k < job.task.clients:
+        raise ValueError(f"The node's partition-id must be a client's number, 0 to {job.task.clients - 1}, not {k!r}.")
+    return job, k, clients
+
+
+def _hello(make, keep, message, context):
+    job, k, _ = _party(make, context)
+    return _reply(message, client=k, head=json.dumps(job.head))
+
+
+def _train(make, keep, message, context):
+    job, k, clients = _party(make, context)
+    run, t, heard = message.metadata.group_id.split(".")
+    notes = Notes(context, keep, k)
+    try:
+        at, memory = notes.before(run, int(t), k)
+        clients.memories[k] = {name: tensor.to(job.task.device, copy=True) for name, tensor in memory.items()}
+        with local.threads(int(job.head["threads"]), job.settings.precision):
+            answer = clients.answer(int(t), k, message.content[RECORD]["message"])
+        after = clients.memories.pop(k)
+        if at < int(heard) and after:
+            raise WireError(f"Client {k} answered round {heard}, but what it kept has been lost; it needs its folder.")
+    except (WireError, KeyError, TypeError) as error:
+        return _reply(message, refused=str(error))
+    notes.write(run, int(t), memory, after)
+    return _reply(message, message=answer)
+
+
+def _kept(make, keep, message, context):
+    """What evaluation looks at, as a message in the usual envelope."""
+    job, k, clients = _party(make, context)
+    run, t, _ = message.metadata.group_id.split(".")
+    schema = shown(clients, job.method)
+    memory = Notes(context, keep, k).latest(run)
+    sections = Link().pack({name: memory[name].cpu() for name in schema.shapes if name in memory}, schema)
+    return _reply(message, message=pack(Message(UP, int(t), k, job.task.sizes[k], sections), schema))
+
+
+def _reply(message, /, **values):
+    from flwr.app import ConfigRecord, RecordDict
+    from flwr.app import Message as Envelope
+
+    return Envelope(RecordDict({RECORD: ConfigRecord(values)}), reply_to=message)
+
+
+def shown(party, method):
+    """The schema of what the method's evaluation needs of a client's memory."""
+    shapes = method.server.looks_at(party.context(0, -1, party.up, {}))
+    return Schema(shapes, frozenset(), "kept")
+
+
+class Notes:
+    """What a client keeps between rounds: tensors, before and after the last round that it answered. They live in Flower's
+    context, and in a file if there is a folder, both without pickle (safetensors)."""
+
+    def __init__(self, context, folder, k):
+        folder = folder or context.node_config.get("folder")
+        self.context, self.path = context, folder and Path(folder) / f"client-{k}.safetensors"
+
+    def read(self, run):
+        """The last round of this run that was answered, and the tensors; 0 and none if there was no such round."""
+        from safetensors.torch import load
+
+        record = self.context.state.get(RECORD)
+        data = record["notes"] if record else self.path.read_bytes() if self.path and self.path.exists() else None
+        tensors = load(data) if data else {}
+        if not tensors or bytes(tensors.pop("run").tolist()).decode() != run:
+            return 0, {}
+        return int(tensors.pop("round")), tensors
+
+    def before(self, run, t, k):
+        """The last round before ``t`` that is known here, and the memory after it."""
+        at, tensors = self.read(run)
+        if at > t:
+            raise WireError(f"Client {k} has answered round {at} and is now asked for round {t}; resume from the server's last checkpoint.")
+        which = "before/" if at == t else "after/"
+        return (at - 1 if at == t else at), {n.removeprefix(which): x for n, x in tensors.items() if n.startswith(which)}
+
+    def latest(self, run):
+        return {n.removeprefix("after/"): x for n, x in self.read(run)[1].items() if n.startswith("after/")}
+
+    def write(self, run, t, before, after):
+        from flwr.app import ConfigRecord
+        from safetensors.torch import save
+
+        tensors = {f"before/{n}": x for n, x in before.items()} | {f"after/{n}": x for n, x in after.items()}
+        tensors = {n: x.cpu().clone(memory_format=torch.contiguous_format) for n, x in tensors.items()}
+        data = save(tensors | {"run": torch.tensor(list(run.encode()), dtype=torch.uint8), "round": torch.tensor(t)})
+        if self.path:
+            write_atomically(self.path, lambda part: part.write_bytes(data))
+        self.context.state[RECORD] = ConfigRecord({"notes": data})
+
+
+def client_app(make, keep=None):
+    """A Flower ``ClientApp``. ``make(context)`` gives the ``Job``; it is called once in each process. Which client it is says
+    the node's ``partition-id``. ``keep`` is a folder for what the client keeps between rounds, by default the node's ``folder``."""
+    require()
+    from flwr.clientapp import ClientApp
+
+    app = ClientApp()
+    app.query("hello")(partial(_hello, make, keep))
+    app.train()(partial(_train, make, keep))
+    app.query("kept")(partial(_kept, make, keep))
+    return app
+
+
+# ---- the server's side --------------------------------------------------------------------------------------------------
+
+
+class Remote:
+    """The clients of a run, wherever they live: what a round needs of ``federation.Clients``, on a Flower grid.
+
+    ``wait``: seconds for the clients to join, and for their answers in a round. ``stop``: an event that ends all waiting.
+    """
+
+    memories = {}  # stay with the clients: nothing of theirs goes into the server's checkpoint
+
+    def __init__(self, job, grid, server, history, wait, stop=None, say=None):
+        self.job, self.grid, self.server, self.history, self.wait = job, grid, server, history, wait
+        self.stop, self.say = stop or threading.Event(), say or (lambda text: None)
+        self.nodes, self.away, self.absent, self.started = {}, {}, {}, False  # client -> node; node -> why it may not join
+        self.greeted, self.asked, self.answered = {}, {}, {}  # message -> node; message -> client; client -> bytes or WireError
+        self.seen = {}  # client -> the last of its memory that evaluation was shown
+
+    def groups(self, clients):
+        """All clients of the round that are here, as one group. The first round waits for everybody, a later one only if
+        there is nobody at all; the others are ``absent``."""
+        everybody = range(self.job.task.clients)
+        wanted = clients if self.started else everybody
+
+        def enough():
+            self.look()
+            if not self.nodes and len(self.away) >= len(everybody):
+                return True
+            return any(k in self.nodes for k in wanted) if self.started else all(k in self.nodes for k in wanted)
+
+        self.until(enough)
+        if not any(k in self.nodes for k in clients):
+            who = "".join(f" {why}" for why in dict.fromkeys(self.away.values()))
+            raise ConnectionError(f"Round {len(self.history) + 1}: none of the {len(clients)} clients came within {self.wait:g} s.{who}")
+        self.started = True
+        self.tell()
+        self.absent = {k: "not connected" for k in clients if k not in self.nodes}
+        return [[k for k in clients if k in self.nodes]]
+
+    def answers(self, round, messages):
+        """{client: bytes} -> {client: bytes, or a WireError that says why there are none}, by client."""
+        return self.ask("train", round, messages)
+
+    def kept(self):
+        """What the evaluation may see of what clients keep. A client that does not answer now is judged by what it showed last."""
+        schema = shown(self.server, self.job.method)
+        t = len(self.history) + 1
+        for k, data in self.ask("query.kept", t, dict.fromkeys(self.nodes, b"")).items():
+            try:
+                if isinstance(data, WireError):
+                    raise data
+                message = unpack(data, schema, kind=UP, round=t, client=k)
+                tensors = Link().unpack(message.sections, schema)
+                self.seen[k] = {name: x.to(self.job.task.device) for name, x in tensors.items()}
+            except WireError as error:
+                warnings.warn(f"Round {t}: client {k} is judged by what it showed last: {error}", stacklevel=2)
+        return self.seen
+
+    def ask(self, kind, round, contents):
+        """Send each client its bytes, and wait until all have answered or time is up."""
+        self.asked, self.answered = {}, {}
+        for k, data in contents.items():
+            group = f"{self.history.meta['run']}.{round}.{self.heard(k)}"
+            sent = self.push(self.nodes[k], kind, {"message": data}, group)
+            if sent is None:
+                self.answered[k] = WireError("Flower could not take the message.")
+            else:
+                self.asked[sent] = k
+        self.until(lambda: self.look() or not self.asked)
+        late = {k: WireError(f"No answer within {self.wait:g} s.") for k in self.asked.values()}
+        self.asked = {}  # an answer that comes later is left where it is
+        return dict(sorted((self.answered | late).items()))
+
+    def heard(self, k):
+        """The last round in which this client's upload was used; 0 if there is none."""
+        rows = reversed(self.history.rows)
+        return next((row["round"] for row in rows if k in row["clients"] and k not in row["refused"]), 0)
+
+    def push(self, node, kind, values, group=""):
+        from flwr.app import ConfigRecord, RecordDict
+        from flwr.app import Message as Envelope
+
+        message = Envelope(RecordDict({RECORD: ConfigRecord(values)}), node, kind, group_id=group, ttl=self.wait)
+        return next(iter(self.grid.push_messages([message])), None)
+
+    def look(self):
+        """Greet nodes that are new, forget those that are gone, and take in what has come. A second answer to one message, or
+        one to a message that nobody waits for, is not looked at."""
+        online = set(self.grid.get_node_ids())
+        self.nodes = {k: node for k, node in self.nodes.items() if node in online}
+        self.away = {node: why for node, why in self.away.items() if node in online}
+        for node in online - {*self.nodes.values(), *self.away, *self.greeted.values()}:
+            sent = self.push(node, "query.hello", {})
+            if sent is not None:
+                self.greeted[sent] = node
+        for reply in self.grid.pull_messages([*self.greeted, *self.asked]) if self.greeted or self.asked else []:
+            to = reply.metadata.reply_to_message_id
+            if to in self.greeted:
+                self.introduce(self.greeted.pop(to), reply)
+            elif to in self.asked:
+                k = self.asked.pop(to)
+                try:
+                    self.answered[k] = read(reply, message=bytes)["message"]
+                except WireError as error:
+                    self.answered[k] = error
+
+    def tell(self):
+        """Say how the last round went."""
+        if self.history.rows:
+            row = self.history.rows[-1]
+            ending = "" if row["accuracy"] is None else f", accuracy {row['accuracy']:.4f}"
+            missing = "".join(f"; client {k}: {why}" for k, why in row["refused"].items())
+            used = len(row["clients"]) - len(row["refused"])
+            self.say(f"Round {row['round']}: {used} of {len(row['clients'])} uploads{ending}, {row['seconds']:.1f} s{missing}")
+
+    def introduce(self, node, reply):
+        """Take a node in as the client that it says it is, or turn it away and say why."""
+        try:
+            values = read(reply, client=int, head=str)
+            k, theirs = values["client"], dict(json.loads(values["head"]))
+            ours = self.job.head
+            other = [f"{n} is {theirs.get(n)} there and {ours[n]} here" for n in ours if theirs.get(n) != ours[n]]
+            if other:
+                raise WireError(f"Client {k} was turned away: {'; '.join(other)}.")
+            if not 0 <= k < self.job.task.clients or k in self.nodes:
+                raise WireError(f"A node was turned away: client {k} is {'already here' if k in self.nodes else 'not one of this run'}.")
+        except (ValueError, TypeError) as error:  # WireError is a ValueError
+            self.away[node] = str(error)
+            self.say(str(error))
+        else:
+            self.nodes[k] = node
+            self.say(f"Client {k} is here.")
+
+    def until(self, condition):
+        """Wait until the condition holds or the time is up."""
+        end = time.monotonic() + self.wait
+        while not condition() and time.monotonic() < end:
+            if self.stop.wait(0.1):
+                raise ConnectionError("Flower has stopped.")
+
+
+def read(reply, **kinds):
+    """The values of a reply, which must be there and of these types; ``WireError`` otherwise."""
+    from flwr.app import ConfigRecord
+
+    if reply.has_error():
+        reason = str(reply.error.reason).strip().splitlines() or ["no reason given"]
+        raise WireError(f"Flower reports: {reason[-1][:300]}")
+    record = reply.content.get(RECORD)
+    if isinstance(record, ConfigRecord) and isinstance(record.get("refused"), str):
+        raise WireError(record["refused"][:1000])
+    if not isinstance(record, ConfigRecord) or any(type(record.get(name)) is not kind for name, kind in kinds.items()):
+        raise WireError("The answer does not hold what was asked for.")
+    return record
+
+
+def lead(job, grid, *, engine, wait=600.0, checkpoint=None, progress=None, stop=None, say=None):
+    """The server's part of a run on a Flower grid -> ``History``. Its ``refused`` also says who was missing, and why."""
+    server = Server(job.method, job.task, job.settings)
+    about = describe(job.method, job.task, job.settings, int(job.head["threads"]))
+    about |= {"engine": {"name": engine, "flower": require()}, "run": secrets.token_hex(8)}
+    history = History(job.method.name, about)
+    clients = Remote(job, grid, server, history, wait, stop, say)
+    train(server, clients, history, job.rounds, checkpoint, progress)
+    clients.tell()
+    return history
+
+
+# ---- the simulation -----------------------------------------------------------------------------------------------------
+
+
+def _fetch(ref, context):
+    import ray
+
+    return ray.get(ref)
+
+
+def simulate(job, *, cpus_per_client=1, gpus_per_client=0.0, wait=86400.0, checkpoint=None, progress=None):
+    """Run a ``Job`` on Flower's simulation: clients train in worker processes, as many at a time as Ray has room for when each
+    takes so many CPUs and GPUs. A Ray that was started before (``ray.init(address=...)``, many machines) is used and then shut
+    down. With ``checkpoint`` what clients keep is written to the folder ``<checkpoint>.clients``."""
+    require()
+    try:
+        import ray
+        from flwr.serverapp import ServerApp
+        from flwr.simulation import run_simulation
+    except ImportError:
+        raise ImportError('Flower is installed without its simulation: pip install "fedlearn[flower]".') from None
+    if not cpus_per_client > 0 or not gpus_per_client >= 0:
+        raise ValueError(f"A client needs CPUs above 0 and GPUs of at least 0, not {cpus_per_client!r} and {gpus_per_client!r}.")
+    if job.task.device.type == "cuda" and not gpus_per_client:
+        raise ValueError("The task is on a GPU: say with gpus_per_client how much of one a client takes, such as 0.1.")
+    job.head  # noqa: B018  a network that cannot be built is noticed here, not in a worker
+    keep = None if checkpoint is None else os.path.abspath(f"{checkpoint}.clients")
+    stop, histories, problems = threading.Event(), [], []
+    server = ServerApp()
+
+    @server.main()
+    def main(grid, context):
+        try:
+            more = {"engine": "flower-sim", "wait": wait, "checkpoint": checkpoint, "progress": progress, "stop": stop}
+            histories.append(lead(job, grid, **more))
+        except Exception as error:  # Flower would print it; it is raised below instead
+            problems.append(error)
+
+    with _silence():
+        if not ray.is_initialized():
+            path = os.pathsep.join(sys.path)
+            ray.init(
+                include_dashboard=False, logging_level="ERROR", log_to_driver=False,
+                runtime_env={"env_vars": {"PYTHONPATH": path, **QUIET}},
+            )  # fmt: skip
+        try:
+            there = ray.cluster_resources()
+            if there.get("CPU", 0) < cpus_per_client or there.get("GPU", 0) < gpus_per_client:
+                has = f"{there.get('CPU', 0):g} CPUs and {there.get('GPU', 0):g} GPUs"
+                raise ValueError(f"Ray has {has}; one client is to take {cpus_per_client:g} and {gpus_per_client:g}.")
+            # The task goes into Ray's store once; a message carries only where it lies.
+            client = client_app(partial(_fetch, ray.put(job)), keep)
+            resources = {"num_cpus": cpus_per_client, "num_gpus": gpus_per_client}
+            run_simulation(server, client, job.task.clients, backend_config={"client_resources": resources})
+        finally:
+            stop.set()
+            ray.shutdown()
+    if problems:
+        raise problems[0]
+    return histories[0]
+
+
+@contextmanager
+def _silence():
+    """Flower and Ray without their log: what goes wrong is in the history."""
+    import logging
+
+    loggers = [logging.getLogger(name) for name in ("flwr", "ray")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
