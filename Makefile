@@ -11,6 +11,7 @@ override VENV := $(abspath $(VENV))
 BIN    := $(VENV)/bin
 PY     := $(BIN)/python
 STAMP  := $(VENV)/.fedlearn-installed
+FLOWER := $(VENV)-flower
 HTML   := _build/html
 
 # The clone that is being built always wins over whatever clone the environment was installed for.
@@ -30,15 +31,16 @@ title   = @printf '\n==== %s ====\n' '$(1)'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env book live test lint test-unit test-chapters test-browser clean
+.PHONY: help env env-flower with-flower book live test lint test-unit test-chapters test-browser test-flower record-flower clean
 
 help:
 	@echo 'make book           environment, execution of all chapters, site in $(HTML)'
-	@echo 'make test           everything that is tested, in the order of the next four lines'
+	@echo 'make test           everything that is tested, in the order of the next five lines'
 	@echo 'make lint             ruff'
 	@echo 'make test-unit        the package'
 	@echo 'make test-chapters    every chapter through nbval, then through papermill with other parameters'
 	@echo 'make test-browser     the built site and live widgets in headless Chromium'
+	@echo 'make test-flower      the same methods on Flower, in an environment of its own ($(notdir $(FLOWER)), beside the other)'
 	@echo 'make live           JupyterLab on the chapters'
 	@echo 'make clean          remove the build (not the environment)'
 	@echo 'Options: VENV=<folder> PYTHON=<python 3.11+> JOBS=<chapters at a time>'
@@ -66,19 +68,42 @@ env:
 	fi; \
 	printf '%s\n%s\n' "$$deps" "$$here" > "$(STAMP)"
 
+# Flower pins packaging, typer, rich and others tightly, so it gets an environment of its own: a small one on top of the first
+# (whose packages it sees, so that torch is there once), in which Flower's versions come first.
+env-flower: env
+	@set -e; \
+	deps=$$(cat pyproject.toml constraints.txt constraints-flower.txt | cksum); \
+	if [ "$$(cat "$(FLOWER)/.fedlearn-installed" 2>/dev/null)" != "$$deps" ]; then \
+	  printf '\n==== installing Flower into %s ====\n' "$(FLOWER)"; \
+	  rm -rf "$(FLOWER)"; \
+	  "$(PY)" -m venv "$(FLOWER)"; \
+	  base=$$("$(PY)" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	  own=$$("$(FLOWER)/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	  printf 'import site; site.addsitedir("%s")\n' "$$base" > "$$own/fedlearn_base.pth"; \
+	  "$(FLOWER)/bin/python" -m pip install --disable-pip-version-check -q --no-build-isolation -c constraints-flower.txt -e ".[flower]"; \
+	  "$(FLOWER)/bin/python" -m ipykernel install --prefix "$(FLOWER)" --name python3 >/dev/null; \
+	  printf '%s\n' "$$deps" > "$(FLOWER)/.fedlearn-installed"; \
+	fi
+
+# Where Flower can be had, the chapters' kernels have it; where not, the book is built without, and says so.
+NO_FLOWER = printf '\n**** Flower cannot be installed here (see above): %s. ****\n\n' "$(1)"
+with-flower: env
+	@$(MAKE) --no-print-directory env-flower || { rm -rf "$(FLOWER)"; $(call NO_FLOWER,the chapter about it shows a recorded run instead); }
+
 # ---- book --------------------------------------------------------------------------------------------------------
 # --all so that old warnings are seen again; chapters that did not change come from the execution cache.
-book: env
+book live: export JUPYTER_PATH := $(FLOWER)/share/jupyter
+book: env with-flower
 	$(call title,book)
 	@$(BIN)/jupyter-book build book --config _config.yml --path-output . -W -n --keep-going --all
 	@test -f _config.yml
 	@printf '\nThe book is ready: open %s in a browser (no server and no network needed).\n' "file://$(CURDIR)/$(HTML)/index.html"
 
-live: env
+live: env with-flower
 	@$(BIN)/jupyter lab --notebook-dir=book
 
 # ---- tests -------------------------------------------------------------------------------------------------------
-test: lint test-unit test-chapters test-browser
+test: lint test-unit test-chapters test-flower test-browser
 	@printf '\n==== all tests passed ====\n'
 
 lint: env
@@ -96,6 +121,20 @@ test-chapters: env
 	  --nbval-sanitize-with tests/chapters/nbval_sanitize.cfg -n $(JOBS) --dist loadfile
 	$(call title,chapters: hygiene and papermill with other parameters)
 	@$(PYTEST) tests/chapters -n $(JOBS)
+
+# Fails if a test fails; only where Flower cannot be installed at all is it left out, loudly.
+test-flower: env
+	$(call title,Flower)
+	@if $(MAKE) --no-print-directory env-flower; then \
+	  MPLBACKEND=Agg $(FLOWER)/bin/python -m pytest tests/flower && \
+	  $(FLOWER)/bin/python -m pytest book/together/flower.ipynb --nbval-lax --nbval-current-env --nbval-cell-timeout=600 \
+	    --nbval-sanitize-with tests/chapters/nbval_sanitize.cfg && \
+	  JUPYTER_PATH="$(FLOWER)/share/jupyter" $(FLOWER)/bin/python -m pytest tests/chapters/test_papermill.py -k together/flower; \
+	else rm -rf "$(FLOWER)"; $(call NO_FLOWER,ITS TESTS DID NOT RUN); fi
+
+# What the tests saw becomes what the chapter shows.
+record-flower: test-flower
+	cp _build/flower.json data/results/flower.json
 
 test-browser: book
 	$(call title,the built site in Chromium)

@@ -16,7 +16,7 @@ from .local import initial_network
 from .method import SGD, Adam, Compressed, Downlink, Mean, Method, Settings, TaskLoss, TaskNetwork, Uplink
 
 __version__ = "0.1.0"
-_LAZY = ("plot", "widgets", "claims")  # need matplotlib, ipywidgets, yaml: loaded when first used
+_LAZY = ("plot", "widgets", "claims", "flower")  # need matplotlib, ipywidgets, yaml, Flower: loaded when first used
 
 __all__ = [
     "SGD", "Adam", "Clients", "Compressed", "DataError", "Downlink", "History", "Mean", "Method", "Server", "Settings", "TaskLoss", "TaskNetwork",

@@ -10,7 +10,8 @@ from .history import History, write_atomically
 
 def _head(history):
     """What has to be equal for a checkpoint to belong to a run. Versions and hardware may differ."""
-    return {"method": history.method} | {k: history.meta[k] for k in ("parts", "task", "settings")}
+    where = {"clients": "elsewhere"} if "run" in history.meta else {}  # and so is what they keep
+    return {"method": history.method} | {k: history.meta[k] for k in ("parts", "task", "settings")} | where
 
 
 def save(path, history, server, clients):
@@ -40,7 +41,7 @@ def resume(path, history, server, clients):
         raise ValueError(f"{path} is not a readable checkpoint of fedlearn ({error}); delete it to start anew.") from None
     here = json.loads(json.dumps(_head(history)))
     if head != here:
-        differ = [key for key in here if head.get(key) != here[key]]
+        differ = [key for key in here | head if head.get(key) != here.get(key)]
         raise ValueError(f"{path} belongs to another run: {', '.join(differ)} differ. Name another file or delete it.")
     for key, tensor in tensors.items():
         group, name = key.split("/", 1)
@@ -52,3 +53,5 @@ def resume(path, history, server, clients):
         else:
             clients.memories.setdefault(int(group.removeprefix("client ")), {})[name] = tensor
     history.rows += before.rows
+    if "run" in before.meta:  # by which the clients know the run again
+        history.meta["run"] = before.meta["run"]

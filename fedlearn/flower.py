@@ -398,7 +398,7 @@ def simulate(job, *, cpus_per_client=1, gpus_per_client=0.0, wait=86400.0, check
         try:
             more = {"engine": "flower-sim", "wait": wait, "checkpoint": checkpoint, "progress": progress, "stop": stop}
             histories.append(lead(job, grid, **more))
-        except Exception as error:  # Flower would print it; it is raised below instead
+        except BaseException as error:  # Flower would print it; it is raised below instead
             problems.append(error)
 
     with _silence():

@@ -20,6 +20,7 @@ import nbformat
 from jupyter_cache import get_cache
 from jupyter_cache.base import CacheBundleIn
 from jupyter_cache.executors.utils import single_nb_execution
+from jupyter_client.kernelspec import KernelSpecManager
 from sphinx.util import logging
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,8 @@ def state_of(root: Path) -> str:
             digest.update(f"{name}=={metadata.version(name)}".encode())
         except metadata.PackageNotFoundError:
             digest.update(f"{name} absent".encode())
-    files = [*(root / "fedlearn").rglob("*.py"), *(root / "data").rglob("*"), root / "constraints.txt"]
+    digest.update(KernelSpecManager().get_kernel_spec("python3").argv[0].encode())  # the Python that runs the chapters
+    files = [*(root / "fedlearn").rglob("*.py"), *(root / "data").rglob("*"), *root.glob("constraints*.txt")]
     for path in sorted(files):
         if path.is_file() and root / "data" / "cache" not in path.parents:
             digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())

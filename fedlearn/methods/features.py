@@ -57,7 +57,7 @@ class Features(Link):
             z_k = net.classifier.eval()(H)
         net.train()
         shapes = {"index": (), "labels": (), "features": tuple(H.shape[1:]), "logits": tuple(z_k.shape[1:])}
-        return Schema(shapes, frozenset(), repr(self))
+        return Schema(shapes, frozenset(), repr(self), max(task.sizes))
 
     def encode(self, trained, ctx):
         task, k, net = ctx.task, ctx.client, ctx.net.eval()
@@ -103,7 +103,8 @@ class Knowledge(Link):
     personal = True
 
     def schema(self, net, task):
-        return Schema({"z_s": Features().schema(net, task).shapes["logits"]}, frozenset(), repr(self))
+        own = Features().schema(net, task)
+        return Schema({"z_s": own.shapes["logits"]}, frozenset(), repr(self), own.rows)
 
     def encode(self, state, ctx):
         z_s = ctx.memory.get(f"z_s {ctx.client}")

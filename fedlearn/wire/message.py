@@ -13,6 +13,7 @@ import zlib
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
+from math import prod
 
 import numpy as np
 
@@ -26,17 +27,24 @@ _CRC = struct.Struct("<I")
 
 @dataclass(frozen=True)
 class Schema:
-    """What both ends know beforehand: the shape of every tensor by name, in order, which of them are buffers, and the
-    coder in use (its ``repr``)."""
+    """What both ends know beforehand: the shape of every tensor by name, in order, which of them are buffers, the coder in
+    use (its ``repr``), and of how many ``rows`` of these shapes a message may consist."""
 
     shapes: dict
     buffers: frozenset = frozenset()
     coder: str = ""
+    rows: int = 1
 
     @cached_property
     def digest(self):
         text = repr(([(n, tuple(s)) for n, s in self.shapes.items()], sorted(self.buffers), self.coder))
         return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
+
+    @cached_property
+    def limit(self):
+        """No message is longer, in bytes: a coder takes at most eight an entry and 64 a tensor."""
+        entries = sum(prod(shape) for shape in self.shapes.values())
+        return _HEADER.size + _CRC.size + 69 * len(self.shapes) + 8 * entries * self.rows
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,8 @@ def unpack(data, schema, *, kind, round, client):
 
 def open_envelope(data, schema, *, kind, round, client):
     """bytes -> the sender's n_k, the body and its CRC, after every check that does not need to look into the body."""
+    if len(data) > schema.limit:
+        raise WireError(f"A message of {len(data)} bytes is longer than the {schema.limit} that the schema allows.")
     if len(data) < _HEADER.size + _CRC.size:
         raise WireError(f"A message of {len(data)} bytes is shorter than its envelope.")
     magic, version, its_kind, digest, its_round, its_client, samples = _HEADER.unpack_from(data)

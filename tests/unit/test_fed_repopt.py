@@ -262,7 +262,7 @@ def test_client_believes_the_wire(task):
     plain = fl.methods.fed_repopt()
     clients = fl.Clients(plain, task, fl.Settings())
     assert repopt.constants(clients.net)["extractor.0.s3"].unique().tolist() == [1.0]
-    clients.answer(1, 0, server.send(1, 0))
+    server.receive(1, 0, clients.answer(1, 0, server.send(1, 0)))
     assert repopt.constants(clients.net)["extractor.0.s3"].unique().tolist() == [2.0]
     clients.answer(2, 0, server.send(2, 0))  # without constants: it has kept them
     assert repopt.constants(clients.net)["extractor.0.s3"].unique().tolist() == [2.0]
@@ -271,13 +271,22 @@ def test_client_believes_the_wire(task):
 def test_a_message_without_constants_is_refused_by_a_new_client(task):
     method = fl.methods.fed_repopt()
     server, clients = (make(method, task, fl.Settings()) for make in (fl.Server, fl.Clients))
-    server.send(1, 0)
+    server.receive(1, 0, fl.Clients(method, task, fl.Settings()).answer(1, 0, server.send(1, 0)))  # by one that is gone
     with pytest.raises(fl.WireError, match="have not come"):
         clients.answer(2, 0, server.send(2, 0))
     data = unpack(server.send(2, 1), server.down, kind=DOWN, round=2, client=1)
     short = {n: s for n, s in data.sections.items() if n != "classifier.2.bias"}
     with pytest.raises(fl.WireError, match="whole model"):
         clients.answer(2, 1, pack(Message(DOWN, 2, 1, 0, short), server.down))
+
+
+def test_constants_are_sent_until_the_client_has_answered(task):
+    method = fl.methods.fed_repopt()
+    server, clients = (make(method, task, fl.Settings()) for make in (fl.Server, fl.Clients))
+    lost, again = server.send(1, 0), server.send(2, 0)
+    assert len(lost) == len(again)
+    server.receive(2, 0, clients.answer(2, 0, again))
+    assert len(server.send(3, 0)) < len(again)
 
 
 # ---- scales and search
