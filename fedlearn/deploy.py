@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from . import flower
@@ -79,17 +80,17 @@ def deployed_server():
     @app.main()
     def main(grid, context):
         folder = Path(context.run_config["folder"])
-        with open(folder / "run.log", "a", encoding="utf-8", buffering=1) as log:
-            try:
-                job, saved = read_job(folder)
-                path, wait = folder / "checkpoint", saved["wait"]
-                history = flower.lead(job, grid, engine="flower", wait=wait, checkpoint=path, progress=False, say=lambda text: print(text, file=log))
-                history.meta["provenance"] = saved["provenance"]
-                history.to_json(folder / "history.json")
-                path.unlink()
-            except Exception as error:
-                print(f"Stopped: {error}", file=log)
-                raise
+        say = partial(flower.say, folder)
+        try:
+            job, saved = read_job(folder)
+            path, wait = folder / "checkpoint", saved["wait"]
+            history = flower.lead(job, grid, engine="flower", wait=wait, checkpoint=path, progress=False, say=say)
+            history.meta["provenance"] = saved["provenance"]
+            history.to_json(folder / "history.json")
+            path.unlink()
+        except Exception as error:
+            say(f"Stopped: {error}")
+            raise
 
     return app
 
@@ -130,7 +131,7 @@ def serve(argv, folder, *, host="0.0.0.0", port=8000, names=(), keys=None, insec
     security = f'root-certificates = "{ca}"' if ca else "insecure = true"
     _write(home / "config.toml", f'[superlink]\ndefault = "{SERVER}"\n\n[superlink.{SERVER}]\naddress = "127.0.0.1:{port}"\n{security}\n')
     (folder / "history.json").unlink(missing_ok=True)
-    log.write_text("", encoding="utf-8")
+    _write(log, "")
     command = ["flower-superlink", "--host", host, "--port", str(port), "--disable-runtime-dependency-installation", *map(str, tls)]
     with running(command, home, folder / "superlink.log") as superlink:
         reach("127.0.0.1", port, ca, 60, superlink)
@@ -139,7 +140,9 @@ def serve(argv, folder, *, host="0.0.0.0", port=8000, names=(), keys=None, insec
         run = flwr(home, "run", folder / "app", SERVER, "--run-config", f'folder="{folder}"')["run-id"]
         how = "--insecure" if insecure else "--root-certificate ca.pem --key K.key"
         print(f"The server is up. Start each client, with its number for K:\n\n    fedlearn join {names[0]}:{port} {shlex.join(argv)} --client K {how}\n", flush=True)
-        follow(log, folder / "history.json", superlink, lambda: _run(home, run)["status"])
+        follow(log, superlink, (folder / "history.json").exists, lambda: _run(home, run)["status"])
+        if superlink.poll() is not None:
+            raise ConnectionError(f"Flower's SuperLink has stopped: {complaint(superlink.log)}")
         traffic = _run(home, run)["network-traffic"]
     history = History.from_json(folder / "history.json")
     history.meta["flower_bytes"] = {"to_server": traffic["inbound-bytes"], "from_server": traffic["outbound-bytes"]}
@@ -160,6 +163,7 @@ def join(argv, client, address, folder, *, root_certificate=None, key=None, inse
             raise ValueError(f"A new key is in {key}: put {key}.pub into the server's folder of keys, start the server, and join again.")
         security = ["--root-certificates", str(root_certificate), "--auth-supernode-private-key", str(key)]
     _write(folder / "job.json", json.dumps({"argv": argv}, indent=1))
+    _write(folder / "run.log", "")
     print(f"Client {client} looks for {address}.", flush=True)
     reach(host, port, None if insecure else root_certificate, wait)
     with socket.socket() as free:  # the node's own port, for the processes that it starts
@@ -167,12 +171,13 @@ def join(argv, client, address, folder, *, root_certificate=None, key=None, inse
         own = free.getsockname()[1]
     config = f'partition-id={client} folder="{folder}"'
     command = ["flower-supernode", "--superlink", address, "--port", str(own), "--node-config", config, "--max-wait-time", str(wait), *security]
-    log = folder / "supernode.log"
-    with running(command, folder / "flower", log) as node:
-        print(f"Client {client} runs; {log} says what it does. Ctrl-C ends it.", flush=True)
-        while node.poll() is None:
-            time.sleep(0.2)
-    raise ConnectionError(f"The client has stopped: {last_line(log)}")
+    print(f"Client {client} runs. Ctrl-C ends it.", flush=True)
+    with running(command, folder / "flower", folder / "supernode.log") as node:
+        follow(folder / "run.log", node, grace=5)
+    why = complaint(node.log)
+    if key and "Failed to activate SuperNode" in why:
+        raise ConnectionError(f"The server does not know this client's key: put {key}.pub into its folder of keys and start it again.")
+    raise ConnectionError(f"The client has stopped: {why}")
 
 
 def _write(path, text):
@@ -215,31 +220,32 @@ def reach(host, port, ca, wait, process=None):
             raise ConnectionError(f"The server at {host}:{port} cannot be trusted: {why}.") from None
         except OSError as error:
             if process and process.poll() is not None:
-                raise ConnectionError(f"Flower's SuperLink did not start: {last_line(process.log)}") from None
+                raise ConnectionError(f"Flower's SuperLink did not start: {complaint(process.log)}") from None
             if time.monotonic() > end:
                 raise ConnectionError(f"Nothing answered at {host}:{port} within {wait:g} s: {error.strerror or error}.") from None
             time.sleep(0.2)
 
 
-def follow(log, result, superlink, status):
-    """Show what the server's app says until its result is there, or it has failed."""
-    began, asked = 0, time.monotonic()
+def follow(log, process, done=lambda: False, status=lambda: "", grace=0):
+    """Show what an app of ours writes into its log until it is done or the process has ended; ``ConnectionError`` if the app
+    has failed, which it says in its log unless it could not even be loaded (then Flower's status of the run does). ``grace``:
+    seconds that its last message may still take."""
+    shown, asked = 0, time.monotonic()
     while True:
-        done = result.exists()
+        over = done() or process.poll() is not None
         lines = log.read_text(encoding="utf-8").splitlines()
-        for line in lines[began:]:
+        for line in lines[shown:]:
             if line.startswith("Stopped: "):
+                time.sleep(grace)
                 raise ConnectionError(line.removeprefix("Stopped: "))
             print(line, flush=True)
-        began = len(lines)
-        if done:
+        shown = len(lines)
+        if over:
             return
-        if superlink.poll() is not None:
-            raise ConnectionError(f"Flower's SuperLink has stopped: {last_line(superlink.log)}")
-        if time.monotonic() > asked + 15:  # an app that could not even be loaded writes nothing
-            if (now := status()).startswith("finished") and not result.exists():
-                raise ConnectionError(f"The server's app ended ({now}); {superlink.log} says why.")
-            asked = time.monotonic()
+        if time.monotonic() > asked + 15:
+            asked, now = time.monotonic(), status()
+            if now.startswith("finished") and not done():
+                raise ConnectionError(f"The server's app ended ({now}); {process.log} says why.")
         time.sleep(0.2)
 
 
@@ -286,7 +292,9 @@ def flwr(home, *command):
     return answer
 
 
-def last_line(log):
-    """The last line of a log that says something, without colours."""
-    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in Path(log).read_text(encoding="utf-8", errors="replace").splitlines()]
-    return next((line for line in reversed(lines) if line), "it said nothing")[-300:]
+def complaint(log):
+    """What a process of Flower's gave as the reason of its end: its own sentences if it did, else the last line of its log."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", Path(log).read_text(encoding="utf-8", errors="replace"))
+    code = re.search(r"Exit Code: \d+\n(.*?)(\n\s*\n|$)", text, re.DOTALL)
+    lines = [line.strip() for line in (code[1] if code else text).splitlines() if line.strip()] or ["it said nothing"]
+    return (" ".join(lines) if code else lines[-1])[-500:]

@@ -35,6 +35,7 @@ from .wire import UP, Message, Schema, pack, unpack
 
 FLOWER = (1, 41), (2, 0)  # from this version on, and before that one
 RECORD = "fedlearn"  # the name of the one record in a message
+AGAIN = 30  # seconds after which a node that was turned away is greeted again: somebody may have mended it
 # Nothing leaves the machine that was not asked for. Flower and Ray read these when they are imported.
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 
@@ -97,24 +98,41 @@ def _party(make, context):
 
 def _hello(make, keep, message, context):
     job, k, _ = _party(make, context)
+    other = differences(job.head, json.loads(message.content[RECORD]["head"]), "here", "at the server")
+    say(context.node_config.get("folder"), f"Stopped: The server turned this client away: {other}." if other else "The server is there and means the same run.")
     return _reply(message, client=k, head=json.dumps(job.head))
+
+
+def differences(mine, other, here, there):
+    """What two jobs' heads do not have in common, in words; empty if nothing."""
+    return "; ".join(f"{n} is {other.get(n)} {there} and {value} {here}" for n, value in mine.items() if other.get(n) != value)
+
+
+def say(folder, text):
+    """A line for whoever looks at this side's terminal (``fedlearn.deploy`` shows it)."""
+    if folder:
+        with open(Path(folder) / "run.log", "a", encoding="utf-8") as log:
+            log.write(text.replace("\n", " ") + "\n")
 
 
 def _train(make, keep, message, context):
     job, k, clients = _party(make, context)
     run, t, heard = message.metadata.group_id.split(".")
-    notes = Notes(context, keep, k)
+    notes, began, folder = Notes(context, keep, k), time.perf_counter(), context.node_config.get("folder")
     try:
         at, memory = notes.before(run, int(t), k)
         clients.memories[k] = {name: tensor.to(job.task.device, copy=True) for name, tensor in memory.items()}
         with local.threads(int(job.head["threads"]), job.settings.precision):
-            answer = clients.answer(int(t), k, message.content[RECORD]["message"])
+            data = message.content[RECORD]["message"]
+            answer = clients.answer(int(t), k, data)
         after = clients.memories.pop(k)
         if at < int(heard) and after:
             raise WireError(f"Client {k} answered round {heard}, but what it kept has been lost; it needs its folder.")
     except (WireError, KeyError, TypeError) as error:
+        say(folder, f"Round {t}: {error}")
         return _reply(message, refused=str(error))
     notes.write(run, int(t), memory, after)
+    say(folder, f"Round {t}: {len(data)} bytes came, {len(answer)} go back, {time.perf_counter() - began:.1f} s of work")
     return _reply(message, message=answer)
 
 
@@ -210,7 +228,8 @@ class Remote:
     def __init__(self, job, grid, server, history, wait, stop=None, say=None):
         self.job, self.grid, self.server, self.history, self.wait = job, grid, server, history, wait
         self.stop, self.say = stop or threading.Event(), say or (lambda text: None)
-        self.nodes, self.away, self.absent, self.started = {}, {}, {}, False  # client -> node; node -> why it may not join
+        self.nodes, self.away, self.absent, self.started = {}, {}, {}, False  # client -> node; node -> why it may not join, since when
+        self.said = set()
         self.greeted, self.asked, self.answered = {}, {}, {}  # message -> node; message -> client; client -> bytes or WireError
         self.seen = {}  # client -> the last of its memory that evaluation was shown
 
@@ -228,7 +247,7 @@ class Remote:
 
         self.until(enough)
         if not any(k in self.nodes for k in clients):
-            who = "".join(f" {why}" for why in dict.fromkeys(self.away.values()))
+            who = "".join(f" {why}" for why in dict.fromkeys(why for why, _ in self.away.values()))
             raise ConnectionError(f"Round {len(self.history) + 1}: none of the {len(clients)} clients came within {self.wait:g} s.{who}")
         self.started = True
         self.tell()
@@ -286,9 +305,9 @@ class Remote:
         one to a message that nobody waits for, is not looked at."""
         online = set(self.grid.get_node_ids())
         self.nodes = {k: node for k, node in self.nodes.items() if node in online}
-        self.away = {node: why for node, why in self.away.items() if node in online}
+        self.away = {node: (why, since) for node, (why, since) in self.away.items() if node in online and time.monotonic() < since + AGAIN}
         for node in online - {*self.nodes.values(), *self.away, *self.greeted.values()}:
-            sent = self.push(node, "query.hello", {})
+            sent = self.push(node, "query.hello", {"head": json.dumps(self.job.head)})
             if sent is not None:
                 self.greeted[sent] = node
         for reply in self.grid.pull_messages([*self.greeted, *self.asked]) if self.greeted or self.asked else []:
@@ -316,15 +335,16 @@ class Remote:
         try:
             values = read(reply, client=int, head=str)
             k, theirs = values["client"], dict(json.loads(values["head"]))
-            ours = self.job.head
-            other = [f"{n} is {theirs.get(n)} there and {ours[n]} here" for n in ours if theirs.get(n) != ours[n]]
+            other = differences(self.job.head, theirs, "here", "there")
             if other:
-                raise WireError(f"Client {k} was turned away: {'; '.join(other)}.")
+                raise WireError(f"Client {k} was turned away: {other}.")
             if not 0 <= k < self.job.task.clients or k in self.nodes:
                 raise WireError(f"A node was turned away: client {k} is {'already here' if k in self.nodes else 'not one of this run'}.")
         except (ValueError, TypeError) as error:  # WireError is a ValueError
-            self.away[node] = str(error)
-            self.say(str(error))
+            if str(error) not in self.said:
+                self.said.add(str(error))
+                self.say(str(error))
+            self.away[node] = str(error), time.monotonic()
         else:
             self.nodes[k] = node
             self.say(f"Client {k} is here.")

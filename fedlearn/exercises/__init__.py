@@ -10,7 +10,7 @@ from importlib import import_module
 from ..errors import pick
 
 CHAPTERS = dict.fromkeys(
-    ("fedavg", "heterogeneity", "wire", "rpn", "fed_kgf", "fed_mmd_fusion", "fed_gkt", "fed_repopt"),
+    ("fedavg", "heterogeneity", "wire", "rpn", "fed_kgf", "fed_mmd_fusion", "fed_gkt", "fed_repopt", "flower"),
 )
 
 

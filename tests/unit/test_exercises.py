@@ -7,7 +7,7 @@ import pytest
 
 import fedlearn as fl
 
-CHAPTERS = ("rpn", "wire", "fed_kgf", "fed_mmd_fusion", "fed_gkt", "fed_repopt")
+CHAPTERS = ("rpn", "wire", "fed_kgf", "fed_mmd_fusion", "fed_gkt", "fed_repopt", "flower")
 TABLES = [import_module(f"test_exercises_{chapter}") for chapter in CHAPTERS]
 
 

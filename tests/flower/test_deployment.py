@@ -1,0 +1,164 @@
+"""Real servers and clients on loopback: `fedlearn serve` and `fedlearn join`, with Flower's own processes below them. A round
+costs some seconds whatever the method, for each message is answered by a new process that imports torch."""
+
+import datetime
+import shutil
+import socket
+import types
+
+import pytest
+
+import fedlearn as fl
+from fedlearn import cli
+from fedlearn.certificates import make_certificates, make_key
+
+from .processes import Deployment
+
+METHODS = ["fedavg", "fed_kgf", "fed_gkt"]  # RPN: with encryption and keys, below
+
+
+@pytest.fixture
+def deploy(tmp_path):
+    made = []
+
+    def make(options):
+        made.append(Deployment(tmp_path, options))
+        return made[-1]
+
+    yield make
+    for deployment in made:
+        deployment.stop()
+
+
+def here(name, rounds=3, clients=2):
+    return fl.run(fl.methods.get(name), fl.tasks.classification("digits", clients), rounds, threads=1)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_history_is_that_of_one_process(name, deploy, record):
+    d = deploy(f"{name} --clients 2 --rounds 3")
+    clients = [d.join(k, "--insecure") for k in (0, 1)]  # before the server is there
+    server = d.serve("--insecure")
+    assert server.end() == 0, server.lines
+    there = fl.History.from_json(d.folder / "history.json")
+    expected = here(name)
+    record(f"deployment_{name}", {"method": name, "equal": there == expected, "flower_bytes": there.meta["flower_bytes"]})
+    assert there == expected
+    assert there.meta["provenance"]["command"].startswith("fedlearn") and there.meta["engine"]["name"] == "flower"
+    assert [c.stop() for c in clients] == [130, 130]  # Ctrl-C
+    assert not (d.folder / "server" / "checkpoint").exists()
+    more = sum(there.meta["flower_bytes"].values()) - there.bytes_up.sum() - there.bytes_down.sum()
+    if name != "fed_gkt":  # whose evaluation asks for the edge networks
+        assert 0 < more < 16 * 3000  # six messages each way and two greetings: some framing, not another model
+
+
+def test_encrypted_run_with_keys_and_who_is_kept_out(deploy, record):
+    d = deploy("rpn --clients 2 --rounds 3")
+    keys, refusals = d.folder / "keys", []
+
+    # a client makes its key first, and is told what to do with it
+    for k in (0, 1):
+        make_certificates(d.folder / "unknown", ["localhost"])
+        first = d.join(k, "--root-certificate", "unknown/ca.pem", "--key", f"{k}.key")
+        assert first.end() == 2
+        assert f"A new key is in {k}.key: put {k}.key.pub into the server's folder of keys" in first.lines[-1]
+    refusals.append({"what": "a client without a key", **first.shown("client 1")})
+    keys.mkdir()
+    for k in (0, 1):
+        shutil.copy(d.folder / f"{k}.key.pub", keys)
+    make_key(d.folder / "stranger.key")
+
+    server = d.serve("--keys", "keys")
+    server.wait_for("fedlearn join")
+    safe = ["--root-certificate", "server/tls/ca.pem", "--key"]
+    stranger = d.join(1, *safe, "stranger.key", name="stranger")
+    distrusting = d.join(1, "--root-certificate", "unknown/ca.pem", "--key", "1.key", name="distrusting")
+    assert distrusting.end() == 2 and "cannot be trusted" in distrusting.lines[-1]
+    refusals.append({"what": "a server with an unknown certificate", **distrusting.shown("client 1")})
+    assert stranger.end() == 2 and "does not know this client's key" in stranger.lines[-1]
+    refusals.append({"what": "a client with an unknown key", **stranger.shown("client 1")})
+    plain = d.join(1, "--insecure", name="plain")
+
+    other = d.join(1, *safe, "1.key", name="other", options="rpn --clients 2 --rounds 3 --seed 7")
+    away = server.wait_for("turned away")
+    assert away == "Client 1 was turned away: task.seed is 7 there and 0 here."
+    assert other.end() == 2
+    assert other.lines[-1] == "fedlearn: The server turned this client away: task.seed is 0 at the server and 7 here."
+    refusals.append({"what": "a client of a run with another seed", **other.shown("client 1")})
+    refusals.append({"what": "the same, seen by the server", "where": "server", "command": server.command, "output": [away]})
+    plain.stop()
+
+    clients = [d.join(k, *safe, f"{k}.key") for k in (0, 1)]
+    assert server.end() == 0, server.lines
+    there = fl.History.from_json(d.folder / "history.json")
+    expected = here("rpn")
+    record("deployment_rpn", {"method": "rpn", "equal": there == expected, "flower_bytes": there.meta["flower_bytes"]})
+    assert there == expected
+    for c in clients:
+        c.stop()
+    assert (d.folder / "server" / "tls" / "server.key").stat().st_mode & 0o077 == 0
+    record("transcript", [server.shown("server"), *(c.shown(f"client {k}") for k, c in enumerate(clients))])
+    record("refusals", refusals)
+
+
+# ---- bad input: one sentence each, before anything is started
+
+
+def fails(capsys, *argv):
+    assert cli.main([*argv]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    return line
+
+
+def test_bad_input_is_one_sentence(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    serve, join = ["serve", "rpn", "--clients", "2"], ["join", "localhost:8000", "rpn", "--clients", "2"]
+    assert "Only clients with a known key may join" in fails(capsys, *serve)
+    (tmp_path / "empty").mkdir()
+    assert "name with --keys a folder" in fails(capsys, *serve, "--keys", "empty")
+    with socket.socket() as used:
+        used.bind(("127.0.0.1", 0))
+        used.listen()
+        port = str(used.getsockname()[1])
+        assert f"Port {port} of 127.0.0.1 cannot be used" in fails(capsys, *serve, "--insecure", "--host", "127.0.0.1", "--port", port)
+    assert "There is no method 'rpm'. Did you mean 'rpn'" in fails(capsys, "serve", "rpm", "--insecure")
+    assert "--client is a client's number, 0 to 1, not 2" in fails(capsys, *join, "--client", "2", "--insecure")
+    assert "needs the server's ca.pem" in fails(capsys, *join, "--client", "0")
+    assert "There is no certificate ca.pem" in fails(capsys, *join, "--client", "0", "--root-certificate", "ca.pem", "--key", "k")
+    (tmp_path / "ca.pem").write_text("hello")
+    assert "ca.pem is not a certificate" in fails(capsys, *join, "--client", "0", "--root-certificate", "ca.pem", "--key", "k")
+    assert "has the form HOST:PORT" in fails(capsys, "join", "localhost", "rpn", "--clients", "2", "--client", "0", "--insecure")
+    assert "Nothing answered at" in fails(capsys, "join", f"127.0.0.1:{port}", "rpn", "--client", "0", "--insecure", "--wait", "0.5")
+    assert not list(tmp_path.glob("**/superlink.log"))
+
+
+def test_expired_certificate_is_refused_by_both_sides(tmp_path, capsys, monkeypatch, record):
+    monkeypatch.chdir(tmp_path)
+
+    today = datetime.datetime.now(datetime.UTC)
+
+    class Past(datetime.datetime):
+        @classmethod
+        def now(cls, zone=None):
+            return today - datetime.timedelta(days=400)
+
+    with monkeypatch.context() as then:
+        shifted = types.SimpleNamespace(datetime=Past, timedelta=datetime.timedelta, UTC=datetime.UTC)
+        then.setattr("fedlearn.certificates.datetime", shifted)
+        make_certificates(tmp_path / "fedlearn-server" / "tls", ["localhost"])
+    (tmp_path / "keys").mkdir()
+    make_key(tmp_path / "keys" / "0.key")
+    lines = [
+        fails(capsys, "serve", "rpn", "--clients", "2", "--keys", "keys"),
+        fails(capsys, "join", "localhost:8000", "rpn", "--clients", "2", "--client", "0", "--key", "keys/0.key",
+              "--root-certificate", "fedlearn-server/tls/ca.pem"),
+    ]  # fmt: skip
+    assert all("ca.pem expired on 20" in line and "remove the server's folder tls" in line for line in lines)
+    record("expired", {"what": "an expired certificate", "where": "server", "command": "fedlearn serve rpn --clients 2 --keys keys", "output": lines[:1]})
+
+
+def test_without_any_client_the_server_ends_and_says_so(deploy):
+    d = deploy("fedavg --clients 2 --rounds 3 --train 120 --test 60")
+    server = d.serve("--insecure", "--wait", "3")
+    assert server.end() == 2
+    assert server.lines[-1] == "fedlearn: Round 1: none of the 2 clients came within 3 s."
