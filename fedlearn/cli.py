@@ -155,7 +155,7 @@ def command_serve(args):
     job(args).head  # noqa: B018  what is wrong with the run itself is said before anything is started
     history = deploy.serve(
         restate(args), args.folder, host=args.host, port=args.port, names=args.name, keys=args.keys, insecure=args.insecure,
-        wait=args.wait, provenance=provenance(),
+        wait=args.wait, timeout=args.timeout, provenance=provenance(),
     )  # fmt: skip
     if args.out:
         write_atomically(args.out, lambda part: part.write_text(as_json([history]) + "\n", encoding="utf-8"))
@@ -327,7 +327,8 @@ def parser():
     client.set_defaults(call=command_join)
     for end in (server, client):
         end.add_argument("--insecure", action="store_true", help="without encryption and keys: for trials on one machine only")
-        end.add_argument("--wait", type=float, default=600.0, metavar="S", help="seconds to wait for the other side, and for the answers of a round (default 600)")
+        end.add_argument("--wait", type=float, default=600.0, metavar="S", help="seconds to wait for the other side to be there (default 600)")
+    server.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds to wait for the answers of a round (default 600)")
     listing = commands.add_parser("methods", help="list the methods, their options and the parts they replace")
     listing.set_defaults(call=command_methods)
     ledger = commands.add_parser("check", help="recompute every claim of the ledger data/claims.yaml")

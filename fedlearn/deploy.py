@@ -83,8 +83,8 @@ def deployed_server():
         say = partial(flower.say, folder)
         try:
             job, saved = read_job(folder)
-            path, wait = folder / "checkpoint", saved["wait"]
-            history = flower.lead(job, grid, engine="flower", wait=wait, checkpoint=path, progress=False, say=say)
+            path = folder / "checkpoint"
+            history = flower.lead(job, grid, engine="flower", **saved["waits"], checkpoint=path, progress=False, say=say)
             history.meta["provenance"] = saved["provenance"]
             history.to_json(folder / "history.json")
             path.unlink()
@@ -103,11 +103,11 @@ def deployed_client():
 # ---- what the two commands start ------------------------------------------------------------------------------------------
 
 
-def serve(argv, folder, *, host="0.0.0.0", port=8000, names=(), keys=None, insecure=False, wait=600.0, provenance=None):
+def serve(argv, folder, *, host="0.0.0.0", port=8000, names=(), keys=None, insecure=False, wait=600.0, timeout=600.0, provenance=None):
     """Start a SuperLink and the server of the run that ``argv`` states -> ``History``, whose meta has Flower's count of the bytes.
 
     With TLS, which is on unless ``insecure``, only clients whose public keys (``*.pub``) lie in the folder ``keys`` may join;
-    ``names`` are those under which clients reach this machine. ``wait``: see ``flower.Remote``.
+    ``names`` are those under which clients reach this machine. ``wait`` and ``timeout``: see ``flower.Remote``.
     """
     flower.require()
     folder = Path(folder).absolute()
@@ -127,7 +127,7 @@ def serve(argv, folder, *, host="0.0.0.0", port=8000, names=(), keys=None, insec
     home, log = folder / "flower", folder / "run.log"
     for name, text in APP.items():
         _write(folder / "app" / name, text)
-    _write(folder / "job.json", json.dumps({"argv": argv, "wait": wait, "provenance": provenance}, indent=1))
+    _write(folder / "job.json", json.dumps({"argv": argv, "waits": {"wait": wait, "timeout": timeout}, "provenance": provenance}, indent=1))
     security = f'root-certificates = "{ca}"' if ca else "insecure = true"
     _write(home / "config.toml", f'[superlink]\ndefault = "{SERVER}"\n\n[superlink.{SERVER}]\naddress = "127.0.0.1:{port}"\n{security}\n')
     (folder / "history.json").unlink(missing_ok=True)
@@ -163,21 +163,27 @@ def join(argv, client, address, folder, *, root_certificate=None, key=None, inse
             raise ValueError(f"A new key is in {key}: put {key}.pub into the server's folder of keys, start the server, and join again.")
         security = ["--root-certificates", str(root_certificate), "--auth-supernode-private-key", str(key)]
     _write(folder / "job.json", json.dumps({"argv": argv}, indent=1))
-    _write(folder / "run.log", "")
-    print(f"Client {client} looks for {address}.", flush=True)
-    reach(host, port, None if insecure else root_certificate, wait)
+    log = folder / "run.log"
+    _write(log, "")
     with socket.socket() as free:  # the node's own port, for the processes that it starts
         free.bind(("127.0.0.1", 0))
         own = free.getsockname()[1]
     config = f'partition-id={client} folder="{folder}"'
     command = ["flower-supernode", "--superlink", address, "--port", str(own), "--node-config", config, "--max-wait-time", str(wait), *security]
-    print(f"Client {client} runs. Ctrl-C ends it.", flush=True)
-    with running(command, folder / "flower", folder / "supernode.log") as node:
-        follow(folder / "run.log", node, grace=5)
-    why = complaint(node.log)
-    if key and "Failed to activate SuperNode" in why:
-        raise ConnectionError(f"The server does not know this client's key: put {key}.pub into its folder of keys and start it again.")
-    raise ConnectionError(f"The client has stopped: {why}")
+    while True:  # a server that was restarted does not know the node any more, and Flower ends it
+        print(f"Client {client} looks for {address}. Ctrl-C ends it.", flush=True)
+        reach(host, port, None if insecure else root_certificate, wait)
+        before = log.stat().st_size
+        with running(command, folder / "flower", folder / "supernode.log") as node:
+            follow(log, node, done=lambda: log.read_text(encoding="utf-8").endswith(f"{flower.OVER}\n"), grace=5)
+            if node.poll() is None:
+                return
+        if log.stat().st_size == before:  # it never was taken in
+            why = complaint(node.log)
+            if key and "Failed to activate SuperNode" in why:
+                why = f"The server does not know its key; put {key}.pub into the server's folder of keys and start it again."
+            raise ConnectionError(f"Client {client} cannot join: {why}")
+        print("The connection is lost.", flush=True)
 
 
 def _write(path, text):
@@ -230,7 +236,7 @@ def follow(log, process, done=lambda: False, status=lambda: "", grace=0):
     """Show what an app of ours writes into its log until it is done or the process has ended; ``ConnectionError`` if the app
     has failed, which it says in its log unless it could not even be loaded (then Flower's status of the run does). ``grace``:
     seconds that its last message may still take."""
-    shown, asked = 0, time.monotonic()
+    shown, asked = len(log.read_text(encoding="utf-8").splitlines()), time.monotonic()
     while True:
         over = done() or process.poll() is not None
         lines = log.read_text(encoding="utf-8").splitlines()
@@ -241,6 +247,7 @@ def follow(log, process, done=lambda: False, status=lambda: "", grace=0):
             print(line, flush=True)
         shown = len(lines)
         if over:
+            time.sleep(grace if done() else 0)
             return
         if time.monotonic() > asked + 15:
             asked, now = time.monotonic(), status()

@@ -267,8 +267,10 @@ def blank_row(round, clients):
 
 def one_round(server, clients, t, last=False):
     """One round, and its row of the history."""
-    began, row, arrivals = time.perf_counter(), blank_row(t, server.participants(t)), []
-    for group in clients.groups(row["clients"]):
+    row, arrivals = blank_row(t, server.participants(t)), []
+    groups = clients.groups(row["clients"])  # where clients live elsewhere, this waits until they are there
+    began = time.perf_counter()
+    for group in groups:
         messages = {}
         for k in group:
             messages[k] = server.send(t, k)

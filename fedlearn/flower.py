@@ -4,9 +4,9 @@
     fedlearn serve rpn ...     fedlearn join HOST:PORT rpn ...        # real clients: see ``fedlearn.deploy``
 
 A Flower message holds one ``bytes`` value, the one that a run in one process encodes. Its ``group_id`` says which run it
-belongs to, its round and the last round in which the server heard from this client. Two more kinds of message are not part
-of a round and not counted: "hello", by which the server learns which client a node is and that both mean the same run, and
-"kept", for methods that evaluate with what clients keep (FedGKT).
+belongs to, its round and the last round in which the server heard from this client. Three more kinds of message are not part
+of a round and not counted: "hello", by which the server learns which client a node is and that both mean the same run,
+"kept", for methods that evaluate with what clients keep (FedGKT), and "bye", after which real clients end.
 
 What a client keeps stays with it, in Flower's context and, if it has a folder, in a file there: as it was before and after
 its last round, so that a server that was set back to its last checkpoint can ask for a round again.
@@ -35,7 +35,8 @@ from .wire import UP, Message, Schema, pack, unpack
 
 FLOWER = (1, 41), (2, 0)  # from this version on, and before that one
 RECORD = "fedlearn"  # the name of the one record in a message
-AGAIN = 30  # seconds after which a node that was turned away is greeted again: somebody may have mended it
+OVER = "The run is over."  # a client's last line
+AGAIN = 10  # seconds after which a node that was turned away is greeted again: somebody may have mended it
 # Nothing leaves the machine that was not asked for. Flower and Ray read these when they are imported.
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 
@@ -146,6 +147,11 @@ def _kept(make, keep, message, context):
     return _reply(message, message=pack(Message(UP, int(t), k, job.task.sizes[k], sections), schema))
 
 
+def _bye(make, keep, message, context):
+    say(context.node_config.get("folder"), OVER)
+    return _reply(message, message=b"")
+
+
 def _reply(message, /, **values):
     from flwr.app import ConfigRecord, RecordDict
     from flwr.app import Message as Envelope
@@ -211,6 +217,7 @@ def client_app(make, keep=None):
     app.query("hello")(partial(_hello, make, keep))
     app.train()(partial(_train, make, keep))
     app.query("kept")(partial(_kept, make, keep))
+    app.query("bye")(partial(_bye, make, keep))
     return app
 
 
@@ -220,13 +227,13 @@ def client_app(make, keep=None):
 class Remote:
     """The clients of a run, wherever they live: what a round needs of ``federation.Clients``, on a Flower grid.
 
-    ``wait``: seconds for the clients to join, and for their answers in a round. ``stop``: an event that ends all waiting.
+    ``wait``: seconds for clients to join. ``timeout``: seconds for their answers. ``stop``: an event that ends all waiting.
     """
 
     memories = {}  # stay with the clients: nothing of theirs goes into the server's checkpoint
 
-    def __init__(self, job, grid, server, history, wait, stop=None, say=None):
-        self.job, self.grid, self.server, self.history, self.wait = job, grid, server, history, wait
+    def __init__(self, job, grid, server, history, wait, timeout, stop=None, say=None):
+        self.job, self.grid, self.server, self.history, self.wait, self.timeout = job, grid, server, history, wait, timeout
         self.stop, self.say = stop or threading.Event(), say or (lambda text: None)
         self.nodes, self.away, self.absent, self.started = {}, {}, {}, False  # client -> node; node -> why it may not join, since when
         self.said = set()
@@ -245,7 +252,7 @@ class Remote:
                 return True
             return any(k in self.nodes for k in wanted) if self.started else all(k in self.nodes for k in wanted)
 
-        self.until(enough)
+        self.until(enough, self.wait)
         if not any(k in self.nodes for k in clients):
             who = "".join(f" {why}" for why in dict.fromkeys(why for why, _ in self.away.values()))
             raise ConnectionError(f"Round {len(self.history) + 1}: none of the {len(clients)} clients came within {self.wait:g} s.{who}")
@@ -283,8 +290,8 @@ class Remote:
                 self.answered[k] = WireError("Flower could not take the message.")
             else:
                 self.asked[sent] = k
-        self.until(lambda: self.look() or not self.asked)
-        late = {k: WireError(f"No answer within {self.wait:g} s.") for k in self.asked.values()}
+        self.until(lambda: self.look() or not self.asked, self.timeout)
+        late = {k: WireError(f"No answer within {self.timeout:g} s.") for k in self.asked.values()}
         self.asked = {}  # an answer that comes later is left where it is
         return dict(sorted((self.answered | late).items()))
 
@@ -297,7 +304,7 @@ class Remote:
         from flwr.app import ConfigRecord, RecordDict
         from flwr.app import Message as Envelope
 
-        message = Envelope(RecordDict({RECORD: ConfigRecord(values)}), node, kind, group_id=group, ttl=self.wait)
+        message = Envelope(RecordDict({RECORD: ConfigRecord(values)}), node, kind, group_id=group, ttl=self.timeout)
         return next(iter(self.grid.push_messages([message])), None)
 
     def look(self):
@@ -349,10 +356,14 @@ class Remote:
             self.nodes[k] = node
             self.say(f"Client {k} is here.")
 
-    def until(self, condition):
-        """Wait until the condition holds or the time is up."""
-        end = time.monotonic() + self.wait
-        while not condition() and time.monotonic() < end:
+    def until(self, condition, seconds):
+        """Wait until the condition holds or the time is up; look at least twice, for a look itself may take long: Flower goes on
+        for three minutes to fetch an answer whose sender died while it sent."""
+        end = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > end:
+                condition()
+                return
             if self.stop.wait(0.1):
                 raise ConnectionError("Flower has stopped.")
 
@@ -372,15 +383,18 @@ def read(reply, **kinds):
     return record
 
 
-def lead(job, grid, *, engine, wait=600.0, checkpoint=None, progress=None, stop=None, say=None):
+def lead(job, grid, *, engine, wait=600.0, timeout=600.0, checkpoint=None, progress=None, stop=None, say=None):
     """The server's part of a run on a Flower grid -> ``History``. Its ``refused`` also says who was missing, and why."""
     server = Server(job.method, job.task, job.settings)
     about = describe(job.method, job.task, job.settings, int(job.head["threads"]))
     about |= {"engine": {"name": engine, "flower": require()}, "run": secrets.token_hex(8)}
     history = History(job.method.name, about)
-    clients = Remote(job, grid, server, history, wait, stop, say)
+    clients = Remote(job, grid, server, history, wait, timeout, stop, say)
     train(server, clients, history, job.rounds, checkpoint, progress)
     clients.tell()
+    if engine == "flower":
+        clients.look()
+        clients.ask("query.bye", job.rounds, dict.fromkeys(clients.nodes, b""))
     return history
 
 
@@ -393,7 +407,7 @@ def _fetch(ref, context):
     return ray.get(ref)
 
 
-def simulate(job, *, cpus_per_client=1, gpus_per_client=0.0, wait=86400.0, checkpoint=None, progress=None):
+def simulate(job, *, cpus_per_client=1, gpus_per_client=0.0, timeout=86400.0, checkpoint=None, progress=None):
     """Run a ``Job`` on Flower's simulation: clients train in worker processes, as many at a time as Ray has room for when each
     takes so many CPUs and GPUs. A Ray that was started before (``ray.init(address=...)``, many machines) is used and then shut
     down. With ``checkpoint`` what clients keep is written to the folder ``<checkpoint>.clients``."""
@@ -416,7 +430,7 @@ def simulate(job, *, cpus_per_client=1, gpus_per_client=0.0, wait=86400.0, check
     @server.main()
     def main(grid, context):
         try:
-            more = {"engine": "flower-sim", "wait": wait, "checkpoint": checkpoint, "progress": progress, "stop": stop}
+            more = {"engine": "flower-sim", "wait": timeout, "timeout": timeout, "checkpoint": checkpoint, "progress": progress, "stop": stop}
             histories.append(lead(job, grid, **more))
         except BaseException as error:  # Flower would print it; it is raised below instead
             problems.append(error)

@@ -64,8 +64,8 @@ def silent(answer):
     for h, want, reason in (
         (history(({}, 400), ({}, 400)), [], "nobody was missing in one of the histories, and it reports a round"),
         (history(({}, 400), (late, 300)), [], "a client that is named in refused is missing openly, not silently"),
-        (history(({}, 400), (damaged, 400)), [], "a damaged upload has come, so its bytes are counted; they may exceed the claim"),
-        (history(({}, 400), ({}, 300), ({}, 400)), [2], "a round with too few bytes and nobody in refused is not found"),
+        (history(({}, 400), (damaged, 400)), [], "the bytes of damaged uploads count, so there may be too many"),
+        (history(({}, 400), ({}, 300), ({}, 400)), [2], "a round with too few bytes and an empty refused is not found"),
         (history((late, 200), ({}, 400)), [1], "a round in which one is named and one more is missing is not found"),
         (history(({}, 300), ({}, 400), (late, 100)), [1, 3], "not all silent rounds of a history are found, in order"),
     ):

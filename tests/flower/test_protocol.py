@@ -30,7 +30,7 @@ def here(job, rounds=None, **settings):
 
 
 def lead(job, grid, **more):
-    return flower.lead(job, grid, engine="loop", **({"wait": 1.0, "progress": False} | more))
+    return flower.lead(job, grid, engine="loop", **({"wait": 1.0, "timeout": 1.0, "progress": False} | more))
 
 
 def sections(grid):
@@ -261,7 +261,7 @@ def test_an_answer_that_never_comes_is_waited_for_and_named():
 
     grid.deliver = silent
     with pytest.warns(UserWarning, match="1 uploads"):
-        history = lead(j, grid, wait=0.5)
+        history = lead(j, grid, timeout=0.5)
     assert history.rows[1]["refused"] == {1: "No answer within 0.5 s."}
     assert history.accuracy.tolist() == expected(j, {-2: [1]})
 

@@ -70,7 +70,7 @@ WRONG = [
     ("flower-silent", uneven, "damaged"),
     ("flower-silent", everybody, "openly"),
     ("flower-silent", quiet, "one is named"),
-    ("flower-silent", lambda h, size: [], "nobody in refused"),
+    ("flower-silent", lambda h, size: [], "an empty refused"),
     ("flower-silent", lambda h, size: [t - 1 for t in silent(h, size)], "count from 1"),
     ("flower-silent", lambda h, size: tuple(silent(h, size)), "a list"),
     ("flower-silent", lambda h, size: [row["round"] for row in h.rows], "nobody was missing"),

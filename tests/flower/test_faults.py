@@ -1,0 +1,81 @@
+"""Ten clients and everything that goes wrong: one is killed mid-round, one sends corrupt bytes, one answers twice, one joins late,
+and the server is killed between rounds and started again. The run ends with the history that these faults, and nothing else,
+explain. Real processes: about five minutes on two cores."""
+
+import os
+
+import psutil
+
+import fedlearn as fl
+from fedlearn import flower
+
+from .processes import Deployment
+
+KILLED, CORRUPT, TWICE, LATE = 3, 5, 7, 9
+ROUNDS = 5
+PLAN = [
+    f"Client {LATE} is started after round 1.",
+    f"Client {KILLED}: all its processes are killed (SIGKILL) while it works on round 2.",
+    f"Client {CORRUPT}: one bit of its upload of round 2 is changed on the way.",
+    f"Client {TWICE}: its node sends every answer twice.",
+    "The server, with everything it has started, is killed (SIGKILL) after round 3 and started again with the same command.",
+]
+
+
+def faulty(folder, kind):
+    """Environment variables for processes that misbehave."""
+    there = folder / "sitecustomize"
+    there.mkdir(exist_ok=True)
+    with open(os.path.join(os.path.dirname(__file__), "faulty.py"), encoding="utf-8") as source:
+        (there / "sitecustomize.py").write_text(source.read())
+    return {"FAULT": kind, "PYTHONPATH": os.pathsep.join([str(there), os.environ.get("PYTHONPATH", "")])}
+
+
+def expected(job, rows):
+    """In one process: who was refused for its bytes has trained, who was missing has not."""
+    server, clients = fl.Server(job.method, job.task, job.settings), fl.Clients(job.method, job.task, job.settings)
+    found = []
+    with fl.local.threads(1):
+        for row in rows:
+            t = row["round"]
+            missing = {k for k, why in row["refused"].items() if "checksum" not in why}
+            answers = {k: clients.answer(t, k, server.send(t, k)) for k in range(10) if k not in missing}
+            server.aggregate(t, [server.receive(t, k, a) for k, a in answers.items() if k not in row["refused"]])
+            found.append(server.evaluate(t))
+    return found
+
+
+def test_a_run_with_every_fault_ends_as_it_must(tmp_path, record):
+    d = Deployment(tmp_path, f"stc --clients 10 --rounds {ROUNDS} --option ratio=0.1")
+    waits = ["--insecure", "--wait", "60", "--timeout", "200"]
+    faults = {KILLED: "kill", CORRUPT: "corrupt", TWICE: "twice"}
+    try:
+        server = d.serve(*waits)
+        server.wait_for("fedlearn join")
+        clients = {k: d.join(k, "--insecure", **(faulty(tmp_path, faults[k]) if k in faults else {})) for k in range(10) if k != LATE}
+        server.wait_for("Round 1:", 300)
+        clients[LATE] = d.join(LATE, "--insecure")
+        server.wait_for("Round 3:", 400)
+        tree = psutil.Process(server.process.pid)
+        for process in [tree, *tree.children(recursive=True)]:
+            process.kill()
+        server.process.wait()
+        log = server.lines
+        server = d.serve(*waits)
+        assert server.end(400) == 0, server.lines
+        log += ["(the server is killed and started again)", *server.lines]
+        there = fl.History.from_json(tmp_path / "history.json")
+        assert [c.end(60) for c in clients.values()] == [0] * 10
+    finally:
+        d.stop()
+
+    job = flower.Job(fl.methods.stc(ratio=0.1), fl.tasks.classification("digits", 10), ROUNDS, threads=1)
+    refused = [row["refused"] for row in there.rows]
+    shown = [{"round": row["round"], "accuracy": row["accuracy"], "refused": row["refused"]} for row in there.rows]
+    record("faults", {"plan": PLAN, "log": log, "rows": shown, "killed": clients[KILLED].lines, "twice": TWICE})
+    assert [row["round"] for row in there.rows] == [1, 2, 3, 4, 5]
+    assert refused[0] == {LATE: "not connected"}
+    assert "checksum" in refused[1][CORRUPT] and "heartbeat" in refused[1][KILLED]
+    assert set(refused[1]) <= {CORRUPT, KILLED, LATE} and set(refused[2]) <= {KILLED, LATE}
+    assert not refused[3] and not refused[4]  # all ten are back, with what they kept
+    assert [{"accuracy": row["accuracy"], "loss": row["loss"]} for row in there.rows] == expected(job, there.rows)
