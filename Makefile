@@ -126,7 +126,7 @@ test-chapters: env
 test-flower: env
 	$(call title,Flower)
 	@if $(MAKE) --no-print-directory env-flower; then \
-	  MPLBACKEND=Agg $(FLOWER)/bin/python -m pytest tests/flower && \
+	  MPLBACKEND=Agg $(FLOWER)/bin/python -m pytest tests/flower -n 2 --dist loadfile && \
 	  $(FLOWER)/bin/python -m pytest book/together/flower.ipynb --nbval-lax --nbval-current-env --nbval-cell-timeout=600 \
 	    --nbval-sanitize-with tests/chapters/nbval_sanitize.cfg && \
 	  JUPYTER_PATH="$(FLOWER)/share/jupyter" $(FLOWER)/bin/python -m pytest tests/chapters/test_papermill.py -k together/flower; \
@@ -134,7 +134,8 @@ test-flower: env
 
 # What the tests saw becomes what the chapter shows.
 record-flower: test-flower
-	cp _build/flower.json data/results/flower.json
+	$(FLOWER)/bin/python tests/benchmarks/flower.py
+	$(PY) tests/flower/record.py
 
 test-browser: book
 	$(call title,the built site in Chromium)

@@ -5,6 +5,7 @@ import ipaddress
 import os
 from pathlib import Path
 
+
 def make_certificates(folder, names):
     """``ca.pem``, which clients need, and ``server.pem`` and ``server.key`` for a server of these names, good for a year."""
     from cryptography import x509

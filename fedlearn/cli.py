@@ -311,7 +311,7 @@ def parser():
     server.add_argument("--host", default="0.0.0.0", help="the address to listen on (default 0.0.0.0: all of this machine's)")
     server.add_argument("--port", type=int, default=8000, help="the port to listen on (default 8000)")
     server.add_argument("--name", action="append", default=[], help="a name or address of this machine that clients use; may be given several times")
-    server.add_argument("--keys", metavar="FOLDER", help="the public keys (*.pub) of the clients that may join")
+    server.add_argument("--keys", metavar="FOLDER", help="the public keys of the clients that may join: K.key.pub for client K")
     server.add_argument("--out", metavar="FILE", help="also write the history as JSON here")
     server.set_defaults(call=command_serve)
     client = commands.add_parser(
@@ -323,7 +323,7 @@ def parser():
     client.add_argument("--client", type=int, required=True, metavar="K", help="which client this is, 0 to the number of clients less 1")
     client.add_argument("--folder", help="where this client keeps what is its own (default fedlearn-client-K)")
     client.add_argument("--root-certificate", metavar="FILE", help="the server's ca.pem")
-    client.add_argument("--key", metavar="FILE", help="this client's private key; a new one is made if the file is missing")
+    client.add_argument("--key", metavar="FILE", help="this client's private key, best named K.key; a new one is made if the file is missing")
     client.set_defaults(call=command_join)
     for end in (server, client):
         end.add_argument("--insecure", action="store_true", help="without encryption and keys: for trials on one machine only")

@@ -106,7 +106,8 @@ def deployed_client():
 def serve(argv, folder, *, host="0.0.0.0", port=8000, names=(), keys=None, insecure=False, wait=600.0, timeout=600.0, provenance=None):
     """Start a SuperLink and the server of the run that ``argv`` states -> ``History``, whose meta has Flower's count of the bytes.
 
-    With TLS, which is on unless ``insecure``, only clients whose public keys (``*.pub``) lie in the folder ``keys`` may join;
+    With TLS, which is on unless ``insecure``, only clients whose public keys lie in the folder ``keys`` may join, and whoever has
+    the key of ``3.key.pub`` only as client 3;
     ``names`` are those under which clients reach this machine. ``wait`` and ``timeout``: see ``flower.Remote``.
     """
     flower.require()
@@ -136,7 +137,7 @@ def serve(argv, folder, *, host="0.0.0.0", port=8000, names=(), keys=None, insec
     with running(command, home, folder / "superlink.log") as superlink:
         reach("127.0.0.1", port, ca, 60, superlink)
         for path in known:
-            flwr(home, "supernode", "register", path, SERVER)
+            flwr(home, "supernode", "register", path, SERVER, "--name", path.name.split(".")[0])
         run = flwr(home, "run", folder / "app", SERVER, "--run-config", f'folder="{folder}"')["run-id"]
         how = "--insecure" if insecure else "--root-certificate ca.pem --key K.key"
         print(f"The server is up. Start each client, with its number for K:\n\n    fedlearn join {names[0]}:{port} {shlex.join(argv)} --client K {how}\n", flush=True)

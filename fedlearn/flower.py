@@ -310,7 +310,8 @@ class Remote:
     def look(self):
         """Greet nodes that are new, forget those that are gone, and take in what has come. A second answer to one message, or
         one to a message that nobody waits for, is not looked at."""
-        online = set(self.grid.get_node_ids())
+        self.names = {node.node_id: node.name for node in self.grid.get_nodes()}
+        online = set(self.names)
         self.nodes = {k: node for k, node in self.nodes.items() if node in online}
         self.away = {node: (why, since) for node, (why, since) in self.away.items() if node in online and time.monotonic() < since + AGAIN}
         for node in online - {*self.nodes.values(), *self.away, *self.greeted.values()}:
@@ -320,7 +321,9 @@ class Remote:
         for reply in self.grid.pull_messages([*self.greeted, *self.asked]) if self.greeted or self.asked else []:
             to = reply.metadata.reply_to_message_id
             if to in self.greeted:
-                self.introduce(self.greeted.pop(to), reply)
+                node = self.greeted.pop(to)
+                if node in online:
+                    self.introduce(node, reply)
             elif to in self.asked:
                 k = self.asked.pop(to)
                 try:
@@ -345,6 +348,8 @@ class Remote:
             other = differences(self.job.head, theirs, "here", "there")
             if other:
                 raise WireError(f"Client {k} was turned away: {other}.")
+            if self.names[node].isdigit() and self.names[node] != str(k):
+                raise WireError(f"A node was turned away: it says that it is client {k} and has the key of client {self.names[node]}.")
             if not 0 <= k < self.job.task.clients or k in self.nodes:
                 raise WireError(f"A node was turned away: client {k} is {'already here' if k in self.nodes else 'not one of this run'}.")
         except (ValueError, TypeError) as error:  # WireError is a ValueError

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -42,6 +43,7 @@ class Loop:
     def __init__(self, job, folder=None, clients=None):
         self.job, self.run = job, next(RUNS)
         self.app, self.contexts, self.replies, self.sent = flower.client_app(lambda context: job, folder), {}, [], []
+        self.names = {}
         for k in range(job.task.clients) if clients is None else clients:
             self.join(k)
 
@@ -49,8 +51,8 @@ class Loop:
         node = node or 100 + k
         self.contexts[node] = Context(self.run, node, {"partition-id": k}, RecordDict(), {})
 
-    def get_node_ids(self):
-        return list(self.contexts)
+    def get_nodes(self):
+        return [SimpleNamespace(node_id=node, name=self.names.get(node, "")) for node in self.contexts]
 
     def push_messages(self, messages):
         ids = []

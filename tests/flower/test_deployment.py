@@ -77,10 +77,15 @@ def test_encrypted_run_with_keys_and_who_is_kept_out(deploy, record):
     refusals.append({"what": "a server with an unknown certificate", **distrusting.shown("client 1")})
     assert stranger.end() == 2 and "The server does not know its key" in stranger.lines[-1]
     refusals.append({"what": "a client with an unknown key", **stranger.shown("client 1")})
+    impostor = d.join(1, *safe, "0.key", name="impostor")
+    away = server.wait_for("turned away")
+    assert away == "A node was turned away: it says that it is client 1 and has the key of client 0."
+    refusals.append({"what": "a client with another client's key", "where": "server", "command": server.command, "output": [away]})
+    impostor.stop()
     plain = d.join(1, "--insecure", name="plain")
 
     other = d.join(1, *safe, "1.key", name="other", options="rpn --clients 2 --rounds 3 --seed 7")
-    away = server.wait_for("turned away")
+    away = server.wait_for("Client 1 was turned away")
     assert away == "Client 1 was turned away: task.seed is 7 there and 0 here."
     assert other.end() == 2
     assert other.lines[-1] == "fedlearn: The server turned this client away: task.seed is 0 at the server and 7 here."

@@ -5,6 +5,7 @@ explain. Real processes: about five minutes on two cores."""
 import os
 
 import psutil
+import pytest
 
 import fedlearn as fl
 from fedlearn import flower
@@ -45,6 +46,7 @@ def expected(job, rows):
     return found
 
 
+@pytest.mark.timeout(1200)
 def test_a_run_with_every_fault_ends_as_it_must(tmp_path, record):
     d = Deployment(tmp_path, f"stc --clients 10 --rounds {ROUNDS} --option ratio=0.1")
     waits = ["--insecure", "--wait", "60", "--timeout", "200"]

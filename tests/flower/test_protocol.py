@@ -356,6 +356,19 @@ def test_a_second_node_that_says_it_is_the_same_client_is_turned_away():
     assert "A node was turned away: client 2 is already here." in heard
 
 
+def test_a_key_belongs_to_one_client():
+    j, heard = job("stc"), []
+    grid = Loop(j)
+    grid.names = {100: "0", 101: "1", 102: "2", 103: "3"}
+    assert lead(j, grid, say=heard.append) == here(j)
+    grid = Loop(j)
+    grid.names = {100: "0", 101: "2", 102: "alice"}
+    with pytest.warns(UserWarning, match="3 uploads"):
+        history = lead(j, grid, say=heard.append)
+    assert all(list(row["refused"]) == [1] for row in history.rows)
+    assert "A node was turned away: it says that it is client 1 and has the key of client 2." in heard
+
+
 @pytest.mark.parametrize("k", [4, -1, None, "0"])
 def test_a_node_without_a_clients_number_is_turned_away(k):
     j = job()

@@ -1,0 +1,85 @@
+"""What a round costs on Flower, and what Flower adds to a message. Writes ``_build/flower/cost.json``.
+
+    <flower environment>/bin/python tests/benchmarks/flower.py
+
+Seconds: FedAvg with the digits CNN, two clients, one thread; the four engines in turns, twice; the median of all rounds but the
+first of each run. Framing: bytes that Flower's SuperLink counted, less our payload, for the messages by which a run of six
+rounds is longer than one of two: greetings and farewells, which both have, cancel.
+"""
+
+import json
+import os
+import platform
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import torch
+
+import fedlearn as fl
+from fedlearn.cli import provenance
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+from flower.processes import Deployment  # noqa: E402
+
+SHORT, LONG = 2, 6
+
+
+def deployed(name, rounds):
+    with tempfile.TemporaryDirectory() as folder:
+        d = Deployment(Path(folder), f"{name} --clients 2 --rounds {rounds} --threads 1")
+        try:
+            clients = [d.join(k, "--insecure") for k in (0, 1)]
+            assert d.serve("--insecure").end() == 0
+            assert [c.end(60) for c in clients] == [0, 0]
+            return fl.History.from_json(Path(folder) / "history.json")
+        finally:
+            d.stop()
+
+
+def framing(name, short, long):
+    """Bytes a message of a round, payload and as Flower counts it, each way."""
+    row, messages = {"method": name}, 2 * (LONG - SHORT)
+    for way, counted in (("up", "to_server"), ("down", "from_server")):
+        payload = getattr(long, f"bytes_{way}").sum() - getattr(short, f"bytes_{way}").sum()
+        all_of_it = long.meta["flower_bytes"][counted] - short.meta["flower_bytes"][counted]
+        row[way] = {"payload": round(payload / messages), "flower": round(all_of_it / messages)}
+    return row
+
+
+def main():
+    task, method = fl.tasks.classification("digits", 2), fl.methods.fedavg()
+    seconds, runs = {}, {}
+    for _ in range(2):
+        for engine in ("sequential", "stacked", "simulation", "deployment"):
+            if engine == "deployment":
+                history = runs["fedavg", LONG] = deployed("fedavg", LONG)
+            else:
+                history = fl.run(method, task, LONG, threads=1, engine={"simulation": "flower-sim"}.get(engine, engine))
+            seconds.setdefault(engine, []).append(history.seconds.tolist())
+            print(engine, np.round(history.seconds, 3), flush=True)
+    for name, rounds in (("fedavg", SHORT), ("rpn", SHORT), ("rpn", LONG)):
+        runs[name, rounds] = deployed(name, rounds)
+    result = {
+        "made": provenance() | {
+            "hardware": f"{os.cpu_count()} CPU cores ({platform.processor() or platform.machine()})", "python": platform.python_version(),
+            "torch": torch.__version__, "flower": version("flwr"), "ray": version("ray"),
+        },
+        "seconds": {engine: median(s for run in them for s in run[1:]) for engine, them in seconds.items()},
+        "first": {engine: median(run[0] for run in them) for engine, them in seconds.items()},
+        "framing": [framing(name, runs[name, SHORT], runs[name, LONG]) for name in ("fedavg", "rpn")],
+    }  # fmt: skip
+    path = ROOT / "_build" / "flower" / "cost.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1))
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
