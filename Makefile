@@ -80,6 +80,7 @@ env-flower: env
 	  base=$$("$(PY)" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 	  own=$$("$(FLOWER)/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 	  printf 'import site; site.addsitedir("%s")\n' "$$base" > "$$own/fedlearn_base.pth"; \
+	  "$(FLOWER)/bin/python" -m pip install --disable-pip-version-check -q -c constraints.txt "setuptools>=77"; \
 	  "$(FLOWER)/bin/python" -m pip install --disable-pip-version-check -q --no-build-isolation -c constraints-flower.txt -e ".[flower]"; \
 	  "$(FLOWER)/bin/python" -m ipykernel install --prefix "$(FLOWER)" --name python3 >/dev/null; \
 	  printf '%s\n' "$$deps" > "$(FLOWER)/.fedlearn-installed"; \
