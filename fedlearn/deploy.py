@@ -107,8 +107,7 @@ def serve(argv, folder, *, host="0.0.0.0", port=8000, names=(), keys=None, insec
     """Start a SuperLink and the server of the run that ``argv`` states -> ``History``, whose meta has Flower's count of the bytes.
 
     With TLS, which is on unless ``insecure``, only clients whose public keys lie in the folder ``keys`` may join, and whoever has
-    the key of ``3.key.pub`` only as client 3;
-    ``names`` are those under which clients reach this machine. ``wait`` and ``timeout``: see ``flower.Remote``.
+    the key of ``3.key.pub`` only as client 3; ``names`` are those under which clients reach this machine. ``wait`` and ``timeout``: see ``flower.Remote``.
     """
     flower.require()
     folder = Path(folder).absolute()
@@ -171,14 +170,18 @@ def join(argv, client, address, folder, *, root_certificate=None, key=None, inse
         own = free.getsockname()[1]
     config = f'partition-id={client} folder="{folder}"'
     command = ["flower-supernode", "--superlink", address, "--port", str(own), "--node-config", config, "--max-wait-time", str(wait), *security]
+
+    def over():
+        return log.read_text(encoding="utf-8").endswith(f"{flower.OVER}\n")
+
     while True:  # a server that was restarted does not know the node any more, and Flower ends it
         print(f"Client {client} looks for {address}. Ctrl-C ends it.", flush=True)
         reach(host, port, None if insecure else root_certificate, wait)
         before = log.stat().st_size
         with running(command, folder / "flower", folder / "supernode.log") as node:
-            follow(log, node, done=lambda: log.read_text(encoding="utf-8").endswith(f"{flower.OVER}\n"), grace=5)
-            if node.poll() is None:
-                return
+            follow(log, node, over, grace=5)
+        if over():
+            return
         if log.stat().st_size == before:  # it never was taken in
             why = complaint(node.log)
             if key and "Failed to activate SuperNode" in why:

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -71,11 +71,15 @@ class Job:
         whole_number("rounds", self.rounds)
 
     @cached_property
+    def cpu_threads(self):
+        return self.threads or good_threads(local.initial_network(self.method, self.task), self.task, self.settings.batch_size)
+
+    @cached_property
     def head(self):
-        """What has to be equal on both sides, as a flat dict of texts."""
-        threads = self.threads or good_threads(local.initial_network(self.method, self.task), self.task, self.settings.batch_size)
-        about = describe(self.method, self.task, self.settings, threads)
+        """What has to be equal on both sides, as a flat dict of texts. Several threads may be another number elsewhere."""
+        about = describe(self.method, self.task, self.settings, self.cpu_threads)
         flat = {f"{group}.{name}": value for group in ("parts", "task", "settings") for name, value in about[group].items()}
+        threads = "one" if self.cpu_threads == 1 else "several"
         return {name: str(value) for name, value in {"method": self.method.name, "threads": threads, **flat}.items()}
 
 
@@ -123,7 +127,7 @@ def _train(make, keep, message, context):
     try:
         at, memory = notes.before(run, int(t), k)
         clients.memories[k] = {name: tensor.to(job.task.device, copy=True) for name, tensor in memory.items()}
-        with local.threads(int(job.head["threads"]), job.settings.precision):
+        with local.threads(job.cpu_threads, job.settings.precision):
             data = message.content[RECORD]["message"]
             answer = clients.answer(int(t), k, data)
         after = clients.memories.pop(k)
@@ -175,11 +179,15 @@ class Notes:
 
     def read(self, run):
         """The last round of this run that was answered, and the tensors; 0 and none if there was no such round."""
+        from safetensors import SafetensorError
         from safetensors.torch import load
 
         record = self.context.state.get(RECORD)
         data = record["notes"] if record else self.path.read_bytes() if self.path and self.path.exists() else None
-        tensors = load(data) if data else {}
+        try:
+            tensors = load(data) if data else {}
+        except SafetensorError as error:
+            raise WireError(f"The client's notes in {self.path} cannot be read ({error}).") from None
         if not tensors or bytes(tensors.pop("run").tolist()).decode() != run:
             return 0, {}
         return int(tensors.pop("round")), tensors
@@ -239,6 +247,7 @@ class Remote:
         self.said = set()
         self.greeted, self.asked, self.answered = {}, {}, {}  # message -> node; message -> client; client -> bytes or WireError
         self.seen = {}  # client -> the last of its memory that evaluation was shown
+        self.pause = 0.5 if history.meta["engine"]["name"] == "flower" else 0.1  # seconds between two looks
 
     def groups(self, clients):
         """All clients of the round that are here, as one group. The first round waits for everybody, a later one only if
@@ -352,7 +361,7 @@ class Remote:
                 raise WireError(f"A node was turned away: it says that it is client {k} and has the key of client {self.names[node]}.")
             if not 0 <= k < self.job.task.clients or k in self.nodes:
                 raise WireError(f"A node was turned away: client {k} is {'already here' if k in self.nodes else 'not one of this run'}.")
-        except (ValueError, TypeError) as error:  # WireError is a ValueError
+        except (ValueError, TypeError, RecursionError) as error:  # WireError is a ValueError
             if str(error) not in self.said:
                 self.said.add(str(error))
                 self.say(str(error))
@@ -369,7 +378,7 @@ class Remote:
             if time.monotonic() > end:
                 condition()
                 return
-            if self.stop.wait(0.1):
+            if self.stop.wait(self.pause):
                 raise ConnectionError("Flower has stopped.")
 
 
@@ -380,7 +389,7 @@ def read(reply, **kinds):
     if reply.has_error():
         reason = str(reply.error.reason).strip().splitlines() or ["no reason given"]
         raise WireError(f"Flower reports: {reason[-1][:300]}")
-    record = reply.content.get(RECORD)
+    record = reply.content.get(RECORD) if reply.has_content() else None
     if isinstance(record, ConfigRecord) and isinstance(record.get("refused"), str):
         raise WireError(record["refused"][:1000])
     if not isinstance(record, ConfigRecord) or any(type(record.get(name)) is not kind for name, kind in kinds.items()):
@@ -391,7 +400,7 @@ def read(reply, **kinds):
 def lead(job, grid, *, engine, wait=600.0, timeout=600.0, checkpoint=None, progress=None, stop=None, say=None):
     """The server's part of a run on a Flower grid -> ``History``. Its ``refused`` also says who was missing, and why."""
     server = Server(job.method, job.task, job.settings)
-    about = describe(job.method, job.task, job.settings, int(job.head["threads"]))
+    about = describe(job.method, job.task, job.settings, job.cpu_threads)
     about |= {"engine": {"name": engine, "flower": require()}, "run": secrets.token_hex(8)}
     history = History(job.method.name, about)
     clients = Remote(job, grid, server, history, wait, timeout, stop, say)
@@ -414,8 +423,8 @@ def _fetch(ref, context):
 
 def simulate(job, *, cpus_per_client=1, gpus_per_client=0.0, timeout=86400.0, checkpoint=None, progress=None):
     """Run a ``Job`` on Flower's simulation: clients train in worker processes, as many at a time as Ray has room for when each
-    takes so many CPUs and GPUs. A Ray that was started before (``ray.init(address=...)``, many machines) is used and then shut
-    down. With ``checkpoint`` what clients keep is written to the folder ``<checkpoint>.clients``."""
+    takes so many CPUs and GPUs. A Ray that was started before is used and left running: ``start_ray()`` for several runs, or
+    ``ray.init(address=...)`` for many machines. With ``checkpoint`` what clients keep is written to the folder ``<checkpoint>.clients``."""
     require()
     try:
         import ray
@@ -440,13 +449,10 @@ def simulate(job, *, cpus_per_client=1, gpus_per_client=0.0, timeout=86400.0, ch
         except BaseException as error:  # Flower would print it; it is raised below instead
             problems.append(error)
 
-    with _silence():
-        if not ray.is_initialized():
-            path = os.pathsep.join(sys.path)
-            ray.init(
-                include_dashboard=False, logging_level="ERROR", log_to_driver=False,
-                runtime_env={"env_vars": {"PYTHONPATH": path, **QUIET}},
-            )  # fmt: skip
+    mine = not ray.is_initialized()
+    with _silence(), nullcontext() if mine else _left_running(ray):
+        if mine:
+            start_ray()
         try:
             there = ray.cluster_resources()
             if there.get("CPU", 0) < cpus_per_client or there.get("GPU", 0) < gpus_per_client:
@@ -462,6 +468,33 @@ def simulate(job, *, cpus_per_client=1, gpus_per_client=0.0, timeout=86400.0, ch
     if problems:
         raise problems[0]
     return histories[0]
+
+
+def start_ray(cpus=None):
+    """Start Ray on this machine, with that many CPUs (by default all) and without its log. It gives up when the machine is so
+    busy that its start takes half a minute; so there is a second attempt."""
+    require()
+    import ray
+
+    path = os.pathsep.join(sys.path)  # what is imported here can be imported in its workers
+    environment = {"env_vars": {"PYTHONPATH": path, **QUIET}}
+    for attempt in (1, 2):
+        try:
+            return ray.init(num_cpus=cpus, include_dashboard=False, logging_level="ERROR", log_to_driver=False, runtime_env=environment)
+        except Exception:  # of no class of its own
+            ray.shutdown()
+            if attempt == 2:
+                raise
+
+
+@contextmanager
+def _left_running(ray):
+    """Flower shuts Ray down after each simulation. Inside this block it cannot: somebody else started it."""
+    shutdown, ray.shutdown = ray.shutdown, lambda: None
+    try:
+        yield
+    finally:
+        ray.shutdown = shutdown
 
 
 @contextmanager

@@ -356,6 +356,33 @@ def test_a_second_node_that_says_it_is_the_same_client_is_turned_away():
     assert "A node was turned away: client 2 is already here." in heard
 
 
+@pytest.mark.parametrize("head", ["{", "[" * 100_000, "[1, 2]", '{"method": "fedavg"}', "null"])
+def test_a_node_that_says_nonsense_is_turned_away(head):
+    j, heard = job("stc"), []
+    grid = Loop(j)
+    deliver = grid.deliver
+
+    def nonsense(message, context):
+        if message.metadata.message_type == "query.hello" and context.node_id == 102:
+            return [Envelope(RecordDict({"fedlearn": ConfigRecord({"client": 2, "head": head})}), reply_to=message)]
+        return deliver(message, context)
+
+    grid.deliver = nonsense
+    with pytest.warns(UserWarning, match="3 uploads"):
+        history = lead(j, grid, say=heard.append)
+    assert all(list(row["refused"]) == [2] for row in history.rows) and len(heard) >= 4
+
+
+def test_notes_that_cannot_be_read_are_an_error_not_a_new_start(tmp_path):
+    j = job("stc", rounds=2)
+    lead(j, Loop(j, tmp_path), checkpoint=tmp_path / "c")
+    (tmp_path / "client-1.safetensors").write_bytes(b"broken")
+    j = job("stc")
+    with pytest.warns(UserWarning, match="1 uploads"):
+        history = lead(j, Loop(j, tmp_path), checkpoint=tmp_path / "c")
+    assert "client-1.safetensors cannot be read" in history.rows[2]["refused"][1]
+
+
 def test_a_key_belongs_to_one_client():
     j, heard = job("stc"), []
     grid = Loop(j)

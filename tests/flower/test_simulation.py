@@ -20,6 +20,14 @@ def task():
     return fl.tasks.classification("digits", 2)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_ray():
+    """One for all tests: starting it takes longer than what most of them do. One CPU, so one worker."""
+    flower.start_ray(1)
+    yield
+    ray.shutdown()
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_history_is_that_of_one_process(name, task, record):
     method = fl.methods.get(name)
@@ -81,6 +89,16 @@ def test_a_failing_client_is_named_and_the_log_is_quiet(capfd):
 
 
 def test_more_than_the_machine_has_is_said_in_one_sentence():
-    with pytest.raises(ValueError, match=r"Ray has \d+ CPUs and 0 GPUs; one client is to take 1 and 0.5"):
+    with pytest.raises(ValueError, match=r"Ray has 1 CPUs and 0 GPUs; one client is to take 1 and 0.5"):
         flower.simulate(flower.Job(fl.methods.fedavg(), small(), 1), gpus_per_client=0.5)
+
+
+def test_a_simulation_starts_and_ends_its_own_ray_but_not_somebody_elses():
+    job = flower.Job(fl.methods.fedavg(), small(), 1, threads=1)
+    assert ray.is_initialized()
+    here = flower.simulate(job)
+    assert ray.is_initialized()
+    ray.shutdown()
+    assert flower.simulate(job) == here  # with all CPUs of the machine
     assert not ray.is_initialized() and threading.active_count() < 50
+    flower.start_ray(1)
