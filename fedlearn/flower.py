@@ -247,7 +247,7 @@ class Remote:
         self.said = set()
         self.greeted, self.asked, self.answered = {}, {}, {}  # message -> node; message -> client; client -> bytes or WireError
         self.seen = {}  # client -> the last of its memory that evaluation was shown
-        self.pause = 0.5 if history.meta["engine"]["name"] == "flower" else 0.1  # seconds between two looks
+        self.pause = 0.5 if history.meta["engine"]["name"] == "flower" else 0.02  # seconds between two looks
 
     def groups(self, clients):
         """All clients of the round that are here, as one group. The first round waits for everybody, a later one only if

@@ -68,8 +68,9 @@ def main():
         runs[name, rounds] = deployed(name, rounds)
     result = {
         "made": provenance() | {
-            "hardware": f"{os.cpu_count()} CPU cores ({platform.processor() or platform.machine()})", "python": platform.python_version(),
-            "torch": torch.__version__, "flower": version("flwr"), "ray": version("ray"),
+            "command": "python tests/benchmarks/flower.py", "python": platform.python_version(),
+            "hardware": f"{os.cpu_count()} CPU cores ({platform.processor() or platform.machine()})", "torch": torch.__version__,
+            "flower": version("flwr"), "ray": version("ray"),
         },
         "seconds": {engine: median(s for run in them for s in run[1:]) for engine, them in seconds.items()},
         "first": {engine: median(run[0] for run in them) for engine, them in seconds.items()},
