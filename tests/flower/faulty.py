@@ -2,6 +2,7 @@
 
 kill:    the client's processes end while it works on its second round (once: the file ``died`` remembers it)
 corrupt: the bytes of its second upload are changed on the way out
+long:    they are followed by ten million zeros
 twice:   its node sends every answer twice
 """
 
@@ -25,6 +26,9 @@ def patched_train(original):
             data = bytearray(record["message"])
             data[len(data) // 2] ^= 1
             record["message"] = bytes(data)
+        if FAULT == "long" and second:
+            record = reply.content["fedlearn"]
+            record["message"] = record["message"] + bytes(10_000_000)
         return reply
 
     return train
@@ -61,7 +65,7 @@ class Finder:
 
         def exec_module(module):
             load(module)
-            if name == "fedlearn.flower" and FAULT in ("kill", "corrupt"):
+            if name == "fedlearn.flower" and FAULT in ("kill", "corrupt", "long"):
                 module._train = patched_train(module._train)
             if name != "fedlearn.flower" and FAULT == "twice":
                 module._push_messages = patched_push(module._push_messages)

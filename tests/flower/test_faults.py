@@ -1,5 +1,5 @@
-"""Ten clients and everything that goes wrong: one is killed mid-round, one sends corrupt bytes, one answers twice, one joins late,
-and the server is killed between rounds and started again. The run ends with the history that these faults, and nothing else,
+"""Ten clients and everything that goes wrong: one is killed mid-round, one sends corrupt bytes, one too many of them, one answers
+twice, one joins late, and the server is killed between rounds and started again. The run ends with the history that these faults, and nothing else,
 explain. Real processes: about five minutes on two cores."""
 
 import os
@@ -12,12 +12,13 @@ from fedlearn import flower
 
 from .processes import Deployment
 
-KILLED, CORRUPT, TWICE, LATE = 3, 5, 7, 9
+KILLED, CORRUPT, LONG, TWICE, LATE = 3, 5, 6, 7, 9
 ROUNDS = 5
 PLAN = [
     f"Client {LATE} is started after round 1.",
     f"Client {KILLED}: all its processes are killed (SIGKILL) while it works on round 2.",
     f"Client {CORRUPT}: one bit of its upload of round 2 is changed on the way.",
+    f"Client {LONG}: its upload of round 2 comes with ten million bytes more.",
     f"Client {TWICE}: its node sends every answer twice.",
     "The server, with everything it has started, is killed (SIGKILL) after round 3 and started again with the same command.",
 ]
@@ -39,7 +40,7 @@ def expected(job, rows):
     with fl.local.threads(1):
         for row in rows:
             t = row["round"]
-            missing = {k for k, why in row["refused"].items() if "checksum" not in why}
+            missing = {k for k, why in row["refused"].items() if "checksum" not in why and "longer than" not in why}
             answers = {k: clients.answer(t, k, server.send(t, k)) for k in range(10) if k not in missing}
             server.aggregate(t, [server.receive(t, k, a) for k, a in answers.items() if k not in row["refused"]])
             found.append(server.evaluate(t))
@@ -50,7 +51,7 @@ def expected(job, rows):
 def test_a_run_with_every_fault_ends_as_it_must(tmp_path, record):
     d = Deployment(tmp_path, f"stc --clients 10 --rounds {ROUNDS} --option ratio=0.1")
     waits = ["--insecure", "--wait", "60", "--timeout", "200"]
-    faults = {KILLED: "kill", CORRUPT: "corrupt", TWICE: "twice"}
+    faults = {KILLED: "kill", CORRUPT: "corrupt", LONG: "long", TWICE: "twice"}
     try:
         server = d.serve(*waits)
         server.wait_for("fedlearn join")
@@ -78,6 +79,7 @@ def test_a_run_with_every_fault_ends_as_it_must(tmp_path, record):
     assert [row["round"] for row in there.rows] == [1, 2, 3, 4, 5]
     assert refused[0] == {LATE: "not connected"}
     assert "checksum" in refused[1][CORRUPT] and "heartbeat" in refused[1][KILLED]
-    assert set(refused[1]) <= {CORRUPT, KILLED, LATE} and set(refused[2]) <= {KILLED, LATE}
+    assert "longer than the" in refused[1][LONG] and "that the schema allows" in refused[1][LONG]
+    assert set(refused[1]) <= {CORRUPT, KILLED, LATE, LONG} and set(refused[2]) <= {KILLED, LATE}
     assert not refused[3] and not refused[4]  # all ten are back, with what they kept
     assert [{"accuracy": row["accuracy"], "loss": row["loss"]} for row in there.rows] == expected(job, there.rows)

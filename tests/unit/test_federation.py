@@ -379,3 +379,41 @@ def test_refit_measures_statistics_and_touches_no_weight():
         net.extractor[2].momentum = 1.0
         net.train()(x)
     torch.testing.assert_close(net.extractor[2].running_mean, seen)
+
+
+def test_a_round_names_who_was_missing_and_averages_the_others():
+    task, method = fl.tasks.classification("digits", 3, train=90, test=60), fl.methods.fedavg()
+
+    class Elsewhere(fl.Clients):
+        absent = {0: "not connected"}
+
+        def groups(self, clients):
+            return [[k for k in clients if k != 0]]
+
+        def answers(self, round, messages):
+            return {k: self.answer(round, k, data) for k, data in messages.items()} | {1: fl.WireError("No answer.")}
+
+    server, clients = fl.Server(method, task, fl.Settings()), Elsewhere(method, task, fl.Settings())
+    row = one_round(server, clients, 1)
+    assert row["clients"] == [0, 1, 2] and row["refused"] == {0: "not connected", 1: "No answer."}
+    alone, only = fl.Server(method, task, fl.Settings()), fl.Clients(method, task, fl.Settings())
+    answer = only.answer(1, 2, alone.send(1, 2))
+    alone.aggregate(1, [alone.receive(1, 2, answer)])
+    assert all(torch.equal(t, server.state[n]) for n, t in alone.state.items())
+    assert row["bytes_up"] == len(answer) and row["bytes_down"] == 2 * len(alone.send(1, 2))
+
+
+def test_without_flower_its_engine_says_how_to_get_it(monkeypatch, capsys):
+    from importlib import metadata
+
+    from fedlearn import cli
+
+    def missing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    with pytest.raises(ImportError, match=r'pip install "fedlearn\[flower\]"'):
+        fl.run(fl.methods.fedavg(), fl.tasks.classification("digits", 2), 1, engine="flower-sim")
+    for argv in (["run", "fedavg", "--engine", "flower-sim"], ["serve", "rpn", "--insecure"], ["join", "a:1", "rpn", "--client", "0", "--insecure"]):
+        assert cli.main(argv) == 2
+        assert capsys.readouterr().err.startswith("fedlearn: Flower is not installed: pip install")

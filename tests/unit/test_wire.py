@@ -188,3 +188,16 @@ def test_a_subclass_that_replaces_one_function_is_obeyed():
         link = fl.Uplink(coder)
         decoded = link.unpack(link.pack(tensors, schema), schema)
         assert all(torch.equal(decoded[name], factor * t) for name, t in tensors.items())
+
+
+def test_a_message_longer_than_its_schema_allows_is_refused_before_memory_is_taken():
+    import tracemalloc
+
+    schema = Schema({"a": (10, 10), "b": (3,)})
+    data = bytes(20_000_000)
+    tracemalloc.start()
+    with pytest.raises(WireError, match=f"20000000 bytes is longer than the {schema.limit} that the schema allows"):
+        unpack(data, schema, kind=UP, round=1, client=0)
+    assert tracemalloc.get_traced_memory()[1] < 100_000
+    tracemalloc.stop()
+    assert schema.limit < 1500 and Schema(schema.shapes, rows=10).limit > 9 * 8 * 103
