@@ -68,15 +68,20 @@ def make_key(path):
     Path(f"{path}.pub").write_bytes(key.public_key().public_bytes(s.Encoding.OpenSSH, s.PublicFormat.OpenSSH) + b"\n")
 
 
-def check_certificate(path):
-    """``ValueError`` for a file that is no certificate or whose time is over."""
+def check_certificate(path, names=()):
+    """``ValueError`` for a file that is no certificate, whose time is over, or that is not made out to one of these names."""
     from cryptography import x509
 
+    path, again = Path(path), "remove the server's folder tls, start it again and copy the new ca.pem"
     try:
-        found = x509.load_pem_x509_certificate(Path(path).read_bytes())
+        found = x509.load_pem_x509_certificate(path.read_bytes())
     except FileNotFoundError:
-        raise ValueError(f"There is no certificate {path}: it is ca.pem in the folder tls of the server's folder.") from None
+        raise ValueError(f"There is no certificate {path}: the server makes ca.pem in its folder tls when it is first started.") from None
     except ValueError:
         raise ValueError(f"{path} is not a certificate in PEM format.") from None
     if found.not_valid_after_utc < datetime.datetime.now(datetime.UTC):
-        raise ValueError(f"The certificate {path} expired on {found.not_valid_after_utc:%Y-%m-%d}: remove the server's folder tls, start it again and copy the new ca.pem.")
+        raise ValueError(f"The certificate {path} expired on {found.not_valid_after_utc:%Y-%m-%d}: {again}.")
+    if names:
+        made = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        for name in set(names) - {str(entry.value) for entry in made}:
+            raise ValueError(f"The certificate {path} is not made out to {name}: {again}.")

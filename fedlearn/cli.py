@@ -107,8 +107,6 @@ def table(histories):
 
 
 def command_run(args):
-    from shutil import rmtree
-
     from .history import write_atomically
 
     chosen, origin = make_methods(args), provenance()  # of the code that runs, not of what the checkout becomes meanwhile
@@ -129,7 +127,10 @@ def command_run(args):
         print(table(histories))
     for path in checkpoints:  # only now: a comparison that stops in its second run keeps the first
         path.unlink(missing_ok=True)
-        rmtree(f"{path}.clients", ignore_errors=True)  # where a run on Flower keeps what is the clients' own
+        if args.engine == "flower-sim":
+            from . import flower
+
+            flower.forget(path)
     if getattr(args, "plot", None):
         from . import plot
 
@@ -144,7 +145,8 @@ def restate(args):
         value = getattr(args, action.dest, action.default)
         if value != action.default:
             for v in value if isinstance(value, list) else [value]:
-                argv += [action.option_strings[0], str(v)]
+                option, text = action.option_strings[0], str(v)
+                argv += [f"{option}={text}"] if text.startswith("-") else [option, text]
     return argv
 
 
@@ -308,7 +310,7 @@ def parser():
     )  # fmt: skip
     server.add_argument("names", nargs=1, metavar="METHOD", help="a name that `fedlearn methods` lists")
     server.add_argument("--folder", default="fedlearn-server", help="where certificates, logs and finished rounds are kept (default fedlearn-server)")
-    server.add_argument("--host", default="0.0.0.0", help="the address to listen on (default 0.0.0.0: all of this machine's)")
+    server.add_argument("--host", help="the address to listen on (default 0.0.0.0, all of this machine's; with --insecure 127.0.0.1)")
     server.add_argument("--port", type=int, default=8000, help="the port to listen on (default 8000)")
     server.add_argument("--name", action="append", default=[], help="a name or address of this machine that clients use; may be given several times")
     server.add_argument("--keys", metavar="FOLDER", help="the public keys of the clients that may join: K.key.pub for client K")

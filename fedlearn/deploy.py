@@ -15,12 +15,15 @@ import ssl
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+import psutil
+
 from . import flower
 from .certificates import check_certificate, make_certificates, make_key
+from .federation import Server
 from .history import History, write_atomically
 
 APP = {
@@ -55,6 +58,7 @@ folder = ""
     "fedlearn_app/client_app.py": "from fedlearn.deploy import deployed_client\n\napp = deployed_client()\n",
     "LICENSE": "MIT License: the app in this folder may be used, changed and passed on by anybody, without any warranty.\n",
 }
+FRAME = 100_000  # bytes that Flower may add to a message
 SERVER = "fedlearn"  # the name of the server in Flower's config.toml
 
 
@@ -70,10 +74,11 @@ def read_job(folder):
 
 
 def deployed_server():
-    """The ``ServerApp``: it reads ``job.json`` in the folder that the run's configuration names, and writes ``history.json``,
+    """The ``ServerApp``: it reads ``job.json`` in the folder that the run's configuration names, and writes ``history.json``, ``model.safetensors``
     and into ``run.log`` what ``serve`` shows."""
     flower.require()
     from flwr.serverapp import ServerApp
+    from safetensors.torch import save_file
 
     app = ServerApp()
 
@@ -86,6 +91,7 @@ def deployed_server():
             path = folder / "checkpoint"
             history = flower.lead(job, grid, engine="flower", **saved["waits"], checkpoint=path, progress=False, say=say)
             history.meta["provenance"] = saved["provenance"]
+            write_atomically(folder / "model.safetensors", lambda part: save_file(history.state, part))
             history.to_json(folder / "history.json")
             path.unlink()
         except Exception as error:
@@ -103,56 +109,68 @@ def deployed_client():
 # ---- what the two commands start ------------------------------------------------------------------------------------------
 
 
-def serve(argv, folder, *, host="0.0.0.0", port=8000, names=(), keys=None, insecure=False, wait=600.0, timeout=600.0, provenance=None):
+def serve(argv, folder, *, host=None, port=8000, names=(), keys=None, insecure=False, wait=600.0, timeout=600.0, provenance=None):
     """Start a SuperLink and the server of the run that ``argv`` states -> ``History``, whose meta has Flower's count of the bytes.
 
     With TLS, which is on unless ``insecure``, only clients whose public keys lie in the folder ``keys`` may join, and whoever has
     the key of ``3.key.pub`` only as client 3; ``names`` are those under which clients reach this machine. ``wait`` and ``timeout``: see ``flower.Remote``.
     """
     flower.require()
-    folder = Path(folder).absolute()
-    names = list(dict.fromkeys([*names, socket.gethostname(), "localhost", "127.0.0.1"]))
+    folder = own_folder(folder)
+    host = host or ("127.0.0.1" if insecure else "0.0.0.0")
+    local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # where this machine itself reaches the server
+    check_port(host, port)
     known, ca, tls = [], None, ["--insecure"]
     if not insecure:
         known = sorted(Path(keys).glob("*.pub")) if keys else []
         if not known:
             raise ValueError("Only clients with a known key may join: name with --keys a folder that holds their .pub files (or say --insecure).")
+        for path in known:
+            if not path.name.split(".")[0].isdecimal():
+                raise ValueError(f"{path} must be named after its client: K.key.pub, with the client's number for K.")
         ca = folder / "tls" / "ca.pem"
         if not ca.parent.exists():
-            make_certificates(ca.parent, names)
-        for path in (ca, ca.with_name("server.pem")):
-            check_certificate(path)
+            make_certificates(ca.parent, list(dict.fromkeys([*names, socket.gethostname(), "localhost", "127.0.0.1", local])))
+        check_certificate(ca)
+        check_certificate(ca.with_name("server.pem"), [*names, local])
         tls = ["--ssl-ca-certfile", ca, "--ssl-certfile", ca.with_name("server.pem"), "--ssl-keyfile", ca.with_name("server.key"), "--enable-supernode-auth"]
-    check_port(host, port)
     home, log = folder / "flower", folder / "run.log"
     for name, text in APP.items():
         _write(folder / "app" / name, text)
     _write(folder / "job.json", json.dumps({"argv": argv, "waits": {"wait": wait, "timeout": timeout}, "provenance": provenance}, indent=1))
-    security = f'root-certificates = "{ca}"' if ca else "insecure = true"
-    _write(home / "config.toml", f'[superlink]\ndefault = "{SERVER}"\n\n[superlink.{SERVER}]\naddress = "127.0.0.1:{port}"\n{security}\n')
+    security, address = f'root-certificates = "{ca}"' if ca else "insecure = true", f"[{local}]:{port}" if ":" in local else f"{local}:{port}"
+    _write(home / "config.toml", f'[superlink]\ndefault = "{SERVER}"\n\n[superlink.{SERVER}]\naddress = "{address}"\n{security}\n')
     (folder / "history.json").unlink(missing_ok=True)
     _write(log, "")
-    command = ["flower-superlink", "--host", host, "--port", str(port), "--disable-runtime-dependency-installation", *map(str, tls)]
-    with running(command, home, folder / "superlink.log") as superlink:
-        reach("127.0.0.1", port, ca, 60, superlink)
+    limit = longest(read_job(folder)[0]) + FRAME
+    command = [sys.executable, "-m", "fedlearn.superlink", str(limit), "--host", host, "--port", str(port), "--disable-runtime-dependency-installation"]
+    with running([*command, *map(str, tls)], home, folder / "superlink.log") as superlink:
+        reach(local, port, ca, 60, superlink)
         for path in known:
             flwr(home, "supernode", "register", path, SERVER, "--name", path.name.split(".")[0])
         run = flwr(home, "run", folder / "app", SERVER, "--run-config", f'folder="{folder}"')["run-id"]
         how = "--insecure" if insecure else "--root-certificate ca.pem --key K.key"
-        print(f"The server is up. Start each client, with its number for K:\n\n    fedlearn join {names[0]}:{port} {shlex.join(argv)} --client K {how}\n", flush=True)
-        follow(log, superlink, (folder / "history.json").exists, lambda: _run(home, run)["status"])
+        where = f"{[*names, local if insecure else socket.gethostname()][0]}:{port}"
+        print(f"The server is up. Start each client, with its number for K:\n\n    fedlearn join {where} {shlex.join(argv)} --client K {how}\n", flush=True)
+        follow(log, superlink, (folder / "history.json").exists, lambda: about(home, run).get("status", ""))
         if superlink.poll() is not None:
             raise ConnectionError(f"Flower's SuperLink has stopped: {complaint(superlink.log)}")
-        traffic = _run(home, run)["network-traffic"]
+        traffic = about(home, run).get("network-traffic")
     history = History.from_json(folder / "history.json")
-    history.meta["flower_bytes"] = {"to_server": traffic["inbound-bytes"], "from_server": traffic["outbound-bytes"]}
+    history.meta["flower_bytes"] = traffic and {"to_server": traffic["inbound-bytes"], "from_server": traffic["outbound-bytes"]}
     return history
+
+
+def longest(job):
+    """Bytes of the longest message that a client of this job may send."""
+    server = Server(job.method, job.task, job.settings)
+    return max(server.up.limit, flower.shown(server, job.method).limit if hasattr(job.method.server, "looks_at") else 0)
 
 
 def join(argv, client, address, folder, *, root_certificate=None, key=None, insecure=False, wait=600.0):
     """Start a SuperNode that is this client of the run that ``argv`` states, and stay until it is told to stop."""
     flower.require()
-    folder, (host, port) = Path(folder).absolute(), parse_address(address)
+    folder, (host, port) = own_folder(folder), parse_address(address)
     security = ["--insecure"]
     if not insecure:
         if not root_certificate or not key:
@@ -174,28 +192,52 @@ def join(argv, client, address, folder, *, root_certificate=None, key=None, inse
     def over():
         return log.read_text(encoding="utf-8").endswith(f"{flower.OVER}\n")
 
+    end, told = time.monotonic() + wait, False
     while True:  # a server that was restarted does not know the node any more, and Flower ends it
-        print(f"Client {client} looks for {address}. Ctrl-C ends it.", flush=True)
+        if not told:
+            print(f"Client {client} looks for {address}. Ctrl-C ends it.", flush=True)
         reach(host, port, None if insecure else root_certificate, wait)
         before = log.stat().st_size
         with running(command, folder / "flower", folder / "supernode.log") as node:
             follow(log, node, over, grace=5)
         if over():
             return
-        if log.stat().st_size == before:  # it never was taken in
-            why = complaint(node.log)
-            if key and "Failed to activate SuperNode" in why:
-                why = f"The server does not know its key; put {key}.pub into the server's folder of keys and start it again."
-            raise ConnectionError(f"Client {client} cannot join: {why}")
-        print("The connection is lost.", flush=True)
+        if log.stat().st_size > before:
+            print("The connection is lost.", flush=True)
+            end, told = time.monotonic() + wait, False
+            continue
+        why = complaint(node.log)
+        if key and "Failed to activate SuperNode" in why:
+            if time.monotonic() < end:
+                if not told:
+                    print("The server does not let this client in, or not yet: it may still be starting, or remember the last connection for a minute.", flush=True)
+                told = True
+                time.sleep(2)
+                continue
+            why = f"The server does not know its key; put {key}.pub into the server's folder of keys and start it again."
+        raise ConnectionError(f"Client {client} cannot join: {why}")
+
+
+def own_folder(folder):
+    """The folder as an absolute path, which Flower must be able to pass on."""
+    if os.name == "nt":
+        raise ValueError("fedlearn serve and join need Linux or macOS (or WSL).")
+    folder = Path(folder).absolute()
+    if any(c in '"\\' or not c.isprintable() for c in str(folder)):
+        raise ValueError(f"The folder must have a name without quotes, backslashes and control characters, not {str(folder)!r}.")
+    return folder
 
 
 def _write(path, text):
     write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
-def _run(home, run):
-    return flwr(home, "list", SERVER, "--run-id", run)["runs"][0]
+def about(home, run):
+    """What Flower says of a run; nothing if it cannot be asked just now."""
+    try:
+        return flwr(home, "list", SERVER, "--run-id", run)["runs"][0]
+    except (ConnectionError, LookupError):
+        return {}
 
 
 def parse_address(address):
@@ -207,6 +249,8 @@ def parse_address(address):
 
 
 def check_port(host, port):
+    if not 0 < port < 65536:
+        raise ValueError(f"A port is a number from 1 to 65535, not {port}.")
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -268,34 +312,47 @@ def environment(home):
 
 @contextmanager
 def running(command, home, log):
-    """A process of Flower's, ended with all its children when the block is left."""
+    """A process of Flower's, ended with everything that it has started when the block is left."""
     home.mkdir(parents=True, exist_ok=True)
     env = environment(home)
     program = shutil.which(command[0], path=env["PATH"])
     with open(log, "w", encoding="utf-8") as out:
         process = subprocess.Popen([program, *command[1:]], env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
     process.log = log
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that `kill` ends the children too
+    endings = (signal.SIGTERM, signal.SIGHUP)  # `kill`, or a closed terminal: the children shall end, too
+    before = [signal.signal(s, lambda number, _: sys.exit(128 + number)) for s in endings]
     try:
         yield process
     finally:
-        signal.signal(signal.SIGTERM, before)
-        for kind, patience in ((signal.SIGTERM, 10), (signal.SIGKILL, 10)):
-            try:
-                os.killpg(process.pid, kind)
-                process.wait(patience)
-            except (ProcessLookupError, subprocess.TimeoutExpired):
-                pass
+        for s, handler in zip(endings, before, strict=True):
+            signal.signal(s, handler)
+        family = _family(process.pid)
+        process.terminate()  # Flower's own way of ending; what is left after that is killed
+        psutil.wait_procs(family, 10)
+        for child in family:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+        process.wait()
+
+
+def _family(pid):
+    """A process and everything that it has started, some of it in sessions of its own."""
+    try:
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
 
 
 def flwr(home, *command):
     """What Flower's own command answers, from its JSON; ``ConnectionError`` if it fails."""
     env = environment(home)
-    done = subprocess.run(
-        [shutil.which("flwr", path=env["PATH"]), *map(str, command), "--format", "json"], env=env, capture_output=True, text=True, check=False
-    )
+    whole = [shutil.which("flwr", path=env["PATH"]), *map(str, command), "--format", "json"]
     try:
+        done = subprocess.run(whole, env=env, capture_output=True, text=True, check=False, timeout=120)
         answer = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        answer = {"error-message": "no answer within two minutes"}
     except ValueError:
         answer = {"error-message": (done.stderr or done.stdout).strip()[-300:]}
     if not answer.get("success"):

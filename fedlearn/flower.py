@@ -14,14 +14,17 @@ its last round, so that a server that was set back to its last checkpoint can as
 
 import json
 import os
+import re
 import secrets
 import sys
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
+from hashlib import blake2b
 from pathlib import Path
 
 import torch
@@ -50,7 +53,7 @@ def require():
     except metadata.PackageNotFoundError:
         raise ImportError('Flower is not installed: pip install "fedlearn[flower]", best in an environment of its own.') from None
     first, end = FLOWER
-    if not first <= tuple(int(part) for part in version.split(".")[:2]) < end:
+    if not first <= tuple(map(int, re.findall(r"\d+", version)[:2])) < end:
         raise ImportError(f"Flower {version} is installed; fedlearn works with {'.'.join(map(str, first))} or newer, before {end[0]}.")
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -81,6 +84,11 @@ class Job:
         flat = {f"{group}.{name}": value for group in ("parts", "task", "settings") for name, value in about[group].items()}
         threads = "one" if self.cpu_threads == 1 else "several"
         return {name: str(value) for name, value in {"method": self.method.name, "threads": threads, **flat}.items()}
+
+    @cached_property
+    def digest(self):
+        """A short name of the head: messages carry it, so that a client which changed its mind after the greeting is noticed."""
+        return blake2b(json.dumps(self.head, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 # ---- the client's side --------------------------------------------------------------------------------------------------
@@ -113,11 +121,16 @@ def differences(mine, other, here, there):
     return "; ".join(f"{n} is {other.get(n)} {there} and {value} {here}" for n, value in mine.items() if other.get(n) != value)
 
 
+def plain(text):
+    """What may be shown of a text from outside: one line, no control characters, not endless."""
+    return "".join(c if c.isprintable() else " " for c in text[:2000])
+
+
 def say(folder, text):
     """A line for whoever looks at this side's terminal (``fedlearn.deploy`` shows it)."""
     if folder:
-        with open(Path(folder) / "run.log", "a", encoding="utf-8") as log:
-            log.write(text.replace("\n", " ") + "\n")
+        with open(Path(folder) / "run.log", "a", encoding="utf-8", errors="replace") as log:
+            log.write(plain(text) + "\n")
 
 
 def _train(make, keep, message, context):
@@ -125,6 +138,7 @@ def _train(make, keep, message, context):
     run, t, heard = message.metadata.group_id.split(".")
     notes, began, folder = Notes(context, keep, k), time.perf_counter(), context.node_config.get("folder")
     try:
+        agreed(job, run, k)
         at, memory = notes.before(run, int(t), k)
         clients.memories[k] = {name: tensor.to(job.task.device, copy=True) for name, tensor in memory.items()}
         with local.threads(job.cpu_threads, job.settings.precision):
@@ -141,10 +155,17 @@ def _train(make, keep, message, context):
     return _reply(message, message=answer)
 
 
+def agreed(job, run, k):
+    """``WireError`` if this side means another run than the one that the message's ``run-digest`` names."""
+    if run.rpartition("-")[2] != job.digest:
+        raise WireError(f"Client {k} means another run than when it was greeted.")
+
+
 def _kept(make, keep, message, context):
     """What evaluation looks at, as a message in the usual envelope."""
     job, k, clients = _party(make, context)
     run, t, _ = message.metadata.group_id.split(".")
+    agreed(job, run, k)
     schema = shown(clients, job.method)
     memory = Notes(context, keep, k).latest(run)
     sections = Link().pack({name: memory[name].cpu() for name in schema.shapes if name in memory}, schema)
@@ -238,16 +259,16 @@ class Remote:
     ``wait``: seconds for clients to join. ``timeout``: seconds for their answers. ``stop``: an event that ends all waiting.
     """
 
-    memories = {}  # stay with the clients: nothing of theirs goes into the server's checkpoint
-
     def __init__(self, job, grid, server, history, wait, timeout, stop=None, say=None):
         self.job, self.grid, self.server, self.history, self.wait, self.timeout = job, grid, server, history, wait, timeout
         self.stop, self.say = stop or threading.Event(), say or (lambda text: None)
         self.nodes, self.away, self.absent, self.started = {}, {}, {}, False  # client -> node; node -> why it may not join, since when
         self.said = set()
         self.greeted, self.asked, self.answered = {}, {}, {}  # message -> node; message -> client; client -> bytes or WireError
-        self.seen = {}  # client -> the last of its memory that evaluation was shown
-        self.pause = 0.5 if history.meta["engine"]["name"] == "flower" else 0.02  # seconds between two looks
+        self.memories = {}  # what clients keep stays with them; here is what evaluation was shown of it last, if the method shows any
+        self.pulls, self.pool = {}, ThreadPoolExecutor(16, thread_name_prefix="pull")  # message -> the answer, being fetched
+        # seconds between two looks, each of which is a request for every answer that is missing
+        self.pause = max(0.5, job.task.clients / 100) if history.meta["engine"]["name"] == "flower" else 0.02
 
     def groups(self, clients):
         """All clients of the round that are here, as one group. The first round waits for everybody, a later one only if
@@ -264,7 +285,8 @@ class Remote:
         self.until(enough, self.wait)
         if not any(k in self.nodes for k in clients):
             who = "".join(f" {why}" for why in dict.fromkeys(why for why, _ in self.away.values()))
-            raise ConnectionError(f"Round {len(self.history) + 1}: none of the {len(clients)} clients came within {self.wait:g} s.{who}")
+            what = "could join" if len(self.away) >= len(everybody) else f"came within {self.wait:g} s"
+            raise ConnectionError(f"Round {len(self.history) + 1}: none of the {len(clients)} clients {what}.{who}")
         self.started = True
         self.tell()
         self.absent = {k: "not connected" for k in clients if k not in self.nodes}
@@ -277,23 +299,26 @@ class Remote:
     def kept(self):
         """What the evaluation may see of what clients keep. A client that does not answer now is judged by what it showed last."""
         schema = shown(self.server, self.job.method)
-        t = len(self.history) + 1
+        t, missing = len(self.history) + 1, dict.fromkeys(range(self.job.task.clients), "not connected")
         for k, data in self.ask("query.kept", t, dict.fromkeys(self.nodes, b"")).items():
             try:
                 if isinstance(data, WireError):
                     raise data
                 message = unpack(data, schema, kind=UP, round=t, client=k)
                 tensors = Link().unpack(message.sections, schema)
-                self.seen[k] = {name: x.to(self.job.task.device) for name, x in tensors.items()}
+                self.memories[k] = {name: x.to(self.job.task.device) for name, x in tensors.items()}
+                del missing[k]
             except WireError as error:
-                warnings.warn(f"Round {t}: client {k} is judged by what it showed last: {error}", stacklevel=2)
-        return self.seen
+                missing[k] = str(error)
+        for k, why in missing.items():
+            warnings.warn(f"Round {t}: client {k} is judged by what it showed last, if anything: {why}", stacklevel=2)
+        return self.memories
 
     def ask(self, kind, round, contents):
         """Send each client its bytes, and wait until all have answered or time is up."""
         self.asked, self.answered = {}, {}
         for k, data in contents.items():
-            group = f"{self.history.meta['run']}.{round}.{self.heard(k)}"
+            group = f"{self.history.meta['run']}-{self.job.digest}.{round}.{self.heard(k)}"
             sent = self.push(self.nodes[k], kind, {"message": data}, group)
             if sent is None:
                 self.answered[k] = WireError("Flower could not take the message.")
@@ -327,18 +352,34 @@ class Remote:
             sent = self.push(node, "query.hello", {"head": json.dumps(self.job.head)})
             if sent is not None:
                 self.greeted[sent] = node
-        for reply in self.grid.pull_messages([*self.greeted, *self.asked]) if self.greeted or self.asked else []:
-            to = reply.metadata.reply_to_message_id
-            if to in self.greeted:
-                node = self.greeted.pop(to)
-                if node in online:
-                    self.introduce(node, reply)
-            elif to in self.asked:
-                k = self.asked.pop(to)
-                try:
-                    self.answered[k] = read(reply, message=bytes)["message"]
-                except WireError as error:
-                    self.answered[k] = error
+        for to, replies in self.pull([*self.greeted, *self.asked]):
+            for reply in replies:
+                if to in self.greeted:
+                    node = self.greeted.pop(to)
+                    if node in online:
+                        self.introduce(node, reply)
+                elif to in self.asked:
+                    self.answered[self.asked.pop(to)] = read(reply, message=bytes)
+
+    def pull(self, messages):
+        """(message, its replies) for the messages that have been answered. Each is fetched in a thread of its own: Flower goes on for
+        minutes to fetch an answer whose sender died while it sent, and what it cannot read it raises."""
+        for m in messages:
+            if m not in self.pulls:
+                self.pulls[m] = self.pool.submit(self.fetch, m)
+        wait(self.pulls.values(), 1)
+        done = [(m, self.pulls.pop(m)) for m in list(self.pulls) if self.pulls[m].done()]
+        return [(m, future.result()) for m, future in done]
+
+    def fetch(self, message):
+        try:
+            return list(self.grid.pull_messages([message]))
+        except OSError:  # the connection to Flower itself
+            raise
+        except Exception as error:
+            if type(error).__module__.startswith("httpx"):
+                raise
+            return [WireError(f"Flower cannot read the answer: {plain(str(error))}")]
 
     def tell(self):
         """Say how the last round went."""
@@ -353,66 +394,88 @@ class Remote:
         """Take a node in as the client that it says it is, or turn it away and say why."""
         try:
             values = read(reply, client=int, head=str)
-            k, theirs = values["client"], dict(json.loads(values["head"]))
+            if isinstance(values, WireError):
+                raise values
+            k, theirs = values[0], dict(json.loads(values[1]))
             other = differences(self.job.head, theirs, "here", "there")
             if other:
                 raise WireError(f"Client {k} was turned away: {other}.")
-            if self.names[node].isdigit() and self.names[node] != str(k):
+            if self.names[node].isdecimal() and self.names[node] != str(k):
                 raise WireError(f"A node was turned away: it says that it is client {k} and has the key of client {self.names[node]}.")
             if not 0 <= k < self.job.task.clients or k in self.nodes:
                 raise WireError(f"A node was turned away: client {k} is {'already here' if k in self.nodes else 'not one of this run'}.")
         except (ValueError, TypeError, RecursionError) as error:  # WireError is a ValueError
-            if str(error) not in self.said:
-                self.said.add(str(error))
-                self.say(str(error))
-            self.away[node] = str(error), time.monotonic()
+            why = plain(str(error))
+            if why not in self.said and len(self.said) < 1000:
+                self.said.add(why)
+                self.say(why)
+            self.away[node] = why, time.monotonic()
         else:
             self.nodes[k] = node
             self.say(f"Client {k} is here.")
 
     def until(self, condition, seconds):
-        """Wait until the condition holds or the time is up; look at least twice, for a look itself may take long: Flower goes on
-        for three minutes to fetch an answer whose sender died while it sent."""
+        """Wait until the condition holds or the time is up."""
         end = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > end:
-                condition()
-                return
+        while not condition() and time.monotonic() < end:
             if self.stop.wait(self.pause):
                 raise ConnectionError("Flower has stopped.")
 
 
+DEAD = re.compile("ActorDiedError|RayActorError|ActorUnavailableError|WorkerCrashedError|OutOfMemoryError")
+
+
 def read(reply, **kinds):
-    """The values of a reply, which must be there and of these types; ``WireError`` otherwise."""
+    """The values of a reply, one of each of these types, or the only one; a ``WireError`` instead if they are not there."""
     from flwr.app import ConfigRecord
 
+    if isinstance(reply, WireError):
+        return reply
     if reply.has_error():
-        reason = str(reply.error.reason).strip().splitlines() or ["no reason given"]
-        raise WireError(f"Flower reports: {reason[-1][:300]}")
+        reason = str(reply.error.reason)
+        if DEAD.search(reason):  # Ray would hand all that follows to the dead one
+            raise ConnectionError("A worker process of the simulation has died; memory may be short. Finished rounds are in the checkpoint, if there is one.")
+        return WireError(f"Flower reports: {plain((reason.strip().splitlines() or ['no reason given'])[-1])[:300]}")
     record = reply.content.get(RECORD) if reply.has_content() else None
     if isinstance(record, ConfigRecord) and isinstance(record.get("refused"), str):
-        raise WireError(record["refused"][:1000])
+        return WireError(plain(record["refused"])[:1000])
     if not isinstance(record, ConfigRecord) or any(type(record.get(name)) is not kind for name, kind in kinds.items()):
-        raise WireError("The answer does not hold what was asked for.")
-    return record
+        return WireError("The answer does not hold what was asked for.")
+    values = [record[name] for name in kinds]
+    return values[0] if len(values) == 1 else values
 
 
 def lead(job, grid, *, engine, wait=600.0, timeout=600.0, checkpoint=None, progress=None, stop=None, say=None):
     """The server's part of a run on a Flower grid -> ``History``. Its ``refused`` also says who was missing, and why."""
+    if not wait > 0 or not timeout > 0:
+        raise ValueError(f"Seconds to wait must be above 0, not {wait!r} and {timeout!r}.")
     server = Server(job.method, job.task, job.settings)
     about = describe(job.method, job.task, job.settings, job.cpu_threads)
     about |= {"engine": {"name": engine, "flower": require()}, "run": secrets.token_hex(8)}
     history = History(job.method.name, about)
     clients = Remote(job, grid, server, history, wait, timeout, stop, say)
-    train(server, clients, history, job.rounds, checkpoint, progress)
-    clients.tell()
-    if engine == "flower":
-        clients.look()
-        clients.ask("query.bye", job.rounds, dict.fromkeys(clients.nodes, b""))
+    try:
+        train(server, clients, history, job.rounds, checkpoint, progress)
+        clients.tell()
+        if engine == "flower":
+            clients.look()
+            clients.timeout = min(timeout, 30)
+            clients.ask("query.bye", job.rounds, dict.fromkeys(clients.nodes, b""))
+    finally:
+        clients.pool.shutdown(wait=False, cancel_futures=True)
     return history
 
 
 # ---- the simulation -----------------------------------------------------------------------------------------------------
+
+
+def forget(checkpoint):
+    """Remove what the clients of a finished simulation kept beside its checkpoint."""
+    folder = Path(f"{checkpoint}.clients")
+    for path in folder.glob("client-*.safetensors"):
+        path.unlink()
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def _fetch(ref, context):

@@ -73,8 +73,3 @@ class Deployment:
         for terminal in reversed(self.all):
             terminal.stop(signal.SIGTERM)
 
-
-def processes_of(folder):
-    """Process ids of everything that Flower has started for a folder."""
-    found = subprocess.run(["pgrep", "-f", f"flower.*{folder}|{folder}.*flower"], capture_output=True, text=True, check=False)
-    return [int(line) for line in found.stdout.split()]

@@ -317,6 +317,65 @@ def test_a_stopped_flower_ends_all_waiting():
         lead(j, Loop(j, clients=[]), wait=60, stop=stop)
 
 
+def test_what_clients_write_is_shown_without_control_characters(tmp_path):
+    flower.say(tmp_path, "x\rStopped: y\u2028Stopped: z\x1b[2J\ud800" + 5000 * "a")
+    (line,) = (tmp_path / "run.log").read_text().splitlines()
+    assert line.startswith("x Stopped: y Stopped: z [2J") and len(line) <= 2000
+
+
+def test_an_answer_that_flower_cannot_read_or_fetch_holds_up_nobody_else():
+    j = job("stc")
+    for fault in ("unreadable", "endless"):
+        grid, release = Loop(j), threading.Event()
+        pull = grid.pull_messages
+
+        def bad(ids, grid=grid, pull=pull, release=release, fault=fault):
+            (message,) = (m for m in grid.sent if m.metadata.message_id == ids[0])
+            if message.metadata.dst_node_id == 101 and message.metadata.group_id.split(".")[1:2] == ["2"]:
+                if fault == "unreadable":
+                    raise KeyError("0abc")
+                release.wait(60)
+            return pull(ids)
+
+        grid.pull_messages = bad
+        with pytest.warns(UserWarning, match="1 uploads"):
+            history = lead(j, grid, timeout=3)
+        release.set()
+        reason = "Flower cannot read the answer: '0abc'" if fault == "unreadable" else "No answer within 3 s."
+        assert [row["refused"] for row in history.rows] == [{}, {1: reason}, {}]
+        assert history.accuracy.tolist() == expected(j, {2: [1]})
+
+
+def test_a_client_that_changes_its_run_after_the_greeting_is_noticed():
+    j = job("stc")
+    grid, other = Loop(j), Loop(job("stc", task=small(seed=5)))
+    deliver = grid.deliver
+
+    def changed(message, context):
+        if message.metadata.group_id.split(".")[1:2] == ["2"] and context.node_id == 101:
+            return [other.app(message, other.contexts[101])]
+        return deliver(message, context)
+
+    grid.deliver = changed
+    with pytest.warns(UserWarning, match="1 uploads"):
+        history = lead(j, grid)
+    assert history.rows[1]["refused"] == {1: "Client 1 means another run than when it was greeted."}
+    assert history.accuracy.tolist() == expected(j, {-2: [1]})
+
+
+def test_a_restarted_server_judges_absent_clients_by_what_they_showed_last(tmp_path):
+    method = fl.methods.fed_gkt(asynchronous=True)
+    j = flower.Job(method, small(), 3, fl.Settings(participation=0.5), 1)
+    two = flower.Job(method, small(), 2, fl.Settings(participation=0.5), 1)
+    grid = Loop(j, tmp_path)
+    lead(two, grid, checkpoint=tmp_path / "c")
+    drawn = fl.Server(method, j.task, j.settings).participants(3)
+    again = Loop(j, tmp_path, clients=drawn)  # only they come back
+    with pytest.warns(UserWarning, match="is judged by what it showed last, if anything: not connected"):
+        history = lead(j, again, wait=0.5, checkpoint=tmp_path / "c")
+    assert history == here(j, participation=0.5)
+
+
 # ---- who may join
 
 
@@ -331,7 +390,7 @@ def test_a_stopped_flower_ends_all_waiting():
 )  # fmt: skip
 def test_a_client_of_another_run_is_turned_away_by_name(other, words):
     j = job()
-    with pytest.raises(ConnectionError) as error:
+    with pytest.raises(ConnectionError, match="none of the 4 clients could join") as error:
         lead(j, Loop(job(**other)))
     assert words in str(error.value) and "Client 0 was turned away" in str(error.value)
 
@@ -356,7 +415,9 @@ def test_a_second_node_that_says_it_is_the_same_client_is_turned_away():
     assert "A node was turned away: client 2 is already here." in heard
 
 
-@pytest.mark.parametrize("head", ["{", "[" * 100_000, "[1, 2]", '{"method": "fedavg"}', "null"])
+@pytest.mark.parametrize(
+    "head", ["{", "[" * 100_000, "[1, 2]", '{"method": "fedavg"}', "null", '{"method": "\\ud800"}', '{"method": "x\\rStopped: y\\u001b[2J"}', '"' + "x" * 5_000_000 + '"']
+)  # fmt: skip
 def test_a_node_that_says_nonsense_is_turned_away(head):
     j, heard = job("stc"), []
     grid = Loop(j)
@@ -370,7 +431,9 @@ def test_a_node_that_says_nonsense_is_turned_away(head):
     grid.deliver = nonsense
     with pytest.warns(UserWarning, match="3 uploads"):
         history = lead(j, grid, say=heard.append)
-    assert all(list(row["refused"]) == [2] for row in history.rows) and len(heard) >= 4
+    assert all(list(row["refused"]) == [2] for row in history.rows)
+    strange = [text for text in heard if not text.startswith(("Client 0 is", "Client 1 is", "Client 3 is", "Round "))]
+    assert len(strange) == 1 and strange[0].isprintable() and len(strange[0]) <= 2000
 
 
 def test_notes_that_cannot_be_read_are_an_error_not_a_new_start(tmp_path):
@@ -413,8 +476,8 @@ def test_a_job_and_flowers_version_are_checked(monkeypatch):
         job(rounds=0)
     from importlib import metadata
 
-    monkeypatch.setattr(metadata, "version", lambda name: "1.20.0")
-    with pytest.raises(ImportError, match=r"Flower 1.20.0 is installed; fedlearn works with 1.41 or newer, before 2"):
+    monkeypatch.setattr(metadata, "version", lambda name: "1.20.0rc1")
+    with pytest.raises(ImportError, match=r"Flower 1.20.0rc1 is installed; fedlearn works with 1.41 or newer, before 2"):
         flower.require()
 
     def missing(name):
@@ -423,6 +486,23 @@ def test_a_job_and_flowers_version_are_checked(monkeypatch):
     monkeypatch.setattr(metadata, "version", missing)
     with pytest.raises(ImportError, match=r'Flower is not installed: pip install "fedlearn\[flower\]"'):
         fl.run(fl.methods.fedavg(), small(), 1, engine="flower-sim")
+
+
+def test_waiting_takes_time():
+    with pytest.raises(ValueError, match="Seconds to wait must be above 0"):
+        lead(job(), Loop(job()), timeout=0)
+
+
+def test_only_what_a_simulation_made_is_removed(tmp_path):
+    folder = tmp_path / "c.clients"
+    folder.mkdir()
+    for name in ("client-0.safetensors", "thesis.txt"):
+        (folder / name).write_text("x")
+    flower.forget(tmp_path / "c")
+    assert [path.name for path in folder.iterdir()] == ["thesis.txt"]
+    (folder / "thesis.txt").unlink()
+    flower.forget(tmp_path / "c")
+    assert not folder.exists()
 
 
 def test_resources_are_checked_before_anything_is_started():

@@ -88,6 +88,29 @@ def test_a_failing_client_is_named_and_the_log_is_quiet(capfd):
     assert not out and "Traceback" not in err and "INFO" not in err
 
 
+def test_a_dead_worker_ends_the_run_with_its_finished_rounds(tmp_path):
+    """Ray would hand all later messages to it, and each would fail."""
+    parent, died = os.getpid(), tmp_path / "died"
+
+    def network(shape, classes):
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+        calls = []
+
+        def hook(*_):
+            calls.append(1)
+            if os.getpid() != parent and len(calls) > 6:
+                died.touch()
+                os._exit(1)
+
+        net.register_forward_pre_hook(hook)
+        return net
+
+    job = flower.Job(fl.methods.fedavg(), small(network=network), 5, threads=1)
+    with pytest.raises(ConnectionError, match="A worker process of the simulation has died"):
+        flower.simulate(job, checkpoint=tmp_path / "c")
+    assert died.exists() and (tmp_path / "c").exists()
+
+
 def test_more_than_the_machine_has_is_said_in_one_sentence():
     with pytest.raises(ValueError, match=r"Ray has 1 CPUs and 0 GPUs; one client is to take 1 and 0.5"):
         flower.simulate(flower.Job(fl.methods.fedavg(), small(), 1), gpus_per_client=0.5)
