@@ -91,7 +91,8 @@ def deployed_server():
             path = folder / "checkpoint"
             history = flower.lead(job, grid, engine="flower", **saved["waits"], checkpoint=path, progress=False, say=say)
             history.meta["provenance"] = saved["provenance"]
-            write_atomically(folder / "model.safetensors", lambda part: save_file(history.state, part))
+            model = {n: t.cpu().contiguous() for n, t in history.state.items()}
+            write_atomically(folder / "model.safetensors", lambda part: save_file(model, part))
             history.to_json(folder / "history.json")
             path.unlink()
         except Exception as error:
@@ -141,7 +142,8 @@ def serve(argv, folder, *, host=None, port=8000, names=(), keys=None, insecure=F
     security, address = f'root-certificates = "{ca}"' if ca else "insecure = true", f"[{local}]:{port}" if ":" in local else f"{local}:{port}"
     _write(home / "config.toml", f'[superlink]\ndefault = "{SERVER}"\n\n[superlink.{SERVER}]\naddress = "{address}"\n{security}\n')
     (folder / "history.json").unlink(missing_ok=True)
-    _write(log, "")
+    for old in (log, folder / "superlink.log"):
+        _write(old, "")
     limit = longest(read_job(folder)[0]) + FRAME
     command = [sys.executable, "-m", "fedlearn.superlink", str(limit), "--host", host, "--port", str(port), "--disable-runtime-dependency-installation"]
     with running([*command, *map(str, tls)], home, folder / "superlink.log") as superlink:
@@ -182,7 +184,8 @@ def join(argv, client, address, folder, *, root_certificate=None, key=None, inse
         security = ["--root-certificates", str(root_certificate), "--auth-supernode-private-key", str(key)]
     _write(folder / "job.json", json.dumps({"argv": argv}, indent=1))
     log = folder / "run.log"
-    _write(log, "")
+    for old in (log, folder / "supernode.log"):
+        _write(old, "")
     with socket.socket() as free:  # the node's own port, for the processes that it starts
         free.bind(("127.0.0.1", 0))
         own = free.getsockname()[1]
@@ -284,7 +287,7 @@ def follow(log, process, done=lambda: False, status=lambda: "", grace=0):
     """Show what an app of ours writes into its log until it is done or the process has ended; ``ConnectionError`` if the app
     has failed, which it says in its log unless it could not even be loaded (then Flower's status of the run does). ``grace``:
     seconds that its last message may still take."""
-    shown, asked = len(log.read_text(encoding="utf-8").splitlines()), time.monotonic()
+    shown, asked, ended = len(log.read_text(encoding="utf-8").splitlines()), time.monotonic(), ""
     while True:
         over = done() or process.poll() is not None
         lines = log.read_text(encoding="utf-8").splitlines()
@@ -297,10 +300,11 @@ def follow(log, process, done=lambda: False, status=lambda: "", grace=0):
         if over:
             time.sleep(grace if done() else 0)
             return
+        if ended:
+            raise ConnectionError(f"The server's app ended ({ended}); {process.log} says why.")
         if time.monotonic() > asked + 15:
             asked, now = time.monotonic(), status()
-            if now.startswith("finished") and not done():
-                raise ConnectionError(f"The server's app ended ({now}); {process.log} says why.")
+            ended = now if now.startswith("finished") else ""  # what it wrote last is read once more
         time.sleep(0.2)
 
 
@@ -316,7 +320,7 @@ def running(command, home, log):
     home.mkdir(parents=True, exist_ok=True)
     env = environment(home)
     program = shutil.which(command[0], path=env["PATH"])
-    with open(log, "w", encoding="utf-8") as out:
+    with open(log, "a", encoding="utf-8") as out:
         process = subprocess.Popen([program, *command[1:]], env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
     process.log = log
     endings = (signal.SIGTERM, signal.SIGHUP)  # `kill`, or a closed terminal: the children shall end, too
@@ -363,6 +367,7 @@ def flwr(home, *command):
 def complaint(log):
     """What a process of Flower's gave as the reason of its end: its own sentences if it did, else the last line of its log."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", Path(log).read_text(encoding="utf-8", errors="replace"))
+    text = text.rpartition("Starting Flower")[2]  # of the last start
     code = re.search(r"Exit Code: \d+\n(.*?)(\n\s*\n|$)", text, re.DOTALL)
     lines = [line.strip() for line in (code[1] if code else text).splitlines() if line.strip()] or ["it said nothing"]
     return (" ".join(lines) if code else lines[-1])[-500:]

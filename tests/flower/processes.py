@@ -28,14 +28,14 @@ class Terminal:
     def lines(self):
         return self.path.read_text().splitlines()
 
-    def wait_for(self, words, seconds=120):
-        """The first line with these words; fails if the command ends before or takes too long."""
+    def wait_for(self, words, seconds=120, times=1):
+        """The first line with these words, or one of a later time; fails if the command ends before or takes too long."""
         end = time.monotonic() + seconds
         while True:
             ended = self.process.poll() is not None
-            found = next((line for line in self.lines if words in line), None)
-            if found:
-                return found
+            found = [line for line in self.lines if words in line]
+            if len(found) >= times:
+                return found[times - 1]
             assert not ended and time.monotonic() < end, f"{self.command}: no {words!r} in\n" + "\n".join(self.lines)
             time.sleep(0.1)
 
