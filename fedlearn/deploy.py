@@ -367,7 +367,7 @@ def flwr(home, *command):
 def complaint(log):
     """What a process of Flower's gave as the reason of its end: its own sentences if it did, else the last line of its log."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", Path(log).read_text(encoding="utf-8", errors="replace"))
-    text = text.rpartition("Starting Flower")[2]  # of the last start
+    text = re.split("Starting Flower Super(?:Node|Link)", text)[-1]  # of the last start
     code = re.search(r"Exit Code: \d+\n(.*?)(\n\s*\n|$)", text, re.DOTALL)
     lines = [line.strip() for line in (code[1] if code else text).splitlines() if line.strip()] or ["it said nothing"]
     return (" ".join(lines) if code else lines[-1])[-500:]
