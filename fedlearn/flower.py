@@ -87,7 +87,7 @@ class Job:
 
     @cached_property
     def digest(self):
-        """A short name of the head: messages carry it, so that a client which changed its mind after the greeting is noticed."""
+        """A short name of the head. Messages carry it, so that a client which changed its mind after the greeting is noticed."""
         return blake2b(json.dumps(self.head, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 

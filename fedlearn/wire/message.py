@@ -42,7 +42,7 @@ class Schema:
 
     @cached_property
     def limit(self):
-        """No message is longer, in bytes: a coder takes at most eight an entry and 64 a tensor."""
+        """The length in bytes that no message exceeds. A coder takes at most eight an entry and 64 a tensor."""
         entries = sum(prod(shape) for shape in self.shapes.values())
         return _HEADER.size + _CRC.size + 69 * len(self.shapes) + 8 * entries * self.rows
 
