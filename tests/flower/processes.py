@@ -43,7 +43,7 @@ class Terminal:
         """Wait for the end of the command -> exit status."""
         return self.process.wait(seconds)
 
-    def stop(self, how=signal.SIGINT):
+    def stop(self, how=signal.SIGTERM):  # a shell's background jobs ignore SIGINT
         if self.process.poll() is None:
             self.process.send_signal(how)
         return self.process.wait(40)
