@@ -14,6 +14,11 @@ def _head(history):
     return {"method": history.method} | {k: history.meta[k] for k in ("parts", "task", "settings")} | where
 
 
+def apart(tensors):
+    """Tensors as safetensors wants them: contiguous, and none sharing memory with another."""
+    return {name: t.clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
+
+
 def save(path, history, server, clients):
     """Global state, what server and clients remember, and the history so far."""
     from safetensors.torch import save_file
@@ -21,7 +26,7 @@ def save(path, history, server, clients):
     groups = {"state": server.state, "server": server.memory}
     groups |= {f"client {k}": memory for k, memory in clients.memories.items()}
     tensors = {f"{group}/{name}": t for group, part in groups.items() for name, t in part.items()}
-    tensors = {key: t.clone(memory_format=torch.contiguous_format) for key, t in tensors.items()}  # some may share memory
+    tensors = apart(tensors)
     metadata = {"head": json.dumps(_head(history)), "history": json.dumps(history.to_dict())}
     write_atomically(path, lambda part: save_file(tensors, part, metadata))
 

@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from .history import write_atomically
+from .history import write_text
 
 SOLUTION = re.compile(r"^([ \t]*)### BEGIN SOLUTION\n.*?^[ \t]*### END SOLUTION[ \t]*$", re.MULTILINE | re.DOTALL)
 FENCE = re.compile(r"^(`{3,}|:{3,})\{solution(?:-start|-end)?\}.*?^\1[ \t]*$\n?", re.MULTILINE | re.DOTALL)
@@ -39,6 +39,6 @@ def make(folder, out):
     for path in chapters:
         text = json.dumps(strip(json.loads(path.read_text(encoding="utf-8"))), indent=1, ensure_ascii=False) + "\n"
         target = Path(out) / path.relative_to(folder)
-        write_atomically(target, lambda part, text=text: part.write_text(text, encoding="utf-8"))
+        write_text(target, text)
         written.append(target)
     return written

@@ -107,7 +107,7 @@ def table(histories):
 
 
 def command_run(args):
-    from .history import write_atomically
+    from .history import write_text
 
     chosen, origin = make_methods(args), provenance()  # of the code that runs, not of what the checkout becomes meanwhile
     task = make_task(args)
@@ -123,7 +123,7 @@ def command_run(args):
         print(as_json(histories))
     else:
         if args.out:
-            write_atomically(args.out, lambda part: part.write_text(as_json(histories) + "\n", encoding="utf-8"))
+            write_text(args.out, as_json(histories) + "\n")
         print(table(histories))
     for path in checkpoints:  # only now: a comparison that stops in its second run keeps the first
         path.unlink(missing_ok=True)
@@ -152,15 +152,14 @@ def restate(args):
 
 def command_serve(args):
     from . import deploy
-    from .history import write_atomically
+    from .history import write_text
 
-    job(args).head  # noqa: B018  what is wrong with the run itself is said before anything is started
-    history = deploy.serve(
-        restate(args), args.folder, host=args.host, port=args.port, names=args.name, keys=args.keys, insecure=args.insecure,
+    history = deploy.serve(  # what is wrong with the run itself is said before anything is started
+        job(args), restate(args), args.folder, host=args.host, port=args.port, names=args.name, keys=args.keys, insecure=args.insecure,
         wait=args.wait, timeout=args.timeout, provenance=provenance(),
     )  # fmt: skip
     if args.out:
-        write_atomically(args.out, lambda part: part.write_text(as_json([history]) + "\n", encoding="utf-8"))
+        write_text(args.out, as_json([history]) + "\n")
     print(table([history]))
 
 

@@ -23,8 +23,9 @@ import psutil
 
 from . import flower
 from .certificates import check_certificate, make_certificates, make_key
+from .checkpoint import apart
 from .federation import Server
-from .history import History, write_atomically
+from .history import History, write_atomically, write_text
 
 APP = {
     "pyproject.toml": """[build-system]
@@ -74,8 +75,8 @@ def read_job(folder):
 
 
 def deployed_server():
-    """The ``ServerApp``: it reads ``job.json`` in the folder that the run's configuration names, and writes ``history.json``, ``model.safetensors``
-    and into ``run.log`` what ``serve`` shows."""
+    """The ``ServerApp``: it reads ``job.json`` in the folder that the run's configuration names, and writes ``history.json``,
+    ``model.safetensors``, and into ``run.log`` what ``serve`` shows."""
     flower.require()
     from flwr.serverapp import ServerApp
     from safetensors.torch import save_file
@@ -91,8 +92,7 @@ def deployed_server():
             path = folder / "checkpoint"
             history = flower.lead(job, grid, engine="flower", **saved["waits"], checkpoint=path, progress=False, say=say)
             history.meta["provenance"] = saved["provenance"]
-            model = {n: t.cpu().contiguous() for n, t in history.state.items()}
-            write_atomically(folder / "model.safetensors", lambda part: save_file(model, part))
+            write_atomically(folder / "model.safetensors", lambda part: save_file(apart(history.state), part))
             history.to_json(folder / "history.json")
             path.unlink()
         except Exception as error:
@@ -110,14 +110,15 @@ def deployed_client():
 # ---- what the two commands start ------------------------------------------------------------------------------------------
 
 
-def serve(argv, folder, *, host=None, port=8000, names=(), keys=None, insecure=False, wait=600.0, timeout=600.0, provenance=None):
-    """Start a SuperLink and the server of the run that ``argv`` states -> ``History``, whose meta has Flower's count of the bytes.
+def serve(job, argv, folder, *, host=None, port=8000, names=(), keys=None, insecure=False, wait=600.0, timeout=600.0, provenance=None):
+    """Start a SuperLink and the server of the ``job`` that ``argv`` states -> ``History``, whose meta has Flower's count of the bytes.
 
     With TLS, which is on unless ``insecure``, only clients whose public keys lie in the folder ``keys`` may join, and whoever has
-    the key of ``3.key.pub`` only as client 3; ``names`` are those under which clients reach this machine. ``wait`` and ``timeout``: see ``flower.Remote``.
+    the key of ``3.key.pub`` only as client 3; ``names`` are those under which clients reach this machine. ``wait`` and
+    ``timeout``: see ``flower.Remote``.
     """
     flower.require()
-    folder = own_folder(folder)
+    folder, limit = own_folder(folder), longest(job) + FRAME
     host = host or ("127.0.0.1" if insecure else "0.0.0.0")
     local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # where this machine itself reaches the server
     check_port(host, port)
@@ -137,14 +138,13 @@ def serve(argv, folder, *, host=None, port=8000, names=(), keys=None, insecure=F
         tls = ["--ssl-ca-certfile", ca, "--ssl-certfile", ca.with_name("server.pem"), "--ssl-keyfile", ca.with_name("server.key"), "--enable-supernode-auth"]
     home, log = folder / "flower", folder / "run.log"
     for name, text in APP.items():
-        _write(folder / "app" / name, text)
-    _write(folder / "job.json", json.dumps({"argv": argv, "waits": {"wait": wait, "timeout": timeout}, "provenance": provenance}, indent=1))
+        write_text(folder / "app" / name, text)
+    write_text(folder / "job.json", json.dumps({"argv": argv, "waits": {"wait": wait, "timeout": timeout}, "provenance": provenance}, indent=1))
     security, address = f'root-certificates = "{ca}"' if ca else "insecure = true", f"[{local}]:{port}" if ":" in local else f"{local}:{port}"
-    _write(home / "config.toml", f'[superlink]\ndefault = "{SERVER}"\n\n[superlink.{SERVER}]\naddress = "{address}"\n{security}\n')
+    write_text(home / "config.toml", f'[superlink]\ndefault = "{SERVER}"\n\n[superlink.{SERVER}]\naddress = "{address}"\n{security}\n')
     (folder / "history.json").unlink(missing_ok=True)
     for old in (log, folder / "superlink.log"):
-        _write(old, "")
-    limit = longest(read_job(folder)[0]) + FRAME
+        write_text(old, "")
     command = [sys.executable, "-m", "fedlearn.superlink", str(limit), "--host", host, "--port", str(port), "--disable-runtime-dependency-installation"]
     with running([*command, *map(str, tls)], home, folder / "superlink.log") as superlink:
         reach(local, port, ca, 60, superlink)
@@ -182,10 +182,10 @@ def join(argv, client, address, folder, *, root_certificate=None, key=None, inse
             make_key(Path(key))
             raise ValueError(f"A new key is in {key}: put {key}.pub into the server's folder of keys, start the server, and join again.")
         security = ["--root-certificates", str(root_certificate), "--auth-supernode-private-key", str(key)]
-    _write(folder / "job.json", json.dumps({"argv": argv}, indent=1))
+    write_text(folder / "job.json", json.dumps({"argv": argv}, indent=1))
     log = folder / "run.log"
     for old in (log, folder / "supernode.log"):
-        _write(old, "")
+        write_text(old, "")
     with socket.socket() as free:  # the node's own port, for the processes that it starts
         free.bind(("127.0.0.1", 0))
         own = free.getsockname()[1]
@@ -229,10 +229,6 @@ def own_folder(folder):
     if any(c in '"\\' or not c.isprintable() for c in str(folder)):
         raise ValueError(f"The folder must have a name without quotes, backslashes and control characters, not {str(folder)!r}.")
     return folder
-
-
-def _write(path, text):
-    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def about(home, run):

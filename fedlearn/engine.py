@@ -19,7 +19,7 @@ import torch
 from . import local, rng, stacked
 from .data import sources
 from .errors import pick
-from .history import write_atomically
+from .history import write_text
 from .method import SGD, Batch, Context, Settings, TaskLoss
 from .models import state_of
 
@@ -159,7 +159,7 @@ def remembered(measure, case, need):
     if key not in known:
         known[key] = measure(*case)
         try:
-            write_atomically(path, lambda part: part.write_text(json.dumps(known, indent=1), encoding="utf-8"))
+            write_text(path, json.dumps(known, indent=1))
         except OSError:  # nowhere to keep it: the next run measures again
             pass
     return known[key]

@@ -30,6 +30,7 @@ from pathlib import Path
 import torch
 
 from . import local
+from .checkpoint import apart
 from .errors import WireError
 from .federation import Clients, Server, describe, good_threads, train
 from .history import History, write_atomically
@@ -178,10 +179,15 @@ def _bye(make, keep, message, context):
 
 
 def _reply(message, /, **values):
+    return envelope(values, reply_to=message)
+
+
+def envelope(values, *to, **how):
+    """A Flower message of one record, with the arguments that Flower's own takes after its content."""
     from flwr.app import ConfigRecord, RecordDict
     from flwr.app import Message as Envelope
 
-    return Envelope(RecordDict({RECORD: ConfigRecord(values)}), reply_to=message)
+    return Envelope(RecordDict({RECORD: ConfigRecord(values)}), *to, **how)
 
 
 def shown(party, method):
@@ -229,8 +235,7 @@ class Notes:
         from safetensors.torch import save
 
         tensors = {f"before/{n}": x for n, x in before.items()} | {f"after/{n}": x for n, x in after.items()}
-        tensors = {n: x.cpu().clone(memory_format=torch.contiguous_format) for n, x in tensors.items()}
-        data = save(tensors | {"run": torch.tensor(list(run.encode()), dtype=torch.uint8), "round": torch.tensor(t)})
+        data = save(apart(tensors) | {"run": torch.tensor(list(run.encode()), dtype=torch.uint8), "round": torch.tensor(t)})
         if self.path:
             write_atomically(self.path, lambda part: part.write_bytes(data))
         self.context.state[RECORD] = ConfigRecord({"notes": data})
@@ -335,10 +340,7 @@ class Remote:
         return next((row["round"] for row in rows if k in row["clients"] and k not in row["refused"]), 0)
 
     def push(self, node, kind, values, group=""):
-        from flwr.app import ConfigRecord, RecordDict
-        from flwr.app import Message as Envelope
-
-        message = Envelope(RecordDict({RECORD: ConfigRecord(values)}), node, kind, group_id=group, ttl=self.timeout)
+        message = envelope(values, node, kind, group_id=group, ttl=self.timeout)
         return next(iter(self.grid.push_messages([message])), None)
 
     def look(self):

@@ -24,6 +24,11 @@ def write_atomically(path, write):
         part.unlink(missing_ok=True)
 
 
+def write_text(path, text):
+    """``write_atomically`` for a text."""
+    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+
 def spread(values, form=".3f"):
     """Mean and standard deviation of a few runs as text; values that are ``None`` (never reached) are counted."""
     there = [v for v in values if v is not None]
@@ -126,7 +131,7 @@ class History:
         """JSON text; also written to ``path`` if one is given."""
         text = json.dumps(self.to_dict(), indent=1) + "\n"
         if path is not None:
-            write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+            write_text(path, text)
         return text
 
     @classmethod

@@ -6,7 +6,7 @@ from pathlib import Path
 from . import federation, methods, tasks
 from .data.sources import data_path
 from .errors import pick
-from .history import History, write_atomically
+from .history import History, write_text
 from .method import SGD, Adam
 
 CIFAR = {"dataset": "cifar10", "network": "resnet18"}
@@ -229,7 +229,7 @@ def reproduce(paper, scale="quick", out=None, provenance=None, report=print, pro
         history.meta |= {"label": label, "provenance": provenance or {}}
         done.append(history)
         text = "[\n" + ",\n".join(map(_text, done)) + "\n]\n"
-        write_atomically(path, lambda part, text=text: part.write_text(text, encoding="utf-8"))
+        write_text(path, text)
         checkpoint.unlink(missing_ok=True)
         final = history.final["accuracy"]
         report(f"{label}, {task.partition}, seed {task.seed}: accuracy {final:.4f} after {len(history)} rounds")

@@ -73,10 +73,5 @@ class Loop:
         return there
 
 
-@pytest.fixture
-def loop():
-    return Loop
-
-
 def small(clients=4, **more):
     return fl.tasks.classification("digits", clients, train=120, test=60, **more)

@@ -1,7 +1,6 @@
 """`fedlearn serve` and `fedlearn join` as processes, as somebody at a terminal would start them."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -43,9 +42,9 @@ class Terminal:
         """Wait for the end of the command -> exit status."""
         return self.process.wait(seconds)
 
-    def stop(self, how=signal.SIGTERM):  # a shell's background jobs ignore SIGINT
-        if self.process.poll() is None:
-            self.process.send_signal(how)
+    def stop(self):
+        """End it by SIGTERM: a shell's background jobs ignore SIGINT."""
+        self.process.terminate()  # does nothing if it has ended
         return self.process.wait(40)
 
     def shown(self, where):
@@ -71,5 +70,4 @@ class Deployment:
 
     def stop(self):
         for terminal in reversed(self.all):
-            terminal.stop(signal.SIGTERM)
-
+            terminal.stop()
