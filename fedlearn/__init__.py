@@ -1,9 +1,9 @@
 """fedlearn: communication-efficient federated learning, in code that fits in the head and numbers that are measured.
 
-    import fedlearn as fl
-    task = fl.tasks.classification("digits", clients=10, partition="dirichlet:0.5")
-    history = fl.run(fl.methods.rpn(), task, rounds=20)
-    fl.plot.compare([history], against="bytes")
+import fedlearn as fl
+task = fl.tasks.classification("digits", clients=10, partition="dirichlet:0.5")
+history = fl.run(fl.methods.rpn(), task, rounds=20)
+fl.plot.compare([history], against="bytes")
 """
 
 from . import methods, models, rng, tasks, wire
@@ -13,15 +13,57 @@ from .exercises import check
 from .federation import Clients, Server, refit, run
 from .history import History, results, summary
 from .local import initial_network
-from .method import SGD, Adam, Compressed, Downlink, Mean, Method, Settings, TaskLoss, TaskNetwork, Uplink
+from .method import (
+    SGD,
+    Adam,
+    Compressed,
+    Downlink,
+    Mean,
+    Method,
+    Settings,
+    TaskLoss,
+    TaskNetwork,
+    Uplink,
+)
 
 __version__ = "0.1.0"
-_LAZY = ("plot", "widgets", "claims", "flower")  # need matplotlib, ipywidgets, yaml, Flower: loaded when first used
+_LAZY = (
+    "plot",
+    "widgets",
+    "claims",
+    "flower",
+)  # need matplotlib, ipywidgets, yaml, Flower: loaded when first used
 
 __all__ = [
-    "SGD", "Adam", "Clients", "Compressed", "DataError", "Downlink", "History", "Mean", "Method", "Server", "Settings", "TaskLoss", "TaskNetwork",
-    "Uplink", "WireError", "check", "initial_network", "methods", "models", "partition", "refit", "results", "rng", "run", "summary", "tasks", "wire", *_LAZY,
-]  # fmt: skip
+    "SGD",
+    "Adam",
+    "Clients",
+    "Compressed",
+    "DataError",
+    "Downlink",
+    "History",
+    "Mean",
+    "Method",
+    "Server",
+    "Settings",
+    "TaskLoss",
+    "TaskNetwork",
+    "Uplink",
+    "WireError",
+    "check",
+    "initial_network",
+    "methods",
+    "models",
+    "partition",
+    "refit",
+    "results",
+    "rng",
+    "run",
+    "summary",
+    "tasks",
+    "wire",
+    *_LAZY,
+]
 
 
 def __getattr__(name):

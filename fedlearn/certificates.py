@@ -18,8 +18,12 @@ def make_certificates(folder, names):
 
     def certificate(name, key, signer, issuer, *extensions):
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        builder = x509.CertificateBuilder(issuer or subject, subject, key.public_key(), x509.random_serial_number())
-        builder = builder.not_valid_before(now - datetime.timedelta(minutes=5)).not_valid_after(now + datetime.timedelta(days=365))
+        builder = x509.CertificateBuilder(
+            issuer or subject, subject, key.public_key(), x509.random_serial_number()
+        )
+        builder = builder.not_valid_before(now - datetime.timedelta(minutes=5)).not_valid_after(
+            now + datetime.timedelta(days=365)
+        )
         for extension, critical in extensions:
             builder = builder.add_extension(extension, critical)
         return builder.sign(signer, hashes.SHA256())
@@ -31,21 +35,43 @@ def make_certificates(folder, names):
             return x509.DNSName(name)
 
     ca_key, key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
-    usage = {n: n in ("key_cert_sign", "crl_sign") for n in (
-        "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "key_cert_sign", "crl_sign",
-        "encipher_only", "decipher_only",
-    )}  # fmt: skip
+    usage = {
+        n: n in ("key_cert_sign", "crl_sign")
+        for n in (
+            "digital_signature",
+            "content_commitment",
+            "key_encipherment",
+            "data_encipherment",
+            "key_agreement",
+            "key_cert_sign",
+            "crl_sign",
+            "encipher_only",
+            "decipher_only",
+        )
+    }
     ca = certificate(
-        "fedlearn", ca_key, ca_key, None, (x509.BasicConstraints(True, 0), True), (x509.KeyUsage(**usage), True),
+        "fedlearn",
+        ca_key,
+        ca_key,
+        None,
+        (x509.BasicConstraints(True, 0), True),
+        (x509.KeyUsage(**usage), True),
         (x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), False),
-    )  # fmt: skip
+    )
     server = certificate(
-        names[0], key, ca_key, ca.subject, (x509.SubjectAlternativeName([alternative(n) for n in names]), False),
-        (x509.BasicConstraints(False, None), True), (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
+        names[0],
+        key,
+        ca_key,
+        ca.subject,
+        (x509.SubjectAlternativeName([alternative(n) for n in names]), False),
+        (x509.BasicConstraints(False, None), True),
+        (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
         (x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), False),
-    )  # fmt: skip
+    )
     folder.mkdir(parents=True, exist_ok=True)
-    _write_key(folder / "server.key", key, PrivateFormat.PKCS8)  # the authority's own key is not kept: it signs this one certificate
+    _write_key(
+        folder / "server.key", key, PrivateFormat.PKCS8
+    )  # the authority's own key is not kept: it signs this one certificate
     for name, made in (("ca.pem", ca), ("server.pem", server)):
         (folder / name).write_bytes(made.public_bytes(Encoding.PEM))
 
@@ -53,7 +79,9 @@ def make_certificates(folder, names):
 def _write_key(path, key, form):
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption
 
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:  # for its owner's eyes only
+    with open(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb"
+    ) as file:  # for its owner's eyes only
         file.write(key.private_bytes(Encoding.PEM, form, NoEncryption()))
 
 
@@ -65,22 +93,31 @@ def make_key(path):
     key = ec.generate_private_key(ec.SECP384R1())
     path.parent.mkdir(parents=True, exist_ok=True)
     _write_key(path, key, s.PrivateFormat.OpenSSH)
-    Path(f"{path}.pub").write_bytes(key.public_key().public_bytes(s.Encoding.OpenSSH, s.PublicFormat.OpenSSH) + b"\n")
+    Path(f"{path}.pub").write_bytes(
+        key.public_key().public_bytes(s.Encoding.OpenSSH, s.PublicFormat.OpenSSH) + b"\n"
+    )
 
 
 def check_certificate(path, names=()):
     """``ValueError`` for a file that is no certificate, whose time is over, or that is not made out to one of these names."""
     from cryptography import x509
 
-    path, again = Path(path), "remove the server's folder tls, start it again and copy the new ca.pem"
+    path, again = (
+        Path(path),
+        "remove the server's folder tls, start it again and copy the new ca.pem",
+    )
     try:
         found = x509.load_pem_x509_certificate(path.read_bytes())
     except FileNotFoundError:
-        raise ValueError(f"There is no certificate {path}: the server makes ca.pem in its folder tls when it is first started.") from None
+        raise ValueError(
+            f"There is no certificate {path}: the server makes ca.pem in its folder tls when it is first started."
+        ) from None
     except ValueError:
         raise ValueError(f"{path} is not a certificate in PEM format.") from None
     if found.not_valid_after_utc < datetime.datetime.now(datetime.UTC):
-        raise ValueError(f"The certificate {path} expired on {found.not_valid_after_utc:%Y-%m-%d}: {again}.")
+        raise ValueError(
+            f"The certificate {path} expired on {found.not_valid_after_utc:%Y-%m-%d}: {again}."
+        )
     if names:
         made = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         for name in set(names) - {str(entry.value) for entry in made}:

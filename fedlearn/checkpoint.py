@@ -11,7 +11,11 @@ from .history import History, write_atomically
 def _head(history):
     """What has to be equal for a checkpoint to belong to a run. Versions and hardware may differ."""
     where = {"clients": "elsewhere"} if "run" in history.meta else {}  # and so is what they keep
-    return {"method": history.method} | {k: history.meta[k] for k in ("parts", "task", "settings")} | where
+    return (
+        {"method": history.method}
+        | {k: history.meta[k] for k in ("parts", "task", "settings")}
+        | where
+    )
 
 
 def apart(tensors):
@@ -41,13 +45,20 @@ def resume(path, history, server, clients):
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}
-        head, before = json.loads(metadata["head"]), History.from_dict(json.loads(metadata["history"]))
+        head, before = (
+            json.loads(metadata["head"]),
+            History.from_dict(json.loads(metadata["history"])),
+        )
     except (SafetensorError, KeyError, ValueError) as error:
-        raise ValueError(f"{path} is not a readable checkpoint of fedlearn ({error}); delete it to start anew.") from None
+        raise ValueError(
+            f"{path} is not a readable checkpoint of fedlearn ({error}); delete it to start anew."
+        ) from None
     here = json.loads(json.dumps(_head(history)))
     if head != here:
         differ = [key for key in here | head if head.get(key) != here.get(key)]
-        raise ValueError(f"{path} belongs to another run: {', '.join(differ)} differ. Name another file or delete it.")
+        raise ValueError(
+            f"{path} belongs to another run: {', '.join(differ)} differ. Name another file or delete it."
+        )
     for key, tensor in tensors.items():
         group, name = key.split("/", 1)
         tensor = tensor.to(server.task.device)

@@ -27,7 +27,16 @@ from .models.reparam import blocks, collapse, unit
 
 LEDGER = data_path("claims.yaml")
 VERDICTS = ("matches", "rounding", "inconsistent", "not derivable")
-KEYS = {"id", "paper", "where", "printed", "value", "formula", "verdict", "why"}  # and, where needed: read, data
+KEYS = {
+    "id",
+    "paper",
+    "where",
+    "printed",
+    "value",
+    "formula",
+    "verdict",
+    "why",
+}  # and, where needed: read, data
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,9 @@ def load(path=LEDGER):
     for claim in claims:
         wrong = (KEYS - claim.keys()) | (claim.keys() - KEYS - {"read", "data"})
         if wrong or claim["verdict"] not in VERDICTS:
-            raise ValueError(f"Claim {claim.get('id')}: check its verdict and its keys {sorted(wrong)}.")
+            raise ValueError(
+                f"Claim {claim.get('id')}: check its verdict and its keys {sorted(wrong)}."
+            )
     if twice := [name for name, n in Counter(claim["id"] for claim in claims).items() if n > 1]:
         raise ValueError(f"Ids used twice: {twice}.")
     return claims
@@ -63,11 +74,19 @@ def check(paper=None, claims=None, strict=True):
 
 def _recompute(claim):
     try:
-        computed = None if claim["formula"] is None else evaluate(claim["formula"], claim.get("data"))
+        computed = (
+            None if claim["formula"] is None else evaluate(claim["formula"], claim.get("data"))
+        )
         verdict = verdict_of(claim["value"], computed)
     except Exception as error:  # one bad entry must not hide the others
-        return Result(claim, None, "not derivable", f"no value from {claim['formula']!r}: {error!r}")
-    problem = "" if verdict == claim["verdict"] else f"says {claim['verdict']}, recomputed: {verdict} ({computed})"
+        return Result(
+            claim, None, "not derivable", f"no value from {claim['formula']!r}: {error!r}"
+        )
+    problem = (
+        ""
+        if verdict == claim["verdict"]
+        else f"says {claim['verdict']}, recomputed: {verdict} ({computed})"
+    )
     text = f"{claim['printed']} {claim.get('read', '')}".replace(",", "")
     if isinstance(claim["value"], str) and format(Decimal(claim["value"]), "f") not in text:
         problem = f"value {claim['value']} is not in {text!r}"
@@ -155,7 +174,11 @@ def network(name, *arguments, **options):
     """A network on torch's meta device: shapes without memory."""
     from .models import detection, segmentation
 
-    makers = NETWORKS | {"yolov3": detection.YOLOv3, "fcn32s": segmentation.FCN32s, "yolox": detection.YOLOX}
+    makers = NETWORKS | {
+        "yolov3": detection.YOLOv3,
+        "fcn32s": segmentation.FCN32s,
+        "yolox": detection.YOLOX,
+    }
     makers["conv"] = partial(torch.nn.Conv2d, bias=False)
     with torch.device("meta"):
         return makers[name](*arguments, **options)
@@ -192,10 +215,22 @@ def repopt_gap(name, rule):
         batches = torch.randn(3, 2, 2, 8, 1, 8, 8).double()
         one = target(csla)
         M, start = multipliers(one), _kernels(one)
-        for i, block in zip((i for i, m in enumerate(M) if torch.is_tensor(m)), blocks(one).values(), strict=True):
-            squares = [s[:, None, None, None] ** 2 for s in (block.constant_s3, block.constant_s1) if s is not None]
-            M[i] = {"position": M[i], "branches": M[i] - unit(M[i]) * block.identity, "scalar": sum(squares)}[rule]
-        branches, kernels = (_kernels(_fedavg(net, m, batches)) for net, m in ((csla, [1.0] * 999), (one, M)))
+        for i, block in zip(
+            (i for i, m in enumerate(M) if torch.is_tensor(m)), blocks(one).values(), strict=True
+        ):
+            squares = [
+                s[:, None, None, None] ** 2
+                for s in (block.constant_s3, block.constant_s1)
+                if s is not None
+            ]
+            M[i] = {
+                "position": M[i],
+                "branches": M[i] - unit(M[i]) * block.identity,
+                "scalar": sum(squares),
+            }[rule]
+        branches, kernels = (
+            _kernels(_fedavg(net, m, batches)) for net, m in ((csla, [1.0] * 999), (one, M))
+        )
     return float((kernels - branches).norm() / (branches - start).norm())
 
 
@@ -206,10 +241,14 @@ def _fedavg(net, M, batches):
         for own, steps in zip(ends, clients, strict=True):
             for x in steps:
                 params = list(own.parameters())
-                grads = torch.autograd.grad(torch.nn.functional.cross_entropy(own(x), torch.arange(len(x))), params)
+                grads = torch.autograd.grad(
+                    torch.nn.functional.cross_entropy(own(x), torch.arange(len(x))), params
+                )
                 for p, g, m in zip(params, grads, M, strict=False):
                     p.data -= 0.05 * m * g
-        for t, *parts in zip(state_of(net).values(), *(state_of(own).values() for own in ends), strict=True):
+        for t, *parts in zip(
+            state_of(net).values(), *(state_of(own).values() for own in ends), strict=True
+        ):
             t.copy_(sum(parts) / len(parts))
     return net
 
@@ -244,7 +283,9 @@ NAMES = {
     "pooled": lambda net: _sum(net, prod, [0, 1, 2]) + NAMES["kernels"](net),
     # k x k kernels with k > 1: their entries, and the layers with so many outputs; batch statistics
     "spatial_weights": lambda net: _sum(net, lambda shape: prod(shape) * (shape[-1] > 1), KERNELS),
-    "spatial_layers": lambda net, outputs: _sum(net, lambda shape: shape[0] == outputs and shape[-1] > 1, KERNELS),
+    "spatial_layers": lambda net, outputs: _sum(
+        net, lambda shape: shape[0] == outputs and shape[-1] > 1, KERNELS
+    ),
     "buffers": lambda net: sum(b.numel() for b in net.buffers() if b.is_floating_point()),
     "modules": lambda net, *kinds: sum(type(m).__name__ in kinds for m in net.modules()),
     "darknet_layers": lambda net: sum(net.layers().values()),
@@ -257,6 +298,18 @@ NAMES = {
     "spread": lambda rows: np.full_like(rows, np.mean(rows)).tolist(),
     "columns": lambda rows: np.sum(rows, 0).tolist(),
     "partition": lambda name: Table(name).counts().tolist(),
-    **{f.__name__: f for f in (base_params, multiply_adds, repopt, repopt_gap, quotient, drop, rise, chi2_per_dof)},
+    **{
+        f.__name__: f
+        for f in (
+            base_params,
+            multiply_adds,
+            repopt,
+            repopt_gap,
+            quotient,
+            drop,
+            rise,
+            chi2_per_dof,
+        )
+    },
     **{f.__name__: f for f in (sum, abs, len, enumerate, max, min, sorted, zip)},
 }

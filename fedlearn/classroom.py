@@ -6,8 +6,12 @@ from pathlib import Path
 
 from .history import write_text
 
-SOLUTION = re.compile(r"^([ \t]*)### BEGIN SOLUTION\n.*?^[ \t]*### END SOLUTION[ \t]*$", re.MULTILINE | re.DOTALL)
-FENCE = re.compile(r"^(`{3,}|:{3,})\{solution(?:-start|-end)?\}.*?^\1[ \t]*$\n?", re.MULTILINE | re.DOTALL)
+SOLUTION = re.compile(
+    r"^([ \t]*)### BEGIN SOLUTION\n.*?^[ \t]*### END SOLUTION[ \t]*$", re.MULTILINE | re.DOTALL
+)
+FENCE = re.compile(
+    r"^(`{3,}|:{3,})\{solution(?:-start|-end)?\}.*?^\1[ \t]*$\n?", re.MULTILINE | re.DOTALL
+)
 STUB = r"\1# YOUR CODE HERE\n\1raise NotImplementedError"
 
 
@@ -37,7 +41,12 @@ def make(folder, out):
     if not chapters:
         raise ValueError(f"There are no notebooks in {folder}.")
     for path in chapters:
-        text = json.dumps(strip(json.loads(path.read_text(encoding="utf-8"))), indent=1, ensure_ascii=False) + "\n"
+        text = (
+            json.dumps(
+                strip(json.loads(path.read_text(encoding="utf-8"))), indent=1, ensure_ascii=False
+            )
+            + "\n"
+        )
         target = Path(out) / path.relative_to(folder)
         write_text(target, text)
         written.append(target)

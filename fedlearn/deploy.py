@@ -90,9 +90,19 @@ def deployed_server():
         try:
             job, saved = read_job(folder)
             path = folder / "checkpoint"
-            history = flower.lead(job, grid, engine="flower", **saved["waits"], checkpoint=path, progress=False, say=say)
+            history = flower.lead(
+                job,
+                grid,
+                engine="flower",
+                **saved["waits"],
+                checkpoint=path,
+                progress=False,
+                say=say,
+            )
             history.meta["provenance"] = saved["provenance"]
-            write_atomically(folder / "model.safetensors", lambda part: save_file(apart(history.state), part))
+            write_atomically(
+                folder / "model.safetensors", lambda part: save_file(apart(history.state), part)
+            )
             history.to_json(folder / "history.json")
             path.unlink()
         except Exception as error:
@@ -110,7 +120,20 @@ def deployed_client():
 # ---- what the two commands start ------------------------------------------------------------------------------------------
 
 
-def serve(job, argv, folder, *, host=None, port=8000, names=(), keys=None, insecure=False, wait=600.0, timeout=600.0, provenance=None):
+def serve(
+    job,
+    argv,
+    folder,
+    *,
+    host=None,
+    port=8000,
+    names=(),
+    keys=None,
+    insecure=False,
+    wait=600.0,
+    timeout=600.0,
+    provenance=None,
+):
     """Start a SuperLink and the server of the ``job`` that ``argv`` states -> ``History``, whose meta has Flower's count of the bytes.
 
     With TLS, which is on unless ``insecure``, only clients whose public keys lie in the folder ``keys`` may join, and whoever has
@@ -120,68 +143,136 @@ def serve(job, argv, folder, *, host=None, port=8000, names=(), keys=None, insec
     flower.require()
     folder, limit = own_folder(folder), longest(job) + FRAME
     host = host or ("127.0.0.1" if insecure else "0.0.0.0")
-    local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # where this machine itself reaches the server
+    local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(
+        host, host
+    )  # where this machine itself reaches the server
     check_port(host, port)
     known, ca, tls = [], None, ["--insecure"]
     if not insecure:
         known = sorted(Path(keys).glob("*.pub")) if keys else []
         if not known:
-            raise ValueError("Only clients with a known key may join: name with --keys a folder that holds their .pub files (or say --insecure).")
+            raise ValueError(
+                "Only clients with a known key may join: name with --keys a folder that holds their .pub files (or say --insecure)."
+            )
         for path in known:
             if not path.name.split(".")[0].isdecimal():
-                raise ValueError(f"{path} must be named after its client: K.key.pub, with the client's number for K.")
+                raise ValueError(
+                    f"{path} must be named after its client: K.key.pub, with the client's number for K."
+                )
         ca = folder / "tls" / "ca.pem"
         if not ca.parent.exists():
-            make_certificates(ca.parent, list(dict.fromkeys([*names, socket.gethostname(), "localhost", "127.0.0.1", local])))
+            make_certificates(
+                ca.parent,
+                list(
+                    dict.fromkeys([*names, socket.gethostname(), "localhost", "127.0.0.1", local])
+                ),
+            )
         check_certificate(ca)
         check_certificate(ca.with_name("server.pem"), [*names, local])
-        tls = ["--ssl-ca-certfile", ca, "--ssl-certfile", ca.with_name("server.pem"), "--ssl-keyfile", ca.with_name("server.key"), "--enable-supernode-auth"]
+        tls = [
+            "--ssl-ca-certfile",
+            ca,
+            "--ssl-certfile",
+            ca.with_name("server.pem"),
+            "--ssl-keyfile",
+            ca.with_name("server.key"),
+            "--enable-supernode-auth",
+        ]
     home, log = folder / "flower", folder / "run.log"
     for name, text in APP.items():
         write_text(folder / "app" / name, text)
-    write_text(folder / "job.json", json.dumps({"argv": argv, "waits": {"wait": wait, "timeout": timeout}, "provenance": provenance}, indent=1))
-    security, address = f'root-certificates = "{ca}"' if ca else "insecure = true", f"[{local}]:{port}" if ":" in local else f"{local}:{port}"
-    write_text(home / "config.toml", f'[superlink]\ndefault = "{SERVER}"\n\n[superlink.{SERVER}]\naddress = "{address}"\n{security}\n')
+    write_text(
+        folder / "job.json",
+        json.dumps(
+            {"argv": argv, "waits": {"wait": wait, "timeout": timeout}, "provenance": provenance},
+            indent=1,
+        ),
+    )
+    security, address = (
+        f'root-certificates = "{ca}"' if ca else "insecure = true",
+        f"[{local}]:{port}" if ":" in local else f"{local}:{port}",
+    )
+    write_text(
+        home / "config.toml",
+        f'[superlink]\ndefault = "{SERVER}"\n\n[superlink.{SERVER}]\naddress = "{address}"\n{security}\n',
+    )
     (folder / "history.json").unlink(missing_ok=True)
     for old in (log, folder / "superlink.log"):
         write_text(old, "")
-    command = [sys.executable, "-m", "fedlearn.superlink", str(limit), "--host", host, "--port", str(port), "--disable-runtime-dependency-installation"]
+    command = [
+        sys.executable,
+        "-m",
+        "fedlearn.superlink",
+        str(limit),
+        "--host",
+        host,
+        "--port",
+        str(port),
+        "--disable-runtime-dependency-installation",
+    ]
     with running([*command, *map(str, tls)], home, folder / "superlink.log") as superlink:
         reach(local, port, ca, 60, superlink)
         for path in known:
             flwr(home, "supernode", "register", path, SERVER, "--name", path.name.split(".")[0])
-        run = flwr(home, "run", folder / "app", SERVER, "--run-config", f'folder="{folder}"')["run-id"]
+        run = flwr(home, "run", folder / "app", SERVER, "--run-config", f'folder="{folder}"')[
+            "run-id"
+        ]
         how = "--insecure" if insecure else "--root-certificate ca.pem --key K.key"
         where = f"{[*names, local if insecure else socket.gethostname()][0]}:{port}"
-        print(f"The server is up. Start each client, with its number for K:\n\n    fedlearn join {where} {shlex.join(argv)} --client K {how}\n", flush=True)
-        follow(log, superlink, (folder / "history.json").exists, lambda: about(home, run).get("status", ""))
+        print(
+            f"The server is up. Start each client, with its number for K:\n\n    fedlearn join {where} {shlex.join(argv)} --client K {how}\n",
+            flush=True,
+        )
+        follow(
+            log,
+            superlink,
+            (folder / "history.json").exists,
+            lambda: about(home, run).get("status", ""),
+        )
         if superlink.poll() is not None:
             raise ConnectionError(f"Flower's SuperLink has stopped: {complaint(superlink.log)}")
         traffic = about(home, run).get("network-traffic")
     history = History.from_json(folder / "history.json")
-    history.meta["flower_bytes"] = traffic and {"to_server": traffic["inbound-bytes"], "from_server": traffic["outbound-bytes"]}
+    history.meta["flower_bytes"] = traffic and {
+        "to_server": traffic["inbound-bytes"],
+        "from_server": traffic["outbound-bytes"],
+    }
     return history
 
 
 def longest(job):
     """Bytes of the longest message that a client of this job may send."""
     server = Server(job.method, job.task, job.settings)
-    return max(server.up.limit, flower.shown(server, job.method).limit if hasattr(job.method.server, "looks_at") else 0)
+    return max(
+        server.up.limit,
+        flower.shown(server, job.method).limit if hasattr(job.method.server, "looks_at") else 0,
+    )
 
 
-def join(argv, client, address, folder, *, root_certificate=None, key=None, insecure=False, wait=600.0):
+def join(
+    argv, client, address, folder, *, root_certificate=None, key=None, insecure=False, wait=600.0
+):
     """Start a SuperNode that is this client of the run that ``argv`` states, and stay until it is told to stop."""
     flower.require()
     folder, (host, port) = own_folder(folder), parse_address(address)
     security = ["--insecure"]
     if not insecure:
         if not root_certificate or not key:
-            raise ValueError("A client needs the server's ca.pem (--root-certificate) and a key of its own (--key), or --insecure on both sides.")
+            raise ValueError(
+                "A client needs the server's ca.pem (--root-certificate) and a key of its own (--key), or --insecure on both sides."
+            )
         check_certificate(root_certificate)
         if not Path(key).exists():
             make_key(Path(key))
-            raise ValueError(f"A new key is in {key}: put {key}.pub into the server's folder of keys, start the server, and join again.")
-        security = ["--root-certificates", str(root_certificate), "--auth-supernode-private-key", str(key)]
+            raise ValueError(
+                f"A new key is in {key}: put {key}.pub into the server's folder of keys, start the server, and join again."
+            )
+        security = [
+            "--root-certificates",
+            str(root_certificate),
+            "--auth-supernode-private-key",
+            str(key),
+        ]
     write_text(folder / "job.json", json.dumps({"argv": argv}, indent=1))
     log = folder / "run.log"
     for old in (log, folder / "supernode.log"):
@@ -190,7 +281,18 @@ def join(argv, client, address, folder, *, root_certificate=None, key=None, inse
         free.bind(("127.0.0.1", 0))
         own = free.getsockname()[1]
     config = f'partition-id={client} folder="{folder}"'
-    command = ["flower-supernode", "--superlink", address, "--port", str(own), "--node-config", config, "--max-wait-time", str(wait), *security]
+    command = [
+        "flower-supernode",
+        "--superlink",
+        address,
+        "--port",
+        str(own),
+        "--node-config",
+        config,
+        "--max-wait-time",
+        str(wait),
+        *security,
+    ]
 
     def over():
         return log.read_text(encoding="utf-8").endswith(f"{flower.OVER}\n")
@@ -213,7 +315,10 @@ def join(argv, client, address, folder, *, root_certificate=None, key=None, inse
         if key and "Failed to activate SuperNode" in why:
             if time.monotonic() < end:
                 if not told:
-                    print("The server does not let this client in, or not yet: it may still be starting, or remember the last connection for a minute.", flush=True)
+                    print(
+                        "The server does not let this client in, or not yet: it may still be starting, or remember the last connection for a minute.",
+                        flush=True,
+                    )
                 told = True
                 time.sleep(2)
                 continue
@@ -227,7 +332,9 @@ def own_folder(folder):
         raise ValueError("fedlearn serve and join need Linux or macOS (or WSL).")
     folder = Path(folder).absolute()
     if any(c in '"\\' or not c.isprintable() for c in str(folder)):
-        raise ValueError(f"The folder must have a name without quotes, backslashes and control characters, not {str(folder)!r}.")
+        raise ValueError(
+            f"The folder must have a name without quotes, backslashes and control characters, not {str(folder)!r}."
+        )
     return folder
 
 
@@ -240,10 +347,12 @@ def about(home, run):
 
 
 def parse_address(address):
-    """"host:port" -> (host, port)."""
+    """ "host:port" -> (host, port)."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"An address has the form HOST:PORT, such as 192.168.1.5:8000, not {address!r}.")
+        raise ValueError(
+            f"An address has the form HOST:PORT, such as 192.168.1.5:8000, not {address!r}."
+        )
     return host.strip("[]"), int(port)
 
 
@@ -255,7 +364,9 @@ def check_port(host, port):
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise ValueError(f"Port {port} of {host} cannot be used ({error.strerror}): choose another with --port.") from None
+            raise ValueError(
+                f"Port {port} of {host} cannot be used ({error.strerror}): choose another with --port."
+            ) from None
 
 
 def reach(host, port, ca, wait, process=None):
@@ -265,17 +376,25 @@ def reach(host, port, ca, wait, process=None):
         try:
             with socket.create_connection((host, port), 5) as plain:
                 if ca:
-                    with ssl.create_default_context(cafile=ca).wrap_socket(plain, server_hostname=host):
+                    with ssl.create_default_context(cafile=ca).wrap_socket(
+                        plain, server_hostname=host
+                    ):
                         pass
                 return
         except ssl.SSLError as error:
             why = getattr(error, "verify_message", None) or error.reason or "it does not speak TLS"
-            raise ConnectionError(f"The server at {host}:{port} cannot be trusted: {why}.") from None
+            raise ConnectionError(
+                f"The server at {host}:{port} cannot be trusted: {why}."
+            ) from None
         except OSError as error:
             if process and process.poll() is not None:
-                raise ConnectionError(f"Flower's SuperLink did not start: {complaint(process.log)}") from None
+                raise ConnectionError(
+                    f"Flower's SuperLink did not start: {complaint(process.log)}"
+                ) from None
             if time.monotonic() > end:
-                raise ConnectionError(f"Nothing answered at {host}:{port} within {wait:g} s: {error.strerror or error}.") from None
+                raise ConnectionError(
+                    f"Nothing answered at {host}:{port} within {wait:g} s: {error.strerror or error}."
+                ) from None
             time.sleep(0.2)
 
 
@@ -300,13 +419,18 @@ def follow(log, process, done=lambda: False, status=lambda: "", grace=0):
             raise ConnectionError(f"The server's app ended ({ended}); {process.log} says why.")
         if time.monotonic() > asked + 15:
             asked, now = time.monotonic(), status()
-            ended = now if now.startswith("finished") else ""  # what it wrote last is read once more
+            ended = (
+                now if now.startswith("finished") else ""
+            )  # what it wrote last is read once more
         time.sleep(0.2)
 
 
 def environment(home):
     """Flower's processes find this Python's commands, keep their files in ``home`` and report to nobody."""
-    there = {"PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")]), "PYTHONUNBUFFERED": "1"}
+    there = {
+        "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")]),
+        "PYTHONUNBUFFERED": "1",
+    }
     return os.environ | flower.QUIET | there | {"FLWR_HOME": str(home)}
 
 
@@ -317,9 +441,19 @@ def running(command, home, log):
     env = environment(home)
     program = shutil.which(command[0], path=env["PATH"])
     with open(log, "a", encoding="utf-8") as out:
-        process = subprocess.Popen([program, *command[1:]], env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+        process = subprocess.Popen(
+            [program, *command[1:]],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
     process.log = log
-    endings = (signal.SIGTERM, signal.SIGHUP)  # `kill`, or a closed terminal: the children shall end, too
+    endings = (
+        signal.SIGTERM,
+        signal.SIGHUP,
+    )  # `kill`, or a closed terminal: the children shall end, too
     before = [signal.signal(s, lambda number, _: sys.exit(128 + number)) for s in endings]
     try:
         yield process
@@ -349,14 +483,18 @@ def flwr(home, *command):
     env = environment(home)
     whole = [shutil.which("flwr", path=env["PATH"]), *map(str, command), "--format", "json"]
     try:
-        done = subprocess.run(whole, env=env, capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run(
+            whole, env=env, capture_output=True, text=True, check=False, timeout=120
+        )
         answer = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
         answer = {"error-message": "no answer within two minutes"}
     except ValueError:
         answer = {"error-message": (done.stderr or done.stdout).strip()[-300:]}
     if not answer.get("success"):
-        raise ConnectionError(f"flwr {' '.join(map(str, command[:2]))} failed: {answer.get('error-message')}")
+        raise ConnectionError(
+            f"flwr {' '.join(map(str, command[:2]))} failed: {answer.get('error-message')}"
+        )
     return answer
 
 
@@ -365,5 +503,7 @@ def complaint(log):
     text = re.sub(r"\x1b\[[0-9;]*m", "", Path(log).read_text(encoding="utf-8", errors="replace"))
     text = re.split("Starting Flower Super(?:Node|Link)", text)[-1]  # of the last start
     code = re.search(r"Exit Code: \d+\n(.*?)(\n\s*\n|$)", text, re.DOTALL)
-    lines = [line.strip() for line in (code[1] if code else text).splitlines() if line.strip()] or ["it said nothing"]
+    lines = [line.strip() for line in (code[1] if code else text).splitlines() if line.strip()] or [
+        "it said nothing"
+    ]
     return (" ".join(lines) if code else lines[-1])[-500:]

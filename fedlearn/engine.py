@@ -23,9 +23,13 @@ from .history import write_text
 from .method import SGD, Batch, Context, Settings, TaskLoss
 from .models import state_of
 
-ENGINES = dict.fromkeys(("sequential", "stacked", "auto", "flower-sim"))  # the last is not chosen here, but in ``federation.run``
+ENGINES = dict.fromkeys(
+    ("sequential", "stacked", "auto", "flower-sim")
+)  # the last is not chosen here, but in ``federation.run``
 MOST = 128  # clients in one step on a CPU: with more, a step needs more memory and gains nothing
-SLOW = 0.05  # seconds: a step of one client that takes longer on a CPU has no overhead worth sharing
+SLOW = (
+    0.05  # seconds: a step of one client that takes longer on a CPU has no overhead worth sharing
+)
 
 
 @dataclass(frozen=True)
@@ -42,24 +46,38 @@ def choose(engine, method, task, settings, count, memory_limit=None):
     pick(engine, ENGINES, "engine")
     if engine == "sequential" and memory_limit is None:
         return Engine("sequential", 1, "asked for")
-    if memory_limit is not None and (isinstance(memory_limit, bool) or not isinstance(memory_limit, (int, float)) or not memory_limit >= 0):
+    if memory_limit is not None and (
+        isinstance(memory_limit, bool)
+        or not isinstance(memory_limit, (int, float))
+        or not memory_limit >= 0
+    ):
         raise ValueError(f"memory_limit is a number of bytes, not {memory_limit!r}.")
     limit = free_memory(task.device) // 2 if memory_limit is None else memory_limit
     need, state = bytes_for_one(method, task, settings.batch_size)
     if limit < need and (memory_limit is not None or engine == "stacked"):
-        raise ValueError(f"Training one client takes about {need / 1e6:.1f} MB, but memory_limit allows {limit / 1e6:.1f} MB.")
+        raise ValueError(
+            f"Training one client takes about {need / 1e6:.1f} MB, but memory_limit allows {limit / 1e6:.1f} MB."
+        )
     if engine == "sequential":
         return Engine("sequential", 1, "asked for")
-    room = max(1, (limit - count * state) / need)  # the server holds what all clients of the round sent
+    room = max(
+        1, (limit - count * state) / need
+    )  # the server holds what all clients of the round sent
     together = int(min(room, count, MOST if task.device.type == "cpu" else count))
     if together == 1:
-        return Engine("sequential", 1, "one client a round" if count == 1 else "memory for one client at a time")
+        return Engine(
+            "sequential",
+            1,
+            "one client a round" if count == 1 else "memory for one client at a time",
+        )
     case = (method, task, settings, together)
     if engine == "auto" and task.device.type == "cpu" and remembered(slow_step, case, need):
         return Engine("sequential", 1, f"one step of one client takes more than {SLOW} s")
     problem = obstacle(method, task)
     if problem and engine == "stacked":
-        raise ValueError(f"{method.name} cannot be trained stacked because of its {problem}; choose another engine.")
+        raise ValueError(
+            f"{method.name} cannot be trained stacked because of its {problem}; choose another engine."
+        )
     if problem:
         return Engine("sequential", 1, f"cannot be stacked because of its {problem}")
     if engine == "stacked":
@@ -93,7 +111,10 @@ def bytes_for_one(method, task, batch_size):
     order = torch.arange(min(batch_size, task.sizes[client]))
     x, y = task.epoch(client, order, rng.generator(0))
     loss = method.objective.begin(net.train(), _context(task, net, client))
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t), rng.scope(0, device=task.device):
+    with (
+        torch.autograd.graph.saved_tensors_hooks(note, lambda t: t),
+        rng.scope(0, device=task.device),
+    ):
         loss(net, Batch(x, y, order.to(task.device)))
     images = task.sizes[client] * task.train[0][0].nbytes
     return 7 * state + 2 * sum(saved.values()) + 2 * images, state
@@ -119,7 +140,9 @@ def _context(task, net, client, alone=None):
 
 
 def _difference(method, task):
-    small = Settings(epochs=2, batch_size=3)  # the second epoch begins where the weights have left the start
+    small = Settings(
+        epochs=2, batch_size=3
+    )  # the second epoch begins where the weights have left the start
     at = np.arange(8) % len(task.train[1])
     few = [at[:5], at[5:]]  # a shared batch of 3, then one of 2 for the first alone
     permutations = task.split.permutations and task.split.permutations[:2]
@@ -139,7 +162,9 @@ def _difference(method, task):
         local.train(net, method, _context(task, net, k), small)
         ours = state_of(both)
         for name, t in state_of(net).items():
-            if not (ours[name][k] - t).abs().max() <= 1e-10 * (1 + t.abs().max()):  # "not <=": NaN is no agreement
+            if not (ours[name][k] - t).abs().max() <= 1e-10 * (
+                1 + t.abs().max()
+            ):  # "not <=": NaN is no agreement
                 return "a stacked step gives another result"
     return None
 
@@ -147,11 +172,25 @@ def _difference(method, task):
 def remembered(measure, case, need):
     """``measure(*case)``, or what it said before for the same parts, work, hardware and threads."""
     method, task, settings, together = case
-    device = torch.cuda.get_device_name(task.device) if task.device.type == "cuda" else f"{platform.machine()} {os.cpu_count()}"
+    device = (
+        torch.cuda.get_device_name(task.device)
+        if task.device.type == "cuda"
+        else f"{platform.machine()} {os.cpu_count()}"
+    )
     parts = {k: v for k, v in method.parts().items() if k in ("model", "objective", "optimizer")}
-    work = (task.describe()["network"], need, sum(task.sizes) // task.clients, settings.batch_size, settings.precision, together)
+    work = (
+        task.describe()["network"],
+        need,
+        sum(task.sizes) // task.clients,
+        settings.batch_size,
+        settings.precision,
+        together,
+    )
     what = (measure.__name__, parts, work, device, torch.__version__, torch.get_num_threads())
-    key, path = blake2b(repr(what).encode(), digest_size=8).hexdigest(), sources.CACHE / "engine.json"
+    key, path = (
+        blake2b(repr(what).encode(), digest_size=8).hexdigest(),
+        sources.CACHE / "engine.json",
+    )
     try:
         known = dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -182,7 +221,9 @@ def calibrate(method, task, settings, together):
     What takes long is timed once, what is short in turns, and the fastest of three counts."""
     settings, together = replace(settings, epochs=1), min(together, 32)
     clients = sorted(range(task.clients), key=lambda k: -task.sizes[k])
-    clients = [clients[i * len(clients) // together] for i in range(together)]  # every size has its share
+    clients = [
+        clients[i * len(clients) // together] for i in range(together)
+    ]  # every size has its share
     some = clients[:: max(1, together // 8)]
     task = _shortened(task, 2 * settings.batch_size + settings.batch_size // 2)
     net = local.initial_network(method, task)

@@ -1,10 +1,10 @@
 """The round. Server and client are two objects that exchange ``bytes`` and nothing else.
 
-    for each round t:
-        clients S_t are drawn
-        for each client k of S_t:  message = server.send(t, k);  answer = clients.answer(t, k, message)
-                                   arrival = server.receive(t, k, answer)
-        server.aggregate(t, arrivals)
+for each round t:
+    clients S_t are drawn
+    for each client k of S_t:  message = server.send(t, k);  answer = clients.answer(t, k, message)
+                               arrival = server.receive(t, k, answer)
+    server.aggregate(t, arrivals)
 """
 
 import platform
@@ -32,7 +32,9 @@ class _Party:
         self.method, self.task, self.settings = method, task, settings
         self.net = local.initial_network(method, task)
         self.tensors = state_of(self.net)  # the network's own, not copies
-        self.initial = {name: t.clone(memory_format=torch.contiguous_format) for name, t in self.tensors.items()}
+        self.initial = {
+            name: t.clone(memory_format=torch.contiguous_format) for name, t in self.tensors.items()
+        }
         self.up = method.uplink.schema(self.net, task)
         self.down = method.downlink.schema(self.net, task)
         self._drawn = (None, ())
@@ -43,13 +45,26 @@ class _Party:
 
     def context(self, round, client, schema, memory, start=None):
         drawn = self.participants(round)
-        return Context(self.task, round, client, self.initial, start, memory, schema, self.settings, drawn, self.net)
+        return Context(
+            self.task,
+            round,
+            client,
+            self.initial,
+            start,
+            memory,
+            schema,
+            self.settings,
+            drawn,
+            self.net,
+        )
 
     def participants(self, round):
         """The clients of this round, in ascending order: both sides draw them from the shared seed."""
         if self._drawn[0] != round:
             count = max(1, int(self.settings.participation * self.task.clients + 0.5))
-            order = torch.randperm(self.task.clients, generator=rng.generator(self.task.seed, "participants", round))
+            order = torch.randperm(
+                self.task.clients, generator=rng.generator(self.task.seed, "participants", round)
+            )
             self._drawn = round, tuple(sorted(order[:count].tolist()))
         return self._drawn[1]
 
@@ -67,7 +82,9 @@ class Server(_Party):
         super().__init__(method, task, settings)
         self.memory = {}
         first = getattr(method.server, "initial", None)
-        self.state = first(self.context(0, -1, self.up, self.memory)) if first else dict(self.initial)
+        self.state = (
+            first(self.context(0, -1, self.up, self.memory)) if first else dict(self.initial)
+        )
         self._coded = (None, {}, None, 0)  # round, sections, body, bytes of buffers
         self._buffers = 0
 
@@ -77,12 +94,21 @@ class Server(_Party):
         if personal or self._coded[0] != round:
             ctx = self.context(round, client if personal else -1, self.down, self.memory)
             sections = self.method.downlink.encode(self.state, ctx)
-            self._coded = round, sections, assemble(sections, self.down), buffer_bytes(sections, self.down)
+            self._coded = (
+                round,
+                sections,
+                assemble(sections, self.down),
+                buffer_bytes(sections, self.down),
+            )
         _, sections, body, buffers = self._coded
         extra = getattr(self.method.downlink, "extra", None)
         more = extra(self.context(round, client, self.down, self.memory)) if extra else {}
         self._buffers = buffers + buffer_bytes(more, self.down)
-        return pack(Message(DOWN, round, client), self.down, assemble(sections | more, self.down) if more else body)
+        return pack(
+            Message(DOWN, round, client),
+            self.down,
+            assemble(sections | more, self.down) if more else body,
+        )
 
     def down_buffers(self):
         """How many bytes of the last message sent were buffers."""
@@ -95,7 +121,9 @@ class Server(_Party):
         message = unpack(data, self.up, kind=UP, round=round, client=client)
         if message.samples < 1:
             raise WireError("The upload claims to come from no samples.")
-        ctx = replace(self.context(round, client, self.up, self.memory, self.state), samples=message.samples)
+        ctx = replace(
+            self.context(round, client, self.up, self.memory, self.state), samples=message.samples
+        )
         update = self.method.uplink.decode(message.sections, ctx)
         arrived = getattr(self.method.downlink, "arrived", None)
         if arrived:
@@ -105,7 +133,9 @@ class Server(_Party):
     def aggregate(self, round, arrivals):
         """The next global state. Without a single arrival it stays as it is, unless the method insists on being asked."""
         if arrivals or getattr(self.method.server, "strict", False):
-            arrivals = sorted(arrivals, key=lambda a: a.client)  # the order of replies must not matter
+            arrivals = sorted(
+                arrivals, key=lambda a: a.client
+            )  # the order of replies must not matter
             ctx = self.context(round, -1, self.up, self.memory, self.state)
             with torch.no_grad():
                 self.state = self.method.server.aggregate(self.state, arrivals, ctx)
@@ -135,7 +165,9 @@ class Clients(_Party):
 
     def groups(self, clients):
         """Who trains at once: clients with similar numbers of samples, those with most first."""
-        ordered = clients if self.together == 1 else sorted(clients, key=lambda k: -self.task.sizes[k])
+        ordered = (
+            clients if self.together == 1 else sorted(clients, key=lambda k: -self.task.sizes[k])
+        )
         return [ordered[i : i + self.together] for i in range(0, len(ordered), self.together)]
 
     def kept(self):
@@ -162,7 +194,9 @@ class Clients(_Party):
         """The same for a group of clients, {client: bytes} -> {client: bytes}, all in one stacked network."""
         if len(messages) == 1:
             return {k: self.answer(round, k, data) for k, data in messages.items()}
-        messages = {k: messages[k] for group in self.groups(list(messages)) for k in group}  # most samples first
+        messages = {
+            k: messages[k] for group in self.groups(list(messages)) for k in group
+        }  # most samples first
         contexts = [self._download(round, k, data) for k, data in messages.items()]
         if self.stack is None:
             self.stack = stacked.stack(self.net, self.together)
@@ -171,7 +205,10 @@ class Clients(_Party):
         same = all(ctx.start is first for ctx in contexts)
         for name, t in trained.items():
             t.copy_(first[name] if same else torch.stack([ctx.start[name] for ctx in contexts]))
-        start, memories = {name: t.clone() for name, t in trained.items()}, [ctx.memory for ctx in contexts]
+        start, memories = (
+            {name: t.clone() for name, t in trained.items()},
+            [ctx.memory for ctx in contexts],
+        )
         ctx = self.context(round, list(messages), self.up, memories, start)
         self.refresh(net, round)
         local.train_stacked(net, self.method, ctx, self.settings)
@@ -184,14 +221,18 @@ class Clients(_Party):
                 answers = {}
                 for row, own in zip(zip(*trained.values(), strict=True), contexts, strict=True):
                     local.load(self.tensors, dict(zip(trained, row, strict=True)))
-                    answers[own.client] = self._upload(round, own.client, self._encode(self.tensors, replace(own, schema=self.up)))
+                    answers[own.client] = self._upload(
+                        round, own.client, self._encode(self.tensors, replace(own, schema=self.up))
+                    )
                 return answers
         return {k: self._upload(round, k, own) for k, own in zip(messages, sections, strict=True)}
 
     def _download(self, round, client, data):
         _, body, crc = open_envelope(data, self.down, kind=DOWN, round=round, client=client)
         ctx = self.context(round, client, self.down, self.memories.setdefault(client, {}))
-        broadcast = type(self.method.downlink).decode is Downlink.decode  # which looks at nothing but the bytes
+        broadcast = (
+            type(self.method.downlink).decode is Downlink.decode
+        )  # which looks at nothing but the bytes
         anew = (round, len(body), crc) != self._decoded[0] or not broadcast
         take = getattr(self.method.downlink, "take", None)
         sections = take_apart(body, self.down) if anew or take else {}
@@ -207,9 +248,21 @@ class Clients(_Party):
 
 
 def run(
-    method, task, rounds=20, *, participation=1.0, epochs=1, batch_size=32, evaluate_every=1, precision="float32",
-    engine="sequential", memory_limit=None, checkpoint=None, threads=None, progress=None,
-):  # fmt: skip
+    method,
+    task,
+    rounds=20,
+    *,
+    participation=1.0,
+    epochs=1,
+    batch_size=32,
+    evaluate_every=1,
+    precision="float32",
+    engine="sequential",
+    memory_limit=None,
+    checkpoint=None,
+    threads=None,
+    progress=None,
+):
     """Run ``method`` on ``task`` for that many rounds and return its ``History``.
 
     ``participation`` is the share of clients drawn each round (C), ``epochs`` the local epochs (E), ``batch_size`` B.
@@ -227,15 +280,25 @@ def run(
         from . import flower
 
         if memory_limit is not None:
-            raise ValueError('memory_limit is for stacked training, not for the engine "flower-sim".')
-        return flower.simulate(flower.Job(method, task, rounds, settings, threads), checkpoint=checkpoint, progress=progress)
+            raise ValueError(
+                'memory_limit is for stacked training, not for the engine "flower-sim".'
+            )
+        return flower.simulate(
+            flower.Job(method, task, rounds, settings, threads),
+            checkpoint=checkpoint,
+            progress=progress,
+        )
     whole_number("rounds", rounds)
     server = Server(method, task, settings)
     threads = threads or good_threads(server.net, task, batch_size)
     with local.threads(threads, precision):
-        chosen = engines.choose(engine, method, task, settings, len(server.participants(1)), memory_limit)
+        chosen = engines.choose(
+            engine, method, task, settings, len(server.participants(1)), memory_limit
+        )
     clients = Clients(method, task, settings, chosen.together)
-    history = History(method.name, describe(method, task, settings, threads) | {"engine": asdict(chosen)})
+    history = History(
+        method.name, describe(method, task, settings, threads) | {"engine": asdict(chosen)}
+    )
     return train(server, clients, history, rounds, checkpoint, progress)
 
 
@@ -243,7 +306,10 @@ def train(server, clients, history, rounds, checkpoint=None, progress=None):
     """The rounds that ``history``, or the checkpoint if there is one, does not have yet."""
     if checkpoint is not None:
         checkpoints.resume(checkpoint, history, server, clients)
-    with local.threads(history.meta["threads"], server.settings.precision), progress_bar(history.method, len(history), rounds, progress) as bar:
+    with (
+        local.threads(history.meta["threads"], server.settings.precision),
+        progress_bar(history.method, len(history), rounds, progress) as bar,
+    ):
         for t in range(len(history) + 1, rounds + 1):
             history.rows.append(one_round(server, clients, t, last=t == rounds))
             if checkpoint is not None:
@@ -253,7 +319,10 @@ def train(server, clients, history, rounds, checkpoint=None, progress=None):
                 bar.set_postfix(accuracy=f"{history.rows[-1]['accuracy']:.3f}")
     refused = sum(len(row["refused"]) for row in history.rows)
     if refused:
-        warnings.warn(f"{refused} uploads of {history.method} were refused or missing; history.rows says whose and why.", stacklevel=3)
+        warnings.warn(
+            f"{refused} uploads of {history.method} were refused or missing; history.rows says whose and why.",
+            stacklevel=3,
+        )
     history.state = server.state
     return history
 
@@ -268,7 +337,9 @@ def blank_row(round, clients):
 def one_round(server, clients, t, last=False):
     """One round, and its row of the history."""
     row, arrivals = blank_row(t, server.participants(t)), []
-    groups = clients.groups(row["clients"])  # where clients live elsewhere, this waits until they are there
+    groups = clients.groups(
+        row["clients"]
+    )  # where clients live elsewhere, this waits until they are there
     began = time.perf_counter()
     for group in groups:
         messages = {}
@@ -304,7 +375,11 @@ def good_threads(net, task, batch_size):
 
     The limit is 50 million multiply-adds a batch (forward), from the table of ``tests/benchmarks``.
     """
-    return 1 if multiply_adds(net, task.shape) * min(batch_size, max(task.sizes)) < 50e6 else torch.get_num_threads()
+    return (
+        1
+        if multiply_adds(net, task.shape) * min(batch_size, max(task.sizes)) < 50e6
+        else torch.get_num_threads()
+    )
 
 
 def refit(method, task, state, images=2000):
@@ -312,7 +387,9 @@ def refit(method, task, state, images=2000):
     learned weights stay as they are. A diagnosis, not a method: it looks at images of all clients."""
     net = local.initial_network(method, task)
     if state.keys() != state_of(net).keys():
-        raise ValueError(f"refit needs a state of the network that clients of {method.name} train; this is another one's.")
+        raise ValueError(
+            f"refit needs a state of the network that clients of {method.name} train; this is another one's."
+        )
     local.load(state_of(net), state)
     for module in net.modules():
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
@@ -325,11 +402,20 @@ def refit(method, task, state, images=2000):
 def describe(method, task, settings, threads):
     """The head of a history: parts, task, settings, versions and hardware."""
     device = task.device
-    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    hardware = (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else platform.processor() or platform.machine()
+    )
     return {
-        "parts": method.parts(), "task": task.describe(), "settings": asdict(settings), "threads": threads,
-        "device": f"{device.type} ({hardware})", "python": platform.python_version(), "torch": torch.__version__,
-    }  # fmt: skip
+        "parts": method.parts(),
+        "task": task.describe(),
+        "settings": asdict(settings),
+        "threads": threads,
+        "device": f"{device.type} ({hardware})",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
 
 
 def progress_bar(name, done, rounds, show):

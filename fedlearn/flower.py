@@ -42,7 +42,12 @@ RECORD = "fedlearn"  # the name of the one record in a message
 OVER = "The run is over."  # a client's last line
 AGAIN = 10  # seconds after which a node that was turned away is greeted again: somebody may have mended it
 # Nothing leaves the machine that was not asked for. Flower and Ray read these when they are imported.
-QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
 
 
 def require():
@@ -52,10 +57,14 @@ def require():
     try:
         version = metadata.version("flwr")
     except metadata.PackageNotFoundError:
-        raise ImportError('Flower is not installed: pip install "fedlearn[flower]", best in an environment of its own.') from None
+        raise ImportError(
+            'Flower is not installed: pip install "fedlearn[flower]", best in an environment of its own.'
+        ) from None
     first, end = FLOWER
     if not first <= tuple(map(int, re.findall(r"\d+", version)[:2])) < end:
-        raise ImportError(f"Flower {version} is installed; fedlearn works with {'.'.join(map(str, first))} or newer, before {end[0]}.")
+        raise ImportError(
+            f"Flower {version} is installed; fedlearn works with {'.'.join(map(str, first))} or newer, before {end[0]}."
+        )
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     return version
@@ -76,15 +85,24 @@ class Job:
 
     @cached_property
     def cpu_threads(self):
-        return self.threads or good_threads(local.initial_network(self.method, self.task), self.task, self.settings.batch_size)
+        return self.threads or good_threads(
+            local.initial_network(self.method, self.task), self.task, self.settings.batch_size
+        )
 
     @cached_property
     def head(self):
         """What has to be equal on both sides, as a flat dict of texts. Several threads may be another number elsewhere."""
         about = describe(self.method, self.task, self.settings, self.cpu_threads)
-        flat = {f"{group}.{name}": value for group in ("parts", "task", "settings") for name, value in about[group].items()}
+        flat = {
+            f"{group}.{name}": value
+            for group in ("parts", "task", "settings")
+            for name, value in about[group].items()
+        }
         threads = "one" if self.cpu_threads == 1 else "several"
-        return {name: str(value) for name, value in {"method": self.method.name, "threads": threads, **flat}.items()}
+        return {
+            name: str(value)
+            for name, value in {"method": self.method.name, "threads": threads, **flat}.items()
+        }
 
     @cached_property
     def digest(self):
@@ -106,20 +124,33 @@ def _party(make, context):
         _HERE[run] = job, Clients(job.method, job.task, job.settings)
     job, clients = _HERE[run]
     if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k < job.task.clients:
-        raise ValueError(f"The node's partition-id must be a client's number, 0 to {job.task.clients - 1}, not {k!r}.")
+        raise ValueError(
+            f"The node's partition-id must be a client's number, 0 to {job.task.clients - 1}, not {k!r}."
+        )
     return job, k, clients
 
 
 def _hello(make, keep, message, context):
     job, k, _ = _party(make, context)
-    other = differences(job.head, json.loads(message.content[RECORD]["head"]), "here", "at the server")
-    say(context.node_config.get("folder"), f"Stopped: The server turned this client away: {other}." if other else "The server is there and means the same run.")
+    other = differences(
+        job.head, json.loads(message.content[RECORD]["head"]), "here", "at the server"
+    )
+    say(
+        context.node_config.get("folder"),
+        f"Stopped: The server turned this client away: {other}."
+        if other
+        else "The server is there and means the same run.",
+    )
     return _reply(message, client=k, head=json.dumps(job.head))
 
 
 def differences(mine, other, here, there):
     """What two jobs' heads do not have in common, in words; empty if nothing."""
-    return "; ".join(f"{n} is {other.get(n)} {there} and {value} {here}" for n, value in mine.items() if other.get(n) != value)
+    return "; ".join(
+        f"{n} is {other.get(n)} {there} and {value} {here}"
+        for n, value in mine.items()
+        if other.get(n) != value
+    )
 
 
 def plain(text):
@@ -137,22 +168,33 @@ def say(folder, text):
 def _train(make, keep, message, context):
     job, k, clients = _party(make, context)
     run, t, heard = message.metadata.group_id.split(".")
-    notes, began, folder = Notes(context, keep, k), time.perf_counter(), context.node_config.get("folder")
+    notes, began, folder = (
+        Notes(context, keep, k),
+        time.perf_counter(),
+        context.node_config.get("folder"),
+    )
     try:
         agreed(job, run, k)
         at, memory = notes.before(run, int(t), k)
-        clients.memories[k] = {name: tensor.to(job.task.device, copy=True) for name, tensor in memory.items()}
+        clients.memories[k] = {
+            name: tensor.to(job.task.device, copy=True) for name, tensor in memory.items()
+        }
         with local.threads(job.cpu_threads, job.settings.precision):
             data = message.content[RECORD]["message"]
             answer = clients.answer(int(t), k, data)
         after = clients.memories.pop(k)
         if at < int(heard) and after:
-            raise WireError(f"Client {k} answered round {heard}, but what it kept has been lost; it needs its folder.")
+            raise WireError(
+                f"Client {k} answered round {heard}, but what it kept has been lost; it needs its folder."
+            )
     except (WireError, KeyError, TypeError) as error:
         say(folder, f"Round {t}: {error}")
         return _reply(message, refused=str(error))
     notes.write(run, int(t), memory, after)
-    say(folder, f"Round {t}: {len(data)} bytes came, {len(answer)} go back, {time.perf_counter() - began:.1f} s of work")
+    say(
+        folder,
+        f"Round {t}: {len(data)} bytes came, {len(answer)} go back, {time.perf_counter() - began:.1f} s of work",
+    )
     return _reply(message, message=answer)
 
 
@@ -169,8 +211,12 @@ def _kept(make, keep, message, context):
     agreed(job, run, k)
     schema = shown(clients, job.method)
     memory = Notes(context, keep, k).latest(run)
-    sections = Link().pack({name: memory[name].cpu() for name in schema.shapes if name in memory}, schema)
-    return _reply(message, message=pack(Message(UP, int(t), k, job.task.sizes[k], sections), schema))
+    sections = Link().pack(
+        {name: memory[name].cpu() for name in schema.shapes if name in memory}, schema
+    )
+    return _reply(
+        message, message=pack(Message(UP, int(t), k, job.task.sizes[k], sections), schema)
+    )
 
 
 def _bye(make, keep, message, context):
@@ -210,11 +256,19 @@ class Notes:
         from safetensors.torch import load
 
         record = self.context.state.get(RECORD)
-        data = record["notes"] if record else self.path.read_bytes() if self.path and self.path.exists() else None
+        data = (
+            record["notes"]
+            if record
+            else self.path.read_bytes()
+            if self.path and self.path.exists()
+            else None
+        )
         try:
             tensors = load(data) if data else {}
         except SafetensorError as error:
-            raise WireError(f"The client's notes in {self.path} cannot be read ({error}).") from None
+            raise WireError(
+                f"The client's notes in {self.path} cannot be read ({error})."
+            ) from None
         if not tensors or bytes(tensors.pop("run").tolist()).decode() != run:
             return 0, {}
         return int(tensors.pop("round")), tensors
@@ -223,19 +277,32 @@ class Notes:
         """The last round before ``t`` that is known here, and the memory after it."""
         at, tensors = self.read(run)
         if at > t:
-            raise WireError(f"Client {k} has answered round {at} and is now asked for round {t}; resume from the server's last checkpoint.")
+            raise WireError(
+                f"Client {k} has answered round {at} and is now asked for round {t}; resume from the server's last checkpoint."
+            )
         which = "before/" if at == t else "after/"
-        return (at - 1 if at == t else at), {n.removeprefix(which): x for n, x in tensors.items() if n.startswith(which)}
+        return (at - 1 if at == t else at), {
+            n.removeprefix(which): x for n, x in tensors.items() if n.startswith(which)
+        }
 
     def latest(self, run):
-        return {n.removeprefix("after/"): x for n, x in self.read(run)[1].items() if n.startswith("after/")}
+        return {
+            n.removeprefix("after/"): x
+            for n, x in self.read(run)[1].items()
+            if n.startswith("after/")
+        }
 
     def write(self, run, t, before, after):
         from flwr.app import ConfigRecord
         from safetensors.torch import save
 
-        tensors = {f"before/{n}": x for n, x in before.items()} | {f"after/{n}": x for n, x in after.items()}
-        data = save(apart(tensors) | {"run": torch.tensor(list(run.encode()), dtype=torch.uint8), "round": torch.tensor(t)})
+        tensors = {f"before/{n}": x for n, x in before.items()} | {
+            f"after/{n}": x for n, x in after.items()
+        }
+        data = save(
+            apart(tensors)
+            | {"run": torch.tensor(list(run.encode()), dtype=torch.uint8), "round": torch.tensor(t)}
+        )
         if self.path:
             write_atomically(self.path, lambda part: part.write_bytes(data))
         self.context.state[RECORD] = ConfigRecord({"notes": data})
@@ -265,15 +332,36 @@ class Remote:
     """
 
     def __init__(self, job, grid, server, history, wait, timeout, stop=None, say=None):
-        self.job, self.grid, self.server, self.history, self.wait, self.timeout = job, grid, server, history, wait, timeout
+        self.job, self.grid, self.server, self.history, self.wait, self.timeout = (
+            job,
+            grid,
+            server,
+            history,
+            wait,
+            timeout,
+        )
         self.stop, self.say = stop or threading.Event(), say or (lambda text: None)
-        self.nodes, self.away, self.absent, self.started = {}, {}, {}, False  # client -> node; node -> why it may not join, since when
+        self.nodes, self.away, self.absent, self.started = (
+            {},
+            {},
+            {},
+            False,
+        )  # client -> node; node -> why it may not join, since when
         self.said = set()
-        self.greeted, self.asked, self.answered = {}, {}, {}  # message -> node; message -> client; client -> bytes or WireError
+        self.greeted, self.asked, self.answered = (
+            {},
+            {},
+            {},
+        )  # message -> node; message -> client; client -> bytes or WireError
         self.memories = {}  # what clients keep stays with them; here is what evaluation was shown of it last, if the method shows any
-        self.pulls, self.pool = {}, ThreadPoolExecutor(16, thread_name_prefix="pull")  # message -> the answer, being fetched
+        self.pulls, self.pool = (
+            {},
+            ThreadPoolExecutor(16, thread_name_prefix="pull"),
+        )  # message -> the answer, being fetched
         # seconds between two looks, each of which is a request for every answer that is missing
-        self.pause = max(0.5, job.task.clients / 100) if history.meta["engine"]["name"] == "flower" else 0.02
+        self.pause = (
+            max(0.5, job.task.clients / 100) if history.meta["engine"]["name"] == "flower" else 0.02
+        )
 
     def groups(self, clients):
         """All clients of the round that are here, as one group. The first round waits for everybody, a later one only if
@@ -285,13 +373,21 @@ class Remote:
             self.look()
             if not self.nodes and len(self.away) >= len(everybody):
                 return True
-            return any(k in self.nodes for k in wanted) if self.started else all(k in self.nodes for k in wanted)
+            return (
+                any(k in self.nodes for k in wanted)
+                if self.started
+                else all(k in self.nodes for k in wanted)
+            )
 
         self.until(enough, self.wait)
         if not any(k in self.nodes for k in clients):
             who = "".join(f" {why}" for why in dict.fromkeys(why for why, _ in self.away.values()))
-            what = "could join" if len(self.away) >= len(everybody) else f"came within {self.wait:g} s"
-            raise ConnectionError(f"Round {len(self.history) + 1}: none of the {len(clients)} clients {what}.{who}")
+            what = (
+                "could join" if len(self.away) >= len(everybody) else f"came within {self.wait:g} s"
+            )
+            raise ConnectionError(
+                f"Round {len(self.history) + 1}: none of the {len(clients)} clients {what}.{who}"
+            )
         self.started = True
         self.tell()
         self.absent = {k: "not connected" for k in clients if k not in self.nodes}
@@ -304,7 +400,10 @@ class Remote:
     def kept(self):
         """What the evaluation may see of what clients keep. A client that does not answer now is judged by what it showed last."""
         schema = shown(self.server, self.job.method)
-        t, missing = len(self.history) + 1, dict.fromkeys(range(self.job.task.clients), "not connected")
+        t, missing = (
+            len(self.history) + 1,
+            dict.fromkeys(range(self.job.task.clients), "not connected"),
+        )
         for k, data in self.ask("query.kept", t, dict.fromkeys(self.nodes, b"")).items():
             try:
                 if isinstance(data, WireError):
@@ -316,7 +415,10 @@ class Remote:
             except WireError as error:
                 missing[k] = str(error)
         for k, why in missing.items():
-            warnings.warn(f"Round {t}: client {k} is judged by what it showed last, if anything: {why}", stacklevel=2)
+            warnings.warn(
+                f"Round {t}: client {k} is judged by what it showed last, if anything: {why}",
+                stacklevel=2,
+            )
         return self.memories
 
     def ask(self, kind, round, contents):
@@ -337,7 +439,9 @@ class Remote:
     def heard(self, k):
         """The last round in which this client's upload was used; 0 if there is none."""
         rows = reversed(self.history.rows)
-        return next((row["round"] for row in rows if k in row["clients"] and k not in row["refused"]), 0)
+        return next(
+            (row["round"] for row in rows if k in row["clients"] and k not in row["refused"]), 0
+        )
 
     def push(self, node, kind, values, group=""):
         message = envelope(values, node, kind, group_id=group, ttl=self.timeout)
@@ -349,7 +453,11 @@ class Remote:
         self.names = {node.node_id: node.name for node in self.grid.get_nodes()}
         online = set(self.names)
         self.nodes = {k: node for k, node in self.nodes.items() if node in online}
-        self.away = {node: (why, since) for node, (why, since) in self.away.items() if node in online and time.monotonic() < since + AGAIN}
+        self.away = {
+            node: (why, since)
+            for node, (why, since) in self.away.items()
+            if node in online and time.monotonic() < since + AGAIN
+        }
         for node in online - {*self.nodes.values(), *self.away, *self.greeted.values()}:
             sent = self.push(node, "query.hello", {"head": json.dumps(self.job.head)})
             if sent is not None:
@@ -390,7 +498,9 @@ class Remote:
             ending = "" if row["accuracy"] is None else f", accuracy {row['accuracy']:.4f}"
             missing = "".join(f"; client {k}: {why}" for k, why in row["refused"].items())
             used = len(row["clients"]) - len(row["refused"])
-            self.say(f"Round {row['round']}: {used} of {len(row['clients'])} uploads{ending}, {row['seconds']:.1f} s{missing}")
+            self.say(
+                f"Round {row['round']}: {used} of {len(row['clients'])} uploads{ending}, {row['seconds']:.1f} s{missing}"
+            )
 
     def introduce(self, node, reply):
         """Take a node in as the client that it says it is, or turn it away and say why."""
@@ -403,9 +513,13 @@ class Remote:
             if other:
                 raise WireError(f"Client {k} was turned away: {other}.")
             if self.names[node].isdecimal() and self.names[node] != str(k):
-                raise WireError(f"A node was turned away: it says that it is client {k} and has the key of client {self.names[node]}.")
+                raise WireError(
+                    f"A node was turned away: it says that it is client {k} and has the key of client {self.names[node]}."
+                )
             if not 0 <= k < self.job.task.clients or k in self.nodes:
-                raise WireError(f"A node was turned away: client {k} is {'already here' if k in self.nodes else 'not one of this run'}.")
+                raise WireError(
+                    f"A node was turned away: client {k} is {'already here' if k in self.nodes else 'not one of this run'}."
+                )
         except (ValueError, TypeError, RecursionError) as error:  # WireError is a ValueError
             why = plain(str(error))
             if why not in self.said and len(self.said) < 1000:
@@ -424,7 +538,9 @@ class Remote:
                 raise ConnectionError("Flower has stopped.")
 
 
-DEAD = re.compile("ActorDiedError|RayActorError|ActorUnavailableError|WorkerCrashedError|OutOfMemoryError")
+DEAD = re.compile(
+    "ActorDiedError|RayActorError|ActorUnavailableError|WorkerCrashedError|OutOfMemoryError"
+)
 
 
 def read(reply, **kinds):
@@ -436,18 +552,35 @@ def read(reply, **kinds):
     if reply.has_error():
         reason = str(reply.error.reason)
         if DEAD.search(reason):  # Ray would hand all that follows to the dead one
-            raise ConnectionError("A worker process of the simulation has died; memory may be short. Finished rounds are in the checkpoint, if there is one.")
-        return WireError(f"Flower reports: {plain((reason.strip().splitlines() or ['no reason given'])[-1])[:300]}")
+            raise ConnectionError(
+                "A worker process of the simulation has died; memory may be short. Finished rounds are in the checkpoint, if there is one."
+            )
+        return WireError(
+            f"Flower reports: {plain((reason.strip().splitlines() or ['no reason given'])[-1])[:300]}"
+        )
     record = reply.content.get(RECORD) if reply.has_content() else None
     if isinstance(record, ConfigRecord) and isinstance(record.get("refused"), str):
         return WireError(plain(record["refused"])[:1000])
-    if not isinstance(record, ConfigRecord) or any(type(record.get(name)) is not kind for name, kind in kinds.items()):
+    if not isinstance(record, ConfigRecord) or any(
+        type(record.get(name)) is not kind for name, kind in kinds.items()
+    ):
         return WireError("The answer does not hold what was asked for.")
     values = [record[name] for name in kinds]
     return values[0] if len(values) == 1 else values
 
 
-def lead(job, grid, *, engine, wait=600.0, timeout=600.0, checkpoint=None, progress=None, stop=None, say=None):
+def lead(
+    job,
+    grid,
+    *,
+    engine,
+    wait=600.0,
+    timeout=600.0,
+    checkpoint=None,
+    progress=None,
+    stop=None,
+    say=None,
+):
     """The server's part of a run on a Flower grid -> ``History``. Its ``refused`` also says who was missing, and why."""
     if not wait > 0 or not timeout > 0:
         raise ValueError(f"Seconds to wait must be above 0, not {wait!r} and {timeout!r}.")
@@ -486,7 +619,9 @@ def _fetch(ref, context):
     return ray.get(ref)
 
 
-def simulate(job, *, cpus_per_client=1, gpus_per_client=0.0, timeout=86400.0, checkpoint=None, progress=None):
+def simulate(
+    job, *, cpus_per_client=1, gpus_per_client=0.0, timeout=86400.0, checkpoint=None, progress=None
+):
     """Run a ``Job`` on Flower's simulation: clients train in worker processes, as many at a time as Ray has room for when each
     takes so many CPUs and GPUs. A Ray that was started before is used and left running: ``start_ray()`` for several runs, or
     ``ray.init(address=...)`` for many machines. With ``checkpoint`` what clients keep is written to the folder ``<checkpoint>.clients``."""
@@ -496,11 +631,17 @@ def simulate(job, *, cpus_per_client=1, gpus_per_client=0.0, timeout=86400.0, ch
         from flwr.serverapp import ServerApp
         from flwr.simulation import run_simulation
     except ImportError:
-        raise ImportError('Flower is installed without its simulation: pip install "fedlearn[flower]".') from None
+        raise ImportError(
+            'Flower is installed without its simulation: pip install "fedlearn[flower]".'
+        ) from None
     if not cpus_per_client > 0 or not gpus_per_client >= 0:
-        raise ValueError(f"A client needs CPUs above 0 and GPUs of at least 0, not {cpus_per_client!r} and {gpus_per_client!r}.")
+        raise ValueError(
+            f"A client needs CPUs above 0 and GPUs of at least 0, not {cpus_per_client!r} and {gpus_per_client!r}."
+        )
     if job.task.device.type == "cuda" and not gpus_per_client:
-        raise ValueError("The task is on a GPU: say with gpus_per_client how much of one a client takes, such as 0.1.")
+        raise ValueError(
+            "The task is on a GPU: say with gpus_per_client how much of one a client takes, such as 0.1."
+        )
     job.head  # noqa: B018  a network that cannot be built is noticed here, not in a worker
     keep = None if checkpoint is None else os.path.abspath(f"{checkpoint}.clients")
     stop, histories, problems = threading.Event(), [], []
@@ -509,7 +650,14 @@ def simulate(job, *, cpus_per_client=1, gpus_per_client=0.0, timeout=86400.0, ch
     @server.main()
     def main(grid, context):
         try:
-            more = {"engine": "flower-sim", "wait": timeout, "timeout": timeout, "checkpoint": checkpoint, "progress": progress, "stop": stop}
+            more = {
+                "engine": "flower-sim",
+                "wait": timeout,
+                "timeout": timeout,
+                "checkpoint": checkpoint,
+                "progress": progress,
+                "stop": stop,
+            }
             histories.append(lead(job, grid, **more))
         except BaseException as error:  # Flower would print it; it is raised below instead
             problems.append(error)
@@ -522,11 +670,15 @@ def simulate(job, *, cpus_per_client=1, gpus_per_client=0.0, timeout=86400.0, ch
             there = ray.cluster_resources()
             if there.get("CPU", 0) < cpus_per_client or there.get("GPU", 0) < gpus_per_client:
                 has = f"{there.get('CPU', 0):g} CPUs and {there.get('GPU', 0):g} GPUs"
-                raise ValueError(f"Ray has {has}; one client is to take {cpus_per_client:g} and {gpus_per_client:g}.")
+                raise ValueError(
+                    f"Ray has {has}; one client is to take {cpus_per_client:g} and {gpus_per_client:g}."
+                )
             # The task goes into Ray's store once; a message carries only where it lies.
             client = client_app(partial(_fetch, ray.put(job)), keep)
             resources = {"num_cpus": cpus_per_client, "num_gpus": gpus_per_client}
-            run_simulation(server, client, job.task.clients, backend_config={"client_resources": resources})
+            run_simulation(
+                server, client, job.task.clients, backend_config={"client_resources": resources}
+            )
         finally:
             stop.set()
             ray.shutdown()
@@ -545,7 +697,13 @@ def start_ray(cpus=None):
     environment = {"env_vars": {"PYTHONPATH": path, **QUIET}}
     for attempt in (1, 2):
         try:
-            return ray.init(num_cpus=cpus, include_dashboard=False, logging_level="ERROR", log_to_driver=False, runtime_env=environment)
+            return ray.init(
+                num_cpus=cpus,
+                include_dashboard=False,
+                logging_level="ERROR",
+                log_to_driver=False,
+                runtime_env=environment,
+            )
         except Exception:  # of no class of its own
             ray.shutdown()
             if attempt == 2:

@@ -34,7 +34,9 @@ def spread(values, form=".3f"):
     there = [v for v in values if v is not None]
     if not there:
         return "not reached"
-    text = f"{np.mean(there):{form}}" + (f" ± {np.std(there, ddof=1):{form}}" if len(there) > 1 else "")
+    text = f"{np.mean(there):{form}}" + (
+        f" ± {np.std(there, ddof=1):{form}}" if len(there) > 1 else ""
+    )
     return text if len(there) == len(values) else f"{text} ({len(there)} of {len(values)} runs)"
 
 
@@ -47,14 +49,21 @@ def summary(runs, target=None, megabytes=None):
     rows = {}
     for label, histories in runs.items():
         histories = histories if isinstance(histories, list) else [histories]
-        row = rows[label] = {"rounds": len(histories[0]), "accuracy": spread([h.final["accuracy"] for h in histories])}
+        row = rows[label] = {
+            "rounds": len(histories[0]),
+            "accuracy": spread([h.final["accuracy"] for h in histories]),
+        }
         if megabytes is not None:
-            row[f"accuracy at {megabytes:.1f} MB"] = spread([h.accuracy_at(megabytes) for h in histories])
+            row[f"accuracy at {megabytes:.1f} MB"] = spread(
+                [h.accuracy_at(megabytes) for h in histories]
+            )
         if target is not None:
             row[f"rounds to {target:.0%}"] = spread([h.rounds_to(target) for h in histories], ".1f")
             row[f"MB to {target:.0%}"] = spread([h.megabytes_to(target) for h in histories], ".2f")
         for way in ("up", "down"):
-            row[f"MB {way}"] = f"{np.mean([getattr(h, f'bytes_{way}').sum() for h in histories]) / 1e6:.2f}"
+            row[f"MB {way}"] = (
+                f"{np.mean([getattr(h, f'bytes_{way}').sum() for h in histories]) / 1e6:.2f}"
+            )
     return pandas.DataFrame(rows).T.rename_axis("method")
 
 
@@ -84,14 +93,19 @@ class History:
         rows = self.__dict__.get("rows")
         if rows and name in rows[0]:
             return np.array([np.nan if row[name] is None else row[name] for row in rows])
-        raise AttributeError(f"History has no {name!r}" + ("" if rows else ", and no rounds yet") + ".")
+        raise AttributeError(
+            f"History has no {name!r}" + ("" if rows else ", and no rounds yet") + "."
+        )
 
     def __len__(self):
         return len(self.rows)
 
     def __eq__(self, other):
         """The same run: the same rows but for the seconds they took."""
-        strip = [[{k: v for k, v in row.items() if k != "seconds"} for row in h.rows] for h in (self, other)]
+        strip = [
+            [{k: v for k, v in row.items() if k != "seconds"} for row in h.rows]
+            for h in (self, other)
+        ]
         return self.method == other.method and strip[0] == strip[1]
 
     @property
@@ -101,7 +115,14 @@ class History:
 
     def rounds_to(self, accuracy):
         """The first round whose test accuracy reaches ``accuracy`` (0 to 1), or ``None``."""
-        return next((r["round"] for r in self.rows if r["accuracy"] is not None and r["accuracy"] >= accuracy), None)
+        return next(
+            (
+                r["round"]
+                for r in self.rows
+                if r["accuracy"] is not None and r["accuracy"] >= accuracy
+            ),
+            None,
+        )
 
     @property
     def megabytes(self):
@@ -115,7 +136,11 @@ class History:
 
     def accuracy_at(self, megabytes):
         """Test accuracy of the last evaluated round that ends within a budget, or ``None``."""
-        within = [r["accuracy"] for r, mb in zip(self.rows, self.megabytes, strict=True) if mb <= megabytes]
+        within = [
+            r["accuracy"]
+            for r, mb in zip(self.rows, self.megabytes, strict=True)
+            if mb <= megabytes
+        ]
         return next((a for a in reversed(within) if a is not None), None)
 
     def to_pandas(self):
@@ -137,11 +162,18 @@ class History:
     @classmethod
     def from_json(cls, source):
         """Read what ``to_json`` wrote: a path, or the text itself."""
-        text = source if str(source).lstrip().startswith("{") else Path(source).read_text(encoding="utf-8")
+        text = (
+            source
+            if str(source).lstrip().startswith("{")
+            else Path(source).read_text(encoding="utf-8")
+        )
         return cls.from_dict(json.loads(text))
 
     @classmethod
     def from_dict(cls, data):
         """The inverse of ``to_dict``, also after a way through JSON, which turns the clients' numbers into text."""
-        rows = [{**row, "refused": {int(k): why for k, why in row["refused"].items()}} for row in data["rows"]]
+        rows = [
+            {**row, "refused": {int(k): why for k, why in row["refused"].items()}}
+            for row in data["rows"]
+        ]
         return cls(data["method"], data["meta"], rows)

@@ -16,7 +16,9 @@ def initial_network(method, task):
         net = method.model.build(task).to(task.device)
     for p in net.parameters():
         if p.dim() == 4:
-            p.data = p.data.to(memory_format=stacked.layout(net))  # unlike contiguous(), also for a single input channel
+            p.data = p.data.to(
+                memory_format=stacked.layout(net)
+            )  # unlike contiguous(), also for a single input channel
     return net
 
 
@@ -45,7 +47,11 @@ def local_step(net, method, loss, state, settings, device, steps):
 
     # A graph replays tensor operations only: both parts must say of themselves that nothing else changes between steps.
     recordable = all(vars(type(part)).get("recordable") for part in (method.objective, optimizer))
-    return recorded(step, device) if device.type == "cuda" and recordable and steps >= GRAPH_PAYS else step
+    return (
+        recorded(step, device)
+        if device.type == "cuda" and recordable and steps >= GRAPH_PAYS
+        else step
+    )
 
 
 def train(net, method, ctx, settings):
@@ -65,7 +71,10 @@ def train(net, method, ctx, settings):
         for _ in range(settings.epochs):
             order = torch.randperm(n, generator=shuffle)
             x, y = task.epoch(ctx.client, order, augment)
-            x, index = x.to(params[0].dtype, memory_format=stacked.layout(net)), order.to(task.device)
+            x, index = (
+                x.to(params[0].dtype, memory_format=stacked.layout(net)),
+                order.to(task.device),
+            )
             for at in range(0, n, B):
                 step(x[at : at + B], y[at : at + B], index[at : at + B])
 
@@ -102,7 +111,9 @@ def train_stacked(net, method, ctx, settings):
     step = {}
     for first, last in takes:  # all before training: an objective may copy the network
         part = stacked.narrow(net, first, last)
-        its_state = {k: [t[first:last] for t in v] if isinstance(v, list) else v for k, v in state.items()}
+        its_state = {
+            k: [t[first:last] for t in v] if isinstance(v, list) else v for k, v in state.items()
+        }
         loss = method.objective.begin(part, ctx.narrow(first, last))
 
         def on_images(part, batch, loss=loss):
@@ -110,11 +121,15 @@ def train_stacked(net, method, ctx, settings):
             return loss(part, Batch(x, batch.y.T, batch.index.T))
 
         count = settings.epochs * takes[first, last]
-        step[first, last] = local_step(part, method, on_images, its_state, settings, task.device, count)
+        step[first, last] = local_step(
+            part, method, on_images, its_state, settings, task.device, count
+        )
     shuffle, augment = ctx.generator("shuffle"), ctx.generator("augment")
     # Samples are gathered in the order of use: in each step by position in the batch, then by client.
     starts = torch.tensor([0, *sizes[:-1]]).cumsum(0)
-    use = torch.cat([(starts[i:j] + torch.arange(at, at + size)[:, None]).flatten() for at, i, j, size in plan])
+    use = torch.cat(
+        [(starts[i:j] + torch.arange(at, at + size)[:, None]).flatten() for at, i, j, size in plan]
+    )
     use = use.to(task.device)
     with rng.scope(task.seed, "dropout", ctx.round, *ctx.client, device=task.device):
         for _ in range(settings.epochs):

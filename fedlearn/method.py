@@ -37,7 +37,9 @@ from .models import state_of
 from .wire import Dense, Schema
 
 Batch = namedtuple("Batch", "x y index")  # images, labels, positions in the client's own data
-Arrival = namedtuple("Arrival", "client samples update buffers")  # decoded from one client; buffers in bytes
+Arrival = namedtuple(
+    "Arrival", "client samples update buffers"
+)  # decoded from one client; buffers in bytes
 
 
 @dataclass
@@ -50,7 +52,9 @@ class Context:
     client: int = -1  # -1: the server itself
     initial: dict = None  # M^0, built on both sides from the shared seed, never sent
     start: dict = None  # the state that the downlink brought and local training starts from; shared, not to be changed
-    memory: dict = field(default_factory=dict)  # tensors that this client (or the server) keeps between rounds
+    memory: dict = field(
+        default_factory=dict
+    )  # tensors that this client (or the server) keeps between rounds
     schema: Schema = None  # of the message at hand
     settings: object = None  # ``Settings``, which both sides know
     participants: tuple = ()  # the clients of this round, ascending
@@ -66,7 +70,9 @@ class Context:
     def narrow(self, first, last):
         """The same for some of the stacked clients; tensors are views."""
         start = {name: t[first:last] for name, t in self.start.items()}
-        return replace(self, client=self.client[first:last], memory=self.memory[first:last], start=start)
+        return replace(
+            self, client=self.client[first:last], memory=self.memory[first:last], start=start
+        )
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,9 @@ class Settings:
 
     def __post_init__(self):
         if not 0 < self.participation <= 1:
-            raise ValueError(f"participation is a share of the clients, above 0 and at most 1, not {self.participation!r}.")
+            raise ValueError(
+                f"participation is a share of the clients, above 0 and at most 1, not {self.participation!r}."
+            )
         for name in ("epochs", "batch_size", "evaluate_every"):
             whole_number(name, getattr(self, name))
         pick(self.precision, PRECISIONS, "precision")
@@ -132,8 +140,15 @@ class SGD:
     decay: float = 1.0
 
     def __post_init__(self):
-        if not self.lr > 0 or not 0 <= self.momentum < 1 or not self.weight_decay >= 0 or not 0 < self.decay <= 1:
-            raise ValueError(f"SGD needs lr > 0, 0 <= momentum < 1, weight_decay >= 0 and 0 < decay <= 1, not {self}.")
+        if (
+            not self.lr > 0
+            or not 0 <= self.momentum < 1
+            or not self.weight_decay >= 0
+            or not 0 < self.decay <= 1
+        ):
+            raise ValueError(
+                f"SGD needs lr > 0, 0 <= momentum < 1, weight_decay >= 0 and 0 < decay <= 1, not {self}."
+            )
 
     def init(self, params, ctx):
         velocity = [torch.zeros_like(p) for p in params] if self.momentum else None
@@ -164,15 +179,28 @@ class Adam:
     decoupled: bool = False
 
     def __post_init__(self):
-        fine = self.lr > 0 and 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.eps > 0 and self.weight_decay >= 0
+        fine = (
+            self.lr > 0
+            and 0 <= self.beta1 < 1
+            and 0 <= self.beta2 < 1
+            and self.eps > 0
+            and self.weight_decay >= 0
+        )
         if not fine:
-            raise ValueError(f"Adam needs lr > 0, 0 <= beta1, beta2 < 1, eps > 0 and weight_decay >= 0, not {self}.")
+            raise ValueError(
+                f"Adam needs lr > 0, 0 <= beta1, beta2 < 1, eps > 0 and weight_decay >= 0, not {self}."
+            )
 
     def init(self, params, ctx):
         # 1 - beta^t, grown like the moments themselves: m <- beta m + (1 - beta) g with g = 1
         ones = [p.new_zeros(p.shape[:1] + (1,) * (p.dim() - 1)) for p in params]
         zeros = [torch.zeros_like(p) for p in params]
-        return {"m": zeros, "v": list(map(torch.clone, zeros)), "c1": ones, "c2": list(map(torch.clone, ones))}
+        return {
+            "m": zeros,
+            "v": list(map(torch.clone, zeros)),
+            "c1": ones,
+            "c2": list(map(torch.clone, ones)),
+        }
 
     def step(self, params, grads, state):
         if self.decoupled:
@@ -183,7 +211,10 @@ class Adam:
 
     def direction(self, grads, state):
         """m / (sqrt(v) + eps), both moments corrected for their start."""
-        for name, beta, g in (("m", self.beta1, grads), ("v", self.beta2, torch._foreach_mul(grads, grads))):
+        for name, beta, g in (
+            ("m", self.beta1, grads),
+            ("v", self.beta2, torch._foreach_mul(grads, grads)),
+        ):
             torch._foreach_mul_(state[name], beta)
             torch._foreach_add_(state[name], g, alpha=1 - beta)
         for name, beta in (("c1", self.beta1), ("c2", self.beta2)):
@@ -215,14 +246,18 @@ class Link:
         """What the receiver allows. Buffers are what gradients do not move: batch statistics and frozen parameters."""
         state = state_of(net)
         buffers = state.keys() - {name for name, p in net.named_parameters() if p.requires_grad}
-        return Schema({name: tuple(t.shape) for name, t in state.items()}, frozenset(buffers), repr(self))
+        return Schema(
+            {name: tuple(t.shape) for name, t in state.items()}, frozenset(buffers), repr(self)
+        )
 
     def coder_for(self, name, schema):
         return self.coder
 
     def pack(self, tensors, schema, generator=None):
         """Tensors by name -> bytes by name. Coders that draw random numbers take them from ``generator``."""
-        return self.pack_rows({name: t[None] for name, t in tensors.items()}, schema, [generator])[0]
+        return self.pack_rows({name: t[None] for name, t in tensors.items()}, schema, [generator])[
+            0
+        ]
 
     def pack_rows(self, tensors, schema, generators):
         """The same for several clients, whose tensors are stacked: a generator and a dict for each."""
@@ -234,7 +269,10 @@ class Link:
                 rows = many(chosen)
             else:
                 draws = [(g,) if getattr(coder, "stochastic", False) else () for g in generators]
-                rows = [[coder.encode(t, *g) for t in row] for g, row in zip(draws, zip(*chosen, strict=True), strict=True)]
+                rows = [
+                    [coder.encode(t, *g) for t in row]
+                    for g, row in zip(draws, zip(*chosen, strict=True), strict=True)
+                ]
             for sections, row in zip(coded, rows, strict=True):
                 sections.update(zip(names, row, strict=True))
         return coded
@@ -243,8 +281,13 @@ class Link:
         """The inverse of ``pack``."""
         tensors = {}
         for coder, names in self._by_coder(sections, schema):
-            chosen, shapes = [sections[name] for name in names], [schema.shapes[name] for name in names]
-            many = list_form(coder, "decode", "decode_all") or (lambda data, shapes, coder=coder: map(coder.decode, data, shapes))
+            chosen, shapes = (
+                [sections[name] for name in names],
+                [schema.shapes[name] for name in names],
+            )
+            many = list_form(coder, "decode", "decode_all") or (
+                lambda data, shapes, coder=coder: map(coder.decode, data, shapes)
+            )
             tensors.update(zip(names, many(chosen, shapes), strict=True))
         return tensors
 
@@ -270,16 +313,25 @@ class Uplink(Link):
     def _update(self, trained, ctx):
         """What has changed, written at once into the buffer that a dense coder sends: new memory is dear."""
         rows = len(ctx.client) if isinstance(ctx.client, list) else 1
-        buffer = torch.empty(rows, sum(t.numel() for t in trained.values()) // rows, device=next(iter(trained.values())).device)
+        buffer = torch.empty(
+            rows,
+            sum(t.numel() for t in trained.values()) // rows,
+            device=next(iter(trained.values())).device,
+        )
         parts = buffer.split([t.numel() // rows for t in trained.values()], 1)
-        updates = [part.reshape(t.shape) if rows == 1 else part.unflatten(1, t.shape[1:]) for part, t in zip(parts, trained.values(), strict=True)]
+        updates = [
+            part.reshape(t.shape) if rows == 1 else part.unflatten(1, t.shape[1:])
+            for part, t in zip(parts, trained.values(), strict=True)
+        ]
         torch._foreach_copy_(updates, list(trained.values()))
         torch._foreach_sub_(updates, [ctx.start[name] for name in trained])
         return dict(zip(trained, updates, strict=True))
 
     def decode(self, sections, ctx):
         if len(sections) != len(ctx.schema.shapes):
-            raise WireError(f"Client {ctx.client} did not send the whole update; one whose training diverged sends nothing.")
+            raise WireError(
+                f"Client {ctx.client} did not send the whole update; one whose training diverged sends nothing."
+            )
         return self.unpack(sections, ctx.schema)
 
 
@@ -299,7 +351,11 @@ class Compressed(Uplink):
     whole: int = 2
 
     def coder_for(self, name, schema):
-        return _WHOLE if name in schema.buffers or len(schema.shapes[name]) < self.whole else self.coder
+        return (
+            _WHOLE
+            if name in schema.buffers or len(schema.shapes[name]) < self.whole
+            else self.coder
+        )
 
     def encode(self, trained, ctx):
         return self.compress(self._update(trained, ctx), ctx)[0]
@@ -310,7 +366,9 @@ class Compressed(Uplink):
         for name in lossy if self.feedback else ():
             update[name] += ctx.memory.get(f"error/{name}", 0)
         sections = self.pack(update, ctx.schema, ctx.generator("coder"))
-        sent = {name: t.to(update[name].device) for name, t in self.unpack(sections, ctx.schema).items()}
+        sent = {
+            name: t.to(update[name].device) for name, t in self.unpack(sections, ctx.schema).items()
+        }
         for name in lossy if self.feedback else ():
             ctx.memory[f"error/{name}"] = update[name] - sent[name]
         return sections, sent
@@ -334,7 +392,9 @@ class Downlink(Link):
     def decode(self, sections, ctx):
         if sections.keys() != ctx.initial.keys():
             raise WireError("The server's message does not hold the whole model.")
-        tensors = {n: t.to(ctx.initial[n].device) for n, t in self.unpack(sections, ctx.schema).items()}
+        tensors = {
+            n: t.to(ctx.initial[n].device) for n, t in self.unpack(sections, ctx.schema).items()
+        }
         return {n: ctx.initial[n] + t for n, t in tensors.items()} if self.residual else tensors
 
 
@@ -352,10 +412,15 @@ class Mean:
 
     def aggregate(self, state, arrivals, ctx):
         weights = [a.samples if self.by == "samples" else 1 for a in arrivals]
-        totals = {name: sum(n for n, a in zip(weights, arrivals, strict=True) if name in a.update) for name in state}
+        totals = {
+            name: sum(n for n, a in zip(weights, arrivals, strict=True) if name in a.update)
+            for name in state
+        }
         new = {name: w.clone() for name, w in state.items()}
         for n, a in zip(weights, arrivals, strict=True):
-            for total in {totals[name] for name in a.update}:  # tensors that the same clients sent, in one go
+            for total in {
+                totals[name] for name in a.update
+            }:  # tensors that the same clients sent, in one go
                 names = [name for name in a.update if totals[name] == total]
                 updates = [a.update[name].to(new[name].device) for name in names]
                 torch._foreach_add_([new[name] for name in names], updates, alpha=n / total)
@@ -381,7 +446,9 @@ class Method:
             wanted = PROTOCOL.get(part, ())
             missing = [m for m in wanted if not callable(getattr(value, m, None))]
             if missing:
-                raise ValueError(f"{value!r} cannot be a method's {part}: it has no {' and no '.join(missing)}.")
+                raise ValueError(
+                    f"{value!r} cannot be a method's {part}: it has no {' and no '.join(missing)}."
+                )
         return replace(self, **parts)
 
     def parts(self):

@@ -15,7 +15,13 @@ MEASURES = {"rounds": "round", "bytes": "bytes up and down, all clients", "secon
 def styles():
     """Colour, marker and dash of one line after another."""
     for colour, marker, dash in zip(cycle(COLOURS), cycle(MARKERS), cycle(DASHES), strict=False):
-        yield {"color": colour, "marker": marker, "linestyle": dash, "markersize": 4, "linewidth": 1.6}
+        yield {
+            "color": colour,
+            "marker": marker,
+            "linestyle": dash,
+            "markersize": 4,
+            "linewidth": 1.6,
+        }
 
 
 def axes(ax=None, size=(5.2, 3.2)):
@@ -29,7 +35,9 @@ def progress(history, against):
         raise ValueError(f"Histories are drawn against {', '.join(MEASURES)}, not {against!r}.")
     if against == "rounds":
         return history.round
-    return np.cumsum(history.bytes_up + history.bytes_down if against == "bytes" else history.seconds)
+    return np.cumsum(
+        history.bytes_up + history.bytes_down if against == "bytes" else history.seconds
+    )
 
 
 def compare(histories, against="rounds", what="accuracy", labels=None, ax=None):
@@ -39,13 +47,17 @@ def compare(histories, against="rounds", what="accuracy", labels=None, ax=None):
     """
     ax = axes(ax)
     groups = [h if isinstance(h, list) else [h] for h in histories]
-    for group, label, style in zip(groups, labels or [g[0].method for g in groups], styles(), strict=False):
+    for group, label, style in zip(
+        groups, labels or [g[0].method for g in groups], styles(), strict=False
+    ):
         values = np.stack([getattr(h, what).astype(float) for h in group])
         seen = ~np.isnan(values[0])
         x, values = np.mean([progress(h, against) for h in group], 0)[seen], values[:, seen]
         ax.plot(x, values.mean(0), label=label, **style)
         if len(group) > 1:
-            ax.fill_between(x, values.min(0), values.max(0), color=style["color"], alpha=0.2, linewidth=0)
+            ax.fill_between(
+                x, values.min(0), values.max(0), color=style["color"], alpha=0.2, linewidth=0
+            )
     if against == "bytes":
         ax.set_xscale("log")
         low, high = ax.get_xlim()  # one label a decade, three where the axis is shorter than that
@@ -78,7 +90,9 @@ def both(runs, target=None):
 def label_counts(task):
     """How many training images of each class every client holds: [clients, classes]."""
     labels = task.train[1].cpu().numpy()
-    return np.stack([np.bincount(labels[i], minlength=task.source.classes) for i in task.split.indices])
+    return np.stack(
+        [np.bincount(labels[i], minlength=task.source.classes) for i in task.split.indices]
+    )
 
 
 def partition(task, ax=None):
@@ -86,10 +100,17 @@ def partition(task, ax=None):
     counts = label_counts(task)
     ax = axes(ax)
     client, label = np.indices(counts.shape)
-    ax.scatter(client.ravel(), label.ravel(), s=160 * counts.ravel() / max(counts.max(), 1), color=COLOURS[0])
+    ax.scatter(
+        client.ravel(),
+        label.ravel(),
+        s=160 * counts.ravel() / max(counts.max(), 1),
+        color=COLOURS[0],
+    )
     ax.set_xlim(-0.7, len(counts) - 0.3)
     ax.set_ylim(-0.7, counts.shape[1] - 0.3)
-    ax.set_xticks(range(0, len(counts), 1 + len(counts) // 13))  # all numbers of many clients would run into one another
+    ax.set_xticks(
+        range(0, len(counts), 1 + len(counts) // 13)
+    )  # all numbers of many clients would run into one another
     ax.set_yticks(range(counts.shape[1]))
     ax.set_xlabel("client")
     ax.set_ylabel("class")

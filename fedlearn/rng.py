@@ -36,7 +36,9 @@ def scope(seed, *names, device="cpu"):
     generators = [torch.default_generator]
     if torch.device(device).type == "cuda":
         index = torch.device(device).index
-        generators.append(torch.cuda.default_generators[torch.cuda.current_device() if index is None else index])
+        generators.append(
+            torch.cuda.default_generators[torch.cuda.current_device() if index is None else index]
+        )
     before = [g.get_state() for g in generators]
     try:
         for g in generators:

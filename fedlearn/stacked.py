@@ -40,7 +40,10 @@ def channels_last(x):
 class Conv2d(nn.Conv2d):
     def forward(self, x):
         weight, bias, groups = _flat(self.weight), _flat(self.bias), len(x) * self.groups
-        return split(F.conv2d(merge(x), weight, bias, self.stride, self.padding, self.dilation, groups), len(x))
+        return split(
+            F.conv2d(merge(x), weight, bias, self.stride, self.padding, self.dilation, groups),
+            len(x),
+        )
 
 
 class _Norm:
@@ -49,7 +52,16 @@ class _Norm:
     def forward(self, x):
         mean, var = _flat(self.running_mean), _flat(self.running_var)
         use_batch = self.training or mean is None
-        y = F.batch_norm(merge(x), mean, var, _flat(self.weight), _flat(self.bias), use_batch, self.momentum, self.eps)
+        y = F.batch_norm(
+            merge(x),
+            mean,
+            var,
+            _flat(self.weight),
+            _flat(self.bias),
+            use_batch,
+            self.momentum,
+            self.eps,
+        )
         return split(y, len(x))
 
 
@@ -64,12 +76,17 @@ class BatchNorm2d(_Norm, nn.BatchNorm2d):
 class GroupNorm(nn.GroupNorm):
     def forward(self, x):
         groups = len(x) * self.num_groups
-        return split(F.group_norm(merge(x), groups, _flat(self.weight), _flat(self.bias), self.eps), len(x))
+        return split(
+            F.group_norm(merge(x), groups, _flat(self.weight), _flat(self.bias), self.eps), len(x)
+        )
 
 
 class Linear(nn.Linear):
     def forward(self, x):
-        weight, bias = self.weight.transpose(1, 2), self.bias  # each looked at once: it may be drawn at random
+        weight, bias = (
+            self.weight.transpose(1, 2),
+            self.bias,
+        )  # each looked at once: it may be drawn at random
         return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias[:, None], x, weight)
 
 
@@ -88,7 +105,10 @@ class AvgPool2d(_Pool, nn.AvgPool2d):
 
 class AdaptiveAvgPool2d(_Pool, nn.AdaptiveAvgPool2d):
     def forward(self, x):
-        if self.output_size in (1, (1, 1)):  # the same mean, but its gradient lies in memory in the order of ``x``
+        if self.output_size in (
+            1,
+            (1, 1),
+        ):  # the same mean, but its gradient lies in memory in the order of ``x``
             return split(F.avg_pool2d(merge(x), x.shape[-2:]), len(x))
         return super().forward(x)
 
@@ -110,14 +130,30 @@ class Dropout(nn.Dropout):
             return x
         if x.is_cuda:  # one launch for all, and nothing that a CUDA graph could not record
             return super().forward(x)
-        layout = self.layout if x.dim() == 5 else torch.contiguous_format  # as in sequential training
-        masks = [torch.empty(x.shape[1:], memory_format=layout).bernoulli_(1 - self.p, generator=g) for g in self.generators]
+        layout = (
+            self.layout if x.dim() == 5 else torch.contiguous_format
+        )  # as in sequential training
+        masks = [
+            torch.empty(x.shape[1:], memory_format=layout).bernoulli_(1 - self.p, generator=g)
+            for g in self.generators
+        ]
         return x * torch.stack(masks).to(x).div_(1 - self.p)
 
 
 FORMS = {
     getattr(nn, form.__name__): form
-    for form in (Conv2d, BatchNorm1d, BatchNorm2d, GroupNorm, Linear, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Flatten, Dropout)
+    for form in (
+        Conv2d,
+        BatchNorm1d,
+        BatchNorm2d,
+        GroupNorm,
+        Linear,
+        MaxPool2d,
+        AvgPool2d,
+        AdaptiveAvgPool2d,
+        Flatten,
+        Dropout,
+    )
 }
 
 
@@ -175,7 +211,9 @@ def narrow(net, first, last, memo=None):
     new.__dict__.update(net.__dict__)
     new._parameters = {n: part(t, nn.Parameter) for n, t in net._parameters.items()}
     new._buffers = {n: part(t, lambda view, grad: view) for n, t in net._buffers.items()}
-    new._modules = {n: child and narrow(child, first, last, memo) for n, child in net._modules.items()}
+    new._modules = {
+        n: child and narrow(child, first, last, memo) for n, child in net._modules.items()
+    }
     if hasattr(net, "generators"):
         new.generators = net.generators[first:last]
     return new

@@ -22,13 +22,22 @@ class Guard:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         else:
-            await send({"type": "http.response.start", "status": status, "headers": [(b"connection", b"close")]})
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": status,
+                    "headers": [(b"connection", b"close")],
+                }
+            )
             await send({"type": "http.response.body", "body": b""})
 
     def refusal(self, scope):
         """The HTTP status of a request that is not let through, else ``None``."""
         if not scope["path"].startswith("/v1/fleet/"):
-            here = scope["client"] and (scope["client"][0] in ("127.0.0.1", "::1") or scope["client"][0] == scope["server"][0])
+            here = scope["client"] and (
+                scope["client"][0] in ("127.0.0.1", "::1")
+                or scope["client"][0] == scope["server"][0]
+            )
             return None if here else 403
         headers = dict(scope["headers"])
         if b"transfer-encoding" in headers:  # a body whose length is not said beforehand

@@ -33,9 +33,13 @@ def frame(draw, names, values):
 def slider(name, values):
     """A slider over any values. Its ``index`` is what the browser links, because links carry equal values only."""
     return W.SelectionSlider(
-        options=[(str(v), v) for v in values], index=0, description=name.replace("_", " "), continuous_update=True,
-        style={"description_width": "initial"}, layout=W.Layout(width="95%", max_width="34em"),
-    )  # fmt: skip
+        options=[(str(v), v) for v in values],
+        index=0,
+        description=name.replace("_", " "),
+        continuous_update=True,
+        style={"description_width": "initial"},
+        layout=W.Layout(width="95%", max_width="34em"),
+    )
 
 
 def nest(draw, names, sliders, chosen=()):
@@ -43,7 +47,10 @@ def nest(draw, names, sliders, chosen=()):
     if not sliders:
         return W.HTML(frame(draw, names, chosen))
     values = [value for _, value in sliders[0].options]
-    stack = W.Stack([nest(draw, names, sliders[1:], (*chosen, v)) for v in values], selected_index=sliders[0].index)
+    stack = W.Stack(
+        [nest(draw, names, sliders[1:], (*chosen, v)) for v in values],
+        selected_index=sliders[0].index,
+    )
     W.jslink((sliders[0], "index"), (stack, "selected_index"))
     return stack
 

@@ -24,7 +24,16 @@ from jupyter_client.kernelspec import KernelSpecManager
 from sphinx.util import logging
 
 log = logging.getLogger(__name__)
-LIBRARIES = ("torch", "torchvision", "numpy", "scikit-learn", "pandas", "matplotlib", "ipywidgets", "nbclient")
+LIBRARIES = (
+    "torch",
+    "torchvision",
+    "numpy",
+    "scikit-learn",
+    "pandas",
+    "matplotlib",
+    "ipywidgets",
+    "nbclient",
+)
 # ipykernel warns once for each kernel that it talks over loopback without encryption
 QUIET = {"extra_arguments": ["--IPKernelApp.log_level=40"]}
 
@@ -37,11 +46,19 @@ def state_of(root: Path) -> str:
             digest.update(f"{name}=={metadata.version(name)}".encode())
         except metadata.PackageNotFoundError:
             digest.update(f"{name} absent".encode())
-    digest.update(KernelSpecManager().get_kernel_spec("python3").argv[0].encode())  # the Python that runs the chapters
-    files = [*(root / "fedlearn").rglob("*.py"), *(root / "data").rglob("*"), *root.glob("constraints*.txt")]
+    digest.update(
+        KernelSpecManager().get_kernel_spec("python3").argv[0].encode()
+    )  # the Python that runs the chapters
+    files = [
+        *(root / "fedlearn").rglob("*.py"),
+        *(root / "data").rglob("*"),
+        *root.glob("constraints*.txt"),
+    ]
     for path in sorted(files):
         if path.is_file() and root / "data" / "cache" not in path.parents:
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+            digest.update(
+                path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes()
+            )
     return digest.hexdigest()
 
 
@@ -51,7 +68,9 @@ def empty_stale_cache(app):
     app.fl_stale = not stamp.exists() or stamp.read_text() != now
     if app.fl_stale and folder.exists():
         shutil.rmtree(folder)
-        log.info("the package, the data or the versions changed: every chapter is executed anew")
+        log.info(
+            "the package, the data or the versions changed: every chapter is executed anew"
+        )
     stamp.parent.mkdir(parents=True, exist_ok=True)
     stamp.write_text(now)
 
@@ -78,22 +97,35 @@ def execute_side_by_side(app, env, docnames):
         path, notebook = job
         log.info("executing %s", path.relative_to(app.srcdir))
         start = time.perf_counter()
-        result = single_nb_execution(notebook, str(path.parent), config.execution_timeout, False, **QUIET)
+        result = single_nb_execution(
+            notebook, str(path.parent), config.execution_timeout, False, **QUIET
+        )
         outcome = f"FAILED ({type(result.err).__name__})" if result.err else "done"
-        log.info("%s: %s after %.0f s", path.relative_to(app.srcdir), outcome, time.perf_counter() - start)
+        log.info(
+            "%s: %s after %.0f s",
+            path.relative_to(app.srcdir),
+            outcome,
+            time.perf_counter() - start,
+        )
         return path, result
 
     jobs = max(1, int(os.environ.get("FEDLEARN_JOBS", min(4, os.cpu_count() or 1))))
     with ThreadPoolExecutor(jobs) as pool:
         for path, result in pool.map(execute, missing):
             if result.err is None:
-                bundle = CacheBundleIn(result.nb, str(path), data={"execution_seconds": result.time})
-                cache.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
+                bundle = CacheBundleIn(
+                    result.nb, str(path), data={"execution_seconds": result.time}
+                )
+                cache.cache_notebook_bundle(
+                    bundle, check_validity=False, overwrite=True
+                )
 
 
 def setup(app):
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # kernels inherit it
-    app.connect("builder-inited", empty_stale_cache, priority=900)  # after MyST-NB has chosen the cache's folder
+    app.connect(
+        "builder-inited", empty_stale_cache, priority=900
+    )  # after MyST-NB has chosen the cache's folder
     app.connect("env-get-outdated", pages_to_read_again)
     app.connect("env-before-read-docs", execute_side_by_side)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

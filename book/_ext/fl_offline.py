@@ -29,7 +29,9 @@ def _share_html_visitors(app: Sphinx):
 
 
 def setup(app: Sphinx):
-    app.add_js_file(None, body="window.FontAwesomeConfig = {observeMutations: false}", priority=1)
+    app.add_js_file(
+        None, body="window.FontAwesomeConfig = {observeMutations: false}", priority=1
+    )
     app.connect("builder-inited", _share_html_visitors)
     app.connect("html-page-context", _drop_repeated_inline_scripts, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

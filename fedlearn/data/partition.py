@@ -31,7 +31,9 @@ def _deal(labels, counts, rng):
     """The owner of each sample when client k gets ``counts[k, c]`` random samples of class c."""
     owner = np.empty(len(labels), np.int64)
     for c in range(counts.shape[1]):
-        owner[rng.permutation(np.flatnonzero(labels == c))] = np.repeat(np.arange(len(counts)), counts[:, c])
+        owner[rng.permutation(np.flatnonzero(labels == c))] = np.repeat(
+            np.arange(len(counts)), counts[:, c]
+        )
     return owner
 
 
@@ -42,10 +44,16 @@ class Partition:
         """labels int [n]; coarse: the super-class of each class, or None; pixels: height * width, for permuted."""
         labels = np.asarray(labels)
         _need(clients >= 1, f"A federation needs at least one client, not {clients}.")
-        _need(clients <= len(labels), f"{clients} clients cannot share {len(labels)} samples: use fewer clients.")
+        _need(
+            clients <= len(labels),
+            f"{clients} clients cannot share {len(labels)} samples: use fewer clients.",
+        )
         owner = self.owners(labels, clients, rng, coarse)
         sizes = np.bincount(owner, minlength=clients)
-        _need(sizes.all(), f"{self} leaves client {sizes.argmin()} of {clients} without samples: use fewer clients.")
+        _need(
+            sizes.all(),
+            f"{self} leaves client {sizes.argmin()} of {clients} without samples: use fewer clients.",
+        )
         indices = np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1])
         return Split(indices, self.permutations(clients, rng, pixels))
 
@@ -66,7 +74,10 @@ class Permuted(Iid):
     """IID, but each client sees its pixels in an order of its own: permuted MNIST of FedFusion."""
 
     def permutations(self, clients, rng, pixels):
-        _need(pixels, "The permuted partition needs the number of pixels of an image: pass pixels=height * width.")
+        _need(
+            pixels,
+            "The permuted partition needs the number of pixels of an image: pass pixels=height * width.",
+        )
         return [rng.permutation(pixels) for _ in range(clients)]
 
 
@@ -81,19 +92,26 @@ class Dirichlet(Partition):
     min_samples: int = 1
 
     def __post_init__(self):
-        _need(0 < self.alpha < math.inf, f"Dirichlet's alpha must be a positive number, not {self.alpha}.")
+        _need(
+            0 < self.alpha < math.inf,
+            f"Dirichlet's alpha must be a positive number, not {self.alpha}.",
+        )
         _need(self.min_samples >= 1, f"min_samples must be at least 1, not {self.min_samples}.")
 
     def owners(self, labels, clients, rng, coarse):
         sizes = np.bincount(labels)
         for _ in range(100):
-            cuts = np.floor(np.cumsum(rng.dirichlet([self.alpha] * clients, len(sizes)), 1) * sizes[:, None])
+            cuts = np.floor(
+                np.cumsum(rng.dirichlet([self.alpha] * clients, len(sizes)), 1) * sizes[:, None]
+            )
             cuts[:, -1] = sizes  # the shares add up to 1 only nearly
             counts = np.diff(np.minimum(cuts, sizes[:, None]), axis=1, prepend=0).astype(np.int64).T
             if counts.sum(1).min() >= self.min_samples:
                 return _deal(labels, counts, rng)
-        raise ValueError(f"100 draws of {self} never gave each of {clients} clients {self.min_samples} "
-                         f"of {len(labels)} samples: raise alpha, lower min_samples or use fewer clients.")  # fmt: skip
+        raise ValueError(
+            f"100 draws of {self} never gave each of {clients} clients {self.min_samples} "
+            f"of {len(labels)} samples: raise alpha, lower min_samples or use fewer clients."
+        )
 
 
 @dataclass(frozen=True)
@@ -103,22 +121,32 @@ class Shards(Partition):
     per_client: int = 2
 
     def __post_init__(self):
-        _need(self.per_client >= 1 and self.per_client == int(self.per_client),
-              f"A client needs a whole number of shards, one or more, not {self.per_client}.")  # fmt: skip
+        _need(
+            self.per_client >= 1 and self.per_client == int(self.per_client),
+            f"A client needs a whole number of shards, one or more, not {self.per_client}.",
+        )
 
     def owners(self, labels, clients, rng, coarse):
         count = clients * self.per_client
-        _need(count <= len(labels), f"{len(labels)} samples cannot fill {count} shards: use fewer clients or shards.")
+        _need(
+            count <= len(labels),
+            f"{len(labels)} samples cannot fill {count} shards: use fewer clients or shards.",
+        )
         holder = rng.permutation(np.repeat(np.arange(clients), self.per_client))
         owner = np.empty(len(labels), np.int64)
-        owner[np.argsort(labels, kind="stable")] = holder[np.arange(len(labels)) * count // len(labels)]
+        owner[np.argsort(labels, kind="stable")] = holder[
+            np.arange(len(labels)) * count // len(labels)
+        ]
         return owner
 
 
 def _class_owner(labels, clients, coarse):
     """The owner of each class: neighbouring classes go together, whole super-classes where they are known."""
     order = np.arange(labels.max() + 1) if coarse is None else np.argsort(coarse, kind="stable")
-    _need(clients <= len(order), f"{clients} clients cannot each own one of {len(order)} classes: use fewer clients.")
+    _need(
+        clients <= len(order),
+        f"{clients} clients cannot each own one of {len(order)} classes: use fewer clients.",
+    )
     owner = np.empty(len(order), np.int64)
     owner[order] = np.arange(len(order)) * clients // len(order)
     return owner
@@ -143,7 +171,10 @@ class MainClass(Partition):
     share: float = 0.8
 
     def __post_init__(self):
-        _need(0 < self.share <= 1, f"The main class's share must be above 0 and at most 1, not {self.share}.")
+        _need(
+            0 < self.share <= 1,
+            f"The main class's share must be above 0 and at most 1, not {self.share}.",
+        )
 
     def owners(self, labels, clients, rng, coarse):
         owner = _class_owner(labels, clients, coarse)
@@ -153,7 +184,11 @@ class MainClass(Partition):
             counts[mine, c] = round(self.share * total[c]) if clients > 1 else total[c]
             each, extra = divmod(total[c] - counts[mine, c], max(clients - 1, 1))
             # The others, from a starting point that moves on with each class, so that the odd samples spread too.
-            others = (mine + 1 + (np.arange(clients - 1) + np.sum(owner[:c] == mine)) % max(clients - 1, 1)) % clients
+            others = (
+                mine
+                + 1
+                + (np.arange(clients - 1) + np.sum(owner[:c] == mine)) % max(clients - 1, 1)
+            ) % clients
             counts[others, c] = each + (np.arange(clients - 1) < extra)
         return _deal(labels, counts, rng)
 
@@ -177,18 +212,30 @@ class Table(Partition):
         path = Path(self.source)
         if path.suffix != ".csv" or not path.is_file():
             path = pick(self.source, known, "partition table")
-        rows = [line.split(",") for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
+        rows = [
+            line.split(",")
+            for line in path.read_text().splitlines()
+            if line.strip() and not line.startswith("#")
+        ]
         try:
             counts = np.array([[int(cell) for cell in row[1:]] for row in rows[1:]], np.int64)
-            _need(counts.ndim == 2 and counts.min() >= 0 and counts.sum(0).all(), "a negative count or an empty class")
+            _need(
+                counts.ndim == 2 and counts.min() >= 0 and counts.sum(0).all(),
+                "a negative count or an empty class",
+            )
         except ValueError as error:
-            raise ValueError(f"{path} is not a table of counts, clients by classes ({error}).") from error
+            raise ValueError(
+                f"{path} is not a table of counts, clients by classes ({error})."
+            ) from error
         return counts
 
     def owners(self, labels, clients, rng, coarse):
         counts, total = self.counts(), np.bincount(labels)
-        _need(counts.shape == (clients, len(total)), f"The table {self.source} is for {counts.shape[0]} clients "
-              f"and {counts.shape[1]} classes, not for {clients} and {len(total)}.")  # fmt: skip
+        _need(
+            counts.shape == (clients, len(total)),
+            f"The table {self.source} is for {counts.shape[0]} clients "
+            f"and {counts.shape[1]} classes, not for {clients} and {len(total)}.",
+        )
         share, left = np.divmod(counts * total, counts.sum(0))  # in integers: no rounding
         rank = np.argsort(np.argsort(-left, axis=0, kind="stable"), axis=0)
         return _deal(labels, share + (rank < total - share.sum(0)), rng)
@@ -199,10 +246,14 @@ classes, main_class, table = Classes, MainClass, Table
 
 # name: (constructor, how its argument is read, an example); None where there is no argument.
 PARTS = {
-    "iid": (Iid, None, "iid"), "dirichlet": (Dirichlet, float, "dirichlet:0.5"), "shards": (Shards, int, "shards:2"),
-    "classes": (Classes, None, "classes"), "main_class": (MainClass, float, "main_class:0.8"),
-    "permuted": (Permuted, None, "permuted"), "table": (Table, str, "table:rpn_table4"),
-}  # fmt: skip
+    "iid": (Iid, None, "iid"),
+    "dirichlet": (Dirichlet, float, "dirichlet:0.5"),
+    "shards": (Shards, int, "shards:2"),
+    "classes": (Classes, None, "classes"),
+    "main_class": (MainClass, float, "main_class:0.8"),
+    "permuted": (Permuted, None, "permuted"),
+    "table": (Table, str, "table:rpn_table4"),
+}
 
 
 def parse(text):
@@ -213,5 +264,8 @@ def parse(text):
         value = [read(argument)] if colon else []
     except (TypeError, ValueError):
         raise ValueError(f"{text!r} is not a partition: write it like {example!r}.") from None
-    _need(value or name not in ("dirichlet", "table"), f"{text!r} lacks its argument: write it like {example!r}.")
+    _need(
+        value or name not in ("dirichlet", "table"),
+        f"{text!r} lacks its argument: write it like {example!r}.",
+    )
     return make(*value)

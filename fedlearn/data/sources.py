@@ -24,13 +24,17 @@ from fedlearn.errors import DataError, pick
 
 # A checkout keeps its data beside the package; an installed wheel carries a copy inside it and may not be writable.
 _REPO = Path(__file__).resolve().parents[2] / "data"
-DATA = _REPO if (_REPO / "partitions").is_dir() else Path(__file__).resolve().parents[1] / "bookdata"
+DATA = (
+    _REPO if (_REPO / "partitions").is_dir() else Path(__file__).resolve().parents[1] / "bookdata"
+)
 CACHE = DATA / "cache" if DATA == _REPO else Path.home() / ".cache" / "fedlearn"
 
 # CIFAR-100's super-class of each class, both in alphabetical order (Krizhevsky 2009), one base-20 digit each.
-COARSE = [int(d, 20) for d in
-          "41e80677i33e9i7b397b6b5a76df3f0b1aceg9b55j88fdehia"
-          "g4h420h4iha32ccgc19j2a01gc9dfdgj246j558ji12f60h8ed"]  # fmt: skip
+COARSE = [
+    int(d, 20)
+    for d in "41e80677i33e9i7b397b6b5a76df3f0b1aceg9b55j88fdehia"
+    "g4h420h4iha32ccgc19j2a01gc9dfdgj246j558ji12f60h8ed"
+]
 LOSSY = "CIFAR-100 from a lossy AVIF copy (quality 62)"
 
 
@@ -58,8 +62,12 @@ def data_path(*parts):
 def _digits(folder=None):
     """1,797 images of 8 x 8 with values 0..16. The split belongs to the set: no experiment seed moves it."""
     x, y = _digits_table()
-    order = np.random.RandomState(0).permutation(len(y))  # RandomState: numpy has frozen this stream for good
-    order = order[np.argsort(y[order], kind="stable")]  # grouped by class: every fourth is a stratified 450
+    order = np.random.RandomState(0).permutation(
+        len(y)
+    )  # RandomState: numpy has frozen this stream for good
+    order = order[
+        np.argsort(y[order], kind="stable")
+    ]  # grouped by class: every fourth is a stratified 450
     test = np.isin(np.arange(len(order)), order[::4])
     x = x.reshape(-1, 8, 8, 1).astype(np.uint8)
     return x[~test], y[~test], x[test], y[test]
@@ -81,12 +89,20 @@ def _idx(folder):
 
     def array(stem, header):
         raw = folder / stem
-        data = raw.read_bytes() if raw.exists() else gzip.decompress((folder / f"{stem}.gz").read_bytes())
+        data = (
+            raw.read_bytes()
+            if raw.exists()
+            else gzip.decompress((folder / f"{stem}.gz").read_bytes())
+        )
         shape = struct.unpack_from(f">{header}I", data)[1:]  # after the magic number
-        return np.frombuffer(data, np.uint8, offset=4 * header).reshape(shape)  # fails where the length does not fit
+        return np.frombuffer(data, np.uint8, offset=4 * header).reshape(
+            shape
+        )  # fails where the length does not fit
 
     kinds = (("images-idx3", 4), ("labels-idx1", 2))
-    x, y, test_x, test_y = (array(f"{s}-{kind}-ubyte", n) for s in ("train", "t10k") for kind, n in kinds)
+    x, y, test_x, test_y = (
+        array(f"{s}-{kind}-ubyte", n) for s in ("train", "t10k") for kind, n in kinds
+    )
     return x[..., None], y, test_x[..., None], test_y
 
 
@@ -110,7 +126,10 @@ def _sheet(file):
 def _webp(index):
     """CIFAR-10 as six lossless WebP sheets, training batches first, and an index with the labels."""
     y = np.load(index)["labels"]
-    sheets = [index.parent / f"{s}.webp" for s in (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch")]
+    sheets = [
+        index.parent / f"{s}.webp"
+        for s in (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch")
+    ]
     return np.concatenate([_sheet(s) for s in sheets[:5]]), y[:50000], _sheet(sheets[5]), y[50000:]
 
 
@@ -133,20 +152,42 @@ def _npz(file):
 SETS = {
     "digits": (10, None, []),
     "mnist": (10, "MNIST", [("MNIST/raw/t10k-labels-idx1-ubyte*", lambda f: _idx(f.parent), "")]),
-    "fashion_mnist": (10, "FashionMNIST", [("FashionMNIST/raw/t10k-labels-idx1-ubyte*", lambda f: _idx(f.parent), "")]),
-    "cifar10": (10, "CIFAR10", [("cifar-10-batches-py", _torchvision, ""), ("cifar10/cifar10_index.npz", _webp, "")]),
-    "cifar100": (100, "CIFAR100", [("cifar-100-python", _torchvision, ""), ("cifar100.npz", _npz, LOSSY),
-                                   ("cifar100/cifar100_avif62.npz", _npz, LOSSY)]),
-}  # fmt: skip
+    "fashion_mnist": (
+        10,
+        "FashionMNIST",
+        [("FashionMNIST/raw/t10k-labels-idx1-ubyte*", lambda f: _idx(f.parent), "")],
+    ),
+    "cifar10": (
+        10,
+        "CIFAR10",
+        [("cifar-10-batches-py", _torchvision, ""), ("cifar10/cifar10_index.npz", _webp, "")],
+    ),
+    "cifar100": (
+        100,
+        "CIFAR100",
+        [
+            ("cifar-100-python", _torchvision, ""),
+            ("cifar100.npz", _npz, LOSSY),
+            ("cifar100/cifar100_avif62.npz", _npz, LOSSY),
+        ],
+    ),
+}
 
 
 def _folders():
-    return ([Path(os.environ["FEDLEARN_DATA"]).expanduser()] if os.environ.get("FEDLEARN_DATA") else []) + [CACHE]
+    return (
+        [Path(os.environ["FEDLEARN_DATA"]).expanduser()] if os.environ.get("FEDLEARN_DATA") else []
+    ) + [CACHE]
 
 
 def _find(name):
     """(file or folder, reader, note) of the first local copy, or None."""
-    hits = ((f, read, note) for d in _folders() for look, read, note in SETS[name][2] for f in sorted(d.glob(look)))
+    hits = (
+        (f, read, note)
+        for d in _folders()
+        for look, read, note in SETS[name][2]
+        for f in sorted(d.glob(look))
+    )
     return (Path("scikit-learn"), _digits, "") if name == "digits" else next(hits, None)
 
 
@@ -162,8 +203,10 @@ def _reason(error):
 
 def _absent(name, why):
     where = " and ".join(map(str, _folders()))
-    return DataError(f"The data set {name} is not in {where} and {why}: "
-                     "set FEDLEARN_DATA to a folder that holds it, or connect to the network once.")  # fmt: skip
+    return DataError(
+        f"The data set {name} is not in {where} and {why}: "
+        "set FEDLEARN_DATA to a folder that holds it, or connect to the network once."
+    )
 
 
 def _fetch(name):
@@ -196,16 +239,24 @@ def load(name):
     place, read, note = _find(name)
     try:
         arrays = read(place)
-        train_x, test_x = (torch.from_numpy(np.array(a.transpose(0, 3, 1, 2), order="C")) for a in arrays[::2])
+        train_x, test_x = (
+            torch.from_numpy(np.array(a.transpose(0, 3, 1, 2), order="C")) for a in arrays[::2]
+        )
         train_y, test_y = (torch.from_numpy(a.astype(np.int64)) for a in arrays[1::2])
         for x, y in ((train_x, train_y), (test_x, test_y)):
-            if x.dtype != torch.uint8 or len(x) != len(y) or not 0 <= int(y.min()) <= int(y.max()) < classes:
+            if (
+                x.dtype != torch.uint8
+                or len(x) != len(y)
+                or not 0 <= int(y.min()) <= int(y.max()) < classes
+            ):
                 raise ValueError("images and labels do not fit together")
     except Exception as error:
         why = f"cannot be read ({_reason(error)}): replace or remove it."
         raise DataError(f"The copy of {name} at {place} {why}") from error
     # Counts of the 256 values give mean and std exactly, with no float copy of the images.
-    counts = torch.stack([torch.bincount(c.flatten(), minlength=256) for c in train_x.unbind(1)]).double()
+    counts = torch.stack(
+        [torch.bincount(c.flatten(), minlength=256) for c in train_x.unbind(1)]
+    ).double()
     value, share = torch.arange(256.0, dtype=torch.float64), counts / counts.sum(1, keepdim=True)
     mean = share @ value
     mean, std = tuple(mean.tolist()), tuple((share @ value**2 - mean**2).sqrt().tolist())

@@ -10,7 +10,17 @@ from importlib import import_module
 from ..errors import pick
 
 CHAPTERS = dict.fromkeys(
-    ("fedavg", "heterogeneity", "wire", "rpn", "fed_kgf", "fed_mmd_fusion", "fed_gkt", "fed_repopt", "flower"),
+    (
+        "fedavg",
+        "heterogeneity",
+        "wire",
+        "rpn",
+        "fed_kgf",
+        "fed_mmd_fusion",
+        "fed_gkt",
+        "fed_repopt",
+        "flower",
+    )
 )
 
 
@@ -26,7 +36,11 @@ class Verdict:
         return self.reason is None
 
     def __repr__(self):
-        return f"{self.exercise}: right." if self.right else f"{self.exercise}: not yet, because {self.reason}."
+        return (
+            f"{self.exercise}: right."
+            if self.right
+            else f"{self.exercise}: not yet, because {self.reason}."
+        )
 
 
 def check(exercise, answer):
@@ -48,6 +62,8 @@ def number(expected, tolerance=0.0, wrong=()):
         value = float(answer)
         if abs(value - expected) <= tolerance * abs(expected):
             return None
-        return dict(wrong).get(value, f"{value:,.10g} is too {'large' if value > expected else 'small'}")
+        return dict(wrong).get(
+            value, f"{value:,.10g} is too {'large' if value > expected else 'small'}"
+        )
 
     return test

@@ -28,18 +28,26 @@ def gradient(function):
         if reason := no_tensor(got):
             return reason
         if got.shape != student.shape:
-            return f"it returns the shape {list(got.shape)} for logits of shape {list(student.shape)}"
+            return (
+                f"it returns the shape {list(got.shape)} for logits of shape {list(student.shape)}"
+            )
         if torch.allclose(got, T * (q - p) / n, atol=1e-6):
             continue
         for other, reason in {
-            T * (p - q) / n: "its sign is turned round: this is the direction of the step, not the gradient",
+            T
+            * (p - q)
+            / n: "its sign is turned round: this is the direction of the step, not the gradient",
             (q - p) / (T * n): "the factor T^2 is missing",
             T**2 * (q - p) / n: "the logits are divided by T, which gives a factor 1/T",
             (q - p) / n: "of T^2 and the 1/T of the divided logits one T is left",
             T * (q - p): "it is the sum over the images, not the mean",
             T * (q - p) / (n * 5): "it is the mean over images and classes; classes are summed",
-            T * (F.softmax(student, 1) - F.softmax(teacher, 1)) / n: "the softmax needs logits divided by T",
-            T * (student.div(T).softmax(0) - teacher.div(T).softmax(0)) / n: "the softmax runs over classes, dimension 1",
+            T
+            * (F.softmax(student, 1) - F.softmax(teacher, 1))
+            / n: "the softmax needs logits divided by T",
+            T
+            * (student.div(T).softmax(0) - teacher.div(T).softmax(0))
+            / n: "the softmax runs over classes, dimension 1",
             T * (student - teacher) / n: "it compares logits; the softmax is missing",
         }.items():
             if torch.allclose(got, other, atol=1e-6):
@@ -77,7 +85,8 @@ EACH = 4 * H + 8 * C + 6
 crossover = number(  # images of a client up to which a round of FedGKT sends less than one of FedAvg with ResNet-110
     8 * FLOATS // EACH,
     wrong={
-        8 * FLOATS // EACH + 1: "with that many FedGKT sends more: count the logits both ways, and round down",
+        8 * FLOATS // EACH
+        + 1: "with that many FedGKT sends more: count the logits both ways, and round down",
         8 * (FLOATS + STATISTICS) // EACH: "batch statistics are left out here",
         8 * FLOATS / EACH: "a number of images is whole",
         4 * FLOATS // EACH: "FedAvg's model travels both ways",

@@ -27,10 +27,15 @@ def kernels(generate):
             continue
         for other, reason in {
             copies.abs() ** beta + alpha: "the sign of the base kernel is missing",
-            copies.sign() * copies.abs() ** beta + alpha: "the sign stands in front of the bias, too",
+            copies.sign() * copies.abs() ** beta
+            + alpha: "the sign stands in front of the bias, too",
             copies.sign() * copies.abs() ** beta: "the bias alpha is missing",
-            torch.where(copies < 0, -1.0, 1.0) * (copies.abs() ** beta + alpha): "an entry that is zero has to stay zero",
-            blocks.sign() * (blocks.abs() ** beta + alpha): "the copies follow one another: kernel i comes from base kernel i mod m",
+            torch.where(copies < 0, -1.0, 1.0)
+            * (copies.abs() ** beta + alpha): "an entry that is zero has to stay zero",
+            blocks.sign()
+            * (
+                blocks.abs() ** beta + alpha
+            ): "the copies follow one another: kernel i comes from base kernel i mod m",
         }.items():
             if torch.allclose(got, other, atol=1e-6):
                 return reason
@@ -39,17 +44,26 @@ def kernels(generate):
 
 
 BASE, STATISTICS, DENSE = 16 * 512 * 9, 2 * 512, 512 * 10 + 10
-upload = number(  # the last two modules of ResNet-18 with 16 base kernels, batch statistics included
-    BASE + 2 * STATISTICS + DENSE,
-    wrong={
-        BASE + STATISTICS + DENSE: "the running mean and variance of batch normalisation travel, too",
-        BASE + DENSE: "batch normalisation belongs to the module",
-        BASE + 2 * STATISTICS + 512 * 10: "the dense layer has biases",
-        BASE + 2 * STATISTICS: "the dense layer is the second module of the group",
-        512 * 512 * 9 + 2 * STATISTICS + DENSE: "that is the whole convolution; only its base kernels travel",
-        BASE + 4 * 16 + DENSE: "batch normalisation has all 512 channels, whoever made them",
-        4 * (BASE + 2 * STATISTICS + DENSE): "that is the number of bytes; the question is for numbers",
-    },
+upload = (
+    number(  # the last two modules of ResNet-18 with 16 base kernels, batch statistics included
+        BASE + 2 * STATISTICS + DENSE,
+        wrong={
+            BASE
+            + STATISTICS
+            + DENSE: "the running mean and variance of batch normalisation travel, too",
+            BASE + DENSE: "batch normalisation belongs to the module",
+            BASE + 2 * STATISTICS + 512 * 10: "the dense layer has biases",
+            BASE + 2 * STATISTICS: "the dense layer is the second module of the group",
+            512 * 512 * 9
+            + 2 * STATISTICS
+            + DENSE: "that is the whole convolution; only its base kernels travel",
+            BASE + 4 * 16 + DENSE: "batch normalisation has all 512 channels, whoever made them",
+            4
+            * (
+                BASE + 2 * STATISTICS + DENSE
+            ): "that is the number of bytes; the question is for numbers",
+        },
+    )
 )
 
 
@@ -66,7 +80,9 @@ def smooth(function):
         return "it still jumps at zero"
     if (there < 0).any():
         return "the sign of the result is not that of w"
-    if (function(torch.full_like(w, 0.1), alpha, beta) < alpha / 2).any() or (there < alpha / 2).any():
+    if (function(torch.full_like(w, 0.1), alpha, beta) < alpha / 2).any() or (
+        there < alpha / 2
+    ).any():
         return "for some |w| of at least 0.1 the result is smaller than alpha / 2"
     if torch.allclose(there, function(w, alpha, beta + 1), atol=1e-7):
         return "the power |w|^beta is gone"

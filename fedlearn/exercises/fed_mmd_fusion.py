@@ -32,7 +32,10 @@ def diagonal(unbiased):
         answers = [
             (within - between, None),
             (Kxx.mean() + Kyy.mean() - between, "the pairs of a point with itself are still in it"),
-            (off[0] / n**2 + off[1] / m**2 - between, "the sums leave the diagonal out, but the means divide by n * n"),
+            (
+                off[0] / n**2 + off[1] / m**2 - between,
+                "the sums leave the diagonal out, but the means divide by n * n",
+            ),
             (within - between / 2, "the mean between the two samples counts twice"),
             (within + between, "the mean between the two samples is subtracted"),
             (off[0] + off[1] - 2 * Kxy.sum(), "sums are not means"),
@@ -60,10 +63,16 @@ payload = number(  # what a client of FedFusion with conv sends for models.cifar
         NETWORK + WEIGHT: "the 1 x 1 convolution has biases",
         WEIGHT + CHANNELS: "that is the operator alone",
         NETWORK + CHANNELS: "that is multi; conv has a matrix",
-        NETWORK + CHANNELS * CHANNELS + CHANNELS: "the operator has 2C channels in, those of both streams",
-        NETWORK + EXTRACTOR + WEIGHT + CHANNELS: "the frozen extractor is never sent: it is the last download",
+        NETWORK
+        + CHANNELS * CHANNELS
+        + CHANNELS: "the operator has 2C channels in, those of both streams",
+        NETWORK
+        + EXTRACTOR
+        + WEIGHT
+        + CHANNELS: "the frozen extractor is never sent: it is the last download",
         2 * NETWORK + WEIGHT + CHANNELS: "the frozen stream is never sent: it is the last download",
-        4 * (NETWORK + WEIGHT + CHANNELS): "that is the number of bytes; the question is for numbers",
+        4
+        * (NETWORK + WEIGHT + CHANNELS): "that is the number of bytes; the question is for numbers",
     },
 )
 
@@ -80,7 +89,9 @@ def fold(answer):
         matrix, bias = got
         if tuple(matrix.shape) != (C, C) or tuple(bias.shape) != (C,):
             return f"the shapes are {list(matrix.shape)} and {list(bias.shape)}, not {[C, C]} and {[C]}"
-        if torch.allclose(matrix @ E + bias[:, None], W @ torch.cat([E, E]) + b[:, None], atol=1e-5):
+        if torch.allclose(
+            matrix @ E + bias[:, None], W @ torch.cat([E, E]) + b[:, None], atol=1e-5
+        ):
             continue
         both = W[:, :C] + W[:, C:]
         for other, reason in (
@@ -96,4 +107,8 @@ def fold(answer):
     return None
 
 
-EXERCISES = {"fed_mmd_fusion-diagonal": diagonal, "fed_mmd_fusion-payload": payload, "fed_mmd_fusion-fold": fold}
+EXERCISES = {
+    "fed_mmd_fusion-diagonal": diagonal,
+    "fed_mmd_fusion-payload": payload,
+    "fed_mmd_fusion-fold": fold,
+}

@@ -14,7 +14,12 @@ def each(s):
 
 def fold(answer):
     """fold(W [out, in, 3, 3], b, gamma, beta, mean, var [out], eps) -> W, b of the one convolution, in evaluation mode."""
-    W, (b, gamma, beta, mean), var, eps = drawn(3, 3, 3, 3), drawn(4, 3, seed=1), drawn(3, seed=2).square() + 0.5, 0.1
+    W, (b, gamma, beta, mean), var, eps = (
+        drawn(3, 3, 3, 3),
+        drawn(4, 3, seed=1),
+        drawn(3, seed=2).square() + 0.5,
+        0.1,
+    )
     kernel, bias = answer(W, b, gamma, beta, mean, var, eps)
     if kernel.shape != W.shape or bias.shape != b.shape:
         return f"it returns the shapes {list(kernel.shape)} and {list(bias.shape)}"
@@ -22,7 +27,8 @@ def fold(answer):
     factor = gamma / (var + eps).sqrt()
     for other, reason in {
         factor * W: "the factor belongs to the output channel, the first axis, and not to the last",
-        each(gamma / (var + eps)) * W: "the kernel is divided by the variance, not by its square root",
+        each(gamma / (var + eps))
+        * W: "the kernel is divided by the variance, not by its square root",
         each(gamma / var.sqrt()) * W: "eps is missing under the root",
         each(gamma / (var.sqrt() + eps)) * W: "eps stands under the root",
         each(1 / (var + eps).sqrt()) * W: "gamma is missing",
@@ -41,12 +47,19 @@ def fold(answer):
     }.items():
         if torch.allclose(bias, other):
             return reason
-    return None if torch.allclose(bias, beta + factor * (b - mean)) else "the kernel is right, but the bias is not"
+    return (
+        None
+        if torch.allclose(bias, beta + factor * (b - mean))
+        else "the kernel is right, but the bias is not"
+    )
 
 
 def middle(value, outputs, inputs):
     """[out, in] or a number in the middle of 3 x 3 kernels."""
-    return F.pad(torch.as_tensor(value, dtype=torch.float64).expand(outputs, inputs)[:, :, None, None], [1] * 4)
+    return F.pad(
+        torch.as_tensor(value, dtype=torch.float64).expand(outputs, inputs)[:, :, None, None],
+        [1] * 4,
+    )
 
 
 def depthwise(answer):
@@ -58,17 +71,35 @@ def depthwise(answer):
     first = torch.tensor([[1.0], [0], [0], [0]])
     for other, reason in {
         before: "the branch with t is missing: it is trained as well",
-        before + middle(1, 4, 1) + middle(s[:, None] ** 2, 4, 1): "a depth-wise block has no 1 x 1 branch",
-        before + middle(s[:, None] ** 2, 4, 1): "a depth-wise block has no 1 x 1 branch, but it has the one with t",
-        before + middle(first, 4, 1): "every channel is its own input: the 1 is there for all of them, not for the first only",
-        before + 1: "the copy of the input acts on the middle of the kernel only (expand shares one number, repeat copies it)",
-        before + middle(1 - s[:, None] ** 2, 4, 1): "in the middle the 1 is added to s squared; it does not replace it",
-        each(s).expand(4, 1, 3, 3) + middle(1, 4, 1): "s acts twice: on the gradient and on what the kernel contributes",
-        each(s.abs()).expand(4, 1, 3, 3) + middle(1, 4, 1): "s acts twice: on the gradient and on what the kernel contributes",
+        before
+        + middle(1, 4, 1)
+        + middle(s[:, None] ** 2, 4, 1): "a depth-wise block has no 1 x 1 branch",
+        before
+        + middle(
+            s[:, None] ** 2, 4, 1
+        ): "a depth-wise block has no 1 x 1 branch, but it has the one with t",
+        before
+        + middle(
+            first, 4, 1
+        ): "every channel is its own input: the 1 is there for all of them, not for the first only",
+        before
+        + 1: "the copy of the input acts on the middle of the kernel only (expand shares one number, repeat copies it)",
+        before
+        + middle(
+            1 - s[:, None] ** 2, 4, 1
+        ): "in the middle the 1 is added to s squared; it does not replace it",
+        each(s).expand(4, 1, 3, 3)
+        + middle(1, 4, 1): "s acts twice: on the gradient and on what the kernel contributes",
+        each(s.abs()).expand(4, 1, 3, 3)
+        + middle(1, 4, 1): "s acts twice: on the gradient and on what the kernel contributes",
     }.items():
         if torch.allclose(M.double(), other.double()):
             return reason
-    return None if torch.allclose(M.double(), before + middle(1, 4, 1)) else "the values are not those of the derivation"
+    return (
+        None
+        if torch.allclose(M.double(), before + middle(1, 4, 1))
+        else "the values are not those of the derivation"
+    )
 
 
 def adam(answer):
@@ -90,14 +121,22 @@ def adam(answer):
             -expected: "a step goes against the gradient: the sign is missing",
             expected / lr: "the learning rate is missing",
             -lr * u: "that is the step of a plain kernel: each branch takes one, and they add up",
-            -lr * (outer**2 + inner**2 + one) * u: "Adam divides the factor in the gradient out, so each s acts only once",
+            -lr
+            * (outer**2 + inner**2 + one)
+            * u: "Adam divides the factor in the gradient out, so each s acts only once",
             -lr * (outer + inner) * u: "the branch that copies its input moves, too",
             -lr * outer * u: "the other two branches move, too",
             -lr * (outer + one) * u: "the 1 x 1 branch is missing",
-            -lr * (outer + each(s1) + one) * u: "the 1 x 1 branch acts on the middle of the kernel only",
-            -lr * (outer + inner + middle(1, 3, inputs)) * u: "the copy of the input leads from a channel to itself only,"
+            -lr
+            * (outer + each(s1) + one)
+            * u: "the 1 x 1 branch acts on the middle of the kernel only",
+            -lr
+            * (outer + inner + middle(1, 3, inputs))
+            * u: "the copy of the input leads from a channel to itself only,"
             " and only where the block has that branch",
-            -lr * (outer + inner + middle(torch.eye(3, inputs), 3, inputs)) * u: "not every block has the branch that copies its input",
+            -lr
+            * (outer + inner + middle(torch.eye(3, inputs), 3, inputs))
+            * u: "not every block has the branch that copies its input",
         }.items():
             if torch.allclose(got, other):
                 return reason

@@ -11,7 +11,10 @@ def _average(answer):
     """answer(states, samples) -> the mean of the states, weighted by samples."""
     generator = torch.Generator().manual_seed(0)
     samples = [30, 10, 60]
-    states = [{n: torch.randn(s, generator=generator) for n, s in (("weight", (4, 3)), ("bias", (4,)))} for _ in samples]
+    states = [
+        {n: torch.randn(s, generator=generator) for n, s in (("weight", (4, 3)), ("bias", (4,)))}
+        for _ in samples
+    ]
     given = [{n: t.clone() for n, t in state.items()} for state in states]
     mean = answer(given, list(samples))
     if not isinstance(mean, dict) or set(mean) != {"weight", "bias"}:
@@ -21,7 +24,10 @@ def _average(answer):
 
     def fits(weights):
         right = {n: sum(w * s[n] for w, s in zip(weights, states, strict=True)) for n in mean}
-        return all(mean[n].shape == t.shape and torch.allclose(mean[n], t, rtol=1e-4, atol=1e-4) for n, t in right.items())
+        return all(
+            mean[n].shape == t.shape and torch.allclose(mean[n], t, rtol=1e-4, atol=1e-4)
+            for n, t in right.items()
+        )
 
     if fits([m / 100 for m in samples]):
         return None
@@ -42,7 +48,9 @@ def _bytes(answer):
     state = state_of(net)
     parameters = 4 * sum(p.numel() for p in net.parameters())
     sections = {name: bytes(4 * t.numel()) for name, t in state.items()}
-    message = len(pack(Message(0, 1, 0, 0, sections), Schema({n: tuple(t.shape) for n, t in state.items()})))
+    message = len(
+        pack(Message(0, 1, 0, 0, sections), Schema({n: tuple(t.shape) for n, t in state.items()}))
+    )
     runs = 2 * 10 * 50
     numbers = sum(map(len, sections.values()))
     typical = {
@@ -60,7 +68,14 @@ def _bytes(answer):
 
 def _participants(answer):
     """answer(clients, share, generator) -> clients drawn without repetition, ascending."""
-    for clients, share, count in ((10, 1.0, 10), (10, 0.5, 5), (10, 0.2, 2), (10, 0.01, 1), (5, 0.5, 3), (7, 0.2, 1)):
+    for clients, share, count in (
+        (10, 1.0, 10),
+        (10, 0.5, 5),
+        (10, 0.2, 2),
+        (10, 0.01, 1),
+        (5, 0.5, 3),
+        (7, 0.2, 1),
+    ):
         drawn = [int(k) for k in answer(clients, share, torch.Generator().manual_seed(1))]
         where = f"{clients} clients and a share of {share}"
         if not drawn:
@@ -93,4 +108,8 @@ def _participants(answer):
     return None
 
 
-EXERCISES = {"fedavg-average": _average, "fedavg-bytes": _bytes, "fedavg-participants": _participants}
+EXERCISES = {
+    "fedavg-average": _average,
+    "fedavg-bytes": _bytes,
+    "fedavg-participants": _participants,
+}

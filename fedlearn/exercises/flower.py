@@ -3,7 +3,12 @@
 from ..history import History
 from . import number
 
-MESSAGE, UP, DOWN, GREETING = 6_781, 1_100, 1_300, 1_500 + 2_100  # bytes, as the exercise gives them
+MESSAGE, UP, DOWN, GREETING = (
+    6_781,
+    1_100,
+    1_300,
+    1_500 + 2_100,
+)  # bytes, as the exercise gives them
 DRAWN, ROUNDS, CLIENTS = 20, 50, 100
 UPLOADS = DRAWN * ROUNDS
 ROUND_TRIP = 2 * MESSAGE + UP + DOWN
@@ -12,13 +17,17 @@ total = number(
     wrong={
         UPLOADS * ROUND_TRIP: "the greetings are missing",
         UPLOADS * ROUND_TRIP + DRAWN * GREETING: "everybody is greeted, also who is never drawn",
-        UPLOADS * ROUND_TRIP + ROUNDS * CLIENTS * GREETING: "a client is greeted once, not in every round",
-        UPLOADS * ROUND_TRIP + UPLOADS * GREETING: "a client is greeted once, not each time it is drawn",
+        UPLOADS * ROUND_TRIP
+        + ROUNDS * CLIENTS * GREETING: "a client is greeted once, not in every round",
+        UPLOADS * ROUND_TRIP
+        + UPLOADS * GREETING: "a client is greeted once, not each time it is drawn",
         UPLOADS * 2 * MESSAGE: "these are our bytes; what Flower adds is missing",
-        UPLOADS * 2 * MESSAGE + CLIENTS * GREETING: "what Flower adds to the messages of the rounds is missing",
+        UPLOADS * 2 * MESSAGE
+        + CLIENTS * GREETING: "what Flower adds to the messages of the rounds is missing",
         UPLOADS * (MESSAGE + UP) + CLIENTS * GREETING: "the downloads are missing",
         UPLOADS * (MESSAGE + DOWN) + CLIENTS * GREETING: "the uploads are missing",
-        CLIENTS * ROUNDS * ROUND_TRIP + CLIENTS * GREETING: "only a fifth of the clients takes part in a round",
+        CLIENTS * ROUNDS * ROUND_TRIP
+        + CLIENTS * GREETING: "only a fifth of the clients takes part in a round",
         8 * (UPLOADS * ROUND_TRIP + CLIENTS * GREETING): "these are bits",
     },
 )
@@ -34,9 +43,27 @@ def remember(answer):
         (None, "a", 1, {}, "without a note there is nothing to remember: an empty dictionary"),
         (note(), "b", 5, {}, "the note of another run is of no use: an empty dictionary"),
         (note(), "b", 2, {}, "in another run the note's round says nothing: an empty dictionary"),
-        (note(), "a", 5, {"error": 2}, "the next round starts from what was there after the last one"),
-        (note(), "a", 4, {"error": 1}, "a round that is asked again starts from what was there before it"),
-        (note(), "a", 9, {"error": 2}, "who was not drawn for a while still has what was there after its last round"),
+        (
+            note(),
+            "a",
+            5,
+            {"error": 2},
+            "the next round starts from what was there after the last one",
+        ),
+        (
+            note(),
+            "a",
+            4,
+            {"error": 1},
+            "a round that is asked again starts from what was there before it",
+        ),
+        (
+            note(),
+            "a",
+            9,
+            {"error": 2},
+            "who was not drawn for a while still has what was there after its last round",
+        ),
     ):
         try:
             got = answer(given, run, t)
@@ -54,7 +81,11 @@ def remember(answer):
 def history(*rows):
     """A history of rounds of four clients, from pairs of who was refused and how many bytes came."""
     keys = {"accuracy": 0.5, "clients": [0, 1, 2, 3]}
-    return History("rpn", {}, [{"round": t, **keys, "refused": r, "bytes_up": b} for t, (r, b) in enumerate(rows, 1)])
+    return History(
+        "rpn",
+        {},
+        [{"round": t, **keys, "refused": r, "bytes_up": b} for t, (r, b) in enumerate(rows, 1)],
+    )
 
 
 def silent(answer):
@@ -62,19 +93,45 @@ def silent(answer):
     late = {2: "No answer within 60 s."}
     damaged = {1: "The checksum does not fit: the message was altered or cut."}
     for h, want, reason in (
-        (history(({}, 400), ({}, 400)), [], "nobody was missing in one of the histories, and it reports a round"),
-        (history(({}, 400), (late, 300)), [], "a client that is named in refused is missing openly, not silently"),
-        (history(({}, 400), (damaged, 400)), [], "the bytes of damaged uploads count, so there may be too many"),
-        (history(({}, 400), ({}, 300), ({}, 400)), [2], "a round with too few bytes and an empty refused is not found"),
-        (history((late, 200), ({}, 400)), [1], "a round in which one is named and one more is missing is not found"),
-        (history(({}, 300), ({}, 400), (late, 100)), [1, 3], "not all silent rounds of a history are found, in order"),
+        (
+            history(({}, 400), ({}, 400)),
+            [],
+            "nobody was missing in one of the histories, and it reports a round",
+        ),
+        (
+            history(({}, 400), (late, 300)),
+            [],
+            "a client that is named in refused is missing openly, not silently",
+        ),
+        (
+            history(({}, 400), (damaged, 400)),
+            [],
+            "the bytes of damaged uploads count, so there may be too many",
+        ),
+        (
+            history(({}, 400), ({}, 300), ({}, 400)),
+            [2],
+            "a round with too few bytes and an empty refused is not found",
+        ),
+        (
+            history((late, 200), ({}, 400)),
+            [1],
+            "a round in which one is named and one more is missing is not found",
+        ),
+        (
+            history(({}, 300), ({}, 400), (late, 100)),
+            [1, 3],
+            "not all silent rounds of a history are found, in order",
+        ),
     ):
         got = answer(h, 100)
         if not isinstance(got, list):
             return f"a list of rounds is asked for, not {type(got).__name__}"
         if got != want:
             zero = [t - 1 for t in want]
-            return "rounds count from 1; take them from the rows" if want and got == zero else reason
+            return (
+                "rounds count from 1; take them from the rows" if want and got == zero else reason
+            )
     return None
 
 

@@ -32,9 +32,18 @@ def _pure_shards(answer):
 def _layer_drift(answer):
     """answer(updates, samples) -> {name: drift}; updates: a dict of tensors by name for each client."""
     generator = torch.Generator().manual_seed(0)
-    shapes, samples = {"conv.weight": (4, 2, 3, 3), "fc.weight": (5, 6), "fc.bias": (5,)}, [30, 10, 60]
+    shapes, samples = (
+        {"conv.weight": (4, 2, 3, 3), "fc.weight": (5, 6), "fc.bias": (5,)},
+        [30, 10, 60],
+    )
     common = {name: torch.randn(s, generator=generator) for name, s in shapes.items()}
-    updates = [{name: t + (k + 1) * torch.randn(t.shape, generator=generator) for name, t in common.items()} for k in range(3)]
+    updates = [
+        {
+            name: t + (k + 1) * torch.randn(t.shape, generator=generator)
+            for name, t in common.items()
+        }
+        for k in range(3)
+    ]
 
     def drift(stacked, weights):
         mean = (weights[:, None] * stacked).sum(0)

@@ -33,8 +33,13 @@ def pooling(answer):
         back = unpool(want, k)
         if tuple(back.shape) != (4, 2, k, k):
             return f"unpool returns the shape {list(back.shape)} for means of shape {[4, 2]} and k = {k}"
-        if torch.allclose(back * k * k, want[:, :, None, None].expand_as(back), atol=1e-6) and k > 1:
-            return "unpool shares the mean out over the positions; every position gets the whole mean"
+        if (
+            torch.allclose(back * k * k, want[:, :, None, None].expand_as(back), atol=1e-6)
+            and k > 1
+        ):
+            return (
+                "unpool shares the mean out over the positions; every position gets the whole mean"
+            )
         if not torch.allclose(back, want[:, :, None, None].expand_as(back), atol=1e-6):
             return "unpool does not put the kernel's mean into each of its positions"
         if back.untyped_storage().nbytes() < back.numel() * back.element_size():
@@ -58,15 +63,17 @@ payload = number(  # the numbers that RPN sends for models.cifar_cnn
 
 def scaled(coder):
     """A coder like ``Pooled`` that decodes to k times the mean."""
-    if isinstance(coder, type) or not all(callable(getattr(coder, m, None)) for m in ("encode", "decode")):
-        return "a coder is asked for, an object with encode and decode: pass Scaled(), with brackets"
+    if isinstance(coder, type) or not all(
+        callable(getattr(coder, m, None)) for m in ("encode", "decode")
+    ):
+        return (
+            "a coder is asked for, an object with encode and decode: pass Scaled(), with brackets"
+        )
     for shape in ((4, 2, 3, 3), (2, 3, 5, 5), (3, 2, 1, 1), (6, 5), (6,)):
         w = noise(*shape)
         data = coder.encode(w)
         if len(data) != len(Pooled().encode(w)):
-            return (
-                f"it sends {len(data)} bytes for a tensor of shape {list(shape)}, RPN sends {len(Pooled().encode(w))}"
-            )
+            return f"it sends {len(data)} bytes for a tensor of shape {list(shape)}, RPN sends {len(Pooled().encode(w))}"
         got = coder.decode(data, shape)
         if tuple(got.shape) != shape:
             return f"decode returns the shape {list(got.shape)} for {list(shape)}"

@@ -21,9 +21,24 @@ from .stc import stc
 METHODS = {
     f.__name__: f
     for f in (
-        fedavg, rpn, fed_kgf, fedmmd, fedfusion, fed_gkt, fed_repopt, qsgd, signsgd, dgc, stc, smartidx, fedcom, fedcomgate, fedcams, fedpm,
+        fedavg,
+        rpn,
+        fed_kgf,
+        fedmmd,
+        fedfusion,
+        fed_gkt,
+        fed_repopt,
+        qsgd,
+        signsgd,
+        dgc,
+        stc,
+        smartidx,
+        fedcom,
+        fedcomgate,
+        fedcams,
+        fedpm,
     )
-}  # fmt: skip
+}
 
 __all__ = ["METHODS", *METHODS, "get", "represent", "search", "split_learning", "write_out"]
 

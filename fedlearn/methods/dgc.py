@@ -25,8 +25,15 @@ class DeepGradient(Compressed):
     warmup: int = 4
 
     def __post_init__(self):
-        if not 0 <= self.momentum < 1 or not self.clip > 0 or not isinstance(self.warmup, int) or self.warmup < 0:
-            raise ValueError(f"DGC needs 0 <= momentum < 1, clip > 0 and a whole number of warmup rounds, not {self}.")
+        if (
+            not 0 <= self.momentum < 1
+            or not self.clip > 0
+            or not isinstance(self.warmup, int)
+            or self.warmup < 0
+        ):
+            raise ValueError(
+                f"DGC needs 0 <= momentum < 1, clip > 0 and a whole number of warmup rounds, not {self}."
+            )
 
     def encode(self, trained, ctx):
         g, memory = self._update(trained, ctx), ctx.memory
@@ -34,10 +41,14 @@ class DeepGradient(Compressed):
         norm = torch.stack(torch._foreach_norm([g[n] for n in lossy])).norm() if lossy else 0
         limit = self.clip / len(ctx.participants) ** 0.5
         for n in lossy:
-            u = self.momentum * memory.get(f"u/{n}", 0) + g[n] * min(1.0, limit / max(float(norm), 1e-30))
+            u = self.momentum * memory.get(f"u/{n}", 0) + g[n] * min(
+                1.0, limit / max(float(norm), 1e-30)
+            )
             memory[f"u/{n}"], memory[f"v/{n}"] = u, memory.get(f"v/{n}", 0) + u
             g[n] = memory[f"v/{n}"]
-        ratio = max(self.coder.ratio, 0.25**ctx.round) if ctx.round <= self.warmup else self.coder.ratio
+        ratio = (
+            max(self.coder.ratio, 0.25**ctx.round) if ctx.round <= self.warmup else self.coder.ratio
+        )
         now = replace(self, coder=replace(self.coder, ratio=ratio))
         sections, sent = now.compress(g, ctx)
         for n in lossy:
@@ -49,4 +60,8 @@ class DeepGradient(Compressed):
 def dgc(lr=0.1, ratio=1 / 32, momentum=0.9, clip=float("inf"), warmup=4):
     """``ratio`` 1/32 is that of the Fed-KGF paper; the original's is 1/1000. ``clip`` bounds the norm of a client's update,
     divided by the square root of the number of participants; by default it is off."""
-    return Method("dgc", optimizer=SGD(lr), uplink=DeepGradient(TopK(ratio), momentum=momentum, clip=clip, warmup=warmup))
+    return Method(
+        "dgc",
+        optimizer=SGD(lr),
+        uplink=DeepGradient(TopK(ratio), momentum=momentum, clip=clip, warmup=warmup),
+    )

@@ -54,7 +54,9 @@ class Edge(Named):
     def build(self, task):
         net = super().build(task)
         if not isinstance(net, Network):
-            raise ValueError(f"An edge network is split into extractor and classifier (models.Network), unlike this {type(net).__name__}.")
+            raise ValueError(
+                f"An edge network is split into extractor and classifier (models.Network), unlike this {type(net).__name__}."
+            )
         return net
 
 
@@ -69,7 +71,9 @@ class Distilled:
 
     def __post_init__(self):
         if not 0 < self.T < math.inf or not 0 <= self.alpha < math.inf:
-            raise ValueError(f"Distillation needs a temperature T > 0 and a weight alpha >= 0, both finite, not {self}.")
+            raise ValueError(
+                f"Distillation needs a temperature T > 0 and a weight alpha >= 0, both finite, not {self}."
+            )
 
     def begin(self, net, ctx):
         J, many = ctx.task.loss, isinstance(ctx.client, list)
@@ -77,8 +81,12 @@ class Distilled:
         known = next((z for z in z_s if z is not None), None)
         if known is None or not self.alpha:
             return TaskLoss().begin(net, ctx)
-        weight = self.alpha * torch.tensor([z is not None for z in z_s], dtype=known.dtype, device=known.device)
-        table = pad_sequence([known[:1] * 0 if z is None else z for z in z_s], batch_first=True)  # [clients, n, C]
+        weight = self.alpha * torch.tensor(
+            [z is not None for z in z_s], dtype=known.dtype, device=known.device
+        )
+        table = pad_sequence(
+            [known[:1] * 0 if z is None else z for z in z_s], batch_first=True
+        )  # [clients, n, C]
         who = torch.arange(len(z_s), device=known.device)[:, None]
         if not many:
             weight, table, who = weight[0], table[0], None
@@ -115,12 +123,16 @@ class Transfer:
 
     def check(self, ctx):
         if not self.asynchronous and len(ctx.participants) < ctx.task.clients:
-            raise ValueError("Synchronous FedGKT needs every client in every round: participation=1, or asynchronous=True.")
+            raise ValueError(
+                "Synchronous FedGKT needs every client in every round: participation=1, or asynchronous=True."
+            )
         shapes = ctx.schema.shapes
         with torch.no_grad():
             z_s = self.f_s(ctx).eval()(torch.zeros(1, *shapes["features"], device=ctx.task.device))
         if tuple(z_s.shape[1:]) != shapes["logits"]:
-            raise ValueError(f"The server's network gives {list(z_s.shape[1:])} logits an image, the edge network {list(shapes['logits'])}.")
+            raise ValueError(
+                f"The server's network gives {list(z_s.shape[1:])} logits an image, the edge network {list(shapes['logits'])}."
+            )
 
     @property
     def strict(self):
@@ -128,7 +140,9 @@ class Transfer:
 
     def f_s(self, ctx, state=None):
         """The server's network, with the weights that the task's seed gives it or those of ``state``."""
-        net = local.initial_network(Method(model=replace(self.network, shape=ctx.schema.shapes["features"])), ctx.task)
+        net = local.initial_network(
+            Method(model=replace(self.network, shape=ctx.schema.shapes["features"])), ctx.task
+        )
         if state:
             local.load(state_of(net), state)
         return net
@@ -140,15 +154,25 @@ class Transfer:
         task, memory = ctx.task, ctx.memory
         missing = sorted(set(range(task.clients)) - {a.client for a in arrivals})
         if missing and not self.asynchronous:
-            raise WireError(f"Synchronous FedGKT cannot go on: in round {ctx.round} nothing usable came from clients {missing}.")
+            raise WireError(
+                f"Synchronous FedGKT cannot go on: in round {ctx.round} nothing usable came from clients {missing}."
+            )
         memory.update({f"{name} {a.client}": t for a in arrivals for name, t in a.update.items()})
-        memory.update({name: stored(t, ctx, self.memory_limit) for name, t in memory.items() if name.startswith("features ")})
+        memory.update(
+            {
+                name: stored(t, ctx, self.memory_limit)
+                for name, t in memory.items()
+                if name.startswith("features ")
+            }
+        )
         clients = [k for k in range(task.clients) if f"features {k}" in memory]
         f_s = self.f_s(ctx, state)
         self.train(f_s, clients, ctx)
         self.answer(f_s.eval(), clients, ctx)
         if not self.asynchronous:
-            for name in [name for name in memory if name.split()[0] in ("features", "labels", "logits")]:
+            for name in [
+                name for name in memory if name.split()[0] in ("features", "labels", "logits")
+            ]:
                 del memory[name]
         return state_of(f_s)
 
@@ -158,32 +182,69 @@ class Transfer:
 
         def loss(net, batch):  # z_k stands in for the index
             z_s = net(batch.x)
-            return J(z_s, batch.y) + (self.alpha * distillation(batch.index, z_s, self.T) if self.alpha else 0)
+            return J(z_s, batch.y) + (
+                self.alpha * distillation(batch.index, z_s, self.T) if self.alpha else 0
+            )
 
-        part = replace(self.optimizer, lr=self.optimizer.lr * 0.1 ** int(memory.get("plateau", torch.zeros(3))[2]))
+        part = replace(
+            self.optimizer,
+            lr=self.optimizer.lr * 0.1 ** int(memory.get("plateau", torch.zeros(3))[2]),
+        )
         own = part.init(params, ctx)  # goes on from the last round
-        own |= {key: [memory.get(f"{key} {i}", t) for i, t in enumerate(ts)] for key, ts in own.items() if isinstance(ts, list)}
-        shuffle, sizes = ctx.generator("server shuffle"), {k: len(memory[f"labels {k}"]) for k in clients}
+        own |= {
+            key: [memory.get(f"{key} {i}", t) for i, t in enumerate(ts)]
+            for key, ts in own.items()
+            if isinstance(ts, list)
+        }
+        shuffle, sizes = (
+            ctx.generator("server shuffle"),
+            {k: len(memory[f"labels {k}"]) for k in clients},
+        )
         steps = self.epochs * sum(sizes.values()) // ctx.settings.batch_size
-        step = local.local_step(f_s, Method(optimizer=part), loss, own, ctx.settings, ctx.task.device, steps)
-        with torch.enable_grad(), rng.scope(ctx.task.seed, "server dropout", ctx.round, device=ctx.task.device):
+        step = local.local_step(
+            f_s, Method(optimizer=part), loss, own, ctx.settings, ctx.task.device, steps
+        )
+        with (
+            torch.enable_grad(),
+            rng.scope(ctx.task.seed, "server dropout", ctx.round, device=ctx.task.device),
+        ):
             for _ in range(self.epochs):
                 for k in (clients[i] for i in torch.randperm(len(clients), generator=shuffle)):
-                    for rows in torch.randperm(sizes[k], generator=shuffle).to(ctx.task.device).split(ctx.settings.batch_size):
+                    for rows in (
+                        torch.randperm(sizes[k], generator=shuffle)
+                        .to(ctx.task.device)
+                        .split(ctx.settings.batch_size)
+                    ):
                         y = memory[f"labels {k}"][rows]
-                        step(maps(ctx, k, rows), y, memory[f"logits {k}"][rows] if self.alpha else y)
-        memory.update({f"{key} {i}": t for key, ts in own.items() if isinstance(ts, list) for i, t in enumerate(ts)})
+                        step(
+                            maps(ctx, k, rows), y, memory[f"logits {k}"][rows] if self.alpha else y
+                        )
+        memory.update(
+            {
+                f"{key} {i}": t
+                for key, ts in own.items()
+                if isinstance(ts, list)
+                for i, t in enumerate(ts)
+            }
+        )
 
     def answer(self, f_s, clients, ctx):
         """z_s of every image that is stored, in evaluation mode; and whether the accuracy on them has risen."""
         memory, right, answers = ctx.memory, 0, {}
         for k in clients:
             y = memory[f"labels {k}"]
-            z_s = torch.cat([f_s(maps(ctx, k, rows)) for rows in torch.arange(len(y), device=y.device).split(512)])
+            z_s = torch.cat(
+                [
+                    f_s(maps(ctx, k, rows))
+                    for rows in torch.arange(len(y), device=y.device).split(512)
+                ]
+            )
             right += (z_s.argmax(1) == y).sum()
             answers[f"z_s {k}"] = z_s
         if not all(torch.isfinite(z_s).all() for z_s in answers.values()):
-            raise Diverged(f"The training of the server's network diverged in round {ctx.round}: try a smaller server_lr.")
+            raise Diverged(
+                f"The training of the server's network diverged in round {ctx.round}: try a smaller server_lr."
+            )
         memory.update(answers if self.back else {})
         accuracy = float(right / sum(len(memory[f"labels {k}"]) for k in clients))
         best, waited, cuts = memory.get("plateau", torch.zeros(3)).tolist()
@@ -200,7 +261,10 @@ class Transfer:
         f_s, results = self.f_s(ctx, state), []
         for k in range(ctx.task.clients):
             kept = memories.get(k, {})
-            local.load(state_of(ctx.net), {name: kept.get(f"edge/{name}", t) for name, t in ctx.initial.items()})
+            local.load(
+                state_of(ctx.net),
+                {name: kept.get(f"edge/{name}", t) for name, t in ctx.initial.items()},
+            )
             results.append(ctx.task.evaluate(nn.Sequential(ctx.net.extractor, f_s), client=k))
         return {name: sum(r[name] for r in results) / len(results) for name in results[0]}
 
@@ -215,9 +279,20 @@ OPTIMIZERS = {"adam": lambda lr: Adam(lr, weight_decay=1e-4), "sgd": lambda lr: 
 
 
 def fed_gkt(
-    lr=0.001, edge="digits_edge", server="digits_server", server_epochs=4, optimizer="adam", server_lr=None, T=3.0, alpha=1.0,
-    kd_to_client=True, kd_to_server=True, asynchronous=False, bits=32, memory_limit=1e9,
-):  # fmt: skip
+    lr=0.001,
+    edge="digits_edge",
+    server="digits_server",
+    server_epochs=4,
+    optimizer="adam",
+    server_lr=None,
+    T=3.0,
+    alpha=1.0,
+    kd_to_client=True,
+    kd_to_server=True,
+    asynchronous=False,
+    bits=32,
+    memory_limit=1e9,
+):
     """``edge`` and ``server`` name two networks that fit together: "resnet8" and "resnet55" are the paper's. ``optimizer``:
     "adam" (weight decay 0.0001) or "sgd" (momentum 0.9), on both sides (Tables 10 to 12). ``kd_to_client`` and ``kd_to_server``
     switch the two distillations (Table 2). ``bits`` a float on the wire: 32 or 16. ``memory_limit``: see ``Features``."""
@@ -230,7 +305,13 @@ def fed_gkt(
         uplink=Features(Dense(bits), kd_to_server, memory_limit),
         downlink=Knowledge(Dense(bits)),
         server=Transfer(
-            Named(server), make(lr if server_lr is None else server_lr), server_epochs, T, on_server, kd_to_client, asynchronous,
+            Named(server),
+            make(lr if server_lr is None else server_lr),
+            server_epochs,
+            T,
+            on_server,
+            kd_to_client,
+            asynchronous,
             memory_limit=memory_limit,
         ),
     )

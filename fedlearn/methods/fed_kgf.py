@@ -48,24 +48,38 @@ CONVOLUTION = computed(Generated, nn.Conv2d)[nn.Conv2d]
 def draw(shape, seed, layer, round=0):
     """(alpha, beta) of a layer, uniform in ``ALPHA`` and ``BETA``: every party draws the same."""
     generator = rng.generator(seed, "kernel generation", layer, round)
-    return [torch.rand(shape, generator=generator) * (high - low) + low for low, high in (ALPHA, BETA)]
+    return [
+        torch.rand(shape, generator=generator) * (high - low) + low for low, high in (ALPHA, BETA)
+    ]
 
 
 def represent(net, base_kernels=16, seed=0, sign=True, alpha=True, detach=False):
     """A copy of any network in which each convolution with more than ``base_kernels`` output channels learns only so many."""
     whole_number("base_kernels", base_kernels)
     net = copy.deepcopy(net)
-    layers = [(n, m) for n, m in net.named_modules() if type(m) is nn.Conv2d and m.out_channels > base_kernels]
+    layers = [
+        (n, m)
+        for n, m in net.named_modules()
+        if type(m) is nn.Conv2d and m.out_channels > base_kernels
+    ]
     if not layers:
-        raise ValueError(f"No convolution has more than {base_kernels} kernels: choose fewer base_kernels.")
+        raise ValueError(
+            f"No convolution has more than {base_kernels} kernels: choose fewer base_kernels."
+        )
     for name, layer in layers:
         weight = layer.weight.detach()
         layer.__class__, layer.sign, layer.detach = CONVOLUTION, sign, detach
-        base = nn.Parameter(weight[:base_kernels].clone(), layer._parameters["weight"].requires_grad)  # stands first, as the weight did: order is what modules go by
+        base = nn.Parameter(
+            weight[:base_kernels].clone(), layer._parameters["weight"].requires_grad
+        )  # stands first, as the weight did: order is what modules go by
         layer._parameters = {"base": base, "bias": layer._parameters["bias"]}
         drawn = draw((layer.out_channels - base_kernels, *weight.shape[1:]), seed, name)
-        for key, t in zip(("alpha", "beta"), drawn, strict=True):  # not persistent: not in the state, so never sent
-            layer.register_buffer(key, t.to(weight) if key == "beta" or alpha else None, persistent=False)
+        for key, t in zip(
+            ("alpha", "beta"), drawn, strict=True
+        ):  # not persistent: not in the state, so never sent
+            layer.register_buffer(
+                key, t.to(weight) if key == "beta" or alpha else None, persistent=False
+            )
     return net
 
 
@@ -96,13 +110,19 @@ class Representative:
     of: object = TaskNetwork()
 
     def build(self, task):
-        return represent(self.of.build(task), self.base_kernels, task.seed, self.sign, self.alpha, self.detach)
+        return represent(
+            self.of.build(task), self.base_kernels, task.seed, self.sign, self.alpha, self.detach
+        )
 
     def refresh(self, net, task, round):
         """Called on both sides in every round, before training and before evaluation."""
         for name, layer in net.named_modules() if self.redraw else ():
             if isinstance(layer, Generated):
-                for t, new in zip((layer.alpha, layer.beta), draw(layer.beta.shape[-4:], task.seed, name, round), strict=True):
+                for t, new in zip(
+                    (layer.alpha, layer.beta),
+                    draw(layer.beta.shape[-4:], task.seed, name, round),
+                    strict=True,
+                ):
                     if t is not None:
                         t.copy_(new)  # for all clients if stacked
 
@@ -135,29 +155,50 @@ class ModuleUplink(Uplink):
             return min(count, participants)
         whole_number("groups", self.groups)
         if self.groups > count or participants % self.groups:
-            raise ValueError(f"groups must be at most {count}, the modules, and divide {participants}, the participants, not {self.groups}.")
+            raise ValueError(
+                f"groups must be at most {count}, the modules, and divide {participants}, the participants, not {self.groups}."
+            )
         return self.groups
 
     def names(self, ctx, schema, client):
         """The tensors that a client sends in this round."""
         found, groups = modules(schema), self.check(replace(ctx, schema=schema))
         generator = rng.generator(ctx.task.seed, "modules", ctx.round)
-        longer = torch.randperm(groups, generator=generator) < len(found) % groups  # which groups have one module more
+        longer = (
+            torch.randperm(groups, generator=generator) < len(found) % groups
+        )  # which groups have one module more
         ends = (len(found) // groups + longer.long()).cumsum(0).tolist()
         order = torch.randperm(groups, generator=generator).tolist()
         group = order[ctx.participants.index(client) % groups]
-        return [name for module in found[ends[group - 1] if group else 0 : ends[group]] for name in module]
+        return [
+            name
+            for module in found[ends[group - 1] if group else 0 : ends[group]]
+            for name in module
+        ]
 
     def encode(self, trained, ctx):
-        return super().encode({name: trained[name] for name in self.names(ctx, ctx.schema, ctx.client)}, ctx)
+        return super().encode(
+            {name: trained[name] for name in self.names(ctx, ctx.schema, ctx.client)}, ctx
+        )
 
     def decode(self, sections, ctx):
         if list(sections) != self.names(ctx, ctx.schema, ctx.client):
-            raise WireError(f"Client {ctx.client} sent other modules than this round's permutation gives it.")
+            raise WireError(
+                f"Client {ctx.client} sent other modules than this round's permutation gives it."
+            )
         return self.unpack(sections, ctx.schema)
 
 
-def fed_kgf(lr=0.1, momentum=0.0, base_kernels=16, groups=None, sign=True, alpha=True, detach=False, redraw=False):
+def fed_kgf(
+    lr=0.1,
+    momentum=0.0,
+    base_kernels=16,
+    groups=None,
+    sign=True,
+    alpha=True,
+    detach=False,
+    redraw=False,
+):
     """Kernel generation and module uploading. ``groups=1`` is the paper's "without MU"; ``sign`` and ``alpha`` are the
     ablations of Figure 8; ``detach`` keeps the gradient of generated kernels from w; ``redraw``: see ``Representative``."""
     return Method(

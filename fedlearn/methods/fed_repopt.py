@@ -36,14 +36,21 @@ class Scales:
     def __post_init__(self):
         for name, t in self.of.items():
             if not torch.is_tensor(t) or t.dim() != 1 or not torch.isfinite(t).all():
-                raise ValueError(f"A scale is a finite number for each output channel; {name} is not.")
-        data = b"".join(name.encode() + t.detach().cpu().float().numpy().tobytes() for name, t in sorted(self.of.items()))
+                raise ValueError(
+                    f"A scale is a finite number for each output channel; {name} is not."
+                )
+        data = b"".join(
+            name.encode() + t.detach().cpu().float().numpy().tobytes()
+            for name, t in sorted(self.of.items())
+        )
         object.__setattr__(self, "digest", blake2b(data, digest_size=4).hexdigest())
 
     def put_into(self, net):
         """Set the scales of a network whose blocks are in the form "csla" or "search"; ``ValueError`` if any does not fit."""
         own = read(net)
-        wrong = sorted(own.keys() ^ self.of.keys()) or [name for name in own if own[name].shape != self.of[name].shape]
+        wrong = sorted(own.keys() ^ self.of.keys()) or [
+            name for name in own if own[name].shape != self.of[name].shape
+        ]
         if wrong:
             raise ValueError(f"These scales belong to another network: {wrong[0]} does not fit.")
         for name, t in own.items():
@@ -52,7 +59,9 @@ class Scales:
 
 def read(net):
     """The scales of a network in the form "csla" or "search", by name; its own tensors, not copies."""
-    parts = {f"{name}.{s}": getattr(block, s) for name, block in blocks(net).items() for s in SCALES}
+    parts = {
+        f"{name}.{s}": getattr(block, s) for name, block in blocks(net).items() for s in SCALES
+    }
     return {name: part.value.detach() for name, part in parts.items() if part is not None}
 
 
@@ -67,8 +76,12 @@ class Form:
 
     def __post_init__(self):
         pick(self.form, reparam.FORMS | {"repopt": None}, "form")
-        if self.scales is not None and (not isinstance(self.scales, Scales) or self.form not in ("csla", "search", "repopt")):
-            raise ValueError(f'scales are Scales, for the forms "csla", "search" and "repopt", not {self.scales!r} for "{self.form}".')
+        if self.scales is not None and (
+            not isinstance(self.scales, Scales) or self.form not in ("csla", "search", "repopt")
+        ):
+            raise ValueError(
+                f'scales are Scales, for the forms "csla", "search" and "repopt", not {self.scales!r} for "{self.form}".'
+            )
 
     def build(self, task):
         whole = Named(self.network).build(task)
@@ -87,13 +100,19 @@ def target(net):
     for before, block in zip(blocks(net).values(), blocks(one).values(), strict=True):
         for s in ("s3", "s1"):
             scale = getattr(before, s)
-            block.register_buffer(f"constant_{s}", None if scale is None else scale.value.clone(), persistent=False)
+            block.register_buffer(
+                f"constant_{s}", None if scale is None else scale.value.clone(), persistent=False
+            )
     return one
 
 
 def constants(net):
     """The constants of a "repopt" network by name, [out] each; ``ValueError`` for any other network."""
-    found = {f"{n}.{s}": getattr(b, f"constant_{s}", None) for n, b in blocks(net).items() for s in ("s3", "s1")}
+    found = {
+        f"{n}.{s}": getattr(b, f"constant_{s}", None)
+        for n, b in blocks(net).items()
+        for s in ("s3", "s1")
+    }
     found = {name: t for name, t in found.items() if t is not None}
     if not found:
         raise ValueError('RepOpt needs the constants of a network in the form "repopt" (Form).')
@@ -107,7 +126,9 @@ def multipliers(net, power=2):
     M = {}
     for name, block in blocks(net).items():
         kernel = block.conv3.weight
-        m = block.constant_s3[:, None, None, None].to(kernel).abs() ** power * torch.ones_like(kernel)
+        m = block.constant_s3[:, None, None, None].to(kernel).abs() ** power * torch.ones_like(
+            kernel
+        )
         if block.constant_s1 is not None:
             m[:, :, 1, 1] += block.constant_s1[:, None].to(kernel).abs() ** power
         M[f"{name}.conv3.weight"] = m + unit(kernel) if block.identity else m
@@ -119,10 +140,16 @@ class Multiplied:
 
     def init(self, params, ctx):
         M = self.kept(ctx.net)
-        wrong = len(M) != len(params) or any(torch.is_tensor(m) and p.shape[-4:] != m.shape for m, p in zip(M, params, strict=True))
+        wrong = len(M) != len(params) or any(
+            torch.is_tensor(m) and p.shape[-4:] != m.shape for m, p in zip(M, params, strict=True)
+        )
         if wrong:
-            raise ValueError("The multipliers of RepOpt do not fit the parameters that it is to train.")
-        return super().init(params, ctx) | {"M": tuple((i, m) for i, m in enumerate(M) if torch.is_tensor(m))}
+            raise ValueError(
+                "The multipliers of RepOpt do not fit the parameters that it is to train."
+            )
+        return super().init(params, ctx) | {
+            "M": tuple((i, m) for i, m in enumerate(M) if torch.is_tensor(m))
+        }
 
     def kept(self, net):
         """M, computed anew only if the constants have changed since the last round."""
@@ -133,7 +160,11 @@ class Multiplied:
 
     def times(self, tensors, state):
         tensors, chosen = list(tensors), [i for i, _ in state["M"]]
-        for i, t in zip(chosen, torch._foreach_mul([tensors[i] for i in chosen], [m for _, m in state["M"]]), strict=True):
+        for i, t in zip(
+            chosen,
+            torch._foreach_mul([tensors[i] for i in chosen], [m for _, m in state["M"]]),
+            strict=True,
+        ):
             tensors[i] = t
         return tensors
 
@@ -166,7 +197,10 @@ class Constants(Downlink):
     """The global model, and with the first message to a client the constants, which it keeps."""
 
     def schema(self, net, task):
-        model, own = super().schema(net, task), {name: tuple(t.shape) for name, t in constants(net).items()}
+        model, own = (
+            super().schema(net, task),
+            {name: tuple(t.shape) for name, t in constants(net).items()},
+        )
         return Schema(model.shapes | own, model.buffers | own.keys(), repr(self))
 
     def extra(self, ctx):
@@ -176,11 +210,15 @@ class Constants(Downlink):
 
     def arrived(self, ctx):
         """Who answers has the constants: a message may have been lost before."""
-        ctx.memory.setdefault("told", torch.zeros(ctx.task.clients, dtype=torch.int64))[ctx.client] = 1
+        ctx.memory.setdefault("told", torch.zeros(ctx.task.clients, dtype=torch.int64))[
+            ctx.client
+        ] = 1
 
     def take(self, sections, ctx):
         own = constants(ctx.net)
-        ctx.memory.update(self.unpack({name: data for name, data in sections.items() if name in own}, ctx.schema))
+        ctx.memory.update(
+            self.unpack({name: data for name, data in sections.items() if name in own}, ctx.schema)
+        )
         if any(name not in ctx.memory for name in own):
             raise WireError("The constants of RepOpt have not come.")
         for name, t in own.items():
@@ -189,22 +227,42 @@ class Constants(Downlink):
         return {name: data for name, data in sections.items() if name not in own}
 
 
-def search(task, rounds=5, network="digits_repvgg", lr=0.1, momentum=0.0, weight_decay=0.0, batch_size=32):
+def search(
+    task, rounds=5, network="digits_repvgg", lr=0.1, momentum=0.0, weight_decay=0.0, batch_size=32
+):
     """Train the network with all scales trained on the one client of ``task``, which is the server itself -> ``Scales``."""
     if task.clients != 1:
-        raise ValueError(f"The search is the server's own: a task with one client, not {task.clients}.")
+        raise ValueError(
+            f"The search is the server's own: a task with one client, not {task.clients}."
+        )
     method = Method("search", Form("search", network), optimizer=SGD(lr, momentum, weight_decay))
     state = federation.run(method, task, rounds, batch_size=batch_size).state
-    return Scales({n.removesuffix(".value"): t.clone() for n, t in state.items() if n.endswith(tuple(f".{s}.value" for s in SCALES))})
+    return Scales(
+        {
+            n.removesuffix(".value"): t.clone()
+            for n, t in state.items()
+            if n.endswith(tuple(f".{s}.value" for s in SCALES))
+        }
+    )
 
 
 OPTIMIZERS = {
     "sgd": lambda rep, lr, momentum, decay: (RepSGD if rep else SGD)(lr, momentum, decay),
-    "adamw": lambda rep, lr, momentum, decay: (RepAdam if rep else Adam)(lr, weight_decay=decay, decoupled=True),
+    "adamw": lambda rep, lr, momentum, decay: (RepAdam if rep else Adam)(
+        lr, weight_decay=decay, decoupled=True
+    ),
 }
 
 
-def fed_repopt(lr=0.1, form="repopt", network="digits_repvgg", scales=None, momentum=0.0, weight_decay=0.0, optimizer="sgd"):
+def fed_repopt(
+    lr=0.1,
+    form="repopt",
+    network="digits_repvgg",
+    scales=None,
+    momentum=0.0,
+    weight_decay=0.0,
+    optimizer="sgd",
+):
     """``form``: "repopt", or what the paper compares it with, trained by plain SGD: "tr", "inf", "csla". ``network``: one of the
     package's multi-branch networks; None is the task's. ``scales``: what ``search`` found; by default those of its start."""
     part = pick(optimizer, OPTIMIZERS, "optimizer")(form == "repopt", lr, momentum, weight_decay)

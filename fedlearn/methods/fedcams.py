@@ -27,8 +27,15 @@ class AMSGrad:
     eps: float = 1e-3
 
     def __post_init__(self):
-        if not 0 < self.lr < math.inf or not 0 <= self.beta1 < 1 or not 0 <= self.beta2 < 1 or not self.eps > 0:
-            raise ValueError(f"AMSGrad needs a finite lr > 0, 0 <= beta1, beta2 < 1 and eps > 0, not {self}.")
+        if (
+            not 0 < self.lr < math.inf
+            or not 0 <= self.beta1 < 1
+            or not 0 <= self.beta2 < 1
+            or not self.eps > 0
+        ):
+            raise ValueError(
+                f"AMSGrad needs a finite lr > 0, 0 <= beta1, beta2 < 1 and eps > 0, not {self}."
+            )
 
     def aggregate(self, state, arrivals, ctx):
         new, memory = Mean().aggregate(state, arrivals, ctx), ctx.memory
@@ -45,4 +52,9 @@ class AMSGrad:
 def fedcams(lr=0.1, server_lr=1.0, ratio=None, feedback=True):
     """Scaled signs, or with ``ratio`` the largest entries. ``feedback=False`` forgets what the coder lost."""
     coder, whole = (Signs(), 0) if ratio is None else (TopK(ratio), 2)
-    return Method("fedcams", optimizer=SGD(lr), uplink=Compressed(coder, feedback=feedback, whole=whole), server=AMSGrad(server_lr))
+    return Method(
+        "fedcams",
+        optimizer=SGD(lr),
+        uplink=Compressed(coder, feedback=feedback, whole=whole),
+        server=AMSGrad(server_lr),
+    )

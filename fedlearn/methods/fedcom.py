@@ -31,18 +31,35 @@ class Tracked(SGD):
     def __post_init__(self):
         super().__post_init__()
         if self.decay != 1:
-            raise ValueError(f"Gradient tracking needs a constant learning rate: decay 1, not {self.decay!r}.")
+            raise ValueError(
+                f"Gradient tracking needs a constant learning rate: decay 1, not {self.decay!r}."
+            )
 
     def init(self, params, ctx):
-        state, memories = super().init(params, ctx), ctx.memory if isinstance(ctx.memory, list) else [ctx.memory]
+        state, memories = (
+            super().init(params, ctx),
+            ctx.memory if isinstance(ctx.memory, list) else [ctx.memory],
+        )
         if not any("round" in memory for memory in memories):  # nobody has taken part before
             return state | {"delta": [torch.zeros_like(p) for p in params]}
         for i, memory in enumerate(memories):
             if "round" in memory:
-                self.track(memory, ctx.start if memories[0] is ctx.memory else {n: t[i] for n, t in ctx.start.items()}, ctx)
+                self.track(
+                    memory,
+                    ctx.start
+                    if memories[0] is ctx.memory
+                    else {n: t[i] for n, t in ctx.start.items()},
+                    ctx,
+                )
         names = [n for n in ctx.start if n not in ctx.schema.buffers]
-        rows = [[m.get(f"delta/{n}", torch.zeros_like(ctx.initial[n])) for m in memories] for n in names]
-        return state | {"delta": [torch.stack(row).reshape(p.shape) for row, p in zip(rows, params, strict=True)]}
+        rows = [
+            [m.get(f"delta/{n}", torch.zeros_like(ctx.initial[n])) for m in memories] for n in names
+        ]
+        return state | {
+            "delta": [
+                torch.stack(row).reshape(p.shape) for row, p in zip(rows, params, strict=True)
+            ]
+        }
 
     def track(self, memory, start, ctx):
         """delta_j after the round in which this client took part last. All is divided by -eta tau: movement of weights."""
@@ -65,10 +82,15 @@ class Remembered(Compressed):
         for n in set(sent) - ctx.schema.buffers:
             ctx.memory[f"sent/{n}"], ctx.memory[f"start/{n}"] = sent[n], ctx.start[n].clone()
         E, B, samples = ctx.settings.epochs, ctx.settings.batch_size, ctx.task.sizes[ctx.client]
-        ctx.memory |= {"round": torch.tensor(ctx.round), "steps": torch.tensor(E * -(-samples // B))}
+        ctx.memory |= {
+            "round": torch.tensor(ctx.round),
+            "steps": torch.tensor(E * -(-samples // B)),
+        }
         return sections
 
 
 def fedcomgate(lr=0.1, bits=8):
     """FedCOM with local gradient tracking."""
-    return Method("fedcomgate", optimizer=Tracked(lr), uplink=Remembered(Uniform(bits), feedback=False))
+    return Method(
+        "fedcomgate", optimizer=Tracked(lr), uplink=Remembered(Uniform(bits), feedback=False)
+    )

@@ -74,11 +74,15 @@ class FusionNetwork:
     def build(self, task):
         net = self.of.build(task)
         if not isinstance(net, Network):
-            raise ValueError(f"FedFusion needs a network split into extractor and classifier (models.Network), not {type(net).__name__}.")
+            raise ValueError(
+                f"FedFusion needs a network split into extractor and classifier (models.Network), not {type(net).__name__}."
+            )
         with torch.no_grad():
             maps = net.extractor.eval()(torch.zeros(1, *task.shape))
         if maps.dim() != 4:
-            raise ValueError(f"FedFusion fuses feature maps [channels, height, width]; this extractor gives {list(maps.shape[1:])}.")
+            raise ValueError(
+                f"FedFusion fuses feature maps [channels, height, width]; this extractor gives {list(maps.shape[1:])}."
+            )
         return Fused(net.extractor.train(), OPERATORS[self.operator](maps.shape[1]), net.classifier)
 
 
@@ -88,7 +92,9 @@ class FusionLoss:
 
     def begin(self, net, ctx):
         E_g, J = Reference(net.extractor, ctx), ctx.task.loss
-        return lambda net, batch: J(net.classifier(net.fusion(E_g(batch), net.extractor(batch.x))), batch.y)
+        return lambda net, batch: J(
+            net.classifier(net.fusion(E_g(batch), net.extractor(batch.x))), batch.y
+        )
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,9 @@ class MovingAverage:
 
     def __post_init__(self):
         if not 0 <= self.mu < 1:
-            raise ValueError(f"A moving average keeps a share mu of the old value, at least 0 and below 1, not {self.mu!r}.")
+            raise ValueError(
+                f"A moving average keeps a share mu of the old value, at least 0 and below 1, not {self.mu!r}."
+            )
 
     def aggregate(self, state, arrivals, ctx):
         new = Mean().aggregate(state, arrivals, ctx)
@@ -136,7 +144,9 @@ class OwnDownlink(Downlink):
         own = {n: ctx.memory.get(n, ctx.initial[n]) for n in fusion(ctx.schema.shapes)}
         if len(sections) + len(own) != len(ctx.schema.shapes) or own.keys() & sections.keys():
             raise WireError("The server's message does not hold the whole model.")
-        received = {n: t.to(ctx.initial[n].device) for n, t in self.unpack(sections, ctx.schema).items()}
+        received = {
+            n: t.to(ctx.initial[n].device) for n, t in self.unpack(sections, ctx.schema).items()
+        }
         return {n: own[n] if n in own else received[n] for n in ctx.schema.shapes}
 
 
@@ -146,4 +156,6 @@ def fedfusion(lr=0.1, operator="multi", personal=False, momentum=0.0, decay=1.0)
     links = {"uplink": OwnUplink(), "downlink": OwnDownlink()} if personal else {}
     server = Mean() if operator == "conv" or personal else MovingAverage()
     optimizer = SGD(lr, momentum, decay=decay)
-    return Method("fedfusion", FusionNetwork(operator), FusionLoss(), optimizer, server=server, **links)
+    return Method(
+        "fedfusion", FusionNetwork(operator), FusionLoss(), optimizer, server=server, **links
+    )

@@ -17,7 +17,18 @@ from ..errors import pick
 from ..method import SGD, Method
 
 # the paper gives none; these are of the authors' public code
-WIDTHS = (*(10.0**i for i in range(-6, 0)), 1.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, *(10.0**i for i in range(2, 7)))
+WIDTHS = (
+    *(10.0**i for i in range(-6, 0)),
+    1.0,
+    5.0,
+    10.0,
+    15.0,
+    20.0,
+    25.0,
+    30.0,
+    35.0,
+    *(10.0**i for i in range(2, 7)),
+)
 
 
 def kernel(a, b, widths=WIDTHS):
@@ -30,7 +41,11 @@ def mmd2(a, b, widths=WIDTHS):
     """Squared maximum mean discrepancy of two samples [..., n, d] and [..., m, d] -> [...], Eq. (2)."""
     both = torch.cat([a, b], -2)  # one call for the three kernel matrices
     n, K = a.shape[-2], kernel(both, both, widths)
-    return K[..., :n, :n].mean((-2, -1)) + K[..., n:, n:].mean((-2, -1)) - 2 * K[..., :n, n:].mean((-2, -1))
+    return (
+        K[..., :n, :n].mean((-2, -1))
+        + K[..., n:, n:].mean((-2, -1))
+        - 2 * K[..., :n, n:].mean((-2, -1))
+    )
 
 
 def l2(a, b):
@@ -75,7 +90,9 @@ class TwoStream:
 
     def __post_init__(self):
         if not 0 <= self.lam < float("inf"):
-            raise ValueError(f"lambda weighs the distance of the two streams: at least 0 and finite, not {self.lam!r}.")
+            raise ValueError(
+                f"lambda weighs the distance of the two streams: at least 0 and finite, not {self.lam!r}."
+            )
         pick(self.distance, DISTANCES, "distance")
 
     def begin(self, net, ctx):
@@ -91,4 +108,6 @@ class TwoStream:
 def fedmmd(lr=0.1, lam=0.1, distance="mmd", momentum=0.0, decay=1.0):
     """``lam`` 0.1 is the paper's. ``distance="l2"`` is its baseline, for which it takes 0.1 or 0.01 (CIFAR-10) and 0.001
     (MNIST). ``decay`` multiplies the learning rate each round."""
-    return Method("fedmmd", objective=TwoStream(lam, distance), optimizer=SGD(lr, momentum, decay=decay))
+    return Method(
+        "fedmmd", objective=TwoStream(lam, distance), optimizer=SGD(lr, momentum, decay=decay)
+    )

@@ -73,12 +73,21 @@ class MaskedNetwork:
                     if t is None:
                         layer.register_buffer(f"frozen_{key}", None)
                         continue
-                    signs = torch.rand(t.shape, generator=rng.generator(task.seed, "signs", name, key)) < 0.5
-                    layer.register_buffer(f"frozen_{key}", torch.where(signs, -c, c), persistent=False)
-                    layer.register_parameter(f"{key}_score", nn.Parameter(torch.randn(t.shape), t.requires_grad))
+                    signs = (
+                        torch.rand(t.shape, generator=rng.generator(task.seed, "signs", name, key))
+                        < 0.5
+                    )
+                    layer.register_buffer(
+                        f"frozen_{key}", torch.where(signs, -c, c), persistent=False
+                    )
+                    layer.register_parameter(
+                        f"{key}_score", nn.Parameter(torch.randn(t.shape), t.requires_grad)
+                    )
         for name, _ in net.named_parameters():
             if not name.endswith("_score"):
-                raise ValueError(f"FedPM masks nn.Conv2d and nn.Linear layers; {name} belongs to another kind of layer.")
+                raise ValueError(
+                    f"FedPM masks nn.Conv2d and nn.Linear layers; {name} belongs to another kind of layer."
+                )
         return net
 
 
@@ -116,4 +125,10 @@ class BetaPosterior:
 
 def fedpm(lr=0.1):
     """``lr`` is Adam's, on the scores."""
-    return Method("fedpm", MaskedNetwork(), optimizer=Adam(lr), uplink=MaskUplink(Mask()), server=BetaPosterior())
+    return Method(
+        "fedpm",
+        MaskedNetwork(),
+        optimizer=Adam(lr),
+        uplink=MaskUplink(Mask()),
+        server=BetaPosterior(),
+    )

@@ -12,4 +12,6 @@ from ..wire import QSGD
 def qsgd(lr=0.1, levels=127, bucket=512, entropy=False):
     """``levels`` is s: 127 fits into 8 bits an entry with its sign. ``entropy`` codes the levels by how often they occur, in
     place of the paper's Elias code."""
-    return Method("qsgd", optimizer=SGD(lr), uplink=Compressed(QSGD(levels, bucket, entropy), feedback=False))
+    return Method(
+        "qsgd", optimizer=SGD(lr), uplink=Compressed(QSGD(levels, bucket, entropy), feedback=False)
+    )

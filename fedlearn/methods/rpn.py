@@ -34,10 +34,14 @@ class _Share:
 
     def __post_init__(self):
         if not 0 <= self.share <= 1:
-            raise ValueError(f"The share of pooled convolution layers lies between 0 and 1, not {self.share!r}.")
+            raise ValueError(
+                f"The share of pooled convolution layers lies between 0 and 1, not {self.share!r}."
+            )
 
     def coder_for(self, name, schema):
-        return self.coder if self.share == 1 or name in pooled_layers(schema, self.share) else _WHOLE
+        return (
+            self.coder if self.share == 1 or name in pooled_layers(schema, self.share) else _WHOLE
+        )
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,13 @@ class Wire:
 
     def send(self, kind, client, tensors, samples=0, handover=False):
         """What the receiver holds."""
-        schema = Schema({name: tuple(t.shape) for name, t in tensors.items()}, frozenset(), "split learning")
-        data = pack(Message(kind, self.row["round"], client, samples, self.link.pack(tensors, schema)), schema)
+        schema = Schema(
+            {name: tuple(t.shape) for name, t in tensors.items()}, frozenset(), "split learning"
+        )
+        data = pack(
+            Message(kind, self.row["round"], client, samples, self.link.pack(tensors, schema)),
+            schema,
+        )
         for key in ("bytes_up" if kind == UP else "bytes_down", *["bytes_handover"] * handover):
             self.row[key] += len(data)
         message = unpack(data, schema, kind=kind, round=self.row["round"], client=client)
@@ -39,27 +44,41 @@ class Wire:
         return {name: t.to(tensors[name].device) for name, t in received.items()}
 
 
-def split_learning(task, rounds=20, edge="digits_edge", server="digits_server", lr=0.1, epochs=1, batch_size=32):
+def split_learning(
+    task, rounds=20, edge="digits_edge", server="digits_server", lr=0.1, epochs=1, batch_size=32
+):
     """Train the extractor of ``edge`` with ``server`` on top, and return the ``History``. In a round every client has its turn
     of ``epochs`` local epochs. SGD on both sides. Rows have one entry more, ``bytes_handover``: the share of the bytes that the
     extractor's weights took on their way from client to client."""
     whole_number("rounds", rounds)
-    method, settings = Method("split_learning", Edge(edge), optimizer=SGD(lr)), Settings(epochs=epochs, batch_size=batch_size)
+    method, settings = (
+        Method("split_learning", Edge(edge), optimizer=SGD(lr)),
+        Settings(epochs=epochs, batch_size=batch_size),
+    )
     f_e = local.initial_network(method, task).extractor
     with torch.no_grad():
         shape = f_e.eval()(torch.zeros(1, *task.shape, device=task.device)).shape[1:]
     f_s = local.initial_network(method.but(model=Named(server, tuple(shape))), task)
     threads = good_threads(nn.Sequential(f_e, f_s), task, batch_size)
-    parts = {"model": repr(method.model), "optimizer": repr(method.optimizer), "server": repr(Named(server))}
+    parts = {
+        "model": repr(method.model),
+        "optimizer": repr(method.optimizer),
+        "server": repr(Named(server)),
+    }
     history = History(method.name, describe(method, task, settings, threads) | {"parts": parts})
     with local.threads(threads):
         for t in range(1, rounds + 1):
-            began, row = time.perf_counter(), blank_row(t, range(task.clients)) | {"bytes_handover": 0}
+            began, row = (
+                time.perf_counter(),
+                blank_row(t, range(task.clients)) | {"bytes_handover": 0},
+            )
             for k in range(task.clients):
                 turn(f_e, f_s, k, task, method, settings, Wire(row))
             row["seconds"] = time.perf_counter() - began
             history.rows.append(row | task.evaluate(nn.Sequential(f_e, f_s)))
-    history.state = {f"edge.{n}": w for n, w in state_of(f_e).items()} | {f"server.{n}": w for n, w in state_of(f_s).items()}
+    history.state = {f"edge.{n}": w for n, w in state_of(f_e).items()} | {
+        f"server.{n}": w for n, w in state_of(f_s).items()
+    }
     return history
 
 

@@ -32,12 +32,20 @@ class Steps:
         memory, new = ctx.memory, self.of.aggregate(state, arrivals, ctx)
         sections, step = self.link.compress({n: new[n] - w for n, w in state.items()}, ctx)
         heard = memory.setdefault("heard", torch.zeros(ctx.task.clients, dtype=torch.int64))
-        heard[[a.client for a in arrivals]] = ctx.round - 1  # who answers has the model of the round before
+        heard[[a.client for a in arrivals]] = (
+            ctx.round - 1
+        )  # who answers has the model of the round before
         for n, data in sections.items():
             memory[f"step/{n}/{ctx.round}"] = torch.from_numpy(np.frombuffer(data, np.uint8).copy())
-            kept = [t for t in range(int(memory.get(f"from/{n}", 1)), ctx.round + 1) if f"step/{n}/{t}" in memory]
+            kept = [
+                t
+                for t in range(int(memory.get(f"from/{n}", 1)), ctx.round + 1)
+                if f"step/{n}/{t}" in memory
+            ]
             size = sum(len(memory[f"step/{n}/{t}"]) for t in kept)
-            while kept and (kept[0] <= heard.min() or size > 4 * state[n].numel()):  # never needed, or too long to be sent
+            while kept and (
+                kept[0] <= heard.min() or size > 4 * state[n].numel()
+            ):  # never needed, or too long to be sent
                 size -= len(memory.pop(f"step/{n}/{kept[0]}"))
                 memory[f"from/{n}"] = torch.tensor(kept.pop(0) + 1)
         return {n: w + step[n] for n, w in state.items()}
@@ -62,14 +70,20 @@ class Replay(Downlink):
             steps = [b"" if s is None else s.cpu().numpy().tobytes() for s in steps]
             replay = b"\1" + _NUMBER.pack(since) + b"".join(_NUMBER.pack(len(s)) + s for s in steps)
             known = since + 1 >= int(memory.get(f"from/{n}", 1))
-            sections[n] = replay if known and len(replay) < 4 * w.numel() + 1 else b"\0" + bytes(_WHOLE.encode(w))
+            sections[n] = (
+                replay
+                if known and len(replay) < 4 * w.numel() + 1
+                else b"\0" + bytes(_WHOLE.encode(w))
+            )
         return sections
 
     def decode(self, sections, ctx):
         if len(sections) != len(ctx.schema.shapes):
             raise WireError("The server's message does not hold the whole model.")
         model = {n: self._rebuild(n, bytes(data), ctx) for n, data in sections.items()}
-        ctx.memory.update({f"model/{n}": w for n, w in model.items()}, heard=torch.tensor(ctx.round - 1))
+        ctx.memory.update(
+            {f"model/{n}": w for n, w in model.items()}, heard=torch.tensor(ctx.round - 1)
+        )
         return model
 
     def _rebuild(self, n, data, ctx):
@@ -80,7 +94,9 @@ class Replay(Downlink):
             raise WireError(f"The section of {n} is neither steps nor a tensor.")
         (round,), at, coder = _NUMBER.unpack_from(data, 1), 5, self.link.coder_for(n, ctx.schema)
         if round > heard:
-            raise WireError(f"The steps of {n} begin after round {round}, this client knows the model of round {heard}.")
+            raise WireError(
+                f"The steps of {n} begin after round {round}, this client knows the model of round {heard}."
+            )
         while at < len(data):
             end = at + 4 + (_NUMBER.unpack_from(data, at)[0] if at + 4 <= len(data) else len(data))
             round += 1

@@ -22,13 +22,37 @@ from .resnet import (
 NETWORKS = {
     f.__name__: f
     for f in (
-        digits_cnn, mcmahan_cnn, cifar_cnn, rpn_cnn, resnet18, digits_resnet,
-        resnet56, resnet110, resnet8, resnet6, resnet4, digits_edge, resnet55, resnet109, digits_server,
-        repvgg_b1, repghost_05, digits_repvgg, digits_repghost,
+        digits_cnn,
+        mcmahan_cnn,
+        cifar_cnn,
+        rpn_cnn,
+        resnet18,
+        digits_resnet,
+        resnet56,
+        resnet110,
+        resnet8,
+        resnet6,
+        resnet4,
+        digits_edge,
+        resnet55,
+        resnet109,
+        digits_server,
+        repvgg_b1,
+        repghost_05,
+        digits_repvgg,
+        digits_repghost,
     )
-}  # fmt: skip
+}
 
-__all__ = ["NETWORKS", "Network", *NETWORKS, "kernel_names", "multiply_adds", "parameter_count", "state_of"]
+__all__ = [
+    "NETWORKS",
+    "Network",
+    *NETWORKS,
+    "kernel_names",
+    "multiply_adds",
+    "parameter_count",
+    "state_of",
+]
 
 
 def state_of(net):
@@ -57,7 +81,9 @@ def multiply_adds(net, shape):
 
     def add(module, inputs, output):
         nonlocal total
-        total += output[0].numel() * module.weight[0].numel()  # outputs of the image x inputs of each of them
+        total += (
+            output[0].numel() * module.weight[0].numel()
+        )  # outputs of the image x inputs of each of them
 
     layers = [m for m in net.modules() if isinstance(m, (nn.modules.conv._ConvNd, nn.Linear))]
     hooks = [layer.register_forward_hook(add) for layer in layers]

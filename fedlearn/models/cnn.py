@@ -20,7 +20,11 @@ class Network(nn.Module):
 
 def conv_bn(inputs, outputs, kernel=3, stride=1):
     """Convolution without bias (batch normalisation brings its own), normalisation, ReLU."""
-    return [nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+    return [
+        nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(),
+    ]
 
 
 def features(extractor, in_shape):
@@ -39,7 +43,9 @@ def digits_cnn(in_shape=(1, 8, 8), classes=10):
         convolution, *rest = conv_bn(inputs, outputs)
         layers += [convolution, nn.MaxPool2d(2), *rest]
     extractor = nn.Sequential(*layers, *conv_bn(24, 32))
-    return Network(extractor, nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, classes)))
+    return Network(
+        extractor, nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, classes))
+    )
 
 
 def _dense_head(extractor, in_shape, hidden, classes, dropout):
@@ -53,24 +59,37 @@ def _dense_head(extractor, in_shape, hidden, classes, dropout):
 def mcmahan_cnn(in_shape=(1, 28, 28), classes=10, dropout=0.2):
     """McMahan et al. (2017) and the FedMMD/FedFusion paper, section 4.1.1: 1,663,370 parameters on 28x28 digits."""
     extractor = nn.Sequential(
-        nn.Conv2d(in_shape[0], 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-    )  # fmt: skip
+        nn.Conv2d(in_shape[0], 32, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+    )
     return _dense_head(extractor, in_shape, [512], classes, dropout)
 
 
 def cifar_cnn(in_shape=(3, 32, 32), classes=10, dropout=0.2):
     """FedMMD/FedFusion paper, section 4.1.1: 1,756,426 parameters on 32x32 colour images."""
     extractor = nn.Sequential(
-        nn.Conv2d(in_shape[0], 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(3, 2, 1),
-        nn.Conv2d(64, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(3, 2, 1),
-    )  # fmt: skip
+        nn.Conv2d(in_shape[0], 64, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, 1),
+        nn.Conv2d(64, 64, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, 1),
+    )
     return _dense_head(extractor, in_shape, [384, 192], classes, dropout)
 
 
 def rpn_cnn(in_shape=(1, 28, 28), classes=10, dropout=0.5):
     """RPN paper, section 4.1: 1,199,882 parameters on 28x28 digits. Its dropout is ours: the paper names none."""
     extractor = nn.Sequential(
-        nn.Conv2d(in_shape[0], 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(dropout / 2)
+        nn.Conv2d(in_shape[0], 32, 3),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Dropout(dropout / 2),
     )
     return _dense_head(extractor, in_shape, [128], classes, dropout)

@@ -66,11 +66,15 @@ class YOLOv3(nn.Module):
 
     def __init__(self, classes=80):
         super().__init__()
-        self.fine = nn.Sequential(ConvBN(3, 32, 3), *stage(32, 64, 1), *stage(64, 128, 2), *stage(128, 256, 8))
+        self.fine = nn.Sequential(
+            ConvBN(3, 32, 3), *stage(32, 64, 1), *stage(64, 128, 2), *stage(128, 256, 8)
+        )
         self.middle = nn.Sequential(*stage(256, 512, 8))
         self.coarse = nn.Sequential(*stage(512, 1024, 4))
         outputs = 3 * (classes + 5)
-        self.heads = nn.ModuleList([Head(1024, 512, outputs), Head(256 + 512, 256, outputs), Head(384, 128, outputs)])
+        self.heads = nn.ModuleList(
+            [Head(1024, 512, outputs), Head(256 + 512, 256, outputs), Head(384, 128, outputs)]
+        )
         self.laterals = nn.ModuleList([lateral(512), lateral(256)])
 
     def forward(self, x):
@@ -130,13 +134,17 @@ class DecoupledHead(nn.Module):
     def __init__(self, inputs, width, classes):
         super().__init__()
         self.stem = SiLUConv(inputs, width, 1)
-        self.boxes, self.kinds = (nn.Sequential(*(SiLUConv(width, width, 3) for _ in range(2))) for _ in range(2))
+        self.boxes, self.kinds = (
+            nn.Sequential(*(SiLUConv(width, width, 3) for _ in range(2))) for _ in range(2)
+        )
         self.predict = nn.ModuleList([nn.Conv2d(width, outputs, 1) for outputs in (4, 1, classes)])
 
     def forward(self, x):
         x = self.stem(x)
         boxes, kinds = self.boxes(x), self.kinds(x)
-        return torch.cat([layer(y) for layer, y in zip(self.predict, (boxes, boxes, kinds), strict=True)], 1)
+        return torch.cat(
+            [layer(y) for layer, y in zip(self.predict, (boxes, boxes, kinds), strict=True)], 1
+        )
 
 
 class YOLOX(nn.Module):

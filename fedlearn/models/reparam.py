@@ -30,7 +30,9 @@ class Scale(nn.Module):
         if trained:
             self.value = nn.Parameter(value)
         else:
-            self.register_buffer("value", value, persistent=False)  # no part of the state: it never changes
+            self.register_buffer(
+                "value", value, persistent=False
+            )  # no part of the state: it never changes
 
     def forward(self, x):
         return x * self.value[..., None, :, None, None]
@@ -42,10 +44,19 @@ class Branches(nn.Module):
     def __init__(self, inputs, outputs, stride=1, form="tr", groups=1, pointwise=True, scale=1.0):
         super().__init__()
         pick(form, FORMS, "form")
-        self.form, self.identity, self.pointwise, self.scale = form, inputs == outputs and stride == 1, pointwise, scale
+        self.form, self.identity, self.pointwise, self.scale = (
+            form,
+            inputs == outputs and stride == 1,
+            pointwise,
+            scale,
+        )
         several, scaled = form in ("tr", "csla", "search"), form in ("csla", "search")
         self.conv3 = nn.Conv2d(inputs, outputs, 3, stride, 1, groups=groups, bias=form == "deploy")
-        self.conv1 = nn.Conv2d(inputs, outputs, 1, stride, groups=groups, bias=False) if several and pointwise else None
+        self.conv1 = (
+            nn.Conv2d(inputs, outputs, 1, stride, groups=groups, bias=False)
+            if several and pointwise
+            else None
+        )
         self.s3 = Scale(outputs, scale, form == "search") if scaled else None
         self.s1 = Scale(outputs, scale, form == "search") if scaled and pointwise else None
         self.s_id = Scale(outputs, 1.0, True) if scaled and self.identity else None
@@ -69,7 +80,9 @@ class Branches(nn.Module):
     def like(self, form):
         """A block of the same size in another form, its weights drawn anew."""
         c = self.conv3
-        return Branches(c.in_channels, c.out_channels, c.stride[0], form, c.groups, self.pointwise, self.scale)
+        return Branches(
+            c.in_channels, c.out_channels, c.stride[0], form, c.groups, self.pointwise, self.scale
+        )
 
 
 def unit(weight):
@@ -84,7 +97,9 @@ def blocks(net):
     """The multi-branch blocks of a network by name; ``ValueError`` if there are none."""
     found = {name: m for name, m in net.named_modules() if isinstance(m, Branches)}
     if not found:
-        raise ValueError(f"{type(net).__name__} has no multi-branch blocks (models.reparam.Branches); digits_repvgg and repvgg_b1 have.")
+        raise ValueError(
+            f"{type(net).__name__} has no multi-branch blocks (models.reparam.Branches); digits_repvgg and repvgg_b1 have."
+        )
     return found
 
 
@@ -93,7 +108,11 @@ def _replace(net, make):
     net = copy.deepcopy(net)
     for name, block in blocks(net).items():
         parent, _, child = name.rpartition(".")
-        setattr(net.get_submodule(parent), child, make(block).train(block.training).to(block.conv3.weight.device))
+        setattr(
+            net.get_submodule(parent),
+            child,
+            make(block).train(block.training).to(block.conv3.weight.device),
+        )
     return net
 
 
@@ -104,7 +123,14 @@ def reform(net, form):
 
 def _sum(block):
     """The kernel W and, where normalisations are folded in, the bias b to which the branches of a block add up."""
-    W, b = torch.zeros_like(block.conv3.weight), torch.zeros(len(block.conv3.weight), device=block.conv3.weight.device, dtype=block.conv3.weight.dtype)
+    W, b = (
+        torch.zeros_like(block.conv3.weight),
+        torch.zeros(
+            len(block.conv3.weight),
+            device=block.conv3.weight.device,
+            dtype=block.conv3.weight.dtype,
+        ),
+    )
     branches = [(block.conv3.weight, block.s3, block.bn3)]
     if block.conv1 is not None:
         branches.append((nn.functional.pad(block.conv1.weight, [1] * 4), block.s1, block.bn1))
@@ -112,7 +138,10 @@ def _sum(block):
         branches.append((unit(W), block.s_id, block.bn_id))
     for kernel, scale, bn in branches:
         factor, offset = folded(bn) if bn is not None else (1 if scale is None else scale.value, 0)
-        W, b = W + (factor[:, None, None, None] if torch.is_tensor(factor) else factor) * kernel, b + offset
+        W, b = (
+            W + (factor[:, None, None, None] if torch.is_tensor(factor) else factor) * kernel,
+            b + offset,
+        )
     return W.detach(), b.detach()
 
 
@@ -127,7 +156,9 @@ def collapse(net):
 
     def one(block):
         if block.form not in ("csla", "search"):
-            raise ValueError(f'Only blocks in the forms "csla" and "search" collapse into one kernel, not "{block.form}".')
+            raise ValueError(
+                f'Only blocks in the forms "csla" and "search" collapse into one kernel, not "{block.form}".'
+            )
         new = block.like("inf").to(block.conv3.weight.dtype)
         new.conv3.weight.data.copy_(_sum(block)[0])
         new.bn.load_state_dict(block.bn.state_dict())
@@ -163,9 +194,15 @@ def _repvgg(channels, stem, stages, classes, form):
     layers, width = [Branches(channels, stem[0], stem[1], form), nn.ReLU()], stem[0]
     for outputs, count, stride in stages:
         for i in range(count):
-            layers += [Branches(width, outputs, 1 if i else stride, form, scale=_position_scale(i)), nn.ReLU()]
+            layers += [
+                Branches(width, outputs, 1 if i else stride, form, scale=_position_scale(i)),
+                nn.ReLU(),
+            ]
             width = outputs
-    return Network(nn.Sequential(*layers), nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes)))
+    return Network(
+        nn.Sequential(*layers),
+        nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes)),
+    )
 
 
 def repvgg_b1(in_shape=(3, 64, 64), classes=200, form="tr"):
@@ -196,7 +233,11 @@ class SqueezeExcite(nn.Module):
         super().__init__()
         inner = fours(channels * ratio)
         self.body = nn.Sequential(
-            nn.AdaptiveAvgPool2d(1), nn.Conv2d(channels, inner, 1), nn.ReLU(), nn.Conv2d(inner, channels, 1), nn.Hardsigmoid()
+            nn.AdaptiveAvgPool2d(1),
+            nn.Conv2d(channels, inner, 1),
+            nn.ReLU(),
+            nn.Conv2d(inner, channels, 1),
+            nn.Hardsigmoid(),
         )
 
     def forward(self, x):
@@ -210,7 +251,10 @@ def fours(x):
 
 
 def depthwise(channels, kernel, stride):
-    return [nn.Conv2d(channels, channels, kernel, stride, kernel // 2, groups=channels, bias=False), nn.BatchNorm2d(channels)]
+    return [
+        nn.Conv2d(channels, channels, kernel, stride, kernel // 2, groups=channels, bias=False),
+        nn.BatchNorm2d(channels),
+    ]
 
 
 class GhostBottleneck(nn.Module):
@@ -223,7 +267,11 @@ class GhostBottleneck(nn.Module):
             Ghost(inner, outputs, form, False, scales[1]),
         )
         same = stride == 1 and inputs == outputs
-        self.shortcut = nn.Identity() if same else nn.Sequential(*depthwise(inputs, kernel, stride), *conv_bn(inputs, outputs, 1)[:2])
+        self.shortcut = (
+            nn.Identity()
+            if same
+            else nn.Sequential(*depthwise(inputs, kernel, stride), *conv_bn(inputs, outputs, 1)[:2])
+        )
 
     def forward(self, x):
         return self.body(x) + self.shortcut(x)
@@ -239,7 +287,14 @@ def _repghost(channels, stem, rows, last, hidden, classes, form, dropout, stride
         scales = [(2 / (run + m + 1)) ** 0.5 for m in (1, 2)]
         layers.append(GhostBottleneck(width, inner, outputs, kernel, step, ratio, form, scales))
         width = outputs
-    head = [nn.AdaptiveAvgPool2d(1), nn.Conv2d(last, hidden, 1), nn.ReLU(), nn.Flatten(), nn.Dropout(dropout), nn.Linear(hidden, classes)]
+    head = [
+        nn.AdaptiveAvgPool2d(1),
+        nn.Conv2d(last, hidden, 1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Dropout(dropout),
+        nn.Linear(hidden, classes),
+    ]
     return Network(nn.Sequential(*layers, *conv_bn(width, last, 1)), nn.Sequential(*head))
 
 
@@ -247,10 +302,23 @@ def repghost_05(in_shape=(3, 64, 64), classes=200, form="tr"):
     """RepGhostNet 0.5x: 16 bottlenecks (behind a stem of stride 1 for images below 64 pixels). With 200 classes 1,289,168 parameters as "tr", 1,284,208 as "inf" and 1,286,688 as
     "csla", which has 2,480 constants besides."""
     rows = [
-        (3, 4, 8, 0, 1), (3, 12, 12, 0, 2), (3, 20, 12, 0, 1), (5, 20, 20, 0.25, 2), (5, 32, 20, 0.25, 1), (3, 60, 40, 0, 2),
-        (3, 52, 40, 0, 1), (3, 60, 40, 0, 1), (3, 60, 40, 0, 1), (3, 120, 56, 0.25, 1), (3, 168, 56, 0.25, 1),
-        (5, 168, 80, 0.25, 2), (5, 240, 80, 0, 1), (5, 240, 80, 0.25, 1), (5, 240, 80, 0, 1), (5, 240, 80, 0.25, 1),
-    ]  # fmt: skip
+        (3, 4, 8, 0, 1),
+        (3, 12, 12, 0, 2),
+        (3, 20, 12, 0, 1),
+        (5, 20, 20, 0.25, 2),
+        (5, 32, 20, 0.25, 1),
+        (3, 60, 40, 0, 2),
+        (3, 52, 40, 0, 1),
+        (3, 60, 40, 0, 1),
+        (3, 60, 40, 0, 1),
+        (3, 120, 56, 0.25, 1),
+        (3, 168, 56, 0.25, 1),
+        (5, 168, 80, 0.25, 2),
+        (5, 240, 80, 0, 1),
+        (5, 240, 80, 0.25, 1),
+        (5, 240, 80, 0, 1),
+        (5, 240, 80, 0.25, 1),
+    ]
     return _repghost(in_shape[0], 8, rows, 480, 1280, classes, form, 0.2, 1 + (in_shape[-1] >= 64))
 
 

@@ -13,7 +13,9 @@ class BasicBlock(nn.Module):
         self.conv1 = nn.Sequential(*conv_bn(inputs, outputs, stride=stride))
         self.conv2 = nn.Sequential(*conv_bn(outputs, outputs)[:2])
         same = stride == 1 and inputs == outputs
-        self.shortcut = nn.Identity() if same else nn.Sequential(*conv_bn(inputs, outputs, 1, stride)[:2])
+        self.shortcut = (
+            nn.Identity() if same else nn.Sequential(*conv_bn(inputs, outputs, 1, stride)[:2])
+        )
         self.relu = nn.ReLU()
 
     def forward(self, x):
@@ -26,9 +28,15 @@ class Bottleneck(nn.Module):
     def __init__(self, inputs, outputs, stride=1):
         super().__init__()
         planes = outputs // 4
-        self.body = nn.Sequential(*conv_bn(inputs, planes, 1), *conv_bn(planes, planes, stride=stride), *conv_bn(planes, outputs, 1)[:2])
+        self.body = nn.Sequential(
+            *conv_bn(inputs, planes, 1),
+            *conv_bn(planes, planes, stride=stride),
+            *conv_bn(planes, outputs, 1)[:2],
+        )
         same = stride == 1 and inputs == outputs
-        self.shortcut = nn.Identity() if same else nn.Sequential(*conv_bn(inputs, outputs, 1, stride)[:2])
+        self.shortcut = (
+            nn.Identity() if same else nn.Sequential(*conv_bn(inputs, outputs, 1, stride)[:2])
+        )
         self.relu = nn.ReLU()
 
     def forward(self, x):
@@ -77,7 +85,11 @@ def digits_resnet(in_shape=(1, 8, 8), classes=10):
 
 
 def _stages(blocks):
-    return [(channels, 1 + (i == 0 < stage)) for stage, channels in enumerate((64, 128, 256)) for i in range(blocks)]
+    return [
+        (channels, 1 + (i == 0 < stage))
+        for stage, channels in enumerate((64, 128, 256))
+        for i in range(blocks)
+    ]
 
 
 def resnet56(in_shape=(3, 32, 32), classes=10):

@@ -17,11 +17,17 @@ class FCN32s(nn.Module):
 
     def __init__(self, classes=21):
         super().__init__()
-        self.backbone = nn.Sequential(OrderedDict(list(resnet50(weights=None).named_children())[:-2]))
+        self.backbone = nn.Sequential(
+            OrderedDict(list(resnet50(weights=None).named_children())[:-2])
+        )
         for module in self.backbone.modules():
             if isinstance(module, nn.Conv2d):
-                module.bias = nn.Parameter(torch.zeros(module.out_channels, device=module.weight.device))
+                module.bias = nn.Parameter(
+                    torch.zeros(module.out_channels, device=module.weight.device)
+                )
         self.score = nn.Conv2d(2048, classes, 1)
 
     def forward(self, x):
-        return F.interpolate(self.score(self.backbone(x)), size=x.shape[-2:], mode="bilinear", align_corners=False)
+        return F.interpolate(
+            self.score(self.backbone(x)), size=x.shape[-2:], mode="bilinear", align_corners=False
+        )

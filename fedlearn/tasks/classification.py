@@ -13,7 +13,11 @@ from ..data import sources
 from ..errors import pick
 from ..method import cross_entropy
 
-NETWORK = {"digits": "digits_cnn", "mnist": "mcmahan_cnn", "fashion_mnist": "mcmahan_cnn"}  # any other: cifar_cnn
+NETWORK = {
+    "digits": "digits_cnn",
+    "mnist": "mcmahan_cnn",
+    "fashion_mnist": "mcmahan_cnn",
+}  # any other: cifar_cnn
 PADDING = 4  # pixels on each side that a random crop may shift an image by
 
 
@@ -67,7 +71,9 @@ class Classification:
     @cached_property
     def statistics(self):
         """Mean and standard deviation of the training images, each [channels, 1, 1]."""
-        return torch.tensor([self.source.mean, self.source.std], device=self.device)[..., None, None]
+        return torch.tensor([self.source.mean, self.source.std], device=self.device)[
+            ..., None, None
+        ]
 
     @cached_property
     def owned(self):
@@ -97,7 +103,9 @@ class Classification:
 
         For each client, its order (a permutation of its n_k positions) and the generator that draws the augmentation.
         """
-        picked = torch.cat([self.owned[k][order] for k, order in zip(clients, orders, strict=True)]).to(self.device)
+        picked = torch.cat(
+            [self.owned[k][order] for k, order in zip(clients, orders, strict=True)]
+        ).to(self.device)
         x, y = self.train[0][picked], self.train[1][picked]
         if self.augment or self.split.permutations is not None:
             parts = list(x.split([len(order) for order in orders]))
@@ -117,7 +125,13 @@ class Classification:
         """Accuracy and mean loss on the test set; with permuted pixels, under the permutation of ``client`` or, if none is
         named, the mean over the clients' permutations."""
         x, y = self.test
-        views = [None] if self.split.permutations is None else range(self.clients) if client is None else [client]
+        views = (
+            [None]
+            if self.split.permutations is None
+            else range(self.clients)
+            if client is None
+            else [client]
+        )
         totals = torch.zeros(2, device=self.device, dtype=torch.float64)
         training = net.training
         net.eval()
@@ -134,15 +148,31 @@ class Classification:
 
     def describe(self):
         """What a history says about its task."""
-        name = self.network_name if isinstance(self.network_name, str) else self.network_name.__name__
+        name = (
+            self.network_name if isinstance(self.network_name, str) else self.network_name.__name__
+        )
         return {
-            "dataset": self.dataset, "clients": self.clients, "partition": repr(self.partition), "seed": self.seed,
-            "network": name, "augment": list(self.augment), "train": len(self.train[1]), "test": len(self.test[1]),
-        }  # fmt: skip
+            "dataset": self.dataset,
+            "clients": self.clients,
+            "partition": repr(self.partition),
+            "seed": self.seed,
+            "network": name,
+            "augment": list(self.augment),
+            "train": len(self.train[1]),
+            "test": len(self.test[1]),
+        }
 
 
 def classification(
-    dataset="digits", clients=10, partition=None, seed=0, network=None, augment=(), train=None, test=None, device="cpu"
+    dataset="digits",
+    clients=10,
+    partition=None,
+    seed=0,
+    network=None,
+    augment=(),
+    train=None,
+    test=None,
+    device="cpu",
 ):
     """A task: ``dataset`` (see ``fedlearn.data.sources``) split over ``clients``.
 
@@ -168,15 +198,24 @@ def classification(
 
     def keep(x, y, count, purpose):
         if count is not None and not 1 <= count <= len(y):
-            raise ValueError(f"{dataset} has {len(y)} {purpose} images, so {purpose}={count!r} cannot be kept.")
-        chosen = slice(None) if count is None else torch.randperm(len(y), generator=rng.generator(seed, purpose))[:count]
+            raise ValueError(
+                f"{dataset} has {len(y)} {purpose} images, so {purpose}={count!r} cannot be kept."
+            )
+        chosen = (
+            slice(None)
+            if count is None
+            else torch.randperm(len(y), generator=rng.generator(seed, purpose))[:count]
+        )
         return x[chosen].to(device), y[chosen].to(device)
 
     kept = keep(source.train_x, source.train_y, train, "train")
     split = partition(
-        kept[1].cpu().numpy(), clients, rng.numpy_generator(seed, "partition"), coarse=source.coarse,
+        kept[1].cpu().numpy(),
+        clients,
+        rng.numpy_generator(seed, "partition"),
+        coarse=source.coarse,
         pixels=int(np.prod(source.train_x.shape[-2:])),
-    )  # fmt: skip
+    )
     kept_test = keep(source.test_x, source.test_y, test, "test")
     return Classification(
         dataset, clients, partition, seed, network, augment, device, source, split, kept, kept_test

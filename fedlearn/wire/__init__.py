@@ -8,6 +8,23 @@ from .smartidx import SmartIdx
 from .sparse import TopK, decode_positions, encode_positions
 
 __all__ = [
-    "DOWN", "QSGD", "UP", "Dense", "Mask", "Message", "Pooled", "Schema", "Signs", "SmartIdx", "TopK", "Uniform",
-    "assemble", "decode_positions", "encode_positions", "open_envelope", "pack", "take_apart", "unpack",
-]  # fmt: skip
+    "DOWN",
+    "QSGD",
+    "UP",
+    "Dense",
+    "Mask",
+    "Message",
+    "Pooled",
+    "Schema",
+    "Signs",
+    "SmartIdx",
+    "TopK",
+    "Uniform",
+    "assemble",
+    "decode_positions",
+    "encode_positions",
+    "open_envelope",
+    "pack",
+    "take_apart",
+    "unpack",
+]

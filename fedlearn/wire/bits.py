@@ -27,12 +27,16 @@ def pack(values, width):
         return np.packbits(values.astype(bool, copy=False), bitorder="little").tobytes()
     if width >= 8:
         return values.astype(np.uint8).tobytes() + pack(values >> 8, width - 8)
-    eights = np.zeros((-(-len(values) // 8), 8), np.uint8)  # eight fields fill exactly ``width`` bytes
+    eights = np.zeros(
+        (-(-len(values) // 8), 8), np.uint8
+    )  # eight fields fill exactly ``width`` bytes
     eights.reshape(-1)[: len(values)] = values
     words = np.zeros(len(eights), "<u8")
     for j in range(8):
         words |= eights[:, j].astype("<u8") << (j * width)
-    return words.view(np.uint8).reshape(-1, 8)[:, :width].tobytes()[: (len(values) * width + 7) // 8]
+    return (
+        words.view(np.uint8).reshape(-1, 8)[:, :width].tobytes()[: (len(values) * width + 7) // 8]
+    )
 
 
 def pack_rice(values):
@@ -55,7 +59,9 @@ def pack_rice(values):
 
 def pack_signs(x):
     """The mean magnitude as float32 and one bit an entry, 1 where it is negative. No entries: no bytes."""
-    return np.abs(x).mean(dtype=np.float64).astype("<f4").tobytes() + pack(x < 0, 1) if len(x) else b""
+    return (
+        np.abs(x).mean(dtype=np.float64).astype("<f4").tobytes() + pack(x < 0, 1) if len(x) else b""
+    )
 
 
 def range_encode(symbols, counts):
@@ -68,12 +74,16 @@ def range_encode(symbols, counts):
 def range_decode(data, counts):
     """The inverse; ``WireError`` for bytes that ``range_encode`` would not make of symbols with this histogram."""
     try:
-        decoder = constriction.stream.queue.RangeDecoder(np.frombuffer(data, "<u4").astype(np.uint32))
+        decoder = constriction.stream.queue.RangeDecoder(
+            np.frombuffer(data, "<u4").astype(np.uint32)
+        )
         symbols = decoder.decode(_model(counts), int(counts.sum()))
     except (AssertionError, ValueError):  # an impossible code; not whole words
         raise WireError("A range-coded section holds no valid code.") from None
     # the decoder reads zeros past the end and overlooks what follows: only coding again shows that nothing is amiss
-    if (np.bincount(symbols, minlength=len(counts)) != counts).any() or range_encode(symbols, counts) != data.tobytes():
+    if (np.bincount(symbols, minlength=len(counts)) != counts).any() or range_encode(
+        symbols, counts
+    ) != data.tobytes():
         raise WireError("A range-coded section does not agree with its counts or its length.")
     return symbols
 
@@ -103,7 +113,9 @@ class Reader:
         return int.from_bytes(self.take(size).tobytes(), "little")
 
     def floats(self, count, dtype="<f4"):
-        values = self.take(count * np.dtype(dtype).itemsize).view(dtype).astype(np.float32, copy=False)
+        values = (
+            self.take(count * np.dtype(dtype).itemsize).view(dtype).astype(np.float32, copy=False)
+        )
         if not np.isfinite(values).all():
             raise WireError("The message holds NaN or infinite values.")
         return values

@@ -20,7 +20,9 @@ def write_rows(tensors, dtype="<f4"):
     """Tensors [clients, ...] -> for each client the little-endian bytes of its part of each tensor, all cut from one buffer."""
     rows = _one_buffer(tensors)
     if rows is None:
-        rows = torch.cat([t.detach().flatten(1) if t.dim() > 1 else t.detach()[:, None] for t in tensors], 1)
+        rows = torch.cat(
+            [t.detach().flatten(1) if t.dim() > 1 else t.detach()[:, None] for t in tensors], 1
+        )
     rows = rows.cpu().numpy().astype(dtype, copy=False)
     ends = list(accumulate(t[0].numel() * rows.itemsize for t in tensors))
     slices = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
@@ -31,10 +33,19 @@ def _one_buffer(tensors):
     """The matrix [clients, numbers] of which the tensors are all the columns, in this order, if there is one."""
     base, end = tensors[0]._base, 0
     for t in tensors:
-        if base is None or t._base is not base or t.storage_offset() != end or not t[0].is_contiguous():
+        if (
+            base is None
+            or t._base is not base
+            or t.storage_offset() != end
+            or not t[0].is_contiguous()
+        ):
             return None
         end += t[0].numel()
-    return base if base.dim() == 2 and base.shape == (len(tensors[0]), end) and base.is_contiguous() else None
+    return (
+        base
+        if base.dim() == 2 and base.shape == (len(tensors[0]), end) and base.is_contiguous()
+        else None
+    )
 
 
 def read_floats(sections, shapes, dtype="<f4"):
@@ -95,27 +106,38 @@ class Pooled(Dense):
     def __post_init__(self):
         super().__post_init__()
         if not 0 <= self.threshold < float("inf"):
-            raise ValueError(f"The threshold is a sum of absolute values: at least 0 and finite, not {self.threshold!r}.")
+            raise ValueError(
+                f"The threshold is a sum of absolute values: at least 0 and finite, not {self.threshold!r}."
+            )
 
     def encode_rows(self, tensors):
         if self.threshold:
             return [[self._encode_some(t) for t in row] for row in zip(*tensors, strict=True)]
-        return super().encode_rows([t.flatten(3).mean(3) if t.dim() > 3 else t for t in tensors])  # [.., out, in, k, k] -> [.., out, in]
+        return super().encode_rows(
+            [t.flatten(3).mean(3) if t.dim() > 3 else t for t in tensors]
+        )  # [.., out, in, k, k] -> [.., out, in]
 
     def decode_all(self, sections, shapes):
         if self.threshold:
             means = list(map(self._decode_some, sections, shapes))
         else:
-            means = super().decode_all(sections, [shape[:2] if len(shape) > 2 else shape for shape in shapes])
+            means = super().decode_all(
+                sections, [shape[:2] if len(shape) > 2 else shape for shape in shapes]
+            )
         # one mean for all k*k positions
-        return [m[(..., *[None] * (len(s) - 2))].expand(s) if len(s) > 2 else m for m, s in zip(means, shapes, strict=True)]
+        return [
+            m[(..., *[None] * (len(s) - 2))].expand(s) if len(s) > 2 else m
+            for m, s in zip(means, shapes, strict=True)
+        ]
 
     def _encode_some(self, tensor):
         if tensor.dim() < 3:
             return write_rows([tensor[None]], self.dtype)[0][0]
         keep = tensor.abs().flatten(1).sum(1) >= self.threshold
         means = tensor[keep].flatten(2).mean(2)
-        return b"".join([np.packbits(keep.cpu().numpy()), *write_rows([means[None]], self.dtype)[0]])
+        return b"".join(
+            [np.packbits(keep.cpu().numpy()), *write_rows([means[None]], self.dtype)[0]]
+        )
 
     def _decode_some(self, section, shape):
         if len(shape) < 3:

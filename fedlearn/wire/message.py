@@ -21,7 +21,9 @@ from ..errors import WireError
 
 MAGIC, VERSION = b"FLRN", 2
 DOWN, UP = 0, 1
-_HEADER = struct.Struct("<4sBBQIII")  # magic, version, kind, schema, round, client, samples: 26 bytes
+_HEADER = struct.Struct(
+    "<4sBBQIII"
+)  # magic, version, kind, schema, round, client, samples: 26 bytes
 _CRC = struct.Struct("<I")
 
 
@@ -37,7 +39,9 @@ class Schema:
 
     @cached_property
     def digest(self):
-        text = repr(([(n, tuple(s)) for n, s in self.shapes.items()], sorted(self.buffers), self.coder))
+        text = repr(
+            ([(n, tuple(s)) for n, s in self.shapes.items()], sorted(self.buffers), self.coder)
+        )
         return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
     @cached_property
@@ -61,7 +65,9 @@ class Message:
 def pack(message, schema, body=None):
     """``Message`` -> bytes. Tensors without a section do not travel. ``body`` spares assembling the same sections again."""
     parts, crc = assemble(message.sections, schema) if body is None else body
-    head = _HEADER.pack(MAGIC, VERSION, message.kind, schema.digest, message.round, message.client, message.samples)
+    head = _HEADER.pack(
+        MAGIC, VERSION, message.kind, schema.digest, message.round, message.client, message.samples
+    )
     return b"".join([head, *parts, _CRC.pack(zlib.crc32(head, crc))])  # the one copy that is made
 
 
@@ -88,7 +94,9 @@ def unpack(data, schema, *, kind, round, client):
 def open_envelope(data, schema, *, kind, round, client):
     """bytes -> the sender's n_k, the body and its CRC, after every check that does not need to look into the body."""
     if len(data) > schema.limit:
-        raise WireError(f"A message of {len(data)} bytes is longer than the {schema.limit} that the schema allows.")
+        raise WireError(
+            f"A message of {len(data)} bytes is longer than the {schema.limit} that the schema allows."
+        )
     if len(data) < _HEADER.size + _CRC.size:
         raise WireError(f"A message of {len(data)} bytes is shorter than its envelope.")
     magic, version, its_kind, digest, its_round, its_client, samples = _HEADER.unpack_from(data)

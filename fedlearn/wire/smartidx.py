@@ -49,16 +49,26 @@ class SmartIdx:
         pattern, examples = _shared(chosen[rest], x[rest] < 0)
         same, pattern = rest[pattern >= 0], pattern[pattern >= 0]
 
-        parts = [encode_positions(whole, kernels), pack_signs(x[whole].reshape(-1)), struct.pack("<I", len(examples))]
+        parts = [
+            encode_positions(whole, kernels),
+            pack_signs(x[whole].reshape(-1)),
+            struct.pack("<I", len(examples)),
+        ]
         if len(same):
             there = chosen[rest[examples]]
             mean = np.abs(x[same][chosen[same]]).mean(dtype=np.float64).astype("<f4")
-            parts += [mean.tobytes(), pack(there.reshape(-1), 1), pack(x[rest[examples]][there] < 0, 1)]
+            parts += [
+                mean.tobytes(),
+                pack(there.reshape(-1), 1),
+                pack(x[rest[examples]][there] < 0, 1),
+            ]
             b, numbers = pack_rice(pattern)
             parts += [encode_positions(same, kernels), bytes([b]), numbers]
         chosen[whole] = chosen[same] = False
         single = np.flatnonzero(chosen)
-        return b"".join([*parts, encode_positions(single, x.size), pack_signs(x.reshape(-1)[single])])
+        return b"".join(
+            [*parts, encode_positions(single, x.size), pack_signs(x.reshape(-1)[single])]
+        )
 
     def decode(self, section, shape):
         kernels, entries = _layout(shape)
@@ -99,7 +109,9 @@ def _shared(chosen, negative):
     label = np.zeros(len(bits), np.int64)
     for word in bits.T:  # 16 entries of a kernel a turn: one for 3 x 3
         label = np.unique(label << 32 | word, return_inverse=True)[1]
-    _, row, label, count = np.unique(label, return_index=True, return_inverse=True, return_counts=True)
+    _, row, label, count = np.unique(
+        label, return_index=True, return_inverse=True, return_counts=True
+    )
     frequent = np.argsort(-count, kind="stable")[: np.count_nonzero(count > 1)]
     number = np.full(len(count), -1)
     number[frequent] = np.arange(len(frequent))

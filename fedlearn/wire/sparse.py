@@ -68,7 +68,9 @@ def largest(x, count):
 
 def check_ratio(ratio):
     if not 0 < ratio <= 1:
-        raise ValueError(f"The ratio is the share of entries that is kept, above 0 and at most 1, not {ratio!r}.")
+        raise ValueError(
+            f"The ratio is the share of entries that is kept, above 0 and at most 1, not {ratio!r}."
+        )
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,9 @@ class TopK:
     def _pack(self, x):
         if self.values == "sign":
             return pack_signs(x)
-        if self.values == "float16" and (np.abs(x) >= 65520).any():  # from there on it would round to infinity
+        if (
+            self.values == "float16" and (np.abs(x) >= 65520).any()
+        ):  # from there on it would round to infinity
             raise ValueError("A value is too large for half precision, which ends at 65504.")
         return x.astype(_FLOATS[self.values]).tobytes()
 
@@ -102,6 +106,8 @@ class TopK:
         reader, x = Reader(section), np.zeros(math.prod(shape), np.float32)
         index = read_positions(reader, len(x))
         signs = self.values == "sign"
-        x[index] = reader.signs(len(index)) if signs else reader.floats(len(index), _FLOATS[self.values])
+        x[index] = (
+            reader.signs(len(index)) if signs else reader.floats(len(index), _FLOATS[self.values])
+        )
         reader.end()
         return torch.from_numpy(x).reshape(shape)

@@ -48,7 +48,10 @@ def update(net):
     """A made-up update, tensor by tensor, and one uniform number for each entry, from which masks are made."""
     generator = fl.rng.generator(0, "coders")
     shapes = [p.shape for p in net.parameters()]
-    tensors = [torch.randn(s, generator=generator) * torch.randn(s, generator=generator).exp() for s in shapes]
+    tensors = [
+        torch.randn(s, generator=generator) * torch.randn(s, generator=generator).exp()
+        for s in shapes
+    ]
     return tensors, [torch.rand(s, generator=generator) for s in shapes]
 
 
@@ -98,15 +101,24 @@ def round_trip(coder, tensors):
 
 def measure(net, repeats):
     tensors, chances = update(net)
-    inputs = {name: tensors if p is None else [(c < p).float() for c in chances] for name, (_, p) in CODERS.items()}
+    inputs = {
+        name: tensors if p is None else [(c < p).float() for c in chances]
+        for name, (_, p) in CODERS.items()
+    }
     entries = sum(t.numel() for t in tensors)
     rows = {name: {"coder": repr(coder), "parts": {}} for name, (coder, _) in CODERS.items()}
     for name, (coder, _) in CODERS.items():  # also warms up
         _, _, sections, decoded = round_trip(coder, inputs[name])
         each = [parts(coder, s, d) for s, d in zip(sections, decoded, strict=True)]
         for part in each[0]:
-            sent, bound = (sum(p[part][i] for p in each) if each[0][part][i] is not None else None for i in (0, 1))
-            rows[name]["parts"][part] = {"bits": sent / entries, "bound": None if bound is None else bound / entries}
+            sent, bound = (
+                sum(p[part][i] for p in each) if each[0][part][i] is not None else None
+                for i in (0, 1)
+            )
+            rows[name]["parts"][part] = {
+                "bits": sent / entries,
+                "bound": None if bound is None else bound / entries,
+            }
         rows[name]["bytes"] = sum(map(len, sections))
     seconds = {name: [] for name in CODERS}
     for _ in range(repeats):
@@ -123,14 +135,22 @@ def show(entries, rows):
     for name, row in rows.items():
         speed = [4e-6 * entries / row[way] for way in ("encode_s", "decode_s")]
         both = row["encode_s"] + row["decode_s"]
-        print(f"{name:<28}{speed[0]:>8.0f}{speed[1]:>8.0f}{both:>8.2f}{8 * row['bytes'] / entries:>9.4f}")
+        print(
+            f"{name:<28}{speed[0]:>8.0f}{speed[1]:>8.0f}{both:>8.2f}{8 * row['bytes'] / entries:>9.4f}"
+        )
         for part, r in row["parts"].items():
-            bound = "" if r["bound"] is None else f"{r['bound']:>9.4f}{r['bits'] / r['bound'] - 1:>9.2%}"
+            bound = (
+                ""
+                if r["bound"] is None
+                else f"{r['bound']:>9.4f}{r['bits'] / r['bound'] - 1:>9.2%}"
+            )
             print(f"{'  ' + part:<52}{r['bits']:>9.4f}{bound}")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--quick", action="store_true", help="a small network, two repeats")
     parser.add_argument("--out", metavar="FILE", help="write the results as JSON")
@@ -141,10 +161,15 @@ def main():
     show(entries, rows)
     if args.out:
         settings = {
-            "date": date.today().isoformat(), "network": "digits_cnn" if args.quick else "resnet18", "entries": entries,
-            "repeats": repeats, "threads": 1, "cores": os.cpu_count(), "machine": platform.machine(),
+            "date": date.today().isoformat(),
+            "network": "digits_cnn" if args.quick else "resnet18",
+            "entries": entries,
+            "repeats": repeats,
+            "threads": 1,
+            "cores": os.cpu_count(),
+            "machine": platform.machine(),
             "versions": {name: version(name) for name in ("torch", "numpy", "constriction")},
-        }  # fmt: skip
+        }
         Path(args.out).write_text(json.dumps({"settings": settings, "rows": rows}, indent=1) + "\n")
 
 

@@ -61,21 +61,35 @@ def main():
             if engine == "deployment":
                 history = runs["fedavg", LONG] = deployed("fedavg", LONG)
             else:
-                history = fl.run(method, task, LONG, threads=1, engine={"simulation": "flower-sim"}.get(engine, engine))
+                history = fl.run(
+                    method,
+                    task,
+                    LONG,
+                    threads=1,
+                    engine={"simulation": "flower-sim"}.get(engine, engine),
+                )
             seconds.setdefault(engine, []).append(history.seconds.tolist())
             print(engine, np.round(history.seconds, 3), flush=True)
     for name, rounds in (("fedavg", SHORT), ("rpn", SHORT), ("rpn", LONG)):
         runs[name, rounds] = deployed(name, rounds)
     result = {
-        "made": provenance() | {
-            "command": "python tests/benchmarks/flower.py", "python": platform.python_version(),
-            "hardware": f"{os.cpu_count()} CPU cores ({platform.processor() or platform.machine()})", "torch": torch.__version__,
-            "flower": version("flwr"), "ray": version("ray"),
+        "made": provenance()
+        | {
+            "command": "python tests/benchmarks/flower.py",
+            "python": platform.python_version(),
+            "hardware": f"{os.cpu_count()} CPU cores ({platform.processor() or platform.machine()})",
+            "torch": torch.__version__,
+            "flower": version("flwr"),
+            "ray": version("ray"),
         },
-        "seconds": {engine: median(s for run in them for s in run[1:]) for engine, them in seconds.items()},
+        "seconds": {
+            engine: median(s for run in them for s in run[1:]) for engine, them in seconds.items()
+        },
         "first": {engine: median(run[0] for run in them) for engine, them in seconds.items()},
-        "framing": [framing(name, runs[name, SHORT], runs[name, LONG]) for name in ("fedavg", "rpn")],
-    }  # fmt: skip
+        "framing": [
+            framing(name, runs[name, SHORT], runs[name, LONG]) for name in ("fedavg", "rpn")
+        ],
+    }
     path = ROOT / "_build" / "flower" / "cost.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1))

@@ -57,16 +57,24 @@ def measure(networks, repeats, device):
     rows = {}
     for label, (network, shape, samples, batch_size, often) in networks.items():
         task = random_task(network, shape, 2, samples, device)
-        played = {form: rounds(fl.methods.fed_repopt(0.01, form, None), task, batch_size) for form in FORMS}
+        played = {
+            form: rounds(fl.methods.fed_repopt(0.01, form, None), task, batch_size)
+            for form in FORMS
+        }
         turns = [{form: play() for form, play in played.items()} for _ in range(repeats * often)]
         rows[label] = {form: median(turn[form] / turn["inf"] for turn in turns) for form in FORMS}
-        rows[label] |= {"seconds of inf": median(turn["inf"] for turn in turns), "parameters": models.parameter_count(task.network())}
+        rows[label] |= {
+            "seconds of inf": median(turn["inf"] for turn in turns),
+            "parameters": models.parameter_count(task.network()),
+        }
         print(label, {name: round(value, 3) for name, value in rows[label].items()}, flush=True)
     return rows
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--quick", action="store_true", help="one small network, two repeats")
@@ -78,9 +86,14 @@ def main():
     rows = measure(networks, repeats, args.device)
     if args.out:
         settings = {
-            "date": date.today().isoformat(), "repeats": repeats, "threads": 1, "cores": os.cpu_count(), "device": args.device,
-            "machine": platform.machine(), "torch": torch.__version__,
-        }  # fmt: skip
+            "date": date.today().isoformat(),
+            "repeats": repeats,
+            "threads": 1,
+            "cores": os.cpu_count(),
+            "device": args.device,
+            "machine": platform.machine(),
+            "torch": torch.__version__,
+        }
         Path(args.out).write_text(json.dumps({"settings": settings, "rows": rows}, indent=1) + "\n")
 
 

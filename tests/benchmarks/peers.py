@@ -37,7 +37,11 @@ def handed_over(path):
 def flower(shards, build, lr, batch_size, rounds):
     """Flower's Message API on Ray. Chosen: a worker for each core, no evaluation, data read once by each worker. The
     simulator looks for messages and for replies every 0.1 s; ``run_simulation`` has no option for that."""
-    names = ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO")
+    names = (
+        "FLWR_TELEMETRY_ENABLED",
+        "RAY_USAGE_STATS_ENABLED",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO",
+    )
     environment = dict.fromkeys(names, "0") | {"FLWR_DISABLE_UPDATE_CHECK": "1"}
     # restored afterwards, because Flower itself lengthens PYTHONPATH on every call
     with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, environment):
@@ -62,7 +66,10 @@ def flower(shards, build, lr, batch_size, rounds):
                 optimiser.zero_grad()
                 F.cross_entropy(net(images), labels).backward()
                 optimiser.step()
-            answer = {"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord({"num-examples": len(y)})}
+            answer = {
+                "arrays": ArrayRecord(net.state_dict()),
+                "metrics": MetricRecord({"num-examples": len(y)}),
+            }
             return Message(content=RecordDict(answer), reply_to=message)
 
         class Timed(FedAvg):
@@ -73,18 +80,26 @@ def flower(shards, build, lr, batch_size, rounds):
             def aggregate_train(self, server_round, replies):
                 errors = [reply.error.reason for reply in replies if reply.has_error()]
                 if errors or len(replies) < clients:  # Flower itself would go on with the others
-                    raise RuntimeError(f"Not every client trained: {len(replies)} replies, errors {errors[:1]}")
+                    raise RuntimeError(
+                        f"Not every client trained: {len(replies)} replies, errors {errors[:1]}"
+                    )
                 result = super().aggregate_train(server_round, replies)
                 seconds.append(time.perf_counter() - self.began)
                 return result
 
         @server.main()
         def main(grid, context):
-            strategy = Timed(fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients)
+            strategy = Timed(
+                fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients
+            )
             result = strategy.start(grid, ArrayRecord(build().state_dict()), num_rounds=rounds)
             final.update(result.arrays.to_torch_state_dict())
 
-        ray = {"num_cpus": min(os.cpu_count(), clients), "logging_level": "ERROR", "log_to_driver": False}
+        ray = {
+            "num_cpus": min(os.cpu_count(), clients),
+            "logging_level": "ERROR",
+            "log_to_driver": False,
+        }
         backend = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": ray}
         run_simulation(server, client, clients, backend_config=backend)
     return seconds, final
@@ -93,7 +108,9 @@ def flower(shards, build, lr, batch_size, rounds):
 def pfl_research(shards, build, lr, batch_size, rounds):
     """pfl's simulation. Chosen: one process (several need a launcher), tensors in memory, no evaluation (the first
     round asks for metrics all the same and gets none)."""
-    with mock.patch.dict(os.environ, PFL_PYTORCH_DEVICE="cpu"):  # otherwise it takes a GPU wherever there is one
+    with mock.patch.dict(
+        os.environ, PFL_PYTORCH_DEVICE="cpu"
+    ):  # otherwise it takes a GPU wherever there is one
         from pfl.aggregate.simulate import SimulatedBackend
         from pfl.aggregate.weighting import WeightByDatapoints
         from pfl.algorithm.base import NNAlgorithmParams
@@ -115,17 +132,27 @@ def pfl_research(shards, build, lr, batch_size, rounds):
                 laps.append(time.perf_counter())
                 return super().after_central_iteration(*args, **kwargs)
 
-        asyncio.set_event_loop(asyncio.new_event_loop())  # pfl asks for one, which newer Pythons do not make on demand
+        asyncio.set_event_loop(
+            asyncio.new_event_loop()
+        )  # pfl asks for one, which newer Pythons do not make on demand
         net = build().train()
         net.loss, net.metrics = lambda x, y: F.cross_entropy(net(x), y), lambda x, y: {}
         data = FederatedDataset(user, MinimizeReuseUserSampler(range(len(shards))))
         backend = SimulatedBackend(data, data, [WeightByDatapoints()])
         model = PyTorchModel(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), 1.0))
-        plan = NNAlgorithmParams(rounds, evaluation_frequency=10**9, train_cohort_size=len(shards), val_cohort_size=0)
-        local = NNTrainHyperParams(local_batch_size=batch_size, local_num_epochs=1, local_learning_rate=lr)
+        plan = NNAlgorithmParams(
+            rounds, evaluation_frequency=10**9, train_cohort_size=len(shards), val_cohort_size=0
+        )
+        local = NNTrainHyperParams(
+            local_batch_size=batch_size, local_num_epochs=1, local_learning_rate=lr
+        )
         laps = [time.perf_counter()]
-        FederatedAveraging().run(plan, backend, model, local, callbacks=[Laps()], send_metrics_to_platform=False)
-    return [b - a for a, b in pairwise(laps)], net.state_dict()  # batch statistics: all clients share the network's own
+        FederatedAveraging().run(
+            plan, backend, model, local, callbacks=[Laps()], send_metrics_to_platform=False
+        )
+    return [
+        b - a for a, b in pairwise(laps)
+    ], net.state_dict()  # batch statistics: all clients share the network's own
 
 
 def fedlab_serial(shards, build, lr, batch_size, rounds):
@@ -142,7 +169,10 @@ def fedlab_serial(shards, build, lr, batch_size, rounds):
 
     class Trainer(SGDSerialClientTrainer):
         def train(self, parameters, loader):
-            return [*super().train(parameters, loader), torch.tensor(float(sum(len(y) for _, y in loader)))]
+            return [
+                *super().train(parameters, loader),
+                torch.tensor(float(sum(len(y) for _, y in loader))),
+            ]
 
     class Handler(SyncServerHandler):
         def global_update(self, buffer):
@@ -150,16 +180,22 @@ def fedlab_serial(shards, build, lr, batch_size, rounds):
             mean = Aggregators.fedavg_aggregate(list(parameters), torch.stack(samples))
             SerializationTool.deserialize_model(self._model, mean)
 
-    net = build().to(memory_format=torch.contiguous_format)  # FedLab's view(-1) does not take channels_last
+    net = build().to(
+        memory_format=torch.contiguous_format
+    )  # FedLab's view(-1) does not take channels_last
     trainer = Trainer(net, len(shards), logger=Logger("fedlab"))
     trainer.setup_dataset(SimpleNamespace(get_dataloader=lambda k, size: batches(*shards[k], size)))
     trainer.setup_optim(1, batch_size, lr)
     handler = Handler(net, rounds, 1.0, logger=Logger("fedlab"))
     pipeline, laps = StandalonePipeline(handler, trainer), [time.perf_counter()]
-    pipeline.evaluate = lambda: laps.append(time.perf_counter())  # what it calls at the end of a round
+    pipeline.evaluate = lambda: laps.append(
+        time.perf_counter()
+    )  # what it calls at the end of a round
     pipeline.main()
     averaged = {name: p.detach() for name, p in handler.model.named_parameters()}
-    return [b - a for a, b in pairwise(laps)], trainer.model.state_dict() | averaged  # batch statistics as in pfl
+    return [
+        b - a for a, b in pairwise(laps)
+    ], trainer.model.state_dict() | averaged  # batch statistics as in pfl
 
 
 def shards_of(task):
@@ -167,7 +203,11 @@ def shards_of(task):
     return [task.epoch(k, torch.arange(task.sizes[k]), None) for k in range(task.clients)]
 
 
-PEERS = {"Flower (Ray)": ("flwr", flower), "pfl-research": ("pfl", pfl_research), "FedLab": ("fedlab", fedlab_serial)}
+PEERS = {
+    "Flower (Ray)": ("flwr", flower),
+    "pfl-research": ("pfl", pfl_research),
+    "FedLab": ("fedlab", fedlab_serial),
+}
 
 
 def main():
@@ -178,10 +218,14 @@ def main():
     shards = shards_of(task)
     for label, (module, function) in PEERS.items():
         if importlib.util.find_spec(module):
-            seconds, state = function(shards, lambda: fl.initial_network(fl.methods.fedavg(), task), 0.1, 32, 3)
+            seconds, state = function(
+                shards, lambda: fl.initial_network(fl.methods.fedavg(), task), 0.1, 32, 3
+            )
             net = fl.initial_network(fl.methods.fedavg(), task)
             net.load_state_dict(state)
-            print(f"{label}: {', '.join(f'{s:.3f}' for s in seconds)} s, accuracy {task.evaluate(net)['accuracy']:.3f}")
+            print(
+                f"{label}: {', '.join(f'{s:.3f}' for s in seconds)} s, accuracy {task.evaluate(net)['accuracy']:.3f}"
+            )
 
 
 if __name__ == "__main__":

@@ -49,9 +49,13 @@ NETWORKS = {  # label -> network, image shape, samples a client for 10 and for 1
 def random_task(network, shape, clients, samples, device="cpu", partition=None):
     """Random images, ``samples`` a client on average: what is timed does not depend on what they show."""
     count = clients * samples
-    x = torch.randint(0, 256, (count, *shape), dtype=torch.uint8, generator=fl.rng.generator(0, "images"))
+    x = torch.randint(
+        0, 256, (count, *shape), dtype=torch.uint8, generator=fl.rng.generator(0, "images")
+    )
     y = torch.randint(0, 10, (count,), generator=fl.rng.generator(0, "labels"))
-    source = sources.Source("random", x, y, x[:100], y[:100], (128.0,) * shape[0], (64.0,) * shape[0], 10)
+    source = sources.Source(
+        "random", x, y, x[:100], y[:100], (128.0,) * shape[0], (64.0,) * shape[0], 10
+    )
     load, sources.load = sources.load, lambda name: source
     try:
         return fl.tasks.classification("random", clients, partition, network=network, device=device)
@@ -81,7 +85,9 @@ def bare(task):
         wait(task)
         began = time.perf_counter()
         for k in range(task.clients):
-            order = torch.randperm(task.sizes[k], generator=fl.rng.generator(task.seed, "shuffle", t, k))
+            order = torch.randperm(
+                task.sizes[k], generator=fl.rng.generator(task.seed, "shuffle", t, k)
+            )
             x, y = task.epoch(k, order, None)
             for at in range(0, len(y), BATCH):
                 optimiser.zero_grad()
@@ -95,13 +101,19 @@ def bare(task):
 
 def ours(task, engine, precision="float32"):
     """The package, real messages included. "auto" also chooses the number of threads, as ``fl.run`` does by itself."""
-    method, settings = fl.methods.fedavg(LR), fl.Settings(batch_size=BATCH, evaluate_every=10**9, precision=precision)
+    method, settings = (
+        fl.methods.fedavg(LR),
+        fl.Settings(batch_size=BATCH, evaluate_every=10**9, precision=precision),
+    )
     with local.threads(CORES):
         own = federation.good_threads(plain(task), task, BATCH)
     threads = own if engine == "auto" else torch.get_num_threads()
     with local.threads(threads, precision):
         chosen = engines.choose(engine, method, task, settings, task.clients)
-    server, clients = fl.Server(method, task, settings), fl.Clients(method, task, settings, chosen.together)
+    server, clients = (
+        fl.Server(method, task, settings),
+        fl.Clients(method, task, settings, chosen.together),
+    )
     turn = iter(range(1, 10**9))
 
     def round():
@@ -155,10 +167,17 @@ def table(args):
             if args.device == "cuda":
                 contenders["stacked, bf16"] = ours(task, "stacked", "bf16")
             seconds, auto = interleaved(contenders, args.repeats), contenders["auto"]
-            rows.append({
-                "network": label, "clients": clients, "samples": n, "chosen": auto.chosen.name, "threads": auto.threads,
-                "together": contenders["stacked"].chosen.together, "seconds": seconds,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "network": label,
+                    "clients": clients,
+                    "samples": n,
+                    "chosen": auto.chosen.name,
+                    "threads": auto.threads,
+                    "together": contenders["stacked"].chosen.together,
+                    "seconds": seconds,
+                }
+            )
             del contenders, auto  # and the memory that they hold
             if args.device == "cpu" and not args.no_peers:
                 few = 1 if seconds["bare loop"] > LONG / 2 else max(2, args.repeats // 2)
@@ -171,8 +190,14 @@ def table(args):
 
 def show_row(row):
     base = row["seconds"]["bare loop"]
-    cells = [f"{name} {s / base:.2f}" if isinstance(s, float) else f"{name} failed: {s}" for name, s in row["seconds"].items()]
-    print(f"{row['network']}, {row['clients']} clients: {', '.join(cells)} (auto: {row['chosen']}, {row['threads']} threads)", flush=True)
+    cells = [
+        f"{name} {s / base:.2f}" if isinstance(s, float) else f"{name} failed: {s}"
+        for name, s in row["seconds"].items()
+    ]
+    print(
+        f"{row['network']}, {row['clients']} clients: {', '.join(cells)} (auto: {row['chosen']}, {row['threads']} threads)",
+        flush=True,
+    )
 
 
 # ---- a whole job in a fresh process --------------------------------------------------------------------------------
@@ -191,15 +216,31 @@ def run_job(name):
 
 
 def job(args):
-    command = [sys.executable, "-m", "fedlearn.cli", "run", "fedavg", "--rounds", "20", "--no-progress", "--evaluate-every", "20"]
-    commands = {f"fedlearn, {e}": [*command, "--engine", e] for e in ("sequential", "stacked", "auto")}
+    command = [
+        sys.executable,
+        "-m",
+        "fedlearn.cli",
+        "run",
+        "fedavg",
+        "--rounds",
+        "20",
+        "--no-progress",
+        "--evaluate-every",
+        "20",
+    ]
+    commands = {
+        f"fedlearn, {e}": [*command, "--engine", e] for e in ("sequential", "stacked", "auto")
+    }
     names = ["bare loop", *([] if args.no_peers else installed())]
     commands |= {name: [sys.executable, __file__, "--run-job", name] for name in names}
     found = {name: [] for name in commands}
     for _ in range(max(2, args.repeats // 2)):
         for name, line in commands.items():
             found[name].append(watch(line))
-    result = {name: {"seconds": median(s for s, _ in runs), "megabytes": median(m for _, m in runs)} for name, runs in found.items()}
+    result = {
+        name: {"seconds": median(s for s, _ in runs), "megabytes": median(m for _, m in runs)}
+        for name, runs in found.items()
+    }
     for name, r in result.items():
         print(f"{name:<24}{r['seconds']:>8.1f} s{r['megabytes']:>8.0f} MB", flush=True)
     return result
@@ -216,7 +257,9 @@ def watch(command):
         for p in [process, *_children(process)]:
             try:
                 memory = p.memory_full_info()
-                total += getattr(memory, "pss", memory.rss)  # pss shares out what processes have in common; Linux only
+                total += getattr(
+                    memory, "pss", memory.rss
+                )  # pss shares out what processes have in common; Linux only
             except psutil.Error:  # it has just ended
                 pass
         peak = max(peak, total)
@@ -251,7 +294,11 @@ def growth(args):
 
 def three(task, args):
     seconds = interleaved(measured(task, ("sequential", "stacked")), args.repeats)
-    print(f"{task.clients} clients, {task.sizes[0]} samples each: " + ", ".join(f"{n} {s:.4f} s" for n, s in seconds.items()), flush=True)
+    print(
+        f"{task.clients} clients, {task.sizes[0]} samples each: "
+        + ", ".join(f"{n} {s:.4f} s" for n, s in seconds.items()),
+        flush=True,
+    )
     return {"seconds": seconds}
 
 
@@ -261,7 +308,12 @@ PARTS = {  # what a round consists of, and the functions in which it happens
     "training": [(local, "train"), (local, "train_stacked")],
     "batch assembly": [("task", "gather")],
     "messages down": [("server", "send"), ("clients", "_download")],
-    "messages up": [("clients", "_upload"), ("method.uplink", "encode"), ("method.uplink", "encode_rows"), ("server", "receive")],
+    "messages up": [
+        ("clients", "_upload"),
+        ("method.uplink", "encode"),
+        ("method.uplink", "encode_rows"),
+        ("server", "receive"),
+    ],
     "aggregation": [("server", "aggregate")],
     "evaluation": [("server", "evaluate")],
 }
@@ -271,9 +323,17 @@ def profile(args):
     result = {}
     for engine in ("sequential", "stacked"):
         for clients, partition in ((10, "dirichlet:0.5"), (100, "iid")):
-            task = fl.tasks.classification("digits", clients, partition, augment=("crop",) if args.augment else ())
-            result[f"{engine}, {clients} clients"] = shares = profile_run(task, engine, 10 * args.repeats)
-            print(f"{engine}, {clients} clients, {partition}: " + ", ".join(f"{n} {s:.1%}" for n, s in shares.items()), flush=True)
+            task = fl.tasks.classification(
+                "digits", clients, partition, augment=("crop",) if args.augment else ()
+            )
+            result[f"{engine}, {clients} clients"] = shares = profile_run(
+                task, engine, 10 * args.repeats
+            )
+            print(
+                f"{engine}, {clients} clients, {partition}: "
+                + ", ".join(f"{n} {s:.1%}" for n, s in shares.items()),
+                flush=True,
+            )
     return result
 
 
@@ -281,7 +341,10 @@ def profile_run(task, engine, rounds):
     """The share of each part in the time of all rounds, evaluation included."""
     method, settings = fl.methods.fedavg(), fl.Settings()
     together = engines.choose(engine, method, task, settings, task.clients).together
-    server, clients = fl.Server(method, task, settings), fl.Clients(method, task, settings, together)
+    server, clients = (
+        fl.Server(method, task, settings),
+        fl.Clients(method, task, settings, together),
+    )
     federation.one_round(server, clients, 1)
     spent, undo = Counter(), []
 
@@ -295,7 +358,12 @@ def profile_run(task, engine, rounds):
 
         return call
 
-    owners = {"task": type(task), "server": server, "clients": clients, "method.uplink": type(method.uplink)}
+    owners = {
+        "task": type(task),
+        "server": server,
+        "clients": clients,
+        "method.uplink": type(method.uplink),
+    }
     for part, functions in PARTS.items():
         for owner, name in functions:
             owner = owners[owner] if isinstance(owner, str) else owner
@@ -316,15 +384,23 @@ def profile_run(task, engine, rounds):
 
 def main():
     what = {"table": table, "job": job, "growth": growth, "profile": profile}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", nargs="*", choices=[*what, []], help="which parts (default: all)")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--quick", action="store_true", help="two repeats")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads of this process (default 1)")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="CPU threads of this process (default 1)"
+    )
     parser.add_argument("--no-peers", action="store_true", help="leave the other simulators out")
     parser.add_argument("--augment", action="store_true", help="profile with random crops")
-    parser.add_argument("--out", metavar="FILE", help="write the results as JSON; parts that were not measured keep their old entries")
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        help="write the results as JSON; parts that were not measured keep their old entries",
+    )
     parser.add_argument("--run-job", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.run_job:
@@ -332,9 +408,14 @@ def main():
     args.repeats = 2 if args.quick else args.repeats
     result = json.loads(Path(args.out).read_text()) if args.out and Path(args.out).exists() else {}
     result["settings"] = {
-        "date": date.today().isoformat(), "torch": torch.__version__, "batch": BATCH, "repeats": args.repeats, "threads": args.threads,
-        "cores": os.cpu_count(), "device": torch.cuda.get_device_name() if args.device == "cuda" else "CPU",
-    }  # fmt: skip
+        "date": date.today().isoformat(),
+        "torch": torch.__version__,
+        "batch": BATCH,
+        "repeats": args.repeats,
+        "threads": args.threads,
+        "cores": os.cpu_count(),
+        "device": torch.cuda.get_device_name() if args.device == "cuda" else "CPU",
+    }
     with local.threads(args.threads):
         for name in args.what or what:
             if args.device == "cpu" or name != "job":

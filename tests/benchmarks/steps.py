@@ -65,7 +65,9 @@ def trainer(method, task, batch_size, anew):
     def train():
         local.load(state_of(net), initial)
         began = time.perf_counter()
-        local.train(net, method, Context(Alone(task) if anew else task, 1, 0, initial, initial), settings)
+        local.train(
+            net, method, Context(Alone(task) if anew else task, 1, 0, initial, initial), settings
+        )
         return time.perf_counter() - began
 
     train()  # warms up
@@ -76,15 +78,22 @@ def measure(networks, repeats):
     rows = {}
     for label, (network, shape, samples, batch_size) in networks.items():
         task = random_task(network, shape, 1, samples)
-        trainers = {name: trainer(method, task, batch_size, anew) for name, (method, anew) in METHODS.items()}
+        trainers = {
+            name: trainer(method, task, batch_size, anew)
+            for name, (method, anew) in METHODS.items()
+        }
         turns = [{name: train() for name, train in trainers.items()} for _ in range(repeats)]
-        rows[label] = {name: median(turn[name] / turn["FedAvg"] for turn in turns) for name in METHODS}
+        rows[label] = {
+            name: median(turn[name] / turn["FedAvg"] for turn in turns) for name in METHODS
+        }
         print(label, {name: round(ratio, 2) for name, ratio in rows[label].items()})
     return rows
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--quick", action="store_true", help="one small network, two repeats")
     parser.add_argument("--out", metavar="FILE", help="write the results as JSON")
@@ -95,9 +104,13 @@ def main():
     rows = measure(networks, repeats)
     if args.out:
         settings = {
-            "date": date.today().isoformat(), "repeats": repeats, "threads": 1, "cores": os.cpu_count(),
-            "machine": platform.machine(), "torch": torch.__version__,
-        }  # fmt: skip
+            "date": date.today().isoformat(),
+            "repeats": repeats,
+            "threads": 1,
+            "cores": os.cpu_count(),
+            "machine": platform.machine(),
+            "torch": torch.__version__,
+        }
         Path(args.out).write_text(json.dumps({"settings": settings, "rows": rows}, indent=1) + "\n")
 
 

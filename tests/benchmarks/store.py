@@ -31,18 +31,27 @@ def coloured(images, clients):
     task, draw = fl.tasks.classification("digits", clients), torch.Generator().manual_seed(0)
     x = torch.randint(256, (images, 3, 32, 32), dtype=torch.uint8, generator=draw)
     y = torch.arange(images) % 10
-    split = dataclasses.replace(task.split, indices=[torch.arange(k, images, clients).numpy() for k in range(clients)])
+    split = dataclasses.replace(
+        task.split, indices=[torch.arange(k, images, clients).numpy() for k in range(clients)]
+    )
     return dataclasses.replace(task, train=(x, y), test=(x[:100], y[:100]), split=split)
 
 
 def measure(images, clients, limit):
     task = coloured(images, clients)
-    method = fl.methods.fed_gkt(edge="resnet8", server=small_server, server_epochs=1, memory_limit=limit)
+    method = fl.methods.fed_gkt(
+        edge="resnet8", server=small_server, server_epochs=1, memory_limit=limit
+    )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.perf_counter()
     history = fl.run(method, task, 1, batch_size=256, progress=False)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"before_MB": before / 1e3, "peak_MB": peak / 1e3, "seconds": time.perf_counter() - began, "bytes_up": int(history.bytes_up[0])}
+    return {
+        "before_MB": before / 1e3,
+        "peak_MB": peak / 1e3,
+        "seconds": time.perf_counter() - began,
+        "bytes_up": int(history.bytes_up[0]),
+    }
 
 
 def main():
@@ -53,11 +62,21 @@ def main():
     args = parser.parse_args()
     rows = {}
     for label, limit in (("on disk", 1e9), ("in memory", 1e12)):
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), torch.set_num_threads, (2,)) as own:  # each in a process of its own
+        with ProcessPoolExecutor(
+            1, multiprocessing.get_context("spawn"), torch.set_num_threads, (2,)
+        ) as own:  # each in a process of its own
             row = rows[label] = own.submit(measure, args.images, args.clients, limit).result()
-        print(f"{label}: {row['bytes_up'] / 1e9:.2f} GB up, peak {row['peak_MB']:,.0f} MB ({row['before_MB']:,.0f} before the round)")
+        print(
+            f"{label}: {row['bytes_up'] / 1e9:.2f} GB up, peak {row['peak_MB']:,.0f} MB ({row['before_MB']:,.0f} before the round)"
+        )
     if args.out:
-        settings = {"date": str(date.today()), "images": args.images, "clients": args.clients, "torch": torch.__version__, "machine": platform.machine()}
+        settings = {
+            "date": str(date.today()),
+            "images": args.images,
+            "clients": args.clients,
+            "torch": torch.__version__,
+            "machine": platform.machine(),
+        }
         with open(args.out, "w", encoding="utf-8") as file:
             json.dump({"settings": settings, "rows": rows}, file, indent=1)
 

@@ -52,7 +52,9 @@ def install():
         run("apt-get", "update", "-qq")
         if run("apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium") and find():
             return
-        run(sys.executable, "-m", "playwright", "install", "--with-deps", "chromium")  # Ubuntu's chromium is a snap
+        run(
+            sys.executable, "-m", "playwright", "install", "--with-deps", "chromium"
+        )  # Ubuntu's chromium is a snap
     else:
         run(sys.executable, "-m", "playwright", "install", "chromium")
 
@@ -60,7 +62,9 @@ def install():
 if __name__ == "__main__":
     path = find()
     if path is None:
-        print("No Chromium found: installing one for the browser tests.", file=sys.stderr, flush=True)
+        print(
+            "No Chromium found: installing one for the browser tests.", file=sys.stderr, flush=True
+        )
         install()
         path = find()
     if path is None:

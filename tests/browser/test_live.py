@@ -46,15 +46,38 @@ def lab(tmp_path):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     token, url = secrets.token_hex(16), f"http://127.0.0.1:{port}"
-    folders = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_DATA_DIR": "data", "JUPYTER_RUNTIME_DIR": "runtime",
-               "JUPYTERLAB_WORKSPACES_DIR": "workspaces", "IPYTHONDIR": "ipython"}  # fmt: skip
-    env = {**os.environ, **{k: str(tmp_path / v) for k, v in folders.items()}, "JUPYTERLAB_SETTINGS_DIR": str(settings)}
+    folders = {
+        "JUPYTER_CONFIG_DIR": "config",
+        "JUPYTER_DATA_DIR": "data",
+        "JUPYTER_RUNTIME_DIR": "runtime",
+        "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
+        "IPYTHONDIR": "ipython",
+    }
+    env = {
+        **os.environ,
+        **{k: str(tmp_path / v) for k, v in folders.items()},
+        "JUPYTERLAB_SETTINGS_DIR": str(settings),
+    }
     log = open(tmp_path / "lab.log", "w")
     server = subprocess.Popen(
-        [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root",
-         f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={tmp_path}", "--ServerApp.port_retries=0",
-         "--LabApp.news_url=", "--LabApp.collaborative=False"],
-        stdout=log, stderr=log, env=env)  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "jupyterlab",
+            "--no-browser",
+            "--ip=127.0.0.1",
+            f"--port={port}",
+            "--allow-root",
+            f"--IdentityProvider.token={token}",
+            f"--ServerApp.root_dir={tmp_path}",
+            "--ServerApp.port_retries=0",
+            "--LabApp.news_url=",
+            "--LabApp.collaborative=False",
+        ],
+        stdout=log,
+        stderr=log,
+        env=env,
+    )
     try:
         end = time.time() + 90
         while True:
@@ -62,7 +85,9 @@ def lab(tmp_path):
                 urllib.request.urlopen(f"{url}/api/status?token={token}", timeout=2).close()
                 break
             except OSError:
-                assert server.poll() is None and time.time() < end, (tmp_path / "lab.log").read_text()
+                assert server.poll() is None and time.time() < end, (
+                    tmp_path / "lab.log"
+                ).read_text()
                 time.sleep(0.2)
         yield url, token
     finally:
@@ -86,7 +111,9 @@ def wait(page, condition, seconds, what):
     end = time.time() + seconds
     while not condition():
         assert time.time() < end, f"not within {seconds} s: {what}"
-        page.wait_for_timeout(300)  # not time.sleep: requests of the page are answered in this process
+        page.wait_for_timeout(
+            300
+        )  # not time.sleep: requests of the page are answered in this process
 
 
 def run_all_cells(page, url, token):
@@ -98,7 +125,9 @@ def run_all_cells(page, url, token):
     page.click(".lm-Menu-itemLabel:text-is('Run All Cells')")
 
     def all_ran():
-        prompts = [text.strip() for text in page.locator(".jp-CodeCell .jp-InputPrompt").all_inner_texts()]
+        prompts = [
+            text.strip() for text in page.locator(".jp-CodeCell .jp-InputPrompt").all_inner_texts()
+        ]
         assert page.locator(ERRORS).count() == 0, page.locator(ERRORS).first.inner_text()[-2000:]
         return prompts and all(re.fullmatch(r"\[\d+\]:?", prompt) for prompt in prompts)
 

@@ -5,7 +5,9 @@ import re
 import pytest
 from conftest import HTML, chapters, toc_pages
 
-TRACEBACK = re.compile(r"Traceback \(most recent call last\)|^\w*(?:Error|Exception): ", re.MULTILINE)
+TRACEBACK = re.compile(
+    r"Traceback \(most recent call last\)|^\w*(?:Error|Exception): ", re.MULTILINE
+)
 SLIDER = ".noUi-handle"
 EVERY_PAGE = pytest.mark.parametrize("name", toc_pages())
 EVERY_CHAPTER = pytest.mark.parametrize("name", chapters())
@@ -18,10 +20,15 @@ VISIBLE = """box => [...box.querySelectorAll('img')]
 
 def open_page(page, site, name):
     page.goto(f"{site}/{name}.html", wait_until="load")
-    if 'class="cell_output' in page.content() and page.locator("script[type='application/vnd.jupyter.widget-view+json']").count():
+    if (
+        'class="cell_output' in page.content()
+        and page.locator("script[type='application/vnd.jupyter.widget-view+json']").count()
+    ):
         page.wait_for_selector(".jupyter-widgets", timeout=30_000)
-    page.wait_for_function("!window.MathJax || !MathJax.startup || !MathJax.startup.promise || "
-                           "MathJax.startup.promise.then(() => true)")  # fmt: skip
+    page.wait_for_function(
+        "!window.MathJax || !MathJax.startup || !MathJax.startup.promise || "
+        "MathJax.startup.promise.then(() => true)"
+    )
     page.wait_for_timeout(200)
 
 
@@ -34,7 +41,9 @@ def test_page_opens_clean(page, site, name):
     assert not TRACEBACK.search(text)
     # widget state is inside scripts: errors raised in callbacks show up there only
     assert "Traceback (most recent call last)" not in page.content()
-    assert page.locator("article .cell_output .output.traceback, article .output.stderr").count() == 0
+    assert (
+        page.locator("article .cell_output .output.traceback, article .output.stderr").count() == 0
+    )
     assert page.locator("article .problematic, article .system-message").count() == 0
 
     no_alt = "images => images.filter(i => !i.alt.trim()).map(i => i.outerHTML.slice(0, 150))"
@@ -44,7 +53,9 @@ def test_page_opens_clean(page, site, name):
     assert page.locator("article mjx-container").count() >= formulas
     assert page.locator("mjx-merror").count() == 0, "a formula that MathJax cannot read"
     if formulas:
-        fonts = page.evaluate("document.fonts.ready.then(() => [...document.fonts].map(f => [f.family, f.status]))")
+        fonts = page.evaluate(
+            "document.fonts.ready.then(() => [...document.fonts].map(f => [f.family, f.status]))"
+        )
         assert not [family for family, status in fonts if status == "error"]
         assert [family for family, status in fonts if "MJX" in family and status == "loaded"]
 
@@ -67,7 +78,9 @@ def check_explorer(page, box, where):
     moved = 0
     for k in range(sliders.count()):
         handle = sliders.nth(k)
-        last, first = (int(float(handle.get_attribute(f"aria-value{end}"))) for end in ("max", "min"))
+        last, first = (
+            int(float(handle.get_attribute(f"aria-value{end}"))) for end in ("max", "min")
+        )
         steps = last - first
         handle.focus()
         handle.press("Home")
@@ -77,17 +90,25 @@ def check_explorer(page, box, where):
             if position:
                 before = handle.get_attribute("aria-valuenow")
                 handle.press("ArrowRight")
-                assert handle.get_attribute("aria-valuenow") != before, f"{where}: slider {k} stops at {position}"
+                assert handle.get_attribute("aria-valuenow") != before, (
+                    f"{where}: slider {k} stops at {position}"
+                )
                 page.wait_for_timeout(60)
-            page.wait_for_function(f"box => ({VISIBLE})(box).every(i => i.complete)", arg=box.element_handle())
+            page.wait_for_function(
+                f"box => ({VISIBLE})(box).every(i => i.complete)", arg=box.element_handle()
+            )
             images = box.evaluate(VISIBLE)
             spot = f"{where}: slider {k} at position {position} of {steps}"
             assert len(images) == 1, f"{spot}: {len(images)} visible images"
             assert images[0]["alt"], f"{spot}: no alt text"
             assert images[0]["width"] > 50, f"{spot}: broken image"
             seen.append((images[0]["src"], images[0]["alt"]))
-        assert len({src for src, _ in seen}) == len(seen), f"{where}: slider {k} shows one image in two positions"
-        assert len({alt for _, alt in seen}) == len(seen), f"{where}: slider {k}: two images with the same alt text"
+        assert len({src for src, _ in seen}) == len(seen), (
+            f"{where}: slider {k} shows one image in two positions"
+        )
+        assert len({alt for _, alt in seen}) == len(seen), (
+            f"{where}: slider {k}: two images with the same alt text"
+        )
         assert steps > 0, f"{where}: slider {k} has one position"
         label = box.locator(".widget-label").nth(k)
         assert label.inner_text().strip(), f"{where}: slider {k} has no label"
@@ -106,7 +127,9 @@ def test_every_explorer_answers_the_keyboard(page, site, name):
     for k in range(boxes.count()):
         assert check_explorer(page, boxes.nth(k), f"{name}, explorer {k}") > 0
     # sliders that nothing answers to have no place in a page without a kernel
-    assert page.locator(f"article {SLIDER}").count() == boxes.locator(SLIDER).count(), "a slider outside .fl-explorer"
+    assert page.locator(f"article {SLIDER}").count() == boxes.locator(SLIDER).count(), (
+        "a slider outside .fl-explorer"
+    )
 
 
 @EVERY_CHAPTER
@@ -115,7 +138,9 @@ def test_explorers_fit_a_telephone(page, site, name):
     open_page(page, site, name)
     for box in page.locator("article .fl-explorer").all():
         box.scroll_into_view_if_needed()
-        widths = box.evaluate("b => [...b.querySelectorAll('img')].filter(i => i.offsetWidth).map(i => i.offsetWidth)")
+        widths = box.evaluate(
+            "b => [...b.querySelectorAll('img')].filter(i => i.offsetWidth).map(i => i.offsetWidth)"
+        )
         assert widths and max(widths) <= 390
 
 

@@ -13,7 +13,15 @@ CHAPTERS = sorted(p for p in BOOK.rglob("*.ipynb") if ".ipynb_checkpoints" not i
 MAX_LINES = 35
 EVERY = pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.relative_to(BOOK).as_posix())
 # calls that put a matplotlib figure into the page
-DRAWS = ("plt.show(", "fl.plot.", "fedlearn.plot.", "plt.subplots(", "plt.plot(", "plt.imshow(", "plt.figure(")
+DRAWS = (
+    "plt.show(",
+    "fl.plot.",
+    "fedlearn.plot.",
+    "plt.subplots(",
+    "plt.plot(",
+    "plt.imshow(",
+    "plt.figure(",
+)
 
 
 def code_cells(path):
@@ -24,7 +32,11 @@ def shows_figure(cell):
     """A figure cell draws with matplotlib and is not only a definition, and not an explorer (which carries its own alt)."""
     if not any(call in cell.source for call in DRAWS) or "widgets." in cell.source:
         return False
-    body = ast.parse("\n".join(line for line in cell.source.splitlines() if not line.lstrip().startswith(("%", "!")))).body
+    body = ast.parse(
+        "\n".join(
+            line for line in cell.source.splitlines() if not line.lstrip().startswith(("%", "!"))
+        )
+    ).body
     return any(
         any(call in ast.unparse(node) for call in DRAWS)
         for node in body
@@ -54,20 +66,33 @@ def test_cells_have_unique_ids_and_the_plain_kernel(path):
 @EVERY
 def test_code_cells_are_short(path):
     for cell in code_cells(path):
-        assert len(cell.source.splitlines()) <= MAX_LINES, f"more than {MAX_LINES} lines:\n{cell.source}"
+        assert len(cell.source.splitlines()) <= MAX_LINES, (
+            f"more than {MAX_LINES} lines:\n{cell.source}"
+        )
 
 
 @EVERY
 def test_names_no_folder_relative_to_the_notebook(path):
     for cell in code_cells(path):
-        assert "../" not in cell.source, "paths are resolved by the package, never relative to the notebook"
+        assert "../" not in cell.source, (
+            "paths are resolved by the package, never relative to the notebook"
+        )
 
 
 @EVERY
 def test_has_one_parameters_cell_with_a_scale(path):
-    tagged = [cell for cell in nbformat.read(path, 4).cells if "parameters" in cell.metadata.get("tags", [])]
+    tagged = [
+        cell
+        for cell in nbformat.read(path, 4).cells
+        if "parameters" in cell.metadata.get("tags", [])
+    ]
     assert len(tagged) == 1
-    names = [t.id for node in ast.parse(tagged[0].source).body if isinstance(node, ast.Assign) for t in node.targets]
+    names = [
+        t.id
+        for node in ast.parse(tagged[0].source).body
+        if isinstance(node, ast.Assign)
+        for t in node.targets
+    ]
     assert "scale" in names and "seed" in names
 
 
@@ -78,7 +103,9 @@ def test_figures_have_alt_text_name_and_caption(path):
         where = f"in the metadata (mystnb) of:\n{cell.source}"
         assert render.get("image", {}).get("alt", "").strip(), f"image: alt is missing {where}"
         assert render.get("figure", {}).get("name", "").strip(), f"figure: name is missing {where}"
-        assert render.get("figure", {}).get("caption", "").strip(), f"figure: caption is missing {where}"
+        assert render.get("figure", {}).get("caption", "").strip(), (
+            f"figure: caption is missing {where}"
+        )
 
 
 def test_figure_names_are_used_once():
@@ -96,4 +123,6 @@ def test_every_folder_of_the_package_is_in_the_wheel():
     root = BOOK.parent
     listed = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     folders = {path.parent.relative_to(root) for path in (root / "fedlearn").rglob("*.py")}
-    assert sorted(listed) == sorted([*(".".join(folder.parts) for folder in folders), "fedlearn.bookdata"])
+    assert sorted(listed) == sorted(
+        [*(".".join(folder.parts) for folder in folders), "fedlearn.bookdata"]
+    )

@@ -18,7 +18,9 @@ flower.require()
 from flwr.app import Context, RecordDict  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
-TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # without which no message can be made
+TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = (
+    1  # without which no message can be made
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = itertools.count(1)
@@ -42,7 +44,12 @@ class Loop:
 
     def __init__(self, job, folder=None, clients=None):
         self.job, self.run = job, next(RUNS)
-        self.app, self.contexts, self.replies, self.sent = flower.client_app(lambda context: job, folder), {}, [], []
+        self.app, self.contexts, self.replies, self.sent = (
+            flower.client_app(lambda context: job, folder),
+            {},
+            [],
+            [],
+        )
         self.names = {}
         for k in range(job.task.clients) if clients is None else clients:
             self.join(k)
@@ -52,7 +59,9 @@ class Loop:
         self.contexts[node] = Context(self.run, node, {"partition-id": k}, RecordDict(), {})
 
     def get_nodes(self):
-        return [SimpleNamespace(node_id=node, name=self.names.get(node, "")) for node in self.contexts]
+        return [
+            SimpleNamespace(node_id=node, name=self.names.get(node, "")) for node in self.contexts
+        ]
 
     def push_messages(self, messages):
         ids = []

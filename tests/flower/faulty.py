@@ -15,7 +15,10 @@ FAULT = os.environ.get("FAULT")
 
 def patched_train(original):
     def train(make, keep, message, context):
-        folder, second = context.node_config["folder"], message.metadata.group_id.split(".")[1] == "2"
+        folder, second = (
+            context.node_config["folder"],
+            message.metadata.group_id.split(".")[1] == "2",
+        )
         died = os.path.join(folder, "died")
         if FAULT == "kill" and second and not os.path.exists(died):
             open(died, "w").close()

@@ -20,8 +20,12 @@ class Terminal:
         self.command, self.path = f"fedlearn {command}", folder / f"{name}.out"
         with open(self.path, "w") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "fedlearn.cli", *command.split()], cwd=folder, stdout=out, stderr=out, env=os.environ | env
-            )  # fmt: skip
+                [sys.executable, "-m", "fedlearn.cli", *command.split()],
+                cwd=folder,
+                stdout=out,
+                stderr=out,
+                env=os.environ | env,
+            )
 
     @property
     def lines(self):
@@ -35,7 +39,9 @@ class Terminal:
             found = [line for line in self.lines if words in line]
             if len(found) >= times:
                 return found[times - 1]
-            assert not ended and time.monotonic() < end, f"{self.command}: no {words!r} in\n" + "\n".join(self.lines)
+            assert not ended and time.monotonic() < end, (
+                f"{self.command}: no {words!r} in\n" + "\n".join(self.lines)
+            )
             time.sleep(0.1)
 
     def end(self, seconds=300):

@@ -25,11 +25,20 @@ def main():
         seen = read(path.stem)
         there = folder / f"deployment_{seen['method']}.json"
         deployment = read(there.stem)["equal"] if there.exists() else None
-        equal.append({"method": seen["method"], "simulation": seen["equal"], "deployment": deployment, **{k: seen[k] for k in ("accuracy", "bytes_up", "bytes_down")}})
+        equal.append(
+            {
+                "method": seen["method"],
+                "simulation": seen["equal"],
+                "deployment": deployment,
+                **{k: seen[k] for k in ("accuracy", "bytes_up", "bytes_down")},
+            }
+        )
     parts = {name: tidy(read(name)) for name in ("transcript", "refusals", "faults")}
     parts["refusals"].append(tidy(read("expired")))
     result = {**read("cost"), "equal": equal, **parts}
-    (ROOT / "data" / "results" / "flower.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    (ROOT / "data" / "results" / "flower.json").write_text(
+        json.dumps(result, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -38,13 +38,17 @@ def deploy(tmp_path):
 def asked_from(address, d):
     """The HTTP status that Flower's control part gives somebody at this address."""
     context = ssl.create_default_context(cafile=d.folder / "server" / "tls" / "ca.pem")
-    connection = http.client.HTTPSConnection("127.0.0.1", d.port, context=context, source_address=(address, 0), timeout=30)
+    connection = http.client.HTTPSConnection(
+        "127.0.0.1", d.port, context=context, source_address=(address, 0), timeout=30
+    )
     connection.request("POST", "/v1/control/list-runs", b"")
     return connection.getresponse().status
 
 
 def here(name, rounds=3, clients=2):
-    return fl.run(fl.methods.get(name), fl.tasks.classification("digits", clients), rounds, threads=1)
+    return fl.run(
+        fl.methods.get(name), fl.tasks.classification("digits", clients), rounds, threads=1
+    )
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -55,14 +59,25 @@ def test_history_is_that_of_one_process(name, deploy, record):
     assert server.end() == 0, server.lines
     there = fl.History.from_json(d.folder / "history.json")
     expected = here(name)
-    record(f"deployment_{name}", {"method": name, "equal": there == expected, "flower_bytes": there.meta["flower_bytes"]})
+    record(
+        f"deployment_{name}",
+        {"method": name, "equal": there == expected, "flower_bytes": there.meta["flower_bytes"]},
+    )
     assert there == expected
-    assert there.meta["provenance"]["command"].startswith("fedlearn") and there.meta["engine"]["name"] == "flower"
+    assert (
+        there.meta["provenance"]["command"].startswith("fedlearn")
+        and there.meta["engine"]["name"] == "flower"
+    )
     assert [c.end(30) for c in clients] == [0, 0] and clients[0].lines[-1] == "The run is over."
-    assert not (d.folder / "server" / "checkpoint").exists() and (d.folder / "server" / "model.safetensors").exists()
+    assert (
+        not (d.folder / "server" / "checkpoint").exists()
+        and (d.folder / "server" / "model.safetensors").exists()
+    )
     more = sum(there.meta["flower_bytes"].values()) - there.bytes_up.sum() - there.bytes_down.sum()
     if name != "fed_gkt":  # whose evaluation asks for the edge networks
-        assert 0 < more < 16 * 3000  # six messages each way and two greetings: some framing, not another model
+        assert (
+            0 < more < 16 * 3000
+        )  # six messages each way and two greetings: some framing, not another model
 
 
 def test_encrypted_run_with_keys_and_who_is_kept_out(deploy, record):
@@ -74,7 +89,10 @@ def test_encrypted_run_with_keys_and_who_is_kept_out(deploy, record):
         make_certificates(d.folder / "unknown", ["localhost"])
         first = d.join(k, "--root-certificate", "unknown/ca.pem", "--key", f"{k}.key")
         assert first.end() == 2
-        assert f"A new key is in {k}.key: put {k}.key.pub into the server's folder of keys" in first.lines[-1]
+        assert (
+            f"A new key is in {k}.key: put {k}.key.pub into the server's folder of keys"
+            in first.lines[-1]
+        )
     refusals.append({"what": "a client without a key", **first.shown("client 1")})
     keys.mkdir()
     for k in (0, 1):
@@ -84,17 +102,32 @@ def test_encrypted_run_with_keys_and_who_is_kept_out(deploy, record):
     server = d.serve("--keys", "keys")
     server.wait_for("fedlearn join")
     safe = ["--root-certificate", "server/tls/ca.pem", "--key"]
-    assert asked_from("127.0.0.1", d) != 403 and asked_from("127.0.0.2", d) == 403  # certificate or not
+    assert (
+        asked_from("127.0.0.1", d) != 403 and asked_from("127.0.0.2", d) == 403
+    )  # certificate or not
     stranger = d.join(1, *safe, "stranger.key", "--wait", "3", name="stranger")
-    distrusting = d.join(1, "--root-certificate", "unknown/ca.pem", "--key", "1.key", name="distrusting")
+    distrusting = d.join(
+        1, "--root-certificate", "unknown/ca.pem", "--key", "1.key", name="distrusting"
+    )
     assert distrusting.end() == 2 and "cannot be trusted" in distrusting.lines[-1]
-    refusals.append({"what": "a server with an unknown certificate", **distrusting.shown("client 1")})
+    refusals.append(
+        {"what": "a server with an unknown certificate", **distrusting.shown("client 1")}
+    )
     assert stranger.end() == 2 and "The server does not know its key" in stranger.lines[-1]
     refusals.append({"what": "a client with an unknown key", **stranger.shown("client 1")})
     impostor = d.join(1, *safe, "0.key", name="impostor")
     away = server.wait_for("turned away")
-    assert away == "A node was turned away: it says that it is client 1 and has the key of client 0."
-    refusals.append({"what": "a client with another client's key", "where": "server", "command": server.command, "output": [away]})
+    assert (
+        away == "A node was turned away: it says that it is client 1 and has the key of client 0."
+    )
+    refusals.append(
+        {
+            "what": "a client with another client's key",
+            "where": "server",
+            "command": server.command,
+            "output": [away],
+        }
+    )
     impostor.stop()
     plain = d.join(1, "--insecure", name="plain")
 
@@ -102,14 +135,28 @@ def test_encrypted_run_with_keys_and_who_is_kept_out(deploy, record):
     away = server.wait_for("Client 1 was turned away")
     assert away == "Client 1 was turned away: task.seed is 7 there and 0 here."
     assert other.end() == 2
-    assert other.lines[-1] == "fedlearn: The server turned this client away: task.seed is 0 at the server and 7 here."
+    assert (
+        other.lines[-1]
+        == "fedlearn: The server turned this client away: task.seed is 0 at the server and 7 here."
+    )
     refusals.append({"what": "a client of a run with another seed", **other.shown("client 1")})
-    refusals.append({"what": "the same, seen by the server", "where": "server", "command": server.command, "output": [away]})
+    refusals.append(
+        {
+            "what": "the same, seen by the server",
+            "where": "server",
+            "command": server.command,
+            "output": [away],
+        }
+    )
     plain.stop()
 
     clients = [d.join(0, *safe, "0.key")]
     server.wait_for("Client 0 is here")
-    node = next(p for p in psutil.Process(clients[0].process.pid).children() if "flower-supernode" in " ".join(p.cmdline()))
+    node = next(
+        p
+        for p in psutil.Process(clients[0].process.pid).children()
+        if "flower-supernode" in " ".join(p.cmdline())
+    )
     node.kill()  # Flower lets the same key in again only when it has missed the old node for a minute
     clients[0].wait_for("The connection is lost.")
     clients[0].wait_for("does not let this client in, or not yet")
@@ -118,11 +165,17 @@ def test_encrypted_run_with_keys_and_who_is_kept_out(deploy, record):
     assert server.end(400) == 0, server.lines
     there = fl.History.from_json(d.folder / "history.json")
     expected = here("rpn")
-    record("deployment_rpn", {"method": "rpn", "equal": there == expected, "flower_bytes": there.meta["flower_bytes"]})
+    record(
+        "deployment_rpn",
+        {"method": "rpn", "equal": there == expected, "flower_bytes": there.meta["flower_bytes"]},
+    )
     assert there == expected
     assert [c.end(30) for c in clients] == [0, 0]
     assert (d.folder / "server" / "tls" / "server.key").stat().st_mode & 0o077 == 0
-    record("transcript", [server.shown("server"), *(c.shown(f"client {k}") for k, c in enumerate(clients))])
+    record(
+        "transcript",
+        [server.shown("server"), *(c.shown(f"client {k}") for k, c in enumerate(clients))],
+    )
     record("refusals", refusals)
 
 
@@ -137,7 +190,10 @@ def fails(capsys, *argv):
 
 def test_bad_input_is_one_sentence(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    serve, join = ["serve", "rpn", "--clients", "2"], ["join", "localhost:8000", "rpn", "--clients", "2"]
+    serve, join = (
+        ["serve", "rpn", "--clients", "2"],
+        ["join", "localhost:8000", "rpn", "--clients", "2"],
+    )
     assert "Only clients with a known key may join" in fails(capsys, *serve)
     (tmp_path / "empty").mkdir()
     assert "name with --keys a folder" in fails(capsys, *serve, "--keys", "empty")
@@ -145,44 +201,95 @@ def test_bad_input_is_one_sentence(tmp_path, capsys, monkeypatch):
         used.bind(("127.0.0.1", 0))
         used.listen()
         port = str(used.getsockname()[1])
-        assert f"Port {port} of 127.0.0.1 cannot be used" in fails(capsys, *serve, "--insecure", "--host", "127.0.0.1", "--port", port)
-    assert "There is no method 'rpm'. Did you mean 'rpn'" in fails(capsys, "serve", "rpm", "--insecure")
-    assert "--client is a client's number, 0 to 1, not 2" in fails(capsys, *join, "--client", "2", "--insecure")
+        assert f"Port {port} of 127.0.0.1 cannot be used" in fails(
+            capsys, *serve, "--insecure", "--host", "127.0.0.1", "--port", port
+        )
+    assert "There is no method 'rpm'. Did you mean 'rpn'" in fails(
+        capsys, "serve", "rpm", "--insecure"
+    )
+    assert "--client is a client's number, 0 to 1, not 2" in fails(
+        capsys, *join, "--client", "2", "--insecure"
+    )
     assert "needs the server's ca.pem" in fails(capsys, *join, "--client", "0")
-    assert "There is no certificate ca.pem" in fails(capsys, *join, "--client", "0", "--root-certificate", "ca.pem", "--key", "k")
+    assert "There is no certificate ca.pem" in fails(
+        capsys, *join, "--client", "0", "--root-certificate", "ca.pem", "--key", "k"
+    )
     (tmp_path / "ca.pem").write_text("hello")
-    assert "ca.pem is not a certificate" in fails(capsys, *join, "--client", "0", "--root-certificate", "ca.pem", "--key", "k")
-    assert "has the form HOST:PORT" in fails(capsys, "join", "localhost", "rpn", "--clients", "2", "--client", "0", "--insecure")
-    assert "Nothing answered at" in fails(capsys, "join", f"127.0.0.1:{port}", "rpn", "--client", "0", "--insecure", "--wait", "0.5")
-    assert "A port is a number from 1 to 65535, not 99999" in fails(capsys, *serve, "--insecure", "--port", "99999")
+    assert "ca.pem is not a certificate" in fails(
+        capsys, *join, "--client", "0", "--root-certificate", "ca.pem", "--key", "k"
+    )
+    assert "has the form HOST:PORT" in fails(
+        capsys, "join", "localhost", "rpn", "--clients", "2", "--client", "0", "--insecure"
+    )
+    assert "Nothing answered at" in fails(
+        capsys, "join", f"127.0.0.1:{port}", "rpn", "--client", "0", "--insecure", "--wait", "0.5"
+    )
+    assert "A port is a number from 1 to 65535, not 99999" in fails(
+        capsys, *serve, "--insecure", "--port", "99999"
+    )
     assert "without quotes, backslashes" in fails(capsys, *serve, "--insecure", "--folder", 'a"b')
     (tmp_path / "empty" / "alice.pub").write_text("key")
-    assert "alice.pub must be named after its client: K.key.pub" in fails(capsys, *serve, "--keys", "empty")
+    assert "alice.pub must be named after its client: K.key.pub" in fails(
+        capsys, *serve, "--keys", "empty"
+    )
     make_certificates(tmp_path / "fedlearn-server" / "tls", ["localhost", "127.0.0.1"])
     (tmp_path / "empty" / "alice.pub").rename(tmp_path / "empty" / "0.key.pub")
-    assert "is not made out to example.org" in fails(capsys, *serve, "--keys", "empty", "--name", "example.org")
+    assert "is not made out to example.org" in fails(
+        capsys, *serve, "--keys", "empty", "--name", "example.org"
+    )
     assert not list(tmp_path.glob("**/superlink.log"))
 
 
-@pytest.mark.parametrize("argv", [["--lr=-1e-05"], ["--option=ratio=0.1", "--option", "x=-3"], ["--augment", "crop", "--augment", "flip", "--lr", "0.5"]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--lr=-1e-05"],
+        ["--option=ratio=0.1", "--option", "x=-3"],
+        ["--augment", "crop", "--augment", "flip", "--lr", "0.5"],
+    ],
+)
 def test_a_run_is_stated_anew_as_it_was(argv):
     args = cli.parser().parse_args(["serve", "stc", *argv])
     again = cli.parser().parse_args(["run", *cli.restate(args)])
-    assert all(getattr(args, a.dest) == getattr(again, a.dest) for a in cli.common_parser()._actions)
+    assert all(
+        getattr(args, a.dest) == getattr(again, a.dest) for a in cli.common_parser()._actions
+    )
 
 
 def test_the_guard_lets_other_machines_reach_the_clients_part_only():
     guard = Guard(None, 1000)
 
     def refusal(path, client, length=None, server="10.0.0.1", **headers):
-        headers = {k.replace("_", "-").encode(): v.encode() for k, v in headers.items()} | ({b"content-length": str(length).encode()} if length else {})
-        return guard.refusal({"path": path, "client": (client, 5), "server": (server, 8000), "headers": list(headers.items())})
+        headers = {k.replace("_", "-").encode(): v.encode() for k, v in headers.items()} | (
+            {b"content-length": str(length).encode()} if length else {}
+        )
+        return guard.refusal(
+            {
+                "path": path,
+                "client": (client, 5),
+                "server": (server, 8000),
+                "headers": list(headers.items()),
+            }
+        )
 
-    for path in ("/v1/control/register-node", "/v1/runtime/acquire-task", "/", "/docs", "/v1/fleetx"):
-        assert refusal(path, "10.0.0.2") == 403 and refusal(path, "127.0.0.1") is None and refusal(path, "10.0.0.1") is None
+    for path in (
+        "/v1/control/register-node",
+        "/v1/runtime/acquire-task",
+        "/",
+        "/docs",
+        "/v1/fleetx",
+    ):
+        assert (
+            refusal(path, "10.0.0.2") == 403
+            and refusal(path, "127.0.0.1") is None
+            and refusal(path, "10.0.0.1") is None
+        )
     for client in ("10.0.0.2", "127.0.0.1"):
         assert refusal("/v1/fleet/push-object", client, 1000) is None
-        assert refusal("/v1/fleet/push-object", client, 1001) == 413 and refusal("/v1/fleet/push-object", client, "many") == 413
+        assert (
+            refusal("/v1/fleet/push-object", client, 1001) == 413
+            and refusal("/v1/fleet/push-object", client, "many") == 413
+        )
         assert refusal("/v1/fleet/push-object", client, transfer_encoding="chunked") == 411
 
 
@@ -204,18 +311,43 @@ def test_expired_certificate_is_refused_by_both_sides(tmp_path, capsys, monkeypa
             return today - datetime.timedelta(days=400)
 
     with monkeypatch.context() as then:
-        shifted = types.SimpleNamespace(datetime=Past, timedelta=datetime.timedelta, UTC=datetime.UTC)
+        shifted = types.SimpleNamespace(
+            datetime=Past, timedelta=datetime.timedelta, UTC=datetime.UTC
+        )
         then.setattr("fedlearn.certificates.datetime", shifted)
         make_certificates(tmp_path / "fedlearn-server" / "tls", ["localhost"])
     (tmp_path / "keys").mkdir()
     make_key(tmp_path / "keys" / "0.key")
     lines = [
         fails(capsys, "serve", "rpn", "--clients", "2", "--keys", "keys"),
-        fails(capsys, "join", "localhost:8000", "rpn", "--clients", "2", "--client", "0", "--key", "keys/0.key",
-              "--root-certificate", "fedlearn-server/tls/ca.pem"),
-    ]  # fmt: skip
-    assert all("ca.pem expired on 20" in line and "remove the server's folder tls" in line for line in lines)
-    record("expired", {"what": "an expired certificate", "where": "server", "command": "fedlearn serve rpn --clients 2 --keys keys", "output": lines[:1]})
+        fails(
+            capsys,
+            "join",
+            "localhost:8000",
+            "rpn",
+            "--clients",
+            "2",
+            "--client",
+            "0",
+            "--key",
+            "keys/0.key",
+            "--root-certificate",
+            "fedlearn-server/tls/ca.pem",
+        ),
+    ]
+    assert all(
+        "ca.pem expired on 20" in line and "remove the server's folder tls" in line
+        for line in lines
+    )
+    record(
+        "expired",
+        {
+            "what": "an expired certificate",
+            "where": "server",
+            "command": "fedlearn serve rpn --clients 2 --keys keys",
+            "output": lines[:1],
+        },
+    )
 
 
 def test_without_any_client_the_server_ends_and_says_so(deploy):

@@ -30,19 +30,29 @@ def faulty(folder, kind):
     there.mkdir(exist_ok=True)
     with open(os.path.join(os.path.dirname(__file__), "faulty.py"), encoding="utf-8") as source:
         (there / "sitecustomize.py").write_text(source.read())
-    return {"FAULT": kind, "PYTHONPATH": os.pathsep.join([str(there), os.environ.get("PYTHONPATH", "")])}
+    return {
+        "FAULT": kind,
+        "PYTHONPATH": os.pathsep.join([str(there), os.environ.get("PYTHONPATH", "")]),
+    }
 
 
 def expected(job, rows):
     """In one process: two of those whose upload was not used have trained, the others have not been asked, or died before."""
-    server, clients = fl.Server(job.method, job.task, job.settings), fl.Clients(job.method, job.task, job.settings)
+    server, clients = (
+        fl.Server(job.method, job.task, job.settings),
+        fl.Clients(job.method, job.task, job.settings),
+    )
     found = []
     with fl.local.threads(1):
         for row in rows:
             t = row["round"]
             missing = {k for k in row["refused"] if (k, t) not in ((CORRUPT, 2), (LONG, 2))}
-            answers = {k: clients.answer(t, k, server.send(t, k)) for k in range(10) if k not in missing}
-            server.aggregate(t, [server.receive(t, k, a) for k, a in answers.items() if k not in row["refused"]])
+            answers = {
+                k: clients.answer(t, k, server.send(t, k)) for k in range(10) if k not in missing
+            }
+            server.aggregate(
+                t, [server.receive(t, k, a) for k, a in answers.items() if k not in row["refused"]]
+            )
             found.append(server.evaluate(t))
     return found
 
@@ -55,7 +65,11 @@ def test_a_run_with_every_fault_ends_as_it_must(tmp_path, record):
     try:
         server = d.serve(*waits)
         server.wait_for("fedlearn join")
-        clients = {k: d.join(k, "--insecure", **(faulty(tmp_path, faults[k]) if k in faults else {})) for k in range(10) if k != LATE}
+        clients = {
+            k: d.join(k, "--insecure", **(faulty(tmp_path, faults[k]) if k in faults else {}))
+            for k in range(10)
+            if k != LATE
+        }
         server.wait_for("Round 1:", 300)
         clients[LATE] = d.join(LATE, "--insecure")
         server.wait_for("Round 3:", 400)
@@ -72,16 +86,28 @@ def test_a_run_with_every_fault_ends_as_it_must(tmp_path, record):
     finally:
         d.stop()
 
-    job = flower.Job(fl.methods.stc(ratio=0.1), fl.tasks.classification("digits", 10), ROUNDS, threads=1)
+    job = flower.Job(
+        fl.methods.stc(ratio=0.1), fl.tasks.classification("digits", 10), ROUNDS, threads=1
+    )
     refused = [row["refused"] for row in there.rows]
-    shown = [{"round": row["round"], "accuracy": row["accuracy"], "refused": row["refused"]} for row in there.rows]
-    record("faults", {"plan": PLAN, "log": log, "rows": shown, "killed": clients[KILLED].lines, "twice": TWICE})
+    shown = [
+        {"round": row["round"], "accuracy": row["accuracy"], "refused": row["refused"]}
+        for row in there.rows
+    ]
+    record(
+        "faults",
+        {"plan": PLAN, "log": log, "rows": shown, "killed": clients[KILLED].lines, "twice": TWICE},
+    )
     assert [row["round"] for row in there.rows] == [1, 2, 3, 4, 5]
     assert refused[0] == {LATE: "not connected"}
     assert "checksum" in refused[1][CORRUPT] and "heartbeat" in refused[1][KILLED]
     assert "No answer within 100 s" in refused[1][LONG] or "unavailable" in refused[1][LONG]
-    assert "413" in (tmp_path / f"client-{LONG}" / "supernode.log").read_text()  # it was not let in at all
+    assert (
+        "413" in (tmp_path / f"client-{LONG}" / "supernode.log").read_text()
+    )  # it was not let in at all
     assert there.meta["flower_bytes"]["to_server"] < 1_000_000
     assert set(refused[1]) <= {CORRUPT, KILLED, LATE, LONG} and set(refused[2]) <= {KILLED, LATE}
     assert not refused[3] and not refused[4]  # all ten are back, with what they kept
-    assert [{"accuracy": row["accuracy"], "loss": row["loss"]} for row in there.rows] == expected(job, there.rows)
+    assert [{"accuracy": row["accuracy"], "loss": row["loss"]} for row in there.rows] == expected(
+        job, there.rows
+    )

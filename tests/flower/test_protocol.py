@@ -16,12 +16,24 @@ from fedlearn.wire import UP, Message, pack, unpack
 from .conftest import Loop, small
 
 METHODS = sorted(fl.methods.METHODS)
-KEEPING = ["stc", "fedcomgate", "fed_gkt", "fed_repopt", "fedfusion personal"]  # their clients keep something, each something else
+KEEPING = [
+    "stc",
+    "fedcomgate",
+    "fed_gkt",
+    "fed_repopt",
+    "fedfusion personal",
+]  # their clients keep something, each something else
 
 
 def job(name="fedavg", task=None, rounds=3, **settings):
     name, *personal = name.split()
-    return flower.Job(fl.methods.get(name, **dict.fromkeys(personal, True)), task or small(), rounds, fl.Settings(**settings), 1)
+    return flower.Job(
+        fl.methods.get(name, **dict.fromkeys(personal, True)),
+        task or small(),
+        rounds,
+        fl.Settings(**settings),
+        1,
+    )
 
 
 def here(job, rounds=None, **settings):
@@ -30,7 +42,9 @@ def here(job, rounds=None, **settings):
 
 
 def lead(job, grid, **more):
-    return flower.lead(job, grid, engine="loop", **({"wait": 1.0, "timeout": 1.0, "progress": False} | more))
+    return flower.lead(
+        job, grid, engine="loop", **({"wait": 1.0, "timeout": 1.0, "progress": False} | more)
+    )
 
 
 def sections(grid):
@@ -71,12 +85,17 @@ def test_messages_hold_the_bytes_of_the_run_in_one_process(name):
         if message.metadata.message_type == "train":
             (record,) = reply.content.values()
             (data,) = record.values()
-            up[int(message.metadata.group_id.split(".")[1]), context.node_config["partition-id"]] = data
+            up[
+                int(message.metadata.group_id.split(".")[1]), context.node_config["partition-id"]
+            ] = data
         return [reply]
 
     grid.deliver = watch
     lead(j, grid)
-    server, clients = fl.Server(j.method, j.task, j.settings), fl.Clients(j.method, j.task, j.settings)
+    server, clients = (
+        fl.Server(j.method, j.task, j.settings),
+        fl.Clients(j.method, j.task, j.settings),
+    )
     with fl.local.threads(1):
         for t in (1, 2):
             messages = {k: server.send(t, k) for k in range(4)}
@@ -90,7 +109,10 @@ def test_messages_hold_the_bytes_of_the_run_in_one_process(name):
 def test_no_message_is_longer_than_its_schema_allows():
     for name in METHODS:
         method, task = fl.methods.get(name), small()
-        server, clients = fl.Server(method, task, fl.Settings()), fl.Clients(method, task, fl.Settings())
+        server, clients = (
+            fl.Server(method, task, fl.Settings()),
+            fl.Clients(method, task, fl.Settings()),
+        )
         down = server.send(1, 0)
         assert len(down) <= server.down.limit and len(clients.answer(1, 0, down)) <= server.up.limit
 
@@ -131,7 +153,10 @@ def test_a_server_set_back_further_is_refused(tmp_path):
     (tmp_path / "c").write_bytes(saved)
     with pytest.warns(UserWarning, match="refused or missing"):
         history = lead(job("stc", rounds=2), grid, checkpoint=tmp_path / "c")
-    assert all("has answered round 3 and is now asked for round 2" in why for why in history.rows[1]["refused"].values())
+    assert all(
+        "has answered round 3 and is now asked for round 2" in why
+        for why in history.rows[1]["refused"].values()
+    )
 
 
 @pytest.mark.parametrize("name", KEEPING)
@@ -147,7 +172,10 @@ def test_what_a_client_has_lost_is_not_silently_begun_anew(name, tmp_path):
         with pytest.warns(UserWarning, match="1 uploads"):
             history = lead(j, grid, checkpoint=tmp_path / "c")
         assert list(history.rows[2]["refused"]) == [3]
-        assert re.search("what it kept has been lost|have not come|this client knows the model of round 0", history.rows[2]["refused"][3])
+        assert re.search(
+            "what it kept has been lost|have not come|this client knows the model of round 0",
+            history.rows[2]["refused"][3],
+        )
 
 
 def test_a_client_that_keeps_nothing_may_be_restarted():
@@ -181,22 +209,47 @@ def test_checkpoints_of_one_process_and_of_flower_are_not_mixed(tmp_path):
 def expected(j, lost):
     """The run in one process in which the uploads ``lost`` {round: clients} train and are not used, and those of ``away``
     (negative rounds) are not even asked."""
-    server, clients = fl.Server(j.method, j.task, j.settings), fl.Clients(j.method, j.task, j.settings)
+    server, clients = (
+        fl.Server(j.method, j.task, j.settings),
+        fl.Clients(j.method, j.task, j.settings),
+    )
     accuracy = []
     with fl.local.threads(1):
         for t in range(1, j.rounds + 1):
             there = [k for k in range(j.task.clients) if k not in lost.get(-t, ())]
             answers = {k: clients.answer(t, k, server.send(t, k)) for k in there}
-            server.aggregate(t, [server.receive(t, k, a) for k, a in answers.items() if k not in lost.get(t, ())])
+            server.aggregate(
+                t, [server.receive(t, k, a) for k, a in answers.items() if k not in lost.get(t, ())]
+            )
             accuracy.append(server.evaluate(t)["accuracy"])
     return accuracy
 
 
 def corrupt(data, how):
-    return {"cut": data[:-9], "altered": data[:40] + bytes([data[40] ^ 1]) + data[41:], "empty": b"", "foreign": b"hello" * 9}[how]
+    return {
+        "cut": data[:-9],
+        "altered": data[:40] + bytes([data[40] ^ 1]) + data[41:],
+        "empty": b"",
+        "foreign": b"hello" * 9,
+    }[how]
 
 
-@pytest.mark.parametrize("how", ["cut", "altered", "empty", "foreign", "error", "raises", "no record", "text", "another round", "another client", "too long"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "cut",
+        "altered",
+        "empty",
+        "foreign",
+        "error",
+        "raises",
+        "no record",
+        "text",
+        "another round",
+        "another client",
+        "too long",
+    ],
+)
 def test_a_bad_answer_is_refused_and_the_others_are_used(how):
     j = job("stc")
     grid = Loop(j)
@@ -204,7 +257,9 @@ def test_a_bad_answer_is_refused_and_the_others_are_used(how):
 
     def bad(message, context):
         (reply,) = deliver(message, context)
-        bad_one = message.metadata.message_type == "train" and context.node_config["partition-id"] == 2
+        bad_one = (
+            message.metadata.message_type == "train" and context.node_config["partition-id"] == 2
+        )
         if not bad_one or message.metadata.group_id.split(".")[1] != "2":
             return [reply]
         data = reply.content["fedlearn"]["message"]
@@ -214,11 +269,18 @@ def test_a_bad_answer_is_refused_and_the_others_are_used(how):
             case "error":
                 return [Envelope(Error(code=0, reason="Out of memory"), reply_to=message)]
             case "raises":
-                return [Envelope(Error(code=2, reason="Traceback ...\nKeyError: 'x'"), reply_to=message)]
+                return [
+                    Envelope(Error(code=2, reason="Traceback ...\nKeyError: 'x'"), reply_to=message)
+                ]
             case "no record":
                 return [Envelope(RecordDict(), reply_to=message)]
             case "text":
-                return [Envelope(RecordDict({"fedlearn": ConfigRecord({"message": "text"})}), reply_to=message)]
+                return [
+                    Envelope(
+                        RecordDict({"fedlearn": ConfigRecord({"message": "text"})}),
+                        reply_to=message,
+                    )
+                ]
             case "another round":
                 data = pack(Message(UP, 1, 2, own.samples, own.sections), server.up)
             case "another client":
@@ -227,16 +289,26 @@ def test_a_bad_answer_is_refused_and_the_others_are_used(how):
                 data = data + bytes(server.up.limit)
             case _:
                 data = corrupt(data, how)
-        return [Envelope(RecordDict({"fedlearn": ConfigRecord({"message": data})}), reply_to=message)]
+        return [
+            Envelope(RecordDict({"fedlearn": ConfigRecord({"message": data})}), reply_to=message)
+        ]
 
     grid.deliver = bad
     with pytest.warns(UserWarning, match="1 uploads of stc were refused or missing"):
         history = lead(j, grid)
     reason = {
-        "cut": "checksum", "altered": "checksum|schema|made for", "empty": "shorter", "foreign": "not a fedlearn message", "error": "Out of memory",
-        "raises": "KeyError: 'x'", "no record": "does not hold", "text": "does not hold", "another round": "Expected kind 1 of round 2",
-        "another client": "Expected kind 1 of round 2, client 2", "too long": "longer than",
-    }  # fmt: skip
+        "cut": "checksum",
+        "altered": "checksum|schema|made for",
+        "empty": "shorter",
+        "foreign": "not a fedlearn message",
+        "error": "Out of memory",
+        "raises": "KeyError: 'x'",
+        "no record": "does not hold",
+        "text": "does not hold",
+        "another round": "Expected kind 1 of round 2",
+        "another client": "Expected kind 1 of round 2, client 2",
+        "too long": "longer than",
+    }
     assert [list(row["refused"]) for row in history.rows] == [[], [2], []]
     assert re.search(reason[how], history.rows[1]["refused"][2])
     assert history.accuracy.tolist() == expected(j, {2: [2]})
@@ -256,7 +328,10 @@ def test_an_answer_that_never_comes_is_waited_for_and_named():
     deliver = grid.deliver
 
     def silent(message, context):
-        lost = message.metadata.group_id.split(".")[1:2] == ["2"] and context.node_config["partition-id"] == 1
+        lost = (
+            message.metadata.group_id.split(".")[1:2] == ["2"]
+            and context.node_config["partition-id"] == 1
+        )
         return [] if lost else deliver(message, context)
 
     grid.deliver = silent
@@ -279,7 +354,11 @@ def test_a_client_that_joins_late_takes_part_from_then_on():
     grid.deliver = late
     with pytest.warns(UserWarning, match="2 uploads"):
         history = lead(j, grid, wait=0.5)
-    assert [row["refused"] for row in history.rows] == [{3: "not connected"}, {3: "not connected"}, {}]
+    assert [row["refused"] for row in history.rows] == [
+        {3: "not connected"},
+        {3: "not connected"},
+        {},
+    ]
     assert history.accuracy.tolist() == expected(j, {-1: [3], -2: [3]})
 
 
@@ -294,7 +373,9 @@ def test_nodes_that_go_and_come_back_under_another_number_of_flowers():
 
 def test_without_any_client_the_run_ends_and_says_so(tmp_path):
     j = job("fedavg")
-    with pytest.raises(ConnectionError, match=r"Round 1: none of the 4 clients came within 0.3 s\."):
+    with pytest.raises(
+        ConnectionError, match=r"Round 1: none of the 4 clients came within 0.3 s\."
+    ):
         lead(j, Loop(j, clients=[]), wait=0.3)
     grid = Loop(j)
     deliver = grid.deliver
@@ -331,7 +412,9 @@ def test_an_answer_that_flower_cannot_read_or_fetch_holds_up_nobody_else():
 
         def bad(ids, grid=grid, pull=pull, release=release, fault=fault):
             (message,) = (m for m in grid.sent if m.metadata.message_id == ids[0])
-            if message.metadata.dst_node_id == 101 and message.metadata.group_id.split(".")[1:2] == ["2"]:
+            if message.metadata.dst_node_id == 101 and message.metadata.group_id.split(".")[
+                1:2
+            ] == ["2"]:
                 if fault == "unreadable":
                     raise KeyError("0abc")
                 release.wait(60)
@@ -341,7 +424,11 @@ def test_an_answer_that_flower_cannot_read_or_fetch_holds_up_nobody_else():
         with pytest.warns(UserWarning, match="1 uploads"):
             history = lead(j, grid, timeout=3)
         release.set()
-        reason = "Flower cannot read the answer: '0abc'" if fault == "unreadable" else "No answer within 3 s."
+        reason = (
+            "Flower cannot read the answer: '0abc'"
+            if fault == "unreadable"
+            else "No answer within 3 s."
+        )
         assert [row["refused"] for row in history.rows] == [{}, {1: reason}, {}]
         assert history.accuracy.tolist() == expected(j, {2: [1]})
 
@@ -371,7 +458,9 @@ def test_a_restarted_server_judges_absent_clients_by_what_they_showed_last(tmp_p
     lead(two, grid, checkpoint=tmp_path / "c")
     drawn = fl.Server(method, j.task, j.settings).participants(3)
     again = Loop(j, tmp_path, clients=drawn)  # only they come back
-    with pytest.warns(UserWarning, match="is judged by what it showed last, if anything: not connected"):
+    with pytest.warns(
+        UserWarning, match="is judged by what it showed last, if anything: not connected"
+    ):
         history = lead(j, again, wait=0.5, checkpoint=tmp_path / "c")
     assert history == here(j, participation=0.5)
 
@@ -387,7 +476,7 @@ def test_a_restarted_server_judges_absent_clients_by_what_they_showed_last(tmp_p
         (dict(batch_size=8), "settings.batch_size is 8 there and 32 here"),
         (dict(task=small(partition="dirichlet:0.5")), "task.partition is Dirichlet"),
     ],
-)  # fmt: skip
+)
 def test_a_client_of_another_run_is_turned_away_by_name(other, words):
     j = job()
     with pytest.raises(ConnectionError, match="none of the 4 clients could join") as error:
@@ -399,7 +488,11 @@ def test_one_client_of_another_run_is_left_out():
     j, heard = job("stc"), []
     grid, other = Loop(j), Loop(job("stc", task=small(seed=5)))
     deliver = grid.deliver
-    grid.deliver = lambda m, context: (other.app if context.node_id == 101 else deliver)(m, context) if context.node_id != 101 else [other.app(m, other.contexts[101])]
+    grid.deliver = lambda m, context: (
+        (other.app if context.node_id == 101 else deliver)(m, context)
+        if context.node_id != 101
+        else [other.app(m, other.contexts[101])]
+    )
     with pytest.warns(UserWarning, match="3 uploads"):
         history = lead(j, grid, wait=0.5, say=heard.append)
     assert all(row["refused"] == {1: "not connected"} for row in history.rows)
@@ -416,8 +509,18 @@ def test_a_second_node_that_says_it_is_the_same_client_is_turned_away():
 
 
 @pytest.mark.parametrize(
-    "head", ["{", "[" * 100_000, "[1, 2]", '{"method": "fedavg"}', "null", '{"method": "\\ud800"}', '{"method": "x\\rStopped: y\\u001b[2J"}', '"' + "x" * 5_000_000 + '"']
-)  # fmt: skip
+    "head",
+    [
+        "{",
+        "[" * 100_000,
+        "[1, 2]",
+        '{"method": "fedavg"}',
+        "null",
+        '{"method": "\\ud800"}',
+        '{"method": "x\\rStopped: y\\u001b[2J"}',
+        '"' + "x" * 5_000_000 + '"',
+    ],
+)
 def test_a_node_that_says_nonsense_is_turned_away(head):
     j, heard = job("stc"), []
     grid = Loop(j)
@@ -425,14 +528,23 @@ def test_a_node_that_says_nonsense_is_turned_away(head):
 
     def nonsense(message, context):
         if message.metadata.message_type == "query.hello" and context.node_id == 102:
-            return [Envelope(RecordDict({"fedlearn": ConfigRecord({"client": 2, "head": head})}), reply_to=message)]
+            return [
+                Envelope(
+                    RecordDict({"fedlearn": ConfigRecord({"client": 2, "head": head})}),
+                    reply_to=message,
+                )
+            ]
         return deliver(message, context)
 
     grid.deliver = nonsense
     with pytest.warns(UserWarning, match="3 uploads"):
         history = lead(j, grid, say=heard.append)
     assert all(list(row["refused"]) == [2] for row in history.rows)
-    strange = [text for text in heard if not text.startswith(("Client 0 is", "Client 1 is", "Client 3 is", "Round "))]
+    strange = [
+        text
+        for text in heard
+        if not text.startswith(("Client 0 is", "Client 1 is", "Client 3 is", "Round "))
+    ]
     assert len(strange) == 1 and strange[0].isprintable() and len(strange[0]) <= 2000
 
 
@@ -456,7 +568,9 @@ def test_a_key_belongs_to_one_client():
     with pytest.warns(UserWarning, match="3 uploads"):
         history = lead(j, grid, say=heard.append)
     assert all(list(row["refused"]) == [1] for row in history.rows)
-    assert "A node was turned away: it says that it is client 1 and has the key of client 2." in heard
+    assert (
+        "A node was turned away: it says that it is client 1 and has the key of client 2." in heard
+    )
 
 
 @pytest.mark.parametrize("k", [4, -1, None, "0"])
@@ -477,14 +591,19 @@ def test_a_job_and_flowers_version_are_checked(monkeypatch):
     from importlib import metadata
 
     monkeypatch.setattr(metadata, "version", lambda name: "1.20.0rc1")
-    with pytest.raises(ImportError, match=r"Flower 1.20.0rc1 is installed; fedlearn works with 1.41 or newer, before 2"):
+    with pytest.raises(
+        ImportError,
+        match=r"Flower 1.20.0rc1 is installed; fedlearn works with 1.41 or newer, before 2",
+    ):
         flower.require()
 
     def missing(name):
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", missing)
-    with pytest.raises(ImportError, match=r'Flower is not installed: pip install "fedlearn\[flower\]"'):
+    with pytest.raises(
+        ImportError, match=r'Flower is not installed: pip install "fedlearn\[flower\]"'
+    ):
         fl.run(fl.methods.fedavg(), small(), 1, engine="flower-sim")
 
 
@@ -535,4 +654,6 @@ def test_memory_of_clients_is_shown_in_an_envelope_of_its_own():
     reply = grid.app(kept[0], grid.contexts[100])
     message = unpack(reply.content["fedlearn"]["message"], schema, kind=UP, round=1, client=0)
     assert message.sections.keys() == schema.shapes.keys()
-    assert all(torch.isfinite(t).all() for t in fl.method.Link().unpack(message.sections, schema).values())
+    assert all(
+        torch.isfinite(t).all() for t in fl.method.Link().unpack(message.sections, schema).values()
+    )

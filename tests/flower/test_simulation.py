@@ -33,7 +33,11 @@ def test_history_is_that_of_one_process(name, task, record):
     method = fl.methods.get(name)
     here = fl.run(method, task, 3, threads=1)
     there = fl.run(method, task, 3, threads=1, engine="flower-sim")
-    final = {"accuracy": here.final["accuracy"], "bytes_up": int(here.bytes_up.sum()), "bytes_down": int(here.bytes_down.sum())}
+    final = {
+        "accuracy": here.final["accuracy"],
+        "bytes_up": int(here.bytes_up.sum()),
+        "bytes_down": int(here.bytes_down.sum()),
+    }
     record(f"simulation_{name}", {"method": name, "equal": there == here, **final})
     assert there == here
     assert there.meta["engine"] == {"name": "flower-sim", "flower": flower.require()}
@@ -42,7 +46,22 @@ def test_history_is_that_of_one_process(name, task, record):
 def test_command_line_goes_on_from_its_checkpoint(tmp_path, capfd, monkeypatch):
     """Stopped after two of four rounds; with clients that keep something (STC), and half of them a round."""
     monkeypatch.chdir(tmp_path)
-    common = ["run", "stc", "--clients", "4", "--train", "120", "--test", "60", "--participation", "0.5", "--threads", "1", "--out", "h.json"]
+    common = [
+        "run",
+        "stc",
+        "--clients",
+        "4",
+        "--train",
+        "120",
+        "--test",
+        "60",
+        "--participation",
+        "0.5",
+        "--threads",
+        "1",
+        "--out",
+        "h.json",
+    ]
     one_round, rounds = fl.federation.one_round, []
 
     def stops(*args, **more):
@@ -53,14 +72,20 @@ def test_command_line_goes_on_from_its_checkpoint(tmp_path, capfd, monkeypatch):
 
     monkeypatch.setattr(fl.federation, "one_round", stops)
     with pytest.raises(KeyboardInterrupt):
-        cli.command_run(cli.parser().parse_args([*common, "--rounds", "4", "--engine", "flower-sim", "--no-progress"]))
+        cli.command_run(
+            cli.parser().parse_args(
+                [*common, "--rounds", "4", "--engine", "flower-sim", "--no-progress"]
+            )
+        )
     monkeypatch.setattr(fl.federation, "one_round", one_round)
     assert (tmp_path / "h.stc.checkpoint.clients").is_dir()
     flags = ["--rounds", "4", "--engine", "flower-sim", "--cpus-per-client", "0.5", "--no-progress"]
     assert not cli.main([*common, *flags])
     expected = fl.run(fl.methods.stc(), small(), 4, participation=0.5, threads=1)
     assert fl.History.from_json(tmp_path / "h.json") == expected
-    assert [p.name for p in tmp_path.iterdir()] == ["h.json"]  # the checkpoint and the clients' notes are gone
+    assert [p.name for p in tmp_path.iterdir()] == [
+        "h.json"
+    ]  # the checkpoint and the clients' notes are gone
     assert "Going on from" in capfd.readouterr().err
 
 
@@ -81,7 +106,9 @@ def test_a_failing_client_is_named_and_the_log_is_quiet(capfd):
         return net
 
     with pytest.warns(UserWarning, match="refused or missing"):
-        history = fl.run(fl.methods.fedavg(), small(network=network), 2, threads=1, engine="flower-sim")
+        history = fl.run(
+            fl.methods.fedavg(), small(network=network), 2, threads=1, engine="flower-sim"
+        )
     reasons = {why for row in history.rows for why in row["refused"].values()}
     assert reasons and all("no room" in why for why in reasons)
     out, err = capfd.readouterr()
@@ -112,7 +139,9 @@ def test_a_dead_worker_ends_the_run_with_its_finished_rounds(tmp_path):
 
 
 def test_more_than_the_machine_has_is_said_in_one_sentence():
-    with pytest.raises(ValueError, match=r"Ray has 1 CPUs and 0 GPUs; one client is to take 1 and 0.5"):
+    with pytest.raises(
+        ValueError, match=r"Ray has 1 CPUs and 0 GPUs; one client is to take 1 and 0.5"
+    ):
         flower.simulate(flower.Job(fl.methods.fedavg(), small(), 1), gpus_per_client=0.5)
 
 

@@ -11,4 +11,6 @@ settings.load_profile("book")
 @pytest.fixture(scope="session")
 def task():
     """Four uneven clients with few digits: a round takes a moment."""
-    return fl.tasks.classification("digits", clients=4, partition="dirichlet:0.5", train=240, test=100)
+    return fl.tasks.classification(
+        "digits", clients=4, partition="dirichlet:0.5", train=240, test=100
+    )

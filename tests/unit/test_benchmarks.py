@@ -36,7 +36,9 @@ def test_a_row_of_the_table(speed, monkeypatch, tmp_path, capsys):
         raise RuntimeError("no such luck")
 
     monkeypatch.setattr(speed, "NETWORKS", {"small": ("digits_cnn", (1, 8, 8), {3: 10})})
-    monkeypatch.setattr(speed, "PEERS", {"broken": ("json", broken), "missing": ("no_such_module", broken)})
+    monkeypatch.setattr(
+        speed, "PEERS", {"broken": ("json", broken), "missing": ("no_such_module", broken)}
+    )
     monkeypatch.setattr(speed.sources, "CACHE", tmp_path)
     monkeypatch.setattr(sys, "argv", ["speed.py", "table", "--quick"])
     speed.main()
@@ -46,7 +48,9 @@ def test_a_row_of_the_table(speed, monkeypatch, tmp_path, capsys):
 
 
 def test_a_job_is_watched(speed):
-    seconds, megabytes = speed.watch([sys.executable, "-c", "x = bytearray(50_000_000); import time; time.sleep(0.5)"])
+    seconds, megabytes = speed.watch(
+        [sys.executable, "-c", "x = bytearray(50_000_000); import time; time.sleep(0.5)"]
+    )
     assert 0.5 < seconds < 30 and 50 < megabytes < 500
     with pytest.raises(RuntimeError, match="exit status 3"):
         speed.watch([sys.executable, "-c", "raise SystemExit(3)"])
@@ -60,7 +64,11 @@ def load(name):
 
 
 @pytest.mark.parametrize(
-    "name, case, reference", [("steps", ("digits_cnn", (1, 8, 8), 20, 10), "FedAvg"), ("forms", ("digits_repvgg", (1, 8, 8), 20, 10, 1), "inf")]
+    "name, case, reference",
+    [
+        ("steps", ("digits_cnn", (1, 8, 8), 20, 10), "FedAvg"),
+        ("forms", ("digits_repvgg", (1, 8, 8), 20, 10, 1), "inf"),
+    ],
 )
 def test_cost_of_a_step_and_of_a_round(name, case, reference, speed, monkeypatch, tmp_path):
     program, out = load(name), tmp_path / "out.json"
@@ -68,7 +76,10 @@ def test_cost_of_a_step_and_of_a_round(name, case, reference, speed, monkeypatch
     monkeypatch.setattr(sys, "argv", [name, "--quick", "--out", str(out)])
     program.main()
     row = json.loads(out.read_text())["rows"]["small"]
-    assert row[reference] == 1.0 and set(getattr(program, "METHODS", None) or program.FORMS) <= row.keys()
+    assert (
+        row[reference] == 1.0
+        and set(getattr(program, "METHODS", None) or program.FORMS) <= row.keys()
+    )
     assert min(ratio for label, ratio in row.items() if label != "seconds of inf") > 0.3
 
 
@@ -84,5 +95,9 @@ def test_the_readme_shows_what_was_measured():
     readme = (root / "README.md").read_text()
     for row in measured["table"]["rows"]:
         base = row["seconds"]["bare loop"]
-        cells = [f"{s / base:.2f}" if isinstance(s, float) else "failed" for name, s in row["seconds"].items() if name != "bare loop"]
+        cells = [
+            f"{s / base:.2f}" if isinstance(s, float) else "failed"
+            for name, s in row["seconds"].items()
+            if name != "bare loop"
+        ]
         assert f"| {row['network']} | {row['clients']} | {' | '.join(cells)} |" in readme

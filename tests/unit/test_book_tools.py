@@ -25,10 +25,15 @@ def histories():
 def test_compare_draws_every_history(histories, against):
     ax = fl.plot.compare(histories, against)
     assert [line.get_label() for line in ax.get_lines()] == ["fedavg", "rpn"]
-    markers, dashes = ({getattr(line, f"get_{what}")() for line in ax.get_lines()} for what in ("marker", "linestyle"))
+    markers, dashes = (
+        {getattr(line, f"get_{what}")() for line in ax.get_lines()}
+        for what in ("marker", "linestyle")
+    )
     assert len(markers) == len(dashes) == 2, "lines must differ by more than colour"
     if against == "bytes":
-        assert ax.get_lines()[1].get_xdata()[-1] == sum(histories[1].bytes_up + histories[1].bytes_down)
+        assert ax.get_lines()[1].get_xdata()[-1] == sum(
+            histories[1].bytes_up + histories[1].bytes_down
+        )
     plt.close(ax.figure)
 
 
@@ -42,14 +47,23 @@ def test_both_axes_with_seeds(histories):
 
 def test_summary(histories):
     average, pooled = histories
-    rows = fl.summary({"FedAvg": [average, average], "RPN": pooled}, target=2.0, megabytes=pooled.megabytes[-1])
-    assert list(rows.index) == ["FedAvg", "RPN"] and rows.loc["FedAvg", "accuracy"].endswith("± 0.000")
+    rows = fl.summary(
+        {"FedAvg": [average, average], "RPN": pooled}, target=2.0, megabytes=pooled.megabytes[-1]
+    )
+    assert list(rows.index) == ["FedAvg", "RPN"] and rows.loc["FedAvg", "accuracy"].endswith(
+        "± 0.000"
+    )
     assert rows.loc["RPN", "rounds to 200%"] == "not reached"
     assert rows.loc["RPN"].iloc[2] == f"{pooled.final['accuracy']:.3f}"
-    assert rows.loc["FedAvg"].iloc[2] == "not reached", "one dense round costs more than two pooled ones"
+    assert rows.loc["FedAvg"].iloc[2] == "not reached", (
+        "one dense round costs more than two pooled ones"
+    )
     assert float(rows.loc["RPN", "MB up"]) == round(pooled.bytes_up.sum() / 1e6, 2)
     assert average.megabytes_to(0.0) == average.megabytes[0] and average.megabytes_to(2) is None
-    assert average.accuracy_at(average.megabytes[0]) == average.accuracy[0] and average.accuracy_at(0) is None
+    assert (
+        average.accuracy_at(average.megabytes[0]) == average.accuracy[0]
+        and average.accuracy_at(0) is None
+    )
 
 
 def test_compare_refuses_other_axes(histories):
@@ -87,7 +101,9 @@ def test_live_callback_at_every_position(clients, alpha):
 
 def test_start_position():
     box = fl.widgets.explore(draw, start={"alpha": 10}, clients=[2, 5], alpha=[0.1, 1, 10])
-    assert box.children[1].index == 2 and all(s.selected_index == 2 for s in box.children[2].children)
+    assert box.children[1].index == 2 and all(
+        s.selected_index == 2 for s in box.children[2].children
+    )
 
 
 def test_check_says_why():
@@ -102,16 +118,44 @@ def test_check_says_why():
 CHAPTER = {
     "cells": [
         {"cell_type": "markdown", "source": ["Text\n"], "metadata": {}},
-        {"cell_type": "markdown", "source": ["```{solution-start} ex-a\n", ":class: dropdown\n", "```\n"], "metadata": {}},
+        {
+            "cell_type": "markdown",
+            "source": ["```{solution-start} ex-a\n", ":class: dropdown\n", "```\n"],
+            "metadata": {},
+        },
         {"cell_type": "markdown", "source": ["The secret is 42.\n"], "metadata": {}},
         {
-            "cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None,
-            "source": ["def f(x):\n", "    ### BEGIN SOLUTION\n", "    return 42\n", "    ### END SOLUTION\n", "fl.check('a', f)"],
+            "cell_type": "code",
+            "metadata": {},
+            "outputs": [],
+            "execution_count": None,
+            "source": [
+                "def f(x):\n",
+                "    ### BEGIN SOLUTION\n",
+                "    return 42\n",
+                "    ### END SOLUTION\n",
+                "fl.check('a', f)",
+            ],
         },
-        {"cell_type": "markdown", "source": ["```{solution-end}\n", "```\n", "\n", "Next exercise.\n"], "metadata": {}},
-        {"cell_type": "markdown", "source": ["Why?\n", "\n", "```{solution} ex-b\n", ":class: dropdown\n", "Since 42.\n", "```\n"], "metadata": {}},
+        {
+            "cell_type": "markdown",
+            "source": ["```{solution-end}\n", "```\n", "\n", "Next exercise.\n"],
+            "metadata": {},
+        },
+        {
+            "cell_type": "markdown",
+            "source": [
+                "Why?\n",
+                "\n",
+                "```{solution} ex-b\n",
+                ":class: dropdown\n",
+                "Since 42.\n",
+                "```\n",
+            ],
+            "metadata": {},
+        },
     ]
-}  # fmt: skip
+}
 
 
 def test_class_edition_holds_no_solution(tmp_path):

@@ -24,8 +24,13 @@ def test_entries_are_complete_and_ids_unique():
     assert len({c["id"] for c in LEDGER}) == len(LEDGER)
     for c in LEDGER:
         assert claims.KEYS <= c.keys() and c["verdict"] in claims.VERDICTS, c["id"]
-        assert all(isinstance(c[k], str) and c[k].strip() for k in ("id", "paper", "where", "printed", "why")), c["id"]
-        assert c["value"] is None or c["value"] is True or isinstance(c["value"], str), c["id"]  # digits stay text
+        assert all(
+            isinstance(c[k], str) and c[k].strip()
+            for k in ("id", "paper", "where", "printed", "why")
+        ), c["id"]
+        assert c["value"] is None or c["value"] is True or isinstance(c["value"], str), c[
+            "id"
+        ]  # digits stay text
         assert c["id"].startswith(c["paper"] + "-")
     entries = {"rpn": 50, "fed_kgf": 123, "fed_mmd_fusion": 50, "fed_gkt": 101, "fed_repopt": 132}
     assert Counter(c["paper"] for c in LEDGER) == entries
@@ -77,13 +82,19 @@ def test_a_corrupted_entry_is_reported(name, change):
 
 def test_load_refuses_wrong_keys_and_repeated_ids(tmp_path):
     path = tmp_path / "claims.yaml"
-    for ledger in (LEDGER + LEDGER[:1], changed("rpn-table2-map", verdict="true"), changed("rpn-table2-map", unit="%")):
+    for ledger in (
+        LEDGER + LEDGER[:1],
+        changed("rpn-table2-map", verdict="true"),
+        changed("rpn-table2-map", unit="%"),
+    ):
         path.write_text(yaml.safe_dump(ledger))
         with pytest.raises(ValueError, match="Claim|Ids"):
             claims.load(path)
 
 
-@pytest.mark.parametrize("formula", ["().__class__", "open('x')", "__import__('os')", "data.__len__()"])
+@pytest.mark.parametrize(
+    "formula", ["().__class__", "open('x')", "__import__('os')", "data.__len__()"]
+)
 def test_formulas_reach_nothing_but_their_functions(formula):
     with pytest.raises((NameError, ValueError)):
         claims.evaluate(formula)
@@ -134,17 +145,28 @@ def test_network_counts_on_the_meta_device():
     assert (count(coco), count(voc)) == (61_949_149, 61_626_049)
     assert (kernels(coco), kernels(voc)) == (61_895_776, 61_573_216)
     assert claims.NAMES["kernels"](voc) == 12_060_000
-    assert coco.layers() == {"convolutional": 75, "shortcut": 23, "route": 4, "upsample": 2, "yolo": 3}
+    assert coco.layers() == {
+        "convolutional": 75,
+        "shortcut": 23,
+        "route": 4,
+        "upsample": 2,
+        "yolo": 3,
+    }
     assert count(fcn) == 23_577_621 and claims.NAMES["pooled"](fcn) == 13_508_629
     assert all(p.is_meta for net in (coco, fcn) for p in net.parameters())
 
 
 def test_counts_of_fed_kgf():
-    names, small = claims.NAMES, torch.nn.Sequential(torch.nn.Conv2d(3, 20, 3), torch.nn.Conv2d(20, 4, 1))
+    names, small = (
+        claims.NAMES,
+        torch.nn.Sequential(torch.nn.Conv2d(3, 20, 3), torch.nn.Conv2d(20, 4, 1)),
+    )
     assert names["base_params"](small, 16) == 16 * 3 * 9 + 20 + 4 * 20 + 4
     assert names["spatial_weights"](small) == 20 * 3 * 9 and names["spatial_layers"](small, 4) == 0
     net = names["resnet18"]()
-    assert names["base_params"](net, 16) == 510_778 and names["base_params"](net, 512) == names["params"](net)
+    assert names["base_params"](net, 16) == 510_778 and names["base_params"](net, 512) == names[
+        "params"
+    ](net)
     assert names["buffers"](net) == 9_600 and names["params"](names["yolox_l"]()) == 54_208_895
     assert names["mib"](2**20) == 4 and names["mib"](2**20, 1) == 1 / 8
 
@@ -163,7 +185,15 @@ def test_counts_of_fed_mmd_and_fed_fusion():
 def test_counts_of_fed_gkt():
     count, resnet = claims.NAMES["params"], claims.NAMES["resnet"]
     layers = (8, 6, 4, 56, 110, 55, 109)
-    assert [count(resnet(n)) for n in layers] == [10_586, 9_978, 5_306, 591_322, 1_147_738, 590_858, 1_147_274]
+    assert [count(resnet(n)) for n in layers] == [
+        10_586,
+        9_978,
+        5_306,
+        591_322,
+        1_147_738,
+        590_858,
+        1_147_274,
+    ]
     assert [count(resnet(n, 100)) for n in (8, 56, 110)] == [16_436, 614_452, 1_170_868]
     assert count(claims.NAMES["extractor"](resnet(8))) == 464
     adds = [claims.NAMES["multiply_adds"](resnet(n), [3, 32, 32]) for n in (8, 56, 110)]
@@ -175,12 +205,18 @@ def test_counts_of_fed_gkt():
 
 def test_counts_of_fed_repopt():
     names = claims.NAMES
-    expected = {"repvgg": (55_741_768, 50_202_632, 24_704), "repghost": (1_286_688, 1_284_208, 2_480)}
+    expected = {
+        "repvgg": (55_741_768, 50_202_632, 24_704),
+        "repghost": (1_286_688, 1_284_208, 2_480),
+    }
     for family, (branches, plain, constants) in expected.items():
         csla, inf = names[family]("csla"), names[family]("inf")
         assert (names["params"](csla), names["params"](inf)) == (branches, plain)
         one = names["repopt"](csla)
-        assert names["params"](one) == plain and names["buffers"](one) - names["buffers"](inf) == constants
+        assert (
+            names["params"](one) == plain
+            and names["buffers"](one) - names["buffers"](inf) == constants
+        )
     assert names["params"](names["repvgg"]("inf", 100)) == 50_202_632 - 100 * 2049
 
 
@@ -209,7 +245,10 @@ def test_maps_of_fed_gkt_are_those_of_its_networks():
     for layers, rows in zip((8, 56), listed, strict=True):
         net, sizes = claims.NAMES["resnet"](layers), []
         convolutions = [m for m in net.modules() if isinstance(m, torch.nn.Conv2d)]
-        hooks = [m.register_forward_hook(lambda m, x, y, sizes=sizes: sizes.append(y.numel())) for m in convolutions]
+        hooks = [
+            m.register_forward_hook(lambda m, x, y, sizes=sizes: sizes.append(y.numel()))
+            for m in convolutions
+        ]
         net(torch.zeros(1, 3, 32, 32, device="meta"))
         for hook in hooks:  # the network is shared
             hook.remove()
@@ -219,5 +258,9 @@ def test_maps_of_fed_gkt_are_those_of_its_networks():
 @torch.no_grad()
 def test_networks_run_on_a_small_image():
     x = torch.zeros(1, 3, 64, 64)
-    assert [tuple(y.shape) for y in YOLOv3(20).eval()(x)] == [(1, 75, 2, 2), (1, 75, 4, 4), (1, 75, 8, 8)]
+    assert [tuple(y.shape) for y in YOLOv3(20).eval()(x)] == [
+        (1, 75, 2, 2),
+        (1, 75, 4, 4),
+        (1, 75, 8, 8),
+    ]
     assert FCN32s(21).eval()(x).shape == (1, 21, 64, 64)

@@ -22,16 +22,38 @@ def test_run_prints_a_table(capsys):
 def test_json_on_standard_output(capsys):
     main(["run", "rpn", *SMALL, "--out", "-", "--option", "share=0.5", "--lr", "0.05"])
     history = fl.History.from_json(capsys.readouterr().out)
-    assert len(history) == 2 and "share=0.5" in history.meta["parts"]["uplink"] and "lr=0.05" in history.meta["parts"]["optimizer"]
+    assert (
+        len(history) == 2
+        and "share=0.5" in history.meta["parts"]["uplink"]
+        and "lr=0.05" in history.meta["parts"]["optimizer"]
+    )
     assert set(history.meta["provenance"]) == {"command", "date", "commit"}
 
 
 def test_compare_writes_json_and_a_picture(tmp_path, capsys):
     out, picture = tmp_path / "both.json", tmp_path / "both.png"
-    main(["compare", "fedavg", "rpn", *SMALL, "--out", str(out), "--plot", str(picture), "--partition", "dirichlet:1"])
+    main(
+        [
+            "compare",
+            "fedavg",
+            "rpn",
+            *SMALL,
+            "--out",
+            str(out),
+            "--plot",
+            str(picture),
+            "--partition",
+            "dirichlet:1",
+        ]
+    )
     first, second = json.loads(out.read_text())
-    assert (first["method"], second["method"]) == ("fedavg", "rpn") and picture.stat().st_size > 1000
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["both.json", "both.png"], "checkpoints go away after the run"
+    assert (first["method"], second["method"]) == (
+        "fedavg",
+        "rpn",
+    ) and picture.stat().st_size > 1000
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["both.json", "both.png"], (
+        "checkpoints go away after the run"
+    )
 
 
 def test_a_comparison_that_stops_in_its_second_run_keeps_the_first(tmp_path, monkeypatch):
@@ -44,11 +66,20 @@ def test_a_comparison_that_stops_in_its_second_run_keeps_the_first(tmp_path, mon
         return real(method, *args, **settings)
 
     monkeypatch.setattr("fedlearn.federation.run", run)
-    assert main(["compare", "fedavg", "rpn", *SMALL, "--out", str(out), "--option", "share=0.5"]) == 130
+    assert (
+        main(["compare", "fedavg", "rpn", *SMALL, "--out", str(out), "--option", "share=0.5"])
+        == 130
+    )
     assert [p.name for p in tmp_path.iterdir()] == ["both.fedavg.checkpoint"] and not out.exists()
     rounds = []
-    monkeypatch.setattr("fedlearn.federation.one_round", lambda *a, one=fl.federation.one_round, **k: rounds.append(1) or one(*a, **k))
-    assert main(["compare", "fedavg", "rpn", *SMALL, "--out", str(out), "--option", "share=0.5"]) is None
+    monkeypatch.setattr(
+        "fedlearn.federation.one_round",
+        lambda *a, one=fl.federation.one_round, **k: rounds.append(1) or one(*a, **k),
+    )
+    assert (
+        main(["compare", "fedavg", "rpn", *SMALL, "--out", str(out), "--option", "share=0.5"])
+        is None
+    )
     assert len(rounds) == 2, "only the two rounds of the second method were left to do"
     assert [p.name for p in tmp_path.iterdir()] == ["both.json"]
 
@@ -97,7 +128,9 @@ def test_check_recomputes_the_ledger(capsys):
     out = capsys.readouterr().out
     assert "rpn-table1-rpn-params" in out or "1,183,242" in out
     assert " inconsistent" in out.splitlines()[-1]
-    assert main(["check", "--paper", "rpm"]) == 2 and "Did you mean 'rpn'" in capsys.readouterr().err
+    assert (
+        main(["check", "--paper", "rpm"]) == 2 and "Did you mean 'rpn'" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("arguments", [[], ["run"], ["compare"], ["check"], ["classroom"]])
@@ -127,7 +160,9 @@ def test_interrupted_and_continued(tmp_path):
     whole, broken = tmp_path / "whole.json", tmp_path / "broken.json"
 
     def command(path, *python):
-        return subprocess.run([sys.executable, *python, *arguments, str(path)], capture_output=True, text=True)
+        return subprocess.run(
+            [sys.executable, *python, *arguments, str(path)], capture_output=True, text=True
+        )
 
     assert command(whole, "-m", "fedlearn.cli").returncode == 0
     stopped = command(broken, "-c", CTRL_C_IN_ROUND_5)

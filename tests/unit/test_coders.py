@@ -16,7 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlearn import WireError
-from fedlearn.wire import QSGD, Mask, Signs, SmartIdx, TopK, Uniform, decode_positions, encode_positions
+from fedlearn.wire import (
+    QSGD,
+    Mask,
+    Signs,
+    SmartIdx,
+    TopK,
+    Uniform,
+    decode_positions,
+    encode_positions,
+)
 
 SHAPES = st.one_of(
     st.just(()),
@@ -28,9 +37,22 @@ SEEDS = st.integers(0, 2**32)
 KINDS = st.sampled_from(["normal", "heavy", "ties", "zeros", "tiny", "constant"])
 RATIOS = st.sampled_from([1e-6, 1 / 32, 0.3, 0.5, 0.8, 1.0])
 CODERS = [
-    TopK(0.2), TopK(0.7), TopK(0.2, "float16"), TopK(0.2, "sign"), Signs(), Signs(scaled=False), Uniform(), Uniform(5),
-    Uniform(11), QSGD(), QSGD(5, 16), QSGD(5, None, entropy=True), Mask(), SmartIdx(0.2), SmartIdx(0.6),
-]  # fmt: skip
+    TopK(0.2),
+    TopK(0.7),
+    TopK(0.2, "float16"),
+    TopK(0.2, "sign"),
+    Signs(),
+    Signs(scaled=False),
+    Uniform(),
+    Uniform(5),
+    Uniform(11),
+    QSGD(),
+    QSGD(5, 16),
+    QSGD(5, None, entropy=True),
+    Mask(),
+    SmartIdx(0.2),
+    SmartIdx(0.6),
+]
 
 
 def tensor(shape, seed=0, kind="normal"):
@@ -96,8 +118,13 @@ def test_positions_follow_the_format_bit_by_bit(n, p, seed):
     unary = (sum(quotients) + len(listed) + 7) // 8
     stream, at = bits_of(data[5 + unary :]), -1
     # the low bits: whole bytes first, plane by plane, then what is left
-    planes = [np.array(stream[8 * len(listed) * i :][: 8 * len(listed)]).reshape(-1, 8) for i in range(b // 8)]
-    left = np.array(stream[8 * len(listed) * (b // 8) :][: len(listed) * (b % 8)]).reshape(len(listed), b % 8)
+    planes = [
+        np.array(stream[8 * len(listed) * i :][: 8 * len(listed)]).reshape(-1, 8)
+        for i in range(b // 8)
+    ]
+    left = np.array(stream[8 * len(listed) * (b // 8) :][: len(listed) * (b % 8)]).reshape(
+        len(listed), b % 8
+    )
     for i, q in enumerate(quotients):
         low = [int(bit) for plane in [*planes, left] for bit in plane[i]]
         at += 1 + (q << b) + sum(bit << j for j, bit in enumerate(low))
@@ -107,7 +134,13 @@ def test_positions_follow_the_format_bit_by_bit(n, p, seed):
 
 
 def test_positions_that_cluster_and_positions_far_apart():
-    for index, n in (([*range(500)], 10**6), ([0, 2**32 - 2], 2**32 - 1), ([7], 10**9), ([], 0), ([0], 1)):
+    for index, n in (
+        ([*range(500)], 10**6),
+        ([0, 2**32 - 2], 2**32 - 1),
+        ([7], 10**9),
+        ([], 0),
+        ([0], 1),
+    ):
         data = encode_positions(np.array(index, np.int64), n)
         assert decode_positions(data, n)[0].tolist() == index
     assert len(encode_positions(np.arange(500), 10**6)) == 5 + 63  # one bit for each
@@ -117,7 +150,9 @@ def test_positions_that_cluster_and_positions_far_apart():
 def test_random_positions_come_near_the_bound(p):
     n = 500_000
     index = np.flatnonzero(np.random.default_rng(0).random(n) < p)
-    bound = (math.lgamma(n + 1) - math.lgamma(len(index) + 1) - math.lgamma(n - len(index) + 1)) / math.log(2)
+    bound = (
+        math.lgamma(n + 1) - math.lgamma(len(index) + 1) - math.lgamma(n - len(index) + 1)
+    ) / math.log(2)
     assert bound < 8 * len(encode_positions(index, n)) < 1.05 * bound
 
 
@@ -137,7 +172,9 @@ def test_the_largest_entries_survive(shape, seed, kind, ratio, values):
     size = {"float32": 4 * k, "float16": 2 * k, "sign": (4 + (k + 7) // 8) * (k > 0)}[values]
     assert len(section) == len(encode_positions(index, n)) + size
     assert torch.equal(there_and_back(TopK(ratio, values), back)[1], back)
-    assert torch.equal(TopK(0.123, values).decode(section, shape), back)  # whatever ratio the receiver has
+    assert torch.equal(
+        TopK(0.123, values).decode(section, shape), back
+    )  # whatever ratio the receiver has
 
 
 # ---- every entry in few bits ---------------------------------------------------------------------------------------
@@ -156,7 +193,9 @@ def test_signs(shape, seed, kind):
 
 
 def test_the_sign_of_zero_is_plus():
-    assert Signs(False).decode(Signs(False).encode(torch.tensor([0.0, -0.0, -1.0])), (3,)).tolist() == [1, 1, -1]
+    assert Signs(False).decode(
+        Signs(False).encode(torch.tensor([0.0, -0.0, -1.0])), (3,)
+    ).tolist() == [1, 1, -1]
 
 
 @given(SHAPES, SEEDS, KINDS, st.integers(1, 16))
@@ -186,7 +225,10 @@ def test_uniform_over_the_whole_range_of_float32():
         Uniform(1).encode(x)
 
 
-LEVELS, BUCKETS = st.sampled_from([1, 2, 3, 7, 127, 300, 2**15 - 1]), st.sampled_from([1, 16, 512, None])
+LEVELS, BUCKETS = (
+    st.sampled_from([1, 2, 3, 7, 127, 300, 2**15 - 1]),
+    st.sampled_from([1, 16, 512, None]),
+)
 
 
 @given(SHAPES, SEEDS, KINDS.filter(lambda kind: kind != "tiny"), LEVELS, BUCKETS, st.booleans())
@@ -206,7 +248,9 @@ def test_qsgd_rounds_to_one_of_two_levels(shape, seed, kind, levels, bucket, ent
         if norm:
             exact, found = levels * np.abs(a) / norm, levels * np.abs(b) / norm
             slack = 4e-7 * levels  # what float32 resolves
-            assert (np.abs(found - np.rint(found)) < slack).all() and (np.abs(found - exact) < 1 + slack).all()
+            assert (np.abs(found - np.rint(found)) < slack).all() and (
+                np.abs(found - exact) < 1 + slack
+            ).all()
             assert (b * a >= 0).all()
         else:
             assert not b.any()
@@ -241,7 +285,10 @@ def test_qsgd_in_range_code_comes_near_the_entropy():
 
 # ---- masks ---------------------------------------------------------------------------------------------------------
 
-SHARES, TYPES = st.sampled_from([0, 0.01, 0.2, 0.5, 0.99, 1]), st.sampled_from(["float", "bool", "long", "bfloat16"])
+SHARES, TYPES = (
+    st.sampled_from([0, 0.01, 0.2, 0.5, 0.99, 1]),
+    st.sampled_from(["float", "bool", "long", "bfloat16"]),
+)
 
 
 @given(SHAPES, SEEDS, SHARES, TYPES)
@@ -317,7 +364,9 @@ def test_smartidx_of_any_shape(shape, seed, kind, ratio):
         assert not x.numel() or section == TopK(ratio, "sign").encode(x)
 
 
-@pytest.mark.parametrize("shape, ratio", [((16, 32, 3, 3), 1 / 6), ((16, 32, 5), 0.3), ((40, 60, 7, 7), 0.02)])
+@pytest.mark.parametrize(
+    "shape, ratio", [((16, 32, 3, 3), 1 / 6), ((16, 32, 5), 0.3), ((40, 60, 7, 7), 0.02)]
+)
 def test_smartidx_sends_three_packages(shape, ratio):
     x = tensor(shape)
     x[0, :3] *= 100  # kernels that are selected whole
@@ -349,7 +398,9 @@ def test_layout_in_memory_does_not_matter(coder):
 @pytest.mark.parametrize("coder", CODERS, ids=repr)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_not_finite_is_not_coded(coder, bad):
-    with pytest.raises(ValueError, match="zeros and ones" if isinstance(coder, Mask) else "NaN or infinite"):
+    with pytest.raises(
+        ValueError, match="zeros and ones" if isinstance(coder, Mask) else "NaN or infinite"
+    ):
         encode(coder, torch.tensor([1.0, bad, 0.0]))
 
 
@@ -366,10 +417,15 @@ def test_what_does_not_fit_is_not_coded():
 @pytest.mark.parametrize(
     "make",
     [
-        *(lambda r=r: TopK(r) for r in (0, -1, 1.01, float("nan"))), lambda: TopK(values="int8"), lambda: SmartIdx(0),
-        *(lambda b=b: Uniform(b) for b in (0, 17, 8.0, True)), lambda: QSGD(0), lambda: QSGD(2**15), lambda: QSGD(8, 0),
+        *(lambda r=r: TopK(r) for r in (0, -1, 1.01, float("nan"))),
+        lambda: TopK(values="int8"),
+        lambda: SmartIdx(0),
+        *(lambda b=b: Uniform(b) for b in (0, 17, 8.0, True)),
+        lambda: QSGD(0),
+        lambda: QSGD(2**15),
+        lambda: QSGD(8, 0),
     ],
-)  # fmt: skip
+)
 def test_settings_out_of_range(make):
     with pytest.raises(ValueError, match="not|no form"):
         make()
@@ -380,20 +436,54 @@ def test_settings_out_of_range(make):
 HEAD = struct.pack("<IB", 2, 0)  # two positions, Rice parameter 0
 BAD = {
     "nothing at all": (TopK(), b"", (4,), "too early"),
-    "more positions than entries": (TopK(), struct.pack("<IB", 9, 0), (8,), "9 positions came for 8"),
+    "more positions than entries": (
+        TopK(),
+        struct.pack("<IB", 9, 0),
+        (8,),
+        "9 positions came for 8",
+    ),
     "no such Rice parameter": (TopK(), struct.pack("<IB", 2, 0x40), (8,), "no parameter"),
     "positions end too early": (TopK(), HEAD + b"\x01", (8,), "ends too early"),
-    "positions past the tensor, in the unary part": (TopK(), HEAD + b"\x00\x00\x03" + bytes(8), (8,), "runs past"),
+    "positions past the tensor, in the unary part": (
+        TopK(),
+        HEAD + b"\x00\x00\x03" + bytes(8),
+        (8,),
+        "runs past",
+    ),
     "positions past the tensor, in the low bits": (
-        TopK(), struct.pack("<IB", 1, 4) + b"\x01\x09" + bytes(4), (8,), "runs past"),
-    "positions past the tensor, by a little": (TopK(), HEAD + b"\x80\x01" + bytes(8), (8,), "runs past"),
+        TopK(),
+        struct.pack("<IB", 1, 4) + b"\x01\x09" + bytes(4),
+        (8,),
+        "runs past",
+    ),
+    "positions past the tensor, by a little": (
+        TopK(),
+        HEAD + b"\x80\x01" + bytes(8),
+        (8,),
+        "runs past",
+    ),
     "position padding": (TopK(), HEAD + b"\x07" + bytes(8), (8,), "not zero"),
-    "padding of the low bits": (TopK(), struct.pack("<IB", 1, 1) + b"\x01\x02" + bytes(4), (8,), "not zero"),
+    "padding of the low bits": (
+        TopK(),
+        struct.pack("<IB", 1, 1) + b"\x01\x02" + bytes(4),
+        (8,),
+        "not zero",
+    ),
     "too few values": (TopK(), HEAD + b"\x03" + bytes(7), (8,), "1 bytes too early"),
     "too many values": (TopK(), HEAD + b"\x03" + bytes(9), (8,), "1 bytes too many"),
     "NaN value": (TopK(), HEAD + b"\x03" + struct.pack("<ff", 1, math.nan), (8,), "NaN"),
-    "infinite half": (TopK(values="float16"), HEAD + b"\x03" + struct.pack("<ee", 1, math.inf), (8,), "NaN or inf"),
-    "negative magnitude": (TopK(values="sign"), HEAD + b"\x03" + struct.pack("<fB", -1, 0), (8,), "negative"),
+    "infinite half": (
+        TopK(values="float16"),
+        HEAD + b"\x03" + struct.pack("<ee", 1, math.inf),
+        (8,),
+        "NaN or inf",
+    ),
+    "negative magnitude": (
+        TopK(values="sign"),
+        HEAD + b"\x03" + struct.pack("<fB", -1, 0),
+        (8,),
+        "negative",
+    ),
     "sign padding": (Signs(), struct.pack("<fB", 1, 8), (3,), "not zero"),
     "scale not finite": (Signs(), struct.pack("<fB", math.inf, 0), (3,), "infinite"),
     "a sign too many": (Signs(False), b"\0\0", (8,), "too many"),
@@ -403,25 +493,82 @@ BAD = {
     "something for nothing": (Uniform(3), bytes(8), (0,), "too many"),
     "negative norm": (QSGD(), struct.pack("<f", -1) + b"\0", (1,), "negative"),
     "level out of range": (QSGD(), struct.pack("<f", 1) + b"\xff", (1,), "above 127"),
-    "no such code of levels": (QSGD(entropy=True), struct.pack("<fB", 1, 2) + bytes(5), (1,), "does not exist"),
-    "counts too wide": (QSGD(entropy=True), struct.pack("<fBHHB", 1, 1, 0, 1, 32) + bytes(4), (1,), "does not exist"),
-    "histogram of too few": (QSGD(entropy=True), struct.pack("<fBHHBB", 1, 1, 0, 1, 8, 2), (3,), "2 levels came for 3"),
-    "histogram above all levels": (QSGD(entropy=True), struct.pack("<fBHHBB", 1, 1, 255, 1, 8, 3), (3,), "above 127"),
+    "no such code of levels": (
+        QSGD(entropy=True),
+        struct.pack("<fB", 1, 2) + bytes(5),
+        (1,),
+        "does not exist",
+    ),
+    "counts too wide": (
+        QSGD(entropy=True),
+        struct.pack("<fBHHB", 1, 1, 0, 1, 32) + bytes(4),
+        (1,),
+        "does not exist",
+    ),
+    "histogram of too few": (
+        QSGD(entropy=True),
+        struct.pack("<fBHHBB", 1, 1, 0, 1, 8, 2),
+        (3,),
+        "2 levels came for 3",
+    ),
+    "histogram above all levels": (
+        QSGD(entropy=True),
+        struct.pack("<fBHHBB", 1, 1, 255, 1, 8, 3),
+        (3,),
+        "above 127",
+    ),
     "levels that are not the histogram's": (
-        QSGD(entropy=True), struct.pack("<fBHHBBB", 1, 1, 0, 2, 8, 1, 2) + b"\xff\xff\xff\xff", (3,), "range-coded"),
+        QSGD(entropy=True),
+        struct.pack("<fBHHBBB", 1, 1, 0, 2, 8, 1, 2) + b"\xff\xff\xff\xff",
+        (3,),
+        "range-coded",
+    ),
     "levels coded in part of a word": (
-        QSGD(entropy=True), struct.pack("<fBHHBBB", 1, 1, 0, 2, 8, 1, 2) + b"\xff", (3,), "range-coded"),
-    "histogram of nothing": (QSGD(entropy=True), struct.pack("<BHHBB", 1, 0, 1, 8, 0), (0,), "0 levels came for 0"),
-    "no range code at all": (Mask(), b"\x03" + struct.pack("<I", 500) + b"\xff" * 160, (1000,), "no valid code"),
+        QSGD(entropy=True),
+        struct.pack("<fBHHBBB", 1, 1, 0, 2, 8, 1, 2) + b"\xff",
+        (3,),
+        "range-coded",
+    ),
+    "histogram of nothing": (
+        QSGD(entropy=True),
+        struct.pack("<BHHBB", 1, 0, 1, 8, 0),
+        (0,),
+        "0 levels came for 0",
+    ),
+    "no range code at all": (
+        Mask(),
+        b"\x03" + struct.pack("<I", 500) + b"\xff" * 160,
+        (1000,),
+        "no valid code",
+    ),
     "no such form of mask": (Mask(), b"\x04", (3,), "no form 4"),
     "all ones and more": (Mask(), b"\x01\x00", (3,), "too many"),
     "mask padding": (Mask(), b"\x02\x08", (3,), "not zero"),
-    "more ones than entries": (Mask(), b"\x03" + struct.pack("<I", 4) + bytes(4), (3,), "cannot have 4 ones"),
-    "other ones than announced": (Mask(), b"\x03" + struct.pack("<I", 1) + bytes(4), (3,), "range-coded"),
+    "more ones than entries": (
+        Mask(),
+        b"\x03" + struct.pack("<I", 4) + bytes(4),
+        (3,),
+        "cannot have 4 ones",
+    ),
+    "other ones than announced": (
+        Mask(),
+        b"\x03" + struct.pack("<I", 1) + bytes(4),
+        (3,),
+        "range-coded",
+    ),
     "no such Rice parameter of patterns": (
-        SmartIdx(), struct.pack("<IBIfBB", 0, 0, 1, 1, 1, 0) + HEAD + b"\x03\x20\x03" + bytes(13), (2, 1, 3), "no p"),
-    "more patterns than pairs of kernels": (SmartIdx(), struct.pack("<IBI", 0, 0, 2), (3, 1, 3), "2 shared patterns"),
-}  # fmt: skip
+        SmartIdx(),
+        struct.pack("<IBIfBB", 0, 0, 1, 1, 1, 0) + HEAD + b"\x03\x20\x03" + bytes(13),
+        (2, 1, 3),
+        "no p",
+    ),
+    "more patterns than pairs of kernels": (
+        SmartIdx(),
+        struct.pack("<IBI", 0, 0, 2),
+        (3, 1, 3),
+        "2 shared patterns",
+    ),
+}
 
 
 @pytest.mark.parametrize("coder, section, shape, says", BAD.values(), ids=BAD)
@@ -436,7 +583,9 @@ def test_a_pattern_number_must_be_among_those_sent():
     where = struct.pack("<IB", 4, 0x80)  # all four kernels
     end = struct.pack("<IB", 0, 0)  # no single entries
     good, bad = b"\x00\x1b", b"\x00\x39"  # 0 0 1 0 and 0 2 0 0 in unary
-    assert SmartIdx().decode(start + where + good + end, (4, 1, 3)).reshape(4, 3).argmax(1).tolist() == [0, 0, 1, 0]
+    assert SmartIdx().decode(start + where + good + end, (4, 1, 3)).reshape(4, 3).argmax(
+        1
+    ).tolist() == [0, 0, 1, 0]
     with pytest.raises(WireError, match="not among the 2"):
         SmartIdx().decode(start + where + bad + end, (4, 1, 3))
 

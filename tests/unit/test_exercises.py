@@ -12,13 +12,21 @@ TABLES = [import_module(f"test_exercises_{chapter}") for chapter in CHAPTERS]
 
 
 @pytest.mark.parametrize(
-    "exercise, answer", [(name, answer) for table in TABLES for name, answers in table.RIGHT.items() for answer in answers]
+    "exercise, answer",
+    [
+        (name, answer)
+        for table in TABLES
+        for name, answers in table.RIGHT.items()
+        for answer in answers
+    ],
 )
 def test_right_answers(exercise, answer):
     assert fl.check(exercise, answer).right
 
 
-@pytest.mark.parametrize("exercise, answer, reason", [case for table in TABLES for case in table.WRONG])
+@pytest.mark.parametrize(
+    "exercise, answer, reason", [case for table in TABLES for case in table.WRONG]
+)
 def test_wrong_answers_are_told_why(exercise, answer, reason):
     verdict = fl.check(exercise, answer)
     assert not verdict.right and reason in verdict.reason

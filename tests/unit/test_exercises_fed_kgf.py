@@ -32,14 +32,29 @@ def line(w, alpha, beta):
 RIGHT = {
     "fed_kgf-kernels": [generate],
     "fed_kgf-upload": [80_906, 80_906.0],
-    "fed_kgf-smooth": [line, lambda w, alpha, beta: w.sign() * w.abs() ** beta + alpha * torch.tanh(20 * w)],
+    "fed_kgf-smooth": [
+        line,
+        lambda w, alpha, beta: w.sign() * w.abs() ** beta + alpha * torch.tanh(20 * w),
+    ],
 }
 WRONG = [
     ("fed_kgf-kernels", spoil, "changes the base kernels"),
-    ("fed_kgf-kernels", lambda w, a, b: torch.cat([w, generate(w, a, b)]), "without the base kernels"),
+    (
+        "fed_kgf-kernels",
+        lambda w, a, b: torch.cat([w, generate(w, a, b)]),
+        "without the base kernels",
+    ),
     ("fed_kgf-kernels", lambda w, a, b: generate(w, a, b)[:1], "shape"),
-    ("fed_kgf-kernels", lambda w, a, b: copies(w, b).abs() ** b + a, "sign of the base kernel is missing"),
-    ("fed_kgf-kernels", lambda w, a, b: copies(w, b).sign() * copies(w, b).abs() ** b + a, "in front of the bias"),
+    (
+        "fed_kgf-kernels",
+        lambda w, a, b: copies(w, b).abs() ** b + a,
+        "sign of the base kernel is missing",
+    ),
+    (
+        "fed_kgf-kernels",
+        lambda w, a, b: copies(w, b).sign() * copies(w, b).abs() ** b + a,
+        "in front of the bias",
+    ),
     ("fed_kgf-kernels", lambda w, a, b: generate(w, 0 * a, b), "bias alpha is missing"),
     ("fed_kgf-kernels", lambda w, a, b: generate(torch.where(w == 0, 1e-30, w), a, b), "stay zero"),
     ("fed_kgf-kernels", in_blocks, "mod m"),
@@ -65,4 +80,7 @@ WRONG = [
 def test_the_upload_is_that_of_the_network():
     net = represent(resnet18(), 16)
     found = modules(fl.methods.fed_kgf().uplink.schema(net, None))
-    assert sum(state_of(net)[name].numel() for names in found[-2:] for name in names) == RIGHT["fed_kgf-upload"][0]
+    assert (
+        sum(state_of(net)[name].numel() for names in found[-2:] for name in names)
+        == RIGHT["fed_kgf-upload"][0]
+    )

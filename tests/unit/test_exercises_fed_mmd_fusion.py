@@ -54,7 +54,11 @@ WRONG = [
     (DIAGONAL, still_squares, "divide by n * n"),
     (DIAGONAL, lambda x, y, xy: off(x) + off(y) - xy.mean(), "counts twice"),
     (DIAGONAL, lambda x, y, xy: off(x) + off(y) + 2 * xy.mean(), "subtracted"),
-    (DIAGONAL, lambda x, y, xy: x.sum() - x.trace() + y.sum() - y.trace() - 2 * xy.sum(), "sums are not means"),
+    (
+        DIAGONAL,
+        lambda x, y, xy: x.sum() - x.trace() + y.sum() - y.trace() - 2 * xy.sum(),
+        "sums are not means",
+    ),
     (DIAGONAL, also_between, "stays whole"),
     (DIAGONAL, lambda x, y, xy: xy, "shape"),
     (DIAGONAL, lambda x, y, xy: None, "returns nothing"),
@@ -82,10 +86,18 @@ WRONG = [
 
 
 def test_the_payload_is_that_of_the_network():
-    assert parameter_count(fl.models.cifar_cnn()) + parameter_count(Convolution(64)) == RIGHT[PAYLOAD][0]
+    assert (
+        parameter_count(fl.models.cifar_cnn()) + parameter_count(Convolution(64))
+        == RIGHT[PAYLOAD][0]
+    )
 
 
 def test_the_folded_operator_is_the_package_s_with_equal_streams():
-    operator, maps = Convolution(4), torch.randn(2, 4, 3, 3, generator=torch.Generator().manual_seed(3))
+    operator, maps = (
+        Convolution(4),
+        torch.randn(2, 4, 3, 3, generator=torch.Generator().manual_seed(3)),
+    )
     W, b = fold(operator.mix.weight[..., 0, 0], operator.mix.bias)
-    torch.testing.assert_close(operator(maps, maps), torch.einsum("oi,nihw->nohw", W, maps) + b[:, None, None])
+    torch.testing.assert_close(
+        operator(maps, maps), torch.einsum("oi,nihw->nohw", W, maps) + b[:, None, None]
+    )

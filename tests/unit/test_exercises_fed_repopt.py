@@ -23,7 +23,9 @@ def other_kernel(change):
 
 def other_bias(change):
     def answer(W, b, gamma, beta, mean, var, eps):
-        return fold(W, b, gamma, beta, mean, var, eps)[0], change(b, beta, mean, gamma / (var + eps).sqrt())
+        return fold(W, b, gamma, beta, mean, var, eps)[0], change(
+            b, beta, mean, gamma / (var + eps).sqrt()
+        )
 
     return answer
 
@@ -44,27 +46,65 @@ def adam(u, s3, s1, identity, lr, power=1, one=True, inner=True):
 
 
 def always(u, s3, s1, identity, lr):
-    return adam(u, s3, s1, False, lr) - lr * F.pad(torch.eye(*u.shape[:2], dtype=u.dtype)[:, :, None, None], [1] * 4) * u
+    return (
+        adam(u, s3, s1, False, lr)
+        - lr * F.pad(torch.eye(*u.shape[:2], dtype=u.dtype)[:, :, None, None], [1] * 4) * u
+    )
 
 
 def everywhere(u, s3, s1, identity, lr):
-    return adam(u, s3, s1, False, lr) - lr * F.pad(torch.ones(*u.shape[:2], 1, 1, dtype=u.dtype), [1] * 4) * u
+    return (
+        adam(u, s3, s1, False, lr)
+        - lr * F.pad(torch.ones(*u.shape[:2], 1, 1, dtype=u.dtype), [1] * 4) * u
+    )
 
 
 RIGHT = {"fed_repopt-fold": [fold], "fed_repopt-depthwise": [depthwise], "fed_repopt-adam": [adam]}
 WRONG = [
     ("fed_repopt-fold", lambda W, b, *rest: (W[:1], b), "shapes"),
-    ("fed_repopt-fold", other_kernel(lambda W, g, be, m, v, e: g / (v + e).sqrt() * W), "not to the last"),
-    ("fed_repopt-fold", other_kernel(lambda W, g, be, m, v, e: each(g / (v + e)) * W), "square root"),
-    ("fed_repopt-fold", other_kernel(lambda W, g, be, m, v, e: each(g / v.sqrt()) * W), "eps is missing"),
-    ("fed_repopt-fold", other_kernel(lambda W, g, be, m, v, e: each(g / (v.sqrt() + e)) * W), "eps stands under"),
-    ("fed_repopt-fold", other_kernel(lambda W, g, be, m, v, e: W / each((v + e).sqrt())), "gamma is missing"),
+    (
+        "fed_repopt-fold",
+        other_kernel(lambda W, g, be, m, v, e: g / (v + e).sqrt() * W),
+        "not to the last",
+    ),
+    (
+        "fed_repopt-fold",
+        other_kernel(lambda W, g, be, m, v, e: each(g / (v + e)) * W),
+        "square root",
+    ),
+    (
+        "fed_repopt-fold",
+        other_kernel(lambda W, g, be, m, v, e: each(g / v.sqrt()) * W),
+        "eps is missing",
+    ),
+    (
+        "fed_repopt-fold",
+        other_kernel(lambda W, g, be, m, v, e: each(g / (v.sqrt() + e)) * W),
+        "eps stands under",
+    ),
+    (
+        "fed_repopt-fold",
+        other_kernel(lambda W, g, be, m, v, e: W / each((v + e).sqrt())),
+        "gamma is missing",
+    ),
     ("fed_repopt-fold", other_kernel(lambda W, *rest: 2 * W), "not the one that does both"),
     ("fed_repopt-fold", other_bias(lambda b, beta, mean, f: beta - f * mean), "own bias b"),
-    ("fed_repopt-fold", other_bias(lambda b, beta, mean, f: beta + b - f * mean), "scales the convolution's bias"),
-    ("fed_repopt-fold", other_bias(lambda b, beta, mean, f: b + f * (beta - mean)), "behind the scaling"),
+    (
+        "fed_repopt-fold",
+        other_bias(lambda b, beta, mean, f: beta + b - f * mean),
+        "scales the convolution's bias",
+    ),
+    (
+        "fed_repopt-fold",
+        other_bias(lambda b, beta, mean, f: b + f * (beta - mean)),
+        "behind the scaling",
+    ),
     ("fed_repopt-fold", other_bias(lambda b, beta, mean, f: f * (b - mean)), "beta is missing"),
-    ("fed_repopt-fold", other_bias(lambda b, beta, mean, f: beta + f * b), "running mean is missing"),
+    (
+        "fed_repopt-fold",
+        other_bias(lambda b, beta, mean, f: beta + f * b),
+        "running mean is missing",
+    ),
     ("fed_repopt-fold", other_bias(lambda b, beta, mean, f: beta + f * (b + mean)), "subtracted"),
     ("fed_repopt-fold", other_bias(lambda b, beta, mean, f: 0 * b), "the bias is not"),
     ("fed_repopt-fold", None, "TypeError"),
@@ -73,7 +113,11 @@ WRONG = [
     ("fed_repopt-depthwise", lambda s: depthwise(s, more=1 + s**2), "no 1 x 1 branch"),
     ("fed_repopt-depthwise", lambda s: depthwise(s, more=s**2), "has the one with t"),
     ("fed_repopt-depthwise", lambda s: depthwise(s, channels=0), "its own input"),
-    ("fed_repopt-depthwise", lambda s: each(s**2 + 1).expand(-1, 1, 3, 3), "middle of the kernel only"),
+    (
+        "fed_repopt-depthwise",
+        lambda s: each(s**2 + 1).expand(-1, 1, 3, 3),
+        "middle of the kernel only",
+    ),
     ("fed_repopt-depthwise", lambda s: depthwise(s, more=1 - s**2), "does not replace"),
     ("fed_repopt-depthwise", lambda s: depthwise(s, power=1), "acts twice"),
     ("fed_repopt-depthwise", lambda s: depthwise(s.abs(), power=1), "acts twice"),
@@ -81,13 +125,21 @@ WRONG = [
     ("fed_repopt-adam", lambda u, *rest: u.mul_(2), "changes u"),
     ("fed_repopt-adam", lambda u, *rest: adam(u, *rest)[0], "shape"),
     ("fed_repopt-adam", lambda *of: -adam(*of), "against the gradient"),
-    ("fed_repopt-adam", lambda u, s3, s1, identity, lr: adam(u, s3, s1, identity, 1), "learning rate"),
+    (
+        "fed_repopt-adam",
+        lambda u, s3, s1, identity, lr: adam(u, s3, s1, identity, 1),
+        "learning rate",
+    ),
     ("fed_repopt-adam", lambda u, s3, s1, identity, lr: -lr * u, "plain kernel"),
     ("fed_repopt-adam", lambda *of: adam(*of, power=2), "only once"),
     ("fed_repopt-adam", lambda *of: adam(*of, one=False), "copies its input moves"),
     ("fed_repopt-adam", lambda *of: adam(*of, inner=False, one=False), "other two branches"),
     ("fed_repopt-adam", lambda *of: adam(*of, inner=False), "1 x 1 branch is missing"),
-    ("fed_repopt-adam", lambda u, s3, s1, i, lr: adam(u, s3 + s1, s1, i, lr, inner=False), "middle of the kernel only"),
+    (
+        "fed_repopt-adam",
+        lambda u, s3, s1, i, lr: adam(u, s3 + s1, s1, i, lr, inner=False),
+        "middle of the kernel only",
+    ),
     ("fed_repopt-adam", everywhere, "from a channel to itself"),
     ("fed_repopt-adam", always, "not every block"),
     ("fed_repopt-adam", lambda *of: 3 * adam(*of), "not those"),
@@ -95,7 +147,9 @@ WRONG = [
 
 
 def test_right_answers_in_single_precision():
-    assert fl.check("fed_repopt-fold", lambda *of: fold(*(t.float() for t in of[:-1]), of[-1])).right
+    assert fl.check(
+        "fed_repopt-fold", lambda *of: fold(*(t.float() for t in of[:-1]), of[-1])
+    ).right
     assert fl.check("fed_repopt-adam", lambda u, *of: adam(u, *of).float()).right
 
 
@@ -106,15 +160,28 @@ def block(form, inputs=3, **options):
 
 def gradients(it, params):
     """Of a loss of the sum of the branches, by the kernels and the trained scale."""
-    x = torch.randn(6, it.conv3.in_channels, 5, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    y = it.s3(it.conv3(x)) + (it.s_id(x) if it.s_id else 0) + (it.s1(it.conv1(x)) if it.conv1 else 0)
+    x = torch.randn(
+        6,
+        it.conv3.in_channels,
+        5,
+        5,
+        generator=torch.Generator().manual_seed(1),
+        dtype=torch.float64,
+    )
+    y = (
+        it.s3(it.conv3(x))
+        + (it.s_id(x) if it.s_id else 0)
+        + (it.s1(it.conv1(x)) if it.conv1 else 0)
+    )
     return torch.autograd.grad(F.cross_entropy(y.relu().mean((2, 3)), torch.arange(6) % 3), params)
 
 
 @pytest.mark.parametrize("inputs", [3, 2])
 def test_adams_change_is_that_of_the_branches(inputs):
     it, lr = block("csla", inputs), 0.01
-    params = [p for p in (it.conv3.weight, it.conv1.weight, it.s_id and it.s_id.value) if p is not None]
+    params = [
+        p for p in (it.conv3.weight, it.conv1.weight, it.s_id and it.s_id.value) if p is not None
+    ]
     before, grads = reparam._sum(it)[0], gradients(it, params)
     optimizer = torch.optim.Adam(params, lr, eps=1e-30)
     for p, g in zip(params, grads, strict=True):

@@ -10,7 +10,9 @@ import fedlearn as fl
 
 def average(states, samples):
     total = sum(samples)
-    return {n: sum(m / total * s[n] for s, m in zip(states, samples, strict=True)) for n in states[0]}
+    return {
+        n: sum(m / total * s[n] for s, m in zip(states, samples, strict=True)) for n in states[0]
+    }
 
 
 def not_normalised(states, samples):
@@ -44,7 +46,9 @@ def with_repetition(clients, share, generator):
 
 
 def rounds_half_to_even(clients, share, generator):
-    return sorted(torch.randperm(clients, generator=generator)[: max(1, round(share * clients))].tolist())
+    return sorted(
+        torch.randperm(clients, generator=generator)[: max(1, round(share * clients))].tolist()
+    )
 
 
 def nobody(clients, share, generator):
@@ -60,17 +64,26 @@ def own_randomness(clients, share, generator):
 
 
 def in_a_row(clients, share, generator):
-    count, at = max(1, int(share * clients + 0.5)), int(torch.randint(clients, (1,), generator=generator))
+    count, at = (
+        max(1, int(share * clients + 0.5)),
+        int(torch.randint(clients, (1,), generator=generator)),
+    )
     return sorted((at + i) % clients for i in range(count))
 
 
 def unsorted(clients, share, generator):
-    return torch.randperm(clients, generator=generator)[: max(1, int(share * clients + 0.5))].tolist()
+    return torch.randperm(clients, generator=generator)[
+        : max(1, int(share * clients + 0.5))
+    ].tolist()
 
 
 @pytest.mark.parametrize(
     "exercise, answer",
-    [("fedavg-average", average), ("fedavg-bytes", MESSAGE * 1000), ("fedavg-participants", participants)],
+    [
+        ("fedavg-average", average),
+        ("fedavg-bytes", MESSAGE * 1000),
+        ("fedavg-participants", participants),
+    ],
 )
 def test_right_answers(exercise, answer):
     assert fl.check(exercise, answer).right, fl.check(exercise, answer)
@@ -82,7 +95,11 @@ def test_right_answers(exercise, answer):
         ("fedavg-average", not_normalised, "do not sum to one"),
         ("fedavg-average", unweighted, "weigh by samples"),
         ("fedavg-average", in_place, "changes the states"),
-        ("fedavg-average", lambda states, samples: average(states, samples[::-1]), "not the weighted mean"),
+        (
+            "fedavg-average",
+            lambda states, samples: average(states, samples[::-1]),
+            "not the weighted mean",
+        ),
         ("fedavg-average", lambda states, samples: average(states, samples)["bias"], "dictionary"),
         ("fedavg-bytes", MESSAGE * 500, "one direction"),
         ("fedavg-bytes", MESSAGE * 10_000, "only ten"),

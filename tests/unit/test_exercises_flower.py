@@ -23,7 +23,11 @@ def remember_after(note, run, t):
 
 
 def remember_without_error(note, run, t):
-    return {} if note is None or note["run"] != run else note["before" if note["round"] >= t else "after"]
+    return (
+        {}
+        if note is None or note["run"] != run
+        else note["before" if note["round"] >= t else "after"]
+    )
 
 
 def claimed(row):
@@ -46,7 +50,11 @@ def quiet(history, size):
     return [t for t in silent(history, size) if not history.rows[t - 1]["refused"]]
 
 
-RIGHT = {"flower-bytes": [16_322_000, 16_322_000.0], "flower-remember": [remember], "flower-silent": [silent]}
+RIGHT = {
+    "flower-bytes": [16_322_000, 16_322_000.0],
+    "flower-remember": [remember],
+    "flower-silent": [silent],
+}
 WRONG = [
     ("flower-bytes", 15_962_000, "greetings are missing"),
     ("flower-bytes", 16_034_000, "never drawn"),

@@ -22,7 +22,9 @@ def pure_shards(labels, clients, rng):
 def mcmahan_shards(labels, clients, rng):
     holder = rng.permutation(np.repeat(np.arange(clients), 2))
     owner = np.empty(len(labels), int)
-    owner[np.argsort(labels, kind="stable")] = holder[np.arange(len(labels)) * 2 * clients // len(labels)]
+    owner[np.argsort(labels, kind="stable")] = holder[
+        np.arange(len(labels)) * 2 * clients // len(labels)
+    ]
     return owner
 
 
@@ -47,7 +49,11 @@ CASES = [
     ("heterogeneity-shards", lambda labels, clients, rng: labels % clients, "instead of two"),
     ("heterogeneity-shards", lambda labels, clients, rng: labels[:-1], "one owner for each"),
     ("heterogeneity-shards", lambda labels, clients, rng: labels + clients, "owners should be"),
-    ("heterogeneity-shards", lambda labels, clients, rng: pure_shards(labels, clients, np.random.default_rng(0)), "rng"),
+    (
+        "heterogeneity-shards",
+        lambda labels, clients, rng: pure_shards(labels, clients, np.random.default_rng(0)),
+        "rng",
+    ),
     ("heterogeneity-layers", layer_drift, None),
     ("heterogeneity-layers", lambda u, n: layer_drift(u, n, weighted=False), "weigh by samples"),
     ("heterogeneity-layers", lambda u, n: layer_drift(u, n, root=False), "square root"),

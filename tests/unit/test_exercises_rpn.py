@@ -34,7 +34,11 @@ class Everything(fl.wire.Pooled):
         return super().decode(section, shape) * shape[-1]
 
 
-RIGHT = {"rpn-pool": [(pool, unpool)], "rpn-payload": [1_653_514, 1_653_514.0], "rpn-scaled": [Scaled()]}
+RIGHT = {
+    "rpn-pool": [(pool, unpool)],
+    "rpn-payload": [1_653_514, 1_653_514.0],
+    "rpn-scaled": [Scaled()],
+}
 WRONG = [
     ("rpn-pool", pool, "pair"),
     ("rpn-pool", (lambda w: w.mean((1, 2, 3)), unpool), "last two axes"),
@@ -62,4 +66,6 @@ WRONG = [
 
 def test_the_payload_is_that_of_the_network():
     state = state_of(cifar_cnn())
-    assert sum(len(fl.wire.Pooled().encode(w)) for w in state.values()) == 4 * RIGHT["rpn-payload"][0]
+    assert (
+        sum(len(fl.wire.Pooled().encode(w)) for w in state.values()) == 4 * RIGHT["rpn-payload"][0]
+    )

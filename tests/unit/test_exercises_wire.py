@@ -35,7 +35,9 @@ def coin(x, generator):
     low, high = x.min(), x.max()
     if low == high:
         return x.clone()
-    return torch.where(torch.rand(x.shape, generator=generator) < (x - low) / (high - low), high, low)
+    return torch.where(
+        torch.rand(x.shape, generator=generator) < (x - low) / (high - low), high, low
+    )
 
 
 def levels(x, generator):
@@ -57,11 +59,25 @@ WRONG = [
     ("wire-random", (send, lambda v, n, s: v), "receive returns the shape"),
     ("wire-random", (lambda x, k, s: x[torch.randperm(len(x))[:k]], receive), "global generator"),
     ("wire-random", (send, lambda v, n, s: receive(v, n, s) + 1), "more than k"),
-    ("wire-random", (
-        lambda x, k, s: x[doubles(len(x), k, s)], lambda v, n, s: put(v, n, doubles(n, len(v), s))), "twice"),
+    (
+        "wire-random",
+        (
+            lambda x, k, s: x[doubles(len(x), k, s)],
+            lambda v, n, s: put(v, n, doubles(n, len(v), s)),
+        ),
+        "twice",
+    ),
     ("wire-random", (send, lambda v, n, s: put(v, n, drawn(n, len(v), s))), "probability k/n"),
-    ("wire-random", (send, lambda v, n, s: put(v * len(v) / n, n, drawn(n, len(v), s))), "not n/k times"),
-    ("wire-random", (lambda x, k, s: send(x, k, 0), lambda v, n, s: receive(v, n, 0)), "same for every seed"),
+    (
+        "wire-random",
+        (send, lambda v, n, s: put(v * len(v) / n, n, drawn(n, len(v), s))),
+        "not n/k times",
+    ),
+    (
+        "wire-random",
+        (lambda x, k, s: send(x, k, 0), lambda v, n, s: receive(v, n, 0)),
+        "same for every seed",
+    ),
     ("wire-ratio", 3200, "leaves out the positions"),
     ("wire-ratio", 3200 / 33, "not 32-bit"),
     ("wire-ratio", 394.7, "sign"),
@@ -74,10 +90,22 @@ WRONG = [
     ("wire-coin", lambda x, g: coin(x, g)[:3], "shape"),
     ("wire-coin", lambda x, g: coin(x, None), "generator that is given"),
     ("wire-coin", lambda x, g: x.sign(), "something else"),
-    ("wire-coin", lambda x, g: torch.where(x > (x.min() + x.max()) / 2, x.max(), x.min()), "every draw is the same"),
-    ("wire-coin", lambda x, g: torch.where(
-        torch.rand(x.shape, generator=g) < 0.5, x.max(), x.min()), "mean of many draws"),
-    ("wire-coin", lambda x, g: torch.where(
-        torch.rand(1, generator=g) < (x - x.min()) / (x.max() - x.min()), x.max(), x.min()), "together"),
+    (
+        "wire-coin",
+        lambda x, g: torch.where(x > (x.min() + x.max()) / 2, x.max(), x.min()),
+        "every draw is the same",
+    ),
+    (
+        "wire-coin",
+        lambda x, g: torch.where(torch.rand(x.shape, generator=g) < 0.5, x.max(), x.min()),
+        "mean of many draws",
+    ),
+    (
+        "wire-coin",
+        lambda x, g: torch.where(
+            torch.rand(1, generator=g) < (x - x.min()) / (x.max() - x.min()), x.max(), x.min()
+        ),
+        "together",
+    ),
     ("wire-coin", levels, "equal entries"),
-]  # fmt: skip
+]

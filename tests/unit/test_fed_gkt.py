@@ -42,18 +42,38 @@ def noise(*shape, seed=0):
 @pytest.mark.parametrize(
     "name, classes, parameters",
     [
-        ("resnet8", 10, 10_586), ("resnet8", 100, 16_436), ("resnet6", 10, 9_978), ("resnet4", 10, 5_306),
-        ("resnet55", 10, 590_858), ("resnet109", 10, 1_147_274), ("resnet56", 10, 591_322), ("resnet110", 10, 1_147_738),
-        ("resnet56", 100, 614_452), ("resnet110", 100, 1_170_868), ("digits_edge", 10, 2_138), ("digits_server", 10, 42_762),
+        ("resnet8", 10, 10_586),
+        ("resnet8", 100, 16_436),
+        ("resnet6", 10, 9_978),
+        ("resnet4", 10, 5_306),
+        ("resnet55", 10, 590_858),
+        ("resnet109", 10, 1_147_274),
+        ("resnet56", 10, 591_322),
+        ("resnet110", 10, 1_147_738),
+        ("resnet56", 100, 614_452),
+        ("resnet110", 100, 1_170_868),
+        ("digits_edge", 10, 2_138),
+        ("digits_server", 10, 42_762),
     ],
-)  # fmt: skip
+)
 def test_counts(name, classes, parameters):
     assert models.parameter_count(models.NETWORKS[name](classes=classes)) == parameters
 
 
-@pytest.mark.parametrize("edge, server, whole", [("resnet8", "resnet55", "resnet56"), ("resnet8", "resnet109", "resnet110"), ("digits_edge", "digits_server", "digits_resnet")])
+@pytest.mark.parametrize(
+    "edge, server, whole",
+    [
+        ("resnet8", "resnet55", "resnet56"),
+        ("resnet8", "resnet109", "resnet110"),
+        ("digits_edge", "digits_server", "digits_resnet"),
+    ],
+)
 def test_extractor_and_server_network_make_the_large_network(edge, server, whole):
-    f_e, f_s, f = models.NETWORKS[edge]().extractor, models.NETWORKS[server](), models.NETWORKS[whole]()
+    f_e, f_s, f = (
+        models.NETWORKS[edge]().extractor,
+        models.NETWORKS[server](),
+        models.NETWORKS[whole](),
+    )
     weights = [*state_of(f_e).values(), *state_of(f_s).values()]
     local.load(dict(enumerate(state_of(f).values())), dict(enumerate(weights)))
     shape = (1, 8, 8) if edge == "digits_edge" else (3, 32, 32)
@@ -85,14 +105,23 @@ def test_distillation_is_torchs_kl_div(T):
     p, q = noise(6, 5), noise(6, 5, seed=1)
     expected = T**2 * F.kl_div(F.log_softmax(q / T, 1), F.softmax(p / T, 1), reduction="batchmean")
     torch.testing.assert_close(gkt.distillation(p, q, T), expected)
-    assert float(gkt.distillation(p, p + 7.0, T)) == pytest.approx(0, abs=1e-6)  # a constant changes no probability
-    torch.testing.assert_close(gkt.distillation(p.expand(2, 6, 5), torch.stack([q, p]), T), torch.stack([expected, expected * 0]), atol=1e-6, rtol=1e-5)
+    assert float(gkt.distillation(p, p + 7.0, T)) == pytest.approx(
+        0, abs=1e-6
+    )  # a constant changes no probability
+    torch.testing.assert_close(
+        gkt.distillation(p.expand(2, 6, 5), torch.stack([q, p]), T),
+        torch.stack([expected, expected * 0]),
+        atol=1e-6,
+        rtol=1e-5,
+    )
 
 
 def test_at_a_high_temperature_distillation_compares_logits():
     p, q = noise(6, 5), noise(6, 5, seed=1)
     p, q = p - p.mean(1, keepdim=True), q - q.mean(1, keepdim=True)
-    assert float(gkt.distillation(p.double(), q.double(), 1e3)) == pytest.approx(float((p - q).square().mean(1).mean() / 2), rel=1e-2)
+    assert float(gkt.distillation(p.double(), q.double(), 1e3)) == pytest.approx(
+        float((p - q).square().mean(1).mean() / 2), rel=1e-2
+    )
 
 
 def test_teacher_is_looked_up_by_sample(task):
@@ -119,7 +148,9 @@ def test_two_rounds_written_out(task):
     optimizer, z_s = torch.optim.SGD(f_s.parameters(), lr=0.01, momentum=0.9), {}
 
     def kl(teacher, student):
-        return 9 * F.kl_div(F.log_softmax(student / 3, 1), F.softmax(teacher / 3, 1), reduction="batchmean")
+        return 9 * F.kl_div(
+            F.log_softmax(student / 3, 1), F.softmax(teacher / 3, 1), reduction="batchmean"
+        )
 
     for t in (1, 2):
         arrivals, H, z, y = [], {}, {}, {}
@@ -127,13 +158,17 @@ def test_two_rounds_written_out(task):
             answer = clients.answer(t, k, server.send(t, k))
             arrivals.append(server.receive(t, k, answer))
             own = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
-            order = torch.randperm(task.sizes[k], generator=fl.rng.generator(task.seed, "shuffle", t, k))
+            order = torch.randperm(
+                task.sizes[k], generator=fl.rng.generator(task.seed, "shuffle", t, k)
+            )
             x, y[k] = task.epoch(k, torch.arange(task.sizes[k]), None)
             net.train()
             for rows in order.split(B):
                 own.zero_grad()
                 out = net(x[rows])
-                (F.cross_entropy(out, y[k][rows]) + (kl(z_s[k][rows], out) if t > 1 else 0)).backward()
+                (
+                    F.cross_entropy(out, y[k][rows]) + (kl(z_s[k][rows], out) if t > 1 else 0)
+                ).backward()
                 own.step()
             with torch.no_grad():
                 net.eval()
@@ -159,17 +194,32 @@ def test_two_rounds_written_out(task):
         f_s.load_state_dict(server.state, strict=False)
         z_s = {k: server.memory[f"z_s {k}"].clone() for k in range(4)}
         for k, net in enumerate(edges):
-            net.load_state_dict({n.removeprefix("edge/"): w for n, w in clients.memories[k].items() if n.startswith("edge/")}, strict=False)
+            net.load_state_dict(
+                {
+                    n.removeprefix("edge/"): w
+                    for n, w in clients.memories[k].items()
+                    if n.startswith("edge/")
+                },
+                strict=False,
+            )
     x = task.inputs(task.test[0])
     with torch.no_grad():
-        right = [float((f_s.eval()(net.eval().extractor(x)).argmax(1) == task.test[1]).float().mean()) for net in edges]
+        right = [
+            float((f_s.eval()(net.eval().extractor(x)).argmax(1) == task.test[1]).float().mean())
+            for net in edges
+        ]
     assert server.evaluate(2, clients.kept)["accuracy"] == pytest.approx(sum(right) / 4)
 
 
-@pytest.mark.parametrize("decoupled, theirs_is", [(False, torch.optim.Adam), (True, torch.optim.AdamW)])
+@pytest.mark.parametrize(
+    "decoupled, theirs_is", [(False, torch.optim.Adam), (True, torch.optim.AdamW)]
+)
 def test_adam_with_weight_decay_is_torchs(decoupled, theirs_is):
     ours, theirs = [noise(3, 2)], [noise(3, 2).requires_grad_()]
-    part, optimizer = Adam(0.01, weight_decay=0.1, decoupled=decoupled), theirs_is(theirs, lr=0.01, weight_decay=0.1)
+    part, optimizer = (
+        Adam(0.01, weight_decay=0.1, decoupled=decoupled),
+        theirs_is(theirs, lr=0.01, weight_decay=0.1),
+    )
     state = part.init(ours, None)
     for i in range(5):
         theirs[0].grad = noise(3, 2, seed=i)
@@ -198,7 +248,12 @@ def test_bytes_on_the_wire(task):
     sizes = {32: (4 * n * floats, 4 * n * 10), 16: (2 * n * floats, 2 * n * 10)}
     for bits, (H, z) in sizes.items():
         _, data, sections = upload(task, fl.methods.fed_gkt(bits=bits))
-        assert {name: len(s) for name, s in sections.items()} == {"index": 4 * n, "labels": 2 * n, "features": H, "logits": z}
+        assert {name: len(s) for name, s in sections.items()} == {
+            "index": 4 * n,
+            "labels": 2 * n,
+            "features": H,
+            "logits": z,
+        }
         assert len(data) == 26 + 1 + 4 * 4 + sum(map(len, sections.values())) + 4
     _, data, sections = upload(task, fl.methods.fed_gkt(kd_to_server=False))
     assert "logits" not in sections
@@ -213,7 +268,10 @@ def test_the_order_in_which_samples_come_does_not_matter(task):
     def turned(sections, n):
         order = np.random.default_rng(0).permutation(n)
         width = {name: len(data) // n for name, data in sections.items()}
-        return {name: np.frombuffer(d, np.uint8).reshape(n, width[name])[order].tobytes() for name, d in sections.items()}, n
+        return {
+            name: np.frombuffer(d, np.uint8).reshape(n, width[name])[order].tobytes()
+            for name, d in sections.items()
+        }, n
 
     (one, data, _), (other, mixed, _) = upload(task), upload(task, change=turned)
     assert data != mixed
@@ -235,14 +293,32 @@ BAD = {
     "foreign sample": (with_index(100_000), "each of its .* images once"),
     "missing sample": (lambda s, n: (s | {"index": s["index"][:-4]}, n), "entries of index"),
     "more samples than it has": (lambda s, n: (s, n + 1), "images, and sent"),
-    "one sample left out": (lambda s, n: ({name: d[: len(d) // n * (n - 1)] for name, d in s.items()}, n - 1), "images, and sent"),
-    "logits of samples without features": (lambda s, n: (s | {"logits": s["logits"] + bytes(40)}, n), "bytes came for a tensor"),
-    "maps of another shape": (lambda s, n: (s | {"features": s["features"] + bytes(4)}, n), "bytes came for a tensor"),
-    "more than its images can be": (lambda s, n: (s | {"features": s["features"] * 4}, n), "longer than the .* that the schema allows"),
-    "no features": (lambda s, n: ({name: d for name, d in s.items() if name != "features"}, n), "did not send index"),
+    "one sample left out": (
+        lambda s, n: ({name: d[: len(d) // n * (n - 1)] for name, d in s.items()}, n - 1),
+        "images, and sent",
+    ),
+    "logits of samples without features": (
+        lambda s, n: (s | {"logits": s["logits"] + bytes(40)}, n),
+        "bytes came for a tensor",
+    ),
+    "maps of another shape": (
+        lambda s, n: (s | {"features": s["features"] + bytes(4)}, n),
+        "bytes came for a tensor",
+    ),
+    "more than its images can be": (
+        lambda s, n: (s | {"features": s["features"] * 4}, n),
+        "longer than the .* that the schema allows",
+    ),
+    "no features": (
+        lambda s, n: ({name: d for name, d in s.items() if name != "features"}, n),
+        "did not send index",
+    ),
     "nothing": (lambda s, n: ({}, n), "did not send index"),
     "half a label": (lambda s, n: (s | {"labels": s["labels"] + b"\0"}, n), "entries of labels"),
-    "a label too high": (lambda s, n: (s | {"labels": b"\x0a\0" + s["labels"][2:]}, n), "the label 10; there are 10"),
+    "a label too high": (
+        lambda s, n: (s | {"labels": b"\x0a\0" + s["labels"][2:]}, n),
+        "the label 10; there are 10",
+    ),
     "NaN": (lambda s, n: (s | {"features": b"\xff" * 4 + s["features"][4:]}, n), "NaN or infinite"),
 }
 
@@ -253,7 +329,9 @@ def test_bad_uploads_are_refused_and_nothing_changes(change, reason, task):
     before = {name: t.clone() for name, t in server.state.items()}
     with pytest.raises(fl.WireError, match=reason):
         server.receive(1, 1, data)
-    assert not server.memory and all(torch.equal(t, server.state[name]) for name, t in before.items())
+    assert not server.memory and all(
+        torch.equal(t, server.state[name]) for name, t in before.items()
+    )
 
 
 def test_logits_for_another_number_of_images_are_refused(task):
@@ -266,14 +344,25 @@ def test_logits_for_another_number_of_images_are_refused(task):
 @pytest.mark.parametrize(
     "options, sentence",
     [
-        ({"T": 0}, "temperature T > 0"), ({"alpha": -1}, "alpha >= 0"), ({"alpha": math.nan}, "alpha >= 0"), ({"server_epochs": 0}, "server_epochs"),
-        ({"optimizer": "adamw"}, "There is no optimizer 'adamw'"), ({"edge": "resnet9"}, "There is no network 'resnet9'"),
-        ({"server": "digits_serve"}, "Did you mean 'digits_server'"), ({"bits": 8}, "16 or 32 bits"),
-        ({"edge": lambda shape, classes: nn.Flatten()}, "unlike this Flatten"), ({"server_lr": 0}, "lr > 0"),
-        ({"server": lambda shape, classes: models.digits_server(shape, 9)}, r"gives \[9\] logits an image, the edge network \[10\]"),
-        ({"memory_limit": "1e9"}, "number of bytes"), ({"memory_limit": -1}, "number of bytes"), ({"memory_limit": math.nan}, "number of bytes"),
+        ({"T": 0}, "temperature T > 0"),
+        ({"alpha": -1}, "alpha >= 0"),
+        ({"alpha": math.nan}, "alpha >= 0"),
+        ({"server_epochs": 0}, "server_epochs"),
+        ({"optimizer": "adamw"}, "There is no optimizer 'adamw'"),
+        ({"edge": "resnet9"}, "There is no network 'resnet9'"),
+        ({"server": "digits_serve"}, "Did you mean 'digits_server'"),
+        ({"bits": 8}, "16 or 32 bits"),
+        ({"edge": lambda shape, classes: nn.Flatten()}, "unlike this Flatten"),
+        ({"server_lr": 0}, "lr > 0"),
+        (
+            {"server": lambda shape, classes: models.digits_server(shape, 9)},
+            r"gives \[9\] logits an image, the edge network \[10\]",
+        ),
+        ({"memory_limit": "1e9"}, "number of bytes"),
+        ({"memory_limit": -1}, "number of bytes"),
+        ({"memory_limit": math.nan}, "number of bytes"),
     ],
-)  # fmt: skip
+)
 def test_bad_options_are_one_clear_sentence(options, sentence, task, monkeypatch):
     monkeypatch.setattr(local, "train", lambda *a: pytest.fail("training began"))
     with pytest.raises(ValueError, match=sentence):
@@ -308,7 +397,9 @@ def test_asynchronous_keeps_the_features_of_those_who_are_away(task):
     assert "z_s 3" not in server.memory and len(server.memory["z_s 1"]) == task.sizes[1]
     old = server.memory["z_s 1"].clone()
     server.aggregate(2, answers(server, clients, 2, (0, 3)))
-    assert torch.equal(server.memory["features 1"], kept) and not torch.equal(server.memory["z_s 1"], old)
+    assert torch.equal(server.memory["features 1"], kept) and not torch.equal(
+        server.memory["z_s 1"], old
+    )
     clients.answer(3, 1, server.send(3, 1))  # back after a missed round: it hears the newest logits
     assert torch.equal(clients.memories[1]["z_s"], server.memory["z_s 1"])
     history = fl.run(method, task, 4, participation=0.5, engine="stacked")
@@ -326,10 +417,16 @@ def test_stacked_training_when_only_some_have_heard_of_the_server(task):
     for k, memory, index in zip(who, memories, rows, strict=True):
         images, labels = task.epoch(k, index, None)
         x.append(images), y.append(labels)
-        alone.append(method.objective.begin(net, Context(task, 2, k, memory=memory))(net, Batch(images, labels, index)))
+        alone.append(
+            method.objective.begin(net, Context(task, 2, k, memory=memory))(
+                net, Batch(images, labels, index)
+            )
+        )
     logits = torch.stack([net(images) for images in x])
     loss = method.objective.begin(net, Context(task, 2, who, memory=memories))
-    torch.testing.assert_close(loss(lambda _: logits, Batch(None, torch.stack(y), rows)), torch.stack(alone))
+    torch.testing.assert_close(
+        loss(lambda _: logits, Batch(None, torch.stack(y), rows)), torch.stack(alone)
+    )
 
 
 def test_features_on_disk_change_nothing(task, tmp_path):
@@ -341,15 +438,23 @@ def test_features_on_disk_change_nothing(task, tmp_path):
     fl.run(method, task, 2, checkpoint=tmp_path / "c")
     seen, stored = [], gkt.stored
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gkt, "stored", lambda H, ctx, limit: seen.append(stored(H, ctx, limit)) or seen[-1])
+        patch.setattr(
+            gkt, "stored", lambda H, ctx, limit: seen.append(stored(H, ctx, limit)) or seen[-1]
+        )
         assert history(0, checkpoint=tmp_path / "c") == history(0)
-    assert seen and all(isinstance(H, features.OnDisk) for H in seen)  # also what the checkpoint had brought into memory
+    assert seen and all(
+        isinstance(H, features.OnDisk) for H in seen
+    )  # also what the checkpoint had brought into memory
 
 
 def test_rows_on_disk_are_the_tensors(task):
     H = noise(9, 2, 3, 3)
     stored = features.OnDisk(H)
-    assert len(stored) == 9 and torch.equal(stored[torch.tensor([8, 0, 3])], H[[8, 0, 3]]) and torch.equal(stored.clone(), H)
+    assert (
+        len(stored) == 9
+        and torch.equal(stored[torch.tensor([8, 0, 3])], H[[8, 0, 3]])
+        and torch.equal(stored.clone(), H)
+    )
 
 
 def test_a_client_that_diverged_goes_on_from_its_last_network(task):
@@ -364,7 +469,9 @@ def test_a_client_that_diverged_goes_on_from_its_last_network(task):
 
 
 def test_a_server_that_diverges_says_so(task):
-    with pytest.raises(ValueError, match="server's network diverged in round 1: try a smaller server_lr"):
+    with pytest.raises(
+        ValueError, match="server's network diverged in round 1: try a smaller server_lr"
+    ):
         fl.run(fl.methods.fed_gkt(optimizer="sgd", lr=0.01, server_lr=1e30), task, 1)
 
 
@@ -399,7 +506,9 @@ def test_servers_optimiser_goes_on_where_it_stopped(task):
     batches = sum(math.ceil(n / B) for n in task.sizes)
     for t in (1, 2):
         server.aggregate(t, answers(server, clients, t, range(4)))
-        assert float(server.memory["c1 0"].flatten()[0]) == pytest.approx(1 - 0.9 ** (t * batches), rel=1e-4)
+        assert float(server.memory["c1 0"].flatten()[0]) == pytest.approx(
+            1 - 0.9 ** (t * batches), rel=1e-4
+        )
 
 
 def test_edge_networks_stay_with_their_clients(task):
@@ -414,7 +523,12 @@ def test_edge_networks_stay_with_their_clients(task):
         server.aggregate(t, answers(server, clients, t, range(4)))
     own = [clients.memories[k]["edge/classifier.3.weight"] for k in range(4)]
     assert all(not torch.equal(own[0], w) for w in own[1:])
-    assert all(torch.equal(clients.memories[k]["edge/extractor.0.weight"], server.initial["extractor.0.weight"]) for k in range(4))
+    assert all(
+        torch.equal(
+            clients.memories[k]["edge/extractor.0.weight"], server.initial["extractor.0.weight"]
+        )
+        for k in range(4)
+    )
     assert server.state.keys() == state_of(models.digits_server()).keys()
 
 
@@ -425,8 +539,16 @@ def test_permuted_pixels_are_each_clients_own():
     f_s, net, right = models.digits_server().eval(), models.digits_edge().eval(), []
     f_s.load_state_dict(server.state, strict=False)
     for k in range(3):
-        net.load_state_dict({n.removeprefix("edge/"): w for n, w in clients.memories[k].items()}, strict=False)
-        right.append(float((f_s(net.extractor(task.inputs(task.test[0], k))).argmax(1) == task.test[1]).float().mean()))
+        net.load_state_dict(
+            {n.removeprefix("edge/"): w for n, w in clients.memories[k].items()}, strict=False
+        )
+        right.append(
+            float(
+                (f_s(net.extractor(task.inputs(task.test[0], k))).argmax(1) == task.test[1])
+                .float()
+                .mean()
+            )
+        )
     assert server.evaluate(1, clients.kept)["accuracy"] == pytest.approx(sum(right) / 3)
 
 
@@ -452,22 +574,31 @@ def test_split_learning_with_one_client_is_training_of_the_whole():
     whole = nn.Sequential(f_e, f_s).train()
     optimizer = torch.optim.SGD(whole.parameters(), lr=0.1)
     for t in (1, 2):
-        x, y = task.epoch(0, torch.randperm(100, generator=fl.rng.generator(task.seed, "shuffle", t, 0)), None)
+        x, y = task.epoch(
+            0, torch.randperm(100, generator=fl.rng.generator(task.seed, "shuffle", t, 0)), None
+        )
         for at in range(0, 100, B):
             optimizer.zero_grad()
             F.cross_entropy(whole(x[at : at + B]), y[at : at + B]).backward()
             optimizer.step()
         whole.eval()
-        assert history.rows[t - 1]["accuracy"] == pytest.approx(task.evaluate(whole)["accuracy"], abs=0.021)
+        assert history.rows[t - 1]["accuracy"] == pytest.approx(
+            task.evaluate(whole)["accuracy"], abs=0.021
+        )
         whole.train()
-    for mine, theirs in zip(history.state.values(), [*state_of(f_e).values(), *state_of(f_s).values()], strict=True):
+    for mine, theirs in zip(
+        history.state.values(), [*state_of(f_e).values(), *state_of(f_s).values()], strict=True
+    ):
         torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-3)
 
 
 def test_split_learning_counts_every_message(task):
     history = fl.methods.split_learning(task, 2, epochs=2, batch_size=B)
     batches, n = 2 * sum(math.ceil(k / B) for k in task.sizes), 2 * sum(task.sizes)
-    weights, frame = 4 * (144 + 32 + 32), 26 + 1 + 4  # of the extractor with batch statistics; of a message without sections
+    weights, frame = (
+        4 * (144 + 32 + 32),
+        26 + 1 + 4,
+    )  # of the extractor with batch statistics; of a message without sections
     handover = 4 * (frame + 4 * 5 + weights)
     assert history.bytes_up.tolist() == [batches * (frame + 8) + n * 4 * (256 + 1) + handover] * 2
     assert history.bytes_down.tolist() == [batches * (frame + 4) + n * 4 * 256 + handover] * 2

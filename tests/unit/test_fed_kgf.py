@@ -15,8 +15,23 @@ from fedlearn.models import parameter_count, state_of
 from fedlearn.wire import UP, Message, pack
 
 kgf = import_module("fedlearn.methods.fed_kgf")  # fl.methods.fed_kgf is the function
-PAPER = {1: 560, **dict.fromkeys((2, 3, 4, 5), 9_344), 6: 9_472, 7: 19_968, 8: 18_688, 9: 18_688, 10: 18_944, 11: 39_936,
-         12: 37_376, 13: 37_376, 14: 37_888, 15: 79_872, 16: 74_752, 17: 74_752, 18: 5_130}  # fmt: skip
+PAPER = {
+    1: 560,
+    **dict.fromkeys((2, 3, 4, 5), 9_344),
+    6: 9_472,
+    7: 19_968,
+    8: 18_688,
+    9: 18_688,
+    10: 18_944,
+    11: 39_936,
+    12: 37_376,
+    13: 37_376,
+    14: 37_888,
+    15: 79_872,
+    16: 74_752,
+    17: 74_752,
+    18: 5_130,
+}
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +60,9 @@ def test_generated_kernels_are_equation_2():
         v = w[i % 2]
         for index in [(0, 0, 0), (2, 1, 2), (1, 2, 0)]:
             x, a, b = (float(t[index]) for t in (v, alpha[i], beta[i]))
-            assert float(full[2 + i][index]) == pytest.approx((1 if x > 0 else -1) * (abs(x) ** b + a), rel=1e-5)
+            assert float(full[2 + i][index]) == pytest.approx(
+                (1 if x > 0 else -1) * (abs(x) ** b + a), rel=1e-5
+            )
     assert [name for name, _ in layer.named_parameters()] == ["base"]
     assert list(layer.state_dict()) == ["base"]  # alpha and beta never travel
 
@@ -56,7 +73,9 @@ def test_ablations():
     both, none = layer_of(w).weight[2:], layer_of(w, alpha=False).weight[2:]
     assert torch.allclose(both - none, w[:2].sign() * kgf.draw(both.shape, 0, "0")[0], atol=1e-4)
     zero = torch.zeros(4, 2, 3, 3)
-    assert not layer_of(zero).weight.any()  # sign(0) = 0: alpha does not help an entry that is exactly zero
+    assert not layer_of(
+        zero
+    ).weight.any()  # sign(0) = 0: alpha does not help an entry that is exactly zero
 
 
 @pytest.mark.parametrize("detach", [False, True])
@@ -65,13 +84,18 @@ def test_gradient_through_the_generated_kernels(detach):
     layer = layer_of(w, detach=detach).double()
     layer.weight[2:].sum().backward() if not detach else layer.weight.sum().backward()
     beta = layer.beta
-    expected = torch.ones_like(layer.base) if detach else beta * layer.base.detach().abs() ** (beta - 1)
+    expected = (
+        torch.ones_like(layer.base) if detach else beta * layer.base.detach().abs() ** (beta - 1)
+    )
     torch.testing.assert_close(layer.base.grad, expected)
 
 
 def test_every_party_generates_the_same_kernels(task):
     method = fl.methods.fed_kgf(base_kernels=8)
-    server, clients = fl.Server(method, task, fl.Settings()), fl.Clients(method, task, fl.Settings())
+    server, clients = (
+        fl.Server(method, task, fl.Settings()),
+        fl.Clients(method, task, fl.Settings()),
+    )
     for ours, theirs in zip(server.net.modules(), clients.net.modules(), strict=True):
         if isinstance(ours, kgf.Generated):
             assert torch.equal(ours.weight, theirs.weight)
@@ -80,7 +104,12 @@ def test_every_party_generates_the_same_kernels(task):
 @pytest.mark.parametrize("base", [2, 4, 8, 16, 32])
 @pytest.mark.parametrize("name", list(fl.models.NETWORKS))
 def test_there_and_back(name, base):
-    shape = {"digits_cnn": (1, 8, 8), "digits_resnet": (1, 8, 8), "mcmahan_cnn": (1, 28, 28), "rpn_cnn": (1, 28, 28)}.get(name, (3, 32, 32))
+    shape = {
+        "digits_cnn": (1, 8, 8),
+        "digits_resnet": (1, 8, 8),
+        "mcmahan_cnn": (1, 28, 28),
+        "rpn_cnn": (1, 28, 28),
+    }.get(name, (3, 32, 32))
     net = fl.models.NETWORKS[name](shape).eval()
     widths = [m.out_channels for m in net.modules() if isinstance(m, nn.Conv2d)]
     if max(widths) <= base:
@@ -115,7 +144,10 @@ def test_resnet18_has_510778_parameters_in_18_modules(resnet):
     found = kgf.modules(fl.wire.Schema({n: tuple(t.shape) for n, t in state.items()}))
     sizes = [sum(state[n].numel() for n in module if n in learned) for module in found]
     assert dict(enumerate(sizes, 1)) == PAPER and sum(sizes) == 510_778
-    assert round(parameter_count(resnet) / 510_778, 1) == 21.9 and round(10 * parameter_count(resnet) / 510_778, 1) == 218.8
+    assert (
+        round(parameter_count(resnet) / 510_778, 1) == 21.9
+        and round(10 * parameter_count(resnet) / 510_778, 1) == 218.8
+    )
 
 
 def context(method, task, clients=10, round=1):
@@ -124,7 +156,9 @@ def context(method, task, clients=10, round=1):
 
 
 def test_groups_cover_every_tensor_once_and_change_with_the_round(resnet):
-    task = fl.tasks.classification("digits", 10, network=lambda shape, classes: copy.deepcopy(resnet))
+    task = fl.tasks.classification(
+        "digits", 10, network=lambda shape, classes: copy.deepcopy(resnet)
+    )
     method = fl.methods.fed_kgf()
     party, contexts = context(method, task)
     sent = [method.uplink.names(ctx, party.up, ctx.client) for ctx in contexts]
@@ -133,16 +167,26 @@ def test_groups_cover_every_tensor_once_and_change_with_the_round(resnet):
     groups = sorted(sorted({of[n] for n in names}) for names in sent)
     assert [i for group in groups for i in group] == list(range(18))  # contiguous
     assert sorted(map(len, groups)) == [1, 1] + [2] * 8
-    others = [method.uplink.names(ctx, party.up, ctx.client) for ctx in context(method, task, round=2)[1]]
+    others = [
+        method.uplink.names(ctx, party.up, ctx.client) for ctx in context(method, task, round=2)[1]
+    ]
     assert others != sent
     # the ratio with real bytes: a state of zeros and float32 sections
-    total = sum(len(b) for ctx in contexts for n, b in method.uplink.encode(party.state, ctx).items() if n not in party.up.buffers)
+    total = sum(
+        len(b)
+        for ctx in contexts
+        for n, b in method.uplink.encode(party.state, ctx).items()
+        if n not in party.up.buffers
+    )
     assert total == 4 * 510_778
 
 
 def test_assembly_of_identical_clients_is_the_identity(task):
     method = fl.methods.fed_kgf(base_kernels=8)
-    server, clients = fl.Server(method, task, fl.Settings()), fl.Clients(method, task, fl.Settings())
+    server, clients = (
+        fl.Server(method, task, fl.Settings()),
+        fl.Clients(method, task, fl.Settings()),
+    )
     trained = {n: t + 1 for n, t in server.state.items()}
     arrivals = []
     for k in range(4):
@@ -165,7 +209,10 @@ def test_assembly_never_lies_nearer_to_the_clients_than_the_mean(task):
     method = fl.methods.fed_kgf(base_kernels=8, groups=4)
     for seed in range(3):
         task = fl.tasks.classification("digits", 4, train=80, test=40, seed=seed)
-        server, clients = fl.Server(method, task, fl.Settings()), fl.Clients(method, task, fl.Settings())
+        server, clients = (
+            fl.Server(method, task, fl.Settings()),
+            fl.Clients(method, task, fl.Settings()),
+        )
         models, arrivals = [], []
         for k in range(4):
             arrivals.append(server.receive(1, k, clients.answer(1, k, server.send(1, k))))
@@ -210,9 +257,14 @@ def test_groups_that_cannot_be(groups, task, monkeypatch):
 
 @pytest.mark.parametrize("clients, groups", [(4, 4), (6, 4), (10, 4), (7, 4), (3, 3), (1, 1)])
 def test_by_default_as_many_groups_as_participants_or_modules(clients, groups, task):
-    schema = fl.Server(fl.methods.fed_kgf(base_kernels=8), task, fl.Settings()).up  # digits_cnn: four modules
+    schema = fl.Server(
+        fl.methods.fed_kgf(base_kernels=8), task, fl.Settings()
+    ).up  # digits_cnn: four modules
     assert len(kgf.modules(schema)) == 4
-    assert kgf.ModuleUplink().check(Context(task, 1, schema=schema, participants=range(clients))) == groups
+    assert (
+        kgf.ModuleUplink().check(Context(task, 1, schema=schema, participants=range(clients)))
+        == groups
+    )
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
@@ -230,7 +282,10 @@ def test_redraw_gives_both_sides_new_kernels_each_round(task, engine):
 
 def test_composes_with_a_compressing_uplink(task):
     compressed = fl.methods.fed_kgf(base_kernels=8).but(uplink=fl.methods.dgc().uplink)
-    assert fl.run(compressed, task, 2, engine="stacked").bytes_up[0] < fl.run(fl.methods.fed_kgf(base_kernels=8, groups=1), task, 1).bytes_up[0]
+    assert (
+        fl.run(compressed, task, 2, engine="stacked").bytes_up[0]
+        < fl.run(fl.methods.fed_kgf(base_kernels=8, groups=1), task, 1).bytes_up[0]
+    )
 
 
 def test_a_detector_and_the_ledgers_own_count():
@@ -247,7 +302,9 @@ def test_more_participants_than_modules_share_groups():
     method = fl.methods.fed_kgf(base_kernels=8)
     party, contexts = context(method, task, clients=6)
     sent = [tuple(method.uplink.names(ctx, party.up, ctx.client)) for ctx in contexts]
-    assert len(set(sent)) == 4 and sorted(n for names in set(sent) for n in names) == sorted(party.initial)
+    assert len(set(sent)) == 4 and sorted(n for names in set(sent) for n in names) == sorted(
+        party.initial
+    )
     assert not fl.run(method, task, 2).rows[-1]["refused"]
 
 
@@ -258,8 +315,13 @@ def test_frozen_layers_stay_frozen():
         return net
 
     task = fl.tasks.classification("digits", 4, train=80, test=40, network=network)
-    for name in fl.methods.METHODS.keys() - {"fed_gkt", "fed_repopt"}:  # which train networks of their own
+    for name in fl.methods.METHODS.keys() - {
+        "fed_gkt",
+        "fed_repopt",
+    }:  # which train networks of their own
         method = fl.methods.get(name, **({"base_kernels": 8} if name == "fed_kgf" else {}))
         first = next(iter(fl.initial_network(method, task).state_dict()))
         history = fl.run(method, task, 3)
-        assert torch.equal(history.state[first], fl.Server(method, task, fl.Settings()).initial[first]), name
+        assert torch.equal(
+            history.state[first], fl.Server(method, task, fl.Settings()).initial[first]
+        ), name

@@ -35,16 +35,22 @@ def noise(*shape, seed=0, dtype=torch.float64):
 @pytest.mark.parametrize(
     "network, form, parameters, frozen",
     [
-        ("repvgg_b1", "tr", 55_775_816, 0), ("repvgg_b1", "inf", 50_202_632, 0), ("repvgg_b1", "csla", 55_741_768, 24_704),
+        ("repvgg_b1", "tr", 55_775_816, 0),
+        ("repvgg_b1", "inf", 50_202_632, 0),
+        ("repvgg_b1", "csla", 55_741_768, 24_704),
         ("repvgg_b1", "deploy", 50_190_280, 0),
-        ("repghost_05", "tr", 1_289_168, 0), ("repghost_05", "inf", 1_284_208, 0), ("repghost_05", "csla", 1_286_688, 2_480),
+        ("repghost_05", "tr", 1_289_168, 0),
+        ("repghost_05", "inf", 1_284_208, 0),
+        ("repghost_05", "csla", 1_286_688, 2_480),
     ],
-)  # fmt: skip
+)
 def test_counts(network, form, parameters, frozen):
     with torch.device("meta"):
         net = models.NETWORKS[network](form=form)
     assert models.parameter_count(net) == parameters
-    own = {n for n, _ in net.named_buffers()} - {n for n in net.state_dict()}  # constants are no part of the state
+    own = {n for n, _ in net.named_buffers()} - {
+        n for n in net.state_dict()
+    }  # constants are no part of the state
     assert sum(t.numel() for n, t in net.named_buffers() if n in own) == frozen
 
 
@@ -53,7 +59,14 @@ def test_search_form_has_all_scales_trained():
         assert models.parameter_count(models.repvgg_b1(classes=100, form="search")) == 55_561_572
         found = reparam.blocks(models.repvgg_b1())
     assert len(found) == 28 and sum(b.identity for b in found.values()) == 23
-    assert [round(b.scale**2, 4) for b in list(found.values())[:6]] == [1, 1, 2, 1, 0.6667, 1]  # the stem, a stage of four
+    assert [round(b.scale**2, 4) for b in list(found.values())[:6]] == [
+        1,
+        1,
+        2,
+        1,
+        0.6667,
+        1,
+    ]  # the stem, a stage of four
 
 
 def lived(net):
@@ -76,7 +89,9 @@ def test_every_form_folds_into_deploy(family, form):
     folded = reparam.deploy(net).eval()
     torch.testing.assert_close(folded(x), net(x), atol=1e-12, rtol=1e-12)
     assert not any(isinstance(b.bn, nn.BatchNorm2d) for b in reparam.blocks(folded).values())
-    assert models.parameter_count(folded) == models.parameter_count(models.NETWORKS[family](form="deploy"))
+    assert models.parameter_count(folded) == models.parameter_count(
+        models.NETWORKS[family](form="deploy")
+    )
 
 
 def test_folding_by_the_definition():
@@ -87,11 +102,16 @@ def test_folding_by_the_definition():
     net = nn.Sequential(block).eval()
     x = noise(1, 2, 5, 5, seed=4)
     W, b = reparam.deploy(net)[0].conv3.weight, reparam.deploy(net)[0].conv3.bias
-    t = {n: getattr(block, n).weight / (getattr(block, n).running_var + 1e-5).sqrt() for n in ("bn3", "bn1", "bn_id")}
+    t = {
+        n: getattr(block, n).weight / (getattr(block, n).running_var + 1e-5).sqrt()
+        for n in ("bn3", "bn1", "bn_id")
+    }
     for o in range(2):
         for i in range(2):
             expected = t["bn3"][o] * block.conv3.weight[o, i]
-            expected[1, 1] += t["bn1"][o] * block.conv1.weight[o, i, 0, 0] + (t["bn_id"][o] if o == i else 0)
+            expected[1, 1] += t["bn1"][o] * block.conv1.weight[o, i, 0, 0] + (
+                t["bn_id"][o] if o == i else 0
+            )
             torch.testing.assert_close(W[o, i], expected)
     torch.testing.assert_close(F.conv2d(x, W, b, padding=1), net(x))
 
@@ -113,14 +133,23 @@ def test_collapse_keeps_the_output_in_both_modes(family, mode):
 def federated(method, task, rounds=3, settings=None):
     """Federated averaging in double precision; the global network after each round."""
     settings = settings or fl.Settings(batch_size=8, epochs=2)
-    csla = local.initial_network(method.but(model=dataclasses.replace(method.model, form="csla")), task).double()
-    net = repopt.target(csla) if method.model.form == "repopt" else csla  # collapsed in double precision, too
+    csla = local.initial_network(
+        method.but(model=dataclasses.replace(method.model, form="csla")), task
+    ).double()
+    net = (
+        repopt.target(csla) if method.model.form == "repopt" else csla
+    )  # collapsed in double precision, too
     state, seen = {n: t.clone() for n, t in state_of(net).items()}, []
     for t in range(1, rounds + 1):
         total = {n: torch.zeros_like(w) for n, w in state.items()}
         for k in range(task.clients):
             local.load(state_of(net), state)
-            local.train(net, method, Context(task, t, k, start=state, memory={}, net=net, settings=settings), settings)
+            local.train(
+                net,
+                method,
+                Context(task, t, k, start=state, memory={}, net=net, settings=settings),
+                settings,
+            )
             for n, w in state_of(net).items():
                 total[n] += w * task.sizes[k] / sum(task.sizes)
         state = total
@@ -130,7 +159,11 @@ def federated(method, task, rounds=3, settings=None):
 
 
 def kernels(net):
-    net = reparam.collapse(net) if any(b.form == "csla" for b in reparam.blocks(net).values()) else net
+    net = (
+        reparam.collapse(net)
+        if any(b.form == "csla" for b in reparam.blocks(net).values())
+        else net
+    )
     return torch.cat([b.conv3.weight.detach().flatten() for b in reparam.blocks(net).values()])
 
 
@@ -141,7 +174,10 @@ def off(one, other):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("how", [{}, {"momentum": 0.9, "weight_decay": 0.01}])
 def test_repopt_is_csla_through_rounds_of_averaging(family, how, task):
-    csla, rep = (federated(fl.methods.fed_repopt(0.05, form, family, **how), task) for form in ("csla", "repopt"))
+    csla, rep = (
+        federated(fl.methods.fed_repopt(0.05, form, family, **how), task)
+        for form in ("csla", "repopt")
+    )
     x = noise(7, 1, 8, 8)
     for one, other in zip(csla, rep, strict=True):
         assert off(one, other) <= 1e-10
@@ -151,14 +187,23 @@ def test_repopt_is_csla_through_rounds_of_averaging(family, how, task):
 
 def test_repopt_is_csla_with_adamw_too(task):
     own = repopt.read(repopt.Form("csla", "digits_repvgg").build(task))
-    searched = repopt.Scales({n: t * (-2.0 if i % 3 == 0 else 0.7) for i, (n, t) in enumerate(own.items())})
+    searched = repopt.Scales(
+        {n: t * (-2.0 if i % 3 == 0 else 0.7) for i, (n, t) in enumerate(own.items())}
+    )
     how = {"scales": searched, "weight_decay": 0.01, "optimizer": "adamw"}
     tiny = {form: fl.methods.fed_repopt(0.002, form, **how) for form in ("csla", "repopt")}
-    tiny = {form: m.but(optimizer=dataclasses.replace(m.optimizer, eps=1e-30)) for form, m in tiny.items()}
+    tiny = {
+        form: m.but(optimizer=dataclasses.replace(m.optimizer, eps=1e-30))
+        for form, m in tiny.items()
+    }
     csla, rep = (federated(m, task, 2)[-1] for m in tiny.values())
     start = local.initial_network(tiny["repopt"], task).double()
     learned, gap = (kernels(csla) - kernels(start)).norm(), (kernels(csla) - kernels(rep)).norm()
-    plain = federated(tiny["repopt"].but(optimizer=Adam(0.002, eps=1e-30, weight_decay=0.01, decoupled=True)), task, 2)[-1]
+    plain = federated(
+        tiny["repopt"].but(optimizer=Adam(0.002, eps=1e-30, weight_decay=0.01, decoupled=True)),
+        task,
+        2,
+    )[-1]
     print(gap / learned, (kernels(csla) - kernels(plain)).norm() / learned)
     assert gap < 1e-6 * learned and (kernels(csla) - kernels(plain)).norm() > 0.3 * learned
 
@@ -172,17 +217,24 @@ def test_other_multipliers_are_another_training(wrong, least, task, monkeypatch)
             if block is None:
                 M.append(1.0)
             elif wrong == "the paper's scalar":
-                M.append((block.constant_s3**2 + block.constant_s1**2)[:, None, None, None] * torch.ones_like(p))
+                M.append(
+                    (block.constant_s3**2 + block.constant_s1**2)[:, None, None, None]
+                    * torch.ones_like(p)
+                )
             else:
                 m = (block.constant_s3**2)[:, None, None, None] * torch.ones_like(p)
                 m[:, :, 1, 1] += (block.constant_s1**2)[:, None]
                 M.append(m)
         return M
 
-    csla, right = (federated(fl.methods.fed_repopt(0.05, form), task)[-1] for form in ("csla", "repopt"))
+    csla, right = (
+        federated(fl.methods.fed_repopt(0.05, form), task)[-1] for form in ("csla", "repopt")
+    )
     monkeypatch.setattr(repopt, "multipliers", multipliers)
     other = federated(fl.methods.fed_repopt(0.05), task)[-1]
-    learned = kernels(csla) - kernels(local.initial_network(fl.methods.fed_repopt(0.05), task).double())
+    learned = kernels(csla) - kernels(
+        local.initial_network(fl.methods.fed_repopt(0.05), task).double()
+    )
     gap = float((kernels(csla) - kernels(other)).norm() / learned.norm())
     print(wrong, gap)
     assert off(csla, right) < 1e-10 and gap > least
@@ -197,10 +249,19 @@ def test_multiplier_by_its_definition(family, task):
     assert {n for n, m in M.items() if torch.is_tensor(m)} == {f"{n}.conv3.weight" for n in found}
     for name, block in found.items():
         m, s3, s1 = M[f"{name}.conv3.weight"], block.constant_s3, block.constant_s1
-        for o, i, u, v in [(0, 0, 0, 0), (1, 0, 1, 1), (1, min(1, m.shape[1] - 1), 1, 1), (3, 0, 2, 1)]:
+        for o, i, u, v in [
+            (0, 0, 0, 0),
+            (1, 0, 1, 1),
+            (1, min(1, m.shape[1] - 1), 1, 1),
+            (3, 0, 2, 1),
+        ]:
             middle = (u, v) == (1, 1)
             straight = o == i if m.shape[1] > 1 else True
-            expected = s3[o] ** 2 + (s1[o] ** 2 if middle and s1 is not None else 0) + (middle and straight and block.identity)
+            expected = (
+                s3[o] ** 2
+                + (s1[o] ** 2 if middle and s1 is not None else 0)
+                + (middle and straight and block.identity)
+            )
             assert float(m[o, i, u, v]) == pytest.approx(float(expected))
     for block in found.values():
         block.constant_s3.fill_(-2.0)
@@ -213,9 +274,15 @@ def test_multiplier_by_its_definition(family, task):
 def test_with_all_multipliers_one_it_is_the_optimiser_itself(optimizer, task):
     part = fl.methods.fed_repopt(optimizer=optimizer, momentum=0.9, weight_decay=0.1).optimizer
     assert isinstance(part, (SGD, Adam))
-    plain = fl.methods.fed_repopt(form="inf", optimizer=optimizer, momentum=0.9, weight_decay=0.1).optimizer
+    plain = fl.methods.fed_repopt(
+        form="inf", optimizer=optimizer, momentum=0.9, weight_decay=0.1
+    ).optimizer
     params = [[noise(2, 3)], [noise(2, 3)]]
-    states = [part.__class__.__mro__[2].init(part, params[0], Context(task, 1)) | {"M": ((0, torch.ones(2, 3, dtype=torch.float64)),)}, plain.init(params[1], Context(task, 1))]
+    states = [
+        part.__class__.__mro__[2].init(part, params[0], Context(task, 1))
+        | {"M": ((0, torch.ones(2, 3, dtype=torch.float64)),)},
+        plain.init(params[1], Context(task, 1)),
+    ]
     for seed in range(4):
         part.step(params[0], [noise(2, 3, seed=seed)], states[0])
         plain.step(params[1], [noise(2, 3, seed=seed)], states[1])
@@ -226,7 +293,9 @@ def test_with_all_multipliers_one_it_is_the_optimiser_itself(optimizer, task):
 @pytest.mark.parametrize("form", ["tr", "inf", "csla", "repopt"])
 def test_stacked_training_is_sequential_training(family, form, task):
     method = fl.methods.fed_repopt(form=form, network=family)
-    one, other = (fl.run(method, task, 1, engine=e, batch_size=8) for e in ("sequential", "stacked"))
+    one, other = (
+        fl.run(method, task, 1, engine=e, batch_size=8) for e in ("sequential", "stacked")
+    )
     for name, t in one.state.items():
         torch.testing.assert_close(other.state[name], t, atol=2e-5, rtol=2e-4)
     from fedlearn import engine
@@ -271,7 +340,9 @@ def test_client_believes_the_wire(task):
 def test_a_message_without_constants_is_refused_by_a_new_client(task):
     method = fl.methods.fed_repopt()
     server, clients = (make(method, task, fl.Settings()) for make in (fl.Server, fl.Clients))
-    server.receive(1, 0, fl.Clients(method, task, fl.Settings()).answer(1, 0, server.send(1, 0)))  # by one that is gone
+    server.receive(
+        1, 0, fl.Clients(method, task, fl.Settings()).answer(1, 0, server.send(1, 0))
+    )  # by one that is gone
     with pytest.raises(fl.WireError, match="have not come"):
         clients.answer(2, 0, server.send(2, 0))
     data = unpack(server.send(2, 1), server.down, kind=DOWN, round=2, client=1)
@@ -306,7 +377,9 @@ def test_searched_scales_are_those_of_the_trained_network():
     net = local.initial_network(method, own)
     assert torch.equal(repopt.constants(net)["extractor.2.s3"], found.of["extractor.2.s3"])
     csla = local.initial_network(fl.methods.fed_repopt(form="csla", scales=found), own)
-    torch.testing.assert_close(net.eval()(torch.ones(1, 1, 8, 8)), csla.eval()(torch.ones(1, 1, 8, 8)))
+    torch.testing.assert_close(
+        net.eval()(torch.ones(1, 1, 8, 8)), csla.eval()(torch.ones(1, 1, 8, 8))
+    )
     assert repr(found) == repr(fl.methods.search(own, 2)) != repr(scales(own))
 
 
@@ -330,10 +403,14 @@ def test_bad_scales_are_one_clear_sentence(change, sentence, form, task, monkeyp
 @pytest.mark.parametrize(
     "options, sentence",
     [
-        ({"network": "digits_cnn"}, "has no multi-branch blocks"), ({"network": None}, "has no multi-branch blocks"),
-        ({"form": "rep"}, "There is no form 'rep'"), ({"scales": {}}, "scales are Scales"), ({"optimizer": "adam"}, "Did you mean 'adamw'"), ({"lr": 0}, "lr > 0"),
+        ({"network": "digits_cnn"}, "has no multi-branch blocks"),
+        ({"network": None}, "has no multi-branch blocks"),
+        ({"form": "rep"}, "There is no form 'rep'"),
+        ({"scales": {}}, "scales are Scales"),
+        ({"optimizer": "adam"}, "Did you mean 'adamw'"),
+        ({"lr": 0}, "lr > 0"),
     ],
-)  # fmt: skip
+)
 def test_bad_options_are_one_clear_sentence(options, sentence, task, monkeypatch):
     monkeypatch.setattr(local, "train", lambda *a: pytest.fail("training began"))
     with pytest.raises(ValueError, match=sentence):
@@ -354,14 +431,19 @@ def test_the_optimiser_alone_is_refused_with_a_reason(task, monkeypatch):
 
 def test_scales_can_be_compared_and_are_only_for_forms_that_have_them(task):
     assert scales(task) == scales(task) != scales(task, 2.0)
-    assert hash(fl.methods.fed_repopt(scales=scales(task))) == hash(fl.methods.fed_repopt(scales=scales(task)))
+    assert hash(fl.methods.fed_repopt(scales=scales(task))) == hash(
+        fl.methods.fed_repopt(scales=scales(task))
+    )
     for form in ("tr", "inf"):
         with pytest.raises(ValueError, match='for the forms "csla", "search" and "repopt"'):
             fl.methods.fed_repopt(form=form, scales=scales(task))
 
 
 def test_the_whole_model_or_the_residual_with_constants(task):
-    whole, residual = (fl.run(fl.methods.fed_repopt().but(downlink=repopt.Constants(residual=r)), task, 2) for r in (False, True))
+    whole, residual = (
+        fl.run(fl.methods.fed_repopt().but(downlink=repopt.Constants(residual=r)), task, 2)
+        for r in (False, True)
+    )
     for name, t in whole.state.items():
         torch.testing.assert_close(residual.state[name], t, atol=1e-4, rtol=1e-3)
 

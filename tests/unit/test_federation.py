@@ -76,7 +76,10 @@ def test_learning_rate_decays_by_the_round():
 
 def test_optimizer_and_loss_carry_client_axes():
     """The vectorised form stacks clients in front; parts must give each client its own result."""
-    logits, y = torch.randn(3, 5, 10, generator=rng.generator(0)), torch.arange(15).reshape(3, 5) % 10
+    logits, y = (
+        torch.randn(3, 5, 10, generator=rng.generator(0)),
+        torch.arange(15).reshape(3, 5) % 10,
+    )
     stacked = fl.method.cross_entropy(logits, y)
     for k in range(3):
         torch.testing.assert_close(stacked[k], F.cross_entropy(logits[k], y[k]))
@@ -89,9 +92,15 @@ def test_same_seed_same_history_whatever_the_global_generators_do(task):
     random.seed(1)
     before = torch.get_rng_state()
     second = fl.run(fl.methods.rpn(), task, 2)
-    assert first == second and all(torch.equal(first.state[n], second.state[n]) for n in first.state)
+    assert first == second and all(
+        torch.equal(first.state[n], second.state[n]) for n in first.state
+    )
     assert torch.equal(before, torch.get_rng_state()), "a run must leave the global generator alone"
-    other = fl.run(fl.methods.rpn(), fl.tasks.classification("digits", 4, "dirichlet:0.5", 1, train=240, test=100), 2)
+    other = fl.run(
+        fl.methods.rpn(),
+        fl.tasks.classification("digits", 4, "dirichlet:0.5", 1, train=240, test=100),
+        2,
+    )
     assert first != other
 
 
@@ -121,14 +130,19 @@ def test_participation_draws_anew_each_round_and_is_never_zero():
     drawn = [tuple(server.participants(t)) for t in range(1, 30)]
     assert all(len(set(d)) == 3 for d in drawn) and len(set(drawn)) > 10
     assert drawn[0] == tuple(server.participants(1))
-    assert len(fl.Server(fl.methods.fedavg(), task, fl.Settings(participation=1e-9)).participants(1)) == 1
+    assert (
+        len(fl.Server(fl.methods.fedavg(), task, fl.Settings(participation=1e-9)).participants(1))
+        == 1
+    )
 
 
 def test_evaluation_every_n_rounds_and_at_the_end(task):
     history = fl.run(fl.methods.fedavg(), task, 5, evaluate_every=2)
     assert [row["accuracy"] is not None for row in history.rows] == [False, True, False, True, True]
     every = fl.run(fl.methods.fedavg(), task, 5)
-    assert every.accuracy[3] == history.accuracy[3], "looking at the test set must not change the run"
+    assert every.accuracy[3] == history.accuracy[3], (
+        "looking at the test set must not change the run"
+    )
 
 
 def test_mean_is_over_those_who_sent_the_tensor():
@@ -140,7 +154,9 @@ def test_mean_is_over_those_who_sent_the_tensor():
     by_samples = fl.Mean().aggregate(w, arrivals, None)
     assert torch.equal(by_samples["a"], torch.tensor([0.75, 0.25]))
     assert by_samples["b"] == 5 and by_samples["c"] == 1 and w["a"].sum() == 0
-    assert torch.equal(fl.Mean("clients").aggregate(w, arrivals, None)["a"], torch.tensor([0.5, 0.5]))
+    assert torch.equal(
+        fl.Mean("clients").aggregate(w, arrivals, None)["a"], torch.tensor([0.5, 0.5])
+    )
 
 
 # ------------------------------------------------------------------------------------------------ stop and resume
@@ -176,7 +192,9 @@ def test_killed_while_writing(task, tmp_path, writes):
     path = tmp_path / "run.checkpoint"
     died = subprocess.run([sys.executable, "-c", KILLED, str(path), str(writes)])
     assert died.returncode == 9 and path.exists() == (writes > 0)
-    assert fl.run(fl.methods.fedavg(), task, 4, checkpoint=path) == fl.run(fl.methods.fedavg(), task, 4)
+    assert fl.run(fl.methods.fedavg(), task, 4, checkpoint=path) == fl.run(
+        fl.methods.fedavg(), task, 4
+    )
 
 
 def test_checkpoints_of_other_runs_are_refused(task, tmp_path):
@@ -199,7 +217,11 @@ def test_history_to_json_and_pandas(task, tmp_path):
     assert fl.History.from_json(history.to_json()) == history
     frame = history.to_pandas()
     assert list(frame.index) == [1, 2, 3] and np.isnan(frame.accuracy[1])
-    assert history.final["round"] == 3 and history.rounds_to(0.0) == 2 and history.rounds_to(1.1) is None
+    assert (
+        history.final["round"] == 3
+        and history.rounds_to(0.0) == 2
+        and history.rounds_to(1.1) is None
+    )
     with pytest.raises(AttributeError, match="acuracy"):
         _ = history.acuracy
 
@@ -241,7 +263,9 @@ def test_if_all_are_refused_the_model_stays(task):
     assert all(torch.equal(history.state[n], initial[n]) for n in initial)
 
 
-@pytest.mark.parametrize("method", [fl.methods.fedavg(), fl.methods.rpn(), fl.methods.rpn(threshold=0.05)])
+@pytest.mark.parametrize(
+    "method", [fl.methods.fedavg(), fl.methods.rpn(), fl.methods.rpn(threshold=0.05)]
+)
 def test_fuzz_ten_thousand_messages(task, method):
     """Random, cut and flipped messages: ``WireError`` or a right decode, and the model as it was. 10,000 in all."""
     settings = fl.Settings()
@@ -270,7 +294,9 @@ def test_fuzz_ten_thousand_messages(task, method):
         try:
             update = server.receive(1, 0, bytes(data)).update
             assert kind == 3, "only an altered value behind a fitting checksum can pass"
-            assert {n: t.shape for n, t in update.items()}.items() <= {n: t.shape for n, t in right.items()}.items()
+            assert {n: t.shape for n, t in update.items()}.items() <= {
+                n: t.shape for n, t in right.items()
+            }.items()
             assert all(torch.isfinite(t).all() for t in update.values())
         except fl.WireError:
             refused += 1
@@ -280,7 +306,9 @@ def test_fuzz_ten_thousand_messages(task, method):
 
 
 def test_a_damaged_download_is_an_error_at_the_client(task):
-    server, clients = (party(fl.methods.fedavg(), task, fl.Settings()) for party in (fl.Server, fl.Clients))
+    server, clients = (
+        party(fl.methods.fedavg(), task, fl.Settings()) for party in (fl.Server, fl.Clients)
+    )
     message = server.send(1, 0)
     for bad in (message[:-1], server.send(1, 1), server.send(2, 0)):
         with pytest.raises(fl.WireError):
@@ -290,11 +318,20 @@ def test_a_damaged_download_is_an_error_at_the_client(task):
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda t: fl.run(fl.methods.fedavg(), t, 0), "rounds must be a whole number of at least 1, not 0"),
+        (
+            lambda t: fl.run(fl.methods.fedavg(), t, 0),
+            "rounds must be a whole number of at least 1, not 0",
+        ),
         (lambda t: fl.run(fl.methods.fedavg(), t, 2.5), "rounds must be a whole number"),
         (lambda t: fl.run(fl.methods.fedavg(), t, 1, participation=0), "participation is a share"),
-        (lambda t: fl.run(fl.methods.fedavg(), t, 1, participation=1.5), "participation is a share"),
-        (lambda t: fl.run(fl.methods.fedavg(), t, 1, participation=float("nan")), "participation is a share"),
+        (
+            lambda t: fl.run(fl.methods.fedavg(), t, 1, participation=1.5),
+            "participation is a share",
+        ),
+        (
+            lambda t: fl.run(fl.methods.fedavg(), t, 1, participation=float("nan")),
+            "participation is a share",
+        ),
         (lambda t: fl.run(fl.methods.fedavg(), t, 1, epochs=0), "epochs must be"),
         (lambda t: fl.run(fl.methods.fedavg(), t, 1, batch_size=True), "batch_size must be"),
         (lambda t: fl.run(fl.methods.fedavg(), t, 1, evaluate_every=0), "evaluate_every must be"),
@@ -305,7 +342,10 @@ def test_a_damaged_download_is_an_error_at_the_client(task):
         (lambda t: fl.methods.rpn(by="size"), "no weighting 'size'.*Allowed: samples, clients"),
         (lambda t: fl.methods.get("fedavgg"), "no method 'fedavgg'. Did you mean 'fedavg'"),
         (lambda t: fl.methods.fedavg().but(uplinc=fl.Uplink()), "Did you mean 'uplink'"),
-        (lambda t: fl.methods.fedavg().but(uplink=fl.SGD()), "cannot be a method's uplink: it has no schema"),
+        (
+            lambda t: fl.methods.fedavg().but(uplink=fl.SGD()),
+            "cannot be a method's uplink: it has no schema",
+        ),
         (lambda t: fl.tasks.classification("digit"), "no data set 'digit'. Did you mean 'digits'"),
         (lambda t: fl.tasks.classification(clients=0), "clients must be a whole number"),
         (lambda t: fl.tasks.classification(clients=5000), "5000 clients"),
@@ -313,7 +353,10 @@ def test_a_damaged_download_is_an_error_at_the_client(task):
         (lambda t: fl.tasks.classification(partition="dirichlet:-1"), "alpha"),
         (lambda t: fl.tasks.classification(partition="dirichlett:1"), "Did you mean 'dirichlet'"),
         (lambda t: fl.tasks.classification(partition="dirichlet:0.001", clients=50), "alpha"),
-        (lambda t: fl.tasks.classification(network="resnet81"), "Did you mean 'resnet8' or 'resnet18'"),
+        (
+            lambda t: fl.tasks.classification(network="resnet81"),
+            "Did you mean 'resnet8' or 'resnet18'",
+        ),
         (lambda t: fl.tasks.classification(augment="crap"), "Did you mean 'crop'"),
         (lambda t: fl.tasks.classification(train=10**6), "1347 train images"),
     ],
@@ -339,7 +382,9 @@ def test_small_networks_get_one_thread(task):
 
 
 def test_one_round_is_the_loop_of_the_docstring(task):
-    server, clients = (party(fl.methods.fedavg(), task, fl.Settings()) for party in (fl.Server, fl.Clients))
+    server, clients = (
+        party(fl.methods.fedavg(), task, fl.Settings()) for party in (fl.Server, fl.Clients)
+    )
     row = one_round(server, clients, 1, last=True)
     assert row["clients"] == [0, 1, 2, 3] and 0 <= row["accuracy"] <= 1 and row["seconds"] > 0
 
@@ -349,24 +394,38 @@ def test_a_broadcast_is_decoded_once_unless_the_downlink_is_personal(task):
     class Personal(fl.Downlink):
         def decode(self, sections, ctx):
             decoded.append(ctx.client)
-            return {n: t + ctx.memory.get("shift", 0) for n, t in super().decode(sections, ctx).items()}
+            return {
+                n: t + ctx.memory.get("shift", 0) for n, t in super().decode(sections, ctx).items()
+            }
 
     decoded, method = [], fl.methods.fedavg().but(downlink=Personal())
-    server, clients = fl.Server(method, task, fl.Settings()), fl.Clients(method, task, fl.Settings())
+    server, clients = (
+        fl.Server(method, task, fl.Settings()),
+        fl.Clients(method, task, fl.Settings()),
+    )
     clients.memories[0] = {"shift": torch.tensor(1.0)}
     starts = [clients._download(1, k, server.send(1, k)).start for k in (0, 1, 2, 0)]
     assert decoded == [0, 1, 2, 0]
     for name, t in starts[1].items():
-        assert torch.equal(t, server.state[name]) and torch.equal(starts[0][name], t + 1) and torch.equal(starts[3][name], t + 1)
+        assert (
+            torch.equal(t, server.state[name])
+            and torch.equal(starts[0][name], t + 1)
+            and torch.equal(starts[3][name], t + 1)
+        )
     plain = fl.Clients(fl.methods.fedavg(), task, fl.Settings())
     server = fl.Server(fl.methods.fedavg(), task, fl.Settings())
-    assert plain._download(1, 0, server.send(1, 0)).start is plain._download(1, 1, server.send(1, 1)).start
+    assert (
+        plain._download(1, 0, server.send(1, 0)).start
+        is plain._download(1, 1, server.send(1, 1)).start
+    )
 
 
 def test_refit_measures_statistics_and_touches_no_weight():
     task, method = fl.tasks.classification("digits", 3, train=200, test=60), fl.methods.fedavg()
     history = fl.run(method, task, 2)
-    spoiled = {n: t * 100 if n.endswith("running_mean") else t.clone() for n, t in history.state.items()}
+    spoiled = {
+        n: t * 100 if n.endswith("running_mean") else t.clone() for n, t in history.state.items()
+    }
     before = {n: t.clone() for n, t in spoiled.items()}
     assert fl.refit(method, task, spoiled) == fl.refit(method, task, history.state)
     assert all(torch.equal(t, spoiled[n]) for n, t in before.items())
@@ -391,7 +450,9 @@ def test_a_round_names_who_was_missing_and_averages_the_others():
             return [[k for k in clients if k != 0]]
 
         def answers(self, round, messages):
-            return {k: self.answer(round, k, data) for k, data in messages.items()} | {1: fl.WireError("No answer.")}
+            return {k: self.answer(round, k, data) for k, data in messages.items()} | {
+                1: fl.WireError("No answer.")
+            }
 
     server, clients = fl.Server(method, task, fl.Settings()), Elsewhere(method, task, fl.Settings())
     row = one_round(server, clients, 1)
@@ -414,6 +475,10 @@ def test_without_flower_its_engine_says_how_to_get_it(monkeypatch, capsys):
     monkeypatch.setattr(metadata, "version", missing)
     with pytest.raises(ImportError, match=r'pip install "fedlearn\[flower\]"'):
         fl.run(fl.methods.fedavg(), fl.tasks.classification("digits", 2), 1, engine="flower-sim")
-    for argv in (["run", "fedavg", "--engine", "flower-sim"], ["serve", "rpn", "--insecure"], ["join", "a:1", "rpn", "--client", "0", "--insecure"]):
+    for argv in (
+        ["run", "fedavg", "--engine", "flower-sim"],
+        ["serve", "rpn", "--insecure"],
+        ["join", "a:1", "rpn", "--client", "0", "--insecure"],
+    ):
         assert cli.main(argv) == 2
         assert capsys.readouterr().err.startswith("fedlearn: Flower is not installed: pip install")

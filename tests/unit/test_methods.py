@@ -14,7 +14,9 @@ from fedlearn.method import Adam, Arrival, Compressed
 from fedlearn.wire import DOWN, UP, Message, TopK, pack
 
 METHODS = sorted(fl.methods.METHODS)
-ABSENT = {"fed_gkt": {"asynchronous": True}}  # what a method needs to do without some of the clients
+ABSENT = {
+    "fed_gkt": {"asynchronous": True}
+}  # what a method needs to do without some of the clients
 
 
 @pytest.fixture
@@ -24,13 +26,24 @@ def task():
 
 def uploads(method, task, rounds, each=None):
     """Encode the same update in every round; what the server decodes. ``each`` sees context and update afterwards."""
-    server, clients = fl.Server(method, task, fl.Settings()), fl.Clients(method, task, fl.Settings())
-    memory, update = {}, {n: torch.randn(t.shape, generator=fl.rng.generator(0, n)) for n, t in server.initial.items()}
+    server, clients = (
+        fl.Server(method, task, fl.Settings()),
+        fl.Clients(method, task, fl.Settings()),
+    )
+    memory, update = (
+        {},
+        {
+            n: torch.randn(t.shape, generator=fl.rng.generator(0, n))
+            for n, t in server.initial.items()
+        },
+    )
     decoded = []
     for t in range(1, rounds + 1):
         ctx = clients.context(t, 0, clients.up, memory, server.state)
         sections = method.uplink.encode({n: w + update[n] for n, w in server.state.items()}, ctx)
-        decoded.append(method.uplink.decode(sections, server.context(t, 0, server.up, {}, server.state)))
+        decoded.append(
+            method.uplink.decode(sections, server.context(t, 0, server.up, {}, server.state))
+        )
         if each:
             each(ctx, update, decoded[-1])
     return update, decoded, server.up
@@ -47,9 +60,17 @@ def test_two_runs_are_the_same_run_also_after_a_stop(name, task, tmp_path):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_stacked_and_sequential_runs_agree(name, task):
-    one, other = (fl.run(fl.methods.get(name), task, 1, engine=e) for e in ("sequential", "stacked"))
+    one, other = (
+        fl.run(fl.methods.get(name), task, 1, engine=e) for e in ("sequential", "stacked")
+    )
     assert abs(one.bytes_up[0] - other.bytes_up[0]) <= 0.02 * one.bytes_up[0]
-    if name in ("fedavg", "rpn", "fed_kgf", "fedpm", "fedcomgate"):  # elsewhere a last bit may decide who is in the top k
+    if name in (
+        "fedavg",
+        "rpn",
+        "fed_kgf",
+        "fedpm",
+        "fedcomgate",
+    ):  # elsewhere a last bit may decide who is in the top k
         for n, t in one.state.items():
             torch.testing.assert_close(other.state[n], t, atol=1e-4, rtol=1e-4)
 
@@ -57,7 +78,9 @@ def test_stacked_and_sequential_runs_agree(name, task):
 @pytest.mark.parametrize("name", METHODS)
 def test_it_learns(name):
     task = fl.tasks.classification("digits", 4)
-    assert fl.run(fl.methods.get(name), task, 10, batch_size=16, engine="stacked").accuracy.max() > 0.5
+    assert (
+        fl.run(fl.methods.get(name), task, 10, batch_size=16, engine="stacked").accuracy.max() > 0.5
+    )
 
 
 def test_error_feedback_loses_nothing():
@@ -72,12 +95,19 @@ def test_error_feedback_loses_nothing():
             torch.testing.assert_close(sent[0][n], update[n], atol=1e-5, rtol=1e-5)  # dense
             assert f"error/{n}" not in memory
         else:
-            torch.testing.assert_close(total + memory[f"error/{n}"], 5 * update[n], atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(
+                total + memory[f"error/{n}"], 5 * update[n], atol=1e-4, rtol=1e-4
+            )
 
 
 def test_without_feedback_nothing_is_remembered(task):
     memory = {}
-    uploads(fl.methods.fedavg().but(uplink=Compressed(TopK(1 / 16), feedback=False)), task, 2, lambda c, u, d: memory.update(c.memory))
+    uploads(
+        fl.methods.fedavg().but(uplink=Compressed(TopK(1 / 16), feedback=False)),
+        task,
+        2,
+        lambda c, u, d: memory.update(c.memory),
+    )
     assert not memory
 
 
@@ -94,7 +124,9 @@ def test_dgc_is_momentum_correction_with_masking(task):
             v[n] = v.get(n, 0) + u[n]
             k = math.ceil(v[n].numel() * max(1 / 32, 0.25**ctx.round if ctx.round <= 2 else 0))
             top = v[n].abs().flatten().topk(k).indices
-            expected = torch.zeros(v[n].numel()).index_put((top,), v[n].flatten()[top]).reshape(v[n].shape)
+            expected = (
+                torch.zeros(v[n].numel()).index_put((top,), v[n].flatten()[top]).reshape(v[n].shape)
+            )
             torch.testing.assert_close(sent[n], expected, atol=1e-5, rtol=1e-4)
             u[n], v[n] = u[n] * (expected == 0), v[n] * (expected == 0)
         kept.append(k)
@@ -107,7 +139,9 @@ def test_qsgd_is_unbiased(task):
     update, sent, schema = uploads(fl.methods.qsgd(levels=4, bucket=None), task, 200)
     for n in (n for n in update if update[n].dim() > 1):
         mean, norm = sum(d[n] for d in sent) / 200, float(update[n].norm())
-        assert (mean - update[n]).abs().max() < 5 * norm / 4 / 2 / math.sqrt(200)  # five standard errors at most
+        assert (mean - update[n]).abs().max() < 5 * norm / 4 / 2 / math.sqrt(
+            200
+        )  # five standard errors at most
 
 
 def test_fedcomgate_tracks_the_difference_from_the_mean(task):
@@ -125,7 +159,9 @@ def test_fedcomgate_tracks_the_difference_from_the_mean(task):
         steps = -(-task.sizes[k] // 10)
         for n, moved in own[k].items():
             expected = ((server.state[n] - start[n]) - moved) / (0.05 * steps)
-            torch.testing.assert_close(clients.memories[k][f"delta/{n}"], expected, atol=1e-3, rtol=1e-3)
+            torch.testing.assert_close(
+                clients.memories[k][f"delta/{n}"], expected, atol=1e-3, rtol=1e-3
+            )
 
 
 def test_gradient_tracking_changes_steps_by_delta(task):
@@ -137,8 +173,13 @@ def test_gradient_tracking_changes_steps_by_delta(task):
 
 
 def test_amsgrad_server():
-    part, state = import_module("fedlearn.methods.fedcams").AMSGrad(lr=0.5), {"w": torch.tensor([1.0, -2.0]), "b": torch.zeros(1)}
-    ctx = fl.method.Context(None, 1, schema=fl.wire.Schema({"w": (2,), "b": (1,)}, frozenset({"b"})))
+    part, state = (
+        import_module("fedlearn.methods.fedcams").AMSGrad(lr=0.5),
+        {"w": torch.tensor([1.0, -2.0]), "b": torch.zeros(1)},
+    )
+    ctx = fl.method.Context(
+        None, 1, schema=fl.wire.Schema({"w": (2,), "b": (1,)}, frozenset({"b"}))
+    )
     m, v, top, w = torch.zeros(2), torch.zeros(2), torch.full((2,), 1e-3), state["w"].clone()
     for t in range(4):
         D = torch.tensor([0.3, -0.1]) / (t + 1)
@@ -154,7 +195,9 @@ def test_majority_vote():
     part, state = import_module("fedlearn.methods.signsgd").Majority(0.1), {"w": torch.zeros(3)}
     votes = [torch.tensor(v) for v in ([1.0, -1, 1], [1, -1, -1.0], [-1, -1, 1.0])]
     ctx = fl.method.Context(None, 1, schema=fl.wire.Schema({"w": (3,)}))
-    new = part.aggregate(state, [Arrival(k, 10**k, {"w": v}, 0) for k, v in enumerate(votes)], ctx)  # one client, one vote
+    new = part.aggregate(
+        state, [Arrival(k, 10**k, {"w": v}, 0) for k, v in enumerate(votes)], ctx
+    )  # one client, one vote
     torch.testing.assert_close(new["w"], torch.tensor([0.1, -0.1, 0.1]))
 
 
@@ -168,11 +211,15 @@ def test_late_clients_rebuild_the_server_model_exactly(name, task):
         for k in who:
             message = server.send(t, k)
             sizes[t, k] = len(message)
-            got = clients._download(t, k, message).start  # and once more below: what comes twice counts once
+            got = clients._download(
+                t, k, message
+            ).start  # and once more below: what comes twice counts once
             assert all(torch.equal(got[n], w) for n, w in server.state.items())
             arrivals.append(server.receive(t, k, clients.answer(t, k, message)))
         server.aggregate(t, arrivals)
-    assert sizes[3, 1] > sizes[3, 0] > sizes[1, 0]  # who missed round 2 hears two steps, the first round nothing
+    assert (
+        sizes[3, 1] > sizes[3, 0] > sizes[1, 0]
+    )  # who missed round 2 hears two steps, the first round nothing
     assert sizes[4, 2] > sizes[4, 0]
 
 
@@ -180,16 +227,22 @@ def test_a_replay_never_costs_much_more_than_the_model(task):
     method = fl.methods.stc(ratio=1.0)
     history = fl.run(method, task, 3)
     dense = fl.run(fl.methods.fedavg(), task, 1).bytes_down[0]
-    assert history.bytes_down.max() <= dense + 4 * len(fl.initial_network(method, task).state_dict())
+    assert history.bytes_down.max() <= dense + 4 * len(
+        fl.initial_network(method, task).state_dict()
+    )
 
 
 def test_a_client_that_missed_a_message_notices(task):
     method, settings = fl.methods.stc(), fl.Settings()
     server, clients = fl.Server(method, task, settings), fl.Clients(method, task, settings)
     for t in (1, 2, 3):  # all answer in round 1 to 3
-        server.aggregate(t, [server.receive(t, k, clients.answer(t, k, server.send(t, k))) for k in range(4)])
+        server.aggregate(
+            t, [server.receive(t, k, clients.answer(t, k, server.send(t, k))) for k in range(4)]
+        )
     message, forgetful = server.send(4, 0), fl.Clients(method, task, settings)
-    with pytest.raises(fl.WireError, match="begin after round 2, this client knows the model of round 0"):
+    with pytest.raises(
+        fl.WireError, match="begin after round 2, this client knows the model of round 0"
+    ):
         forgetful._download(4, 0, message)
 
 
@@ -203,10 +256,18 @@ def test_the_server_keeps_no_steps_that_it_would_not_send():
     assert 0 < kept <= 4 * sum(t.numel() for t in server.state.values())
 
 
-@pytest.mark.parametrize("name", ["fedavg", "stc", "signsgd", "qsgd", "fedcomgate", "dgc", "fedcams"])
+@pytest.mark.parametrize(
+    "name", ["fedavg", "stc", "signsgd", "qsgd", "fedcomgate", "dgc", "fedcams"]
+)
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
 def test_diverged_clients_are_refused_and_the_run_goes_on(name, engine):
-    task = fl.tasks.classification("digits", 3, train=60, test=40, network=lambda s, c: nn.Sequential(nn.Flatten(), nn.Linear(64, c)))
+    task = fl.tasks.classification(
+        "digits",
+        3,
+        train=60,
+        test=40,
+        network=lambda s, c: nn.Sequential(nn.Flatten(), nn.Linear(64, c)),
+    )
     with pytest.warns(UserWarning, match="uploads of .* were refused or missing"):
         history = fl.run(fl.methods.get(name, lr=1e38), task, 2, engine=engine, batch_size=4)
     assert len(history) == 2 and all(torch.isfinite(t).all() for t in history.state.values())
@@ -220,7 +281,9 @@ def test_a_part_of_an_update_is_refused(task):
 
 def test_a_client_that_was_not_drawn_is_refused(task):
     for name in METHODS:
-        server = fl.Server(fl.methods.get(name, **ABSENT.get(name, {})), task, fl.Settings(participation=0.5))
+        server = fl.Server(
+            fl.methods.get(name, **ABSENT.get(name, {})), task, fl.Settings(participation=0.5)
+        )
         k = next(k for k in range(4) if k not in server.participants(1))
         with pytest.raises(fl.WireError, match=f"Client {k} was not drawn"):
             server.receive(1, k, pack(Message(UP, 1, k, 5, {}), server.up))
@@ -239,21 +302,39 @@ def test_fedpm_names_the_layer_that_it_cannot_mask():
         fl.run(fl.methods.fedpm(), task, 1)
 
 
-@pytest.mark.parametrize("damage", [b"", b"\2abcde", b"\1\0\0", b"\1\1\0\0\0", b"\1\0\0\0\0\xff\xff\xff\xff", b"\1\0\0\0\0\3\0\0\0abc", b"\0abc"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b"\2abcde",
+        b"\1\0\0",
+        b"\1\1\0\0\0",
+        b"\1\0\0\0\0\xff\xff\xff\xff",
+        b"\1\0\0\0\0\3\0\0\0abc",
+        b"\0abc",
+    ],
+)
 def test_damaged_steps_are_refused(damage, task):
     method = fl.methods.stc()
     clients = fl.Clients(method, task, fl.Settings())
     sections = {n: b"\1\0\0\0\0" for n in clients.down.shapes}
     name = next(n for n, s in clients.down.shapes.items() if len(s) == 4)
     with pytest.raises(fl.WireError):
-        clients._download(1, 0, pack(Message(DOWN, 1, 0, 0, {**sections, name: damage}), clients.down))
+        clients._download(
+            1, 0, pack(Message(DOWN, 1, 0, 0, {**sections, name: damage}), clients.down)
+        )
     assert not clients.memories[0]
 
 
 def test_fedpm_server_is_the_mode_of_the_posterior():
-    part, ctx = import_module("fedlearn.methods.fedpm").BetaPosterior(), fl.method.Context(None, 1, schema=fl.wire.Schema({"s": (3,)}))
+    part, ctx = (
+        import_module("fedlearn.methods.fedpm").BetaPosterior(),
+        fl.method.Context(None, 1, schema=fl.wire.Schema({"s": (3,)})),
+    )
     masks = [torch.tensor(m) for m in ([1.0, 0, 1], [1, 0, 0.0], [1, 0, 1.0])]
-    new = part.aggregate({"s": torch.zeros(3)}, [Arrival(k, 1, {"s": m}, 0) for k, m in enumerate(masks)], ctx)
+    new = part.aggregate(
+        {"s": torch.zeros(3)}, [Arrival(k, 1, {"s": m}, 0) for k, m in enumerate(masks)], ctx
+    )
     torch.testing.assert_close(new["s"].sigmoid(), torch.tensor([0.99, 0.01, 2 / 3]))
 
 
@@ -262,16 +343,23 @@ def test_fedpm_trains_scores_only_and_sends_at_most_a_bit(task):
     plain = task.network()
     layers = [m for m in net.modules() if hasattr(m, "weight_score")]
     assert sum(p.numel() for p in net.parameters()) == sum(
-        p.numel() for m in plain.modules() if isinstance(m, (nn.Conv2d, nn.Linear)) for p in m.parameters()
+        p.numel()
+        for m in plain.modules()
+        if isinstance(m, (nn.Conv2d, nn.Linear))
+        for p in m.parameters()
     )
     for layer in layers:
         c = math.e / math.sqrt(layer.weight_score[0].numel())
-        torch.testing.assert_close(layer.frozen_weight.abs(), torch.full_like(layer.frozen_weight, c))
+        torch.testing.assert_close(
+            layer.frozen_weight.abs(), torch.full_like(layer.frozen_weight, c)
+        )
         w = layer.train().weight
         assert ((w.abs() < 1e-6) | ((w.abs() - c).abs() < 1e-6)).all()  # off, or on with its sign
         theta = layer.weight_score.sigmoid()
         (grad,) = torch.autograd.grad(w.sum(), layer.weight_score)
-        torch.testing.assert_close(grad, layer.frozen_weight * theta * (1 - theta))  # straight through the draw
+        torch.testing.assert_close(
+            grad, layer.frozen_weight * theta * (1 - theta)
+        )  # straight through the draw
     up = fl.run(fl.methods.fedpm(), task, 1)
     bits = 8 * (up.bytes_up[0] - up.bytes_up_buffers[0]) / 4
     assert bits < 1.1 * sum(p.numel() for p in net.parameters()) + 8 * 400  # and the envelope
@@ -293,12 +381,20 @@ def test_adam_is_torchs():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: fl.methods.dgc(ratio=0), lambda: fl.methods.stc(ratio=1.5), lambda: fl.methods.smartidx(ratio=-1),
-        lambda: fl.methods.dgc(momentum=1), lambda: fl.methods.dgc(clip=0), lambda: fl.methods.dgc(warmup=-1), lambda: fl.methods.dgc(warmup=1.5), lambda: fl.methods.fedcams(server_lr=-1),
-        lambda: fl.methods.fedcom(bits=0), lambda: fl.methods.qsgd(levels=0), lambda: fl.methods.signsgd(server_lr=0),
+        lambda: fl.methods.dgc(ratio=0),
+        lambda: fl.methods.stc(ratio=1.5),
+        lambda: fl.methods.smartidx(ratio=-1),
+        lambda: fl.methods.dgc(momentum=1),
+        lambda: fl.methods.dgc(clip=0),
+        lambda: fl.methods.dgc(warmup=-1),
+        lambda: fl.methods.dgc(warmup=1.5),
+        lambda: fl.methods.fedcams(server_lr=-1),
+        lambda: fl.methods.fedcom(bits=0),
+        lambda: fl.methods.qsgd(levels=0),
+        lambda: fl.methods.signsgd(server_lr=0),
         lambda: fl.methods.fedpm(lr=0),
     ],
-)  # fmt: skip
+)
 def test_settings_that_cannot_be(make):
     with pytest.raises(ValueError) as error:
         make()

@@ -34,7 +34,9 @@ def test_counts(build, arguments, parameters, buffers):
 def test_every_network_takes_every_image_size(name, shape):
     net = models.NETWORKS[name](shape, 7)
     assert net(torch.zeros(2, *shape)).shape == (2, 7)
-    assert torch.equal(net.eval()(torch.ones(2, *shape)), net.classifier(net.extractor(torch.ones(2, *shape))))
+    assert torch.equal(
+        net.eval()(torch.ones(2, *shape)), net.classifier(net.extractor(torch.ones(2, *shape)))
+    )
 
 
 def test_building_on_the_meta_device_counts_without_memory():
@@ -61,8 +63,17 @@ def test_kernel_names():
 
 def test_the_books_networks_have_channels_last_and_others_keep_the_default():
     own = fl.tasks.classification("digits", 2, train=20)
-    other = fl.tasks.classification("digits", 2, train=20, network=lambda shape, classes: nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 10)))
-    first = [next(fl.initial_network(fl.methods.fedavg(), task).parameters()) for task in (own, other)]
+    other = fl.tasks.classification(
+        "digits",
+        2,
+        train=20,
+        network=lambda shape, classes: nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 10)
+        ),
+    )
+    first = [
+        next(fl.initial_network(fl.methods.fedavg(), task).parameters()) for task in (own, other)
+    ]
     assert first[0].stride() == (9, 1, 3, 1) and first[1].stride() == (9, 9, 3, 1)
 
 
@@ -101,4 +112,8 @@ def test_yolox_makes_three_maps_and_every_weight_learns():
 def test_yolox_maps_follow_the_image():
     net = YOLOX(classes=3, width=4).eval()
     with torch.no_grad():
-        assert [tuple(y.shape[2:]) for y in net(torch.zeros(1, 3, 64, 96))] == [(8, 12), (4, 6), (2, 3)]
+        assert [tuple(y.shape[2:]) for y in net(torch.zeros(1, 3, 64, 96))] == [
+            (8, 12),
+            (4, 6),
+            (2, 3),
+        ]

@@ -35,7 +35,12 @@ parts = st.one_of(
 
 
 @settings(deadline=None, max_examples=150)
-@given(parts, st.integers(1, 12), st.lists(st.integers(0, 9), min_size=1, max_size=300), st.integers(0, 2**32))
+@given(
+    parts,
+    st.integers(1, 12),
+    st.lists(st.integers(0, 9), min_size=1, max_size=300),
+    st.integers(0, 2**32),
+)
 def test_cover_and_determinism(part, clients, labels, seed):
     labels = np.array(labels)
     try:
@@ -64,7 +69,15 @@ def test_usual_sizes_never_fail(seed, clients, part):
 def test_nothing_reads_the_global_generator():
     labels = np.arange(500) % 10
     before = np.random.get_state()  # noqa: NPY002
-    for text in ("iid", "dirichlet:0.5", "shards:2", "classes", "main_class:0.8", "permuted", "table:rpn_table4"):
+    for text in (
+        "iid",
+        "dirichlet:0.5",
+        "shards:2",
+        "classes",
+        "main_class:0.8",
+        "permuted",
+        "table:rpn_table4",
+    ):
         P.parse(text)(labels, 10, rng(), pixels=4)
     after = np.random.get_state()  # noqa: NPY002
     assert np.array_equal(before[1], after[1]) and before[2:] == after[2:]
@@ -94,7 +107,9 @@ def test_classes_of_fedmmd():
 
 def test_dirichlet_grows_even_with_alpha():
     labels = np.arange(50000) % 10
-    even, uneven = (histogram(P.dirichlet(a, 10)(labels, 10, rng()), labels).std() for a in (1000, 0.1))
+    even, uneven = (
+        histogram(P.dirichlet(a, 10)(labels, 10, rng()), labels).std() for a in (1000, 0.1)
+    )
     assert even < 60 < 600 < uneven
 
 
@@ -117,7 +132,9 @@ def test_main_class_is_fed_kgf_on_cifar100():
         assert len(own) == 10 and set(coarse[own]) == {2 * k, 2 * k + 1}
 
 
-@pytest.mark.parametrize("name, clients, totals", [("fedgkt_table6", 16, np.full(10, 5000)), ("rpn_table4", 10, MNIST)])
+@pytest.mark.parametrize(
+    "name, clients, totals", [("fedgkt_table6", 16, np.full(10, 5000)), ("rpn_table4", 10, MNIST)]
+)
 def test_tables_are_exact(name, clients, totals):
     part = P.table(name)
     assert np.array_equal(part.counts().sum(0), totals)
@@ -128,7 +145,18 @@ def test_tables_are_exact(name, clients, totals):
 
 
 def test_repairs():
-    assert P.table("fedgkt_table6").counts()[7].tolist() == [87, 2, 131, 1325, 0, 1117, 704, 0, 0, 0]
+    assert P.table("fedgkt_table6").counts()[7].tolist() == [
+        87,
+        2,
+        131,
+        1325,
+        0,
+        1117,
+        704,
+        0,
+        0,
+        0,
+    ]
     assert P.table("rpn_table4").counts()[9].sum() == 6712  # the total that the paper prints
 
 
@@ -161,7 +189,16 @@ def test_table_from_a_path(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["dirichlet:0.5", "iid", "shards:3", "classes", "main_class:0.7", "permuted", "table:rpn_table4"]
+    "text",
+    [
+        "dirichlet:0.5",
+        "iid",
+        "shards:3",
+        "classes",
+        "main_class:0.7",
+        "permuted",
+        "table:rpn_table4",
+    ],
 )
 def test_parse(text):
     name, _, argument = text.partition(":")
@@ -174,15 +211,27 @@ def test_repr_and_defaults():
     assert P.parse("shards") == P.shards(2) and P.parse("main_class") == P.main_class(0.8)
 
 
-@pytest.mark.parametrize("text, says", [
-    ("dirichlit:0.5", "Did you mean 'dirichlet'"), ("dirichlet:x", "write it like 'dirichlet:0.5'"),
-    ("dirichlet", "lacks its argument"), ("dirichlet:", "write it like"), ("dirichlet:0", "positive"),
-    ("dirichlet:-1", "positive"), ("dirichlet:nan", "positive"), ("dirichlet:inf", "positive"),
-    ("shards:0", "shards"), ("shards:1.5", "write it like"),
-    ("main_class:0", "share"), ("main_class:1.1", "share"), ("main_class:nan", "share"),
-    ("iid:3", "write it like 'iid'"), ("table", "lacks its argument"),
-    ("table:rpn_table5", "Did you mean 'rpn_table4'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("dirichlit:0.5", "Did you mean 'dirichlet'"),
+        ("dirichlet:x", "write it like 'dirichlet:0.5'"),
+        ("dirichlet", "lacks its argument"),
+        ("dirichlet:", "write it like"),
+        ("dirichlet:0", "positive"),
+        ("dirichlet:-1", "positive"),
+        ("dirichlet:nan", "positive"),
+        ("dirichlet:inf", "positive"),
+        ("shards:0", "shards"),
+        ("shards:1.5", "write it like"),
+        ("main_class:0", "share"),
+        ("main_class:1.1", "share"),
+        ("main_class:nan", "share"),
+        ("iid:3", "write it like 'iid'"),
+        ("table", "lacks its argument"),
+        ("table:rpn_table5", "Did you mean 'rpn_table4'"),
+    ],
+)
 def test_bad_text(text, says):
     with pytest.raises(ValueError, match=says):
         P.parse(text)
@@ -201,6 +250,10 @@ def test_bad_calls():
     ):
         with pytest.raises(ValueError, match=says):
             part(labels, clients, rng())
-    for make in (lambda: P.dirichlet(0.5, min_samples=0), lambda: P.shards(1.5), lambda: P.main_class(0)):
+    for make in (
+        lambda: P.dirichlet(0.5, min_samples=0),
+        lambda: P.shards(1.5),
+        lambda: P.main_class(0),
+    ):
         with pytest.raises(ValueError):
             make()

@@ -8,7 +8,16 @@ import fedlearn as fl
 from fedlearn import federation, reproduce
 from fedlearn.cli import main
 
-TABLE_1 = ["Fed-KGF", "Fed-KGF without MU", "FedCAMS", "SmartIdx", "DGC", "FedPM", "FedCOM", "FedAvg"]
+TABLE_1 = [
+    "Fed-KGF",
+    "Fed-KGF without MU",
+    "FedCAMS",
+    "SmartIdx",
+    "DGC",
+    "FedPM",
+    "FedCOM",
+    "FedAvg",
+]
 
 
 def test_full_scale_is_table_1(monkeypatch):
@@ -17,12 +26,37 @@ def test_full_scale_is_table_1(monkeypatch):
     assert [label for label, *_ in listed] == 2 * TABLE_1
     assert {task["partition"] for _, _, task, _ in listed} == {"iid", "main_class:0.8"}
     for _, _, task, how in listed:
-        assert (task["dataset"], task["network"], how["rounds"], how["precision"]) == ("cifar10", "resnet18", 400, "bf16")
+        assert (task["dataset"], task["network"], how["rounds"], how["precision"]) == (
+            "cifar10",
+            "resnet18",
+            400,
+            "bf16",
+        )
 
 
 def arguments(path, *more):
-    return ["reproduce", "fed_kgf", "--rounds", "2", "--seed", "3", "--partition", "iid", "--train", "100", "--test", "50",
-            "--only", "FedAvg", "--only", "Fed-KGF", "--no-progress", "--out", str(path), *more]  # fmt: skip
+    return [
+        "reproduce",
+        "fed_kgf",
+        "--rounds",
+        "2",
+        "--seed",
+        "3",
+        "--partition",
+        "iid",
+        "--train",
+        "100",
+        "--test",
+        "50",
+        "--only",
+        "FedAvg",
+        "--only",
+        "Fed-KGF",
+        "--no-progress",
+        "--out",
+        str(path),
+        *more,
+    ]
 
 
 def test_finished_runs_are_kept_and_stopped_runs_go_on(tmp_path, monkeypatch, capsys):
@@ -45,7 +79,11 @@ def test_finished_runs_are_kept_and_stopped_runs_go_on(tmp_path, monkeypatch, ca
 
     monkeypatch.setattr(reproduce, "data_path", lambda *parts: path)
     for history in map(fl.History.from_dict, json.loads(path.read_text())):
-        assert len(history) == 2 and history.meta["task"]["seed"] == 3 and history.meta["task"]["train"] == 100
+        assert (
+            len(history) == 2
+            and history.meta["task"]["seed"] == 3
+            and history.meta["task"]["train"] == 100
+        )
         assert history.meta["label"] in TABLE_1
         assert set(history.meta["provenance"]) == {"command", "date", "commit"}
         assert {"device", "torch", "python", "settings"} <= history.meta.keys()
@@ -72,9 +110,15 @@ def test_a_shorter_run_does_not_go_into_the_books_file(capsys):
 def test_another_learning_rate_is_another_run(tmp_path, monkeypatch, capsys):
     path = tmp_path / "x.json"
     assert not main(arguments(path, "--only", "FedAvg"))
-    monkeypatch.setitem(reproduce.RECIPES["fed_kgf"]["quick"][-1][0][-1], "FedAvg", fl.methods.fedavg(0.05))
+    monkeypatch.setitem(
+        reproduce.RECIPES["fed_kgf"]["quick"][-1][0][-1], "FedAvg", fl.methods.fedavg(0.05)
+    )
     assert not main(arguments(path))
-    assert [d["meta"]["label"] for d in json.loads(path.read_text())] == ["Fed-KGF", "FedAvg", "FedAvg"]
+    assert [d["meta"]["label"] for d in json.loads(path.read_text())] == [
+        "Fed-KGF",
+        "FedAvg",
+        "FedAvg",
+    ]
 
 
 def test_no_such_recipe(capsys):

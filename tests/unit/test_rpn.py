@@ -14,7 +14,9 @@ def history(task):
 
 def mnist_shaped():
     """A task with MNIST's image size and the paper's network, without MNIST: only sizes are looked at."""
-    task = fl.tasks.classification("digits", clients=1, network=lambda shape, classes: fl.models.rpn_cnn((1, 28, 28), classes))
+    task = fl.tasks.classification(
+        "digits", clients=1, network=lambda shape, classes: fl.models.rpn_cnn((1, 28, 28), classes)
+    )
     return fl.Server(fl.methods.rpn(), task, fl.Settings())
 
 
@@ -37,7 +39,9 @@ def test_kernel_shapes_of_the_global_model_never_change(task, history):
     for n in kernels:
         assert (shape_within(history.state[n]) - shape_within(initial[n])).abs().max() < 1e-6
         assert (shape_within(averaged[n]) - shape_within(initial[n])).abs().max() > 1e-3
-        assert (history.state[n] - initial[n]).abs().max() > 1e-3, "the means must have learned something"
+        assert (history.state[n] - initial[n]).abs().max() > 1e-3, (
+            "the means must have learned something"
+        )
 
 
 def test_pooling_is_linear():
@@ -61,7 +65,9 @@ def test_a_late_joiner_gets_one_message_and_the_same_model(task):
     for k, party in ((0, clients), (3, newcomer)):
         message = server.send(6, k)
         sizes.add(len(message))
-        sections = fl.wire.unpack(message, party.down, kind=fl.wire.DOWN, round=6, client=k).sections
+        sections = fl.wire.unpack(
+            message, party.down, kind=fl.wire.DOWN, round=6, client=k
+        ).sections
         got[k] = method.downlink.decode(sections, party.context(6, k, party.down, {}))
     assert len(sizes) == 1
     for name, w in server.state.items():

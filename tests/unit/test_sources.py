@@ -32,8 +32,10 @@ def write_mnist(folder, packed, n=12):
     for s, size in (("train", n), ("t10k", n // 2)):
         images = np.repeat(np.arange(size, dtype=np.uint8), 28 * 28).tobytes()
         labels = (np.arange(size) % 10).astype(np.uint8).tobytes()
-        for stem, data in ((f"{s}-images-idx3-ubyte", struct.pack(">4I", 2051, size, 28, 28) + images),
-                           (f"{s}-labels-idx1-ubyte", struct.pack(">2I", 2049, size) + labels)):  # fmt: skip
+        for stem, data in (
+            (f"{s}-images-idx3-ubyte", struct.pack(">4I", 2051, size, 28, 28) + images),
+            (f"{s}-labels-idx1-ubyte", struct.pack(">2I", 2049, size) + labels),
+        ):
             (folder / (stem + ".gz" * packed)).write_bytes(gzip.compress(data) if packed else data)
 
 
@@ -46,7 +48,9 @@ def test_digits_is_fixed():
     # The split belongs to the set's definition: these two sums change if it ever moves.
     assert (int(d.test_x.sum()), int((d.test_y * torch.arange(450)).sum())) == (140556, 453816)
     x = d.train_x.double()
-    assert d.mean == pytest.approx((x.mean().item(),)) and d.std == pytest.approx((x.std(correction=0).item(),))
+    assert d.mean == pytest.approx((x.mean().item(),)) and d.std == pytest.approx(
+        (x.std(correction=0).item(),)
+    )
     assert sources.load("digits") is d and sources.available("digits")
 
 
@@ -58,7 +62,11 @@ def test_mnist_files(empty, packed, name, sub):
     assert sources.available(name)
     d = sources.load(name)
     assert d.train_x.shape == (12, 1, 28, 28) and d.test_x.shape == (6, 1, 28, 28)
-    assert (d.train_x[7] == 7).all() and d.train_y.tolist() == [*range(10), 0, 1] and d.mean == pytest.approx((5.5,))
+    assert (
+        (d.train_x[7] == 7).all()
+        and d.train_y.tolist() == [*range(10), 0, 1]
+        and d.mean == pytest.approx((5.5,))
+    )
 
 
 def test_cache_comes_second(empty):
@@ -80,7 +88,9 @@ def test_cifar10_sheets(empty):
     np.savez(folder / "cifar10_index.npz", labels=(np.arange(60000) % 10).astype(np.uint8))
     d = sources.load("cifar10")
     assert d.train_x.shape == (50000, 3, 32, 32) and d.test_x.shape == (10000, 3, 32, 32)
-    assert (d.train_x[30102].permute(1, 2, 0) == torch.tensor([30, 1, 2])).all() and d.train_x[30103].sum() == 0
+    assert (d.train_x[30102].permute(1, 2, 0) == torch.tensor([30, 1, 2])).all() and d.train_x[
+        30103
+    ].sum() == 0
     assert d.test_x[102, 0].unique().tolist() == [50] and d.note == ""
 
 
@@ -89,7 +99,11 @@ def test_cifar100_arrays(empty):
     x, y = np.zeros((100, 32, 32, 3), np.uint8), np.arange(100)
     np.savez(empty / "mine" / "cifar100.npz", x_train=x, y_train=y, x_test=x[:5], y_test=y[:5])
     d = sources.load("cifar100")
-    assert d.classes == 100 and "lossy" in d.note and np.array_equal(np.bincount(d.coarse), np.full(20, 5))
+    assert (
+        d.classes == 100
+        and "lossy" in d.note
+        and np.array_equal(np.bincount(d.coarse), np.full(20, 5))
+    )
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10", "cifar100"])
@@ -129,7 +143,9 @@ def test_damaged_file(empty, harm):
 def test_missing_file_foreign_batches_and_labels_out_of_range(empty):
     folder = empty / "mine" / "MNIST" / "raw"
     write_mnist(folder, False)
-    (folder / "train-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 2049, 12) + bytes([10] * 12))
+    (folder / "train-labels-idx1-ubyte").write_bytes(
+        struct.pack(">2I", 2049, 12) + bytes([10] * 12)
+    )
     with pytest.raises(DataError, match="do not fit together"):
         sources.load("mnist")
     (folder / "train-images-idx3-ubyte").unlink()
@@ -151,16 +167,24 @@ def test_data_path():
     assert sources.data_path("partitions", "rpn_table4.csv").is_file()
 
 
-@pytest.mark.parametrize("name, train, test, shape", [
-    ("mnist", 60000, 10000, (1, 28, 28)), ("fashion_mnist", 60000, 10000, (1, 28, 28)),
-    ("cifar10", 50000, 10000, (3, 32, 32)), ("cifar100", 50000, 10000, (3, 32, 32)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, train, test, shape",
+    [
+        ("mnist", 60000, 10000, (1, 28, 28)),
+        ("fashion_mnist", 60000, 10000, (1, 28, 28)),
+        ("cifar10", 50000, 10000, (3, 32, 32)),
+        ("cifar100", 50000, 10000, (3, 32, 32)),
+    ],
+)
 def test_real_copies(name, train, test, shape):
     if not FOLDER or not sources.available(name):
         print(reason := f"{name}: FEDLEARN_DATA is unset or does not hold it")
         pytest.skip(reason)
     d = sources.load(name)
     assert d.train_x.shape == (train, *shape) and d.test_x.shape == (test, *shape)
-    assert torch.bincount(d.train_y).tolist() == ([train // d.classes] * d.classes if name != "mnist" else
-        [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949])  # fmt: skip
+    assert torch.bincount(d.train_y).tolist() == (
+        [train // d.classes] * d.classes
+        if name != "mnist"
+        else [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    )
     sources.load.cache_clear()  # 180 MB each

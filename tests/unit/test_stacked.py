@@ -53,24 +53,36 @@ def different(net):
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("layer, shape", LAYERS, ids=lambda v: repr(v) if isinstance(v, nn.Module) else "")
+@pytest.mark.parametrize(
+    "layer, shape", LAYERS, ids=lambda v: repr(v) if isinstance(v, nn.Module) else ""
+)
 def test_a_stacked_layer_is_a_loop_over_clients(layer, shape, training):
     with fl.rng.scope(0, "layer"):
         both, alone = different(nn.Sequential(copy.deepcopy(layer)).double().train(training))
         batch = torch.randn(6, CLIENTS, *shape, dtype=torch.float64)
-    x = (stacked.channels_last(batch) if len(shape) == 3 else batch).transpose(0, 1).requires_grad_()
+    x = (
+        (stacked.channels_last(batch) if len(shape) == 3 else batch)
+        .transpose(0, 1)
+        .requires_grad_()
+    )
     y = both(x)
     expected = torch.stack([net(x[k]) for k, net in enumerate(alone)])
     torch.testing.assert_close(y, expected, atol=1e-12, rtol=0)
     weights = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape)
     wanted = [x, *both.parameters()]
     ours = torch.autograd.grad((y * weights).sum(), wanted)
-    theirs = torch.autograd.grad((expected * weights).sum(), [x, *(p for net in alone for p in net.parameters())])
+    theirs = torch.autograd.grad(
+        (expected * weights).sum(), [x, *(p for net in alone for p in net.parameters())]
+    )
     torch.testing.assert_close(ours[0], theirs[0], atol=1e-12, rtol=0)
     for i, g in enumerate(ours[1:]):
-        torch.testing.assert_close(g, torch.stack(theirs[1:][i :: len(ours) - 1]), atol=1e-12, rtol=0)
+        torch.testing.assert_close(
+            g, torch.stack(theirs[1:][i :: len(ours) - 1]), atol=1e-12, rtol=0
+        )
     for name, t in state_of(both).items():  # running statistics
-        torch.testing.assert_close(t, torch.stack([state_of(net)[name] for net in alone]), atol=1e-12, rtol=0)
+        torch.testing.assert_close(
+            t, torch.stack([state_of(net)[name] for net in alone]), atol=1e-12, rtol=0
+        )
 
 
 def test_narrow_shows_some_clients_and_shares_their_memory():
@@ -95,14 +107,20 @@ def test_a_network_that_counts_on_the_default_layout_still_trains():
     class Viewing(nn.Module):
         def __init__(self):
             super().__init__()
-            self.conv, self.out, self.extra = nn.Conv2d(1, 4, 3), nn.Linear(144, 10), nn.Parameter(torch.zeros(1, 1, 1, 1, 1))
+            self.conv, self.out, self.extra = (
+                nn.Conv2d(1, 4, 3),
+                nn.Linear(144, 10),
+                nn.Parameter(torch.zeros(1, 1, 1, 1, 1)),
+            )
 
         def forward(self, x):
             x = self.conv(x)
             return self.out(x.view(x.size(0), -1)) + self.extra.sum()
 
     task = fl.tasks.classification("digits", 3, train=60, network=lambda shape, classes: Viewing())
-    assert fl.run(fl.methods.fedavg(), task, 1, engine="auto").meta["engine"]["name"] == "sequential"
+    assert (
+        fl.run(fl.methods.fedavg(), task, 1, engine="auto").meta["engine"]["name"] == "sequential"
+    )
 
 
 def test_narrow_keeps_tied_parameters_tied():
@@ -134,7 +152,9 @@ def trained_both_ways(method, task, settings, dtype):
     clients = sorted(range(task.clients), key=lambda k: -task.sizes[k])
     both = stacked.stack(net, task.clients)
     start = {name: t.clone() for name, t in state_of(both).items()}
-    local.train_stacked(both, method, Context(task, 2, clients, initial, start, [{} for _ in clients]), settings)
+    local.train_stacked(
+        both, method, Context(task, 2, clients, initial, start, [{} for _ in clients]), settings
+    )
     apart = moved = 0.0
     for i, k in enumerate(clients):
         local.load(state_of(net), initial)
@@ -159,7 +179,10 @@ def test_every_method_trains_the_same(task, name, dtype, limit):
     "network, changes",
     [
         ("digits_cnn", {"augment": ("crop", "flip")}),
-        ("rpn_cnn", {"partition": "permuted"}),  # dropout behind a pooling layer and behind a linear one
+        (
+            "rpn_cnn",
+            {"partition": "permuted"},
+        ),  # dropout behind a pooling layer and behind a linear one
         ("mcmahan_cnn", {"partition": "dirichlet:0.5"}),
         ("resnet18", {"train": 30}),
     ],
@@ -170,14 +193,18 @@ def test_every_network_trains_the_same(network, changes):
 
     build = padded if network == "rpn_cnn" else network
     task = fl.tasks.classification("digits", 3, **{"train": 90, "network": build} | changes)
-    apart, moved = trained_both_ways(fl.methods.fedavg(0.05), task, fl.Settings(epochs=2, batch_size=16), torch.float64)
+    apart, moved = trained_both_ways(
+        fl.methods.fedavg(0.05), task, fl.Settings(epochs=2, batch_size=16), torch.float64
+    )
     assert apart <= 1e-10 and moved > 1e-3
 
 
 # a last bit that differs is enough for another draw: a mask, or a level rounded up instead of down
 @pytest.mark.parametrize("name", [n for n in fl.methods.METHODS if n not in ("fedpm", "qsgd")])
 def test_a_stacked_round_is_a_sequential_round(task, name):
-    one, other = (fl.run(fl.methods.get(name), task, 1, engine=e) for e in ("sequential", "stacked"))
+    one, other = (
+        fl.run(fl.methods.get(name), task, 1, engine=e) for e in ("sequential", "stacked")
+    )
     assert other.meta["engine"] == {"name": "stacked", "together": 4, "why": "asked for"}
     for key in ("bytes_up", "bytes_down", "bytes_up_buffers", "bytes_down_buffers", "clients"):
         assert one.rows[0][key] == other.rows[0][key]
@@ -195,8 +222,13 @@ def test_a_stacked_round_with_dropout():
 def test_groups_do_not_matter(task):
     states = []
     for together in (2, 3, 4):
-        server, clients = fl.Server(fl.methods.fedavg(), task, fl.Settings()), fl.Clients(fl.methods.fedavg(), task, fl.Settings(), together)
-        assert [len(g) for g in clients.groups([0, 1, 2, 3])] == {2: [2, 2], 3: [3, 1], 4: [4]}[together]
+        server, clients = (
+            fl.Server(fl.methods.fedavg(), task, fl.Settings()),
+            fl.Clients(fl.methods.fedavg(), task, fl.Settings(), together),
+        )
+        assert [len(g) for g in clients.groups([0, 1, 2, 3])] == {2: [2, 2], 3: [3, 1], 4: [4]}[
+            together
+        ]
         fl.federation.one_round(server, clients, 1)
         states.append(server.state)
     for name, t in states[0].items():
@@ -207,7 +239,9 @@ def test_groups_do_not_matter(task):
 def test_a_stacked_run_resumes(task, tmp_path):
     work = dict(participation=0.5, engine="stacked")
     fl.run(fl.methods.fedavg(), task, 1, checkpoint=tmp_path / "c", **work)
-    assert fl.run(fl.methods.fedavg(), task, 3, checkpoint=tmp_path / "c", **work) == fl.run(fl.methods.fedavg(), task, 3, **work)
+    assert fl.run(fl.methods.fedavg(), task, 3, checkpoint=tmp_path / "c", **work) == fl.run(
+        fl.methods.fedavg(), task, 3, **work
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,7 +249,9 @@ class Remembering(fl.Uplink):
     """Sends half of the update and remembers the rest for the next round: error feedback in its simplest form."""
 
     def encode(self, trained, ctx):
-        update = {name: t - ctx.start[name] + ctx.memory.get(name, 0) for name, t in trained.items()}
+        update = {
+            name: t - ctx.start[name] + ctx.memory.get(name, 0) for name, t in trained.items()
+        }
         ctx.memory.update({name: t / 2 for name, t in update.items()})
         return self.pack({name: t / 2 for name, t in update.items()}, ctx.schema)
 
@@ -250,7 +286,12 @@ def test_a_coder_needs_no_list_functions(task):
             return torch.frombuffer(bytearray(section), dtype=torch.float32).view(shape)
 
     for e in ("sequential", "stacked"):
-        odd = fl.run(fl.methods.fedavg().but(uplink=fl.Uplink(Plain()), downlink=fl.Downlink(Plain())), task, 2, engine=e)
+        odd = fl.run(
+            fl.methods.fedavg().but(uplink=fl.Uplink(Plain()), downlink=fl.Downlink(Plain())),
+            task,
+            2,
+            engine=e,
+        )
         assert odd == fl.run(fl.methods.fedavg(), task, 2, engine=e)
 
 
@@ -274,7 +315,9 @@ class Anchored(fl.TaskLoss):
         loss, start = super().begin(net, ctx), ctx.start
 
         def anchored(net, batch):
-            return loss(net, batch) + 0.1 * sum((p - start[n]).pow(2).sum() for n, p in net.named_parameters())
+            return loss(net, batch) + 0.1 * sum(
+                (p - start[n]).pow(2).sum() for n, p in net.named_parameters()
+            )
 
         return anchored
 
@@ -316,7 +359,10 @@ def test_what_cannot_be_stacked_is_named(part, method, network, monkeypatch):
     "settings, words",
     [
         ({"engine": "stakced"}, "Did you mean 'stacked'"),
-        ({"engine": "stacked", "memory_limit": 1e5}, "Training one client takes about .* MB, but memory_limit allows 0.1 MB"),
+        (
+            {"engine": "stacked", "memory_limit": 1e5},
+            "Training one client takes about .* MB, but memory_limit allows 0.1 MB",
+        ),
         ({"engine": "sequential", "memory_limit": 0}, "memory_limit allows"),
         ({"engine": "auto", "memory_limit": float("nan")}, "a number of bytes, not nan"),
         ({"engine": "auto", "memory_limit": -1}, "a number of bytes, not -1"),
@@ -336,15 +382,27 @@ def test_bad_input_stops_before_training(task, monkeypatch, settings, words):
 def test_memory_limits_how_many_train_together(task):
     need, state = engine.bytes_for_one(fl.methods.fedavg(), task, 32)
     assert state == 4 * (10_078 + 136) and need > 7 * state
-    history = fl.run(fl.methods.fedavg(), task, 1, engine="stacked", memory_limit=2.5 * need + 4 * state)
+    history = fl.run(
+        fl.methods.fedavg(), task, 1, engine="stacked", memory_limit=2.5 * need + 4 * state
+    )
     assert history.meta["engine"]["together"] == 2
-    history = fl.run(fl.methods.fedavg(), task, 1, engine="stacked", memory_limit=1.5 * need + 4 * state)
-    assert history.meta["engine"] == {"name": "sequential", "together": 1, "why": "memory for one client at a time"}
+    history = fl.run(
+        fl.methods.fedavg(), task, 1, engine="stacked", memory_limit=1.5 * need + 4 * state
+    )
+    assert history.meta["engine"] == {
+        "name": "sequential",
+        "together": 1,
+        "why": "memory for one client at a time",
+    }
 
 
 def test_one_client_a_round_needs_no_stack(task):
     history = fl.run(fl.methods.fedavg(), task, 1, engine="stacked", participation=0.25)
-    assert history.meta["engine"] == {"name": "sequential", "together": 1, "why": "one client a round"}
+    assert history.meta["engine"] == {
+        "name": "sequential",
+        "together": 1,
+        "why": "one client a round",
+    }
 
 
 @pytest.fixture
@@ -413,7 +471,9 @@ def test_calibration_measures(task, monkeypatch):
 
 @pytest.mark.parametrize("name", ["sequential", "stacked"])
 def test_bf16_trains_in_bf16_and_keeps_float32_weights(task, name):
-    exact, rough = (fl.run(fl.methods.fedavg(), task, 1, engine=name, precision=p) for p in ("float32", "bf16"))
+    exact, rough = (
+        fl.run(fl.methods.fedavg(), task, 1, engine=name, precision=p) for p in ("float32", "bf16")
+    )
     differ = max(float((rough.state[n] - t).abs().max()) for n, t in exact.state.items())
     assert 1e-5 < differ < 0.3 and all(t.dtype == torch.float32 for t in rough.state.values())
     assert rough.meta["settings"]["precision"] == "bf16"
@@ -427,7 +487,9 @@ cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine ha
 def test_a_gpu_trains_like_a_cpu(name):
     def train(device):
         task = fl.tasks.classification("digits", 3, train=240, device=device)
-        return fl.run(fl.methods.fedavg(), task, 1, engine=name, epochs=8, batch_size=16)  # enough steps for a CUDA graph
+        return fl.run(
+            fl.methods.fedavg(), task, 1, engine=name, epochs=8, batch_size=16
+        )  # enough steps for a CUDA graph
 
     gpu, cpu = train("cuda"), train("cpu")
     for key, t in cpu.state.items():
@@ -480,7 +542,14 @@ def test_what_is_recorded_and_when(monkeypatch):
         else:
             log.append(("run", x.tolist()))
 
-    for name, fake in {"device": Nothing, "Stream": Nothing, "stream": Nothing, "current_stream": Nothing, "CUDAGraph": Graph, "graph": Recording}.items():
+    for name, fake in {
+        "device": Nothing,
+        "Stream": Nothing,
+        "stream": Nothing,
+        "current_stream": Nothing,
+        "CUDAGraph": Graph,
+        "graph": Recording,
+    }.items():
         monkeypatch.setattr(torch.cuda, name, fake)
     replay = local.recorded(step, "cuda:1")
     for value in range(4):
@@ -488,5 +557,10 @@ def test_what_is_recorded_and_when(monkeypatch):
     replay(torch.tensor([7, 7]))  # another shape starts anew
     replay(torch.tensor([4]))
     assert log == [
-        ("run", [0]), ("run", [1]), ("replayed", [2]), ("replayed", [3]), ("run", [7, 7]), ("replayed", [4]),
-    ]  # fmt: skip
+        ("run", [0]),
+        ("run", [1]),
+        ("replayed", [2]),
+        ("replayed", [3]),
+        ("run", [7, 7]),
+        ("replayed", [4]),
+    ]

@@ -14,7 +14,12 @@ def test_crop_shifts_every_image_by_its_own_offset():
     shifts = set()
     for before, after in zip(x, y, strict=True):
         padded = torch.nn.functional.pad(before, [4] * 4)
-        found = [(i, j) for i in range(9) for j in range(9) if torch.equal(padded[:, i : i + 12, j : j + 12], after)]
+        found = [
+            (i, j)
+            for i in range(9)
+            for j in range(9)
+            if torch.equal(padded[:, i : i + 12, j : j + 12], after)
+        ]
         assert len(found) == 1
         shifts |= set(found)
     assert len(shifts) > 25
@@ -22,9 +27,14 @@ def test_crop_shifts_every_image_by_its_own_offset():
 
 def test_flip_mirrors_about_half():
     x = torch.rand(200, 1, 4, 4, generator=rng.generator(0))
-    mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(flip(x, rng.generator(1)), x, strict=True)]
+    mirrored = [
+        torch.equal(a, b.flip(-1)) for a, b in zip(flip(x, rng.generator(1)), x, strict=True)
+    ]
     assert 60 < sum(mirrored) < 140
-    assert torch.equal(torch.where(torch.tensor(mirrored)[:, None, None, None], x.flip(-1), x), flip(x, rng.generator(1)))
+    assert torch.equal(
+        torch.where(torch.tensor(mirrored)[:, None, None, None], x.flip(-1), x),
+        flip(x, rng.generator(1)),
+    )
 
 
 def test_inputs_are_normalised():

@@ -30,7 +30,10 @@ def noise(*shape, seed=0):
 
 def double_loop(a, b, widths):
     def K(x, y):
-        return sum(math.exp(-sum((float(i) - float(j)) ** 2 for i, j in zip(x, y, strict=True)) / (2 * w)) for w in widths)
+        return sum(
+            math.exp(-sum((float(i) - float(j)) ** 2 for i, j in zip(x, y, strict=True)) / (2 * w))
+            for w in widths
+        )
 
     def mean(x, y):
         return sum(K(i, j) for i in x for j in y) / (len(x) * len(y))
@@ -61,7 +64,9 @@ def test_mmd_properties(n, d, seed):
     assert abs(float(mmd.mmd2(a, a))) < 1e-12
     assert float(mmd.mmd2(a, b)) == pytest.approx(float(mmd.mmd2(b, a)), abs=1e-12)
     assert float(mmd.mmd2(a, b)) >= -1e-12
-    assert float(mmd.mmd2(a, a.flip(0))) < 1e-12  # two samples, not two lists: order does not matter
+    assert (
+        float(mmd.mmd2(a, a.flip(0))) < 1e-12
+    )  # two samples, not two lists: order does not matter
 
 
 def test_mmd_has_the_right_gradient_and_a_client_axis():
@@ -69,7 +74,9 @@ def test_mmd_has_the_right_gradient_and_a_client_axis():
     assert torch.autograd.gradcheck(lambda x: mmd.mmd2(x, b, (0.5, 1.0, 5.0)), a)
     both = mmd.mmd2(torch.stack([a, b]), torch.stack([b, a]))
     torch.testing.assert_close(both, mmd.mmd2(a, b).expand(2))
-    torch.testing.assert_close(mmd.l2(torch.stack([a, b]), torch.stack([b, b])), torch.stack([mmd.l2(a, b), mmd.l2(b, b)]))
+    torch.testing.assert_close(
+        mmd.l2(torch.stack([a, b]), torch.stack([b, b])), torch.stack([mmd.l2(a, b), mmd.l2(b, b)])
+    )
     assert float(mmd.l2(torch.ones(2, 3), torch.zeros(2, 3))) == 3.0
 
 
@@ -84,7 +91,10 @@ def test_the_constraint_holds_the_local_model_back(task, distance):
     x, moved = task.inputs(task.train[0]), {}
     for lam in (0.0, {"mmd": 0.3, "l2": 0.003}[distance]):
         method = fl.methods.fedmmd(lam=lam, distance=distance)
-        server, clients = fl.Server(method, task, fl.Settings(epochs=3)), fl.Clients(method, task, fl.Settings(epochs=3))
+        server, clients = (
+            fl.Server(method, task, fl.Settings(epochs=3)),
+            fl.Clients(method, task, fl.Settings(epochs=3)),
+        )
         before = clients.net.eval()(x).detach().clone()
         clients.answer(1, 0, server.send(1, 0))
         moved[lam] = float((clients.net.eval()(x) - before).square().mean())
@@ -99,14 +109,19 @@ def test_looked_up_outputs_are_those_of_the_frozen_model(network):
     ctx = Context(task, 1, 0, start=state_of(net))
     reference, calls = mmd.Reference(net, ctx), []
     reference.net.register_forward_hook(lambda *a: calls.append(1))
-    frozen, (x, y) = net.eval()(task.epoch(0, torch.arange(20), None)[0]).detach().clone(), task.epoch(0, torch.arange(20), None)
+    frozen, (x, y) = (
+        net.eval()(task.epoch(0, torch.arange(20), None)[0]).detach().clone(),
+        task.epoch(0, torch.arange(20), None),
+    )
     with torch.no_grad():
         for p in net.parameters():
             p += 1.0  # local training moves on
     for epoch in range(3):
         order = torch.randperm(20, generator=torch.Generator().manual_seed(epoch))
         for index in order.split(7):
-            torch.testing.assert_close(reference(Batch(x[index], y[index], index)), frozen[index], atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(
+                reference(Batch(x[index], y[index], index)), frozen[index], atol=1e-5, rtol=1e-4
+            )
     assert len(calls) == 3  # the first epoch only
 
 
@@ -132,10 +147,20 @@ def test_operators_are_their_equations():
     torch.testing.assert_close(out[:, 0], E_l[:, 0])
     torch.testing.assert_close(out[:, 1], E_g[:, 1])  # lambda is the share of the global map
     torch.testing.assert_close(out[:, 2], 0.25 * E_g[:, 2] + 0.75 * E_l[:, 2])
-    conv.mix.weight.data, conv.mix.bias.data = noise(4, 8, 1, 1, seed=2).float(), noise(4, seed=3).float()
-    expected = torch.einsum("oi,nihw->nohw", conv.mix.weight[..., 0, 0], torch.cat([E_g, E_l], 1)) + conv.mix.bias[:, None, None]
+    conv.mix.weight.data, conv.mix.bias.data = (
+        noise(4, 8, 1, 1, seed=2).float(),
+        noise(4, seed=3).float(),
+    )
+    expected = (
+        torch.einsum("oi,nihw->nohw", conv.mix.weight[..., 0, 0], torch.cat([E_g, E_l], 1))
+        + conv.mix.bias[:, None, None]
+    )
     torch.testing.assert_close(conv(E_g, E_l), expected)
-    assert [sum(p.numel() for p in fusion.OPERATORS[o](4).parameters()) for o in OPERATORS] == [2 * 4 * 4 + 4, 4, 1]
+    assert [sum(p.numel() for p in fusion.OPERATORS[o](4).parameters()) for o in OPERATORS] == [
+        2 * 4 * 4 + 4,
+        4,
+        1,
+    ]
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -151,7 +176,13 @@ def test_the_first_step_is_that_of_federated_averaging(operator):
     ctx = Context(task, 1, 0, start=state_of(net))
     loss = method.objective.begin(net.eval(), ctx)(net, batch)
     torch.testing.assert_close(loss, task.loss(task_net.eval()(batch.x), batch.y))
-    grads = dict(zip((n for n, _ in net.named_parameters()), torch.autograd.grad(loss, list(net.parameters())), strict=True))
+    grads = dict(
+        zip(
+            (n for n, _ in net.named_parameters()),
+            torch.autograd.grad(loss, list(net.parameters())),
+            strict=True,
+        )
+    )
     expected = torch.autograd.grad(task.loss(task_net(batch.x), batch.y), list(own.values()))
     for name, g in zip(own, expected, strict=True):
         torch.testing.assert_close(grads[name], g, atol=1e-5, rtol=1e-4)
@@ -161,7 +192,9 @@ def test_the_first_step_is_that_of_federated_averaging(operator):
 @pytest.mark.parametrize("network", list(fl.models.NETWORKS))
 def test_every_network_can_be_fused(network, operator):
     shape = (1, 8, 8) if network.startswith("digits") else (3, 32, 32)
-    task = fl.tasks.classification("digits", 2, train=20, network=lambda s, c: fl.models.NETWORKS[network](shape, c))
+    task = fl.tasks.classification(
+        "digits", 2, train=20, network=lambda s, c: fl.models.NETWORKS[network](shape, c)
+    )
     object.__setattr__(task, "train", (torch.zeros(20, *shape, dtype=torch.uint8), task.train[1]))
     net = fusion.FusionNetwork(operator).build(task).eval()
     plain = fl.models.NETWORKS[network](shape, 10)
@@ -175,30 +208,48 @@ def test_every_network_can_be_fused(network, operator):
 def test_moving_average():
     part = fusion.MovingAverage(0.9)
     state = {"extractor.w": torch.zeros(2), "fusion.lam": torch.tensor([0.5, 0.0])}
-    arrivals = [Arrival(k, n, {"extractor.w": torch.full((2,), float(k)), "fusion.lam": torch.tensor([v, v])}, 0) for k, n, v in ((0, 1, 1.0), (1, 3, -1.0))]
+    arrivals = [
+        Arrival(
+            k, n, {"extractor.w": torch.full((2,), float(k)), "fusion.lam": torch.tensor([v, v])}, 0
+        )
+        for k, n, v in ((0, 1, 1.0), (1, 3, -1.0))
+    ]
     new = part.aggregate(state, arrivals, Context(None, 1))
     torch.testing.assert_close(new["extractor.w"], torch.tensor([0.75, 0.75]))
-    torch.testing.assert_close(new["fusion.lam"], 0.9 * state["fusion.lam"] + 0.1 * (state["fusion.lam"] - 0.5))
+    torch.testing.assert_close(
+        new["fusion.lam"], 0.9 * state["fusion.lam"] + 0.1 * (state["fusion.lam"] - 0.5)
+    )
 
 
 def test_server_follows_the_operator():
     assert fl.methods.fedfusion(operator="conv").server == fl.Mean()
-    assert fl.methods.fedfusion(operator="multi").server == fusion.MovingAverage(0.9) == fl.methods.fedfusion(operator="single").server
+    assert (
+        fl.methods.fedfusion(operator="multi").server
+        == fusion.MovingAverage(0.9)
+        == fl.methods.fedfusion(operator="single").server
+    )
 
 
 def test_personal_fusion_stays_with_its_client(task):
     method, both = fl.methods.fedfusion(lr=0.3, personal=True), fl.methods.fedfusion(lr=0.3)
-    server, clients = fl.Server(method, task, fl.Settings()), fl.Clients(method, task, fl.Settings())
+    server, clients = (
+        fl.Server(method, task, fl.Settings()),
+        fl.Clients(method, task, fl.Settings()),
+    )
     shared = fl.run(both, task, 1)
     for t in (1, 2):
         messages = {k: server.send(t, k) for k in range(4)}
-        server.aggregate(t, [server.receive(t, k, clients.answer(t, k, m)) for k, m in messages.items()])
+        server.aggregate(
+            t, [server.receive(t, k, clients.answer(t, k, m)) for k, m in messages.items()]
+        )
     own = [clients.memories[k]["fusion.lam"] for k in range(4)]
     assert all(bool(v.any()) for v in own) and not torch.equal(own[0], own[1])
     assert not server.state["fusion.lam"].any()
     assert len(messages[0]) < shared.bytes_down[0] / 4
     got = clients._download(3, 1, server.send(3, 1)).start
-    assert torch.equal(got["fusion.lam"], own[1]) and torch.equal(got["extractor.0.weight"], server.state["extractor.0.weight"])
+    assert torch.equal(got["fusion.lam"], own[1]) and torch.equal(
+        got["extractor.0.weight"], server.state["extractor.0.weight"]
+    )
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
@@ -206,10 +257,17 @@ def test_personal_fusion_on_both_engines_and_after_a_stop(task, engine, tmp_path
     method = fl.methods.fedfusion(personal=True)
     whole = fl.run(method, task, 3, participation=0.5, engine=engine)
     fl.run(method, task, 2, participation=0.5, engine=engine, checkpoint=tmp_path / "c")
-    assert fl.run(method, task, 3, participation=0.5, engine=engine, checkpoint=tmp_path / "c") == whole
+    assert (
+        fl.run(method, task, 3, participation=0.5, engine=engine, checkpoint=tmp_path / "c")
+        == whole
+    )
 
 
-@pytest.mark.parametrize("method", [fl.methods.fedmmd(), *(fl.methods.fedfusion(operator=o) for o in OPERATORS)], ids=repr)
+@pytest.mark.parametrize(
+    "method",
+    [fl.methods.fedmmd(), *(fl.methods.fedfusion(operator=o) for o in OPERATORS)],
+    ids=repr,
+)
 def test_augmented_images_are_looked_at_anew(method):
     task = fl.tasks.classification("digits", 2, train=40, augment=("crop",))
     net = fl.initial_network(method, task)
@@ -240,10 +298,20 @@ def test_wrong_settings(make, sentence):
 @pytest.mark.parametrize(
     "network, sentence",
     [
-        (lambda s, c: nn.Sequential(nn.Flatten(), nn.Linear(64, c)), "a network split into extractor and classifier"),
-        (lambda s, c: fl.models.Network(nn.Flatten(), nn.Linear(64, c)), r"this extractor gives \[64\]"),
+        (
+            lambda s, c: nn.Sequential(nn.Flatten(), nn.Linear(64, c)),
+            "a network split into extractor and classifier",
+        ),
+        (
+            lambda s, c: fl.models.Network(nn.Flatten(), nn.Linear(64, c)),
+            r"this extractor gives \[64\]",
+        ),
     ],
 )
 def test_networks_that_cannot_be_fused(network, sentence):
     with pytest.raises(ValueError, match=sentence):
-        fl.run(fl.methods.fedfusion(), fl.tasks.classification("digits", 2, train=40, network=network), 1)
+        fl.run(
+            fl.methods.fedfusion(),
+            fl.tasks.classification("digits", 2, train=40, network=network),
+            1,
+        )

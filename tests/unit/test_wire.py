@@ -60,7 +60,9 @@ def test_pooled_is_the_mean_of_each_kernel(shape, seed, threshold):
 def test_pooled_sizes():
     t = tensor((20, 7, 5, 5))
     assert len(Pooled().encode(t)) == 4 * 20 * 7
-    assert len(Pooled(threshold=1e9).encode(t)) == 3  # one bit for each of the 20 filters, and nothing kept
+    assert (
+        len(Pooled(threshold=1e9).encode(t)) == 3
+    )  # one bit for each of the 20 filters, and nothing kept
 
 
 def test_what_is_decoded_can_be_written_to():
@@ -72,7 +74,9 @@ SCHEMA = Schema({"a": (3, 2), "b": (4,), "k": (2, 3, 3, 3)}, frozenset({"b"}), "
 
 
 def message(kind=UP, names=("a", "b", "k"), value=None):
-    sections = {n: Dense().encode(tensor(SCHEMA.shapes[n]) if value is None else value) for n in names}
+    sections = {
+        n: Dense().encode(tensor(SCHEMA.shapes[n]) if value is None else value) for n in names
+    }
     return pack(Message(kind, 3, 5, 17, sections), SCHEMA)
 
 
@@ -196,7 +200,9 @@ def test_a_message_longer_than_its_schema_allows_is_refused_before_memory_is_tak
     schema = Schema({"a": (10, 10), "b": (3,)})
     data = bytes(20_000_000)
     tracemalloc.start()
-    with pytest.raises(WireError, match=f"20000000 bytes is longer than the {schema.limit} that the schema allows"):
+    with pytest.raises(
+        WireError, match=f"20000000 bytes is longer than the {schema.limit} that the schema allows"
+    ):
         unpack(data, schema, kind=UP, round=1, client=0)
     assert tracemalloc.get_traced_memory()[1] < 100_000
     tracemalloc.stop()
