@@ -6,25 +6,18 @@ history = fl.run(fl.methods.rpn(), task, rounds=20)
 fl.plot.compare([history], against="bytes")
 """
 
-from . import methods, models, rng, tasks, wire
+from . import methods, models, parts, rng, tasks, wire
+from .averaging import Averaging
 from .data import partition
 from .errors import DataError, WireError
 from .exercises import check
-from .federation import Clients, Server, refit, run
 from .history import History, results, summary
-from .local import initial_network
-from .method import (
-    SGD,
-    Adam,
-    Compressed,
-    Downlink,
-    Mean,
-    Method,
-    Settings,
-    TaskLoss,
-    TaskNetwork,
-    Uplink,
-)
+from .method import Method
+from .metrics import refit
+from .parts import SGD, Adam, Downlink, Mean, TaskLoss, TaskNetwork, Uplink
+from .round import clients, run
+from .settings import Settings
+from .training import initial_network
 
 __version__ = "0.1.0"
 _LAZY = (
@@ -37,24 +30,24 @@ _LAZY = (
 __all__ = [
     "SGD",
     "Adam",
-    "Clients",
-    "Compressed",
+    "Averaging",
     "DataError",
     "Downlink",
     "History",
     "Mean",
     "Method",
-    "Server",
     "Settings",
     "TaskLoss",
     "TaskNetwork",
     "Uplink",
     "WireError",
     "check",
+    "clients",
     "initial_network",
     "methods",
     "models",
     "partition",
+    "parts",
     "refit",
     "results",
     "rng",

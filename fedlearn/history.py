@@ -79,9 +79,12 @@ def results(name):
 @dataclass(eq=False)
 class History:
     """Rows with the keys ``round, accuracy, loss`` (on the test set, ``None`` in rounds without evaluation),
-    ``bytes_up, bytes_up_buffers, bytes_down, bytes_down_buffers`` (summed over the round's clients; the totals contain
-    the buffers), ``seconds`` (the round without its evaluation), ``clients`` (who took part) and ``refused`` (client ->
-    why its upload was not used). Every key but the last two is also an attribute that gives a numpy array.
+    ``bytes_up, bytes_up_buffers, bytes_down, bytes_down_buffers`` (summed over the round's clients;
+    the totals contain the buffers), ``bytes_evaluation_up, bytes_evaluation_down`` (what evaluation
+    asked of clients, not in the totals), ``seconds`` (the round without its evaluation), ``clients``
+    (who took part), ``refused`` and ``unevaluated`` (client -> why its answer was not used, in the
+    round and in its evaluation). A method may have columns of its own. Every key but the last three
+    is also an attribute that gives a numpy array.
     """
 
     method: str
@@ -107,6 +110,12 @@ class History:
             for h in (self, other)
         ]
         return self.method == other.method and strip[0] == strip[1]
+
+    def heard(self):
+        """Client -> the last round in which an answer of it was used."""
+        return {
+            k: row["round"] for row in self.rows for k in row["clients"] if k not in row["refused"]
+        }
 
     @property
     def final(self):
@@ -172,8 +181,9 @@ class History:
     @classmethod
     def from_dict(cls, data):
         """The inverse of ``to_dict``, also after a way through JSON, which turns the clients' numbers into text."""
+        whose = ("refused", "unevaluated")  # client -> why
         rows = [
-            {**row, "refused": {int(k): why for k, why in row["refused"].items()}}
+            {k: {int(c): why for c, why in v.items()} if k in whose else v for k, v in row.items()}
             for row in data["rows"]
         ]
         return cls(data["method"], data["meta"], rows)

@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
-from . import federation, methods, tasks
+from . import methods, round, tasks
 from .data.sources import data_path
 from .errors import pick
 from .history import History, write_text
-from .method import SGD, Adam
+from .parts import SGD, Adam
 
 CIFAR = {"dataset": "cifar10", "network": "resnet18"}
 DIGITS = {"dataset": "digits", "network": "digits_resnet"}
@@ -295,7 +295,7 @@ def jobs(
     split=None,
     device="cpu",
 ):
-    """The runs of a recipe, one after the other: (label, method, task, keywords of ``federation.run``)."""
+    """The runs of a recipe, one after the other: (label, method, task, keywords of ``round.run``)."""
     scales = pick(paper, RECIPES, "paper with a recipe")
     _, its_seeds, settings = pick(scale, scales, "scale")
     for label in only:
@@ -363,7 +363,7 @@ def reproduce(
             c if c.isalnum() else "-" for c in f"{label} {task.partition} {task.seed}".lower()
         )
         checkpoint = path.with_suffix(f".{slug}.checkpoint")
-        history = federation.run(method, task, **how, checkpoint=checkpoint, progress=progress)
+        history = round.run(method, task, **how, checkpoint=checkpoint, progress=progress)
         history.meta |= {"label": label, "provenance": provenance or {}}
         done.append(history)
         text = "[\n" + ",\n".join(map(_text, done)) + "\n]\n"

@@ -37,10 +37,11 @@ METHODS = {
         fedcomgate,
         fedcams,
         fedpm,
+        split_learning,
     )
 }
 
-__all__ = ["METHODS", *METHODS, "get", "represent", "search", "split_learning", "write_out"]
+__all__ = ["METHODS", *METHODS, "get", "represent", "search", "write_out"]
 
 
 def get(name, **options):

@@ -11,7 +11,6 @@ from .. import models, rng
 from ..data import partition as partitions
 from ..data import sources
 from ..errors import pick
-from ..method import cross_entropy
 
 NETWORK = {
     "digits": "digits_cnn",
@@ -19,6 +18,12 @@ NETWORK = {
     "fashion_mnist": "mcmahan_cnn",
 }  # any other: cifar_cnn
 PADDING = 4  # pixels on each side that a random crop may shift an image by
+
+
+def cross_entropy(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Mean over the batch, separately for each leading client: logits [..., batch, classes],
+    y [..., batch] -> [...]."""
+    return F.cross_entropy(logits.movedim(-1, 1), y, reduction="none").mean(-1)
 
 
 def crop(x, generator):

@@ -1,5 +1,6 @@
 """What travels: the envelope of a message and the coders of its tensors."""
 
+from .base import Coder
 from .coders import Dense, Pooled
 from .masks import Mask
 from .message import DOWN, UP, Message, Schema, assemble, open_envelope, pack, take_apart, unpack
@@ -10,6 +11,7 @@ from .sparse import TopK, decode_positions, encode_positions
 __all__ = [
     "DOWN",
     "QSGD",
+    "Coder",
     "UP",
     "Dense",
     "Mask",

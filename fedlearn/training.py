@@ -3,22 +3,28 @@
 from collections import Counter
 from contextlib import contextmanager
 from itertools import groupby
+from typing import Any
 
 import torch
+from torch import nn
 
-from . import rng, stacked
-from .method import Batch
+from . import rng
+from .engines import layers
+from .parts import Batch, Model
 
 
-def initial_network(method, task):
-    """M^0: the method's network with the weights that the task's seed gives it, on the task's device."""
+def initial_network(method: Any, task: Any) -> nn.Module:
+    """M^0: the method's network with the weights that the task's seed gives it, on its device."""
+    return new_network(method.model, task)
+
+
+def new_network(model: Model, task: Any) -> nn.Module:
+    """The network of a model part, with the weights that the task's seed gives it."""
     with rng.scope(task.seed, "initial weights"):
-        net = method.model.build(task).to(task.device)
+        net = model.build(task).to(task.device)
     for p in net.parameters():
-        if p.dim() == 4:
-            p.data = p.data.to(
-                memory_format=stacked.layout(net)
-            )  # unlike contiguous(), also for a single input channel
+        if p.dim() == 4:  # unlike contiguous(), also for a single input channel
+            p.data = p.data.to(memory_format=layers.layout(net))
     return net
 
 
@@ -45,8 +51,8 @@ def local_step(net, method, loss, state, settings, device, steps):
         with torch.no_grad():
             optimizer.step(params, grads, state)
 
-    # A graph replays tensor operations only: both parts must say of themselves that nothing else changes between steps.
-    recordable = all(vars(type(part)).get("recordable") for part in (method.objective, optimizer))
+    # A graph replays tensor operations only: both parts must say that nothing else changes.
+    recordable = method.objective.recordable and optimizer.recordable
     return (
         recorded(step, device)
         if device.type == "cuda" and recordable and steps >= GRAPH_PAYS
@@ -54,6 +60,7 @@ def local_step(net, method, loss, state, settings, device, steps):
     )
 
 
+@torch.enable_grad()  # the server may be adding up while its clients still train
 def train(net, method, ctx, settings):
     """E epochs of minibatch training on the client's own data, in place on ``net``.
 
@@ -71,10 +78,8 @@ def train(net, method, ctx, settings):
         for _ in range(settings.epochs):
             order = torch.randperm(n, generator=shuffle)
             x, y = task.epoch(ctx.client, order, augment)
-            x, index = (
-                x.to(params[0].dtype, memory_format=stacked.layout(net)),
-                order.to(task.device),
-            )
+            x = x.to(params[0].dtype, memory_format=layers.layout(net))
+            index = order.to(task.device)
             for at in range(0, n, B):
                 step(x[at : at + B], y[at : at + B], index[at : at + B])
 
@@ -95,6 +100,7 @@ def steps(sizes, batch_size):
     return plan
 
 
+@torch.enable_grad()
 def train_stacked(net, method, ctx, settings):
     """The same training for all clients of ``ctx`` at once, those with most samples first; ``net`` is stacked.
 
@@ -105,19 +111,19 @@ def train_stacked(net, method, ctx, settings):
     sizes = [task.sizes[k] for k in ctx.client]
     plan = steps(sizes, settings.batch_size)
     net.train()
-    stacked.seed_dropout(net, ctx)
+    layers.seed_dropout(net, ctx)
     state, dtype = method.optimizer.init(trainable(net), ctx), next(net.parameters()).dtype
     takes = Counter((first, last) for _, first, last, _ in plan)
     step = {}
     for first, last in takes:  # all before training: an objective may copy the network
-        part = stacked.narrow(net, first, last)
+        part = layers.narrow(net, first, last)
         its_state = {
             k: [t[first:last] for t in v] if isinstance(v, list) else v for k, v in state.items()
         }
         loss = method.objective.begin(part, ctx.narrow(first, last))
 
         def on_images(part, batch, loss=loss):
-            x = task.inputs(stacked.channels_last(batch.x)).to(dtype).transpose(0, 1)
+            x = task.inputs(layers.channels_last(batch.x)).to(dtype).transpose(0, 1)
             return loss(part, Batch(x, batch.y.T, batch.index.T))
 
         count = settings.epochs * takes[first, last]

@@ -8,12 +8,14 @@ layers. Modules of other kinds work if their ``forward`` expects the client axis
 """
 
 import copy
+from functools import cache
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .models import Network
+from ..models import Network
+from ..models.computed import Drawing
 
 
 def merge(x):
@@ -119,10 +121,9 @@ class Flatten(nn.Flatten):
         return x.flatten(first, last)
 
 
-class Dropout(nn.Dropout):
+class Dropout(Drawing, nn.Dropout):
     """Draws each client's mask from that client's own generator, the numbers that sequential training draws."""
 
-    generators = ()  # see ``seed_dropout``
     layout = torch.contiguous_format  # see ``stack``
 
     def forward(self, x):
@@ -141,8 +142,8 @@ class Dropout(nn.Dropout):
 
 
 FORMS = {
-    getattr(nn, form.__name__): form
-    for form in (
+    getattr(nn, kind.__name__): kind
+    for kind in (
         Conv2d,
         BatchNorm1d,
         BatchNorm2d,
@@ -157,13 +158,13 @@ FORMS = {
 }
 
 
-def computed(mixin, *kinds):
-    """For each kind of layer, a class whose ``weight`` (or ``bias``) is computed as the properties of ``mixin`` say. They
-    count dimensions from the end, so that the stacked form, registered here, computes the weights of all clients."""
-    classes = {kind: type(f"{mixin.__name__}{kind.__name__}", (mixin, kind), {}) for kind in kinds}
-    for kind, cls in classes.items():
-        FORMS[cls] = type(f"Stacked{cls.__name__}", (mixin, FORMS[kind]), {})
-    return classes
+@cache
+def form(kind: type[nn.Module]) -> type[nn.Module]:
+    """The stacked form of a kind of layer; of a kind that has none, itself."""
+    if "computed_by" in vars(kind):  # see ``models.computed``
+        mixin, plain = vars(kind)["computed_by"]
+        return type(f"Stacked{kind.__name__}", (mixin, FORMS[plain]), {})
+    return FORMS.get(kind, kind)
 
 
 def stack(net, clients):
@@ -176,7 +177,7 @@ def stack(net, clients):
             memo[id(t)] = t.detach().expand(clients, *t.shape).clone()
     stacked = copy.deepcopy(net, memo)
     for module in stacked.modules():
-        module.__class__ = FORMS.get(type(module), type(module))
+        module.__class__ = form(type(module))
         if isinstance(module, Dropout):
             module.layout = layout(net)
     return stacked
@@ -190,7 +191,7 @@ def layout(net):
 
 def seed_dropout(net, ctx):
     """Give the layers that draw at random, if there are any, the clients' generators: all share one for each client."""
-    layers = [module for module in net.modules() if hasattr(module, "generators")]
+    layers = [module for module in net.modules() if isinstance(module, Drawing)]
     generators = ctx.generator("dropout") if layers else None
     for layer in layers:
         layer.generators = generators
@@ -214,6 +215,6 @@ def narrow(net, first, last, memo=None):
     new._modules = {
         n: child and narrow(child, first, last, memo) for n, child in net._modules.items()
     }
-    if hasattr(net, "generators"):
+    if isinstance(net, Drawing):
         new.generators = net.generators[first:last]
     return new

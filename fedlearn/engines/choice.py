@@ -16,16 +16,18 @@ from hashlib import blake2b
 import numpy as np
 import torch
 
-from . import local, rng, stacked
-from .data import sources
-from .errors import pick
-from .history import write_text
-from .method import SGD, Batch, Context, Settings, TaskLoss
-from .models import state_of
+from .. import rng, training
+from ..data import sources
+from ..errors import pick
+from ..history import write_text
+from ..models import state_of
+from ..parts import SGD, Batch, Context, TaskLoss
+from ..settings import Settings
+from . import layers
 
 ENGINES = dict.fromkeys(
     ("sequential", "stacked", "auto", "flower-sim")
-)  # the last is not chosen here, but in ``federation.run``
+)  # the last is not chosen here, but in ``round.run``
 MOST = 128  # clients in one step on a CPU: with more, a step needs more memory and gains nothing
 SLOW = (
     0.05  # seconds: a step of one client that takes longer on a CPU has no overhead worth sharing
@@ -100,7 +102,7 @@ def bytes_for_one(method, task, batch_size):
     """Memory that one stacked client takes, and the size of its state. It takes seven times its state (parameters,
     gradients, optimiser state, start, update, two messages), twice what its largest batch saves for the backward pass, and
     its images twice."""
-    net, client = local.initial_network(method, task), int(np.argmax(task.sizes))
+    net, client = training.initial_network(method, task), int(np.argmax(task.sizes))
     state = sum(t.nbytes for t in state_of(net).values())
     saved = {}
 
@@ -123,6 +125,8 @@ def bytes_for_one(method, task, batch_size):
 def obstacle(method, task):
     """Which part of the method keeps it from being stacked, as text; ``None`` if none does. Found by trial: two clients
     with a few images each, trained both ways in double precision."""
+    if not method.sides[1].stacks:
+        return "round, in which clients take turns"
     problem = _difference(method, task)
     if problem is None:
         return None
@@ -147,19 +151,19 @@ def _difference(method, task):
     few = [at[:5], at[5:]]  # a shared batch of 3, then one of 2 for the first alone
     permutations = task.split.permutations and task.split.permutations[:2]
     task = replace(task, split=replace(task.split, indices=few, permutations=permutations))
-    net = local.initial_network(method, task).double()
+    net = training.initial_network(method, task).double()
     for module in net.modules():
         if isinstance(module, torch.nn.Dropout) and task.device.type == "cuda":
             module.p = 0.0  # on a GPU the two forms draw different masks
     initial = {name: t.clone() for name, t in state_of(net).items()}
     try:
-        both = stacked.stack(net, 2)
-        local.train_stacked(both, method, _context(task, both, [0, 1], net), small)
+        both = layers.stack(net, 2)
+        training.train_stacked(both, method, _context(task, both, [0, 1], net), small)
     except Exception as error:  # whatever a part that does not expect the client axis does with it
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     for k in (0, 1):
-        local.load(state_of(net), initial)
-        local.train(net, method, _context(task, net, k), small)
+        training.load(state_of(net), initial)
+        training.train(net, method, _context(task, net, k), small)
         ours = state_of(both)
         for name, t in state_of(net).items():
             if not (ours[name][k] - t).abs().max() <= 1e-10 * (
@@ -208,10 +212,10 @@ def slow_step(method, task, settings, together):
     """Whether a single step of a single client takes so long that there is no overhead worth sharing."""
     few, client = replace(settings, epochs=1), int(np.argmax(task.sizes))
     task = _shortened(task, settings.batch_size)
-    net = local.initial_network(method, task)
+    net = training.initial_network(method, task)
     for _ in range(2):  # the first warms up
         began = time.perf_counter()
-        local.train(net, method, _context(task, net, client), few)
+        training.train(net, method, _context(task, net, client), few)
         seconds = time.perf_counter() - began
     return seconds > SLOW
 
@@ -226,16 +230,16 @@ def calibrate(method, task, settings, together):
     ]  # every size has its share
     some = clients[:: max(1, together // 8)]
     task = _shortened(task, 2 * settings.batch_size + settings.batch_size // 2)
-    net = local.initial_network(method, task)
-    both = stacked.stack(net, together)
+    net = training.initial_network(method, task)
+    both = layers.stack(net, together)
 
     def one_by_one():
         for k in some:
-            local.train(net, method, _context(task, net, k), settings)
+            training.train(net, method, _context(task, net, k), settings)
         return sum(task.sizes[k] for k in some)
 
     def at_once():
-        local.train_stacked(both, method, _context(task, both, clients, net), settings)
+        training.train_stacked(both, method, _context(task, both, clients, net), settings)
         return sum(task.sizes[k] for k in clients)
 
     def timed(form):  # seconds a sample

@@ -1,0 +1,6 @@
+"""How a run trains its clients: one after another, or several stacked in one step."""
+
+from .choice import ENGINES, Engine, choose
+from .loop import Loop, Stacked
+
+__all__ = ["ENGINES", "Engine", "Loop", "Stacked", "choose"]

@@ -1,0 +1,46 @@
+"""The parts of a method: base classes whose members do nothing by default, and the common parts."""
+
+from .base import WORDS, Arrival, Batch, Context, Part, State, Tensors
+from .link import DENSE, Code, Downlink, Link, Lossy, Step, Update, Uplink
+from .model import Edge, Model, Named, TaskNetwork
+from .objective import Objective, Reference, TaskLoss
+from .optimizer import SGD, Adam, Optimizer
+from .replay import KeptSteps, Replay
+from .server import Aggregator, Mean
+from .steps import Clip, Feedback, Momentum, Residual
+
+__all__ = [
+    "DENSE",
+    "SGD",
+    "WORDS",
+    "Adam",
+    "Aggregator",
+    "Arrival",
+    "Batch",
+    "Clip",
+    "Code",
+    "Context",
+    "Downlink",
+    "Edge",
+    "Feedback",
+    "KeptSteps",
+    "Link",
+    "Lossy",
+    "Mean",
+    "Model",
+    "Momentum",
+    "Named",
+    "Objective",
+    "Optimizer",
+    "Part",
+    "Reference",
+    "Replay",
+    "Residual",
+    "State",
+    "Step",
+    "TaskLoss",
+    "TaskNetwork",
+    "Tensors",
+    "Update",
+    "Uplink",
+]
