@@ -9,9 +9,9 @@ fl.plot.compare([history], against="bytes")
 from . import methods, models, rng, tasks, wire
 from .data import partition
 from .errors import DataError, WireError
-from .exercises import check
 from .federation import Clients, Server, refit, run
-from .history import History, results, summary
+from .history import History
+from .lab.exercises import check
 from .local import initial_network
 from .method import (
     SGD,
@@ -25,14 +25,16 @@ from .method import (
     TaskNetwork,
     Uplink,
 )
+from .report import results, summary
 
 __version__ = "0.1.0"
-_LAZY = (
-    "plot",
-    "widgets",
-    "claims",
-    "flower",
-)  # need matplotlib, ipywidgets, yaml, Flower: loaded when first used
+# need matplotlib, ipywidgets, yaml, Flower: loaded when first used
+_LAZY = {
+    "plot": ".lab.plot",
+    "widgets": ".lab.widgets",
+    "claims": ".ledger.claims",
+    "flower": ".flower",
+}
 
 __all__ = [
     "SGD",
@@ -70,5 +72,5 @@ def __getattr__(name):
     if name in _LAZY:
         from importlib import import_module
 
-        return import_module(f".{name}", __name__)
+        return import_module(_LAZY[name], __name__)
     raise AttributeError(f"module 'fedlearn' has no attribute {name!r}")

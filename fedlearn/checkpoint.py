@@ -5,7 +5,8 @@ from pathlib import Path
 
 import torch
 
-from .history import History, write_atomically
+from .files import write_atomically
+from .history import History
 
 
 def _head(history):

@@ -19,7 +19,7 @@ import torch
 from . import local, rng, stacked
 from .data import sources
 from .errors import pick
-from .history import write_text
+from .files import write_text
 from .method import SGD, Batch, Context, Settings, TaskLoss
 from .models import state_of
 

@@ -1,79 +1,12 @@
 """What a run leaves behind: one row a round, and under which settings it was made."""
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from .data.sources import data_path
-
-
-def write_atomically(path, write):
-    """Let ``write(temporary_path)`` fill a file beside ``path``, then put it in place in one step."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        write(part)
-        with open(part, "rb") as f:
-            os.fsync(f.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def write_text(path, text):
-    """``write_atomically`` for a text."""
-    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
-
-
-def spread(values, form=".3f"):
-    """Mean and standard deviation of a few runs as text; values that are ``None`` (never reached) are counted."""
-    there = [v for v in values if v is not None]
-    if not there:
-        return "not reached"
-    text = f"{np.mean(there):{form}}" + (
-        f" ± {np.std(there, ddof=1):{form}}" if len(there) > 1 else ""
-    )
-    return text if len(there) == len(values) else f"{text} ({len(there)} of {len(values)} runs)"
-
-
-def summary(runs, target=None, megabytes=None):
-    """What each method reached and what it cost: a row for each label of ``runs``, which holds a history or a list of
-    histories (one a seed, shown as mean ± standard deviation). ``target`` is a test accuracy, ``megabytes`` a budget.
-    """
-    import pandas
-
-    rows = {}
-    for label, histories in runs.items():
-        histories = histories if isinstance(histories, list) else [histories]
-        row = rows[label] = {
-            "rounds": len(histories[0]),
-            "accuracy": spread([h.final["accuracy"] for h in histories]),
-        }
-        if megabytes is not None:
-            row[f"accuracy at {megabytes:.1f} MB"] = spread(
-                [h.accuracy_at(megabytes) for h in histories]
-            )
-        if target is not None:
-            row[f"rounds to {target:.0%}"] = spread([h.rounds_to(target) for h in histories], ".1f")
-            row[f"MB to {target:.0%}"] = spread([h.megabytes_to(target) for h in histories], ".2f")
-        for way in ("up", "down"):
-            row[f"MB {way}"] = (
-                f"{np.mean([getattr(h, f'bytes_{way}').sum() for h in histories]) / 1e6:.2f}"
-            )
-    return pandas.DataFrame(rows).T.rename_axis("method")
-
-
-def results(name):
-    """The histories in ``data/results/<name>.json``, made by ``fedlearn compare ... --out``; empty if there is no such file."""
-    path = data_path("results", f"{name}.json")
-    if not path.exists():
-        return []
-    data = json.loads(path.read_text(encoding="utf-8"))
-    return [History.from_dict(d) for d in (data if isinstance(data, list) else [data])]
+from .files import write_text
 
 
 @dataclass(eq=False)

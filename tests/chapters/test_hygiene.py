@@ -16,7 +16,7 @@ EVERY = pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.relative_to(BO
 DRAWS = (
     "plt.show(",
     "fl.plot.",
-    "fedlearn.plot.",
+    "fedlearn.lab.plot.",
     "plt.subplots(",
     "plt.plot(",
     "plt.imshow(",

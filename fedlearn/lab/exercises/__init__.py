@@ -7,7 +7,7 @@ reader's answer and returns ``None`` if it is right, otherwise the end of the se
 from dataclasses import dataclass
 from importlib import import_module
 
-from ..errors import pick
+from ...errors import pick
 
 CHAPTERS = dict.fromkeys(
     (

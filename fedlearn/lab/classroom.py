@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from .history import write_text
+from ..files import write_text
 
 SOLUTION = re.compile(
     r"^([ \t]*)### BEGIN SOLUTION\n.*?^[ \t]*### END SOLUTION[ \t]*$", re.MULTILINE | re.DOTALL

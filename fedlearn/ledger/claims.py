@@ -19,11 +19,11 @@ import numpy as np
 import torch
 import yaml
 
-from .data.partition import Table
-from .data.sources import data_path
-from .methods.fed_repopt import multipliers, target
-from .models import NETWORKS, multiply_adds, state_of
-from .models.reparam import blocks, collapse, unit
+from ..data.partition import Table
+from ..data.sources import data_path
+from ..methods.fed_repopt import multipliers, target
+from ..models import NETWORKS, multiply_adds, state_of
+from ..models.reparam import blocks, collapse, unit
 
 LEDGER = data_path("claims.yaml")
 VERDICTS = ("matches", "rounding", "inconsistent", "not derivable")
@@ -172,7 +172,7 @@ def chi2_per_dof(counts):
 @cache
 def network(name, *arguments, **options):
     """A network on torch's meta device: shapes without memory."""
-    from .models import detection, segmentation
+    from . import detection, segmentation
 
     makers = NETWORKS | {
         "yolov3": detection.YOLOv3,

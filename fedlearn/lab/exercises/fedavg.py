@@ -2,8 +2,8 @@
 
 import torch
 
-from ..models import digits_cnn, state_of
-from ..wire import Message, Schema, pack
+from ...models import digits_cnn, state_of
+from ...wire import Message, Schema, pack
 from . import number
 
 

@@ -1,6 +1,6 @@
 """Exercises of the chapter on Flower."""
 
-from ..history import History
+from ...history import History
 from . import number
 
 MESSAGE, UP, DOWN, GREETING = (

@@ -2,7 +2,7 @@
 
 import torch
 
-from ..wire import Pooled
+from ...wire import Pooled
 from . import number
 
 
