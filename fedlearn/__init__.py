@@ -1,4 +1,4 @@
-"""fedlearn: communication-efficient federated learning, in code that fits in the head and numbers that are measured.
+"""fedlearn: communication-efficient federated learning, small enough to read, in measured numbers.
 
 import fedlearn as fl
 task = fl.tasks.classification("digits", clients=10, partition="dirichlet:0.5")
