@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from .history import History, write_atomically
+from .files import write_atomically
+from .history import History
 from .parts import State, Tensors
 
 

@@ -146,22 +146,9 @@ def provenance():
     }
 
 
-def table(histories):
-    """A line a run: where it ended and what it cost."""
-    lines = [
-        f"{'method':<12}{'rounds':>7}{'accuracy':>10}{'loss':>9}{'MB up':>10}{'MB down':>10}{'seconds':>9}{'refused':>9}"
-    ]
-    for h in histories:
-        refused = sum(len(row["refused"]) for row in h.rows)
-        lines.append(
-            f"{h.method:<12}{len(h):>7}{h.final['accuracy']:>10.4f}{h.final['loss']:>9.4f}{h.bytes_up.sum() / 1e6:>10.3f}"
-            f"{h.bytes_down.sum() / 1e6:>10.3f}{h.seconds.sum():>9.1f}{refused:>9}"
-        )
-    return "\n".join(lines)
-
-
 def command_run(args):
-    from .history import write_text
+    from .files import write_text
+    from .report import table
 
     chosen, origin = (
         make_methods(args),
@@ -189,7 +176,7 @@ def command_run(args):
 
             flower.forget(path)
     if getattr(args, "plot", None):
-        from . import plot
+        from .lab import plot
 
         plot.compare(histories, args.against).figure.savefig(args.plot, dpi=150)
 
@@ -209,7 +196,8 @@ def restate(args):
 
 def command_serve(args):
     from . import deploy
-    from .history import write_text
+    from .files import write_text
+    from .report import table
 
     history = deploy.serve(  # what is wrong with the run itself is said before anything is started
         job(args),
@@ -271,8 +259,8 @@ def command_methods(args):
 def command_check(args):
     from collections import Counter
 
-    from . import claims
     from .errors import pick
+    from .ledger import claims
 
     if args.paper is not None:
         pick(
@@ -315,7 +303,7 @@ def _has_gpu():
 
 
 def command_classroom(args):
-    from .classroom import make
+    from .lab.classroom import make
 
     for path in make(args.folder, args.out):
         print(path)

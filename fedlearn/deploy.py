@@ -25,7 +25,8 @@ from . import flower
 from .certificates import check_certificate, make_certificates, make_key
 from .checkpoint import apart
 from .federation import Server
-from .history import History, write_atomically, write_text
+from .files import write_atomically, write_text
+from .history import History
 
 APP = {
     "pyproject.toml": """[build-system]

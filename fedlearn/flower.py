@@ -33,7 +33,8 @@ from . import local
 from .checkpoint import apart
 from .errors import WireError
 from .federation import Clients, Server, describe, good_threads, train
-from .history import History, write_atomically
+from .files import write_atomically
+from .history import History
 from .method import Link, Settings, whole_number
 from .wire import UP, Message, Schema, pack, unpack
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from . import methods, round, tasks
 from .data.sources import data_path
 from .errors import pick
-from .history import History, write_text
+from .files import write_text
+from .history import History
 from .parts import SGD, Adam
 
 CIFAR = {"dataset": "cifar10", "network": "resnet18"}

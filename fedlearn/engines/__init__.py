@@ -2,5 +2,3 @@
 
 from .choice import ENGINES, Engine, choose
 from .loop import Loop, Stacked
-
-__all__ = ["ENGINES", "Engine", "Loop", "Stacked", "choose"]

@@ -19,7 +19,7 @@ import torch
 from .. import rng, training
 from ..data import sources
 from ..errors import pick
-from ..history import write_text
+from ..files import write_text
 from ..models import state_of
 from ..parts import SGD, Batch, Context, TaskLoss
 from ..settings import Settings

@@ -7,26 +7,3 @@ from .message import DOWN, UP, Message, Schema, assemble, open_envelope, pack, t
 from .quantised import QSGD, Signs, Uniform
 from .smartidx import SmartIdx
 from .sparse import TopK, decode_positions, encode_positions
-
-__all__ = [
-    "DOWN",
-    "QSGD",
-    "Coder",
-    "UP",
-    "Dense",
-    "Mask",
-    "Message",
-    "Pooled",
-    "Schema",
-    "Signs",
-    "SmartIdx",
-    "TopK",
-    "Uniform",
-    "assemble",
-    "decode_positions",
-    "encode_positions",
-    "open_envelope",
-    "pack",
-    "take_apart",
-    "unpack",
-]

@@ -9,8 +9,8 @@ import matplotlib.pyplot as plt
 import pytest
 
 import fedlearn as fl
-from fedlearn import classroom
-from fedlearn.exercises import Verdict, number
+from fedlearn.lab import classroom
+from fedlearn.lab.exercises import Verdict, number
 
 matplotlib.use("agg")
 

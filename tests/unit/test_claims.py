@@ -8,8 +8,8 @@ import torch
 import yaml
 
 from fedlearn import claims
-from fedlearn.models.detection import YOLOv3
-from fedlearn.models.segmentation import FCN32s
+from fedlearn.ledger.detection import YOLOv3
+from fedlearn.ledger.segmentation import FCN32s
 
 LEDGER = claims.load()
 

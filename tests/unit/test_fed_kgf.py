@@ -290,8 +290,8 @@ def test_composes_with_a_compressing_uplink(task):
 
 def test_a_detector_and_the_ledgers_own_count():
     """The converter and the formula of the claims ledger, written apart from each other, agree on YOLOX-S."""
-    from fedlearn.claims import evaluate
-    from fedlearn.models.detection import YOLOX
+    from fedlearn.ledger.claims import evaluate
+    from fedlearn.ledger.detection import YOLOX
 
     small = kgf.represent(YOLOX())
     assert parameter_count(small) == evaluate("base_params(yolox_s(), 16)")

@@ -1,0 +1,1 @@
+"""What only the chapters use: figures, explorers, exercises and the class edition."""
