@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import fedlearn as fl
-from fedlearn import local, models
-from fedlearn.method import SGD, Adam, Context
+from fedlearn import engines, models, training
 from fedlearn.models import reparam, state_of
+from fedlearn.parts import SGD, Adam, Context, Residual
+from fedlearn.round import Ask
 from fedlearn.wire import DOWN, Message, pack, unpack
 
 repopt = import_module("fedlearn.methods.fed_repopt")
@@ -133,9 +134,7 @@ def test_collapse_keeps_the_output_in_both_modes(family, mode):
 def federated(method, task, rounds=3, settings=None):
     """Federated averaging in double precision; the global network after each round."""
     settings = settings or fl.Settings(batch_size=8, epochs=2)
-    csla = local.initial_network(
-        method.but(model=dataclasses.replace(method.model, form="csla")), task
-    ).double()
+    csla = training.new_network(dataclasses.replace(method.model, form="csla"), task).double()
     net = (
         repopt.target(csla) if method.model.form == "repopt" else csla
     )  # collapsed in double precision, too
@@ -143,8 +142,8 @@ def federated(method, task, rounds=3, settings=None):
     for t in range(1, rounds + 1):
         total = {n: torch.zeros_like(w) for n, w in state.items()}
         for k in range(task.clients):
-            local.load(state_of(net), state)
-            local.train(
+            training.load(state_of(net), state)
+            training.train(
                 net,
                 method,
                 Context(task, t, k, start=state, memory={}, net=net, settings=settings),
@@ -153,7 +152,7 @@ def federated(method, task, rounds=3, settings=None):
             for n, w in state_of(net).items():
                 total[n] += w * task.sizes[k] / sum(task.sizes)
         state = total
-        local.load(state_of(net), state)
+        training.load(state_of(net), state)
         seen.append(copy.deepcopy(net))
     return seen
 
@@ -197,7 +196,7 @@ def test_repopt_is_csla_with_adamw_too(task):
         for form, m in tiny.items()
     }
     csla, rep = (federated(m, task, 2)[-1] for m in tiny.values())
-    start = local.initial_network(tiny["repopt"], task).double()
+    start = training.initial_network(tiny["repopt"], task).double()
     learned, gap = (kernels(csla) - kernels(start)).norm(), (kernels(csla) - kernels(rep)).norm()
     plain = federated(
         tiny["repopt"].but(optimizer=Adam(0.002, eps=1e-30, weight_decay=0.01, decoupled=True)),
@@ -233,7 +232,7 @@ def test_other_multipliers_are_another_training(wrong, least, task, monkeypatch)
     monkeypatch.setattr(repopt, "multipliers", multipliers)
     other = federated(fl.methods.fed_repopt(0.05), task)[-1]
     learned = kernels(csla) - kernels(
-        local.initial_network(fl.methods.fed_repopt(0.05), task).double()
+        training.initial_network(fl.methods.fed_repopt(0.05), task).double()
     )
     gap = float((kernels(csla) - kernels(other)).norm() / learned.norm())
     print(wrong, gap)
@@ -243,7 +242,7 @@ def test_other_multipliers_are_another_training(wrong, least, task, monkeypatch)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_multiplier_by_its_definition(family, task):
     method = fl.methods.fed_repopt(network=family)
-    net = local.initial_network(method, task)
+    net = training.initial_network(method, task)
     M = dict(zip((n for n, _ in net.named_parameters()), repopt.multipliers(net), strict=True))
     found = reparam.blocks(net)
     assert {n for n, m in M.items() if torch.is_tensor(m)} == {f"{n}.conv3.weight" for n in found}
@@ -298,9 +297,7 @@ def test_stacked_training_is_sequential_training(family, form, task):
     )
     for name, t in one.state.items():
         torch.testing.assert_close(other.state[name], t, atol=2e-5, rtol=2e-4)
-    from fedlearn import engine
-
-    assert engine.obstacle(method, task) is None
+    assert engines.choice.obstacle(method, task) is None
 
 
 def test_package_runs_agree_in_single_precision(task):
@@ -315,7 +312,7 @@ def test_package_runs_agree_in_single_precision(task):
 def test_constants_are_sent_once_to_each_client(task):
     method = fl.methods.fed_repopt()
     history = fl.run(method, task, 3, participation=0.67)
-    server = fl.Server(method, task, fl.Settings())
+    server = method.server_side(task)
     numbers = sum(t.numel() for t in repopt.constants(server.net).values())
     assert numbers == 2 * (16 + 16 + 16 + 32 + 32)
     extra, told = 4 * numbers + 4 * len(repopt.constants(server.net)), set()
@@ -327,37 +324,55 @@ def test_constants_are_sent_once_to_each_client(task):
 
 
 def test_client_believes_the_wire(task):
-    server = fl.Server(fl.methods.fed_repopt(scales=scales(task, 2.0)), task, fl.Settings())
-    plain = fl.methods.fed_repopt()
-    clients = fl.Clients(plain, task, fl.Settings())
-    assert repopt.constants(clients.net)["extractor.0.s3"].unique().tolist() == [1.0]
-    server.receive(1, 0, clients.answer(1, 0, server.send(1, 0)))
-    assert repopt.constants(clients.net)["extractor.0.s3"].unique().tolist() == [2.0]
-    clients.answer(2, 0, server.send(2, 0))  # without constants: it has kept them
-    assert repopt.constants(clients.net)["extractor.0.s3"].unique().tolist() == [2.0]
+    server = fl.methods.fed_repopt(scales=scales(task, 2.0)).server_side(task)
+    clients, state = fl.clients(fl.methods.fed_repopt(), task), server.start()
+
+    def its_own():
+        return repopt.constants(clients.side.net)["extractor.0.s3"].unique().tolist()
+
+    assert its_own() == [1.0]
+    server.receive(1, 0, clients.answer(1, 0, server.send(1, 0, state)[0]), state)
+    assert its_own() == [2.0]
+    without = server.send(2, 0, state, heard={0: 1})[0]
+    assert len(without) < len(server.send(2, 1, state, heard={0: 1})[0])
+    clients.answer(2, 0, without)  # it has kept them
+    assert its_own() == [2.0]
 
 
 def test_a_message_without_constants_is_refused_by_a_new_client(task):
     method = fl.methods.fed_repopt()
-    server, clients = (make(method, task, fl.Settings()) for make in (fl.Server, fl.Clients))
-    server.receive(
-        1, 0, fl.Clients(method, task, fl.Settings()).answer(1, 0, server.send(1, 0))
-    )  # by one that is gone
+    server, clients = method.server_side(task), fl.clients(method, task)
+    state, heard = server.start(), {0: 1}  # client 0 was heard in round 1, in another process
     with pytest.raises(fl.WireError, match="have not come"):
-        clients.answer(2, 0, server.send(2, 0))
-    data = unpack(server.send(2, 1), server.down, kind=DOWN, round=2, client=1)
+        clients.answer(2, 0, server.send(2, 0, state, heard)[0])
+    data = unpack(server.send(2, 1, state, heard)[0], server.down, kind=DOWN, round=2, client=1)
     short = {n: s for n, s in data.sections.items() if n != "classifier.2.bias"}
     with pytest.raises(fl.WireError, match="whole model"):
         clients.answer(2, 1, pack(Message(DOWN, 2, 1, 0, short), server.down))
 
 
 def test_constants_are_sent_until_the_client_has_answered(task):
+    """Rounds of which the first upload of client 0 is lost, and the second is refused."""
     method = fl.methods.fed_repopt()
-    server, clients = (make(method, task, fl.Settings()) for make in (fl.Server, fl.Clients))
-    lost, again = server.send(1, 0), server.send(2, 0)
-    assert len(lost) == len(again)
-    server.receive(2, 0, clients.answer(2, 0, again))
-    assert len(server.send(3, 0)) < len(again)
+    server, clients = method.server_side(task), fl.clients(method, task)
+    state, heard, lengths = server.start(), {}, []
+
+    class Unlucky:
+        def exchange(self, t, what, who, write):
+            for k in who:
+                data = write(k)
+                answer = clients.answer(t, k, data)
+                if k == 0:
+                    lengths.append(len(data))
+                    answer = {1: fl.WireError("lost"), 2: answer[:-1]}.get(t, answer)
+                yield k, answer
+
+    for t in range(1, 5):
+        row = {"refused": {}}
+        state = server.round(t, state, Ask(t, Unlucky(), row, heard))
+        assert list(row["refused"]) == ([0] if t < 3 else [])
+    assert lengths[0] == lengths[1] == lengths[2] > lengths[3]
+    assert heard == dict.fromkeys(range(3), 4)
 
 
 # ---- scales and search
@@ -374,9 +389,9 @@ def test_searched_scales_are_those_of_the_trained_network():
     assert found.of.keys() == scales(own).of.keys()
     assert all(not torch.equal(t, scales(own).of[n]) for n, t in found.of.items())
     method = fl.methods.fed_repopt(scales=found)
-    net = local.initial_network(method, own)
+    net = training.initial_network(method, own)
     assert torch.equal(repopt.constants(net)["extractor.2.s3"], found.of["extractor.2.s3"])
-    csla = local.initial_network(fl.methods.fed_repopt(form="csla", scales=found), own)
+    csla = training.initial_network(fl.methods.fed_repopt(form="csla", scales=found), own)
     torch.testing.assert_close(
         net.eval()(torch.ones(1, 1, 8, 8)), csla.eval()(torch.ones(1, 1, 8, 8))
     )
@@ -395,7 +410,7 @@ BAD = {
 @pytest.mark.parametrize("change, sentence", BAD.values(), ids=BAD)
 @pytest.mark.parametrize("form", ["repopt", "csla"])
 def test_bad_scales_are_one_clear_sentence(change, sentence, form, task, monkeypatch):
-    monkeypatch.setattr(local, "train", lambda *a: pytest.fail("training began"))
+    monkeypatch.setattr(training, "train", lambda *a: pytest.fail("training began"))
     with pytest.raises(ValueError, match=sentence):
         fl.run(fl.methods.fed_repopt(form=form, scales=scales(task, **change)), task, 1)
 
@@ -412,19 +427,24 @@ def test_bad_scales_are_one_clear_sentence(change, sentence, form, task, monkeyp
     ],
 )
 def test_bad_options_are_one_clear_sentence(options, sentence, task, monkeypatch):
-    monkeypatch.setattr(local, "train", lambda *a: pytest.fail("training began"))
+    monkeypatch.setattr(training, "train", lambda *a: pytest.fail("training began"))
     with pytest.raises(ValueError, match=sentence):
         fl.run(fl.methods.fed_repopt(**options), task, 1)
 
 
-def test_the_optimiser_alone_is_refused_with_a_reason(task, monkeypatch):
-    method = fl.methods.fedavg().but(optimizer=repopt.RepSGD(0.1))
+def test_the_optimiser_alone_is_refused_with_a_reason(task):
+    needs = r"The optimizer RepSGD.* needs a network in the form .repopt. \(Form\)"
+    for method in (fl.methods.fedavg(), *(fl.methods.fed_repopt(form=f) for f in ("tr", "inf"))):
+        with pytest.raises(ValueError, match=needs):
+            method.but(optimizer=repopt.RepSGD(0.1))
+        with pytest.raises(ValueError, match=r"The downlink Downlink\(Constants\(\)\) needs"):
+            method.but(downlink=fl.Downlink(repopt.Constants()))
     with pytest.raises(ValueError, match="multi-branch blocks"):
-        fl.run(method, task, 1)
+        repopt.constants(training.initial_network(fl.methods.fedavg(), task))
     for form in ("tr", "inf"):
         with pytest.raises(ValueError, match="needs the constants"):
-            fl.run(fl.methods.fed_repopt(form=form).but(optimizer=repopt.RepSGD(0.1)), task, 1)
-    net = local.initial_network(fl.methods.fed_repopt(), task)
+            repopt.constants(training.initial_network(fl.methods.fed_repopt(form=form), task))
+    net = training.initial_network(fl.methods.fed_repopt(), task)
     with pytest.raises(ValueError, match="do not fit the parameters"):
         repopt.RepSGD(0.1).init(list(net.parameters())[1:], Context(task, 1, net=net))
 
@@ -441,8 +461,8 @@ def test_scales_can_be_compared_and_are_only_for_forms_that_have_them(task):
 
 def test_the_whole_model_or_the_residual_with_constants(task):
     whole, residual = (
-        fl.run(fl.methods.fed_repopt().but(downlink=repopt.Constants(residual=r)), task, 2)
-        for r in (False, True)
+        fl.run(fl.methods.fed_repopt().but(downlink=fl.Downlink(*steps)), task, 2)
+        for steps in ([repopt.Constants()], [Residual(), repopt.Constants()])
     )
     for name, t in whole.state.items():
         torch.testing.assert_close(residual.state[name], t, atol=1e-4, rtol=1e-3)
