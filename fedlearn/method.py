@@ -34,6 +34,7 @@ import torch.nn.functional as F
 from . import rng
 from .errors import WireError, pick
 from .models import state_of
+from .settings import Settings, whole_number  # noqa: F401  others take them from here
 from .wire import Dense, Schema
 
 Batch = namedtuple("Batch", "x y index")  # images, labels, positions in the client's own data
@@ -73,37 +74,6 @@ class Context:
         return replace(
             self, client=self.client[first:last], memory=self.memory[first:last], start=start
         )
-
-
-@dataclass(frozen=True)
-class Settings:
-    """McMahan's letters: ``participation`` C, ``epochs`` E, ``batch_size`` B; how often the test set is looked at; and the
-    arithmetic of local training, a name in ``PRECISIONS``."""
-
-    participation: float = 1.0
-    epochs: int = 1
-    batch_size: int = 32
-    evaluate_every: int = 1
-    precision: str = "float32"
-
-    def __post_init__(self):
-        if not 0 < self.participation <= 1:
-            raise ValueError(
-                f"participation is a share of the clients, above 0 and at most 1, not {self.participation!r}."
-            )
-        for name in ("epochs", "batch_size", "evaluate_every"):
-            whole_number(name, getattr(self, name))
-        pick(self.precision, PRECISIONS, "precision")
-
-
-def whole_number(name, value):
-    """Refuse anything but 1, 2, 3, ..."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}.")
-
-
-# What products of float32 numbers may be computed in: exactly, in TensorFloat-32 (GPUs only), in bfloat16.
-PRECISIONS = dict.fromkeys(("float32", "tf32", "bf16"))
 
 
 @dataclass(frozen=True)
