@@ -247,7 +247,7 @@ def methods() -> None:
         first = inspect.getdoc(inspect.getmodule(function)).split("\n\n")[0].replace("\n", " ")
         print(f"{name}{inspect.signature(function)}\n    {first}")
         for part, text in function().parts().items():
-            if text != base[part]:
+            if text != base.get(part):
                 print(f"    {part:<10}{text}")
         print()
 
