@@ -21,12 +21,14 @@ from pathlib import Path
 
 import psutil
 
-from . import flower
+from ..checkpoint import apart
+from ..files import write_atomically, write_text
+from ..history import History
 from .certificates import check_certificate, make_certificates, make_key
-from .checkpoint import apart
-from .federation import Server
-from .files import write_atomically, write_text
-from .history import History
+from .client import OVER, client_app
+from .envelope import say
+from .job import QUIET, require
+from .server import lead
 
 APP = {
     "pyproject.toml": """[build-system]
@@ -56,8 +58,8 @@ clientapp = "fedlearn_app.client_app:app"
 folder = ""
 """,
     "fedlearn_app/__init__.py": '"""A fedlearn run on Flower."""\n',
-    "fedlearn_app/server_app.py": "from fedlearn.deploy import deployed_server\n\napp = deployed_server()\n",
-    "fedlearn_app/client_app.py": "from fedlearn.deploy import deployed_client\n\napp = deployed_client()\n",
+    "fedlearn_app/server_app.py": "from fedlearn.flower.deploy import deployed_server\n\napp = deployed_server()\n",
+    "fedlearn_app/client_app.py": "from fedlearn.flower.deploy import deployed_client\n\napp = deployed_client()\n",
     "LICENSE": "MIT License: the app in this folder may be used, changed and passed on by anybody, without any warranty.\n",
 }
 FRAME = 100_000  # bytes that Flower may add to a message
@@ -69,7 +71,7 @@ SERVER = "fedlearn"  # the name of the server in Flower's config.toml
 
 def read_job(folder):
     """The job that ``serve`` or ``join`` wrote down, and its other settings."""
-    from . import cli
+    from .. import cli
 
     saved = json.loads((Path(folder) / "job.json").read_text(encoding="utf-8"))
     return cli.job(cli.parser().parse_args(["run", *saved.pop("argv")])), saved
@@ -78,7 +80,7 @@ def read_job(folder):
 def deployed_server():
     """The ``ServerApp``: it reads ``job.json`` in the folder that the run's configuration names, and writes ``history.json``,
     ``model.safetensors``, and into ``run.log`` what ``serve`` shows."""
-    flower.require()
+    require()
     from flwr.serverapp import ServerApp
     from safetensors.torch import save_file
 
@@ -87,18 +89,18 @@ def deployed_server():
     @app.main()
     def main(grid, context):
         folder = Path(context.run_config["folder"])
-        say = partial(flower.say, folder)
+        tell = partial(say, folder)
         try:
             job, saved = read_job(folder)
             path = folder / "checkpoint"
-            history = flower.lead(
+            history = lead(
                 job,
                 grid,
                 engine="flower",
                 **saved["waits"],
                 checkpoint=path,
                 progress=False,
-                say=say,
+                say=tell,
             )
             history.meta["provenance"] = saved["provenance"]
             write_atomically(
@@ -107,7 +109,7 @@ def deployed_server():
             history.to_json(folder / "history.json")
             path.unlink()
         except Exception as error:
-            say(f"Stopped: {error}")
+            tell(f"Stopped: {error}")
             raise
 
     return app
@@ -115,7 +117,7 @@ def deployed_server():
 
 def deployed_client():
     """The ``ClientApp``: it reads ``job.json`` in the folder that its node's configuration names, and keeps its notes there."""
-    return flower.client_app(lambda context: read_job(context.node_config["folder"])[0])
+    return client_app(lambda context: read_job(context.node_config["folder"])[0])
 
 
 # ---- what the two commands start ------------------------------------------------------------------------------------------
@@ -139,9 +141,9 @@ def serve(
 
     With TLS, which is on unless ``insecure``, only clients whose public keys lie in the folder ``keys`` may join, and whoever has
     the key of ``3.key.pub`` only as client 3; ``names`` are those under which clients reach this machine. ``wait`` and
-    ``timeout``: see ``flower.Remote``.
+    ``timeout``: see ``server.Remote``.
     """
-    flower.require()
+    require()
     folder, limit = own_folder(folder), longest(job) + FRAME
     host = host or ("127.0.0.1" if insecure else "0.0.0.0")
     local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(
@@ -202,8 +204,8 @@ def serve(
         write_text(old, "")
     command = [
         sys.executable,
-        "-m",
-        "fedlearn.superlink",
+        "-P",
+        str(Path(__file__).with_name("guard.py")),
         str(limit),
         "--host",
         host,
@@ -243,18 +245,14 @@ def serve(
 
 def longest(job):
     """Bytes of the longest message that a client of this job may send."""
-    server = Server(job.method, job.task, job.settings)
-    return max(
-        server.up.limit,
-        flower.shown(server, job.method).limit if hasattr(job.method.server, "looks_at") else 0,
-    )
+    return job.method.server_side(job.task, job.settings).longest()
 
 
 def join(
     argv, client, address, folder, *, root_certificate=None, key=None, insecure=False, wait=600.0
 ):
     """Start a SuperNode that is this client of the run that ``argv`` states, and stay until it is told to stop."""
-    flower.require()
+    require()
     folder, (host, port) = own_folder(folder), parse_address(address)
     security = ["--insecure"]
     if not insecure:
@@ -296,7 +294,7 @@ def join(
     ]
 
     def over():
-        return log.read_text(encoding="utf-8").endswith(f"{flower.OVER}\n")
+        return log.read_text(encoding="utf-8").endswith(f"{OVER}\n")
 
     end, told = time.monotonic() + wait, False
     while True:  # a server that was restarted does not know the node any more, and Flower ends it
@@ -432,7 +430,7 @@ def environment(home):
         "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")]),
         "PYTHONUNBUFFERED": "1",
     }
-    return os.environ | flower.QUIET | there | {"FLWR_HOME": str(home)}
+    return os.environ | QUIET | there | {"FLWR_HOME": str(home)}
 
 
 @contextmanager
