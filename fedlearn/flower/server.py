@@ -23,8 +23,9 @@ AGAIN = 10  # seconds after which a node that was turned away is greeted again: 
 class Remote:
     """The clients of a run, wherever they are, on a Flower grid.
 
-    ``wait``: seconds for clients to join. ``timeout``: seconds for their answers. ``stop``: an event
-    that ends all waiting. ``say``: what to do with a line that says how the run goes.
+    ``wait``: seconds for clients to join. ``timeout``: seconds for their answers. ``start_with``: the
+    number of clients with which the first round begins, by default all. ``stop``: an event that ends
+    all waiting. ``say``: what to do with a line that says how the run goes.
     """
 
     def __init__(
@@ -34,11 +35,12 @@ class Remote:
         history: History,
         wait: float,
         timeout: float,
+        start_with: int | None = None,
         stop: threading.Event | None = None,
         say: Callable[[str], object] | None = None,
     ) -> None:
         self.job, self.grid, self.history = job, grid, history
-        self.wait, self.timeout = wait, timeout
+        self.wait, self.timeout, self.start_with = wait, timeout, start_with or job.task.clients
         self.stop, self.say = stop or threading.Event(), say or (lambda text: None)
         self.memories: dict[int, Tensors] = {}  # what clients keep stays with them
         self.started, self.said = False, set()
@@ -60,22 +62,21 @@ class Remote:
     # ---- a round ---------------------------------------------------------------------------------
 
     def ready(self, t: int, clients: Iterable[int]) -> None:
-        """Wait for the clients of round ``t``: the first time for everybody, later only if there is
-        nobody at all. Then say how the last round went."""
-        clients, everybody = list(clients), range(self.job.task.clients)
+        """Wait for the clients of round ``t``: the first time for ``start_with`` of them, later only if
+        there is nobody at all. Then say how the last round went."""
+        clients, everybody = list(clients), self.job.task.clients
 
         def enough():
             self.look()
-            if not self.nodes and len(self.away) >= len(everybody):
+            if not self.nodes and len(self.away) >= everybody:
                 return True
-            if self.started:
-                return any(k in self.nodes for k in clients)
-            return all(k in self.nodes for k in everybody)
+            many = self.started or len(self.nodes) >= self.start_with
+            return many and any(k in self.nodes for k in clients)
 
         self.until(enough, self.wait)
         if not any(k in self.nodes for k in clients):
             who = "".join(f" {why}" for why in dict.fromkeys(why for why, _ in self.away.values()))
-            late = len(self.away) < len(everybody)
+            late = len(self.away) < everybody
             what = f"came within {self.wait:g} s" if late else "could join"
             raise ConnectionError(
                 f"Round {t}: none of the {len(clients)} clients {what}.{who}"
@@ -226,6 +227,14 @@ class Remote:
                 raise ConnectionError("Flower has stopped.")
 
 
+def check_waits(job: Job, wait: float, timeout: float, start_with: int | None) -> None:
+    """``ValueError`` unless this can be waited for; ``deploy.serve`` asks before it starts anything."""
+    if not wait > 0 or not timeout > 0:
+        raise ValueError(f"Seconds to wait must be above 0, not {wait!r} and {timeout!r}.")
+    if start_with is not None and start_with not in range(1, job.task.clients + 1):
+        raise ValueError(f"A run starts with 1 to {job.task.clients} clients, not {start_with!r}.")
+
+
 def lead(
     job: Job,
     grid: Any,
@@ -233,6 +242,7 @@ def lead(
     engine: str,
     wait: float = 600.0,
     timeout: float = 600.0,
+    start_with: int | None = None,
     checkpoint: Any = None,
     progress: bool | None = None,
     stop: threading.Event | None = None,
@@ -240,19 +250,18 @@ def lead(
 ) -> History:
     """The server's part of a run on a Flower grid. Whoever was missing is in its ``refused``, too, and
     why. ``engine`` is how the history calls the grid; the rest is for ``Remote``."""
-    if not wait > 0 or not timeout > 0:
-        raise ValueError(f"Seconds to wait must be above 0, not {wait!r} and {timeout!r}.")
+    check_waits(job, wait, timeout, start_with)
     server = job.method.server_side(job.task, job.settings)
     about = describe(job.method, job.task, job.settings, job.cpu_threads)
     about |= {"engine": {"name": engine, "flower": require()}, "run": secrets.token_hex(8)}
     history = History(job.method.name, about)
-    clients = Remote(job, grid, history, wait, timeout, stop, say)
+    clients = Remote(job, grid, history, wait, timeout, start_with, stop, say)
     try:
         train(server, clients, history, job.rounds, checkpoint, progress)
         clients.tell()
         if engine == "flower":
             clients.look()
-            clients.timeout = min(timeout, 30)
+            clients.timeout = min(timeout, 300)  # who is gone is known after one minute
             for _ in clients.ask(BYE, list(clients.nodes), lambda k: b""):
                 pass
     finally:

@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -13,6 +14,12 @@ from ..history import History
 from .client import client_app
 from .job import QUIET, Job, require
 from .server import lead
+
+# Ray's own processes may take their time on a busy machine.
+PATIENT = {
+    "RAY_agent_register_timeout_ms": "600000",
+    "RAY_worker_register_timeout_seconds": "600",
+}
 
 
 def simulate(
@@ -98,21 +105,47 @@ def forget(checkpoint: Any) -> None:
 
 
 def start_ray(cpus: int | None = None) -> Any:
-    """Start Ray on this machine, with that many CPUs (by default all) and without its log. It gives up
-    when the machine is so busy that its start takes half a minute; so there is a second attempt."""
+    """Start Ray on this machine, with that many CPUs (by default all) and without its log."""
     require()
     import ray
 
     path = os.pathsep.join(sys.path)  # what is imported here can be imported in its workers
     environment = {"env_vars": {"PYTHONPATH": path, **QUIET}}
     how = {"include_dashboard": False, "logging_level": "ERROR", "log_to_driver": False}
-    for attempt in (1, 2):
-        try:
+    for name, value in PATIENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        with _unhurried():
             return ray.init(num_cpus=cpus, runtime_env=environment, **how)
-        except Exception:  # of no class of its own
-            ray.shutdown()
-            if attempt == 2:
-                raise
+    except Exception:  # of no class of its own
+        ray.shutdown()
+        raise
+
+
+@contextmanager
+def _unhurried() -> Iterator[None]:
+    """Ray gives itself half a minute to start; here it has five, for a machine that is busy."""
+    services = sys.modules.get("ray._private.services")
+    look = getattr(services, "get_node", None)
+    if look is None:  # another Ray than the one that Flower 1.41 asks for
+        yield
+        return
+
+    def get_node(*where):
+        end = time.monotonic() + 300
+        while True:
+            try:
+                return look(*where)
+            except RuntimeError:  # it has not started yet
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.2)
+
+    services.get_node = get_node
+    try:
+        yield
+    finally:
+        services.get_node = look
 
 
 def _fetch(ref: Any, context: Any) -> Job:
