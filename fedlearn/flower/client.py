@@ -1,8 +1,9 @@
 """A client on Flower: it answers what it is asked, and keeps notes between its answers.
 
-What a client keeps stays with it: in Flower's context and, if it has a folder, in a file there. It is kept
-as it was before the first question of its last round and as it was after its last answer. So a server
-that was set back to its last checkpoint can ask for that round again, from its first question on.
+What a client keeps stays with it: in Flower's context and, if it has a folder, in a file there. It
+is kept as it was before the first question of its last round and as it was after its last answer.
+So a server that was set back to its last checkpoint can ask for that round again, from its first
+question on.
 """
 
 import json
@@ -28,9 +29,9 @@ _HERE: dict[int, tuple[Job, ClientSide]] = {}  # run -> what this process has bu
 
 
 def client_app(make: Callable[[Any], Job], keep: str | Path | None = None) -> Any:
-    """A Flower ``ClientApp``. ``make(context)`` gives the ``Job``; it is called once in each process.
-    Which client it is says the node's ``partition-id``. ``keep`` is a folder for what the client keeps
-    between rounds, by default the node's ``folder``."""
+    """A Flower ``ClientApp``. ``make(context)`` gives the ``Job``; it is called once in each
+    process. Which client it is says the node's ``partition-id``. ``keep`` is a folder for what the
+    client keeps between rounds, by default the node's ``folder``."""
     require()
     from flwr.clientapp import ClientApp
 
@@ -50,7 +51,8 @@ def _party(make: Callable[[Any], Job], context: Any) -> tuple[Job, int, ClientSi
     job, side = _HERE[run]
     if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k < job.task.clients:
         raise ValueError(
-            f"The node's partition-id must be a client's number, 0 to {job.task.clients - 1}, not {k!r}."
+            "The node's partition-id must be a client's number, 0 to "
+            f"{job.task.clients - 1}, not {k!r}."
         )
     return job, k, side
 
@@ -81,8 +83,8 @@ def _answer(make, keep, message, context):
             answer = side.answer(q.round, k, q.what, data, memory)
         if known < q.heard and side.remembers and (memory or q.what == EVALUATE):
             raise WireError(
-                f"Client {k} answered round {q.heard}, but what it kept has been lost; it needs its "
-                "folder."
+                f"Client {k} answered round {q.heard}, but what it kept has been lost; it needs "
+                "its folder."
             )
     except (WireError, KeyError, TypeError) as error:
         say(folder, f"{asked}: {error}")
@@ -100,8 +102,8 @@ def _bye(make, keep, message, context):
 
 
 class Notes:
-    """What a client keeps: tensors before its last round and after its last answer in it, in Flower's
-    context, and in a file if there is a folder. Both without pickle (safetensors)."""
+    """What a client keeps: tensors before its last round and after its last answer in it, in
+    Flower's context, and in a file if there is a folder. Both without pickle (safetensors)."""
 
     def __init__(self, context: Any, folder: str | Path | None, k: int) -> None:
         folder = folder or context.node_config.get("folder")
@@ -109,8 +111,8 @@ class Notes:
         self.path = Path(folder) / f"client-{k}.safetensors" if folder else None
 
     def read(self, run: str) -> tuple[int, int, Tensors, Tensors]:
-        """The last round of this run with an answer, how many questions were answered in it, and the
-        memory before and after it; zeros and nothing if there was no such round."""
+        """The last round of this run with an answer, how many questions were answered in it, and
+        the memory before and after it; zeros and nothing if there was no such round."""
         from safetensors import SafetensorError
         from safetensors.torch import load
 
@@ -140,8 +142,8 @@ class Notes:
         at, answered, before, after = self.read(q.run)
         if at > q.round:
             raise WireError(
-                f"Client {self.client} has answered round {at} and is now asked for round {q.round}; "
-                "resume from the server's last checkpoint."
+                f"Client {self.client} has answered round {at} and is now asked for round "
+                f"{q.round}; resume from the server's last checkpoint."
             )
         if at < q.round:
             at, answered, before = at, 0, after
@@ -149,8 +151,8 @@ class Notes:
             at, answered, after = at - 1, 0, before
         if q.number != answered:
             raise WireError(
-                f"Client {self.client} has answered {answered} questions of round {q.round}, and the "
-                f"server means {q.number}."
+                f"Client {self.client} has answered {answered} questions of round {q.round}, and "
+                f"the server means {q.number}."
             )
         return at, before, after
 

@@ -1,8 +1,8 @@
 """What is in a Flower message: one record with a few values, and for a question its name.
 
-Of the three kinds of message only ``ASK`` is part of a round and counted, and it holds one ``bytes``
-value each way: the very bytes that a run in one process encodes. ``HELLO`` tells the server which
-client a node is and that both mean the same run; after ``BYE`` real clients end.
+Of the three kinds of message only ``ASK`` is part of a round and counted, and it holds one
+``bytes`` value each way: the very bytes that a run in one process encodes. ``HELLO`` tells the
+server which client a node is and that both mean the same run; after ``BYE`` real clients end.
 """
 
 import re
@@ -45,15 +45,15 @@ class Question:
 
 
 def envelope(values: dict[str, Any], *to: Any, **how: Any) -> Any:
-    """A Flower message of one record, with the arguments that Flower's own takes after its content."""
+    """A Flower message of one record. What follows is what Flower's own takes after its content."""
     from flwr.app import ConfigRecord, Message, RecordDict
 
     return Message(RecordDict({RECORD: ConfigRecord(values)}), *to, **how)
 
 
 def open_reply(reply: Any, **kinds: type) -> Any:
-    """The values of a reply, one of each of these types, or the only one; a ``WireError`` that says why
-    they are not there. ``ConnectionError`` if whoever should have answered has died."""
+    """The values of a reply, one of each of these types, or the only one; a ``WireError`` that says
+    why they are not there. ``ConnectionError`` if whoever should have answered has died."""
     from flwr.app import ConfigRecord
 
     if isinstance(reply, WireError):

@@ -1,4 +1,5 @@
-"""What every side of a run on Flower holds before the first byte, and whether Flower is there at all."""
+"""What every side of a run on Flower holds before the first byte, and whether Flower is there at
+all."""
 
 import json
 import os
@@ -15,7 +16,7 @@ from ..round import describe, good_threads
 from ..settings import Settings, whole_number
 
 FLOWER = (1, 41), (2, 0)  # from this version on, and before that one
-# Nothing leaves the machine that was not asked for. Flower and Ray read these when they are imported.
+# Nothing leaves the machine that was not asked for. Flower and Ray read these when imported.
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -33,14 +34,15 @@ def require() -> str:
         version = metadata.version("flwr")
     except metadata.PackageNotFoundError:
         raise ImportError(
-            'Flower is not installed: pip install "fedlearn[flower]", best in an environment of its '
-            "own."
+            'Flower is not installed: pip install "fedlearn[flower]", best in an environment of '
+            "its own."
         ) from None
     first, end = FLOWER
     if not first <= tuple(map(int, re.findall(r"\d+", version)[:2])) < end:
         oldest = ".".join(map(str, first))
         raise ImportError(
-            f"Flower {version} is installed; fedlearn works with {oldest} or newer, before {end[0]}."
+            f"Flower {version} is installed; fedlearn works with {oldest} or newer, before "
+            f"{end[0]}."
         )
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -82,8 +84,8 @@ class Job:
 
     @cached_property
     def digest(self) -> str:
-        """A short name of the head. Every question carries it, so that a client which changed its mind
-        after the greeting is noticed."""
+        """A short name of the head. Every question carries it, so that a client which changed its
+        mind after the greeting is noticed."""
         return blake2b(json.dumps(self.head, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 

@@ -1,5 +1,5 @@
-"""The server on Flower: ``Remote`` is an engine, as ``round.Exchange`` describes it, whose clients live
-elsewhere; ``lead`` is the server's part of a whole run."""
+"""The server on Flower: ``Remote`` is an engine, as ``round.Exchange`` describes it, whose clients
+live elsewhere; ``lead`` is the server's part of a whole run."""
 
 import json
 import secrets
@@ -23,9 +23,9 @@ AGAIN = 10  # seconds after which a node that was turned away is greeted again: 
 class Remote:
     """The clients of a run, wherever they are, on a Flower grid.
 
-    ``wait``: seconds for clients to join. ``timeout``: seconds for their answers. ``start_with``: the
-    number of clients with which the first round begins, by default all. ``stop``: an event that ends
-    all waiting. ``say``: what to do with a line that says how the run goes.
+    ``wait``: seconds for clients to join. ``timeout``: seconds for their answers. ``start_with``:
+    the number of clients with which the first round begins, by default all. ``stop``: an event that
+    ends all waiting. ``say``: what to do with a line that says how the run goes.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class Remote:
     # ---- a round ---------------------------------------------------------------------------------
 
     def ready(self, t: int, clients: Iterable[int]) -> None:
-        """Wait for the clients of round ``t``: the first time for ``start_with`` of them, later only if
-        there is nobody at all. Then say how the last round went."""
+        """Wait for the clients of round ``t``: the first time for ``start_with`` of them, later
+        only if there is nobody at all. Then say how the last round went."""
         clients, everybody = list(clients), self.job.task.clients
 
         def enough():
@@ -78,9 +78,7 @@ class Remote:
             who = "".join(f" {why}" for why in dict.fromkeys(why for why, _ in self.away.values()))
             late = len(self.away) < everybody
             what = f"came within {self.wait:g} s" if late else "could join"
-            raise ConnectionError(
-                f"Round {t}: none of the {len(clients)} clients {what}.{who}"
-            )
+            raise ConnectionError(f"Round {t}: none of the {len(clients)} clients {what}.{who}")
         self.started = True
         self.heard, self.numbers = self.history.heard(), {}
         self.tell()
@@ -106,8 +104,8 @@ class Remote:
         write: Callable[[int], bytes],
         name: Callable[[int], object] = lambda k: "",
     ) -> Iterator[tuple[int, bytes | WireError]]:
-        """Send each client that is here its bytes; then each client's answer as soon as it and those
-        before it are there, or time is up."""
+        """Send each client that is here its bytes; then each client's answer as soon as it and
+        those before it are there, or time is up."""
         self.asked, self.answered, order = {}, {}, []
         for k in clients:
             order.append(k)
@@ -158,9 +156,9 @@ class Remote:
                     self.answered[self.asked.pop(to)] = open_reply(reply, message=bytes)
 
     def pull(self, messages: list[str]) -> list[tuple[str, list[Any]]]:
-        """(message, its replies) for the messages that have been answered. Each is fetched in a thread
-        of its own: Flower goes on for minutes to fetch an answer whose sender died while it sent, and
-        what it cannot read it raises."""
+        """(message, its replies) for the messages that have been answered. Each is fetched in a
+        thread of its own: Flower goes on for minutes to fetch an answer whose sender died while it
+        sent, and what it cannot read it raises."""
         for m in messages:
             if m not in self.pulls:
                 self.pulls[m] = self.pool.submit(self.fetch, m)
@@ -191,8 +189,8 @@ class Remote:
                 raise WireError(f"Client {k} was turned away: {other}.")
             if self.names[node].isdecimal() and self.names[node] != str(k):
                 raise WireError(
-                    f"A node was turned away: it says that it is client {k} and has the key of client "
-                    f"{self.names[node]}."
+                    f"A node was turned away: it says that it is client {k} and has the key of "
+                    f"client {self.names[node]}."
                 )
             if not 0 <= k < self.job.task.clients or k in self.nodes:
                 what = "already here" if k in self.nodes else "not one of this run"
@@ -216,7 +214,9 @@ class Remote:
         ending = "" if row["accuracy"] is None else f", accuracy {row['accuracy']:.4f}"
         ending += f", {row['seconds']:.1f} s"
         ending += "".join(f"; client {k}: {why}" for k, why in row["refused"].items())
-        ending += "".join(f"; client {k} not evaluated: {why}" for k, why in row["unevaluated"].items())
+        ending += "".join(
+            f"; client {k} not evaluated: {why}" for k, why in row["unevaluated"].items()
+        )
         self.say(f"Round {row['round']}: {used} of {many} uploads{ending}")
 
     def until(self, condition: Callable[[], object], seconds: float) -> None:
@@ -228,7 +228,8 @@ class Remote:
 
 
 def check_waits(job: Job, wait: float, timeout: float, start_with: int | None) -> None:
-    """``ValueError`` unless this can be waited for; ``deploy.serve`` asks before it starts anything."""
+    """``ValueError`` unless this can be waited for; ``deploy.serve`` asks before it starts
+    anything."""
     if not wait > 0 or not timeout > 0:
         raise ValueError(f"Seconds to wait must be above 0, not {wait!r} and {timeout!r}.")
     if start_with is not None and start_with not in range(1, job.task.clients + 1):
@@ -248,8 +249,8 @@ def lead(
     stop: threading.Event | None = None,
     say: Callable[[str], object] | None = None,
 ) -> History:
-    """The server's part of a run on a Flower grid. Whoever was missing is in its ``refused``, too, and
-    why. ``engine`` is how the history calls the grid; the rest is for ``Remote``."""
+    """The server's part of a run on a Flower grid. Whoever was missing is in its ``refused``, too,
+    and why. ``engine`` is how the history calls the grid; the rest is for ``Remote``."""
     check_waits(job, wait, timeout, start_with)
     server = job.method.server_side(job.task, job.settings)
     about = describe(job.method, job.task, job.settings, job.cpu_threads)

@@ -16,10 +16,7 @@ from .job import QUIET, Job, require
 from .server import lead
 
 # Ray's own processes may take their time on a busy machine.
-PATIENT = {
-    "RAY_agent_register_timeout_ms": "600000",
-    "RAY_worker_register_timeout_seconds": "600",
-}
+PATIENT = {"RAY_agent_register_timeout_ms": "600000", "RAY_worker_register_timeout_seconds": "600"}
 
 
 def simulate(
@@ -34,9 +31,9 @@ def simulate(
     """Run a ``Job`` on Flower's simulation.
 
     Clients train in worker processes, as many at a time as Ray has room for when each takes so many
-    CPUs and GPUs. A Ray that was started before is used and left running: ``start_ray()`` for several
-    runs, or ``ray.init(address=...)`` for many machines. With ``checkpoint`` what clients keep is
-    written to the folder ``<checkpoint>.clients``. ``timeout``: seconds for an answer.
+    CPUs and GPUs. A Ray that was started before is used and left running: ``start_ray()`` for
+    several runs, or ``ray.init(address=...)`` for many machines. With ``checkpoint`` what clients
+    keep is written to the folder ``<checkpoint>.clients``. ``timeout``: seconds for an answer.
     """
     require()
     try:
@@ -54,8 +51,8 @@ def simulate(
         )
     if job.task.device.type == "cuda" and not gpus_per_client:
         raise ValueError(
-            "The task is on a GPU: say with gpus_per_client how much of one a client takes, such as "
-            "0.1."
+            "The task is on a GPU: say with gpus_per_client how much of one a client takes, such "
+            "as 0.1."
         )
     job.head  # noqa: B018  a network that cannot be built is noticed here, not in a worker
     keep = None if checkpoint is None else os.path.abspath(f"{checkpoint}.clients")
@@ -156,8 +153,8 @@ def _fetch(ref: Any, context: Any) -> Job:
 
 @contextmanager
 def _left_running(ray: Any) -> Iterator[None]:
-    """Flower shuts Ray down after each simulation. Inside this block it cannot: somebody else started
-    it."""
+    """Flower shuts Ray down after each simulation. Inside this block it cannot: somebody else
+    started it."""
     shutdown, ray.shutdown = ray.shutdown, lambda: None
     try:
         yield

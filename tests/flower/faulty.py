@@ -1,14 +1,16 @@
 """What the processes of a ``Deployment`` read as their ``sitecustomize``.
 
-It takes from all of them the haste of Flower 1.41, which starts a program anew if it has not reported within 30 s: ten
-that start at the same time on a slow machine all take longer, and none would ever begin its work. And it makes one of
-them misbehave, in the way that ``FAULT`` says:
+It takes from all of them the haste of Flower 1.41, which starts a program anew if it has not
+reported within 30 s: ten that start at the same time on a slow machine all take longer, and none
+would ever begin its work. And it makes one of them misbehave, in the way that ``FAULT`` says:
 
-kill:    the client's processes end while it works on its second round (once: the file ``died`` remembers it)
-corrupt: the bytes of its second upload are changed on the way out
-long:    they are followed by ten million zeros
-twice:   its node sends every answer twice
-halt:    the server stands still in round 4, when all answers are there, nothing is saved yet and all clients are connected
+    kill     the client's processes end while it works on its second round (once: the file ``died``
+             remembers it)
+    corrupt  the bytes of its second upload are changed on the way out
+    long     they are followed by ten million zeros
+    twice    its node sends every answer twice
+    halt     the server stands still in round 4, when all answers are there, nothing is saved yet
+             and all clients are connected
 """
 
 import os
@@ -18,15 +20,14 @@ import threading
 
 FAULT = os.environ.get("FAULT")
 FLOWER = "flwr.supercore.corestate.in_memory_corestate", "flwr.supercore.corestate.sql_corestate"
-NODE, OURS = "flwr.supernode.start_client_internal", "fedlearn.flower"
+NODE = "flwr.supernode.start_client_internal"
+CLIENT, SERVER = "fedlearn.flower.client", "fedlearn.flower.server"
 
 
-def patched_train(original):
-    def train(make, keep, message, context):
-        folder, second = (
-            context.node_config["folder"],
-            message.metadata.group_id.split(".")[1] == "2",
-        )
+def patched_answer(original):
+    def answer(make, keep, message, context):
+        folder = context.node_config["folder"]
+        second = message.metadata.group_id.split(".")[1] == "2"  # of run, round, ...
         died = os.path.join(folder, "died")
         if FAULT == "kill" and second and not os.path.exists(died):
             open(died, "w").close()
@@ -42,20 +43,20 @@ def patched_train(original):
             record["message"] = record["message"] + bytes(10_000_000)
         return reply
 
-    return train
+    return answer
 
 
-def patched_answers(original):
-    def answers(self, round, messages):
-        found = original(self, round, messages)
-        if round == 4:
+def patched_exchange(original):
+    def exchange(self, t, what, clients, write):
+        found = list(original(self, t, what, clients, write))
+        if t == 4:
             everybody = self.job.task.clients
             self.until(lambda: self.look() or len(self.nodes) == everybody, self.wait)
-            self.say(f"Round {round} stands still, with {len(found)} answers.")
+            self.say(f"Round {t} stands still, with {len(found)} answers.")
             threading.Event().wait()  # until it is killed
-        return found
+        yield from found
 
-    return answers
+    return exchange
 
 
 def patched_push(original):
@@ -79,10 +80,10 @@ def patched_push(original):
 def patch(module):
     if module.__name__ in FLOWER:
         module.HEARTBEAT_DEFAULT_INTERVAL = 3600
-    if module.__name__ == OURS and FAULT in ("kill", "corrupt", "long"):
-        module._train = patched_train(module._train)
-    if module.__name__ == OURS and FAULT == "halt":
-        module.Remote.answers = patched_answers(module.Remote.answers)
+    if module.__name__ == CLIENT and FAULT in ("kill", "corrupt", "long"):
+        module._answer = patched_answer(module._answer)
+    if module.__name__ == SERVER and FAULT == "halt":
+        module.Remote.exchange = patched_exchange(module.Remote.exchange)
     if module.__name__ == NODE and FAULT == "twice":
         module._push_messages = patched_push(module._push_messages)
 
@@ -91,7 +92,7 @@ class Finder:
     """Patches these modules as they are imported."""
 
     def find_spec(self, name, path=None, target=None):
-        if name not in (*FLOWER, NODE, OURS):
+        if name not in (*FLOWER, NODE, CLIENT, SERVER):
             return None
         from importlib.machinery import PathFinder
 

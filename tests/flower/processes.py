@@ -1,7 +1,7 @@
 """`fedlearn serve` and `fedlearn join` as processes, as somebody at a terminal would start them.
 
-A test waits for what happens, not for a time: how fast the machine is must not matter. ``LIMIT`` is there only so that a
-test which waits in vain comes to an end.
+A test waits for what happens, not for a time: how fast the machine is must not matter. ``LIMIT`` is
+there only so that a test which waits in vain comes to an end.
 """
 
 import os
@@ -25,7 +25,7 @@ def free_port():
 
 
 def wait_until(condition, otherwise):
-    """Wait until the condition holds; after ``LIMIT`` seconds fail with what ``otherwise()`` says."""
+    """Wait until the condition holds; after ``LIMIT`` seconds fail and say ``otherwise()``."""
     end = time.monotonic() + LIMIT
     while not condition():
         assert time.monotonic() < end, otherwise()
@@ -51,7 +51,8 @@ class Terminal:
         return self.path.read_text().splitlines()
 
     def wait_for(self, words, times=1):
-        """The first line with these words, or one of a later time; fails if the command ends before."""
+        """The first line with these words, or one of a later time; fails if the command ends
+        before."""
 
         def found():
             return [line for line in self.lines if words in line][times - 1 : times]
@@ -91,7 +92,7 @@ class Terminal:
 
 
 def alive(process):
-    """Whether it does anything. Who has no parent left may stay in the list of processes for ever."""
+    """Whether it does anything. Who has no parent left may stay among the processes for ever."""
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -99,8 +100,8 @@ def alive(process):
 
 
 class Deployment:
-    """A server and clients on loopback; whatever is left is stopped at the end of the test. All their processes read
-    ``faulty.py`` as they start."""
+    """A server and clients on loopback; whatever is left is stopped at the end of the test. All
+    their processes read ``faulty.py`` as they start."""
 
     def __init__(self, folder, options):
         self.folder, self.options, self.port, self.all = folder, options, free_port(), []

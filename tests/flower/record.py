@@ -1,4 +1,5 @@
-"""Put what the tests and ``tests/benchmarks/flower.py`` saw into ``data/results/flower.json``, which the chapter shows."""
+"""Put what the tests and ``tests/benchmarks/flower.py`` saw into ``data/results/flower.json``,
+which the chapter shows."""
 
 import json
 import re

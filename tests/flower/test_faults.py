@@ -1,10 +1,12 @@
-"""Ten clients and everything that goes wrong: one is killed mid-round, one sends corrupt bytes, one too many of them, one answers
-twice, one joins late, and the server is killed mid-round and started again. The run ends with the history that these faults,
-and nothing else, explain. Real processes: about eight minutes on two cores, half of which is Flower's own waiting: one minute
-until it misses a client, three until it gives an answer up that does not come whole.
+"""Ten clients and everything that goes wrong: one is killed mid-round, one sends corrupt bytes, one
+too many of them, one answers twice, one joins late, and the server is killed mid-round and started
+again. The run ends with the history that these faults, and nothing else, explain. Real processes:
+about eight minutes on two cores, half of which is Flower's own waiting: one minute until it misses
+a client, three until it gives an answer up that does not come whole.
 
-Nothing here depends on how fast the machine is. Round 1 begins when nine clients are there, the tenth is started when it is
-over, the server is killed when it stands still, and after that its first round waits for all ten.
+Nothing here depends on how fast the machine is. Round 1 begins when nine clients are there, the
+tenth is started when it is over, the server is killed when it stands still, and after that its
+first round waits for all ten.
 """
 
 import pytest
@@ -22,29 +24,36 @@ PLAN = [
     f"Client {CORRUPT}: one bit of its upload of round 2 is changed on the way.",
     f"Client {LONG}: its upload of round 2 comes with ten million bytes more.",
     f"Client {TWICE}: its node sends every answer twice.",
-    "The server, with everything it has started, is killed (SIGKILL) in round 4, when the answers are there and nothing is "
-    "saved, and started again: now its first round waits for all ten clients.",
+    "The server, with everything it has started, is killed (SIGKILL) in round 4, when the answers "
+    "are there and nothing is saved, and started again: now its first round waits for all ten "
+    "clients.",
 ]
 
 
+class Engine(fl.engines.Loop):
+    """Clients of this process. Two of those whose upload was not used have trained, the others have
+    not been asked, or died before."""
+
+    def __init__(self, job, refused):
+        super().__init__(job.method.client_side(job.task, job.settings))
+        self.refused = refused
+
+    def exchange(self, t, what, clients, write):
+        for k in clients:
+            trains = k not in self.refused[t] or (k, t) in ((CORRUPT, 2), (LONG, 2))
+            answer = self.answer(t, k, write(k), what) if trains else b""
+            yield k, fl.WireError("") if k in self.refused[t] else answer
+
+
 def expected(job, rows):
-    """In one process: two of those whose upload was not used have trained, the others have not been asked, or died before."""
-    server, clients = (
-        fl.Server(job.method, job.task, job.settings),
-        fl.Clients(job.method, job.task, job.settings),
-    )
-    found = []
-    with fl.local.threads(1):
+    """Accuracy and loss of each round in one process."""
+    server = job.method.server_side(job.task, job.settings)
+    engine = Engine(job, {row["round"]: row["refused"] for row in rows})
+    state, heard, found = server.start(), {}, []
+    with fl.training.threads(1):
         for row in rows:
-            t = row["round"]
-            missing = {k for k in row["refused"] if (k, t) not in ((CORRUPT, 2), (LONG, 2))}
-            answers = {
-                k: clients.answer(t, k, server.send(t, k)) for k in range(10) if k not in missing
-            }
-            server.aggregate(
-                t, [server.receive(t, k, a) for k, a in answers.items() if k not in row["refused"]]
-            )
-            found.append(server.evaluate(t))
+            state, own = fl.round.one_round(server, engine, row["round"], state, heard)
+            found.append({"accuracy": own["accuracy"], "loss": own["loss"]})
     return found
 
 
