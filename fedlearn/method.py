@@ -105,10 +105,11 @@ class ClientSide(Side):
     answers is in ``memory``, and nowhere else: the next answer may be another process's."""
 
     stacks: ClassVar[bool] = False  # several can train in one stacked network
+    remembers: ClassVar[bool] = True  # a round may begin with what was kept in the one before
 
     def answer(self, t: int, client: int, what: str, data: bytes, memory: Tensors) -> bytes:
-        """What was asked for in round ``t``; ``WireError`` if the question is not what it must
-        be."""
+        """What was asked for in round ``t``; ``WireError`` if the question is not what it must be. To
+        answer ``EVALUATE`` changes no memory."""
         raise NotImplementedError
 
 

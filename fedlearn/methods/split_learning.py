@@ -11,6 +11,7 @@ its step and answers with H of the next batch, or after the last with W_e.
 
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
+from zlib import crc32
 
 import torch
 from torch import nn
@@ -144,15 +145,18 @@ class Server(ServerSide):
 
 
 class Client(ClientSide):
-    """Holds W_e while it has its turn. All of it lies in the client's memory: weights, optimiser and the
-    number of the next step; a batch that another process answered is computed anew."""
+    """Holds W_e while it has its turn. All of it lies in the client's memory: weights, optimiser, the
+    number of the next step and a checksum of what came in this turn. So any process can go on with it, and
+    none with a batch that it computed in another turn."""
+
+    remembers = False  # a turn begins with W_e
 
     def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
         super().__init__(method, task, settings)
         self.f_e = self.net.extractor
         self.letters = Letters(task, self.f_e, self.settings)
         self._epoch: tuple = (None, None)  # (round, client, epoch), its images and labels
-        self._ahead: tuple = (None, None)  # (round, client, step), H with its graph
+        self._ahead: tuple = (None, None)  # (round, client, step, messages), H with its graph
 
     @torch.enable_grad()
     def answer(self, t: int, client: int, what: str, data: bytes, memory: Tensors) -> bytes:
@@ -161,10 +165,11 @@ class Client(ClientSide):
         tensors, params = state_of(self.f_e), training.trainable(self.f_e)
         if what == HAND_OVER:
             i, edge = 0, letters.read(DOWN, t, client, data, letters.weights)
+            seen = crc32(data)
             lists = {key: v for key, v in part.init(params, ctx).items() if isinstance(v, list)}
         elif what == STEP and "step" in memory:
-            i, key = int(memory["step"]), (t, client, int(memory["step"]))
-            _, first, end = steps[i]
+            i, seen = memory["step"].tolist()
+            key, (_, first, end) = (t, client, i, seen), steps[i]
             dH = letters.read(DOWN, t, client, data, letters.gradient(end - first))["dH"]
             if self._ahead[0] != key:
                 training.load(tensors, {name: memory[f"edge/{name}"] for name in tensors})
@@ -175,7 +180,7 @@ class Client(ClientSide):
             own |= {
                 k: [memory[f"{k} {j}"].clone() for j in range(len(v))] for k, v in lists.items()
             }
-            grads = torch.autograd.grad(H, params, dH)
+            seen, grads = crc32(data, seen), torch.autograd.grad(H, params, dH)
             with torch.no_grad():
                 part.step(params, grads, own)
             i, edge, lists = i + 1, tensors, {k: own[k] for k in lists}
@@ -186,10 +191,10 @@ class Client(ClientSide):
             return letters.write(UP, t, client, edge, letters.weights, n)
         memory.update({f"edge/{name}": w.clone() for name, w in edge.items()})
         memory.update({f"{k} {j}": x.clone() for k, v in lists.items() for j, x in enumerate(v)})
-        memory["step"] = torch.tensor(i)
+        memory["step"] = torch.tensor([i, seen])
         training.load(tensors, edge)
         H, y = self._forward(t, client, i, steps[i])
-        self._ahead = (t, client, i), H
+        self._ahead = (t, client, i, seen), H
         return letters.write(
             UP, t, client, {"H": H.detach(), "y": y}, letters.features(len(y)), len(y)
         )
