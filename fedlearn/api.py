@@ -2,53 +2,27 @@
 
 from typing import TYPE_CHECKING
 
-from . import methods, models, rng, tasks, wire
+from . import engines, methods, models, parts, rng, tasks, wire
+from .averaging import Averaging
 from .data import partition
 from .errors import DataError, WireError
-from .federation import Clients, Server, refit, run
 from .history import History
 from .lab.exercises import check
-from .local import initial_network
-from .method import SGD, Adam, Compressed, Downlink, Mean, Method, TaskLoss, TaskNetwork, Uplink
+from .method import Method
+from .metrics import refit
+from .parts import SGD, Adam, Downlink, Mean, TaskLoss, TaskNetwork, Uplink
 from .report import results, summary
+from .round import clients, run
 from .settings import Experiment, Settings
+from .training import initial_network
 
 if TYPE_CHECKING:  # loaded when first used
     from . import flower
     from .lab import plot, widgets
     from .ledger import claims
 
-__all__ = [
-    "SGD",
-    "Adam",
-    "Clients",
-    "Compressed",
-    "DataError",
-    "Downlink",
-    "Experiment",
-    "History",
-    "Mean",
-    "Method",
-    "Server",
-    "Settings",
-    "TaskLoss",
-    "TaskNetwork",
-    "Uplink",
-    "WireError",
-    "check",
-    "initial_network",
-    "methods",
-    "models",
-    "partition",
-    "refit",
-    "results",
-    "rng",
-    "run",
-    "summary",
-    "tasks",
-    "wire",
-    "claims",
-    "flower",
-    "plot",
-    "widgets",
-]
+__all__ = """
+    Adam Averaging DataError Downlink Experiment History Mean Method SGD Settings TaskLoss TaskNetwork
+    Uplink WireError check claims clients engines flower initial_network methods models partition
+    parts plot refit results rng run summary tasks widgets wire
+""".split()

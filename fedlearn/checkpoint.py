@@ -2,15 +2,18 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from .files import write_atomically
 from .history import History
+from .parts import State, Tensors
 
 
-def _head(history):
-    """What has to be equal for a checkpoint to belong to a run. Versions and hardware may differ."""
+def _head(history: History) -> dict[str, Any]:
+    """What has to be equal for a checkpoint to belong to a run. Versions and hardware may
+    differ."""
     where = {"clients": "elsewhere"} if "run" in history.meta else {}  # and so is what they keep
     return (
         {"method": history.method}
@@ -19,37 +22,38 @@ def _head(history):
     )
 
 
-def apart(tensors):
+def apart(tensors: Tensors) -> Tensors:
     """Tensors as safetensors wants them: contiguous, and none sharing memory with another."""
     return {name: t.clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
 
 
-def save(path, history, server, clients):
-    """Global state, what server and clients remember, and the history so far."""
+def save(path: Any, history: History, state: State, memories: dict[int, Tensors]) -> None:
+    """The server's state, what the clients of this process keep, and the history so far."""
     from safetensors.torch import save_file
 
-    groups = {"state": server.state, "server": server.memory}
-    groups |= {f"client {k}": memory for k, memory in clients.memories.items()}
+    groups = {"state": state.weights, "server": state.memory}
+    groups |= {f"client {k}": memory for k, memory in memories.items()}
     tensors = {f"{group}/{name}": t for group, part in groups.items() for name, t in part.items()}
     tensors = apart(tensors)
     metadata = {"head": json.dumps(_head(history)), "history": json.dumps(history.to_dict())}
     write_atomically(path, lambda part: save_file(tensors, part, metadata))
 
 
-def resume(path, history, server, clients):
-    """Bring server, clients and history to where the checkpoint stands; without a file do nothing."""
+def resume(
+    path: Any, history: History, state: State, memories: dict[int, Tensors], device: torch.device
+) -> State:
+    """Bring clients and history to where the checkpoint stands -> the server's state there;
+    without a file ``state`` as it is."""
     from safetensors import SafetensorError, safe_open
 
     if not Path(path).exists():
-        return
+        return state
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}
-        head, before = (
-            json.loads(metadata["head"]),
-            History.from_dict(json.loads(metadata["history"])),
-        )
+        head = json.loads(metadata["head"])
+        before = History.from_dict(json.loads(metadata["history"]))
     except (SafetensorError, KeyError, ValueError) as error:
         raise ValueError(
             f"{path} is not a readable checkpoint of fedlearn ({error}); delete it to start anew."
@@ -58,17 +62,20 @@ def resume(path, history, server, clients):
     if head != here:
         differ = [key for key in here | head if head.get(key) != here.get(key)]
         raise ValueError(
-            f"{path} belongs to another run: {', '.join(differ)} differ. Name another file or delete it."
+            f"{path} belongs to another run: {', '.join(differ)} differ. Name another file or "
+            "delete it."
         )
+    state = State({}, {})
     for key, tensor in tensors.items():
         group, name = key.split("/", 1)
-        tensor = tensor.to(server.task.device)
         if group == "state":
-            server.state[name] = tensor
+            place = state.weights
         elif group == "server":
-            server.memory[name] = tensor
+            place = state.memory
         else:
-            clients.memories.setdefault(int(group.removeprefix("client ")), {})[name] = tensor
+            place = memories.setdefault(int(group.removeprefix("client ")), {})
+        place[name] = tensor.to(device)
     history.rows += before.rows
     if "run" in before.meta:  # by which the clients know the run again
         history.meta["run"] = before.meta["run"]
+    return state

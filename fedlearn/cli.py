@@ -115,7 +115,7 @@ def run_one(
     e: Experiment, method: "Method", task: "Classification", engine: Engine, checkpoint: Path
 ) -> "History":
     """One run, from its checkpoint if there is one."""
-    from . import federation
+    from . import round
 
     if checkpoint.exists():
         print(f"Going on from {checkpoint}.", file=sys.stderr)
@@ -129,7 +129,7 @@ def run_one(
             return flower.simulate(job, cpus_per_client=cpus, gpus_per_client=gpus, **how)
         limit = engine.memory_limit and engine.memory_limit * 1e6
         how |= {"engine": engine.engine, "memory_limit": limit, "threads": e.threads}
-        return federation.run(method, task, e.rounds, **asdict(e.settings), **how)
+        return round.run(method, task, e.rounds, **asdict(e.settings), **how)
     except KeyboardInterrupt:
         if checkpoint.exists():
             kept = f"The finished rounds are in {checkpoint}"
@@ -239,13 +239,14 @@ def join(client: Client, experiment: Experiment) -> None:
 
 def methods() -> None:
     """List the methods, their options and the parts they replace."""
-    from .method import Method
+    from .averaging import Averaging
     from .methods import METHODS
 
-    base = Method().parts()
+    base = Averaging().parts()
     for name, function in METHODS.items():
         first = inspect.getdoc(inspect.getmodule(function)).split("\n\n")[0].replace("\n", " ")
-        print(f"{name}{inspect.signature(function)}\n    {first}")
+        options = str(inspect.signature(function)).split(" -> ")[0]
+        print(f"{name}{options}\n    {first}")
         for part, text in function().parts().items():
             if text != base.get(part):
                 print(f"    {part:<10}{text}")

@@ -3,26 +3,35 @@
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from .files import write_text
+
+if TYPE_CHECKING:
+    import pandas  # takes long to load: only where a table is made
 
 
 @dataclass(eq=False)
 class History:
-    """Rows with the keys ``round, accuracy, loss`` (on the test set, ``None`` in rounds without evaluation),
-    ``bytes_up, bytes_up_buffers, bytes_down, bytes_down_buffers`` (summed over the round's clients; the totals contain
-    the buffers), ``seconds`` (the round without its evaluation), ``clients`` (who took part) and ``refused`` (client ->
-    why its upload was not used). Every key but the last two is also an attribute that gives a numpy array.
+    """Rows with the keys ``round, accuracy, loss`` (on the test set, ``None`` in rounds without
+    evaluation), ``bytes_up, bytes_up_buffers, bytes_down, bytes_down_buffers`` (summed over the
+    round's clients; the totals contain the buffers), ``bytes_evaluation_up,
+    bytes_evaluation_down`` (what evaluation asked of clients, not in the totals), ``seconds`` (the
+    round without its evaluation), ``clients`` (who took part), ``refused`` and ``unevaluated``
+    (client -> why its answer was not used, in the round and in its evaluation). A method may have
+    columns of its own. Every key but the last three is also an attribute that gives a numpy array.
     """
 
     method: str
-    meta: dict = field(default_factory=dict)  # parts, task, settings, versions, hardware
-    rows: list = field(default_factory=list)
-    state: dict = field(default=None, repr=False)  # the final global state; not written to JSON
+    meta: dict[str, Any] = field(default_factory=dict)  # parts, task, settings, versions, hardware
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    # the final global state; not written to JSON
+    state: dict[str, torch.Tensor] | None = field(default=None, repr=False)
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> np.ndarray:
         rows = self.__dict__.get("rows")
         if rows and name in rows[0]:
             return np.array([np.nan if row[name] is None else row[name] for row in rows])
@@ -30,10 +39,10 @@ class History:
             f"History has no {name!r}" + ("" if rows else ", and no rounds yet") + "."
         )
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.rows)
 
-    def __eq__(self, other):
+    def __eq__(self, other: Any) -> bool:
         """The same run: the same rows but for the seconds they took."""
         strip = [
             [{k: v for k, v in row.items() if k != "seconds"} for row in h.rows]
@@ -41,12 +50,18 @@ class History:
         ]
         return self.method == other.method and strip[0] == strip[1]
 
+    def heard(self) -> dict[int, int]:
+        """Client -> the last round in which an answer of it was used."""
+        return {
+            k: row["round"] for row in self.rows for k in row["clients"] if k not in row["refused"]
+        }
+
     @property
-    def final(self):
+    def final(self) -> dict[str, Any]:
         """The last evaluated row."""
         return next(row for row in reversed(self.rows) if row["accuracy"] is not None)
 
-    def rounds_to(self, accuracy):
+    def rounds_to(self, accuracy: float) -> int | None:
         """The first round whose test accuracy reaches ``accuracy`` (0 to 1), or ``None``."""
         return next(
             (
@@ -58,16 +73,16 @@ class History:
         )
 
     @property
-    def megabytes(self):
+    def megabytes(self) -> np.ndarray:
         """Megabytes sent so far, both ways and by all clients, after each round."""
         return np.cumsum(self.bytes_up + self.bytes_down) / 1e6
 
-    def megabytes_to(self, accuracy):
+    def megabytes_to(self, accuracy: float) -> float | None:
         """Megabytes sent until the test accuracy first reaches ``accuracy``, or ``None``."""
         first = self.rounds_to(accuracy)
         return None if first is None else float(self.megabytes[first - self.rows[0]["round"]])
 
-    def accuracy_at(self, megabytes):
+    def accuracy_at(self, megabytes: float) -> float | None:
         """Test accuracy of the last evaluated round that ends within a budget, or ``None``."""
         within = [
             r["accuracy"]
@@ -76,16 +91,17 @@ class History:
         ]
         return next((a for a in reversed(within) if a is not None), None)
 
-    def to_pandas(self):
+    def to_pandas(self) -> "pandas.DataFrame":
+        """A row a round."""
         import pandas
 
         return pandas.DataFrame(self.rows).set_index("round")
 
-    def to_dict(self):
+    def to_dict(self) -> dict[str, Any]:
         """Method, meta and rows, as ``to_json`` writes them."""
         return {"method": self.method, "meta": self.meta, "rows": self.rows}
 
-    def to_json(self, path=None):
+    def to_json(self, path: str | Path | None = None) -> str:
         """JSON text; also written to ``path`` if one is given."""
         text = json.dumps(self.to_dict(), indent=1) + "\n"
         if path is not None:
@@ -93,20 +109,19 @@ class History:
         return text
 
     @classmethod
-    def from_json(cls, source):
+    def from_json(cls, source: str | Path) -> "History":
         """Read what ``to_json`` wrote: a path, or the text itself."""
-        text = (
-            source
-            if str(source).lstrip().startswith("{")
-            else Path(source).read_text(encoding="utf-8")
-        )
+        text = str(source)
+        if not text.lstrip().startswith("{"):
+            text = Path(source).read_text(encoding="utf-8")
         return cls.from_dict(json.loads(text))
 
     @classmethod
-    def from_dict(cls, data):
-        """The inverse of ``to_dict``, also after a way through JSON, which turns the clients' numbers into text."""
+    def from_dict(cls, data: dict[str, Any]) -> "History":
+        """The inverse of ``to_dict``, also after JSON has made text of the clients' numbers."""
+        whose = ("refused", "unevaluated")  # client -> why
         rows = [
-            {**row, "refused": {int(k): why for k, why in row["refused"].items()}}
+            {k: {int(c): why for c, why in v.items()} if k in whose else v for k, v in row.items()}
             for row in data["rows"]
         ]
         return cls(data["method"], data["meta"], rows)

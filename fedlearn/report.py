@@ -1,15 +1,24 @@
-"""What histories say together: tables of several runs, and the results that the repository keeps."""
+"""What histories say together: tables of several runs, and the results that are kept in files."""
 
 import json
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .data.sources import data_path
 from .history import History
 
+if TYPE_CHECKING:
+    import pandas  # takes long to load: only where a table is made
 
-def spread(values, form=".3f"):
-    """Mean and standard deviation of a few runs as text; values that are ``None`` (never reached) are counted."""
+
+def spread(values: Collection[float | None], form: str = ".3f") -> str:
+    """Mean and standard deviation of a few runs as text.
+
+    Values that are ``None`` (never reached) are left out of both, and the text says how many are
+    there.
+    """
     there = [v for v in values if v is not None]
     if not there:
         return "not reached"
@@ -19,9 +28,15 @@ def spread(values, form=".3f"):
     return text if len(there) == len(values) else f"{text} ({len(there)} of {len(values)} runs)"
 
 
-def summary(runs, target=None, megabytes=None):
-    """What each method reached and what it cost: a row for each label of ``runs``, which holds a history or a list of
-    histories (one a seed, shown as mean ± standard deviation). ``target`` is a test accuracy, ``megabytes`` a budget.
+def summary(
+    runs: Mapping[str, History | list[History]],
+    target: float | None = None,
+    megabytes: float | None = None,
+) -> "pandas.DataFrame":
+    """What each method reached and what it cost: a row for each label of ``runs``.
+
+    A label stands for a history or for a list of histories, one a seed, which are shown as mean ±
+    standard deviation. ``target`` is a test accuracy (0 to 1), ``megabytes`` a budget.
     """
     import pandas
 
@@ -46,8 +61,11 @@ def summary(runs, target=None, megabytes=None):
     return pandas.DataFrame(rows).T.rename_axis("method")
 
 
-def results(name):
-    """The histories in ``data/results/<name>.json``, made by ``fedlearn compare ... --out``; empty if there is no such file."""
+def results(name: str) -> list[History]:
+    """The histories in ``data/results/<name>.json``, made by ``fedlearn compare ... --out``.
+
+    The list is empty if there is no such file.
+    """
     path = data_path("results", f"{name}.json")
     if not path.exists():
         return []
@@ -55,15 +73,17 @@ def results(name):
     return [History.from_dict(d) for d in (data if isinstance(data, list) else [data])]
 
 
-def table(histories):
+def table(histories: Iterable[History]) -> str:
     """A line a run: where it ended and what it cost."""
     lines = [
-        f"{'method':<12}{'rounds':>7}{'accuracy':>10}{'loss':>9}{'MB up':>10}{'MB down':>10}{'seconds':>9}{'refused':>9}"
+        f"{'method':<12}{'rounds':>7}{'accuracy':>10}{'loss':>9}"
+        f"{'MB up':>10}{'MB down':>10}{'seconds':>9}{'refused':>9}"
     ]
     for h in histories:
         refused = sum(len(row["refused"]) for row in h.rows)
         lines.append(
-            f"{h.method:<12}{len(h):>7}{h.final['accuracy']:>10.4f}{h.final['loss']:>9.4f}{h.bytes_up.sum() / 1e6:>10.3f}"
-            f"{h.bytes_down.sum() / 1e6:>10.3f}{h.seconds.sum():>9.1f}{refused:>9}"
+            f"{h.method:<12}{len(h):>7}{h.final['accuracy']:>10.4f}{h.final['loss']:>9.4f}"
+            f"{h.bytes_up.sum() / 1e6:>10.3f}{h.bytes_down.sum() / 1e6:>10.3f}"
+            f"{h.seconds.sum():>9.1f}{refused:>9}"
         )
     return "\n".join(lines)

@@ -12,12 +12,13 @@ from typing import Any
 
 import yaml
 
-from . import federation, methods, tasks
+from . import methods, round, tasks
 from .data.sources import data_path
 from .errors import pick
 from .files import write_text
 from .history import History
-from .method import SGD, Adam, Method
+from .method import Method
+from .parts import SGD, Adam
 from .settings import Settings
 
 PARTS = {"SGD": SGD, "Adam": Adam}  # that a row can name
@@ -118,7 +119,7 @@ def reproduce(
         slug = f"{label} {task.partition} {task.seed}".lower()
         slug = "".join(c if c.isalnum() else "-" for c in slug)
         checkpoint = path.with_suffix(f".{slug}.checkpoint")
-        history = federation.run(method, task, **how, checkpoint=checkpoint, progress=progress)
+        history = round.run(method, task, **how, checkpoint=checkpoint, progress=progress)
         history.meta |= {"label": label, "provenance": provenance or {}}
         done.append(history)
         write_text(path, "[\n" + ",\n".join(map(_text, done)) + "\n]\n")

@@ -1,10 +1,13 @@
-"""Local Sphinx extension: run each chapter as rarely as possible, but never show an outdated output.
+"""Local Sphinx extension: run chapters rarely, but never show an outdated output.
 
-The execution cache compares a chapter's code cells and nothing else. So, before pages are read:
+The execution cache compares a chapter's code cells and nothing else. So, before pages
+are read:
 
-1. when the package, the data, the pinned versions or Python itself changed since the last build, the cache is emptied;
-2. chapters that are then missing from the cache are executed side by side (FEDLEARN_JOBS at a time, one thread each).
-   One that fails is left to MyST-NB, which runs it again and reports the error in its own way.
+1. when the package, the data, the pinned versions or Python itself changed since the
+   last build, the cache is emptied;
+2. chapters that are then missing from the cache are executed side by side
+   (FEDLEARN_JOBS at a time, one thread each). One that fails is left to MyST-NB, which
+   runs it again and reports the error in its own way.
 """
 
 import hashlib
@@ -46,9 +49,8 @@ def state_of(root: Path) -> str:
             digest.update(f"{name}=={metadata.version(name)}".encode())
         except metadata.PackageNotFoundError:
             digest.update(f"{name} absent".encode())
-    digest.update(
-        KernelSpecManager().get_kernel_spec("python3").argv[0].encode()
-    )  # the Python that runs the chapters
+    python = KernelSpecManager().get_kernel_spec("python3").argv[0]  # runs the chapters
+    digest.update(python.encode())
     files = [
         *(root / "fedlearn").rglob("*.py"),
         *(root / "data").rglob("*"),
@@ -69,7 +71,8 @@ def empty_stale_cache(app):
     if app.fl_stale and folder.exists():
         shutil.rmtree(folder)
         log.info(
-            "the package, the data or the versions changed: every chapter is executed anew"
+            "the package, the data or the versions changed: "
+            "every chapter is executed anew"
         )
     stamp.parent.mkdir(parents=True, exist_ok=True)
     stamp.write_text(now)
@@ -123,9 +126,8 @@ def execute_side_by_side(app, env, docnames):
 
 def setup(app):
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # kernels inherit it
-    app.connect(
-        "builder-inited", empty_stale_cache, priority=900
-    )  # after MyST-NB has chosen the cache's folder
+    # after MyST-NB has chosen the cache's folder
+    app.connect("builder-inited", empty_stale_cache, priority=900)
     app.connect("env-get-outdated", pages_to_read_again)
     app.connect("env-before-read-docs", execute_side_by_side)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

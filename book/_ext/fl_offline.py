@@ -1,10 +1,13 @@
-"""Local Sphinx extension: the built book needs no network, has a clean console, and builds as one page or EPUB as well.
+"""Local Sphinx extension: the built book needs no network and has a clean console, and
+it builds as one page or EPUB as well.
 
-* sphinx-thebe adds its inline script twice ("Identifier 'THEBE_JS_URL' has already been declared"): drop repetitions.
-* The theme's fontawesome.js swaps every <i> for an <svg>, which breaks ipywidgets' Play button: stop it from watching.
-  It still draws the theme's own icons; widgets appear later and use the widget manager's icon font.
-* Some extensions register HTML visitors under the name of one builder ("singlehtml", "epub"), which hides those that
-  the others registered for "html": share them.
+* sphinx-thebe adds its inline script twice ("Identifier 'THEBE_JS_URL' has already been
+  declared"): drop repetitions.
+* The theme's fontawesome.js swaps every <i> for an <svg>, which breaks ipywidgets' Play
+  button: stop it from watching. It still draws the theme's own icons; widgets appear
+  later and use the widget manager's icon font.
+* Some extensions register HTML visitors under the name of one builder ("singlehtml",
+  "epub"), which hides those that the others registered for "html": share them.
 """
 
 from sphinx.application import Sphinx

@@ -1,8 +1,10 @@
-"""The class edition: the chapters with every solution taken out at the source, so that no copy of it is published."""
+"""The class edition: the chapters with every solution taken out at the source, so that no copy of
+it is published."""
 
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from ..files import write_text
 
@@ -15,8 +17,11 @@ FENCE = re.compile(
 STUB = r"\1# YOUR CODE HERE\n\1raise NotImplementedError"
 
 
-def strip(notebook):
-    """A notebook (as parsed JSON) without solutions: marked lines become a stub, solution boxes and their text go."""
+def strip(notebook: dict[str, Any]) -> dict[str, Any]:
+    """A notebook (as parsed JSON) without solutions.
+
+    Marked lines become a stub; solution boxes and their text go.
+    """
     cells, inside = [], False
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
@@ -34,7 +39,7 @@ def strip(notebook):
     return {**notebook, "cells": cells}
 
 
-def make(folder, out):
+def make(folder: str | Path, out: str | Path) -> list[Path]:
     """Write the stripped chapters of ``folder`` under ``out``; returns their paths."""
     folder, written = Path(folder), []
     chapters = sorted(p for p in folder.rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)

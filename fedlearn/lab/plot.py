@@ -1,10 +1,18 @@
-"""Figures for the chapters: colour-blind-safe, with markers and dashes beside colour so that they read in grey."""
+"""Figures for the chapters, for every reader: colours that colour-blind people can tell apart, and
+markers and dashes beside them, so that a figure reads in grey, too."""
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import cycle
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import torch
 from matplotlib import ticker
+from matplotlib.axes import Axes
+
+from ..history import History
+from ..tasks import Classification
 
 # Okabe and Ito's palette without its yellow, in an order whose grey values alternate
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]
@@ -12,7 +20,7 @@ MARKERS, DASHES = "os^Dv*X", ["-", "--", "-.", ":"]
 MEASURES = {"rounds": "round", "bytes": "bytes up and down, all clients", "seconds": "seconds"}
 
 
-def styles():
+def styles() -> Iterator[dict[str, Any]]:
     """Colour, marker and dash of one line after another."""
     for colour, marker, dash in zip(cycle(COLOURS), cycle(MARKERS), cycle(DASHES), strict=False):
         yield {
@@ -24,12 +32,12 @@ def styles():
         }
 
 
-def axes(ax=None, size=(5.2, 3.2)):
+def axes(ax: Axes | None = None, size: tuple[float, float] = (5.2, 3.2)) -> Axes:
     """The axes given, or those of a new figure."""
     return ax if ax is not None else plt.subplots(figsize=size, layout="constrained")[1]
 
 
-def progress(history, against):
+def progress(history: History, against: str) -> np.ndarray:
     """The horizontal axis of a history: rounds done, bytes sent so far, or seconds so far."""
     if against not in MEASURES:
         raise ValueError(f"Histories are drawn against {', '.join(MEASURES)}, not {against!r}.")
@@ -40,10 +48,17 @@ def progress(history, against):
     )
 
 
-def compare(histories, against="rounds", what="accuracy", labels=None, ax=None):
-    """Test accuracy (or loss) of several histories against ``"rounds"``, ``"bytes"`` or ``"seconds"``; returns the axes.
+def compare(
+    histories: Iterable[History | list[History]],
+    against: str = "rounds",
+    what: str = "accuracy",
+    labels: Sequence[str] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Test accuracy (or loss) of several histories; returns the axes.
 
-    An entry may be a list of histories, one a seed: their mean is drawn, with a band from the lowest to the highest.
+    ``against`` is ``"rounds"``, ``"bytes"`` or ``"seconds"``. An entry may be a list of histories,
+    one a seed: their mean is drawn, with a band from the lowest to the highest.
     """
     ax = axes(ax)
     groups = [h if isinstance(h, list) else [h] for h in histories]
@@ -73,9 +88,13 @@ def compare(histories, against="rounds", what="accuracy", labels=None, ax=None):
     return ax
 
 
-def both(runs, target=None):
-    """``compare`` twice, side by side: against rounds and against bytes. ``runs`` maps labels to histories, or to lists of
-    them, one a seed. ``target`` draws a dotted line at that accuracy. Returns the two axes.
+def both(
+    runs: Mapping[str, History | list[History]], target: float | None = None
+) -> Sequence[Axes]:
+    """``compare`` twice, side by side: against rounds and against bytes. Returns the two axes.
+
+    ``runs`` maps labels to histories, or to lists of them, one a seed. ``target`` draws a dotted
+    line at that accuracy.
     """
     axs = plt.subplots(1, 2, figsize=(7.5, 3.2), layout="constrained", sharey=True)[1]
     for ax, against in zip(axs, ("rounds", "bytes"), strict=True):
@@ -87,7 +106,7 @@ def both(runs, target=None):
     return axs
 
 
-def label_counts(task):
+def label_counts(task: Classification) -> np.ndarray:
     """How many training images of each class every client holds: [clients, classes]."""
     labels = task.train[1].cpu().numpy()
     return np.stack(
@@ -95,8 +114,11 @@ def label_counts(task):
     )
 
 
-def partition(task, ax=None):
-    """Who holds what: a disc for each client and class whose area is the number of images; returns the axes."""
+def partition(task: Classification, ax: Axes | None = None) -> Axes:
+    """Who holds what: for each client and class a disc whose area is the number of images there.
+
+    Returns the axes.
+    """
     counts = label_counts(task)
     ax = axes(ax)
     client, label = np.indices(counts.shape)
@@ -108,17 +130,25 @@ def partition(task, ax=None):
     )
     ax.set_xlim(-0.7, len(counts) - 0.3)
     ax.set_ylim(-0.7, counts.shape[1] - 0.3)
-    ax.set_xticks(
-        range(0, len(counts), 1 + len(counts) // 13)
-    )  # all numbers of many clients would run into one another
+    # not every client's number: many would run into one another
+    ax.set_xticks(range(0, len(counts), 1 + len(counts) // 13))
     ax.set_yticks(range(counts.shape[1]))
     ax.set_xlabel("client")
     ax.set_ylabel("class")
     return ax
 
 
-def kernels(weight, count=8, axs=None, limit=None):
-    """The first ``count`` kernels of a convolution weight [out, in, k, k] (input channel 0), violet - white - orange."""
+def kernels(
+    weight: torch.Tensor,
+    count: int = 8,
+    axs: Sequence[Axes] | None = None,
+    limit: float | None = None,
+) -> Sequence[Axes]:
+    """The first ``count`` kernels of a convolution weight [out, in, k, k], all of input channel 0.
+
+    Violet is negative, white zero, orange positive; ``limit`` is the value of the darkest colours,
+    by default the largest that is shown. Returns the axes, a new row of them if none are given.
+    """
     weight = weight.detach().cpu()
     shown = weight[:count, 0]
     limit = limit or float(shown.abs().max())

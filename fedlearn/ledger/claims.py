@@ -1,19 +1,24 @@
-"""The ledger of the papers' checkable numbers (``data/claims.yaml``) and the checker that recomputes each of them.
+"""The ledger of the papers' checkable numbers (``data/claims.yaml``), and its checker.
 
-An entry holds the number as printed, a formula for it and a verdict; the checker derives the verdict anew:
+An entry holds the number as printed, a formula for it and a verdict. The checker computes the
+formula and derives the verdict anew:
 
-* matches: the computed value is the printed one; rounding: it is, once rounded to the printed digits;
-* inconsistent: it is not; not derivable: the paper prints nothing that would allow the comparison (measured results).
+* matches: the computed value is the printed one;
+* rounding: it is, once rounded to the printed digits;
+* inconsistent: it is not;
+* not derivable: the paper prints nothing that would allow the comparison (measured results).
 """
 
 import ast
 import copy
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache, partial
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,32 +30,31 @@ from ..methods.fed_repopt import multipliers, target
 from ..models import NETWORKS, multiply_adds, state_of
 from ..models.reparam import blocks, collapse, unit
 
+if TYPE_CHECKING:
+    import pandas as pd  # takes long to load: only where a table is made
+
 LEDGER = data_path("claims.yaml")
 VERDICTS = ("matches", "rounding", "inconsistent", "not derivable")
-KEYS = {
-    "id",
-    "paper",
-    "where",
-    "printed",
-    "value",
-    "formula",
-    "verdict",
-    "why",
-}  # and, where needed: read, data
+# of every entry; where needed, there are "read" and "data", too
+KEYS = {"id", "paper", "where", "printed", "value", "formula", "verdict", "why"}
 
 
 @dataclass(frozen=True)
 class Result:
-    """One entry recomputed. ``computed``: number, bool, (low, middle, high) or None; ``problem``: "" if all is well."""
+    """One entry recomputed.
 
-    claim: dict
-    computed: object
+    ``computed`` is a number, a bool, a range (low, middle, high) or None; ``problem`` is "" if all
+    is well.
+    """
+
+    claim: dict[str, Any]
+    computed: Any
     verdict: str
     problem: str
 
 
-def load(path=LEDGER):
-    """The entries, as dictionaries. ``ValueError`` for a missing or unknown key or an id used twice."""
+def load(path: str | Path = LEDGER) -> list[dict[str, Any]]:
+    """The entries. ``ValueError`` for a missing or unknown key or an id that is used twice."""
     claims = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     for claim in claims:
         wrong = (KEYS - claim.keys()) | (claim.keys() - KEYS - {"read", "data"})
@@ -63,8 +67,13 @@ def load(path=LEDGER):
     return claims
 
 
-def check(paper=None, claims=None, strict=True):
-    """Recompute every entry of a paper (default: all). With ``strict``, ``ValueError`` lists what disagrees."""
+def check(
+    paper: str | None = None, claims: Iterable[dict[str, Any]] | None = None, strict: bool = True
+) -> list[Result]:
+    """Recompute every entry of a paper (default: of all papers, from the ledger).
+
+    With ``strict``, a ``ValueError`` lists the entries that disagree with their recomputation.
+    """
     claims = load() if claims is None else claims
     results = [_recompute(claim) for claim in claims if paper in (None, claim["paper"])]
     if strict and (problems := [f"{r.claim['id']}: {r.problem}" for r in results if r.problem]):
@@ -72,7 +81,7 @@ def check(paper=None, claims=None, strict=True):
     return results
 
 
-def _recompute(claim):
+def _recompute(claim: dict[str, Any]) -> Result:
     try:
         computed = (
             None if claim["formula"] is None else evaluate(claim["formula"], claim.get("data"))
@@ -93,16 +102,21 @@ def _recompute(claim):
     return Result(claim, computed, verdict, problem)
 
 
-def evaluate(formula, data=None):
-    """A formula's value. It sees ``data`` (the entry's own figures) and the functions of ``NAMES``, no attributes."""
+def evaluate(formula: str, data: object = None) -> Any:
+    """A formula's value.
+
+    A formula sees ``data`` (the entry's own figures) and the functions of ``NAMES``; it may not use
+    attributes.
+    """
     tree = ast.parse(formula, mode="eval")
     if any(isinstance(node, ast.Attribute) for node in ast.walk(tree)):
         raise ValueError("a formula has no attributes")
     return eval(compile(tree, formula, "eval"), {"__builtins__": {}, **NAMES, "data": data})
 
 
-def verdict_of(value, computed):
-    """Verdict on ``value``: None, a statement's truth (bool), or the printed digits as text ("7E+1": about 70)."""
+def verdict_of(value: str | bool | None, computed: Any) -> str:
+    """The verdict on ``value``: the printed digits as text ("7E+1": about 70), a statement's truth,
+    or None where there is nothing to compare."""
     if value is None or computed is None:
         return "not derivable"
     if isinstance(value, bool):
@@ -114,13 +128,13 @@ def verdict_of(value, computed):
     return "rounding" if low - half <= printed <= high + half else "inconsistent"
 
 
-def _printed(text):
+def _printed(text: str) -> tuple[float, float]:
     """A printed number and half a unit of its last digit."""
-    return float(text), float(Decimal(1).scaleb(Decimal(text).as_tuple().exponent)) / 2
+    return float(text), float(Decimal(1).scaleb(int(Decimal(text).as_tuple().exponent))) / 2
 
 
-def table(paper):
-    """Data frame, a row per claim, columns as the book shows them. ``ValueError`` where the ledger is wrong."""
+def table(paper: str) -> "pd.DataFrame":
+    """A row a claim, columns as the book shows them. ``ValueError`` where the ledger is wrong."""
     import pandas as pd
 
     rows = [{"read": "", **r.claim, "computed": show(r.computed)} for r in check(paper)]
@@ -129,7 +143,7 @@ def table(paper):
     return frame[["where", "printed", "formula", "computed", "verdict", "why"]]
 
 
-def markdown(paper):
+def markdown(paper: str) -> str:
     """The table in Markdown, formulas as code."""
     frame = table(paper).replace({r"([|*_<])": r"\\\1"}, regex=True)
     frame["formula"] = table(paper)["formula"].map(lambda text: text and f"`{text}`")
@@ -137,7 +151,7 @@ def markdown(paper):
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
-def show(computed):
+def show(computed: Any) -> str:
     """A computed value as text: 1,183,242; 342.99; yes; 2.659 (2.64 to 2.679)."""
     if isinstance(computed, tuple):
         return f"{computed[1]:.4g} ({computed[0]:.4g} to {computed[2]:.4g})"
@@ -146,31 +160,34 @@ def show(computed):
     return f"{computed:,}" if isinstance(computed, int) else f"{computed:.5g}"
 
 
-def quotient(a, b):
-    """Of two printed numbers (text): (low, middle, high) for what they may round."""
-    (a, ha), (b, hb) = _printed(a), _printed(b)
-    return (a - ha) / (b + hb), a / b, (a + ha) / (b - hb)
+def quotient(a: str, b: str) -> tuple[float, ...]:
+    """Of two printed numbers: (low, middle, high) for what they may round."""
+    (x, half_x), (y, half_y) = _printed(a), _printed(b)
+    return (x - half_x) / (y + half_y), x / y, (x + half_x) / (y - half_y)
 
 
-def drop(before, after):
-    """Relative decline in per cent between two printed numbers (text), as a range."""
+def drop(before: str, after: str) -> tuple[float, ...]:
+    """Relative decline in per cent between two printed numbers: (low, middle, high)."""
     return tuple(100 * (1 - q) for q in quotient(after, before)[::-1])
 
 
-def rise(before, after):
-    """Relative gain in per cent between two printed numbers (text), as a range."""
+def rise(before: str, after: str) -> tuple[float, ...]:
+    """Relative gain in per cent between two printed numbers: (low, middle, high)."""
     return tuple(100 * (q - 1) for q in quotient(after, before))
 
 
-def chi2_per_dof(counts):
-    """Pearson's chi-square over its degrees of freedom: about 1 where rows were drawn at random from one population."""
-    counts = np.array(counts)
-    expected = counts.sum(1, keepdims=True) * counts.sum(0) / counts.sum()
-    return float(((counts - expected) ** 2 / expected).sum() / np.prod(np.array(counts.shape) - 1))
+def chi2_per_dof(counts: Sequence[Sequence[int]]) -> float:
+    """Pearson's chi-square over its degrees of freedom, of a table of counts.
+
+    It is about 1 where the rows were drawn at random from one population.
+    """
+    seen = np.array(counts)
+    expected = seen.sum(1, keepdims=True) * seen.sum(0) / seen.sum()
+    return float(((seen - expected) ** 2 / expected).sum() / np.prod(np.array(seen.shape) - 1))
 
 
 @cache
-def network(name, *arguments, **options):
+def network(name: str, *arguments: Any, **options: Any) -> torch.nn.Module:
     """A network on torch's meta device: shapes without memory."""
     from . import detection, segmentation
 
@@ -184,30 +201,36 @@ def network(name, *arguments, **options):
         return makers[name](*arguments, **options)
 
 
-def _sum(net, count, dims=range(9)):
+def _sum(
+    net: torch.nn.Module, count: Callable[[torch.Size], int], dims: Iterable[int] = range(9)
+) -> int:
     return sum(count(p.shape) for p in net.parameters() if p.dim() in dims)
 
 
-def base_params(net, base):
-    """Numbers in Fed-KGF's incomplete network (section 3.2): of each convolution, 1 x 1 ones too, ``base`` kernels."""
+def base_params(net: torch.nn.Module, base: int) -> int:
+    """Numbers in Fed-KGF's incomplete network (section 3.2).
+
+    Of each convolution, also of one with 1 x 1 kernels, it has ``base`` kernels.
+    """
     rest = _sum(net, prod, [0, 1, 2])  # biases, batch normalisation and dense layers stay whole
     return rest + _sum(net, lambda shape: prod(shape[1:]) * min(base, shape[0]), KERNELS)
 
 
 @cache
-def repopt(net):
-    """What FedRepOpt trains in place of a network in the form "csla"; its constants count as buffers."""
+def repopt(net: torch.nn.Module) -> torch.nn.Module:
+    """What FedRepOpt trains in place of a network in form "csla"; constants count as buffers."""
     with next(net.parameters()).device:
         return target(net)
 
 
 @cache
-def repopt_gap(name, rule):
-    """RepOpt with a rule for its multipliers against the network with branches: distance of their kernels in the end
-    over the distance learned. FedAvg of two clients for three rounds of two steps, on noise, in double precision.
+def repopt_gap(name: str, rule: str) -> float:
+    """RepOpt with a rule for its multipliers against the network with branches: the distance of
+    their kernels in the end over the distance learned.
 
-    ``rule``: "position", the package's; "branches", the same without the 1 of the identity branch; "scalar", Eq. (1)'s
-    s_3^2 + s_1^2 for every entry of a kernel.
+    Both are trained by FedAvg of two clients for three rounds of two steps, on noise, in double
+    precision. ``rule`` is "position", the package's; "branches", the same without the 1 of the
+    identity branch; or "scalar", Eq. (1)'s s_3^2 + s_1^2 for every entry of a kernel.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -234,8 +257,13 @@ def repopt_gap(name, rule):
     return float((kernels - branches).norm() / (branches - start).norm())
 
 
-def _fedavg(net, M, batches):
-    """The network after federated SGD; ``batches`` [rounds, clients, steps, images, ...], labels 0, 1, 2, ..."""
+def _fedavg(
+    net: torch.nn.Module, M: Sequence[float | torch.Tensor], batches: torch.Tensor
+) -> torch.nn.Module:
+    """The network after federated SGD.
+
+    ``batches`` is [rounds, clients, steps, images, ...]; the labels of a batch are 0, 1, 2, ...
+    """
     for clients in batches:
         ends = [copy.deepcopy(net) for _ in clients]
         for own, steps in zip(ends, clients, strict=True):
@@ -253,14 +281,14 @@ def _fedavg(net, M, batches):
     return net
 
 
-def _kernels(net):
-    """The kernels of all blocks as one vector; branches count as the one kernel to which they add up."""
+def _kernels(net: torch.nn.Module) -> torch.Tensor:
+    """The kernels of all blocks as one vector; branches count as the one that they add up to."""
     net = net if any(block.form == "inf" for block in blocks(net).values()) else collapse(net)
     return torch.cat([block.conv3.weight.detach().flatten() for block in blocks(net).values()])
 
 
 KERNELS = range(3, 9)  # a weight of three dimensions or more: [outputs, inputs, size, ...]
-NAMES = {
+NAMES: dict[str, Callable[..., Any]] = {
     # networks
     "rpn_cnn": lambda: network("rpn_cnn"),
     "yolov3": lambda classes: network("yolov3", classes),
@@ -275,7 +303,8 @@ NAMES = {
     "yolox_s": lambda: network("yolox"),
     "yolox_l": lambda: network("yolox", 80, 3, 64),
     "conv": lambda inputs, outputs, size: network("conv", inputs, outputs, size),
-    # counts: all parameters; kernel entries; kernels; matrix entries of dense layers; what RPN sends (section 3.6)
+    # counts: all parameters; kernel entries; kernels; matrix entries of dense layers; what RPN
+    # sends, by its section 3.6
     "params": lambda net: _sum(net, prod),
     "conv_weights": lambda net: _sum(net, prod, KERNELS),
     "kernels": lambda net: _sum(net, lambda shape: shape[0] * shape[1], KERNELS),
@@ -289,8 +318,10 @@ NAMES = {
     "buffers": lambda net: sum(b.numel() for b in net.buffers() if b.is_floating_point()),
     "modules": lambda net, *kinds: sum(type(m).__name__ in kinds for m in net.modules()),
     "darknet_layers": lambda net: sum(net.layers().values()),
-    # arithmetic on printed numbers; spread: a kernel after pooling and recovery, its mean in every place;
-    # mib: numbers of so many bits in MiB (2**20 bytes); distances: squared, of each entry of each row to a model;
+    # arithmetic on printed numbers
+    # mib: numbers of so many bits in MiB (2**20 bytes)
+    # distances: squared, of each entry of each row to a model
+    # spread: a kernel after pooling and recovery, its mean in every place
     # partition: a table of data/partitions, rows clients, columns classes
     "mib": lambda numbers, bits=32: numbers * bits / 8 / 2**20,
     "distances": lambda rows, model: np.square(np.subtract(rows, model)).tolist(),

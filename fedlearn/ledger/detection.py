@@ -1,5 +1,7 @@
-"""Detectors: YOLOv3 (Redmon and Farhadi, 2018; RPN, section 4.2), YOLOX (Ge et al., 2021; Fed-KGF, section 4.4)."""
+"""Detectors: YOLOv3 (Redmon and Farhadi, 2018; RPN, section 4.2) and YOLOX (Ge et al., 2021;
+Fed-KGF, section 4.4)."""
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -11,7 +13,14 @@ LeakyReLU = partial(nn.LeakyReLU, 0.1)
 class ConvBN(nn.Sequential):
     """Convolution without bias, batch normalisation, leaky ReLU or another activation."""
 
-    def __init__(self, inputs, outputs, kernel, stride=1, activation=LeakyReLU):
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int,
+        stride: int = 1,
+        activation: Callable[..., nn.Module] = LeakyReLU,
+    ) -> None:
         super().__init__(
             nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False),
             nn.BatchNorm2d(outputs),
@@ -20,17 +29,20 @@ class ConvBN(nn.Sequential):
 
 
 class Residual(nn.Module):
-    """Darknet's "shortcut" layer: ``x + body(x)``, the body conv1x1, conv3x3, there through half the channels."""
+    """Darknet's "shortcut" layer, ``x + body(x)``.
 
-    def __init__(self, *body):
+    There the body is a pair conv1x1, conv3x3 through half the channels.
+    """
+
+    def __init__(self, *body: nn.Module) -> None:
         super().__init__()
         self.body = nn.Sequential(*body)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.body(x)
 
 
-def stage(inputs, outputs, blocks):
+def stage(inputs: int, outputs: int, blocks: int) -> list[nn.Module]:
     """Halve the map, then ``blocks`` residual pairs."""
     half = outputs // 2
     pairs = (Residual(ConvBN(outputs, half, 1), ConvBN(half, outputs, 3)) for _ in range(blocks))
@@ -38,33 +50,36 @@ def stage(inputs, outputs, blocks):
 
 
 class Head(nn.Module):
-    """Five convolutions 1x1, 3x3, 1x1, 3x3, 1x1, from which the next head goes on, then 3x3 and the 1x1 prediction."""
+    """Five convolutions 1x1, 3x3, 1x1, 3x3, 1x1, from which the next head goes on, then 3x3 and the
+    1x1 prediction: x -> (what the next head takes, the map of predictions)."""
 
-    def __init__(self, inputs, width, outputs):
+    def __init__(self, inputs: int, width: int, outputs: int) -> None:
         super().__init__()
         kernels = [(inputs, width, 1)] + [(width, 2 * width, 3), (2 * width, width, 1)] * 2
         self.neck = nn.Sequential(*(ConvBN(*k) for k in kernels))
         self.predict = nn.Sequential(ConvBN(width, 2 * width, 3), nn.Conv2d(2 * width, outputs, 1))
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x = self.neck(x)
         return x, self.predict(x)
 
 
-def lateral(width):
+def lateral(width: int) -> nn.Sequential:
     """From one head to the next finer one: half the channels, twice the resolution."""
     return nn.Sequential(ConvBN(width, width // 2, 1), nn.Upsample(scale_factor=2))
 
 
 class YOLOv3(nn.Module):
-    """Darknet-53 and three heads: x [N, 3, H, W], H and W multiples of 32 -> maps of strides 32, 16 and 8.
+    """Darknet-53 and three heads: x [N, 3, H, W], H and W multiples of 32 -> three maps, of strides
+    32, 16 and 8.
 
-    A map is [N, 3 (classes + 5), H/stride, W/stride]: for each of three anchors the box, objectness and class scores,
-    before any sigmoid. 61,949,149 parameters with COCO's 80 classes, 61,895,776 of them kernels: the latter is
-    the count that RPN's section 4.2 and Table 2 print, though VOC has 20 classes (61,626,049).
+    A map is [N, 3 (classes + 5), H/stride, W/stride]: for each of three anchors the box, objectness
+    and class scores, before any sigmoid. 61,949,149 parameters with COCO's 80 classes, 61,895,776
+    of them kernels: the latter is the count that RPN's section 4.2 and Table 2 print, though VOC
+    has 20 classes (61,626,049).
     """
 
-    def __init__(self, classes=80):
+    def __init__(self, classes: int = 80) -> None:
         super().__init__()
         self.fine = nn.Sequential(
             ConvBN(3, 32, 3), *stage(32, 64, 1), *stage(64, 128, 2), *stage(128, 256, 8)
@@ -77,7 +92,7 @@ class YOLOv3(nn.Module):
         )
         self.laterals = nn.ModuleList([lateral(512), lateral(256)])
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         fine = self.fine(x)
         middle = self.middle(fine)
         x, coarse_map = self.heads[0](self.coarse(middle))
@@ -85,8 +100,11 @@ class YOLOv3(nn.Module):
         _, fine_map = self.heads[2](torch.cat([self.laterals[1](x), fine], 1))
         return coarse_map, middle_map, fine_map
 
-    def layers(self):
-        """Layers as Darknet's configuration file counts them (RPN, section 4.2: 107, 75 of them convolutional)."""
+    def layers(self) -> dict[str, int]:
+        """Layers by kind, as Darknet's configuration file counts them.
+
+        RPN's section 4.2 prints 107, of which 75 are convolutional.
+        """
         kinds = [type(module) for module in self.modules()]
         return {
             "convolutional": kinds.count(nn.Conv2d),
@@ -101,9 +119,10 @@ SiLUConv = partial(ConvBN, activation=nn.SiLU)
 
 
 class CSP(nn.Module):
-    """Two paths through half the channels, one with ``blocks`` pairs conv1x1, conv3x3; joined and mixed by a 1x1."""
+    """Two paths through half the channels, one of them with ``blocks`` pairs conv1x1, conv3x3; a
+    1x1 convolution mixes what both give."""
 
-    def __init__(self, inputs, outputs, blocks, shortcut=False):
+    def __init__(self, inputs: int, outputs: int, blocks: int, shortcut: bool = False) -> None:
         super().__init__()
         half, kind = outputs // 2, Residual if shortcut else nn.Sequential
         pairs = (kind(SiLUConv(half, half, 1), SiLUConv(half, half, 3)) for _ in range(blocks))
@@ -111,27 +130,28 @@ class CSP(nn.Module):
         self.short = SiLUConv(inputs, half, 1)
         self.mix = SiLUConv(2 * half, outputs, 1)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.mix(torch.cat([self.long(x), self.short(x)], 1))
 
 
 class SPP(nn.Module):
     """A map beside its maxima over windows of 5, 9 and 13, between two 1x1 convolutions."""
 
-    def __init__(self, width):
+    def __init__(self, width: int) -> None:
         super().__init__()
         self.narrow, self.mix = SiLUConv(width, width // 2, 1), SiLUConv(2 * width, width, 1)
         self.pools = nn.ModuleList([nn.MaxPool2d(size, 1, size // 2) for size in (5, 9, 13)])
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.narrow(x)
         return self.mix(torch.cat([x, *(pool(x) for pool in self.pools)], 1))
 
 
 class DecoupledHead(nn.Module):
-    """[N, inputs, H, W] -> [N, 5 + classes, H, W]: box and objectness from one branch, class scores from another."""
+    """[N, inputs, H, W] -> [N, 5 + classes, H, W]: box and objectness from one branch, class scores
+    from another."""
 
-    def __init__(self, inputs, width, classes):
+    def __init__(self, inputs: int, width: int, classes: int) -> None:
         super().__init__()
         self.stem = SiLUConv(inputs, width, 1)
         self.boxes, self.kinds = (
@@ -139,7 +159,7 @@ class DecoupledHead(nn.Module):
         )
         self.predict = nn.ModuleList([nn.Conv2d(width, outputs, 1) for outputs in (4, 1, classes)])
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.stem(x)
         boxes, kinds = self.boxes(x), self.kinds(x)
         return torch.cat(
@@ -148,18 +168,20 @@ class DecoupledHead(nn.Module):
 
 
 class YOLOX(nn.Module):
-    """YOLOX: x [N, 3, H, W], H and W multiples of 32 -> maps [N, 5 + classes, H/stride, W/stride], strides 8, 16, 32.
+    """YOLOX: x [N, 3, H, W], H and W multiples of 32 -> maps [N, 5 + classes, H/stride, W/stride]
+    of strides 8, 16 and 32.
 
-    A map has box, objectness and class scores of each place, before any sigmoid. ``blocks`` and ``width`` set the size:
-    1 and 32 are YOLOX-S, 8,968,255 parameters with COCO's 80 classes, 3 and 64 are YOLOX-L, 54,208,895. Fed-KGF
-    (section 4.4) prints 8.94 for YOLOX-S: the 8,944,896 kernel entries in millions.
+    A map has box, objectness and class scores of each place, before any sigmoid. ``blocks`` and
+    ``width`` set the size: 1 and 32 are YOLOX-S, 8,968,255 parameters with COCO's 80 classes, 3 and
+    64 are YOLOX-L, 54,208,895. Fed-KGF (section 4.4) prints 8.94 for YOLOX-S: the 8,944,896 kernel
+    entries in millions.
     """
 
-    def __init__(self, classes=80, blocks=1, width=32):
+    def __init__(self, classes: int = 80, blocks: int = 1, width: int = 32) -> None:
         super().__init__()
         c3, c4, c5 = 4 * width, 8 * width, 16 * width  # channels at strides 8, 16 and 32
 
-        def down(outputs, *rest):
+        def down(outputs: int, *rest: nn.Module) -> tuple[nn.Module, ...]:
             return SiLUConv(outputs // 2, outputs, 3, 2), *rest
 
         # The stem turns squares of 2 x 2 pixels into channels.
@@ -168,7 +190,7 @@ class YOLOX(nn.Module):
         self.fine = nn.Sequential(*stem, *first, *down(c3, CSP(c3, c3, 3 * blocks, True)))
         self.middle = nn.Sequential(*down(c4, CSP(c4, c4, 3 * blocks, True)))
         self.coarse = nn.Sequential(*down(c5, SPP(c5), CSP(c5, c5, blocks)))
-        # From coarse to fine and back; at each step a concatenation with the map of that resolution.
+        # From coarse to fine and back; each step concatenates with the map of that resolution.
         self.laterals = nn.ModuleList([SiLUConv(c5, c4, 1), SiLUConv(c4, c3, 1)])
         self.ups = nn.ModuleList([CSP(2 * c4, c4, blocks), CSP(2 * c3, c3, blocks)])
         self.strides = nn.ModuleList([SiLUConv(c3, c3, 3, 2), SiLUConv(c4, c4, 3, 2)])
@@ -176,7 +198,7 @@ class YOLOX(nn.Module):
         self.upsample = nn.Upsample(scale_factor=2)
         self.heads = nn.ModuleList([DecoupledHead(inputs, c3, classes) for inputs in (c3, c4, c5)])
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         fine = self.fine(x)
         middle = self.middle(fine)
         top = self.laterals[0](self.coarse(middle))

@@ -1,6 +1,9 @@
 """One file a method. Each holds the parts that the method replaces and one function that returns the ``Method``."""
 
+from typing import Any
+
 from ..errors import pick
+from ..method import Method
 from .dgc import dgc
 from .fed_gkt import fed_gkt
 from .fed_kgf import fed_kgf, represent, write_out
@@ -18,31 +21,13 @@ from .smartidx import smartidx
 from .split_learning import split_learning
 from .stc import stc
 
-METHODS = {
-    f.__name__: f
-    for f in (
-        fedavg,
-        rpn,
-        fed_kgf,
-        fedmmd,
-        fedfusion,
-        fed_gkt,
-        fed_repopt,
-        qsgd,
-        signsgd,
-        dgc,
-        stc,
-        smartidx,
-        fedcom,
-        fedcomgate,
-        fedcams,
-        fedpm,
-    )
-}
-
-__all__ = ["METHODS", *METHODS, "get", "represent", "search", "split_learning", "write_out"]
+_NAMES = """
+    fedavg rpn fed_kgf fedmmd fedfusion fed_gkt fed_repopt qsgd signsgd dgc stc smartidx
+    fedcom fedcomgate fedcams fedpm split_learning
+"""
+METHODS = {name: globals()[name] for name in _NAMES.split()}
 
 
-def get(name, **options):
+def get(name: str, **options: Any) -> Method:
     """A method by name, such as ``get("rpn", share=0.5)``."""
     return pick(name, METHODS, "method")(**options)

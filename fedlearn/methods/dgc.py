@@ -11,57 +11,41 @@ In federated learning g is the update of the round, after local training without
 
 from dataclasses import dataclass, replace
 
-import torch
-
-from ..method import SGD, Compressed, Method
-from ..wire import TopK
+from ..averaging import Averaging
+from ..parts import SGD, Clip, Context, Feedback, Lossy, Momentum, Update, Uplink
+from ..wire import Coder, TopK
 
 
 @dataclass(frozen=True)
-class DeepGradient(Compressed):
-    feedback: bool = False  # v is the memory
-    momentum: float = 0.9
-    clip: float = float("inf")
+class Warming(Lossy):
+    """The share of entries that is sent falls to the coder's in the first ``warmup`` rounds."""
+
     warmup: int = 4
 
-    def __post_init__(self):
-        if (
-            not 0 <= self.momentum < 1
-            or not self.clip > 0
-            or not isinstance(self.warmup, int)
-            or self.warmup < 0
-        ):
-            raise ValueError(
-                f"DGC needs 0 <= momentum < 1, clip > 0 and a whole number of warmup rounds, not {self}."
-            )
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.coder, TopK):
+            raise ValueError(f"What warms up is the ratio of TopK; {self.coder!r} has none.")
+        if not isinstance(self.warmup, int) or self.warmup < 0:
+            raise ValueError(f"warmup is a whole number of rounds, not {self.warmup!r}.")
 
-    def encode(self, trained, ctx):
-        g, memory = self._update(trained, ctx), ctx.memory
-        lossy = [name for name in g if self.coder_for(name, ctx.schema) is self.coder]
-        norm = torch.stack(torch._foreach_norm([g[n] for n in lossy])).norm() if lossy else 0
-        limit = self.clip / len(ctx.participants) ** 0.5
-        for n in lossy:
-            u = self.momentum * memory.get(f"u/{n}", 0) + g[n] * min(
-                1.0, limit / max(float(norm), 1e-30)
-            )
-            memory[f"u/{n}"], memory[f"v/{n}"] = u, memory.get(f"v/{n}", 0) + u
-            g[n] = memory[f"v/{n}"]
-        ratio = (
-            max(self.coder.ratio, 0.25**ctx.round) if ctx.round <= self.warmup else self.coder.ratio
-        )
-        now = replace(self, coder=replace(self.coder, ratio=ratio))
-        sections, sent = now.compress(g, ctx)
-        for n in lossy:
-            keep = sent[n] == 0
-            memory[f"u/{n}"], memory[f"v/{n}"] = memory[f"u/{n}"] * keep, memory[f"v/{n}"] * keep
-        return sections
+    def coder_for(self, name: str, ctx: Context) -> Coder:
+        coder = super().coder_for(name, ctx)
+        if coder is not self.coder or ctx.round > self.warmup:
+            return coder
+        return replace(self.coder, ratio=max(self.coder.ratio, 0.25**ctx.round))
 
 
-def dgc(lr=0.1, ratio=1 / 32, momentum=0.9, clip=float("inf"), warmup=4):
-    """``ratio`` 1/32 is that of the Fed-KGF paper; the original's is 1/1000. ``clip`` bounds the norm of a client's update,
-    divided by the square root of the number of participants; by default it is off."""
-    return Method(
-        "dgc",
-        optimizer=SGD(lr),
-        uplink=DeepGradient(TopK(ratio), momentum=momentum, clip=clip, warmup=warmup),
-    )
+def dgc(
+    lr: float = 0.1,
+    ratio: float = 1 / 32,
+    momentum: float = 0.9,
+    clip: float = float("inf"),
+    warmup: int = 4,
+) -> Averaging:
+    """``ratio`` 1/32 is that of the Fed-KGF paper; the original's is 1/1000. ``clip`` bounds the norm
+    of a client's update, divided by the square root of the number of participants; by default it is
+    off."""
+    top = Warming(TopK(ratio), warmup=warmup)
+    uplink = Uplink(Update(), Clip(clip), Momentum(momentum), Feedback(), top)
+    return Averaging("dgc", optimizer=SGD(lr), uplink=uplink)

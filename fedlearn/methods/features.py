@@ -1,119 +1,112 @@
 """The messages of FedGKT: feature maps up, logits down, and where the server keeps what came."""
 
-import math
 import tempfile
-from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from ..errors import Diverged, WireError
-from ..method import Link
-from ..wire import Schema
+from ..parts import Tensors
+from ..wire import DOWN, UP, Dense, Message, Schema, pack, unpack
 
 
 class OnDisk:
     """A tensor [n, ...] in a temporary file, which is mapped only while rows of it are read."""
 
-    def __init__(self, tensor):
+    def __init__(self, tensor: torch.Tensor) -> None:
         self.shape, self.file = tensor.shape, tempfile.TemporaryFile()
         self.file.write(tensor.numpy().data)
         self.file.flush()
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, rows):
+    def __getitem__(self, rows: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(
             np.memmap(self.file, np.float32, "r", shape=tuple(self.shape))[rows.cpu().numpy()]
         )
 
-    def clone(self, **ignored):
+    def clone(self, **ignored: Any) -> torch.Tensor:
         """All of it in memory, for a checkpoint."""
         return self[torch.arange(len(self))]
 
 
-def stored(H, ctx, limit):
-    """H of one client as the server keeps it: on disk if those of all clients would take more than ``limit`` bytes."""
-    large = 4 * sum(ctx.task.sizes) * H.shape[1:].numel() > limit
-    return H if isinstance(H, OnDisk) else OnDisk(H.cpu()) if large else H.to(ctx.task.device)
+def stored(H: Any, task: Any, limit: float) -> Any:
+    """H of one client as the server keeps it: on the task's device, or on disk if those of all clients
+    would take more than ``limit`` bytes."""
+    if isinstance(H, OnDisk):
+        return H
+    large = 4 * sum(task.sizes) * H.shape[1:].numel() > limit
+    return OnDisk(H.cpu()) if large else H.to(task.device)
 
 
-@dataclass(frozen=True)
-class Features(Link):
-    """What a client knows of each of its images. ``logits``: whether z_k travels, which only the server's distillation needs.
+class Letters:
+    """The four messages of FedGKT, written on one side and read on the other."""
 
-    The server holds H of all clients on the task's device, or on disk if that would take more than ``memory_limit`` bytes.
-    """
-
-    logits: bool = True
-    memory_limit: float = field(default=1e9, repr=False)
-
-    def __post_init__(self):
-        if (
-            isinstance(self.memory_limit, bool)
-            or not isinstance(self.memory_limit, (int, float))
-            or not self.memory_limit >= 0
-        ):
-            raise ValueError(
-                f"memory_limit is a number of bytes, at least 0, not {self.memory_limit!r}."
-            )
-
-    def schema(self, net, task):
+    def __init__(self, method: Any, task: Any, net: nn.Module) -> None:
+        self.task, self.coder, self.logits = task, Dense(method.bits), bool(method.alpha)
         with torch.no_grad():
             H = net.extractor.eval()(torch.zeros(1, *task.shape, device=task.device))
             z_k = net.classifier.eval()(H)
         net.train()
-        shapes = {
-            "index": (),
-            "labels": (),
-            "features": tuple(H.shape[1:]),
-            "logits": tuple(z_k.shape[1:]),
-        }
-        return Schema(shapes, frozenset(), repr(self), max(task.sizes))
+        features, logits = tuple(H.shape[1:]), tuple(z_k.shape[1:])
+        shapes = {"index": (), "labels": (), "features": features, "logits": logits}
+        weights = {n: tuple(t.shape) for n, t in net.state_dict().items() if t.is_floating_point()}
+        about, rows = f"fed_gkt {self.coder} {self.logits}", max(task.sizes)
+        self.up = Schema(shapes, frozenset(), about, rows)
+        self.down = Schema({"z_s": logits}, frozenset(), about, rows)
+        self.edge = Schema(weights, frozenset(), f"{about} edge")
 
-    def encode(self, trained, ctx):
-        task, k, net = ctx.task, ctx.client, ctx.net.eval()
-        images, n = task.owned[k].to(task.device), task.sizes[k]
-        tensors = {
-            name: torch.empty(n, *ctx.schema.shapes[name])
-            for name in ("features", "logits")[: 1 + self.logits]
-        }
-        for rows in torch.arange(n, device=task.device).split(ctx.settings.batch_size):
-            H = net.extractor(task.inputs(task.train[0][images[rows]], k))
-            for name, t in zip(tensors, (H, net.classifier(H)), strict=False):
-                tensors[name][rows[0] : rows[-1] + 1] = t.cpu()
-        if not all(torch.isfinite(t).all() for t in [*trained.values(), *tensors.values()]):
-            raise Diverged(
-                f"The training of client {k} diverged."
-            )  # it goes on from its last edge network
-        ctx.memory.update({f"edge/{name}": t.clone() for name, t in trained.items()})
+    # ---- up: what a client knows of each of its images -----------------------------------------
+
+    def write(self, net: nn.Module, k: int, batch_size: int) -> dict[str, Any]:
+        """index, labels, H and z_k of client ``k`` as sections; ``Diverged`` if they are not finite.
+        z_k travels only if the server's distillation needs it."""
+        task, images, n = self.task, self.task.owned[k].to(self.task.device), self.task.sizes[k]
+        names = ("features", "logits")[: 1 + self.logits]
+        tensors = {name: torch.empty(n, *self.up.shapes[name]) for name in names}
+        net.eval()
+        with torch.no_grad():
+            for rows in torch.arange(n, device=task.device).split(batch_size):
+                H = net.extractor(task.inputs(task.train[0][images[rows]], k))
+                for t, part in zip(tensors.values(), (H, net.classifier(H)), strict=False):
+                    t[rows[0] : rows[-1] + 1] = part.cpu()
+        if not all(torch.isfinite(t).all() for t in tensors.values()):
+            raise Diverged(f"The training of client {k} diverged.")
         labels = task.train[1][images].cpu().numpy().astype("<u2")
         whole = {"index": np.arange(n, dtype="<u4").data, "labels": labels.data}
-        return {name: memoryview(data).cast("B") for name, data in whole.items()} | self.pack(
-            tensors, ctx.schema
-        )
+        sections: dict[str, Any] = {
+            name: memoryview(data).cast("B") for name, data in whole.items()
+        }
+        coded = self.coder.encode_rows([t[None] for t in tensors.values()], [None])[0]
+        return sections | dict(zip(tensors, coded, strict=True))
 
-    def decode(self, sections, ctx):
-        k, n, shapes = ctx.client, ctx.samples, ctx.schema.shapes
+    def read(self, t: int, k: int, data: bytes) -> Tensors:
+        """bytes -> features, labels and logits in the client's own order; ``WireError`` for anything
+        that is not client ``k``'s knowledge of all its images."""
+        message = unpack(data, self.up, kind=UP, round=t, client=k)
+        sections, n, shapes = message.sections, message.samples, self.up.shapes
         if list(sections) != list(shapes)[: 3 + self.logits]:
             raise WireError(
-                f"Client {k} did not send index, labels, features{' and logits' * self.logits}; one whose training diverged sends nothing."
+                f"Client {k} did not send index, labels, features{' and logits' * self.logits}; one "
+                "whose training diverged sends nothing."
             )
-        if n != ctx.task.sizes[k]:
-            raise WireError(f"Client {k} has {ctx.task.sizes[k]} images, and sent {n}.")
+        if n != self.task.sizes[k]:
+            raise WireError(f"Client {k} has {self.task.sizes[k]} images, and sent {n}.")
         for name, width in (("index", 4), ("labels", 2)):
             if len(sections[name]) != n * width:
                 raise WireError(
-                    f"Client {k} says that it has {n} images, but sent {len(sections[name]) / width:g} entries of {name}."
+                    f"Client {k} says that it has {n} images, but sent "
+                    f"{len(sections[name]) / width:g} entries of {name}."
                 )
-        index, labels = (
-            np.frombuffer(sections["index"], "<u4"),
-            np.frombuffer(sections["labels"], "<u2"),
-        )
+        index = np.frombuffer(sections["index"], "<u4")
+        labels = np.frombuffer(sections["labels"], "<u2")
         if not np.array_equal(np.sort(index), np.arange(n)):
             raise WireError(
-                f"Client {k} must send each of its {n} images once; some are missing, foreign or come twice."
+                f"Client {k} must send each of its {n} images once; some are missing, foreign or come "
+                "twice."
             )
         if labels.max() >= shapes["logits"][0]:
             raise WireError(
@@ -126,29 +119,38 @@ class Features(Link):
         update["labels"] = torch.from_numpy(labels.astype(np.int64))
         order = torch.from_numpy(np.argsort(index))
         if not torch.equal(order, torch.arange(n)):
-            update = {name: t[order] for name, t in update.items()}
-        return {
-            n: stored(t, ctx, self.memory_limit if n == "features" else math.inf)
-            for n, t in update.items()
-        }
+            update = {name: x[order] for name, x in update.items()}
+        device = self.task.device
+        return {name: x if name == "features" else x.to(device) for name, x in update.items()}
 
+    # ---- down: the server's logits of the client's images --------------------------------------
 
-@dataclass(frozen=True)
-class Knowledge(Link):
-    """The server's logits of the client's images; the client goes on from its own edge network."""
+    def knowledge(self, t: int, k: int, z_s: torch.Tensor | None) -> bytes:
+        """The server's logits, or a message without any: in round 1, and to ask for the edge network."""
+        sections = {} if z_s is None else {"z_s": self.coder.encode(z_s)}
+        return pack(Message(DOWN, t, k, 0, sections), self.down)
 
-    personal = True
+    def read_knowledge(self, t: int, k: int, data: bytes) -> torch.Tensor | None:
+        """bytes -> z_s [n_k, classes], if it came."""
+        sections = unpack(data, self.down, kind=DOWN, round=t, client=k).sections
+        if not sections:
+            return None
+        shape = self.task.sizes[k], *self.down.shapes["z_s"]
+        return self.coder.decode(sections["z_s"], shape).to(self.task.device)
 
-    def schema(self, net, task):
-        own = Features().schema(net, task)
-        return Schema({"z_s": own.shapes["logits"]}, frozenset(), repr(self), own.rows)
+    # ---- evaluation: the edge network ----------------------------------------------------------
 
-    def encode(self, state, ctx):
-        z_s = ctx.memory.get(f"z_s {ctx.client}")
-        return {} if z_s is None else self.pack({"z_s": z_s}, ctx.schema)
+    def show_edge(self, t: int, k: int, edge: Tensors) -> bytes:
+        """The client's edge network; nothing if it has not trained yet."""
+        coded = Dense().encode_rows([w[None] for w in edge.values()], [None])[0] if edge else []
+        sections = dict(zip(edge, coded, strict=True))
+        return pack(Message(UP, t, k, self.task.sizes[k], sections), self.edge)
 
-    def decode(self, sections, ctx):
-        if sections:
-            shape = ctx.task.sizes[ctx.client], *ctx.schema.shapes["z_s"]
-            ctx.memory["z_s"] = self.coder.decode(sections["z_s"], shape).to(ctx.task.device)
-        return {name: ctx.memory.get(f"edge/{name}", t) for name, t in ctx.initial.items()}
+    def read_edge(self, t: int, k: int, data: bytes) -> Tensors:
+        """bytes -> the tensors of the edge network; none if it is as it was at the start."""
+        sections = unpack(data, self.edge, kind=UP, round=t, client=k).sections
+        if sections and sections.keys() != self.edge.shapes.keys():
+            raise WireError(f"Client {k} did not show its whole edge network.")
+        shapes = [self.edge.shapes[name] for name in sections]
+        tensors = Dense().decode_all(list(sections.values()), shapes) if sections else []
+        return {n: w.to(self.task.device) for n, w in zip(sections, tensors, strict=True)}

@@ -12,15 +12,18 @@ factor beta |w|^(beta - 1); the paper can also be read as cutting it off (``deta
 """
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
 from .. import rng
-from ..errors import WireError
-from ..method import SGD, Method, TaskNetwork, Uplink, whole_number
-from ..stacked import computed
+from ..averaging import Averaging
+from ..models.computed import computed
+from ..parts import SGD, Context, Model, Step, TaskNetwork, Tensors, Update, Uplink
+from ..settings import whole_number
+from ..wire import Schema
 
 ALPHA, BETA = (1e-5, 0.1), (2.0, 10.0)
 
@@ -97,40 +100,38 @@ def write_out(net):
 
 
 @dataclass(frozen=True)
-class Representative:
-    """The network of another model part with ``base_kernels`` representative kernels a convolution. ``redraw`` draws alpha
-    and beta anew each round (the paper's Algorithm 1 does at each call, after which no two networks would agree); to use
-    the state of such a run, call ``refresh`` with its last round on a fresh network first."""
+class Representative(Model):
+    """The network of another model part with ``base_kernels`` representative kernels a convolution.
+    ``redraw`` draws alpha and beta anew each round (the paper's Algorithm 1 does at each call, after
+    which no two networks would agree); to use the state of such a run, call ``refresh`` with its last
+    round on a fresh network first."""
 
     base_kernels: int = 16
     sign: bool = True
     alpha: bool = True
     detach: bool = False
     redraw: bool = False
-    of: object = TaskNetwork()
+    of: Model = TaskNetwork()
 
-    def build(self, task):
-        return represent(
-            self.of.build(task), self.base_kernels, task.seed, self.sign, self.alpha, self.detach
-        )
+    def build(self, task: Any) -> nn.Module:
+        net = self.of.build(task)
+        return represent(net, self.base_kernels, task.seed, self.sign, self.alpha, self.detach)
 
-    def refresh(self, net, task, round):
-        """Called on both sides in every round, before training and before evaluation."""
+    def refresh(self, net: nn.Module, task: Any, round: int) -> None:
+        self.of.refresh(net, task, round)
         for name, layer in net.named_modules() if self.redraw else ():
             if isinstance(layer, Generated):
-                for t, new in zip(
-                    (layer.alpha, layer.beta),
-                    draw(layer.beta.shape[-4:], task.seed, name, round),
-                    strict=True,
-                ):
+                drawn = draw(layer.beta.shape[-4:], task.seed, name, round)
+                for t, new in zip((layer.alpha, layer.beta), drawn, strict=True):
                     if t is not None:
                         t.copy_(new)  # for all clients if stacked
 
 
-def modules(schema):
-    """The names of each module's tensors, in order. A matrix or a kernel wider than 1 x 1 begins a module; all that follows
-    belongs to it: batch normalisation, biases, and the 1 x 1 shortcut of a residual block. ResNet-18 has 18."""
-    found = []
+def modules(schema: Schema) -> list[list[str]]:
+    """The names of each module's tensors, in order. A matrix or a kernel wider than 1 x 1 begins a
+    module; all that follows belongs to it: batch normalisation, biases, and the 1 x 1 shortcut of a
+    residual block. ResNet-18 has 18."""
+    found: list[list[str]] = []
     for name, shape in schema.shapes.items():
         if not found or len(shape) == 2 or (len(shape) > 2 and max(shape[2:]) > 1):
             found.append([])
@@ -139,71 +140,59 @@ def modules(schema):
 
 
 @dataclass(frozen=True)
-class ModuleUplink(Uplink):
+class Modules(Step):
     """Each participant sends one group of modules, the i-th of them group ``order[i]`` of this round.
 
-    By default there are as many groups as participants, or as modules if these are fewer; then some groups are sent by
-    several clients and averaged. ``groups``, if given, must divide the participants evenly; 1 is no module uploading.
+    By default there are as many groups as participants, or as modules if these are fewer; then some
+    groups are sent by several clients and averaged. ``groups``, if given, must divide the participants
+    evenly; 1 is no module uploading.
     """
 
     groups: int | None = None
 
-    def check(self, ctx):
-        """How many groups; ``ValueError`` for a number that cannot be."""
-        count, participants = len(modules(ctx.schema)), len(ctx.participants)
+    def check(self, ctx: Context) -> None:
         if self.groups is None:
-            return min(count, participants)
+            return
         whole_number("groups", self.groups)
+        count, participants = len(modules(ctx.schema)), len(ctx.participants)
         if self.groups > count or participants % self.groups:
             raise ValueError(
-                f"groups must be at most {count}, the modules, and divide {participants}, the participants, not {self.groups}."
+                f"groups must be at most {count}, the modules, and divide {participants}, the "
+                f"participants, not {self.groups}."
             )
-        return self.groups
 
-    def names(self, ctx, schema, client):
-        """The tensors that a client sends in this round."""
-        found, groups = modules(schema), self.check(replace(ctx, schema=schema))
+    def names(self, names: list[str], ctx: Context) -> list[str]:
+        found = modules(ctx.schema)
+        groups = self.groups or min(len(found), len(ctx.participants))
         generator = rng.generator(ctx.task.seed, "modules", ctx.round)
-        longer = (
-            torch.randperm(groups, generator=generator) < len(found) % groups
-        )  # which groups have one module more
+        longer = torch.randperm(groups, generator=generator) < len(found) % groups  # by one module
         ends = (len(found) // groups + longer.long()).cumsum(0).tolist()
         order = torch.randperm(groups, generator=generator).tolist()
-        group = order[ctx.participants.index(client) % groups]
-        return [
-            name
-            for module in found[ends[group - 1] if group else 0 : ends[group]]
-            for name in module
-        ]
+        group = order[ctx.participants.index(ctx.client) % groups]
+        first = ends[group - 1] if group else 0
+        sent = {name for module in found[first : ends[group]] for name in module}
+        return [name for name in names if name in sent]
 
-    def encode(self, trained, ctx):
-        return super().encode(
-            {name: trained[name] for name in self.names(ctx, ctx.schema, ctx.client)}, ctx
-        )
-
-    def decode(self, sections, ctx):
-        if list(sections) != self.names(ctx, ctx.schema, ctx.client):
-            raise WireError(
-                f"Client {ctx.client} sent other modules than this round's permutation gives it."
-            )
-        return self.unpack(sections, ctx.schema)
+    def encode(self, x: Tensors, ctx: Context) -> Tensors:
+        return {name: x[name] for name in self.names(list(x), ctx)}
 
 
 def fed_kgf(
-    lr=0.1,
-    momentum=0.0,
-    base_kernels=16,
-    groups=None,
-    sign=True,
-    alpha=True,
-    detach=False,
-    redraw=False,
-):
-    """Kernel generation and module uploading. ``groups=1`` is the paper's "without MU"; ``sign`` and ``alpha`` are the
-    ablations of Figure 8; ``detach`` keeps the gradient of generated kernels from w; ``redraw``: see ``Representative``."""
-    return Method(
+    lr: float = 0.1,
+    momentum: float = 0.0,
+    base_kernels: int = 16,
+    groups: int | None = None,
+    sign: bool = True,
+    alpha: bool = True,
+    detach: bool = False,
+    redraw: bool = False,
+) -> Averaging:
+    """Kernel generation and module uploading. ``groups=1`` is the paper's "without MU"; ``sign`` and
+    ``alpha`` are the ablations of Figure 8; ``detach`` keeps the gradient of generated kernels from
+    w; ``redraw``: see ``Representative``."""
+    return Averaging(
         "fed_kgf",
         model=Representative(base_kernels, sign, alpha, detach, redraw),
         optimizer=SGD(lr, momentum),
-        uplink=ModuleUplink(groups=groups),
+        uplink=Uplink(Modules(groups), Update()),
     )

@@ -10,18 +10,20 @@ not that of the several branches; the 1 is there because s_id is itself trained,
 plain network takes the very steps of the network with constant scales ("csla"). Ghost modules have no s_1.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import Any
 
 import torch
+from torch import nn
 
-from .. import federation
+from ..averaging import Averaging
 from ..errors import WireError, pick
-from ..method import SGD, Adam, Downlink, Method
 from ..models import reparam
 from ..models.reparam import blocks, collapse, reform, unit
-from ..wire import Schema
-from .fed_gkt import Named
+from ..parts import SGD, Adam, Context, Downlink, Model, Named, Optimizer, Step, Tensors
+from ..settings import Settings
 
 SCALES = ("s3", "s1", "s_id")
 
@@ -30,10 +32,10 @@ SCALES = ("s3", "s1", "s_id")
 class Scales:
     """The scales of each block, {"<block>.s3": [out], ...}: s3, and s1 and s_id where the block has them."""
 
-    of: dict = field(repr=False, compare=False)
+    of: Tensors = field(repr=False, compare=False)
     digest: str = ""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, t in self.of.items():
             if not torch.is_tensor(t) or t.dim() != 1 or not torch.isfinite(t).all():
                 raise ValueError(
@@ -45,7 +47,7 @@ class Scales:
         )
         object.__setattr__(self, "digest", blake2b(data, digest_size=4).hexdigest())
 
-    def put_into(self, net):
+    def put_into(self, net: nn.Module) -> None:
         """Set the scales of a network whose blocks are in the form "csla" or "search"; ``ValueError`` if any does not fit."""
         own = read(net)
         wrong = sorted(own.keys() ^ self.of.keys()) or [
@@ -57,7 +59,7 @@ class Scales:
             t.copy_(self.of[name])
 
 
-def read(net):
+def read(net: nn.Module) -> Tensors:
     """The scales of a network in the form "csla" or "search", by name; its own tensors, not copies."""
     parts = {
         f"{name}.{s}": getattr(block, s) for name, block in blocks(net).items() for s in SCALES
@@ -66,24 +68,30 @@ def read(net):
 
 
 @dataclass(frozen=True)
-class Form:
-    """The network of that name (or the task's, if None) with its blocks in one of the forms of ``models.reparam``; or as
-    "repopt": "csla" collapsed into one kernel a block. ``scales``: instead of those that the network begins with."""
+class Form(Model):
+    """The network of that name (or the task's, if None) with its blocks in one of the forms of
+    ``models.reparam``; or as "repopt": "csla" collapsed into one kernel a block. ``scales``: instead
+    of those that the network begins with."""
 
     form: str = "repopt"
-    network: object = None
+    network: Any = None
     scales: Scales | None = None
 
-    def __post_init__(self):
+    @property
+    def gives(self) -> frozenset[str]:
+        return frozenset({"constants"} if self.form == "repopt" else ())
+
+    def __post_init__(self) -> None:
         pick(self.form, reparam.FORMS | {"repopt": None}, "form")
         if self.scales is not None and (
             not isinstance(self.scales, Scales) or self.form not in ("csla", "search", "repopt")
         ):
             raise ValueError(
-                f'scales are Scales, for the forms "csla", "search" and "repopt", not {self.scales!r} for "{self.form}".'
+                'scales are Scales, for the forms "csla", "search" and "repopt", not '
+                f'{self.scales!r} for "{self.form}".'
             )
 
-    def build(self, task):
+    def build(self, task: Any) -> nn.Module:
         whole = Named(self.network).build(task)
         if self.form not in ("csla", "search", "repopt"):
             return reform(whole, self.form)
@@ -93,9 +101,10 @@ class Form:
         return target(net) if self.form == "repopt" else net
 
 
-def target(net):
-    """A network in the form "csla" -> the "repopt" network: one kernel a block, which starts with the same outputs, and the
-    constants of which the multiplier is made as buffers that are no part of the state."""
+def target(net: nn.Module) -> nn.Module:
+    """A network in the form "csla" -> the "repopt" network: one kernel a block, which starts with the
+    same outputs, and the constants of which the multiplier is made as buffers that are no part of the
+    state."""
     one = collapse(net)
     for before, block in zip(blocks(net).values(), blocks(one).values(), strict=True):
         for s in ("s3", "s1"):
@@ -106,7 +115,7 @@ def target(net):
     return one
 
 
-def constants(net):
+def constants(net: nn.Module) -> Tensors:
     """The constants of a "repopt" network by name, [out] each; ``ValueError`` for any other network."""
     found = {
         f"{n}.{s}": getattr(b, f"constant_{s}", None)
@@ -119,27 +128,30 @@ def constants(net):
     return found
 
 
-def multipliers(net, power=2):
-    """M for each trained parameter of a "repopt" network, in their order: a tensor of its shape, or 1.0 for all that is no kernel
-    of a block. With ``power`` 1 it has the absolute value of s in place of s^2: what Adam's step, which does not grow with the gradient, is multiplied by."""
+def multipliers(net: nn.Module, power: int = 2) -> list[torch.Tensor | float]:
+    """M for each trained parameter of a "repopt" network, in their order: a tensor of its shape, or 1.0
+    for all that is no kernel of a block. With ``power`` 1 it has the absolute value of s in place of
+    s^2: what Adam's step, which does not grow with the gradient, is multiplied by."""
     constants(net)
-    M = {}
+    M: dict[str, Any] = {}
     for name, block in blocks(net).items():
         kernel = block.conv3.weight
-        m = block.constant_s3[:, None, None, None].to(kernel).abs() ** power * torch.ones_like(
-            kernel
-        )
+        s3 = block.constant_s3[:, None, None, None].to(kernel)
+        m = s3.abs() ** power * torch.ones_like(kernel)
         if block.constant_s1 is not None:
             m[:, :, 1, 1] += block.constant_s1[:, None].to(kernel).abs() ** power
         M[f"{name}.conv3.weight"] = m + unit(kernel) if block.identity else m
     return [M.get(name, 1.0) for name, p in net.named_parameters() if p.requires_grad]
 
 
-class Multiplied:
+class Multiplied(Optimizer):
     """What both optimisers share: M, and its product with a list of tensors."""
 
-    def init(self, params, ctx):
-        M = self.kept(ctx.net)
+    needs = frozenset({"constants"})
+    _power = 2
+
+    def init(self, params: list[torch.Tensor], ctx: Context) -> dict[str, Any]:
+        M = self._kept(ctx.net)
         wrong = len(M) != len(params) or any(
             torch.is_tensor(m) and p.shape[-4:] != m.shape for m, p in zip(M, params, strict=True)
         )
@@ -151,20 +163,17 @@ class Multiplied:
             "M": tuple((i, m) for i, m in enumerate(M) if torch.is_tensor(m))
         }
 
-    def kept(self, net):
+    def _kept(self, net: nn.Module) -> list:
         """M, computed anew only if the constants have changed since the last round."""
-        key = self.power, [(t.data_ptr(), t._version, t.dtype) for t in constants(net).values()]
-        if getattr(net, "multipliers", (None,))[0] != key:
-            net.multipliers = key, multipliers(net, self.power)
+        of = [(t.data_ptr(), t._version, t.dtype) for t in constants(net).values()]
+        if vars(net).get("multipliers", (None,))[0] != (self._power, of):
+            net.multipliers = (self._power, of), multipliers(net, self._power)
         return net.multipliers[1]
 
-    def times(self, tensors, state):
+    def _times(self, tensors: Any, state: dict[str, Any]) -> list[torch.Tensor]:
         tensors, chosen = list(tensors), [i for i, _ in state["M"]]
-        for i, t in zip(
-            chosen,
-            torch._foreach_mul([tensors[i] for i in chosen], [m for _, m in state["M"]]),
-            strict=True,
-        ):
+        products = torch._foreach_mul([tensors[i] for i in chosen], [m for _, m in state["M"]])
+        for i, t in zip(chosen, products, strict=True):
             tensors[i] = t
         return tensors
 
@@ -174,97 +183,97 @@ class RepSGD(Multiplied, SGD):
     """RepOpt with SGD: first M, then weight decay, momentum and step."""
 
     recordable = True
-    power = 2
 
-    def step(self, params, grads, state):
-        super().step(params, self.times(grads, state), state)
+    def step(
+        self, params: list[torch.Tensor], grads: list[torch.Tensor], state: dict[str, Any]
+    ) -> None:
+        super().step(params, self._times(grads, state), state)
 
 
 @dataclass(frozen=True)
 class RepAdam(Multiplied, Adam):
-    """RepOpt with AdamW. Adam divides every constant factor of a gradient out again, so its step is what M multiplies: a step of
-    W_3 moves W' by s_3 times as much. Equal to the training of the branches but for Adam's eps."""
+    """RepOpt with AdamW. Adam divides every constant factor of a gradient out again, so its step is
+    what M multiplies: a step of W_3 moves W' by s_3 times as much. Equal to the training of the
+    branches but for Adam's eps."""
 
     recordable = True
-    power = 1
+    _power = 1
 
-    def direction(self, grads, state):
-        return self.times(super().direction(grads, state), state)
+    def _direction(self, grads: list[torch.Tensor], state: dict[str, Any]) -> list[torch.Tensor]:
+        return self._times(super()._direction(grads, state), state)
 
 
 @dataclass(frozen=True)
-class Constants(Downlink):
-    """The global model, and with the first message to a client the constants, which it keeps."""
+class Constants(Step):
+    """With the first message to a client the constants, which it keeps."""
 
-    def schema(self, net, task):
-        model, own = (
-            super().schema(net, task),
-            {name: tuple(t.shape) for name, t in constants(net).items()},
-        )
-        return Schema(model.shapes | own, model.buffers | own.keys(), repr(self))
+    needs, personal = frozenset({"constants"}), True
 
-    def extra(self, ctx):
-        if "told" in ctx.memory and ctx.memory["told"][ctx.client]:
-            return {}
-        return self.pack(constants(ctx.net), ctx.schema)
+    def shapes(self, net: nn.Module) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(t.shape) for name, t in constants(net).items()}
 
-    def arrived(self, ctx):
-        """Who answers has the constants: a message may have been lost before."""
-        ctx.memory.setdefault("told", torch.zeros(ctx.task.clients, dtype=torch.int64))[
-            ctx.client
-        ] = 1
+    def group(self, ctx: Context) -> Hashable:
+        """Who has been heard has the constants: a message may have been lost before."""
+        return ctx.client in ctx.heard
 
-    def take(self, sections, ctx):
+    def encode(self, x: Tensors, ctx: Context) -> Tensors:
+        return x if self.group(ctx) else x | constants(ctx.net)
+
+    def decode(self, x: Tensors, ctx: Context) -> Tensors:
         own = constants(ctx.net)
-        ctx.memory.update(
-            self.unpack({name: data for name, data in sections.items() if name in own}, ctx.schema)
-        )
+        ctx.memory.update({name: t for name, t in x.items() if name in own})
         if any(name not in ctx.memory for name in own):
             raise WireError("The constants of RepOpt have not come.")
         for name, t in own.items():
             if not torch.equal(t, ctx.memory[name].to(t)):
                 t.copy_(ctx.memory[name])
-        return {name: data for name, data in sections.items() if name not in own}
+        return {name: t for name, t in x.items() if name not in own}
 
 
 def search(
-    task, rounds=5, network="digits_repvgg", lr=0.1, momentum=0.0, weight_decay=0.0, batch_size=32
-):
-    """Train the network with all scales trained on the one client of ``task``, which is the server itself -> ``Scales``."""
+    task: Any,
+    rounds: int = 5,
+    network: Any = "digits_repvgg",
+    lr: float = 0.1,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    batch_size: int = 32,
+) -> Scales:
+    """Train the network with all scales trained on the one client of ``task``, which is the server
+    itself."""
     if task.clients != 1:
         raise ValueError(
             f"The search is the server's own: a task with one client, not {task.clients}."
         )
-    method = Method("search", Form("search", network), optimizer=SGD(lr, momentum, weight_decay))
-    state = federation.run(method, task, rounds, batch_size=batch_size).state
-    return Scales(
-        {
-            n.removesuffix(".value"): t.clone()
-            for n, t in state.items()
-            if n.endswith(tuple(f".{s}.value" for s in SCALES))
-        }
-    )
-
-
-OPTIMIZERS = {
-    "sgd": lambda rep, lr, momentum, decay: (RepSGD if rep else SGD)(lr, momentum, decay),
-    "adamw": lambda rep, lr, momentum, decay: (RepAdam if rep else Adam)(
-        lr, weight_decay=decay, decoupled=True
-    ),
-}
+    method = Averaging("search", Form("search", network), optimizer=SGD(lr, momentum, weight_decay))
+    settings = Settings(batch_size=batch_size)
+    server, client = method.server_side(task, settings), method.client_side(task, settings)
+    state = server.start()
+    for t in range(1, rounds + 1):
+        answer = client.answer(t, 0, "train", server.send(t, 0, state)[0], {})
+        state = server.aggregate(t, state, [server.receive(t, 0, answer, state)])
+    ends = tuple(f".{s}.value" for s in SCALES)
+    found = {n: t.clone() for n, t in state.weights.items() if n.endswith(ends)}
+    return Scales({n.removesuffix(".value"): t for n, t in found.items()})
 
 
 def fed_repopt(
-    lr=0.1,
-    form="repopt",
-    network="digits_repvgg",
-    scales=None,
-    momentum=0.0,
-    weight_decay=0.0,
-    optimizer="sgd",
-):
-    """``form``: "repopt", or what the paper compares it with, trained by plain SGD: "tr", "inf", "csla". ``network``: one of the
-    package's multi-branch networks; None is the task's. ``scales``: what ``search`` found; by default those of its start."""
-    part = pick(optimizer, OPTIMIZERS, "optimizer")(form == "repopt", lr, momentum, weight_decay)
-    method = Method("fed_repopt", model=Form(form, network, scales), optimizer=part)
-    return method.but(downlink=Constants()) if form == "repopt" else method
+    lr: float = 0.1,
+    form: str = "repopt",
+    network: Any = "digits_repvgg",
+    scales: Scales | None = None,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    optimizer: str = "sgd",
+) -> Averaging:
+    """``form``: "repopt", or what the paper compares it with, trained by plain SGD: "tr", "inf",
+    "csla". ``network``: one of the package's multi-branch networks; None is the task's. ``scales``:
+    what ``search`` found; by default those of its start. ``optimizer``: "sgd" or "adamw"."""
+    pick(optimizer, {"sgd": 1, "adamw": 1}, "optimizer")
+    rep = form == "repopt"
+    if optimizer == "sgd":
+        part = (RepSGD if rep else SGD)(lr, momentum, weight_decay)
+    else:
+        part = (RepAdam if rep else Adam)(lr, weight_decay=weight_decay, decoupled=True)
+    downlink = Downlink(Constants()) if rep else Downlink()
+    return Averaging("fed_repopt", Form(form, network, scales), optimizer=part, downlink=downlink)

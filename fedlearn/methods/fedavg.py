@@ -8,9 +8,10 @@ The update form is the average of the models written differently: sum (n_k / n) 
 Batch statistics are averaged with the same weights.
 """
 
-from ..method import SGD, Method
+from ..averaging import Averaging
+from ..parts import SGD
 
 
-def fedavg(lr=0.1, momentum=0.0):
+def fedavg(lr: float = 0.1, momentum: float = 0.0) -> Averaging:
     """The six defaults: the task's network and loss, SGD, dense float32 both ways, the mean weighted by n_k."""
-    return Method("fedavg", optimizer=SGD(lr, momentum))
+    return Averaging("fedavg", optimizer=SGD(lr, momentum))

@@ -9,52 +9,63 @@ they are.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
-from ..method import SGD, Compressed, Mean, Method
+from ..averaging import Averaging
+from ..parts import (
+    SGD,
+    Aggregator,
+    Arrival,
+    Context,
+    Feedback,
+    Lossy,
+    Mean,
+    Tensors,
+    Update,
+    Uplink,
+)
 from ..wire import Signs, TopK
 
 
 @dataclass(frozen=True)
-class AMSGrad:
+class AMSGrad(Aggregator):
     """FedAMS, the server's adaptive step (Option 1: the floor eps inside the maximum)."""
+
+    needs = frozenset({"update"})
 
     lr: float = 1.0
     beta1: float = 0.9
     beta2: float = 0.99
     eps: float = 1e-3
 
-    def __post_init__(self):
-        if (
-            not 0 < self.lr < math.inf
-            or not 0 <= self.beta1 < 1
-            or not 0 <= self.beta2 < 1
-            or not self.eps > 0
-        ):
+    def __post_init__(self) -> None:
+        fine = 0 < self.lr < math.inf and 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1
+        if not fine or not self.eps > 0:
             raise ValueError(
                 f"AMSGrad needs a finite lr > 0, 0 <= beta1, beta2 < 1 and eps > 0, not {self}."
             )
 
-    def aggregate(self, state, arrivals, ctx):
+    def aggregate(self, state: Tensors, arrivals: Iterable[Arrival], ctx: Context) -> Tensors:
         new, memory = Mean().aggregate(state, arrivals, ctx), ctx.memory
         for n in state.keys() - ctx.schema.buffers:
             D = new[n] - state[n]
             m = self.beta1 * memory.get(f"m/{n}", 0) + (1 - self.beta1) * D
             v = self.beta2 * memory.get(f"v/{n}", 0) + (1 - self.beta2) * D * D
-            highest = torch.maximum(memory.get(f"highest/{n}", torch.full_like(v, self.eps)), v)
+            floor = torch.full_like(v, self.eps)
+            highest = torch.maximum(memory.get(f"highest/{n}", floor), v)
             memory |= {f"m/{n}": m, f"v/{n}": v, f"highest/{n}": highest}
             new[n] = state[n] + self.lr * m / highest.sqrt()
         return new
 
 
-def fedcams(lr=0.1, server_lr=1.0, ratio=None, feedback=True):
-    """Scaled signs, or with ``ratio`` the largest entries. ``feedback=False`` forgets what the coder lost."""
-    coder, whole = (Signs(), 0) if ratio is None else (TopK(ratio), 2)
-    return Method(
-        "fedcams",
-        optimizer=SGD(lr),
-        uplink=Compressed(coder, feedback=feedback, whole=whole),
-        server=AMSGrad(server_lr),
-    )
+def fedcams(
+    lr: float = 0.1, server_lr: float = 1.0, ratio: float | None = None, feedback: bool = True
+) -> Averaging:
+    """Scaled signs, or with ``ratio`` the largest entries. ``feedback=False`` forgets what the coder
+    lost."""
+    coded = Lossy(Signs(), whole=0) if ratio is None else Lossy(TopK(ratio))
+    steps = (Update(), Feedback(), coded) if feedback else (Update(), coded)
+    return Averaging("fedcams", optimizer=SGD(lr), uplink=Uplink(*steps), server=AMSGrad(server_lr))

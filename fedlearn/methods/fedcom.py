@@ -11,86 +11,78 @@ byte. (The paper sends it, which doubles the downlink.)
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from ..method import SGD, Compressed, Method
+from ..averaging import Averaging
+from ..parts import SGD, Context, Lossy, Step, Tensors, Update, Uplink
 from ..wire import Uniform
 
 
-def fedcom(lr=0.1, bits=8):
+def fedcom(lr: float = 0.1, bits: int = 8) -> Averaging:
     """Quantised updates, averaged."""
-    return Method("fedcom", optimizer=SGD(lr), uplink=Compressed(Uniform(bits), feedback=False))
+    return Averaging("fedcom", optimizer=SGD(lr), uplink=Uplink(Update(), Lossy(Uniform(bits))))
 
 
 @dataclass(frozen=True)
 class Tracked(SGD):
-    """SGD on g - delta_j, together with the uplink ``Remembered``. A client that was absent for some rounds takes the mean
-    of what the model did in them."""
+    """SGD on g - delta_j, together with the step ``Remember``. A client that was absent for some rounds
+    takes the mean of what the model did in them."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if self.decay != 1:
             raise ValueError(
                 f"Gradient tracking needs a constant learning rate: decay 1, not {self.decay!r}."
             )
 
-    def init(self, params, ctx):
-        state, memories = (
-            super().init(params, ctx),
-            ctx.memory if isinstance(ctx.memory, list) else [ctx.memory],
-        )
+    def init(self, params: list[torch.Tensor], ctx: Context) -> dict[str, Any]:
+        alone = not isinstance(ctx.memory, list)
+        state, memories = super().init(params, ctx), [ctx.memory] if alone else ctx.memory
         if not any("round" in memory for memory in memories):  # nobody has taken part before
             return state | {"delta": [torch.zeros_like(p) for p in params]}
         for i, memory in enumerate(memories):
             if "round" in memory:
-                self.track(
-                    memory,
-                    ctx.start
-                    if memories[0] is ctx.memory
-                    else {n: t[i] for n, t in ctx.start.items()},
-                    ctx,
-                )
+                start = ctx.start if alone else {n: t[i] for n, t in ctx.start.items()}
+                self._track(memory, start, ctx.round)
         names = [n for n in ctx.start if n not in ctx.schema.buffers]
-        rows = [
-            [m.get(f"delta/{n}", torch.zeros_like(ctx.initial[n])) for m in memories] for n in names
-        ]
+        zero = {n: torch.zeros_like(ctx.initial[n]) for n in names}
+        rows = [torch.stack([m.get(f"delta/{n}", zero[n]) for m in memories]) for n in names]
         return state | {
-            "delta": [
-                torch.stack(row).reshape(p.shape) for row, p in zip(rows, params, strict=True)
-            ]
+            "delta": [row.reshape(p.shape) for row, p in zip(rows, params, strict=True)]
         }
 
-    def track(self, memory, start, ctx):
-        """delta_j after the round in which this client took part last. All is divided by -eta tau: movement of weights."""
-        rounds, steps = ctx.round - int(memory["round"]), float(memory["steps"])
+    def _track(self, memory: Tensors, start: Tensors, round: int) -> None:
+        """delta_j after the round in which this client took part last. All is divided by -eta tau:
+        movement of weights."""
+        rounds, steps = round - int(memory["round"]), float(memory["steps"])
         for n in [key[5:] for key in memory if key.startswith("sent/")]:
             moved = (start[n] - memory[f"start/{n}"]) / rounds
             delta = (moved - memory[f"sent/{n}"]) / (self.lr * steps)
             memory[f"delta/{n}"] = memory.get(f"delta/{n}", 0) + delta
 
-    def step(self, params, grads, state):
+    def step(
+        self, params: list[torch.Tensor], grads: list[torch.Tensor], state: dict[str, Any]
+    ) -> None:
         super().step(params, torch._foreach_sub(grads, state["delta"]), state)
 
 
 @dataclass(frozen=True)
-class Remembered(Compressed):
+class Remember(Step):
     """Keeps what was sent, and what it was the update of, until the next round."""
 
-    def encode(self, trained, ctx):
-        sections, sent = self.compress(self._update(trained, ctx), ctx)
+    listens = True
+
+    def sent(self, x: Tensors, sent: Tensors, ctx: Context) -> None:
         for n in set(sent) - ctx.schema.buffers:
             ctx.memory[f"sent/{n}"], ctx.memory[f"start/{n}"] = sent[n], ctx.start[n].clone()
-        E, B, samples = ctx.settings.epochs, ctx.settings.batch_size, ctx.task.sizes[ctx.client]
-        ctx.memory |= {
-            "round": torch.tensor(ctx.round),
-            "steps": torch.tensor(E * -(-samples // B)),
-        }
-        return sections
+        batches = -(-ctx.task.sizes[ctx.client] // ctx.settings.batch_size)
+        ctx.memory["round"] = torch.tensor(ctx.round)
+        ctx.memory["steps"] = torch.tensor(ctx.settings.epochs * batches)
 
 
-def fedcomgate(lr=0.1, bits=8):
+def fedcomgate(lr: float = 0.1, bits: int = 8) -> Averaging:
     """FedCOM with local gradient tracking."""
-    return Method(
-        "fedcomgate", optimizer=Tracked(lr), uplink=Remembered(Uniform(bits), feedback=False)
-    )
+    uplink = Uplink(Update(), Remember(), Lossy(Uniform(bits)))
+    return Averaging("fedcomgate", optimizer=Tracked(lr), uplink=uplink)

@@ -10,15 +10,34 @@ E_g is never sent: it is the last download. The fusion begins as the identity on
 averaging. The global model is tested with E_g = E_l, which makes multi and single the identity.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
+from ..averaging import Averaging
 from ..errors import WireError, pick
-from ..method import SGD, Downlink, Mean, Method, TaskNetwork, Uplink
 from ..models import Network
-from .fedmmd import Reference
+from ..parts import (
+    SGD,
+    Aggregator,
+    Arrival,
+    Batch,
+    Context,
+    Downlink,
+    Mean,
+    Model,
+    Objective,
+    Reference,
+    Step,
+    TaskNetwork,
+    Tensors,
+    Update,
+    Uplink,
+)
+from ..parts.base import Loss
 
 
 class Convolution(nn.Module):
@@ -62,16 +81,21 @@ class Fused(Network):
 
 
 @dataclass(frozen=True)
-class FusionNetwork:
+class FusionNetwork(Model):
     """The network of another model part with a fusion operator ("conv", "multi", "single") between extractor and classifier."""
 
+    gives = frozenset({"fusion"})
+
     operator: str = "multi"
-    of: object = TaskNetwork()
+    of: Model = TaskNetwork()
 
     def __post_init__(self):
         pick(self.operator, OPERATORS, "fusion operator")
 
-    def build(self, task):
+    def refresh(self, net: nn.Module, task: Any, round: int) -> None:
+        self.of.refresh(net, task, round)
+
+    def build(self, task: Any) -> nn.Module:
         net = self.of.build(task)
         if not isinstance(net, Network):
             raise ValueError(
@@ -87,75 +111,92 @@ class FusionNetwork:
 
 
 @dataclass(frozen=True)
-class FusionLoss:
+class FusionLoss(Objective):
     """The task's loss of the fused streams."""
 
-    def begin(self, net, ctx):
+    needs = frozenset({"fusion"})
+
+    def begin(self, net: nn.Module, ctx: Context) -> Loss:
         E_g, J = Reference(net.extractor, ctx), ctx.task.loss
-        return lambda net, batch: J(
-            net.classifier(net.fusion(E_g(batch), net.extractor(batch.x))), batch.y
-        )
+
+        def loss(net: nn.Module, batch: Batch) -> torch.Tensor:
+            return J(net.classifier(net.fusion(E_g(batch), net.extractor(batch.x))), batch.y)
+
+        return loss
 
 
 @dataclass(frozen=True)
-class MovingAverage:
+class MovingAverage(Aggregator):
     """The weighted mean, of which the fusion weights take a share: lam <- mu lam + (1 - mu) mean."""
+
+    needs = frozenset({"update"})
 
     mu: float = 0.9
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not 0 <= self.mu < 1:
             raise ValueError(
-                f"A moving average keeps a share mu of the old value, at least 0 and below 1, not {self.mu!r}."
+                "A moving average keeps a share mu of the old value, at least 0 and below 1, not "
+                f"{self.mu!r}."
             )
 
-    def aggregate(self, state, arrivals, ctx):
+    def aggregate(self, state: Tensors, arrivals: Iterable[Arrival], ctx: Context) -> Tensors:
         new = Mean().aggregate(state, arrivals, ctx)
         return new | {n: state[n].lerp(new[n], 1 - self.mu) for n in fusion(state)}
 
 
-def fusion(names):
+def fusion(names: Iterable[str]) -> list[str]:
+    """Those of the names that belong to the fusion operator."""
     return [n for n in names if n.startswith("fusion.")]
 
 
-@dataclass(frozen=True)
-class OwnUplink(Uplink):
-    """Everything but the fusion, which stays with its client."""
+class Outside(Step):
+    """Everything but the fusion travels."""
 
-    def encode(self, trained, ctx):
-        own = fusion(trained)
-        ctx.memory.update({n: trained[n].clone() for n in own})
-        return super().encode({n: t for n, t in trained.items() if n not in own}, ctx)
+    stacks = False
 
-    def decode(self, sections, ctx):
-        if list(sections) != [n for n in ctx.schema.shapes if n not in fusion(ctx.schema.shapes)]:
-            raise WireError(f"Client {ctx.client} did not send just what lies outside its fusion.")
-        return self.unpack(sections, ctx.schema)
+    def names(self, names: list[str], ctx: Context) -> list[str]:
+        return [n for n in names if n not in fusion(names)]
+
+    def encode(self, x: Tensors, ctx: Context) -> Tensors:
+        return {n: x[n] for n in self.names(list(x), ctx)}
 
 
 @dataclass(frozen=True)
-class OwnDownlink(Downlink):
-    """Everything but the fusion, which the client has kept from its last round."""
+class Keep(Outside):
+    """The fusion stays with its client (uplink) ..."""
 
-    def encode(self, state, ctx):
-        return self.pack({n: t for n, t in state.items() if n not in fusion(state)}, ctx.schema)
-
-    def decode(self, sections, ctx):
-        own = {n: ctx.memory.get(n, ctx.initial[n]) for n in fusion(ctx.schema.shapes)}
-        if len(sections) + len(own) != len(ctx.schema.shapes) or own.keys() & sections.keys():
-            raise WireError("The server's message does not hold the whole model.")
-        received = {
-            n: t.to(ctx.initial[n].device) for n, t in self.unpack(sections, ctx.schema).items()
-        }
-        return {n: own[n] if n in own else received[n] for n in ctx.schema.shapes}
+    def encode(self, x: Tensors, ctx: Context) -> Tensors:
+        ctx.memory.update({n: x[n].clone() for n in fusion(x)})
+        return super().encode(x, ctx)
 
 
-def fedfusion(lr=0.1, operator="multi", personal=False, momentum=0.0, decay=1.0):
-    """``operator``: "conv", "multi" or "single". With ``personal`` every client keeps a fusion of its own, which is what the
-    paper's text says; its Algorithm 2 averages them. ``decay`` multiplies the learning rate each round."""
-    links = {"uplink": OwnUplink(), "downlink": OwnDownlink()} if personal else {}
-    server = Mean() if operator == "conv" or personal else MovingAverage()
-    optimizer = SGD(lr, momentum, decay=decay)
-    return Method(
-        "fedfusion", FusionNetwork(operator), FusionLoss(), optimizer, server=server, **links
+@dataclass(frozen=True)
+class TakeBack(Outside):
+    """... who has kept it from its last round (downlink)."""
+
+    personal = True
+
+    def decode(self, x: Tensors, ctx: Context) -> Tensors:
+        if fusion(x):
+            raise WireError("The server sent a fusion, which is the client's own.")
+        own = fusion(ctx.schema.shapes)
+        return x | {n: ctx.memory.get(n, ctx.initial[n]) for n in own}
+
+
+def fedfusion(
+    lr: float = 0.1,
+    operator: str = "multi",
+    personal: bool = False,
+    momentum: float = 0.0,
+    decay: float = 1.0,
+) -> Averaging:
+    """``operator``: "conv", "multi" or "single". With ``personal`` every client keeps a fusion of its
+    own, which is what the paper's text says; its Algorithm 2 averages them. ``decay`` multiplies the
+    learning rate each round."""
+    method = Averaging(
+        "fedfusion", FusionNetwork(operator), FusionLoss(), SGD(lr, momentum, decay=decay)
     )
+    if personal:
+        return method.but(uplink=Uplink(Keep(), Update()), downlink=Downlink(TakeBack()))
+    return method if operator == "conv" else method.but(server=MovingAverage())

@@ -8,13 +8,16 @@ All else is federated averaging. The means run over all pairs of the batch, so e
 never negative. The baseline of the paper takes D = 1/2 sum ||a - b||^2 over the batch instead.
 """
 
-import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
+from ..averaging import Averaging
 from ..errors import pick
-from ..method import SGD, Method
+from ..parts import SGD, Batch, Context, Objective, Reference
+from ..parts.base import Loss
 
 # the paper gives none; these are of the authors' public code
 WIDTHS = (
@@ -31,13 +34,13 @@ WIDTHS = (
 )
 
 
-def kernel(a, b, widths=WIDTHS):
+def kernel(a: torch.Tensor, b: torch.Tensor, widths: Sequence[float] = WIDTHS) -> torch.Tensor:
     """K for all pairs: [..., n, d] and [..., m, d] -> [..., n, m]."""
     distance = (a.unsqueeze(-2) - b.unsqueeze(-3)).square().sum(-1)
     return torch.exp(distance.unsqueeze(-1) / a.new_tensor(widths).mul(-2)).sum(-1)
 
 
-def mmd2(a, b, widths=WIDTHS):
+def mmd2(a: torch.Tensor, b: torch.Tensor, widths: Sequence[float] = WIDTHS) -> torch.Tensor:
     """Squared maximum mean discrepancy of two samples [..., n, d] and [..., m, d] -> [...], Eq. (2)."""
     both = torch.cat([a, b], -2)  # one call for the three kernel matrices
     n, K = a.shape[-2], kernel(both, both, widths)
@@ -48,7 +51,7 @@ def mmd2(a, b, widths=WIDTHS):
     )
 
 
-def l2(a, b):
+def l2(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """1/2 sum ||a - b||^2 over the batch: [..., n, d] -> [...]."""
     return (a - b).square().sum((-2, -1)) / 2
 
@@ -56,58 +59,38 @@ def l2(a, b):
 DISTANCES = {"mmd": mmd2, "l2": l2}
 
 
-class Reference:
-    """What a frozen copy of a network, as it is now, says about a client's batches.
-
-    A client that trains by itself and does not augment its images meets the same ones in every epoch. Their outputs are
-    computed in the first epoch and looked up in the others. Batch normalisation and dropout are in evaluation mode.
-    """
-
-    def __init__(self, net, ctx):
-        self.net = copy.deepcopy(net).eval().requires_grad_(False)
-        alone = not isinstance(ctx.client, list) and not ctx.task.augment
-        self.images, self.seen, self.table = ctx.task.sizes[ctx.client] if alone else None, 0, None
-
-    def __call__(self, batch):
-        if self.seen == self.images:
-            return self.table[batch.index]
-        with torch.no_grad():
-            outputs = self.net(batch.x)
-        if self.images:
-            if self.table is None:
-                self.table = outputs.new_empty(self.images, *outputs.shape[1:])
-            self.table[batch.index] = outputs
-            self.seen += len(outputs)
-        return outputs
-
-
 @dataclass(frozen=True)
-class TwoStream:
+class TwoStream(Objective):
     """The task's loss plus ``lam`` times the ``distance`` ("mmd" or "l2") between the logits of global and local model."""
 
     lam: float = 0.1
     distance: str = "mmd"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not 0 <= self.lam < float("inf"):
             raise ValueError(
                 f"lambda weighs the distance of the two streams: at least 0 and finite, not {self.lam!r}."
             )
         pick(self.distance, DISTANCES, "distance")
 
-    def begin(self, net, ctx):
+    def begin(self, net: nn.Module, ctx: Context) -> Loss:
         theta_G, J, D = Reference(net, ctx), ctx.task.loss, DISTANCES[self.distance]
 
-        def loss(net, batch):
+        def loss(net: nn.Module, batch: Batch) -> torch.Tensor:
             logits = net(batch.x)
             return J(logits, batch.y) + self.lam * D(theta_G(batch), logits)
 
         return loss
 
 
-def fedmmd(lr=0.1, lam=0.1, distance="mmd", momentum=0.0, decay=1.0):
-    """``lam`` 0.1 is the paper's. ``distance="l2"`` is its baseline, for which it takes 0.1 or 0.01 (CIFAR-10) and 0.001
-    (MNIST). ``decay`` multiplies the learning rate each round."""
-    return Method(
-        "fedmmd", objective=TwoStream(lam, distance), optimizer=SGD(lr, momentum, decay=decay)
-    )
+def fedmmd(
+    lr: float = 0.1,
+    lam: float = 0.1,
+    distance: str = "mmd",
+    momentum: float = 0.0,
+    decay: float = 1.0,
+) -> Averaging:
+    """``lam`` 0.1 is the paper's. ``distance="l2"`` is its baseline, for which it takes 0.1 or 0.01
+    (CIFAR-10) and 0.001 (MNIST). ``decay`` multiplies the learning rate each round."""
+    optimizer = SGD(lr, momentum, decay=decay)
+    return Averaging("fedmmd", objective=TwoStream(lam, distance), optimizer=optimizer)

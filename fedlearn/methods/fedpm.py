@@ -10,27 +10,39 @@ the paper's networks have no such layers), and its statistics travel dense. In e
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
 from .. import rng
+from ..averaging import Averaging
 from ..errors import Diverged
-from ..method import Adam, Mean, Method, TaskNetwork, Uplink
-from ..stacked import computed
-from ..wire import Dense, Mask
+from ..models.computed import Drawing, computed
+from ..parts import (
+    Adam,
+    Aggregator,
+    Arrival,
+    Context,
+    Lossy,
+    Mean,
+    Model,
+    Step,
+    TaskNetwork,
+    Tensors,
+    Uplink,
+)
+from ..wire import Mask
 
-_WHOLE = Dense()
-FLOOR = 0.01  # theta stays between this and one minus this, so that no weight is decided for ever
+FLOOR = 0.01  # theta stays between this and one minus this: no weight is decided for ever
 
 
-class Masked:
+class Masked(Drawing):
     """A layer whose ``weight`` and ``bias`` are frozen signed constants behind masks; parameters are their scores."""
 
-    generators = ()  # of the clients, if stacked: see ``stacked.seed_dropout``
-
-    def masked(self, frozen, score):
+    def masked(self, frozen: torch.Tensor, score: torch.Tensor) -> torch.Tensor:
         theta = score.sigmoid()
         if not self.training:
             return frozen * (theta > 0.5)
@@ -42,11 +54,11 @@ class Masked:
         return frozen * (m - theta.detach() + theta)  # the value of m, the gradient of theta
 
     @property
-    def weight(self):
+    def weight(self) -> torch.Tensor:
         return self.masked(self.frozen_weight, self.weight_score)
 
     @property
-    def bias(self):
+    def bias(self) -> torch.Tensor | None:
         return None if self.frozen_bias is None else self.masked(self.frozen_bias, self.bias_score)
 
 
@@ -54,12 +66,17 @@ LAYERS = computed(Masked, nn.Conv2d, nn.Linear)
 
 
 @dataclass(frozen=True)
-class MaskedNetwork:
+class MaskedNetwork(Model):
     """The network of another model part with trained masks over random weights."""
 
-    of: object = TaskNetwork()
+    gives = frozenset({"scores"})
 
-    def build(self, task):
+    of: Model = TaskNetwork()
+
+    def refresh(self, net: nn.Module, task: Any, round: int) -> None:
+        self.of.refresh(net, task, round)
+
+    def build(self, task: Any) -> nn.Module:
         net = self.of.build(task)
         for name, layer in net.named_modules():
             if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
@@ -92,43 +109,46 @@ class MaskedNetwork:
 
 
 @dataclass(frozen=True)
-class MaskUplink(Uplink):
-    """A mask drawn from the trained probabilities."""
+class Sample(Step):
+    """A mask drawn from the trained probabilities; of batch statistics the update."""
 
-    def coder_for(self, name, schema):
-        return _WHOLE if name in schema.buffers else self.coder
+    takes, makes, needs = "trained", "mask", frozenset({"scores"})
 
-    def encode(self, trained, ctx):
-        generator, sends = ctx.generator("mask"), {}
-        for n, s in trained.items():
+    def encode(self, x: Tensors, ctx: Context) -> Tensors:
+        generator, m = ctx.generator("mask"), {}
+        for n, s in x.items():
             if n in ctx.schema.buffers:
-                sends[n] = s - ctx.start[n]
+                m[n] = s - ctx.start[n]
             else:
                 if not torch.isfinite(s).all():
                     raise Diverged(f"The scores of {n} are NaN or infinite.")
-                sends[n] = (torch.rand(s.shape, generator=generator) < s.sigmoid().cpu()).float()
-        return self.pack(sends, ctx.schema)
+                m[n] = (torch.rand(s.shape, generator=generator) < s.sigmoid().cpu()).float()
+        return m
 
 
 @dataclass(frozen=True)
-class BetaPosterior:
-    """Mode of Beta(1 + sum m, 1 + K - sum m), the prior taken anew every round; statistics are averaged."""
+class BetaPosterior(Aggregator):
+    """Mode of Beta(1 + sum m, 1 + K - sum m) over the K masks that came, the prior taken anew every
+    round; statistics are averaged."""
 
-    def aggregate(self, state, arrivals, ctx):
+    needs = frozenset({"mask"})
+
+    def aggregate(self, state: Tensors, arrivals: Iterable[Arrival], ctx: Context) -> Tensors:
+        arrivals = list(arrivals)
         new = Mean().aggregate(state, arrivals, ctx)
         for n in state.keys() - ctx.schema.buffers:
-            masks = [a.update[n].to(state[n].device) for a in arrivals]
-            a, b = 1 + sum(masks), 1 + len(masks) - sum(masks)
-            new[n] = ((a - 1) / (a + b - 2)).clamp(FLOOR, 1 - FLOOR).logit()
+            masks = [a.update[n].to(state[n].device) for a in arrivals if n in a.update]
+            if masks:
+                a, b = 1 + sum(masks), 1 + len(masks) - sum(masks)
+                new[n] = ((a - 1) / (a + b - 2)).clamp(FLOOR, 1 - FLOOR).logit()
+            else:
+                new[n] = state[n]
         return new
 
 
-def fedpm(lr=0.1):
+def fedpm(lr: float = 0.1) -> Averaging:
     """``lr`` is Adam's, on the scores."""
-    return Method(
-        "fedpm",
-        MaskedNetwork(),
-        optimizer=Adam(lr),
-        uplink=MaskUplink(Mask()),
-        server=BetaPosterior(),
+    uplink = Uplink(Sample(), Lossy(Mask(), whole=0))
+    return Averaging(
+        "fedpm", MaskedNetwork(), optimizer=Adam(lr), uplink=uplink, server=BetaPosterior()
     )

@@ -5,13 +5,13 @@
 The rounding is unbiased, E[Q(x)] = x, so nothing needs to be remembered. The norm is taken over buckets of entries (Section 4).
 """
 
-from ..method import SGD, Compressed, Method
+from ..averaging import Averaging
+from ..parts import SGD, Lossy, Update, Uplink
 from ..wire import QSGD
 
 
-def qsgd(lr=0.1, levels=127, bucket=512, entropy=False):
-    """``levels`` is s: 127 fits into 8 bits an entry with its sign. ``entropy`` codes the levels by how often they occur, in
-    place of the paper's Elias code."""
-    return Method(
-        "qsgd", optimizer=SGD(lr), uplink=Compressed(QSGD(levels, bucket, entropy), feedback=False)
-    )
+def qsgd(lr: float = 0.1, levels: int = 127, bucket: int = 512, entropy: bool = False) -> Averaging:
+    """``levels`` is s: 127 fits into 8 bits an entry with its sign. ``entropy`` codes the levels by
+    how often they occur, in place of the paper's Elias code."""
+    uplink = Uplink(Update(), Lossy(QSGD(levels, bucket, entropy)))
+    return Averaging("qsgd", optimizer=SGD(lr), uplink=uplink)

@@ -13,58 +13,64 @@ the shared seed. A pooled entry is added to all k x k positions, so the shape in
 
 from dataclasses import dataclass
 
-from ..method import SGD, Downlink, Mean, Method, Uplink
-from ..wire import Dense, Pooled
+from ..averaging import Averaging
+from ..parts import DENSE, SGD, Code, Context, Downlink, Mean, Residual, Update, Uplink
+from ..wire import Coder, Pooled, Schema
 
 
-def pooled_layers(schema, share):
-    """Names of the convolution weights that are pooled: the last ``share`` of them, counted from the output."""
+def pooled_layers(schema: Schema, share: float) -> list[str]:
+    """Names of the convolution weights that are pooled: the last ``share`` of them, from the output."""
     kernels = [name for name, shape in schema.shapes.items() if len(shape) > 2]
     return kernels[len(kernels) - int(share * len(kernels) + 0.5) :]
 
 
-_WHOLE = Dense()
-
-
 @dataclass(frozen=True)
-class _Share:
+class Pool(Code):
     """Pool only a share of the convolution layers; everything else travels dense."""
+
+    gives = frozenset({"pooled"})
 
     share: float = 1.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.share <= 1:
             raise ValueError(
                 f"The share of pooled convolution layers lies between 0 and 1, not {self.share!r}."
             )
 
-    def coder_for(self, name, schema):
-        return (
-            self.coder if self.share == 1 or name in pooled_layers(schema, self.share) else _WHOLE
-        )
+    def coder_for(self, name: str, ctx: Context) -> Coder:
+        whole = self.share < 1 and name not in pooled_layers(ctx.schema, self.share)
+        return DENSE if whole else self.coder
 
 
 @dataclass(frozen=True)
-class PooledUplink(_Share, Uplink):
-    """dR_i^t: the pooled residual."""
+class PoolState(Pool):
+    """The same for what clients hear. It loses nothing of a sum of pooled updates; of any other state it
+    would lose most, and clients would train another model than the server's."""
+
+    needs, gives = frozenset({"pooled"}), frozenset()
 
 
-@dataclass(frozen=True)
-class PooledDownlink(_Share, Downlink):
-    """sum_j dR^j: everything that has happened since M^0."""
-
-
-def rpn(lr=0.1, momentum=0.0, share=1.0, threshold=0.0, bits=32, by="clients"):
+def rpn(
+    lr: float = 0.1,
+    momentum: float = 0.0,
+    share: float = 1.0,
+    threshold: float = 0.0,
+    bits: int = 32,
+    by: str = "clients",
+) -> Averaging:
     """Residual pooling both ways.
 
-    ``share`` pools only that share of the convolution layers (the paper pools all). ``threshold`` keeps output filters
-    whose absolute values sum to less off the uplink (section 3.2 mentions one and gives no value; Tables 1 and 2 need none).
-    ``bits=16`` sends half-precision means. ``by`` is the weighting: the paper counts every client once, ``"samples"`` weighs by n_k.
+    ``share`` pools only that share of the convolution layers (the paper pools all). ``threshold``
+    keeps output filters whose absolute values sum to less off the uplink (section 3.2 mentions one
+    and gives no value; Tables 1 and 2 need none). ``bits=16`` sends half-precision means. ``by`` is
+    the weighting: the paper counts every client once, ``"samples"`` weighs by n_k.
     """
-    return Method(
+    return Averaging(
         "rpn",
         optimizer=SGD(lr, momentum),
-        uplink=PooledUplink(share=share, coder=Pooled(bits, threshold)),
-        downlink=PooledDownlink(share=share, coder=Pooled(bits), residual=True),
+        uplink=Uplink(Update(), Pool(Pooled(bits, threshold), share)),
+        downlink=Downlink(Residual(), PoolState(Pooled(bits), share)),
         server=Mean(by),
     )

@@ -6,35 +6,56 @@ In federated learning u_i is the update of the round. Every client has one vote.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
-from ..method import SGD, Compressed, Mean, Method
+from ..averaging import Averaging
+from ..parts import (
+    SGD,
+    Aggregator,
+    Arrival,
+    Context,
+    KeptSteps,
+    Lossy,
+    Mean,
+    Replay,
+    Tensors,
+    Update,
+    Uplink,
+)
 from ..wire import Signs
-from .stc import steps_both_ways
 
 
 @dataclass(frozen=True)
-class Majority:
-    """Each parameter moves by ``lr`` where most clients want it to. A tie counts as up; so does, at a client, an update of
-    exactly zero, since one bit has no third value."""
+class Majority(Aggregator):
+    """Each parameter moves by ``lr`` where most clients want it to. A tie counts as up; so does, at a
+    client, an update of exactly zero, since one bit has no third value."""
+
+    needs = frozenset({"votes"})
 
     lr: float = 0.01
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not 0 < self.lr < math.inf:
             raise ValueError(f"The server's step must be above 0 and finite, not {self.lr!r}.")
 
-    def aggregate(self, state, arrivals, ctx):
+    def aggregate(self, state: Tensors, arrivals: Iterable[Arrival], ctx: Context) -> Tensors:
+        arrivals = list(arrivals)
         new = Mean("clients").aggregate(state, arrivals, ctx)
         for n in state.keys() - ctx.schema.buffers:
-            votes = sum(a.update[n].sign().to(state[n].device) for a in arrivals)
-            new[n] = state[n] + self.lr * torch.where(votes >= 0, 1.0, -1.0)
+            voters = [a.update[n].to(state[n].device) for a in arrivals if n in a.update]
+            if voters:
+                votes = sum(vote.sign() for vote in voters)
+                new[n] = state[n] + self.lr * torch.where(votes >= 0, 1.0, -1.0)
         return new
 
 
-def signsgd(lr=0.1, server_lr=0.01):
+def signsgd(lr: float = 0.1, server_lr: float = 0.01) -> Averaging:
     """``lr`` is the rate of local training, ``server_lr`` the size of the server's step."""
-    votes, steps = (Compressed(Signs(scaled), feedback=False, whole=0) for scaled in (False, True))
-    return steps_both_ways(Method("signsgd", optimizer=SGD(lr)), votes, steps, Majority(server_lr))
+    votes, steps = (Uplink(Update(), Lossy(Signs(scaled), whole=0)) for scaled in (False, True))
+    server = KeptSteps(steps, Majority(server_lr))
+    return Averaging(
+        "signsgd", optimizer=SGD(lr), uplink=votes, downlink=Replay(steps), server=server
+    )

@@ -5,10 +5,12 @@ which most entries were selected go whole under one index, kernels that share a 
 entry by entry. The thresholds of the selection are our reading (see ``fedlearn.wire.SmartIdx``).
 """
 
-from ..method import SGD, Compressed, Method
+from ..averaging import Averaging
+from ..parts import SGD, Feedback, Lossy, Update, Uplink
 from ..wire import SmartIdx
 
 
-def smartidx(lr=0.1, ratio=1 / 32):
+def smartidx(lr: float = 0.1, ratio: float = 1 / 32) -> Averaging:
     """``ratio`` 1/32 is that of the Fed-KGF paper."""
-    return Method("smartidx", optimizer=SGD(lr), uplink=Compressed(SmartIdx(ratio)))
+    uplink = Uplink(Update(), Feedback(), Lossy(SmartIdx(ratio)))
+    return Averaging("smartidx", optimizer=SGD(lr), uplink=uplink)

@@ -44,16 +44,6 @@ NETWORKS = {
     )
 }
 
-__all__ = [
-    "NETWORKS",
-    "Network",
-    *NETWORKS,
-    "kernel_names",
-    "multiply_adds",
-    "parameter_count",
-    "state_of",
-]
-
 
 def state_of(net):
     """What a network learns, by name: its parameters, then its floating-point buffers (batch statistics).

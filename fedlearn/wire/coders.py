@@ -1,9 +1,4 @@
-"""Coders: one tensor -> bytes -> one tensor. The bytes hold no shape; the receiver knows it.
-
-A coder has ``encode(tensor)`` and ``decode(section, shape)``. If it also has ``encode_rows`` (a list of tensors
-[clients, ...] -> for each client a list of sections) and ``decode_all`` (lists of sections and shapes -> tensors), those
-are used: many small tensors take much less time together. A subclass that replaces only the first two is obeyed.
-"""
+"""Dense coders: every entry, or the mean of a kernel's, as one float."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,6 +9,7 @@ import torch
 from torch._utils import _unflatten_dense_tensors
 
 from ..errors import WireError
+from .base import Coder
 
 
 def write_rows(tensors, dtype="<f4"):
@@ -67,7 +63,7 @@ def _forms(shapes):
 
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(Coder):
     """Every entry as one float of ``bits`` bits: 32 loses nothing, 16 rounds to half precision."""
 
     bits: int = 32
@@ -81,15 +77,15 @@ class Dense:
         return f"<f{self.bits // 8}"
 
     def encode(self, tensor):
-        return self.encode_rows([tensor[None]])[0][0]
+        return self.encode_rows([tensor[None]], [None])[0][0]
 
     def decode(self, section, shape):
         return self.decode_all([section], [shape])[0]
 
-    def encode_rows(self, tensors):
+    def encode_rows(self, tensors, generators, shared=None):
         return write_rows(tensors, self.dtype)
 
-    def decode_all(self, sections, shapes):
+    def decode_all(self, sections, shapes, shared=None):
         return read_floats(sections, shapes, self.dtype)
 
 
@@ -110,14 +106,14 @@ class Pooled(Dense):
                 f"The threshold is a sum of absolute values: at least 0 and finite, not {self.threshold!r}."
             )
 
-    def encode_rows(self, tensors):
+    def encode_rows(self, tensors, generators, shared=None):
         if self.threshold:
             return [[self._encode_some(t) for t in row] for row in zip(*tensors, strict=True)]
         return super().encode_rows(
-            [t.flatten(3).mean(3) if t.dim() > 3 else t for t in tensors]
+            [t.flatten(3).mean(3) if t.dim() > 3 else t for t in tensors], generators
         )  # [.., out, in, k, k] -> [.., out, in]
 
-    def decode_all(self, sections, shapes):
+    def decode_all(self, sections, shapes, shared=None):
         if self.threshold:
             means = list(map(self._decode_some, sections, shapes))
         else:

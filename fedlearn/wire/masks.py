@@ -8,15 +8,18 @@ import numpy as np
 import torch
 
 from ..errors import WireError
+from .base import Coder
 from .bits import Reader, pack, range_decode, range_encode
 
 _ZEROS, _ONES, _PLAIN, _CODED = range(4)
 
 
 @dataclass(frozen=True)
-class Mask:
+class Mask(Coder):
     """Zeros and ones in about the entropy of their share. The section: one byte that says all zeros, all ones, plain or
     coded; then nothing, one bit an entry, or the number of ones as u32 and a range code, whichever is shorter."""
+
+    takes = "mask"
 
     def encode(self, tensor):
         tensor = tensor.detach().cpu()

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from ..errors import WireError
+from .base import Coder
 from .bits import Reader, flat, pack, pack_signs, range_decode, range_encode
 
 _LARGEST = np.finfo(np.float32).max
@@ -19,11 +20,15 @@ def _whole(what, value, lowest, highest):
 
 
 @dataclass(frozen=True)
-class Signs:
+class Signs(Coder):
     """One bit an entry. ``scaled``: C(x) = (||x||_1 / n) sign(x) with sign(0) = 1 (FedCAMS, Wang et al. 2022), for
     which one float32 travels; otherwise decodes to +-1."""
 
     scaled: bool = True
+
+    @property
+    def gives(self):
+        return None if self.scaled else "votes"
 
     def encode(self, tensor):
         x = flat(tensor)
@@ -37,7 +42,7 @@ class Signs:
 
 
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(Coder):
     """Per tensor 2^bits evenly spaced levels from the smallest entry to the largest, each entry to the nearest (FedCOM,
     Haddadpour et al. 2021). The section: smallest entry and step as float32, then the numbers of the levels."""
 
@@ -72,7 +77,7 @@ class Uniform:
 
 
 @dataclass(frozen=True)
-class QSGD:
+class QSGD(Coder):
     """Levels drawn at random: ``||x||_2 sign(x) xi / levels`` with ``xi = levels |x| / ||x||_2`` rounded up or down, so that
     the mean is x (Alistarh et al. 2017); a norm for every ``bucket`` consecutive entries, or one for all (``None``).
 

@@ -13,12 +13,13 @@ import numpy as np
 import torch
 
 from ..errors import WireError
+from .base import Coder
 from .bits import Reader, flat, pack, pack_rice, pack_signs
 from .sparse import TopK, check_ratio, encode_positions, kept, largest, read_positions
 
 
 @dataclass(frozen=True)
-class SmartIdx:
+class SmartIdx(Coder):
     """The share ``ratio`` of entries that is largest in magnitude, as signs times one mean magnitude for each package.
 
     ::

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from ..errors import WireError, pick
+from .base import Coder
 from .bits import Reader, flat, pack_rice, pack_signs
 
 _FLOATS = {"float32": "<f4", "float16": "<f2"}
@@ -74,7 +75,7 @@ def check_ratio(ratio):
 
 
 @dataclass(frozen=True)
-class TopK:
+class TopK(Coder):
     """The share ``ratio`` of entries that is largest in magnitude; the others decode to zero.
 
     ``values``: "float32", "float16", or "sign", which sends one bit for each and the mean magnitude of all kept (STC).

@@ -1,13 +1,14 @@
-"""How many bytes and how many seconds does a coder need? Everything that the book says about coders is measured here.
+"""How many bytes and seconds does a coder need? All that the book says about it is measured here.
 
-    python tests/benchmarks/coders.py                     # an update of ResNet-18, about two minutes on one CPU core
-    python tests/benchmarks/coders.py --quick             # a small network, two repeats
+    python tests/benchmarks/coders.py           # an update of ResNet-18: two minutes on a CPU core
+    python tests/benchmarks/coders.py --quick   # a small network, two repeats
     python tests/benchmarks/coders.py --out data/results/coders_cpu.json
 
-The update is normal times exp(normal), a heavy tail, for every tensor of the network by itself. Speeds are megabytes of
-its float32 form a second; the coders take turns, medians count. Bits are an entry's share of what is really sent. The
-bound is what no coder of the same values can beat on average: log2 C(n, k) for k of n positions, n H(p) for masks, the
-empirical entropy for range-coded levels, their own number of bits for all else.
+The update is normal times exp(normal), a heavy tail, for every tensor of the network by itself.
+Speeds are megabytes of its float32 form a second; the coders take turns, medians count. Bits are an
+entry's share of what is really sent. The bound is what no coder of the same values can beat on
+average: log2 C(n, k) for k of n positions, n H(p) for masks, the empirical entropy for range-coded
+levels, their own number of bits for all else.
 """
 
 import argparse
@@ -45,7 +46,7 @@ CODERS = {  # label -> coder, share of ones in the mask that it codes
 
 
 def update(net):
-    """A made-up update, tensor by tensor, and one uniform number for each entry, from which masks are made."""
+    """A made-up update, tensor by tensor, and a uniform number for each entry for the masks."""
     generator = fl.rng.generator(0, "coders")
     shapes = [p.shape for p in net.parameters()]
     tensors = [
@@ -67,7 +68,7 @@ def choices(n, k):
 
 
 def parts(coder, section, decoded):
-    """What a section consists of: part -> bits sent and the bound, ``None`` where there is none to compare with."""
+    """What a section consists of: part -> bits sent and the bound, ``None`` where there is none."""
     n, bits = decoded.numel(), 8 * len(section)
     if isinstance(coder, TopK):
         index, used = decode_positions(section, n)
@@ -135,9 +136,8 @@ def show(entries, rows):
     for name, row in rows.items():
         speed = [4e-6 * entries / row[way] for way in ("encode_s", "decode_s")]
         both = row["encode_s"] + row["decode_s"]
-        print(
-            f"{name:<28}{speed[0]:>8.0f}{speed[1]:>8.0f}{both:>8.2f}{8 * row['bytes'] / entries:>9.4f}"
-        )
+        bits = 8 * row["bytes"] / entries
+        print(f"{name:<28}{speed[0]:>8.0f}{speed[1]:>8.0f}{both:>8.2f}{bits:>9.4f}")
         for part, r in row["parts"].items():
             bound = (
                 ""

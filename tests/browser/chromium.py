@@ -1,8 +1,9 @@
 """Find a Chromium, or get one, and print where it is.  `python tests/browser/chromium.py`
 
-Looks at $CHROMIUM, at the names on PATH, at Playwright's own download; then installs one: with apt-get for root on
-Debian and its relatives, otherwise with `playwright install`. Fails loudly when there is none at the end, because
-browser tests that are quietly left out look like browser tests that passed.
+Looks at $CHROMIUM, at the names on PATH, at Playwright's own download; then installs one: with
+apt-get for root on Debian and its relatives, otherwise with `playwright install`. Fails loudly when
+there is none at the end, because browser tests that are quietly left out look like browser tests
+that passed.
 """
 
 import os
@@ -22,7 +23,7 @@ def works(path) -> bool:
 
 
 def of_playwright():
-    """Path of the browser that `playwright install chromium` would put (or has put) on this machine."""
+    """Where `playwright install chromium` would put (or has put) a browser on this machine."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as p:
@@ -52,9 +53,8 @@ def install():
         run("apt-get", "update", "-qq")
         if run("apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium") and find():
             return
-        run(
-            sys.executable, "-m", "playwright", "install", "--with-deps", "chromium"
-        )  # Ubuntu's chromium is a snap
+        # Ubuntu's chromium is a snap
+        run(sys.executable, "-m", "playwright", "install", "--with-deps", "chromium")
     else:
         run(sys.executable, "-m", "playwright", "install", "chromium")
 
@@ -69,7 +69,9 @@ if __name__ == "__main__":
         path = find()
     if path is None:
         sys.exit(
-            "\n*** THE BROWSER TESTS CANNOT RUN: no Chromium on this machine, and installing one failed. ***\n"
-            "Install Chromium or Google Chrome (Debian: apt-get install chromium), or set CHROMIUM=/path/to/chromium."
+            "\n*** THE BROWSER TESTS CANNOT RUN: "
+            "no Chromium on this machine, and installing one failed. ***\n"
+            "Install Chromium or Google Chrome (Debian: apt-get install chromium), "
+            "or set CHROMIUM=/path/to/chromium."
         )
     print(path)

@@ -1,4 +1,4 @@
-"""The built site on a loopback server, and pages of a headless Chromium that may not leave this machine."""
+"""The built site on a loopback server, and a headless Chromium that may not leave this machine."""
 
 import functools
 import http.server
@@ -74,7 +74,8 @@ def browser():
 
 @pytest.fixture
 def page(browser):
-    """A page that records console errors (`errors`) and blocks and records requests to other machines (`external`).
+    """A page that records console errors (`errors`), and blocks and records requests to other
+    machines (`external`).
 
     Both must be empty at the end of every test."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})

@@ -1,4 +1,4 @@
-"""The same widgets with a kernel: JupyterLab in Chromium, all cells run, a slider moved with the keyboard."""
+"""The same widgets with a kernel: JupyterLab in Chromium, all cells run, a slider moved by key."""
 
 import json
 import os
@@ -15,8 +15,12 @@ import nbformat
 import pytest
 from conftest import ROOT
 
-CHAPTER = "book/foundations/heterogeneity.ipynb"  # has `live` among its parameters and a widget with the class fl-live
-ERRORS = "[data-mime-type='application/vnd.jupyter.error'], [data-mime-type='application/vnd.jupyter.stderr'] .ansi-red-fg"
+# has `live` among its parameters and a widget with the class fl-live
+CHAPTER = "book/foundations/heterogeneity.ipynb"
+ERRORS = (
+    "[data-mime-type='application/vnd.jupyter.error'], "
+    "[data-mime-type='application/vnd.jupyter.stderr'] .ansi-red-fg"
+)
 
 
 def prepare(source, target):
@@ -138,7 +142,7 @@ def test_live_widget_recomputes(page, lab):
     run_all_cells(page, *lab)
     box = page.locator(".fl-live").first
     box.scroll_into_view_if_needed(timeout=30_000)
-    # what the reader sees beside the sliders: text of HTML widgets and outputs, and the images' content
+    # what the reader sees beside the sliders: HTML widgets' and outputs' text, and images' content
     look = """b => [...b.querySelectorAll('.widget-html-content, .jp-OutputArea-output, img')]
         .filter(e => e.checkVisibility()).map(e => e.src || e.innerHTML).join('|')"""
     handle = box.locator(".noUi-handle").first
@@ -151,4 +155,5 @@ def test_live_widget_recomputes(page, lab):
     wait(page, lambda: box.evaluate(look) != before, 120, "the widget shows something new")
     assert page.locator(ERRORS).count() == 0
     page.close()
-    page.errors.clear()  # JupyterLab's own console is not ours; requests that left the machine still count
+    # JupyterLab's own console is not ours; requests that left the machine still count
+    page.errors.clear()

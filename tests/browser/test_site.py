@@ -34,7 +34,8 @@ def open_page(page, site, name):
 
 @EVERY_PAGE
 def test_page_opens_clean(page, site, name):
-    """Nothing went wrong while executing or drawing; the page fixture looks for console errors and outside requests."""
+    """Nothing went wrong while executing or drawing; the page fixture looks for console errors and
+    requests to other machines."""
     open_page(page, site, name)
     text = page.locator("article").inner_text()
     assert text.strip()
@@ -71,7 +72,8 @@ def test_the_book_has_mathematics_solutions_and_explorers(page, site):
 
 
 def check_explorer(page, box, where):
-    """Every slider through all its positions with the keyboard: one image with alt text each time, never the same one."""
+    """Every slider through all its positions with the keyboard: one image with alt text each time,
+    never the same one."""
     box.scroll_into_view_if_needed()
     sliders = box.locator(SLIDER)
     assert sliders.count() > 0, f"{where}: no slider"
@@ -181,7 +183,8 @@ def test_page_works_from_disk(page, name):
 
 
 def test_internal_links_lead_somewhere():
-    """Every relative link of every page points to a file of the site, and its fragment to an id in that file."""
+    """Every relative link of every page points to a file of the site, and its fragment to an id
+    there."""
     ids, broken = {}, []
 
     def text(path):

@@ -29,7 +29,10 @@ def code_cells(path):
 
 
 def shows_figure(cell):
-    """A figure cell draws with matplotlib and is not only a definition, and not an explorer (which carries its own alt)."""
+    """Does the cell draw with matplotlib?
+
+    Neither a definition nor an explorer counts (an explorer carries its own alt).
+    """
     if not any(call in cell.source for call in DRAWS) or "widgets." in cell.source:
         return False
     body = ast.parse(

@@ -1,5 +1,8 @@
-"""Right answers are right, and each wrong one is told why. The answers, in the tables RIGHT (a list for each exercise) and WRONG
-(exercise, answer, words of the reason), stand in a file a chapter, with what only that chapter needs to be asked."""
+"""Right answers are right, and each wrong one is told why.
+
+The answers stand in a file a chapter, in the tables RIGHT (a list for each exercise) and WRONG
+(exercise, answer, words of the reason), with what only that chapter needs to be asked.
+"""
 
 from importlib import import_module
 

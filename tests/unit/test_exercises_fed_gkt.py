@@ -1,4 +1,4 @@
-"""The checks of FedGKT's exercises accept right answers and name what is wrong with typical wrong ones."""
+"""Answers to FedGKT's exercises: right ones, and typical wrong ones with their reasons."""
 
 import torch
 import torch.nn.functional as F

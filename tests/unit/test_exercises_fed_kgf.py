@@ -1,4 +1,4 @@
-"""The checks of Fed-KGF's exercises accept right answers and name what is wrong with typical wrong ones."""
+"""Answers to Fed-KGF's exercises: right ones, and typical wrong ones with their reasons."""
 
 import torch
 

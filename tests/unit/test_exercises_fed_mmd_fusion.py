@@ -1,4 +1,4 @@
-"""The checks of the two-stream chapter accept right answers and name what is wrong with typical wrong ones."""
+"""Answers to the two-stream chapter: right ones, and typical wrong ones with their reasons."""
 
 import torch
 

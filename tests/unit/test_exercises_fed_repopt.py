@@ -1,4 +1,4 @@
-"""The checks of FedRepOpt's exercises accept right answers and name what is wrong with typical wrong ones."""
+"""Answers to FedRepOpt's exercises: right ones, and typical wrong ones with their reasons."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The checks of the exercises on Flower accept right answers and name what is wrong with typical wrong ones."""
+"""Answers to the exercises on Flower: right ones, and typical wrong ones with their reasons."""
 
 
 def remember(note, run, t):

@@ -1,4 +1,4 @@
-"""The checks of RPN's exercises accept right answers and name what is wrong with typical wrong ones."""
+"""Answers to RPN's exercises: right ones, and typical wrong ones with their reasons."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The checks of the exercises on sending less accept right answers and name what is wrong with typical wrong ones."""
+"""Answers to the chapter on sending less: right ones, and typical wrong ones with reasons."""
 
 import torch
 

@@ -1,27 +1,22 @@
-"""Self-check for the exercises: ``fl.check("fedavg-average", my_function)`` says "right", or what is not yet right.
+"""Self-check for the exercises: ``fl.check("fedavg-average", my_function)`` says "right", or what
+is not yet right.
 
-A chapter's exercises live in the module named like the first word of the exercise. Each is a function that takes the
-reader's answer and returns ``None`` if it is right, otherwise the end of the sentence "not yet, because ...".
+A chapter's exercises live in the module named like the first word of the exercise. Each is a
+function that takes the reader's answer and returns ``None`` if it is right, otherwise the end of
+the sentence "not yet, because ...".
 """
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
 from ...errors import pick
 
 CHAPTERS = dict.fromkeys(
-    (
-        "fedavg",
-        "heterogeneity",
-        "wire",
-        "rpn",
-        "fed_kgf",
-        "fed_mmd_fusion",
-        "fed_gkt",
-        "fed_repopt",
-        "flower",
-    )
+    "fedavg heterogeneity wire rpn fed_kgf fed_mmd_fusion fed_gkt fed_repopt flower".split()
 )
+Function = Callable[..., Any]  # an answer that is a function
 
 
 @dataclass(frozen=True)
@@ -32,10 +27,10 @@ class Verdict:
     reason: str | None
 
     @property
-    def right(self):
+    def right(self) -> bool:
         return self.reason is None
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return (
             f"{self.exercise}: right."
             if self.right
@@ -43,8 +38,11 @@ class Verdict:
         )
 
 
-def check(exercise, answer):
-    """Check an answer (a number, tensor or function, as the exercise asks). An error in it is a reason, not a crash."""
+def check(exercise: str, answer: Any) -> Verdict:
+    """Check an answer: a number, a tensor or a function, as the exercise asks.
+
+    An error in it is a reason, not a crash.
+    """
     chapter = exercise.split("-")[0]
     pick(chapter, CHAPTERS, "chapter with exercises")
     module = import_module(f".{chapter}", __name__)
@@ -55,10 +53,17 @@ def check(exercise, answer):
         return Verdict(exercise, f"it stopped with {type(error).__name__}: {error}")
 
 
-def number(expected, tolerance=0.0, wrong=()):
-    """A test for an answer that is one number. ``wrong`` maps typical wrong answers to the reason to give."""
+def number(
+    expected: float,
+    tolerance: float = 0.0,
+    wrong: Mapping[Any, str] | Iterable[tuple[float, str]] = (),
+) -> Callable[[Any], str | None]:
+    """A test for an answer that is one number, up to a relative ``tolerance``.
 
-    def test(answer):
+    ``wrong`` says which reason to give for a typical wrong answer.
+    """
+
+    def test(answer: Any) -> str | None:
         value = float(answer)
         if abs(value - expected) <= tolerance * abs(expected):
             return None

@@ -2,21 +2,21 @@
 
 import torch
 
-from . import number
+from . import Function, number
 
 
-def drawn(*shape, seed=11):
+def drawn(*shape: int, seed: int = 11) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def grams(n, m, seed=11):
+def grams(n: int, m: int, seed: int = 11) -> tuple[torch.Tensor, ...]:
     """Kernel matrices [n, n], [m, m] and [n, m] of two small samples."""
     x, y = drawn(n, 2, seed=seed), drawn(m, 2, seed=seed + 1) + 1
     return tuple(torch.exp(-torch.cdist(a, b).square() / 2) for a, b in ((x, x), (y, y), (x, y)))
 
 
-def diagonal(unbiased):
-    """unbiased(Kxx [n, n], Kyy [m, m], Kxy [n, m]) -> MMD^2 without the pairs of a point with itself."""
+def diagonal(unbiased: Function) -> str | None:
+    """unbiased(Kxx [n, n], Kyy [m, m], Kxy [n, m]) -> MMD^2 without pairs of a point and itself."""
     for n, m in ((4, 6), (5, 5)):
         Kxx, Kyy, Kxy = grams(n, m)
         before, got = Kxx.clone(), unbiased(Kxx, Kyy, Kxy)
@@ -42,8 +42,11 @@ def diagonal(unbiased):
         ]
         if n == m:
             cross = (Kxy.sum() - Kxy.trace()) / pairs[0]
-            reason = "between the two samples there are no pairs of a point with itself: that mean stays whole"
-            answers.append((within - 2 * cross, reason))
+            whole = (
+                "between the two samples there are no pairs of a point with itself: "
+                "that mean stays whole"
+            )
+            answers.append((within - 2 * cross, whole))
         for value, reason in answers:
             if abs(float(got) - float(value)) < 1e-5:
                 if reason:
@@ -56,28 +59,29 @@ def diagonal(unbiased):
 
 NETWORK, EXTRACTOR, CHANNELS = 1_756_426, 4_864 + 102_464, 64  # models.cifar_cnn
 WEIGHT = 2 * CHANNELS * CHANNELS
+OPERATOR = WEIGHT + CHANNELS
 payload = number(  # what a client of FedFusion with conv sends for models.cifar_cnn
-    NETWORK + WEIGHT + CHANNELS,
-    wrong={
-        NETWORK: "the operator is trained and travels, too",
-        NETWORK + WEIGHT: "the 1 x 1 convolution has biases",
-        WEIGHT + CHANNELS: "that is the operator alone",
-        NETWORK + CHANNELS: "that is multi; conv has a matrix",
-        NETWORK
-        + CHANNELS * CHANNELS
-        + CHANNELS: "the operator has 2C channels in, those of both streams",
-        NETWORK
-        + EXTRACTOR
-        + WEIGHT
-        + CHANNELS: "the frozen extractor is never sent: it is the last download",
-        2 * NETWORK + WEIGHT + CHANNELS: "the frozen stream is never sent: it is the last download",
-        4
-        * (NETWORK + WEIGHT + CHANNELS): "that is the number of bytes; the question is for numbers",
-    },
+    NETWORK + OPERATOR,
+    wrong=[
+        (NETWORK, "the operator is trained and travels, too"),
+        (NETWORK + WEIGHT, "the 1 x 1 convolution has biases"),
+        (OPERATOR, "that is the operator alone"),
+        (NETWORK + CHANNELS, "that is multi; conv has a matrix"),
+        (
+            NETWORK + CHANNELS * CHANNELS + CHANNELS,
+            "the operator has 2C channels in, those of both streams",
+        ),
+        (
+            NETWORK + EXTRACTOR + OPERATOR,
+            "the frozen extractor is never sent: it is the last download",
+        ),
+        (2 * NETWORK + OPERATOR, "the frozen stream is never sent: it is the last download"),
+        (4 * (NETWORK + OPERATOR), "that is the number of bytes; the question is for numbers"),
+    ],
 )
 
 
-def fold(answer):
+def fold(answer: Function) -> str | None:
     """fold(W [C, 2C], b [C]) -> (W' [C, C], b' [C]) with W' E + b' = W (E || E) + b."""
     for C in (3, 5):
         W, b, E = drawn(C, 2 * C), drawn(C, seed=12), drawn(C, 7, seed=13)
@@ -88,7 +92,8 @@ def fold(answer):
             return "two tensors are asked for, the matrix and the bias"
         matrix, bias = got
         if tuple(matrix.shape) != (C, C) or tuple(bias.shape) != (C,):
-            return f"the shapes are {list(matrix.shape)} and {list(bias.shape)}, not {[C, C]} and {[C]}"
+            shapes = f"{list(matrix.shape)} and {list(bias.shape)}"
+            return f"the shapes are {shapes}, not {[C, C]} and {[C]}"
         if torch.allclose(
             matrix @ E + bias[:, None], W @ torch.cat([E, E]) + b[:, None], atol=1e-5
         ):

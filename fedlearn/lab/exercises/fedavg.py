@@ -1,13 +1,16 @@
 """Checks of the chapter on federated averaging."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 
 from ...models import digits_cnn, state_of
 from ...wire import Message, Schema, pack
-from . import number
+from . import Function, number
 
 
-def _average(answer):
+def _average(answer: Function) -> str | None:
     """answer(states, samples) -> the mean of the states, weighted by samples."""
     generator = torch.Generator().manual_seed(0)
     samples = [30, 10, 60]
@@ -22,7 +25,7 @@ def _average(answer):
     if any(not torch.equal(a[n], b[n]) for a, b in zip(given, states, strict=True) for n in a):
         return "it changes the states it was given"
 
-    def fits(weights):
+    def fits(weights: Sequence[float]) -> bool:
         right = {n: sum(w * s[n] for w, s in zip(weights, states, strict=True)) for n in mean}
         return all(
             mean[n].shape == t.shape and torch.allclose(mean[n], t, rtol=1e-4, atol=1e-4)
@@ -42,7 +45,7 @@ def _average(answer):
     return "the values are not the weighted mean"
 
 
-def _bytes(answer):
+def _bytes(answer: Any) -> str | None:
     """The bytes of 50 rounds of the digits network with 10 of 100 clients, both ways."""
     net = digits_cnn()
     state = state_of(net)
@@ -66,7 +69,7 @@ def _bytes(answer):
     return number(message * runs, wrong=typical)(answer)
 
 
-def _participants(answer):
+def _participants(answer: Function) -> str | None:
     """answer(clients, share, generator) -> clients drawn without repetition, ascending."""
     for clients, share, count in (
         (10, 1.0, 10),
@@ -94,7 +97,10 @@ def _participants(answer):
         first = [list(answer(20, 0.5, torch.Generator().manual_seed(s))) for s in range(400)]
         torch.manual_seed(1)
         if [list(answer(20, 0.5, torch.Generator().manual_seed(s))) for s in range(5)] != first[:5]:
-            return "the same generator gives another choice the second time: use no other source of randomness"
+            return (
+                "the same generator gives another choice the second time: "
+                "use no other source of randomness"
+            )
     finally:
         torch.set_rng_state(before)
     if all(choice == first[0] for choice in first):
@@ -104,7 +110,10 @@ def _participants(answer):
         return "some clients are drawn more often than others"
     pairs = sum(1 in choice and 0 in choice for choice in first)
     if not 55 <= pairs <= 135:  # 95 expected, standard deviation 8.5
-        return "clients 0 and 1 are not drawn independently: all sets of clients must be equally likely"
+        return (
+            "clients 0 and 1 are not drawn independently: "
+            "all sets of clients must be equally likely"
+        )
     return None
 
 

@@ -1,69 +1,57 @@
 """Exercises of the chapter on Flower."""
 
-from ...history import History
-from . import number
+from typing import Any
 
-MESSAGE, UP, DOWN, GREETING = (
-    6_781,
-    1_100,
-    1_300,
-    1_500 + 2_100,
-)  # bytes, as the exercise gives them
+from ...history import History
+from . import Function, number
+
+# bytes, as the exercise gives them
+MESSAGE, UP, DOWN, GREETING = 6_781, 1_100, 1_300, 1_500 + 2_100
 DRAWN, ROUNDS, CLIENTS = 20, 50, 100
 UPLOADS = DRAWN * ROUNDS
-ROUND_TRIP = 2 * MESSAGE + UP + DOWN
+TRAINING, GREETINGS = UPLOADS * (2 * MESSAGE + UP + DOWN), CLIENTS * GREETING
 total = number(
-    UPLOADS * ROUND_TRIP + CLIENTS * GREETING,
-    wrong={
-        UPLOADS * ROUND_TRIP: "the greetings are missing",
-        UPLOADS * ROUND_TRIP + DRAWN * GREETING: "everybody is greeted, also who is never drawn",
-        UPLOADS * ROUND_TRIP
-        + ROUNDS * CLIENTS * GREETING: "a client is greeted once, not in every round",
-        UPLOADS * ROUND_TRIP
-        + UPLOADS * GREETING: "a client is greeted once, not each time it is drawn",
-        UPLOADS * 2 * MESSAGE: "these are our bytes; what Flower adds is missing",
-        UPLOADS * 2 * MESSAGE
-        + CLIENTS * GREETING: "what Flower adds to the messages of the rounds is missing",
-        UPLOADS * (MESSAGE + UP) + CLIENTS * GREETING: "the downloads are missing",
-        UPLOADS * (MESSAGE + DOWN) + CLIENTS * GREETING: "the uploads are missing",
-        CLIENTS * ROUNDS * ROUND_TRIP
-        + CLIENTS * GREETING: "only a fifth of the clients takes part in a round",
-        8 * (UPLOADS * ROUND_TRIP + CLIENTS * GREETING): "these are bits",
-    },
+    TRAINING + GREETINGS,
+    wrong=[
+        (TRAINING, "the greetings are missing"),
+        (TRAINING + DRAWN * GREETING, "everybody is greeted, also who is never drawn"),
+        (TRAINING + ROUNDS * GREETINGS, "a client is greeted once, not in every round"),
+        (TRAINING + UPLOADS * GREETING, "a client is greeted once, not each time it is drawn"),
+        (UPLOADS * 2 * MESSAGE, "these are our bytes; what Flower adds is missing"),
+        (
+            UPLOADS * 2 * MESSAGE + GREETINGS,
+            "what Flower adds to the messages of the rounds is missing",
+        ),
+        (UPLOADS * (MESSAGE + UP) + GREETINGS, "the downloads are missing"),
+        (UPLOADS * (MESSAGE + DOWN) + GREETINGS, "the uploads are missing"),
+        (
+            TRAINING * CLIENTS // DRAWN + GREETINGS,
+            "only a fifth of the clients takes part in a round",
+        ),
+        (8 * (TRAINING + GREETINGS), "these are bits"),
+    ],
 )
 
 
-def remember(answer):
-    """answer(note, run, t) -> the memory to start round t from; ``ValueError`` if the note is from a later round."""
+AFTER = "the next round starts from what was there after the last one"
+BEFORE = "a round that is asked again starts from what was there before it"
+PAUSE = "who was not drawn for a while still has what was there after its last round"
 
-    def note():
+
+def remember(answer: Function) -> str | None:
+    """answer(note, run, t) -> the memory to start round t from; ``ValueError`` if the note is from
+    a later round."""
+
+    def note() -> dict[str, Any]:
         return {"run": "a", "round": 4, "before": {"error": 1}, "after": {"error": 2}}
 
     for given, run, t, want, reason in (
         (None, "a", 1, {}, "without a note there is nothing to remember: an empty dictionary"),
         (note(), "b", 5, {}, "the note of another run is of no use: an empty dictionary"),
         (note(), "b", 2, {}, "in another run the note's round says nothing: an empty dictionary"),
-        (
-            note(),
-            "a",
-            5,
-            {"error": 2},
-            "the next round starts from what was there after the last one",
-        ),
-        (
-            note(),
-            "a",
-            4,
-            {"error": 1},
-            "a round that is asked again starts from what was there before it",
-        ),
-        (
-            note(),
-            "a",
-            9,
-            {"error": 2},
-            "who was not drawn for a while still has what was there after its last round",
-        ),
+        (note(), "a", 5, {"error": 2}, AFTER),
+        (note(), "a", 4, {"error": 1}, BEFORE),
+        (note(), "a", 9, {"error": 2}, PAUSE),
     ):
         try:
             got = answer(given, run, t)
@@ -75,11 +63,14 @@ def remember(answer):
         answer(note(), "a", 3)
     except ValueError:
         return None
-    return "the note is from a later round than the one that is asked for; no memory fits, so ValueError is due"
+    return (
+        "the note is from a later round than the one that is asked for; no memory fits, "
+        "so ValueError is due"
+    )
 
 
-def history(*rows):
-    """A history of rounds of four clients, from pairs of who was refused and how many bytes came."""
+def history(*rows: tuple[dict[int, str], int]) -> History:
+    """Rounds of four clients, each from a pair: who was refused, and how many bytes came."""
     keys = {"accuracy": 0.5, "clients": [0, 1, 2, 3]}
     return History(
         "rpn",
@@ -88,7 +79,7 @@ def history(*rows):
     )
 
 
-def silent(answer):
+def silent(answer: Function) -> str | None:
     """answer(history, size) -> the rounds in which fewer uploads came than the row claims."""
     late = {2: "No answer within 60 s."}
     damaged = {1: "The checksum does not fit: the message was altered or cut."}

@@ -1,17 +1,20 @@
 """Exercises of the chapter on RPN."""
 
+from typing import Any
+
 import torch
 
 from ...wire import Pooled
 from . import number
 
 
-def noise(*shape):
+def noise(*shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(7))
 
 
-def pooling(answer):
-    """(pool, unpool): pool [out, in, k, k] -> [out, in]; unpool (means, k) -> [out, in, k, k] in memory of its own."""
+def pooling(answer: Any) -> str | None:
+    """(pool, unpool): pool [out, in, k, k] -> [out, in]; unpool (means, k) -> [out, in, k, k], in
+    memory of its own."""
     if not isinstance(answer, tuple) or len(answer) != 2 or not all(callable(f) for f in answer):
         return "two functions are asked for: pass the pair (pool, unpool)"
     pool, unpool = answer
@@ -22,7 +25,10 @@ def pooling(answer):
         if not torch.equal(w, before):
             return "pool changes the tensor that it is given"
         if tuple(means.shape) != (4, 2):
-            return f"pool turns {[4, 2, k, k]} into {list(means.shape)}; the mean runs over the last two axes only"
+            return (
+                f"pool turns {[4, 2, k, k]} into {list(means.shape)}; "
+                "the mean runs over the last two axes only"
+            )
         if not torch.allclose(means, want, atol=1e-6):
             summed = torch.allclose(means, w.sum((2, 3)), atol=1e-5)
             return (
@@ -32,18 +38,22 @@ def pooling(answer):
             )
         back = unpool(want, k)
         if tuple(back.shape) != (4, 2, k, k):
-            return f"unpool returns the shape {list(back.shape)} for means of shape {[4, 2]} and k = {k}"
-        if (
-            torch.allclose(back * k * k, want[:, :, None, None].expand_as(back), atol=1e-6)
-            and k > 1
-        ):
+            return (
+                f"unpool returns the shape {list(back.shape)} "
+                f"for means of shape {[4, 2]} and k = {k}"
+            )
+        whole = want[:, :, None, None].expand_as(back)
+        if torch.allclose(back * k * k, whole, atol=1e-6) and k > 1:
             return (
                 "unpool shares the mean out over the positions; every position gets the whole mean"
             )
-        if not torch.allclose(back, want[:, :, None, None].expand_as(back), atol=1e-6):
+        if not torch.allclose(back, whole, atol=1e-6):
             return "unpool does not put the kernel's mean into each of its positions"
         if back.untyped_storage().nbytes() < back.numel() * back.element_size():
-            return "the positions of a kernel share one number in memory, so writing to one writes to all"
+            return (
+                "the positions of a kernel share one number in memory, "
+                "so writing to one writes to all"
+            )
     return None
 
 
@@ -61,7 +71,7 @@ payload = number(  # the numbers that RPN sends for models.cifar_cnn
 )
 
 
-def scaled(coder):
+def scaled(coder: Any) -> str | None:
     """A coder like ``Pooled`` that decodes to k times the mean."""
     if isinstance(coder, type) or not all(
         callable(getattr(coder, m, None)) for m in ("encode", "decode")
@@ -71,13 +81,16 @@ def scaled(coder):
         )
     for shape in ((4, 2, 3, 3), (2, 3, 5, 5), (3, 2, 1, 1), (6, 5), (6,)):
         w = noise(*shape)
-        data = coder.encode(w)
-        if len(data) != len(Pooled().encode(w)):
-            return f"it sends {len(data)} bytes for a tensor of shape {list(shape)}, RPN sends {len(Pooled().encode(w))}"
+        data, theirs = coder.encode(w), Pooled().encode(w)
+        if len(data) != len(theirs):
+            return (
+                f"it sends {len(data)} bytes for a tensor of shape {list(shape)}, "
+                f"RPN sends {len(theirs)}"
+            )
         got = coder.decode(data, shape)
         if tuple(got.shape) != shape:
             return f"decode returns the shape {list(got.shape)} for {list(shape)}"
-        plain = Pooled().decode(Pooled().encode(w), shape)
+        plain = Pooled().decode(theirs, shape)
         k = shape[-1] if len(shape) > 2 else 1
         if not torch.allclose(got, k * plain, atol=1e-5):
             if k == 1:

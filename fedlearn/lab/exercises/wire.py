@@ -1,16 +1,19 @@
 """Exercises of the chapter on sending less."""
 
+from typing import Any
+
 import torch
 
 from . import number
 
 
-def seeded(seed):
+def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def random_positions(answer):
-    """(send, receive): send (x [n], k, seed) -> [k]; receive (values, n, seed) -> [n], n/k times the entries drawn."""
+def random_positions(answer: Any) -> str | None:
+    """(send, receive): send (x [n], k, seed) -> [k]; receive (values, n, seed) -> [n], n/k times
+    the entries drawn."""
     if not isinstance(answer, tuple) or len(answer) != 2 or not all(callable(f) for f in answer):
         return "two functions are asked for: pass the pair (send, receive)"
     send, receive = answer
@@ -27,7 +30,10 @@ def random_positions(answer):
         if tuple(got.shape) != (n,):
             return f"receive returns the shape {list(got.shape)}, not [{n}]"
         if not torch.equal(torch.get_rng_state(), state):
-            return "the positions come from torch's global generator, which the other side does not have; use the seed"
+            return (
+                "the positions come from torch's global generator, which the other side does not "
+                "have; use the seed"
+            )
         there = got != 0
         if there.sum() > k:
             return "more than k entries come out; all that were not sent are zero"
@@ -36,7 +42,10 @@ def random_positions(answer):
         places.add(tuple(there.tolist()))
         if not torch.allclose(got[there], x[there] * n / k):
             if torch.allclose(got[there], x[there]):
-                return "on average over seeds k/n of x comes out: each entry arrives only with probability k/n"
+                return (
+                    "on average over seeds k/n of x comes out: "
+                    "each entry arrives only with probability k/n"
+                )
             return "what comes out is not n/k times the entry at the same place"
     return "the positions are the same for every seed" if len(places) == 1 else None
 
@@ -44,7 +53,7 @@ def random_positions(answer):
 BITS = 6 + 1 / (1 - 0.99**64)  # a position at p = 0.01, with b* = 6
 
 
-def ratio(answer):
+def ratio(answer: Any) -> str | None:
     """32 / (p (bits + 1)) at p = 0.01, within one per cent."""
     wrong = {
         BITS: "each kept entry also costs the one bit of its sign",
@@ -60,7 +69,7 @@ def ratio(answer):
     return number(3200 / (BITS + 1), 0.01)(answer)
 
 
-def coin(answer):
+def coin(answer: Any) -> str | None:
     """(x, generator) -> each entry the smallest or the largest of x, with mean x."""
     if not callable(answer):
         return "a function of x and a generator is asked for"

@@ -1,31 +1,36 @@
-"""How a run trains its clients: one after another, or several stacked in one step. Same method, same batches, same draws:
-after a round the results differ in the last bits of sums. Over many rounds such differences can grow.
+"""How a run trains its clients: one after another, or several stacked in one step. Same method,
+same batches, same draws: after a round the results differ in the last bits of sums. Over many
+rounds such differences can grow.
 
-"sequential" is the default. "stacked" trains as many clients at once as fit into memory, and refuses a method that does
-not allow it. "auto" times both on the method's own network and takes the faster; it keeps the answer in a file, so that a
-run repeated on the same machine is trained the same way.
-"""
+"sequential" is the default. "stacked" trains as many clients at once as fit into memory, and
+refuses a method that does not allow it. "auto" times both on the method's own network and takes
+the faster; it keeps the answer in a file, so that a run repeated on the same machine is trained
+the same way."""
 
 import json
 import os
 import platform
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import torch
 
-from . import local, rng, stacked
-from .data import sources
-from .errors import pick
-from .files import write_text
-from .method import SGD, Batch, Context, Settings, TaskLoss
-from .models import state_of
+from .. import rng, training
+from ..data import sources
+from ..errors import pick
+from ..files import write_text
+from ..models import state_of
+from ..parts import SGD, Batch, Context, TaskLoss
+from ..settings import Settings
+from . import layers
 
 ENGINES = dict.fromkeys(
     ("sequential", "stacked", "auto", "flower-sim")
-)  # the last is not chosen here, but in ``federation.run``
+)  # the last is not chosen here, but in ``round.run``
 MOST = 128  # clients in one step on a CPU: with more, a step needs more memory and gains nothing
 SLOW = (
     0.05  # seconds: a step of one client that takes longer on a CPU has no overhead worth sharing
@@ -41,8 +46,16 @@ class Engine:
     why: str
 
 
-def choose(engine, method, task, settings, count, memory_limit=None):
-    """The ``Engine`` for runs with ``count`` clients a round. ``memory_limit`` in bytes; by default half of what is free."""
+def choose(
+    engine: str,
+    method: Any,
+    task: Any,
+    settings: Settings,
+    count: int,
+    memory_limit: float | None = None,
+) -> Engine:
+    """The ``Engine`` for runs with ``count`` clients a round. ``memory_limit`` in bytes; by
+    default half of what is free."""
     pick(engine, ENGINES, "engine")
     if engine == "sequential" and memory_limit is None:
         return Engine("sequential", 1, "asked for")
@@ -56,7 +69,8 @@ def choose(engine, method, task, settings, count, memory_limit=None):
     need, state = bytes_for_one(method, task, settings.batch_size)
     if limit < need and (memory_limit is not None or engine == "stacked"):
         raise ValueError(
-            f"Training one client takes about {need / 1e6:.1f} MB, but memory_limit allows {limit / 1e6:.1f} MB."
+            f"Training one client takes about {need / 1e6:.1f} MB, but memory_limit allows "
+            f"{limit / 1e6:.1f} MB."
         )
     if engine == "sequential":
         return Engine("sequential", 1, "asked for")
@@ -76,7 +90,8 @@ def choose(engine, method, task, settings, count, memory_limit=None):
     problem = obstacle(method, task)
     if problem and engine == "stacked":
         raise ValueError(
-            f"{method.name} cannot be trained stacked because of its {problem}; choose another engine."
+            f"{method.name} cannot be trained stacked because of its {problem}; choose another "
+            "engine."
         )
     if problem:
         return Engine("sequential", 1, f"cannot be stacked because of its {problem}")
@@ -87,7 +102,7 @@ def choose(engine, method, task, settings, count, memory_limit=None):
     return Engine(name, chosen, f"stacked training took {ratio:.2f} of the time")
 
 
-def free_memory(device):
+def free_memory(device: torch.device) -> int:
     """Bytes that are free on the device."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
@@ -96,11 +111,11 @@ def free_memory(device):
     return psutil.virtual_memory().available
 
 
-def bytes_for_one(method, task, batch_size):
-    """Memory that one stacked client takes, and the size of its state. It takes seven times its state (parameters,
-    gradients, optimiser state, start, update, two messages), twice what its largest batch saves for the backward pass, and
-    its images twice."""
-    net, client = local.initial_network(method, task), int(np.argmax(task.sizes))
+def bytes_for_one(method: Any, task: Any, batch_size: int) -> tuple[int, int]:
+    """Memory that one stacked client takes, and the size of its state. It takes seven times its
+    state (parameters, gradients, optimiser state, start, update, two messages), twice what its
+    largest batch saves for the backward pass, and its images twice."""
+    net, client = training.initial_network(method, task), int(np.argmax(task.sizes))
     state = sum(t.nbytes for t in state_of(net).values())
     saved = {}
 
@@ -120,9 +135,11 @@ def bytes_for_one(method, task, batch_size):
     return 7 * state + 2 * sum(saved.values()) + 2 * images, state
 
 
-def obstacle(method, task):
-    """Which part of the method keeps it from being stacked, as text; ``None`` if none does. Found by trial: two clients
-    with a few images each, trained both ways in double precision."""
+def obstacle(method: Any, task: Any) -> str | None:
+    """Which part of the method keeps it from being stacked, as text; ``None`` if none does. Found
+    by trial: two clients with a few images each, trained both ways in double precision."""
+    if not method.sides[1].stacks:
+        return "round, in which clients take turns"
     problem = _difference(method, task)
     if problem is None:
         return None
@@ -147,19 +164,19 @@ def _difference(method, task):
     few = [at[:5], at[5:]]  # a shared batch of 3, then one of 2 for the first alone
     permutations = task.split.permutations and task.split.permutations[:2]
     task = replace(task, split=replace(task.split, indices=few, permutations=permutations))
-    net = local.initial_network(method, task).double()
+    net = training.initial_network(method, task).double()
     for module in net.modules():
         if isinstance(module, torch.nn.Dropout) and task.device.type == "cuda":
             module.p = 0.0  # on a GPU the two forms draw different masks
     initial = {name: t.clone() for name, t in state_of(net).items()}
     try:
-        both = stacked.stack(net, 2)
-        local.train_stacked(both, method, _context(task, both, [0, 1], net), small)
+        both = layers.stack(net, 2)
+        training.train_stacked(both, method, _context(task, both, [0, 1], net), small)
     except Exception as error:  # whatever a part that does not expect the client axis does with it
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     for k in (0, 1):
-        local.load(state_of(net), initial)
-        local.train(net, method, _context(task, net, k), small)
+        training.load(state_of(net), initial)
+        training.train(net, method, _context(task, net, k), small)
         ours = state_of(both)
         for name, t in state_of(net).items():
             if not (ours[name][k] - t).abs().max() <= 1e-10 * (
@@ -169,7 +186,7 @@ def _difference(method, task):
     return None
 
 
-def remembered(measure, case, need):
+def remembered(measure: Callable, case: tuple, need: int) -> Any:
     """``measure(*case)``, or what it said before for the same parts, work, hardware and threads."""
     method, task, settings, together = case
     device = (
@@ -204,21 +221,23 @@ def remembered(measure, case, need):
     return known[key]
 
 
-def slow_step(method, task, settings, together):
-    """Whether a single step of a single client takes so long that there is no overhead worth sharing."""
+def slow_step(method: Any, task: Any, settings: Settings, together: int) -> bool:
+    """Whether a single step of a single client takes so long that there is no overhead worth
+    sharing."""
     few, client = replace(settings, epochs=1), int(np.argmax(task.sizes))
     task = _shortened(task, settings.batch_size)
-    net = local.initial_network(method, task)
+    net = training.initial_network(method, task)
     for _ in range(2):  # the first warms up
         began = time.perf_counter()
-        local.train(net, method, _context(task, net, client), few)
+        training.train(net, method, _context(task, net, client), few)
         seconds = time.perf_counter() - began
     return seconds > SLOW
 
 
-def calibrate(method, task, settings, together):
-    """Seconds of stacked training by seconds of sequential training of the same clients (at most 32), for a few steps.
-    What takes long is timed once, what is short in turns, and the fastest of three counts."""
+def calibrate(method: Any, task: Any, settings: Settings, together: int) -> float:
+    """Seconds of stacked training by seconds of sequential training of the same clients (at most
+    32), for a few steps. What takes long is timed once, what is short in turns, and the fastest of
+    three counts."""
     settings, together = replace(settings, epochs=1), min(together, 32)
     clients = sorted(range(task.clients), key=lambda k: -task.sizes[k])
     clients = [
@@ -226,16 +245,16 @@ def calibrate(method, task, settings, together):
     ]  # every size has its share
     some = clients[:: max(1, together // 8)]
     task = _shortened(task, 2 * settings.batch_size + settings.batch_size // 2)
-    net = local.initial_network(method, task)
-    both = stacked.stack(net, together)
+    net = training.initial_network(method, task)
+    both = layers.stack(net, together)
 
     def one_by_one():
         for k in some:
-            local.train(net, method, _context(task, net, k), settings)
+            training.train(net, method, _context(task, net, k), settings)
         return sum(task.sizes[k] for k in some)
 
     def at_once():
-        local.train_stacked(both, method, _context(task, both, clients, net), settings)
+        training.train_stacked(both, method, _context(task, both, clients, net), settings)
         return sum(task.sizes[k] for k in clients)
 
     def timed(form):  # seconds a sample

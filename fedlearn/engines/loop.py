@@ -1,0 +1,56 @@
+"""Clients of this process: one after another, or several in one stacked step."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from ..errors import WireError
+
+
+class Loop:
+    """Clients take turns. ``memories`` is what each of them keeps."""
+
+    def __init__(self, side: Any) -> None:
+        self.side, self.memories = side, {}
+
+    def ready(self, t: int, clients: Iterable[int]) -> None:
+        """They always are."""
+
+    def answer(self, t: int, client: int, data: bytes, what: str = "train") -> bytes:
+        """One client's answer, bytes -> bytes."""
+        return self.side.answer(t, client, what, data, self.memories.setdefault(client, {}))
+
+    def exchange(
+        self, t: int, what: str, clients: Iterable[int], write: Callable[[int], bytes]
+    ) -> Iterator[tuple[int, bytes | WireError]]:
+        """See ``round.Exchange``."""
+        for k in clients:
+            yield k, self.answer(t, k, write(k), what)
+
+
+class Stacked(Loop):
+    """Clients train ``together`` so many at a time, those with similar numbers of samples."""
+
+    def __init__(self, side: Any, together: int) -> None:
+        super().__init__(side)
+        self.together = together
+
+    def exchange(
+        self, t: int, what: str, clients: Iterable[int], write: Callable[[int], bytes]
+    ) -> Iterator[tuple[int, bytes | WireError]]:
+        clients = list(clients)
+        if what != "train":
+            yield from super().exchange(t, what, clients, write)
+            return
+        falling = sorted(clients, key=lambda k: -self.side.task.sizes[k])
+        groups = [falling[i : i + self.together] for i in range(0, len(falling), self.together)]
+        answers: dict[int, bytes] = {}
+        for group in groups:
+            answers |= self._train({k: write(k) for k in group}, t)
+            while clients and clients[0] in answers:
+                yield clients[0], answers.pop(clients.pop(0))
+
+    def _train(self, messages: dict[int, bytes], t: int) -> dict[int, bytes]:
+        if len(messages) == 1:
+            return {k: self.answer(t, k, data) for k, data in messages.items()}
+        memories = {k: self.memories.setdefault(k, {}) for k in messages}
+        return self.side.train_stacked(t, messages, memories, self.together)

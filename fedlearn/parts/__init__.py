@@ -1,0 +1,10 @@
+"""The parts of a method: base classes whose members do nothing by default, and the common parts."""
+
+from .base import WORDS, Arrival, Batch, Context, Part, State, Tensors
+from .link import DENSE, Code, Downlink, Link, Lossy, Step, Update, Uplink
+from .model import Edge, Model, Named, TaskNetwork
+from .objective import Objective, Reference, TaskLoss
+from .optimizer import SGD, Adam, Optimizer
+from .replay import KeptSteps, Replay
+from .server import Aggregator, Mean
+from .steps import Clip, Feedback, Momentum, Residual

@@ -1,0 +1,66 @@
+"""The second part: what does local training minimise?"""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from .base import Batch, Context, Loss, Part
+
+
+class Objective(Part):
+    """The loss of a batch.
+
+    When all clients of a round train at once, parameters are [clients, ...], images [clients,
+    batch, ...] and the loss is [clients]. So a loss is averaged over the batch axis only, and
+    dimensions are counted from the end.
+    """
+
+    recordable = False  # True in a class whose loss does nothing but tensor operations: a CUDA
+    # graph may then replay it. A subclass has to say so anew.
+
+    def __init_subclass__(cls) -> None:
+        cls.recordable = cls.__dict__.get("recordable", False)
+
+    def begin(self, net: nn.Module, ctx: Context) -> Loss:
+        """Called before local training -> ``loss(net, batch)``."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class TaskLoss(Objective):
+    """The task's own loss, for classification the mean cross-entropy of the batch."""
+
+    recordable = True
+
+    def begin(self, net: nn.Module, ctx: Context) -> Loss:
+        loss = ctx.task.loss
+        return lambda net, batch: loss(net(batch.x), batch.y)
+
+
+class Reference:
+    """What a frozen copy of a network, as it is now, says about a client's batches.
+
+    A client that trains by itself and does not augment its images meets the same ones in every
+    epoch. Their outputs are computed in the first epoch and looked up in the others. Batch
+    normalisation and dropout are in evaluation mode.
+    """
+
+    def __init__(self, net: nn.Module, ctx: Context) -> None:
+        self.net = copy.deepcopy(net).eval().requires_grad_(False)
+        alone = not isinstance(ctx.client, list) and not ctx.task.augment
+        self.images = ctx.task.sizes[ctx.client] if alone else None
+        self.seen, self.table = 0, torch.empty(0)
+
+    def __call__(self, batch: Batch) -> torch.Tensor:
+        if self.seen == self.images:
+            return self.table[batch.index]
+        with torch.no_grad():
+            outputs = self.net(batch.x)
+        if self.images:
+            if not len(self.table):
+                self.table = outputs.new_empty(self.images, *outputs.shape[1:])
+            self.table[batch.index] = outputs
+            self.seen += len(outputs)
+        return outputs

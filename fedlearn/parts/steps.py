@@ -1,0 +1,89 @@
+"""Steps of links that more than one method uses."""
+
+from dataclasses import dataclass
+
+import torch
+
+from .base import Context, Tensors
+from .link import Step
+
+
+@dataclass(frozen=True)
+class Feedback(Step):
+    """Error feedback: what the coder lost is kept and added to the next update. It sends C(u + e)
+    and keeps e <- u + e - C(u + e); of what it does not send at all it keeps everything.
+
+    The sender does not learn whether its upload was refused: then what it held is lost.
+    """
+
+    listens = True
+
+    def encode(self, x: Tensors, ctx: Context) -> Tensors:
+        errors = {n: ctx.memory[f"error/{n}"] for n in x if f"error/{n}" in ctx.memory}
+        return {n: t + errors[n] if n in errors else t for n, t in x.items()}
+
+    def sent(self, x: Tensors, sent: Tensors, ctx: Context) -> None:
+        for n in x.keys() - ctx.schema.buffers:
+            if n not in sent:
+                ctx.memory[f"error/{n}"] = x[n].clone()
+            elif n in ctx.lossy or f"error/{n}" in ctx.memory:
+                ctx.memory[f"error/{n}"] = x[n] - sent[n]
+
+
+@dataclass(frozen=True)
+class Residual(Step):
+    """What has changed since M^0, which both sides hold."""
+
+    stacks = True
+
+    def encode(self, x: Tensors, ctx: Context) -> Tensors:
+        return {n: t - ctx.initial[n] for n, t in x.items()}
+
+    def decode(self, x: Tensors, ctx: Context) -> Tensors:
+        return {n: ctx.initial[n] + t for n, t in x.items()}
+
+
+@dataclass(frozen=True)
+class Clip(Step):
+    """g <- g min(1, norm / (sqrt(N) ||g||)) over all tensors that are coded with loss; N is the
+    number of clients in the round (DGC, section 3.1)."""
+
+    norm: float = float("inf")
+
+    def __post_init__(self) -> None:
+        if not self.norm > 0:
+            raise ValueError(f"A norm to clip to is above 0, not {self.norm!r}.")
+
+    def encode(self, x: Tensors, ctx: Context) -> Tensors:
+        lossy = [n for n in x if n in ctx.lossy]
+        norm = torch.stack(torch._foreach_norm([x[n] for n in lossy])).norm() if lossy else 0
+        limit = self.norm / len(ctx.participants) ** 0.5
+        factor = min(1.0, limit / max(float(norm), 1e-30))
+        return {n: t * factor if n in lossy else t for n, t in x.items()}
+
+
+@dataclass(frozen=True)
+class Momentum(Step):
+    """u <- m u + g, and u <- 0 where an entry was sent (DGC, Eq. (4) and section 3.2)."""
+
+    listens = True
+
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"Momentum lies between 0 and 1, not {self.momentum!r}.")
+
+    def encode(self, x: Tensors, ctx: Context) -> Tensors:
+        u = {
+            n: self.momentum * ctx.memory.get(f"u/{n}", 0) + t
+            for n, t in x.items()
+            if n in ctx.lossy
+        }
+        ctx.memory.update({f"u/{n}": t for n, t in u.items()})
+        return {n: u.get(n, t) for n, t in x.items()}
+
+    def sent(self, x: Tensors, sent: Tensors, ctx: Context) -> None:
+        for n in sent:
+            if n in ctx.lossy:
+                ctx.memory[f"u/{n}"] = x[n] * (sent[n] == 0)

@@ -1,0 +1,59 @@
+"""What a coder is: one tensor -> bytes -> one tensor. The bytes hold no shape; the receiver knows it."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+Shape = Sequence[int]
+
+
+class Coder:
+    """Base of all coders. A coder has ``encode`` and ``decode``; it may also have ``encode_rows`` and
+    ``decode_all``, which do the same for many tensors in less time. A subclass that replaces only the
+    first two is obeyed.
+
+    ``takes`` and ``gives`` say what may go in and what comes out, if it is not the same: "mask",
+    "votes" (see ``fedlearn.parts``).
+    """
+
+    stochastic = False  # ``encode`` draws from a generator of the sender
+    shared = False  # both sides draw the same numbers, which cost no byte: a generator for each
+    # tensor is passed to ``encode`` and to ``decode``
+    takes: str | None = None
+    gives: str | None = None
+
+    def __init_subclass__(cls) -> None:
+        for one, many in (("encode", "encode_rows"), ("decode", "decode_all")):
+            if one in vars(cls) and many not in vars(cls):
+                setattr(cls, many, getattr(Coder, many))
+
+    def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> Any:
+        """A tensor of float32 -> bytes. ``Diverged`` if an entry is not finite."""
+        raise NotImplementedError
+
+    def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
+        """The inverse, on the CPU; ``WireError`` for any bytes that ``encode`` could not have made."""
+        raise NotImplementedError
+
+    def encode_rows(
+        self, tensors: list[torch.Tensor], generators: list, shared: list | None = None
+    ) -> list[list[Any]]:
+        """Tensors [clients, ...] -> for each client a list of sections. ``generators``: one for each
+        client; ``shared``: one for each tensor."""
+        coded = []
+        for g, row in zip(generators, zip(*tensors, strict=True), strict=True):
+            own = (g,) if self.stochastic else ()
+            draws = [own] * len(row) if shared is None else [(s,) for s in shared]
+            coded.append([self.encode(t, *d) for t, d in zip(row, draws, strict=True)])
+        return coded
+
+    def decode_all(
+        self, sections: list[Any], shapes: list[Shape], shared: list | None = None
+    ) -> Iterable[torch.Tensor]:
+        """Lists of sections and shapes -> tensors."""
+        draws = [()] * len(shapes) if shared is None else [(s,) for s in shared]
+        return [
+            self.decode(*three[:2], *three[2])
+            for three in zip(sections, shapes, draws, strict=True)
+        ]
