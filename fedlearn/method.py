@@ -219,7 +219,7 @@ class Method:
 
 def needs(name: str, part: Part, need: str, parts: Mapping[str, Part]) -> str:
     """The sentence that refuses a part which needs what no other part gives."""
-    gifts = {"update": "uplink", "votes": "uplink", "mask": "uplink", "steps": "server"}
+    gifts = dict.fromkeys(("update", "votes", "mask", "past"), "uplink") | {"steps": "server"}
     giver = gifts.get(need, "model")
     there = sorted(parts[giver].gives) if giver in parts else []
     gets = (

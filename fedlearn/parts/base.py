@@ -23,6 +23,7 @@ WORDS = {
     "state": "the server's state",
     "trained": "what was trained",
     "scores": "a network that trains scores of masks (MaskedNetwork)",
+    "past": "an uplink that remembers what it sent (Remember)",
     "steps": "a server that keeps its steps (KeptSteps)",
     "constants": 'a network in the form "repopt" (Form)',
     "fusion": "a network with a fusion operator (FusionNetwork)",
