@@ -3,6 +3,7 @@
     the clients in turn, batch by batch:   client -> server   H = f_e(x) and the labels
                                            server             a step of W_s on CE(f_s(H), y)
                                            server -> client   dCE / dH, with which the client takes a step of W_e
+
     from client to client:                 W_e, by way of the server
 
 Each arrow is one exchange of the round: a client that gets W_e answers with H of its first batch, one that gets dCE / dH takes
