@@ -1,7 +1,9 @@
-"""Real clients: what ``fedlearn serve`` and ``fedlearn join`` start (Flower's SuperLink and SuperNode), and the apps they run.
+"""Real clients: what ``fedlearn serve`` and ``fedlearn join`` start (Flower's SuperLink and
+SuperNode), and the apps that these run.
 
-Each side states the run on its own command line and keeps all that is its own in one folder. The app that Flower carries to
-the clients is the same few lines whatever the method: a client trains what its own command line says.
+Each side states the run, an ``Experiment``, for itself and keeps all that is its own in one folder.
+The app that Flower carries to the clients is the same few lines whatever the method: a client
+trains what its own ``job.json`` says.
 """
 
 import json
@@ -15,9 +17,12 @@ import ssl
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -27,6 +32,8 @@ from .checkpoint import apart
 from .federation import Server
 from .files import write_atomically, write_text
 from .history import History
+from .options import words
+from .settings import Experiment
 
 APP = {
     "pyproject.toml": """[build-system]
@@ -56,28 +63,46 @@ clientapp = "fedlearn_app.client_app:app"
 folder = ""
 """,
     "fedlearn_app/__init__.py": '"""A fedlearn run on Flower."""\n',
-    "fedlearn_app/server_app.py": "from fedlearn.deploy import deployed_server\n\napp = deployed_server()\n",
-    "fedlearn_app/client_app.py": "from fedlearn.deploy import deployed_client\n\napp = deployed_client()\n",
-    "LICENSE": "MIT License: the app in this folder may be used, changed and passed on by anybody, without any warranty.\n",
+    "fedlearn_app/server_app.py": """from fedlearn.deploy import deployed_server
+
+app = deployed_server()
+""",
+    "fedlearn_app/client_app.py": """from fedlearn.deploy import deployed_client
+
+app = deployed_client()
+""",
+    "LICENSE": "MIT License: the app in this folder may be used, changed and passed on by anybody, "
+    "without any warranty.\n",
 }
 FRAME = 100_000  # bytes that Flower may add to a message
 SERVER = "fedlearn"  # the name of the server in Flower's config.toml
 
 
-# ---- what runs inside Flower's processes ----------------------------------------------------------------------------------
+# ---- what runs inside Flower's processes ---------------------------------------------------------
 
 
-def read_job(folder):
-    """The job that ``serve`` or ``join`` wrote down, and its other settings."""
-    from . import cli
+def job_of(experiment: Experiment) -> flower.Job:
+    """The run that is stated, with its method and its data. What is wrong with it is said here."""
+    method, task = experiment.make_method(), experiment.make_task()
+    return flower.Job(method, task, experiment.rounds, experiment.settings, experiment.threads)
 
+
+def read_job(folder: str | Path) -> tuple[flower.Job, dict[str, Any]]:
+    """The job that ``serve`` or ``join`` wrote down, and what else is in its ``job.json``."""
     saved = json.loads((Path(folder) / "job.json").read_text(encoding="utf-8"))
-    return cli.job(cli.parser().parse_args(["run", *saved.pop("argv")])), saved
+    return job_of(Experiment.from_json(saved.pop("experiment"))), saved
 
 
-def deployed_server():
-    """The ``ServerApp``: it reads ``job.json`` in the folder that the run's configuration names, and writes ``history.json``,
-    ``model.safetensors``, and into ``run.log`` what ``serve`` shows."""
+def write_job(folder: Path, experiment: Experiment, **more: Any) -> None:
+    """What ``read_job`` reads."""
+    saved = {"experiment": asdict(experiment), **more}
+    write_text(folder / "job.json", json.dumps(saved, indent=1))
+
+
+def deployed_server() -> Any:
+    """The ``ServerApp``. It reads ``job.json`` in the folder that the run's configuration names,
+    and writes ``history.json``, ``model.safetensors``, and into ``run.log`` what ``serve`` shows.
+    """
     flower.require()
     from flwr.serverapp import ServerApp
     from safetensors.torch import save_file
@@ -113,123 +138,95 @@ def deployed_server():
     return app
 
 
-def deployed_client():
-    """The ``ClientApp``: it reads ``job.json`` in the folder that its node's configuration names, and keeps its notes there."""
+def deployed_client() -> Any:
+    """The ``ClientApp``. It reads ``job.json`` in the folder that its node's configuration names,
+    and keeps its notes there."""
     return flower.client_app(lambda context: read_job(context.node_config["folder"])[0])
 
 
-# ---- what the two commands start ------------------------------------------------------------------------------------------
+# ---- what the two commands start -----------------------------------------------------------------
 
 
 def serve(
-    job,
-    argv,
-    folder,
+    experiment: Experiment,
+    folder: str | Path,
     *,
-    host=None,
-    port=8000,
-    names=(),
-    keys=None,
-    insecure=False,
-    wait=600.0,
-    timeout=600.0,
-    provenance=None,
-):
-    """Start a SuperLink and the server of the ``job`` that ``argv`` states -> ``History``, whose meta has Flower's count of the bytes.
+    host: str | None = None,
+    port: int = 8000,
+    names: Sequence[str] = (),
+    keys: str | Path | None = None,
+    insecure: bool = False,
+    wait: float = 600.0,
+    timeout: float = 600.0,
+    provenance: dict[str, str] | None = None,
+) -> History:
+    """Start a SuperLink and the server of the run that ``experiment`` states -> its ``History``,
+    whose meta has Flower's count of the bytes.
 
-    With TLS, which is on unless ``insecure``, only clients whose public keys lie in the folder ``keys`` may join, and whoever has
-    the key of ``3.key.pub`` only as client 3; ``names`` are those under which clients reach this machine. ``wait`` and
-    ``timeout``: see ``flower.Remote``.
+    With TLS, which is on unless ``insecure``, only clients whose public keys lie in the folder
+    ``keys`` may join, and whoever has the key of ``3.key.pub`` only as client 3; ``names`` are
+    those under which clients reach this machine. ``wait`` and ``timeout``: see ``flower.Remote``.
     """
+    job = job_of(experiment)  # what is wrong with it is said before anything is started
     flower.require()
     folder, limit = own_folder(folder), longest(job) + FRAME
     host = host or ("127.0.0.1" if insecure else "0.0.0.0")
-    local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(
-        host, host
-    )  # where this machine itself reaches the server
+    # where this machine itself reaches the server
+    local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     check_port(host, port)
     known, ca, tls = [], None, ["--insecure"]
     if not insecure:
         known = sorted(Path(keys).glob("*.pub")) if keys else []
         if not known:
             raise ValueError(
-                "Only clients with a known key may join: name with --keys a folder that holds their .pub files (or say --insecure)."
+                "Only clients with a known key may join: name with --keys a folder that holds "
+                "their .pub files (or say --insecure)."
             )
         for path in known:
             if not path.name.split(".")[0].isdecimal():
                 raise ValueError(
-                    f"{path} must be named after its client: K.key.pub, with the client's number for K."
+                    f"{path} must be named after its client: K.key.pub, with the client's number "
+                    "for K."
                 )
         ca = folder / "tls" / "ca.pem"
         if not ca.parent.exists():
-            make_certificates(
-                ca.parent,
-                list(
-                    dict.fromkeys([*names, socket.gethostname(), "localhost", "127.0.0.1", local])
-                ),
-            )
+            known_as = [*names, socket.gethostname(), "localhost", "127.0.0.1", local]
+            make_certificates(ca.parent, list(dict.fromkeys(known_as)))
         check_certificate(ca)
-        check_certificate(ca.with_name("server.pem"), [*names, local])
-        tls = [
-            "--ssl-ca-certfile",
-            ca,
-            "--ssl-certfile",
-            ca.with_name("server.pem"),
-            "--ssl-keyfile",
-            ca.with_name("server.key"),
-            "--enable-supernode-auth",
-        ]
+        own, secret = ca.with_name("server.pem"), ca.with_name("server.key")
+        check_certificate(own, [*names, local])
+        tls = ["--ssl-ca-certfile", ca, "--ssl-certfile", own, "--ssl-keyfile", secret]
+        tls += ["--enable-supernode-auth"]
     home, log = folder / "flower", folder / "run.log"
     for name, text in APP.items():
         write_text(folder / "app" / name, text)
-    write_text(
-        folder / "job.json",
-        json.dumps(
-            {"argv": argv, "waits": {"wait": wait, "timeout": timeout}, "provenance": provenance},
-            indent=1,
-        ),
-    )
-    security, address = (
-        f'root-certificates = "{ca}"' if ca else "insecure = true",
-        f"[{local}]:{port}" if ":" in local else f"{local}:{port}",
-    )
+    waits = {"wait": wait, "timeout": timeout}
+    write_job(folder, experiment, waits=waits, provenance=provenance)
+    security = f'root-certificates = "{ca}"' if ca else "insecure = true"
+    address = f"[{local}]:{port}" if ":" in local else f"{local}:{port}"
     write_text(
         home / "config.toml",
-        f'[superlink]\ndefault = "{SERVER}"\n\n[superlink.{SERVER}]\naddress = "{address}"\n{security}\n',
+        f'[superlink]\ndefault = "{SERVER}"\n\n'
+        f'[superlink.{SERVER}]\naddress = "{address}"\n{security}\n',
     )
     (folder / "history.json").unlink(missing_ok=True)
     for old in (log, folder / "superlink.log"):
         write_text(old, "")
-    command = [
-        sys.executable,
-        "-m",
-        "fedlearn.superlink",
-        str(limit),
-        "--host",
-        host,
-        "--port",
-        str(port),
-        "--disable-runtime-dependency-installation",
-    ]
-    with running([*command, *map(str, tls)], home, folder / "superlink.log") as superlink:
+    command = [sys.executable, "-m", "fedlearn.superlink", limit, "--host", host, "--port", port]
+    command += ["--disable-runtime-dependency-installation", *tls]
+    with running(command, home, folder / "superlink.log") as superlink:
         reach(local, port, ca, 60, superlink)
         for path in known:
             flwr(home, "supernode", "register", path, SERVER, "--name", path.name.split(".")[0])
-        run = flwr(home, "run", folder / "app", SERVER, "--run-config", f'folder="{folder}"')[
-            "run-id"
-        ]
+        config = f'folder="{folder}"'
+        run = flwr(home, "run", folder / "app", SERVER, "--run-config", config)["run-id"]
         how = "--insecure" if insecure else "--root-certificate ca.pem --key K.key"
         where = f"{[*names, local if insecure else socket.gethostname()][0]}:{port}"
-        print(
-            f"The server is up. Start each client, with its number for K:\n\n    fedlearn join {where} {shlex.join(argv)} --client K {how}\n",
-            flush=True,
-        )
-        follow(
-            log,
-            superlink,
-            (folder / "history.json").exists,
-            lambda: about(home, run).get("status", ""),
-        )
+        told = f"fedlearn join {where} {shlex.join(words(experiment))} --client K {how}"
+        print("The server is up. Start each client, with its number for K:", flush=True)
+        print(f"\n    {told}\n", flush=True)
+        done = (folder / "history.json").exists
+        follow(log, superlink, done, lambda: about(home, run).get("status", ""))
         if superlink.poll() is not None:
             raise ConnectionError(f"Flower's SuperLink has stopped: {complaint(superlink.log)}")
         traffic = about(home, run).get("network-traffic")
@@ -241,7 +238,7 @@ def serve(
     return history
 
 
-def longest(job):
+def longest(job: flower.Job) -> int:
     """Bytes of the longest message that a client of this job may send."""
     server = Server(job.method, job.task, job.settings)
     return max(
@@ -251,30 +248,40 @@ def longest(job):
 
 
 def join(
-    argv, client, address, folder, *, root_certificate=None, key=None, insecure=False, wait=600.0
-):
-    """Start a SuperNode that is this client of the run that ``argv`` states, and stay until it is told to stop."""
+    experiment: Experiment,
+    address: str,
+    client: int,
+    folder: str | Path | None = None,
+    *,
+    root_certificate: str | Path | None = None,
+    key: str | Path | None = None,
+    insecure: bool = False,
+    wait: float = 600.0,
+) -> None:
+    """Start a SuperNode that is this client of the run that ``experiment`` states, and stay until
+    it is told to stop. Its own ``folder`` is by default ``fedlearn-client-K``."""
+    clients = job_of(experiment).task.clients
+    if not 0 <= client < clients:
+        raise ValueError(f"--client is a client's number, 0 to {clients - 1}, not {client}.")
     flower.require()
-    folder, (host, port) = own_folder(folder), parse_address(address)
+    folder = own_folder(folder or f"fedlearn-client-{client}")
+    host, port = parse_address(address)
     security = ["--insecure"]
     if not insecure:
         if not root_certificate or not key:
             raise ValueError(
-                "A client needs the server's ca.pem (--root-certificate) and a key of its own (--key), or --insecure on both sides."
+                "A client needs the server's ca.pem (--root-certificate) and a key of its own "
+                "(--key), or --insecure on both sides."
             )
         check_certificate(root_certificate)
         if not Path(key).exists():
             make_key(Path(key))
             raise ValueError(
-                f"A new key is in {key}: put {key}.pub into the server's folder of keys, start the server, and join again."
+                f"A new key is in {key}: put {key}.pub into the server's folder of keys, start the "
+                "server, and join again."
             )
-        security = [
-            "--root-certificates",
-            str(root_certificate),
-            "--auth-supernode-private-key",
-            str(key),
-        ]
-    write_text(folder / "job.json", json.dumps({"argv": argv}, indent=1))
+        security = ["--root-certificates", root_certificate, "--auth-supernode-private-key", key]
+    write_job(folder, experiment)
     log = folder / "run.log"
     for old in (log, folder / "supernode.log"):
         write_text(old, "")
@@ -282,18 +289,8 @@ def join(
         free.bind(("127.0.0.1", 0))
         own = free.getsockname()[1]
     config = f'partition-id={client} folder="{folder}"'
-    command = [
-        "flower-supernode",
-        "--superlink",
-        address,
-        "--port",
-        str(own),
-        "--node-config",
-        config,
-        "--max-wait-time",
-        str(wait),
-        *security,
-    ]
+    command = ["flower-supernode", "--superlink", address, "--port", own, *security]
+    command += ["--node-config", config, "--max-wait-time", wait]
 
     def over():
         return log.read_text(encoding="utf-8").endswith(f"{flower.OVER}\n")
@@ -317,29 +314,34 @@ def join(
             if time.monotonic() < end:
                 if not told:
                     print(
-                        "The server does not let this client in, or not yet: it may still be starting, or remember the last connection for a minute.",
+                        "The server does not let this client in, or not yet: it may still be "
+                        "starting, or remember the last connection for a minute.",
                         flush=True,
                     )
                 told = True
                 time.sleep(2)
                 continue
-            why = f"The server does not know its key; put {key}.pub into the server's folder of keys and start it again."
+            why = (
+                f"The server does not know its key; put {key}.pub into the server's folder of keys "
+                "and start it again."
+            )
         raise ConnectionError(f"Client {client} cannot join: {why}")
 
 
-def own_folder(folder):
+def own_folder(folder: str | Path) -> Path:
     """The folder as an absolute path, which Flower must be able to pass on."""
     if os.name == "nt":
         raise ValueError("fedlearn serve and join need Linux or macOS (or WSL).")
     folder = Path(folder).absolute()
     if any(c in '"\\' or not c.isprintable() for c in str(folder)):
         raise ValueError(
-            f"The folder must have a name without quotes, backslashes and control characters, not {str(folder)!r}."
+            "The folder must have a name without quotes, backslashes and control characters, not "
+            f"{str(folder)!r}."
         )
     return folder
 
 
-def about(home, run):
+def about(home: Path, run: str) -> dict[str, Any]:
     """What Flower says of a run; nothing if it cannot be asked just now."""
     try:
         return flwr(home, "list", SERVER, "--run-id", run)["runs"][0]
@@ -347,7 +349,7 @@ def about(home, run):
         return {}
 
 
-def parse_address(address):
+def parse_address(address: str) -> tuple[str, int]:
     """ "host:port" -> (host, port)."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
@@ -357,7 +359,8 @@ def parse_address(address):
     return host.strip("[]"), int(port)
 
 
-def check_port(host, port):
+def check_port(host: str, port: int) -> None:
+    """Refuse a port that this machine cannot listen on."""
     if not 0 < port < 65536:
         raise ValueError(f"A port is a number from 1 to 65535, not {port}.")
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
@@ -366,21 +369,27 @@ def check_port(host, port):
             probe.bind((host, port))
         except OSError as error:
             raise ValueError(
-                f"Port {port} of {host} cannot be used ({error.strerror}): choose another with --port."
+                f"Port {port} of {host} cannot be used ({error.strerror}): choose another with "
+                "--port."
             ) from None
 
 
-def reach(host, port, ca, wait, process=None):
-    """Wait until something listens there; with ``ca`` it must have a certificate that this one signed."""
+def reach(
+    host: str,
+    port: int,
+    ca: str | Path | None,
+    wait: float,
+    process: subprocess.Popen | None = None,
+) -> None:
+    """Wait until something listens there; with ``ca`` it must have a certificate that this one
+    signed."""
     end = time.monotonic() + wait
     while True:
         try:
             with socket.create_connection((host, port), 5) as plain:
                 if ca:
-                    with ssl.create_default_context(cafile=ca).wrap_socket(
-                        plain, server_hostname=host
-                    ):
-                        pass
+                    trusted = ssl.create_default_context(cafile=ca)
+                    trusted.wrap_socket(plain, server_hostname=host).close()
                 return
         except ssl.SSLError as error:
             why = getattr(error, "verify_message", None) or error.reason or "it does not speak TLS"
@@ -394,15 +403,25 @@ def reach(host, port, ca, wait, process=None):
                 ) from None
             if time.monotonic() > end:
                 raise ConnectionError(
-                    f"Nothing answered at {host}:{port} within {wait:g} s: {error.strerror or error}."
+                    f"Nothing answered at {host}:{port} within {wait:g} s: "
+                    f"{error.strerror or error}."
                 ) from None
             time.sleep(0.2)
 
 
-def follow(log, process, done=lambda: False, status=lambda: "", grace=0):
-    """Show what an app of ours writes into its log until it is done or the process has ended; ``ConnectionError`` if the app
-    has failed, which it says in its log unless it could not even be loaded (then Flower's status of the run does). ``grace``:
-    seconds that its last message may still take."""
+def follow(
+    log: Path,
+    process: subprocess.Popen,
+    done: Callable[[], bool] = lambda: False,
+    status: Callable[[], str] = lambda: "",
+    grace: float = 0,
+) -> None:
+    """Show what an app of ours writes into its log until it is done or the process has ended.
+
+    ``ConnectionError`` if the app has failed, which it says in its log unless it could not even be
+    loaded (then Flower's status of the run does). ``grace``: seconds that its last message may
+    take.
+    """
     shown, asked, ended = len(log.read_text(encoding="utf-8").splitlines()), time.monotonic(), ""
     while True:
         over = done() or process.poll() is not None
@@ -420,30 +439,28 @@ def follow(log, process, done=lambda: False, status=lambda: "", grace=0):
             raise ConnectionError(f"The server's app ended ({ended}); {process.log} says why.")
         if time.monotonic() > asked + 15:
             asked, now = time.monotonic(), status()
-            ended = (
-                now if now.startswith("finished") else ""
-            )  # what it wrote last is read once more
+            if now.startswith("finished"):  # what it wrote last is read once more
+                ended = now
         time.sleep(0.2)
 
 
-def environment(home):
-    """Flower's processes find this Python's commands, keep their files in ``home`` and report to nobody."""
-    there = {
-        "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")]),
-        "PYTHONUNBUFFERED": "1",
-    }
-    return os.environ | flower.QUIET | there | {"FLWR_HOME": str(home)}
+def environment(home: Path) -> dict[str, str]:
+    """Flower's processes find this Python's commands, keep their files in ``home`` and report to
+    nobody."""
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
+    there = {"PATH": path, "PYTHONUNBUFFERED": "1", "FLWR_HOME": str(home)}
+    return os.environ | flower.QUIET | there
 
 
 @contextmanager
-def running(command, home, log):
+def running(command: Sequence[Any], home: Path, log: Path) -> Iterator[subprocess.Popen]:
     """A process of Flower's, ended with everything that it has started when the block is left."""
     home.mkdir(parents=True, exist_ok=True)
     env = environment(home)
     program = shutil.which(command[0], path=env["PATH"])
     with open(log, "a", encoding="utf-8") as out:
         process = subprocess.Popen(
-            [program, *command[1:]],
+            [program, *map(str, command[1:])],
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -451,10 +468,7 @@ def running(command, home, log):
             start_new_session=True,
         )
     process.log = log
-    endings = (
-        signal.SIGTERM,
-        signal.SIGHUP,
-    )  # `kill`, or a closed terminal: the children shall end, too
+    endings = signal.SIGTERM, signal.SIGHUP  # `kill`, a closed terminal: the children end, too
     before = [signal.signal(s, lambda number, _: sys.exit(128 + number)) for s in endings]
     try:
         yield process
@@ -479,32 +493,30 @@ def _family(pid):
         return []
 
 
-def flwr(home, *command):
+def flwr(home: Path, *command: Any) -> dict[str, Any]:
     """What Flower's own command answers, from its JSON; ``ConnectionError`` if it fails."""
     env = environment(home)
     whole = [shutil.which("flwr", path=env["PATH"]), *map(str, command), "--format", "json"]
+    how = {"env": env, "capture_output": True, "text": True, "check": False, "timeout": 120}
     try:
-        done = subprocess.run(
-            whole, env=env, capture_output=True, text=True, check=False, timeout=120
-        )
+        done = subprocess.run(whole, **how)
         answer = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
         answer = {"error-message": "no answer within two minutes"}
     except ValueError:
         answer = {"error-message": (done.stderr or done.stdout).strip()[-300:]}
     if not answer.get("success"):
-        raise ConnectionError(
-            f"flwr {' '.join(map(str, command[:2]))} failed: {answer.get('error-message')}"
-        )
+        asked = " ".join(map(str, command[:2]))
+        raise ConnectionError(f"flwr {asked} failed: {answer.get('error-message')}")
     return answer
 
 
-def complaint(log):
-    """What a process of Flower's gave as the reason of its end: its own sentences if it did, else the last line of its log."""
+def complaint(log: Path) -> str:
+    """What a process of Flower's gave as the reason of its end: its own sentences if it did, else
+    the last line of its log."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", Path(log).read_text(encoding="utf-8", errors="replace"))
     text = re.split("Starting Flower Super(?:Node|Link)", text)[-1]  # of the last start
     code = re.search(r"Exit Code: \d+\n(.*?)(\n\s*\n|$)", text, re.DOTALL)
-    lines = [line.strip() for line in (code[1] if code else text).splitlines() if line.strip()] or [
-        "it said nothing"
-    ]
-    return (" ".join(lines) if code else lines[-1])[-500:]
+    lines = [line.strip() for line in (code[1] if code else text).splitlines() if line.strip()]
+    said = " ".join(lines if code else lines[-1:]) or "it said nothing"
+    return said[-500:]

@@ -1,8 +1,8 @@
 """The fourth and fifth part: what bytes go up, and what bytes come down?
 
-Both are a chain of small steps. A message is made forwards, from tensors to tensors, and by the last
-step to bytes; it is undone backwards. When it is made, every step hears, also backwards, what the
-receiver will decode: so error feedback is a step like any other.
+Both are a chain of small steps. A message is made forwards, from tensors to tensors, and by the
+last step to bytes; it is undone backwards. When it is made, every step hears, also backwards, what
+the receiver will decode: so error feedback is a step like any other.
 
     Uplink(Update(), Clip(1.0), Momentum(0.9), Feedback(), Lossy(TopK(1 / 1000)))        # DGC
 """
@@ -78,8 +78,8 @@ class Code(Step):
 
 @dataclass(frozen=True)
 class Lossy(Code):
-    """Batch statistics and tensors of fewer than ``whole`` dimensions travel dense, all else through
-    the coder."""
+    """Batch statistics and tensors of fewer than ``whole`` dimensions travel dense, all else
+    through the coder."""
 
     whole: int = 2
 
@@ -110,9 +110,9 @@ class Link(Part):
                 raise ValueError(f"{what} takes {WORDS[takes]}, but gets {WORDS[kind]}.")
             kind = gives or kind
         self.steps: tuple[Step, ...] = steps
-        self.code: Code = steps[-1]
+        self.code: Code = steps[-1]  # type: ignore[assignment]
         self.needs = frozenset[str]().union(*(step.needs for step in steps))
-        self.gives = frozenset({kind})
+        self.gives = frozenset({kind}).union(*(step.gives for step in steps))
         self.personal = any(step.personal for step in steps)
         self.stacks = all(step.stacks for step in steps[:-1]) and not self.code.coder.shared
         self.listens = any(step.listens for step in steps)
@@ -250,8 +250,8 @@ class Uplink(Link):
         return self._pack(trained, ctx, self._generator(ctx))
 
     def decode(self, sections: Sections, ctx: Context) -> Tensors:
-        """Sections -> update (or votes, or mask) by name; ``WireError`` unless just the tensors came
-        that this client was to send."""
+        """Sections -> update (or votes, or mask) by name; ``WireError`` unless just the tensors
+        came that this client was to send."""
         if list(sections) != self.expected(ctx):
             raise WireError(
                 f"Client {ctx.client} did not send the tensors that it has to in this round (the "
@@ -291,8 +291,8 @@ class Update(Step):
     takes, makes, stacks = "trained", "update", True
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
-        """The differences are written at once into the buffer that a dense coder sends: new memory is
-        dear."""
+        """The differences are written at once into the buffer that a dense coder sends: new memory
+        is dear."""
         rows = len(ctx.client) if isinstance(ctx.client, list) else 1
         tensors = list(x.values())
         sizes = [t.numel() // rows for t in tensors]

@@ -3,6 +3,7 @@ costs some seconds whatever the method, for each message is answered by a new pr
 
 import datetime
 import http.client
+import json
 import shutil
 import socket
 import ssl
@@ -15,6 +16,7 @@ import fedlearn as fl
 from fedlearn import cli, flower
 from fedlearn import deploy as deployment
 from fedlearn.certificates import make_certificates, make_key
+from fedlearn.settings import Experiment
 from fedlearn.superlink import Guard
 
 from .processes import Deployment
@@ -240,20 +242,17 @@ def test_bad_input_is_one_sentence(tmp_path, capsys, monkeypatch):
     assert not list(tmp_path.glob("**/superlink.log"))
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ["--lr=-1e-05"],
-        ["--option=ratio=0.1", "--option", "x=-3"],
-        ["--augment", "crop", "--augment", "flip", "--lr", "0.5"],
-    ],
-)
-def test_a_run_is_stated_anew_as_it_was(argv):
-    args = cli.parser().parse_args(["serve", "stc", *argv])
-    again = cli.parser().parse_args(["run", *cli.restate(args)])
-    assert all(
-        getattr(args, a.dest) == getattr(again, a.dest) for a in cli.common_parser()._actions
+def test_the_job_file_holds_the_experiment(tmp_path):
+    """As plain JSON; what is read from it is the job, and what else was written."""
+    stated = Experiment(
+        method="stc", options={"ratio": 0.1}, lr=0.5, clients=2, train=60, threads=1
     )
+    deployment.write_job(tmp_path, stated, waits={"wait": 1.0})
+    saved = json.loads((tmp_path / "job.json").read_text())
+    assert Experiment.from_json(saved["experiment"]) == stated
+    job, more = deployment.read_job(tmp_path)
+    assert job.head == deployment.job_of(stated).head and more == {"waits": {"wait": 1.0}}
+    assert job.method == fl.methods.stc(0.5, 0.1) and job.task.clients == 2 and job.threads == 1
 
 
 def test_the_guard_lets_other_machines_reach_the_clients_part_only():
