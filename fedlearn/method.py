@@ -223,8 +223,8 @@ class Method:
 
 def needs(name: str, part: Part, need: str, parts: Mapping[str, Part]) -> str:
     """The sentence that refuses a part which needs what no other part gives."""
-    givers = dict.fromkeys(("update", "votes", "mask", "pooled"), "uplink") | {"steps": "server"}
-    giver = givers.get(need, "model")
+    uplink = ("update", "votes", "mask", "pooled", "past")
+    giver = (dict.fromkeys(uplink, "uplink") | {"steps": "server"}).get(need, "model")
     there = sorted(parts[giver].gives) if giver in parts else []
     gets = (
         f" gives {' and '.join(WORDS[g] for g in there)}" if there else " gives nothing of the kind"
