@@ -56,9 +56,10 @@ class Remote:
         self.pulls: dict[str, Any] = {}  # message -> the answer, being fetched
         self.pool = ThreadPoolExecutor(16, thread_name_prefix="pull")
         # Seconds between two looks, each of which is a request for every answer that is missing: a
-        # tenth of what has been waited, between these two.
+        # tenth of what has been waited so far, within these bounds.
         network = history.meta["engine"]["name"] == "flower"
-        self.pauses = (0.1, max(0.5, job.task.clients / 100)) if network else (0.001, 0.02)
+        many = max(0.5, job.task.clients / 100)
+        self.pauses = (many / 5, many) if network else (0.001, 0.02)
 
     # ---- a round ---------------------------------------------------------------------------------
 
