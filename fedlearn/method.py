@@ -199,7 +199,7 @@ class Method:
         for name, part in parts.items():
             others: set[str] = set()
             others.update(*(other.gives for other in parts.values() if other is not part))
-            for need in sorted(part.needs - others):
+            for need in sorted(part.needs - others, key=repr):
                 raise ValueError(needs(name, part, need, parts))
 
     def but(self, **parts: Any) -> Any:
@@ -221,12 +221,16 @@ class Method:
         return self.sides[1](self, task, settings)
 
 
-def needs(name: str, part: Part, need: str, parts: Mapping[str, Part]) -> str:
+def needs(name: str, part: Part, need: Any, parts: Mapping[str, Part]) -> str:
     """The sentence that refuses a part which needs what no other part gives."""
+    kind = need[0] if isinstance(need, tuple) else need
     uplink = ("update", "votes", "mask", "pooled", "past")
-    giver = (dict.fromkeys(uplink, "uplink") | {"steps": "server"}).get(need, "model")
-    there = sorted(parts[giver].gives) if giver in parts else []
-    gets = (
-        f" gives {' and '.join(WORDS[g] for g in there)}" if there else " gives nothing of the kind"
-    )
-    return f"The {name} {part!r} needs {WORDS[need]}; the {giver} {parts.get(giver)!r}{gets}."
+    giver = (dict.fromkeys(uplink, "uplink") | {"steps": "server"}).get(kind, "model")
+    there = [words(gift) for gift in sorted(parts[giver].gives, key=repr)] if giver in parts else []
+    gets = f"gives {' and '.join(there)}" if there else "gives nothing of the kind"
+    return f"The {name} {part!r} needs {words(need)}; the {giver} {parts.get(giver)!r} {gets}."
+
+
+def words(gift: Any) -> str:
+    """What a part gives or needs, in words; a tuple names more exactly which."""
+    return f"{WORDS[gift[0]]} coded by {gift[1]!r}" if isinstance(gift, tuple) else WORDS[gift]
