@@ -77,15 +77,23 @@ class Dense(Coder):
         return f"<f{self.bits // 8}"
 
     def encode(self, tensor):
-        return self.encode_rows([tensor[None]], [None])[0][0]
+        return self._rows([tensor[None]])[0][0]
 
     def decode(self, section, shape):
-        return self.decode_all([section], [shape])[0]
+        return self._all([section], [shape])[0]
 
     def encode_rows(self, tensors, generators, shared=None):
-        return write_rows(tensors, self.dtype)
+        return self._rows(tensors)
 
     def decode_all(self, sections, shapes, shared=None):
+        return self._all(sections, shapes)
+
+    # none of the four calls another, so that a subclass may replace any of them and call its parent's
+
+    def _rows(self, tensors):
+        return write_rows(tensors, self.dtype)
+
+    def _all(self, sections, shapes):
         return read_floats(sections, shapes, self.dtype)
 
 
@@ -106,20 +114,17 @@ class Pooled(Dense):
                 f"The threshold is a sum of absolute values: at least 0 and finite, not {self.threshold!r}."
             )
 
-    def encode_rows(self, tensors, generators, shared=None):
+    def _rows(self, tensors):
         if self.threshold:
             return [[self._encode_some(t) for t in row] for row in zip(*tensors, strict=True)]
-        return super().encode_rows(
-            [t.flatten(3).mean(3) if t.dim() > 3 else t for t in tensors], generators
-        )  # [.., out, in, k, k] -> [.., out, in]
+        # [.., out, in, k, k] -> [.., out, in]
+        return super()._rows([t.flatten(3).mean(3) if t.dim() > 3 else t for t in tensors])
 
-    def decode_all(self, sections, shapes, shared=None):
+    def _all(self, sections, shapes):
         if self.threshold:
             means = list(map(self._decode_some, sections, shapes))
         else:
-            means = super().decode_all(
-                sections, [shape[:2] if len(shape) > 2 else shape for shape in shapes]
-            )
+            means = super()._all(sections, [s[:2] if len(s) > 2 else s for s in shapes])
         # one mean for all k*k positions
         return [
             m[(..., *[None] * (len(s) - 2))].expand(s) if len(s) > 2 else m

@@ -1,11 +1,13 @@
-"""The recipes of ``fedlearn reproduce``: what they run, that they go on where they stopped, that results name their origin."""
+"""The recipes of ``fedlearn reproduce``: what they run, that they go on where they stopped, that
+results name their origin."""
 
 import json
 
 import pytest
 
 import fedlearn as fl
-from fedlearn import federation, reproduce
+from fedlearn import reproduce
+from fedlearn import round as rounds
 from fedlearn.cli import main
 
 TABLE_1 = [
@@ -61,15 +63,15 @@ def arguments(path, *more):
 
 def test_finished_runs_are_kept_and_stopped_runs_go_on(tmp_path, monkeypatch, capsys):
     path, trained = tmp_path / "kgf.json", []
-    real = federation.one_round
+    real = rounds.one_round
 
-    def counted(server, clients, t, last=False):
+    def counted(server, engine, t, state, heard, last=False):
         trained.append((server.method.name, t))
         if len(trained) == 4:  # the last round of the second method
             raise KeyboardInterrupt
-        return real(server, clients, t, last)
+        return real(server, engine, t, state, heard, last)
 
-    monkeypatch.setattr(federation, "one_round", counted)
+    monkeypatch.setattr(rounds, "one_round", counted)
     assert main(arguments(path)) == 130
     assert [d["method"] for d in json.loads(path.read_text())] == ["fed_kgf"]
     assert not main(arguments(path))
