@@ -11,7 +11,7 @@ from fedlearn.methods.fed_kgf import Modules, Representative
 from fedlearn.methods.fed_repopt import Constants, Form, RepAdam, RepSGD
 from fedlearn.methods.fedcams import AMSGrad
 from fedlearn.methods.fedcom import Remember
-from fedlearn.methods.fedfusion import FusionLoss
+from fedlearn.methods.fedfusion import FusionLoss, FusionNetwork
 from fedlearn.methods.fedpm import BetaPosterior, MaskedNetwork, Sample
 from fedlearn.methods.signsgd import Majority
 from fedlearn.parts import (
@@ -132,6 +132,17 @@ def test_members_of_ones_own_begin_with_an_underscore_or_are_fields_of_a_datacla
         FEDAVG.but(server=part(fl.Mean, zzz=nothing))
 
 
+def test_a_misspelt_member_of_a_part_inside_another_is_refused():
+    network, server = part(fl.TaskNetwork, refesh=nothing), part(fl.Mean, agregate=nothing)
+    for name, outer in (
+        ("model", Representative(of=network)),
+        ("model", FusionNetwork("multi", Representative(of=network))),
+        ("server", KeptSteps(STC.uplink, server)),
+    ):
+        with pytest.raises(ValueError, match="did you mean '(refresh|aggregate)'"):
+            FEDAVG.but(**{name: outer})
+
+
 def test_every_method_of_the_package_is_built_of_parts_without_a_misspelt_member():
     for name in fl.methods.METHODS:
         method = fl.methods.get(name)
@@ -173,6 +184,14 @@ UNFIT = {
     "kept steps of a posterior under updates": (
         lambda: STC.but(server=KeptSteps(STC.uplink, BetaPosterior())),
         "server KeptSteps.* needs masks of zeros and ones",
+    ),
+    "kept steps that are votes": (
+        lambda: KeptSteps(fl.Uplink(Update(), Code(Signs(False)))),
+        r"The server's steps travel as updates of the weights, not through Uplink\(Update\(\), ",
+    ),
+    "kept steps of no server part": (
+        lambda: KeptSteps(STC.uplink, fl.SGD()),
+        r"SGD.* is no server part \(Aggregator\)",
     ),
     "multipliers without constants": (
         lambda: FEDAVG.but(optimizer=RepSGD()),
