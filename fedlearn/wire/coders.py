@@ -78,19 +78,27 @@ class Dense(Coder):
         return f"<f{self.bits // 8}"
 
     def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> Any:
-        return self.encode_rows([tensor[None]], [None])[0][0]
+        return self._rows([tensor[None]])[0][0]
 
     def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
-        return next(iter(self.decode_all([section], [shape])))
+        return next(iter(self._all([section], [shape])))
 
     def encode_rows(
         self, tensors: Sequence[torch.Tensor], generators: list, shared: list | None = None
     ) -> list[list[Any]]:
-        return write_rows(tensors, self.dtype)
+        return self._rows(tensors)
 
     def decode_all(
         self, sections: Sequence[Any], shapes: Sequence[Shape], shared: list | None = None
     ) -> Iterable[torch.Tensor]:
+        return self._all(sections, shapes)
+
+    # none of the four calls another: a subclass may replace any of them and call its parent's
+
+    def _rows(self, tensors: Sequence[torch.Tensor]) -> list[list[Any]]:
+        return write_rows(tensors, self.dtype)
+
+    def _all(self, sections: Sequence[Any], shapes: Sequence[Shape]) -> Iterable[torch.Tensor]:
         return read_floats(sections, shapes, self.dtype)
 
 
@@ -114,23 +122,18 @@ class Pooled(Dense):
                 f"{self.threshold!r}."
             )
 
-    def encode_rows(
-        self, tensors: Sequence[torch.Tensor], generators: list, shared: list | None = None
-    ) -> list[list[Any]]:
+    def _rows(self, tensors: Sequence[torch.Tensor]) -> list[list[Any]]:
         if self.threshold:
             return [[self._encode_some(t) for t in row] for row in zip(*tensors, strict=True)]
         # [.., out, in, k, k] -> [.., out, in]
-        means = [t.flatten(3).mean(3) if t.dim() > 3 else t for t in tensors]
-        return super().encode_rows(means, generators)
+        return super()._rows([t.flatten(3).mean(3) if t.dim() > 3 else t for t in tensors])
 
-    def decode_all(
-        self, sections: Sequence[Any], shapes: Sequence[Shape], shared: list | None = None
-    ) -> Iterable[torch.Tensor]:
+    def _all(self, sections: Sequence[Any], shapes: Sequence[Shape]) -> Iterable[torch.Tensor]:
         if self.threshold:
             means = list(map(self._decode_some, sections, shapes))
         else:
             pooled = [shape[:2] if len(shape) > 2 else shape for shape in shapes]
-            means = super().decode_all(sections, pooled)
+            means = list(super()._all(sections, pooled))
         # one mean for all k*k positions
         return [
             m[(..., *[None] * (len(s) - 2))].expand(s) if len(s) > 2 else m
