@@ -105,10 +105,11 @@ class ClientSide(Side):
     answers is in ``memory``, and nowhere else: the next answer may be another process's."""
 
     stacks: ClassVar[bool] = False  # several can train in one stacked network
+    remembers: ClassVar[bool] = True  # a round may begin with what was kept in the one before
 
     def answer(self, t: int, client: int, what: str, data: bytes, memory: Tensors) -> bytes:
-        """What was asked for in round ``t``; ``WireError`` if the question is not what it must
-        be."""
+        """What was asked for in round ``t``; ``WireError`` if the question is not what it must be. To
+        answer ``EVALUATE`` changes no memory."""
         raise NotImplementedError
 
 
@@ -198,7 +199,7 @@ class Method:
         for name, part in parts.items():
             others: set[str] = set()
             others.update(*(other.gives for other in parts.values() if other is not part))
-            for need in sorted(part.needs - others):
+            for need in sorted(part.needs - others, key=repr):
                 raise ValueError(needs(name, part, need, parts))
 
     def but(self, **parts: Any) -> Any:
@@ -220,12 +221,16 @@ class Method:
         return self.sides[1](self, task, settings)
 
 
-def needs(name: str, part: Part, need: str, parts: Mapping[str, Part]) -> str:
+def needs(name: str, part: Part, need: Any, parts: Mapping[str, Part]) -> str:
     """The sentence that refuses a part which needs what no other part gives."""
-    givers = dict.fromkeys(("update", "votes", "mask", "pooled"), "uplink") | {"steps": "server"}
-    giver = givers.get(need, "model")
-    there = sorted(parts[giver].gives) if giver in parts else []
-    gets = (
-        f" gives {' and '.join(WORDS[g] for g in there)}" if there else " gives nothing of the kind"
-    )
-    return f"The {name} {part!r} needs {WORDS[need]}; the {giver} {parts.get(giver)!r}{gets}."
+    kind = need[0] if isinstance(need, tuple) else need
+    uplink = ("update", "votes", "mask", "pooled", "past")
+    giver = (dict.fromkeys(uplink, "uplink") | {"steps": "server"}).get(kind, "model")
+    there = [words(gift) for gift in sorted(parts[giver].gives, key=repr)] if giver in parts else []
+    gets = f"gives {' and '.join(there)}" if there else "gives nothing of the kind"
+    return f"The {name} {part!r} needs {words(need)}; the {giver} {parts.get(giver)!r} {gets}."
+
+
+def words(gift: Any) -> str:
+    """What a part gives or needs, in words; a tuple names more exactly which."""
+    return f"{WORDS[gift[0]]} coded by {gift[1]!r}" if isinstance(gift, tuple) else WORDS[gift]

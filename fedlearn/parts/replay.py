@@ -39,7 +39,9 @@ class KeptSteps(Aggregator):
     def needs(self) -> frozenset[str]:
         return self.of.needs
 
-    gives = frozenset({"steps"})
+    @property
+    def gives(self) -> frozenset:
+        return frozenset({("steps", self.link)})
 
     def check(self, ctx: Context) -> None:
         self.of.check(ctx)
@@ -69,7 +71,7 @@ class Replay(Downlink):
 
     def __init__(self, link: Uplink) -> None:
         super().__init__()
-        self.link, self.personal, self.needs = link, True, frozenset({"steps"})
+        self.link, self.personal, self.needs = link, True, frozenset({("steps", link)})
 
     def __repr__(self) -> str:
         return f"Replay({self.link!r})"
