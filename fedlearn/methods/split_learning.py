@@ -4,6 +4,7 @@ agents", 2018, Algorithm 1.
     the clients in turn, batch by batch:   client -> server   H = f_e(x) and the labels
                                            server             a step of W_s on CE(f_s(H), y)
                                            server -> client   dCE / dH, with which it takes a step of W_e
+
     from client to client:                 W_e, by way of the server
 
 Each arrow is one exchange of the round: a client that gets W_e answers with H of its first batch, one
