@@ -10,6 +10,8 @@
     simulation.py   both sides in worker processes of one machine
     deploy.py       both sides on machines of their own, in Flower's processes (processes.py);
                     guard.py and certificates.py keep everybody else out
+
+Flower itself is imported only where it is used.
 """
 
 from .client import Notes, client_app
