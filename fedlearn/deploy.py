@@ -78,6 +78,12 @@ FRAME = 100_000  # bytes that Flower may add to a message
 SERVER = "fedlearn"  # the name of the server in Flower's config.toml
 
 
+class Process(subprocess.Popen):
+    """A process of Flower's, and where its log is."""
+
+    log: Path
+
+
 # ---- what runs inside Flower's processes ---------------------------------------------------------
 
 
@@ -174,7 +180,8 @@ def serve(
     # where this machine itself reaches the server
     local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     check_port(host, port)
-    known, ca, tls = [], None, ["--insecure"]
+    known, ca = [], None
+    tls: list[Any] = ["--insecure"]
     if not insecure:
         known = sorted(Path(keys).glob("*.pub")) if keys else []
         if not known:
@@ -266,7 +273,7 @@ def join(
     flower.require()
     folder = own_folder(folder or f"fedlearn-client-{client}")
     host, port = parse_address(address)
-    security = ["--insecure"]
+    security: list[Any] = ["--insecure"]
     if not insecure:
         if not root_certificate or not key:
             raise ValueError(
@@ -375,11 +382,7 @@ def check_port(host: str, port: int) -> None:
 
 
 def reach(
-    host: str,
-    port: int,
-    ca: str | Path | None,
-    wait: float,
-    process: subprocess.Popen | None = None,
+    host: str, port: int, ca: str | Path | None, wait: float, process: Process | None = None
 ) -> None:
     """Wait until something listens there; with ``ca`` it must have a certificate that this one
     signed."""
@@ -411,7 +414,7 @@ def reach(
 
 def follow(
     log: Path,
-    process: subprocess.Popen,
+    process: Process,
     done: Callable[[], bool] = lambda: False,
     status: Callable[[], str] = lambda: "",
     grace: float = 0,
@@ -453,13 +456,13 @@ def environment(home: Path) -> dict[str, str]:
 
 
 @contextmanager
-def running(command: Sequence[Any], home: Path, log: Path) -> Iterator[subprocess.Popen]:
+def running(command: Sequence[Any], home: Path, log: Path) -> Iterator[Process]:
     """A process of Flower's, ended with everything that it has started when the block is left."""
     home.mkdir(parents=True, exist_ok=True)
     env = environment(home)
     program = shutil.which(command[0], path=env["PATH"])
     with open(log, "a", encoding="utf-8") as out:
-        process = subprocess.Popen(
+        process = Process(
             [program, *map(str, command[1:])],
             env=env,
             stdin=subprocess.DEVNULL,
@@ -496,8 +499,19 @@ def _family(pid):
 def flwr(home: Path, *command: Any) -> dict[str, Any]:
     """What Flower's own command answers, from its JSON; ``ConnectionError`` if it fails."""
     env = environment(home)
-    whole = [shutil.which("flwr", path=env["PATH"]), *map(str, command), "--format", "json"]
-    how = {"env": env, "capture_output": True, "text": True, "check": False, "timeout": 120}
+    whole: list[Any] = [
+        shutil.which("flwr", path=env["PATH"]),
+        *map(str, command),
+        "--format",
+        "json",
+    ]
+    how: dict[str, Any] = {
+        "env": env,
+        "capture_output": True,
+        "text": True,
+        "check": False,
+        "timeout": 120,
+    }
     try:
         done = subprocess.run(whole, **how)
         answer = json.loads(done.stdout)
