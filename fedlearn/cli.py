@@ -199,6 +199,9 @@ class Server:
     insecure: bool = opt(False, "without encryption and keys: for trials on one machine only")
     wait: float = opt(600.0, "seconds to wait for the other side to be there", "S")
     timeout: float = opt(600.0, "seconds to wait for the answers of a round", "S")
+    start_with: int | None = opt(
+        None, "begin the first round as soon as N clients are here (default: all of them)", "N"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +229,7 @@ def serve(experiment: Experiment, server: Server) -> None:
     Starts the server, prints what to type on each client's machine, waits for the clients and runs.
     Stopped between rounds, the same command goes on where it was.
     """
-    from . import deploy
+    from .flower import deploy
 
     how = asdict(server)
     out = how.pop("out")
@@ -238,7 +241,7 @@ def join(client: Client, experiment: Experiment) -> None:
 
     Method and options are those that the server was started with; it turns others away.
     """
-    from . import deploy
+    from .flower import deploy
 
     deploy.join(experiment, **asdict(client))
 

@@ -105,10 +105,11 @@ class ClientSide(Side):
     answers is in ``memory``, and nowhere else: the next answer may be another process's."""
 
     stacks: ClassVar[bool] = False  # several can train in one stacked network
+    remembers: ClassVar[bool] = True  # a round may begin with what was kept in the one before
 
     def answer(self, t: int, client: int, what: str, data: bytes, memory: Tensors) -> bytes:
-        """What was asked for in round ``t``; ``WireError`` if the question is not what it must
-        be."""
+        """What was asked for in round ``t``; ``WireError`` if the question is not what it must be. To
+        answer ``EVALUATE`` changes no memory."""
         raise NotImplementedError
 
 
@@ -222,8 +223,8 @@ class Method:
 
 def needs(name: str, part: Part, need: str, parts: Mapping[str, Part]) -> str:
     """The sentence that refuses a part which needs what no other part gives."""
-    givers = dict.fromkeys(("update", "votes", "mask", "pooled"), "uplink") | {"steps": "server"}
-    giver = givers.get(need, "model")
+    uplink = ("update", "votes", "mask", "pooled", "past")
+    giver = (dict.fromkeys(uplink, "uplink") | {"steps": "server"}).get(need, "model")
     there = sorted(parts[giver].gives) if giver in parts else []
     gets = (
         f" gives {' and '.join(WORDS[g] for g in there)}" if there else " gives nothing of the kind"

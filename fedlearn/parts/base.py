@@ -24,6 +24,7 @@ WORDS = {
     "trained": "what was trained",
     "scores": "a network that trains scores of masks (MaskedNetwork)",
     "pooled": "pooled updates (Pool)",
+    "past": "an uplink that remembers what it sent (Remember)",
     "steps": "a server that keeps its steps (KeptSteps)",
     "constants": 'a network in the form "repopt" (Form)',
     "fusion": "a network with a fusion operator (FusionNetwork)",

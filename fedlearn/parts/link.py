@@ -34,6 +34,13 @@ class Step(Part):
     listens = False  # ``sent`` is to be called, for which the message is decoded at once
     personal = False  # ``decode`` looks at what this receiver keeps
 
+    def __init_subclass__(cls) -> None:
+        """Who replaces ``encode`` has to say anew that it stacks; who has ``sent`` will hear it."""
+        if "encode" in vars(cls):
+            cls.stacks = vars(cls).get("stacks", False)
+        if "sent" in vars(cls):
+            cls.listens = vars(cls).get("listens", True)
+
     def check(self, ctx: Context) -> None:
         """``ValueError`` for a task or settings that this step cannot work with."""
 
@@ -213,7 +220,7 @@ class Link(Part):
         return self.unpack({name: section}, replace(ctx, round=round, client=-1))[name]
 
     def expected(self, ctx: Context) -> list[str]:
-        """The names of the tensors that this message must have, in order."""
+        """The names of the tensors that this message must have."""
         names = list(ctx.schema.shapes)
         for step in self.steps:
             names = step.names(names, ctx)
@@ -237,6 +244,8 @@ class Uplink(Link):
             raise ValueError(f"{self!r} must begin with what becomes of the weights: Update().")
         if "update" in self.gives:  # its signs are votes
             self.gives |= {"votes"}
+        own = type(self)  # one that replaces only ``encode`` is obeyed
+        self.stacks &= own.encode is Uplink.encode or own.encode_rows is not Uplink.encode_rows
 
     def encode(self, trained: Tensors, ctx: Context) -> Sections:
         """What was trained -> sections."""
@@ -252,7 +261,7 @@ class Uplink(Link):
     def decode(self, sections: Sections, ctx: Context) -> Tensors:
         """Sections -> update (or votes, or mask) by name; ``WireError`` unless just the tensors
         came that this client was to send."""
-        if list(sections) != self.expected(ctx):
+        if sections.keys() != set(self.expected(ctx)):
             raise WireError(
                 f"Client {ctx.client} did not send the tensors that it has to in this round (the "
                 "whole update, or its modules); one whose training diverged sends nothing."

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from .base import Context, Part
+from .base import Context, Part, Tensors
 
 
 class Optimizer(Part):
@@ -27,6 +27,22 @@ class Optimizer(Part):
     ) -> None:
         """Change the parameters, and the state, in place."""
         raise NotImplementedError
+
+
+def kept(state: dict[str, Any]) -> Tensors:
+    """The tensors of an optimiser's state by name, as a memory keeps them until training goes on."""
+    lists = {key: value for key, value in state.items() if isinstance(value, list)}
+    return {f"{key} {i}": t for key, value in lists.items() for i, t in enumerate(value)}
+
+
+def recalled(state: dict[str, Any], memory: Tensors) -> dict[str, Any]:
+    """A state as ``init`` gives it, with copies of the tensors that ``memory`` has kept of it."""
+    return {
+        key: [memory.get(f"{key} {i}", t).clone() for i, t in enumerate(value)]
+        if isinstance(value, list)
+        else value
+        for key, value in state.items()
+    }
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from .base import Coder
 from .coders import Dense, Pooled
+from .letters import Letter, Whole
 from .masks import Mask
 from .message import DOWN, UP, Message, Schema, assemble, open_envelope, pack, take_apart, unpack
 from .quantised import QSGD, Signs, Uniform

@@ -115,9 +115,8 @@ def wait(page, condition, seconds, what):
     end = time.time() + seconds
     while not condition():
         assert time.time() < end, f"not within {seconds} s: {what}"
-        page.wait_for_timeout(
-            300
-        )  # not time.sleep: requests of the page are answered in this process
+        # not time.sleep: requests of the page are answered in this process
+        page.wait_for_timeout(300)
 
 
 def run_all_cells(page, url, token):

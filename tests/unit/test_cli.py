@@ -203,7 +203,7 @@ def test_compare_writes_json_and_a_picture(tmp_path, capsys):
 
 
 def test_a_comparison_that_stops_in_its_second_run_keeps_the_first(tmp_path, monkeypatch):
-    out, interrupts, real = tmp_path / "both.json", [1], fl.federation.run
+    out, interrupts, real = tmp_path / "both.json", [1], fl.round.run
 
     def run(method, *args, **settings):
         if method.name == "rpn" and interrupts:
@@ -211,7 +211,7 @@ def test_a_comparison_that_stops_in_its_second_run_keeps_the_first(tmp_path, mon
             raise KeyboardInterrupt
         return real(method, *args, **settings)
 
-    monkeypatch.setattr("fedlearn.federation.run", run)
+    monkeypatch.setattr("fedlearn.round.run", run)
     assert (
         main(["compare", "fedavg", "rpn", *SMALL, "--out", str(out), "--option", "share=0.5"])
         == 130
@@ -219,8 +219,8 @@ def test_a_comparison_that_stops_in_its_second_run_keeps_the_first(tmp_path, mon
     assert [p.name for p in tmp_path.iterdir()] == ["both.fedavg.checkpoint"] and not out.exists()
     rounds = []
     monkeypatch.setattr(
-        "fedlearn.federation.one_round",
-        lambda *a, one=fl.federation.one_round, **k: rounds.append(1) or one(*a, **k),
+        "fedlearn.round.one_round",
+        lambda *a, one=fl.round.one_round, **k: rounds.append(1) or one(*a, **k),
     )
     assert (
         main(["compare", "fedavg", "rpn", *SMALL, "--out", str(out), "--option", "share=0.5"])
@@ -255,7 +255,7 @@ def test_methods_lists_options_and_parts(capsys):
 )
 def test_errors_are_one_sentence(arguments, sentence, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedlearn.local.train", lambda *a: pytest.fail("training started"))
+    monkeypatch.setattr("fedlearn.training.train", lambda *a: pytest.fail("training started"))
     assert main(arguments) == 2
     err = capsys.readouterr().err
     assert sentence in err and err.startswith("fedlearn: ") and err.count("\n") == 1
@@ -291,14 +291,14 @@ def test_help_for_a_stranger(arguments, capsys):
 
 CTRL_C_IN_ROUND_5 = """
 import os, signal, sys
-from fedlearn import cli, federation
+from fedlearn import cli, round as rounds
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell inherits that it is ignored
-train = federation.one_round
-def interrupted(server, clients, t, last=False):
+train = rounds.one_round
+def interrupted(server, engine, t, *rest, **more):
     if t == 5:
         os.kill(os.getpid(), signal.SIGINT)
-    return train(server, clients, t, last)
-federation.one_round = interrupted
+    return train(server, engine, t, *rest, **more)
+rounds.one_round = interrupted
 sys.exit(cli.main(sys.argv[1:]))
 """
 

@@ -8,32 +8,27 @@ trains what its own ``job.json`` says.
 
 import json
 import os
-import re
 import shlex
-import shutil
-import signal
 import socket
-import ssl
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from . import flower
+from ..checkpoint import apart
+from ..files import write_atomically, write_text
+from ..history import History
+from ..options import words
+from ..settings import Experiment
 from .certificates import check_certificate, make_certificates, make_key
-from .checkpoint import apart
-from .federation import Server
-from .files import write_atomically, write_text
-from .history import History
-from .options import words
-from .settings import Experiment
+from .client import OVER, client_app
+from .envelope import say
+from .job import Job, require
+from .processes import PATIENCE, check_port, complaint, flwr, follow, parse_address, reach, running
+from .server import check_waits, lead
 
 APP = {
     "pyproject.toml": """[build-system]
@@ -63,11 +58,11 @@ clientapp = "fedlearn_app.client_app:app"
 folder = ""
 """,
     "fedlearn_app/__init__.py": '"""A fedlearn run on Flower."""\n',
-    "fedlearn_app/server_app.py": """from fedlearn.deploy import deployed_server
+    "fedlearn_app/server_app.py": """from fedlearn.flower.deploy import deployed_server
 
 app = deployed_server()
 """,
-    "fedlearn_app/client_app.py": """from fedlearn.deploy import deployed_client
+    "fedlearn_app/client_app.py": """from fedlearn.flower.deploy import deployed_client
 
 app = deployed_client()
 """,
@@ -78,22 +73,16 @@ FRAME = 100_000  # bytes that Flower may add to a message
 SERVER = "fedlearn"  # the name of the server in Flower's config.toml
 
 
-class Process(subprocess.Popen):
-    """A process of Flower's, and where its log is."""
-
-    log: Path
-
-
 # ---- what runs inside Flower's processes ---------------------------------------------------------
 
 
-def job_of(experiment: Experiment) -> flower.Job:
+def job_of(experiment: Experiment) -> Job:
     """The run that is stated, with its method and its data. What is wrong with it is said here."""
     method, task = experiment.make_method(), experiment.make_task()
-    return flower.Job(method, task, experiment.rounds, experiment.settings, experiment.threads)
+    return Job(method, task, experiment.rounds, experiment.settings, experiment.threads)
 
 
-def read_job(folder: str | Path) -> tuple[flower.Job, dict[str, Any]]:
+def read_job(folder: str | Path) -> tuple[Job, dict[str, Any]]:
     """The job that ``serve`` or ``join`` wrote down, and what else is in its ``job.json``."""
     saved = json.loads((Path(folder) / "job.json").read_text(encoding="utf-8"))
     return job_of(Experiment.from_json(saved.pop("experiment"))), saved
@@ -109,7 +98,7 @@ def deployed_server() -> Any:
     """The ``ServerApp``. It reads ``job.json`` in the folder that the run's configuration names,
     and writes ``history.json``, ``model.safetensors``, and into ``run.log`` what ``serve`` shows.
     """
-    flower.require()
+    require()
     from flwr.serverapp import ServerApp
     from safetensors.torch import save_file
 
@@ -118,18 +107,18 @@ def deployed_server() -> Any:
     @app.main()
     def main(grid, context):
         folder = Path(context.run_config["folder"])
-        say = partial(flower.say, folder)
+        tell = partial(say, folder)
         try:
             job, saved = read_job(folder)
             path = folder / "checkpoint"
-            history = flower.lead(
+            history = lead(
                 job,
                 grid,
                 engine="flower",
                 **saved["waits"],
                 checkpoint=path,
                 progress=False,
-                say=say,
+                say=tell,
             )
             history.meta["provenance"] = saved["provenance"]
             write_atomically(
@@ -138,7 +127,7 @@ def deployed_server() -> Any:
             history.to_json(folder / "history.json")
             path.unlink()
         except Exception as error:
-            say(f"Stopped: {error}")
+            tell(f"Stopped: {error}")
             raise
 
     return app
@@ -147,7 +136,7 @@ def deployed_server() -> Any:
 def deployed_client() -> Any:
     """The ``ClientApp``. It reads ``job.json`` in the folder that its node's configuration names,
     and keeps its notes there."""
-    return flower.client_app(lambda context: read_job(context.node_config["folder"])[0])
+    return client_app(lambda context: read_job(context.node_config["folder"])[0])
 
 
 # ---- what the two commands start -----------------------------------------------------------------
@@ -164,6 +153,7 @@ def serve(
     insecure: bool = False,
     wait: float = 600.0,
     timeout: float = 600.0,
+    start_with: int | None = None,
     provenance: dict[str, str] | None = None,
 ) -> History:
     """Start a SuperLink and the server of the run that ``experiment`` states -> its ``History``,
@@ -171,17 +161,18 @@ def serve(
 
     With TLS, which is on unless ``insecure``, only clients whose public keys lie in the folder
     ``keys`` may join, and whoever has the key of ``3.key.pub`` only as client 3; ``names`` are
-    those under which clients reach this machine. ``wait`` and ``timeout``: see ``flower.Remote``.
+    those under which clients reach this machine. ``wait``, ``timeout`` and
+    ``start_with``: see ``server.Remote``.
     """
     job = job_of(experiment)  # what is wrong with it is said before anything is started
-    flower.require()
+    require()
+    check_waits(job, wait, timeout, start_with)
     folder, limit = own_folder(folder), longest(job) + FRAME
     host = host or ("127.0.0.1" if insecure else "0.0.0.0")
     # where this machine itself reaches the server
     local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     check_port(host, port)
-    known, ca = [], None
-    tls: list[Any] = ["--insecure"]
+    known, ca, tls = [], None, ["--insecure"]
     if not insecure:
         known = sorted(Path(keys).glob("*.pub")) if keys else []
         if not known:
@@ -207,7 +198,7 @@ def serve(
     home, log = folder / "flower", folder / "run.log"
     for name, text in APP.items():
         write_text(folder / "app" / name, text)
-    waits = {"wait": wait, "timeout": timeout}
+    waits = {"wait": wait, "timeout": timeout, "start_with": start_with}
     write_job(folder, experiment, waits=waits, provenance=provenance)
     security = f'root-certificates = "{ca}"' if ca else "insecure = true"
     address = f"[{local}]:{port}" if ":" in local else f"{local}:{port}"
@@ -219,10 +210,11 @@ def serve(
     (folder / "history.json").unlink(missing_ok=True)
     for old in (log, folder / "superlink.log"):
         write_text(old, "")
-    command = [sys.executable, "-m", "fedlearn.superlink", limit, "--host", host, "--port", port]
+    command = [sys.executable, "-P", Path(__file__).with_name("guard.py"), limit]
+    command += ["--host", host, "--port", port]
     command += ["--disable-runtime-dependency-installation", *tls]
     with running(command, home, folder / "superlink.log") as superlink:
-        reach(local, port, ca, 60, superlink)
+        reach(local, port, ca, PATIENCE, superlink)
         for path in known:
             flwr(home, "supernode", "register", path, SERVER, "--name", path.name.split(".")[0])
         config = f'folder="{folder}"'
@@ -245,13 +237,9 @@ def serve(
     return history
 
 
-def longest(job: flower.Job) -> int:
+def longest(job: Job) -> int:
     """Bytes of the longest message that a client of this job may send."""
-    server = Server(job.method, job.task, job.settings)
-    return max(
-        server.up.limit,
-        flower.shown(server, job.method).limit if hasattr(job.method.server, "looks_at") else 0,
-    )
+    return job.method.server_side(job.task, job.settings).longest()
 
 
 def join(
@@ -270,10 +258,10 @@ def join(
     clients = job_of(experiment).task.clients
     if not 0 <= client < clients:
         raise ValueError(f"--client is a client's number, 0 to {clients - 1}, not {client}.")
-    flower.require()
+    require()
     folder = own_folder(folder or f"fedlearn-client-{client}")
     host, port = parse_address(address)
-    security: list[Any] = ["--insecure"]
+    security = ["--insecure"]
     if not insecure:
         if not root_certificate or not key:
             raise ValueError(
@@ -300,7 +288,7 @@ def join(
     command += ["--node-config", config, "--max-wait-time", wait]
 
     def over():
-        return log.read_text(encoding="utf-8").endswith(f"{flower.OVER}\n")
+        return log.read_text(encoding="utf-8").endswith(f"{OVER}\n")
 
     end, told = time.monotonic() + wait, False
     while True:  # a server that was restarted does not know the node any more, and Flower ends it
@@ -354,183 +342,3 @@ def about(home: Path, run: str) -> dict[str, Any]:
         return flwr(home, "list", SERVER, "--run-id", run)["runs"][0]
     except (ConnectionError, LookupError):
         return {}
-
-
-def parse_address(address: str) -> tuple[str, int]:
-    """ "host:port" -> (host, port)."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(
-            f"An address has the form HOST:PORT, such as 192.168.1.5:8000, not {address!r}."
-        )
-    return host.strip("[]"), int(port)
-
-
-def check_port(host: str, port: int) -> None:
-    """Refuse a port that this machine cannot listen on."""
-    if not 0 < port < 65536:
-        raise ValueError(f"A port is a number from 1 to 65535, not {port}.")
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ValueError(
-                f"Port {port} of {host} cannot be used ({error.strerror}): choose another with "
-                "--port."
-            ) from None
-
-
-def reach(
-    host: str, port: int, ca: str | Path | None, wait: float, process: Process | None = None
-) -> None:
-    """Wait until something listens there; with ``ca`` it must have a certificate that this one
-    signed."""
-    end = time.monotonic() + wait
-    while True:
-        try:
-            with socket.create_connection((host, port), 5) as plain:
-                if ca:
-                    trusted = ssl.create_default_context(cafile=ca)
-                    trusted.wrap_socket(plain, server_hostname=host).close()
-                return
-        except ssl.SSLError as error:
-            why = getattr(error, "verify_message", None) or error.reason or "it does not speak TLS"
-            raise ConnectionError(
-                f"The server at {host}:{port} cannot be trusted: {why}."
-            ) from None
-        except OSError as error:
-            if process and process.poll() is not None:
-                raise ConnectionError(
-                    f"Flower's SuperLink did not start: {complaint(process.log)}"
-                ) from None
-            if time.monotonic() > end:
-                raise ConnectionError(
-                    f"Nothing answered at {host}:{port} within {wait:g} s: "
-                    f"{error.strerror or error}."
-                ) from None
-            time.sleep(0.2)
-
-
-def follow(
-    log: Path,
-    process: Process,
-    done: Callable[[], bool] = lambda: False,
-    status: Callable[[], str] = lambda: "",
-    grace: float = 0,
-) -> None:
-    """Show what an app of ours writes into its log until it is done or the process has ended.
-
-    ``ConnectionError`` if the app has failed, which it says in its log unless it could not even be
-    loaded (then Flower's status of the run does). ``grace``: seconds that its last message may
-    take.
-    """
-    shown, asked, ended = len(log.read_text(encoding="utf-8").splitlines()), time.monotonic(), ""
-    while True:
-        over = done() or process.poll() is not None
-        lines = log.read_text(encoding="utf-8").splitlines()
-        for line in lines[shown:]:
-            if line.startswith("Stopped: "):
-                time.sleep(grace)
-                raise ConnectionError(line.removeprefix("Stopped: "))
-            print(line, flush=True)
-        shown = len(lines)
-        if over:
-            time.sleep(grace if done() else 0)
-            return
-        if ended:
-            raise ConnectionError(f"The server's app ended ({ended}); {process.log} says why.")
-        if time.monotonic() > asked + 15:
-            asked, now = time.monotonic(), status()
-            if now.startswith("finished"):  # what it wrote last is read once more
-                ended = now
-        time.sleep(0.2)
-
-
-def environment(home: Path) -> dict[str, str]:
-    """Flower's processes find this Python's commands, keep their files in ``home`` and report to
-    nobody."""
-    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
-    there = {"PATH": path, "PYTHONUNBUFFERED": "1", "FLWR_HOME": str(home)}
-    return os.environ | flower.QUIET | there
-
-
-@contextmanager
-def running(command: Sequence[Any], home: Path, log: Path) -> Iterator[Process]:
-    """A process of Flower's, ended with everything that it has started when the block is left."""
-    home.mkdir(parents=True, exist_ok=True)
-    env = environment(home)
-    program = shutil.which(command[0], path=env["PATH"])
-    with open(log, "a", encoding="utf-8") as out:
-        process = Process(
-            [program, *map(str, command[1:])],
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
-    process.log = log
-    endings = signal.SIGTERM, signal.SIGHUP  # `kill`, a closed terminal: the children end, too
-    before = [signal.signal(s, lambda number, _: sys.exit(128 + number)) for s in endings]
-    try:
-        yield process
-    finally:
-        for s, handler in zip(endings, before, strict=True):
-            signal.signal(s, handler)
-        family = _family(process.pid)
-        process.terminate()  # Flower's own way of ending; what is left after that is killed
-        psutil.wait_procs(family, 10)
-        for child in family:
-            with suppress(psutil.NoSuchProcess):
-                child.kill()
-        process.wait()
-
-
-def _family(pid):
-    """A process and everything that it has started, some of it in sessions of its own."""
-    try:
-        process = psutil.Process(pid)
-        return [process, *process.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
-
-
-def flwr(home: Path, *command: Any) -> dict[str, Any]:
-    """What Flower's own command answers, from its JSON; ``ConnectionError`` if it fails."""
-    env = environment(home)
-    whole: list[Any] = [
-        shutil.which("flwr", path=env["PATH"]),
-        *map(str, command),
-        "--format",
-        "json",
-    ]
-    how: dict[str, Any] = {
-        "env": env,
-        "capture_output": True,
-        "text": True,
-        "check": False,
-        "timeout": 120,
-    }
-    try:
-        done = subprocess.run(whole, **how)
-        answer = json.loads(done.stdout)
-    except subprocess.TimeoutExpired:
-        answer = {"error-message": "no answer within two minutes"}
-    except ValueError:
-        answer = {"error-message": (done.stderr or done.stdout).strip()[-300:]}
-    if not answer.get("success"):
-        asked = " ".join(map(str, command[:2]))
-        raise ConnectionError(f"flwr {asked} failed: {answer.get('error-message')}")
-    return answer
-
-
-def complaint(log: Path) -> str:
-    """What a process of Flower's gave as the reason of its end: its own sentences if it did, else
-    the last line of its log."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", Path(log).read_text(encoding="utf-8", errors="replace"))
-    text = re.split("Starting Flower Super(?:Node|Link)", text)[-1]  # of the last start
-    code = re.search(r"Exit Code: \d+\n(.*?)(\n\s*\n|$)", text, re.DOTALL)
-    lines = [line.strip() for line in (code[1] if code else text).splitlines() if line.strip()]
-    said = " ".join(lines if code else lines[-1:]) or "it said nothing"
-    return said[-500:]

@@ -1,9 +1,11 @@
-"""Flower's SuperLink behind a guard: ``python -m fedlearn.superlink LIMIT ...``, with the options of ``flower-superlink``.
+"""Flower's SuperLink behind a guard: ``python guard.py LIMIT ...``, with the options of
+``flower-superlink``.
 
-Flower 1.41 serves the clients (``/v1/fleet``), its own command line (``/v1/control``) and its apps (``/v1/runtime``) on one port, and
-asks only clients for a key. Whoever reaches the port could register keys and start programs. Behind the guard other machines
-reach the clients' part only, and no request of theirs may have a body of more than LIMIT bytes: a longer one is answered before
-it is read.
+Flower 1.41 serves the clients (``/v1/fleet``), its own command line (``/v1/control``) and its apps
+(``/v1/runtime``) on one port, and asks only clients for a key. Whoever reaches the port could
+register keys and start programs. Behind the guard other machines reach the clients' part only, and
+no request of theirs may have a body of more than LIMIT bytes: a longer one is answered before it is
+read.
 """
 
 import sys

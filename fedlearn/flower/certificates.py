@@ -1,4 +1,5 @@
-"""Certificates and keys for real clients: the server proves itself by TLS, each client by a key that the server knows."""
+"""Certificates and keys for real clients: the server proves itself by TLS, each client by a key
+that the server knows."""
 
 import datetime
 import ipaddress
@@ -7,7 +8,8 @@ from pathlib import Path
 
 
 def make_certificates(folder, names):
-    """``ca.pem``, which clients need, and ``server.pem`` and ``server.key`` for a server of these names, good for a year."""
+    """``ca.pem``, which clients need, and ``server.pem`` and ``server.key`` for a server of these
+    names, good for a year."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -99,7 +101,8 @@ def make_key(path):
 
 
 def check_certificate(path, names=()):
-    """``ValueError`` for a file that is no certificate, whose time is over, or that is not made out to one of these names."""
+    """``ValueError`` for a file that is no certificate, whose time is over, or that is not made out
+    to one of these names."""
     from cryptography import x509
 
     path, again = (
@@ -110,7 +113,8 @@ def check_certificate(path, names=()):
         found = x509.load_pem_x509_certificate(path.read_bytes())
     except FileNotFoundError:
         raise ValueError(
-            f"There is no certificate {path}: the server makes ca.pem in its folder tls when it is first started."
+            f"There is no certificate {path}: the server makes ca.pem in its folder tls when it is "
+            "first started."
         ) from None
     except ValueError:
         raise ValueError(f"{path} is not a certificate in PEM format.") from None
