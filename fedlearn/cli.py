@@ -143,15 +143,8 @@ def provenance() -> dict[str, str]:
     import subprocess
     from datetime import date
 
-    git = [
-        "git",
-        "-C",
-        str(Path(__file__).parent),
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=12",
-    ]
+    here = str(Path(__file__).parent)
+    git = ["git", "-C", here, "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
