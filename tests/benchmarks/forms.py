@@ -18,10 +18,10 @@ from pathlib import Path
 from statistics import median
 
 import torch
+from fedlearn.federation import one_round
 
 import fedlearn as fl
 from fedlearn import models
-from fedlearn.federation import one_round
 
 sys.path.insert(0, str(Path(__file__).parent))
 from speed import random_task  # noqa: E402
