@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # loaded when first used
     from .ledger import claims
 
 __all__ = """
-    Adam Averaging DataError Downlink Experiment History Mean Method SGD Settings TaskLoss TaskNetwork
-    Uplink WireError check claims clients engines flower initial_network methods models partition
-    parts plot refit results rng run summary tasks widgets wire
+    Adam Averaging DataError Downlink Experiment History Mean Method SGD Settings TaskLoss
+    TaskNetwork Uplink WireError check claims clients engines flower initial_network methods
+    models partition parts plot refit results rng run summary tasks widgets wire
 """.split()

@@ -10,7 +10,7 @@ import argparse
 import inspect
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -83,7 +83,8 @@ def compare(experiments: list[Experiment], engine: Engine, picture: Picture) -> 
     if picture.plot:
         from .lab import plot
 
-        plot.compare(histories, picture.against).figure.savefig(picture.plot, dpi=150)
+        drawn: Any = plot.compare(histories, picture.against)
+        drawn.figure.savefig(picture.plot, dpi=150)
 
 
 def run_all(experiments: list[Experiment], engine: Engine) -> list["History"]:
@@ -142,15 +143,8 @@ def provenance() -> dict[str, str]:
     import subprocess
     from datetime import date
 
-    git = [
-        "git",
-        "-C",
-        str(Path(__file__).parent),
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=12",
-    ]
+    here = str(Path(__file__).parent)
+    git = ["git", "-C", here, "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
@@ -255,9 +249,9 @@ def methods() -> None:
 
     base = Averaging().parts()
     for name, function in METHODS.items():
-        first = str(inspect.getdoc(inspect.getmodule(function))).split("\n\n")[0].replace("\n", " ")
+        first = (sys.modules[function.__module__].__doc__ or "").split("\n\n")[0]
         options = str(inspect.signature(function)).split(" -> ")[0]
-        print(f"{name}{options}\n    {first}")
+        print(f"{name}{options}\n    {' '.join(first.split())}")
         for part, text in function().parts().items():
             if text != base.get(part):
                 print(f"    {part:<10}{text}")
@@ -273,20 +267,13 @@ class Ledger:
 
 def check(ledger: Ledger) -> int:
     """Recompute every claim of the ledger data/claims.yaml."""
-    from collections import Counter
-
     from .ledger import claims
 
     if ledger.paper is not None:
         papers = dict.fromkeys(claim["paper"] for claim in claims.load())
         pick(ledger.paper, papers, "paper in the ledger")
     results = claims.check(ledger.paper, strict=False)
-    width = max(len(r.claim["id"]) for r in results)
-    for r in results:
-        text = f"printed {r.claim['printed']!s:.60}, computed {claims.show(r.computed) or '-'}"
-        text = f"LEDGER WRONG: {r.problem}" if r.problem else text
-        print(f"{r.claim['id']:<{width}}  {r.verdict:<14}  {text}")
-    print(", ".join(f"{n} {verdict}" for verdict, n in Counter(r.verdict for r in results).items()))
+    print(claims.report(results))
     return 1 if any(r.problem for r in results) else 0
 
 
@@ -350,7 +337,7 @@ def classroom(folders: Folders) -> None:
 
 # ---- the parser ----------------------------------------------------------------------------------
 
-COMMANDS = {
+COMMANDS: dict[str, Callable[..., int | None]] = {
     f.__name__: f for f in (run, compare, serve, join, methods, check, reproduce, classroom)
 }
 

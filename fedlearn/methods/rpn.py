@@ -48,8 +48,8 @@ class Pool(Code):
 
 @dataclass(frozen=True)
 class PoolState(Pool):
-    """The same for what clients hear. It loses nothing of a sum of pooled updates; of any other state it
-    would lose most, and clients would train another model than the server's."""
+    """The same for what clients hear. It loses nothing of a sum of pooled updates; of any other
+    state it would lose most, and clients would train another model than the server's."""
 
     needs, gives = frozenset({"pooled"}), frozenset()
 

@@ -242,7 +242,7 @@ class Uplink(Link):
         super().__init__(*(steps or (Update(),)))
         if "trained" in self.gives:
             raise ValueError(f"{self!r} must begin with what becomes of the weights: Update().")
-        if "update" in self.gives:  # its signs are votes
+        if "update" in self.gives and not self.code.coder.sparse:  # its signs are votes
             self.gives |= {"votes"}
         own = type(self)  # one that replaces only ``encode`` is obeyed
         self.stacks &= own.encode is Uplink.encode or own.encode_rows is not Uplink.encode_rows

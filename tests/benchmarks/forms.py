@@ -20,7 +20,6 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from fedlearn.federation import one_round
 
 import fedlearn as fl
 from fedlearn import models

@@ -2,7 +2,7 @@
 and the unit tests that run the changed line must fail.
 
     pip install coverage pytest-cov
-    python tests/benchmarks/mutants.py                        # 200 mutants of seed 0, an hour on two cores
+    python tests/benchmarks/mutants.py     # 200 mutants of seed 0, an hour on two cores
     python tests/benchmarks/mutants.py --count 50 --seed 1 --jobs 2 --out survivors.txt
 
 Drawn evenly over all places where an operator, a comparison, a constant or a whole statement can

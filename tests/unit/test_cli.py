@@ -292,7 +292,8 @@ def test_help_for_a_stranger(arguments, capsys):
 CTRL_C_IN_ROUND_5 = """
 import os, signal, sys
 from fedlearn import cli, round as rounds
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell inherits that it is ignored
+# a background job of a shell inherits that it is ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
 train = rounds.one_round
 def interrupted(server, engine, t, *rest, **more):
     if t == 5:
@@ -304,7 +305,8 @@ sys.exit(cli.main(sys.argv[1:]))
 
 
 def test_interrupted_and_continued(tmp_path):
-    """Ctrl-C in the middle; the same command then goes on, and the result is that of an unbroken run."""
+    """Ctrl-C in the middle; the same command then goes on, and the result is that of an unbroken
+    run."""
     arguments = ["run", "fedavg", "--clients", "3", "--rounds", "8", "--train", "150", "--out"]
     whole, broken = tmp_path / "whole.json", tmp_path / "broken.json"
 

@@ -1,4 +1,5 @@
-"""FedGKT and split learning: the loss, a round written out with torch's own optimisers, the messages, both modes."""
+"""FedGKT and split learning: the loss, a round written out with torch's own optimisers, the
+messages, both modes."""
 
 import dataclasses
 import math
@@ -232,7 +233,8 @@ def test_adam_with_weight_decay_is_torchs(decoupled, theirs_is):
 
 
 def upload(task, method=None, change=None, client=1):
-    """The upload of a client in round 1, with its sections changed; and the server that is to read it."""
+    """The upload of a client in round 1, with its sections changed; and the server that is to read
+    it."""
     server, clients = parties(method or fl.methods.fed_gkt(), task)
     answer = clients.answer(1, client, server.send(1, client))
     message = unpack(answer, server.up, kind=UP, round=1, client=client)

@@ -1,4 +1,5 @@
-"""The recipes of ``fedlearn reproduce``: what they run, that they go on where they stopped, that results name their origin."""
+"""The recipes of ``fedlearn reproduce``: what they run, that they go on where they stopped, that
+results name their origin."""
 
 import json
 
