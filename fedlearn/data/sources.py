@@ -266,7 +266,7 @@ def load(name: str) -> Source:
         [torch.bincount(c.flatten(), minlength=256) for c in train_x.unbind(1)]
     ).double()
     value, share = torch.arange(256.0, dtype=torch.float64), counts / counts.sum(1, keepdim=True)
-    mean = share @ value
-    mean, std = tuple(mean.tolist()), tuple((share @ value**2 - mean**2).sqrt().tolist())
+    first = share @ value
+    mean, std = tuple(first.tolist()), tuple((share @ value**2 - first**2).sqrt().tolist())
     coarse = np.array(COARSE) if name == "cifar100" else None
     return Source(name, train_x, train_y, test_x, test_y, mean, std, classes, coarse, note)

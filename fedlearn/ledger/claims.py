@@ -245,7 +245,7 @@ def repopt_gap(name: str, rule: str) -> float:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        csla = NETWORKS[name](form="csla").double()
+        csla = NETWORKS[name](form="csla").double()  # type: ignore[call-arg]
         batches = torch.randn(3, 2, 2, 8, 1, 8, 8).double()
         one = target(csla)
         M, start = multipliers(one), _kernels(one)
