@@ -222,6 +222,7 @@ def command_serve(args):
         insecure=args.insecure,
         wait=args.wait,
         timeout=args.timeout,
+        start_with=args.start_with,
         provenance=provenance(),
     )
     if args.out:
@@ -556,6 +557,12 @@ def parser():
         default=600.0,
         metavar="S",
         help="seconds to wait for the answers of a round (default 600)",
+    )
+    server.add_argument(
+        "--start-with",
+        type=int,
+        metavar="N",
+        help="begin the first round as soon as N clients are here (default: all of them)",
     )
     listing = commands.add_parser(
         "methods", help="list the methods, their options and the parts they replace"

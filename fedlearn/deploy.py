@@ -61,6 +61,7 @@ folder = ""
 }
 FRAME = 100_000  # bytes that Flower may add to a message
 SERVER = "fedlearn"  # the name of the server in Flower's config.toml
+PATIENCE = 600  # seconds that Flower's own programs may take on a busy machine
 
 
 # ---- what runs inside Flower's processes ----------------------------------------------------------------------------------
@@ -132,15 +133,17 @@ def serve(
     insecure=False,
     wait=600.0,
     timeout=600.0,
+    start_with=None,
     provenance=None,
 ):
     """Start a SuperLink and the server of the ``job`` that ``argv`` states -> ``History``, whose meta has Flower's count of the bytes.
 
     With TLS, which is on unless ``insecure``, only clients whose public keys lie in the folder ``keys`` may join, and whoever has
-    the key of ``3.key.pub`` only as client 3; ``names`` are those under which clients reach this machine. ``wait`` and
-    ``timeout``: see ``flower.Remote``.
+    the key of ``3.key.pub`` only as client 3; ``names`` are those under which clients reach this
+    machine. ``wait``, ``timeout`` and ``start_with``: see ``flower.Remote``.
     """
     flower.require()
+    flower.check_waits(job, wait, timeout, start_with)
     folder, limit = own_folder(folder), longest(job) + FRAME
     host = host or ("127.0.0.1" if insecure else "0.0.0.0")
     local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(
@@ -184,7 +187,11 @@ def serve(
     write_text(
         folder / "job.json",
         json.dumps(
-            {"argv": argv, "waits": {"wait": wait, "timeout": timeout}, "provenance": provenance},
+            {
+                "argv": argv,
+                "waits": {"wait": wait, "timeout": timeout, "start_with": start_with},
+                "provenance": provenance,
+            },
             indent=1,
         ),
     )
@@ -211,7 +218,7 @@ def serve(
         "--disable-runtime-dependency-installation",
     ]
     with running([*command, *map(str, tls)], home, folder / "superlink.log") as superlink:
-        reach(local, port, ca, 60, superlink)
+        reach(local, port, ca, PATIENCE, superlink)
         for path in known:
             flwr(home, "supernode", "register", path, SERVER, "--name", path.name.split(".")[0])
         run = flwr(home, "run", folder / "app", SERVER, "--run-config", f'folder="{folder}"')[
@@ -484,11 +491,11 @@ def flwr(home, *command):
     whole = [shutil.which("flwr", path=env["PATH"]), *map(str, command), "--format", "json"]
     try:
         done = subprocess.run(
-            whole, env=env, capture_output=True, text=True, check=False, timeout=120
+            whole, env=env, capture_output=True, text=True, check=False, timeout=PATIENCE
         )
         answer = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
-        answer = {"error-message": "no answer within two minutes"}
+        answer = {"error-message": f"no answer within {PATIENCE} s"}
     except ValueError:
         answer = {"error-message": (done.stderr or done.stdout).strip()[-300:]}
     if not answer.get("success"):

@@ -48,6 +48,8 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+# Ray's own processes may take their time on a busy machine.
+PATIENT = {"RAY_agent_register_timeout_ms": "600000", "RAY_worker_register_timeout_seconds": "600"}
 
 
 def require():
@@ -329,9 +331,12 @@ class Remote:
     """The clients of a run, wherever they live: what a round needs of ``federation.Clients``, on a Flower grid.
 
     ``wait``: seconds for clients to join. ``timeout``: seconds for their answers. ``stop``: an event that ends all waiting.
+    ``start_with``: the number of clients with which the first round begins, by default all.
     """
 
-    def __init__(self, job, grid, server, history, wait, timeout, stop=None, say=None):
+    def __init__(
+        self, job, grid, server, history, wait, timeout, stop=None, say=None, start_with=None
+    ):
         self.job, self.grid, self.server, self.history, self.wait, self.timeout = (
             job,
             grid,
@@ -341,6 +346,7 @@ class Remote:
             timeout,
         )
         self.stop, self.say = stop or threading.Event(), say or (lambda text: None)
+        self.start_with = start_with or job.task.clients
         self.nodes, self.away, self.absent, self.started = (
             {},
             {},
@@ -364,20 +370,17 @@ class Remote:
         )
 
     def groups(self, clients):
-        """All clients of the round that are here, as one group. The first round waits for everybody, a later one only if
-        there is nobody at all; the others are ``absent``."""
+        """All clients of the round that are here, as one group. The first round waits for
+        ``start_with`` clients, a later one only if there is nobody at all; the others are
+        ``absent``."""
         everybody = range(self.job.task.clients)
-        wanted = clients if self.started else everybody
 
         def enough():
             self.look()
             if not self.nodes and len(self.away) >= len(everybody):
                 return True
-            return (
-                any(k in self.nodes for k in wanted)
-                if self.started
-                else all(k in self.nodes for k in wanted)
-            )
+            many = self.started or len(self.nodes) >= self.start_with
+            return many and any(k in self.nodes for k in clients)
 
         self.until(enough, self.wait)
         if not any(k in self.nodes for k in clients):
@@ -569,6 +572,14 @@ def read(reply, **kinds):
     return values[0] if len(values) == 1 else values
 
 
+def check_waits(job, wait, timeout, start_with):
+    """``ValueError`` if this cannot be waited for; ``serve`` asks before it starts anything."""
+    if not wait > 0 or not timeout > 0:
+        raise ValueError(f"Seconds to wait must be above 0, not {wait!r} and {timeout!r}.")
+    if start_with is not None and start_with not in range(1, job.task.clients + 1):
+        raise ValueError(f"A run starts with 1 to {job.task.clients} clients, not {start_with!r}.")
+
+
 def lead(
     job,
     grid,
@@ -576,25 +587,25 @@ def lead(
     engine,
     wait=600.0,
     timeout=600.0,
+    start_with=None,
     checkpoint=None,
     progress=None,
     stop=None,
     say=None,
 ):
     """The server's part of a run on a Flower grid -> ``History``. Its ``refused`` also says who was missing, and why."""
-    if not wait > 0 or not timeout > 0:
-        raise ValueError(f"Seconds to wait must be above 0, not {wait!r} and {timeout!r}.")
+    check_waits(job, wait, timeout, start_with)
     server = Server(job.method, job.task, job.settings)
     about = describe(job.method, job.task, job.settings, job.cpu_threads)
     about |= {"engine": {"name": engine, "flower": require()}, "run": secrets.token_hex(8)}
     history = History(job.method.name, about)
-    clients = Remote(job, grid, server, history, wait, timeout, stop, say)
+    clients = Remote(job, grid, server, history, wait, timeout, stop, say, start_with)
     try:
         train(server, clients, history, job.rounds, checkpoint, progress)
         clients.tell()
         if engine == "flower":
             clients.look()
-            clients.timeout = min(timeout, 30)
+            clients.timeout = min(timeout, 300)  # who is gone is known after one minute
             clients.ask("query.bye", job.rounds, dict.fromkeys(clients.nodes, b""))
     finally:
         clients.pool.shutdown(wait=False, cancel_futures=True)
@@ -688,15 +699,16 @@ def simulate(
 
 
 def start_ray(cpus=None):
-    """Start Ray on this machine, with that many CPUs (by default all) and without its log. It gives up when the machine is so
-    busy that its start takes half a minute; so there is a second attempt."""
+    """Start Ray on this machine, with that many CPUs (by default all) and without its log."""
     require()
     import ray
 
     path = os.pathsep.join(sys.path)  # what is imported here can be imported in its workers
     environment = {"env_vars": {"PYTHONPATH": path, **QUIET}}
-    for attempt in (1, 2):
-        try:
+    for name, value in PATIENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        with _unhurried():
             return ray.init(
                 num_cpus=cpus,
                 include_dashboard=False,
@@ -704,10 +716,35 @@ def start_ray(cpus=None):
                 log_to_driver=False,
                 runtime_env=environment,
             )
-        except Exception:  # of no class of its own
-            ray.shutdown()
-            if attempt == 2:
-                raise
+    except Exception:
+        ray.shutdown()
+        raise
+
+
+@contextmanager
+def _unhurried():
+    """Ray gives itself half a minute to start; here it has five, for a machine that is busy."""
+    services = sys.modules.get("ray._private.services")
+    look = getattr(services, "get_node", None)
+    if look is None:  # another Ray than the one that Flower 1.41 asks for
+        yield
+        return
+
+    def get_node(*where):
+        end = time.monotonic() + 300
+        while True:
+            try:
+                return look(*where)
+            except RuntimeError:  # it has not started yet
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.2)
+
+    services.get_node = get_node
+    try:
+        yield
+    finally:
+        services.get_node = look
 
 
 @contextmanager

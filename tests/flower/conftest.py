@@ -50,7 +50,7 @@ class Loop:
             [],
             [],
         )
-        self.names = {}
+        self.names, self.stuck = {}, set()  # messages whose answer somebody goes on fetching
         for k in range(job.task.clients) if clients is None else clients:
             self.join(k)
 

@@ -1,16 +1,25 @@
-"""Makes one client of the faults test misbehave: ``sitecustomize`` of its processes, which read the kind in ``FAULT``.
+"""What the processes of a ``Deployment`` read as their ``sitecustomize``.
+
+It takes from all of them the haste of Flower 1.41, which starts an app anew if it has not reported
+within 30 s: where ten start at the same time on a slow machine they all take longer, and none would
+ever begin its work. And it makes one process misbehave, in the way that ``FAULT`` says:
 
 kill:    the client's processes end while it works on its second round (once: the file ``died`` remembers it)
 corrupt: the bytes of its second upload are changed on the way out
 long:    they are followed by ten million zeros
 twice:   its node sends every answer twice
+halt:    the server stands still in round 4, when the answers are there and not yet saved and all
+         clients are connected
 """
 
 import os
 import signal
 import sys
+import threading
 
 FAULT = os.environ.get("FAULT")
+FLOWER = "flwr.supercore.corestate.in_memory_corestate", "flwr.supercore.corestate.sql_corestate"
+NODE, OURS = "flwr.supernode.start_client_internal", "fedlearn.flower"
 
 
 def patched_train(original):
@@ -37,6 +46,19 @@ def patched_train(original):
     return train
 
 
+def patched_answers(original):
+    def answers(self, round, messages):
+        found = original(self, round, messages)
+        if round == 4:
+            everybody = self.job.task.clients
+            self.until(lambda: self.look() or len(self.nodes) == everybody, self.wait)
+            self.say(f"Round {round} stands still, with {len(found)} answers.")
+            threading.Event().wait()  # until it is killed
+        return found
+
+    return answers
+
+
 def patched_push(original):
     def push(state, object_store, send, push_object):
         sent = []
@@ -55,11 +77,22 @@ def patched_push(original):
     return push
 
 
+def patch(module):
+    if module.__name__ in FLOWER:
+        module.HEARTBEAT_DEFAULT_INTERVAL = 3600
+    if module.__name__ == OURS and FAULT in ("kill", "corrupt", "long"):
+        module._train = patched_train(module._train)
+    if module.__name__ == OURS and FAULT == "halt":
+        module.Remote.answers = patched_answers(module.Remote.answers)
+    if module.__name__ == NODE and FAULT == "twice":
+        module._push_messages = patched_push(module._push_messages)
+
+
 class Finder:
-    """Patches the two modules as they are imported."""
+    """Patches these modules as they are imported."""
 
     def find_spec(self, name, path=None, target=None):
-        if name not in ("fedlearn.flower", "flwr.supernode.start_client_internal"):
+        if name not in (*FLOWER, NODE, OURS):
             return None
         from importlib.machinery import PathFinder
 
@@ -68,14 +101,10 @@ class Finder:
 
         def exec_module(module):
             load(module)
-            if name == "fedlearn.flower" and FAULT in ("kill", "corrupt", "long"):
-                module._train = patched_train(module._train)
-            if name != "fedlearn.flower" and FAULT == "twice":
-                module._push_messages = patched_push(module._push_messages)
+            patch(module)
 
         spec.loader.exec_module = exec_module
         return spec
 
 
-if FAULT:
-    sys.meta_path.insert(0, Finder())
+sys.meta_path.insert(0, Finder())

@@ -17,8 +17,9 @@ from fedlearn import deploy as deployment
 from fedlearn.certificates import make_certificates, make_key
 from fedlearn.superlink import Guard
 
-from .processes import Deployment
+from .processes import LIMIT, Deployment, wait_until
 
+pytestmark = pytest.mark.timeout(3 * LIMIT)
 METHODS = ["fedavg", "fed_kgf", "fed_gkt"]  # RPN: with encryption and keys, below
 
 
@@ -39,7 +40,7 @@ def asked_from(address, d):
     """The HTTP status that Flower's control part gives somebody at this address."""
     context = ssl.create_default_context(cafile=d.folder / "server" / "tls" / "ca.pem")
     connection = http.client.HTTPSConnection(
-        "127.0.0.1", d.port, context=context, source_address=(address, 0), timeout=30
+        "127.0.0.1", d.port, context=context, source_address=(address, 0), timeout=LIMIT
     )
     connection.request("POST", "/v1/control/list-runs", b"")
     return connection.getresponse().status
@@ -68,7 +69,7 @@ def test_history_is_that_of_one_process(name, deploy, record):
         there.meta["provenance"]["command"].startswith("fedlearn")
         and there.meta["engine"]["name"] == "flower"
     )
-    assert [c.end(30) for c in clients] == [0, 0] and clients[0].lines[-1] == "The run is over."
+    assert [c.end() for c in clients] == [0, 0] and clients[0].lines[-1] == "The run is over."
     assert (
         not (d.folder / "server" / "checkpoint").exists()
         and (d.folder / "server" / "model.safetensors").exists()
@@ -105,7 +106,8 @@ def test_encrypted_run_with_keys_and_who_is_kept_out(deploy, record):
     assert (
         asked_from("127.0.0.1", d) != 403 and asked_from("127.0.0.2", d) == 403
     )  # certificate or not
-    stranger = d.join(1, *safe, "stranger.key", "--wait", "3", name="stranger")
+    # tries for a minute, in which a slow machine, too, gets as far as being refused
+    stranger = d.join(1, *safe, "stranger.key", "--wait", "60", name="stranger")
     distrusting = d.join(
         1, "--root-certificate", "unknown/ca.pem", "--key", "1.key", name="distrusting"
     )
@@ -113,8 +115,6 @@ def test_encrypted_run_with_keys_and_who_is_kept_out(deploy, record):
     refusals.append(
         {"what": "a server with an unknown certificate", **distrusting.shown("client 1")}
     )
-    assert stranger.end() == 2 and "The server does not know its key" in stranger.lines[-1]
-    refusals.append({"what": "a client with an unknown key", **stranger.shown("client 1")})
     impostor = d.join(1, *safe, "0.key", name="impostor")
     away = server.wait_for("turned away")
     assert (
@@ -159,10 +159,10 @@ def test_encrypted_run_with_keys_and_who_is_kept_out(deploy, record):
     )
     node.kill()  # Flower lets the same key in again only when it has missed the old node for a minute
     clients[0].wait_for("The connection is lost.")
-    clients[0].wait_for("does not let this client in, or not yet")
-    server.wait_for("Client 0 is here", 200, times=2)
+    log = d.folder / "client-0" / "supernode.log"
+    wait_until(lambda: log.read_text().count("SuperNode ID:") >= 2, log.read_text)
     clients.append(d.join(1, *safe, "1.key"))
-    assert server.end(400) == 0, server.lines
+    assert server.end() == 0, server.lines
     there = fl.History.from_json(d.folder / "history.json")
     expected = here("rpn")
     record(
@@ -170,7 +170,10 @@ def test_encrypted_run_with_keys_and_who_is_kept_out(deploy, record):
         {"method": "rpn", "equal": there == expected, "flower_bytes": there.meta["flower_bytes"]},
     )
     assert there == expected
-    assert [c.end(30) for c in clients] == [0, 0]
+    assert [c.end() for c in clients] == [0, 0]
+    assert stranger.end() == 2 and "The server does not know its key" in stranger.lines[-1]
+    assert any("does not let this client in, or not yet" in line for line in stranger.lines)
+    refusals.insert(2, {"what": "a client with an unknown key", **stranger.shown("client 1")})
     assert (d.folder / "server" / "tls" / "server.key").stat().st_mode & 0o077 == 0
     record(
         "transcript",
@@ -237,6 +240,11 @@ def test_bad_input_is_one_sentence(tmp_path, capsys, monkeypatch):
     assert "is not made out to example.org" in fails(
         capsys, *serve, "--keys", "empty", "--name", "example.org"
     )
+    for n in ("0", "3", "-1"):
+        assert f"A run starts with 1 to 2 clients, not {n}." in fails(
+            capsys, *serve, "--insecure", "--start-with", n
+        )
+    assert "Seconds to wait must be above 0" in fails(capsys, *serve, "--insecure", "--wait", "0")
     assert not list(tmp_path.glob("**/superlink.log"))
 
 

@@ -42,9 +42,28 @@ def here(job, rounds=None, **settings):
 
 
 def lead(job, grid, **more):
-    return flower.lead(
-        job, grid, engine="loop", **({"wait": 1.0, "timeout": 1.0, "progress": False} | more)
-    )
+    return flower.lead(job, grid, engine="loop", **({"progress": False} | more))
+
+
+@pytest.fixture(autouse=True)
+def time_is_up_when_nothing_more_comes(monkeypatch):
+    """In place of seconds, of which a slow machine needs more: what is sent over a ``Loop`` is
+    answered at once or never. After a look that has asked for every answer and changed nothing,
+    there is nothing to wait for."""
+    original = flower.Remote.until
+
+    def until(self, condition, seconds):
+        seen = []
+
+        def over():
+            if condition():
+                return True
+            seen.append([dict(d) for d in (self.nodes, self.away, self.greeted, self.asked)])
+            return set(self.pulls) <= self.grid.stuck and seen[-2:-1] == seen[-1:]
+
+        original(self, over, 3600)
+
+    monkeypatch.setattr(flower.Remote, "until", until)
 
 
 def sections(grid):
@@ -336,30 +355,64 @@ def test_an_answer_that_never_comes_is_waited_for_and_named():
 
     grid.deliver = silent
     with pytest.warns(UserWarning, match="1 uploads"):
-        history = lead(j, grid, timeout=0.5)
-    assert history.rows[1]["refused"] == {1: "No answer within 0.5 s."}
+        history = lead(j, grid, timeout=500)
+    assert history.rows[1]["refused"] == {1: "No answer within 500 s."}
     assert history.accuracy.tolist() == expected(j, {-2: [1]})
 
 
 def test_a_client_that_joins_late_takes_part_from_then_on():
-    j = job("stc")
+    j, heard = job("stc"), []
     grid = Loop(j, clients=[0, 1, 2])
-    deliver = grid.deliver
+    deliver, pull = grid.deliver, grid.pull_messages
+
+    def second(message):
+        return message.metadata.group_id.split(".")[1:2] == ["2"]
 
     def late(message, context):
-        if message.metadata.group_id.split(".")[1:2] == ["2"] and 103 not in grid.contexts:
+        if second(message) and 103 not in grid.contexts:
             grid.join(3)
         return deliver(message, context)
 
-    grid.deliver = late
+    def slow(ids):  # round 2 does not end before client 3 is here
+        (message,) = (m for m in grid.sent if m.metadata.message_id == ids[0])
+        return pull(ids) if not second(message) or "Client 3 is here." in heard else []
+
+    grid.deliver, grid.pull_messages = late, slow
     with pytest.warns(UserWarning, match="2 uploads"):
-        history = lead(j, grid, wait=0.5)
+        history = lead(j, grid, start_with=3, say=heard.append)
     assert [row["refused"] for row in history.rows] == [
         {3: "not connected"},
         {3: "not connected"},
         {},
     ]
     assert history.accuracy.tolist() == expected(j, {-1: [3], -2: [3]})
+
+
+def test_the_first_round_begins_with_as_many_clients_as_were_asked_for(monkeypatch):
+    """Two of four are enough if one of those that were drawn for the round is there."""
+
+    def until(self, condition, seconds):
+        while not condition():
+            pass
+
+    monkeypatch.setattr(flower.Remote, "until", until)
+    j, heard = job("stc", rounds=1, participation=0.5), []
+    one, other = fl.Server(j.method, j.task, j.settings).participants(1)
+    grid = Loop(j, clients={0, 1, 2, 3} - {one, other})
+    get_nodes = grid.get_nodes
+
+    def come():
+        if len(heard) == 2 and len(grid.contexts) == 2:  # the two that were not drawn are here
+            grid.join(one)
+        return get_nodes()
+
+    grid.get_nodes = come
+    with pytest.warns(UserWarning, match="1 uploads"):
+        history = lead(j, grid, start_with=2, say=heard.append)
+    assert history.rows[0]["refused"] == {other: "not connected"}
+    for n in (0, 5, 1.5):
+        with pytest.raises(ValueError, match=f"A run starts with 1 to 4 clients, not {n}."):
+            lead(j, grid, start_with=n)
 
 
 def test_nodes_that_go_and_come_back_under_another_number_of_flowers():
@@ -374,9 +427,9 @@ def test_nodes_that_go_and_come_back_under_another_number_of_flowers():
 def test_without_any_client_the_run_ends_and_says_so(tmp_path):
     j = job("fedavg")
     with pytest.raises(
-        ConnectionError, match=r"Round 1: none of the 4 clients came within 0.3 s\."
+        ConnectionError, match=r"Round 1: none of the 4 clients came within 500 s\."
     ):
-        lead(j, Loop(j, clients=[]), wait=0.3)
+        lead(j, Loop(j, clients=[]), wait=500)
     grid = Loop(j)
     deliver = grid.deliver
 
@@ -387,7 +440,7 @@ def test_without_any_client_the_run_ends_and_says_so(tmp_path):
 
     grid.deliver = all_go
     with pytest.raises(ConnectionError, match="Round 3: none of the 4 clients came"):
-        lead(j, grid, wait=0.3, checkpoint=tmp_path / "c")
+        lead(j, grid, checkpoint=tmp_path / "c")
     assert lead(j, Loop(j), checkpoint=tmp_path / "c") == here(j)  # the finished rounds are there
 
 
@@ -395,7 +448,7 @@ def test_a_stopped_flower_ends_all_waiting():
     j, stop = job("fedavg"), threading.Event()
     stop.set()
     with pytest.raises(ConnectionError, match="Flower has stopped"):
-        lead(j, Loop(j, clients=[]), wait=60, stop=stop)
+        lead(j, Loop(j, clients=[]), stop=stop)
 
 
 def test_what_clients_write_is_shown_without_control_characters(tmp_path):
@@ -417,17 +470,20 @@ def test_an_answer_that_flower_cannot_read_or_fetch_holds_up_nobody_else():
             ] == ["2"]:
                 if fault == "unreadable":
                     raise KeyError("0abc")
-                release.wait(60)
+                grid.stuck.add(message.metadata.message_id)
+                release.wait()
             return pull(ids)
 
         grid.pull_messages = bad
-        with pytest.warns(UserWarning, match="1 uploads"):
-            history = lead(j, grid, timeout=3)
-        release.set()
+        try:
+            with pytest.warns(UserWarning, match="1 uploads"):
+                history = lead(j, grid, timeout=500)
+        finally:
+            release.set()
         reason = (
             "Flower cannot read the answer: '0abc'"
             if fault == "unreadable"
-            else "No answer within 3 s."
+            else "No answer within 500 s."
         )
         assert [row["refused"] for row in history.rows] == [{}, {1: reason}, {}]
         assert history.accuracy.tolist() == expected(j, {2: [1]})
@@ -461,7 +517,7 @@ def test_a_restarted_server_judges_absent_clients_by_what_they_showed_last(tmp_p
     with pytest.warns(
         UserWarning, match="is judged by what it showed last, if anything: not connected"
     ):
-        history = lead(j, again, wait=0.5, checkpoint=tmp_path / "c")
+        history = lead(j, again, checkpoint=tmp_path / "c")
     assert history == here(j, participation=0.5)
 
 
@@ -494,7 +550,7 @@ def test_one_client_of_another_run_is_left_out():
         else [other.app(m, other.contexts[101])]
     )
     with pytest.warns(UserWarning, match="3 uploads"):
-        history = lead(j, grid, wait=0.5, say=heard.append)
+        history = lead(j, grid, say=heard.append)
     assert all(row["refused"] == {1: "not connected"} for row in history.rows)
     assert "Client 1 was turned away: task.seed is 5 there and 0 here." in heard
     assert history.accuracy.tolist() == expected(j, {-t: [1] for t in (1, 2, 3)})
@@ -579,7 +635,7 @@ def test_a_node_without_a_clients_number_is_turned_away(k):
     grid = Loop(j, clients=[])
     grid.join(k, node=7)
     with pytest.raises(ValueError, match="partition-id must be a client's number, 0 to 3"):
-        lead(j, grid, wait=0.3)  # here the app's error is not caught by Flower's processes
+        lead(j, grid)  # here the app's error is not caught by Flower's processes
 
 
 # ---- arguments
