@@ -108,8 +108,8 @@ class ClientSide(Side):
     remembers: ClassVar[bool] = True  # a round may begin with what was kept in the one before
 
     def answer(self, t: int, client: int, what: str, data: bytes, memory: Tensors) -> bytes:
-        """What was asked for in round ``t``; ``WireError`` if the question is not what it must be. To
-        answer ``EVALUATE`` changes no memory."""
+        """What was asked for in round ``t``; ``WireError`` if the question is not what it must be.
+        To answer ``EVALUATE`` changes no memory."""
         raise NotImplementedError
 
 
