@@ -235,8 +235,7 @@ class Remote:
 
 
 def check_waits(job: Job, wait: float, timeout: float, start_with: int | None) -> None:
-    """``ValueError`` unless this can be waited for; ``deploy.serve`` asks before it starts
-    anything."""
+    """``ValueError`` if this cannot be waited for; ``serve`` asks before it starts anything."""
     if not wait > 0 or not timeout > 0:
         raise ValueError(f"Seconds to wait must be above 0, not {wait!r} and {timeout!r}.")
     if start_with is not None and start_with not in range(1, job.task.clients + 1):

@@ -5,17 +5,21 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from ..history import History
 from .client import client_app
 from .job import QUIET, Job, require
 from .server import lead
 
-# Ray's own processes may take their time on a busy machine.
+# Ray's own processes may take their time on a busy machine. A raylet whose helpers take more than a
+# quarter of a minute ends, and so it may have to be started several times.
+STARTS = 5
 PATIENT = {"RAY_agent_register_timeout_ms": "600000", "RAY_worker_register_timeout_seconds": "600"}
 
 
@@ -111,17 +115,19 @@ def start_ray(cpus: int | None = None) -> Any:
     how = {"include_dashboard": False, "logging_level": "ERROR", "log_to_driver": False}
     for name, value in PATIENT.items():
         os.environ.setdefault(name, value)
-    try:
-        with _unhurried():
-            return ray.init(num_cpus=cpus, runtime_env=environment, **how)
-    except Exception:  # of no class of its own
-        ray.shutdown()
-        raise
+    for left in reversed(range(STARTS)):
+        try:
+            with _unhurried():
+                return ray.init(num_cpus=cpus, runtime_env=environment, **how)
+        except Exception:  # of no class of its own
+            ray.shutdown()
+            if not left:
+                raise
 
 
 @contextmanager
 def _unhurried() -> Iterator[None]:
-    """Ray gives itself half a minute to start; here it has five, for a machine that is busy."""
+    """Ray gives itself half a minute to start; here it has five, as long as its raylet lives."""
     services: Any = sys.modules.get("ray._private.services")
     look = getattr(services, "get_node", None)
     if look is None:  # another Ray than the one that Flower 1.41 asks for
@@ -134,7 +140,7 @@ def _unhurried() -> Iterator[None]:
             try:
                 return look(*where)
             except RuntimeError:  # it has not started yet
-                if time.monotonic() > end:
+                if time.monotonic() > end or not _raylet_lives():
                     raise
                 time.sleep(0.2)
 
@@ -143,6 +149,14 @@ def _unhurried() -> Iterator[None]:
         yield
     finally:
         services.get_node = look
+
+
+def _raylet_lives() -> bool:
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if child.name() == "raylet" and child.status() != psutil.STATUS_ZOMBIE:
+                return True
+    return False
 
 
 def _fetch(ref: Any, context: Any) -> Job:

@@ -1,16 +1,16 @@
 """What the processes of a ``Deployment`` read as their ``sitecustomize``.
 
-It takes from all of them the haste of Flower 1.41, which starts a program anew if it has not
-reported within 30 s: ten that start at the same time on a slow machine all take longer, and none
-would ever begin its work. And it makes one of them misbehave, in the way that ``FAULT`` says:
+It takes from all of them the haste of Flower 1.41, which starts an app anew if it has not reported
+within 30 s: where ten start at the same time on a slow machine they all take longer, and none would
+ever begin its work. And it makes one process misbehave, in the way that ``FAULT`` says:
 
     kill     the client's processes end while it works on its second round (once: the file ``died``
              remembers it)
     corrupt  the bytes of its second upload are changed on the way out
     long     they are followed by ten million zeros
     twice    its node sends every answer twice
-    halt     the server stands still in round 4, when all answers are there, nothing is saved yet
-             and all clients are connected
+    halt     the server stands still in round 4, when the answers are there and not yet saved and
+             all clients are connected
 """
 
 import os

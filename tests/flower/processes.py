@@ -25,7 +25,7 @@ def free_port():
 
 
 def wait_until(condition, otherwise):
-    """Wait until the condition holds; after ``LIMIT`` seconds fail and say ``otherwise()``."""
+    """Wait until the condition holds; after ``LIMIT`` seconds fail with ``otherwise()``."""
     end = time.monotonic() + LIMIT
     while not condition():
         assert time.monotonic() < end, otherwise()
@@ -51,8 +51,7 @@ class Terminal:
         return self.path.read_text().splitlines()
 
     def wait_for(self, words, times=1):
-        """The first line with these words, or one of a later time; fails if the command ends
-        before."""
+        """The first line with these words, or a later one; fails if the command has ended."""
 
         def found():
             return [line for line in self.lines if words in line][times - 1 : times]
@@ -92,7 +91,7 @@ class Terminal:
 
 
 def alive(process):
-    """Whether it does anything. Who has no parent left may stay among the processes for ever."""
+    """Whether it does anything. A dead process without a parent may stay in the list for ever."""
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

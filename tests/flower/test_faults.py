@@ -1,12 +1,12 @@
 """Ten clients and everything that goes wrong: one is killed mid-round, one sends corrupt bytes, one
 too many of them, one answers twice, one joins late, and the server is killed mid-round and started
 again. The run ends with the history that these faults, and nothing else, explain. Real processes:
-about eight minutes on two cores, half of which is Flower's own waiting: one minute until it misses
-a client, three until it gives an answer up that does not come whole.
+about seven minutes on two cores, of which three are Flower's own, after which it gives up an answer
+that does not come whole.
 
 Nothing here depends on how fast the machine is. Round 1 begins when nine clients are there, the
-tenth is started when it is over, the server is killed when it stands still, and after that its
-first round waits for all ten.
+tenth is started when it is over, the server is killed when it stands still, and the one that is
+started then waits for all ten.
 """
 
 import pytest
@@ -25,8 +25,7 @@ PLAN = [
     f"Client {LONG}: its upload of round 2 comes with ten million bytes more.",
     f"Client {TWICE}: its node sends every answer twice.",
     "The server, with everything it has started, is killed (SIGKILL) in round 4, when the answers "
-    "are there and nothing is saved, and started again: now its first round waits for all ten "
-    "clients.",
+    "are there and not yet saved. Started again, it goes on when all ten clients are back.",
 ]
 
 

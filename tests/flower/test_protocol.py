@@ -50,8 +50,8 @@ def lead(job, grid, **more):
 @pytest.fixture(autouse=True)
 def time_is_up_when_nothing_more_comes(monkeypatch):
     """In place of seconds, of which a slow machine needs more: what is sent over a ``Loop`` is
-    answered at once or never, so after a look in which every answer was asked for and nothing has
-    changed, waiting is in vain."""
+    answered at once or never. After a look that has asked for every answer and changed nothing,
+    there is nothing to wait for."""
     original = flower.Remote.until
 
     def until(self, condition, seconds):
