@@ -1,8 +1,9 @@
-"""FedGKT and split learning: the loss, a round written out with torch's own optimisers, the
-messages, both modes."""
+"""FedGKT: the loss, a round written out with torch's own optimisers, the messages, both modes, and
+the evaluation, which asks for edge networks."""
 
-import dataclasses
 import math
+import re
+from contextlib import suppress
 from importlib import import_module
 
 import numpy as np
@@ -13,12 +14,14 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import fedlearn as fl
-from fedlearn import local, models
-from fedlearn.method import SGD, Adam, Arrival, Batch, Context
+from fedlearn import models, training
 from fedlearn.models import state_of
-from fedlearn.wire import DOWN, UP, Message, pack, unpack
+from fedlearn.parts import SGD, Adam, Batch, Context
+from fedlearn.round import Ask
+from fedlearn.wire import DOWN, UP, Letter, Message, Schema, pack, unpack
 
-gkt = import_module("fedlearn.methods.fed_gkt")
+gkt = import_module("fedlearn.methods.fed_gkt")  # fl.methods.fed_gkt is the function
+side = import_module("fedlearn.methods.fed_gkt_server")
 features = import_module("fedlearn.methods.features")
 B = 16
 
@@ -30,7 +33,54 @@ def task():
 
 def parties(method, task, **settings):
     settings = fl.Settings(**{"batch_size": B} | settings)
-    return fl.Server(method, task, settings), fl.Clients(method, task, settings)
+    return method.server_side(task, settings), fl.clients(method, task, settings)
+
+
+class Only:
+    """An engine that reaches these clients only; the others are silent. ``change`` has the last word
+    about what a client answers."""
+
+    def __init__(self, clients, who, change):
+        self.clients, self.who, self.memories = clients, who, clients.memories
+        self.change = change or (lambda k, data: data)
+
+    def exchange(self, t, what, clients, write):
+        for k in clients:
+            data = write(k)
+            if k in self.who:
+                yield k, self.change(k, self.clients.answer(t, k, data, what))
+            else:
+                yield k, fl.WireError("silent")
+
+
+def asking(clients, t, who=range(4), change=None):
+    row = {"refused": {}, "unevaluated": {}}
+    return Ask(t, Only(clients, who, change), row, {})
+
+
+def played(server, clients, state, t, who=range(4), change=None):
+    """Round ``t`` with some of the clients -> the next state."""
+    return server.round(t, state, asking(clients, t, who, change))
+
+
+def message(server, state, t, k):
+    """What client k hears in round t."""
+    heard = {}
+
+    class Ear:
+        def exchange(self, t, what, clients, write):
+            heard.update({k: write(k) for k in clients})
+            return iter([(k, fl.WireError("only listening")) for k in heard])
+
+    with suppress(fl.WireError):  # of a synchronous server, to which nobody has answered
+        server.round(t, state, Ask(t, Ear(), {"refused": {}}, {}))
+    return heard[k]
+
+
+def edge(clients, k):
+    """The edge network that client k keeps."""
+    kept = clients.memories[k].items()
+    return {n.removeprefix("edge/"): w for n, w in kept if n.startswith("edge/")}
 
 
 def noise(*shape, seed=0):
@@ -76,7 +126,7 @@ def test_extractor_and_server_network_make_the_large_network(edge, server, whole
         models.NETWORKS[whole](),
     )
     weights = [*state_of(f_e).values(), *state_of(f_s).values()]
-    local.load(dict(enumerate(state_of(f).values())), dict(enumerate(weights)))
+    training.load(dict(enumerate(state_of(f).values())), dict(enumerate(weights)))
     shape = (1, 8, 8) if edge == "digits_edge" else (3, 32, 32)
     x = noise(2, *shape)
     torch.testing.assert_close(f.eval()(x), f_s.eval()(f_e.eval()(x)))
@@ -143,40 +193,42 @@ def test_teacher_is_looked_up_by_sample(task):
 def test_two_rounds_written_out(task):
     method = fl.methods.fed_gkt(lr=0.01, server_epochs=2, optimizer="sgd")
     server, clients = parties(method, task)
+    state = server.start()
     edges = [fl.initial_network(method, task) for _ in range(4)]
     f_s = models.digits_server()
-    f_s.load_state_dict(server.state, strict=False)
+    f_s.load_state_dict(state.weights, strict=False)
     optimizer, z_s = torch.optim.SGD(f_s.parameters(), lr=0.01, momentum=0.9), {}
 
     def kl(teacher, student):
-        return 9 * F.kl_div(
-            F.log_softmax(student / 3, 1), F.softmax(teacher / 3, 1), reduction="batchmean"
-        )
+        p, log_q = F.softmax(teacher / 3, 1), F.log_softmax(student / 3, 1)
+        return 9 * F.kl_div(log_q, p, reduction="batchmean")
 
     for t in (1, 2):
-        arrivals, H, z, y = [], {}, {}, {}
+        came, H, z, y = {}, {}, {}, {}
+
+        def keep(k, data, t=t, came=came):
+            came[k] = server.letters.read_knowledge(t, k, data)
+            return data
+
+        state = played(server, clients, state, t, change=keep)
         for k, net in enumerate(edges):
-            answer = clients.answer(t, k, server.send(t, k))
-            arrivals.append(server.receive(t, k, answer))
             own = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
-            order = torch.randperm(
-                task.sizes[k], generator=fl.rng.generator(task.seed, "shuffle", t, k)
-            )
+            shuffle = fl.rng.generator(task.seed, "shuffle", t, k)
+            order = torch.randperm(task.sizes[k], generator=shuffle)
             x, y[k] = task.epoch(k, torch.arange(task.sizes[k]), None)
             net.train()
             for rows in order.split(B):
                 own.zero_grad()
                 out = net(x[rows])
-                (
-                    F.cross_entropy(out, y[k][rows]) + (kl(z_s[k][rows], out) if t > 1 else 0)
-                ).backward()
+                loss = F.cross_entropy(out, y[k][rows]) + (kl(z_s[k][rows], out) if t > 1 else 0)
+                loss.backward()
                 own.step()
             with torch.no_grad():
                 net.eval()
                 H[k], z[k] = net.extractor(x), net(x)
-            torch.testing.assert_close(arrivals[-1].update["features"], H[k], atol=1e-4, rtol=1e-3)
-            torch.testing.assert_close(arrivals[-1].update["logits"], z[k], atol=1e-3, rtol=1e-3)
-        server.aggregate(t, arrivals)
+            torch.testing.assert_close(came[k]["features"], H[k], atol=1e-4, rtol=1e-3)
+            torch.testing.assert_close(came[k]["logits"], z[k], atol=1e-3, rtol=1e-3)
+            assert torch.equal(came[k]["labels"], y[k])
         shuffle = fl.rng.generator(task.seed, "server shuffle", t, -1)
         f_s.train()
         for _ in range(2):
@@ -190,26 +242,20 @@ def test_two_rounds_written_out(task):
             f_s.eval()
             z_s = {k: f_s(H[k]) for k in range(4)}
         for k in range(4):
-            torch.testing.assert_close(server.memory[f"z_s {k}"], z_s[k], atol=2e-3, rtol=2e-3)
+            torch.testing.assert_close(state.memory[f"z_s {k}"], z_s[k], atol=2e-3, rtol=2e-3)
         # from here on both go on from the package's numbers: last bits grow
-        f_s.load_state_dict(server.state, strict=False)
-        z_s = {k: server.memory[f"z_s {k}"].clone() for k in range(4)}
+        f_s.load_state_dict(state.weights, strict=False)
+        z_s = {k: state.memory[f"z_s {k}"].clone() for k in range(4)}
         for k, net in enumerate(edges):
-            net.load_state_dict(
-                {
-                    n.removeprefix("edge/"): w
-                    for n, w in clients.memories[k].items()
-                    if n.startswith("edge/")
-                },
-                strict=False,
-            )
+            net.load_state_dict(edge(clients, k), strict=False)
     x = task.inputs(task.test[0])
     with torch.no_grad():
         right = [
             float((f_s.eval()(net.eval().extractor(x)).argmax(1) == task.test[1]).float().mean())
             for net in edges
         ]
-    assert server.evaluate(2, clients.kept)["accuracy"] == pytest.approx(sum(right) / 4)
+    found = server.evaluate(2, state, asking(clients, 2))
+    assert found["accuracy"] == pytest.approx(sum(right) / 4)
 
 
 @pytest.mark.parametrize(
@@ -236,13 +282,14 @@ def upload(task, method=None, change=None, client=1):
     """The upload of a client in round 1, with its sections changed; and the server that is to read
     it."""
     server, clients = parties(method or fl.methods.fed_gkt(), task)
-    answer = clients.answer(1, client, server.send(1, client))
-    message = unpack(answer, server.up, kind=UP, round=1, client=client)
-    sections = {name: bytes(data) for name, data in message.sections.items()}
-    samples = message.samples
+    answer = clients.answer(1, client, message(server, server.start(), 1, client))
+    schema = server.letters.up(client).schema
+    taken = unpack(answer, schema, kind=UP, round=1, client=client)
+    sections = {name: bytes(data) for name, data in taken.sections.items()}
+    samples = taken.samples
     if change:
         sections, samples = change(sections, samples)
-    return server, pack(Message(UP, 1, client, samples, sections), server.up), sections
+    return server, pack(Message(UP, 1, client, samples, sections), schema), sections
 
 
 def test_bytes_on_the_wire(task):
@@ -266,6 +313,13 @@ def test_bytes_on_the_wire(task):
         assert history.bytes_down[1] == 4 * (empty + 4 * bool(rows)) + 4 * rows * sum(task.sizes)
 
 
+def test_the_longest_message_is_the_longest_that_is_read(task):
+    server, clients = parties(fl.methods.fed_gkt(), task)
+    data = {k: clients.answer(1, k, message(server, server.start(), 1, k)) for k in range(4)}
+    assert max(map(len, data.values())) < server.longest() < 3 * max(map(len, data.values()))
+    assert server.longest() >= server.letters.edge.schema.limit
+
+
 def test_the_order_in_which_samples_come_does_not_matter(task):
     def turned(sections, n):
         order = np.random.default_rng(0).permutation(n)
@@ -277,8 +331,11 @@ def test_the_order_in_which_samples_come_does_not_matter(task):
 
     (one, data, _), (other, mixed, _) = upload(task), upload(task, change=turned)
     assert data != mixed
-    one, other = one.receive(1, 1, data), other.receive(1, 1, mixed)
-    assert all(torch.equal(one.update[name], other.update[name]) for name in one.update)
+    one, other = (
+        server.letters.read_knowledge(1, 1, d) for server, d in ((one, data), (other, mixed))
+    )
+    assert one.keys() == other.keys() == {"features", "labels", "logits"}
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def with_index(*values):
@@ -293,7 +350,7 @@ def with_index(*values):
 BAD = {
     "sample twice": (with_index(1), "each of its .* images once"),
     "foreign sample": (with_index(100_000), "each of its .* images once"),
-    "missing sample": (lambda s, n: (s | {"index": s["index"][:-4]}, n), "entries of index"),
+    "missing sample": (lambda s, n: (s | {"index": s["index"][:-4]}, n), "bytes came for a tensor"),
     "more samples than it has": (lambda s, n: (s, n + 1), "images, and sent"),
     "one sample left out": (
         lambda s, n: ({name: d[: len(d) // n * (n - 1)] for name, d in s.items()}, n - 1),
@@ -313,10 +370,13 @@ BAD = {
     ),
     "no features": (
         lambda s, n: ({name: d for name, d in s.items() if name != "features"}, n),
-        "did not send index",
+        "client 1 is not whole: features is missing",
     ),
     "nothing": (lambda s, n: ({}, n), "did not send index"),
-    "half a label": (lambda s, n: (s | {"labels": s["labels"] + b"\0"}, n), "entries of labels"),
+    "half a label": (
+        lambda s, n: (s | {"labels": s["labels"] + b"\0"}, n),
+        "bytes came for a tensor",
+    ),
     "a label too high": (
         lambda s, n: (s | {"labels": b"\x0a\0" + s["labels"][2:]}, n),
         "the label 10; there are 10",
@@ -328,19 +388,32 @@ BAD = {
 @pytest.mark.parametrize("change, reason", BAD.values(), ids=BAD)
 def test_bad_uploads_are_refused_and_nothing_changes(change, reason, task):
     server, data, _ = upload(task, change=change)
-    before = {name: t.clone() for name, t in server.state.items()}
-    with pytest.raises(fl.WireError, match=reason):
-        server.receive(1, 1, data)
-    assert not server.memory and all(
-        torch.equal(t, server.state[name]) for name, t in before.items()
+    state = server.start()
+    before = {name: w.clone() for name, w in state.weights.items()}
+    ask = asking(fl.clients(server.method, task), 1, (1,), lambda k, answer: data)
+    with pytest.raises(fl.WireError, match=r"nothing usable came from clients \[0, 1, 2, 3\]"):
+        server.round(1, state, ask)
+    assert re.search(reason, ask.row["refused"][1])
+    assert not state.memory and all(
+        torch.equal(w, state.weights[name]) for name, w in before.items()
     )
 
 
 def test_logits_for_another_number_of_images_are_refused(task):
     server, clients = parties(fl.methods.fed_gkt(), task)
-    data = pack(Message(DOWN, 1, 0, 0, {"z_s": bytes(40 * (task.sizes[0] + 1))}), server.down)
+    schema = server.letters.down(0).schema
+    data = pack(Message(DOWN, 1, 0, 0, {"z_s": bytes(40 * (task.sizes[0] + 1))}), schema)
     with pytest.raises(fl.WireError, match="bytes came for a tensor"):
         clients.answer(1, 0, data)
+    assert "z_s" not in clients.memories[0]
+
+
+def test_a_client_answers_only_what_it_is_asked_for(task):
+    server, clients = parties(fl.methods.fed_gkt(), task)
+    with pytest.raises(fl.WireError, match="cannot answer 'hand over'"):
+        clients.answer(1, 0, message(server, server.start(), 1, 0), "hand over")
+    with pytest.raises(fl.WireError, match="another model, method or coder"):
+        clients.answer(1, 0, message(server, server.start(), 1, 1), "evaluate")
 
 
 @pytest.mark.parametrize(
@@ -366,7 +439,7 @@ def test_logits_for_another_number_of_images_are_refused(task):
     ],
 )
 def test_bad_options_are_one_clear_sentence(options, sentence, task, monkeypatch):
-    monkeypatch.setattr(local, "train", lambda *a: pytest.fail("training began"))
+    monkeypatch.setattr(training, "train", lambda *a: pytest.fail("training began"))
     with pytest.raises(ValueError, match=sentence):
         fl.run(fl.methods.fed_gkt(**options), task, 1)
 
@@ -374,40 +447,60 @@ def test_bad_options_are_one_clear_sentence(options, sentence, task, monkeypatch
 # ---- both modes
 
 
-def answers(server, clients, t, who):
-    return [server.receive(t, k, clients.answer(t, k, server.send(t, k))) for k in who]
-
-
 def test_synchronous_needs_everybody(task):
     with pytest.raises(ValueError, match="needs every client in every round"):
         fl.run(fl.methods.fed_gkt(), task, 1, participation=0.5)
     server, clients = parties(fl.methods.fed_gkt(), task)
-    server.aggregate(1, answers(server, clients, 1, range(4)))
-    before, memory = server.state, dict(server.memory)
+    state = played(server, clients, server.start(), 1)
+    weights = {name: w.clone() for name, w in state.weights.items()}
+    memory = {name: x.clone() for name, x in state.memory.items()}
     for who, gone in (((0, 2), r"\[1, 3\]"), ((), r"\[0, 1, 2, 3\]")):
         with pytest.raises(fl.WireError, match=f"round 2 nothing usable came from clients {gone}"):
-            server.aggregate(2, answers(server, clients, 2, who))
-    assert server.state is before and server.memory == memory
-    server.aggregate(2, answers(server, clients, 2, range(4)))  # all of them try again
+            played(server, clients, state, 2, who)
+    for now, before in ((state.weights, weights), (state.memory, memory)):
+        assert now.keys() == before.keys() and all(torch.equal(now[n], before[n]) for n in before)
+    played(server, clients, state, 2)  # all of them try again
+
+
+def test_a_round_leaves_its_state_alone(task):
+    """State in, state out: what the first of two rounds from the same state did is not seen."""
+    server, clients = parties(fl.methods.fed_gkt(asynchronous=True, server_epochs=1), task)
+    first = played(server, clients, server.start(), 1)
+    kept = {name: x.clone() for name, x in (first.weights | first.memory).items()}
+    again = [played(server, clients, first, 2, who) for who in ((0, 1), (2,))]
+    assert all(torch.equal(x, (first.weights | first.memory)[n]) for n, x in kept.items())
+    assert not torch.equal(again[0].memory["z_s 0"], again[1].memory["z_s 0"])
 
 
 def test_asynchronous_keeps_the_features_of_those_who_are_away(task):
     method = fl.methods.fed_gkt(asynchronous=True, server_epochs=1)
     server, clients = parties(method, task)
-    server.aggregate(1, answers(server, clients, 1, (0, 1, 2)))
-    kept = server.memory["features 1"].clone()
-    assert "z_s 3" not in server.memory and len(server.memory["z_s 1"]) == task.sizes[1]
-    old = server.memory["z_s 1"].clone()
-    server.aggregate(2, answers(server, clients, 2, (0, 3)))
-    assert torch.equal(server.memory["features 1"], kept) and not torch.equal(
-        server.memory["z_s 1"], old
-    )
-    clients.answer(3, 1, server.send(3, 1))  # back after a missed round: it hears the newest logits
-    assert torch.equal(clients.memories[1]["z_s"], server.memory["z_s 1"])
+    state = played(server, clients, server.start(), 1, (0, 1, 2))
+    kept = state.memory["features 1"].clone()
+    assert "z_s 3" not in state.memory and len(state.memory["z_s 1"]) == task.sizes[1]
+    old = state.memory["z_s 1"].clone()
+    state = played(server, clients, state, 2, (0, 3))
+    assert torch.equal(state.memory["features 1"], kept)
+    assert not torch.equal(state.memory["z_s 1"], old)
+    # back after a missed round: it hears the newest logits
+    clients.answer(3, 1, message(server, state, 3, 1))
+    assert torch.equal(clients.memories[1]["z_s"], state.memory["z_s 1"])
+    assert played(server, clients, state, 3, ()) is state  # nobody came: nothing to learn from
     history = fl.run(method, task, 4, participation=0.5, engine="stacked")
     other = fl.run(method, task, 4, participation=0.5)
     assert [row["clients"] for row in history.rows] == [row["clients"] for row in other.rows]
     assert not any(row["refused"] for row in history.rows)
+
+
+def test_synchronous_forgets_the_features_asynchronous_keeps_them(task):
+    for asynchronous in (False, True):
+        method = fl.methods.fed_gkt(asynchronous=asynchronous, server_epochs=1)
+        server, clients = parties(method, task)
+        state = played(server, clients, server.start(), 1)
+        there = {name.split()[0] for name in state.memory}
+        assert (there >= {"features", "labels", "logits"}) == asynchronous
+        assert (there & {"features", "labels", "logits"} != set()) == asynchronous
+        assert "z_s" in there and "plateau" in there
 
 
 def test_stacked_training_when_only_some_have_heard_of_the_server(task):
@@ -419,11 +512,8 @@ def test_stacked_training_when_only_some_have_heard_of_the_server(task):
     for k, memory, index in zip(who, memories, rows, strict=True):
         images, labels = task.epoch(k, index, None)
         x.append(images), y.append(labels)
-        alone.append(
-            method.objective.begin(net, Context(task, 2, k, memory=memory))(
-                net, Batch(images, labels, index)
-            )
-        )
+        loss = method.objective.begin(net, Context(task, 2, k, memory=memory))
+        alone.append(loss(net, Batch(images, labels, index)))
     logits = torch.stack([net(images) for images in x])
     loss = method.objective.begin(net, Context(task, 2, who, memory=memories))
     torch.testing.assert_close(
@@ -438,15 +528,14 @@ def test_features_on_disk_change_nothing(task, tmp_path):
     assert history(0) == history(1e9)
     method = fl.methods.fed_gkt(memory_limit=0, asynchronous=True)
     fl.run(method, task, 2, checkpoint=tmp_path / "c")
-    seen, stored = [], gkt.stored
+    seen, stored = [], features.stored
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            gkt, "stored", lambda H, ctx, limit: seen.append(stored(H, ctx, limit)) or seen[-1]
+            side, "stored", lambda H, task, limit: seen.append(stored(H, task, limit)) or seen[-1]
         )
         assert history(0, checkpoint=tmp_path / "c") == history(0)
-    assert seen and all(
-        isinstance(H, features.OnDisk) for H in seen
-    )  # also what the checkpoint had brought into memory
+    # also what the checkpoint had brought into memory
+    assert seen and all(isinstance(H, features.OnDisk) for H in seen)
 
 
 def test_rows_on_disk_are_the_tensors(task):
@@ -461,13 +550,13 @@ def test_rows_on_disk_are_the_tensors(task):
 
 def test_a_client_that_diverged_goes_on_from_its_last_network(task):
     server, clients = parties(fl.methods.fed_gkt(asynchronous=True), task)
-    server.aggregate(1, answers(server, clients, 1, (0, 1)))
-    kept = clients.memories[0]["edge/classifier.3.weight"].clone()
-    clients.method = clients.method.but(optimizer=SGD(1e30))
-    answer = clients.answer(2, 0, server.send(2, 0))
-    with pytest.raises(fl.WireError, match="whose training diverged sends nothing"):
-        server.receive(2, 0, answer)
-    assert torch.equal(clients.memories[0]["edge/classifier.3.weight"], kept)
+    state = played(server, clients, server.start(), 1, (0, 1))
+    kept = {name: w.clone() for name, w in edge(clients, 0).items()}
+    clients.side.method = clients.side.method.but(optimizer=SGD(1e30))
+    ask = asking(clients, 2, (0,))
+    assert server.round(2, state, ask) is state
+    assert "whose training diverged sends nothing" in ask.row["refused"][0]
+    assert all(torch.equal(kept[name], w) for name, w in edge(clients, 0).items())
 
 
 def test_a_server_that_diverges_says_so(task):
@@ -479,38 +568,36 @@ def test_a_server_that_diverges_says_so(task):
 
 def test_functions_are_named_in_histories(task):
     parts = fl.methods.fed_gkt(edge=models.digits_edge, server=models.digits_server).parts()
-    assert parts["model"] == "Edge('digits_edge')" and "Named('digits_server')" in parts["server"]
+    assert parts["model"] == "Edge('digits_edge')" and parts["network"] == "Named('digits_server')"
     with pytest.raises(ValueError, match="refit needs a state of the network that clients"):
         fl.refit(fl.methods.fed_gkt(), task, fl.run(fl.methods.fed_gkt(), task, 1).state)
 
 
 def test_the_rate_is_cut_on_a_plateau(task, monkeypatch):
-    part = dataclasses.replace(fl.methods.fed_gkt().server, patience=1, epochs=1)
-    server, clients = parties(fl.methods.fed_gkt().but(server=part), task)
-    rates, step = [], local.local_step
+    method = fl.methods.fed_gkt(server_epochs=1).but(patience=1)
+    server, clients = parties(method, task)
+    rates, step, state = [], training.local_step, server.start()
 
     def spy(net, method, *rest):
-        rates.append(method.optimizer.lr)
+        if net is server.f_s:
+            rates.append(method.optimizer.lr)
         return step(net, method, *rest)
 
+    monkeypatch.setattr(training, "local_step", spy)
     for t in range(1, 6):
-        arrivals = answers(server, clients, t, range(4))
-        with monkeypatch.context() as patch:
-            patch.setattr(local, "local_step", spy)
-            if t == 2:  # as if everything had been right
-                server.memory["plateau"][0] = 1.0
-            server.aggregate(t, arrivals)
+        if t == 2:  # as if everything had been right
+            state.memory["plateau"][0] = 1.0
+        state = played(server, clients, state, t)
     assert rates == pytest.approx([0.001, 0.001, 0.001, 0.0001, 0.0001])
 
 
 def test_servers_optimiser_goes_on_where_it_stopped(task):
     server, clients = parties(fl.methods.fed_gkt(server_epochs=1), task)
-    batches = sum(math.ceil(n / B) for n in task.sizes)
+    batches, state = sum(math.ceil(n / B) for n in task.sizes), server.start()
     for t in (1, 2):
-        server.aggregate(t, answers(server, clients, t, range(4)))
-        assert float(server.memory["c1 0"].flatten()[0]) == pytest.approx(
-            1 - 0.9 ** (t * batches), rel=1e-4
-        )
+        state = played(server, clients, state, t)
+        grown = float(state.memory["c1 0"].flatten()[0])
+        assert grown == pytest.approx(1 - 0.9 ** (t * batches), rel=1e-4)
 
 
 def test_edge_networks_stay_with_their_clients(task):
@@ -521,97 +608,240 @@ def test_edge_networks_stay_with_their_clients(task):
 
     method = fl.methods.fed_gkt(edge=frozen)
     server, clients = parties(method, task)
+    state = server.start()
     for t in (1, 2):
-        server.aggregate(t, answers(server, clients, t, range(4)))
-    own = [clients.memories[k]["edge/classifier.3.weight"] for k in range(4)]
+        state = played(server, clients, state, t)
+    own = [edge(clients, k)["classifier.3.weight"] for k in range(4)]
     assert all(not torch.equal(own[0], w) for w in own[1:])
-    assert all(
-        torch.equal(
-            clients.memories[k]["edge/extractor.0.weight"], server.initial["extractor.0.weight"]
-        )
-        for k in range(4)
-    )
-    assert server.state.keys() == state_of(models.digits_server()).keys()
+    first = server.initial["extractor.0.weight"]
+    assert all(torch.equal(edge(clients, k)["extractor.0.weight"], first) for k in range(4))
+    assert state.weights.keys() == state_of(models.digits_server()).keys()
 
 
 def test_permuted_pixels_are_each_clients_own():
     task = fl.tasks.classification("digits", 3, "permuted", train=90, test=40)
     server, clients = parties(fl.methods.fed_gkt(), task)
-    server.aggregate(1, answers(server, clients, 1, range(3)))
+    state = played(server, clients, server.start(), 1, range(3))
     f_s, net, right = models.digits_server().eval(), models.digits_edge().eval(), []
-    f_s.load_state_dict(server.state, strict=False)
+    f_s.load_state_dict(state.weights, strict=False)
     for k in range(3):
-        net.load_state_dict(
-            {n.removeprefix("edge/"): w for n, w in clients.memories[k].items()}, strict=False
-        )
-        right.append(
-            float(
-                (f_s(net.extractor(task.inputs(task.test[0], k))).argmax(1) == task.test[1])
-                .float()
-                .mean()
-            )
-        )
-    assert server.evaluate(1, clients.kept)["accuracy"] == pytest.approx(sum(right) / 3)
+        net.load_state_dict(edge(clients, k), strict=False)
+        found = f_s(net.extractor(task.inputs(task.test[0], k))).argmax(1)
+        right.append(float((found == task.test[1]).float().mean()))
+    found = server.evaluate(1, state, asking(clients, 1, range(3)))
+    assert found["accuracy"] == pytest.approx(sum(right) / 3)
 
 
-def test_aggregate_of_arrivals_made_by_hand(task):
-    server, clients = parties(fl.methods.fed_gkt(alpha=0, kd_to_client=False), task)
-    arrivals = answers(server, clients, 1, range(4))
-    again = [Arrival(a.client, a.samples, a.update, 0) for a in reversed(arrivals)]
-    server.aggregate(1, again)
-    other, _ = parties(fl.methods.fed_gkt(alpha=0, kd_to_client=False), task)
-    other.aggregate(1, arrivals)
-    assert all(torch.equal(t, other.state[name]) for name, t in server.state.items())
-    assert not any(name.startswith("z_s") for name in server.memory)
+def test_the_order_in_which_clients_answer_does_not_matter(task):
+    states = []
+    for order in (list, reversed):
+        server, clients = parties(fl.methods.fed_gkt(alpha=0, kd_to_client=False), task)
+        ask = asking(clients, 1)
+        loop = ask.engine.exchange
+        ask.engine.exchange = lambda *a, loop=loop, order=order: iter(order(list(loop(*a))))
+        states.append(server.round(1, server.start(), ask))
+    one, other = states
+    assert all(torch.equal(w, other.weights[name]) for name, w in one.weights.items())
+    assert not any(name.startswith("z_s") for name in one.memory)
 
 
-# ---- split learning
+# ---- evaluation asks for edge networks
 
 
-def test_split_learning_with_one_client_is_training_of_the_whole():
-    task = fl.tasks.classification("digits", 1, train=100, test=50)
-    history = fl.methods.split_learning(task, 2, batch_size=B)
-    f_e = local.initial_network(fl.methods.fed_gkt(), task).extractor
-    f_s = local.initial_network(fl.Method(model=gkt.Named("digits_server", (16, 4, 4))), task)
-    whole = nn.Sequential(f_e, f_s).train()
-    optimizer = torch.optim.SGD(whole.parameters(), lr=0.1)
-    for t in (1, 2):
-        x, y = task.epoch(
-            0, torch.randperm(100, generator=fl.rng.generator(task.seed, "shuffle", t, 0)), None
-        )
-        for at in range(0, 100, B):
-            optimizer.zero_grad()
-            F.cross_entropy(whole(x[at : at + B]), y[at : at + B]).backward()
-            optimizer.step()
-        whole.eval()
-        assert history.rows[t - 1]["accuracy"] == pytest.approx(
-            task.evaluate(whole)["accuracy"], abs=0.021
-        )
-        whole.train()
-    for mine, theirs in zip(
-        history.state.values(), [*state_of(f_e).values(), *state_of(f_s).values()], strict=True
-    ):
-        torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-3)
+@pytest.fixture
+def trained(task):
+    """A server, clients and state after a round; and what it is worth when all show their network."""
+    server, clients = parties(fl.methods.fed_gkt(server_epochs=1), task)
+    state = played(server, clients, server.start(), 1)
+    ask = asking(clients, 1)
+    whole = server.evaluate(1, state, ask)
+    assert not ask.row["unevaluated"]
+    return server, clients, state, whole
 
 
-def test_split_learning_counts_every_message(task):
-    history = fl.methods.split_learning(task, 2, epochs=2, batch_size=B)
-    batches, n = 2 * sum(math.ceil(k / B) for k in task.sizes), 2 * sum(task.sizes)
-    weights, frame = (
-        4 * (144 + 32 + 32),
-        26 + 1 + 4,
-    )  # of the extractor with batch statistics; of a message without sections
-    handover = 4 * (frame + 4 * 5 + weights)
-    assert history.bytes_up.tolist() == [batches * (frame + 8) + n * 4 * (256 + 1) + handover] * 2
-    assert history.bytes_down.tolist() == [batches * (frame + 4) + n * 4 * 256 + handover] * 2
-    assert [row["bytes_handover"] for row in history.rows] == [2 * handover] * 2
-    assert history == fl.methods.split_learning(task, 2, epochs=2, batch_size=B)
+def worth(server, clients, state, who):
+    """Mean accuracy and loss of f_s on the extractors of these clients, without a message."""
+    f_s, net, results = models.digits_server(), models.digits_edge(), []
+    f_s.load_state_dict(state.weights, strict=False)
+    for k in who:
+        net.load_state_dict(edge(clients, k), strict=False)
+        results.append(server.task.evaluate(nn.Sequential(net.extractor, f_s)))
+    return {name: sum(r[name] for r in results) / len(results) for name in results[0]}
 
 
-def test_split_learning_refuses_what_cannot_be(task):
-    with pytest.raises(ValueError, match="rounds must be"):
-        fl.methods.split_learning(task, 0)
-    with pytest.raises(ValueError, match="unlike this Flatten"):
-        fl.methods.split_learning(task, 1, edge=lambda shape, classes: nn.Flatten())
-    with pytest.raises(ValueError, match="Did you mean 'resnet8'"):
-        fl.methods.split_learning(task, 1, edge="resnet_8")
+def test_evaluation_is_the_mean_over_those_who_show_their_network(trained):
+    server, clients, state, whole = trained
+    assert whole == pytest.approx(worth(server, clients, state, range(4)))
+    for who in ((0, 2), (3,)):
+        ask = asking(clients, 1, who)
+        found = server.evaluate(1, state, ask)
+        assert found == pytest.approx(worth(server, clients, state, who))
+        assert ask.row["unevaluated"] == {k: "silent" for k in range(4) if k not in who}
+        assert not ask.row["refused"] and not ask.heard  # which are about training
+    assert server.evaluate(1, state, asking(clients, 1, ())) == {"accuracy": None, "loss": None}
+
+
+ASKED = 26 + 1 + 4  # bytes of the question
+
+
+def edge_bytes(answer=True):
+    """Of a message with an edge network, or with none."""
+    shapes = [t.shape for t in state_of(models.digits_edge()).values()]
+    n, floats = len(shapes), sum(map(math.prod, shapes))
+    return 26 + (n + 7) // 8 + (4 * n + 4 * floats) * answer + 4
+
+
+def test_bytes_of_evaluation_have_columns_of_their_own(task):
+    history = fl.run(fl.methods.fed_gkt(server_epochs=1), task, 3, evaluate_every=2)
+    assert history.bytes_evaluation_up.tolist() == [0, 4 * edge_bytes(), 4 * edge_bytes()]
+    assert history.bytes_evaluation_down.tolist() == [0] + 2 * [4 * ASKED]
+    assert [row["accuracy"] is None for row in history.rows] == [True, False, False]
+    often = fl.run(fl.methods.fed_gkt(server_epochs=1), task, 3)
+    for column in ("bytes_up", "bytes_down"):  # evaluation is not in them
+        assert getattr(often, column).tolist() == getattr(history, column).tolist()
+    assert often.final == history.final | {"seconds": often.final["seconds"]}
+    average = fl.run(fl.methods.fedavg(), task, 1)
+    assert average.bytes_evaluation_up[0] == average.bytes_evaluation_down[0] == 0
+
+
+def test_a_client_that_never_trained_shows_that_it_has_nothing(task):
+    server, clients = parties(fl.methods.fed_gkt(asynchronous=True, server_epochs=1), task)
+    state = played(server, clients, server.start(), 1, (0, 1))
+    ask = asking(clients, 1)
+    found = server.evaluate(1, state, ask)
+    assert ask.row["bytes_evaluation_up"] == 2 * edge_bytes() + 2 * edge_bytes(False)
+    clients.memories[2] = clients.memories[3] = {
+        f"edge/{name}": w for name, w in server.initial.items()
+    }
+    assert found == server.evaluate(1, state, asking(clients, 1))
+
+
+def test_evaluation_changes_nothing(trained):
+    server, clients, state, whole = trained
+    before = {name: x.clone() for name, x in (state.weights | state.memory).items()}
+    kept = {k: dict(memory) for k, memory in clients.memories.items()}
+    assert server.evaluate(1, state, asking(clients, 1)) == whole
+    assert all(torch.equal(x, (state.weights | state.memory)[n]) for n, x in before.items())
+    for k, memory in clients.memories.items():
+        assert memory.keys() == kept[k].keys() and all(memory[n] is kept[k][n] for n in memory)
+
+
+def shown(server, change):
+    """What ``change`` makes of the tensors and the head of a client's edge network."""
+    letter = server.letters.edge
+
+    def answer(k, data):
+        head = {"kind": UP, "round": 1, "client": k, "samples": server.task.sizes[k]}
+        taken = unpack(data, letter.schema, kind=UP, round=1, client=k)
+        sections, head = change({n: bytes(s) for n, s in taken.sections.items()}, head)
+        return pack(Message(**head, sections=sections), letter.schema)
+
+    return answer
+
+
+def all_of(value):
+    return lambda sections, head: (
+        {n: np.full(len(s) // 4, value, "<f4").tobytes() for n, s in sections.items()},
+        head,
+    )
+
+
+NAME = "extractor.0.weight"
+HOSTILE = {
+    "nothing at all": (lambda server: lambda k, data: b"", "shorter than its envelope"),
+    "altered": (lambda server: lambda k, data: data[:-9] + b"?" + data[-8:], "checksum"),
+    "cut": (lambda server: lambda k, data: data[:100], "checksum"),
+    "without end": (lambda server: lambda k, data: data * 20, "longer than the"),
+    "another's": (
+        lambda server: shown(server, lambda s, h: (s, h | {"client": (h["client"] + 1) % 4})),
+        "Expected kind 1 of round 1, client",
+    ),
+    "of another round": (
+        lambda server: shown(server, lambda s, h: (s, h | {"round": 2})),
+        "got kind 1 of round 2",
+    ),
+    "an echo": (
+        lambda server: lambda k, data: server.letters.down(k).write(DOWN, 1, k, {}),
+        "another model, method or coder",
+    ),
+    "another network's": (
+        lambda server: (
+            lambda k, data: Letter(Schema({"w": (3,)})).write(UP, 1, k, {"w": torch.zeros(3)})
+        ),
+        "another model, method or coder",
+    ),
+    "a part of it": (
+        lambda server: shown(server, lambda s, h: ({n: d for n, d in s.items() if n != NAME}, h)),
+        f"not whole: {NAME} is missing",
+    ),
+    "of another shape": (
+        lambda server: shown(server, lambda s, h: (s | {NAME: s[NAME][4:]}, h)),
+        "bytes came for a tensor",
+    ),
+    "of other samples": (
+        lambda server: shown(server, lambda s, h: (s, h | {"samples": 10**6})),
+        "images, and sent 1000000",
+    ),
+    "NaN": (lambda server: shown(server, all_of(math.nan)), "NaN or infinite"),
+    "infinite": (lambda server: shown(server, all_of(math.inf)), "NaN or infinite"),
+    "so large that nothing is finite": (
+        lambda server: shown(server, all_of(3e38)),
+        "edge network the loss is not finite",
+    ),
+    "negative variances": (
+        lambda server: shown(server, all_of(-1.0)),
+        "edge network the loss is not finite",
+    ),
+}
+
+
+@pytest.mark.parametrize("lie, reason", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_networks_are_left_out_of_the_mean(lie, reason, trained):
+    server, clients, state, _ = trained
+    answer = lie(server)
+    ask = asking(clients, 1, change=lambda k, data: answer(k, data) if k == 2 else data)
+    found = server.evaluate(1, state, ask)
+    assert list(ask.row["unevaluated"]) == [2] and reason in ask.row["unevaluated"][2]
+    assert found == pytest.approx(worth(server, clients, state, (0, 1, 3)))
+    length = len(
+        answer(2, clients.answer(1, 2, server.letters.down(2).write(DOWN, 1, 2, {}), "evaluate"))
+    )
+    assert ask.row["bytes_evaluation_up"] == 3 * edge_bytes() + length  # lies cost, too
+
+
+def test_a_run_whose_evaluation_is_refused_goes_on_and_warns(task, tmp_path, monkeypatch):
+    client = gkt.Client
+    honest = client.answer
+
+    def answer(self, t, k, what, data, memory):
+        lies = what == "evaluate" and (k == 1 or t == 2)
+        return b"?" if lies else honest(self, t, k, what, data, memory)
+
+    monkeypatch.setattr(client, "answer", answer)
+    method = fl.methods.fed_gkt(server_epochs=1)
+    with pytest.warns(UserWarning, match="6 answers to evaluation of fed_gkt were refused"):
+        history = fl.run(method, task, 3, checkpoint=tmp_path / "c")
+    assert [sorted(row["unevaluated"]) for row in history.rows] == [[1], [0, 1, 2, 3], [1]]
+    assert not any(row["refused"] for row in history.rows)
+    assert history.rows[1]["accuracy"] is None and math.isnan(history.accuracy[1])
+    assert history.rows[2]["accuracy"] > 0 and history.final == history.rows[2]
+    assert fl.History.from_json(history.to_json()) == history  # clients are numbers again
+    with pytest.warns(UserWarning):
+        assert fl.run(method, task, 3, checkpoint=tmp_path / "c") == history
+    monkeypatch.undo()
+    assert fl.run(method, task, 3).bytes_up.tolist() == history.bytes_up.tolist()
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_a_run_that_goes_on_from_a_checkpoint_is_the_same(engine, task, tmp_path):
+    method = fl.methods.fed_gkt(asynchronous=True, server_epochs=1)
+    how = {"engine": engine, "participation": 0.5}
+    fl.run(method, task, 2, checkpoint=tmp_path / "c", **how)
+    again = fl.run(method, task, 4, checkpoint=tmp_path / "c", **how)
+    assert again == fl.run(method, task, 4, **how)
+
+
+def test_temperature_and_weight_of_the_record_are_looked_at():
+    for change in ({"T": 0.0}, {"alpha": -1.0}, {"alpha": math.nan}):
+        with pytest.raises(ValueError, match="Distillation needs a temperature"):
+            fl.methods.fed_gkt().but(**change)

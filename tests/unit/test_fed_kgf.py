@@ -10,9 +10,9 @@ import torchvision
 from torch import nn
 
 import fedlearn as fl
-from fedlearn import federation
-from fedlearn.method import Context
+from fedlearn import training
 from fedlearn.models import parameter_count, state_of
+from fedlearn.parts import Context
 from fedlearn.wire import UP, Message, pack
 
 kgf = import_module("fedlearn.methods.fed_kgf")  # fl.methods.fed_kgf is the function
@@ -93,11 +93,8 @@ def test_gradient_through_the_generated_kernels(detach):
 
 def test_every_party_generates_the_same_kernels(task):
     method = fl.methods.fed_kgf(base_kernels=8)
-    server, clients = (
-        fl.Server(method, task, fl.Settings()),
-        fl.Clients(method, task, fl.Settings()),
-    )
-    for ours, theirs in zip(server.net.modules(), clients.net.modules(), strict=True):
+    server, client = method.server_side(task), method.client_side(task)
+    for ours, theirs in zip(server.net.modules(), client.net.modules(), strict=True):
         if isinstance(ours, kgf.Generated):
             assert torch.equal(ours.weight, theirs.weight)
 
@@ -152,8 +149,14 @@ def test_resnet18_has_510778_parameters_in_18_modules(resnet):
 
 
 def context(method, task, clients=10, round=1):
-    party = fl.Server(method, task, fl.Settings())
-    return party, [party.context(round, k, party.up, {}, party.state) for k in range(clients)]
+    """A server, its state, and what the uplink may know of each client."""
+    server = method.server_side(task)
+    state = server.start().weights
+    return (
+        server,
+        state,
+        [server.context(round, k, server.up, {}, start=state) for k in range(clients)],
+    )
 
 
 def test_groups_cover_every_tensor_once_and_change_with_the_round(resnet):
@@ -161,41 +164,37 @@ def test_groups_cover_every_tensor_once_and_change_with_the_round(resnet):
         "digits", 10, network=lambda shape, classes: copy.deepcopy(resnet)
     )
     method = fl.methods.fed_kgf()
-    party, contexts = context(method, task)
-    sent = [method.uplink.names(ctx, party.up, ctx.client) for ctx in contexts]
-    assert sorted(n for names in sent for n in names) == sorted(party.initial)
-    of = {n: i for i, module in enumerate(kgf.modules(party.up)) for n in module}
+    server, state, contexts = context(method, task)
+    sent = [method.uplink.expected(ctx) for ctx in contexts]
+    assert sorted(n for names in sent for n in names) == sorted(server.initial)
+    of = {n: i for i, module in enumerate(kgf.modules(server.up)) for n in module}
     groups = sorted(sorted({of[n] for n in names}) for names in sent)
     assert [i for group in groups for i in group] == list(range(18))  # contiguous
     assert sorted(map(len, groups)) == [1, 1] + [2] * 8
-    others = [
-        method.uplink.names(ctx, party.up, ctx.client) for ctx in context(method, task, round=2)[1]
-    ]
-    assert others != sent
+    assert [method.uplink.expected(ctx) for ctx in context(method, task, round=2)[2]] != sent
     # the ratio with real bytes: a state of zeros and float32 sections
     total = sum(
         len(b)
         for ctx in contexts
-        for n, b in method.uplink.encode(party.state, ctx).items()
-        if n not in party.up.buffers
+        for n, b in method.uplink.encode(state, ctx).items()
+        if n not in server.up.buffers
     )
     assert total == 4 * 510_778
 
 
 def test_assembly_of_identical_clients_is_the_identity(task):
     method = fl.methods.fed_kgf(base_kernels=8)
-    server, clients = (
-        fl.Server(method, task, fl.Settings()),
-        fl.Clients(method, task, fl.Settings()),
-    )
-    trained = {n: t + 1 for n, t in server.state.items()}
+    server, client = method.server_side(task), method.client_side(task)
+    state = server.start()
+    trained = {n: t + 1 for n, t in state.weights.items()}
     arrivals = []
     for k in range(4):
-        ctx = clients.context(1, k, clients.up, {}, server.state)
-        data = pack(Message(UP, 1, k, 20, method.uplink.encode(trained, ctx)), clients.up)
-        arrivals.append(server.receive(1, k, data))
-    server.aggregate(1, arrivals)
-    for n, t in server.state.items():
+        ctx = client.context(1, k, client.up, {}, start=state.weights)
+        data = pack(Message(UP, 1, k, 20, method.uplink.encode(trained, ctx)), client.up)
+        arrivals.append(server.receive(1, k, data, state))
+    after = server.aggregate(1, state, arrivals).weights
+    assert after.keys() == trained.keys()
+    for n, t in after.items():
         torch.testing.assert_close(t, trained[n])
 
 
@@ -211,32 +210,31 @@ def test_assembly_never_lies_nearer_to_the_clients_than_the_mean(task):
     method = fl.methods.fed_kgf(base_kernels=8, groups=4)
     for seed in range(3):
         task = fl.tasks.classification("digits", 4, train=80, test=40, seed=seed)
-        server, clients = (
-            fl.Server(method, task, fl.Settings()),
-            fl.Clients(method, task, fl.Settings()),
-        )
-        models, arrivals = [], []
+        server, clients = method.server_side(task), fl.clients(method, task)
+        models, arrivals, state = [], [], server.start()
         for k in range(4):
-            arrivals.append(server.receive(1, k, clients.answer(1, k, server.send(1, k))))
-            models.append({n: t.clone() for n, t in clients.tensors.items()})
+            answer = clients.answer(1, k, server.send(1, k, state)[0])
+            arrivals.append(server.receive(1, k, answer, state))
+            models.append({n: t.clone() for n, t in clients.side.tensors.items()})
         mean = {n: sum(m[n] for m in models) / 4 for n in models[0]}
-        server.aggregate(1, arrivals)
+        state = server.aggregate(1, state, arrivals)
 
         def spread(w, models=models):
             return sum(float((m[n] - w[n]).square().sum()) for m in models for n in m)
 
-        assert spread(server.state) > spread(mean)
+        assert spread(state.weights) > spread(mean)
 
 
 def test_another_group_than_ones_own_is_refused(task):
     method = fl.methods.fed_kgf(base_kernels=8)
-    server = fl.Server(method, task, fl.Settings())
-    ctx = server.context(1, 0, server.up, {}, server.state)
-    before = {n: t.clone() for n, t in server.state.items()}
-    data = pack(Message(UP, 1, 1, 20, method.uplink.encode(server.state, ctx)), server.up)
-    with pytest.raises(fl.WireError, match="Client 1 sent other modules"):
-        server.receive(1, 1, data)
-    assert all(torch.equal(t, before[n]) for n, t in server.state.items())
+    server = method.server_side(task)
+    state = server.start()
+    ctx = server.context(1, 0, server.up, {}, start=state.weights)
+    before = {n: t.clone() for n, t in state.weights.items()}
+    data = pack(Message(UP, 1, 1, 20, method.uplink.encode(state.weights, ctx)), server.up)
+    with pytest.raises(fl.WireError, match="Client 1 did not send the tensors .* its modules"):
+        server.receive(1, 1, data, state)
+    assert all(torch.equal(t, before[n]) for n, t in state.weights.items()) and not state.memory
 
 
 @pytest.mark.parametrize("base", [0, -1, 2.5, "16", True])
@@ -252,21 +250,23 @@ def test_more_base_kernels_than_any_layer_has(task):
 
 @pytest.mark.parametrize("groups", [3, 5, 8, 0, 1.5])
 def test_groups_that_cannot_be(groups, task, monkeypatch):
-    monkeypatch.setattr(federation.local, "train", lambda *a: pytest.fail("training began"))
+    monkeypatch.setattr(training, "train", lambda *a: pytest.fail("training began"))
     with pytest.raises(ValueError, match="groups must be"):
         fl.run(fl.methods.fed_kgf(base_kernels=8, groups=groups), task, 1)
 
 
 @pytest.mark.parametrize("clients, groups", [(4, 4), (6, 4), (10, 4), (7, 4), (3, 3), (1, 1)])
 def test_by_default_as_many_groups_as_participants_or_modules(clients, groups, task):
-    schema = fl.Server(
-        fl.methods.fed_kgf(base_kernels=8), task, fl.Settings()
-    ).up  # digits_cnn: four modules
-    assert len(kgf.modules(schema)) == 4
-    assert (
-        kgf.ModuleUplink().check(Context(task, 1, schema=schema, participants=range(clients)))
-        == groups
-    )
+    schema = fl.methods.fed_kgf(base_kernels=8).server_side(task).up
+    assert len(kgf.modules(schema)) == 4  # of digits_cnn
+    step, all_of_them, sent = kgf.Modules(), list(schema.shapes), []
+    for k in range(clients):
+        ctx = Context(task, 1, k, schema=schema, participants=tuple(range(clients)))
+        step.check(ctx)
+        sent.append(tuple(step.names(all_of_them, ctx)))
+    assert len(set(sent)) == groups
+    assert sorted(n for names in set(sent) for n in names) == sorted(all_of_them)
+    assert max(map(sent.count, sent)) - min(map(sent.count, sent)) <= 1  # none is sent more often
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
@@ -303,11 +303,10 @@ def test_a_detector_and_the_ledgers_own_count():
 def test_more_participants_than_modules_share_groups():
     task = fl.tasks.classification("digits", 6, train=90, test=40)
     method = fl.methods.fed_kgf(base_kernels=8)
-    party, contexts = context(method, task, clients=6)
-    sent = [tuple(method.uplink.names(ctx, party.up, ctx.client)) for ctx in contexts]
-    assert len(set(sent)) == 4 and sorted(n for names in set(sent) for n in names) == sorted(
-        party.initial
-    )
+    server, _, contexts = context(method, task, clients=6)
+    sent = [tuple(method.uplink.expected(ctx)) for ctx in contexts]
+    assert len(set(sent)) == 4
+    assert sorted(n for names in set(sent) for n in names) == sorted(server.initial)
     assert not fl.run(method, task, 2).rows[-1]["refused"]
 
 
@@ -318,13 +317,9 @@ def test_frozen_layers_stay_frozen():
         return net
 
     task = fl.tasks.classification("digits", 4, train=80, test=40, network=network)
-    for name in fl.methods.METHODS.keys() - {
-        "fed_gkt",
-        "fed_repopt",
-    }:  # which train networks of their own
+    own = {"fed_gkt", "fed_repopt", "split_learning"}  # which train networks of their own
+    for name in fl.methods.METHODS.keys() - own:
         method = fl.methods.get(name, **({"base_kernels": 8} if name == "fed_kgf" else {}))
         first = next(iter(fl.initial_network(method, task).state_dict()))
         history = fl.run(method, task, 3)
-        assert torch.equal(
-            history.state[first], fl.Server(method, task, fl.Settings()).initial[first]
-        ), name
+        assert torch.equal(history.state[first], method.server_side(task).initial[first]), name

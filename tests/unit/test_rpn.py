@@ -13,19 +13,19 @@ def history(task):
 
 
 def mnist_shaped():
-    """A task with MNIST's image size and the paper's network, without MNIST: only sizes are looked
-    at."""
+    """A task with MNIST's image size and the paper's network, without MNIST: only sizes are looked at."""
     task = fl.tasks.classification(
         "digits", clients=1, network=lambda shape, classes: fl.models.rpn_cnn((1, 28, 28), classes)
     )
-    return fl.Server(fl.methods.rpn(), task, fl.Settings())
+    return fl.methods.rpn().server_side(task)
 
 
 def test_payload_of_the_papers_network():
     server = mnist_shaped()
-    assert sum(t.numel() for t in server.state.values()) == 1_199_882
-    envelope = 26 + 1 + 4 * len(server.state) + 4
-    assert len(server.send(1, 0)) - envelope == 4 * 1_183_242
+    state = server.start()
+    assert sum(t.numel() for t in state.weights.values()) == 1_199_882
+    envelope = 26 + 1 + 4 * len(state.weights) + 4
+    assert len(server.send(1, 0, state)[0]) - envelope == 4 * 1_183_242
 
 
 def shape_within(w):
@@ -53,26 +53,22 @@ def test_pooling_is_linear():
 
 
 def test_a_late_joiner_gets_one_message_and_the_same_model(task):
-    """Client 3 has never taken part; what it decodes in round 6 is what a client present all along
-    decodes."""
-    method, settings = fl.methods.rpn(), fl.Settings()
-    server, clients = fl.Server(method, task, settings), fl.Clients(method, task, settings)
-    sizes = set()
+    """Client 3 has never taken part; what it decodes in round 6 is what a client present all along decodes."""
+    method = fl.methods.rpn()
+    server, clients = method.server_side(task), fl.clients(method, task)
+    sizes, state = set(), server.start()
     for t in range(1, 6):
-        answers = [(k, clients.answer(t, k, server.send(t, k))) for k in (0, 1, 2)]
-        server.aggregate(t, [server.receive(t, k, a) for k, a in answers])
-        sizes.add(len(server.send(t, 0)))
-    newcomer = fl.Clients(method, task, settings)
+        sizes.add(len(server.send(t, 0, state)[0]))
+        answers = [(k, clients.answer(t, k, server.send(t, k, state)[0])) for k in (0, 1, 2)]
+        state = server.aggregate(t, state, [server.receive(t, k, a, state) for k, a in answers])
+    newcomer = method.client_side(task)
     got = {}
-    for k, party in ((0, clients), (3, newcomer)):
-        message = server.send(6, k)
+    for k, side in ((0, clients.side), (3, newcomer)):
+        message = server.send(6, k, state)[0]
         sizes.add(len(message))
-        sections = fl.wire.unpack(
-            message, party.down, kind=fl.wire.DOWN, round=6, client=k
-        ).sections
-        got[k] = method.downlink.decode(sections, party.context(6, k, party.down, {}))
+        got[k] = side.download(6, k, message, {}).start
     assert len(sizes) == 1
-    for name, w in server.state.items():
+    for name, w in state.weights.items():
         assert torch.equal(got[0][name], got[3][name])
         torch.testing.assert_close(got[3][name], w, rtol=0, atol=1e-6)
 

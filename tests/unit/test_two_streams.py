@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import fedlearn as fl
-from fedlearn import local
-from fedlearn.method import Arrival, Batch, Context
+from fedlearn import training
 from fedlearn.models import state_of
+from fedlearn.parts import Arrival, Batch, Context, Reference
+from fedlearn.wire import DOWN, UP, Message, pack
 
 mmd = import_module("fedlearn.methods.fedmmd")
 fusion = import_module("fedlearn.methods.fedfusion")
@@ -93,13 +94,12 @@ def test_the_constraint_holds_the_local_model_back(task, distance):
     x, moved = task.inputs(task.train[0]), {}
     for lam in (0.0, {"mmd": 0.3, "l2": 0.003}[distance]):
         method = fl.methods.fedmmd(lam=lam, distance=distance)
-        server, clients = (
-            fl.Server(method, task, fl.Settings(epochs=3)),
-            fl.Clients(method, task, fl.Settings(epochs=3)),
-        )
-        before = clients.net.eval()(x).detach().clone()
-        clients.answer(1, 0, server.send(1, 0))
-        moved[lam] = float((clients.net.eval()(x) - before).square().mean())
+        server = method.server_side(task, fl.Settings(epochs=3))
+        clients = fl.clients(method, task, fl.Settings(epochs=3))
+        net = clients.side.net
+        before = net.eval()(x).detach().clone()
+        clients.answer(1, 0, server.send(1, 0, server.start())[0])
+        moved[lam] = float((net.eval()(x) - before).square().mean())
     without, constrained = moved.values()
     assert constrained < without
 
@@ -109,7 +109,7 @@ def test_looked_up_outputs_are_those_of_the_frozen_model(network):
     task = fl.tasks.classification("digits", 2, train=40, network=network)
     net = fl.initial_network(fl.methods.fedavg(), task)
     ctx = Context(task, 1, 0, start=state_of(net))
-    reference, calls = mmd.Reference(net, ctx), []
+    reference, calls = Reference(net, ctx), []
     reference.net.register_forward_hook(lambda *a: calls.append(1))
     frozen, (x, y) = (
         net.eval()(task.epoch(0, torch.arange(20), None)[0]).detach().clone(),
@@ -234,24 +234,59 @@ def test_server_follows_the_operator():
 
 def test_personal_fusion_stays_with_its_client(task):
     method, both = fl.methods.fedfusion(lr=0.3, personal=True), fl.methods.fedfusion(lr=0.3)
-    server, clients = (
-        fl.Server(method, task, fl.Settings()),
-        fl.Clients(method, task, fl.Settings()),
-    )
-    shared = fl.run(both, task, 1)
+    server, clients = method.server_side(task), fl.clients(method, task)
+    shared, state = fl.run(both, task, 1), server.start()
     for t in (1, 2):
-        messages = {k: server.send(t, k) for k in range(4)}
-        server.aggregate(
-            t, [server.receive(t, k, clients.answer(t, k, m)) for k, m in messages.items()]
-        )
+        messages = {k: server.send(t, k, state)[0] for k in range(4)}
+        answers = {k: clients.answer(t, k, m) for k, m in messages.items()}
+        arrivals = [server.receive(t, k, a, state) for k, a in answers.items()]
+        state = server.aggregate(t, state, arrivals)
     own = [clients.memories[k]["fusion.lam"] for k in range(4)]
     assert all(bool(v.any()) for v in own) and not torch.equal(own[0], own[1])
-    assert not server.state["fusion.lam"].any()
+    assert not state.weights["fusion.lam"].any()
     assert len(messages[0]) < shared.bytes_down[0] / 4
-    got = clients._download(3, 1, server.send(3, 1)).start
-    assert torch.equal(got["fusion.lam"], own[1]) and torch.equal(
-        got["extractor.0.weight"], server.state["extractor.0.weight"]
+    message, memory = server.send(3, 1, state)[0], clients.memories[1]
+    got = clients.side.download(3, 1, message, memory).start
+    assert torch.equal(got["fusion.lam"], own[1])
+    assert torch.equal(got["extractor.0.weight"], state.weights["extractor.0.weight"])
+
+
+def test_a_fusion_in_a_message_is_refused(task):
+    """Neither side believes the other a fusion: it is the client's own."""
+    method, shared = fl.methods.fedfusion(personal=True), fl.methods.fedfusion()
+    server, side = method.server_side(task), method.client_side(task)
+    state = server.start()
+    sections = shared.server_side(task).method.downlink.encode(
+        state.weights, server.context(1, 0, server.down, {})
     )
+    data = pack(Message(DOWN, 1, 0, 0, sections), server.down)
+    with pytest.raises(fl.WireError, match="The server sent a fusion, which is the client's own"):
+        side.download(1, 0, data, {})
+    short = {n: s for n, s in sections.items() if n not in ("fusion.lam", "extractor.0.weight")}
+    data = pack(Message(DOWN, 1, 0, 0, short), server.down)
+    with pytest.raises(fl.WireError, match="whole model"):
+        side.download(1, 0, data, {})
+    for sent in (sections, short):
+        data = pack(Message(UP, 1, 0, 20, sent), server.up)
+        with pytest.raises(fl.WireError, match="Client 0 did not send the tensors"):
+            server.receive(1, 0, data, state)
+
+
+def test_a_fusion_that_diverged_is_not_kept(task):
+    """The next round goes on from the last one that was finite, as with all that a client keeps."""
+    method, settings = fl.methods.fedfusion(lr=0.3, personal=True), fl.Settings(epochs=3)
+    server, clients = method.server_side(task, settings), fl.clients(method, task, settings)
+    state = server.start()
+    for k in (0, 1):
+        clients.answer(1, k, server.send(1, k, state)[0])
+    before = {k: clients.memories[k]["fusion.lam"].clone() for k in (0, 1)}
+    clients.side.method = method.but(optimizer=fl.SGD(1e38))
+    for k in (0, 1):
+        answer = clients.answer(2, k, server.send(2, k, state)[0])
+        assert not torch.isfinite(clients.side.tensors["fusion.lam"]).all()
+        with pytest.raises(fl.WireError, match="one whose training diverged sends nothing"):
+            server.receive(2, k, answer, state)
+        assert torch.equal(clients.memories[k]["fusion.lam"], before[k])
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
@@ -274,8 +309,8 @@ def test_augmented_images_are_looked_at_anew(method):
     task = fl.tasks.classification("digits", 2, train=40, augment=("crop",))
     net = fl.initial_network(method, task)
     ctx = Context(task, 1, 0, start=state_of(net))
-    local.train(net, method, ctx, fl.Settings(epochs=2))
-    reference = mmd.Reference(net, ctx)
+    training.train(net, method, ctx, fl.Settings(epochs=2))
+    reference = Reference(net, ctx)
     assert reference.images is None
     one, other = (fl.run(method, task, 1, epochs=2, engine=e) for e in ("sequential", "stacked"))
     for n, t in one.state.items():
