@@ -36,7 +36,7 @@ title   = @printf '\n==== %s ====\n' '$(1)'
 help:
 	@echo 'make book           environment, execution of all chapters, site in $(HTML)'
 	@echo 'make test           everything that is tested, in the order of the next five lines'
-	@echo 'make lint             ruff'
+	@echo 'make lint             ruff and mypy'
 	@echo 'make test-unit        the package'
 	@echo 'make test-chapters    every chapter through nbval, then through papermill with other parameters'
 	@echo 'make test-browser     the built site and live widgets in headless Chromium'
@@ -108,12 +108,14 @@ test: lint test-unit test-chapters test-flower test-browser
 	@printf '\n==== all tests passed ====\n'
 
 lint: env
-	$(call title,ruff)
-	@$(BIN)/ruff check --no-cache .
+	$(call title,ruff: rules and form)
+	@$(BIN)/ruff check --no-cache . && $(BIN)/ruff format --no-cache --check .
+	$(call title,mypy: types)
+	@$(BIN)/mypy --no-incremental
 
 test-unit: env
 	$(call title,unit tests)
-	@MPLBACKEND=Agg $(PYTEST) tests/unit
+	@MPLBACKEND=Agg $(PYTEST) tests/unit -n $(JOBS)
 
 # nbval, papermill and Playwright each get a process of their own: their event loops block one another.
 test-chapters: env

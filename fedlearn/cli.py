@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from .errors import DataError, WireError, pick
 from .options import add, flags_of, given, opt, read_pairs
@@ -119,7 +119,7 @@ def run_one(
 
     if checkpoint.exists():
         print(f"Going on from {checkpoint}.", file=sys.stderr)
-    how = {"checkpoint": checkpoint, "progress": engine.progress}
+    how: dict[str, Any] = {"checkpoint": checkpoint, "progress": engine.progress}
     try:
         if engine.engine == "flower-sim" and engine.memory_limit is None:
             from . import flower
@@ -142,7 +142,15 @@ def provenance() -> dict[str, str]:
     import subprocess
     from datetime import date
 
-    git = ["git", "-C", Path(__file__).parent, "describe", "--always", "--dirty", "--abbrev=12"]
+    git = [
+        "git",
+        "-C",
+        str(Path(__file__).parent),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=12",
+    ]
     try:
         commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
@@ -247,7 +255,7 @@ def methods() -> None:
 
     base = Averaging().parts()
     for name, function in METHODS.items():
-        first = inspect.getdoc(inspect.getmodule(function)).split("\n\n")[0].replace("\n", " ")
+        first = str(inspect.getdoc(inspect.getmodule(function))).split("\n\n")[0].replace("\n", " ")
         options = str(inspect.signature(function)).split(" -> ")[0]
         print(f"{name}{options}\n    {first}")
         for part, text in function().parts().items():
@@ -403,7 +411,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
                 raise ValueError(f"fedlearn {args.command} takes no further argument {word!r}.")
             flags = ["--help", *(name for kind in kinds for name in flags_of(kind))]
             pick(word, dict.fromkeys(flags), f"option of fedlearn {args.command}")
-        told = []
+        told: list[Any] = []
         for kind, several in kinds.items():
             made = experiments(args) if kind is Experiment else [kind(**given(args, kind))]
             told.append(made if several else made[0])

@@ -172,7 +172,7 @@ def serve(
     # where this machine itself reaches the server
     local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     check_port(host, port)
-    known, ca, tls = [], None, ["--insecure"]
+    known, ca, tls = [], None, list[Any](["--insecure"])
     if not insecure:
         known = sorted(Path(keys).glob("*.pub")) if keys else []
         if not known:
@@ -261,7 +261,7 @@ def join(
     require()
     folder = own_folder(folder or f"fedlearn-client-{client}")
     host, port = parse_address(address)
-    security = ["--insecure"]
+    security: list[Any] = ["--insecure"]
     if not insecure:
         if not root_certificate or not key:
             raise ValueError(

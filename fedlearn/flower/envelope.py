@@ -40,8 +40,8 @@ class Question:
         found = re.fullmatch(r"(\w+)-(\w+)\.(\d+)\.(\d+)\.(\d+)\.(.+)", text, re.ASCII)
         if not found:
             raise WireError(f"{plain(text)[:100]!r} is not the name of a question.")
-        run, digest, *numbers, what = found.groups()
-        return cls(run, digest, *map(int, numbers), what)
+        run, digest, t, heard, number, what = found.groups()
+        return cls(run, digest, int(t), int(heard), int(number), what)
 
 
 def envelope(values: dict[str, Any], *to: Any, **how: Any) -> Any:

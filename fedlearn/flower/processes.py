@@ -22,6 +22,12 @@ from .job import QUIET
 PATIENCE = 600  # seconds that Flower's own programs may take on a busy machine
 
 
+class Process(subprocess.Popen):
+    """A process, and the file that it writes what it says into."""
+
+    log: Path
+
+
 def parse_address(address: str) -> tuple[str, int]:
     """ "host:port" -> (host, port)."""
     host, colon, port = address.rpartition(":")
@@ -48,11 +54,7 @@ def check_port(host: str, port: int) -> None:
 
 
 def reach(
-    host: str,
-    port: int,
-    ca: str | Path | None,
-    wait: float,
-    process: subprocess.Popen | None = None,
+    host: str, port: int, ca: str | Path | None, wait: float, process: Process | None = None
 ) -> None:
     """Wait until something listens there; with ``ca`` it must have a certificate that this one
     signed."""
@@ -84,7 +86,7 @@ def reach(
 
 def follow(
     log: Path,
-    process: subprocess.Popen,
+    process: Process,
     done: Callable[[], bool] = lambda: False,
     status: Callable[[], str] = lambda: "",
     grace: float = 0,
@@ -126,13 +128,13 @@ def environment(home: Path) -> dict[str, str]:
 
 
 @contextmanager
-def running(command: Sequence[Any], home: Path, log: Path) -> Iterator[subprocess.Popen]:
+def running(command: Sequence[Any], home: Path, log: Path) -> Iterator[Process]:
     """A process of Flower's, ended with everything that it has started when the block is left."""
     home.mkdir(parents=True, exist_ok=True)
     env = environment(home)
     program = shutil.which(command[0], path=env["PATH"])
     with open(log, "a", encoding="utf-8") as out:
-        process = subprocess.Popen(
+        process = Process(
             [program, *map(str, command[1:])],
             env=env,
             stdin=subprocess.DEVNULL,
@@ -169,8 +171,15 @@ def _family(pid):
 def flwr(home: Path, *command: Any) -> dict[str, Any]:
     """What Flower's own command answers, from its JSON; ``ConnectionError`` if it fails."""
     env = environment(home)
-    whole = [shutil.which("flwr", path=env["PATH"]), *map(str, command), "--format", "json"]
-    how = {"env": env, "capture_output": True, "text": True, "check": False, "timeout": PATIENCE}
+    program = shutil.which("flwr", path=env["PATH"]) or "flwr"
+    whole = [program, *map(str, command), "--format", "json"]
+    how: dict[str, Any] = {
+        "env": env,
+        "capture_output": True,
+        "text": True,
+        "check": False,
+        "timeout": PATIENCE,
+    }
     try:
         done = subprocess.run(whole, **how)
         answer = json.loads(done.stdout)

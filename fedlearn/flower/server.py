@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any
 
 from ..errors import WireError
@@ -43,7 +44,7 @@ class Remote:
         self.wait, self.timeout, self.start_with = wait, timeout, start_with or job.task.clients
         self.stop, self.say = stop or threading.Event(), say or (lambda text: None)
         self.memories: dict[int, Tensors] = {}  # what clients keep stays with them
-        self.started, self.said = False, set()
+        self.started, self.said = False, set[str]()
         self.nodes: dict[int, int] = {}  # client -> node
         self.names: dict[int, str] = {}  # node -> whose key it has
         self.away: dict[int, tuple[str, float]] = {}  # node -> why it may not join, since when
@@ -55,9 +56,10 @@ class Remote:
         self.pulls: dict[str, Any] = {}  # message -> the answer, being fetched
         self.pool = ThreadPoolExecutor(16, thread_name_prefix="pull")
         # Seconds between two looks, each of which is a request for every answer that is missing: a
-        # tenth of what has been waited, between these two.
+        # tenth of what has been waited so far, within these bounds.
         network = history.meta["engine"]["name"] == "flower"
-        self.pauses = (0.1, max(0.5, job.task.clients / 100)) if network else (0.001, 0.02)
+        many = max(0.5, job.task.clients / 100)
+        self.pauses = (many / 5, many) if network else (0.001, 0.02)
 
     # ---- a round ---------------------------------------------------------------------------------
 
@@ -119,10 +121,15 @@ class Remote:
                 self.asked[sent] = k
         end, late = time.monotonic() + self.timeout, f"No answer within {self.timeout:g} s."
         for k in order:
-            if k not in self.answered:
-                self.until(lambda k=k: self.look() or k in self.answered, end - time.monotonic())
+            self.until(partial(self.has, k), end - time.monotonic())
             yield k, self.answered.pop(k, WireError(late))
         self.asked = {}  # an answer that comes later is left where it is
+
+    def has(self, k: int) -> bool:
+        """Whether client ``k`` has answered; if it had not before, with a look."""
+        if k not in self.answered:
+            self.look()
+        return k in self.answered
 
     # ---- what all of it is made of ---------------------------------------------------------------
 

@@ -122,7 +122,7 @@ def start_ray(cpus: int | None = None) -> Any:
 @contextmanager
 def _unhurried() -> Iterator[None]:
     """Ray gives itself half a minute to start; here it has five, for a machine that is busy."""
-    services = sys.modules.get("ray._private.services")
+    services: Any = sys.modules.get("ray._private.services")
     look = getattr(services, "get_node", None)
     if look is None:  # another Ray than the one that Flower 1.41 asks for
         yield

@@ -26,9 +26,9 @@ import yaml
 
 from ..data.partition import Table
 from ..data.sources import data_path
-from ..methods.fed_repopt import multipliers, target
 from ..models import NETWORKS, multiply_adds, state_of
 from ..models.reparam import blocks, collapse, unit
+from ..models.repopt import multipliers, target
 
 if TYPE_CHECKING:
     import pandas as pd  # takes long to load: only where a table is made

@@ -1,4 +1,5 @@
-"""One file a method. Each holds the parts that the method replaces and one function that returns the ``Method``."""
+"""One file a method. Each holds the parts that the method replaces and one function that returns
+the ``Method``."""
 
 from typing import Any
 

@@ -1,12 +1,14 @@
-"""DGC: Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed Training", ICLR 2018.
+"""DGC: Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for
+Distributed Training", ICLR 2018.
 
     u <- m u + g,   v <- v + u         momentum correction and accumulation    Section 3.1, Eq. (4)
     send the entries of v that are largest in magnitude, a share ``ratio`` of each tensor
     u, v <- 0 where an entry was sent  momentum factor masking                 Section 3.2
     g <- g min(1, clip / (sqrt(N) ||g||))   local gradient clipping            Section 3.1
 
-In federated learning g is the update of the round, after local training without momentum. Sparsity is warmed up: 75, 93.75,
-98.4, 99.6 % in the first rounds, as far as ``ratio`` allows. Vectors and batch statistics travel whole.
+In federated learning g is the update of the round, after local training without momentum.
+Sparsity is warmed up: 75, 93.75, 98.4, 99.6 % in the first rounds, as far as ``ratio`` allows.
+Vectors and batch statistics travel whole.
 """
 
 from dataclasses import dataclass, replace
@@ -43,9 +45,9 @@ def dgc(
     clip: float = float("inf"),
     warmup: int = 4,
 ) -> Averaging:
-    """``ratio`` 1/32 is that of the Fed-KGF paper; the original's is 1/1000. ``clip`` bounds the norm
-    of a client's update, divided by the square root of the number of participants; by default it is
-    off."""
+    """``ratio`` 1/32 is that of the Fed-KGF paper; the original's is 1/1000. ``clip`` bounds the
+    norm of a client's update, divided by the square root of the number of participants; by
+    default it is off."""
     top = Warming(TopK(ratio), warmup=warmup)
     uplink = Uplink(Update(), Clip(clip), Momentum(momentum), Feedback(), top)
     return Averaging("dgc", optimizer=SGD(lr), uplink=uplink)

@@ -96,8 +96,8 @@ class Letters:
         return {"index": torch.arange(n), "labels": task.train[1][images]} | tensors
 
     def read_knowledge(self, t: int, k: int, data: bytes) -> Tensors:
-        """bytes -> features, labels and logits in the client's own order; ``WireError`` for anything
-        that is not client ``k``'s knowledge of all its images."""
+        """bytes -> features, labels and logits in the client's own order; ``WireError`` for
+        anything that is not client ``k``'s knowledge of all its images."""
         n, letter, device = self.task.sizes[k], self.up(k), self.task.device
         tensors = letter.read(UP, t, k, data, samples=n)
         if not tensors:

@@ -1,10 +1,13 @@
 """FedGKT: He, Annavaram and Avestimehr, "Group Knowledge Transfer", NeurIPS 2020, Algorithm 1:
 knowledge travels, not weights.
 
-    client k:  minimise  CE(z_k, y) + alpha T^2 KL(p_s || p_k)  over its edge network W_e, W_c   Eq. (7)
-    up:        H = f_e(x), z_k = f_c(H), y and the index of each image; evaluation mode, not augmented
-    server:    minimise  CE(z_s, y) + alpha T^2 KL(p_k || p_s)  over W_s, z_s = f_s(H), E_s epochs  Eq. (6)
+    client k:  minimise  CE(z_k, y) + alpha T^2 KL(p_s || p_k)  over its W_e and W_c       Eq. (7)
+    up:        H = f_e(x), z_k = f_c(H), y and the index of each of its images
+    server:    minimise  CE(z_s, y) + alpha T^2 KL(p_k || p_s)  over W_s,  z_s = f_s(H)    Eq. (6)
     down:      z_s of the client's own images
+
+A client's edge network is f_e, with weights W_e, and f_c behind it. After E local epochs it sends
+what it computes in evaluation mode and without augmentation. The server trains E_s epochs.
 
 p = softmax(z / T); the teacher's p is a constant; none in round 1. Only the owner of an image has a
 z_k for it, so the sum over k in Eq. (6) has one term. The final model of client k is its extractor
@@ -30,8 +33,8 @@ from .fed_gkt_server import Server
 
 
 class Client(Trainee):
-    """Trains its edge network, which it keeps, and sends what it knows of its images. In its memory:
-    "edge/..." by the names of the network, and ``z_s`` [n_k, C], the server's logits."""
+    """Trains its edge network, which it keeps, and sends what it knows of its images. In its
+    memory: "edge/..." by the names of the network, and ``z_s`` [n_k, C], the server's logits."""
 
     def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
         super().__init__(method, task, settings)
@@ -54,8 +57,8 @@ class Client(Trainee):
         return self.context(t, client, letter.schema, memory, start=start)
 
     def upload(self, trained: Tensors, ctx: Context) -> bytes:
-        """What the client knows of its images; nothing, if it diverged: then it goes on from its last
-        edge network."""
+        """What the client knows of its images; nothing, if it diverged: then it goes on from its
+        last edge network."""
         k = ctx.client
         try:
             knowledge = self.letters.knowledge(self.net, k, self.settings.batch_size)
@@ -69,8 +72,8 @@ class Client(Trainee):
 
 @dataclass(frozen=True)
 class GroupTransfer(Method):
-    """FedGKT as a record. Synchronous: the server trains on the uploads of this round, of which none
-    may be missing. Asynchronous: on the last upload of every client that has ever sent one.
+    """FedGKT as a record. Synchronous: the server trains on the uploads of this round, of which
+    none may be missing. Asynchronous: on the last upload of every client that has ever sent one.
 
     The server's learning rate is cut to a tenth when the accuracy on the clients' images has not
     risen for ``patience`` rounds.
@@ -121,11 +124,11 @@ def fed_gkt(
     bits: int = 32,
     memory_limit: float = 1e9,
 ) -> GroupTransfer:
-    """``edge`` and ``server`` name two networks that fit together: "resnet8" and "resnet55" are the
-    paper's. ``optimizer``: "adam" (weight decay 0.0001) or "sgd" (momentum 0.9), on both sides
-    (Tables 10 to 12). ``kd_to_client`` and ``kd_to_server`` switch the two distillations (Table 2).
-    ``bits`` a float on the wire: 32 or 16. Feature maps of more than ``memory_limit`` bytes are kept
-    on disk."""
+    """``edge`` and ``server`` name two networks that fit together: "resnet8" and "resnet55" are
+    the paper's. ``optimizer``: "adam" (weight decay 0.0001) or "sgd" (momentum 0.9), on both
+    sides (Tables 10 to 12). ``kd_to_client`` and ``kd_to_server`` switch the two distillations
+    (Table 2). ``bits`` a float on the wire: 32 or 16. Feature maps of more than ``memory_limit``
+    bytes are kept on disk."""
     make = pick(optimizer, OPTIMIZERS, "optimizer")
     return GroupTransfer(
         model=Edge(edge),

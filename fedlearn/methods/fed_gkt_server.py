@@ -38,8 +38,8 @@ class Server(ServerSide):
             z_s = self.f_s.eval()(torch.zeros(1, *maps, device=task.device))
         if tuple(z_s.shape[1:]) != (classes,):
             raise ValueError(
-                f"The server's network gives {list(z_s.shape[1:])} logits an image, the edge network "
-                f"{[classes]}."
+                f"The server's network gives {list(z_s.shape[1:])} logits an image, the edge "
+                f"network {[classes]}."
             )
         self.tensors_s = state_of(self.f_s)  # the network's own
         self.first = {name: w.clone() for name, w in self.tensors_s.items()}

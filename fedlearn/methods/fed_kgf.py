@@ -1,17 +1,21 @@
-"""Fed-KGF: Li et al., "Representative Kernels-based CNN for Faster Transmission in Federated Learning", IEEE TMC.
+"""Fed-KGF: Li et al., "Representative Kernels-based CNN for Faster Transmission in Federated
+Learning", IEEE TMC.
 
-    model:   each convolution learns its first m kernels w only; the others are copies of w passed through
-             w' = KGF(w) = sign(w) (|w|^beta + alpha),   beta ~ U[2, 10], alpha ~ U[1e-5, 0.1]     Eq. (2)
-    uplink:  the modules (a convolution and what follows it) form as many groups as there are clients, and a
-             permutation, new in each round, says whose group is whose                             Section 3.3
+    model:   each convolution learns its first m kernels w only; the others are copies of w, of each
+             w' = KGF(w) = sign(w) (|w|^beta + alpha)                                     Eq. (2)
+             with beta ~ U[2, 10], alpha ~ U[1e-5, 0.1] for each entry
+    uplink:  the modules (a convolution and what follows it) form as many groups as there are
+             clients; a permutation, new in each round, says whose group is whose     section 3.3
     server:  puts the groups together
 
-alpha and beta come from the shared seed and never travel. The server part is the default: a weighted mean for each tensor
-over the clients that sent it is the tensor itself where only one did. The gradient of the copies flows back into w with the
-factor beta |w|^(beta - 1); the paper can also be read as cutting it off (``detach``).
+alpha and beta come from the shared seed and never travel. The server part is the default: a
+weighted mean for each tensor over the clients that sent it is the tensor itself where only one
+did. The gradient of the copies flows back into w with the factor beta |w|^(beta - 1); the paper
+can also be read as cutting it off (``detach``).
 """
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,11 +33,12 @@ ALPHA, BETA = (1e-5, 0.1), (2.0, 10.0)
 
 
 class Generated:
-    """A convolution whose parameter ``base`` is w [m, in, k, k]; its ``weight`` [out, in, k, k] is w, then the generated
-    kernels, of which the i-th comes from base kernel i mod m. Stacked, everything has a client axis in front."""
+    """A convolution whose parameter ``base`` is w [m, in, k, k]; its ``weight`` [out, in, k, k]
+    is w, then the generated kernels, of which the i-th comes from base kernel i mod m. Stacked,
+    everything has a client axis in front."""
 
     @property
-    def weight(self):
+    def weight(self) -> torch.Tensor:
         w, count = self.base, self.beta.shape[-4]
         blocks = -(-count // w.shape[-4])
         copies = torch.cat([w.detach() if self.detach else w] * blocks, -4).narrow(-4, 0, count)
@@ -48,7 +53,7 @@ class Generated:
 CONVOLUTION = computed(Generated, nn.Conv2d)[nn.Conv2d]
 
 
-def draw(shape, seed, layer, round=0):
+def draw(shape: Sequence[int], seed: int, layer: str, round: int = 0) -> list[torch.Tensor]:
     """(alpha, beta) of a layer, uniform in ``ALPHA`` and ``BETA``: every party draws the same."""
     generator = rng.generator(seed, "kernel generation", layer, round)
     return [
@@ -56,15 +61,20 @@ def draw(shape, seed, layer, round=0):
     ]
 
 
-def represent(net, base_kernels=16, seed=0, sign=True, alpha=True, detach=False):
-    """A copy of any network in which each convolution with more than ``base_kernels`` output channels learns only so many."""
+def represent(
+    net: nn.Module,
+    base_kernels: int = 16,
+    seed: int = 0,
+    sign: bool = True,
+    alpha: bool = True,
+    detach: bool = False,
+) -> nn.Module:
+    """A copy of any network in which each convolution with more than ``base_kernels`` output
+    channels learns only so many."""
     whole_number("base_kernels", base_kernels)
     net = copy.deepcopy(net)
-    layers = [
-        (n, m)
-        for n, m in net.named_modules()
-        if type(m) is nn.Conv2d and m.out_channels > base_kernels
-    ]
+    convolutions = [(n, m) for n, m in net.named_modules() if type(m) is nn.Conv2d]
+    layers = [(n, m) for n, m in convolutions if m.out_channels > base_kernels]
     if not layers:
         raise ValueError(
             f"No convolution has more than {base_kernels} kernels: choose fewer base_kernels."
@@ -72,22 +82,20 @@ def represent(net, base_kernels=16, seed=0, sign=True, alpha=True, detach=False)
     for name, layer in layers:
         weight = layer.weight.detach()
         layer.__class__, layer.sign, layer.detach = CONVOLUTION, sign, detach
-        base = nn.Parameter(
-            weight[:base_kernels].clone(), layer._parameters["weight"].requires_grad
-        )  # stands first, as the weight did: order is what modules go by
+        trained = layer._parameters["weight"].requires_grad
+        base = nn.Parameter(weight[:base_kernels].clone(), trained)
+        # base stands first, as the weight did: order is what modules go by
         layer._parameters = {"base": base, "bias": layer._parameters["bias"]}
         drawn = draw((layer.out_channels - base_kernels, *weight.shape[1:]), seed, name)
-        for key, t in zip(
-            ("alpha", "beta"), drawn, strict=True
-        ):  # not persistent: not in the state, so never sent
-            layer.register_buffer(
-                key, t.to(weight) if key == "beta" or alpha else None, persistent=False
-            )
+        for key, t in zip(("alpha", "beta"), drawn, strict=True):
+            kept = t.to(weight) if key == "beta" or alpha else None
+            layer.register_buffer(key, kept, persistent=False)  # no part of the state: never sent
     return net
 
 
-def write_out(net):
-    """A copy with plain convolutions, the generated kernels written out: the same function in evaluation mode."""
+def write_out(net: nn.Module) -> nn.Module:
+    """A copy with plain convolutions, the generated kernels written out: the same function in
+    evaluation mode."""
     net = copy.deepcopy(net)
     for layer in net.modules():
         if type(layer) is CONVOLUTION:
@@ -101,10 +109,10 @@ def write_out(net):
 
 @dataclass(frozen=True)
 class Representative(Model):
-    """The network of another model part with ``base_kernels`` representative kernels a convolution.
-    ``redraw`` draws alpha and beta anew each round (the paper's Algorithm 1 does at each call, after
-    which no two networks would agree); to use the state of such a run, call ``refresh`` with its last
-    round on a fresh network first."""
+    """The network of another model part with ``base_kernels`` representative kernels a
+    convolution. ``redraw`` draws alpha and beta anew each round (the paper's Algorithm 1 does at
+    each call, after which no two networks would agree); to use the state of such a run, call
+    ``refresh`` with its last round on a fresh network first."""
 
     base_kernels: int = 16
     sign: bool = True
@@ -141,11 +149,11 @@ def modules(schema: Schema) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class Modules(Step):
-    """Each participant sends one group of modules, the i-th of them group ``order[i]`` of this round.
+    """Each participant sends one group of modules, the i-th of them this round's ``order[i]``.
 
-    By default there are as many groups as participants, or as modules if these are fewer; then some
-    groups are sent by several clients and averaged. ``groups``, if given, must divide the participants
-    evenly; 1 is no module uploading.
+    By default there are as many groups as participants, or as modules if these are fewer; then
+    some groups are sent by several clients and averaged. ``groups``, if given, must divide the
+    participants evenly; 1 is no module uploading.
     """
 
     groups: int | None = None
@@ -187,9 +195,9 @@ def fed_kgf(
     detach: bool = False,
     redraw: bool = False,
 ) -> Averaging:
-    """Kernel generation and module uploading. ``groups=1`` is the paper's "without MU"; ``sign`` and
-    ``alpha`` are the ablations of Figure 8; ``detach`` keeps the gradient of generated kernels from
-    w; ``redraw``: see ``Representative``."""
+    """Kernel generation and module uploading. ``groups=1`` is the paper's "without MU"; ``sign``
+    and ``alpha`` are the ablations of Figure 8; ``detach`` keeps the gradient of generated
+    kernels from w; ``redraw``: see ``Representative``."""
     return Averaging(
         "fed_kgf",
         model=Representative(base_kernels, sign, alpha, detach, redraw),

@@ -1,18 +1,20 @@
-"""FedRepOpt: Lau et al., "FedRepOpt: Gradient Re-parametrized Optimizers in Federated Learning", 2024, Algorithm 1.
+"""FedRepOpt: Lau et al., "FedRepOpt: Gradient Re-parametrized Optimizers in Federated Learning",
+2024, Algorithm 1.
 
-    server:  scales s_3, s_1 (and s_id) of every block from a search on data of its own; sent to each client once
-    start:   W' = s_3 W_3 + pad(s_1 W_1) + s_id I, one kernel a block                          (section 3.2, first rule)
-    client:  g <- M g, then weight decay, momentum and step of SGD                              (second rule, Eq. 1)
+    server:  scales s_3, s_1 (and s_id) of every block from a search on data of its own; each client
+             gets them once
+    start:   W' = s_3 W_3 + pad(s_1 W_1) + s_id I, one kernel a block      section 3.2, first rule
+    client:  g <- M g, then weight decay, momentum and step of SGD         second rule, Eq. (1)
 
-M has the shape of W' [out, in, 3, 3] and never changes: it is s_3^2, plus s_1^2 in the middle, plus 1 in the middle from o to o
-where the block has an identity branch. The paper prints the scalar s_3^2 + s_1^2 instead, with which training is
-not that of the several branches; the 1 is there because s_id is itself trained, with a constant 1 in front. With these rules a
-plain network takes the very steps of the network with constant scales ("csla"). Ghost modules have no s_1.
+M has the shape of W' [out, in, 3, 3] and never changes: it is s_3^2, plus s_1^2 in the middle,
+plus 1 in the middle from o to o where the block has an identity branch. The paper prints the
+scalar s_3^2 + s_1^2 instead, with which training is not that of the several branches; the 1 is
+there because s_id is itself trained, with a constant 1 in front. With these rules a plain network
+takes the very steps of the network with constant scales ("csla"). Ghost modules have no s_1.
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
-from hashlib import blake2b
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,57 +23,17 @@ from torch import nn
 from ..averaging import Averaging
 from ..errors import WireError, pick
 from ..models import reparam
-from ..models.reparam import blocks, collapse, reform, unit
+from ..models.repopt import SCALES, Scales, constants, multipliers, target
+from ..models.repopt import read as read  # for those who look for it here
 from ..parts import SGD, Adam, Context, Downlink, Model, Named, Optimizer, Step, Tensors
 from ..settings import Settings
-
-SCALES = ("s3", "s1", "s_id")
-
-
-@dataclass(frozen=True)
-class Scales:
-    """The scales of each block, {"<block>.s3": [out], ...}: s3, and s1 and s_id where the block has them."""
-
-    of: Tensors = field(repr=False, compare=False)
-    digest: str = ""
-
-    def __post_init__(self) -> None:
-        for name, t in self.of.items():
-            if not torch.is_tensor(t) or t.dim() != 1 or not torch.isfinite(t).all():
-                raise ValueError(
-                    f"A scale is a finite number for each output channel; {name} is not."
-                )
-        data = b"".join(
-            name.encode() + t.detach().cpu().float().numpy().tobytes()
-            for name, t in sorted(self.of.items())
-        )
-        object.__setattr__(self, "digest", blake2b(data, digest_size=4).hexdigest())
-
-    def put_into(self, net: nn.Module) -> None:
-        """Set the scales of a network whose blocks are in the form "csla" or "search"; ``ValueError`` if any does not fit."""
-        own = read(net)
-        wrong = sorted(own.keys() ^ self.of.keys()) or [
-            name for name in own if own[name].shape != self.of[name].shape
-        ]
-        if wrong:
-            raise ValueError(f"These scales belong to another network: {wrong[0]} does not fit.")
-        for name, t in own.items():
-            t.copy_(self.of[name])
-
-
-def read(net: nn.Module) -> Tensors:
-    """The scales of a network in the form "csla" or "search", by name; its own tensors, not copies."""
-    parts = {
-        f"{name}.{s}": getattr(block, s) for name, block in blocks(net).items() for s in SCALES
-    }
-    return {name: part.value.detach() for name, part in parts.items() if part is not None}
 
 
 @dataclass(frozen=True)
 class Form(Model):
     """The network of that name (or the task's, if None) with its blocks in one of the forms of
-    ``models.reparam``; or as "repopt": "csla" collapsed into one kernel a block. ``scales``: instead
-    of those that the network begins with."""
+    ``models.reparam``; or as "repopt": "csla" collapsed into one kernel a block. ``scales``:
+    instead of those that the network begins with."""
 
     form: str = "repopt"
     network: Any = None
@@ -94,54 +56,11 @@ class Form(Model):
     def build(self, task: Any) -> nn.Module:
         whole = Named(self.network).build(task)
         if self.form not in ("csla", "search", "repopt"):
-            return reform(whole, self.form)
-        net = reform(whole, "search" if self.form == "search" else "csla")
+            return reparam.reform(whole, self.form)
+        net = reparam.reform(whole, "search" if self.form == "search" else "csla")
         if self.scales:
             self.scales.put_into(net)
         return target(net) if self.form == "repopt" else net
-
-
-def target(net: nn.Module) -> nn.Module:
-    """A network in the form "csla" -> the "repopt" network: one kernel a block, which starts with the
-    same outputs, and the constants of which the multiplier is made as buffers that are no part of the
-    state."""
-    one = collapse(net)
-    for before, block in zip(blocks(net).values(), blocks(one).values(), strict=True):
-        for s in ("s3", "s1"):
-            scale = getattr(before, s)
-            block.register_buffer(
-                f"constant_{s}", None if scale is None else scale.value.clone(), persistent=False
-            )
-    return one
-
-
-def constants(net: nn.Module) -> Tensors:
-    """The constants of a "repopt" network by name, [out] each; ``ValueError`` for any other network."""
-    found = {
-        f"{n}.{s}": getattr(b, f"constant_{s}", None)
-        for n, b in blocks(net).items()
-        for s in ("s3", "s1")
-    }
-    found = {name: t for name, t in found.items() if t is not None}
-    if not found:
-        raise ValueError('RepOpt needs the constants of a network in the form "repopt" (Form).')
-    return found
-
-
-def multipliers(net: nn.Module, power: int = 2) -> list[torch.Tensor | float]:
-    """M for each trained parameter of a "repopt" network, in their order: a tensor of its shape, or 1.0
-    for all that is no kernel of a block. With ``power`` 1 it has the absolute value of s in place of
-    s^2: what Adam's step, which does not grow with the gradient, is multiplied by."""
-    constants(net)
-    M: dict[str, Any] = {}
-    for name, block in blocks(net).items():
-        kernel = block.conv3.weight
-        s3 = block.constant_s3[:, None, None, None].to(kernel)
-        m = s3.abs() ** power * torch.ones_like(kernel)
-        if block.constant_s1 is not None:
-            m[:, :, 1, 1] += block.constant_s1[:, None].to(kernel).abs() ** power
-        M[f"{name}.conv3.weight"] = m + unit(kernel) if block.identity else m
-    return [M.get(name, 1.0) for name, p in net.named_parameters() if p.requires_grad]
 
 
 class Multiplied(Optimizer):

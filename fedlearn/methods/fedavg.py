@@ -1,11 +1,12 @@
-"""Federated averaging: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-AISTATS 2017, Algorithm 1.
+"""Federated averaging: McMahan et al., "Communication-Efficient Learning of Deep Networks from
+Decentralized Data", AISTATS 2017, Algorithm 1.
 
     server:  w_{t+1} = w_t + sum_{k in S_t} (n_k / n) u_k,     n = sum_{k in S_t} n_k
     client:  u_k = w_k - w_t after E epochs of minibatch SGD from w_t
 
-The update form is the average of the models written differently: sum (n_k / n) w_k = w_t + sum (n_k / n) (w_k - w_t).
-Batch statistics are averaged with the same weights.
+The update form is the average of the models written differently,
+sum (n_k / n) w_k = w_t + sum (n_k / n) (w_k - w_t). Batch statistics are averaged with the same
+weights.
 """
 
 from ..averaging import Averaging
@@ -13,5 +14,5 @@ from ..parts import SGD
 
 
 def fedavg(lr: float = 0.1, momentum: float = 0.0) -> Averaging:
-    """The six defaults: the task's network and loss, SGD, dense float32 both ways, the mean weighted by n_k."""
+    """The six defaults: the task's network and loss, SGD, dense both ways, the mean by n_k."""
     return Averaging("fedavg", optimizer=SGD(lr, momentum))

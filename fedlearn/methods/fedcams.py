@@ -1,11 +1,13 @@
-"""FedCAMS: Wang, Lin and Chen, "Communication-Efficient Adaptive Federated Learning", ICML 2022, Algorithm 2.
+"""FedCAMS: Wang, Lin and Chen, "Communication-Efficient Adaptive Federated Learning", ICML 2022,
+Algorithm 2.
 
     client:  send C(D_i + e_i),   e_i <- D_i + e_i - C(D_i + e_i),   D_i = w_i - w
-    server:  m <- b1 m + (1 - b1) D,   v <- b2 v + (1 - b2) D^2,   v^ <- max(v^, v, eps),   w <- w + lr m / sqrt(v^)
+    server:  m <- b1 m + (1 - b1) D,   v <- b2 v + (1 - b2) D^2,   v^ <- max(v^, v, eps)
+             w <- w + lr m / sqrt(v^)
 
-C is the scaled sign, (||x||_1 / d) sign(x) for each tensor, or top-k. D is the mean of what arrived, weighted by
-n_k (the paper counts clients alike). A client keeps its e_i while it does not take part. Batch statistics are averaged as
-they are.
+C is the scaled sign, (||x||_1 / d) sign(x) for each tensor, or top-k. D is the mean of what
+arrived, weighted by n_k (the paper counts clients alike). A client keeps its e_i while it does
+not take part. Batch statistics are averaged as they are.
 """
 
 import math
@@ -64,8 +66,8 @@ class AMSGrad(Aggregator):
 def fedcams(
     lr: float = 0.1, server_lr: float = 1.0, ratio: float | None = None, feedback: bool = True
 ) -> Averaging:
-    """Scaled signs, or with ``ratio`` the largest entries. ``feedback=False`` forgets what the coder
-    lost."""
+    """Scaled signs, or with ``ratio`` the largest entries. ``feedback=False`` forgets what the
+    coder lost."""
     coded = Lossy(Signs(), whole=0) if ratio is None else Lossy(TopK(ratio))
     steps = (Update(), Feedback(), coded) if feedback else (Update(), coded)
     return Averaging("fedcams", optimizer=SGD(lr), uplink=Uplink(*steps), server=AMSGrad(server_lr))

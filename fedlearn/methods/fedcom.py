@@ -1,13 +1,15 @@
-"""FedCOM and FedCOMGATE: Haddadpour et al., "Federated Learning with Compression: Unified Analysis and Sharp Guarantees",
-AISTATS 2021, Algorithms 1 and 3.
+"""FedCOM and FedCOMGATE: Haddadpour et al., "Federated Learning with Compression: Unified
+Analysis and Sharp Guarantees", AISTATS 2021, Algorithms 1 and 3.
 
     FedCOM:  w <- w - eta gamma mean_j Q_j,   Q_j = Q((w - w_j) / eta)
-    GATE:    local step with g - delta_j;  after the round  delta_j <- delta_j + (1 / tau) (Q_j - mean_j Q_j)
+    GATE:    local step with g - delta_j
+             after the round  delta_j <- delta_j + (1 / tau) (Q_j - mean_j Q_j)
 
-Q quantises evenly between the smallest and the largest entry of a tensor; gamma = 1, eta the local learning rate, tau the
-local steps. The mean is weighted by n_k; the paper counts clients alike. mean_j Q_j is what the global model has moved by,
-divided by -eta: a client that remembers its last download computes it from the next one, so gradient tracking costs no
-byte. (The paper sends it, which doubles the downlink.)
+Q quantises evenly between the smallest and the largest entry of a tensor; gamma = 1, eta the
+local learning rate, tau the local steps. The mean is weighted by n_k; the paper counts clients
+alike. mean_j Q_j is what the global model has moved by, divided by -eta: a client that remembers
+its last download computes it from the next one, so gradient tracking costs no byte. (The paper
+sends it, which doubles the downlink.)
 """
 
 from dataclasses import dataclass
@@ -27,8 +29,8 @@ def fedcom(lr: float = 0.1, bits: int = 8) -> Averaging:
 
 @dataclass(frozen=True)
 class Tracked(SGD):
-    """SGD on g - delta_j, together with the step ``Remember``. A client that was absent for some rounds
-    takes the mean of what the model did in them."""
+    """SGD on g - delta_j, together with the step ``Remember``. A client that was absent for some
+    rounds takes the mean of what the model did in them."""
 
     needs = frozenset({"past"})
 

@@ -1,13 +1,15 @@
-"""FedFusion: Yao et al., "Towards Faster and Better Federated Learning: A Feature Fusion Approach", ICIP 2019, Algorithm 2.
+"""FedFusion: Yao et al., "Towards Faster and Better Federated Learning: A Feature Fusion
+Approach", ICIP 2019, Algorithm 2.
 
-    client:  minimise  CE(C(F(E_l(x), E_g(x))), y)  over E_l, F and C;   E_g the downloaded extractor, frozen
-    conv     F = W (E_g || E_l) + b, a 1 x 1 convolution from 2C to C channels                       Eq. (6)
-    multi    F = lam E_g + (1 - lam) E_l,   lam one number a channel                                 Eq. (7)
-    single   the same with one number for all                                                        Eq. (8)
+    client:  minimise  CE(C(F(E_l(x), E_g(x))), y)  over E_l, F and C
+    conv     F = W (E_g || E_l) + b, a 1 x 1 convolution from 2C to C channels    Eq. (6)
+    multi    F = lam E_g + (1 - lam) E_l,   lam one number a channel              Eq. (7)
+    single   the same with one number for all                                     Eq. (8)
     server:  weighted mean; for multi and single  lam <- 0.9 lam + 0.1 mean
 
-E_g is never sent: it is the last download. The fusion begins as the identity on E_l (lam = 0), so the first step is federated
-averaging. The global model is tested with E_g = E_l, which makes multi and single the identity.
+E_g is the downloaded extractor, frozen, and so never sent. The fusion begins as the identity on
+E_l (lam = 0), so the first step is federated averaging. The global model is tested with E_g = E_l,
+which makes multi and single the identity.
 """
 
 from collections.abc import Iterable
@@ -18,7 +20,7 @@ import torch
 from torch import nn
 
 from ..averaging import Averaging
-from ..errors import WireError, pick
+from ..errors import Diverged, WireError, pick
 from ..models import Network
 from ..parts import (
     SGD,
@@ -43,25 +45,25 @@ from ..parts.base import Loss
 class Convolution(nn.Module):
     """Maps [..., C, H, W] of the global and of the local extractor -> [..., C, H, W]."""
 
-    def __init__(self, channels):
+    def __init__(self, channels: int) -> None:
         super().__init__()
         self.mix = nn.Conv2d(2 * channels, channels, 1)
         with torch.no_grad():
             self.mix.bias.zero_()
             self.mix.weight.zero_()[:, channels:, 0, 0].fill_diagonal_(1)
 
-    def forward(self, E_g, E_l):
+    def forward(self, E_g: torch.Tensor, E_l: torch.Tensor) -> torch.Tensor:
         return self.mix(torch.cat([E_g, E_l], -3))
 
 
 class Weighted(nn.Module):
     """The same for multi (``channels`` of the maps) and single (1)."""
 
-    def __init__(self, channels):
+    def __init__(self, channels: int) -> None:
         super().__init__()
         self.lam = nn.Parameter(torch.zeros(1, channels, 1, 1))
 
-    def forward(self, E_g, E_l):
+    def forward(self, E_g: torch.Tensor, E_l: torch.Tensor) -> torch.Tensor:
         return self.lam * E_g + (1 - self.lam) * E_l
 
 
@@ -69,27 +71,29 @@ OPERATORS = {"conv": Convolution, "multi": Weighted, "single": lambda channels: 
 
 
 class Fused(Network):
-    """Extractor, fusion, classifier; as a network of its own it has the same extractor in both streams."""
+    """Extractor, fusion, classifier; as a network of its own it has the same extractor in both
+    streams."""
 
-    def __init__(self, extractor, fusion, classifier):
+    def __init__(self, extractor: nn.Module, fusion: nn.Module, classifier: nn.Module) -> None:
         super().__init__(extractor, classifier)
         self.fusion = fusion
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         maps = self.extractor(x)
         return self.classifier(self.fusion(maps, maps))
 
 
 @dataclass(frozen=True)
 class FusionNetwork(Model):
-    """The network of another model part with a fusion operator ("conv", "multi", "single") between extractor and classifier."""
+    """The network of another model part with a fusion operator ("conv", "multi", "single")
+    between extractor and classifier."""
 
     gives = frozenset({"fusion"})
 
     operator: str = "multi"
     of: Model = TaskNetwork()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         pick(self.operator, OPERATORS, "fusion operator")
 
     def refresh(self, net: nn.Module, task: Any, round: int) -> None:
@@ -99,13 +103,15 @@ class FusionNetwork(Model):
         net = self.of.build(task)
         if not isinstance(net, Network):
             raise ValueError(
-                f"FedFusion needs a network split into extractor and classifier (models.Network), not {type(net).__name__}."
+                "FedFusion needs a network split into extractor and classifier (models.Network), "
+                f"not {type(net).__name__}."
             )
         with torch.no_grad():
             maps = net.extractor.eval()(torch.zeros(1, *task.shape))
         if maps.dim() != 4:
             raise ValueError(
-                f"FedFusion fuses feature maps [channels, height, width]; this extractor gives {list(maps.shape[1:])}."
+                "FedFusion fuses feature maps [channels, height, width]; this extractor gives "
+                f"{list(maps.shape[1:])}."
             )
         return Fused(net.extractor.train(), OPERATORS[self.operator](maps.shape[1]), net.classifier)
 
@@ -127,7 +133,8 @@ class FusionLoss(Objective):
 
 @dataclass(frozen=True)
 class MovingAverage(Aggregator):
-    """The weighted mean, of which the fusion weights take a share: lam <- mu lam + (1 - mu) mean."""
+    """The weighted mean, of which the fusion weights take a share: lam <- mu lam + (1 - mu)
+    mean."""
 
     needs = frozenset({"update"})
 
@@ -167,7 +174,10 @@ class Keep(Outside):
     """The fusion stays with its client (uplink) ..."""
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
-        ctx.memory.update({n: x[n].clone() for n in fusion(x)})
+        own = {n: x[n].clone() for n in fusion(x)}
+        if not all(torch.isfinite(t).all() for t in own.values()):
+            raise Diverged(f"The fusion of client {ctx.client} is NaN or infinite.")
+        ctx.memory.update(own)
         return super().encode(x, ctx)
 
 
@@ -191,9 +201,9 @@ def fedfusion(
     momentum: float = 0.0,
     decay: float = 1.0,
 ) -> Averaging:
-    """``operator``: "conv", "multi" or "single". With ``personal`` every client keeps a fusion of its
-    own, which is what the paper's text says; its Algorithm 2 averages them. ``decay`` multiplies the
-    learning rate each round."""
+    """``operator``: "conv", "multi" or "single". With ``personal`` every client keeps a fusion of
+    its own, which is what the paper's text says; its Algorithm 2 averages them. ``decay``
+    multiplies the learning rate each round."""
     method = Averaging(
         "fedfusion", FusionNetwork(operator), FusionLoss(), SGD(lr, momentum, decay=decay)
     )

@@ -1,11 +1,14 @@
-"""FedMMD: Yao, Huang and Sun, "Two-Stream Federated Learning: Reduce the Communication Costs", VCIP 2018, Algorithm 1.
+"""FedMMD: Yao, Huang and Sun, "Two-Stream Federated Learning: Reduce the Communication Costs",
+VCIP 2018, Algorithm 1.
 
-    client:  minimise  CE(theta_L(x), y) + lam D(theta_G(x), theta_L(x)),   theta_G the downloaded model, frozen     Eq. (3)-(5)
-             D = MMD^2 = mean K(a, a) + mean K(b, b) - 2 mean K(a, b),      a, b the logits of the two streams       Eq. (2)
-             K(a, b) = sum_w exp(-||a - b||^2 / (2 w))                      radial basis functions of several widths
+    client:  minimise  CE(theta_L(x), y) + lam D(theta_G(x), theta_L(x))      Eq. (3)-(5)
+             D = MMD^2 = mean K(a, a) + mean K(b, b) - 2 mean K(a, b)         Eq. (2)
+             K(a, b) = sum_w exp(-||a - b||^2 / (2 w))
 
-All else is federated averaging. The means run over all pairs of the batch, so each point meets itself, too: MMD^2 is then
-never negative. The baseline of the paper takes D = 1/2 sum ||a - b||^2 over the batch instead.
+theta_G is the downloaded model, frozen; a and b are the logits of the two streams; K is a sum of
+radial basis functions of several widths w. All else is federated averaging. The means run over all
+pairs of the batch, so each point meets itself, too: MMD^2 is then never negative. The baseline of
+the paper takes D = 1/2 sum ||a - b||^2 over the batch instead.
 """
 
 from collections.abc import Sequence
@@ -41,7 +44,7 @@ def kernel(a: torch.Tensor, b: torch.Tensor, widths: Sequence[float] = WIDTHS) -
 
 
 def mmd2(a: torch.Tensor, b: torch.Tensor, widths: Sequence[float] = WIDTHS) -> torch.Tensor:
-    """Squared maximum mean discrepancy of two samples [..., n, d] and [..., m, d] -> [...], Eq. (2)."""
+    """Eq. (2), squared maximum mean discrepancy: samples [..., n, d] and [..., m, d] -> [...]."""
     both = torch.cat([a, b], -2)  # one call for the three kernel matrices
     n, K = a.shape[-2], kernel(both, both, widths)
     return (
@@ -61,7 +64,8 @@ DISTANCES = {"mmd": mmd2, "l2": l2}
 
 @dataclass(frozen=True)
 class TwoStream(Objective):
-    """The task's loss plus ``lam`` times the ``distance`` ("mmd" or "l2") between the logits of global and local model."""
+    """The task's loss plus ``lam`` times the ``distance`` ("mmd" or "l2") between the logits of
+    global and local model."""
 
     lam: float = 0.1
     distance: str = "mmd"
@@ -69,7 +73,8 @@ class TwoStream(Objective):
     def __post_init__(self) -> None:
         if not 0 <= self.lam < float("inf"):
             raise ValueError(
-                f"lambda weighs the distance of the two streams: at least 0 and finite, not {self.lam!r}."
+                "lambda weighs the distance of the two streams: at least 0 and finite, not "
+                f"{self.lam!r}."
             )
         pick(self.distance, DISTANCES, "distance")
 

@@ -1,12 +1,16 @@
-"""FedPM: Isik et al., "Sparse Random Networks for Communication-Efficient Federated Learning", ICLR 2023, Algorithm 1.
+"""FedPM: Isik et al., "Sparse Random Networks for Communication-Efficient Federated Learning",
+ICLR 2023, Algorithm 1.
 
-    model:   weights frozen at random signs times c = e / sqrt(fan-in), each behind a mask m ~ Bernoulli(theta),
-             theta = sigmoid(s); only the scores s are trained, with the gradient of m passed straight to theta
+    model:   weights frozen at random signs times c = e / sqrt(fan-in), each behind a mask
+             m ~ Bernoulli(theta), theta = sigmoid(s); only the scores s are trained, with the
+             gradient of m passed straight to theta
     uplink:  one mask drawn from theta, entropy-coded: at most one bit an entry
-    server:  the posterior Beta(1 + sum m, 1 + K - sum m), whose mode is the mean of the masks; s = logit(theta) goes back
+    server:  theta <- mode of the posterior Beta(1 + sum m, 1 + K - sum m), which is the mean of the
+             masks; s = logit(theta) goes back
 
-The frozen weights come from the shared seed and never travel. Batch normalisation has no learned scale and shift here (ours:
-the paper's networks have no such layers), and its statistics travel dense. In evaluation a weight is on if theta > 1/2.
+The frozen weights come from the shared seed and never travel. Batch normalisation has no learned
+scale and shift here (ours: the paper's networks have no such layers), and its statistics travel
+dense. In evaluation a weight is on if theta > 1/2.
 """
 
 import math
@@ -40,7 +44,8 @@ FLOOR = 0.01  # theta stays between this and one minus this: no weight is decide
 
 
 class Masked(Drawing):
-    """A layer whose ``weight`` and ``bias`` are frozen signed constants behind masks; parameters are their scores."""
+    """A layer whose ``weight`` and ``bias`` are frozen signed constants behind masks; parameters
+    are their scores."""
 
     def masked(self, frozen: torch.Tensor, score: torch.Tensor) -> torch.Tensor:
         theta = score.sigmoid()
@@ -90,20 +95,16 @@ class MaskedNetwork(Model):
                     if t is None:
                         layer.register_buffer(f"frozen_{key}", None)
                         continue
-                    signs = (
-                        torch.rand(t.shape, generator=rng.generator(task.seed, "signs", name, key))
-                        < 0.5
-                    )
-                    layer.register_buffer(
-                        f"frozen_{key}", torch.where(signs, -c, c), persistent=False
-                    )
-                    layer.register_parameter(
-                        f"{key}_score", nn.Parameter(torch.randn(t.shape), t.requires_grad)
-                    )
+                    generator = rng.generator(task.seed, "signs", name, key)
+                    frozen = torch.where(torch.rand(t.shape, generator=generator) < 0.5, -c, c)
+                    layer.register_buffer(f"frozen_{key}", frozen, persistent=False)
+                    score = nn.Parameter(torch.randn(t.shape), t.requires_grad)
+                    layer.register_parameter(f"{key}_score", score)
         for name, _ in net.named_parameters():
             if not name.endswith("_score"):
                 raise ValueError(
-                    f"FedPM masks nn.Conv2d and nn.Linear layers; {name} belongs to another kind of layer."
+                    f"FedPM masks nn.Conv2d and nn.Linear layers; {name} belongs to another kind "
+                    "of layer."
                 )
         return net
 

@@ -1,8 +1,10 @@
-"""QSGD: Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding", NeurIPS 2017.
+"""QSGD: Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and
+Encoding", NeurIPS 2017.
 
-    Q(x_i) = ||x||_2 sign(x_i) xi_i / s,   xi_i = s |x_i| / ||x||_2 rounded up or down at random    Section 3.1
+    Q(x_i) = ||x||_2 sign(x_i) xi_i / s,   xi_i = s |x_i| / ||x||_2 rounded up or down at random
 
-The rounding is unbiased, E[Q(x)] = x, so nothing needs to be remembered. The norm is taken over buckets of entries (Section 4).
+(Section 3.1). The rounding is unbiased, E[Q(x)] = x, so nothing needs to be remembered. The norm is
+taken over buckets of entries (Section 4).
 """
 
 from ..averaging import Averaging

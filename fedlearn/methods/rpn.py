@@ -5,10 +5,11 @@
                dR_i^t  = spatial mean pooling of R_i^t              Section 3.2, Figure 2
     server:    dR^t    = (1/m) sum_i dR_i^t                         Eq. (6)
 
-Two observations make this three replaced parts and no new engine. R_i^t is the update that the default uplink sends, so
-the uplink only needs another coder. And a sum of pooled tensors is as small as one of them: the server sends the running
-sum, the pooled difference between its model and M^0, and a client that missed rounds needs nothing else. M^0 comes from
-the shared seed. A pooled entry is added to all k x k positions, so the shape inside a kernel never leaves that of M^0.
+Two observations make this three replaced parts and no new engine. R_i^t is the update that the
+default uplink sends, so the uplink only needs another coder. And a sum of pooled tensors is as
+small as one of them: the server sends the running sum, the pooled difference between its model
+and M^0, and a client that missed rounds needs nothing else. M^0 comes from the shared seed. A
+pooled entry is added to all k x k positions, so the shape inside a kernel stays that of M^0.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ from ..wire import Coder, Pooled, Schema
 
 
 def pooled_layers(schema: Schema, share: float) -> list[str]:
-    """Names of the convolution weights that are pooled: the last ``share`` of them, from the output."""
+    """Names of the convolution weights that are pooled: the last ``share`` of them, from the
+    output."""
     kernels = [name for name, shape in schema.shapes.items() if len(shape) > 2]
     return kernels[len(kernels) - int(share * len(kernels) + 0.5) :]
 

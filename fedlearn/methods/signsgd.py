@@ -1,8 +1,11 @@
-"""signSGD with majority vote: Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems", ICML 2018, Algorithm 3.
+"""signSGD with majority vote: Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex
+Problems", ICML 2018, Algorithm 3.
 
-    client:  send sign(u_i), one bit an entry;      server:  w <- w + lr sign(sum_i sign(u_i)), and sends that sign
+    client:  send sign(u_i), one bit an entry
+    server:  w <- w + lr sign(sum_i sign(u_i)), and sends that sign
 
-In federated learning u_i is the update of the round. Every client has one vote. Batch statistics are averaged and travel whole.
+In federated learning u_i is the update of the round. Every client has one vote. Batch statistics
+are averaged and travel whole.
 """
 
 import math
@@ -30,8 +33,8 @@ from ..wire import Signs
 
 @dataclass(frozen=True)
 class Majority(Aggregator):
-    """Each parameter moves by ``lr`` where most clients want it to. A tie counts as up; so does, at a
-    client, an update of exactly zero, since one bit has no third value."""
+    """Each parameter moves by ``lr`` where most clients want it to. A tie counts as up; so does,
+    at a client, an update of exactly zero, since one bit has no third value."""
 
     needs = frozenset({"votes"})
 

@@ -1,8 +1,10 @@
-"""SmartIdx: Wu et al., "SmartIdx: Reducing Communication Cost in Federated Learning by Exploiting the CNNs Structures", AAAI 2022.
+"""SmartIdx: Wu et al., "SmartIdx: Reducing Communication Cost in Federated Learning by Exploiting
+the CNNs Structures", AAAI 2022.
 
-The largest entries of update + residual are sent as signs and one magnitude, and their indices are made cheap: kernels of
-which most entries were selected go whole under one index, kernels that share a pattern of signs share it, and the rest goes
-entry by entry. The thresholds of the selection are our reading (see ``fedlearn.wire.SmartIdx``).
+The largest entries of update + residual are sent as signs and one magnitude, and their indices
+are made cheap: kernels of which most entries were selected go whole under one index, kernels that
+share a pattern of signs share it, and the rest goes entry by entry. The thresholds of the
+selection are our reading (see ``fedlearn.wire.SmartIdx``).
 """
 
 from ..averaging import Averaging

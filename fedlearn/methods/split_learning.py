@@ -3,13 +3,12 @@ agents", 2018, Algorithm 1.
 
     the clients in turn, batch by batch:   client -> server   H = f_e(x) and the labels
                                            server             a step of W_s on CE(f_s(H), y)
-                                           server -> client   dCE / dH, with which it takes a step of W_e
-
+                                           server -> client   dCE / dH, for a step of W_e
     from client to client:                 W_e, by way of the server
 
-Each arrow is one exchange of the round: a client that gets W_e answers with H of its first batch, one
-that gets dCE / dH takes its step and answers with H of the next batch, or after the last with W_e. A
-turn that comes to no end, as an answer is missing or refused, counts for nothing, for W_s and W_e.
+Each arrow is one exchange: a client that gets W_e answers with H of its first batch, one that gets
+dCE / dH takes its step and answers with H of the next batch, or after the last with W_e. A turn
+that comes to no end, as an answer is missing or refused, counts for nothing: W_s and W_e stay.
 """
 
 from collections.abc import Callable
@@ -65,7 +64,7 @@ class Letters:
 
 
 class Server(ServerSide):
-    """Holds W_s, and W_e between two clients' turns, in its networks ("server..." and "edge...")."""
+    """Holds W_s, and W_e between two clients' turns; in its state they are "server.", "edge."."""
 
     def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
         super().__init__(method, task, settings)
@@ -99,7 +98,7 @@ class Server(ServerSide):
         """The turn of client k -> whether it came to its end."""
         W_e, weights = state_of(self.f_e), self.letters.weights
 
-        def exchange(what: str, write: Callable, read: Callable) -> Any:
+        def exchange(write: Callable, read: Callable, what: str) -> Any:
             return dict(ask([k], lambda k: write(), lambda k, data: read(data), what)).get(k)
 
         def hand_over() -> bytes:
@@ -110,21 +109,21 @@ class Server(ServerSide):
         def take_over(data: bytes) -> bool:
             training.load(W_e, weights.read(UP, t, k, data, samples=self.task.sizes[k]))
             if not all(torch.isfinite(w).all() for w in self.W.values()):
-                raise WireError(f"The turn of client {k} left no finite weights at the server.")
+                raise WireError(f"The turn of client {k} left NaN or infinite weights.")
             ask.note("bytes_handover", len(data))
             return True
 
         own = self.method.optimizer.init(training.trainable(self.f_s), Context(self.task, t, k))
         what, write = HAND_OVER, hand_over
         for i, step in enumerate(self.letters.steps(k)):
-            message = exchange(what, write, partial(self.step, t, k, i, step, own))
+            message = exchange(write, partial(self.step, t, k, i, step, own), what)
             if message is None:
                 return False
             what, write = STEP, partial(bytes, message)
-        return bool(exchange(what, write, take_over))
+        return bool(exchange(write, take_over, what))
 
     def step(self, t: int, k: int, i: int, step: Slice, own: dict, data: bytes) -> bytes:
-        """H and y of client k's i-th batch -> dCE / dH, and a step of W_s; ``own`` is the optimiser's
+        """H and y of client k's i-th batch -> dCE / dH, and a step of W_s; ``own``: the optimiser's
         state. ``WireError`` for labels that are none, or if the gradient is not finite."""
         batch = self.letters.features(step).read(UP, t, k, data, samples=step[2] - step[1])
         H, y, W_s = batch["H"].requires_grad_(), batch["y"], training.trainable(self.f_s)
@@ -205,7 +204,7 @@ class Client(ClientSide):
 
 @dataclass(frozen=True)
 class SplitLearning(Method):
-    """Split learning as a record: ``model``'s extractor at the clients, ``network`` at the server."""
+    """As a record: the extractor of ``model`` at the clients, ``network`` at the server."""
 
     name: str = "split_learning"
     model: Edge = Edge("digits_edge")
@@ -219,7 +218,7 @@ class SplitLearning(Method):
 def split_learning(
     lr: float = 0.1, edge: Any = "digits_edge", server: Any = "digits_server"
 ) -> SplitLearning:
-    """Train the extractor of ``edge`` with ``server`` on top. In a round every client has its turn of
-    E local epochs; SGD on both sides. Rows of the history have one column more, ``bytes_handover``:
-    the share of the bytes that the extractor's weights took on their way from client to client."""
+    """Train the extractor of ``edge`` with ``server`` on top, with SGD on both sides. In a round
+    every participant has its turn of E local epochs. A column more in the history,
+    ``bytes_handover``, is the share of the bytes that W_e takes from client to client."""
     return SplitLearning(model=Edge(edge), optimizer=SGD(lr), network=Named(server))

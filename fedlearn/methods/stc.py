@@ -1,11 +1,12 @@
-"""STC: Sattler et al., "Robust and Communication-Efficient Federated Learning From Non-i.i.d. Data", IEEE TNNLS 2020, Algorithm 2.
+"""STC: Sattler et al., "Robust and Communication-Efficient Federated Learning From Non-i.i.d.
+Data", IEEE TNNLS 2020, Algorithm 2.
 
     client:  send T(u_i + e_i),   e_i <- u_i + e_i - T(u_i + e_i)
     server:  W <- W + s,   s = T(mean_i + e),   e <- mean_i + e - s,   and s is what it sends
 
-T keeps the share ``ratio`` of entries that are largest in magnitude and replaces each by + or - their mean magnitude. What a
-client hears is steps, not a model: one that missed rounds gets their steps one after the other, or the whole model once
-that is shorter.
+T keeps the share ``ratio`` of entries that are largest in magnitude and replaces each by + or -
+their mean magnitude. What a client hears is steps, not a model: one that missed rounds gets their
+steps one after the other, or the whole model once that is shorter.
 """
 
 from ..averaging import Averaging

@@ -1,5 +1,8 @@
 """The networks, one file a family, and what is counted in them."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -45,35 +48,33 @@ NETWORKS = {
 }
 
 
-def state_of(net):
-    """What a network learns, by name: its parameters, then its floating-point buffers (batch statistics).
+def state_of(net: nn.Module) -> dict[str, torch.Tensor]:
+    """What a network learns, by name: parameters, then floating-point buffers (batch statistics).
 
-    The tensors are the network's own, not copies. Integer buffers (``num_batches_tracked``) are left out:
-    nothing that the package computes reads them.
+    The tensors are the network's own, not copies. Integer buffers (``num_batches_tracked``) are
+    left out: nothing that the package computes reads them.
     """
     tensors = net.state_dict(keep_vars=True)
     return {name: t.detach() for name, t in tensors.items() if t.is_floating_point()}
 
 
-def kernel_names(state):
+def kernel_names(state: Mapping[str, torch.Tensor]) -> list[str]:
     """Names of the convolution weights in a state: the tensors of three dimensions or more."""
     return [name for name, t in state.items() if t.dim() > 2]
 
 
-def parameter_count(net):
+def parameter_count(net: nn.Module) -> int:
     """Number of parameters: the sum of their sizes, buffers not counted."""
     return sum(p.numel() for p in net.parameters())
 
 
-def multiply_adds(net, shape):
-    """Multiply-adds of one forward pass of one image of ``shape``, in convolutions and linear layers."""
+def multiply_adds(net: nn.Module, shape: Sequence[int]) -> int:
+    """Multiply-adds of one image of ``shape`` passing through convolutions and linear layers."""
     total = 0
 
-    def add(module, inputs, output):
-        nonlocal total
-        total += (
-            output[0].numel() * module.weight[0].numel()
-        )  # outputs of the image x inputs of each of them
+    def add(module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
+        nonlocal total  # outputs of the image, times inputs of each of them
+        total += output[0].numel() * module.weight[0].numel()
 
     layers = [m for m in net.modules() if isinstance(m, (nn.modules.conv._ConvNd, nn.Linear))]
     hooks = [layer.register_forward_hook(add) for layer in layers]

@@ -1,24 +1,28 @@
-"""The convolutional networks of the papers, all of one kind: an extractor of feature maps, then a classifier."""
+"""The convolutional networks of the papers: an extractor of feature maps, then a classifier."""
+
+from collections.abc import Sequence
 
 import torch
 from torch import nn
+
+Shape = tuple[int, int, int]  # channels, height and width of one image
 
 
 class Network(nn.Module):
     """``classifier(extractor(x))``: x [batch, channels, height, width] -> logits [batch, classes].
 
-    The split is FedFusion's (paper section 4.1): everything up to the last feature map, then the rest.
+    The split is FedFusion's (paper, section 4.1): all up to the last feature map, then the rest.
     """
 
-    def __init__(self, extractor, classifier):
+    def __init__(self, extractor: nn.Module, classifier: nn.Module) -> None:
         super().__init__()
         self.extractor, self.classifier = extractor, classifier
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.classifier(self.extractor(x))
 
 
-def conv_bn(inputs, outputs, kernel=3, stride=1):
+def conv_bn(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> list[nn.Module]:
     """Convolution without bias (batch normalisation brings its own), normalisation, ReLU."""
     return [
         nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False),
@@ -27,37 +31,42 @@ def conv_bn(inputs, outputs, kernel=3, stride=1):
     ]
 
 
-def features(extractor, in_shape):
+def features(extractor: nn.Module, in_shape: Shape) -> int:
     """How many numbers an extractor's output has for one image."""
     devices = {p.device for p in extractor.parameters()}
     with torch.no_grad():
         return extractor.eval()(torch.zeros(1, *in_shape, device=devices.pop())).numel()
 
 
-def digits_cnn(in_shape=(1, 8, 8), classes=10):
-    """A small network for 8x8 digits: three 3x3 convolutions with batch normalisation, pooled to 4x4, 2x2 and 1x1, then
-    one linear layer. Nearly all of its 10,078 parameters are convolution kernels. Pooling comes right behind the
-    convolution, so that normalisation and ReLU have a quarter of the work."""
+def digits_cnn(in_shape: Shape = (1, 8, 8), classes: int = 10) -> Network:
+    """A small network for 8x8 digits: three 3x3 convolutions with batch normalisation, pooled to
+    4x4, 2x2 and 1x1, then one linear layer. Nearly all of its 10,078 parameters are convolution
+    kernels. Pooling comes right behind the convolution, so that normalisation and ReLU have a
+    quarter of the work."""
     layers = []
     for inputs, outputs in ((in_shape[0], 12), (12, 24)):
         convolution, *rest = conv_bn(inputs, outputs)
         layers += [convolution, nn.MaxPool2d(2), *rest]
     extractor = nn.Sequential(*layers, *conv_bn(24, 32))
-    return Network(
-        extractor, nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, classes))
-    )
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, classes))
+    return Network(extractor, head)
 
 
-def _dense_head(extractor, in_shape, hidden, classes, dropout):
-    layers, width = [nn.Flatten()], features(extractor, in_shape)
+def _dense_head(
+    extractor: nn.Module, in_shape: Shape, hidden: Sequence[int], classes: int, dropout: float
+) -> Network:
+    """The extractor with dense layers behind it, of so many ``hidden`` numbers each."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    width = features(extractor, in_shape)
     for size in hidden:
         layers += [nn.Linear(width, size), nn.ReLU(), nn.Dropout(dropout)]
         width = size
     return Network(extractor.train(), nn.Sequential(*layers, nn.Linear(width, classes)))
 
 
-def mcmahan_cnn(in_shape=(1, 28, 28), classes=10, dropout=0.2):
-    """McMahan et al. (2017) and the FedMMD/FedFusion paper, section 4.1.1: 1,663,370 parameters on 28x28 digits."""
+def mcmahan_cnn(in_shape: Shape = (1, 28, 28), classes: int = 10, dropout: float = 0.2) -> Network:
+    """McMahan et al. (2017) and the FedMMD/FedFusion paper, section 4.1.1: 1,663,370 parameters
+    on 28x28 digits."""
     extractor = nn.Sequential(
         nn.Conv2d(in_shape[0], 32, 5, padding=2),
         nn.ReLU(),
@@ -69,7 +78,7 @@ def mcmahan_cnn(in_shape=(1, 28, 28), classes=10, dropout=0.2):
     return _dense_head(extractor, in_shape, [512], classes, dropout)
 
 
-def cifar_cnn(in_shape=(3, 32, 32), classes=10, dropout=0.2):
+def cifar_cnn(in_shape: Shape = (3, 32, 32), classes: int = 10, dropout: float = 0.2) -> Network:
     """FedMMD/FedFusion paper, section 4.1.1: 1,756,426 parameters on 32x32 colour images."""
     extractor = nn.Sequential(
         nn.Conv2d(in_shape[0], 64, 5, padding=2),
@@ -82,8 +91,9 @@ def cifar_cnn(in_shape=(3, 32, 32), classes=10, dropout=0.2):
     return _dense_head(extractor, in_shape, [384, 192], classes, dropout)
 
 
-def rpn_cnn(in_shape=(1, 28, 28), classes=10, dropout=0.5):
-    """RPN paper, section 4.1: 1,199,882 parameters on 28x28 digits. Its dropout is ours: the paper names none."""
+def rpn_cnn(in_shape: Shape = (1, 28, 28), classes: int = 10, dropout: float = 0.5) -> Network:
+    """RPN paper, section 4.1: 1,199,882 parameters on 28x28 digits. Its dropout is ours: the
+    paper names none."""
     extractor = nn.Sequential(
         nn.Conv2d(in_shape[0], 32, 3),
         nn.ReLU(),

@@ -11,8 +11,8 @@ class Drawing:
 
 
 def computed(mixin: type, *kinds: type[nn.Module]) -> dict[type, type]:
-    """For each kind of layer, a class whose ``weight`` (or ``bias``) is computed as the properties of
-    ``mixin`` say. They count dimensions from the end, so that the stacked form
+    """For each kind of layer, a class whose ``weight`` (or ``bias``) is computed as the
+    properties of ``mixin`` say. They count dimensions from the end, so that the stacked form
     (``engines.layers``) computes the weights of all clients."""
     return {
         kind: type(

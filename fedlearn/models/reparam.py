@@ -1,55 +1,63 @@
-"""Networks whose blocks exist in several forms: RepVGG (Ding et al., 2021) and RepGhostNet (Chen et al., 2022).
+"""Networks whose blocks exist in several forms: RepVGG (Ding et al., 2021) and RepGhostNet (Chen
+et al., 2022).
 
-    tr       BN_3(W_3 * x) + BN_1(W_1 * x) + BN_id(x)           several branches, each with its own normalisation
-    csla     BN(s_3 W_3 * x + s_1 W_1 * x + s_id x)             s_3, s_1 constant, s_id trained; FedRepOpt paper, section 3.1
-    search   the same, all three trained
-    inf      BN(W * x)                                          one kernel
-    deploy   W * x + b                                          one kernel, normalisation folded in
+    tr       BN_3(W_3 * x) + BN_1(W_1 * x) + BN_id(x)    branches, each with its own normalisation
+    csla     BN(s_3 W_3 * x + s_1 W_1 * x + s_id x)      s_3 and s_1 constant, s_id trained
+    search   the same                                    all three trained
+    inf      BN(W * x)                                   one kernel
+    deploy   W * x + b                                   one kernel, normalisation folded in
 
-The scales s are one number an output channel. The branch with x is there where input and output have the same shape. Ghost
-modules have depth-wise kernels and no 1 x 1 branch.
+The scales s are one number an output channel (FedRepOpt paper, section 3.1). The branch with x is
+there where input and output have the same shape. Ghost modules have depth-wise kernels and no 1 x 1
+branch.
 """
 
 import copy
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
 
 from ..errors import pick
-from .cnn import Network, conv_bn
+from .cnn import Network, Shape, conv_bn
 
 FORMS = dict.fromkeys(("tr", "csla", "search", "inf", "deploy"))
 
 
 class Scale(nn.Module):
-    """One factor a channel, counted from the end, so that clients may be stacked in front: [..., C] on [..., n, C, h, w]."""
+    """One factor a channel, [..., C] on [..., n, C, h, w]: counted from the end, so that clients
+    may be stacked in front. A constant is no part of the state: it never changes."""
 
-    def __init__(self, channels, value, trained):
+    def __init__(self, channels: int, value: float, trained: bool) -> None:
         super().__init__()
-        value = torch.full((channels,), float(value))
+        factors = torch.full((channels,), float(value))
         if trained:
-            self.value = nn.Parameter(value)
+            self.value = nn.Parameter(factors)
         else:
-            self.register_buffer(
-                "value", value, persistent=False
-            )  # no part of the state: it never changes
+            self.register_buffer("value", factors, persistent=False)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * self.value[..., None, :, None, None]
 
 
 class Branches(nn.Module):
-    """A sum of linear branches and batch normalisation, in one of the forms above. ``scale`` is where s_3 and s_1 begin."""
+    """A sum of linear branches and batch normalisation, in one of the forms above. ``scale`` is
+    where s_3 and s_1 begin; ``pointwise``: whether there is a 1 x 1 branch."""
 
-    def __init__(self, inputs, outputs, stride=1, form="tr", groups=1, pointwise=True, scale=1.0):
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        stride: int = 1,
+        form: str = "tr",
+        groups: int = 1,
+        pointwise: bool = True,
+        scale: float = 1.0,
+    ) -> None:
         super().__init__()
         pick(form, FORMS, "form")
-        self.form, self.identity, self.pointwise, self.scale = (
-            form,
-            inputs == outputs and stride == 1,
-            pointwise,
-            scale,
-        )
+        self.form, self.pointwise, self.scale = form, pointwise, scale
+        self.identity = inputs == outputs and stride == 1
         several, scaled = form in ("tr", "csla", "search"), form in ("csla", "search")
         self.conv3 = nn.Conv2d(inputs, outputs, 3, stride, 1, groups=groups, bias=form == "deploy")
         self.conv1 = (
@@ -65,7 +73,7 @@ class Branches(nn.Module):
         self.bn_id = nn.BatchNorm2d(outputs) if form == "tr" and self.identity else None
         self.bn = nn.BatchNorm2d(outputs) if scaled or form == "inf" else None
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.conv3(x)
         if self.form == "tr":
             y = self.bn3(y)
@@ -77,7 +85,7 @@ class Branches(nn.Module):
             y = y if self.s_id is None else y + self.s_id(x)
         return y if self.bn is None else self.bn(y)
 
-    def like(self, form):
+    def like(self, form: str) -> "Branches":
         """A block of the same size in another form, its weights drawn anew."""
         c = self.conv3
         return Branches(
@@ -85,52 +93,46 @@ class Branches(nn.Module):
         )
 
 
-def unit(weight):
-    """The kernel of that shape [out, in / groups, 3, 3] that returns its input: 1 in the middle, from o to o."""
+def unit(weight: torch.Tensor) -> torch.Tensor:
+    """The kernel of that shape [out, in / groups, 3, 3] that returns its input: 1 in the middle,
+    from channel o to channel o."""
     kernel = torch.zeros_like(weight)
     o = torch.arange(len(weight), device=weight.device)
     kernel[o, o % weight.shape[1], 1, 1] = 1
     return kernel
 
 
-def blocks(net):
+def blocks(net: nn.Module) -> dict[str, Branches]:
     """The multi-branch blocks of a network by name; ``ValueError`` if there are none."""
     found = {name: m for name, m in net.named_modules() if isinstance(m, Branches)}
     if not found:
         raise ValueError(
-            f"{type(net).__name__} has no multi-branch blocks (models.reparam.Branches); digits_repvgg and repvgg_b1 have."
+            f"{type(net).__name__} has no multi-branch blocks (models.reparam.Branches); "
+            "digits_repvgg and repvgg_b1 have."
         )
     return found
 
 
-def _replace(net, make):
+def _replace(net: nn.Module, make: Callable[[Branches], Branches]) -> nn.Module:
     """A copy of the network with each block replaced by ``make(block)``."""
     net = copy.deepcopy(net)
     for name, block in blocks(net).items():
         parent, _, child = name.rpartition(".")
-        setattr(
-            net.get_submodule(parent),
-            child,
-            make(block).train(block.training).to(block.conv3.weight.device),
-        )
+        new = make(block).train(block.training).to(block.conv3.weight.device)
+        setattr(net.get_submodule(parent), child, new)
     return net
 
 
-def reform(net, form):
+def reform(net: nn.Module, form: str) -> nn.Module:
     """The same network with its blocks in another form, drawn anew."""
     return _replace(net, lambda block: block.like(form))
 
 
-def _sum(block):
-    """The kernel W and, where normalisations are folded in, the bias b to which the branches of a block add up."""
-    W, b = (
-        torch.zeros_like(block.conv3.weight),
-        torch.zeros(
-            len(block.conv3.weight),
-            device=block.conv3.weight.device,
-            dtype=block.conv3.weight.dtype,
-        ),
-    )
+def _sum(block: Branches) -> tuple[torch.Tensor, torch.Tensor]:
+    """The kernel W and, where normalisations are folded in, the bias b to which the branches of a
+    block add up."""
+    W = torch.zeros_like(block.conv3.weight)
+    b = W.new_zeros(len(W))
     branches = [(block.conv3.weight, block.s3, block.bn3)]
     if block.conv1 is not None:
         branches.append((nn.functional.pad(block.conv1.weight, [1] * 4), block.s1, block.bn1))
@@ -138,26 +140,26 @@ def _sum(block):
         branches.append((unit(W), block.s_id, block.bn_id))
     for kernel, scale, bn in branches:
         factor, offset = folded(bn) if bn is not None else (1 if scale is None else scale.value, 0)
-        W, b = (
-            W + (factor[:, None, None, None] if torch.is_tensor(factor) else factor) * kernel,
-            b + offset,
-        )
+        each = factor[:, None, None, None] if torch.is_tensor(factor) else factor
+        W, b = W + each * kernel, b + offset
     return W.detach(), b.detach()
 
 
-def folded(bn):
+def folded(bn: nn.BatchNorm2d) -> tuple[torch.Tensor, torch.Tensor]:
     """Batch normalisation in evaluation mode as y = factor x + offset, each [C]."""
     factor = bn.weight / (bn.running_var + bn.eps).sqrt()
     return factor, bn.bias - factor * bn.running_mean
 
 
-def collapse(net):
-    """CSLA -> one kernel a block, W' = s_3 W_3 + pad(s_1 W_1) + s_id I, normalisation kept: equal outputs in every mode."""
+def collapse(net: nn.Module) -> nn.Module:
+    """CSLA -> one kernel a block, W' = s_3 W_3 + pad(s_1 W_1) + s_id I, normalisation kept: equal
+    outputs in every mode."""
 
-    def one(block):
+    def one(block: Branches) -> Branches:
         if block.form not in ("csla", "search"):
             raise ValueError(
-                f'Only blocks in the forms "csla" and "search" collapse into one kernel, not "{block.form}".'
+                'Only blocks in the forms "csla" and "search" collapse into one kernel, not '
+                f'"{block.form}".'
             )
         new = block.like("inf").to(block.conv3.weight.dtype)
         new.conv3.weight.data.copy_(_sum(block)[0])
@@ -167,10 +169,10 @@ def collapse(net):
     return _replace(net, one)
 
 
-def deploy(net):
+def deploy(net: nn.Module) -> nn.Module:
     """Any form -> one kernel and a bias a block, equal outputs in evaluation mode."""
 
-    def one(block):
+    def one(block: Branches) -> Branches:
         new, (W, b) = block.like("deploy").to(block.conv3.weight.dtype), _sum(block)
         if block.bn is not None:
             factor, offset = folded(block.bn)
@@ -184,52 +186,57 @@ def deploy(net):
     return _replace(net, one)
 
 
-def _position_scale(i):
+def _position_scale(i: int) -> float:
     """Where the scales of the i-th of several equal blocks begin: 1, then sqrt(2 / i)."""
     return (2 / i) ** 0.5 if i else 1.0
 
 
-def _repvgg(channels, stem, stages, classes, form):
-    """``stages`` lists (width, blocks, stride)."""
+def _repvgg(
+    channels: int,
+    stem: tuple[int, int],
+    stages: Sequence[tuple[int, int, int]],
+    classes: int,
+    form: str,
+) -> Network:
+    """``stem`` is (width, stride), ``stages`` lists (width, blocks, stride)."""
     layers, width = [Branches(channels, stem[0], stem[1], form), nn.ReLU()], stem[0]
     for outputs, count, stride in stages:
         for i in range(count):
-            layers += [
-                Branches(width, outputs, 1 if i else stride, form, scale=_position_scale(i)),
-                nn.ReLU(),
-            ]
+            step, scale = 1 if i else stride, _position_scale(i)
+            layers += [Branches(width, outputs, step, form, scale=scale), nn.ReLU()]
             width = outputs
-    return Network(
-        nn.Sequential(*layers),
-        nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes)),
-    )
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes))
+    return Network(nn.Sequential(*layers), head)
 
 
-def repvgg_b1(in_shape=(3, 64, 64), classes=200, form="tr"):
-    """28 blocks in four stages behind a stem, all of stride 2 (the stem of 1 for images below 64 pixels). With 200 classes 55,775,816 parameters as "tr", 50,202,632 as
-    "inf" and 55,741,768 as "csla", which has 24,704 constants besides."""
+def repvgg_b1(in_shape: Shape = (3, 64, 64), classes: int = 200, form: str = "tr") -> Network:
+    """28 blocks in four stages behind a stem, all of stride 2 (the stem of 1 for images below 64
+    pixels). With 200 classes 55,775,816 parameters as "tr", 50,202,632 as "inf" and 55,741,768 as
+    "csla", which has 24,704 constants besides."""
     stages = [(128, 4, 2), (256, 6, 2), (512, 16, 2), (2048, 1, 2)]
     return _repvgg(in_shape[0], (64, 1 + (in_shape[-1] >= 64)), stages, classes, form)
 
 
-def digits_repvgg(in_shape=(1, 8, 8), classes=10, form="tr"):
+def digits_repvgg(in_shape: Shape = (1, 8, 8), classes: int = 10, form: str = "tr") -> Network:
     """Its small relative for 8x8 digits: five blocks of 16 and 32 channels."""
     return _repvgg(in_shape[0], (16, 2), [(16, 2, 1), (32, 2, 2)], classes, form)
 
 
 class Ghost(nn.Sequential):
-    """1 x 1 convolution, normalisation, then the branches on a depth-wise 3 x 3 kernel; with ReLU behind both, or without."""
+    """1 x 1 convolution, normalisation, then the branches on a depth-wise 3 x 3 kernel; with ReLU
+    behind both, or without."""
 
-    def __init__(self, inputs, outputs, form, relu, scale):
+    def __init__(self, inputs: int, outputs: int, form: str, relu: bool, scale: float) -> None:
         first = conv_bn(inputs, outputs, 1)
         branches = Branches(outputs, outputs, 1, form, outputs, False, scale)
         super().__init__(*first[: 2 + relu], branches, *[nn.ReLU()] * relu)
 
 
 class SqueezeExcite(nn.Module):
-    """Each channel times a factor computed from all channels' means (Hu et al., 2018), with a hard sigmoid."""
+    """Each channel times a factor computed from all channels' means (Hu et al., 2018), with a
+    hard sigmoid."""
 
-    def __init__(self, channels, ratio):
+    def __init__(self, channels: int, ratio: float) -> None:
         super().__init__()
         inner = fours(channels * ratio)
         self.body = nn.Sequential(
@@ -240,17 +247,18 @@ class SqueezeExcite(nn.Module):
             nn.Hardsigmoid(),
         )
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * self.body(x)
 
 
-def fours(x):
+def fours(x: float) -> int:
     """The nearest multiple of 4, but never more than a tenth below x."""
     nearest = max(4, int(x + 2) // 4 * 4)
     return nearest + 4 if nearest < 0.9 * x else nearest
 
 
-def depthwise(channels, kernel, stride):
+def depthwise(channels: int, kernel: int, stride: int) -> list[nn.Module]:
+    """One kernel a channel, and batch normalisation."""
     return [
         nn.Conv2d(channels, channels, kernel, stride, kernel // 2, groups=channels, bias=False),
         nn.BatchNorm2d(channels),
@@ -258,7 +266,19 @@ def depthwise(channels, kernel, stride):
 
 
 class GhostBottleneck(nn.Module):
-    def __init__(self, inputs, inner, outputs, kernel, stride, ratio, form, scales):
+    """Two ghost modules, between them stride and squeeze-excite where there are; a shortcut."""
+
+    def __init__(
+        self,
+        inputs: int,
+        inner: int,
+        outputs: int,
+        kernel: int,
+        stride: int,
+        ratio: float,
+        form: str,
+        scales: Sequence[float],
+    ) -> None:
         super().__init__()
         self.body = nn.Sequential(
             Ghost(inputs, inner, form, True, scales[0]),
@@ -273,11 +293,21 @@ class GhostBottleneck(nn.Module):
             else nn.Sequential(*depthwise(inputs, kernel, stride), *conv_bn(inputs, outputs, 1)[:2])
         )
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.body(x) + self.shortcut(x)
 
 
-def _repghost(channels, stem, rows, last, hidden, classes, form, dropout, stride):
+def _repghost(
+    channels: int,
+    stem: int,
+    rows: Sequence[tuple],
+    last: int,
+    hidden: int,
+    classes: int,
+    form: str,
+    dropout: float,
+    stride: int,
+) -> Network:
     """``rows`` lists (kernel, inner, outputs, ratio of squeeze-excite, stride)."""
     layers, width, run, before = conv_bn(channels, stem, stride=stride), stem, 0, None
     for kernel, inner, outputs, ratio, step in rows:
@@ -298,9 +328,10 @@ def _repghost(channels, stem, rows, last, hidden, classes, form, dropout, stride
     return Network(nn.Sequential(*layers, *conv_bn(width, last, 1)), nn.Sequential(*head))
 
 
-def repghost_05(in_shape=(3, 64, 64), classes=200, form="tr"):
-    """RepGhostNet 0.5x: 16 bottlenecks (behind a stem of stride 1 for images below 64 pixels). With 200 classes 1,289,168 parameters as "tr", 1,284,208 as "inf" and 1,286,688 as
-    "csla", which has 2,480 constants besides."""
+def repghost_05(in_shape: Shape = (3, 64, 64), classes: int = 200, form: str = "tr") -> Network:
+    """RepGhostNet 0.5x: 16 bottlenecks (behind a stem of stride 1 for images below 64 pixels).
+    With 200 classes 1,289,168 parameters as "tr", 1,284,208 as "inf" and 1,286,688 as "csla",
+    which has 2,480 constants besides."""
     rows = [
         (3, 4, 8, 0, 1),
         (3, 12, 12, 0, 2),
@@ -322,7 +353,8 @@ def repghost_05(in_shape=(3, 64, 64), classes=200, form="tr"):
     return _repghost(in_shape[0], 8, rows, 480, 1280, classes, form, 0.2, 1 + (in_shape[-1] >= 64))
 
 
-def digits_repghost(in_shape=(1, 8, 8), classes=10, form="tr"):
-    """Its small relative for 8x8 digits: two bottlenecks of 12 and 16 channels behind a stem of stride 2."""
+def digits_repghost(in_shape: Shape = (1, 8, 8), classes: int = 10, form: str = "tr") -> Network:
+    """Its small relative for 8x8 digits: two bottlenecks of 12 and 16 channels behind a stem of
+    stride 2."""
     rows = [(3, 24, 12, 0, 1), (3, 32, 16, 0.25, 2)]
     return _repghost(in_shape[0], 12, rows, 48, 64, classes, form, 0.0, 2)

@@ -1,31 +1,38 @@
 """Residual networks for small images (He et al., 2016)."""
 
+from collections.abc import Sequence
+
+import torch
 from torch import nn
 
-from .cnn import Network, conv_bn
+from .cnn import Network, Shape, conv_bn
+
+
+def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
+    """The identity, or a 1x1 convolution where the shape changes."""
+    if stride == 1 and inputs == outputs:
+        return nn.Identity()
+    return nn.Sequential(*conv_bn(inputs, outputs, 1, stride)[:2])
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut: identity, or a 1x1 convolution where the shape changes."""
+    """Two 3x3 convolutions and a shortcut."""
 
-    def __init__(self, inputs, outputs, stride=1):
+    def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
         super().__init__()
         self.conv1 = nn.Sequential(*conv_bn(inputs, outputs, stride=stride))
         self.conv2 = nn.Sequential(*conv_bn(outputs, outputs)[:2])
-        same = stride == 1 and inputs == outputs
-        self.shortcut = (
-            nn.Identity() if same else nn.Sequential(*conv_bn(inputs, outputs, 1, stride)[:2])
-        )
+        self.shortcut = _shortcut(inputs, outputs, stride)
         self.relu = nn.ReLU()
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.relu(self.conv2(self.conv1(x)) + self.shortcut(x))
 
 
 class Bottleneck(nn.Module):
     """1x1 to a quarter of the channels, 3x3, 1x1 back, and the same shortcut."""
 
-    def __init__(self, inputs, outputs, stride=1):
+    def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
         super().__init__()
         planes = outputs // 4
         self.body = nn.Sequential(
@@ -33,19 +40,23 @@ class Bottleneck(nn.Module):
             *conv_bn(planes, planes, stride=stride),
             *conv_bn(planes, outputs, 1)[:2],
         )
-        same = stride == 1 and inputs == outputs
-        self.shortcut = (
-            nn.Identity() if same else nn.Sequential(*conv_bn(inputs, outputs, 1, stride)[:2])
-        )
+        self.shortcut = _shortcut(inputs, outputs, stride)
         self.relu = nn.ReLU()
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.relu(self.body(x) + self.shortcut(x))
 
 
-def _residual(stem, width, blocks, classes, block=BasicBlock, extractor=-3):
-    """``stem`` gives ``width`` channels; ``blocks`` lists (channels, stride); the first so many layers are the extractor, by
-    default all but pooling and the linear layer."""
+def _residual(
+    stem: Sequence[nn.Module],
+    width: int,
+    blocks: Sequence[tuple[int, int]],
+    classes: int,
+    block: type[nn.Module] = BasicBlock,
+    extractor: int = -3,
+) -> Network:
+    """``stem`` gives ``width`` channels; ``blocks`` lists (channels, stride); the first so many
+    layers are the extractor, by default all but pooling and the linear layer."""
     layers = [*stem]
     for outputs, stride in blocks:
         layers.append(block(width, outputs, stride))
@@ -58,10 +69,12 @@ def _residual(stem, width, blocks, classes, block=BasicBlock, extractor=-3):
     return net
 
 
-def resnet18(in_shape=(3, 32, 32), classes=10):
-    """ResNet-18 with a 3x3 stem and no first pooling, as used on CIFAR: 11,173,962 parameters with 10 classes.
+def resnet18(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
+    """ResNet-18 with a 3x3 stem and no first pooling, as used on CIFAR: 11,173,962 parameters
+    with 10 classes.
 
-    Fed-KGF, section 4: its 98.3 % share of k x k kernels fits this stem and no other that was tried.
+    Fed-KGF, section 4: its 98.3 % share of k x k kernels fits this stem and no other that was
+    tried.
     """
     blocks = [(64, 1), (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1)]
     return _residual(conv_bn(in_shape[0], 64), 64, blocks, classes)
@@ -70,21 +83,23 @@ def resnet18(in_shape=(3, 32, 32), classes=10):
 DIGITS = [(16, 1), (16, 1), (32, 2), (32, 1)]
 
 
-def _pooled_stem(channels):
+def _pooled_stem(channels: int) -> list[nn.Module]:
     convolution, *rest = conv_bn(channels, 16)
     return [convolution, nn.MaxPool2d(2), *rest]
 
 
-def digits_resnet(in_shape=(1, 8, 8), classes=10):
-    """Its small relative for 8x8 digits: nine 3x3 convolutions of 16 and 32 channels behind a pooled stem, and a linear
-    layer, so ten modules in the sense of Fed-KGF; 42,938 parameters."""
+def digits_resnet(in_shape: Shape = (1, 8, 8), classes: int = 10) -> Network:
+    """Its small relative for 8x8 digits: nine 3x3 convolutions of 16 and 32 channels behind a
+    pooled stem, and a linear layer, so ten modules in the sense of Fed-KGF; 42,938 parameters."""
     return _residual(_pooled_stem(in_shape[0]), 16, DIGITS, classes)
 
 
-# FedGKT, Figure 1(b) and Appendix B.3: an edge network's extractor is its stem, and a server network takes what that gives.
+# FedGKT, Figure 1(b) and Appendix B.3: an edge network's extractor is its stem, and a server
+# network takes what that gives.
 
 
-def _stages(blocks):
+def _stages(blocks: int) -> list[tuple[int, int]]:
+    """Three stages of so many bottlenecks: (channels, stride) of each."""
     return [
         (channels, 1 + (i == 0 < stage))
         for stage, channels in enumerate((64, 128, 256))
@@ -92,47 +107,49 @@ def _stages(blocks):
     ]
 
 
-def resnet56(in_shape=(3, 32, 32), classes=10):
+def resnet56(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
     """Three stages of six bottlenecks: 591,322 parameters with 10 classes."""
     return _residual(conv_bn(in_shape[0], 16), 16, _stages(6), classes, Bottleneck)
 
 
-def resnet110(in_shape=(3, 32, 32), classes=10):
+def resnet110(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
     """Three stages of twelve: 1,147,738 parameters with 10 classes."""
     return _residual(conv_bn(in_shape[0], 16), 16, _stages(12), classes, Bottleneck)
 
 
-def resnet55(in_shape=(16, 32, 32), classes=10):
+def resnet55(in_shape: Shape = (16, 32, 32), classes: int = 10) -> Network:
     """ResNet-56 without its stem: 590,858 parameters with 10 classes."""
     return _residual([], in_shape[0], _stages(6), classes, Bottleneck)
 
 
-def resnet109(in_shape=(16, 32, 32), classes=10):
+def resnet109(in_shape: Shape = (16, 32, 32), classes: int = 10) -> Network:
     """ResNet-110 without its stem: 1,147,274 parameters with 10 classes."""
     return _residual([], in_shape[0], _stages(12), classes, Bottleneck)
 
 
-def resnet8(in_shape=(3, 32, 32), classes=10):
-    """Edge network: stem and two bottlenecks, 10,586 parameters with 10 classes, 464 of them in the extractor. (Table 7 of
-    the paper shows other blocks and a pooling layer, which do not fit its text or its numbers.)"""
+def resnet8(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
+    """Edge network: stem and two bottlenecks, 10,586 parameters with 10 classes, 464 of them in
+    the extractor. (Table 7 of the paper shows other blocks and a pooling layer, which do not fit
+    its text or its numbers.)"""
     return _residual(conv_bn(in_shape[0], 16), 16, [(64, 1)] * 2, classes, Bottleneck, 3)
 
 
-def resnet6(in_shape=(3, 32, 32), classes=10):
+def resnet6(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
     """Smaller edge network: stem and two basic blocks, 9,978 parameters with 10 classes."""
     return _residual(conv_bn(in_shape[0], 16), 16, [(16, 1)] * 2, classes, extractor=3)
 
 
-def resnet4(in_shape=(3, 32, 32), classes=10):
+def resnet4(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
     """The smallest: stem and one basic block, 5,306 parameters with 10 classes."""
     return _residual(conv_bn(in_shape[0], 16), 16, [(16, 1)], classes, extractor=3)
 
 
-def digits_edge(in_shape=(1, 8, 8), classes=10):
-    """The edge network for 8x8 digits: the stem of ``digits_resnet`` and one bottleneck, 2,138 parameters."""
+def digits_edge(in_shape: Shape = (1, 8, 8), classes: int = 10) -> Network:
+    """The edge network for 8x8 digits: the stem of ``digits_resnet`` and one bottleneck, 2,138
+    parameters."""
     return _residual(_pooled_stem(in_shape[0]), 16, [(32, 1)], classes, Bottleneck, 4)
 
 
-def digits_server(in_shape=(16, 4, 4), classes=10):
+def digits_server(in_shape: Shape = (16, 4, 4), classes: int = 10) -> Network:
     """``digits_resnet`` without its stem: 42,762 parameters."""
     return _residual([], in_shape[0], DIGITS, classes)

@@ -66,8 +66,9 @@ class Part:
     gives: Any = frozenset()
 
     def refuse_unknown(self, kind: type["Part"]) -> None:
-        """``ValueError`` if this part has a public member that no part of its kind has: it would
-        never be called. Fields of dataclasses and names that begin with _ are the part's own."""
+        """``ValueError`` if this part, or one of its kind inside it, has a public member that no part
+        of its kind has: it would never be called. Fields of dataclasses and names that begin with _
+        are the part's own."""
         own: set[str] = {f.name for f in fields(self)} if is_dataclass(self) else set()
         for cls in set(type(self).__mro__) - set(kind.__mro__):
             for name in vars(cls):
@@ -78,6 +79,9 @@ class Part:
                     raise ValueError(
                         f"{type(self).__name__} has {name!r}, which no {kind.__name__} has: {hint}"
                     )
+        for inner in (getattr(self, name) for name in own):
+            if isinstance(inner, kind):
+                inner.refuse_unknown(kind)
 
 
 @dataclass

@@ -35,6 +35,14 @@ class KeptSteps(Aggregator):
     link: Uplink = Uplink()
     of: Aggregator = Mean()
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.link, Uplink) or "update" not in self.link.gives:
+            raise ValueError(
+                f"The server's steps travel as updates of the weights, not through {self.link!r}."
+            )
+        if not isinstance(self.of, Aggregator):
+            raise ValueError(f"{self.of!r} is no server part (Aggregator).")
+
     @property
     def needs(self) -> frozenset[str]:
         return self.of.needs

@@ -1,4 +1,4 @@
-"""What a coder is: one tensor -> bytes -> one tensor. The bytes hold no shape; the receiver knows it."""
+"""What a coder is: one tensor -> bytes -> one tensor. The bytes hold no shape: it is known."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -9,9 +9,9 @@ Shape = Sequence[int]
 
 
 class Coder:
-    """Base of all coders. A coder has ``encode`` and ``decode``; it may also have ``encode_rows`` and
-    ``decode_all``, which do the same for many tensors in less time. A subclass that replaces only the
-    first two is obeyed.
+    """Base of all coders. A coder has ``encode`` and ``decode``; it may also have ``encode_rows``
+    and ``decode_all``, which do the same for many tensors in less time. A subclass that replaces
+    only the first two is obeyed.
 
     ``takes`` and ``gives`` say what may go in and what comes out, if it is not the same: "mask",
     "votes" (see ``fedlearn.parts``).
@@ -33,14 +33,14 @@ class Coder:
         raise NotImplementedError
 
     def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
-        """The inverse, on the CPU; ``WireError`` for any bytes that ``encode`` could not have made."""
+        """The inverse, on the CPU; ``WireError`` for bytes that ``encode`` could not have made."""
         raise NotImplementedError
 
     def encode_rows(
-        self, tensors: list[torch.Tensor], generators: list, shared: list | None = None
+        self, tensors: Sequence[torch.Tensor], generators: list, shared: list | None = None
     ) -> list[list[Any]]:
-        """Tensors [clients, ...] -> for each client a list of sections. ``generators``: one for each
-        client; ``shared``: one for each tensor."""
+        """Tensors [clients, ...] -> for each client a list of sections. ``generators``: one for
+        each client; ``shared``: one for each tensor."""
         coded = []
         for g, row in zip(generators, zip(*tensors, strict=True), strict=True):
             own = (g,) if self.stochastic else ()
@@ -49,7 +49,7 @@ class Coder:
         return coded
 
     def decode_all(
-        self, sections: list[Any], shapes: list[Shape], shared: list | None = None
+        self, sections: Sequence[Any], shapes: Sequence[Shape], shared: list | None = None
     ) -> Iterable[torch.Tensor]:
         """Lists of sections and shapes -> tensors."""
         draws = [()] * len(shapes) if shared is None else [(s,) for s in shared]

@@ -1,7 +1,11 @@
-"""What the coders share: fields of few bits, Golomb-Rice codes, signs, range coding, and a reader that trusts nothing.
+"""What the coders share: fields of few bits, Golomb-Rice codes, signs, range coding, and a reader
+that trusts nothing.
 
-Bits fill each byte from the lowest on; what is left of the last byte is zero. Longer numbers are little-endian.
+Bits fill each byte from the lowest on; what is left of the last byte is zero. Longer numbers are
+little-endian.
 """
+
+from typing import Any
 
 import constriction
 import numpy as np
@@ -10,41 +14,42 @@ import torch
 from ..errors import Diverged, WireError
 
 
-def flat(tensor):
-    """Tensor on any device, of any layout -> float32 array [n]; ``Diverged`` if an entry is not finite."""
+def flat(tensor: torch.Tensor) -> np.ndarray:
+    """Tensor on any device, of any layout -> float32 array [n]; ``Diverged`` if an entry is not
+    finite."""
     x = tensor.detach().to("cpu", torch.float32).reshape(-1).numpy()
     if not np.isfinite(x).all():
         raise Diverged("A tensor with NaN or infinite values cannot be coded.")
     return x
 
 
-def pack(values, width):
-    """Whole numbers 0..2^width-1 -> ceil(n width / 8) bytes. Each full byte of the width makes a plane of its own (the
-    lowest first), because bytes need no shifting; the fields of the bits left over follow without gaps."""
+def pack(values: np.ndarray, width: int) -> bytes:
+    """Whole numbers 0..2^width-1 -> ceil(n width / 8) bytes. Each full byte of the width makes a
+    plane of its own (the lowest first), because bytes need no shifting; the fields of the bits
+    left over follow without gaps."""
     if width == 0:
         return b""
     if width == 1:
         return np.packbits(values.astype(bool, copy=False), bitorder="little").tobytes()
     if width >= 8:
         return values.astype(np.uint8).tobytes() + pack(values >> 8, width - 8)
-    eights = np.zeros(
-        (-(-len(values) // 8), 8), np.uint8
-    )  # eight fields fill exactly ``width`` bytes
+    eights = np.zeros((-(-len(values) // 8), 8), np.uint8)  # which fill exactly ``width`` bytes
     eights.reshape(-1)[: len(values)] = values
     words = np.zeros(len(eights), "<u8")
     for j in range(8):
         words |= eights[:, j].astype("<u8") << (j * width)
-    return (
-        words.view(np.uint8).reshape(-1, 8)[:, :width].tobytes()[: (len(values) * width + 7) // 8]
-    )
+    data = words.view(np.uint8).reshape(-1, 8)[:, :width].tobytes()
+    return data[: (len(values) * width + 7) // 8]
 
 
-def pack_rice(values):
-    """Golomb-Rice code of whole numbers >= 0: the parameter b with the fewest bytes, and these bytes.
+def pack_rice(values: np.ndarray) -> tuple[int, bytes]:
+    """Golomb-Rice code of whole numbers >= 0: the parameter b with the fewest bytes, and these
+    bytes.
 
-    A value v is v >> b zeros and a one, then the b low bits of v. All the unary parts come first, then all the low
-    bits: as many bits as taking turns, and it can be read without a loop. Tried are all b from 0 past the best one for
-    random positions of density p, 1 + floor(log2(log((sqrt(5)-1)/2) / log(1-p))) (Sattler et al. 2019).
+    A value v is v >> b zeros and a one, then the b low bits of v. All the unary parts come first,
+    then all the low bits: as many bits as taking turns, and it can be read without a loop. Tried
+    are all b from 0 past the best one for random positions of density p, 1 +
+    floor(log2(log((sqrt(5)-1)/2) / log(1-p))) (Sattler et al. 2019).
     """
     if not len(values):
         return 0, b""
@@ -57,76 +62,83 @@ def pack_rice(values):
     return b, pack(bits, 1) + pack(values & ((1 << b) - 1), b)
 
 
-def pack_signs(x):
-    """The mean magnitude as float32 and one bit an entry, 1 where it is negative. No entries: no bytes."""
-    return (
-        np.abs(x).mean(dtype=np.float64).astype("<f4").tobytes() + pack(x < 0, 1) if len(x) else b""
-    )
+def pack_signs(x: np.ndarray) -> bytes:
+    """The mean magnitude as float32 and one bit an entry, 1 where it is negative. No entries: no
+    bytes."""
+    if not len(x):
+        return b""
+    return np.abs(x).mean(dtype=np.float64).astype("<f4").tobytes() + pack(x < 0, 1)
 
 
-def range_encode(symbols, counts):
-    """Symbols 0..len(counts)-1, with at least two counts -> bytes, near the entropy of the histogram ``counts``."""
+def range_encode(symbols: np.ndarray, counts: np.ndarray) -> bytes:
+    """Symbols 0..len(counts)-1, with at least two counts -> bytes, near the entropy of the
+    histogram ``counts``."""
     encoder = constriction.stream.queue.RangeEncoder()
     encoder.encode(symbols.astype(np.int32, copy=False), _model(counts))
     return encoder.get_compressed().astype("<u4", copy=False).tobytes()
 
 
-def range_decode(data, counts):
-    """The inverse; ``WireError`` for bytes that ``range_encode`` would not make of symbols with this histogram."""
+def range_decode(data: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The inverse; ``WireError`` for bytes that ``range_encode`` would not make of symbols with
+    this histogram."""
     try:
-        decoder = constriction.stream.queue.RangeDecoder(
-            np.frombuffer(data, "<u4").astype(np.uint32)
-        )
+        words = np.frombuffer(data, "<u4").astype(np.uint32)
+        decoder = constriction.stream.queue.RangeDecoder(words)
         symbols = decoder.decode(_model(counts), int(counts.sum()))
     except (AssertionError, ValueError):  # an impossible code; not whole words
         raise WireError("A range-coded section holds no valid code.") from None
-    # the decoder reads zeros past the end and overlooks what follows: only coding again shows that nothing is amiss
-    if (np.bincount(symbols, minlength=len(counts)) != counts).any() or range_encode(
-        symbols, counts
-    ) != data.tobytes():
+    # the decoder reads zeros past the end and overlooks what follows: only coding again shows that
+    # nothing is amiss
+    other = (np.bincount(symbols, minlength=len(counts)) != counts).any()
+    if other or range_encode(symbols, counts) != data.tobytes():
         raise WireError("A range-coded section does not agree with its counts or its length.")
     return symbols
 
 
-def _model(counts):
-    """The same fixed-point model on both sides: one division of whole numbers, correctly rounded everywhere."""
+def _model(counts: np.ndarray) -> Any:
+    """The same fixed-point model on both sides: a division of whole numbers, rounded correctly."""
     return constriction.stream.model.Categorical(counts / counts.sum(), perfect=False)
 
 
 class Reader:
-    """Takes a section apart from front to back; ``WireError`` where it is not what was announced."""
+    """Takes a section apart from front to back; ``WireError`` where it is not what was
+    announced."""
 
-    def __init__(self, section):
+    def __init__(self, section: Any) -> None:
         self.rest = np.frombuffer(section, np.uint8)
 
-    def take(self, size):
+    def take(self, size: int) -> np.ndarray:
+        """The next so many bytes."""
         if size > len(self.rest):
             raise WireError(f"A coded section ends {size - len(self.rest)} bytes too early.")
         part, self.rest = self.rest[:size], self.rest[size:]
         return part
 
-    def end(self):
+    def end(self) -> None:
+        """Nothing may be left."""
         if len(self.rest):
             raise WireError(f"{len(self.rest)} bytes too many came for a coded tensor.")
 
-    def number(self, size):
+    def number(self, size: int) -> int:
+        """A whole number of so many bytes."""
         return int.from_bytes(self.take(size).tobytes(), "little")
 
-    def floats(self, count, dtype="<f4"):
-        values = (
-            self.take(count * np.dtype(dtype).itemsize).view(dtype).astype(np.float32, copy=False)
-        )
+    def floats(self, count: int, dtype: str = "<f4") -> np.ndarray:
+        """So many finite floats, as float32."""
+        data = self.take(count * np.dtype(dtype).itemsize)
+        values = data.view(dtype).astype(np.float32, copy=False)
         if not np.isfinite(values).all():
             raise WireError("The message holds NaN or infinite values.")
         return values
 
-    def magnitudes(self, count):
+    def magnitudes(self, count: int) -> np.ndarray:
+        """So many floats of at least 0."""
         values = self.floats(count)
         if (values < 0).any():
             raise WireError("The message holds a negative magnitude.")
         return values
 
-    def fields(self, count, width):
+    def fields(self, count: int, width: int) -> np.ndarray:
         """The inverse of ``pack``: uint8, or int32 for a width of 9 to 31."""
         if width == 8:
             return self.take(count)
@@ -148,8 +160,9 @@ class Reader:
             raise WireError("The bits that fill up a byte are not zero.")
         return values[:count]
 
-    def rice(self, count, b, limit):
-        """The inverse of ``pack_rice``: int64 values, which must not add up to more than ``limit``."""
+    def rice(self, count: int, b: int, limit: int) -> np.ndarray:
+        """The inverse of ``pack_rice``: int64 values, which must not add up to more than
+        ``limit``."""
         if b > 31:
             raise WireError(f"{b} is no parameter of a Rice code, at most 31 is.")
         if not count:
@@ -165,10 +178,10 @@ class Reader:
             raise WireError("A list of positions runs past the tensor.")
         return values
 
-    def signs(self, count):
+    def signs(self, count: int) -> np.ndarray:
         """The inverse of ``pack_signs``: float32."""
         return np.zeros(0, np.float32) if not count else self.either(count, self.magnitudes(1)[0])
 
-    def either(self, count, size):
+    def either(self, count: int, size: np.float32) -> np.ndarray:
         """One bit an entry -> float32: ``size``, or minus that where the bit is set."""
         return np.where(self.fields(count, 1).view(bool), -size, size)

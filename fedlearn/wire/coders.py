@@ -1,51 +1,51 @@
 """Dense coders: every entry, or the mean of a kernel's, as one float."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
 from torch._utils import _unflatten_dense_tensors
 
 from ..errors import WireError
-from .base import Coder
+from .base import Coder, Shape
 
 
-def write_rows(tensors, dtype="<f4"):
-    """Tensors [clients, ...] -> for each client the little-endian bytes of its part of each tensor, all cut from one buffer."""
+def write_rows(tensors: Sequence[torch.Tensor], dtype: str = "<f4") -> list[list[memoryview]]:
+    """Tensors [clients, ...] -> for each client the little-endian bytes of its part of each
+    tensor, all cut from one buffer."""
     rows = _one_buffer(tensors)
     if rows is None:
-        rows = torch.cat(
-            [t.detach().flatten(1) if t.dim() > 1 else t.detach()[:, None] for t in tensors], 1
-        )
+        flat = [t.detach().flatten(1) if t.dim() > 1 else t.detach()[:, None] for t in tensors]
+        rows = torch.cat(flat, 1)
     rows = rows.cpu().numpy().astype(dtype, copy=False)
     ends = list(accumulate(t[0].numel() * rows.itemsize for t in tensors))
     slices = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
     return [[data[part] for part in slices] for data in (row.view(np.uint8).data for row in rows)]
 
 
-def _one_buffer(tensors):
-    """The matrix [clients, numbers] of which the tensors are all the columns, in this order, if there is one."""
+def _one_buffer(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """The matrix [clients, numbers] of which the tensors are all the columns, in this order, if
+    there is one."""
     base, end = tensors[0]._base, 0
+    if base is None:
+        return None
     for t in tensors:
-        if (
-            base is None
-            or t._base is not base
-            or t.storage_offset() != end
-            or not t[0].is_contiguous()
-        ):
+        if t._base is not base or t.storage_offset() != end or not t[0].is_contiguous():
             return None
         end += t[0].numel()
-    return (
-        base
-        if base.dim() == 2 and base.shape == (len(tensors[0]), end) and base.is_contiguous()
-        else None
-    )
+    whole = base.dim() == 2 and base.shape == (len(tensors[0]), end) and base.is_contiguous()
+    return base if whole else None
 
 
-def read_floats(sections, shapes, dtype="<f4"):
-    """The inverse: float32 of those shapes. ``WireError`` if a size is wrong or a value is NaN or infinite."""
+def read_floats(
+    sections: Sequence[Any], shapes: Sequence[Shape], dtype: str = "<f4"
+) -> tuple[torch.Tensor, ...]:
+    """The inverse: float32 of those shapes. ``WireError`` if a size is wrong or a value is NaN or
+    infinite."""
     forms, width = _forms(tuple(map(tuple, shapes))), np.dtype(dtype).itemsize
     for section, form in zip(sections, forms, strict=True):
         if len(section) != form.numel() * width:
@@ -57,7 +57,7 @@ def read_floats(sections, shapes, dtype="<f4"):
 
 
 @lru_cache(64)
-def _forms(shapes):
+def _forms(shapes: tuple[tuple[int, ...], ...]) -> list[torch.Tensor]:
     """Tensors of these shapes without memory."""
     return [torch.empty(shape, device="meta") for shape in shapes]
 
@@ -68,74 +68,87 @@ class Dense(Coder):
 
     bits: int = 32
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.bits not in (16, 32):
             raise ValueError(f"A float has 16 or 32 bits on the wire, not {self.bits!r}.")
 
     @property
-    def dtype(self):
+    def dtype(self) -> str:
+        """As numpy calls it."""
         return f"<f{self.bits // 8}"
 
-    def encode(self, tensor):
-        return self.encode_rows([tensor[None]], [None])[0][0]
+    def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> Any:
+        return self._rows([tensor[None]])[0][0]
 
-    def decode(self, section, shape):
-        return self.decode_all([section], [shape])[0]
+    def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
+        return next(iter(self._all([section], [shape])))
 
-    def encode_rows(self, tensors, generators, shared=None):
+    def encode_rows(
+        self, tensors: Sequence[torch.Tensor], generators: list, shared: list | None = None
+    ) -> list[list[Any]]:
+        return self._rows(tensors)
+
+    def decode_all(
+        self, sections: Sequence[Any], shapes: Sequence[Shape], shared: list | None = None
+    ) -> Iterable[torch.Tensor]:
+        return self._all(sections, shapes)
+
+    # none of the four calls another: a subclass may replace any of them and call its parent's
+
+    def _rows(self, tensors: Sequence[torch.Tensor]) -> list[list[Any]]:
         return write_rows(tensors, self.dtype)
 
-    def decode_all(self, sections, shapes, shared=None):
+    def _all(self, sections: Sequence[Any], shapes: Sequence[Shape]) -> Iterable[torch.Tensor]:
         return read_floats(sections, shapes, self.dtype)
 
 
 @dataclass(frozen=True)
 class Pooled(Dense):
-    """RPN's spatial mean pooling (paper, section 3.2): each k x k kernel becomes its mean, k*k times less to send.
+    """RPN's spatial mean pooling (paper, section 3.2): each k x k kernel becomes its mean, k*k
+    times less to send.
 
-    Tensors of fewer than three dimensions (biases, linear layers, batch normalisation) travel whole. ``threshold``
-    leaves out output filters that hardly changed, those whose absolute values sum to less; one bit a filter says which.
+    Tensors of fewer than three dimensions (biases, linear layers, batch normalisation) travel
+    whole. ``threshold`` leaves out output filters that hardly changed, those whose absolute
+    values sum to less; one bit a filter says which.
     """
 
     threshold: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.threshold < float("inf"):
             raise ValueError(
-                f"The threshold is a sum of absolute values: at least 0 and finite, not {self.threshold!r}."
+                "The threshold is a sum of absolute values: at least 0 and finite, not "
+                f"{self.threshold!r}."
             )
 
-    def encode_rows(self, tensors, generators, shared=None):
+    def _rows(self, tensors: Sequence[torch.Tensor]) -> list[list[Any]]:
         if self.threshold:
             return [[self._encode_some(t) for t in row] for row in zip(*tensors, strict=True)]
-        return super().encode_rows(
-            [t.flatten(3).mean(3) if t.dim() > 3 else t for t in tensors], generators
-        )  # [.., out, in, k, k] -> [.., out, in]
+        # [.., out, in, k, k] -> [.., out, in]
+        return super()._rows([t.flatten(3).mean(3) if t.dim() > 3 else t for t in tensors])
 
-    def decode_all(self, sections, shapes, shared=None):
+    def _all(self, sections: Sequence[Any], shapes: Sequence[Shape]) -> Iterable[torch.Tensor]:
         if self.threshold:
             means = list(map(self._decode_some, sections, shapes))
         else:
-            means = super().decode_all(
-                sections, [shape[:2] if len(shape) > 2 else shape for shape in shapes]
-            )
+            pooled = [shape[:2] if len(shape) > 2 else shape for shape in shapes]
+            means = list(super()._all(sections, pooled))
         # one mean for all k*k positions
         return [
             m[(..., *[None] * (len(s) - 2))].expand(s) if len(s) > 2 else m
             for m, s in zip(means, shapes, strict=True)
         ]
 
-    def _encode_some(self, tensor):
+    def _encode_some(self, tensor: torch.Tensor) -> Any:
         if tensor.dim() < 3:
             return write_rows([tensor[None]], self.dtype)[0][0]
         keep = tensor.abs().flatten(1).sum(1) >= self.threshold
         means = tensor[keep].flatten(2).mean(2)
-        return b"".join(
-            [np.packbits(keep.cpu().numpy()), *write_rows([means[None]], self.dtype)[0]]
-        )
+        bits = np.packbits(keep.cpu().numpy())
+        return b"".join([bits, *write_rows([means[None]], self.dtype)[0]])
 
-    def _decode_some(self, section, shape):
+    def _decode_some(self, section: Any, shape: Shape) -> torch.Tensor:
         if len(shape) < 3:
             return read_floats([section], [shape], self.dtype)[0]
         out, inputs = shape[:2]

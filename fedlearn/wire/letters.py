@@ -1,5 +1,5 @@
-"""Messages whose tensors have known shapes and go through one coder each: features, labels, gradients,
-weights; all that is not a link of ``fedlearn.parts``."""
+"""Messages whose tensors have known shapes and go through one coder each: features, labels,
+gradients, weights; all that is not a link of ``fedlearn.parts``."""
 
 import math
 from collections.abc import Mapping
@@ -56,8 +56,8 @@ class Letter:
     def read(
         self, kind: int, round: int, client: int, data: bytes, samples: int | None = None
     ) -> dict[str, torch.Tensor]:
-        """bytes -> the tensors; {} for a message that holds nothing. ``WireError`` for anything else,
-        also if its head does not claim ``samples``, where they are known."""
+        """bytes -> the tensors; {} for a message that holds nothing. ``WireError`` for anything
+        else, also if its head does not claim ``samples``, where they are known."""
         message = unpack(data, self.schema, kind=kind, round=round, client=client)
         sections, shapes = message.sections, self.schema.shapes
         if (sections or self.whole) and sections.keys() != shapes.keys():

@@ -3,12 +3,13 @@
 import math
 import struct
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from ..errors import WireError
-from .base import Coder
+from .base import Coder, Shape
 from .bits import Reader, pack, range_decode, range_encode
 
 _ZEROS, _ONES, _PLAIN, _CODED = range(4)
@@ -16,12 +17,13 @@ _ZEROS, _ONES, _PLAIN, _CODED = range(4)
 
 @dataclass(frozen=True)
 class Mask(Coder):
-    """Zeros and ones in about the entropy of their share. The section: one byte that says all zeros, all ones, plain or
-    coded; then nothing, one bit an entry, or the number of ones as u32 and a range code, whichever is shorter."""
+    """Zeros and ones in about the entropy of their share. The section: one byte that says all
+    zeros, all ones, plain or coded; then nothing, one bit an entry, or the number of ones as u32
+    and a range code, whichever is shorter."""
 
     takes = "mask"
 
-    def encode(self, tensor):
+    def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> bytes:
         tensor = tensor.detach().cpu()
         bits = (tensor == 1).reshape(-1).numpy()
         if not ((tensor == 0) | (tensor == 1)).all():
@@ -33,13 +35,13 @@ class Mask(Coder):
         coded = struct.pack("<I", ones) + range_encode(bits, np.array([len(bits) - ones, ones]))
         return bytes([_CODED]) + coded if len(coded) < len(plain) else bytes([_PLAIN]) + plain
 
-    def decode(self, section, shape):
+    def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
         reader, n = Reader(section), math.prod(shape)
         bits = self._read(reader, reader.number(1), n)
         reader.end()
         return torch.from_numpy(bits.astype(np.float32)).reshape(shape)
 
-    def _read(self, reader, form, n):
+    def _read(self, reader: Reader, form: int, n: int) -> np.ndarray:
         if form in (_ZEROS, _ONES):
             return np.full(n, form == _ONES)
         if form == _PLAIN:

@@ -1,19 +1,24 @@
-"""The envelope of every message: fixed header, one bit and one length for each tensor of the schema, body, checksum.
+"""The envelope of every message: fixed header, one bit and one length for each tensor of the
+schema, body, checksum.
 
-    "FLRN" | version | kind | schema | round | client | samples | present bits | lengths | sections | CRC-32
+    "FLRN" | version | kind | schema | round | client | samples
+           | present bits | lengths | sections | CRC-32
 
 The checksum runs over the body (from the present bits on) first and over the header last.
 
-Nothing in a message names a tensor, a shape or a type: the receiver holds the schema and accepts nothing else. Decoding
-executes nothing that it reads, allocates nothing that the schema does not allow, and knows one error, ``WireError``.
+Nothing in a message names a tensor, a shape or a type: the receiver holds the schema and accepts
+nothing else. Decoding executes nothing that it reads, allocates nothing that the schema does not
+allow, and knows one error, ``WireError``.
 """
 
 import struct
 import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -21,49 +26,49 @@ from ..errors import WireError
 
 MAGIC, VERSION = b"FLRN", 2
 DOWN, UP = 0, 1
-_HEADER = struct.Struct(
-    "<4sBBQIII"
-)  # magic, version, kind, schema, round, client, samples: 26 bytes
+# magic, version, kind, schema, round, client, samples: 26 bytes
+_HEADER = struct.Struct("<4sBBQIII")
 _CRC = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
 class Schema:
-    """What both ends know beforehand: the shape of every tensor by name, in order, which of them are buffers, the coder in
-    use (its ``repr``), and of how many ``rows`` of these shapes a message may consist."""
+    """What both ends know beforehand: the shape of every tensor by name, in order, which of them
+    are buffers, and the coder in use (its ``repr``)."""
 
-    shapes: dict
-    buffers: frozenset = frozenset()
+    shapes: Mapping[str, Sequence[int]]
+    buffers: frozenset[str] = frozenset()
     coder: str = ""
-    rows: int = 1
 
     @cached_property
-    def digest(self):
-        text = repr(
-            ([(n, tuple(s)) for n, s in self.shapes.items()], sorted(self.buffers), self.coder)
-        )
+    def digest(self) -> int:
+        """By which a message says to which schema it belongs, 64 bits."""
+        shapes = [(name, tuple(shape)) for name, shape in self.shapes.items()]
+        text = repr((shapes, sorted(self.buffers), self.coder))
         return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
     @cached_property
-    def limit(self):
-        """The length in bytes that no message exceeds. A coder takes at most eight an entry and 64 a tensor."""
+    def limit(self) -> int:
+        """Bytes that no message exceeds. A coder takes at most eight an entry and 64 a tensor."""
         entries = sum(prod(shape) for shape in self.shapes.values())
-        return _HEADER.size + _CRC.size + 69 * len(self.shapes) + 8 * entries * self.rows
+        return _HEADER.size + _CRC.size + 69 * len(self.shapes) + 8 * entries
 
 
 @dataclass(frozen=True)
 class Message:
-    """One message taken apart. ``sections`` maps tensor names to coded bytes; ``samples`` is the sender's n_k."""
+    """One message taken apart. ``sections`` maps tensor names to coded bytes; ``samples`` is the
+    sender's n_k."""
 
     kind: int
     round: int
     client: int
     samples: int = 0
-    sections: dict = field(default_factory=dict)
+    sections: dict[str, Any] = field(default_factory=dict)
 
 
-def pack(message, schema, body=None):
-    """``Message`` -> bytes. Tensors without a section do not travel. ``body`` spares assembling the same sections again."""
+def pack(message: Message, schema: Schema, body: tuple[list, int] | None = None) -> bytes:
+    """``Message`` -> bytes. Tensors without a section do not travel. ``body`` spares assembling
+    the same sections again."""
     parts, crc = assemble(message.sections, schema) if body is None else body
     head = _HEADER.pack(
         MAGIC, VERSION, message.kind, schema.digest, message.round, message.client, message.samples
@@ -71,9 +76,10 @@ def pack(message, schema, body=None):
     return b"".join([head, *parts, _CRC.pack(zlib.crc32(head, crc))])  # the one copy that is made
 
 
-def assemble(sections, schema):
-    """What stands between header and checksum: a list of present bits, lengths and sections in the order of the schema;
-    and its CRC, from which the message's goes on, so that a body sent to many is summed once."""
+def assemble(sections: Mapping[str, Any], schema: Schema) -> tuple[list, int]:
+    """What stands between header and checksum: a list of present bits, lengths and sections in
+    the order of the schema; and its CRC, from which the message's goes on, so that a body sent to
+    many is summed once."""
     present = np.array([name in sections for name in schema.shapes], dtype=bool)
     there = [sections[name] for name in schema.shapes if name in sections]
     if len(there) != len(sections):
@@ -85,17 +91,22 @@ def assemble(sections, schema):
     return parts, crc
 
 
-def unpack(data, schema, *, kind, round, client):
-    """bytes -> ``Message`` whose sections are views of ``data``; ``WireError`` for anything but the message expected."""
+def unpack(data: bytes, schema: Schema, *, kind: int, round: int, client: int) -> Message:
+    """bytes -> ``Message`` whose sections are views of ``data``; ``WireError`` for anything but
+    the message expected."""
     samples, body, _ = open_envelope(data, schema, kind=kind, round=round, client=client)
     return Message(kind, round, client, samples, take_apart(body, schema))
 
 
-def open_envelope(data, schema, *, kind, round, client):
-    """bytes -> the sender's n_k, the body and its CRC, after every check that does not need to look into the body."""
+def open_envelope(
+    data: bytes, schema: Schema, *, kind: int, round: int, client: int
+) -> tuple[int, memoryview, int]:
+    """bytes -> the sender's n_k, the body and its CRC, after every check that does not need to
+    look into the body."""
     if len(data) > schema.limit:
         raise WireError(
-            f"A message of {len(data)} bytes is longer than the {schema.limit} that the schema allows."
+            f"A message of {len(data)} bytes is longer than the {schema.limit} that the schema "
+            "allows."
         )
     if len(data) < _HEADER.size + _CRC.size:
         raise WireError(f"A message of {len(data)} bytes is shorter than its envelope.")
@@ -112,12 +123,13 @@ def open_envelope(data, schema, *, kind, round, client):
         raise WireError("The message was made for another model, method or coder.")
     if (its_kind, its_round, its_client) != (kind, round, client):
         raise WireError(
-            f"Expected kind {kind} of round {round}, client {client}; got kind {its_kind} of round {its_round}, client {its_client}."
+            f"Expected kind {kind} of round {round}, client {client}; got kind {its_kind} of round "
+            f"{its_round}, client {its_client}."
         )
     return samples, body, crc
 
 
-def take_apart(body, schema):
+def take_apart(body: memoryview, schema: Schema) -> dict[str, memoryview]:
     """The inverse of ``assemble``: sections by name, as views of ``body``."""
     bits = (len(schema.shapes) + 7) // 8
     if len(body) < bits:

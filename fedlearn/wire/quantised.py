@@ -3,38 +3,39 @@
 import math
 import struct
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from ..errors import WireError
-from .base import Coder
+from .base import Coder, Shape
 from .bits import Reader, flat, pack, pack_signs, range_decode, range_encode
 
 _LARGEST = np.finfo(np.float32).max
 
 
-def _whole(what, value, lowest, highest):
+def _whole(what: str, value: object, lowest: int, highest: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
         raise ValueError(f"{what} is a whole number from {lowest} to {highest}, not {value!r}.")
 
 
 @dataclass(frozen=True)
 class Signs(Coder):
-    """One bit an entry. ``scaled``: C(x) = (||x||_1 / n) sign(x) with sign(0) = 1 (FedCAMS, Wang et al. 2022), for
-    which one float32 travels; otherwise decodes to +-1."""
+    """One bit an entry. ``scaled``: C(x) = (||x||_1 / n) sign(x) with sign(0) = 1 (FedCAMS, Wang
+    et al. 2022), for which one float32 travels; otherwise decodes to +-1."""
 
     scaled: bool = True
 
     @property
-    def gives(self):
+    def gives(self) -> str | None:
         return None if self.scaled else "votes"
 
-    def encode(self, tensor):
+    def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> bytes:
         x = flat(tensor)
         return pack_signs(x) if self.scaled else pack(x < 0, 1)
 
-    def decode(self, section, shape):
+    def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
         reader, n = Reader(section), math.prod(shape)
         x = reader.signs(n) if self.scaled else reader.either(n, np.float32(1))
         reader.end()
@@ -43,15 +44,16 @@ class Signs(Coder):
 
 @dataclass(frozen=True)
 class Uniform(Coder):
-    """Per tensor 2^bits evenly spaced levels from the smallest entry to the largest, each entry to the nearest (FedCOM,
-    Haddadpour et al. 2021). The section: smallest entry and step as float32, then the numbers of the levels."""
+    """Per tensor 2^bits evenly spaced levels from the smallest entry to the largest, each entry
+    to the nearest (FedCOM, Haddadpour et al. 2021). The section: smallest entry and step as
+    float32, then the numbers of the levels."""
 
     bits: int = 8
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _whole("The number of bits of a level", self.bits, 1, 16)
 
-    def encode(self, tensor):
+    def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> bytes:
         x, highest = flat(tensor).astype(np.float64), 2**self.bits - 1
         if not len(x):
             return b""
@@ -65,7 +67,7 @@ class Uniform(Coder):
         level = np.rint((x - x.min()) / (step or 1))
         return struct.pack("<ff", x.min(), step) + pack(level.astype(np.uint16), self.bits)
 
-    def decode(self, section, shape):
+    def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
         reader, n = Reader(section), math.prod(shape)
         if not n:
             reader.end()
@@ -78,11 +80,13 @@ class Uniform(Coder):
 
 @dataclass(frozen=True)
 class QSGD(Coder):
-    """Levels drawn at random: ``||x||_2 sign(x) xi / levels`` with ``xi = levels |x| / ||x||_2`` rounded up or down, so that
-    the mean is x (Alistarh et al. 2017); a norm for every ``bucket`` consecutive entries, or one for all (``None``).
+    """Levels drawn at random: ``||x||_2 sign(x) xi / levels`` with ``xi = levels |x| / ||x||_2``
+    rounded up or down, so that the mean is x (Alistarh et al. 2017); a norm for every ``bucket``
+    consecutive entries, or one for all (``None``).
 
-    The section: norms as float32, then each signed level plus ``levels`` in 1 + ceil(log2(levels + 1)) bits.
-    ``entropy`` puts a byte before them: 0, they follow; 1, a histogram and a range code of them does, if shorter.
+    The section: norms as float32, then each signed level plus ``levels`` in 1 + ceil(log2(levels
+    + 1)) bits. ``entropy`` puts a byte before them: 0, they follow; 1, a histogram and a range
+    code of them does, if shorter.
     """
 
     levels: int = 127
@@ -91,12 +95,12 @@ class QSGD(Coder):
 
     stochastic = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _whole("The number of levels", self.levels, 1, 2**15 - 1)
         if self.bucket is not None:
             _whole("The size of a bucket", self.bucket, 1, 2**31 - 1)
 
-    def encode(self, tensor, generator):
+    def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> bytes:
         """``generator``: a CPU generator of torch; it decides about up and down."""
         x = flat(tensor)
         rows = self._rows(x)
@@ -107,11 +111,11 @@ class QSGD(Coder):
         # rounding keeps order: no norm comes out smaller than an entry, no level above the last
         exact = np.abs(rows) / np.where(norms, norms, 1)[:, None] * np.float32(self.levels)
         xi = np.floor(exact)
-        xi += self._rows(torch.rand(len(x), generator=generator).numpy()) < exact - xi
+        xi += self._rows(torch.rand(len(x), generator=generator[0]).numpy()) < exact - xi
         signed = np.copysign(xi, rows).reshape(-1)[: len(x)]
         return norms.tobytes() + self._pack(signed.astype(np.int32) + self.levels)
 
-    def decode(self, section, shape):
+    def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
         reader, n = Reader(section), math.prod(shape)
         norms = reader.magnitudes(-(-n // self._size(n)))
         symbols = self._read(reader, n)
@@ -121,19 +125,19 @@ class QSGD(Coder):
         x = (symbols.astype(np.float32) - np.float32(self.levels)) / np.float32(self.levels)
         return torch.from_numpy((self._rows(x) * norms[:, None]).reshape(-1)[:n]).reshape(shape)
 
-    def _size(self, n):
+    def _size(self, n: int) -> int:
         return self.bucket or max(n, 1)
 
-    def _rows(self, x):
+    def _rows(self, x: np.ndarray) -> np.ndarray:
         """[n] -> [buckets, entries], the last one filled up with zeros."""
         size = self._size(len(x))
         return np.pad(x, (0, -len(x) % size)).reshape(-1, size)
 
     @property
-    def _width(self):
+    def _width(self) -> int:
         return 1 + self.levels.bit_length()
 
-    def _pack(self, symbols):
+    def _pack(self, symbols: np.ndarray) -> bytes:
         plain = pack(symbols, self._width)
         if not self.entropy:
             return plain
@@ -147,7 +151,7 @@ class QSGD(Coder):
             coded += range_encode(symbols - low, counts)
         return b"\1" + coded if len(coded) < len(plain) else b"\0" + plain
 
-    def _read(self, reader, n):
+    def _read(self, reader: Reader, n: int) -> np.ndarray:
         coded = self.entropy and reader.number(1)
         if not coded:
             return reader.fields(n, self._width)

@@ -1,32 +1,37 @@
-"""SmartIdx: Wu et al., "SmartIdx: Reducing Communication Cost in Federated Learning by Exploiting the CNNs Structures",
-AAAI 2022.
+"""SmartIdx: Wu et al., "SmartIdx: Reducing Communication Cost in Federated Learning by Exploiting
+the CNNs Structures", AAAI 2022.
 
-Selected entries of a convolution cluster in kernels, so that one index can serve several of them. Which kernels go into
-which package is our reading: the material at hand describes the three packages, not the thresholds between them.
+Selected entries of a convolution cluster in kernels, so that one index can serve several of them.
+Which kernels go into which package is our reading: the material at hand describes the three
+packages, not the thresholds between them.
 """
 
 import math
 import struct
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from ..errors import WireError
-from .base import Coder
+from .base import Coder, Shape
 from .bits import Reader, flat, pack, pack_rice, pack_signs
 from .sparse import TopK, check_ratio, encode_positions, kept, largest, read_positions
 
 
 @dataclass(frozen=True)
 class SmartIdx(Coder):
-    """The share ``ratio`` of entries that is largest in magnitude, as signs times one mean magnitude for each package.
+    """The share ``ratio`` of entries that is largest in magnitude, as signs times one mean
+    magnitude for each package.
 
     ::
 
-        kernel package      kernels with more than half of their entries selected: every entry's sign under one index
-        pattern package     kernels whose selected positions and signs another kernel of the layer shares: each pattern once
-                            (the most frequent first), the kernels' indices, and for each kernel a Rice-coded pattern number
+        kernel package      kernels with more than half of their entries selected: every entry's
+                            sign under one index
+        pattern package     kernels whose selected positions and signs another kernel of the layer
+                            shares: each pattern once (the most frequent first), the kernels'
+                            indices, and for each kernel a Rice-coded pattern number
         individual package  the other selected entries, each with its own index
 
     Tensors without kernels of several entries travel as ``TopK(values="sign")``.
@@ -34,10 +39,10 @@ class SmartIdx(Coder):
 
     ratio: float = 1 / 32
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_ratio(self.ratio)
 
-    def encode(self, tensor):
+    def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> bytes:
         kernels, entries = _layout(tensor.shape)
         if entries < 2:
             return TopK(self.ratio, "sign").encode(tensor)
@@ -71,7 +76,7 @@ class SmartIdx(Coder):
             [*parts, encode_positions(single, x.size), pack_signs(x.reshape(-1)[single])]
         )
 
-    def decode(self, section, shape):
+    def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
         kernels, entries = _layout(shape)
         if entries < 2:
             return TopK(self.ratio, "sign").decode(section, shape)
@@ -97,14 +102,16 @@ class SmartIdx(Coder):
         return torch.from_numpy(x).reshape(shape)
 
 
-def _layout(shape):
-    """Kernels and entries of a kernel; a tensor of fewer than three dimensions has kernels of one entry."""
+def _layout(shape: Shape) -> tuple[int, int]:
+    """Kernels and entries of a kernel; a tensor of fewer than three dimensions has kernels of one
+    entry."""
     return math.prod(shape[:2]), math.prod(shape[2:])
 
 
-def _shared(chosen, negative):
-    """Rows of positions and signs -> for each row the number of its pattern, by falling frequency, or -1 if no other
-    row has it; and for each of these patterns a row that shows it."""
+def _shared(chosen: np.ndarray, negative: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of positions and signs -> for each row the number of its pattern, by falling
+    frequency, or -1 if no other row has it; and for each of these patterns a row that shows
+    it."""
     bits = np.packbits(np.concatenate([chosen, chosen & negative], 1), 1)
     bits = np.pad(bits, ((0, 0), (0, -bits.shape[1] % 4))).view(np.uint32).astype(np.int64)
     label = np.zeros(len(bits), np.int64)

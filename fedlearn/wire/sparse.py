@@ -1,41 +1,45 @@
 """Few entries: their positions as Golomb-Rice coded gaps, and their values.
 
-Strom 2015, Aji & Heafield 2017 and Lin et al. 2018 (DGC) send the largest entries; Sattler et al. 2019, "Robust and
-Communication-Efficient Federated Learning from Non-i.i.d. Data" (STC), codes the gaps and keeps only signs.
+Strom 2015, Aji & Heafield 2017 and Lin et al. 2018 (DGC) send the largest entries; Sattler et al.
+2019, "Robust and Communication-Efficient Federated Learning from Non-i.i.d. Data" (STC), codes
+the gaps and keeps only signs.
 """
 
 import math
 import struct
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from ..errors import WireError, pick
-from .base import Coder
+from .base import Coder, Shape
 from .bits import Reader, flat, pack_rice, pack_signs
 
 _FLOATS = {"float32": "<f4", "float16": "<f2"}
 
 
-def encode_positions(index, n):
-    """Ascending distinct positions below n -> bytes: count u32 | parameter u8 | gaps. The parameter's highest bit says
-    that the others' positions are listed instead, which is shorter when more than half are meant."""
+def encode_positions(index: np.ndarray, n: int) -> bytes:
+    """Ascending distinct positions below n -> bytes: count u32 | parameter u8 | gaps. The
+    parameter's highest bit says that the others' positions are listed instead, which is shorter
+    when more than half are meant."""
     complement = 2 * len(index) > n
     listed = _others(index, n) if complement else index
     b, data = pack_rice(np.diff(listed, prepend=-1) - 1)
     return struct.pack("<IB", len(index), b | complement << 7) + data
 
 
-def decode_positions(data, n):
-    """The inverse: the positions (int64, ascending) and how many bytes of ``data`` they took; ``WireError`` if these
-    are no such list."""
+def decode_positions(data: Any, n: int) -> tuple[np.ndarray, int]:
+    """The inverse: the positions (int64, ascending) and how many bytes of ``data`` they took;
+    ``WireError`` if these are no such list."""
     reader = Reader(data)
     index = read_positions(reader, n)
     return index, len(data) - len(reader.rest)
 
 
-def read_positions(reader, n):
+def read_positions(reader: Reader, n: int) -> np.ndarray:
+    """The positions that the reader has before it."""
     count, head = reader.number(4), reader.number(1)
     if count > n:
         raise WireError(f"{count} positions came for {n} entries.")
@@ -45,19 +49,20 @@ def read_positions(reader, n):
     return _others(index, n) if complement else index
 
 
-def _others(index, n):
+def _others(index: np.ndarray, n: int) -> np.ndarray:
     keep = np.ones(n, bool)
     keep[index] = False
     return np.flatnonzero(keep)
 
 
-def kept(ratio, n):
+def kept(ratio: float, n: int) -> int:
     """How many of n entries are kept: the ratio of them, rounded up."""
     return min(n, math.ceil(ratio * n))
 
 
-def largest(x, count):
-    """Positions, ascending, of the ``count`` entries of largest magnitude; among equal ones the first."""
+def largest(x: np.ndarray, count: int) -> np.ndarray:
+    """Positions, ascending, of the ``count`` entries of largest magnitude; among equal ones the
+    first."""
     if count == len(x):
         return np.arange(count)
     size = np.abs(x)
@@ -67,7 +72,8 @@ def largest(x, count):
     return np.flatnonzero(keep)
 
 
-def check_ratio(ratio):
+def check_ratio(ratio: float) -> None:
+    """``ValueError`` for what is no share of entries."""
     if not 0 < ratio <= 1:
         raise ValueError(
             f"The ratio is the share of entries that is kept, above 0 and at most 1, not {ratio!r}."
@@ -78,37 +84,37 @@ def check_ratio(ratio):
 class TopK(Coder):
     """The share ``ratio`` of entries that is largest in magnitude; the others decode to zero.
 
-    ``values``: "float32", "float16", or "sign", which sends one bit for each and the mean magnitude of all kept (STC).
-    The section says how many entries it holds, so the receiver need not know the ratio.
+    ``values``: "float32", "float16", or "sign", which sends one bit for each and the mean
+    magnitude of all kept (STC). The section says how many entries it holds, so the receiver need
+    not know the ratio.
     """
 
     ratio: float = 1 / 32
     values: str = "float32"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_ratio(self.ratio)
         pick(self.values, dict.fromkeys([*_FLOATS, "sign"]), "form of values")
 
-    def encode(self, tensor):
+    def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> bytes:
         x = flat(tensor)
         index = largest(x, kept(self.ratio, len(x)))
         return encode_positions(index, len(x)) + self._pack(x[index])
 
-    def _pack(self, x):
+    def _pack(self, x: np.ndarray) -> bytes:
         if self.values == "sign":
             return pack_signs(x)
-        if (
-            self.values == "float16" and (np.abs(x) >= 65520).any()
-        ):  # from there on it would round to infinity
+        # from 65520 on it would round to infinity
+        if self.values == "float16" and (np.abs(x) >= 65520).any():
             raise ValueError("A value is too large for half precision, which ends at 65504.")
         return x.astype(_FLOATS[self.values]).tobytes()
 
-    def decode(self, section, shape):
+    def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
         reader, x = Reader(section), np.zeros(math.prod(shape), np.float32)
         index = read_positions(reader, len(x))
-        signs = self.values == "sign"
-        x[index] = (
-            reader.signs(len(index)) if signs else reader.floats(len(index), _FLOATS[self.values])
-        )
+        if self.values == "sign":
+            x[index] = reader.signs(len(index))
+        else:
+            x[index] = reader.floats(len(index), _FLOATS[self.values])
         reader.end()
         return torch.from_numpy(x).reshape(shape)

@@ -37,7 +37,7 @@ def deployed(name, rounds):
         try:
             clients = [d.join(k, "--insecure") for k in (0, 1)]
             assert d.serve("--insecure").end() == 0
-            assert [c.end(60) for c in clients] == [0, 0]
+            assert [c.end() for c in clients] == [0, 0]
             return fl.History.from_json(Path(folder) / "history.json")
         finally:
             d.stop()

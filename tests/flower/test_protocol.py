@@ -13,7 +13,7 @@ import fedlearn as fl
 from fedlearn import flower
 from fedlearn.flower.client import Notes
 from fedlearn.flower.envelope import Question
-from fedlearn.wire import UP, Message, pack, unpack
+from fedlearn.wire import DOWN, UP, Message, pack, unpack
 
 from .conftest import Loop, small
 
@@ -623,7 +623,7 @@ def test_a_question_without_an_answer_has_no_number(how):
     remote = flower.Remote(j, grid, history_of(j), 1, 1)
     remote.ready(1, range(4))
     server = j.method.server_side(j.task, j.settings)
-    write = {k: server.letters.knowledge(1, k, None) for k in range(4)}.__getitem__
+    write = {k: server.letters.down(k).write(DOWN, 1, k, {}) for k in range(4)}.__getitem__
     deliver = grid.deliver
 
     def bad(message, context):
@@ -638,7 +638,7 @@ def test_a_question_without_an_answer_has_no_number(how):
     assert str(answers[1]) == {"silent": "No answer within 1 s.", "refused": "Not today."}[how]
     shown = dict(remote.exchange(1, "evaluate", range(4), write))
     assert [question(m).number for m in grid.sent[-4:]] == [1, 0, 1, 1]
-    edges = [server.letters.read_edge(1, k, shown[k]) for k in range(4)]
+    edges = [server.letters.edge.read(UP, 1, k, shown[k]) for k in range(4)]
     assert [bool(edge) for edge in edges] == [True, False, True, True]
 
 
@@ -769,22 +769,22 @@ def test_clients_that_are_not_there_are_left_out_of_evaluation(tmp_path):
 
 def test_who_has_lost_what_evaluation_asks_for_says_so():
     method = fl.methods.fed_gkt(asynchronous=True)
-    j = flower.Job(method, small(), 2, fl.Settings(participation=0.5), 1)
+    j = flower.Job(method, small(), 3, fl.Settings(participation=0.5), 1)
     server = method.server_side(j.task, j.settings)
-    lost = min(set(server.participants(1)) - set(server.participants(2)))
+    lost = min(set(server.participants(2)) - set(server.participants(3)))
     grid = Loop(j)
     deliver = grid.deliver
 
     def restarted(message, context):
-        if asks(message, 2) and context.node_id == 100 + lost:
+        if asks(message, 3) and context.node_id == 100 + lost:
             context.state.clear()
         return deliver(message, context)
 
     grid.deliver = restarted
     with pytest.warns(UserWarning, match="1 answers to evaluation"):
         history = lead(j, grid)
-    why = f"Client {lost} answered round 1, but what it kept has been lost; it needs its folder."
-    assert [row["unevaluated"] for row in history.rows] == [{}, {lost: why}]
+    why = f"Client {lost} answered round 2, but what it kept has been lost; it needs its folder."
+    assert [row["unevaluated"] for row in history.rows] == [{}, {}, {lost: why}]
 
 
 # ---- who may join

@@ -4,6 +4,9 @@ allows it."""
 import copy
 import dataclasses
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -449,6 +452,41 @@ def test_memory_limits_how_many_train_together(task):
         "together": 1,
         "why": "memory for one client at a time",
     }
+
+
+GROWTH = """
+import re, sys
+sys.path.insert(0, sys.argv[1])
+import fedlearn as fl
+from fedlearn.engines import choice
+from fedlearn.round import one_round
+from speed import random_task
+
+def peak(clients):
+    task, method = random_task("digits_cnn", (1, 28, 28), clients, 64), fl.methods.fedavg(0.1, 0.9)
+    server, engine = method.server_side(task), fl.clients(method, task, together=clients)
+    state = server.start()
+    for t in (1, 2):
+        state, row = one_round(server, engine, t, state, {})
+    # unlike getrusage, it does not begin with the peak of the process that started this one
+    status = open("/proc/self/status").read()
+    return 1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]), task, method
+
+few, (many, task, method) = peak(4)[0], peak(20)
+print((many - few) / 16, choice.bytes_for_one(method, task, 32)[0])
+"""
+
+
+def test_the_estimate_of_memory_holds_what_a_client_really_takes_and_not_thrice_that():
+    """Measured: by how much the peak of a process grows with every client in the stack."""
+    status = Path("/proc/self/status")
+    if not status.exists() or "VmHWM" not in status.read_text():
+        pytest.skip("the peak of a process is read from Linux's /proc")
+    folder = Path(__file__).resolve().parents[1] / "benchmarks"
+    command = [sys.executable, "-c", GROWTH, str(folder)]
+    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    growth, need = map(float, said.split())
+    assert need / 3 < growth < need
 
 
 def test_one_client_a_round_needs_no_stack(task):
