@@ -1,10 +1,11 @@
 """Split learning: Gupta and Raskar, "Distributed learning of deep neural network over multiple
 agents", 2018, Algorithm 1.
 
-    the clients in turn, batch by batch:   client -> server   H = f_e(x) and the labels
-                                           server             a step of W_s on CE(f_s(H), y)
-                                           server -> client   dCE / dH, for a step of W_e
-    from client to client:                 W_e, by way of the server
+    the clients in turn, batch by batch:
+    client -> server    H = f_e(x) and the labels
+    server              a step of W_s on CE(f_s(H), y)
+    server -> client    dCE / dH, for a step of W_e
+    and from client to client, by way of the server:    W_e
 
 Each arrow is one exchange: a client that gets W_e answers with H of its first batch, one that gets
 dCE / dH takes its step and answers with H of the next batch, or after the last with W_e. A turn
