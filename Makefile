@@ -27,6 +27,9 @@ export JUPYTER_PREFER_ENV_PATH := 1
 export JUPYTER_PLATFORM_DIRS := 1
 
 PYTEST := $(PY) -m pytest
+# An hour for a cell and for a kernel's start: limits are against hanging only.
+NBVAL  := --nbval-lax --nbval-current-env --nbval-sanitize-with tests/chapters/nbval_sanitize.cfg \
+  --nbval-cell-timeout=3600 --nbval-kernel-startup-timeout=3600
 title   = @printf '\n==== %s ====\n' '$(1)'
 
 .DEFAULT_GOAL := help
@@ -36,7 +39,7 @@ title   = @printf '\n==== %s ====\n' '$(1)'
 help:
 	@echo 'make book           environment, execution of all chapters, site in $(HTML)'
 	@echo 'make test           everything that is tested, in the order of the next five lines'
-	@echo 'make lint             ruff'
+	@echo 'make lint             ruff and mypy'
 	@echo 'make test-unit        the package'
 	@echo 'make test-chapters    every chapter through nbval, then through papermill with other parameters'
 	@echo 'make test-browser     the built site and live widgets in headless Chromium'
@@ -108,18 +111,19 @@ test: lint test-unit test-chapters test-flower test-browser
 	@printf '\n==== all tests passed ====\n'
 
 lint: env
-	$(call title,ruff)
-	@$(BIN)/ruff check --no-cache .
+	$(call title,ruff: rules and form)
+	@$(BIN)/ruff check --no-cache . && $(BIN)/ruff format --no-cache --check .
+	$(call title,mypy: types)
+	@$(BIN)/mypy --no-incremental
 
 test-unit: env
 	$(call title,unit tests)
-	@MPLBACKEND=Agg $(PYTEST) tests/unit
+	@MPLBACKEND=Agg $(PYTEST) tests/unit -n $(JOBS)
 
 # nbval, papermill and Playwright each get a process of their own: their event loops block one another.
 test-chapters: env
 	$(call title,chapters: nbval)
-	@$(PYTEST) book --nbval-lax --nbval-current-env --nbval-cell-timeout=600 \
-	  --nbval-sanitize-with tests/chapters/nbval_sanitize.cfg -n $(JOBS) --dist loadfile
+	@$(PYTEST) book $(NBVAL) -n $(JOBS) --dist loadfile
 	$(call title,chapters: hygiene and papermill with other parameters)
 	@$(PYTEST) tests/chapters -n $(JOBS)
 
@@ -128,8 +132,7 @@ test-flower: env
 	$(call title,Flower)
 	@if $(MAKE) --no-print-directory env-flower; then \
 	  MPLBACKEND=Agg $(FLOWER)/bin/python -m pytest tests/flower -n 2 --dist loadfile && \
-	  $(FLOWER)/bin/python -m pytest book/together/flower.ipynb --nbval-lax --nbval-current-env --nbval-cell-timeout=600 \
-	    --nbval-sanitize-with tests/chapters/nbval_sanitize.cfg && \
+	  $(FLOWER)/bin/python -m pytest book/together/flower.ipynb $(NBVAL) && \
 	  JUPYTER_PATH="$(FLOWER)/share/jupyter" $(FLOWER)/bin/python -m pytest tests/chapters/test_papermill.py -k together/flower; \
 	else rm -rf "$(FLOWER)"; $(call NO_FLOWER,ITS TESTS DID NOT RUN); fi
 

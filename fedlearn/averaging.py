@@ -1,15 +1,16 @@
-"""The round of six parts. Federated averaging is it with its defaults; most methods replace some of them.
+"""The round of six parts. Federated averaging is it with its defaults; most methods replace some
+of them.
 
     part        question                                       base class (fedlearn.parts)
     model       what network does the client train?            Model: build(task)
-    objective   what does local training minimise?             Objective: begin(net, ctx) -> loss(net, batch)
-    optimizer   how is a local step taken?                     Optimizer: init(params, ctx), step(params, grads, state)
+    objective   what does local training minimise?             Objective: begin(net, ctx)
+    optimizer   how is a local step taken?                     Optimizer: init(...), step(...)
     uplink      what bytes go up?                              Uplink: a chain of steps
     downlink    what bytes come down?                          Downlink: a chain of steps
-    server      how do uploads become the next global state?   Aggregator: aggregate(state, arrivals, ctx)
+    server      how do uploads become the next global state?   Aggregator: aggregate(...)
 
-McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017,
-Algorithm 1, is this file from ``Server.round`` to ``Client.upload``:
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+AISTATS 2017, Algorithm 1, is this file from ``Server.round`` to ``Client.upload``:
 
     server:  w_{t+1} = w_t + sum_{k in S_t} (n_k / n) u_k,     n = sum_{k in S_t} n_k
     client:  u_k = w_k - w_t after E epochs of minibatch SGD from w_t
@@ -165,7 +166,7 @@ class Averaging(Method):
     server: Aggregator = Mean()
 
     sides = (Server, Client)
-    kinds: ClassVar[Mapping[str, type[Part]]] = Method.kinds | {
+    kinds: ClassVar[dict[str, type[Part]]] = Method.kinds | {
         "uplink": Uplink,
         "downlink": Downlink,
         "server": Aggregator,

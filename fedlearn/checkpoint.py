@@ -12,7 +12,8 @@ from .parts import State, Tensors
 
 
 def _head(history: History) -> dict[str, Any]:
-    """What has to be equal for a checkpoint to belong to a run. Versions and hardware may differ."""
+    """What has to be equal for a checkpoint to belong to a run. Versions and hardware may
+    differ."""
     where = {"clients": "elsewhere"} if "run" in history.meta else {}  # and so is what they keep
     return (
         {"method": history.method}
@@ -41,8 +42,8 @@ def save(path: Any, history: History, state: State, memories: dict[int, Tensors]
 def resume(
     path: Any, history: History, state: State, memories: dict[int, Tensors], device: torch.device
 ) -> State:
-    """Bring clients and history to where the checkpoint stands -> the server's state there; without a
-    file ``state`` as it is."""
+    """Bring clients and history to where the checkpoint stands -> the server's state there;
+    without a file ``state`` as it is."""
     from safetensors import SafetensorError, safe_open
 
     if not Path(path).exists():
@@ -61,7 +62,8 @@ def resume(
     if head != here:
         differ = [key for key in here | head if head.get(key) != here.get(key)]
         raise ValueError(
-            f"{path} belongs to another run: {', '.join(differ)} differ. Name another file or delete it."
+            f"{path} belongs to another run: {', '.join(differ)} differ. Name another file or "
+            "delete it."
         )
     state = State({}, {})
     for key, tensor in tensors.items():

@@ -1,620 +1,408 @@
-"""``fedlearn``: run and compare methods from a terminal, serve and join real runs, check claims, make the class edition."""
+"""``fedlearn``: run and compare methods from a terminal, serve and join real runs, check claims,
+reproduce the papers' comparisons, make the class edition.
+
+A command is a function named in ``COMMANDS``. Its docstring is its help, and the fields of the
+dataclasses that it takes are its options; what states a run is ``fedlearn.settings.Experiment``.
+Nothing that needs torch is imported before a command is called.
+"""
 
 import argparse
-import ast
 import inspect
 import json
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from .errors import DataError, WireError, pick
+from .options import add, flags_of, given, opt, read_pairs
+from .settings import Experiment
+
+if TYPE_CHECKING:
+    from .history import History
+    from .method import Method
+    from .tasks import Classification
+
+_how = partial(opt, group="the engine")
+_output = partial(opt, group="output")
+_unnamed = partial(opt, MISSING, positional=True)
+_no_bar = partial(opt, None, "no progress bar", flag="--no-progress", action="store_false")
+
+# ---- run and compare -----------------------------------------------------------------------------
 
 
-def options_of(function, pairs):
-    """["share=0.5"] -> {"share": 0.5}, checked against the method's own signature."""
-    from .errors import pick
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """How clients are trained, and what is left of the run."""
 
-    known, options = inspect.signature(function).parameters, {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise ValueError(f"An option has the form NAME=VALUE, not {pair!r}.")
-        pick(name, known, f"option of {function.__name__}")
-        try:
-            options[name] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            options[name] = text
-    return options
-
-
-def make_methods(args):
-    """All methods that were named. Each gets the options that it knows; an option that none knows is an error."""
-    from . import methods
-    from .errors import pick
-
-    functions = [pick(name, methods.METHODS, "method") for name in args.names]
-    known = {name for function in functions for name in inspect.signature(function).parameters}
-    made = []
-    for function in functions:
-        own = inspect.signature(function).parameters
-        options = options_of(
-            function,
-            [
-                o
-                for o in args.option
-                if o.partition("=")[0] in own or o.partition("=")[0] not in known
-            ],
-        )
-        made.append(function(**options | ({} if args.lr is None else {"lr": args.lr})))
-    return made
-
-
-def make_task(args):
-    from . import tasks
-
-    return tasks.classification(
-        args.dataset,
-        args.clients,
-        args.partition,
-        args.seed,
-        args.network,
-        args.augment,
-        args.train,
-        args.test,
-        args.device,
+    engine: str = _how(
+        "sequential",
+        "sequential: clients train one after another (default); stacked: all of a round in one "
+        "step; auto: whichever is faster; flower-sim: in processes of their own, through Flower's "
+        "simulation",
     )
-
-
-def job(args, method=None, task=None):
-    """The run that the arguments state, for Flower."""
-    from .flower import Job
-    from .method import Settings
-
-    settings = Settings(
-        args.participation, args.epochs, args.batch_size, args.evaluate_every, args.precision
+    memory_limit: float | None = _how(
+        None, "memory for stacked training (default: half of what is free)", "MB"
     )
-    return Job(
-        method or make_methods(args)[0],
-        task or make_task(args),
-        args.rounds,
-        settings,
-        args.threads,
+    cpus_per_client: float = _how(1.0, "flower-sim: CPUs that a training client takes", "N")
+    gpus_per_client: float = _how(0.0, "flower-sim: share of a GPU that it takes, such as 0.1", "N")
+    out: str | None = _output(None, "write the history as JSON; - prints it", "FILE")
+    checkpoint: str | None = _output(
+        None,
+        "where finished rounds are kept until the run ends (default: beside --out); if the file is "
+        "there, the run goes on from it",
+        "FILE",
     )
+    progress: bool | None = _no_bar(group="output")
 
 
-def run_one(args, method, task, checkpoint):
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """The picture of a comparison."""
+
+    plot: str | None = opt(None, "also draw the accuracies into an image file", "FILE")
+    against: str = opt("bytes", "horizontal axis of --plot", choices=("rounds", "bytes", "seconds"))
+
+
+def run(experiment: Experiment, engine: Engine) -> None:
+    """Run one method.
+
+    Prints or writes its history.
+    """
+    run_all([experiment], engine)
+
+
+def compare(experiments: list[Experiment], engine: Engine, picture: Picture) -> None:
+    """Run several methods on the same task.
+
+    Prints what each reached and what it cost.
+    """
+    histories = run_all(experiments, engine)
+    if picture.plot:
+        from .lab import plot
+
+        drawn: Any = plot.compare(histories, picture.against)
+        drawn.figure.savefig(picture.plot, dpi=150)
+
+
+def run_all(experiments: list[Experiment], engine: Engine) -> list["History"]:
+    """One run a method, on the first one's task; checkpoints go when all histories are out."""
+    methods = [e.make_method() for e in experiments]
+    origin = provenance()  # of the code that runs, not of what the checkout becomes meanwhile
+    task = experiments[0].make_task()
+    if engine.checkpoint and len(methods) == 1:
+        paths = [Path(engine.checkpoint)]
+    else:  # one for each method
+        out = engine.out if engine.out != "-" else None
+        base = Path(engine.checkpoint or out or "fedlearn.json")
+        paths = [base.with_suffix(f".{e.method}.checkpoint") for e in experiments]
+    runs = zip(experiments, methods, paths, strict=True)
+    histories = [run_one(e, method, task, engine, path) for e, method, path in runs]
+    for history in histories:
+        history.meta["provenance"] = origin
+    show(histories, engine.out)
+    for path in paths:
+        path.unlink(missing_ok=True)
+        if engine.engine == "flower-sim":
+            from . import flower
+
+            flower.forget(path)
+    return histories
+
+
+def run_one(
+    e: Experiment, method: "Method", task: "Classification", engine: Engine, checkpoint: Path
+) -> "History":
     """One run, from its checkpoint if there is one."""
-    from . import federation
+    from . import round
 
     if checkpoint.exists():
         print(f"Going on from {checkpoint}.", file=sys.stderr)
+    how: dict[str, Any] = {"checkpoint": checkpoint, "progress": engine.progress}
     try:
-        if args.engine == "flower-sim" and args.memory_limit is None:
+        if engine.engine == "flower-sim" and engine.memory_limit is None:
             from . import flower
 
-            share = {
-                "cpus_per_client": args.cpus_per_client,
-                "gpus_per_client": args.gpus_per_client,
-            }
-            return flower.simulate(
-                job(args, method, task), **share, checkpoint=checkpoint, progress=args.progress
-            )
-        return federation.run(
-            method,
-            task,
-            args.rounds,
-            participation=args.participation,
-            epochs=args.epochs,
-            batch_size=args.batch_size,
-            evaluate_every=args.evaluate_every,
-            precision=args.precision,
-            engine=args.engine,
-            memory_limit=args.memory_limit and args.memory_limit * 1e6,
-            threads=args.threads,
-            checkpoint=checkpoint,
-            progress=args.progress,
-        )
+            job = flower.Job(method, task, e.rounds, e.settings, e.threads)
+            cpus, gpus = engine.cpus_per_client, engine.gpus_per_client
+            return flower.simulate(job, cpus_per_client=cpus, gpus_per_client=gpus, **how)
+        limit = engine.memory_limit and engine.memory_limit * 1e6
+        how |= {"engine": engine.engine, "memory_limit": limit, "threads": e.threads}
+        return round.run(method, task, e.rounds, **asdict(e.settings), **how)
     except KeyboardInterrupt:
         if checkpoint.exists():
-            print(
-                f"\nStopped. The finished rounds are in {checkpoint}; the same command goes on from there.",
-                file=sys.stderr,
-            )
+            kept = f"The finished rounds are in {checkpoint}"
+            print(f"\nStopped. {kept}; the same command goes on from there.", file=sys.stderr)
         raise
 
 
-def provenance():
-    """Where a result comes from: the command, the day, and the commit of the checkout if there is one."""
+def provenance() -> dict[str, str]:
+    """Where a result comes from: the command, the day, and the commit of the checkout, if any."""
     import subprocess
     from datetime import date
 
-    git = [
-        "git",
-        "-C",
-        str(Path(__file__).parent),
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=12",
-    ]
+    here = str(Path(__file__).parent)
+    git = ["git", "-C", here, "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         commit = "not a checkout"
-    return {
-        "command": " ".join(["fedlearn", *sys.argv[1:]]),
-        "date": date.today().isoformat(),
-        "commit": commit,
-    }
+    command = " ".join(["fedlearn", *sys.argv[1:]])
+    return {"command": command, "date": date.today().isoformat(), "commit": commit}
 
 
-def command_run(args):
+def show(histories: list["History"], out: str | None) -> None:
+    """Print a line each, and write JSON to the file ``out``; if that is ``-``, print JSON alone."""
     from .files import write_text
     from .report import table
 
-    chosen, origin = (
-        make_methods(args),
-        provenance(),
-    )  # of the code that runs, not of what the checkout becomes meanwhile
-    task = make_task(args)
-    if args.checkpoint and len(chosen) == 1:
-        checkpoints = [Path(args.checkpoint)]
-    else:  # one for each method
-        base = Path(args.checkpoint or ("fedlearn.json" if args.out in (None, "-") else args.out))
-        checkpoints = [base.with_suffix(f".{name}.checkpoint") for name in args.names]
-    histories = [run_one(args, m, task, path) for m, path in zip(chosen, checkpoints, strict=True)]
-    for history in histories:
-        history.meta["provenance"] = origin
-    if args.out == "-":
-        print(as_json(histories))
-    else:
-        if args.out:
-            write_text(args.out, as_json(histories) + "\n")
-        print(table(histories))
-    for path in checkpoints:  # only now: a comparison that stops in its second run keeps the first
-        path.unlink(missing_ok=True)
-        if args.engine == "flower-sim":
-            from . import flower
-
-            flower.forget(path)
-    if getattr(args, "plot", None):
-        from .lab import plot
-
-        plot.compare(histories, args.against).figure.savefig(args.plot, dpi=150)
-
-
-def restate(args):
-    """The arguments that state a run, as ``serve`` and ``join`` write them down: the method, and every option that is not as
-    it is by default."""
-    argv = [args.names[0]]
-    for action in common_parser()._actions:
-        value = getattr(args, action.dest, action.default)
-        if value != action.default:
-            for v in value if isinstance(value, list) else [value]:
-                option, text = action.option_strings[0], str(v)
-                argv += [f"{option}={text}"] if text.startswith("-") else [option, text]
-    return argv
-
-
-def command_serve(args):
-    from . import deploy
-    from .files import write_text
-    from .report import table
-
-    history = deploy.serve(  # what is wrong with the run itself is said before anything is started
-        job(args),
-        restate(args),
-        args.folder,
-        host=args.host,
-        port=args.port,
-        names=args.name,
-        keys=args.keys,
-        insecure=args.insecure,
-        wait=args.wait,
-        timeout=args.timeout,
-        provenance=provenance(),
-    )
-    if args.out:
-        write_text(args.out, as_json([history]) + "\n")
-    print(table([history]))
-
-
-def command_join(args):
-    from . import deploy
-
-    task = job(args).task
-    if not 0 <= args.client < task.clients:
-        raise ValueError(
-            f"--client is a client's number, 0 to {task.clients - 1}, not {args.client}."
-        )
-    deploy.join(
-        restate(args),
-        args.client,
-        args.address,
-        args.folder or f"fedlearn-client-{args.client}",
-        root_certificate=args.root_certificate,
-        key=args.key,
-        insecure=args.insecure,
-        wait=args.wait,
-    )
-
-
-def as_json(histories):
     data = [h.to_dict() for h in histories]
-    return json.dumps(data[0] if len(data) == 1 else data, indent=1)
+    text = json.dumps(data[0] if len(data) == 1 else data, indent=1)
+    if out and out != "-":
+        write_text(out, text + "\n")
+    print(text if out == "-" else table(histories))
 
 
-def command_methods(args):
-    from . import methods
-    from .method import Method
+# ---- serve and join ------------------------------------------------------------------------------
 
-    base = Method().parts()
-    for name, function in methods.METHODS.items():
-        first = inspect.getdoc(inspect.getmodule(function)).split("\n\n")[0].replace("\n", " ")
-        print(f"{name}{inspect.signature(function)}\n    {first}")
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """The server's end, in the words of ``deploy.serve``."""
+
+    folder: str = opt("fedlearn-server", "where certificates, logs and finished rounds are kept")
+    host: str | None = opt(
+        None,
+        "the address to listen on (default 0.0.0.0, all of this machine's; with --insecure "
+        "127.0.0.1)",
+    )
+    port: int = opt(8000, "the port to listen on")
+    names: tuple[str, ...] = opt(
+        (),
+        "a name or address of this machine that clients use; may be given several times",
+        "NAME",
+        flag="--name",
+    )
+    keys: str | None = opt(
+        None, "the public keys of the clients that may join: K.key.pub for client K", "FOLDER"
+    )
+    out: str | None = opt(None, "also write the history as JSON here", "FILE")
+    insecure: bool = opt(False, "without encryption and keys: for trials on one machine only")
+    wait: float = opt(600.0, "seconds to wait for the other side to be there", "S")
+    timeout: float = opt(600.0, "seconds to wait for the answers of a round", "S")
+    start_with: int | None = opt(
+        None, "begin the first round as soon as N clients are here (default: all of them)", "N"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Client:
+    """A client's end, in the words of ``deploy.join``."""
+
+    address: str = _unnamed("where the server listens", "HOST:PORT")
+    client: int = opt(MISSING, "which client this is, 0 to the number of clients less 1", "K")
+    folder: str | None = opt(
+        None, "where this client keeps what is its own (default fedlearn-client-K)"
+    )
+    root_certificate: str | None = opt(None, "the server's ca.pem", "FILE")
+    key: str | None = opt(
+        None,
+        "this client's private key, best named K.key; a new one is made if the file is missing",
+        "FILE",
+    )
+    insecure: bool = opt(False, "without encryption and keys: for trials on one machine only")
+    wait: float = opt(600.0, "seconds to wait for the other side to be there", "S")
+
+
+def serve(experiment: Experiment, server: Server) -> None:
+    """Be the server of a run with real clients (needs Flower).
+
+    Starts the server, prints what to type on each client's machine, waits for the clients and runs.
+    Stopped between rounds, the same command goes on where it was.
+    """
+    from .flower import deploy
+
+    how = asdict(server)
+    out = how.pop("out")
+    show([deploy.serve(experiment, **how, provenance=provenance())], out)
+
+
+def join(client: Client, experiment: Experiment) -> None:
+    """Be one client of such a run.
+
+    Method and options are those that the server was started with; it turns others away.
+    """
+    from .flower import deploy
+
+    deploy.join(experiment, **asdict(client))
+
+
+# ---- methods, check, reproduce, classroom --------------------------------------------------------
+
+
+def methods() -> None:
+    """List the methods, their options and the parts they replace."""
+    from .averaging import Averaging
+    from .methods import METHODS
+
+    base = Averaging().parts()
+    for name, function in METHODS.items():
+        first = (sys.modules[function.__module__].__doc__ or "").split("\n\n")[0]
+        options = str(inspect.signature(function)).split(" -> ")[0]
+        print(f"{name}{options}\n    {' '.join(first.split())}")
         for part, text in function().parts().items():
-            if text != base[part]:
+            if text != base.get(part):
                 print(f"    {part:<10}{text}")
         print()
 
 
-def command_check(args):
-    from collections import Counter
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """Which claims are recomputed."""
 
-    from .errors import pick
+    paper: str | None = opt(None, "only this paper, such as rpn")
+
+
+def check(ledger: Ledger) -> int:
+    """Recompute every claim of the ledger data/claims.yaml."""
     from .ledger import claims
 
-    if args.paper is not None:
-        pick(
-            args.paper,
-            dict.fromkeys(claim["paper"] for claim in claims.load()),
-            "paper in the ledger",
-        )
-    results = claims.check(args.paper, strict=False)
-    width = max(len(r.claim["id"]) for r in results)
-    for r in results:
-        text = f"printed {r.claim['printed']!s:.60}, computed {claims.show(r.computed) or '-'}"
-        print(
-            f"{r.claim['id']:<{width}}  {r.verdict:<14}  {'LEDGER WRONG: ' + r.problem if r.problem else text}"
-        )
-    print(", ".join(f"{n} {verdict}" for verdict, n in Counter(r.verdict for r in results).items()))
+    if ledger.paper is not None:
+        papers = dict.fromkeys(claim["paper"] for claim in claims.load())
+        pick(ledger.paper, papers, "paper in the ledger")
+    results = claims.check(ledger.paper, strict=False)
+    print(claims.report(results))
     return 1 if any(r.problem for r in results) else 0
 
 
-def command_reproduce(args):
-    from .reproduce import reproduce
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Which comparison is run, and what of it, in the words of ``reproduce.reproduce``."""
 
-    device = args.device or ("cuda" if _has_gpu() else "cpu")
-    choice = {
-        "only": args.only,
-        "seeds": args.seed,
-        "rounds": args.rounds,
-        "train": args.train,
-        "test": args.test,
-    }
-    choice |= {"split": args.partition, "device": device}
-    print(
-        reproduce(args.paper, args.scale, args.out, provenance(), progress=args.progress, **choice)
+    paper: str = _unnamed("fed_gkt, fed_kgf, fed_mmd_fusion, fed_repopt or rpn")
+    scale: str = opt(
+        "quick", "quick: handwritten digits (default); full: the paper's data and network"
     )
+    only: tuple[str, ...] = opt(
+        (), "only this row of the comparison; may be given several times", "ROW"
+    )
+    rounds: int | None = opt(None, "communication rounds (default: the recipe's)")
+    train: int | None = opt(None, "keep only N training images", "N")
+    test: int | None = opt(None, "keep only N test images", "N")
+    split: tuple[str, ...] | None = opt(
+        None, "only this one of the recipe; may be given several times", "P", flag="--partition"
+    )
+    seeds: tuple[int, ...] | None = opt(
+        None, "a seed, may be given several times (default: the recipe's)", "SEED", flag="--seed"
+    )
+    device: str | None = opt(
+        None, "cpu, cuda, ... (default: a GPU if there is one); on a GPU training uses bfloat16"
+    )
+    out: str | None = opt(
+        None, "where the histories are kept (default: data/results/, where the book looks)", "FILE"
+    )
+    progress: bool | None = _no_bar()
 
 
-def _has_gpu():
+def reproduce(recipe: Recipe) -> None:
+    """Run a paper's comparison, method by method, and keep the histories.
+
+    Finished runs are kept in one file as they come; the same command goes on from there.
+    """
     import torch
 
-    return torch.cuda.is_available()
+    from . import reproduce as recipes
+
+    device = recipe.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    how = asdict(recipe) | {"device": device, "provenance": provenance()}
+    print(recipes.reproduce(**how))
 
 
-def command_classroom(args):
+@dataclass(frozen=True, kw_only=True)
+class Folders:
+    """From where to where."""
+
+    folder: str = _unnamed("the folder with the chapters, book/ in a checkout")
+    out: str = _unnamed("the folder to write")
+
+
+def classroom(folders: Folders) -> None:
+    """Write the chapters without the solutions, for a class."""
     from .lab.classroom import make
 
-    for path in make(args.folder, args.out):
-        print(path)
+    print(*make(folders.folder, folders.out), sep="\n")
 
 
-def common_parser():
-    """The options that state a run: every side of it has to be given the same."""
-    common = argparse.ArgumentParser(add_help=False)
-    task = common.add_argument_group("the task")
-    task.add_argument(
-        "--dataset",
-        default="digits",
-        help="digits (embedded, the default), mnist, fashion_mnist, cifar10, cifar100",
-    )
-    task.add_argument("--clients", type=int, default=10, help="number of clients (default 10)")
-    task.add_argument(
-        "--partition",
-        default="iid",
-        metavar="P",
-        help="how the images are split: iid, dirichlet:ALPHA, shards:K, classes, main_class:SHARE, permuted, table:NAME (default iid)",
-    )
-    task.add_argument(
-        "--network", help="a network of fedlearn.models; by default the data set's own"
-    )
-    task.add_argument(
-        "--augment",
-        action="append",
-        default=[],
-        metavar="A",
-        help="crop or flip; may be given twice",
-    )
-    task.add_argument("--train", type=int, metavar="N", help="keep only N training images")
-    task.add_argument("--test", type=int, metavar="N", help="keep only N test images")
-    task.add_argument(
-        "--seed", type=int, default=0, help="the seed of every random choice (default 0)"
-    )
-    task.add_argument("--device", default="cpu", help="cpu (default), cuda, cuda:1, ...")
-    training = common.add_argument_group("training")
-    training.add_argument(
-        "--rounds", type=int, default=20, help="communication rounds (default 20)"
-    )
-    training.add_argument(
-        "--participation",
-        type=float,
-        default=1.0,
-        metavar="C",
-        help="share of the clients drawn each round (default 1)",
-    )
-    training.add_argument(
-        "--epochs", type=int, default=1, metavar="E", help="local epochs a round (default 1)"
-    )
-    training.add_argument(
-        "--batch-size", type=int, default=32, metavar="B", help="local batch size (default 32)"
-    )
-    training.add_argument(
-        "--lr", type=float, help="local learning rate; by default the method's own"
-    )
-    training.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an option of the method, as `fedlearn methods` lists them, such as share=0.5; may be given several times",
-    )
-    training.add_argument(
-        "--precision",
-        default="float32",
-        help="arithmetic of training: float32 (default), tf32 or bf16",
-    )
-    training.add_argument(
-        "--threads",
-        type=int,
-        help="CPU threads; by default one for small networks, all for large ones",
-    )
-    training.add_argument(
-        "--evaluate-every",
-        type=int,
-        default=1,
-        metavar="N",
-        help="look at the test set every N rounds (default 1)",
-    )
-    return common
+# ---- the parser ----------------------------------------------------------------------------------
+
+COMMANDS: dict[str, Callable[..., int | None]] = {
+    f.__name__: f for f in (run, compare, serve, join, methods, check, reproduce, classroom)
+}
 
 
-def parser():
+def takes(command: str) -> dict[type, bool]:
+    """The dataclasses that a command takes, and of each whether it takes a list."""
+    kinds = [p.annotation for p in inspect.signature(COMMANDS[command]).parameters.values()]
+    return {(get_args(kind) or (kind,))[0]: bool(get_args(kind)) for kind in kinds}
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands with their options."""
     top = argparse.ArgumentParser(
         prog="fedlearn",
         description="Communication-efficient federated learning, simulated with real bytes.",
-        epilog="Example: fedlearn compare fedavg rpn --partition dirichlet:0.5 --rounds 20 --out both.json",
+        epilog="Example: fedlearn compare fedavg rpn --partition dirichlet:0.5 --rounds 20 "
+        "--out both.json",
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    stated = common_parser()
-    common = argparse.ArgumentParser(add_help=False, parents=[stated])
-    engine = common.add_argument_group("the engine")
-    engine.add_argument(
-        "--engine",
-        default="sequential",
-        help="sequential: clients train one after another (default); stacked: all of a round in one step; auto: whichever is faster; "
-        "flower-sim: in processes of their own, through Flower's simulation",
-    )
-    engine.add_argument(
-        "--memory-limit",
-        type=float,
-        metavar="MB",
-        help="memory for stacked training (default: half of what is free)",
-    )
-    engine.add_argument(
-        "--cpus-per-client",
-        type=float,
-        default=1,
-        metavar="N",
-        help="flower-sim: CPUs that a training client takes (default 1)",
-    )
-    engine.add_argument(
-        "--gpus-per-client",
-        type=float,
-        default=0.0,
-        metavar="N",
-        help="flower-sim: share of a GPU that it takes, such as 0.1 (default 0)",
-    )
-    output = common.add_argument_group("output")
-    output.add_argument("--out", metavar="FILE", help="write the history as JSON; - prints it")
-    output.add_argument(
-        "--checkpoint",
-        metavar="FILE",
-        help="where finished rounds are kept until the run ends (default: beside --out); if the file is there, the run goes on from it",
-    )
-    output.add_argument(
-        "--no-progress", dest="progress", action="store_false", default=None, help="no progress bar"
-    )
-
-    one = commands.add_parser(
-        "run",
-        parents=[common],
-        help="run one method",
-        description="Run one method and print or write its history.",
-    )
-    one.add_argument(
-        "names", nargs=1, metavar="METHOD", help="a name that `fedlearn methods` lists"
-    )
-    one.set_defaults(call=command_run)
-    several = commands.add_parser(
-        "compare",
-        parents=[common],
-        help="run several methods on the same task",
-        description="Run several methods on the same task and print what each reached and what it cost.",
-    )
-    several.add_argument(
-        "names", nargs="+", metavar="METHOD", help="names that `fedlearn methods` lists"
-    )
-    several.add_argument(
-        "--plot", metavar="FILE", help="also draw the accuracies into an image file"
-    )
-    several.add_argument(
-        "--against",
-        default="bytes",
-        choices=["rounds", "bytes", "seconds"],
-        help="horizontal axis of --plot (default bytes)",
-    )
-    several.set_defaults(call=command_run)
-    server = commands.add_parser(
-        "serve",
-        parents=[stated],
-        help="be the server of a run with real clients (needs Flower)",
-        description="Start the server of a run, print what to type on each client's machine, wait for the clients and run. Stopped "
-        "between rounds, the same command goes on where it was.",
-    )
-    server.add_argument(
-        "names", nargs=1, metavar="METHOD", help="a name that `fedlearn methods` lists"
-    )
-    server.add_argument(
-        "--folder",
-        default="fedlearn-server",
-        help="where certificates, logs and finished rounds are kept (default fedlearn-server)",
-    )
-    server.add_argument(
-        "--host",
-        help="the address to listen on (default 0.0.0.0, all of this machine's; with --insecure 127.0.0.1)",
-    )
-    server.add_argument(
-        "--port", type=int, default=8000, help="the port to listen on (default 8000)"
-    )
-    server.add_argument(
-        "--name",
-        action="append",
-        default=[],
-        help="a name or address of this machine that clients use; may be given several times",
-    )
-    server.add_argument(
-        "--keys",
-        metavar="FOLDER",
-        help="the public keys of the clients that may join: K.key.pub for client K",
-    )
-    server.add_argument("--out", metavar="FILE", help="also write the history as JSON here")
-    server.set_defaults(call=command_serve)
-    client = commands.add_parser(
-        "join",
-        parents=[stated],
-        help="be one client of such a run",
-        description="Start a client. Method and options are those that the server was started with; it turns others away.",
-    )
-    client.add_argument("address", metavar="HOST:PORT", help="where the server listens")
-    client.add_argument("names", nargs=1, metavar="METHOD", help="the server's method")
-    client.add_argument(
-        "--client",
-        type=int,
-        required=True,
-        metavar="K",
-        help="which client this is, 0 to the number of clients less 1",
-    )
-    client.add_argument(
-        "--folder", help="where this client keeps what is its own (default fedlearn-client-K)"
-    )
-    client.add_argument("--root-certificate", metavar="FILE", help="the server's ca.pem")
-    client.add_argument(
-        "--key",
-        metavar="FILE",
-        help="this client's private key, best named K.key; a new one is made if the file is missing",
-    )
-    client.set_defaults(call=command_join)
-    for end in (server, client):
-        end.add_argument(
-            "--insecure",
-            action="store_true",
-            help="without encryption and keys: for trials on one machine only",
-        )
-        end.add_argument(
-            "--wait",
-            type=float,
-            default=600.0,
-            metavar="S",
-            help="seconds to wait for the other side to be there (default 600)",
-        )
-    server.add_argument(
-        "--timeout",
-        type=float,
-        default=600.0,
-        metavar="S",
-        help="seconds to wait for the answers of a round (default 600)",
-    )
-    listing = commands.add_parser(
-        "methods", help="list the methods, their options and the parts they replace"
-    )
-    listing.set_defaults(call=command_methods)
-    ledger = commands.add_parser(
-        "check", help="recompute every claim of the ledger data/claims.yaml"
-    )
-    ledger.add_argument("--paper", help="only this paper, such as rpn")
-    ledger.set_defaults(call=command_check)
-    recipe = commands.add_parser(
-        "reproduce",
-        help="run a paper's comparison, method by method, and keep the histories",
-        description="Run a paper's comparison. Finished runs are kept in one file as they come; the same command goes on from there.",
-    )
-    recipe.add_argument("paper", help="fed_gkt, fed_kgf, fed_mmd_fusion, fed_repopt or rpn")
-    recipe.add_argument(
-        "--scale",
-        default="quick",
-        help="quick: handwritten digits (default); full: the paper's data and network",
-    )
-    recipe.add_argument(
-        "--only",
-        action="append",
-        default=[],
-        metavar="ROW",
-        help="only this row of the comparison; may be given several times",
-    )
-    recipe.add_argument("--rounds", type=int, help="communication rounds (default: the recipe's)")
-    recipe.add_argument("--train", type=int, metavar="N", help="keep only N training images")
-    recipe.add_argument("--test", type=int, metavar="N", help="keep only N test images")
-    recipe.add_argument(
-        "--partition",
-        action="append",
-        metavar="P",
-        help="only this one of the recipe; may be given several times",
-    )
-    recipe.add_argument(
-        "--seed",
-        type=int,
-        action="append",
-        help="a seed, may be given several times (default: the recipe's)",
-    )
-    recipe.add_argument(
-        "--device",
-        help="cpu, cuda, ... (default: a GPU if there is one); on a GPU training uses bfloat16",
-    )
-    recipe.add_argument(
-        "--out",
-        metavar="FILE",
-        help="where the histories are kept (default: data/results/, where the book looks)",
-    )
-    recipe.add_argument(
-        "--no-progress", dest="progress", action="store_false", default=None, help="no progress bar"
-    )
-    recipe.set_defaults(call=command_reproduce)
-    classroom = commands.add_parser(
-        "classroom", help="write the chapters without the solutions, for a class"
-    )
-    classroom.add_argument("folder", help="the folder with the chapters, book/ in a checkout")
-    classroom.add_argument("out", help="the folder to write")
-    classroom.set_defaults(call=command_classroom)
+    for name, call in COMMANDS.items():
+        text = inspect.getdoc(call) or name
+        first = text[0].lower() + text.split("\n\n")[0][1:].rstrip(".")
+        own = commands.add_parser(name, help=first, description=text)
+        for kind, several in takes(name).items():
+            add(own, kind, several)
     return top
 
 
-def main(argv=None):
-    from .errors import DataError, WireError
+def experiments(args: argparse.Namespace) -> list[Experiment]:
+    """What the arguments state, once for each method that they name.
 
-    args = parser().parse_args(argv)
+    Each method gets the options that it knows. One that none knows they all get, and refuse.
+    """
+    from .methods import METHODS
+
+    plain = given(args, Experiment)
+    names = (plain["method"],) if isinstance(plain["method"], str) else plain["method"]
+    options = read_pairs(plain.pop("options", ()))
+    known = {n: inspect.signature(pick(n, METHODS, "method")).parameters for n in names}
+    foreign = options.keys() - {option for own in known.values() for option in own}
+    made = []
+    for name in names:
+        own = {o: v for o, v in options.items() if o in known[name] or o in foreign}
+        made.append(Experiment(**plain | {"method": name, "options": own}))
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int | None:
+    """The command ``fedlearn`` -> its exit status. What is wrong is said in one sentence."""
+    argv = sys.argv[1:] if argv is None else argv
     try:
-        return args.call(args)
+        if argv and not argv[0].startswith("-"):
+            pick(argv[0], COMMANDS, "command")
+        args, unknown = parser().parse_known_args(argv)
+        kinds = takes(args.command)
+        for word in (text.partition("=")[0] for text in unknown):
+            if not word.startswith("-"):
+                raise ValueError(f"fedlearn {args.command} takes no further argument {word!r}.")
+            flags = ["--help", *(name for kind in kinds for name in flags_of(kind))]
+            pick(word, dict.fromkeys(flags), f"option of fedlearn {args.command}")
+        told: list[Any] = []
+        for kind, several in kinds.items():
+            made = experiments(args) if kind is Experiment else [kind(**given(args, kind))]
+            told.append(made if several else made[0])
+        return COMMANDS[args.command](*told)
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
         sys.stdout = None
         return 0

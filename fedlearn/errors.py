@@ -1,22 +1,28 @@
 """The two errors of the package and the one way to say "no such name"."""
 
+from collections.abc import Mapping
 from difflib import get_close_matches
+from typing import Any
 
 
 class Diverged(ValueError):
-    """What is to be sent holds NaN or infinite values; the client then sends nothing, and the server refuses that."""
+    """What is to be sent holds NaN or infinite values; the client then sends nothing, and the
+    server refuses that."""
 
 
 class WireError(ValueError):
-    """Bytes from outside that are not what the receiver's schema allows: truncated, altered, foreign or not finite."""
+    """Bytes from outside that are not what the receiver's schema allows: truncated, altered,
+    foreign or not finite."""
 
 
 class DataError(RuntimeError):
-    """A data set that is not on this machine and cannot be fetched, or is not the one its name says."""
+    """A data set that is not on this machine and cannot be fetched, or is not the one its name
+    says."""
 
 
-def pick(name, options, what):
-    """``options[name]``, or a ``ValueError`` that names the nearest matches and everything allowed."""
+def pick(name: Any, options: Mapping[Any, Any], what: str) -> Any:
+    """``options[name]``, or a ``ValueError`` that names the nearest matches and everything
+    allowed."""
     if name in options:
         return options[name]
     near = get_close_matches(str(name), [str(o) for o in options], n=3, cutoff=0.5)

@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 @dataclass(eq=False)
 class History:
     """Rows with the keys ``round, accuracy, loss`` (on the test set, ``None`` in rounds without
-    evaluation),
-    ``bytes_up, bytes_up_buffers, bytes_down, bytes_down_buffers`` (summed over the round's clients;
-    the totals contain the buffers), ``bytes_evaluation_up, bytes_evaluation_down`` (what evaluation
-    asked of clients, not in the totals), ``seconds`` (the round without its evaluation), ``clients``
-    (who took part), ``refused`` and ``unevaluated`` (client -> why its answer was not used, in the
-    round and in its evaluation). A method may have columns of its own. Every key but the last three
-    is also an attribute that gives a numpy array.
+    evaluation), ``bytes_up, bytes_up_buffers, bytes_down, bytes_down_buffers`` (summed over the
+    round's clients; the totals contain the buffers), ``bytes_evaluation_up,
+    bytes_evaluation_down`` (what evaluation asked of clients, not in the totals), ``seconds`` (the
+    round without its evaluation), ``clients`` (who took part), ``refused`` and ``unevaluated``
+    (client -> why its answer was not used, in the round and in its evaluation). A method may have
+    columns of its own. Every key but the last three is also an attribute that gives a numpy array.
     """
 
     method: str
@@ -51,7 +50,7 @@ class History:
         ]
         return self.method == other.method and strip[0] == strip[1]
 
-    def heard(self):
+    def heard(self) -> dict[int, int]:
         """Client -> the last round in which an answer of it was used."""
         return {
             k: row["round"] for row in self.rows for k in row["clients"] if k not in row["refused"]

@@ -1,10 +1,10 @@
 """What an engine knows of a method: two sides that exchange bytes.
 
-    server side   round(t, state, ask) -> state                      one round; ``ask`` is its only way to clients
+    server side   round(t, state, ask) -> state     ``ask`` is its only way to clients
     client side   answer(t, client, what, data, memory) -> bytes     ``what`` is asked for
 
-A round may ask as often as it likes, for whatever it likes: averaging asks everybody once, split learning one
-client after the other, batch by batch. ``averaging.py`` has the round of six parts.
+A round may ask as often as it likes, for whatever it likes: averaging asks everybody once, split
+learning one client after the other, batch by batch. ``averaging.py`` has the round of six parts.
 """
 
 from collections.abc import Mapping
@@ -52,7 +52,8 @@ class Side:
         self._drawn: tuple[int, tuple[int, ...]] = (0, ())
 
     def participants(self, t: int) -> tuple[int, ...]:
-        """The clients of round ``t``, in ascending order: both sides draw them from the shared seed."""
+        """The clients of round ``t``, in ascending order: both sides draw them from the shared
+        seed."""
         if self._drawn[0] != t:
             count = max(1, int(self.settings.participation * self.task.clients + 0.5))
             generator = rng.generator(self.task.seed, "participants", t)
@@ -104,9 +105,11 @@ class ClientSide(Side):
     answers is in ``memory``, and nowhere else: the next answer may be another process's."""
 
     stacks: ClassVar[bool] = False  # several can train in one stacked network
+    remembers: ClassVar[bool] = True  # a round may begin with what was kept in the one before
 
     def answer(self, t: int, client: int, what: str, data: bytes, memory: Tensors) -> bytes:
-        """What was asked for in round ``t``; ``WireError`` if the question is not what it must be."""
+        """What was asked for in round ``t``; ``WireError`` if the question is not what it must be.
+        To answer ``EVALUATE`` changes no memory."""
         raise NotImplementedError
 
 
@@ -142,7 +145,8 @@ class Trainee(ClientSide):
     def train_stacked(
         self, t: int, messages: dict[int, bytes], memories: dict[int, Tensors], most: int
     ) -> dict[int, bytes]:
-        """``train`` for several clients at once, at most ``most``: those with most samples first."""
+        """``train`` for several clients at once, at most ``most``: those with most samples
+        first."""
         contexts = [self.download(t, k, data, memories[k]) for k, data in messages.items()]
         if self._stack is None:
             self._stack = layers.stack(self.net, most)
@@ -176,7 +180,7 @@ class Method:
     optimizer: Optimizer = SGD()
 
     sides: ClassVar[tuple[type[ServerSide], type[ClientSide]]]
-    kinds: ClassVar[Mapping[str, type[Part]]] = {
+    kinds: ClassVar[dict[str, type[Part]]] = {
         "model": Model,
         "objective": Objective,
         "optimizer": Optimizer,
@@ -188,14 +192,14 @@ class Method:
             if not isinstance(parts[name], kind):
                 article = "an" if kind.__name__[0] in "AEIOU" else "a"
                 raise ValueError(
-                    f"{parts[name]!r} cannot be a method's {name}: it is not {article} {kind.__name__} (fedlearn.parts)."
+                    f"{parts[name]!r} cannot be a method's {name}: it is not {article} "
+                    f"{kind.__name__} (fedlearn.parts)."
                 )
             parts[name].refuse_unknown(kind)
         for name, part in parts.items():
-            others = frozenset().union(
-                *(other.gives for other in parts.values() if other is not part)
-            )
-            for need in sorted(part.needs - others):
+            others: set[str] = set()
+            others.update(*(other.gives for other in parts.values() if other is not part))
+            for need in sorted(part.needs - others, key=repr):
                 raise ValueError(needs(name, part, need, parts))
 
     def but(self, **parts: Any) -> Any:
@@ -217,12 +221,16 @@ class Method:
         return self.sides[1](self, task, settings)
 
 
-def needs(name: str, part: Part, need: str, parts: Mapping[str, Part]) -> str:
+def needs(name: str, part: Part, need: Any, parts: Mapping[str, Part]) -> str:
     """The sentence that refuses a part which needs what no other part gives."""
-    gifts = {"update": "uplink", "votes": "uplink", "mask": "uplink", "steps": "server"}
-    giver = gifts.get(need, "model")
-    there = sorted(parts[giver].gives) if giver in parts else []
-    gets = (
-        f" gives {' and '.join(WORDS[g] for g in there)}" if there else " gives nothing of the kind"
-    )
-    return f"The {name} {part!r} needs {WORDS[need]}; the {giver} {parts.get(giver)!r}{gets}."
+    kind = need[0] if isinstance(need, tuple) else need
+    uplink = ("update", "votes", "mask", "pooled", "past")
+    giver = (dict.fromkeys(uplink, "uplink") | {"steps": "server"}).get(kind, "model")
+    there = [words(gift) for gift in sorted(parts[giver].gives, key=repr)] if giver in parts else []
+    gets = f"gives {' and '.join(there)}" if there else "gives nothing of the kind"
+    return f"The {name} {part!r} needs {words(need)}; the {giver} {parts.get(giver)!r} {gets}."
+
+
+def words(gift: Any) -> str:
+    """What a part gives or needs, in words; a tuple names more exactly which."""
+    return f"{WORDS[gift[0]]} coded by {gift[1]!r}" if isinstance(gift, tuple) else WORDS[gift]

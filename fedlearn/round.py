@@ -1,11 +1,12 @@
-"""Rounds. Read this first: a method's server asks, clients answer, and every byte crosses in ``Ask``.
+"""Rounds. Read this first: a method's server asks, clients answer, and every byte crosses in
+``Ask``.
 
     for each round t:   state = server.round(t, state, ask)
 
-``ask(clients, write, read)`` has the engine deliver the message ``write(k)`` to each client k and yields
-``(k, read(k, answer))``, in the order of the clients. It counts bytes, notes who is refused and why, and remembers
-when each client was last heard. An engine is anything that can ``exchange``: a loop, a stacked step, Flower.
-"""
+``ask(clients, write, read)`` has the engine deliver the message ``write(k)`` to each client k and
+yields ``(k, read(k, answer))``, in the order of the clients. It counts bytes, notes who is refused
+and why, and remembers when each client was last heard. An engine is anything that can
+``exchange``: a loop, a stacked step, Flower."""
 
 import platform
 import time
@@ -61,8 +62,9 @@ class Ask:
         read: Callable[[int, bytes], Any],
         what: str = TRAIN,
     ) -> Iterator[tuple[int, Any]]:
-        """Ask ``clients`` for ``what``, and yield what ``read`` makes of each answer. A ``WireError``,
-        of ``read`` or in place of an answer, is noted, and nothing comes out for that client."""
+        """Ask ``clients`` for ``what``, and yield what ``read`` makes of each answer. A
+        ``WireError``, of ``read`` or in place of an answer, is noted, and nothing comes out for
+        that client."""
         evaluation = what == EVALUATE
         way, refused = ("bytes_evaluation", "unevaluated") if evaluation else ("bytes", "refused")
 
@@ -138,7 +140,8 @@ def train(
         count = sum(len(row[column]) for row in history.rows)
         if count:
             warnings.warn(
-                f"{count} {what} of {history.method} were refused or missing; history.rows says whose and why.",
+                f"{count} {what} of {history.method} were refused or missing; history.rows says "
+                "whose and why.",
                 stacklevel=3,
             )
     history.state = state.weights
@@ -163,16 +166,17 @@ def run(
 ) -> History:
     """Run ``method`` on ``task`` for that many rounds and return its ``History``.
 
-    ``participation`` is the share of clients drawn each round (C), ``epochs`` the local epochs (E),
-    ``batch_size`` B. ``precision`` is the arithmetic of training: "float32", "tf32" or "bf16" (mixed; weights
-    stay float32). ``engine`` says how clients train: "sequential", one after another; "stacked", all clients of a
-    round in one step, as many at a time as ``memory_limit`` (bytes, by default half of what is free) allows;
-    "auto", whichever is faster here; "flower-sim", each in a process of its own, as many at a time as there are
-    CPUs (``fedlearn.flower.simulate``). What clients keep between rounds (error feedback, gradient tracking) is
-    not counted in that limit. With ``checkpoint`` (a path) every finished round is saved there, and a run that
-    finds the file goes on from it. ``threads`` is the number of CPU threads: by default one for networks so small
-    that two would be slower. ``progress`` shows a bar: by default where somebody looks (a terminal or a notebook).
-    """
+    ``participation`` is the share of clients drawn each round (C), ``epochs`` the local epochs
+    (E), ``batch_size`` B. ``precision`` is the arithmetic of training: "float32", "tf32" or "bf16"
+    (mixed; weights stay float32). ``engine`` says how clients train: "sequential", one after
+    another; "stacked", all clients of a round in one step, as many at a time as ``memory_limit``
+    (bytes, by default half of what is free) allows; "auto", whichever is faster here;
+    "flower-sim", each in a process of its own, as many at a time as there are CPUs
+    (``fedlearn.flower.simulate``). What clients keep between rounds (error feedback, gradient
+    tracking) is not counted in that limit. With ``checkpoint`` (a path) every finished round is
+    saved there, and a run that finds the file goes on from it. ``threads`` is the number of CPU
+    threads: by default one for networks so small that two would be slower. ``progress`` shows a
+    bar: by default where somebody looks (a terminal or a notebook)."""
     settings = Settings(participation, epochs, batch_size, evaluate_every, precision)
     if engine == "flower-sim":
         from . import flower
@@ -207,8 +211,9 @@ def clients(method: Method, task: Any, settings: Settings | None = None, togethe
 
 
 def good_threads(net: torch.nn.Module, task: Any, batch_size: int) -> int:
-    """One CPU thread for a small step, all that torch may use for a large one. A rule rather than a timing, so
-    that it does not change between two runs: the number of threads changes the last bits of a sum.
+    """One CPU thread for a small step, all that torch may use for a large one. A rule rather than
+    a timing, so that it does not change between two runs: the number of threads changes the last
+    bits of a sum.
 
     The limit is 50 million multiply-adds a batch (forward), from the table of ``tests/benchmarks``.
     """

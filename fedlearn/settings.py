@@ -1,8 +1,22 @@
-"""What both sides of a run agree on before the first byte. Nothing heavy is imported here."""
+"""What states a run, in plain values: the settings of training, and the whole experiment.
 
-from dataclasses import dataclass
+The command line, ``fl.Settings``, the results (``meta["settings"]``) and Flower's job file are all
+made from the fields below, each of which has its default and its help text here and nowhere else.
+Nothing heavy is imported, so that ``fedlearn --help`` does not wait for torch.
+"""
+
+import inspect
+import json
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
 
 from .errors import pick
+from .options import opt
+
+if TYPE_CHECKING:
+    from .method import Method
+    from .tasks import Classification
 
 # What products of float32 numbers may be computed in: exactly, in TensorFloat-32 (GPUs only), in
 # bfloat16.
@@ -15,23 +29,117 @@ def whole_number(name: str, value: object) -> None:
         raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}.")
 
 
+_training = partial(opt, group="training")
+_task = partial(opt, group="the task")
+_method = partial(opt, group="the method")
+
+
 @dataclass(frozen=True)
 class Settings:
-    """McMahan's letters: ``participation`` C, ``epochs`` E, ``batch_size`` B; how often the test
-    set is looked at; and the arithmetic of local training, a name in ``PRECISIONS``."""
+    """How clients train, as results store it.
 
-    participation: float = 1.0
-    epochs: int = 1
-    batch_size: int = 32
-    evaluate_every: int = 1
-    precision: str = "float32"
+    McMahan's letters: ``participation`` C, ``epochs`` E, ``batch_size`` B. Then how often the test
+    set is looked at, and the arithmetic of local training, a name in ``PRECISIONS``.
+    """
+
+    participation: float = _training(1.0, "share of the clients drawn each round", "C")
+    epochs: int = _training(1, "local epochs a round", "E")
+    batch_size: int = _training(32, "local batch size", "B")
+    evaluate_every: int = _training(1, "look at the test set every N rounds", "N")
+    precision: str = _training("float32", "arithmetic of training: float32 (default), tf32 or bf16")
 
     def __post_init__(self) -> None:
         if not 0 < self.participation <= 1:
             raise ValueError(
-                f"participation is a share of the clients, above 0 and at most 1, not "
-                f"{self.participation!r}."
+                "participation is a share of the clients, above 0 and at most 1, "
+                f"not {self.participation!r}."
             )
         for name in ("epochs", "batch_size", "evaluate_every"):
             whole_number(name, getattr(self, name))
         pick(self.precision, PRECISIONS, "precision")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment(Settings):
+    """All that states a run: the method and its options, the task, how long and how to train.
+
+    Two machines that hold equal experiments hold the same method, task and seed. Names of methods,
+    options, data sets and networks are looked up when the method and the task are made.
+    """
+
+    method: str = opt("fedavg", "a name that `fedlearn methods` lists", "METHOD", positional=True)
+    options: dict[str, Any] = _method(
+        dict,
+        "an option of the method, as `fedlearn methods` lists them, such as share=0.5; "
+        "may be given several times",
+        "NAME=VALUE",
+        flag="--option",
+    )
+    lr: float | None = _method(None, "local learning rate; by default the method's own")
+    dataset: str = _task(
+        "digits", "digits (embedded, the default), mnist, fashion_mnist, cifar10, cifar100"
+    )
+    clients: int = _task(10, "number of clients")
+    partition: str = _task(
+        "iid",
+        "how the images are split: iid, dirichlet:ALPHA, shards:K, classes, main_class:SHARE, "
+        "permuted, table:NAME",
+        "P",
+    )
+    network: str | None = _task(None, "a network of fedlearn.models; by default the data set's own")
+    augment: tuple[str, ...] = _task((), "crop or flip; may be given twice", "A")
+    train: int | None = _task(None, "keep only N training images", "N")
+    test: int | None = _task(None, "keep only N test images", "N")
+    seed: int = _task(0, "the seed of every random choice")
+    device: str = _task("cpu", "cpu (default), cuda, cuda:1, ...")
+    rounds: int = _training(20, "communication rounds")
+    threads: int | None = _training(
+        None, "CPU threads; by default one for small networks, all for large ones"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole_number("rounds", self.rounds)
+        # JSON has lists only; the tuples here are equal to those that were written
+        object.__setattr__(self, "augment", tuple(self.augment))
+        options = {name: _tuples(value) for name, value in self.options.items()}
+        object.__setattr__(self, "options", options)
+
+    @property
+    def settings(self) -> Settings:
+        """The part of it that says how clients train."""
+        return Settings(**{f.name: getattr(self, f.name) for f in fields(Settings)})
+
+    def make_method(self) -> "Method":
+        """The method, its options checked against its own signature."""
+        from .methods import METHODS
+
+        function = pick(self.method, METHODS, "method")
+        known = inspect.signature(function).parameters
+        for name in self.options:
+            pick(name, known, f"option of {self.method}")
+        return function(**self.options | ({} if self.lr is None else {"lr": self.lr}))
+
+    def make_task(self) -> "Classification":
+        """The task, with its data loaded and split."""
+        from .tasks import classification
+
+        names = inspect.signature(classification).parameters
+        return classification(**{name: getattr(self, name) for name in names})
+
+    def to_json(self) -> str:
+        """Every field, as JSON."""
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, data: str | dict[str, Any]) -> Self:
+        """What ``to_json`` wrote, as text or read; a field that is missing has its default."""
+        data = json.loads(data) if isinstance(data, str) else data
+        names = [f.name for f in fields(cls)]
+        for name in data:
+            pick(name, dict.fromkeys(names), "field of an experiment")
+        return cls(**data)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value

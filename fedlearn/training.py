@@ -1,6 +1,8 @@
-"""The hot loop: what clients do between download and upload, one client at a time or all at once."""
+"""The hot loop: what clients do between download and upload, one client at a time or all at
+once."""
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
@@ -10,7 +12,9 @@ from torch import nn
 
 from . import rng
 from .engines import layers
-from .parts import Batch, Model
+from .parts import Batch, Context, Model, Tensors
+from .parts.base import Loss
+from .settings import Settings
 
 
 def initial_network(method: Any, task: Any) -> nn.Module:
@@ -28,19 +32,28 @@ def new_network(model: Model, task: Any) -> nn.Module:
     return net
 
 
-def load(own, state):
+def load(own: Tensors, state: Tensors) -> None:
     """Copy a state into a network, in place: ``own`` is its ``state_of``."""
     with torch.no_grad():
         torch._foreach_copy_([own[name] for name in state], list(state.values()))
 
 
-def trainable(net):
+def trainable(net: nn.Module) -> list[torch.Tensor]:
     """The parameters that local training moves."""
     return [p for p in net.parameters() if p.requires_grad]
 
 
-def local_step(net, method, loss, state, settings, device, steps):
-    """The function ``(x, y, index)`` that takes one local step of ``net``; ``steps`` is how many it will take."""
+def local_step(
+    net: nn.Module,
+    method: Any,
+    loss: Loss,
+    state: dict[str, Any],
+    settings: Settings,
+    device: torch.device,
+    steps: int,
+) -> Callable[..., None]:
+    """The function ``(x, y, index)`` that takes one local step of ``net``; ``steps`` is how many
+    it will take."""
     params, optimizer = trainable(net), method.optimizer
     if settings.precision == "bf16":
         loss = torch.autocast(device.type, torch.bfloat16)(loss)
@@ -61,12 +74,12 @@ def local_step(net, method, loss, state, settings, device, steps):
 
 
 @torch.enable_grad()  # the server may be adding up while its clients still train
-def train(net, method, ctx, settings):
+def train(net: nn.Module, method: Any, ctx: Context, settings: Settings) -> None:
     """E epochs of minibatch training on the client's own data, in place on ``net``.
 
-    Shuffling, augmentation and dropout draw from generators named after (seed, purpose, round, client). Each epoch is
-    gathered, augmented and normalised in one go, so that a step only slices.
-    """
+    Shuffling, augmentation and dropout draw from generators named after (seed, purpose, round,
+    client). Each epoch is gathered, augmented and normalised in one go, so that a step only
+    slices."""
     task, params, B = ctx.task, trainable(net), settings.batch_size
     net.train()
     n = task.sizes[ctx.client]
@@ -84,12 +97,13 @@ def train(net, method, ctx, settings):
                 step(x[at : at + B], y[at : at + B], index[at : at + B])
 
 
-def steps(sizes, batch_size):
-    """One epoch of stacked training, as (at, first, last, size): clients first..last-1 take their samples at..at+size-1.
+def steps(sizes: list[int], batch_size: int) -> list[tuple[int, int, int, int]]:
+    """One epoch of stacked training, as (at, first, last, size): clients first..last-1 take their
+    samples at..at+size-1.
 
-    ``sizes`` (n_k) must fall. Clients share a step where their batches have the same size, so nothing is padded and no
-    batch differs from sequential training: sizes 5, 5, 3 in batches of 4 give (0, 0, 2, 4), (0, 2, 3, 3), (4, 0, 2, 1).
-    """
+    ``sizes`` (n_k) must fall. Clients share a step where their batches have the same size, so
+    nothing is padded and no batch differs from sequential training: sizes 5, 5, 3 in batches of 4
+    give (0, 0, 2, 4), (0, 2, 3, 3), (4, 0, 2, 1)."""
     plan = []
     for at in range(0, max(sizes), batch_size):
         first = 0
@@ -101,12 +115,13 @@ def steps(sizes, batch_size):
 
 
 @torch.enable_grad()
-def train_stacked(net, method, ctx, settings):
-    """The same training for all clients of ``ctx`` at once, those with most samples first; ``net`` is stacked.
+def train_stacked(net: nn.Module, method: Any, ctx: Context, settings: Settings) -> None:
+    """The same training for all clients of ``ctx`` at once, those with most samples first; ``net``
+    is stacked.
 
-    Every draw comes from the generator that sequential training uses, and only the last bits of sums differ. (On a GPU
-    dropout is drawn for the whole stack from one generator, named after all its clients.)
-    """
+    Every draw comes from the generator that sequential training uses, and only the last bits of
+    sums differ. (On a GPU dropout is drawn for the whole stack from one generator, named after all
+    its clients.)"""
     task = ctx.task
     sizes = [task.sizes[k] for k in ctx.client]
     plan = steps(sizes, settings.batch_size)
@@ -131,7 +146,8 @@ def train_stacked(net, method, ctx, settings):
             part, method, on_images, its_state, settings, task.device, count
         )
     shuffle, augment = ctx.generator("shuffle"), ctx.generator("augment")
-    # Samples are gathered in the order of use: in each step by position in the batch, then by client.
+    # Samples are gathered in the order of use: in each step by position in the batch, then by
+    # client.
     starts = torch.tensor([0, *sizes[:-1]]).cumsum(0)
     use = torch.cat(
         [(starts[i:j] + torch.arange(at, at + size)[:, None]).flatten() for at, i, j, size in plan]
@@ -151,9 +167,10 @@ def train_stacked(net, method, ctx, settings):
 GRAPH_PAYS = 20  # steps of one shape: recording takes about as long as a few of them
 
 
-def recorded(step, device):
-    """``step`` as CUDA graphs, one for each shape of its inputs: the first two calls run as they are (on a side stream, as
-    recording demands), the third is recorded, and from then on one launch replays the whole step."""
+def recorded(step: Callable[..., None], device: torch.device) -> Callable[..., None]:
+    """``step`` as CUDA graphs, one for each shape of its inputs: the first two calls run as they
+    are (on a side stream, as recording demands), the third is recorded, and from then on one
+    launch replays the whole step."""
     side, seen, graphs = torch.cuda.Stream(device), Counter(), {}
 
     def replay(*inputs):
@@ -183,8 +200,9 @@ def recorded(step, device):
 
 
 @contextmanager
-def threads(count, precision="float32"):
-    """Run a block on that many CPU threads, with TensorFloat-32 products on a GPU unless they shall be exact."""
+def threads(count: int, precision: str = "float32") -> Iterator[None]:
+    """Run a block on that many CPU threads, with TensorFloat-32 products on a GPU unless they
+    shall be exact."""
     cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = torch.get_num_threads(), cuda.allow_tf32, cudnn.allow_tf32
     torch.set_num_threads(count)

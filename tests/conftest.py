@@ -1,4 +1,5 @@
-"""Shared by all tests: one thread for each process, so that tests may run side by side and give the same numbers."""
+"""Shared by all tests: one thread for each process, so that tests may run side by side and give the
+same numbers."""
 
 import os
 

@@ -1,8 +1,8 @@
 """Which client holds which training sample.
 
-``dirichlet(0.5)(labels, clients=10, rng=rng)`` gives a `Split`. Every partition is a disjoint cover of the training set
-with no empty client: each one answers "whose is sample i?" with one array, so neither gap nor overlap can arise.
-"""
+``dirichlet(0.5)(labels, clients=10, rng=rng)`` gives a `Split`. Every partition is a disjoint
+cover of the training set with no empty client: each one answers "whose is sample i?" with one
+array, so neither gap nor overlap can arise."""
 
 import math
 from dataclasses import dataclass
@@ -21,7 +21,8 @@ def _need(condition, sentence):
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """For each client its sample indices, int64 ascending; and its pixel permutation [height * width], or None."""
+    """For each client its sample indices, int64 ascending; and its pixel permutation [height *
+    width], or None."""
 
     indices: list
     permutations: list | None = None
@@ -40,8 +41,16 @@ def _deal(labels, counts, rng):
 class Partition:
     """Base of all partitions: checks, the call, and the grouping of samples by owner."""
 
-    def __call__(self, labels, clients, rng, coarse=None, pixels=None):
-        """labels int [n]; coarse: the super-class of each class, or None; pixels: height * width, for permuted."""
+    def __call__(
+        self,
+        labels: np.ndarray,
+        clients: int,
+        rng: np.random.Generator,
+        coarse: np.ndarray | None = None,
+        pixels: int | None = None,
+    ) -> Split:
+        """labels int [n]; coarse: the super-class of each class, or None; pixels: height * width,
+        for permuted."""
         labels = np.asarray(labels)
         _need(clients >= 1, f"A federation needs at least one client, not {clients}.")
         _need(
@@ -52,20 +61,32 @@ class Partition:
         sizes = np.bincount(owner, minlength=clients)
         _need(
             sizes.all(),
-            f"{self} leaves client {sizes.argmin()} of {clients} without samples: use fewer clients.",
+            f"{self} leaves client {sizes.argmin()} of {clients} without samples: "
+            "use fewer clients.",
         )
         indices = np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1])
         return Split(indices, self.permutations(clients, rng, pixels))
 
-    def permutations(self, clients, rng, pixels):
+    def permutations(
+        self, clients: int, rng: np.random.Generator, pixels: int | None
+    ) -> list | None:
+        """For each client an order of its pixels, or None for all."""
         return None
+
+    def owners(
+        self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: np.ndarray | None
+    ) -> np.ndarray:
+        """The owner of each sample, int64 [n]."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Iid(Partition):
     """Shuffle and cut into equal parts (sizes differ by one at most)."""
 
-    def owners(self, labels, clients, rng, coarse):
+    def owners(
+        self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: np.ndarray | None
+    ) -> np.ndarray:
         return rng.permutation(np.arange(len(labels)) % clients)
 
 
@@ -73,17 +94,21 @@ class Iid(Partition):
 class Permuted(Iid):
     """IID, but each client sees its pixels in an order of its own: permuted MNIST of FedFusion."""
 
-    def permutations(self, clients, rng, pixels):
+    def permutations(
+        self, clients: int, rng: np.random.Generator, pixels: int | None
+    ) -> list | None:
         _need(
             pixels,
-            "The permuted partition needs the number of pixels of an image: pass pixels=height * width.",
+            "The permuted partition needs the number of pixels of an image: pass "
+            "pixels=height * width.",
         )
         return [rng.permutation(pixels) for _ in range(clients)]
 
 
 @dataclass(frozen=True)
 class Dirichlet(Partition):
-    """Class by class, the clients' shares are drawn from Dirichlet(alpha): the smaller alpha, the more uneven.
+    """Class by class, the clients' shares are drawn from Dirichlet(alpha): the smaller alpha, the
+    more uneven.
 
     Drawn anew, on from the same generator, until every client has ``min_samples``.
     """
@@ -91,14 +116,16 @@ class Dirichlet(Partition):
     alpha: float
     min_samples: int = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _need(
             0 < self.alpha < math.inf,
             f"Dirichlet's alpha must be a positive number, not {self.alpha}.",
         )
         _need(self.min_samples >= 1, f"min_samples must be at least 1, not {self.min_samples}.")
 
-    def owners(self, labels, clients, rng, coarse):
+    def owners(
+        self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: np.ndarray | None
+    ) -> np.ndarray:
         sizes = np.bincount(labels)
         for _ in range(100):
             cuts = np.floor(
@@ -116,17 +143,20 @@ class Dirichlet(Partition):
 
 @dataclass(frozen=True)
 class Shards(Partition):
-    """McMahan et al.: sort by label, cut into clients * per_client shards, deal each client per_client of them."""
+    """McMahan et al.: sort by label, cut into clients * per_client shards, deal each client
+    per_client of them."""
 
     per_client: int = 2
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _need(
             self.per_client >= 1 and self.per_client == int(self.per_client),
             f"A client needs a whole number of shards, one or more, not {self.per_client}.",
         )
 
-    def owners(self, labels, clients, rng, coarse):
+    def owners(
+        self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: np.ndarray | None
+    ) -> np.ndarray:
         count = clients * self.per_client
         _need(
             count <= len(labels),
@@ -141,7 +171,8 @@ class Shards(Partition):
 
 
 def _class_owner(labels, clients, coarse):
-    """The owner of each class: neighbouring classes go together, whole super-classes where they are known."""
+    """The owner of each class: neighbouring classes go together, whole super-classes where they
+    are known."""
     order = np.arange(labels.max() + 1) if coarse is None else np.argsort(coarse, kind="stable")
     _need(
         clients <= len(order),
@@ -154,36 +185,43 @@ def _class_owner(labels, clients, coarse):
 
 @dataclass(frozen=True)
 class Classes(Partition):
-    """No class is shared: two clients hold classes 0-4 and 5-9, the artificial non-IID of FedMMD."""
+    """No class is shared: two clients hold classes 0-4 and 5-9, the artificial non-IID of
+    FedMMD."""
 
-    def owners(self, labels, clients, rng, coarse):
+    def owners(
+        self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: np.ndarray | None
+    ) -> np.ndarray:
         return _class_owner(labels, clients, None)[labels]
 
 
 @dataclass(frozen=True)
 class MainClass(Partition):
-    """Fed-KGF: ``share`` of each class goes to the client that owns it, the rest evenly to the others.
+    """Fed-KGF: ``share`` of each class goes to the client that owns it, the rest evenly to the
+    others.
 
-    Ten clients, CIFAR-10: 4,000 of the own class and 111 or 112 of every other. CIFAR-100 with ``coarse``: 400 each of
-    ten classes (two super-classes) and 11 or 12 of every other. 5,000 samples a client in both.
-    """
+    Ten clients, CIFAR-10: 4,000 of the own class and 111 or 112 of every other. CIFAR-100 with
+    ``coarse``: 400 each of ten classes (two super-classes) and 11 or 12 of every other. 5,000
+    samples a client in both."""
 
     share: float = 0.8
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _need(
             0 < self.share <= 1,
             f"The main class's share must be above 0 and at most 1, not {self.share}.",
         )
 
-    def owners(self, labels, clients, rng, coarse):
+    def owners(
+        self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: np.ndarray | None
+    ) -> np.ndarray:
         owner = _class_owner(labels, clients, coarse)
         total = np.bincount(labels, minlength=len(owner))
         counts = np.zeros((clients, len(owner)), np.int64)
         for c, mine in enumerate(owner):
             counts[mine, c] = round(self.share * total[c]) if clients > 1 else total[c]
             each, extra = divmod(total[c] - counts[mine, c], max(clients - 1, 1))
-            # The others, from a starting point that moves on with each class, so that the odd samples spread too.
+            # The others, from a starting point that moves on with each class, so that the odd
+            # samples spread too.
             others = (
                 mine
                 + 1
@@ -195,18 +233,18 @@ class MainClass(Partition):
 
 @dataclass(frozen=True)
 class Table(Partition):
-    """A paper's own split, read from ``data/partitions/<source>.csv`` (or a path): rows clients, columns classes.
+    """A paper's own split, read from ``data/partitions/<source>.csv`` (or a path): rows clients,
+    columns classes.
 
-    Exact when the columns add up to the data set's class counts. Otherwise each class is shared out in the table's
-    proportions by largest remainder, so that every sample is used.
-    """
+    Exact when the columns add up to the data set's class counts. Otherwise each class is shared
+    out in the table's proportions by largest remainder, so that every sample is used."""
 
     source: str
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.counts()
 
-    def counts(self):
+    def counts(self) -> np.ndarray:
         """The table as printed, repairs included: int64 [clients, classes]."""
         known = {p.stem: p for p in sorted(data_path("partitions").glob("*.csv"))}
         path = Path(self.source)
@@ -229,7 +267,9 @@ class Table(Partition):
             ) from error
         return counts
 
-    def owners(self, labels, clients, rng, coarse):
+    def owners(
+        self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: np.ndarray | None
+    ) -> np.ndarray:
         counts, total = self.counts(), np.bincount(labels)
         _need(
             counts.shape == (clients, len(total)),
@@ -256,8 +296,9 @@ PARTS = {
 }
 
 
-def parse(text):
-    """``"dirichlet:0.5"`` -> ``dirichlet(0.5)``: a name of `PARTS`, with an argument where it takes one."""
+def parse(text: str) -> Partition:
+    """``"dirichlet:0.5"`` -> ``dirichlet(0.5)``: a name of `PARTS`, with an argument where it
+    takes one."""
     name, colon, argument = text.partition(":")
     make, read, example = pick(name, PARTS, "partition")
     try:

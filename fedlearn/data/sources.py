@@ -1,8 +1,8 @@
 """The image sets of the book as uint8 tensors, from the first place that has them.
 
-Order: inside scikit-learn (digits), ``$FEDLEARN_DATA``, ``data/cache``, then a download by torchvision.
-``FEDLEARN_OFFLINE=1`` forbids the download. ``data/README.md`` lists the sources, licences and accepted files.
-"""
+Order: inside scikit-learn (digits), ``$FEDLEARN_DATA``, ``data/cache``, then a download by
+torchvision. ``FEDLEARN_OFFLINE=1`` forbids the download. ``data/README.md`` lists the sources,
+licences and accepted files."""
 
 import gzip
 import io
@@ -22,14 +22,16 @@ import torch
 
 from fedlearn.errors import DataError, pick
 
-# A checkout keeps its data beside the package; an installed wheel carries a copy inside it and may not be writable.
+# A checkout keeps its data beside the package; an installed wheel carries a copy inside it and may
+# not be writable.
 _REPO = Path(__file__).resolve().parents[2] / "data"
 DATA = (
     _REPO if (_REPO / "partitions").is_dir() else Path(__file__).resolve().parents[1] / "bookdata"
 )
 CACHE = DATA / "cache" if DATA == _REPO else Path.home() / ".cache" / "fedlearn"
 
-# CIFAR-100's super-class of each class, both in alphabetical order (Krizhevsky 2009), one base-20 digit each.
+# CIFAR-100's super-class of each class, both in alphabetical order (Krizhevsky 2009), one base-20
+# digit each.
 COARSE = [
     int(d, 20)
     for d in "41e80677i33e9i7b397b6b5a76df3f0b1aceg9b55j88fdehia"
@@ -40,7 +42,8 @@ LOSSY = "CIFAR-100 from a lossy AVIF copy (quality 62)"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Source:
-    """Images uint8 [n, channels, height, width], labels int64 [n]; mean, std per channel of the raw training values."""
+    """Images uint8 [n, channels, height, width], labels int64 [n]; mean, std per channel of the
+    raw training values."""
 
     name: str
     train_x: torch.Tensor
@@ -54,13 +57,14 @@ class Source:
     note: str = ""  # print it beside every figure made with this copy
 
 
-def data_path(*parts):
+def data_path(*parts: str) -> Path:
     """A path below the book's ``data`` folder: ``data_path("partitions", "rpn_table4.csv")``."""
     return DATA.joinpath(*parts)
 
 
 def _digits(folder=None):
-    """1,797 images of 8 x 8 with values 0..16. The split belongs to the set: no experiment seed moves it."""
+    """1,797 images of 8 x 8 with values 0..16. The split belongs to the set: no experiment seed
+    moves it."""
     x, y = _digits_table()
     order = np.random.RandomState(0).permutation(
         len(y)
@@ -74,7 +78,8 @@ def _digits(folder=None):
 
 
 def _digits_table():
-    """Pixels [1797, 64] and labels, from scikit-learn's file: importing scikit-learn to read it takes longer than a round."""
+    """Pixels [1797, 64] and labels, from scikit-learn's file: importing scikit-learn to read it
+    takes longer than a round."""
     path = Path(find_spec("sklearn").origin).parent / "datasets" / "data" / "digits.csv.gz"
     if path.exists():
         table = np.loadtxt(path, delimiter=",", dtype=np.int64)
@@ -124,7 +129,8 @@ def _sheet(file):
 
 
 def _webp(index):
-    """CIFAR-10 as six lossless WebP sheets, training batches first, and an index with the labels."""
+    """CIFAR-10 as six lossless WebP sheets, training batches first, and an index with the
+    labels."""
     y = np.load(index)["labels"]
     sheets = [
         index.parent / f"{s}.webp"
@@ -148,7 +154,8 @@ def _npz(file):
 
 
 # name: (classes, torchvision's class, [(what to look for in a folder, how to read it, a note)]).
-# For the MNISTs that is the file torchvision fetches last, so that a broken-off download is taken up again.
+# For the MNISTs that is the file torchvision fetches last, so that a broken-off download is taken
+# up again.
 SETS = {
     "digits": (10, None, []),
     "mnist": (10, "MNIST", [("MNIST/raw/t10k-labels-idx1-ubyte*", lambda f: _idx(f.parent), "")]),
@@ -191,7 +198,7 @@ def _find(name):
     return (Path("scikit-learn"), _digits, "") if name == "digits" else next(hits, None)
 
 
-def available(name):
+def available(name: str) -> bool:
     """Is there a copy on this machine? Never asks the network and reads no image."""
     pick(name, SETS, "data set")
     return _find(name) is not None
@@ -228,8 +235,9 @@ def _fetch(name):
 
 
 @lru_cache
-def load(name):
-    """The `Source` called ``name``; every caller gets the same tensors, so change none of them in place.
+def load(name: str) -> Source:
+    """The `Source` called ``name``; every caller gets the same tensors, so change none of them in
+    place.
 
     Raises ValueError for an unknown name and DataError for a set that is absent or damaged.
     """
@@ -258,7 +266,7 @@ def load(name):
         [torch.bincount(c.flatten(), minlength=256) for c in train_x.unbind(1)]
     ).double()
     value, share = torch.arange(256.0, dtype=torch.float64), counts / counts.sum(1, keepdim=True)
-    mean = share @ value
-    mean, std = tuple(mean.tolist()), tuple((share @ value**2 - mean**2).sqrt().tolist())
+    first = share @ value
+    mean, std = tuple(first.tolist()), tuple((share @ value**2 - first**2).sqrt().tolist())
     coarse = np.array(COARSE) if name == "cifar100" else None
     return Source(name, train_x, train_y, test_x, test_y, mean, std, classes, coarse, note)

@@ -1,17 +1,20 @@
-"""How a run trains its clients: one after another, or several stacked in one step. Same method, same batches, same draws:
-after a round the results differ in the last bits of sums. Over many rounds such differences can grow.
+"""How a run trains its clients: one after another, or several stacked in one step. Same method,
+same batches, same draws: after a round the results differ in the last bits of sums. Over many
+rounds such differences can grow.
 
-"sequential" is the default. "stacked" trains as many clients at once as fit into memory, and refuses a method that does
-not allow it. "auto" times both on the method's own network and takes the faster; it keeps the answer in a file, so that a
-run repeated on the same machine is trained the same way.
-"""
+"sequential" is the default. "stacked" trains as many clients at once as fit into memory, and
+refuses a method that does not allow it. "auto" times both on the method's own network and takes
+the faster; it keeps the answer in a file, so that a run repeated on the same machine is trained
+the same way."""
 
 import json
 import os
 import platform
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,8 +46,16 @@ class Engine:
     why: str
 
 
-def choose(engine, method, task, settings, count, memory_limit=None):
-    """The ``Engine`` for runs with ``count`` clients a round. ``memory_limit`` in bytes; by default half of what is free."""
+def choose(
+    engine: str,
+    method: Any,
+    task: Any,
+    settings: Settings,
+    count: int,
+    memory_limit: float | None = None,
+) -> Engine:
+    """The ``Engine`` for runs with ``count`` clients a round. ``memory_limit`` in bytes; by
+    default half of what is free."""
     pick(engine, ENGINES, "engine")
     if engine == "sequential" and memory_limit is None:
         return Engine("sequential", 1, "asked for")
@@ -58,7 +69,8 @@ def choose(engine, method, task, settings, count, memory_limit=None):
     need, state = bytes_for_one(method, task, settings.batch_size)
     if limit < need and (memory_limit is not None or engine == "stacked"):
         raise ValueError(
-            f"Training one client takes about {need / 1e6:.1f} MB, but memory_limit allows {limit / 1e6:.1f} MB."
+            f"Training one client takes about {need / 1e6:.1f} MB, but memory_limit allows "
+            f"{limit / 1e6:.1f} MB."
         )
     if engine == "sequential":
         return Engine("sequential", 1, "asked for")
@@ -78,7 +90,8 @@ def choose(engine, method, task, settings, count, memory_limit=None):
     problem = obstacle(method, task)
     if problem and engine == "stacked":
         raise ValueError(
-            f"{method.name} cannot be trained stacked because of its {problem}; choose another engine."
+            f"{method.name} cannot be trained stacked because of its {problem}; choose another "
+            "engine."
         )
     if problem:
         return Engine("sequential", 1, f"cannot be stacked because of its {problem}")
@@ -89,7 +102,7 @@ def choose(engine, method, task, settings, count, memory_limit=None):
     return Engine(name, chosen, f"stacked training took {ratio:.2f} of the time")
 
 
-def free_memory(device):
+def free_memory(device: torch.device) -> int:
     """Bytes that are free on the device."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
@@ -98,10 +111,10 @@ def free_memory(device):
     return psutil.virtual_memory().available
 
 
-def bytes_for_one(method, task, batch_size):
-    """Memory that one stacked client takes, and the size of its state. It takes seven times its state (parameters,
-    gradients, optimiser state, start, update, two messages), twice what its largest batch saves for the backward pass, and
-    its images twice."""
+def bytes_for_one(method: Any, task: Any, batch_size: int) -> tuple[int, int]:
+    """Memory that one stacked client takes, and the size of its state. It takes seven times its
+    state (parameters, gradients, optimiser state, start, update, two messages), twice what its
+    largest batch saves for the backward pass, and its images twice."""
     net, client = training.initial_network(method, task), int(np.argmax(task.sizes))
     state = sum(t.nbytes for t in state_of(net).values())
     saved = {}
@@ -122,9 +135,9 @@ def bytes_for_one(method, task, batch_size):
     return 7 * state + 2 * sum(saved.values()) + 2 * images, state
 
 
-def obstacle(method, task):
-    """Which part of the method keeps it from being stacked, as text; ``None`` if none does. Found by trial: two clients
-    with a few images each, trained both ways in double precision."""
+def obstacle(method: Any, task: Any) -> str | None:
+    """Which part of the method keeps it from being stacked, as text; ``None`` if none does. Found
+    by trial: two clients with a few images each, trained both ways in double precision."""
     if not method.sides[1].stacks:
         return "round, in which clients take turns"
     problem = _difference(method, task)
@@ -173,7 +186,7 @@ def _difference(method, task):
     return None
 
 
-def remembered(measure, case, need):
+def remembered(measure: Callable, case: tuple, need: int) -> Any:
     """``measure(*case)``, or what it said before for the same parts, work, hardware and threads."""
     method, task, settings, together = case
     device = (
@@ -208,8 +221,9 @@ def remembered(measure, case, need):
     return known[key]
 
 
-def slow_step(method, task, settings, together):
-    """Whether a single step of a single client takes so long that there is no overhead worth sharing."""
+def slow_step(method: Any, task: Any, settings: Settings, together: int) -> bool:
+    """Whether a single step of a single client takes so long that there is no overhead worth
+    sharing."""
     few, client = replace(settings, epochs=1), int(np.argmax(task.sizes))
     task = _shortened(task, settings.batch_size)
     net = training.initial_network(method, task)
@@ -220,9 +234,10 @@ def slow_step(method, task, settings, together):
     return seconds > SLOW
 
 
-def calibrate(method, task, settings, together):
-    """Seconds of stacked training by seconds of sequential training of the same clients (at most 32), for a few steps.
-    What takes long is timed once, what is short in turns, and the fastest of three counts."""
+def calibrate(method: Any, task: Any, settings: Settings, together: int) -> float:
+    """Seconds of stacked training by seconds of sequential training of the same clients (at most
+    32), for a few steps. What takes long is timed once, what is short in turns, and the fastest of
+    three counts."""
     settings, together = replace(settings, epochs=1), min(together, 32)
     clients = sorted(range(task.clients), key=lambda k: -task.sizes[k])
     clients = [

@@ -1,14 +1,16 @@
 """Layers with a client axis: the networks of many clients as one network.
 
-Every parameter and buffer of a stacked network is [clients, ...], every activation [clients, batch, ...]. In memory the
-batch comes before the clients: then [clients, batch, channels, h, w] is, without a copy, the [batch, clients*channels,
-h, w] on which one grouped convolution, one pooling or one normalisation serves all clients at once. A network may
-consist of the layers of ``FORMS``, of layers without parameters that work entry by entry, and of modules that call such
-layers. Modules of other kinds work if their ``forward`` expects the client axis, that is, counts dimensions from the end.
-"""
+Every parameter and buffer of a stacked network is [clients, ...], every activation [clients,
+batch, ...]. In memory the batch comes before the clients: then [clients, batch, channels, h, w]
+is, without a copy, the [batch, clients*channels, h, w] on which one grouped convolution, one
+pooling or one normalisation serves all clients at once. A network may consist of the layers of
+``FORMS``, of layers without parameters that work entry by entry, and of modules that call such
+layers. Modules of other kinds work if their ``forward`` expects the client axis, that is, counts
+dimensions from the end."""
 
 import copy
 from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,12 +20,12 @@ from ..models import Network
 from ..models.computed import Drawing
 
 
-def merge(x):
+def merge(x: torch.Tensor) -> torch.Tensor:
     """[clients, batch, channels, ...] -> [batch, clients*channels, ...]."""
     return x.transpose(0, 1).flatten(1, 2)
 
 
-def split(x, clients):
+def split(x: torch.Tensor, clients: int) -> torch.Tensor:
     """The inverse of ``merge``."""
     return x.unflatten(1, (clients, -1)).transpose(0, 1)
 
@@ -32,15 +34,15 @@ def _flat(t):
     return None if t is None else t.flatten(0, 1)
 
 
-def channels_last(x):
-    """[batch, clients, channels, height, width] in the order batch, height, width, clients, channels: on a CPU,
-    convolution, pooling and normalisation of many small groups of channels then run over all clients' channels at once.
-    """
+def channels_last(x: torch.Tensor) -> torch.Tensor:
+    """[batch, clients, channels, height, width] in the order batch, height, width, clients,
+    channels: on a CPU, convolution, pooling and normalisation of many small groups of channels
+    then run over all clients' channels at once."""
     return x.flatten(1, 2).contiguous(memory_format=torch.channels_last).unflatten(1, x.shape[1:3])
 
 
 class Conv2d(nn.Conv2d):
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         weight, bias, groups = _flat(self.weight), _flat(self.bias), len(x) * self.groups
         return split(
             F.conv2d(merge(x), weight, bias, self.stride, self.padding, self.dilation, groups),
@@ -51,7 +53,7 @@ class Conv2d(nn.Conv2d):
 class _Norm:
     """Batch normalisation: the statistics of each client's own batch."""
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         mean, var = _flat(self.running_mean), _flat(self.running_var)
         use_batch = self.training or mean is None
         y = F.batch_norm(
@@ -76,7 +78,7 @@ class BatchNorm2d(_Norm, nn.BatchNorm2d):
 
 
 class GroupNorm(nn.GroupNorm):
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         groups = len(x) * self.num_groups
         return split(
             F.group_norm(merge(x), groups, _flat(self.weight), _flat(self.bias), self.eps), len(x)
@@ -84,16 +86,13 @@ class GroupNorm(nn.GroupNorm):
 
 
 class Linear(nn.Linear):
-    def forward(self, x):
-        weight, bias = (
-            self.weight.transpose(1, 2),
-            self.bias,
-        )  # each looked at once: it may be drawn at random
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight, bias = self.weight.transpose(1, 2), self.bias  # looked at once: may be drawn
         return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias[:, None], x, weight)
 
 
 class _Pool:
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return split(super().forward(merge(x)), len(x))
 
 
@@ -106,7 +105,7 @@ class AvgPool2d(_Pool, nn.AvgPool2d):
 
 
 class AdaptiveAvgPool2d(_Pool, nn.AdaptiveAvgPool2d):
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.output_size in (
             1,
             (1, 1),
@@ -116,17 +115,18 @@ class AdaptiveAvgPool2d(_Pool, nn.AdaptiveAvgPool2d):
 
 
 class Flatten(nn.Flatten):
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         first, last = (d + 1 if d >= 0 else d for d in (self.start_dim, self.end_dim))
         return x.flatten(first, last)
 
 
 class Dropout(Drawing, nn.Dropout):
-    """Draws each client's mask from that client's own generator, the numbers that sequential training draws."""
+    """Draws each client's mask from that client's own generator, the numbers that sequential
+    training draws."""
 
     layout = torch.contiguous_format  # see ``stack``
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         if not self.training or self.p == 0:
             return x
         if x.is_cuda:  # one launch for all, and nothing that a CUDA graph could not record
@@ -167,8 +167,9 @@ def form(kind: type[nn.Module]) -> type[nn.Module]:
     return FORMS.get(kind, kind)
 
 
-def stack(net, clients):
-    """A copy of ``net`` for that many clients: each layer in its stacked form, each tensor repeated along a new axis 0."""
+def stack(net: nn.Module, clients: int) -> nn.Module:
+    """A copy of ``net`` for that many clients: each layer in its stacked form, each tensor
+    repeated along a new axis 0."""
     memo = {}
     for t in net.parameters():
         memo[id(t)] = nn.Parameter(t.detach().expand(clients, *t.shape).clone(), t.requires_grad)
@@ -183,21 +184,23 @@ def stack(net, clients):
     return stacked
 
 
-def layout(net):
-    """How a network's kernels and images lie in memory. The book's own networks have channels last, which makes convolution
-    and pooling up to a third faster on a CPU; another network's ``forward`` may count on torch's default."""
+def layout(net: nn.Module) -> torch.memory_format:
+    """How a network's kernels and images lie in memory. The book's own networks have channels
+    last, which makes convolution and pooling up to a third faster on a CPU; another network's
+    ``forward`` may count on torch's default."""
     return torch.channels_last if isinstance(net, Network) else torch.contiguous_format
 
 
-def seed_dropout(net, ctx):
-    """Give the layers that draw at random, if there are any, the clients' generators: all share one for each client."""
+def seed_dropout(net: nn.Module, ctx: Any) -> None:
+    """Give the layers that draw at random, if there are any, the clients' generators: all share
+    one for each client."""
     layers = [module for module in net.modules() if isinstance(module, Drawing)]
     generators = ctx.generator("dropout") if layers else None
     for layer in layers:
         layer.generators = generators
 
 
-def narrow(net, first, last, memo=None):
+def narrow(net: nn.Module, first: int, last: int, memo: dict | None = None) -> nn.Module:
     """The same stacked network for clients ``first`` to ``last - 1``: its tensors are views."""
     memo = {} if memo is None else memo
 

@@ -10,7 +10,8 @@ class Loop:
     """Clients take turns. ``memories`` is what each of them keeps."""
 
     def __init__(self, side: Any) -> None:
-        self.side, self.memories = side, {}
+        self.side = side
+        self.memories: dict[int, Any] = {}
 
     def ready(self, t: int, clients: Iterable[int]) -> None:
         """They always are."""

@@ -151,6 +151,17 @@ def markdown(paper: str) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
+def report(results: Sequence[Result]) -> str:
+    """What ``check`` found, a line a claim, and below how often there was each verdict."""
+    width, lines = max(len(r.claim["id"]) for r in results), []
+    for r in results:
+        text = f"printed {r.claim['printed']!s:.60}, computed {show(r.computed) or '-'}"
+        text = f"LEDGER WRONG: {r.problem}" if r.problem else text
+        lines.append(f"{r.claim['id']:<{width}}  {r.verdict:<14}  {text}")
+    counts = Counter(r.verdict for r in results)
+    return "\n".join([*lines, ", ".join(f"{n} {verdict}" for verdict, n in counts.items())])
+
+
 def show(computed: Any) -> str:
     """A computed value as text: 1,183,242; 342.99; yes; 2.659 (2.64 to 2.679)."""
     if isinstance(computed, tuple):
@@ -234,7 +245,7 @@ def repopt_gap(name: str, rule: str) -> float:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        csla = NETWORKS[name](form="csla").double()
+        csla = NETWORKS[name](form="csla").double()  # type: ignore[call-arg]
         batches = torch.randn(3, 2, 2, 8, 1, 8, 8).double()
         one = target(csla)
         M, start = multipliers(one), _kernels(one)

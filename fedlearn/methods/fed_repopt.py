@@ -1,8 +1,7 @@
 """FedRepOpt: Lau et al., "FedRepOpt: Gradient Re-parametrized Optimizers in Federated Learning",
 2024, Algorithm 1.
 
-    server:  scales s_3, s_1 (and s_id) of every block from a search on data of its own; each client
-             gets them once
+    server:  s_3, s_1 (and s_id) of every block, from a search on data of its own, sent once
     start:   W' = s_3 W_3 + pad(s_1 W_1) + s_id I, one kernel a block      section 3.2, first rule
     client:  g <- M g, then weight decay, momentum and step of SGD         second rule, Eq. (1)
 

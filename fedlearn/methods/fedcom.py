@@ -32,6 +32,8 @@ class Tracked(SGD):
     """SGD on g - delta_j, together with the step ``Remember``. A client that was absent for some
     rounds takes the mean of what the model did in them."""
 
+    needs = frozenset({"past"})
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.decay != 1:
@@ -74,7 +76,7 @@ class Tracked(SGD):
 class Remember(Step):
     """Keeps what was sent, and what it was the update of, until the next round."""
 
-    listens = True
+    listens, gives = True, frozenset({"past"})
 
     def sent(self, x: Tensors, sent: Tensors, ctx: Context) -> None:
         for n in set(sent) - ctx.schema.buffers:

@@ -30,6 +30,8 @@ def pooled_layers(schema: Schema, share: float) -> list[str]:
 class Pool(Code):
     """Pool only a share of the convolution layers; everything else travels dense."""
 
+    gives = frozenset({"pooled"})
+
     share: float = 1.0
 
     def __post_init__(self) -> None:
@@ -42,6 +44,14 @@ class Pool(Code):
     def coder_for(self, name: str, ctx: Context) -> Coder:
         whole = self.share < 1 and name not in pooled_layers(ctx.schema, self.share)
         return DENSE if whole else self.coder
+
+
+@dataclass(frozen=True)
+class PoolState(Pool):
+    """The same for what clients hear. It loses nothing of a sum of pooled updates; of any other
+    state it would lose most, and clients would train another model than the server's."""
+
+    needs, gives = frozenset({"pooled"}), frozenset()
 
 
 def rpn(
@@ -63,6 +73,6 @@ def rpn(
         "rpn",
         optimizer=SGD(lr, momentum),
         uplink=Uplink(Update(), Pool(Pooled(bits, threshold), share)),
-        downlink=Downlink(Residual(), Pool(Pooled(bits), share)),
+        downlink=Downlink(Residual(), PoolState(Pooled(bits), share)),
         server=Mean(by),
     )

@@ -1,10 +1,11 @@
 """Split learning: Gupta and Raskar, "Distributed learning of deep neural network over multiple
 agents", 2018, Algorithm 1.
 
-    the clients in turn, batch by batch:   client -> server   H = f_e(x) and the labels
-                                           server             a step of W_s on CE(f_s(H), y)
-                                           server -> client   dCE / dH, for a step of W_e
-    from client to client:                 W_e, by way of the server
+    the clients in turn, batch by batch:
+    client -> server    H = f_e(x) and the labels
+    server              a step of W_s on CE(f_s(H), y)
+    server -> client    dCE / dH, for a step of W_e
+    and from client to client, by way of the server:    W_e
 
 Each arrow is one exchange: a client that gets W_e answers with H of its first batch, one that gets
 dCE / dH takes its step and answers with H of the next batch, or after the last with W_e. A turn
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
+from zlib import crc32
 
 import torch
 from torch import nn
@@ -143,15 +145,18 @@ class Server(ServerSide):
 
 
 class Client(ClientSide):
-    """Holds W_e while it has its turn, in the client's memory: weights ("edge/..."), optimiser, and
-    the number of the next step. What another process has computed is computed anew."""
+    """Holds W_e while it has its turn, in the client's memory: weights ("edge/..."), optimiser, the
+    number of the next step and a checksum of what came in this turn. A batch that was computed in
+    another process or another turn is computed anew."""
+
+    remembers = False  # a turn begins with W_e
 
     def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
         super().__init__(method, task, settings)
         self.f_e = self.net.extractor
         self.letters = Letters(task, self.f_e, self.settings)
         self._epoch: tuple = (None, None)  # (round, client, epoch), its images and labels
-        self._ahead: tuple = (None, None)  # (round, client, step), H with its graph
+        self._ahead: tuple = (None, None)  # (round, client, step, checksum), H with its graph
 
     @torch.enable_grad()
     def answer(self, t: int, client: int, what: str, data: bytes, memory: Tensors) -> bytes:
@@ -160,14 +165,15 @@ class Client(ClientSide):
         own, i = part.init(params, Context(self.task, t, client)), 0
         if what == HAND_OVER:
             training.load(W_e, letters.weights.read(DOWN, t, client, data))
+            seen = crc32(data)
         elif what == STEP and "step" in memory:
-            i = int(memory["step"])
+            i, seen = memory["step"].tolist()
             dH = letters.gradient(steps[i]).read(DOWN, t, client, data)["dH"]
-            if self._ahead[0] != (t, client, i):  # it was another process that answered
+            if self._ahead[0] != (t, client, i, seen):
                 training.load(W_e, {name: memory[f"edge/{name}"] for name in W_e})
-                self._forward(t, client, i, steps[i])
+                self._forward(t, client, i, steps[i], seen)
             (_, H), self._ahead = self._ahead, (None, None)
-            own, i = recalled(own, memory), i + 1
+            own, i, seen = recalled(own, memory), i + 1, crc32(data, seen)
             grads = torch.autograd.grad(H, params, dH)
             with torch.no_grad():
                 part.step(params, grads, own)
@@ -177,11 +183,11 @@ class Client(ClientSide):
         if i == len(steps):
             return letters.weights.write(UP, t, client, W_e, self.task.sizes[client])
         keep = {f"edge/{name}": w for name, w in W_e.items()} | kept(own)
-        memory |= {name: x.clone() for name, x in keep.items()} | {"step": torch.tensor(i)}
-        H, y = self._forward(t, client, i, steps[i])
+        memory |= {name: x.clone() for name, x in keep.items()} | {"step": torch.tensor([i, seen])}
+        H, y = self._forward(t, client, i, steps[i], seen)
         return letters.features(steps[i]).write(UP, t, client, {"H": H, "y": y}, len(y))
 
-    def _forward(self, t: int, k: int, i: int, step: Slice) -> tuple:
+    def _forward(self, t: int, k: int, i: int, step: Slice, seen: int) -> tuple:
         """H, with its graph, and the labels of the batch of step ``i``."""
         epoch, first, end = step
         if self._epoch[0] != (t, k, epoch):
@@ -193,7 +199,7 @@ class Client(ClientSide):
         x, y = self._epoch[1]
         self.f_e.train()
         with rng.scope(self.task.seed, "dropout", t, k, i, device=self.task.device):
-            self._ahead = (t, k, i), self.f_e(x[first:end])
+            self._ahead = (t, k, i, seen), self.f_e(x[first:end])
         return self._ahead[1], y[first:end]
 
 

@@ -23,7 +23,9 @@ WORDS = {
     "state": "the server's state",
     "trained": "what was trained",
     "scores": "a network that trains scores of masks (MaskedNetwork)",
-    "steps": "a server that keeps its steps (KeptSteps)",
+    "pooled": "pooled updates (Pool)",
+    "past": "an uplink that remembers what it sent (Remember)",
+    "steps": "a server that keeps its steps (KeptSteps),",
     "constants": 'a network in the form "repopt" (Form)',
     "fusion": "a network with a fusion operator (FusionNetwork)",
 }
@@ -49,7 +51,8 @@ class Arrival(NamedTuple):
 
 @dataclass
 class State:
-    """All that the server keeps from round to round: the global state, and the memory of its parts."""
+    """All that the server keeps from round to round: the global state, and the memory of its
+    parts."""
 
     weights: Tensors
     memory: Tensors = field(default_factory=dict)
@@ -59,13 +62,14 @@ class Part:
     """Base of all parts. A part says what it ``needs`` of others and what it ``gives`` (keys of
     ``WORDS``), so that two that do not fit are refused before anything is trained."""
 
-    needs: frozenset[str] = frozenset()
-    gives: frozenset[str] = frozenset()
+    needs: Any = frozenset()
+    gives: Any = frozenset()
 
     def refuse_unknown(self, kind: type["Part"]) -> None:
-        """``ValueError`` if this part has a public member that no part of its kind has: it would
-        never be called. Fields of dataclasses and names that begin with _ are the part's own."""
-        own = {f.name for f in fields(self)} if is_dataclass(self) else set()
+        """``ValueError`` if this part, or one of its kind inside it, has a public member that no
+        part of its kind has: it would never be called. Fields of dataclasses and names that begin
+        with _ are the part's own."""
+        own: set[str] = {f.name for f in fields(self)} if is_dataclass(self) else set()
         for cls in set(type(self).__mro__) - set(kind.__mro__):
             for name in vars(cls):
                 if not name.startswith("_") and name not in own and not hasattr(kind, name):
@@ -75,6 +79,9 @@ class Part:
                     raise ValueError(
                         f"{type(self).__name__} has {name!r}, which no {kind.__name__} has: {hint}"
                     )
+        for inner in (getattr(self, name) for name in own):
+            if isinstance(inner, kind):
+                inner.refuse_unknown(kind)
 
 
 @dataclass

@@ -1,8 +1,8 @@
 """The fourth and fifth part: what bytes go up, and what bytes come down?
 
-Both are a chain of small steps. A message is made forwards, from tensors to tensors, and by the last
-step to bytes; it is undone backwards. When it is made, every step hears, also backwards, what the
-receiver will decode: so error feedback is a step like any other.
+Both are a chain of small steps. A message is made forwards, from tensors to tensors, and by the
+last step to bytes; it is undone backwards. When it is made, every step hears, also backwards, what
+the receiver will decode: so error feedback is a step like any other.
 
     Uplink(Update(), Clip(1.0), Momentum(0.9), Feedback(), Lossy(TopK(1 / 1000)))        # DGC
 """
@@ -33,6 +33,13 @@ class Step(Part):
     stacks = False  # ``encode`` works as well on tensors with a client axis
     listens = False  # ``sent`` is to be called, for which the message is decoded at once
     personal = False  # ``decode`` looks at what this receiver keeps
+
+    def __init_subclass__(cls) -> None:
+        """Who replaces ``encode`` has to say anew that it stacks; who has ``sent`` will hear it."""
+        if "encode" in vars(cls):
+            cls.stacks = vars(cls).get("stacks", False)
+        if "sent" in vars(cls):
+            cls.listens = vars(cls).get("listens", True)
 
     def check(self, ctx: Context) -> None:
         """``ValueError`` for a task or settings that this step cannot work with."""
@@ -78,8 +85,8 @@ class Code(Step):
 
 @dataclass(frozen=True)
 class Lossy(Code):
-    """Batch statistics and tensors of fewer than ``whole`` dimensions travel dense, all else through
-    the coder."""
+    """Batch statistics and tensors of fewer than ``whole`` dimensions travel dense, all else
+    through the coder."""
 
     whole: int = 2
 
@@ -110,9 +117,9 @@ class Link(Part):
                 raise ValueError(f"{what} takes {WORDS[takes]}, but gets {WORDS[kind]}.")
             kind = gives or kind
         self.steps: tuple[Step, ...] = steps
-        self.code: Code = steps[-1]
+        self.code: Code = steps[-1]  # type: ignore[assignment]
         self.needs = frozenset[str]().union(*(step.needs for step in steps))
-        self.gives = frozenset({kind})
+        self.gives = frozenset({kind}).union(*(step.gives for step in steps))
         self.personal = any(step.personal for step in steps)
         self.stacks = all(step.stacks for step in steps[:-1]) and not self.code.coder.shared
         self.listens = any(step.listens for step in steps)
@@ -213,7 +220,7 @@ class Link(Part):
         return self.unpack({name: section}, replace(ctx, round=round, client=-1))[name]
 
     def expected(self, ctx: Context) -> list[str]:
-        """The names of the tensors that this message must have, in order."""
+        """The names of the tensors that this message must have."""
         names = list(ctx.schema.shapes)
         for step in self.steps:
             names = step.names(names, ctx)
@@ -235,8 +242,10 @@ class Uplink(Link):
         super().__init__(*(steps or (Update(),)))
         if "trained" in self.gives:
             raise ValueError(f"{self!r} must begin with what becomes of the weights: Update().")
-        if "update" in self.gives:  # its signs are votes
+        if "update" in self.gives and not self.code.coder.sparse:  # its signs are votes
             self.gives |= {"votes"}
+        own = type(self)  # one that replaces only ``encode`` is obeyed
+        self.stacks &= own.encode is Uplink.encode or own.encode_rows is not Uplink.encode_rows
 
     def encode(self, trained: Tensors, ctx: Context) -> Sections:
         """What was trained -> sections."""
@@ -250,9 +259,9 @@ class Uplink(Link):
         return self._pack(trained, ctx, self._generator(ctx))
 
     def decode(self, sections: Sections, ctx: Context) -> Tensors:
-        """Sections -> update (or votes, or mask) by name; ``WireError`` unless just the tensors came
-        that this client was to send."""
-        if list(sections) != self.expected(ctx):
+        """Sections -> update (or votes, or mask) by name; ``WireError`` unless just the tensors
+        came that this client was to send."""
+        if sections.keys() != set(self.expected(ctx)):
             raise WireError(
                 f"Client {ctx.client} did not send the tensors that it has to in this round (the "
                 "whole update, or its modules); one whose training diverged sends nothing."
@@ -291,8 +300,8 @@ class Update(Step):
     takes, makes, stacks = "trained", "update", True
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
-        """The differences are written at once into the buffer that a dense coder sends: new memory is
-        dear."""
+        """The differences are written at once into the buffer that a dense coder sends: new memory
+        is dear."""
         rows = len(ctx.client) if isinstance(ctx.client, list) else 1
         tensors = list(x.values())
         sizes = [t.numel() // rows for t in tensors]

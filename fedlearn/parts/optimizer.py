@@ -30,7 +30,8 @@ class Optimizer(Part):
 
 
 def kept(state: dict[str, Any]) -> Tensors:
-    """The tensors of an optimiser's state by name, as a memory keeps them until training goes on."""
+    """The tensors of an optimiser's state by name, as a memory keeps them until training goes
+    on."""
     lists = {key: value for key, value in state.items() if isinstance(value, list)}
     return {f"{key} {i}": t for key, value in lists.items() for i, t in enumerate(value)}
 

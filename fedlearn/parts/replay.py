@@ -35,11 +35,21 @@ class KeptSteps(Aggregator):
     link: Uplink = Uplink()
     of: Aggregator = Mean()
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.link, Uplink) or "update" not in self.link.gives:
+            raise ValueError(
+                f"The server's steps travel as updates of the weights, not through {self.link!r}."
+            )
+        if not isinstance(self.of, Aggregator):
+            raise ValueError(f"{self.of!r} is no server part (Aggregator).")
+
     @property
     def needs(self) -> frozenset[str]:
         return self.of.needs
 
-    gives = frozenset({"steps"})
+    @property
+    def gives(self) -> frozenset:
+        return frozenset({("steps", self.link)})
 
     def check(self, ctx: Context) -> None:
         self.of.check(ctx)
@@ -69,7 +79,7 @@ class Replay(Downlink):
 
     def __init__(self, link: Uplink) -> None:
         super().__init__()
-        self.link, self.personal, self.needs = link, True, frozenset({"steps"})
+        self.link, self.personal, self.needs = link, True, frozenset({("steps", link)})
 
     def __repr__(self) -> str:
         return f"Replay({self.link!r})"

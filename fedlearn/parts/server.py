@@ -17,7 +17,8 @@ class Aggregator(Part):
 
     def aggregate(self, state: Tensors, arrivals: Iterable[Arrival], ctx: Context) -> Tensors:
         """The next global state; ``state`` is not changed. ``arrivals`` come one by one, in the
-        order of the clients, and there is at least one; ``ctx.memory`` is kept for the next round."""
+        order of the clients, and there is at least one; ``ctx.memory`` is kept for the next
+        round."""
         raise NotImplementedError
 
 

@@ -1,7 +1,10 @@
-"""Image classification: a data set, how it is split over clients, a network, a loss and a metric."""
+"""Image classification: a data set, how it is split over clients, a network, a loss and a
+metric."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,8 +29,9 @@ def cross_entropy(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits.movedim(-1, 1), y, reduction="none").mean(-1)
 
 
-def crop(x, generator):
-    """Shift every image by up to ``PADDING`` pixels, black where nothing was: x [n, channels, height, width]."""
+def crop(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Shift every image by up to ``PADDING`` pixels, black where nothing was: x [n, channels,
+    height, width]."""
     n, _, height, width = x.shape
     padded = F.pad(x, [PADDING] * 4)
     shift = torch.randint(0, 2 * PADDING + 1, (2, n, 1), generator=generator).to(x.device)
@@ -36,7 +40,7 @@ def crop(x, generator):
     return padded[torch.arange(n, device=x.device)[:, None, None], :, rows, columns].movedim(-1, 1)
 
 
-def flip(x, generator):
+def flip(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Mirror every second image, left to right, at random."""
     mirrored = torch.rand(len(x), 1, 1, 1, generator=generator).to(x.device) < 0.5
     return torch.where(mirrored, x.flip(-1), x)
@@ -47,7 +51,8 @@ AUGMENTATIONS = {"crop": crop, "flip": flip}
 
 @dataclass(frozen=True, eq=False)
 class Classification:
-    """Made by ``classification``. Images stay on ``device`` as uint8 and are normalised when they are used."""
+    """Made by ``classification``. Images stay on ``device`` as uint8 and are normalised when they
+    are used."""
 
     dataset: str
     clients: int
@@ -64,50 +69,57 @@ class Classification:
     loss = staticmethod(cross_entropy)
 
     @property
-    def shape(self):
+    def shape(self) -> tuple[int, ...]:
         """(channels, height, width) of one image."""
         return tuple(self.train[0].shape[1:])
 
     @cached_property
-    def sizes(self):
+    def sizes(self) -> list[int]:
         """Number of training images of each client."""
         return [len(i) for i in self.split.indices]
 
     @cached_property
-    def statistics(self):
+    def statistics(self) -> torch.Tensor:
         """Mean and standard deviation of the training images, each [channels, 1, 1]."""
         return torch.tensor([self.source.mean, self.source.std], device=self.device)[
             ..., None, None
         ]
 
     @cached_property
-    def owned(self):
+    def owned(self) -> list[torch.Tensor]:
         """The positions of each client's training images, int64."""
         return [torch.as_tensor(indices) for indices in self.split.indices]
 
-    def network(self, network=None, shape=None):
-        """The task's network; or another one, by name or as a function, and for inputs of another shape."""
+    def network(
+        self, network: str | Callable | None = None, shape: tuple[int, ...] | None = None
+    ) -> torch.nn.Module:
+        """The task's network; or another one, by name or as a function, and for inputs of another
+        shape."""
         network = network or self.network_name
         build = network if callable(network) else pick(network, models.NETWORKS, "network")
         return build(shape or self.shape, self.source.classes)
 
-    def permute(self, x, client):
+    def permute(self, x: torch.Tensor, client: int | None) -> torch.Tensor:
         """The client's own order of pixels, if the partition permutes them."""
         if client is None or self.split.permutations is None:
             return x
         order = torch.as_tensor(self.split.permutations[client], device=x.device)
         return x.flatten(-2)[..., order].reshape(x.shape)
 
-    def inputs(self, x, client=None):
-        """uint8 images -> normalised float32, with the client's own order of pixels if the partition permutes them."""
+    def inputs(self, x: torch.Tensor, client: int | None = None) -> torch.Tensor:
+        """uint8 images -> normalised float32, with the client's own order of pixels if the
+        partition permutes them."""
         mean, std = self.statistics
         return (self.permute(x, client) - mean) / std
 
-    def gather(self, clients, orders, generators):
-        """One pass over the images of each client, client after client: uint8 images, augmented and permuted, and labels.
+    def gather(
+        self, clients: list[int], orders: list[torch.Tensor], generators: list[torch.Generator]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """One pass over the images of each client, client after client: uint8 images, augmented
+        and permuted, and labels.
 
-        For each client, its order (a permutation of its n_k positions) and the generator that draws the augmentation.
-        """
+        For each client, its order (a permutation of its n_k positions) and the generator that
+        draws the augmentation."""
         picked = torch.cat(
             [self.owned[k][order] for k, order in zip(clients, orders, strict=True)]
         ).to(self.device)
@@ -121,14 +133,19 @@ class Classification:
             x = torch.cat(parts)
         return x, y
 
-    def epoch(self, client, order, generator):
-        """One pass over a client's images, normalised: ``order`` [n] is a permutation, ``generator`` draws the augmentation."""
+    def epoch(
+        self, client: int, order: torch.Tensor, generator: torch.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """One pass over a client's images, normalised: ``order`` [n] is a permutation,
+        ``generator`` draws the augmentation."""
         x, y = self.gather([client], [order], [generator])
         return self.inputs(x), y
 
-    def evaluate(self, net, batch=512, client=None):
-        """Accuracy and mean loss on the test set; with permuted pixels, under the permutation of ``client`` or, if none is
-        named, the mean over the clients' permutations."""
+    def evaluate(
+        self, net: torch.nn.Module, batch: int = 512, client: int | None = None
+    ) -> dict[str, float]:
+        """Accuracy and mean loss on the test set; with permuted pixels, under the permutation of
+        ``client`` or, if none is named, the mean over the clients' permutations."""
         x, y = self.test
         views = (
             [None]
@@ -151,7 +168,7 @@ class Classification:
         accuracy, loss = (totals / (len(y) * len(views))).tolist()
         return {"accuracy": accuracy, "loss": loss}
 
-    def describe(self):
+    def describe(self) -> dict[str, Any]:
         """What a history says about its task."""
         name = (
             self.network_name if isinstance(self.network_name, str) else self.network_name.__name__
@@ -169,22 +186,22 @@ class Classification:
 
 
 def classification(
-    dataset="digits",
-    clients=10,
-    partition=None,
-    seed=0,
-    network=None,
-    augment=(),
-    train=None,
-    test=None,
-    device="cpu",
-):
+    dataset: str = "digits",
+    clients: int = 10,
+    partition: Any = None,
+    seed: int = 0,
+    network: str | Callable | None = None,
+    augment: Any = (),
+    train: int | None = None,
+    test: int | None = None,
+    device: str | torch.device = "cpu",
+) -> Classification:
     """A task: ``dataset`` (see ``fedlearn.data.sources``) split over ``clients``.
 
-    ``partition`` is an object of ``fedlearn.partition`` or its text, such as ``"dirichlet:0.5"``; IID by default.
-    ``network`` is a name in ``fedlearn.models.NETWORKS`` or a function ``(shape, classes) -> module``. ``augment`` lists
-    "crop" and "flip". ``train`` and ``test`` keep that many images, drawn once from the seed, for quick runs.
-    """
+    ``partition`` is an object of ``fedlearn.partition`` or its text, such as ``"dirichlet:0.5"``;
+    IID by default. ``network`` is a name in ``fedlearn.models.NETWORKS`` or a function ``(shape,
+    classes) -> module``. ``augment`` lists "crop" and "flip". ``train`` and ``test`` keep that
+    many images, drawn once from the seed, for quick runs."""
     if isinstance(clients, bool) or not isinstance(clients, int) or clients < 1:
         raise ValueError(f"clients must be a whole number of at least 1, not {clients!r}.")
     if isinstance(partition, str):

@@ -20,6 +20,7 @@ class Coder:
     stochastic = False  # ``encode`` draws from a generator of the sender
     shared = False  # both sides draw the same numbers, which cost no byte: a generator for each
     # tensor is passed to ``encode`` and to ``decode``
+    sparse = False  # most entries decode to zero
     takes: str | None = None
     gives: str | None = None
 

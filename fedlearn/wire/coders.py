@@ -81,7 +81,7 @@ class Dense(Coder):
         return self._rows([tensor[None]])[0][0]
 
     def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
-        return self._all([section], [shape])[0]
+        return next(iter(self._all([section], [shape])))
 
     def encode_rows(
         self, tensors: Sequence[torch.Tensor], generators: list, shared: list | None = None
@@ -98,7 +98,7 @@ class Dense(Coder):
     def _rows(self, tensors: Sequence[torch.Tensor]) -> list[list[Any]]:
         return write_rows(tensors, self.dtype)
 
-    def _all(self, sections: Sequence[Any], shapes: Sequence[Shape]) -> Sequence[torch.Tensor]:
+    def _all(self, sections: Sequence[Any], shapes: Sequence[Shape]) -> Iterable[torch.Tensor]:
         return read_floats(sections, shapes, self.dtype)
 
 
@@ -128,11 +128,12 @@ class Pooled(Dense):
         # [.., out, in, k, k] -> [.., out, in]
         return super()._rows([t.flatten(3).mean(3) if t.dim() > 3 else t for t in tensors])
 
-    def _all(self, sections: Sequence[Any], shapes: Sequence[Shape]) -> Sequence[torch.Tensor]:
+    def _all(self, sections: Sequence[Any], shapes: Sequence[Shape]) -> Iterable[torch.Tensor]:
         if self.threshold:
             means = list(map(self._decode_some, sections, shapes))
         else:
-            means = super()._all(sections, [s[:2] if len(s) > 2 else s for s in shapes])
+            pooled = [shape[:2] if len(shape) > 2 else shape for shape in shapes]
+            means = list(super()._all(sections, pooled))
         # one mean for all k*k positions
         return [
             m[(..., *[None] * (len(s) - 2))].expand(s) if len(s) > 2 else m

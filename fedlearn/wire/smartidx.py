@@ -37,6 +37,8 @@ class SmartIdx(Coder):
     Tensors without kernels of several entries travel as ``TopK(values="sign")``.
     """
 
+    sparse = True
+
     ratio: float = 1 / 32
 
     def __post_init__(self) -> None:

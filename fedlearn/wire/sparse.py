@@ -89,6 +89,8 @@ class TopK(Coder):
     not know the ratio.
     """
 
+    sparse = True
+
     ratio: float = 1 / 32
     values: str = "float32"
 

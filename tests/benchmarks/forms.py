@@ -1,10 +1,12 @@
-"""What does a round of FedRepOpt cost beside its rivals? Whole rounds, messages included, of the four forms of a network.
+"""What does a round of FedRepOpt cost beside its rivals? Whole rounds, messages included, of the
+four forms of a network.
 
     python tests/benchmarks/forms.py                      # about three minutes on two CPU cores
     python tests/benchmarks/forms.py --quick              # one small network, two repeats
     python tests/benchmarks/forms.py --device cuda --out data/results/forms_cuda.json
 
-Two clients, one local epoch. The forms take turns, 7 (B1), 14 (0.5x) or 42 times; medians of ratios to "inf" in the same turn, and the seconds of "inf".
+Two clients, one local epoch. The forms take turns, 7 (B1), 14 (0.5x) or 42 times; medians of ratios
+to "inf" in the same turn, and the seconds of "inf".
 """
 
 import argparse
@@ -21,12 +23,14 @@ import torch
 
 import fedlearn as fl
 from fedlearn import models
-from fedlearn.federation import one_round
+from fedlearn.round import one_round
 
 sys.path.insert(0, str(Path(__file__).parent))
 from speed import random_task  # noqa: E402
 
-NETWORKS = {  # label -> network, image shape, samples a client, batch size, how often the repeats: short rounds need more
+# label -> network, image shape, samples a client, batch size, how often the repeats: short rounds
+# need more
+NETWORKS = {
     "RepVGG, digits": ("digits_repvgg", (1, 8, 8), 320, 32, 6),
     "RepGhost, digits": ("digits_repghost", (1, 8, 8), 320, 32, 6),
     "RepGhostNet 0.5x, 64x64": ("repghost_05", (3, 64, 64), 64, 32, 2),
@@ -38,13 +42,14 @@ FORMS = ("tr", "inf", "csla", "repopt")
 def rounds(method, task, batch_size):
     """A function that plays the next round and says how long it took."""
     settings, t = fl.Settings(batch_size=batch_size, evaluate_every=10**9), 0
-    server, clients = fl.Server(method, task, settings), fl.Clients(method, task, settings)
+    server, clients = method.server_side(task, settings), fl.clients(method, task, settings)
+    state, heard = server.start(), {}
 
     def play():
-        nonlocal t
+        nonlocal t, state
         t += 1
         began = time.perf_counter()
-        one_round(server, clients, t)
+        state, _ = one_round(server, clients, t, state, heard)
         if task.device.type == "cuda":
             torch.cuda.synchronize(task.device)
         return time.perf_counter() - began

@@ -1,10 +1,12 @@
-"""A round of federated averaging in other simulators, for ``speed.py``; each is optional (requirements-peers.txt).
+"""A round of federated averaging in other simulators, for ``speed.py``; each is optional
+(requirements-peers.txt).
 
-    python tests/benchmarks/peers.py        # those that are installed: 3 rounds of 4 clients on digits
+    python tests/benchmarks/peers.py    # those that are installed: 3 rounds of 4 clients on digits
 
-Each function of ``PEERS`` takes ``(shards, build, lr, batch_size, rounds)`` and returns the seconds of each round (no
-start-up) and the final state dict. ``shards`` lists (x float32 [n, c, h, w], y int64 [n]) by client; ``build()`` makes
-the network, with the same weights every time. All clients train in every round: one epoch of SGD, weighted by samples.
+Each function of ``PEERS`` takes ``(shards, build, lr, batch_size, rounds)`` and returns the seconds
+of each round (no start-up) and the final state dict. ``shards`` lists (x float32 [n, c, h, w], y
+int64 [n]) by client; ``build()`` makes the network, with the same weights every time. All clients
+train in every round: one epoch of SGD, weighted by samples.
 """
 
 import asyncio
@@ -23,20 +25,23 @@ import torch.nn.functional as F
 
 
 def batches(x, y, batch_size):
-    """Shuffled batches, cut from memory for everybody: a loader that works image by image would hide the simulator."""
+    """Shuffled batches, cut from memory for everybody: a loader that works image by image would
+    hide the simulator."""
     return [(x[i], y[i]) for i in torch.randperm(len(y)).split(batch_size)]
 
 
 @lru_cache(maxsize=1)
 def handed_over(path):
-    """Shards and network, once for each Ray worker: what a client function captures travels with every message."""
+    """Shards and network, once for each Ray worker: what a client function captures travels with
+    every message."""
     torch.set_num_threads(1)
     return torch.load(path, weights_only=False, mmap=True)
 
 
 def flower(shards, build, lr, batch_size, rounds):
-    """Flower's Message API on Ray. Chosen: a worker for each core, no evaluation, data read once by each worker. The
-    simulator looks for messages and for replies every 0.1 s; ``run_simulation`` has no option for that."""
+    """Flower's Message API on Ray. Chosen: a worker for each core, no evaluation, data read once by
+    each worker. The simulator looks for messages and for replies every 0.1 s; ``run_simulation``
+    has no option for that."""
     names = (
         "FLWR_TELEMETRY_ENABLED",
         "RAY_USAGE_STATS_ENABLED",
@@ -106,8 +111,8 @@ def flower(shards, build, lr, batch_size, rounds):
 
 
 def pfl_research(shards, build, lr, batch_size, rounds):
-    """pfl's simulation. Chosen: one process (several need a launcher), tensors in memory, no evaluation (the first
-    round asks for metrics all the same and gets none)."""
+    """pfl's simulation. Chosen: one process (several need a launcher), tensors in memory, no
+    evaluation (the first round asks for metrics all the same and gets none)."""
     with mock.patch.dict(
         os.environ, PFL_PYTORCH_DEVICE="cpu"
     ):  # otherwise it takes a GPU wherever there is one
@@ -156,8 +161,9 @@ def pfl_research(shards, build, lr, batch_size, rounds):
 
 
 def fedlab_serial(shards, build, lr, batch_size, rounds):
-    """FedLab's standalone pipeline with its serial trainer. Chosen: batches cut from memory, no evaluation. The number
-    of samples is sent along, since its server weights all clients equally otherwise."""
+    """FedLab's standalone pipeline with its serial trainer. Chosen: batches cut from memory, no
+    evaluation. The number of samples is sent along, since its server weights all clients equally
+    otherwise."""
     root = logging.getLogger()
     level, handlers = root.level, root.handlers[:]
     from fedlab.contrib.algorithm import SGDSerialClientTrainer, SyncServerHandler
@@ -223,9 +229,8 @@ def main():
             )
             net = fl.initial_network(fl.methods.fedavg(), task)
             net.load_state_dict(state)
-            print(
-                f"{label}: {', '.join(f'{s:.3f}' for s in seconds)} s, accuracy {task.evaluate(net)['accuracy']:.3f}"
-            )
+            times, accuracy = ", ".join(f"{s:.3f}" for s in seconds), task.evaluate(net)["accuracy"]
+            print(f"{label}: {times} s, accuracy {accuracy:.3f}")
 
 
 if __name__ == "__main__":

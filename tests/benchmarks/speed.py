@@ -1,12 +1,13 @@
 """How fast is it? Everything that the page "How fast is it" shows is measured here.
 
-    python tests/benchmarks/speed.py                      # all of it, about 25 minutes on two CPU cores
-    python tests/benchmarks/speed.py table --quick        # one part, a few repeats
-    python tests/benchmarks/speed.py --device cuda        # the same on a GPU
+    python tests/benchmarks/speed.py                  # all of it, about 25 minutes on two CPU cores
+    python tests/benchmarks/speed.py table --quick    # one part, a few repeats
+    python tests/benchmarks/speed.py --device cuda    # the same on a GPU
     python tests/benchmarks/speed.py --out data/results/speed_cpu.json
 
-table    a round of federated averaging: bare PyTorch loop, fedlearn's engines, and the simulators of
-         requirements-peers.txt that are installed; they take turns, medians count, ratios are to the bare loop
+table    a round of federated averaging: bare PyTorch loop, fedlearn's engines, and the simulators
+         of requirements-peers.txt that are installed; they take turns, medians count, ratios are to
+         the bare loop
 job      20 rounds on digits in a fresh process, start-up included: seconds and peak memory
 growth   seconds a round against the number of clients and against the number of samples
 profile  where a round spends its time
@@ -28,17 +29,19 @@ import torch
 import torch.nn.functional as F
 
 import fedlearn as fl
-from fedlearn import engine as engines
-from fedlearn import federation, local
+from fedlearn import training
 from fedlearn.data import sources
+from fedlearn.engines import choose
+from fedlearn.round import good_threads, one_round
 
 sys.path.insert(0, str(Path(__file__).parent))
 from peers import PEERS, shards_of  # noqa: E402
 
 BATCH, LR, LONG = 32, 0.1, 8
 CORES = torch.get_num_threads()  # what torch takes by itself
-# 100 clients of ResNet-18 would be 9 GB of messages and decoded updates, more than most machines have to spare
-NETWORKS = {  # label -> network, image shape, samples a client for 10 and for 100 clients, and how they are split
+# label -> network, image shape, samples a client for 10 and for 100 clients, how they are split;
+# 100 clients of ResNet-18 would be 9 GB of messages and decoded updates, too much for most machines
+NETWORKS = {
     "digits CNN, 8x8": ("digits_cnn", (1, 8, 8), {10: 134, 100: 13}),
     "digits CNN, uneven clients": ("digits_cnn", (1, 8, 8), {10: 134, 100: 13}, "dirichlet:0.5"),
     "McMahan CNN, 32x32 colour": ("mcmahan_cnn", (3, 32, 32), {10: 128, 100: 32}),
@@ -47,7 +50,7 @@ NETWORKS = {  # label -> network, image shape, samples a client for 10 and for 1
 
 
 def random_task(network, shape, clients, samples, device="cpu", partition=None):
-    """Random images, ``samples`` a client on average: what is timed does not depend on what they show."""
+    """Random images, ``samples`` a client on average: times do not depend on what they show."""
     count = clients * samples
     x = torch.randint(
         0, 256, (count, *shape), dtype=torch.uint8, generator=fl.rng.generator(0, "images")
@@ -75,7 +78,8 @@ def plain(task):
 
 
 def bare(task):
-    """The loop that everything is compared with: the same batches into one network, no federation at all."""
+    """The loop that everything is compared with: the same batches into one network, no
+    federation."""
     net = plain(task).train()
     optimiser = torch.optim.SGD(net.parameters(), LR)
     turn = iter(range(1, 10**9))
@@ -100,34 +104,37 @@ def bare(task):
 
 
 def ours(task, engine, precision="float32"):
-    """The package, real messages included. "auto" also chooses the number of threads, as ``fl.run`` does by itself."""
+    """The package, real messages included. "auto" also chooses the number of threads, as ``fl.run``
+    does by itself."""
     method, settings = (
         fl.methods.fedavg(LR),
         fl.Settings(batch_size=BATCH, evaluate_every=10**9, precision=precision),
     )
-    with local.threads(CORES):
-        own = federation.good_threads(plain(task), task, BATCH)
+    with training.threads(CORES):
+        own = good_threads(plain(task), task, BATCH)
     threads = own if engine == "auto" else torch.get_num_threads()
-    with local.threads(threads, precision):
-        chosen = engines.choose(engine, method, task, settings, task.clients)
+    with training.threads(threads, precision):
+        chosen = choose(engine, method, task, settings, task.clients)
     server, clients = (
-        fl.Server(method, task, settings),
-        fl.Clients(method, task, settings, chosen.together),
+        method.server_side(task, settings),
+        fl.clients(method, task, settings, chosen.together),
     )
-    turn = iter(range(1, 10**9))
+    turn, state, heard = iter(range(1, 10**9)), server.start(), {}
 
     def round():
+        nonlocal state
         wait(task)
-        with local.threads(threads, precision):
-            return federation.one_round(server, clients, next(turn))["seconds"]
+        with training.threads(threads, precision):
+            state, row = one_round(server, clients, next(turn), state, heard)
+        return row["seconds"]
 
     round.chosen, round.threads = chosen, threads
     return round
 
 
 def interleaved(contenders, repeats):
-    """Medians of rounds that take turns; each contender's first round only warms up. Rounds of more than ``LONG`` seconds
-    are taken once and need no warming up."""
+    """Medians of rounds that take turns; each contender's first round only warms up. Rounds of more
+    than ``LONG`` seconds are taken once and need no warming up."""
     seconds = {name: [round()] for name, round in contenders.items()}
     if max(s[0] for s in seconds.values()) > LONG:
         return {name: s[0] for name, s in seconds.items()}
@@ -139,7 +146,8 @@ def interleaved(contenders, repeats):
 
 
 def peer_seconds(task, function, rounds):
-    """Median seconds a round of another simulator on the same data, or the sentence with which it failed."""
+    """Median seconds a round of another simulator on the same data, or the sentence with which it
+    failed."""
     shards = shards_of(task)
     try:
         return median(function(shards, lambda: plain(task), LR, BATCH, rounds + 1)[0][1:])
@@ -194,13 +202,11 @@ def show_row(row):
         f"{name} {s / base:.2f}" if isinstance(s, float) else f"{name} failed: {s}"
         for name, s in row["seconds"].items()
     ]
-    print(
-        f"{row['network']}, {row['clients']} clients: {', '.join(cells)} (auto: {row['chosen']}, {row['threads']} threads)",
-        flush=True,
-    )
+    auto = f"(auto: {row['chosen']}, {row['threads']} threads)"
+    print(f"{row['network']}, {row['clients']} clients: {', '.join(cells)} {auto}", flush=True)
 
 
-# ---- a whole job in a fresh process --------------------------------------------------------------------------------
+# ---- a whole job in a fresh process --------------------------------------------------------------
 
 
 def run_job(name):
@@ -247,7 +253,7 @@ def job(args):
 
 
 def watch(command):
-    """Run a command: its seconds, and the most memory (MB) that it and its children held at once."""
+    """Run a command: its seconds, and the most memory (MB) that it and its children held."""
     import psutil
 
     began, peak = time.perf_counter(), 0
@@ -257,9 +263,8 @@ def watch(command):
         for p in [process, *_children(process)]:
             try:
                 memory = p.memory_full_info()
-                total += getattr(
-                    memory, "pss", memory.rss
-                )  # pss shares out what processes have in common; Linux only
+                # pss shares out what processes have in common; Linux only
+                total += getattr(memory, "pss", memory.rss)
             except psutil.Error:  # it has just ended
                 pass
         peak = max(peak, total)
@@ -278,7 +283,7 @@ def _children(process):
         return []
 
 
-# ---- growth --------------------------------------------------------------------------------------------------------
+# ---- growth --------------------------------------------------------------------------------------
 
 
 def growth(args):
@@ -302,18 +307,13 @@ def three(task, args):
     return {"seconds": seconds}
 
 
-# ---- profile -------------------------------------------------------------------------------------------------------
+# ---- profile -------------------------------------------------------------------------------------
 
 PARTS = {  # what a round consists of, and the functions in which it happens
-    "training": [(local, "train"), (local, "train_stacked")],
+    "training": [(training, "train"), (training, "train_stacked")],
     "batch assembly": [("task", "gather")],
-    "messages down": [("server", "send"), ("clients", "_download")],
-    "messages up": [
-        ("clients", "_upload"),
-        ("method.uplink", "encode"),
-        ("method.uplink", "encode_rows"),
-        ("server", "receive"),
-    ],
+    "messages down": [("server", "send"), ("clients", "download")],
+    "messages up": [("clients", "upload"), ("clients", "upload_rows"), ("server", "receive")],
     "aggregation": [("server", "aggregate")],
     "evaluation": [("server", "evaluate")],
 }
@@ -340,46 +340,46 @@ def profile(args):
 def profile_run(task, engine, rounds):
     """The share of each part in the time of all rounds, evaluation included."""
     method, settings = fl.methods.fedavg(), fl.Settings()
-    together = engines.choose(engine, method, task, settings, task.clients).together
-    server, clients = (
-        fl.Server(method, task, settings),
-        fl.Clients(method, task, settings, together),
-    )
-    federation.one_round(server, clients, 1)
-    spent, undo = Counter(), []
+    together = choose(engine, method, task, settings, task.clients).together
+    server = method.server_side(task, settings)
+    clients, heard = fl.clients(method, task, settings, together), {}
+    state, _ = one_round(server, clients, 1, server.start(), heard)
+    spent, undo, inside, since = Counter(), [], ["the rest"], 0.0
+
+    def turn():  # the time since the last turn belongs to the innermost part
+        nonlocal since
+        now = time.perf_counter()
+        spent[inside[-1]] += now - since
+        since = now
 
     def timed(function, part):
         def call(*args, **kwargs):
-            began = time.perf_counter()
+            turn()
+            inside.append(part)
             try:
                 return function(*args, **kwargs)
             finally:
-                spent[part] += time.perf_counter() - began
+                turn()
+                inside.pop()
 
         return call
 
-    owners = {
-        "task": type(task),
-        "server": server,
-        "clients": clients,
-        "method.uplink": type(method.uplink),
-    }
+    owners = {"task": type(task), "server": server, "clients": clients.side}
     for part, functions in PARTS.items():
         for owner, name in functions:
             owner = owners[owner] if isinstance(owner, str) else owner
             undo.append((owner, name, getattr(owner, name)))
             setattr(owner, name, timed(getattr(owner, name), part))
     try:
-        began = time.perf_counter()
+        began = since = time.perf_counter()
         for t in range(2, rounds + 2):
-            federation.one_round(server, clients, t)
-        total = time.perf_counter() - began
+            state, _ = one_round(server, clients, t, state, heard)
+        turn()
+        total = since - began
     finally:
         for owner, name, function in undo:
             setattr(owner, name, function)
-    spent["training"] -= spent["batch assembly"]  # which happens inside it
-    spent["the rest"] = total - sum(spent.values())
-    return {part: seconds / total for part, seconds in spent.items()}
+    return {part: spent[part] / total for part in (*PARTS, "the rest")}
 
 
 def main():
@@ -416,7 +416,7 @@ def main():
         "cores": os.cpu_count(),
         "device": torch.cuda.get_device_name() if args.device == "cuda" else "CPU",
     }
-    with local.threads(args.threads):
+    with training.threads(args.threads):
         for name in args.what or what:
             if args.device == "cpu" or name != "job":
                 print(f"---- {name}")

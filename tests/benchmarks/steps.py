@@ -1,11 +1,13 @@
-"""What does a local step cost, method by method? Local training of one client, two epochs, beside federated averaging.
+"""What does a local step cost, method by method? Local training of one client, two epochs, beside
+federated averaging.
 
     python tests/benchmarks/steps.py                      # about three minutes on two CPU cores
     python tests/benchmarks/steps.py --quick              # one small network, two repeats
     python tests/benchmarks/steps.py --out data/results/steps_cpu.json
 
-The methods take turns; medians of ratios to federated averaging's time in the same turn. "looked up" is FedFusion as it is:
-feature maps of the frozen extractor are computed in the first epoch and looked up in the second. "each step" computes them anew.
+The methods take turns; medians of ratios to federated averaging's time in the same turn. "looked
+up" is FedFusion as it is: feature maps of the frozen extractor are computed in the first epoch and
+looked up in the second. "each step" computes them anew.
 """
 
 import argparse
@@ -21,9 +23,9 @@ from statistics import median
 import torch
 
 import fedlearn as fl
-from fedlearn import local
-from fedlearn.method import Context
+from fedlearn import training
 from fedlearn.models import state_of
+from fedlearn.parts import Context
 
 sys.path.insert(0, str(Path(__file__).parent))
 from speed import random_task  # noqa: E402
@@ -36,7 +38,8 @@ NETWORKS = {  # label -> network, image shape, samples, batch size
 
 
 class Alone:
-    """A task that says of itself that it augments, so that nothing is looked up; its images stay as they are."""
+    """A task that says of itself that it augments, so that nothing is looked up; its images stay as
+    they are."""
 
     def __init__(self, task):
         self.task, self.augment = task, ("nothing",)
@@ -63,11 +66,10 @@ def trainer(method, task, batch_size, anew):
     initial = {n: t.clone() for n, t in state_of(net).items()}
 
     def train():
-        local.load(state_of(net), initial)
+        training.load(state_of(net), initial)
         began = time.perf_counter()
-        local.train(
-            net, method, Context(Alone(task) if anew else task, 1, 0, initial, initial), settings
-        )
+        where = Alone(task) if anew else task
+        training.train(net, method, Context(where, 1, 0, initial, initial, net=net), settings)
         return time.perf_counter() - began
 
     train()  # warms up

@@ -1,9 +1,10 @@
-"""How much memory a round of FedGKT takes when the feature maps of 50,000 colour images (3.3 GB) lie on disk.
+"""How much memory a round of FedGKT takes when the feature maps of 50,000 images lie on disk.
 
     python tests/benchmarks/store.py [--images 50000] [--out data/results/store_cpu.json]
 
-Images are random, the edge network is ResNet-8, the server's a linear layer on pooled maps: what is measured is memory, the
-highest resident set of the process ("peak"), mapped pages included. The second line keeps the maps in memory instead.
+Images are random and coloured, the edge network is ResNet-8, the server's a linear layer on pooled
+maps: what is measured is memory, the highest resident set of the process ("peak"), mapped pages
+included. The maps take 3.3 GB; the second line keeps them in memory instead.
 """
 
 import argparse
@@ -66,9 +67,8 @@ def main():
             1, multiprocessing.get_context("spawn"), torch.set_num_threads, (2,)
         ) as own:  # each in a process of its own
             row = rows[label] = own.submit(measure, args.images, args.clients, limit).result()
-        print(
-            f"{label}: {row['bytes_up'] / 1e9:.2f} GB up, peak {row['peak_MB']:,.0f} MB ({row['before_MB']:,.0f} before the round)"
-        )
+        peak = f"peak {row['peak_MB']:,.0f} MB ({row['before_MB']:,.0f} before the round)"
+        print(f"{label}: {row['bytes_up'] / 1e9:.2f} GB up, {peak}")
     if args.out:
         settings = {
             "date": str(date.today()),

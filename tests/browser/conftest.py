@@ -12,6 +12,7 @@ from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).resolve().parents[2]
 HTML = ROOT / "_build" / "html"
+LIMIT = 600  # seconds; against hanging only: no test may depend on how fast the machine is
 CHROMIUM_ARGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -79,6 +80,7 @@ def page(browser):
 
     Both must be empty at the end of every test."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(1000 * LIMIT)
     page = context.new_page()
     page.external, page.errors = [], []
 

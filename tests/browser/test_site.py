@@ -4,11 +4,13 @@ import re
 
 import pytest
 from conftest import HTML, chapters, toc_pages
+from playwright.sync_api import TimeoutError as NotInTime
 
 TRACEBACK = re.compile(
     r"Traceback \(most recent call last\)|^\w*(?:Error|Exception): ", re.MULTILINE
 )
 SLIDER = ".noUi-handle"
+VIEWS = "article script[type='application/vnd.jupyter.widget-view+json']"
 EVERY_PAGE = pytest.mark.parametrize("name", toc_pages())
 EVERY_CHAPTER = pytest.mark.parametrize("name", chapters())
 
@@ -20,16 +22,34 @@ VISIBLE = """box => [...box.querySelectorAll('img')]
 
 def open_page(page, site, name):
     page.goto(f"{site}/{name}.html", wait_until="load")
-    if (
-        'class="cell_output' in page.content()
-        and page.locator("script[type='application/vnd.jupyter.widget-view+json']").count()
-    ):
-        page.wait_for_selector(".jupyter-widgets", timeout=30_000)
+    wait_for_widgets(page)
     page.wait_for_function(
         "!window.MathJax || !MathJax.startup || !MathJax.startup.promise || "
         "MathJax.startup.promise.then(() => true)"
     )
-    page.wait_for_timeout(200)
+    page.wait_for_timeout(200)  # for errors that come late; nothing else waits for it
+
+
+def wait_for_widgets(page):
+    """Wait until every widget of the page is drawn."""
+    page.wait_for_function(
+        "views => [...document.querySelectorAll(views)].every("
+        "view => view.parentElement.querySelector('.jupyter-widgets'))",
+        arg=VIEWS,
+    )
+
+
+def shown(page, box, before=None):
+    """The visible images of an explorer, as soon as there is one, it is loaded and it is not
+    ``before``. If that never happens the caller sees what there is instead."""
+    condition = f"""([box, before]) => {{
+      const images = ({VISIBLE})(box);
+      return images.length == 1 && images[0].complete && images[0].src != before; }}"""
+    try:
+        page.wait_for_function(condition, arg=[box.element_handle(), before])
+    except NotInTime:
+        pass
+    return box.evaluate(VISIBLE)
 
 
 @EVERY_PAGE
@@ -85,8 +105,10 @@ def check_explorer(page, box, where):
         )
         steps = last - first
         handle.focus()
-        handle.press("Home")
-        page.wait_for_timeout(60)
+        images = shown(page, box)
+        if int(float(handle.get_attribute("aria-valuenow"))) != first:
+            handle.press("Home")
+            images = shown(page, box, images[0]["src"])
         seen = []
         for position in range(steps + 1):
             if position:
@@ -95,11 +117,7 @@ def check_explorer(page, box, where):
                 assert handle.get_attribute("aria-valuenow") != before, (
                     f"{where}: slider {k} stops at {position}"
                 )
-                page.wait_for_timeout(60)
-            page.wait_for_function(
-                f"box => ({VISIBLE})(box).every(i => i.complete)", arg=box.element_handle()
-            )
-            images = box.evaluate(VISIBLE)
+                images = shown(page, box, seen[-1][0])
             spot = f"{where}: slider {k} at position {position} of {steps}"
             assert len(images) == 1, f"{spot}: {len(images)} visible images"
             assert images[0]["alt"], f"{spot}: no alt text"
@@ -116,15 +134,13 @@ def check_explorer(page, box, where):
         assert label.inner_text().strip(), f"{where}: slider {k} has no label"
         moved += steps
         handle.press("Home")
+        shown(page, box, seen[-1][0])
     return moved
 
 
 @EVERY_PAGE
 def test_every_explorer_answers_the_keyboard(page, site, name):
     open_page(page, site, name)
-    views = page.locator("article script[type='application/vnd.jupyter.widget-view+json']").count()
-    if views:
-        assert page.locator("article .jupyter-widgets").count() >= views, "a widget was not drawn"
     boxes = page.locator("article .fl-explorer")
     for k in range(boxes.count()):
         assert check_explorer(page, boxes.nth(k), f"{name}, explorer {k}") > 0
@@ -140,6 +156,7 @@ def test_explorers_fit_a_telephone(page, site, name):
     open_page(page, site, name)
     for box in page.locator("article .fl-explorer").all():
         box.scroll_into_view_if_needed()
+        shown(page, box)
         widths = box.evaluate(
             "b => [...b.querySelectorAll('img')].filter(i => i.offsetWidth).map(i => i.offsetWidth)"
         )
@@ -152,15 +169,17 @@ def test_solutions_fold_open(page, site, name):
     for solution in page.locator("article div.solution.dropdown").all():
         solution.scroll_into_view_if_needed()
         body = solution.locator(".solution-content, section").first
+        button = solution.locator("button.toggle-button").last
+        button.wait_for()  # the script that makes it also folds the solution
         assert not body.is_visible(), "a solution is open from the start"
-        solution.locator("button.toggle-button").last.click()
-        body.wait_for(state="visible", timeout=5_000)
+        button.click()
+        body.wait_for(state="visible")
         assert body.inner_text().strip()
 
 
 def test_search_finds_a_chapter(page, site):
     page.goto(f"{site}/search.html?q=client")
-    page.wait_for_selector("#search-results li a", timeout=20_000)
+    page.wait_for_selector("#search-results li a")
 
 
 def test_there_is_one_search_field_and_a_theme_switch(page, site):
@@ -173,11 +192,11 @@ def test_there_is_one_search_field_and_a_theme_switch(page, site):
 def test_page_works_from_disk(page, name):
     """The same page opened as a file, without any server."""
     page.goto((HTML / f"{name}.html").as_uri(), wait_until="load")
-    page.wait_for_timeout(500)
     if page.locator("article .math").count():
-        page.wait_for_selector("article mjx-container", timeout=20_000)
-    if page.locator("script[type='application/vnd.jupyter.widget-view+json']").count():
-        page.wait_for_selector(f".fl-explorer {SLIDER}", timeout=30_000)
+        page.wait_for_selector("article mjx-container")
+    if page.locator(VIEWS).count():
+        wait_for_widgets(page)
+        page.wait_for_selector(f".fl-explorer {SLIDER}")
         for k, box in enumerate(page.locator("article .fl-explorer").all()):
             check_explorer(page, box, f"{name} from disk, explorer {k}")
 

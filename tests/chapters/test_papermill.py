@@ -27,8 +27,8 @@ def test_runs_with_other_parameters(path, tmp_path):
         cwd=str(path.parent),
         kernel_name="python3",
         progress_bar=False,
-        start_timeout=120,
-        execution_timeout=600,
+        start_timeout=3600,
+        execution_timeout=3600,
     )
     code = [cell for cell in nbformat.read(done, 4).cells if cell.cell_type == "code"]
     assert [cell for cell in code if "injected-parameters" in cell.metadata.get("tags", [])]

@@ -1,4 +1,5 @@
-"""What the tests on Flower share. They need the environment of `make test-flower`; two of the files start real processes."""
+"""What the tests on Flower share. They need the environment of `make test-flower`; two of the files
+start real processes."""
 
 import itertools
 import json
@@ -28,7 +29,8 @@ RUNS = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def record():
-    """Keep what a test saw, for ``tests/flower/record.py`` and the chapter: ``record("faults", {...})``."""
+    """Keep what a test saw, for ``tests/flower/record.py`` and the chapter: ``record("faults",
+    {...})``."""
 
     def keep(name, value):
         path = ROOT / "_build" / "flower" / f"{name}.json"
@@ -39,8 +41,9 @@ def record():
 
 
 class Loop:
-    """A Flower grid without Flower's processes: real messages, contexts and client apps, delivered in this process. What was
-    pushed is answered at once and can be pulled from then on, the last answer first."""
+    """A Flower grid without Flower's processes: real messages, contexts and client apps, delivered
+    in this process. What was pushed is answered at once and can be pulled from then on, the last
+    answer first."""
 
     def __init__(self, job, folder=None, clients=None):
         self.job, self.run = job, next(RUNS)
@@ -50,7 +53,7 @@ class Loop:
             [],
             [],
         )
-        self.names = {}
+        self.names, self.stuck = {}, set()  # messages whose answer somebody goes on fetching
         for k in range(job.task.clients) if clients is None else clients:
             self.join(k)
 

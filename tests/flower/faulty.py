@@ -1,24 +1,33 @@
-"""Makes one client of the faults test misbehave: ``sitecustomize`` of its processes, which read the kind in ``FAULT``.
+"""What the processes of a ``Deployment`` read as their ``sitecustomize``.
 
-kill:    the client's processes end while it works on its second round (once: the file ``died`` remembers it)
-corrupt: the bytes of its second upload are changed on the way out
-long:    they are followed by ten million zeros
-twice:   its node sends every answer twice
+It takes from all of them the haste of Flower 1.41, which starts an app anew if it has not reported
+within 30 s: where ten start at the same time on a slow machine they all take longer, and none would
+ever begin its work. And it makes one process misbehave, in the way that ``FAULT`` says:
+
+    kill     the client's processes end while it works on its second round (once: the file ``died``
+             remembers it)
+    corrupt  the bytes of its second upload are changed on the way out
+    long     they are followed by ten million zeros
+    twice    its node sends every answer twice
+    halt     the server stands still in round 4, when the answers are there and not yet saved and
+             all clients are connected
 """
 
 import os
 import signal
 import sys
+import threading
 
 FAULT = os.environ.get("FAULT")
+FLOWER = "flwr.supercore.corestate.in_memory_corestate", "flwr.supercore.corestate.sql_corestate"
+NODE = "flwr.supernode.start_client_internal"
+CLIENT, SERVER = "fedlearn.flower.client", "fedlearn.flower.server"
 
 
-def patched_train(original):
-    def train(make, keep, message, context):
-        folder, second = (
-            context.node_config["folder"],
-            message.metadata.group_id.split(".")[1] == "2",
-        )
+def patched_answer(original):
+    def answer(make, keep, message, context):
+        folder = context.node_config["folder"]
+        second = message.metadata.group_id.split(".")[1] == "2"  # of run, round, ...
         died = os.path.join(folder, "died")
         if FAULT == "kill" and second and not os.path.exists(died):
             open(died, "w").close()
@@ -34,7 +43,20 @@ def patched_train(original):
             record["message"] = record["message"] + bytes(10_000_000)
         return reply
 
-    return train
+    return answer
+
+
+def patched_exchange(original):
+    def exchange(self, t, what, clients, write):
+        found = list(original(self, t, what, clients, write))
+        if t == 4:
+            everybody = self.job.task.clients
+            self.until(lambda: self.look() or len(self.nodes) == everybody, self.wait)
+            self.say(f"Round {t} stands still, with {len(found)} answers.")
+            threading.Event().wait()  # until it is killed
+        yield from found
+
+    return exchange
 
 
 def patched_push(original):
@@ -55,11 +77,22 @@ def patched_push(original):
     return push
 
 
+def patch(module):
+    if module.__name__ in FLOWER:
+        module.HEARTBEAT_DEFAULT_INTERVAL = 3600
+    if module.__name__ == CLIENT and FAULT in ("kill", "corrupt", "long"):
+        module._answer = patched_answer(module._answer)
+    if module.__name__ == SERVER and FAULT == "halt":
+        module.Remote.exchange = patched_exchange(module.Remote.exchange)
+    if module.__name__ == NODE and FAULT == "twice":
+        module._push_messages = patched_push(module._push_messages)
+
+
 class Finder:
-    """Patches the two modules as they are imported."""
+    """Patches these modules as they are imported."""
 
     def find_spec(self, name, path=None, target=None):
-        if name not in ("fedlearn.flower", "flwr.supernode.start_client_internal"):
+        if name not in (*FLOWER, NODE, CLIENT, SERVER):
             return None
         from importlib.machinery import PathFinder
 
@@ -68,14 +101,10 @@ class Finder:
 
         def exec_module(module):
             load(module)
-            if name == "fedlearn.flower" and FAULT in ("kill", "corrupt", "long"):
-                module._train = patched_train(module._train)
-            if name != "fedlearn.flower" and FAULT == "twice":
-                module._push_messages = patched_push(module._push_messages)
+            patch(module)
 
         spec.loader.exec_module = exec_module
         return spec
 
 
-if FAULT:
-    sys.meta_path.insert(0, Finder())
+sys.meta_path.insert(0, Finder())

@@ -1,10 +1,21 @@
-"""`fedlearn serve` and `fedlearn join` as processes, as somebody at a terminal would start them."""
+"""`fedlearn serve` and `fedlearn join` as processes, as somebody at a terminal would start them.
+
+A test waits for what happens, not for a time: how fast the machine is must not matter. ``LIMIT`` is
+there only so that a test which waits in vain comes to an end.
+"""
 
 import os
 import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+LIMIT = 3600  # seconds
+OPTIONS = {"serve": f"--wait {LIMIT} --timeout {LIMIT}", "join": f"--wait {LIMIT}"}
 
 
 def free_port():
@@ -13,10 +24,18 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def wait_until(condition, otherwise):
+    """Wait until the condition holds; after ``LIMIT`` seconds fail with ``otherwise()``."""
+    end = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < end, otherwise()
+        time.sleep(0.1)
+
+
 class Terminal:
     """One command in a folder, its output in a file."""
 
-    def __init__(self, command, folder, name, **env):
+    def __init__(self, command, folder, name, env):
         self.command, self.path = f"fedlearn {command}", folder / f"{name}.out"
         with open(self.path, "w") as out:
             self.process = subprocess.Popen(
@@ -31,48 +50,80 @@ class Terminal:
     def lines(self):
         return self.path.read_text().splitlines()
 
-    def wait_for(self, words, seconds=120, times=1):
-        """The first line with these words, or one of a later time; fails if the command ends before or takes too long."""
-        end = time.monotonic() + seconds
-        while True:
-            ended = self.process.poll() is not None
-            found = [line for line in self.lines if words in line]
-            if len(found) >= times:
-                return found[times - 1]
-            assert not ended and time.monotonic() < end, (
-                f"{self.command}: no {words!r} in\n" + "\n".join(self.lines)
-            )
-            time.sleep(0.1)
+    def wait_for(self, words, times=1):
+        """The first line with these words, or a later one; fails if the command has ended."""
 
-    def end(self, seconds=300):
+        def found():
+            return [line for line in self.lines if words in line][times - 1 : times]
+
+        def otherwise():
+            return "\n".join([f"{self.command}: no {words!r} in", *self.lines])
+
+        def there():
+            ended = self.process.poll() is not None  # looked at first: it may end after a last line
+            assert found() or not ended, otherwise()
+            return found()
+
+        wait_until(there, otherwise)
+        return found()[0]
+
+    def end(self):
         """Wait for the end of the command -> exit status."""
-        return self.process.wait(seconds)
+        return self.process.wait(LIMIT)
 
     def stop(self):
         """End it by SIGTERM: a shell's background jobs ignore SIGINT."""
         self.process.terminate()  # does nothing if it has ended
-        return self.process.wait(40)
+        return self.end()
+
+    def kill(self):
+        """SIGKILL to it and all that it has started; none of them is left when this returns."""
+        tree = [psutil.Process(self.process.pid)]
+        tree += tree[0].children(recursive=True)
+        for process in tree:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait()
+        wait_until(lambda: not any(map(alive, tree)), lambda: f"{tree} are still there")
 
     def shown(self, where):
         return {"where": where, "command": self.command, "output": self.lines}
 
 
+def alive(process):
+    """Whether it does anything. A dead process without a parent may stay in the list for ever."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 class Deployment:
-    """A server and clients on loopback; whatever is left is stopped at the end of the test."""
+    """A server and clients on loopback; whatever is left is stopped at the end of the test. All
+    their processes read ``faulty.py`` as they start."""
 
     def __init__(self, folder, options):
         self.folder, self.options, self.port, self.all = folder, options, free_port(), []
+        there = folder / "sitecustomize"
+        there.mkdir()
+        source = Path(__file__).with_name("faulty.py").read_text(encoding="utf-8")
+        (there / "sitecustomize.py").write_text(source, encoding="utf-8")
+        self.path = os.pathsep.join(filter(None, [str(there), os.environ.get("PYTHONPATH")]))
 
-    def serve(self, *more, name="server", **env):
-        command = f"serve {self.options} --host 127.0.0.1 --port {self.port} --folder {name} --out history.json {' '.join(more)}"
-        self.all.append(Terminal(command, self.folder, name, **env))
+    def start(self, command, name, fault):
+        env = {"PYTHONPATH": self.path, "FAULT": fault}
+        self.all.append(Terminal(command, self.folder, name, env))
         return self.all[-1]
 
-    def join(self, k, *more, name=None, options=None, **env):
+    def serve(self, *more, name="server", fault=""):
+        where = f"--host 127.0.0.1 --port {self.port} --folder {name} --out history.json"
+        command = f"serve {self.options} {where} {OPTIONS['serve']} {' '.join(more)}"
+        return self.start(command, name, fault)
+
+    def join(self, k, *more, name=None, options=None, fault=""):
         name = name or f"client-{k}"
-        command = f"join 127.0.0.1:{self.port} {options or self.options} --client {k} --folder {name} {' '.join(more)}"
-        self.all.append(Terminal(command, self.folder, name, **env))
-        return self.all[-1]
+        what = f"{options or self.options} --client {k} --folder {name} {OPTIONS['join']}"
+        return self.start(f"join 127.0.0.1:{self.port} {what} {' '.join(more)}", name, fault)
 
     def stop(self):
         for terminal in reversed(self.all):

@@ -1,8 +1,11 @@
-"""Put what the tests and ``tests/benchmarks/flower.py`` saw into ``data/results/flower.json``, which the chapter shows."""
+"""Put what the tests and ``tests/benchmarks/flower.py`` saw into ``data/results/flower.json``,
+which the chapter shows."""
 
 import json
 import re
 from pathlib import Path
+
+from processes import LIMIT
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -15,6 +18,7 @@ def tidy(shown):
     """Ports differ from run to run, and the machine's name is nobody's business."""
     text = re.sub(r"127\.0\.0\.1:\d{5}", "127.0.0.1:8000", json.dumps(shown))
     text = re.sub(r"--port \d+ ", "", text)
+    text = re.sub(rf"--wait {LIMIT} (--timeout {LIMIT} )?", "", text)  # against hanging only
     text = re.sub(r"/[\w./-]*/(?=fedlearn-server/)", "", text)  # the test's own folder
     return json.loads(re.sub(r"join \w[\w.-]*:\d+ ", "join 127.0.0.1:8000 ", text))
 

@@ -1,8 +1,10 @@
-"""Real servers and clients on loopback: `fedlearn serve` and `fedlearn join`, with Flower's own processes below them. A round
-costs some seconds whatever the method, for each message is answered by a new process that imports torch."""
+"""Real servers and clients on loopback: `fedlearn serve` and `fedlearn join`, with Flower's own
+processes below them. A round costs some seconds whatever the method, for each message is answered
+by a new process that imports torch."""
 
 import datetime
 import http.client
+import json
 import shutil
 import socket
 import ssl
@@ -13,13 +15,23 @@ import pytest
 
 import fedlearn as fl
 from fedlearn import cli, flower
-from fedlearn import deploy as deployment
-from fedlearn.certificates import make_certificates, make_key
-from fedlearn.superlink import Guard
+from fedlearn.flower import deploy as deployment
+from fedlearn.flower.certificates import make_certificates, make_key
+from fedlearn.flower.guard import Guard
+from fedlearn.options import words
+from fedlearn.settings import Experiment
 
-from .processes import Deployment
+from .processes import LIMIT, Deployment, wait_until
 
-METHODS = ["fedavg", "fed_kgf", "fed_gkt"]  # RPN: with encryption and keys, below
+pytestmark = pytest.mark.timeout(3 * LIMIT)
+# A run, and how many questions it asks. RPN: with encryption and keys, below. FedGKT's evaluation
+# asks both clients in each round; a turn of split learning has three questions here.
+RUNS = {
+    "fedavg": ({"rounds": 3}, 6),
+    "fed_kgf": ({"rounds": 3}, 6),
+    "fed_gkt": ({"rounds": 3}, 12),
+    "split_learning": ({"rounds": 2, "train": 64, "test": 60, "batch_size": 16}, 12),
+}
 
 
 @pytest.fixture
@@ -39,26 +51,27 @@ def asked_from(address, d):
     """The HTTP status that Flower's control part gives somebody at this address."""
     context = ssl.create_default_context(cafile=d.folder / "server" / "tls" / "ca.pem")
     connection = http.client.HTTPSConnection(
-        "127.0.0.1", d.port, context=context, source_address=(address, 0), timeout=30
+        "127.0.0.1", d.port, context=context, source_address=(address, 0), timeout=LIMIT
     )
     connection.request("POST", "/v1/control/list-runs", b"")
     return connection.getresponse().status
 
 
-def here(name, rounds=3, clients=2):
-    return fl.run(
-        fl.methods.get(name), fl.tasks.classification("digits", clients), rounds, threads=1
-    )
+def here(e):
+    """The same run in one process."""
+    return fl.run(e.make_method(), e.make_task(), e.rounds, **vars(e.settings), threads=1)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", RUNS)
 def test_history_is_that_of_one_process(name, deploy, record):
-    d = deploy(f"{name} --clients 2 --rounds 3")
+    more, questions = RUNS[name]
+    stated = Experiment(method=name, clients=2, **more)
+    d = deploy(" ".join(words(stated)))
     clients = [d.join(k, "--insecure") for k in (0, 1)]  # before the server is there
     server = d.serve("--insecure")
     assert server.end() == 0, server.lines
     there = fl.History.from_json(d.folder / "history.json")
-    expected = here(name)
+    expected = here(stated)
     record(
         f"deployment_{name}",
         {"method": name, "equal": there == expected, "flower_bytes": there.meta["flower_bytes"]},
@@ -68,16 +81,15 @@ def test_history_is_that_of_one_process(name, deploy, record):
         there.meta["provenance"]["command"].startswith("fedlearn")
         and there.meta["engine"]["name"] == "flower"
     )
-    assert [c.end(30) for c in clients] == [0, 0] and clients[0].lines[-1] == "The run is over."
+    assert [c.end() for c in clients] == [0, 0] and clients[0].lines[-1] == "The run is over."
     assert (
         not (d.folder / "server" / "checkpoint").exists()
         and (d.folder / "server" / "model.safetensors").exists()
     )
-    more = sum(there.meta["flower_bytes"].values()) - there.bytes_up.sum() - there.bytes_down.sum()
-    if name != "fed_gkt":  # whose evaluation asks for the edge networks
-        assert (
-            0 < more < 16 * 3000
-        )  # six messages each way and two greetings: some framing, not another model
+    counted = "bytes_up", "bytes_down", "bytes_evaluation_up", "bytes_evaluation_down"
+    ours = sum(getattr(there, column).sum() for column in counted)
+    framing = sum(there.meta["flower_bytes"].values()) - ours
+    assert 0 < framing < 2 * (questions + 2) * 3000  # with two greetings; not another model
 
 
 def test_encrypted_run_with_keys_and_who_is_kept_out(deploy, record):
@@ -105,7 +117,8 @@ def test_encrypted_run_with_keys_and_who_is_kept_out(deploy, record):
     assert (
         asked_from("127.0.0.1", d) != 403 and asked_from("127.0.0.2", d) == 403
     )  # certificate or not
-    stranger = d.join(1, *safe, "stranger.key", "--wait", "3", name="stranger")
+    # tries for a minute, in which a slow machine, too, gets as far as being refused
+    stranger = d.join(1, *safe, "stranger.key", "--wait", "60", name="stranger")
     distrusting = d.join(
         1, "--root-certificate", "unknown/ca.pem", "--key", "1.key", name="distrusting"
     )
@@ -113,8 +126,6 @@ def test_encrypted_run_with_keys_and_who_is_kept_out(deploy, record):
     refusals.append(
         {"what": "a server with an unknown certificate", **distrusting.shown("client 1")}
     )
-    assert stranger.end() == 2 and "The server does not know its key" in stranger.lines[-1]
-    refusals.append({"what": "a client with an unknown key", **stranger.shown("client 1")})
     impostor = d.join(1, *safe, "0.key", name="impostor")
     away = server.wait_for("turned away")
     assert (
@@ -157,20 +168,23 @@ def test_encrypted_run_with_keys_and_who_is_kept_out(deploy, record):
         for p in psutil.Process(clients[0].process.pid).children()
         if "flower-supernode" in " ".join(p.cmdline())
     )
-    node.kill()  # Flower lets the same key in again only when it has missed the old node for a minute
+    node.kill()  # Flower lets the key in again only when it has missed the old node for a minute
     clients[0].wait_for("The connection is lost.")
-    clients[0].wait_for("does not let this client in, or not yet")
-    server.wait_for("Client 0 is here", 200, times=2)
+    log = d.folder / "client-0" / "supernode.log"
+    wait_until(lambda: log.read_text().count("SuperNode ID:") >= 2, log.read_text)
     clients.append(d.join(1, *safe, "1.key"))
-    assert server.end(400) == 0, server.lines
+    assert server.end() == 0, server.lines
     there = fl.History.from_json(d.folder / "history.json")
-    expected = here("rpn")
+    expected = here(Experiment(method="rpn", clients=2, rounds=3))
     record(
         "deployment_rpn",
         {"method": "rpn", "equal": there == expected, "flower_bytes": there.meta["flower_bytes"]},
     )
     assert there == expected
-    assert [c.end(30) for c in clients] == [0, 0]
+    assert [c.end() for c in clients] == [0, 0]
+    assert stranger.end() == 2 and "The server does not know its key" in stranger.lines[-1]
+    assert any("does not let this client in, or not yet" in line for line in stranger.lines)
+    refusals.insert(2, {"what": "a client with an unknown key", **stranger.shown("client 1")})
     assert (d.folder / "server" / "tls" / "server.key").stat().st_mode & 0o077 == 0
     record(
         "transcript",
@@ -237,23 +251,25 @@ def test_bad_input_is_one_sentence(tmp_path, capsys, monkeypatch):
     assert "is not made out to example.org" in fails(
         capsys, *serve, "--keys", "empty", "--name", "example.org"
     )
+    for n in ("0", "3", "-1"):
+        assert f"A run starts with 1 to 2 clients, not {n}." in fails(
+            capsys, *serve, "--insecure", "--start-with", n
+        )
+    assert "Seconds to wait must be above 0" in fails(capsys, *serve, "--insecure", "--wait", "0")
     assert not list(tmp_path.glob("**/superlink.log"))
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ["--lr=-1e-05"],
-        ["--option=ratio=0.1", "--option", "x=-3"],
-        ["--augment", "crop", "--augment", "flip", "--lr", "0.5"],
-    ],
-)
-def test_a_run_is_stated_anew_as_it_was(argv):
-    args = cli.parser().parse_args(["serve", "stc", *argv])
-    again = cli.parser().parse_args(["run", *cli.restate(args)])
-    assert all(
-        getattr(args, a.dest) == getattr(again, a.dest) for a in cli.common_parser()._actions
+def test_the_job_file_holds_the_experiment(tmp_path):
+    """As plain JSON; what is read from it is the job, and what else was written."""
+    stated = Experiment(
+        method="stc", options={"ratio": 0.1}, lr=0.5, clients=2, train=60, threads=1
     )
+    deployment.write_job(tmp_path, stated, waits={"wait": 1.0})
+    saved = json.loads((tmp_path / "job.json").read_text())
+    assert Experiment.from_json(saved["experiment"]) == stated
+    job, more = deployment.read_job(tmp_path)
+    assert job.head == deployment.job_of(stated).head and more == {"waits": {"wait": 1.0}}
+    assert job.method == fl.methods.stc(0.5, 0.1) and job.task.clients == 2 and job.threads == 1
 
 
 def test_the_guard_lets_other_machines_reach_the_clients_part_only():
@@ -297,7 +313,10 @@ def test_the_limit_of_the_guard_is_that_of_the_schemas():
     task = fl.tasks.classification("digits", 2)
     for name in fl.methods.METHODS:
         job = flower.Job(fl.methods.get(name), task)
-        assert deployment.longest(job) >= fl.Server(job.method, task, job.settings).up.limit
+        server = job.method.server_side(task, job.settings)
+        assert deployment.longest(job) == server.longest()
+        if isinstance(job.method, fl.Averaging):
+            assert server.longest() == server.up.limit
 
 
 def test_expired_certificate_is_refused_by_both_sides(tmp_path, capsys, monkeypatch, record):
@@ -314,7 +333,7 @@ def test_expired_certificate_is_refused_by_both_sides(tmp_path, capsys, monkeypa
         shifted = types.SimpleNamespace(
             datetime=Past, timedelta=datetime.timedelta, UTC=datetime.UTC
         )
-        then.setattr("fedlearn.certificates.datetime", shifted)
+        then.setattr("fedlearn.flower.certificates.datetime", shifted)
         make_certificates(tmp_path / "fedlearn-server" / "tls", ["localhost"])
     (tmp_path / "keys").mkdir()
     make_key(tmp_path / "keys" / "0.key")

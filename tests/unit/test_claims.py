@@ -28,9 +28,8 @@ def test_entries_are_complete_and_ids_unique():
             isinstance(c[k], str) and c[k].strip()
             for k in ("id", "paper", "where", "printed", "why")
         ), c["id"]
-        assert c["value"] is None or c["value"] is True or isinstance(c["value"], str), c[
-            "id"
-        ]  # digits stay text
+        # digits stay text
+        assert c["value"] is None or c["value"] is True or isinstance(c["value"], str), c["id"]
         assert c["id"].startswith(c["paper"] + "-")
     entries = {"rpn": 50, "fed_kgf": 123, "fed_mmd_fusion": 50, "fed_gkt": 101, "fed_repopt": 132}
     assert Counter(c["paper"] for c in LEDGER) == entries

@@ -1,16 +1,162 @@
-"""The command line as a user types it."""
+"""The command line as a user types it, and the experiment that it states."""
 
+import argparse
 import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict, fields
 
 import pytest
 
 import fedlearn as fl
+from fedlearn import cli
 from fedlearn.cli import main
+from fedlearn.options import add, given, read_value, words, write_value
+from fedlearn.settings import Experiment, Settings
 
 SMALL = ["--clients", "3", "--rounds", "2", "--train", "120", "--test", "50"]
+# every field as it is not by default
+OTHER = {
+    "method": "stc",
+    "options": {
+        "ratio": 0.25,
+        "on": True,
+        "of": None,
+        "text": "a b",
+        "number": "1",
+        "two": (1, -2),
+    },
+    "lr": -1e-05,
+    "dataset": "mnist",
+    "clients": 3,
+    "partition": "dirichlet:0.5",
+    "network": "digits_cnn",
+    "augment": ("crop", "flip"),
+    "train": 100,
+    "test": 50,
+    "seed": -7,
+    "device": "cuda:1",
+    "rounds": 4,
+    "threads": 2,
+    "participation": 0.5,
+    "epochs": 2,
+    "batch_size": 16,
+    "evaluate_every": 3,
+    "precision": "bf16",
+}
+
+
+def typed(texts):
+    """What the command line makes of these words behind `fedlearn run`."""
+    (experiment,) = cli.experiments(cli.parser().parse_args(["run", *texts]))
+    return experiment
+
+
+# ---- what is stated
+
+
+def test_an_experiment_is_the_same_after_a_way_through_json():
+    for experiment in (Experiment(), Experiment(**OTHER)):
+        text = experiment.to_json()
+        assert Experiment.from_json(text) == Experiment.from_json(json.loads(text)) == experiment
+    assert OTHER.keys() == {f.name for f in fields(Experiment)}
+    assert Experiment.from_json('{"epochs": 3}') == Experiment(epochs=3)
+
+
+def test_json_with_a_field_that_there_is_not_is_refused():
+    with pytest.raises(
+        ValueError, match=r"no field of an experiment 'epoch'. Did you mean 'epochs'"
+    ):
+        Experiment.from_json('{"epoch": 3}')
+    with pytest.raises(ValueError, match="batch_size must be a whole number"):
+        Experiment.from_json('{"batch_size": 0}')
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_every_field_can_be_typed(name):
+    one = Experiment(**{name: OTHER[name]})
+    assert one != Experiment() and typed(words(one)) == one
+    if name not in ("method", "options"):
+        assert len(words(one)) == 2 + (not str(OTHER[name]).startswith("-")) + 2 * (
+            name == "augment"
+        )
+
+
+def test_what_serve_prints_for_clients_states_the_same_run():
+    """Only what is not as by default is on it."""
+    assert words(Experiment(method="rpn", clients=2)) == ["rpn", "--clients", "2"]
+    whole = Experiment(**OTHER)
+    args = cli.parser().parse_args(["join", "a:1", *words(whole), "--client", "0", "--insecure"])
+    assert cli.experiments(args) == [whole]
+
+
+@pytest.mark.parametrize(
+    "value", [1, -0.5, float("inf"), True, None, "conv", "1", "inf", (1, 2), ""]
+)
+def test_the_value_of_an_option_is_read_as_it_was_written(value):
+    again = read_value(write_value(value))
+    assert again == value and type(again) is type(value)
+
+
+def test_what_json_does_not_know_stays_text():
+    assert read_value("{1}") == "{1}" and read_value("b'x'") == "b'x'"
+
+
+def test_results_store_the_settings_of_training():
+    experiment = Experiment(clients=2, train=40, test=20, rounds=1, epochs=2)
+    how = asdict(experiment.settings)
+    history = fl.run(experiment.make_method(), experiment.make_task(), experiment.rounds, **how)
+    assert Settings(**history.meta["settings"]) == experiment.settings
+    stored = ["participation", "epochs", "batch_size", "evaluate_every", "precision"]
+    assert list(history.meta["settings"]) == stored
+
+
+def test_defaults_are_those_of_the_python_functions():
+    import inspect
+
+    mine = Experiment()
+    for function in (fl.run, fl.tasks.classification):
+        for name, parameter in inspect.signature(function).parameters.items():
+            if hasattr(mine, name) and parameter.default is not parameter.empty:
+                if (name, parameter.default) not in (("method", None), ("partition", None)):
+                    assert getattr(mine, name) == parameter.default, name
+
+
+def test_options_of_a_dataclass_are_those_that_it_has():
+    parser = argparse.ArgumentParser()
+    add(parser, cli.Client)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["a:1"])
+    args = parser.parse_args(["a:1", "--client", "3"])
+    assert given(args, cli.Client) == {"address": "a:1", "client": 3}
+    assert cli.Client(**given(args, cli.Client)).wait == 600
+
+
+def test_help_does_not_wait_for_torch():
+    commands = [["--help"], *([name, "--help"] for name in cli.COMMANDS), ["rnu"]]
+    program = f"""
+import sys
+from fedlearn.cli import main
+for arguments in {commands}:
+    try:
+        main(arguments)
+    except SystemExit:
+        pass
+print([name for name in ("torch", "numpy", "yaml") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def test_all_that_the_package_offers_is_there():
+    assert set(fl.__all__) <= set(dir(fl))
+    assert all(getattr(fl, name) is not None for name in fl.__all__ if name != "flower")
+    with pytest.raises(AttributeError, match="no attribute 'rnu'"):
+        fl.rnu  # noqa: B018
+
+
+# ---- run and compare
 
 
 def test_run_prints_a_table(capsys):
@@ -57,7 +203,7 @@ def test_compare_writes_json_and_a_picture(tmp_path, capsys):
 
 
 def test_a_comparison_that_stops_in_its_second_run_keeps_the_first(tmp_path, monkeypatch):
-    out, interrupts, real = tmp_path / "both.json", [1], fl.federation.run
+    out, interrupts, real = tmp_path / "both.json", [1], fl.round.run
 
     def run(method, *args, **settings):
         if method.name == "rpn" and interrupts:
@@ -65,7 +211,7 @@ def test_a_comparison_that_stops_in_its_second_run_keeps_the_first(tmp_path, mon
             raise KeyboardInterrupt
         return real(method, *args, **settings)
 
-    monkeypatch.setattr("fedlearn.federation.run", run)
+    monkeypatch.setattr("fedlearn.round.run", run)
     assert (
         main(["compare", "fedavg", "rpn", *SMALL, "--out", str(out), "--option", "share=0.5"])
         == 130
@@ -73,8 +219,8 @@ def test_a_comparison_that_stops_in_its_second_run_keeps_the_first(tmp_path, mon
     assert [p.name for p in tmp_path.iterdir()] == ["both.fedavg.checkpoint"] and not out.exists()
     rounds = []
     monkeypatch.setattr(
-        "fedlearn.federation.one_round",
-        lambda *a, one=fl.federation.one_round, **k: rounds.append(1) or one(*a, **k),
+        "fedlearn.round.one_round",
+        lambda *a, one=fl.round.one_round, **k: rounds.append(1) or one(*a, **k),
     )
     assert (
         main(["compare", "fedavg", "rpn", *SMALL, "--out", str(out), "--option", "share=0.5"])
@@ -93,6 +239,9 @@ def test_methods_lists_options_and_parts(capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["rnu", "fedavg"], "There is no command 'rnu'. Did you mean 'run'"),
+        (["run", "fedavg", "--patition", "iid"], "Did you mean '--partition'"),
+        (["run", "fedavg", "rpn"], "takes no further argument 'rpn'"),
         (["run", "fedawg"], "Did you mean 'fedavg'"),
         (["run", "rpn", "--option", "shear=1"], "Did you mean 'share'"),
         (["run", "rpn", "--option", "share"], "NAME=VALUE"),
@@ -106,7 +255,7 @@ def test_methods_lists_options_and_parts(capsys):
 )
 def test_errors_are_one_sentence(arguments, sentence, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedlearn.local.train", lambda *a: pytest.fail("training started"))
+    monkeypatch.setattr("fedlearn.training.train", lambda *a: pytest.fail("training started"))
     assert main(arguments) == 2
     err = capsys.readouterr().err
     assert sentence in err and err.startswith("fedlearn: ") and err.count("\n") == 1
@@ -142,20 +291,22 @@ def test_help_for_a_stranger(arguments, capsys):
 
 CTRL_C_IN_ROUND_5 = """
 import os, signal, sys
-from fedlearn import cli, federation
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell inherits that it is ignored
-train = federation.one_round
-def interrupted(server, clients, t, last=False):
+from fedlearn import cli, round as rounds
+# a background job of a shell inherits that it is ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
+train = rounds.one_round
+def interrupted(server, engine, t, *rest, **more):
     if t == 5:
         os.kill(os.getpid(), signal.SIGINT)
-    return train(server, clients, t, last)
-federation.one_round = interrupted
+    return train(server, engine, t, *rest, **more)
+rounds.one_round = interrupted
 sys.exit(cli.main(sys.argv[1:]))
 """
 
 
 def test_interrupted_and_continued(tmp_path):
-    """Ctrl-C in the middle; the same command then goes on, and the result is that of an unbroken run."""
+    """Ctrl-C in the middle; the same command then goes on, and the result is that of an unbroken
+    run."""
     arguments = ["run", "fedavg", "--clients", "3", "--rounds", "8", "--train", "150", "--out"]
     whole, broken = tmp_path / "whole.json", tmp_path / "broken.json"
 

@@ -1,4 +1,5 @@
-"""The coders: what they decode to, how many bytes they need, and what damaged or hostile sections may do."""
+"""The coders: what they decode to, how many bytes they need, and what damaged or hostile sections
+may do."""
 
 import importlib.util
 import json
@@ -88,7 +89,7 @@ def signed(values, size):
     return np.array([-size if v < 0 else size for v in values], np.float32)
 
 
-# ---- positions and the largest entries -----------------------------------------------------------------------------
+# ---- positions and the largest entries -----------------------------------------------------------
 
 
 def bits_of(data):
@@ -177,7 +178,7 @@ def test_the_largest_entries_survive(shape, seed, kind, ratio, values):
     )  # whatever ratio the receiver has
 
 
-# ---- every entry in few bits ---------------------------------------------------------------------------------------
+# ---- every entry in few bits ---------------------------------------------------------------------
 
 
 @given(SHAPES, SEEDS, KINDS)
@@ -283,7 +284,7 @@ def test_qsgd_in_range_code_comes_near_the_entropy():
     assert 8 * (len(coded) - 4 * 196) < 1.02 * 100_000 * -(p @ np.log2(p))
 
 
-# ---- masks ---------------------------------------------------------------------------------------------------------
+# ---- masks ---------------------------------------------------------------------------------------
 
 SHARES, TYPES = (
     st.sampled_from([0, 0.01, 0.2, 0.5, 0.99, 1]),
@@ -311,11 +312,12 @@ def test_masks_come_near_the_entropy(p):
     assert torch.equal(back, x.float()) and 0.999 * bound < 8 * len(section) < 1.05 * bound
 
 
-# ---- packages ------------------------------------------------------------------------------------------------------
+# ---- packages ------------------------------------------------------------------------------------
 
 
 def packages(x, ratio):
-    """[kernels, entries] -> what belongs to which package, the patterns' frequencies and one kernel for each."""
+    """[kernels, entries] -> what belongs to which package, the patterns' frequencies and one kernel
+    for each."""
     chosen = np.zeros(x.size, bool)
     chosen[np.argsort(-np.abs(x.reshape(-1)), kind="stable")[: math.ceil(ratio * x.size)]] = True
     chosen = chosen.reshape(x.shape)
@@ -379,7 +381,7 @@ def test_smartidx_gains_where_kernels_are_selected_whole():
     assert len(SmartIdx().encode(x)) < 0.6 * len(TopK(values="sign").encode(x))
 
 
-# ---- any layout, any device, nothing infinite ----------------------------------------------------------------------
+# ---- any layout, any device, nothing infinite ----------------------------------------------------
 
 
 @pytest.mark.parametrize("coder", CODERS, ids=repr)
@@ -431,7 +433,7 @@ def test_settings_out_of_range(make):
         make()
 
 
-# ---- bytes from outside --------------------------------------------------------------------------------------------
+# ---- bytes from outside --------------------------------------------------------------------------
 
 HEAD = struct.pack("<IB", 2, 0)  # two positions, Rice parameter 0
 BAD = {
@@ -642,7 +644,7 @@ def test_no_more_memory_than_shape_and_section_justify(count, parameter, size, n
         tracemalloc.stop()
 
 
-# ---- the benchmark -------------------------------------------------------------------------------------------------
+# ---- the benchmark -------------------------------------------------------------------------------
 
 
 def test_the_benchmark_runs(monkeypatch, tmp_path, capsys):

@@ -37,8 +37,8 @@ def parties(method, task, **settings):
 
 
 class Only:
-    """An engine that reaches these clients only; the others are silent. ``change`` has the last word
-    about what a client answers."""
+    """An engine that reaches these clients only; the others are silent. ``change`` has the last
+    word about what a client answers."""
 
     def __init__(self, clients, who, change):
         self.clients, self.who, self.memories = clients, who, clients.memories
@@ -650,7 +650,8 @@ def test_the_order_in_which_clients_answer_does_not_matter(task):
 
 @pytest.fixture
 def trained(task):
-    """A server, clients and state after a round; and what it is worth when all show their network."""
+    """A server, clients and state after a round; and what it is worth when all show their
+    network."""
     server, clients = parties(fl.methods.fed_gkt(server_epochs=1), task)
     state = played(server, clients, server.start(), 1)
     ask = asking(clients, 1)

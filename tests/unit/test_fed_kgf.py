@@ -1,4 +1,5 @@
-"""Fed-KGF: kernel generation, the way there and back, modules and their assembly, the paper's exact numbers."""
+"""Fed-KGF: kernel generation, the way there and back, modules and their assembly, the paper's
+exact numbers."""
 
 import copy
 from importlib import import_module
@@ -204,7 +205,8 @@ def test_one_group_is_averaging(task):
 
 
 def test_assembly_never_lies_nearer_to_the_clients_than_the_mean(task):
-    """sum_k |w_k - w|^2 is least at the mean, so the paper's claim of a smaller variance cannot hold."""
+    """sum_k |w_k - w|^2 is least at the mean, so the paper's claim of a smaller variance cannot
+    hold."""
     method = fl.methods.fed_kgf(base_kernels=8, groups=4)
     for seed in range(3):
         task = fl.tasks.classification("digits", 4, train=80, test=40, seed=seed)
@@ -289,7 +291,8 @@ def test_composes_with_a_compressing_uplink(task):
 
 
 def test_a_detector_and_the_ledgers_own_count():
-    """The converter and the formula of the claims ledger, written apart from each other, agree on YOLOX-S."""
+    """The converter and the formula of the claims ledger, written apart from each other, agree on
+    YOLOX-S."""
     from fedlearn.ledger.claims import evaluate
     from fedlearn.ledger.detection import YOLOX
 

@@ -1,4 +1,5 @@
-"""FedRepOpt: the forms and their counts, the equivalence with CSLA, the constants on the wire, the search."""
+"""FedRepOpt: the forms and their counts, the equivalence with CSLA, the constants on the wire, the
+search."""
 
 import copy
 import dataclasses

@@ -1,22 +1,24 @@
-"""The compressing baselines: each part against its paper's update rule, written out here once more."""
+"""The compressing baselines: each part against its paper's update rule, written out once more."""
 
 import dataclasses
 import math
 from importlib import import_module
+from types import MappingProxyType
 
 import pytest
 import torch
 from torch import nn
 
 import fedlearn as fl
-from fedlearn import federation
-from fedlearn.method import Adam, Arrival, Compressed
+from fedlearn.parts import Adam, Arrival, Context, Feedback, Lossy, Update
+from fedlearn.round import one_round
 from fedlearn.wire import DOWN, UP, Message, TopK, pack
 
 METHODS = sorted(fl.methods.METHODS)
-ABSENT = {
-    "fed_gkt": {"asynchronous": True}
-}  # what a method needs to do without some of the clients
+STACKING = [name for name in METHODS if fl.methods.get(name).sides[1].stacks]
+AVERAGING = [name for name in METHODS if isinstance(fl.methods.get(name), fl.Averaging)]
+# what a method needs to do without some of the clients
+ABSENT = {"fed_gkt": {"asynchronous": True}}
 
 
 @pytest.fixture
@@ -25,28 +27,25 @@ def task():
 
 
 def uploads(method, task, rounds, each=None):
-    """Encode the same update in every round; what the server decodes. ``each`` sees context and update afterwards."""
-    server, clients = (
-        fl.Server(method, task, fl.Settings()),
-        fl.Clients(method, task, fl.Settings()),
-    )
-    memory, update = (
-        {},
-        {
-            n: torch.randn(t.shape, generator=fl.rng.generator(0, n))
-            for n, t in server.initial.items()
-        },
-    )
-    decoded = []
+    """Encode the same update in every round -> it, and what the server decodes. ``each`` sees
+    context, update and that afterwards."""
+    server, client, memory = method.server_side(task), method.client_side(task), {}
+    w, decoded = server.start().weights, []
+    update = {n: torch.randn(t.shape, generator=fl.rng.generator(0, n)) for n, t in w.items()}
     for t in range(1, rounds + 1):
-        ctx = clients.context(t, 0, clients.up, memory, server.state)
-        sections = method.uplink.encode({n: w + update[n] for n, w in server.state.items()}, ctx)
-        decoded.append(
-            method.uplink.decode(sections, server.context(t, 0, server.up, {}, server.state))
-        )
+        ctx = client.context(t, 0, client.up, memory, start=w)
+        sections = method.uplink.encode({n: w[n] + update[n] for n in w}, ctx)
+        there = server.context(t, 0, server.up, {}, start=w)
+        decoded.append(method.uplink.decode(sections, there))
         if each:
             each(ctx, update, decoded[-1])
     return update, decoded, server.up
+
+
+def played(server, clients, t, k, state, heard=MappingProxyType({})):
+    """One client's part of a round -> what arrives."""
+    answer = clients.answer(t, k, server.send(t, k, state, heard)[0])
+    return server.receive(t, k, answer, state)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -58,19 +57,20 @@ def test_two_runs_are_the_same_run_also_after_a_stop(name, task, tmp_path):
     assert not any(row["refused"] for row in whole.rows)
 
 
-@pytest.mark.parametrize("name", METHODS)
+def test_only_split_learning_cannot_be_stacked_and_says_so(task):
+    assert set(METHODS) - set(STACKING) == {"split_learning"}
+    with pytest.raises(ValueError, match="because of its round, in which clients take turns"):
+        fl.run(fl.methods.split_learning(), task, 1, engine="stacked")
+
+
+@pytest.mark.parametrize("name", STACKING)
 def test_stacked_and_sequential_runs_agree(name, task):
     one, other = (
         fl.run(fl.methods.get(name), task, 1, engine=e) for e in ("sequential", "stacked")
     )
     assert abs(one.bytes_up[0] - other.bytes_up[0]) <= 0.02 * one.bytes_up[0]
-    if name in (
-        "fedavg",
-        "rpn",
-        "fed_kgf",
-        "fedpm",
-        "fedcomgate",
-    ):  # elsewhere a last bit may decide who is in the top k
+    # elsewhere a last bit may decide who is in the top k
+    if name in ("fedavg", "rpn", "fed_kgf", "fedpm", "fedcomgate"):
         for n, t in one.state.items():
             torch.testing.assert_close(other.state[n], t, atol=1e-4, rtol=1e-4)
 
@@ -78,15 +78,15 @@ def test_stacked_and_sequential_runs_agree(name, task):
 @pytest.mark.parametrize("name", METHODS)
 def test_it_learns(name):
     task = fl.tasks.classification("digits", 4)
-    assert (
-        fl.run(fl.methods.get(name), task, 10, batch_size=16, engine="stacked").accuracy.max() > 0.5
-    )
+    engine = "stacked" if name in STACKING else "sequential"
+    history = fl.run(fl.methods.get(name), task, 10, batch_size=16, engine=engine)
+    assert history.accuracy.max() > 0.5
 
 
 def test_error_feedback_loses_nothing():
     """What was sent so far plus what is remembered is what there was to send."""
     task = fl.tasks.classification("digits", 4, train=120, test=60)
-    method = fl.methods.fedavg().but(uplink=Compressed(TopK(1 / 16)))
+    method = fl.methods.fedavg().but(uplink=fl.Uplink(Update(), Feedback(), Lossy(TopK(1 / 16))))
     memory = {}
     update, sent, schema = uploads(method, task, 5, lambda ctx, u, d: memory.update(ctx.memory))
     for n in update:
@@ -101,13 +101,9 @@ def test_error_feedback_loses_nothing():
 
 
 def test_without_feedback_nothing_is_remembered(task):
-    memory = {}
-    uploads(
-        fl.methods.fedavg().but(uplink=Compressed(TopK(1 / 16), feedback=False)),
-        task,
-        2,
-        lambda c, u, d: memory.update(c.memory),
-    )
+    memory, uplink = {}, fl.Uplink(Update(), Lossy(TopK(1 / 16)))
+    method = fl.methods.fedavg().but(uplink=uplink)
+    uploads(method, task, 2, lambda ctx, u, d: memory.update(ctx.memory))
     assert not memory
 
 
@@ -145,23 +141,45 @@ def test_qsgd_is_unbiased(task):
 
 
 def test_fedcomgate_tracks_the_difference_from_the_mean(task):
-    """delta_j after a round is (mean of the client's gradients) - (movement of the model), up to quantisation."""
+    """delta_j after a round is (mean of the client's gradients) - (movement of the model), up to
+    quantisation."""
     method, settings = fl.methods.fedcomgate(lr=0.05, bits=16), fl.Settings(batch_size=10)
-    server, clients = fl.Server(method, task, settings), fl.Clients(method, task, settings)
-    start, own = dict(server.state), {}
-    arrivals = []
+    server, clients = method.server_side(task, settings), fl.clients(method, task, settings)
+    start, own, arrivals = server.start(), {}, []
     for k in range(4):
-        arrivals.append(server.receive(1, k, clients.answer(1, k, server.send(1, k))))
-        own[k] = {n: t - start[n] for n, t in clients.tensors.items() if n not in server.up.buffers}
-    server.aggregate(1, arrivals)
+        arrivals.append(played(server, clients, 1, k, start))
+        trained, buffers = clients.side.tensors, server.up.buffers
+        own[k] = {n: t - start.weights[n] for n, t in trained.items() if n not in buffers}
+    state = server.aggregate(1, start, arrivals)
     for k in range(4):
-        clients.answer(2, k, server.send(2, k))
+        played(server, clients, 2, k, state)
         steps = -(-task.sizes[k] // 10)
         for n, moved in own[k].items():
-            expected = ((server.state[n] - start[n]) - moved) / (0.05 * steps)
+            expected = ((state.weights[n] - start.weights[n]) - moved) / (0.05 * steps)
             torch.testing.assert_close(
                 clients.memories[k][f"delta/{n}"], expected, atol=1e-3, rtol=1e-3
             )
+
+
+def test_who_was_absent_tracks_the_mean_movement_of_the_rounds_it_missed(task):
+    """Client 0 answers in rounds 1 and 4; the others in every round."""
+    method, settings = fl.methods.fedcomgate(lr=0.05, bits=16), fl.Settings(batch_size=10)
+    server, clients = method.server_side(task, settings), fl.clients(method, task, settings)
+    states = [server.start()]
+    for t in (1, 2, 3):
+        who = range(4) if t == 1 else range(1, 4)
+        arrivals = [played(server, clients, t, k, states[-1]) for k in who]
+        states.append(server.aggregate(t, states[-1], arrivals))
+        if t == 1:
+            sent = arrivals[0].update
+    played(server, clients, 4, 0, states[3])
+    steps = -(-task.sizes[0] // 10)
+    for n in sent.keys() - server.up.buffers:
+        moved = (states[3].weights[n] - states[0].weights[n]) / 3
+        expected = (moved - sent[n]) / (0.05 * steps)
+        torch.testing.assert_close(
+            clients.memories[0][f"delta/{n}"], expected, atol=1e-5, rtol=1e-4
+        )
 
 
 def test_gradient_tracking_changes_steps_by_delta(task):
@@ -177,13 +195,11 @@ def test_amsgrad_server():
         import_module("fedlearn.methods.fedcams").AMSGrad(lr=0.5),
         {"w": torch.tensor([1.0, -2.0]), "b": torch.zeros(1)},
     )
-    ctx = fl.method.Context(
-        None, 1, schema=fl.wire.Schema({"w": (2,), "b": (1,)}, frozenset({"b"}))
-    )
+    ctx = Context(None, 1, schema=fl.wire.Schema({"w": (2,), "b": (1,)}, frozenset({"b"})))
     m, v, top, w = torch.zeros(2), torch.zeros(2), torch.full((2,), 1e-3), state["w"].clone()
     for t in range(4):
         D = torch.tensor([0.3, -0.1]) / (t + 1)
-        state = part.aggregate(state, [Arrival(0, 5, {"w": D, "b": torch.ones(1)}, 0)], ctx)
+        state = part.aggregate(state, [Arrival(0, 5, {"w": D, "b": torch.ones(1)})], ctx)
         m, v = 0.9 * m + 0.1 * D, 0.99 * v + 0.01 * D**2
         top = torch.maximum(top, v)
         w = w + 0.5 * m / top.sqrt()
@@ -192,34 +208,39 @@ def test_amsgrad_server():
 
 
 def test_majority_vote():
-    part, state = import_module("fedlearn.methods.signsgd").Majority(0.1), {"w": torch.zeros(3)}
+    """One client, one vote, also in the mean of the buffers, however many samples it has."""
+    majority = import_module("fedlearn.methods.signsgd").Majority(0.1)
+    state = {"w": torch.zeros(3), "b": torch.ones(1)}
     votes = [torch.tensor(v) for v in ([1.0, -1, 1], [1, -1, -1.0], [-1, -1, 1.0])]
-    ctx = fl.method.Context(None, 1, schema=fl.wire.Schema({"w": (3,)}))
-    new = part.aggregate(
-        state, [Arrival(k, 10**k, {"w": v}, 0) for k, v in enumerate(votes)], ctx
-    )  # one client, one vote
+    ctx = Context(None, 1, schema=fl.wire.Schema({"w": (3,), "b": (1,)}, frozenset({"b"})))
+    arrivals = [
+        Arrival(k, 10**k, {"w": v, "b": torch.tensor([3.0 * k])}) for k, v in enumerate(votes)
+    ]
+    new = majority.aggregate(state, arrivals, ctx)
     torch.testing.assert_close(new["w"], torch.tensor([0.1, -0.1, 0.1]))
+    torch.testing.assert_close(new["b"], torch.tensor([1 + (0.0 + 3 + 6) / 3]))
 
 
 @pytest.mark.parametrize("name", ["stc", "signsgd"])
 def test_late_clients_rebuild_the_server_model_exactly(name, task):
-    method, settings = fl.methods.get(name), fl.Settings()
-    server, clients = fl.Server(method, task, settings), fl.Clients(method, task, settings)
+    method = fl.methods.get(name)
+    server, clients = method.server_side(task), fl.clients(method, task)
     schedule, sizes = {1: [0, 1], 2: [0], 3: [0, 1], 4: [0, 1, 2]}, {}
+    state, heard = server.start(), {}
     for t, who in schedule.items():
         arrivals = []
         for k in who:
-            message = server.send(t, k)
+            message = server.send(t, k, state, heard)[0]
             sizes[t, k] = len(message)
-            got = clients._download(
-                t, k, message
-            ).start  # and once more below: what comes twice counts once
-            assert all(torch.equal(got[n], w) for n, w in server.state.items())
-            arrivals.append(server.receive(t, k, clients.answer(t, k, message)))
-        server.aggregate(t, arrivals)
-    assert (
-        sizes[3, 1] > sizes[3, 0] > sizes[1, 0]
-    )  # who missed round 2 hears two steps, the first round nothing
+            memory = clients.memories.setdefault(k, {})
+            # and once more below: what comes twice counts once
+            got = clients.side.download(t, k, message, memory).start
+            assert all(torch.equal(got[n], w) for n, w in state.weights.items())
+            arrivals.append(server.receive(t, k, clients.answer(t, k, message), state))
+        heard |= dict.fromkeys(who, t)
+        state = server.aggregate(t, state, arrivals, heard)
+    # who missed round 2 hears two steps, the first round nothing
+    assert sizes[3, 1] > sizes[3, 0] > sizes[1, 0]
     assert sizes[4, 2] > sizes[4, 0]
 
 
@@ -233,27 +254,27 @@ def test_a_replay_never_costs_much_more_than_the_model(task):
 
 
 def test_a_client_that_missed_a_message_notices(task):
-    method, settings = fl.methods.stc(), fl.Settings()
-    server, clients = fl.Server(method, task, settings), fl.Clients(method, task, settings)
+    method = fl.methods.stc()
+    server, clients = method.server_side(task), fl.clients(method, task)
+    state, heard = server.start(), {}
     for t in (1, 2, 3):  # all answer in round 1 to 3
-        server.aggregate(
-            t, [server.receive(t, k, clients.answer(t, k, server.send(t, k))) for k in range(4)]
-        )
-    message, forgetful = server.send(4, 0), fl.Clients(method, task, settings)
+        state, _ = one_round(server, clients, t, state, heard)
+    message, forgetful = server.send(4, 0, state, heard)[0], method.client_side(task)
     with pytest.raises(
         fl.WireError, match="begin after round 2, this client knows the model of round 0"
     ):
-        forgetful._download(4, 0, message)
+        forgetful.download(4, 0, message, {})
 
 
 def test_the_server_keeps_no_steps_that_it_would_not_send():
     task = fl.tasks.classification("digits", 20, train=200, test=50)
     method, settings = fl.methods.stc(), fl.Settings(participation=0.1)
-    server, clients = fl.Server(method, task, settings), fl.Clients(method, task, settings)
+    server, clients = method.server_side(task, settings), fl.clients(method, task, settings)
+    state, heard = server.start(), {}
     for t in range(1, 41):
-        federation.one_round(server, clients, t)
-    kept = sum(t.numel() for n, t in server.memory.items() if n.startswith("step/"))
-    assert 0 < kept <= 4 * sum(t.numel() for t in server.state.values())
+        state, _ = one_round(server, clients, t, state, heard)
+    kept = sum(t.numel() for n, t in state.memory.items() if n.startswith("step/"))
+    assert 0 < kept <= 4 * sum(t.numel() for t in state.weights.values())
 
 
 @pytest.mark.parametrize(
@@ -268,31 +289,137 @@ def test_diverged_clients_are_refused_and_the_run_goes_on(name, engine):
         test=40,
         network=lambda s, c: nn.Sequential(nn.Flatten(), nn.Linear(64, c)),
     )
-    with pytest.warns(UserWarning, match="uploads of .* were refused or missing"):
+    with pytest.warns(UserWarning, match="answers of .* were refused or missing"):
         history = fl.run(fl.methods.get(name, lr=1e38), task, 2, engine=engine, batch_size=4)
     assert len(history) == 2 and all(torch.isfinite(t).all() for t in history.state.values())
 
 
 def test_a_part_of_an_update_is_refused(task):
-    server = fl.Server(fl.methods.signsgd(), task, fl.Settings())
-    with pytest.raises(fl.WireError, match="did not send the whole update"):
-        server.receive(1, 0, pack(Message(UP, 1, 0, 5, {}), server.up))
+    server = fl.methods.signsgd().server_side(task)
+    with pytest.raises(fl.WireError, match=r"did not send the tensors .* \(the whole update"):
+        server.receive(1, 0, pack(Message(UP, 1, 0, 5, {}), server.up), server.start())
 
 
 def test_a_client_that_was_not_drawn_is_refused(task):
-    for name in METHODS:
-        server = fl.Server(
-            fl.methods.get(name, **ABSENT.get(name, {})), task, fl.Settings(participation=0.5)
-        )
+    for name in AVERAGING:
+        server = fl.methods.get(name).server_side(task, fl.Settings(participation=0.5))
         k = next(k for k in range(4) if k not in server.participants(1))
         with pytest.raises(fl.WireError, match=f"Client {k} was not drawn"):
-            server.receive(1, k, pack(Message(UP, 1, k, 5, {}), server.up))
+            server.receive(1, k, pack(Message(UP, 1, k, 5, {}), server.up), server.start())
 
 
-def test_parts_that_remember_combine(task):
-    gate, stc = fl.methods.fedcomgate(), fl.methods.stc()
-    fl.run(fl.methods.dgc().but(optimizer=gate.optimizer), task, 2)
-    fl.run(gate.but(downlink=stc.downlink, server=stc.server), task, 3, participation=0.5)
+@pytest.mark.parametrize("name", METHODS)
+def test_a_round_asks_only_the_clients_that_were_drawn(name, task):
+    method, settings = fl.methods.get(name, **ABSENT.get(name, {})), fl.Settings(participation=0.5)
+    server, clients = method.server_side(task, settings), fl.clients(method, task, settings)
+    state, heard = server.start(), {}
+    for t in (1, 2, 3):
+        said = dict(heard)
+        state, row = one_round(server, clients, t, state, heard)
+        assert row["clients"] == list(server.participants(t)) and len(row["clients"]) == 2
+        assert heard == said | dict.fromkeys(row["clients"], t)
+
+
+def test_parts_that_remember_combine(task, tmp_path):
+    """Gradient tracking, momentum, error feedback at both ends and replayed steps in one method:
+    each remembers just what it would by itself."""
+    gate, stc, dgc = fl.methods.fedcomgate(lr=0.05), fl.methods.stc(), fl.methods.dgc(ratio=1 / 8)
+    *steps, top = dgc.uplink.steps
+    remember = import_module("fedlearn.methods.fedcom").Remember()
+    method = gate.but(
+        uplink=fl.Uplink(*steps, remember, top), downlink=stc.downlink, server=stc.server
+    )
+    server, clients = method.server_side(task), fl.clients(method, task)
+    state, heard, before = server.start(), {}, {}
+    coded = [n for n, w in state.weights.items() if w.dim() > 1]
+    for t, who in {1: [0, 1], 2: [1], 3: [0, 1], 4: [0, 1]}.items():
+        arrivals, old = [], state.weights
+        for k in who:
+            memory = clients.memories.setdefault(k, {})
+            then = dict(memory)
+            arrivals.append(played(server, clients, t, k, state, heard))
+            trained, sent = clients.side.tensors, arrivals[-1].update
+            assert all(torch.equal(memory[f"model/{n}"], w) for n, w in old.items())  # Replay
+            for n in coded:
+                u = 0.9 * then.get(f"u/{n}", 0) + (trained[n] - old[n])  # Momentum
+                v = then.get(f"error/{n}", 0) + u  # Feedback
+                close(memory[f"u/{n}"], u * (sent[n] == 0))
+                close(memory[f"error/{n}"], v - sent[n])
+                assert torch.equal(memory[f"sent/{n}"], sent[n])  # Remember
+                if k in before:  # Tracked
+                    last, start, what = before[k]
+                    moved = (old[n] - start[n]) / (t - last)
+                    batches = -(-task.sizes[k] // 32)
+                    delta = then.get(f"delta/{n}", 0) + (moved - what[n]) / (0.05 * batches)
+                    close(memory[f"delta/{n}"], delta)
+            before[k] = t, old, sent
+        heard |= dict.fromkeys(who, t)
+        new = server.aggregate(t, state, arrivals, heard)
+        total = sum(a.samples for a in arrivals)
+        for n in coded:  # KeptSteps
+            mean = sum(a.samples / total * a.update[n] for a in arrivals)
+            error = state.memory.get(f"error/{n}", 0)
+            close(new.memory[f"error/{n}"], mean + error - (new.weights[n] - old[n]))
+        state = new
+    assert all(m[f"delta/{n}"].any() for m in clients.memories.values() for n in coded)
+
+    whole = fl.run(method, task, 4, participation=0.5)
+    fl.run(method, task, 2, participation=0.5, checkpoint=tmp_path / "c")
+    assert fl.run(method, task, 4, participation=0.5, checkpoint=tmp_path / "c") == whole
+
+
+def close(found, expected):
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_gradient_tracking_without_an_uplink_that_remembers_is_refused():
+    """It would be plain SGD, and nobody would notice."""
+    gate = fl.methods.fedcomgate()
+    for change in (
+        lambda: fl.methods.dgc().but(optimizer=gate.optimizer),
+        lambda: gate.but(uplink=fl.Uplink()),
+    ):
+        with pytest.raises(ValueError, match=r"needs an uplink that remembers .* \(Remember\)"):
+            change()
+
+
+def test_fed_kgf_deals_the_modules_anew_in_every_round(task):
+    """Whose group is whose is a permutation: all groups go out, and every client has had each."""
+    method = fl.methods.fed_kgf(base_kernels=4)
+    server, modules = method.server_side(task), import_module("fedlearn.methods.fed_kgf").Modules()
+    names, dealt = list(server.up.shapes), {k: [] for k in range(4)}
+    for t in range(1, 41):
+        groups = [modules.names(names, server.context(t, k, server.up, {})) for k in range(4)]
+        assert sorted(sum(groups, [])) == sorted(names), "every tensor goes out once"
+        falling = sorted(range(4), key=lambda k: names.index(groups[k][0]))
+        for rank, k in enumerate(falling):
+            dealt[k].append(rank)
+    for ranks in dealt.values():
+        assert set(ranks) == {0, 1, 2, 3} and max(map(ranks.count, range(4))) < 20
+
+
+def test_fed_kgf_is_evaluated_with_the_kernels_drawn_for_the_round(task):
+    method = fl.methods.fed_kgf(base_kernels=4, redraw=True)
+    history, net = fl.run(method, task, 2), fl.initial_network(method, task)
+    found = []
+    for t in (1, 2):
+        method.model.refresh(net, task, t)
+        net.load_state_dict(history.state, strict=False)
+        found.append(task.evaluate(net))
+    row = history.rows[-1]
+    assert found[1] == {"accuracy": row["accuracy"], "loss": row["loss"]}
+    assert found[0]["loss"] != found[1]["loss"], "the round shows"
+
+
+def test_fedpm_is_evaluated_with_the_weights_that_are_likelier_on_than_off(task):
+    net = fl.initial_network(fl.methods.fedpm(), task).eval()
+    layers = [m for m in net.modules() if hasattr(m, "weight_score")]
+    for layer in layers:
+        score = layer.weight_score.data
+        score.copy_(torch.linspace(-3, 3, score.numel()).reshape(score.shape))
+        on = score.sigmoid() > 0.5
+        assert torch.equal(layer.weight, layer.frozen_weight * on) and on.any() and not on.all()
+    assert layers
 
 
 def test_fedpm_names_the_layer_that_it_cannot_mask():
@@ -315,25 +442,21 @@ def test_fedpm_names_the_layer_that_it_cannot_mask():
     ],
 )
 def test_damaged_steps_are_refused(damage, task):
-    method = fl.methods.stc()
-    clients = fl.Clients(method, task, fl.Settings())
-    sections = {n: b"\1\0\0\0\0" for n in clients.down.shapes}
-    name = next(n for n, s in clients.down.shapes.items() if len(s) == 4)
+    side, memory = fl.methods.stc().client_side(task), {}
+    sections = {n: b"\1\0\0\0\0" for n in side.down.shapes}
+    name = next(n for n, s in side.down.shapes.items() if len(s) == 4)
+    data = pack(Message(DOWN, 1, 0, 0, {**sections, name: damage}), side.down)
     with pytest.raises(fl.WireError):
-        clients._download(
-            1, 0, pack(Message(DOWN, 1, 0, 0, {**sections, name: damage}), clients.down)
-        )
-    assert not clients.memories[0]
+        side.download(1, 0, data, memory)
+    assert not memory
 
 
 def test_fedpm_server_is_the_mode_of_the_posterior():
-    part, ctx = (
-        import_module("fedlearn.methods.fedpm").BetaPosterior(),
-        fl.method.Context(None, 1, schema=fl.wire.Schema({"s": (3,)})),
-    )
+    part = import_module("fedlearn.methods.fedpm").BetaPosterior()
+    ctx = Context(None, 1, schema=fl.wire.Schema({"s": (3,)}))
     masks = [torch.tensor(m) for m in ([1.0, 0, 1], [1, 0, 0.0], [1, 0, 1.0])]
     new = part.aggregate(
-        {"s": torch.zeros(3)}, [Arrival(k, 1, {"s": m}, 0) for k, m in enumerate(masks)], ctx
+        {"s": torch.zeros(3)}, [Arrival(k, 1, {"s": m}) for k, m in enumerate(masks)], ctx
     )
     torch.testing.assert_close(new["s"].sigmoid(), torch.tensor([0.99, 0.01, 2 / 3]))
 

@@ -1,4 +1,4 @@
-"""Every partition is a disjoint cover without empty clients, and the papers' fixed splits add up."""
+"""Every partition is a disjoint cover without empty clients; the papers' fixed splits add up."""
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ def test_cover_and_determinism(part, clients, labels, seed):
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 2**32), st.sampled_from([1, 2, 7, 10, 16]), parts)
 def test_usual_sizes_never_fail(seed, clients, part):
-    """On a thousand samples only a very uneven Dirichlet, or classes fewer than clients, may refuse."""
+    """On a thousand samples only a very uneven Dirichlet, or fewer classes than clients, refuse."""
     labels = rng(seed).permutation(np.arange(1600) % 16)
     if isinstance(part, P.Dirichlet):
         part = P.dirichlet(max(part.alpha, 0.5))

@@ -1,11 +1,13 @@
-"""The recipes of ``fedlearn reproduce``: what they run, that they go on where they stopped, that results name their origin."""
+"""The recipes of ``fedlearn reproduce``: what they run, that they go on where they stopped, that
+results name their origin."""
 
 import json
 
 import pytest
 
 import fedlearn as fl
-from fedlearn import federation, reproduce
+from fedlearn import reproduce
+from fedlearn import round as rounds
 from fedlearn.cli import main
 
 TABLE_1 = [
@@ -32,6 +34,26 @@ def test_full_scale_is_table_1(monkeypatch):
             400,
             "bf16",
         )
+
+
+@pytest.mark.parametrize("paper", reproduce.RECIPES)
+@pytest.mark.parametrize("scale", ["quick", "full"])
+def test_every_row_of_every_recipe_can_be_made(paper, scale, monkeypatch):
+    monkeypatch.setattr(reproduce.tasks, "classification", lambda **options: options)
+    listed = list(reproduce.jobs(paper, scale))
+    places = {(label, str(task), str(how)) for label, _, task, how in listed}
+    assert listed and len(places) == len(listed)
+    for _, method, task, how in listed:
+        assert method.parts() and how["rounds"] > 0 and how["batch_size"] > 0
+        fl.partition.parse(task["partition"])
+
+
+def test_options_for_all_rows_go_where_they_are_known():
+    row = {"method": "fedavg", "but": {"optimizer": {"SGD": {"lr": 0.5, "decay": 0.9}}}}
+    shared = {"lr": 0.3, "decay": 0.8}
+    assert reproduce.make(row, shared) == fl.methods.fedavg().but(optimizer=fl.SGD(0.5, decay=0.9))
+    assert reproduce.make({"method": "fedmmd"}, shared) == fl.methods.fedmmd(0.3, decay=0.8)
+    assert reproduce.make({"method": "fedmmd", "lr": 1.0}, shared).optimizer.lr == 1.0
 
 
 def arguments(path, *more):
@@ -61,15 +83,15 @@ def arguments(path, *more):
 
 def test_finished_runs_are_kept_and_stopped_runs_go_on(tmp_path, monkeypatch, capsys):
     path, trained = tmp_path / "kgf.json", []
-    real = federation.one_round
+    real = rounds.one_round
 
-    def counted(server, clients, t, last=False):
+    def counted(server, engine, t, *rest, **how):
         trained.append((server.method.name, t))
         if len(trained) == 4:  # the last round of the second method
             raise KeyboardInterrupt
-        return real(server, clients, t, last)
+        return real(server, engine, t, *rest, **how)
 
-    monkeypatch.setattr(federation, "one_round", counted)
+    monkeypatch.setattr(rounds, "one_round", counted)
     assert main(arguments(path)) == 130
     assert [d["method"] for d in json.loads(path.read_text())] == ["fed_kgf"]
     assert not main(arguments(path))
@@ -111,7 +133,7 @@ def test_another_learning_rate_is_another_run(tmp_path, monkeypatch, capsys):
     path = tmp_path / "x.json"
     assert not main(arguments(path, "--only", "FedAvg"))
     monkeypatch.setitem(
-        reproduce.RECIPES["fed_kgf"]["quick"][-1][0][-1], "FedAvg", fl.methods.fedavg(0.05)
+        reproduce.RECIPES["fed_kgf"]["quick"]["runs"][0]["rows"]["FedAvg"], "lr", 0.05
     )
     assert not main(arguments(path))
     assert [d["meta"]["label"] for d in json.loads(path.read_text())] == [

@@ -13,7 +13,8 @@ def history(task):
 
 
 def mnist_shaped():
-    """A task with MNIST's image size and the paper's network, without MNIST: only sizes are looked at."""
+    """A task with MNIST's image size and the paper's network, without MNIST: only sizes are looked
+    at."""
     task = fl.tasks.classification(
         "digits", clients=1, network=lambda shape, classes: fl.models.rpn_cnn((1, 28, 28), classes)
     )
@@ -53,7 +54,8 @@ def test_pooling_is_linear():
 
 
 def test_a_late_joiner_gets_one_message_and_the_same_model(task):
-    """Client 3 has never taken part; what it decodes in round 6 is what a client present all along decodes."""
+    """Client 3 has never taken part; what it decodes in round 6 is what a client present all along
+    decodes."""
     method = fl.methods.rpn()
     server, clients = method.server_side(task), fl.clients(method, task)
     sizes, state = set(), server.start()

@@ -1,4 +1,5 @@
-"""The embedded set is fixed, packed copies load, and an absent or damaged one says so in a sentence."""
+"""The embedded set is fixed, packed copies load, and an absent or damaged one says so in a
+sentence."""
 
 import gzip
 import os

@@ -34,9 +34,9 @@ def task():
 
 class Spied:
     """An engine that passes everything on and keeps who was asked for what, with what bytes both
-    ways. ``change(what, k, i, data)`` has the last word about the i-th answer of client k in its turn
-    (``WireError``: there is none). With ``fresh`` every exchange has a client of its own, as if each
-    time another process answered."""
+    ways. ``change(what, k, i, data)`` has the last word about the i-th answer of client k in its
+    turn (``WireError``: there is none). With ``fresh`` every exchange has a client of its own, as
+    if each time another process answered."""
 
     def __init__(self, method, task, settings, change=None, fresh=False):
         self.make = lambda: method.client_side(task, settings)

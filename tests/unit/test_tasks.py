@@ -66,3 +66,26 @@ def test_evaluation_in_batches_is_evaluation_at_once():
 def test_training_with_augmentation_runs_and_is_reproducible():
     task = fl.tasks.classification("digits", 2, augment=("crop", "flip"), train=100, test=50)
     assert fl.run(fl.methods.fedavg(), task, 1) == fl.run(fl.methods.fedavg(), task, 1)
+
+
+def test_permuted_test_sets_are_seen_with_the_eyes_of_each_client():
+    """Under the permutation of the client that is named; if none is, the mean over all of them."""
+    task = fl.tasks.classification("digits", 3, partition="permuted", train=300, test=80)
+    history = fl.run(fl.methods.fedavg(), task, 2, batch_size=10)
+    net = fl.initial_network(fl.methods.fedavg(), task)
+    net.load_state_dict(history.state, strict=False)
+    each = [task.evaluate(net, client=k) for k in range(3)]
+    x, y = task.test
+    for k, found in enumerate(each):
+        order = torch.as_tensor(task.split.permutations[k])
+        seen = (x.float().flatten(1)[:, order].view(x.shape) - task.source.mean[0]) / (
+            task.source.std[0]
+        )
+        with torch.no_grad():
+            logits = net.eval()(seen)
+        assert found["accuracy"] == float((logits.argmax(1) == y).double().mean())
+        assert abs(found["loss"] - float(torch.nn.functional.cross_entropy(logits, y))) < 1e-5
+    assert len({found["loss"] for found in each}) == 3, "the permutations show"
+    for name, value in task.evaluate(net).items():
+        assert abs(value - sum(found[name] for found in each) / 3) < 1e-9
+        assert abs(history.rows[-1][name] - value) < 1e-9

@@ -1,4 +1,5 @@
-"""FedMMD and FedFusion: the discrepancy against a double loop and scikit-learn, the streams, the operators, the server."""
+"""FedMMD and FedFusion: the discrepancy against a double loop and scikit-learn, the streams, the
+operators, the server."""
 
 import math
 from importlib import import_module
@@ -88,7 +89,8 @@ def test_lambda_zero_is_federated_averaging(task):
 
 @pytest.mark.parametrize("distance", ["mmd", "l2"])
 def test_the_constraint_holds_the_local_model_back(task, distance):
-    """How far the logits of a client's model move from those of the model it started from, with lambda and without."""
+    """How far the logits of a client's model move from those of the model it started from, with
+    lambda and without."""
     x, moved = task.inputs(task.train[0]), {}
     for lam in (0.0, {"mmd": 0.3, "l2": 0.003}[distance]):
         method = fl.methods.fedmmd(lam=lam, distance=distance)

@@ -1,4 +1,5 @@
-"""The wire: round trips, sizes, and what damaged or hostile bytes may do (nothing but raise ``WireError``)."""
+"""The wire: round trips, sizes, and what damaged or hostile bytes may do (nothing but raise
+``WireError``)."""
 
 import struct
 import zlib
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 import fedlearn as fl
 from fedlearn import WireError
+from fedlearn.parts import Code, Context, Update
 from fedlearn.wire import DOWN, UP, Dense, Message, Pooled, Schema, pack, unpack
 
 SHAPES = st.one_of(
@@ -187,11 +189,20 @@ class Quieter(Dense):
 
 def test_a_subclass_that_replaces_one_function_is_obeyed():
     tensors = {"w": torch.ones(2, 3, 3, 3), "b": torch.ones(2)}
+    start = {name: torch.zeros_like(t) for name, t in tensors.items()}
     schema = Schema({name: tuple(t.shape) for name, t in tensors.items()})
+    task = fl.tasks.classification("digits", 2, train=20, test=10)
+    ctx = Context(task, 1, 0, start, start, schema=schema)
+    both = Context(task, 1, [0, 1], start, {n: t[None] for n, t in start.items()}, schema=schema)
     for coder, factor in ((Louder(), 3), (Quieter(), 0.5), (Pooled(), 1)):
-        link = fl.Uplink(coder)
-        decoded = link.unpack(link.pack(tensors, schema), schema)
-        assert all(torch.equal(decoded[name], factor * t) for name, t in tensors.items())
+        link = fl.Uplink(Update(), Code(coder))
+        alone = link.decode(link.encode(tensors, ctx), ctx)
+        stacked = link.encode_rows({n: torch.stack([t, t]) for n, t in tensors.items()}, both)
+        for decoded in (alone, *(link.decode(own, ctx) for own in stacked)):
+            assert all(torch.equal(decoded[name], factor * t) for name, t in tensors.items())
+        down = fl.Downlink(Code(coder))
+        got = down.undo(down.unpack(down.encode(tensors, ctx), ctx), ctx)
+        assert all(torch.equal(got[name], factor * t) for name, t in tensors.items())
 
 
 def test_a_message_longer_than_its_schema_allows_is_refused_before_memory_is_taken():

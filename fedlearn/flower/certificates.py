@@ -1,13 +1,16 @@
-"""Certificates and keys for real clients: the server proves itself by TLS, each client by a key that the server knows."""
+"""Certificates and keys for real clients: the server proves itself by TLS, each client by a key
+that the server knows."""
 
 import datetime
 import ipaddress
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
-def make_certificates(folder, names):
-    """``ca.pem``, which clients need, and ``server.pem`` and ``server.key`` for a server of these names, good for a year."""
+def make_certificates(folder: Path, names: Sequence[str]) -> None:
+    """``ca.pem``, which clients need, and ``server.pem`` and ``server.key`` for a server of these
+    names, good for a year."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -21,9 +24,8 @@ def make_certificates(folder, names):
         builder = x509.CertificateBuilder(
             issuer or subject, subject, key.public_key(), x509.random_serial_number()
         )
-        builder = builder.not_valid_before(now - datetime.timedelta(minutes=5)).not_valid_after(
-            now + datetime.timedelta(days=365)
-        )
+        builder = builder.not_valid_before(now - datetime.timedelta(minutes=5))
+        builder = builder.not_valid_after(now + datetime.timedelta(days=365))
         for extension, critical in extensions:
             builder = builder.add_extension(extension, critical)
         return builder.sign(signer, hashes.SHA256())
@@ -35,20 +37,9 @@ def make_certificates(folder, names):
             return x509.DNSName(name)
 
     ca_key, key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
-    usage = {
-        n: n in ("key_cert_sign", "crl_sign")
-        for n in (
-            "digital_signature",
-            "content_commitment",
-            "key_encipherment",
-            "data_encipherment",
-            "key_agreement",
-            "key_cert_sign",
-            "crl_sign",
-            "encipher_only",
-            "decipher_only",
-        )
-    }
+    may_not = "digital_signature content_commitment key_encipherment data_encipherment "
+    may_not += "key_agreement encipher_only decipher_only"
+    usage = dict.fromkeys(may_not.split(), False) | {"key_cert_sign": True, "crl_sign": True}
     ca = certificate(
         "fedlearn",
         ca_key,
@@ -69,9 +60,8 @@ def make_certificates(folder, names):
         (x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), False),
     )
     folder.mkdir(parents=True, exist_ok=True)
-    _write_key(
-        folder / "server.key", key, PrivateFormat.PKCS8
-    )  # the authority's own key is not kept: it signs this one certificate
+    # the authority's own key is not kept: it signs this one certificate
+    _write_key(folder / "server.key", key, PrivateFormat.PKCS8)
     for name, made in (("ca.pem", ca), ("server.pem", server)):
         (folder / name).write_bytes(made.public_bytes(Encoding.PEM))
 
@@ -79,13 +69,12 @@ def make_certificates(folder, names):
 def _write_key(path, key, form):
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption
 
-    with open(
-        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb"
-    ) as file:  # for its owner's eyes only
+    own = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # for its owner's eyes only
+    with open(own, "wb") as file:
         file.write(key.private_bytes(Encoding.PEM, form, NoEncryption()))
 
 
-def make_key(path):
+def make_key(path: Path) -> None:
     """A client's private key in ``path`` and its public half beside it, ``path``.pub."""
     from cryptography.hazmat.primitives import serialization as s
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -98,19 +87,19 @@ def make_key(path):
     )
 
 
-def check_certificate(path, names=()):
-    """``ValueError`` for a file that is no certificate, whose time is over, or that is not made out to one of these names."""
+def check_certificate(path: str | Path, names: Iterable[str] = ()) -> None:
+    """``ValueError`` for a file that is no certificate, whose time is over, or that is not made out
+    to one of these names."""
     from cryptography import x509
 
-    path, again = (
-        Path(path),
-        "remove the server's folder tls, start it again and copy the new ca.pem",
-    )
+    path = Path(path)
+    again = "remove the server's folder tls, start it again and copy the new ca.pem"
     try:
         found = x509.load_pem_x509_certificate(path.read_bytes())
     except FileNotFoundError:
         raise ValueError(
-            f"There is no certificate {path}: the server makes ca.pem in its folder tls when it is first started."
+            f"There is no certificate {path}: the server makes ca.pem in its folder tls when it is "
+            "first started."
         ) from None
     except ValueError:
         raise ValueError(f"{path} is not a certificate in PEM format.") from None

@@ -1,12 +1,14 @@
-"""The round: against plain PyTorch, against itself after stop and resume, and with every kind of bad input."""
+"""The round: against plain PyTorch, against itself after stop and resume, and with all kinds of bad
+input."""
 
 import copy
-import dataclasses
+import math
 import random
 import struct
 import subprocess
 import sys
 import zlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,13 +16,17 @@ import torch
 import torch.nn.functional as F
 
 import fedlearn as fl
-from fedlearn import rng
-from fedlearn.federation import good_threads, one_round
+from fedlearn import rng, training
+from fedlearn.engines import Loop
 from fedlearn.models import state_of
+from fedlearn.parts import Arrival, Code, Step, Update
+from fedlearn.round import Ask, good_threads, one_round
+from fedlearn.tasks.classification import cross_entropy
+from fedlearn.wire import UP, Message, pack
 
 
 def scratch_fedavg(task, rounds, lr, epochs, batch_size):
-    """Federated averaging in plain PyTorch: models are averaged, nothing is encoded, torch's own optimiser."""
+    """Federated averaging in plain PyTorch: models are averaged, nothing is encoded."""
     net = fl.initial_network(fl.methods.fedavg(), task)
     w = {n: t.clone() for n, t in state_of(net).items()}
     for t in range(1, rounds + 1):
@@ -80,7 +86,7 @@ def test_optimizer_and_loss_carry_client_axes():
         torch.randn(3, 5, 10, generator=rng.generator(0)),
         torch.arange(15).reshape(3, 5) % 10,
     )
-    stacked = fl.method.cross_entropy(logits, y)
+    stacked = cross_entropy(logits, y)
     for k in range(3):
         torch.testing.assert_close(stacked[k], F.cross_entropy(logits[k], y[k]))
 
@@ -126,14 +132,14 @@ def test_history_counts_real_bytes(task):
 
 def test_participation_draws_anew_each_round_and_is_never_zero():
     task = fl.tasks.classification("digits", 10, train=100, test=20)
-    server = fl.Server(fl.methods.fedavg(), task, fl.Settings(participation=0.3))
+    server = fl.methods.fedavg().server_side(task, fl.Settings(participation=0.3))
     drawn = [tuple(server.participants(t)) for t in range(1, 30)]
     assert all(len(set(d)) == 3 for d in drawn) and len(set(drawn)) > 10
     assert drawn[0] == tuple(server.participants(1))
-    assert (
-        len(fl.Server(fl.methods.fedavg(), task, fl.Settings(participation=1e-9)).participants(1))
-        == 1
-    )
+    few = fl.methods.fedavg().server_side(task, fl.Settings(participation=1e-9))
+    assert len(few.participants(1)) == 1
+    clients = fl.methods.fedavg().client_side(task, fl.Settings(participation=0.3))
+    assert [clients.participants(t) for t in range(1, 30)] == drawn, "both sides draw the same"
 
 
 def test_evaluation_every_n_rounds_and_at_the_end(task):
@@ -148,8 +154,8 @@ def test_evaluation_every_n_rounds_and_at_the_end(task):
 def test_mean_is_over_those_who_sent_the_tensor():
     w = {"a": torch.zeros(2), "b": torch.zeros(1), "c": torch.ones(1)}
     arrivals = [
-        fl.method.Arrival(0, 30, {"a": torch.tensor([1.0, 0.0]), "b": torch.tensor([5.0])}, 0),
-        fl.method.Arrival(1, 10, {"a": torch.tensor([0.0, 1.0])}, 0),
+        Arrival(0, 30, {"a": torch.tensor([1.0, 0.0]), "b": torch.tensor([5.0])}),
+        Arrival(1, 10, {"a": torch.tensor([0.0, 1.0])}),
     ]
     by_samples = fl.Mean().aggregate(w, arrivals, None)
     assert torch.equal(by_samples["a"], torch.tensor([0.75, 0.25]))
@@ -159,7 +165,213 @@ def test_mean_is_over_those_who_sent_the_tensor():
     )
 
 
-# ------------------------------------------------------------------------------------------------ stop and resume
+# ---- every byte crosses in ask -------------------------------------------------------------------
+
+
+class Scripted:
+    """An engine that answers what it is told, whatever it is asked; it keeps what was asked."""
+
+    def __init__(self, **answers):
+        self.answers, self.memories, self.asked = answers, {}, []
+
+    def ready(self, t, clients):
+        pass
+
+    def exchange(self, t, what, clients, write):
+        for k in clients:
+            self.asked.append((t, what, k, write(k)))
+            yield k, self.answers[what][k]
+
+
+def blank_row():
+    columns = ("bytes_up", "bytes_down", "bytes_evaluation_up", "bytes_evaluation_down")
+    return dict.fromkeys(columns, 0) | {"refused": {}, "unevaluated": {}}
+
+
+def odd(k, data):
+    """A reader that refuses what client 1 says."""
+    if k == 1:
+        raise fl.WireError("That is even.")
+    return len(data)
+
+
+def test_ask_counts_every_byte_notes_who_is_refused_and_remembers_who_was_heard():
+    away = fl.WireError("Nobody there.")
+    engine, row, heard = Scripted(train={0: b"abc", 1: b"defg", 2: away}), blank_row(), {0: 1}
+    ask = Ask(7, engine, row, heard)
+    assert list(ask([0, 1, 2], lambda k: b"x" * (10 + k), odd)) == [(0, 3)]
+    assert row["refused"] == {1: "That is even.", 2: "Nobody there."}
+    assert (row["bytes_up"], row["bytes_down"]) == (3 + 4, 10 + 11 + 12), "refused bytes came, too"
+    assert row["bytes_evaluation_up"] == row["bytes_evaluation_down"] == 0
+    assert heard == {0: 7} and not row["unevaluated"]
+    assert engine.asked == [(7, "train", k, b"x" * (10 + k)) for k in range(3)]
+    ask.note("bytes_down", 5)
+    ask.note("a column of its own", 2)
+    assert row["bytes_down"] == 38 and row["a column of its own"] == 2
+
+
+def test_ask_counts_what_evaluation_costs_apart():
+    engine, row, heard = Scripted(evaluate={0: b"abc", 1: b"defg"}), blank_row(), {}
+    ask = Ask(3, engine, row, heard)
+    assert list(ask([0, 1], lambda k: b"question", odd, "evaluate")) == [(0, 3)]
+    assert (row["bytes_evaluation_up"], row["bytes_evaluation_down"]) == (7, 16)
+    assert row["unevaluated"] == {1: "That is even."} and not row["refused"]
+    assert row["bytes_up"] == row["bytes_down"] == 0
+    assert heard == {}, "who shows its network has not answered a round"
+
+
+def test_an_error_that_is_no_refusal_is_not_swallowed():
+    ask = Ask(1, Scripted(train={0: b""}), blank_row(), {})
+    with pytest.raises(ZeroDivisionError):
+        list(ask([0], lambda k: b"", lambda k, data: 1 / 0))
+
+
+def test_bytes_of_refused_uploads_are_counted(task):
+    """They were sent, and somebody paid for them."""
+    plain = fl.run(fl.methods.fedavg(), task, 1)
+    with pytest.warns(UserWarning, match="1 answers of fedavg were refused"):
+        history = fl.run(poisoned(float("nan")), task, 1)
+    assert list(history.rows[0]["refused"]) == [2]
+    assert history.rows[0]["bytes_up"] == plain.rows[0]["bytes_up"]
+    assert history.rows[0]["bytes_up_buffers"] == plain.rows[0]["bytes_up_buffers"] * 3 // 4
+
+
+def test_megabytes_are_those_of_both_ways():
+    rows = [
+        {"round": t, "accuracy": t / 10, "bytes_up": 10**6 * t, "bytes_down": 10**7}
+        | {"bytes_evaluation_up": 10**9, "bytes_evaluation_down": 10**9}
+        for t in (1, 2, 3)
+    ]
+    history = fl.History("by hand", rows=rows)
+    assert history.megabytes.tolist() == [11, 23, 36]
+    assert history.megabytes_to(0.2) == 23 and history.megabytes_to(0.5) is None
+    assert history.accuracy_at(35.9) == 0.2 and history.accuracy_at(36) == 0.3
+    assert history.accuracy_at(1) is None
+
+
+def test_an_upload_from_no_samples_is_refused(task):
+    """It would weigh nothing, and a round of such uploads would divide by zero."""
+    server = fl.methods.fedavg().server_side(task)
+    dense = fl.wire.Dense()
+    sections = {n: dense.encode(torch.zeros_like(t)) for n, t in server.initial.items()}
+    for samples in (0, 1):
+        data = pack(Message(UP, 1, 0, samples, sections), server.up)
+        if samples:
+            assert server.receive(1, 0, data, server.start()).samples == 1
+        else:
+            with pytest.raises(fl.WireError, match="claims to come from no samples"):
+                server.receive(1, 0, data, server.start())
+
+
+# ---- the order of the clients --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def uneven():
+    """Seven clients, of whom neither the first nor the last has most samples."""
+    return fl.tasks.classification("digits", 7, "dirichlet:0.5", seed=2, train=210, test=40)
+
+
+@pytest.mark.parametrize("together", [1, 2, 3, 7])
+def test_engines_answer_in_the_order_of_the_clients(uneven, together):
+    method = fl.methods.fedavg()
+    server, clients = method.server_side(uneven), fl.clients(method, uneven, together=together)
+    falling = sorted(range(7), key=lambda k: -uneven.sizes[k])
+    assert falling != list(range(7)) and falling != list(range(7))[::-1]
+    for who in (range(7), (1, 2, 4, 6)):
+        state, written = server.start(), []
+
+        def write(k, state=state, written=written):
+            written.append(k)
+            return server.send(1, k, state)[0]
+
+        came = list(clients.exchange(1, "train", who, write))
+        assert [k for k, _ in came] == list(who) and sorted(written) == list(who)
+        for k, data in came:
+            assert server.receive(1, k, data, state).client == k
+
+
+@pytest.mark.parametrize("together", [1, 2, 3])
+def test_the_mean_is_summed_in_the_order_of_the_clients_bit_for_bit(uneven, together):
+    method, came = fl.methods.fedavg(), []
+
+    class Watched(fl.Mean):
+        def aggregate(self, state, arrivals, ctx):
+            came.extend(arrivals)
+            return super().aggregate(state, iter(came), ctx)
+
+    watched = method.but(server=Watched())
+    server = watched.server_side(uneven)
+    start = server.start()
+    state, row = one_round(server, fl.clients(watched, uneven, together=together), 1, start, {})
+    assert [a.client for a in came] == row["clients"] == list(range(7))
+
+    def summed(order):
+        new = {n: w.clone() for n, w in start.weights.items()}
+        for a in order:
+            for n, u in a.update.items():
+                new[n].add_(u, alpha=a.samples / sum(uneven.sizes))
+        return new
+
+    expected, backwards = summed(came), summed(came[::-1])
+    assert all(torch.equal(state.weights[n], w) for n, w in expected.items())
+    assert not all(torch.equal(backwards[n], w) for n, w in expected.items()), "order shows"
+
+
+# ---- what a round does to the state --------------------------------------------------------------
+
+
+def copied(state):
+    return [{n: t.clone() for n, t in tensors.items()} for tensors in (state.weights, state.memory)]
+
+
+def unchanged(state, before):
+    return all(
+        tensors.keys() == old.keys() and all(torch.equal(tensors[n], t) for n, t in old.items())
+        for tensors, old in zip((state.weights, state.memory), before, strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", fl.methods.METHODS)
+def test_a_round_does_not_change_the_state_it_was_given(task, name):
+    """So that a round can be played again from where it began, and gives the same."""
+    method = fl.methods.get(name)
+    server, clients, heard = method.server_side(task), fl.clients(method, task), {}
+    state = server.start()
+    for t in (1, 2, 3):
+        before = copied(state)
+        new, row = one_round(server, clients, t, state, heard, last=True)
+        assert not row["refused"] and unchanged(state, before)
+        assert new is not state and not unchanged(new, before)
+        state = new
+
+
+@pytest.mark.parametrize("name", fl.methods.METHODS)
+def test_a_round_in_which_everything_is_refused_leaves_the_state_as_it_is(task, name):
+    options = {"asynchronous": True} if name == "fed_gkt" else {}
+    method = fl.methods.get(name, **options)
+    server, clients, heard = method.server_side(task), fl.clients(method, task), {}
+    state, _ = one_round(server, clients, 1, server.start(), heard)
+    before, said = copied(state), dict(heard)
+    nobody = Scripted(train=dict.fromkeys(range(4), b"nonsense"))
+    nobody.answers |= {"hand over": nobody.answers["train"], "evaluate": nobody.answers["train"]}
+    new, row = one_round(server, nobody, 2, state, heard)
+    assert list(row["refused"]) == [0, 1, 2, 3] and row["bytes_up"] == 4 * len(b"nonsense")
+    assert unchanged(new, before) and unchanged(state, before) and heard == said
+    if isinstance(method, fl.Averaging):
+        assert new is state
+    if name == "fed_gkt":  # which cannot be evaluated without its clients, either
+        assert row["accuracy"] is None and list(row["unevaluated"]) == [0, 1, 2, 3]
+
+
+def test_synchronous_fed_gkt_stops_when_somebody_is_missing(task):
+    server = fl.methods.fed_gkt().server_side(task)
+    nobody = Scripted(train=dict.fromkeys(range(4), b"nonsense"))
+    with pytest.raises(fl.WireError, match=r"cannot go on: .* came from clients \[0, 1, 2, 3\]"):
+        one_round(server, nobody, 1, server.start(), {})
+
+
+# ---- stop and resume -----------------------------------------------------------------------------
 
 
 def test_resume_gives_the_same_history(task, tmp_path):
@@ -179,7 +391,7 @@ left = [int(sys.argv[2])]
 real = s.save_file
 def dying(tensors, path, metadata):
     if left[0] == 0:
-        open(path, "wb").write(b"half a file"); os._exit(9)   # the machine dies in the middle of a write
+        open(path, "wb").write(b"half a file"); os._exit(9)   # it dies while it writes
     left[0] -= 1
     real(tensors, path, metadata)
 s.save_file = dying
@@ -226,7 +438,7 @@ def test_history_to_json_and_pandas(task, tmp_path):
         _ = history.acuracy
 
 
-# ------------------------------------------------------------------------------------------------ bad input
+# ---- bad input -----------------------------------------------------------------------------------
 
 
 def poisoned(value):
@@ -244,7 +456,7 @@ def poisoned(value):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_an_upload_with_nan_is_refused_and_the_round_goes_on(task, value):
-    with pytest.warns(UserWarning, match="2 uploads of fedavg were refused"):
+    with pytest.warns(UserWarning, match="2 answers of fedavg were refused or missing"):
         history = fl.run(poisoned(value), task, 2)
     assert [list(row["refused"]) for row in history.rows] == [[2], [2]]
     assert "NaN or infinite" in history.rows[0]["refused"][2]
@@ -257,7 +469,7 @@ def test_if_all_are_refused_the_model_stays(task):
         def decode(self, sections, ctx):
             raise fl.WireError("no")
 
-    with pytest.warns(UserWarning, match="4 uploads"):
+    with pytest.warns(UserWarning, match="4 answers of fedavg"):
         history = fl.run(fl.methods.fedavg().but(uplink=Silent()), task, 1)
     initial = state_of(fl.initial_network(fl.methods.fedavg(), task))
     assert all(torch.equal(history.state[n], initial[n]) for n in initial)
@@ -267,12 +479,13 @@ def test_if_all_are_refused_the_model_stays(task):
     "method", [fl.methods.fedavg(), fl.methods.rpn(), fl.methods.rpn(threshold=0.05)]
 )
 def test_fuzz_ten_thousand_messages(task, method):
-    """Random, cut and flipped messages: ``WireError`` or a right decode, and the model as it was. 10,000 in all."""
-    settings = fl.Settings()
-    server, clients = fl.Server(method, task, settings), fl.Clients(method, task, settings)
-    good = {k: clients.answer(1, k, server.send(1, k)) for k in range(2)}
-    right = server.receive(1, 0, good[0]).update
-    before = {n: t.clone() for n, t in server.state.items()}
+    """Random, cut and flipped messages, 10,000 in all: ``WireError`` or a right decode, and the
+    model as it was."""
+    server, clients = method.server_side(task), fl.clients(method, task)
+    state = server.start()
+    good = {k: clients.answer(1, k, server.send(1, k, state)[0]) for k in range(2)}
+    right = server.receive(1, 0, good[0], state).update
+    before = {n: t.clone() for n, t in state.weights.items()}
     dice, refused = random.Random(0), 0
     for i in range(3334):
         data = bytearray(good[0])
@@ -292,7 +505,7 @@ def test_fuzz_ten_thousand_messages(task, method):
         else:
             data = bytearray(good[1])  # somebody else's upload
         try:
-            update = server.receive(1, 0, bytes(data)).update
+            update = server.receive(1, 0, bytes(data), state).update
             assert kind == 3, "only an altered value behind a fitting checksum can pass"
             assert {n: t.shape for n, t in update.items()}.items() <= {
                 n: t.shape for n, t in right.items()
@@ -301,16 +514,17 @@ def test_fuzz_ten_thousand_messages(task, method):
         except fl.WireError:
             refused += 1
     assert refused > 2000
-    assert all(torch.equal(before[n], t) for n, t in server.state.items())
-    assert all(torch.equal(right[n], t) for n, t in server.receive(1, 0, good[0]).update.items())
+    assert all(torch.equal(before[n], t) for n, t in state.weights.items()) and not state.memory
+    again = server.receive(1, 0, good[0], state).update
+    assert again.keys() == right.keys()
+    assert all(torch.equal(right[n], t) for n, t in again.items())
 
 
 def test_a_damaged_download_is_an_error_at_the_client(task):
-    server, clients = (
-        party(fl.methods.fedavg(), task, fl.Settings()) for party in (fl.Server, fl.Clients)
-    )
-    message = server.send(1, 0)
-    for bad in (message[:-1], server.send(1, 1), server.send(2, 0)):
+    server, clients = fl.methods.fedavg().server_side(task), fl.clients(fl.methods.fedavg(), task)
+    state = server.start()
+    message = server.send(1, 0, state)[0]
+    for bad in (message[:-1], server.send(1, 1, state)[0], server.send(2, 0, state)[0]):
         with pytest.raises(fl.WireError):
             clients.answer(1, 0, bad)
 
@@ -344,7 +558,7 @@ def test_a_damaged_download_is_an_error_at_the_client(task):
         (lambda t: fl.methods.fedavg().but(uplinc=fl.Uplink()), "Did you mean 'uplink'"),
         (
             lambda t: fl.methods.fedavg().but(uplink=fl.SGD()),
-            "cannot be a method's uplink: it has no schema",
+            "cannot be a method's uplink: it is not an Uplink",
         ),
         (lambda t: fl.tasks.classification("digit"), "no data set 'digit'. Did you mean 'digits'"),
         (lambda t: fl.tasks.classification(clients=0), "clients must be a whole number"),
@@ -362,7 +576,7 @@ def test_a_damaged_download_is_an_error_at_the_client(task):
     ],
 )
 def test_bad_input_is_one_clear_sentence(task, call, sentence, monkeypatch):
-    monkeypatch.setattr("fedlearn.local.train", lambda *a: pytest.fail("training started"))
+    monkeypatch.setattr("fedlearn.training.train", lambda *a: pytest.fail("training started"))
     with pytest.raises(ValueError, match=sentence) as error:
         call(task)
     assert "\n" not in str(error.value)
@@ -370,54 +584,64 @@ def test_bad_input_is_one_clear_sentence(task, call, sentence, monkeypatch):
 
 def test_but_replaces_one_part_and_keeps_the_rest():
     base = fl.methods.fedavg()
-    mine = base.but(uplink=fl.Uplink(fl.wire.Dense(16)), name="half")
+    half = fl.Uplink(Update(), Code(fl.wire.Dense(16)))
+    mine = base.but(uplink=half, name="half")
     assert mine.name == "half" and mine.downlink == base.downlink and base.uplink == fl.Uplink()
     assert list(mine.parts()) == ["model", "objective", "optimizer", "uplink", "downlink", "server"]
 
 
-def test_small_networks_get_one_thread(task):
-    small = fl.initial_network(fl.methods.fedavg(), task)
-    assert good_threads(small, task, 4) == 1
-    assert good_threads(fl.models.resnet18((1, 8, 8)), task, 64) >= 1
+def test_small_steps_get_one_thread_and_large_ones_all(task):
+    """The limit is 50 million multiply-adds in the largest batch that a client can have."""
+    small, large = fl.models.digits_cnn(), fl.models.resnet18((1, 8, 8))
+    batch = math.ceil(50e6 / fl.models.multiply_adds(small, task.shape))
+    many = SimpleNamespace(shape=task.shape, sizes=[1, 10**6])
+    few = SimpleNamespace(shape=task.shape, sizes=[1, batch - 1])
+    with training.threads(3):
+        assert good_threads(small, task, 4) == 1
+        assert good_threads(large, task, 64) == 3
+        assert (good_threads(small, many, batch - 1), good_threads(small, many, batch)) == (1, 3)
+        assert good_threads(small, few, 10**6) == 1, "no client has so large a batch"
 
 
 def test_one_round_is_the_loop_of_the_docstring(task):
-    server, clients = (
-        party(fl.methods.fedavg(), task, fl.Settings()) for party in (fl.Server, fl.Clients)
-    )
-    row = one_round(server, clients, 1, last=True)
+    server, clients = fl.methods.fedavg().server_side(task), fl.clients(fl.methods.fedavg(), task)
+    heard = {}
+    state, row = one_round(server, clients, 1, server.start(), heard, last=True)
     assert row["clients"] == [0, 1, 2, 3] and 0 <= row["accuracy"] <= 1 and row["seconds"] > 0
+    assert heard == dict.fromkeys(range(4), 1)
+    assert {"accuracy": row["accuracy"], "loss": row["loss"]} == server.evaluate(1, state, None)
 
 
-def test_a_broadcast_is_decoded_once_unless_the_downlink_is_personal(task):
-    @dataclasses.dataclass(frozen=True)
-    class Personal(fl.Downlink):
-        def decode(self, sections, ctx):
-            decoded.append(ctx.client)
-            return {
-                n: t + ctx.memory.get("shift", 0) for n, t in super().decode(sections, ctx).items()
-            }
+def test_a_broadcast_is_decoded_once_and_undone_for_each_client_if_that_is_personal(task):
+    asked, decoded = [], []
 
-    decoded, method = [], fl.methods.fedavg().but(downlink=Personal())
-    server, clients = (
-        fl.Server(method, task, fl.Settings()),
-        fl.Clients(method, task, fl.Settings()),
-    )
-    clients.memories[0] = {"shift": torch.tensor(1.0)}
-    starts = [clients._download(1, k, server.send(1, k)).start for k in (0, 1, 2, 0)]
-    assert decoded == [0, 1, 2, 0]
-    for name, t in starts[1].items():
-        assert (
-            torch.equal(t, server.state[name])
-            and torch.equal(starts[0][name], t + 1)
-            and torch.equal(starts[3][name], t + 1)
-        )
-    plain = fl.Clients(fl.methods.fedavg(), task, fl.Settings())
-    server = fl.Server(fl.methods.fedavg(), task, fl.Settings())
-    assert (
-        plain._download(1, 0, server.send(1, 0)).start
-        is plain._download(1, 1, server.send(1, 1)).start
-    )
+    class Shifted(Step):
+        personal = True
+
+        def decode(self, x, ctx):
+            asked.append(ctx.client)
+            return {n: t + ctx.memory.get("shift", 0) for n, t in x.items()}
+
+    class Counting(fl.wire.Dense):
+        def decode_all(self, sections, shapes, shared=None):
+            decoded.append(len(sections))
+            return super().decode_all(sections, shapes, shared)
+
+    def starts(downlink, order):
+        method = fl.methods.fedavg().but(downlink=downlink)
+        server, side = method.server_side(task), method.client_side(task)
+        state, memories = server.start(), {k: {} for k in order}
+        memories[0]["shift"] = torch.tensor(1.0)
+        messages = {k: server.send(1, k, state)[0] for k in order}
+        return state, [side.download(1, k, messages[k], memories[k]).start for k in order]
+
+    state, own = starts(fl.Downlink(Shifted(), Code(Counting())), (0, 1, 2, 0))
+    assert asked == [0, 1, 2, 0] and len(decoded) == 1
+    for name, t in state.weights.items():
+        assert torch.equal(own[1][name], t) and torch.equal(own[2][name], t)
+        assert torch.equal(own[0][name], t + 1) and torch.equal(own[3][name], t + 1)
+    _, plain = starts(fl.Downlink(Code(Counting())), (0, 1))
+    assert plain[0] is plain[1] and len(decoded) == 2
 
 
 def test_refit_measures_statistics_and_touches_no_weight():
@@ -443,25 +667,27 @@ def test_refit_measures_statistics_and_touches_no_weight():
 def test_a_round_names_who_was_missing_and_averages_the_others():
     task, method = fl.tasks.classification("digits", 3, train=90, test=60), fl.methods.fedavg()
 
-    class Elsewhere(fl.Clients):
-        absent = {0: "not connected"}
+    class Elsewhere(Loop):
+        def exchange(self, t, what, clients, write):
+            for k in clients:
+                if k == 0:
+                    yield k, fl.WireError("not connected")
+                else:
+                    answer = self.answer(t, k, write(k), what)
+                    yield k, fl.WireError("No answer.") if k == 1 else answer
 
-        def groups(self, clients):
-            return [[k for k in clients if k != 0]]
-
-        def answers(self, round, messages):
-            return {k: self.answer(round, k, data) for k, data in messages.items()} | {
-                1: fl.WireError("No answer.")
-            }
-
-    server, clients = fl.Server(method, task, fl.Settings()), Elsewhere(method, task, fl.Settings())
-    row = one_round(server, clients, 1)
+    server, heard = method.server_side(task), {}
+    state, row = one_round(server, Elsewhere(method.client_side(task)), 1, server.start(), heard)
     assert row["clients"] == [0, 1, 2] and row["refused"] == {0: "not connected", 1: "No answer."}
-    alone, only = fl.Server(method, task, fl.Settings()), fl.Clients(method, task, fl.Settings())
-    answer = only.answer(1, 2, alone.send(1, 2))
-    alone.aggregate(1, [alone.receive(1, 2, answer)])
-    assert all(torch.equal(t, server.state[n]) for n, t in alone.state.items())
-    assert row["bytes_up"] == len(answer) and row["bytes_down"] == 2 * len(alone.send(1, 2))
+    assert heard == {2: 1}
+    alone, only = method.server_side(task), fl.clients(method, task)
+    message, buffers = alone.send(1, 2, alone.start())
+    answer = only.answer(1, 2, message)
+    arrival = alone.receive(1, 2, answer, alone.start())
+    expected = alone.aggregate(1, alone.start(), [arrival])
+    assert all(torch.equal(t, state.weights[n]) for n, t in expected.weights.items())
+    assert row["bytes_up"] == len(answer) and row["bytes_down"] == 2 * len(message)
+    assert row["bytes_up_buffers"] == arrival.buffers and row["bytes_down_buffers"] == 2 * buffers
 
 
 def test_without_flower_its_engine_says_how_to_get_it(monkeypatch, capsys):

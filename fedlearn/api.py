@@ -1,0 +1,28 @@
+"""All that ``fl.`` offers: ``fedlearn`` loads it, and torch with it, when it is first asked for."""
+
+from typing import TYPE_CHECKING
+
+from . import engines, methods, models, parts, rng, tasks, wire
+from .averaging import Averaging
+from .data import partition
+from .errors import DataError, WireError
+from .history import History
+from .lab.exercises import check
+from .method import Method
+from .metrics import refit
+from .parts import SGD, Adam, Downlink, Mean, TaskLoss, TaskNetwork, Uplink
+from .report import results, summary
+from .round import clients, run
+from .settings import Experiment, Settings
+from .training import initial_network
+
+if TYPE_CHECKING:  # loaded when first used
+    from . import flower
+    from .lab import plot, widgets
+    from .ledger import claims
+
+__all__ = """
+    Adam Averaging DataError Downlink Experiment History Mean Method SGD Settings TaskLoss
+    TaskNetwork Uplink WireError check claims clients engines flower initial_network methods
+    models partition parts plot refit results rng run summary tasks widgets wire
+""".split()

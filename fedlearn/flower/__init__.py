@@ -1,0 +1,21 @@
+"""The same methods past one process: Flower carries the bytes, and nothing else changes::
+
+    history = fl.run(fl.methods.rpn(), task, engine="flower-sim")     # Flower's simulation
+    fedlearn serve rpn ...     fedlearn join HOST:PORT rpn ...        # real clients
+
+    job.py          what every side of a run holds before the first byte
+    envelope.py     what is in a Flower message
+    client.py       a client: answers what it is asked, and keeps notes between its answers
+    server.py       ``Remote``, an engine (``round.Exchange``), and ``lead``, the server of a run
+    simulation.py   both sides in worker processes of one machine
+    deploy.py       both sides on machines of their own, in Flower's processes (processes.py);
+                    guard.py and certificates.py keep everybody else out
+
+Flower itself is imported only where it is used.
+"""
+
+from .client import Notes, client_app
+from .envelope import say
+from .job import QUIET, Job, require
+from .server import Remote, lead
+from .simulation import forget, simulate, start_ray
