@@ -1,18 +1,16 @@
 """Split learning: Gupta and Raskar, "Distributed learning of deep neural network over multiple
 agents", 2018, Algorithm 1.
 
-    the clients in turn, batch by batch:
-    client -> server    H = f_e(x) and the labels
+    client -> server    H = f_e(x) and the labels           the clients in turn, batch by batch
     server              a step of W_s on CE(f_s(H), y)
     server -> client    dCE / dH, for a step of W_e
-    and from client to client, by way of the server:    W_e
+    client -> client    W_e, by way of the server           after a client's last batch
 
 Each arrow is one exchange: a client that gets W_e answers with H of its first batch, one that gets
 dCE / dH takes its step and answers with H of the next batch, or after the last with W_e. A turn
 that comes to no end, as an answer is missing or refused, counts for nothing: W_s and W_e stay.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -41,19 +39,16 @@ class Letters:
             raise ValueError("Split learning trains in float32 or tf32, not in bf16.")
         self.task, self.settings = task, settings
         with torch.no_grad():
-            H = f_e.eval()(torch.zeros(1, *task.shape, device=task.device))
-        self.maps = tuple(H.shape[1:])
+            self.maps = tuple(f_e.eval()(torch.zeros(1, *task.shape, device=task.device)).shape[1:])
         self.weights = self._letter({name: tuple(w.shape) for name, w in state_of(f_e).items()})
 
     def _letter(self, shapes: dict[str, tuple[int, ...]]) -> Letter:
-        schema = Schema(shapes, frozenset(), "split learning")
-        return Letter(schema, whole=True, device=self.task.device)
+        return Letter(Schema(shapes, coder="split learning"), whole=True, device=self.task.device)
 
     def steps(self, k: int) -> list[Slice]:
         """The steps of a client's turn."""
-        n, B = self.task.sizes[k], self.settings.batch_size
-        batches = [(at, min(at + B, n)) for at in range(0, n, B)]
-        return [(e, *ends) for e in range(self.settings.epochs) for ends in batches]
+        n, E, B = self.task.sizes[k], self.settings.epochs, self.settings.batch_size
+        return [(epoch, at, min(at + B, n)) for epoch in range(E) for at in range(0, n, B)]
 
     def features(self, step: Slice) -> Letter:
         """H and y of the batch of a step."""
@@ -99,7 +94,7 @@ class Server(ServerSide):
         """The turn of client k -> whether it came to its end."""
         W_e, weights = state_of(self.f_e), self.letters.weights
 
-        def exchange(write: Callable, read: Callable, what: str) -> Any:
+        def exchange(write: Any, read: Any, what: str) -> Any:
             return dict(ask([k], lambda k: write(), lambda k, data: read(data), what)).get(k)
 
         def hand_over() -> bytes:
@@ -117,8 +112,8 @@ class Server(ServerSide):
         own = self.method.optimizer.init(training.trainable(self.f_s), Context(self.task, t, k))
         what, write = HAND_OVER, hand_over
         for i, step in enumerate(self.letters.steps(k)):
-            message = exchange(write, partial(self.step, t, k, i, step, own), what)
-            if message is None:
+            read = partial(self.step, t, k, i, step, own)
+            if (message := exchange(write, read, what)) is None:
                 return False
             what, write = STEP, partial(bytes, message)
         return bool(exchange(write, take_over, what))
@@ -162,10 +157,9 @@ class Client(ClientSide):
     def answer(self, t: int, client: int, what: str, data: bytes, memory: Tensors) -> bytes:
         letters, steps, part = self.letters, self.letters.steps(client), self.method.optimizer
         W_e, params = state_of(self.f_e), training.trainable(self.f_e)
-        own, i = part.init(params, Context(self.task, t, client)), 0
+        own, i, seen = part.init(params, Context(self.task, t, client)), 0, crc32(data)
         if what == HAND_OVER:
             training.load(W_e, letters.weights.read(DOWN, t, client, data))
-            seen = crc32(data)
         elif what == STEP and "step" in memory:
             i, seen = memory["step"].tolist()
             dH = letters.gradient(steps[i]).read(DOWN, t, client, data)["dH"]
