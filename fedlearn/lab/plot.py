@@ -80,7 +80,7 @@ def compare(
         ax.xaxis.set_major_formatter(ticker.EngFormatter("B"))
         ax.xaxis.set_minor_formatter(ticker.NullFormatter())
     elif against == "rounds":
-        ax.xaxis.get_major_locator().set_params(integer=True)
+        ax.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
     ax.set_xlabel(MEASURES[against])
     ax.set_ylabel("test " + what)
     ax.grid(alpha=0.3)

@@ -33,9 +33,9 @@ class Warming(Lossy):
 
     def coder_for(self, name: str, ctx: Context) -> Coder:
         coder = super().coder_for(name, ctx)
-        if coder is not self.coder or ctx.round > self.warmup:
+        if not isinstance(coder, TopK) or ctx.round > self.warmup:
             return coder
-        return replace(self.coder, ratio=max(self.coder.ratio, 0.25**ctx.round))
+        return replace(coder, ratio=max(coder.ratio, 0.25**ctx.round))
 
 
 def dgc(

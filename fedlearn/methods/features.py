@@ -10,7 +10,7 @@ from torch import nn
 from ..errors import Diverged, WireError
 from ..models import state_of
 from ..parts import Tensors
-from ..wire import UP, Dense, Letter, Schema, Whole
+from ..wire import UP, Coder, Dense, Letter, Schema, Whole
 
 
 class OnDisk:
@@ -69,7 +69,7 @@ class Letters:
         shapes["features"] = (n, *self.maps)
         if self.logits:
             shapes["logits"] = (n, self.classes)
-        coders = {"index": Whole(4), "labels": Whole(2)}
+        coders: dict[str, Coder] = {"index": Whole(4), "labels": Whole(2)}
         coders |= {"features": self.coder, "logits": self.coder}
         return Letter(Schema(shapes, frozenset(), f"fed_gkt {self.coder}"), coders)
 

@@ -189,6 +189,7 @@ def fed_repopt(
     what ``search`` found; by default those of its start. ``optimizer``: "sgd" or "adamw"."""
     pick(optimizer, {"sgd": 1, "adamw": 1}, "optimizer")
     rep = form == "repopt"
+    part: Optimizer
     if optimizer == "sgd":
         part = (RepSGD if rep else SGD)(lr, momentum, weight_decay)
     else:

@@ -56,13 +56,13 @@ class Classification:
 
     dataset: str
     clients: int
-    partition: object
+    partition: Any
     seed: int
-    network_name: object
+    network_name: Any
     augment: tuple
     device: torch.device
-    source: object = field(repr=False)
-    split: object = field(repr=False)
+    source: Any = field(repr=False)
+    split: Any = field(repr=False)
     train: tuple = field(repr=False)  # x [n, c, h, w] uint8, y [n]
     test: tuple = field(repr=False)
 
