@@ -19,7 +19,7 @@ from .server import lead
 
 # Ray's own processes may take their time on a busy machine. A raylet whose helpers take more than a
 # quarter of a minute ends, and so it may have to be started several times.
-STARTS = 5
+STARTS = 10
 PATIENT = {"RAY_agent_register_timeout_ms": "600000", "RAY_worker_register_timeout_seconds": "600"}
 
 
