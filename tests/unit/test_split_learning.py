@@ -16,7 +16,7 @@ from fedlearn.models import state_of
 from fedlearn.parts import SGD, Adam, Context, Named
 from fedlearn.round import Ask
 from fedlearn.training import new_network
-from fedlearn.wire import UP, Message, Schema, pack, unpack
+from fedlearn.wire import DOWN, UP, Message, Schema, pack, unpack
 
 split = import_module(
     "fedlearn.methods.split_learning"
@@ -242,7 +242,7 @@ def test_a_memory_is_tensors_and_survives_a_checkpoint(task, tmp_path):
     server = method.server_side(task, settings)
     server.round(1, server.start(), Ask(1, engine, {"refused": {}}, {}))
     assert seen and all(torch.is_tensor(x) for memory in seen for x in memory.values())
-    assert all(int(memory["step"]) == 1 and "m 0" in memory for memory in seen)
+    assert all(memory["step"].tolist()[0] == 1 and "m 0" in memory for memory in seen)
     fl.run(method, task, 2, batch_size=B, checkpoint=tmp_path / "c")
     again = fl.run(method, task, 4, batch_size=B, checkpoint=tmp_path / "c")
     assert again == fl.run(method, task, 4, batch_size=B)
@@ -261,6 +261,27 @@ def test_a_turn_that_begins_again_is_the_same_turn(task):
     engine.change = lambda what, k, i, data: data
     again = server.round(1, server.start(), Ask(1, engine, {"refused": {}}, {}))
     assert same(again, played(task)[1][1])
+
+
+def test_a_batch_of_another_turn_is_not_taken_for_this_ones(task):
+    """One process answers the first message of a turn that is then begun again, with other weights,
+    in another process; when the first one is back it knows that its batch is an old one."""
+    method, settings = fl.methods.split_learning(), fl.Settings(batch_size=B)
+    server, W_e = method.server_side(task, settings), {}
+    for name, w in server.start().weights.items():
+        if name.startswith("edge."):
+            W_e[name.removeprefix("edge.")] = w
+    letters, memory = server.letters, {}
+    one, other = method.client_side(task, settings), method.client_side(task, settings)
+    one.answer(1, 0, split.HAND_OVER, letters.weights.write(DOWN, 1, 0, W_e), memory)
+    moved = {name: 1.5 * w + 0.1 for name, w in W_e.items()}
+    other.answer(1, 0, split.HAND_OVER, letters.weights.write(DOWN, 1, 0, moved), memory)
+    step = letters.steps(0)[0]
+    dH = {"dH": torch.ones(step[2] - step[1], *letters.maps)}
+    data, copy = letters.gradient(step).write(DOWN, 1, 0, dH), dict(memory)
+    expected = other.answer(1, 0, split.STEP, data, memory)
+    assert one.answer(1, 0, split.STEP, data, copy) == expected
+    assert copy.keys() == memory.keys() and all(torch.equal(copy[n], memory[n]) for n in copy)
 
 
 # ---- turns that come to no end
