@@ -1,5 +1,5 @@
 """One file a method. Each holds the parts that the method replaces and one function that returns
-the ``Method``."""
+the ``Method``. FedGKT has three more: its server, its messages, and distillation."""
 
 from typing import Any
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..errors import Diverged
 from .base import Context, Tensors
 from .link import Step
 
@@ -80,6 +81,8 @@ class Momentum(Step):
             for n, t in x.items()
             if n in ctx.lossy
         }
+        if not all(torch.isfinite(t).all() for t in u.values()):  # or u would stay so for ever
+            raise Diverged(f"The update of client {ctx.client} is NaN or infinite.")
         ctx.memory.update({f"u/{n}": t for n, t in u.items()})
         return {n: u.get(n, t) for n, t in x.items()}
 

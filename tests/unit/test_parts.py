@@ -32,6 +32,7 @@ from fedlearn.parts import (
     Step,
     Update,
 )
+from fedlearn.round import Ask
 from fedlearn.wire import Coder, Dense, Mask, Schema, Signs, TopK
 
 FEDAVG = fl.methods.fedavg()
@@ -555,3 +556,20 @@ def test_momentum_masks_only_what_was_sent():
     assert memory["u/w"].tolist() == [[1, 2, 3], [4, 5, 0]] and "u/b" not in memory
     assert link.decode(link.encode(g, ctx), ctx)["w"].tolist() == [[0, 0, 0], [0, 7.5, 0]]
     assert memory["u/w"].tolist() == [[1.5, 3, 4.5], [6, 0, 6]]
+
+
+@pytest.mark.parametrize("name", ["dgc", "stc", "fedcams", "fedcomgate", "fedfusion", "fed_gkt"])
+def test_a_client_that_diverged_once_is_heard_again(name, task):
+    """Nothing of a round in which training diverged stays in what a client keeps."""
+    options = {"personal": True} if name == "fedfusion" else {}
+    options |= {"asynchronous": True, "server_epochs": 1} if name == "fed_gkt" else {}
+    method = fl.methods.get(name, **options)
+    settings = fl.Settings(epochs=3)
+    server, engine = method.server_side(task, settings), fl.clients(method, task, settings)
+    state = server.start()
+    for t in (1, 2, 3):
+        engine.side.method = method.but(optimizer=fl.SGD(1e38)) if t == 2 else method
+        row = {"refused": {}}
+        state = server.round(t, state, Ask(t, engine, row, {}))
+        assert all(torch.isfinite(x).all() for m in engine.memories.values() for x in m.values())
+        assert set(row["refused"]) == (set(range(4)) if t == 2 else set()), row["refused"]
