@@ -180,7 +180,8 @@ UNFIT = {
     ),
     "a replay of steps that nobody keeps": (
         lambda: STC.but(server=fl.Mean()),
-        r"downlink Replay.* needs a server that keeps its steps \(KeptSteps\); the server Mean",
+        r"downlink Replay.* needs a server that keeps its steps \(KeptSteps\), coded by Uplink.*; "
+        r"the server Mean",
     ),
     "kept steps of a posterior under updates": (
         lambda: STC.but(server=KeptSteps(STC.uplink, BetaPosterior())),
@@ -289,7 +290,7 @@ def test_parts_that_do_not_fit_are_refused_with_one_sentence(make, says):
 FIT = {
     "the mean of scaled signs": lambda: FEDAVG.but(uplink=fl.Uplink(Update(), Code(Signs()))),
     "a vote of updates": lambda: FEDAVG.but(server=Majority()),
-    "a vote of kept steps": lambda: STC.but(server=KeptSteps(STC.uplink, Majority())),
+    "a vote of kept steps": lambda: FEDAVG.but(server=KeptSteps(STC.uplink, Majority())),
     "kept steps that nobody replays": lambda: FEDAVG.but(server=KeptSteps(STC.uplink)),
     "averaged scores": lambda: FEDAVG.but(model=MaskedNetwork()),
     "a fusion of representative kernels": lambda: fl.methods.fedfusion().but(
