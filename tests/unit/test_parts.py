@@ -183,6 +183,14 @@ UNFIT = {
         r"downlink Replay.* needs a server that keeps its steps \(KeptSteps\), coded by Uplink.*; "
         r"the server Mean",
     ),
+    "a replay of other steps than those that are kept": (
+        lambda: STC.but(downlink=fl.methods.signsgd().downlink),
+        r"needs a server that keeps .*Signs.*; the server KeptSteps.* gives .*TopK",
+    ),
+    "a vote of updates that are mostly zero": (
+        lambda: STC.but(server=KeptSteps(STC.uplink, Majority())),
+        "server KeptSteps.* needs votes, one sign an entry; the uplink .*TopK",
+    ),
     "kept steps of a posterior under updates": (
         lambda: STC.but(server=KeptSteps(STC.uplink, BetaPosterior())),
         "server KeptSteps.* needs masks of zeros and ones",
