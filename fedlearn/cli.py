@@ -97,7 +97,7 @@ def run_all(experiments: list[Experiment], engine: Engine) -> list["History"]:
     else:  # one for each method
         out = engine.out if engine.out != "-" else None
         base = Path(engine.checkpoint or out or "fedlearn.json")
-        paths = [base.with_suffix(f".{e.method}.checkpoint") for e in experiments]
+        paths = [base.with_suffix(f".{slug(e.method)}.checkpoint") for e in experiments]
     runs = zip(experiments, methods, paths, strict=True)
     histories = [run_one(e, method, task, engine, path) for e, method, path in runs]
     for history in histories:
@@ -136,6 +136,11 @@ def run_one(
             kept = f"The finished rounds are in {checkpoint}"
             print(f"\nStopped. {kept}; the same command goes on from there.", file=sys.stderr)
         raise
+
+
+def slug(text: str) -> str:
+    """A part of a file's name."""
+    return "".join(c if c.isalnum() or c in "._" else "-" for c in text)
 
 
 def provenance() -> dict[str, str]:
@@ -371,12 +376,12 @@ def experiments(args: argparse.Namespace) -> list[Experiment]:
 
     Each method gets the options that it knows. One that none knows they all get, and refuse.
     """
-    from .methods import METHODS
+    from .methods import find
 
     plain = given(args, Experiment)
     names = (plain["method"],) if isinstance(plain["method"], str) else plain["method"]
     options = read_pairs(plain.pop("options", ()))
-    known = {n: inspect.signature(pick(n, METHODS, "method")).parameters for n in names}
+    known = {n: inspect.signature(find(n)).parameters for n in names}
     foreign = options.keys() - {option for own in known.values() for option in own}
     made = []
     for name in names:

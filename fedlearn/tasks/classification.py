@@ -14,6 +14,7 @@ from .. import models, rng
 from ..data import partition as partitions
 from ..data import sources
 from ..errors import pick
+from ..extensions import find
 
 NETWORK = {
     "digits": "digits_cnn",
@@ -96,7 +97,7 @@ class Classification:
         """The task's network; or another one, by name or as a function, and for inputs of another
         shape."""
         network = network or self.network_name
-        build = network if callable(network) else pick(network, models.NETWORKS, "network")
+        build = network if callable(network) else find(network, models.NETWORKS, "network")
         return build(shape or self.shape, self.source.classes)
 
     def permute(self, x: torch.Tensor, client: int | None) -> torch.Tensor:
@@ -199,9 +200,10 @@ def classification(
     """A task: ``dataset`` (see ``fedlearn.data.sources``) split over ``clients``.
 
     ``partition`` is an object of ``fedlearn.partition`` or its text, such as ``"dirichlet:0.5"``;
-    IID by default. ``network`` is a name in ``fedlearn.models.NETWORKS`` or a function ``(shape,
-    classes) -> module``. ``augment`` lists "crop" and "flip". ``train`` and ``test`` keep that
-    many images, drawn once from the seed, for quick runs."""
+    IID by default. ``network`` is a name in ``fedlearn.models.NETWORKS``, a function ``(shape,
+    classes) -> module``, or where to find one (``fedlearn.extensions``). ``augment`` lists "crop"
+    and "flip". ``train`` and ``test`` keep that many images, drawn once from the seed, for quick
+    runs."""
     if isinstance(clients, bool) or not isinstance(clients, int) or clients < 1:
         raise ValueError(f"clients must be a whole number of at least 1, not {clients!r}.")
     if isinstance(partition, str):
@@ -212,7 +214,7 @@ def classification(
         pick(name, AUGMENTATIONS, "augmentation")
     network = network or NETWORK.get(dataset, "cifar_cnn")
     if isinstance(network, str):
-        pick(network, models.NETWORKS, "network")
+        find(network, models.NETWORKS, "network")
     source = sources.load(dataset)
     device = torch.device(device)
     if device.type == "cuda" and not torch.cuda.is_available():
