@@ -99,7 +99,7 @@ class Experiment(Settings):
     augment: tuple[str, ...] = _task((), "crop or flip; may be given twice", "A")
     train: int | None = _task(None, "keep only N training images", "N")
     test: int | None = _task(None, "keep only N test images", "N")
-    seed: int = _task(0, "the seed of every random choice")
+    seed: int = _task(0, "the seed of every random choice", several=True)
     device: str = _task("cpu", "cpu (default), cuda, cuda:1, ...")
     rounds: int = _training(20, "communication rounds")
     threads: int | None = _training(
@@ -118,6 +118,11 @@ class Experiment(Settings):
     def settings(self) -> Settings:
         """The part of it that says how clients train."""
         return Settings(**{f.name: getattr(self, f.name) for f in fields(Settings)})
+
+    @property
+    def label(self) -> str:
+        """The method and its options, as a table or a picture names them."""
+        return " ".join([self.method, *(f"{name}={v}" for name, v in self.options.items())])
 
     def make_method(self) -> "Method":
         """The method, its options checked against its own signature."""

@@ -421,6 +421,16 @@ def test_checkpoints_of_other_runs_are_refused(task, tmp_path):
         fl.run(fl.methods.fedavg(), task, 2, checkpoint=path)
 
 
+def test_a_history_shows_itself_in_one_line_and_as_a_short_table(task):
+    history = fl.run(fl.methods.fedavg(), task, 12, evaluate_every=1)
+    up = history.bytes_up.sum() / 1e6
+    text = f"History('fedavg', 12 rounds, accuracy {history.final['accuracy']:.4f}, {up:.3f} MB up"
+    assert repr(history).startswith(text) and "\n" not in repr(history)
+    page = history._repr_html_()
+    assert page.count("<tr>") == 11 and f"<td>{history.rows[-1]['loss']:.4f}</td>" in page
+    assert repr(fl.History("x")) == "History('x', no rounds yet)" and fl.History("x")._repr_html_()
+
+
 def test_history_to_json_and_pandas(task, tmp_path):
     history = fl.run(fl.methods.fedavg(), task, 3, evaluate_every=2)
     history.to_json(tmp_path / "h.json")
