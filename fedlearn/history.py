@@ -140,10 +140,13 @@ class History:
     @classmethod
     def from_json(cls, source: str | Path) -> "History":
         """Read what ``to_json`` wrote: a path, or the text itself."""
-        text = str(source)
+        text, where = str(source), "This text"
         if not text.lstrip().startswith("{"):
-            text = Path(source).read_text(encoding="utf-8")
-        return cls.from_dict(json.loads(text))
+            text, where = Path(source).read_text(encoding="utf-8"), text
+        try:
+            return cls.from_dict(json.loads(text))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{where} is no history of fedlearn ({error}).") from None
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "History":
@@ -153,4 +156,7 @@ class History:
             {k: {int(c): why for c, why in v.items()} if k in whose else v for k, v in row.items()}
             for row in data["rows"]
         ]
+        rounds = [row["round"] for row in rows]
+        if rounds != list(range(1, len(rows) + 1)):
+            raise ValueError(f"rounds 1 to {len(rows)} were expected, not {rounds}")
         return cls(data["method"], data["meta"], rows)

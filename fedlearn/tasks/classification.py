@@ -1,9 +1,10 @@
 """Image classification: a data set, how it is split over clients, a network, a loss and a
 metric."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -169,6 +170,16 @@ class Classification:
         accuracy, loss = (totals / (len(y) * len(views))).tolist()
         return {"accuracy": accuracy, "loss": loss}
 
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """Short hashes of the images with their labels, and of who holds which: two tasks that are
+        described alike may still be different, such as the two CIFAR-100s of ``data.sources``."""
+        arrays: dict[str, Iterable[torch.Tensor]]
+        arrays = {"images": (*self.train, *self.test), "clients": self.owned}
+        if self.split.permutations is not None:
+            arrays["permutations"] = map(torch.as_tensor, self.split.permutations)
+        return {name: _digest(tensors) for name, tensors in arrays.items()}
+
     def describe(self) -> dict[str, Any]:
         """What a history says about its task."""
         name = (
@@ -184,6 +195,14 @@ class Classification:
             "train": len(self.train[1]),
             "test": len(self.test[1]),
         }
+
+
+def _digest(tensors: Iterable[torch.Tensor]) -> str:
+    hashed = blake2b(digest_size=8)
+    for t in tensors:
+        hashed.update(f"{t.dtype} {tuple(t.shape)}".encode())
+        hashed.update(t.cpu().contiguous().numpy())
+    return hashed.hexdigest()
 
 
 def classification(
