@@ -93,13 +93,14 @@ class Estimate:
     best, of the same network else; from ``SPEED`` where there is none."""
 
     def __init__(self, get: Callable[[Run], History | None], runs: Iterable[Run]) -> None:
-        self.measured: dict[tuple, list[float]] = {}
+        self.measured: dict[tuple, tuple[float, float]] = {}  # seconds and multiply-adds
         for run in [r for main in runs for r in (*main.tries, main)]:
             history = get(run)
             if history is None:
                 continue
             for key in self._keys(run, costs := Costs(run)):
-                self.measured.setdefault(key, []).append(seconds(history) / costs.work)
+                took, work = self.measured.get(key, (0.0, 0.0))
+                self.measured[key] = took + seconds(history), work + costs.work
 
     @staticmethod
     def _keys(run: Run, costs: Costs) -> list[tuple]:
@@ -112,8 +113,8 @@ class Estimate:
         costs = Costs(run)
         for key in self._keys(run, costs):
             if key in self.measured:
-                rates = self.measured[key]
-                return costs.work * sum(rates) / len(rates), "measured"
+                took, work = self.measured[key]
+                return costs.work * took / work, "measured"
         return costs.work / SPEED[run.data["device"].split(":")[0]], "estimated"
 
     def seconds(self, run: Run) -> float:
