@@ -28,16 +28,21 @@ HOW = {"rounds", "engine", "threads", *SETTINGS}  # what else a run states is it
 NOT_TASK = HOW | {"partition", "rows", "all", "tune", "turn", "seeds"}
 
 
+def options(row: Mapping[str, Any], shared: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """All options of the method of a row: its own, those of the ``shared`` that it knows, and its
+    defaults; ``more`` replaces any."""
+    known = inspect.signature(pick(row["method"], methods.METHODS, "method")).parameters
+    found = {name: p.default for name, p in known.items()}
+    return found | {name: v for name, v in shared.items() if name in known} | dict(row) | more
+
+
 def make(row: Mapping[str, Any], shared: Mapping[str, Any], **more: Any) -> Method:
-    """The method of a row, with those of the ``shared`` options that it knows; ``more`` replaces
-    options of the row."""
-    options = dict(row) | more
-    function, parts = pick(options.pop("method"), methods.METHODS, "method"), options.pop("but", {})
-    known = inspect.signature(function).parameters
-    made = function(**{name: v for name, v in shared.items() if name in known} | options)
-    for part, value in parts.items():
-        for name, its in value.items():
-            made = made.but(**{part: PARTS[name](**its)})
+    """The method with these options, and with the parts that the row replaces."""
+    its = options(row, shared, **more)
+    made = methods.get(its.pop("method"), **{n: v for n, v in its.items() if n != "but"})
+    for part, value in its.get("but", {}).items():
+        for name, of in value.items():
+            made = made.but(**{part: PARTS[name](**of)})
     return made
 
 
@@ -78,8 +83,15 @@ class Run:
         short = [run.same for run in self.tries]
         return self.label, self.row, self.shared, self.data, self.how, short
 
-    def differences(self, history: History, method: Method | None) -> list[str]:
-        """In what a stored run is not this one; without ``method`` its parts are not compared."""
+    def options(self, value: Any = None) -> dict[str, Any]:
+        """All options of its method; of the tuned one ``value``. As JSON knows no infinity, it is
+        a text here."""
+        its = options(self.row, self.shared, **({self.tuned: value} if self.tries else {}))
+        return {name: "inf" if v == float("inf") else v for name, v in its.items()}
+
+    def differences(self, history: History) -> list[str]:
+        """In what a stored run is not this one. An option that its method did not have at the time
+        is no difference; the tuned one is the run's own."""
         meta, data, found = history.meta, self.data, []
         task: dict[str, Any] = {"dataset": "digits", "clients": 10, "augment": ()} | data
         task["network"] = task.get("network") or NETWORK.get(task["dataset"], "cifar_cnn")
@@ -93,7 +105,9 @@ class Run:
             found.append("rounds")
         found += [name for name, v in meta["task"].items() if v != task[name]]
         found += [name for name, v in self.settings.items() if meta["settings"].get(name, v) != v]
-        return found + (["parts"] if method and meta["parts"] != method.parts() else [])
+        own = self.options()
+        tuned = self.tuned if self.tries else None
+        return found + [n for n, v in meta.get("options", {}).items() if n != tuned and v != own[n]]
 
 
 def chosen(recipe: str | None, scale: str) -> list[str]:

@@ -131,34 +131,26 @@ class Store:
         values = json.loads(path.read_text(encoding="utf-8"))
         return Scales({name: torch.tensor(v) for name, v in values.items()})
 
-    def method(self, run: Run, device: str | None = None) -> Method | None:
-        """The method of a run; ``None`` as long as what it depends on is missing and ``device``
-        does not say where to search for it."""
-        more: dict[str, Any] = {}
-        if run.tries:
-            best = self.best(run)
-            if best is None:
-                return None
-            more[run.tuned] = max(best, key=best.__getitem__)
-        path = self.scales(run)
-        if path is not None:
-            if device is None and not path.exists():
-                return None
-            more["scales"] = self.search(run, device or "cpu")
-        return recipes.make(run.row, run.shared, **more)
+    def method(self, run: Run, device: str) -> tuple[Method, dict[str, Any]]:
+        """The method of a run, whose tries are stored, and its options as the run's file has
+        them."""
+        best = self.best(run) if run.tries else {}
+        more: dict[str, Any] = {run.tuned: max(best, key=best.__getitem__)} if best else {}
+        value = next(iter(more.values()), None)
+        if self.scales(run) is not None:
+            more["scales"] = self.search(run, device)
+        return recipes.make(run.row, run.shared, **more), run.options(value)
 
-    def check(self, run: Run) -> bool:
-        """Whether it is stored; ``ValueError`` if another run is stored under its name."""
+    def other(self, run: Run) -> str:
+        """That another run is stored under its name, as a sentence; empty if none is."""
         history = self.get(run)
-        if history is None:
-            return False
-        differ = run.differences(history, self.method(run))
-        if differ:
-            raise ValueError(
-                f"{self.path(run)} holds another run: {', '.join(differ)} differ. It stays as it "
-                "is; move it away, or name another folder (--out)."
-            )
-        return True
+        differ = run.differences(history) if history else []
+        if not differ:
+            return ""
+        return (
+            f"{self.path(run)} holds another run: {', '.join(differ)} differ. It stays as it is; "
+            "move it away, or name another folder (--out)."
+        )
 
 
 def _sets(runs: list[Run]) -> list[str]:
@@ -185,15 +177,14 @@ def fetched(runs: list[Run]) -> None:
 def do(store: Store, run: Run, provenance: dict[str, str], progress: bool | None) -> History:
     """One run, from its checkpoint if there is one."""
     device = run.data["device"]
-    method, began = store.method(run, device), time.time()
-    assert method is not None
+    (method, options), began = store.method(run, device), time.time()
     task = tasks.classification(**run.data)
     checkpoint = store.path(run, ".checkpoint")
     history = round.run(method, task, **run.how, checkpoint=checkpoint, progress=progress)
     # the seconds of a run that was stopped are those of its rounds, without their evaluation
     seconds = max(time.time() - began, float(history.seconds.sum()))
     origin = {"hardware": hardware(device), "seconds": f"{seconds:.1f}"}
-    history.meta["label"] = run.label
+    history.meta |= {"label": run.label, "options": options}
     if run.tries:
         history.meta["tuned"] = {run.tuned: store.best(run)}
     today = {"date": date.today().isoformat()}
@@ -235,7 +226,9 @@ def reproduce(
     at the end names it.
     """
     store, todo = Store(folder_of(out, choice)), recipes.runs(recipe, scale, **choice)
-    todo = [r for r in todo if not store.check(r)]
+    for sentence in filter(None, map(store.other, [t for r in todo for t in (*r.tries, r)])):
+        raise ValueError(sentence)
+    todo = [r for r in todo if store.get(r) is None]
     if not todo:
         report("All there already.")
         return store.root
@@ -288,11 +281,10 @@ def plan(
 ) -> str:
     """What ``reproduce`` would do, and which data sets it would miss."""
     store, todo = Store(folder_of(out, choice)), recipes.runs(recipe, scale, **choice)
-    for run in todo:
-        store.check(run)
+    others = list(filter(None, map(store.other, [t for r in todo for t in (*r.tries, r)])))
     absent = sources.missing(_sets([r for r in todo if store.get(r) is None]))
     lines = [f"missing: {line}" for line in absent]
-    return "\n".join([costs.plan(todo, store.get, store.busy, hours), *lines])
+    return "\n".join([costs.plan(todo, store.get, store.busy, hours), *lines, *others])
 
 
 def folder_of(out: str | Path | None, choice: dict[str, Any]) -> Path:

@@ -225,7 +225,7 @@ def test_a_run_of_other_settings_is_never_overwritten(tmp_path, monkeypatch, cap
     assert "fed-kgf-digits-iid-3.json holds another run: train differ" in capsys.readouterr().err
     monkeypatch.setitem(rows["FedAvg"], "lr", 0.05)
     assert main(arguments(tmp_path)) == 2
-    assert "holds another run: parts differ" in capsys.readouterr().err
+    assert "holds another run: lr differ" in capsys.readouterr().err
     assert stored(tmp_path) == before
 
 
