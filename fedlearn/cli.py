@@ -314,11 +314,19 @@ def check(ledger: Ledger) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Which comparison is run, and what of it, in the words of ``reproduce.reproduce``."""
+    """Which runs are done, in the words of ``reproduce.reproduce``."""
 
-    paper: str = _unnamed("fed_gkt, fed_kgf, fed_mmd_fusion, fed_repopt or rpn")
+    recipe: str | None = opt(
+        None,
+        "a table or figure, such as fed_kgf_figure3, or all of a paper: fed_gkt, fed_kgf, "
+        "fed_mmd_fusion, fed_repopt or rpn (default: all)",
+        positional=True,
+        nargs="?",
+    )
     scale: str = opt(
-        "quick", "quick: handwritten digits (default); full: the paper's data and network"
+        "quick",
+        "quick: handwritten digits (default); small: real pictures, networks that two CPU cores "
+        "train; full: the paper's data and network",
     )
     only: tuple[str, ...] = opt(
         (), "only this row of the comparison; may be given several times", "ROW"
@@ -336,23 +344,42 @@ class Recipe:
         None, "cpu, cuda, ... (default: a GPU if there is one); on a GPU training uses bfloat16"
     )
     out: str | None = opt(
-        None, "where the histories are kept (default: data/results/, where the book looks)", "FILE"
+        None,
+        "where the runs are kept, a file each (default: data/results, where the book looks)",
+        "FOLDER",
+    )
+    hours: float | None = opt(
+        None, "begin only what is done within H hours, most valuable first", "H"
     )
     progress: bool | None = _no_bar()
 
 
-def reproduce(recipe: Recipe) -> None:
-    """Run a paper's comparison, method by method, and keep the histories.
+@dataclass(frozen=True, kw_only=True)
+class Planning:
+    """Whether anything is run."""
 
-    Finished runs are kept in one file as they come; the same command goes on from there.
+    plan: bool = opt(
+        False, "run nothing; list the runs, what is stored, hours, memory, disk and missing data"
+    )
+
+
+def reproduce(recipe: Recipe, planning: Planning) -> None:
+    """Do the runs behind a table or figure of the papers, and keep each in a file.
+
+    What is stored is left alone, and what was stopped goes on. Several processes with one folder
+    share the work.
     """
     import torch
 
     from . import reproduce as recipes
 
     device = recipe.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    how = asdict(recipe) | {"device": device, "provenance": provenance()}
-    print(recipes.reproduce(**how))
+    how = asdict(recipe) | {"device": device}
+    if planning.plan:
+        how.pop("progress")
+        print(recipes.plan(**how))
+    else:
+        print(recipes.reproduce(**how, provenance=provenance()))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,7 +55,8 @@ def add(parser: argparse.ArgumentParser, kind: type, several: bool = False) -> N
         if group not in groups:
             groups[group] = parser.add_argument_group(group)
         if f.metadata.get("positional"):
-            groups[group].add_argument(f.name, nargs="+" if several else None, **how)
+            nargs = {"nargs": "+" if several else None}
+            groups[group].add_argument(f.name, **nargs | how)
             continue
         if of is not bool and isinstance(f.default, str | int | float):
             shown = f"{f.default:g}" if of is float else f.default

@@ -62,15 +62,23 @@ def summary(
 
 
 def results(name: str) -> list[History]:
-    """The histories in ``data/results/<name>.json``, made by ``fedlearn compare ... --out``.
+    """The stored runs of that name: the file data/results/<name>.json, made by ``fedlearn compare
+    ... --out``, and the files of the folder data/results/<name>, made by ``fedlearn reproduce``,
+    in the order of the recipes.
 
-    The list is empty if there is no such file.
+    The list is empty if there are none.
     """
-    path = data_path("results", f"{name}.json")
-    if not path.exists():
-        return []
-    data = json.loads(path.read_text(encoding="utf-8"))
-    return [History.from_dict(d) for d in (data if isinstance(data, list) else [data])]
+    single, folder = data_path("results", f"{name}.json"), data_path("results", name)
+    stored = [json.loads(single.read_text(encoding="utf-8"))] if single.exists() else []
+    paths = list(folder.glob("*.json")) if folder.is_dir() else []
+    if paths:
+        from .recipes import order
+
+        known = order(name)
+        paths.sort(key=lambda path: (known.get(path.stem, len(known)), path.stem))
+        stored += [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    runs = [run for data in stored for run in (data if isinstance(data, list) else [data])]
+    return [History.from_dict(data) for data in runs]
 
 
 def table(runs: Mapping[str, list[History]]) -> str:

@@ -82,7 +82,9 @@ class Experiment(Settings):
     )
     lr: float | None = _method(None, "local learning rate; by default the method's own")
     dataset: str = _task(
-        "digits", "digits (embedded, the default), mnist, fashion_mnist, cifar10, cifar100"
+        "digits",
+        "digits (embedded, the default), mnist, fashion_mnist, cifar10, cifar100, cinic10, "
+        "tiny_imagenet",
     )
     clients: int = _task(10, "number of clients")
     partition: str = _task(
