@@ -89,13 +89,11 @@ def follow(
     process: Process,
     done: Callable[[], bool] = lambda: False,
     status: Callable[[], str] = lambda: "",
-    grace: float = 0,
 ) -> None:
     """Show what an app of ours writes into its log until it is done or the process has ended.
 
     ``ConnectionError`` if the app has failed, which it says in its log unless it could not even be
-    loaded (then Flower's status of the run does). ``grace``: seconds that its last message may
-    take.
+    loaded (then Flower's status of the run does).
     """
     shown, asked, ended = len(log.read_text(encoding="utf-8").splitlines()), time.monotonic(), ""
     while True:
@@ -103,12 +101,10 @@ def follow(
         lines = log.read_text(encoding="utf-8").splitlines()
         for line in lines[shown:]:
             if line.startswith("Stopped: "):
-                time.sleep(grace)
                 raise ConnectionError(line.removeprefix("Stopped: "))
             print(line, flush=True)
         shown = len(lines)
         if over:
-            time.sleep(grace if done() else 0)
             return
         if ended:
             raise ConnectionError(f"The server's app ended ({ended}); {process.log} says why.")
