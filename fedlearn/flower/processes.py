@@ -95,7 +95,8 @@ def follow(
     ``ConnectionError`` if the app has failed, which it says in its log unless it could not even be
     loaded (then Flower's status of the run does).
     """
-    shown, asked, ended = len(log.read_text(encoding="utf-8").splitlines()), time.monotonic(), ""
+    shown, ended = len(log.read_text(encoding="utf-8").splitlines()), ""
+    began = asked = time.monotonic()
     while True:
         over = done() or process.poll() is not None
         lines = log.read_text(encoding="utf-8").splitlines()
@@ -108,7 +109,7 @@ def follow(
             return
         if ended:
             raise ConnectionError(f"The server's app ended ({ended}); {process.log} says why.")
-        if time.monotonic() > asked + 15:
+        if time.monotonic() > asked + max(15, (asked - began) / 10):  # it costs seconds of work
             asked, now = time.monotonic(), status()
             if now.startswith("finished"):  # what it wrote last is read once more
                 ended = now
