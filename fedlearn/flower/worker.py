@@ -15,7 +15,7 @@ import secrets
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,32 +78,42 @@ def work(node: Process, address: str, secret: bytes, app: Any, report: Report) -
     logging.getLogger("flwr").setLevel(logging.CRITICAL + 1)  # errors are raised as well
     asks = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
     signed = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[ACQUIRE])
-    client, last = _connect(address, signed), time.monotonic()
-    while node.poll() is None and not report.over:
-        try:
-            task = client.AcquireTask(asks)
-            if task.token:
-                last = time.monotonic()
-                _answer(
-                    _connect(address, RuntimeTokenHttpInterceptor(task.token)),
-                    app,
-                    report,
-                    node.log,
-                )
+    last = time.monotonic()
+    with closing(_connect(address, signed)) as client:
+        while node.poll() is None and not report.over:
+            try:
+                token = client.AcquireTask(asks).token
+            except httpx.TransportError:  # the node is starting or ending
+                token = ""
+            except httpx.HTTPStatusError as error:
+                raise ConnectionError(f"The node keeps its messages to itself: {error}") from None
+            if not token:
+                time.sleep(min(0.5, max(0.02, (time.monotonic() - last) / 10)))
                 continue
-        except httpx.TransportError:  # the node is starting or ending
-            pass
-        except httpx.HTTPStatusError as error:
-            raise ConnectionError(f"The node does not hand over its messages: {error}") from None
-        time.sleep(min(0.5, max(0.02, (time.monotonic() - last) / 10)))
+            last = time.monotonic()
+            with closing(_connect(address, RuntimeTokenHttpInterceptor(token))) as own:
+                try:
+                    _answer(own, app, report, node.log)
+                except Exception as error:  # between node and worker; the server will miss it
+                    _failed(error, report, node.log)
 
 
 def _connect(address, interceptor):
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
     from flwr.supercore.runtime import RuntimeHttpClient
 
-    both = [RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), interceptor]
+    both = [RuntimeVersionHttpInterceptor("flwr-clientapp"), interceptor]
     return RuntimeHttpClient.from_server_address(address, True, None, both)
+
+
+def _failed(error, report, log):
+    """Say that a message has no answer -> why."""
+    why = f"{type(error).__name__}: {error}"
+    with open(log, "a", encoding="utf-8") as file:
+        traceback.print_exception(error, file=file)
+    if not report.over:
+        report(f"No answer: {why}; {log} says where.")
+    return why
 
 
 def _answer(client, app, report, log):
@@ -117,10 +127,8 @@ def _answer(client, app, report, log):
     from flwr.supernode.runtime import run_clientapp as flower
 
     def beat():
-        try:
+        with suppress(Exception):  # a node that has gone is noticed elsewhere
             client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
-        except Exception:  # a node that has gone is noticed elsewhere
-            pass
         return True
 
     heart = HeartbeatSender(beat)  # without which Flower gives up an answer after a minute
@@ -130,21 +138,13 @@ def _answer(client, app, report, log):
         try:
             reply = app(message, context)
         except Exception as error:
-            with open(log, "a", encoding="utf-8") as file:
-                traceback.print_exc(file=file)
-            why = f"{type(error).__name__}: {error}"
-            report(f"No answer: {why}; {log} says where.")
+            why = _failed(error, report, log)
             reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, why), reply_to=message)
         flower.push_message(client, reply, context)
-        sent = reply.metadata.message_id
-        asks = PullObjectRequest(
-            node=Node(node_id=context.node_id), run_id=run.run_id, object_id=sent
-        )
-        while (
-            report.over and client.PullObject(asks).object_found
-        ):  # the node forgets what it has sent
+        node, sent = Node(node_id=context.node_id), reply.metadata.message_id
+        asks = PullObjectRequest(node=node, run_id=run.run_id, object_id=sent)
+        while report.over and client.PullObject(asks).object_found:  # gone once the node sent it
             time.sleep(0.1)
         flower.push_task_output(client, context, SubStatus.COMPLETED, "")
     finally:
         heart.stop()
-        client.close()

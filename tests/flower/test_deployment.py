@@ -169,7 +169,7 @@ def test_encrypted_run_with_keys_and_who_is_kept_out(deploy, record):
     clients = [d.join(0, *safe, "0.key")]
     server.wait_for("Client 0 is here")
     (node,) = clients[0].nodes()
-    with pytest.raises(ConnectionError, match="does not hand over its messages: .*40[13]"):
+    with pytest.raises(ConnectionError, match="keeps its messages to itself: .*40[13]"):
         port = node.cmdline()[node.cmdline().index("--port") + 1]
         stranger_here = types.SimpleNamespace(poll=lambda: None)
         work(stranger_here, f"127.0.0.1:{port}", b"guessed", None, Report())
