@@ -27,7 +27,18 @@ from .certificates import check_certificate, make_certificates, make_key
 from .client import client_app
 from .envelope import say
 from .job import Job, require
-from .processes import PATIENCE, check_port, complaint, flwr, follow, parse_address, reach, running
+from .processes import (
+    PATIENCE,
+    about,
+    check_port,
+    complaint,
+    flwr,
+    follow,
+    has_started,
+    parse_address,
+    reach,
+    running,
+)
 from .server import check_waits, lead
 from .worker import Report, secret_file, work
 
@@ -218,10 +229,15 @@ def serve(
         print("The server is up. Start each client, with its number for K:", flush=True)
         print(f"\n    {told}\n", flush=True)
         done = (folder / "history.json").exists
-        follow(log, superlink, done, lambda: about(home, run).get("status", ""))
+
+        def status():  # Flower's command takes seconds: it is asked if the app is not there
+            there = has_started(superlink, "flwr-serverapp")
+            return "" if there else about(home, SERVER, run).get("status", "")
+
+        follow(log, superlink, done, status)
         if superlink.poll() is not None:
             raise ConnectionError(f"Flower's SuperLink has stopped: {complaint(superlink.log)}")
-        traffic = about(home, run).get("network-traffic")
+        traffic = about(home, SERVER, run).get("network-traffic")
     history = History.from_json(folder / "history.json")
     history.meta["flower_bytes"] = traffic and {
         "to_server": traffic["inbound-bytes"],
@@ -329,11 +345,3 @@ def own_folder(folder: str | Path) -> Path:
             f"{str(folder)!r}."
         )
     return folder
-
-
-def about(home: Path, run: str) -> dict[str, Any]:
-    """What Flower says of a run; nothing if it cannot be asked just now."""
-    try:
-        return flwr(home, "list", SERVER, "--run-id", run)["runs"][0]
-    except (ConnectionError, LookupError):
-        return {}

@@ -17,7 +17,7 @@ from typing import Any
 
 
 class Pauses:
-    """Takes the place of the module ``time`` in Flower's loop, where only ``sleep`` is used."""
+    """How long Flower's loop waits: its ``sleep`` takes the place of that of ``time`` there."""
 
     def __init__(self, shortest: float) -> None:
         self.shortest, self.last = shortest, time.monotonic()
@@ -55,7 +55,7 @@ def main() -> None:
     own: Any = loop
     pauses = Pauses(shortest)
     own._pull_and_store_message = pauses.noting(own._pull_and_store_message)
-    own.time = SimpleNamespace(sleep=pauses.sleep)
+    own.time = SimpleNamespace(**vars(time) | {"sleep": pauses.sleep})
     sys.argv[0] = "flower-supernode"
     flower_supernode()
 

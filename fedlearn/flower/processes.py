@@ -95,8 +95,7 @@ def follow(
     ``ConnectionError`` if the app has failed, which it says in its log unless it could not even be
     loaded (then Flower's status of the run does).
     """
-    shown, ended = len(log.read_text(encoding="utf-8").splitlines()), ""
-    began = asked = time.monotonic()
+    shown, asked, ended = len(log.read_text(encoding="utf-8").splitlines()), time.monotonic(), ""
     while True:
         over = done() or process.poll() is not None
         lines = log.read_text(encoding="utf-8").splitlines()
@@ -109,7 +108,7 @@ def follow(
             return
         if ended:
             raise ConnectionError(f"The server's app ended ({ended}); {process.log} says why.")
-        if time.monotonic() > asked + max(15, (asked - began) / 10):  # it costs seconds of work
+        if time.monotonic() > asked + 15:
             asked, now = time.monotonic(), status()
             if now.startswith("finished"):  # what it wrote last is read once more
                 ended = now
@@ -165,6 +164,15 @@ def _family(pid):
         return []
 
 
+def has_started(process: Process, program: str) -> bool:
+    """Whether a program of this name, started by the process, is running."""
+    for child in _family(process.pid)[1:]:
+        with suppress(psutil.NoSuchProcess):
+            if any(word.endswith(program) for word in child.cmdline()):
+                return True
+    return False
+
+
 def flwr(home: Path, *command: Any) -> dict[str, Any]:
     """What Flower's own command answers, from its JSON; ``ConnectionError`` if it fails."""
     env = environment(home)
@@ -188,6 +196,14 @@ def flwr(home: Path, *command: Any) -> dict[str, Any]:
         asked = " ".join(map(str, command[:2]))
         raise ConnectionError(f"flwr {asked} failed: {answer.get('error-message')}")
     return answer
+
+
+def about(home: Path, server: str, run: str) -> dict[str, Any]:
+    """What Flower says of a run; nothing if it cannot be asked just now."""
+    try:
+        return flwr(home, "list", server, "--run-id", run)["runs"][0]
+    except (ConnectionError, LookupError):
+        return {}
 
 
 def complaint(log: Path) -> str:

@@ -12,6 +12,7 @@ import pytest
 
 from fedlearn.flower import node
 from fedlearn.flower.client import OVER
+from fedlearn.flower.processes import has_started
 from fedlearn.flower.worker import Report, secret_file
 
 from .processes import alive, wait_until
@@ -73,3 +74,15 @@ def test_a_report_knows_its_last_line(capsys):
     report("Stopped: The seed is 7 here.")
     assert report.over and report.refusal == "The seed is 7 here."
     assert capsys.readouterr().out == f"Round 1: 5 bytes Stopped: came\n{OVER}\n"
+
+
+def test_a_program_that_a_process_has_started_is_found_while_it_runs():
+    start = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()', 'some-app'])"
+    command = [sys.executable, "-c", f"{start}; input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as parent:
+        wait_until(lambda: has_started(parent, "some-app"), lambda: "it has not started")
+        assert not has_started(parent, "another-app")
+        parent.stdin.write("\n")
+        parent.stdin.flush()
+        wait_until(lambda: not has_started(parent, "some-app"), lambda: "it is still found")
+        parent.communicate("\n")
