@@ -573,32 +573,6 @@ def test_bf16_trains_in_bf16_and_keeps_float32_weights(task, name):
     assert rough.meta["settings"]["precision"] == "bf16"
 
 
-cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA GPU")
-
-
-@cuda
-@pytest.mark.parametrize("name", ["sequential", "stacked"])
-def test_a_gpu_trains_like_a_cpu(name):
-    def train(device):
-        task = fl.tasks.classification("digits", 3, train=240, device=device)
-        return fl.run(
-            fl.methods.fedavg(), task, 1, engine=name, epochs=8, batch_size=16
-        )  # enough steps for a CUDA graph
-
-    gpu, cpu = train("cuda"), train("cpu")
-    for key, t in cpu.state.items():
-        torch.testing.assert_close(gpu.state[key].cpu(), t, atol=1e-3, rtol=0)
-
-
-@cuda
-def test_a_recorded_step_is_the_step():
-    x = torch.zeros(3, device="cuda")
-    replay = training.recorded(lambda t: x.add_(t), torch.device("cuda"))
-    for i in range(6):
-        replay(torch.full((3,), float(i), device="cuda"))
-    assert x.tolist() == [15.0] * 3
-
-
 def test_what_is_recorded_and_when(monkeypatch):
     """The bookkeeping of ``recorded`` on a pretended GPU, whose graphs keep what they are given
     instead of running it."""
