@@ -1,0 +1,313 @@
+"""What a round costs besides training, for ``speed.py``: start-up, messages, memory, Flower's
+network; and what limits a round."""
+
+import importlib.util
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from common import BATCH, LR, cpu_of_children, plain, random_task, timed, wait
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import fedlearn as fl
+from fedlearn import models
+
+ROOT = Path(__file__).resolve().parents[2]
+FEDLEARN = [sys.executable, "-m", "fedlearn.cli"]
+ONE_ROUND = [*FEDLEARN, "run", "fedavg", "--rounds", "1", "--no-progress"]
+
+# ---- import: from the start of Python on ---------------------------------------------------------
+
+STARTS = {
+    "python, nothing else": [sys.executable, "-c", "pass"],
+    "import torch": [sys.executable, "-c", "import torch"],
+    "import fedlearn": [sys.executable, "-c", "import fedlearn"],
+    "fedlearn --version": [*FEDLEARN, "--version"],
+    "fedlearn --help": [*FEDLEARN, "--help"],
+    "fedlearn run fedavg --rounds 1": ONE_ROUND,
+}
+
+
+def starts(args):
+    """CPU seconds and seconds of commands in processes of their own, medians of turns."""
+    found = {label: [] for label in STARTS}
+    for _ in range(args.repeats):
+        for label, command in STARTS.items():
+            before, began = cpu_of_children(), time.perf_counter()
+            done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+            found[label].append((time.perf_counter() - began, cpu_of_children() - before))
+            if done.returncode:  # a command that this version does not have
+                found[label] = [done.stderr.strip().splitlines()[-1]]
+    result = {}
+    for label, runs in found.items():
+        if isinstance(runs[0], str):
+            print(f"{label:<34}failed: {runs[0]}")
+            continue
+        result[label] = dict(
+            zip(("seconds", "cpu"), map(median, zip(*runs, strict=True)), strict=True)
+        )
+        print(
+            f"{label:<34}{result[label]['cpu']:6.2f} s CPU {result[label]['seconds']:6.2f} s",
+            flush=True,
+        )
+    return result
+
+
+# ---- message: how often a dense message is touched -----------------------------------------------
+
+SENT = {
+    "digits CNN": ("digits_cnn", (1, 8, 8)),
+    "McMahan CNN": ("mcmahan_cnn", (3, 32, 32)),
+    "ResNet-18": ("resnet18", (3, 32, 32)),
+}
+
+
+def message(args):
+    """GB/s of each stage of FedAvg's upload, the bytes of the message over the seconds."""
+    networks = dict(list(SENT.items())[:1]) if args.quick else SENT
+    return {label: stages(*case, args.repeats) for label, case in networks.items()}
+
+
+def stages(network, shape, repeats, clients=4):
+    task = random_task(network, shape, clients, BATCH)
+    method, settings = fl.methods.fedavg(LR), fl.Settings(batch_size=BATCH)
+    server, people = method.server_side(task, settings), fl.clients(method, task, settings)
+    state, side = server.start(), people.side
+    down = [server.send(1, k, state)[0] for k in range(clients)]
+    contexts = [side.download(1, k, data, {}) for k, data in enumerate(down)]
+    trained = {n: w + 0.01 * torch.rand_like(w) for n, w in state.weights.items()}
+    up = [side.upload(trained, ctx) for ctx in contexts]
+    big, copy = np.frombuffer(up[0], np.uint8), np.empty(len(up[0]), np.uint8)
+
+    def receive(k):
+        return server.receive(1, k, up[k], state)
+
+    def decode():
+        for k in range(clients):
+            receive(k)
+
+    def add():  # as a round does it, whether it adds at once or at the end
+        server.aggregate(1, state, (receive(k) for k in range(clients)))
+
+    def turns(function, times):
+        return lambda: [function() for _ in range(times)]
+
+    many = max(1, 2_000_000 // len(up[0]))  # short calls are timed several at a time
+    once = {
+        "memcpy": (lambda: np.copyto(copy, big), 1),
+        "checksum": (lambda: zlib.crc32(up[0]), 1),
+        "update, encode, pack": (lambda: side.upload(trained, contexts[0]), 1),
+        "unpack, decode": (decode, clients),
+        "unpack, decode, average": (add, clients),
+    }
+    result = {"bytes": len(up[0])}
+    for stage, (function, messages) in once.items():
+        seconds = timed(turns(function, many), repeats) / many / messages
+        result[stage] = len(up[0]) / seconds / 1e9
+    print(
+        f"{network}, {len(up[0]):,} bytes, GB/s: "
+        + ", ".join(f"{n} {v:.2f}" for n, v in result.items() if n != "bytes"),
+        flush=True,
+    )
+    return result
+
+
+# ---- memory: the most that a run holds -----------------------------------------------------------
+
+HELD = {  # network, shape, clients, samples of each, how many of them a round
+    "ResNet-18, 100 clients": ("resnet18", (3, 32, 32), 100, 16, 100),
+    "McMahan CNN, 1,000 clients, 100 a round": ("mcmahan_cnn", (3, 32, 32), 1000, 32, 100),
+    "digits CNN, 10,000 clients, 100 a round": ("digits_cnn", (1, 8, 8), 10_000, 13, 100),
+}
+
+
+def memory(args):
+    """Peak resident memory (MB) of two rounds in a process of its own; --quick: a tenth of the
+    clients of the smallest."""
+    result = {}
+    for label in list(HELD)[-1:] if args.quick else HELD:
+        command = [sys.executable, __file__, label, *(["--quick"] if args.quick else [])]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+        if done.returncode:
+            result[label] = {"failed": (done.stderr.strip().splitlines() or ["killed"])[-1]}
+        else:
+            result[label] = json.loads(done.stdout.splitlines()[-1])
+        print(f"{label}: {result[label]}", flush=True)
+    return result
+
+
+def held(label, quick=False):
+    """What the process of ``memory`` does."""
+    network, shape, clients, samples, drawn = HELD[label]
+    clients, drawn = (clients // 10, drawn // 10) if quick else (clients, drawn)
+    task = random_task(network, shape, clients, samples)
+    # Linux counts in kB, macOS in bytes
+    unit = 1e6 if sys.platform == "darwin" else 1e3
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+    how = {"participation": drawn / clients, "batch_size": BATCH, "evaluate_every": 2}
+    history = fl.run(fl.methods.fedavg(LR), task, 2, threads=1, progress=False, **how)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+    return {
+        "clients": clients,
+        "a_round": drawn,
+        "before_MB": before,
+        "peak_MB": peak,
+        "message_MB": float(history.bytes_up[-1]) / drawn / 1e6,
+        "seconds": float(history.seconds[-1]),
+    }
+
+
+# ---- flower: a round on its network --------------------------------------------------------------
+
+
+def flower(args):
+    """Two clients, FedAvg on the digits, each in processes of its own. CPU seconds of a round: of
+    all processes together, a long run less a short one by the rounds between them."""
+    if not all(map(importlib.util.find_spec, ("flwr", "psutil"))):
+        print(
+            "Flower is not installed here: python tests/benchmarks/speed.py flower, run with its "
+            "environment, measures it."
+        )
+        return None
+    sys.path.insert(0, str(ROOT / "tests"))
+    from flower.processes import Deployment
+
+    def run(rounds):
+        before = cpu_of_children()
+        with tempfile.TemporaryDirectory() as folder:
+            d = Deployment(Path(folder), f"fedavg --clients 2 --rounds {rounds} --threads 1")
+            try:
+                clients = [d.join(k, "--insecure") for k in (0, 1)]
+                if any((d.serve("--insecure").end(), *(c.end() for c in clients))):
+                    raise RuntimeError("\n".join(line for t in d.all for line in t.lines))
+                history = fl.History.from_json(Path(folder) / "history.json")
+            finally:
+                d.stop()
+        return history.seconds, cpu_of_children() - before
+
+    short, long = (1, 3) if args.quick else (2, 12)
+    (_, few), (seconds, many) = run(short), run(long)
+    result = {
+        "seconds": median(seconds[1:]),
+        "first": float(seconds[0]),
+        "rounds": long,
+        "cpu": (many - few) / (long - short),
+        "cpu_of_the_rest": few,
+    }
+    print(", ".join(f"{name} {value:.2f}" for name, value in result.items()), flush=True)
+    return result
+
+
+# ---- what limits a round -------------------------------------------------------------------------
+
+
+class Calls(TorchDispatchMode):
+    """Counts what PyTorch is asked to do."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **kwargs or {})
+
+
+def one_step(net, x, y):
+    """Forward, backward and SGD, as the bare loop takes them."""
+    optimiser = torch.optim.SGD(net.parameters(), LR)
+    y = y.to(x.device)
+
+    def step():
+        optimiser.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        optimiser.step()
+
+    return step
+
+
+def calls_of(step):
+    """Calls into PyTorch of one step that is warm."""
+    step()
+    with Calls() as calls:
+        step()
+    return calls.count
+
+
+def machine(device, quick=False):
+    """What the device can do at most: GFLOP/s of a large product of matrices, GB/s of a large copy
+    (bytes read and bytes written), seconds of a call into PyTorch that has little to do."""
+    cuda, side = device.startswith("cuda"), 256 if quick else 1024
+    side, size = (8192, 2**30) if cuda else (side, 2**22 if quick else 2**27)
+    a, b = torch.rand(2, side, side, device=device)
+    x, y = (torch.rand(size // 4, device=device) for _ in range(2))
+
+    def done(function, times=1):
+        def call():
+            for _ in range(times):
+                function()
+            if cuda:
+                torch.cuda.synchronize()
+
+        return timed(call) / times
+
+    tiny = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 1, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.Linear(16, 2),
+    ).to(device)
+    step = one_step(tiny, torch.rand(1, 1, 4, 4, device=device), torch.tensor([1]))
+    return {
+        "gflops": 2 * side**3 / done(lambda: a @ b) / 1e9,
+        "memcpy": 2 * 4 * x.numel() / done(lambda: y.copy_(x)) / 1e9,
+        "call": done(step, 200) / calls_of(step),
+    }
+
+
+def limits(task, peak):
+    """The seconds that a sequential round takes at least, three times: for its arithmetic, for the
+    memory that it must move, for its calls into PyTorch.
+
+    Arithmetic: the backward pass does twice the multiply-adds of the forward pass, a multiply-add
+    is two operations. Memory: in a step every weight is read forward and backward, its gradient
+    written and read, the weight read and written, and what is kept for the backward pass written
+    and read; in a client's messages every weight is copied in (2), becomes an update (3), is
+    summed (1) and checked (1) and added (3)."""
+    net, state = plain(task), 0
+    size = min(BATCH, max(task.sizes))
+    x, y = task.epoch(0, torch.arange(min(size, task.sizes[0])), None)
+    state = sum(t.nbytes for t in models.state_of(net).values())
+    kept = {}
+
+    def note(t):
+        kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+        F.cross_entropy(net(x), y)
+    steps = sum(-(-n // BATCH) for n in task.sizes)
+    samples = sum(task.sizes)
+    flops = 6 * models.multiply_adds(net, task.shape) * samples
+    kept_by_all = 2 * max(0, sum(kept.values()) - state) * samples / len(y)
+    moved = steps * 6 * state + kept_by_all + task.clients * 10 * state
+    calls = steps * calls_of(one_step(net, x, y))
+    wait(task)
+    return {
+        "arithmetic": flops / peak["gflops"] / 1e9,
+        "memory": moved / peak["memcpy"] / 1e9,
+        "overhead": calls * peak["call"],
+    }
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    print(json.dumps(held(sys.argv[1], "--quick" in sys.argv)))
