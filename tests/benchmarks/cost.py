@@ -17,7 +17,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from common import BATCH, LR, cpu_of_children, plain, random_task, timed, wait
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import fedlearn as fl
 from fedlearn import models
@@ -211,100 +210,63 @@ def flower(args):
 # ---- what limits a round -------------------------------------------------------------------------
 
 
-class Calls(TorchDispatchMode):
-    """Counts what PyTorch is asked to do."""
-
-    count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += 1
-        return func(*args, **kwargs or {})
-
-
-def one_step(net, x, y):
-    """Forward, backward and SGD, as the bare loop takes them."""
-    optimiser = torch.optim.SGD(net.parameters(), LR)
-    y = y.to(x.device)
-
-    def step():
-        optimiser.zero_grad()
-        F.cross_entropy(net(x), y).backward()
-        optimiser.step()
-
-    return step
-
-
-def calls_of(step):
-    """Calls into PyTorch of one step that is warm."""
-    step()
-    with Calls() as calls:
-        step()
-    return calls.count
-
-
 def machine(device, quick=False):
-    """What the device can do at most: GFLOP/s of a large product of matrices, GB/s of a large copy
-    (bytes read and bytes written), seconds of a call into PyTorch that has little to do."""
+    """What the device can do at most: GFLOP/s of a large product of matrices, and GB/s of a large
+    copy, bytes read and bytes written."""
     cuda, side = device.startswith("cuda"), 256 if quick else 1024
     side, size = (8192, 2**30) if cuda else (side, 2**22 if quick else 2**27)
     a, b = torch.rand(2, side, side, device=device)
-    x, y = (torch.rand(size // 4, device=device) for _ in range(2))
+    x, y = torch.rand(2, size // 4, device=device)
 
-    def done(function, times=1):
+    def done(function):
         def call():
-            for _ in range(times):
-                function()
+            function()
             if cuda:
-                torch.cuda.synchronize()
+                torch.cuda.synchronize(device)
 
-        return timed(call) / times
+        return timed(call)
 
-    tiny = torch.nn.Sequential(
-        torch.nn.Conv2d(1, 1, 3, padding=1),
-        torch.nn.ReLU(),
-        torch.nn.Flatten(),
-        torch.nn.Linear(16, 2),
-    ).to(device)
-    step = one_step(tiny, torch.rand(1, 1, 4, 4, device=device), torch.tensor([1]))
     return {
         "gflops": 2 * side**3 / done(lambda: a @ b) / 1e9,
-        "memcpy": 2 * 4 * x.numel() / done(lambda: y.copy_(x)) / 1e9,
-        "call": done(step, 200) / calls_of(step),
+        "memcpy": 2 * x.nbytes / done(lambda: y.copy_(x)) / 1e9,
     }
 
 
 def limits(task, peak):
-    """The seconds that a sequential round takes at least, three times: for its arithmetic, for the
-    memory that it must move, for its calls into PyTorch.
+    """Where the seconds of a sequential round go, by what a local step takes with few images and
+    with a whole batch: a + b images.
 
-    Arithmetic: the backward pass does twice the multiply-adds of the forward pass, a multiply-add
-    is two operations. Memory: in a step every weight is read forward and backward, its gradient
-    written and read, the weight read and written, and what is kept for the backward pass written
-    and read; in a client's messages every weight is copied in (2), becomes an update (3), is
-    summed (1) and checked (1) and added (3)."""
-    net, state = plain(task), 0
-    size = min(BATCH, max(task.sizes))
-    x, y = task.epoch(0, torch.arange(min(size, task.sizes[0])), None)
-    state = sum(t.nbytes for t in models.state_of(net).values())
-    kept = {}
+    Arithmetic is what grows with the images, the memory of their activations included; ``gflops``
+    is its speed (backward does twice the multiply-adds of forward, and each counts as two). Memory
+    is, at the speed of a copy, what moves however few the images are. In a step the weights are
+    read twice, gradients written and read, weights read and written (6 times the network); of each
+    client's messages the weights are copied in, become an update, are summed, checked and added
+    (10 times). Overhead is the rest of a."""
+    net, order = plain(task).train(), torch.arange(max(task.sizes))
+    optimiser = torch.optim.SGD(net.parameters(), LR)
+    x, y = task.epoch(task.sizes.index(max(task.sizes)), order, None)
+    x, y = x[:BATCH], y[:BATCH]
 
-    def note(t):
-        kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
-        return t
+    def step(n):  # a batch of one image has no variance
+        def call():
+            optimiser.zero_grad()
+            F.cross_entropy(net(x[:n]), y[:n]).backward()
+            optimiser.step()
+            wait(task)
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
-        F.cross_entropy(net(x), y)
+        return timed(call)
+
+    few, many = 2, len(y)
+    image = max(0.0, (step(many) - step(few)) / (many - few)) if many > few else 0.0
+    fixed = max(0.0, step(few) - few * image)
+    size = sum(t.nbytes for t in models.state_of(net).values()) / peak["memcpy"] / 1e9
     steps = sum(-(-n // BATCH) for n in task.sizes)
-    samples = sum(task.sizes)
-    flops = 6 * models.multiply_adds(net, task.shape) * samples
-    kept_by_all = 2 * max(0, sum(kept.values()) - state) * samples / len(y)
-    moved = steps * 6 * state + kept_by_all + task.clients * 10 * state
-    calls = steps * calls_of(one_step(net, x, y))
-    wait(task)
+    work = 6 * models.multiply_adds(net, task.shape)
     return {
-        "arithmetic": flops / peak["gflops"] / 1e9,
-        "memory": moved / peak["memcpy"] / 1e9,
-        "overhead": calls * peak["call"],
+        "arithmetic": sum(task.sizes) * image,
+        "memory": steps * min(fixed, 6 * size) + task.clients * 10 * size,
+        "overhead": steps * max(0.0, fixed - 6 * size),
+        "gflops": work / image / 1e9 if image else None,
     }
 
 

@@ -228,9 +228,9 @@ def table(args, old):
         key, late = (label, clients), time.monotonic() - began > 60 * args.minutes
         row = rows.setdefault(key, {"network": label, "clients": clients, "seconds": {}})
         wanted = args.only.lower() in label.lower() and clients <= args.most
-        if late or not wanted or (args.missing and row["seconds"]):
-            print(f"{label}, {clients} clients: {'no time left' if late else 'left as it is'}")
-        else:
+        if wanted and late:
+            print(f"{label}, {clients} clients: no time left")
+        elif wanted and not (args.missing and row["seconds"]):
             rows[key] = row_of(args, label, network, shape, clients, samples, partition, peak)
             show_row(rows[key])
         yield result | {"rows": list(rows.values())}
@@ -339,7 +339,7 @@ def main():
     parser.add_argument("--augment", action="store_true", help="profile with random crops")
     parser.add_argument("--only", default="", metavar="TEXT", help="rows of the table with it")
     parser.add_argument("--most", type=int, default=10**9, metavar="N", help="rows up to N clients")
-    parser.add_argument("--missing", action="store_true", help="only rows that FILE does not have")
+    parser.add_argument("--missing", action="store_true", help="only what FILE does not have")
     parser.add_argument("--forms", action="store_true", help="what only a GPU's table has")
     parser.add_argument(
         "--minutes", type=float, default=math.inf, help="begin no row of the table after them"
@@ -364,6 +364,8 @@ def main():
     }
     with training.threads(args.threads):
         for name in args.what or (what if not cuda else ("table", "growth")):
+            if args.missing and name != "table" and name in result:
+                continue
             print(f"---- {name}", flush=True)
             # the table row by row, so that what was measured is there whatever comes
             found = (
