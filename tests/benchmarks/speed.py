@@ -233,7 +233,9 @@ def table(args, old):
         elif wanted and not (args.missing and row["seconds"]):
             rows[key] = row_of(args, label, network, shape, clients, samples, partition, peak)
             show_row(rows[key])
-        yield result | {"rows": list(rows.values())}
+        order = [*NETWORKS, *MORE, *dict.fromkeys(name for name, _ in rows)]
+        kept = sorted(rows.items(), key=lambda item: (order.index(item[0][0]), item[0][1]))
+        yield result | {"rows": [row for _, row in kept]}
     if result["absent"]:
         print(f"not installed: {', '.join(result['absent'])}")
 

@@ -24,7 +24,8 @@ def stand_ins():
     made = []
     if not importlib.util.find_spec("IPython"):
         shown = SimpleNamespace(display=print, HTML=str, Markdown=str, SVG=str)
-        sys.modules["IPython"] = SimpleNamespace(display=shown, get_ipython=lambda: None)
+        package = {"display": shown, "get_ipython": lambda: None, "version_info": (9, 0)}
+        sys.modules["IPython"] = SimpleNamespace(**package)  # matplotlib asks for these
         sys.modules["IPython.display"] = shown
         made.append("IPython")
     if not importlib.util.find_spec("ipywidgets"):

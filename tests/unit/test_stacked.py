@@ -460,7 +460,7 @@ sys.path.insert(0, sys.argv[1])
 import fedlearn as fl
 from fedlearn.engines import choice
 from fedlearn.round import one_round
-from speed import random_task
+from common import random_task
 
 def peak(clients):
     task, method = random_task("digits_cnn", (1, 28, 28), clients, 64), fl.methods.fedavg(0.1, 0.9)
