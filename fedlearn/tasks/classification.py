@@ -193,8 +193,8 @@ def find_device(device: str | torch.device = "auto") -> torch.device:
     gpus = [f"cuda:{i}" for i in range(count)]
     if name in ("cpu", *gpus) or (gpus and name == "cuda"):
         return torch.device(name)
-    there = [f"{gpu} ({torch.cuda.get_device_name(gpu)})" for gpu in gpus]
-    there = ", ".join(there) or f"no CUDA GPU that torch {torch.__version__} can use"
+    named = [f"{gpu} ({torch.cuda.get_device_name(gpu)})" for gpu in gpus]
+    there = ", ".join(named) or f"no CUDA GPU that torch {torch.__version__} can use"
     raise ValueError(f"There is no device {name!r} here: this machine has cpu and {there}.")
 
 
