@@ -106,7 +106,7 @@ book: env with-flower
 	@printf '\nThe book is ready: open %s in a browser (no server and no network needed).\n' "file://$(CURDIR)/$(HTML)/index.html"
 
 live: env with-flower
-	@$(BIN)/jupyter lab --notebook-dir=book
+	@$(BIN)/jupyter lab --allow-root --notebook-dir=book
 
 # ---- tests -------------------------------------------------------------------------------------------------------
 test: lint test-unit test-chapters test-flower test-browser

@@ -1,6 +1,8 @@
 """Save a run after each round and go on from there, in one file without pickle (safetensors)."""
 
 import json
+import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ def _head(history: History) -> dict[str, Any]:
     where = {"clients": "elsewhere"} if "run" in history.meta else {}  # and so is what they keep
     return (
         {"method": history.method}
-        | {k: history.meta[k] for k in ("parts", "task", "settings")}
+        | {k: history.meta[k] for k in ("parts", "task", "data", "settings")}
         | where
     )
 
@@ -25,6 +27,15 @@ def _head(history: History) -> dict[str, Any]:
 def apart(tensors: Tensors) -> Tensors:
     """Tensors as safetensors wants them: contiguous, and none sharing memory with another."""
     return {name: t.clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
+
+
+def _crc(texts: Iterable[str], tensors: Tensors) -> str:
+    """Of everything that the file says, whatever the order of its tensors."""
+    crc = zlib.crc32("\n".join(texts).encode())
+    for name, t in sorted(tensors.items()):
+        crc = zlib.crc32(f"{name} {t.dtype} {tuple(t.shape)}".encode(), crc)
+        crc = zlib.crc32(t.cpu().reshape(-1).view(torch.uint8).numpy(), crc)
+    return f"{crc:08x}"
 
 
 def save(path: Any, history: History, state: State, memories: dict[int, Tensors]) -> None:
@@ -36,6 +47,7 @@ def save(path: Any, history: History, state: State, memories: dict[int, Tensors]
     tensors = {f"{group}/{name}": t for group, part in groups.items() for name, t in part.items()}
     tensors = apart(tensors)
     metadata = {"head": json.dumps(_head(history)), "history": json.dumps(history.to_dict())}
+    metadata["crc"] = _crc((metadata["head"], metadata["history"]), tensors)
     write_atomically(path, lambda part: save_file(tensors, part, metadata))
 
 
@@ -52,6 +64,8 @@ def resume(
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}
+        if metadata["crc"] != _crc((metadata["head"], metadata["history"]), tensors):
+            raise ValueError("it was changed after it was written")
         head = json.loads(metadata["head"])
         before = History.from_dict(json.loads(metadata["history"]))
     except (SafetensorError, KeyError, ValueError) as error:

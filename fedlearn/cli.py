@@ -11,19 +11,19 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, replace
 from functools import partial
+from itertools import product, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from .errors import DataError, WireError, pick
-from .options import add, flags_of, given, opt, read_pairs
-from .settings import Experiment
+from .files import check_writable
+from .options import add, flags_of, given, opt, read_pairs, read_value
+from .settings import Experiment, whole_number
 
 if TYPE_CHECKING:
     from .history import History
-    from .method import Method
-    from .tasks import Classification
 
 _how = partial(opt, group="the engine")
 _output = partial(opt, group="output")
@@ -60,49 +60,78 @@ class Engine:
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """The picture of a comparison."""
+    """The picture of what was run."""
 
     plot: str | None = opt(None, "also draw the accuracies into an image file", "FILE")
     against: str = opt("bytes", "horizontal axis of --plot", choices=("rounds", "bytes", "seconds"))
 
 
-def run(experiment: Experiment, engine: Engine) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Picture):
+    """A picture, and how many runs are made at a time."""
+
+    jobs: int = opt(1, "runs at a time, each in a process of its own", "N")
+
+
+def run(experiment: Experiment, engine: Engine, picture: Picture) -> None:
     """Run one method.
 
     Prints or writes its history.
     """
-    run_all([experiment], engine)
+    run_all([experiment], engine, picture)
 
 
-def compare(experiments: list[Experiment], engine: Engine, picture: Picture) -> None:
+def compare(experiments: list[Experiment], engine: Engine, comparison: Comparison) -> None:
     """Run several methods on the same task.
 
-    Prints what each reached and what it cost.
+    Prints what each reached and what it cost. A method may have options of its own behind a colon,
+    each with one value or several, which are all tried: fedavg rpn:share=0.25/0.5/1. With several
+    seeds each runs with each of them, and mean and standard deviation are shown.
     """
-    histories = run_all(experiments, engine)
+    run_all(experiments, engine, comparison, comparison.jobs)
+
+
+def run_all(
+    experiments: list[Experiment], engine: Engine, picture: Picture, jobs: int = 1
+) -> list["History"]:
+    """All runs; checkpoints go when everything that was asked for is out."""
+    whole_number("jobs", jobs)
+    for e in experiments:
+        e.make_method()  # what is wrong is said before the first of them runs
+    experiments[0].make_task()
+    origin = provenance()  # of the code that runs, not of what the checkout becomes meanwhile
+    out = engine.out if engine.out != "-" else None
+    base = Path(engine.checkpoint or out or "fedlearn.json")
+    ends = [f".{slug(e.label)}" + f".{e.seed}" * (e.seed > 0) for e in experiments]
+    paths = [base.with_suffix(f"{end}.checkpoint") for end in ends]
+    if engine.checkpoint and len(experiments) == 1:
+        paths = [base]
+    if len(set(paths)) < len(paths):
+        raise ValueError("Every run of a comparison needs a method, options or a seed of its own.")
+    for path in (out, picture.plot, *paths):
+        if path is not None:
+            check_writable(path)
     if picture.plot:
         from .lab import plot
 
-        drawn: Any = plot.compare(histories, picture.against)
-        drawn.figure.savefig(picture.plot, dpi=150)
+        plot.check_image(picture.plot)
+    if jobs == 1:
+        histories = list(map(run_one, experiments, repeat(engine), paths))
+    else:
+        from concurrent.futures import ProcessPoolExecutor
+        from multiprocessing import get_context
 
-
-def run_all(experiments: list[Experiment], engine: Engine) -> list["History"]:
-    """One run a method, on the first one's task; checkpoints go when all histories are out."""
-    methods = [e.make_method() for e in experiments]
-    origin = provenance()  # of the code that runs, not of what the checkout becomes meanwhile
-    task = experiments[0].make_task()
-    if engine.checkpoint and len(methods) == 1:
-        paths = [Path(engine.checkpoint)]
-    else:  # one for each method
-        out = engine.out if engine.out != "-" else None
-        base = Path(engine.checkpoint or out or "fedlearn.json")
-        paths = [base.with_suffix(f".{e.method}.checkpoint") for e in experiments]
-    runs = zip(experiments, methods, paths, strict=True)
-    histories = [run_one(e, method, task, engine, path) for e, method, path in runs]
-    for history in histories:
-        history.meta["provenance"] = origin
-    show(histories, engine.out)
+        quiet = replace(engine, progress=False)
+        with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+            histories = list(pool.map(run_one, experiments, repeat(quiet), paths))
+    runs: dict[str, list[History]] = {}
+    for e, history in zip(experiments, histories, strict=True):
+        history.meta |= {"label": e.label, "provenance": origin}
+        runs.setdefault(e.label, []).append(history)
+    show(runs, engine.out)
+    if picture.plot:
+        drawn = plot.compare(runs.values(), picture.against, labels=list(runs))
+        plot.save(drawn.figure, picture.plot)
     for path in paths:
         path.unlink(missing_ok=True)
         if engine.engine == "flower-sim":
@@ -112,14 +141,13 @@ def run_all(experiments: list[Experiment], engine: Engine) -> list["History"]:
     return histories
 
 
-def run_one(
-    e: Experiment, method: "Method", task: "Classification", engine: Engine, checkpoint: Path
-) -> "History":
+def run_one(e: Experiment, engine: Engine, checkpoint: Path) -> "History":
     """One run, from its checkpoint if there is one."""
     from . import round
 
     if checkpoint.exists():
         print(f"Going on from {checkpoint}.", file=sys.stderr)
+    method, task = e.make_method(), e.make_task()
     how: dict[str, Any] = {"checkpoint": checkpoint, "progress": engine.progress}
     try:
         if engine.engine == "flower-sim" and engine.memory_limit is None:
@@ -138,6 +166,11 @@ def run_one(
         raise
 
 
+def slug(text: str) -> str:
+    """A part of a file's name."""
+    return "".join(c if c.isalnum() or c in "._" else "-" for c in text)
+
+
 def provenance() -> dict[str, str]:
     """Where a result comes from: the command, the day, and the commit of the checkout, if any."""
     import subprocess
@@ -153,16 +186,17 @@ def provenance() -> dict[str, str]:
     return {"command": command, "date": date.today().isoformat(), "commit": commit}
 
 
-def show(histories: list["History"], out: str | None) -> None:
-    """Print a line each, and write JSON to the file ``out``; if that is ``-``, print JSON alone."""
+def show(runs: dict[str, list["History"]], out: str | None) -> None:
+    """Print a line a label, and write JSON to the file ``out``; if that is ``-``, print JSON
+    alone."""
     from .files import write_text
     from .report import table
 
-    data = [h.to_dict() for h in histories]
+    data = [h.to_dict() for histories in runs.values() for h in histories]
     text = json.dumps(data[0] if len(data) == 1 else data, indent=1)
     if out and out != "-":
         write_text(out, text + "\n")
-    print(text if out == "-" else table(histories))
+    print(text if out == "-" else table(runs))
 
 
 # ---- serve and join ------------------------------------------------------------------------------
@@ -226,7 +260,8 @@ def serve(experiment: Experiment, server: Server) -> None:
 
     how = asdict(server)
     out = how.pop("out")
-    show([deploy.serve(experiment, **how, provenance=provenance())], out)
+    history = deploy.serve(experiment, **how, provenance=provenance())
+    show({experiment.label: [history]}, out)
 
 
 def join(client: Client, experiment: Experiment) -> None:
@@ -279,11 +314,19 @@ def check(ledger: Ledger) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Which comparison is run, and what of it, in the words of ``reproduce.reproduce``."""
+    """Which runs are done, in the words of ``reproduce.reproduce``."""
 
-    paper: str = _unnamed("fed_gkt, fed_kgf, fed_mmd_fusion, fed_repopt or rpn")
+    recipe: str | None = opt(
+        None,
+        "a table or figure, such as fed_kgf_figure3, or all of a paper: fed_gkt, fed_kgf, "
+        "fed_mmd_fusion, fed_repopt or rpn (default: all)",
+        positional=True,
+        nargs="?",
+    )
     scale: str = opt(
-        "quick", "quick: handwritten digits (default); full: the paper's data and network"
+        "quick",
+        "quick: handwritten digits (default); small: real pictures, networks that two CPU cores "
+        "train; full: the paper's data and network",
     )
     only: tuple[str, ...] = opt(
         (), "only this row of the comparison; may be given several times", "ROW"
@@ -297,27 +340,45 @@ class Recipe:
     seeds: tuple[int, ...] | None = opt(
         None, "a seed, may be given several times (default: the recipe's)", "SEED", flag="--seed"
     )
-    device: str | None = opt(
-        None, "cpu, cuda, ... (default: a GPU if there is one); on a GPU training uses bfloat16"
+    device: str = opt(
+        "auto",
+        "auto (default: a GPU if there is one), cpu, cuda, ...; on a GPU training uses bfloat16",
     )
     out: str | None = opt(
-        None, "where the histories are kept (default: data/results/, where the book looks)", "FILE"
+        None,
+        "where the runs are kept, a file each (default: data/results, where the book looks)",
+        "FOLDER",
+    )
+    hours: float | None = opt(
+        None, "begin only what is done within H hours, most valuable first", "H"
     )
     progress: bool | None = _no_bar()
 
 
-def reproduce(recipe: Recipe) -> None:
-    """Run a paper's comparison, method by method, and keep the histories.
+@dataclass(frozen=True, kw_only=True)
+class Planning:
+    """Whether anything is run."""
 
-    Finished runs are kept in one file as they come; the same command goes on from there.
+    plan: bool = opt(
+        False, "run nothing; list the runs, what is stored, hours, memory, disk and missing data"
+    )
+
+
+def reproduce(recipe: Recipe, planning: Planning) -> None:
+    """Do the runs behind a table or figure of the papers, and keep each in a file.
+
+    What is stored is left alone, and what was stopped goes on. Several processes with one folder
+    share the work.
     """
-    import torch
-
     from . import reproduce as recipes
+    from .tasks.classification import find_device
 
-    device = recipe.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    how = asdict(recipe) | {"device": device, "provenance": provenance()}
-    print(recipes.reproduce(**how))
+    how = asdict(recipe) | {"device": str(find_device(recipe.device))}
+    if planning.plan:
+        how.pop("progress")
+        print(recipes.plan(**how))
+    else:
+        print(recipes.reproduce(**how, provenance=provenance()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -367,22 +428,35 @@ def parser() -> argparse.ArgumentParser:
 
 
 def experiments(args: argparse.Namespace) -> list[Experiment]:
-    """What the arguments state, once for each method that they name.
+    """What the arguments state, once for each method, choice of its options, and seed.
 
     Each method gets the options that it knows. One that none knows they all get, and refuse.
     """
-    from .methods import METHODS
+    from .methods import find
 
     plain = given(args, Experiment)
-    names = (plain["method"],) if isinstance(plain["method"], str) else plain["method"]
-    options = read_pairs(plain.pop("options", ()))
-    known = {n: inspect.signature(pick(n, METHODS, "method")).parameters for n in names}
-    foreign = options.keys() - {option for own in known.values() for option in own}
+    words, seeds = plain["method"], plain.pop("seed", 0)
+    words, seeds = (x if isinstance(x, tuple) else (x,) for x in (words, seeds))
+    shared = read_pairs(plain.pop("options", ()))
+    chosen = [choice for word in words for choice in choices(word)]
+    known = {name: inspect.signature(find(name)).parameters for name, _ in chosen}
+    foreign = shared.keys() - {option for own in known.values() for option in own}
     made = []
-    for name in names:
-        own = {o: v for o, v in options.items() if o in known[name] or o in foreign}
-        made.append(Experiment(**plain | {"method": name, "options": own}))
+    for name, own in chosen:
+        options = {o: v for o, v in shared.items() if o in known[name] or o in foreign} | own
+        fields = plain | {"method": name, "options": options}
+        made += [Experiment(**fields, seed=seed) for seed in seeds]
     return made
+
+
+def choices(word: str) -> list[tuple[str, dict[str, Any]]]:
+    """``rpn:share=0.5/1`` -> ("rpn", {"share": 0.5}) and ("rpn", {"share": 1})."""
+    name, _, pairs = word.rpartition(":")
+    if "=" not in pairs:
+        return [(word, {})]
+    values = {o: text.split("/") for o, text in (p.partition("=")[::2] for p in pairs.split(","))}
+    every = product(*(map(read_value, texts) for texts in values.values()))
+    return [(name, dict(zip(values, choice, strict=True))) for choice in every]
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:

@@ -1,14 +1,28 @@
 """Files that are there in full or not at all."""
 
 import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
-    """Let ``write(temporary_path)`` fill a file beside ``path``, then put it there in one step."""
-    path = Path(path)
+    """Let ``write(temporary_path)`` fill a file beside ``path``, then put it there in one step.
+
+    A symbolic link is written through. A device or a pipe is written to, never replaced. What a
+    killed process left half-written beside it goes."""
+    path = check_writable(path)
+    if path.exists() and not path.is_file():
+        with tempfile.TemporaryDirectory() as folder:
+            write(part := Path(folder, path.name))
+            with open(part, "rb") as source, open(path, "wb") as target:
+                shutil.copyfileobj(source, target)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
+    for old in path.parent.glob(f"{path.name}.*.part"):
+        if not _runs(old.suffixes[-2][1:]):
+            old.unlink(missing_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         write(part)
@@ -22,3 +36,27 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
 def write_text(path: str | Path, text: str) -> None:
     """``write_atomically`` for a text."""
     write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def check_writable(path: str | Path) -> Path:
+    """Where a file of that name is written, links followed; ``OSError`` if none can be."""
+    target = Path(path).resolve()
+    if target.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; name a file.")
+    there = next(p for p in (target, *target.parents) if p.exists())  # the rest can be made
+    if there != target and not there.is_dir():
+        raise NotADirectoryError(f"{path} cannot be written: {there} is no folder.")
+    if not os.access(there, os.W_OK):
+        raise PermissionError(f"{path} cannot be written: {there} is read-only.")
+    return target
+
+
+def _runs(pid: str) -> bool:
+    """Whether there is such a process on this machine."""
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, ValueError, OverflowError):
+        return False
+    except PermissionError:  # somebody else's
+        pass
+    return True

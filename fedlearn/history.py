@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas  # takes long to load: only where a table is made
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class History:
     """Rows with the keys ``round, accuracy, loss`` (on the test set, ``None`` in rounds without
     evaluation), ``bytes_up, bytes_up_buffers, bytes_down, bytes_down_buffers`` (summed over the
@@ -29,7 +29,7 @@ class History:
     meta: dict[str, Any] = field(default_factory=dict)  # parts, task, settings, versions, hardware
     rows: list[dict[str, Any]] = field(default_factory=list)
     # the final global state; not written to JSON
-    state: dict[str, torch.Tensor] | None = field(default=None, repr=False)
+    state: dict[str, torch.Tensor] | None = None
 
     def __getattr__(self, name: str) -> np.ndarray:
         rows = self.__dict__.get("rows")
@@ -38,6 +38,35 @@ class History:
         raise AttributeError(
             f"History has no {name!r}" + ("" if rows else ", and no rounds yet") + "."
         )
+
+    def __repr__(self) -> str:
+        """One line; the rows are in ``rows``, and ``to_pandas()`` shows them."""
+        if not self.rows:
+            return f"History({self.method!r}, no rounds yet)"
+        up, down = self.bytes_up.sum() / 1e6, self.bytes_down.sum() / 1e6
+        last = next((row for row in reversed(self.rows) if row["accuracy"] is not None), None)
+        end = f"accuracy {last['accuracy']:.4f}, " if last else ""
+        return (
+            f"History({self.method!r}, {len(self)} rounds, {end}{up:.3f} MB up, {down:.3f} MB down)"
+        )
+
+    def _repr_html_(self) -> str:
+        """The same, and the evaluated rounds as a table, at most ten of them."""
+        from html import escape
+
+        seen = [i for i, row in enumerate(self.rows) if row["accuracy"] is not None]
+        some = dict.fromkeys(
+            seen[i] for i in np.linspace(0, len(seen) - 1, min(10, len(seen))).astype(int)
+        )
+        mb = self.megabytes if self.rows else []
+        lines = [
+            f"<tr><td>{(row := self.rows[i])['round']}</td><td>{row['accuracy']:.4f}</td>"
+            f"<td>{row['loss']:.4f}</td><td>{mb[i]:.3f}</td><td>{len(row['refused'])}</td></tr>"
+            for i in some
+        ]
+        names = ("round", "accuracy", "loss", "MB so far", "refused")
+        head = "".join(f"<th>{name}</th>" for name in names)
+        return f"<p>{escape(repr(self))}</p><table><tr>{head}</tr>{''.join(lines)}</table>"
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -111,10 +140,13 @@ class History:
     @classmethod
     def from_json(cls, source: str | Path) -> "History":
         """Read what ``to_json`` wrote: a path, or the text itself."""
-        text = str(source)
+        text, where = str(source), "This text"
         if not text.lstrip().startswith("{"):
-            text = Path(source).read_text(encoding="utf-8")
-        return cls.from_dict(json.loads(text))
+            text, where = Path(source).read_text(encoding="utf-8"), text
+        try:
+            return cls.from_dict(json.loads(text))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{where} is no history of fedlearn ({error}).") from None
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "History":
@@ -124,4 +156,7 @@ class History:
             {k: {int(c): why for c, why in v.items()} if k in whose else v for k, v in row.items()}
             for row in data["rows"]
         ]
+        rounds = [row["round"] for row in rows]
+        if rounds != list(range(1, len(rows) + 1)):
+            raise ValueError(f"rounds 1 to {len(rows)} were expected, not {rounds}")
         return cls(data["method"], data["meta"], rows)

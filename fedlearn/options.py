@@ -17,7 +17,8 @@ def opt(default: Any, help: str, metavar: str | None = None, **more: Any) -> Any
 
     ``default`` is a value, a function that makes one, or ``MISSING`` if the option must be given.
     Of ``more``, ``group`` is a heading in the help, ``flag`` the option's name if it is not the
-    field's, ``positional`` says that it goes without a name, and all else is argparse's.
+    field's, ``positional`` says that it goes without a name, ``several`` that it may be given more
+    than once where ``add`` allows it, and all else is argparse's.
     """
     start = {"default_factory" if callable(default) else "default": default}
     shown = {"metavar": metavar} if metavar else {}
@@ -37,21 +38,25 @@ def flags_of(kind: type) -> list[str]:
 def add(parser: argparse.ArgumentParser, kind: type, several: bool = False) -> None:
     """Every field as an option, of the type that it has, and what is inherited last.
 
-    A tuple or a dict may be given several times; so may what has no name, if ``several``. What was
-    not given is ``None`` afterwards: its default is up to the dataclass.
+    A tuple or a dict may be given several times; if ``several``, so may what has no name or says so
+    itself. What was not given is ``None`` afterwards: its default is up to the dataclass.
     """
     groups: dict[str, Any] = {"": parser}
     for f in sorted(fields(kind), key=lambda f: f.name not in kind.__annotations__):
-        how = {k: v for k, v in f.metadata.items() if k not in ("group", "flag", "positional")}
+        ours = ("group", "flag", "positional", "several")
+        how = {k: v for k, v in f.metadata.items() if k not in ours}
         of = get_args(f.type)[0] if NoneType in get_args(f.type) else f.type
         if get_origin(of) in (tuple, dict):
             how, of = {"action": "append"} | how, get_args(of)[0]
         how = ({"action": "store_true"} if of is bool else {"type": of}) | how
+        if several and f.metadata.get("several"):
+            how |= {"nargs": "+", "action": "extend", "help": f"{how['help']}; may be several"}
         group = f.metadata.get("group", "")
         if group not in groups:
             groups[group] = parser.add_argument_group(group)
         if f.metadata.get("positional"):
-            groups[group].add_argument(f.name, nargs="+" if several else None, **how)
+            nargs = {"nargs": "+" if several else None}
+            groups[group].add_argument(f.name, **nargs | how)
             continue
         if of is not bool and isinstance(f.default, str | int | float):
             shown = f"{f.default:g}" if of is float else f.default

@@ -1,7 +1,7 @@
 """What histories say together: tables of several runs, and the results that are kept in files."""
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,28 +62,44 @@ def summary(
 
 
 def results(name: str) -> list[History]:
-    """The histories in ``data/results/<name>.json``, made by ``fedlearn compare ... --out``.
+    """The stored runs of that name: the file data/results/<name>.json, made by ``fedlearn compare
+    ... --out``, and the files of the folder data/results/<name>, made by ``fedlearn reproduce``,
+    in the order of the recipes.
 
-    The list is empty if there is no such file.
+    The list is empty if there are none.
     """
-    path = data_path("results", f"{name}.json")
-    if not path.exists():
-        return []
-    data = json.loads(path.read_text(encoding="utf-8"))
-    return [History.from_dict(d) for d in (data if isinstance(data, list) else [data])]
+    single, folder = data_path("results", f"{name}.json"), data_path("results", name)
+    stored = [json.loads(single.read_text(encoding="utf-8"))] if single.exists() else []
+    paths = list(folder.glob("*.json")) if folder.is_dir() else []
+    if paths:
+        from .recipes import order
+
+        known = order(name)
+        paths.sort(key=lambda path: (known.get(path.stem, len(known)), path.stem))
+        stored += [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    runs = [run for data in stored for run in (data if isinstance(data, list) else [data])]
+    return [History.from_dict(data) for data in runs]
 
 
-def table(histories: Iterable[History]) -> str:
-    """A line a run: where it ended and what it cost."""
+def table(runs: Mapping[str, list[History]]) -> str:
+    """A line a label: where its runs ended and what they cost, on average."""
+    width = max(12, *(len(label) + 2 for label in runs))
+    several = any(len(histories) > 1 for histories in runs.values())
     lines = [
-        f"{'method':<12}{'rounds':>7}{'accuracy':>10}{'loss':>9}"
+        f"{'method':<{width}}{'rounds':>7}{'accuracy':>{18 if several else 10}}{'loss':>9}"
         f"{'MB up':>10}{'MB down':>10}{'seconds':>9}{'refused':>9}"
     ]
-    for h in histories:
-        refused = sum(len(row["refused"]) for row in h.rows)
+    for label, histories in runs.items():
+        accuracy = spread([h.final["accuracy"] for h in histories], ".4f")
+        loss = np.mean([h.final["loss"] for h in histories])
+        up, down = (
+            np.mean([getattr(h, f"bytes_{way}").sum() for h in histories]) / 1e6
+            for way in ("up", "down")
+        )
+        seconds = np.mean([h.seconds.sum() for h in histories])
+        refused = sum(len(row["refused"]) for h in histories for row in h.rows)
         lines.append(
-            f"{h.method:<12}{len(h):>7}{h.final['accuracy']:>10.4f}{h.final['loss']:>9.4f}"
-            f"{h.bytes_up.sum() / 1e6:>10.3f}{h.bytes_down.sum() / 1e6:>10.3f}"
-            f"{h.seconds.sum():>9.1f}{refused:>9}"
+            f"{label:<{width}}{len(histories[0]):>7}{accuracy:>{18 if several else 10}}{loss:>9.4f}"
+            f"{up:>10.3f}{down:>10.3f}{seconds:>9.1f}{refused:>9}"
         )
     return "\n".join(lines)

@@ -232,6 +232,7 @@ def describe(method: Method, task: Any, settings: Settings, threads: int) -> dic
     return {
         "parts": method.parts(),
         "task": task.describe(),
+        "data": task.digests,
         "settings": asdict(settings),
         "threads": threads,
         "device": f"{task.device.type} ({hardware})",

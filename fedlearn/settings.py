@@ -67,7 +67,12 @@ class Experiment(Settings):
     options, data sets and networks are looked up when the method and the task are made.
     """
 
-    method: str = opt("fedavg", "a name that `fedlearn methods` lists", "METHOD", positional=True)
+    method: str = opt(
+        "fedavg",
+        "a name that `fedlearn methods` lists, or your own: mine.py:name or module:name",
+        "METHOD",
+        positional=True,
+    )
     options: dict[str, Any] = _method(
         dict,
         "an option of the method, as `fedlearn methods` lists them, such as share=0.5; "
@@ -77,7 +82,9 @@ class Experiment(Settings):
     )
     lr: float | None = _method(None, "local learning rate; by default the method's own")
     dataset: str = _task(
-        "digits", "digits (embedded, the default), mnist, fashion_mnist, cifar10, cifar100"
+        "digits",
+        "digits (embedded, the default), mnist, fashion_mnist, cifar10, cifar100, cinic10, "
+        "tiny_imagenet",
     )
     clients: int = _task(10, "number of clients")
     partition: str = _task(
@@ -86,11 +93,15 @@ class Experiment(Settings):
         "permuted, table:NAME",
         "P",
     )
-    network: str | None = _task(None, "a network of fedlearn.models; by default the data set's own")
+    network: str | None = _task(
+        None,
+        "a network of fedlearn.models, or your own, a function (shape, classes) -> module: "
+        "mine.py:name or module:name; by default the data set's own",
+    )
     augment: tuple[str, ...] = _task((), "crop or flip; may be given twice", "A")
     train: int | None = _task(None, "keep only N training images", "N")
     test: int | None = _task(None, "keep only N test images", "N")
-    seed: int = _task(0, "the seed of every random choice")
+    seed: int = _task(0, "the seed of every random choice", several=True)
     device: str = _task("auto", "auto (default: a GPU if there is one), cpu, cuda, cuda:1, ...")
     rounds: int = _training(20, "communication rounds")
     threads: int | None = _training(
@@ -110,15 +121,25 @@ class Experiment(Settings):
         """The part of it that says how clients train."""
         return Settings(**{f.name: getattr(self, f.name) for f in fields(Settings)})
 
+    @property
+    def label(self) -> str:
+        """The method and its options, as a table or a picture names them."""
+        return " ".join([self.method, *(f"{name}={v}" for name, v in self.options.items())])
+
     def make_method(self) -> "Method":
         """The method, its options checked against its own signature."""
-        from .methods import METHODS
+        from .method import Method
+        from .methods import find
 
-        function = pick(self.method, METHODS, "method")
+        function = find(self.method)
+        options = self.options | ({} if self.lr is None else {"lr": self.lr})
         known = inspect.signature(function).parameters
-        for name in self.options:
+        for name in options:
             pick(name, known, f"option of {self.method}")
-        return function(**self.options | ({} if self.lr is None else {"lr": self.lr}))
+        made = function(**options)
+        if not isinstance(made, Method):
+            raise ValueError(f"{self.method} makes a {type(made).__name__}, not a fedlearn.Method.")
+        return made
 
     def make_task(self) -> "Classification":
         """The task, with its data loaded and split."""

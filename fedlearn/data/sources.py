@@ -10,17 +10,21 @@ import os
 import socket
 import struct
 import sys
+from collections.abc import Iterable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from fedlearn.errors import DataError, pick
+
+from .folders import cinic10, tiny_imagenet
 
 # A checkout keeps its data beside the package; an installed wheel carries a copy inside it and may
 # not be writable.
@@ -153,30 +157,53 @@ def _npz(file):
     return x[train], y[train], x[~train], y[~train]
 
 
-# name: (classes, torchvision's class, [(what to look for in a folder, how to read it, a note)]).
-# For the MNISTs that is the file torchvision fetches last, so that a broken-off download is taken
-# up again.
+class Known(NamedTuple):
+    """What is known of a data set before it is there."""
+
+    classes: int
+    shape: tuple[int, int, int]  # channels, height, width
+    train: int  # images
+    test: int
+    site: str = ""  # where it comes from, with so many megabytes
+    megabytes: int = 0
+    torchvision: str | None = None  # its class there, which fetches it
+    # what to look for in a folder, how to read it, a note. For the MNISTs that is the file
+    # torchvision fetches last, so that a broken-off download is taken up again.
+    places: tuple = ()
+
+
+def _mnist(folder, *rest):
+    look = f"{folder}/raw/t10k-labels-idx1-ubyte*"
+    place = look, lambda f: _idx(f.parent), ""
+    return Known(10, (1, 28, 28), 60000, 10000, *rest, folder, (place,))
+
+
+TORONTO = "www.cs.toronto.edu/~kriz/cifar.html"
 SETS = {
-    "digits": (10, None, []),
-    "mnist": (10, "MNIST", [("MNIST/raw/t10k-labels-idx1-ubyte*", lambda f: _idx(f.parent), "")]),
-    "fashion_mnist": (
-        10,
-        "FashionMNIST",
-        [("FashionMNIST/raw/t10k-labels-idx1-ubyte*", lambda f: _idx(f.parent), "")],
+    "digits": Known(10, (1, 8, 8), 1347, 450),
+    "mnist": _mnist("MNIST", "ossci-datasets.s3.amazonaws.com/mnist", 12),
+    "fashion_mnist": _mnist(
+        "FashionMNIST", "fashion-mnist.s3-website.eu-central-1.amazonaws.com", 31
     ),
-    "cifar10": (
-        10,
-        "CIFAR10",
-        [("cifar-10-batches-py", _torchvision, ""), ("cifar10/cifar10_index.npz", _webp, "")],
+    "cifar10": Known(
+        *(10, (3, 32, 32), 50000, 10000, TORONTO, 170, "CIFAR10"),
+        (("cifar-10-batches-py", _torchvision, ""), ("cifar10/cifar10_index.npz", _webp, "")),
     ),
-    "cifar100": (
-        100,
-        "CIFAR100",
-        [
+    "cifar100": Known(
+        *(100, (3, 32, 32), 50000, 10000, TORONTO, 169, "CIFAR100"),
+        (
             ("cifar-100-python", _torchvision, ""),
             ("cifar100.npz", _npz, LOSSY),
             ("cifar100/cifar100_avif62.npz", _npz, LOSSY),
-        ],
+        ),
+    ),
+    "cinic10": Known(
+        *(10, (3, 32, 32), 90000, 90000, "datashare.ed.ac.uk/handle/10283/3192", 688, None),
+        (("CINIC-10", cinic10, ""), ("cinic-10", cinic10, ""), ("cinic10", cinic10, "")),
+    ),
+    "tiny_imagenet": Known(
+        *(200, (3, 64, 64), 100000, 10000, "cs231n.stanford.edu/tiny-imagenet-200.zip", 248, None),
+        (("tiny-imagenet-200", tiny_imagenet, ""),),
     ),
 }
 
@@ -192,7 +219,7 @@ def _find(name):
     hits = (
         (f, read, note)
         for d in _folders()
-        for look, read, note in SETS[name][2]
+        for look, read, note in SETS[name].places
         for f in sorted(d.glob(look))
     )
     return (Path("scikit-learn"), _digits, "") if name == "digits" else next(hits, None)
@@ -204,20 +231,35 @@ def available(name: str) -> bool:
     return _find(name) is not None
 
 
+def missing(names: Iterable[str]) -> list[str]:
+    """A line for each data set that is not on this machine: which, how large, where from."""
+    wanted = [name for name in dict.fromkeys(names) if not available(name)]
+    about = {name: SETS[name] for name in wanted}
+    return [
+        f"{name}: {of.megabytes} MB from {of.site}"
+        + ("" if of.torchvision else f", to be unpacked as {of.places[0][0]} in FEDLEARN_DATA")
+        for name, of in about.items()
+    ]
+
+
 def _reason(error):
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def _absent(name, why):
-    where = " and ".join(map(str, _folders()))
+    where, known = " and ".join(map(str, _folders())), SETS[name]
+    remedy = ", or connect to the network once." if known.torchvision else "."
     return DataError(
-        f"The data set {name} is not in {where} and {why}: "
-        "set FEDLEARN_DATA to a folder that holds it, or connect to the network once."
+        f"The data set {name} ({known.megabytes} MB, from {known.site}) is not in {where} "
+        f"and {why}: set FEDLEARN_DATA to a folder that holds it{remedy}"
     )
 
 
 def _fetch(name):
     """Download once into the cache."""
+    kind = SETS[name].torchvision
+    if kind is None:
+        raise _absent(name, "has to be fetched by hand")
     if os.environ.get("FEDLEARN_OFFLINE", "0") not in ("", "0"):
         raise _absent(name, "FEDLEARN_OFFLINE forbids to fetch it")
     from torchvision import datasets
@@ -227,7 +269,7 @@ def _fetch(name):
     socket.setdefaulttimeout(20)  # torchvision sets none, and a silent network would hang for ever
     try:
         with open(os.devnull, "w") as null, redirect_stdout(null), redirect_stderr(null):
-            getattr(datasets, SETS[name][1])(CACHE, download=True)
+            getattr(datasets, kind)(CACHE, download=True)
     except Exception as error:
         raise _absent(name, f"fetching it failed ({_reason(error)})") from error
     finally:
@@ -241,7 +283,7 @@ def load(name: str) -> Source:
 
     Raises ValueError for an unknown name and DataError for a set that is absent or damaged.
     """
-    classes = pick(name, SETS, "data set")[0]
+    classes = pick(name, SETS, "data set").classes
     if _find(name) is None:
         _fetch(name)
     place, read, note = _find(name)

@@ -3,6 +3,7 @@ markers and dashes beside them, so that a figure reads in grey, too."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -11,6 +12,8 @@ import torch
 from matplotlib import ticker
 from matplotlib.axes import Axes
 
+from ..errors import pick
+from ..files import write_atomically
 from ..history import History
 from ..tasks import Classification
 
@@ -30,6 +33,18 @@ def styles() -> Iterator[dict[str, Any]]:
             "markersize": 4,
             "linewidth": 1.6,
         }
+
+
+def check_image(path: str | Path) -> None:
+    """``ValueError`` unless the name ends as an image's does."""
+    pick(Path(path).suffix.lstrip("."), plt.figure().canvas.get_supported_filetypes(), "image type")
+    plt.close()
+
+
+def save(figure: Any, path: str | Path) -> None:
+    """Write a figure, in full or not at all."""
+    end = Path(path).suffix.lstrip(".")
+    write_atomically(path, lambda part: figure.savefig(part, format=end, dpi=150))
 
 
 def axes(ax: Axes | None = None, size: tuple[float, float] = (5.2, 3.2)) -> Axes:

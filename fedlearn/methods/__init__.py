@@ -1,9 +1,10 @@
 """One file a method. Each holds the parts that the method replaces and one function that returns
 the ``Method``. FedGKT has three more: its server, its messages, and distillation."""
 
+from collections.abc import Callable
 from typing import Any
 
-from ..errors import pick
+from .. import extensions
 from ..method import Method
 from .dgc import dgc
 from .fed_gkt import fed_gkt
@@ -29,6 +30,11 @@ _NAMES = """
 METHODS = {name: globals()[name] for name in _NAMES.split()}
 
 
+def find(name: str) -> Callable[..., Method]:
+    """The function that makes a method: by name, or as ``extensions.find`` says where it is."""
+    return extensions.find(name, METHODS, "method")
+
+
 def get(name: str, **options: Any) -> Method:
-    """A method by name, such as ``get("rpn", share=0.5)``."""
-    return pick(name, METHODS, "method")(**options)
+    """A method by name, such as ``get("rpn", share=0.5)`` or ``get("mine.py:rotated")``."""
+    return find(name)(**options)

@@ -21,6 +21,7 @@ from .resnet import (
     resnet109,
     resnet110,
 )
+from .small import small_repghost, small_repvgg, small_resnet, small_server, small_whole
 
 NETWORKS = {
     f.__name__: f
@@ -44,6 +45,11 @@ NETWORKS = {
         repghost_05,
         digits_repvgg,
         digits_repghost,
+        small_resnet,
+        small_server,
+        small_whole,
+        small_repvgg,
+        small_repghost,
     )
 }
 

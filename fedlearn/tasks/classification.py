@@ -1,9 +1,10 @@
 """Image classification: a data set, how it is split over clients, a network, a loss and a
 metric."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from .. import models, rng
 from ..data import partition as partitions
 from ..data import sources
 from ..errors import pick
+from ..extensions import find
 
 NETWORK = {
     "digits": "digits_cnn",
@@ -96,7 +98,7 @@ class Classification:
         """The task's network; or another one, by name or as a function, and for inputs of another
         shape."""
         network = network or self.network_name
-        build = network if callable(network) else pick(network, models.NETWORKS, "network")
+        build = network if callable(network) else find(network, models.NETWORKS, "network")
         return build(shape or self.shape, self.source.classes)
 
     def permute(self, x: torch.Tensor, client: int | None) -> torch.Tensor:
@@ -168,6 +170,16 @@ class Classification:
         accuracy, loss = (totals / (len(y) * len(views))).tolist()
         return {"accuracy": accuracy, "loss": loss}
 
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """Short hashes of the images with their labels, and of who holds which: two tasks that are
+        described alike may still be different, such as the two CIFAR-100s of ``data.sources``."""
+        arrays: dict[str, Iterable[torch.Tensor]]
+        arrays = {"images": (*self.train, *self.test), "clients": self.owned}
+        if self.split.permutations is not None:
+            arrays["permutations"] = map(torch.as_tensor, self.split.permutations)
+        return {name: _digest(tensors) for name, tensors in arrays.items()}
+
     def describe(self) -> dict[str, Any]:
         """What a history says about its task."""
         name = (
@@ -198,6 +210,14 @@ def find_device(device: str | torch.device = "auto") -> torch.device:
     raise ValueError(f"There is no device {name!r} here: this machine has cpu and {there}.")
 
 
+def _digest(tensors: Iterable[torch.Tensor]) -> str:
+    hashed = blake2b(digest_size=8)
+    for t in tensors:
+        hashed.update(f"{t.dtype} {tuple(t.shape)}".encode())
+        hashed.update(t.cpu().contiguous().numpy())
+    return hashed.hexdigest()
+
+
 def classification(
     dataset: str = "digits",
     clients: int = 10,
@@ -212,10 +232,11 @@ def classification(
     """A task: ``dataset`` (see ``fedlearn.data.sources``) split over ``clients``.
 
     ``partition`` is an object of ``fedlearn.partition`` or its text, such as ``"dirichlet:0.5"``;
-    IID by default. ``network`` is a name in ``fedlearn.models.NETWORKS`` or a function ``(shape,
-    classes) -> module``. ``augment`` lists "crop" and "flip". ``train`` and ``test`` keep that
-    many images, drawn once from the seed, for quick runs. ``device`` is "auto" (the GPU where there
-    is one), "cpu", "cuda" or one of several GPUs, such as "cuda:1"."""
+    IID by default. ``network`` is a name in ``fedlearn.models.NETWORKS``, a function ``(shape,
+    classes) -> module``, or where to find one (``fedlearn.extensions``). ``augment`` lists "crop"
+    and "flip". ``train`` and ``test`` keep that many images, drawn once from the seed, for quick
+    runs. ``device`` is "auto" (the GPU where there is one), "cpu", "cuda" or one of several GPUs,
+    such as "cuda:1"."""
     if isinstance(clients, bool) or not isinstance(clients, int) or clients < 1:
         raise ValueError(f"clients must be a whole number of at least 1, not {clients!r}.")
     if isinstance(partition, str):
@@ -226,7 +247,7 @@ def classification(
         pick(name, AUGMENTATIONS, "augmentation")
     network = network or NETWORK.get(dataset, "cifar_cnn")
     if isinstance(network, str):
-        pick(network, models.NETWORKS, "network")
+        find(network, models.NETWORKS, "network")
     device = find_device(device)
     source = sources.load(dataset)
 

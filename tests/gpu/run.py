@@ -29,7 +29,6 @@ from threading import Lock
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-PAPERS = ("fed_gkt", "fed_repopt", "fed_kgf", "fed_mmd_fusion", "rpn")
 MISSING = 3  # exit status of chapter.py
 NEEDED = {
     "torch": "torch",
@@ -180,23 +179,26 @@ class Gpu:
         self.step("speed", "speed", ROOT / "tests/benchmarks/speed.py", *parts, *how, again=True)
 
     def recipes(self):
-        """All in order of value. Where data are absent, the papers that do not need them."""
+        """All in order of value. Where data are absent, the recipes that do not need them."""
+        sys.path.insert(0, str(ROOT))
+        from fedlearn.recipes import RECIPES
+
         end, out = time.monotonic() + 60 * self.args.minutes, self.out / "histories"
         scale = "quick" if self.args.quick else "full"
-        for paper in ("all", *PAPERS):
+        for name in ("all", *(n for n, recipe in RECIPES.items() if scale in recipe)):
             left = max(0.0, (end - time.monotonic()) / 60)
-            which = [] if paper == "all" else [paper]
+            which = [] if name == "all" else [name]
             how = ["--scale", scale, "--device", self.args.device, "--hours", f"{left / 60:.3f}"]
             command = ["-m", "fedlearn.cli", "reproduce", *which, *how, "--out", out]
             status, seconds, last = self.python(
-                f"recipes {paper}", "recipes", *command, "--no-progress", minutes=left + 1
+                f"recipes {name}", "recipes", *command, "--no-progress", minutes=left + 1
             )
             runs = len(list(out.glob("*/*.json")))
             data = status == 2 and "data set" in last  # some of them are absent
             text = "passed" if status == 0 else "left out" if data else "failed"
             text = status if isinstance(status, str) else text
-            self.note(f"recipes {paper}", status=text, seconds=seconds, runs=runs, last=last)
-            if paper == "all" and not data:
+            self.note(f"recipes {name}", status=text, seconds=seconds, runs=runs, last=last)
+            if name == "all" and not data:
                 break
 
 

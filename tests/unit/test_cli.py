@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict, fields
+from pathlib import Path
 
 import pytest
 
@@ -228,6 +229,78 @@ def test_a_comparison_that_stops_in_its_second_run_keeps_the_first(tmp_path, mon
     )
     assert len(rounds) == 2, "only the two rounds of the second method were left to do"
     assert [p.name for p in tmp_path.iterdir()] == ["both.json"]
+
+
+def test_seeds_and_options_of_one_method_are_runs_of_their_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["compare", "fedavg", "rpn:share=0.5/1,lr=0.3", *SMALL, "--seed", "0", "1"]
+    assert not main([*words, "--out", "all.json", "--plot", "all.svg"])
+    lines = capsys.readouterr().out.splitlines()
+    labels = ["fedavg", "rpn share=0.5 lr=0.3", "rpn share=1 lr=0.3"]
+    assert [line.startswith(label) for line, label in zip(lines[1:], labels, strict=True)] == 3 * [
+        True
+    ]
+    histories = [fl.History.from_dict(d) for d in json.loads(Path("all.json").read_text())]
+    stated = [(h.meta["label"], h.meta["task"]["seed"]) for h in histories]
+    assert stated == [(label, seed) for label in labels for seed in (0, 1)]
+    mean = sum(h.final["accuracy"] for h in histories[:2]) / 2
+    assert f"{mean:.4f} ± " in lines[1]
+    # what the command ran is what the same words run one by one
+    assert not main(["run", "rpn:share=1,lr=0.3", *SMALL, "--seed", "1", "--out", "-"])
+    assert fl.History.from_json(capsys.readouterr().out) == histories[-1]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["all.json", "all.svg"]
+    # and the same in processes of their own, two at a time
+    assert not main([*words, "--out", "again.json", "--jobs", "2"])
+    again = [fl.History.from_dict(d) for d in json.loads(Path("again.json").read_text())]
+    assert again == histories
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--out", "folder"], "folder is a folder; name a file"),
+        (["--checkpoint", "folder"], "folder is a folder; name a file"),
+        (["--plot", "file/x.png"], "file is no folder"),
+        (["--plot", "x.pmg"], "no image type 'pmg'. Did you mean 'png'"),
+        (["--plot", "x"], "no image type ''"),
+    ],
+)
+def test_where_results_go_is_checked_before_training(
+    tmp_path, monkeypatch, capsys, words, sentence
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fedlearn.training.train", lambda *a: pytest.fail("training started"))
+    Path("folder").mkdir()
+    Path("file").touch()
+    assert main(["run", "fedavg", *SMALL, *words]) == 2
+    err = capsys.readouterr().err
+    assert sentence in err and err.count("\n") == 1
+
+
+def test_nothing_is_lost_when_the_result_cannot_be_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["run", "fedavg", *SMALL, "--out", "/dev/full", "--checkpoint", "kept"]
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    assert main(words) == 2
+    assert "No space left" in capsys.readouterr().err
+    assert Path("/dev/full").is_char_device() and Path("kept").exists()
+    with monkeypatch.context() as patch:
+        patch.setattr("fedlearn.training.train", lambda *a: pytest.fail("it trained again"))
+        assert not main([*words[:-4], "--out", "there.json", "--checkpoint", "kept"])
+    assert Path("there.json").exists() and not Path("kept").exists()
+
+
+def test_the_same_run_twice_is_refused(capsys):
+    assert main(["compare", "rpn", "rpn:share=1", "rpn:share=1", *SMALL]) == 2
+    assert "a method, options or a seed of its own" in capsys.readouterr().err
+
+
+def test_python_dash_m():
+    done = subprocess.run(
+        [sys.executable, "-m", "fedlearn", "methods"], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "rpn(" in done.stdout
 
 
 def test_methods_lists_options_and_parts(capsys):

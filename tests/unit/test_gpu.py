@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedlearn.recipes import RECIPES
+
 FOLDER = Path(__file__).resolve().parents[1] / "gpu"
 
 
@@ -74,23 +76,23 @@ def test_a_command_is_interrupted_at_the_end_of_its_time(gpu, tmp_path):
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_recipes_whose_data_are_absent_do_not_keep_the_others(gpu, tmp_path, monkeypatch, whole):
-    asked = []
+    asked, there = [], ["all", *(name for name, recipe in RECIPES.items() if "full" in recipe)]
 
     def python(self, what, log, *command, minutes):
-        paper = command[3] if command[3] in gpu.PAPERS else "all"
-        asked.append((paper, command[command.index("--hours") + 1], minutes))
-        if whole or paper == "rpn":
-            return 0, 1.0, "rpn: accuracy 0.9"
-        return 2, 1.0, f"fedlearn: The data set of {paper} is not in data/cache"
+        recipe = "all" if command[3] == "--scale" else command[3]
+        asked.append((recipe, command[command.index("--hours") + 1], minutes))
+        if whole or recipe == there[-1]:
+            return 0, 1.0, f"{recipe}: accuracy 0.9"
+        return 2, 1.0, f"fedlearn: The data set of {recipe} is not in data/cache"
 
     monkeypatch.setattr(gpu.Gpu, "python", python)
     words = ["--device", "cpu", "--out", str(tmp_path), "--minutes", "6", "--steps", "recipes"]
     assert gpu.main(words) == 0
-    assert [paper for paper, *_ in asked] == (["all"] if whole else ["all", *gpu.PAPERS])
+    assert [recipe for recipe, *_ in asked] == (there[:1] if whole else there)
     assert all(float(hours) <= 0.1 and minutes <= 7 for _, hours, minutes in asked)
     summary = json.loads((tmp_path / "summary.json").read_text())
     states = {what: r["status"] for what, r in summary.items() if what != "machine"}
-    done = "recipes all" if whole else "recipes rpn"
+    done = f"recipes {there[0 if whole else -1]}"
     assert states.pop(done) == "passed" and set(states.values()) <= {"left out"}
 
 

@@ -1,89 +1,105 @@
-"""The recipes of ``fedlearn reproduce``: what they run, that they go on where they stopped, that
-results name their origin."""
+"""The recipes of ``fedlearn reproduce``: what they run, that each run has one file, that processes
+share the work, that a stopped run goes on, that nothing stored is overwritten."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 import fedlearn as fl
-from fedlearn import reproduce
+from fedlearn import costs, recipes, reproduce
 from fedlearn import round as rounds
 from fedlearn.cli import main
+from fedlearn.data import sources
+from fedlearn.errors import DataError
 
 TABLE_1 = [
     "Fed-KGF",
+    "FedAvg",
     "Fed-KGF without MU",
     "FedCAMS",
     "SmartIdx",
     "DGC",
     "FedPM",
     "FedCOM",
-    "FedAvg",
+]
+EVERY = [
+    (name, scale) for name, r in recipes.RECIPES.items() for scale in recipes.SCALES if scale in r
 ]
 
 
-def test_full_scale_is_table_1(monkeypatch):
-    monkeypatch.setattr(reproduce.tasks, "classification", lambda **options: options)
-    listed = list(reproduce.jobs("fed_kgf", "full", device="cuda"))
-    assert [label for label, *_ in listed] == 2 * TABLE_1
-    assert {task["partition"] for _, _, task, _ in listed} == {"iid", "main_class:0.8"}
-    for _, _, task, how in listed:
-        assert (task["dataset"], task["network"], how["rounds"], how["precision"]) == (
-            "cifar10",
-            "resnet18",
-            400,
-            "bf16",
-        )
+def test_full_scale_is_table_1():
+    listed = recipes.runs("fed_kgf_figure3", "full", device="cuda")
+    assert [run.label for run in listed] == 2 * TABLE_1
+    assert {run.data["partition"] for run in listed} == {"iid", "main_class:0.8"}
+    for run in listed:
+        assert (run.data["dataset"], run.data["network"]) == ("cifar10", "resnet18")
+        assert (run.how["rounds"], run.how["precision"]) == (400, "bf16")
 
 
-@pytest.mark.parametrize("paper", reproduce.RECIPES)
-@pytest.mark.parametrize("scale", ["quick", "full"])
-def test_every_row_of_every_recipe_can_be_made(paper, scale, monkeypatch):
-    monkeypatch.setattr(reproduce.tasks, "classification", lambda **options: options)
-    listed = list(reproduce.jobs(paper, scale))
-    places = {(label, str(task), str(how)) for label, _, task, how in listed}
-    assert listed and len(places) == len(listed)
-    for _, method, task, how in listed:
-        assert method.parts() and how["rounds"] > 0 and how["batch_size"] > 0
-        fl.partition.parse(task["partition"])
+@pytest.mark.parametrize("name, scale", EVERY)
+def test_every_run_of_every_recipe_can_be_made(name, scale):
+    listed = recipes.runs(name, scale)
+    assert listed and recipes.RECIPES[name]["shows"]
+    for run in listed:
+        row = {k: v for k, v in run.row.items() if k != "scales"}
+        assert recipes.make(row, run.shared).parts() and run.how["rounds"] > 0
+        assert len(run.tries) == (3 if scale == "small" else 0)
+        assert costs.Costs(run).work > 0 and costs.Costs(run).memory > costs.PYTORCH
+        fl.partition.parse(run.data["partition"])
+        for each in run.tries:
+            assert each.how["rounds"] == 10 and each.row[run.tuned] > 0
+            assert each.data["train"] * 5 == run.data["train"]
+
+
+@pytest.mark.parametrize("scale", recipes.SCALES)
+def test_a_name_stands_for_one_run(scale):
+    listed = recipes.runs(None, scale)
+    assert len({(run.folder, run.name) for run in listed}) == len(listed)
+    seeds = [run.turn for run in listed]
+    assert seeds == sorted(seeds)  # the first seed of all, then the second
+
+
+def test_two_runs_of_one_name_are_refused(monkeypatch):
+    quick = recipes.RECIPES["fed_kgf_figure8"]["quick"]["runs"][0]
+    monkeypatch.setitem(quick["rows"], "FedAvg", {"method": "fedavg", "lr": 0.7})
+    with pytest.raises(ValueError, match="fedavg-digits-iid-0 stands for two different runs"):
+        recipes.runs("fed_kgf", "quick")
+
+
+def test_a_papers_name_stands_for_its_recipes():
+    assert recipes.chosen("fed_gkt", "quick") == [f"fed_gkt_table{n}" for n in (1, 2, 3)]
+    assert recipes.chosen("fed_gkt_table2", "full") == ["fed_gkt_table2"]
+    for paper in ("rpn", "fed_kgf", "fed_mmd_fusion", "fed_gkt", "fed_repopt"):
+        for scale in recipes.SCALES:
+            assert recipes.chosen(paper, scale)
 
 
 def test_options_for_all_rows_go_where_they_are_known():
     row = {"method": "fedavg", "but": {"optimizer": {"SGD": {"lr": 0.5, "decay": 0.9}}}}
-    shared = {"lr": 0.3, "decay": 0.8}
-    assert reproduce.make(row, shared) == fl.methods.fedavg().but(optimizer=fl.SGD(0.5, decay=0.9))
-    assert reproduce.make({"method": "fedmmd"}, shared) == fl.methods.fedmmd(0.3, decay=0.8)
-    assert reproduce.make({"method": "fedmmd", "lr": 1.0}, shared).optimizer.lr == 1.0
+    shared, make = {"lr": 0.3, "decay": 0.8}, recipes.make
+    assert make(row, shared) == fl.methods.fedavg().but(optimizer=fl.SGD(0.5, decay=0.9))
+    assert make({"method": "fedmmd"}, shared) == fl.methods.fedmmd(0.3, decay=0.8)
+    assert make({"method": "fedmmd", "lr": 1.0}, shared).optimizer.lr == 1.0
+    assert make({"method": "fedmmd", "lr": 1.0}, shared, lr=2.0).optimizer.lr == 2.0
 
 
-def arguments(path, *more):
-    return [
-        "reproduce",
-        "fed_kgf",
-        "--rounds",
-        "2",
-        "--seed",
-        "3",
-        "--partition",
-        "iid",
-        "--train",
-        "100",
-        "--test",
-        "50",
-        "--only",
-        "FedAvg",
-        "--only",
-        "Fed-KGF",
-        "--no-progress",
-        "--out",
-        str(path),
-        *more,
-    ]
+# ---- running -------------------------------------------------------------------------------------
+
+FEW = "--rounds 2 --seed 3 --partition iid --train 100 --test 50 --only FedAvg --only Fed-KGF"
+
+
+def arguments(folder, *more):
+    return ["reproduce", "fed_kgf", *FEW.split(), "--no-progress", "--out", str(folder), *more]
+
+
+def stored(folder):
+    return {p.stem: json.loads(p.read_text()) for p in sorted(folder.glob("**/*.json"))}
 
 
 def test_finished_runs_are_kept_and_stopped_runs_go_on(tmp_path, monkeypatch, capsys):
-    path, trained = tmp_path / "kgf.json", []
-    real = rounds.one_round
+    trained, real = [], rounds.one_round
 
     def counted(server, engine, t, *rest, **how):
         trained.append((server.method.name, t))
@@ -92,23 +108,89 @@ def test_finished_runs_are_kept_and_stopped_runs_go_on(tmp_path, monkeypatch, ca
         return real(server, engine, t, *rest, **how)
 
     monkeypatch.setattr(rounds, "one_round", counted)
-    assert main(arguments(path)) == 130
-    assert [d["method"] for d in json.loads(path.read_text())] == ["fed_kgf"]
-    assert not main(arguments(path))
+    assert main(arguments(tmp_path)) == 130
+    assert list(stored(tmp_path)) == ["fed-kgf-digits-iid-3"]
+    assert not main(arguments(tmp_path))
     assert trained == [("fed_kgf", 1), ("fed_kgf", 2), ("fedavg", 1), ("fedavg", 2), ("fedavg", 2)]
-    assert "there already" in capsys.readouterr().out
-    assert list(tmp_path.iterdir()) == [path]  # no checkpoint left behind
+    assert not main(arguments(tmp_path))
+    assert "All there already" in capsys.readouterr().out
+    found = stored(tmp_path)
+    names = {path.name for path in (tmp_path / "fed_kgf_digits").iterdir()}
+    assert names == {f"{name}.json" for name in found}  # no checkpoint and no claim is left
+    for history in map(fl.History.from_dict, found.values()):
+        meta = history.meta
+        assert len(history) == 2 and (meta["task"]["seed"], meta["task"]["train"]) == (3, 100)
+        assert meta["label"] in TABLE_1 and float(meta["provenance"]["seconds"]) > 0
+        keys = {"command", "date", "commit", "hardware", "seconds"}
+        assert set(meta["provenance"]) == keys
+        assert {"device", "torch", "python", "settings"} <= meta.keys()
 
-    monkeypatch.setattr(reproduce, "data_path", lambda *parts: path)
-    for history in map(fl.History.from_dict, json.loads(path.read_text())):
-        assert (
-            len(history) == 2
-            and history.meta["task"]["seed"] == 3
-            and history.meta["task"]["train"] == 100
-        )
-        assert history.meta["label"] in TABLE_1
-        assert set(history.meta["provenance"]) == {"command", "date", "commit"}
-        assert {"device", "torch", "python", "settings"} <= history.meta.keys()
+
+def test_two_processes_with_one_folder_keep_all_runs(tmp_path):
+    command = [sys.executable, "-m", "fedlearn.cli", *arguments(tmp_path)]
+    command += ["--only", "QSGD", "--only", "STC", "--only", "RPN"]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    outputs = [process.communicate(timeout=200)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    done = [line for text in outputs for line in text.splitlines() if "after 2 rounds" in line]
+    assert len(done) == len(set(done)) == len(stored(tmp_path)) == 5
+
+
+def test_a_run_of_another_process_is_left_to_it(tmp_path, capsys):
+    claim = tmp_path / "fed_kgf_digits" / "fedavg-digits-iid-3.claim"
+    hold = (
+        "import sys; from pathlib import Path; from fedlearn.reproduce import claim\n"
+        "with claim(Path(sys.argv[1])) as mine: print(mine, flush=True); input()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", hold, str(claim)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert other.stdout.readline() == b"True\n"
+    assert not main(arguments(tmp_path))
+    assert list(stored(tmp_path)) == ["fed-kgf-digits-iid-3"]
+    assert "another process is at it" in capsys.readouterr().out
+    assert not main(arguments(tmp_path, "--plan"))
+    [line] = [x for x in capsys.readouterr().out.splitlines() if "fedavg" in x]
+    assert line.startswith("running")
+    other.kill()  # it dies without giving its claim back, which nobody holds from now on
+    other.wait()
+    assert claim.exists() and not main(arguments(tmp_path))
+    assert len(stored(tmp_path)) == 2 and not claim.exists()
+
+
+def test_the_best_of_three_is_taken_and_all_are_kept(tmp_path, monkeypatch):
+    block = recipes.RECIPES["fed_kgf_figure3"]["quick"]["runs"][0]
+    tune = {"rounds": 1, "share": 0.5, "options": {"lr": [1e-6, 0.2, 1e-5]}}
+    monkeypatch.setitem(block, "tune", tune)
+    assert not main(arguments(tmp_path, "--only", "QSGD"))
+    tries = stored(tmp_path / "fed_kgf_digits" / "tune")
+    assert {d["meta"]["task"]["train"] for d in tries.values()} == {50} and len(tries) == 9
+    main_run = stored(tmp_path)["qsgd-digits-iid-3"]
+    reached = main_run["meta"]["tuned"]["lr"]
+    assert list(reached) == ["1e-06", "0.2", "1e-05"] and max(reached, key=reached.get) == "0.2"
+    assert "lr=0.2" in main_run["meta"]["parts"]["optimizer"]
+    assert "qsgd-lr-0.2-digits-iid-0" in tries  # tuned with the first seed of the recipe
+
+
+def test_a_search_is_done_once_and_its_scales_are_kept(tmp_path, monkeypatch):
+    block = recipes.RECIPES["fed_repopt_table1"]["quick"]["runs"][0]
+    spec = {"dataset": "digits", "train": 60, "rounds": 1, "lr": 0.1}
+    for label in ("RepVGG CSLA", "RepVGG RepOpt"):
+        monkeypatch.setitem(block["rows"][label], "scales", spec)
+    searched, real = [], fl.methods.search
+    monkeypatch.setattr(
+        reproduce.methods, "search", lambda *a, **k: searched.append(k) or real(*a, **k)
+    )
+    few = "--rounds 2 --seed 0 --partition iid --train 60 --test 50 --no-progress".split()
+    only = ["--only", "RepVGG CSLA", "--only", "RepVGG RepOpt"]
+    assert not main(["reproduce", "fed_repopt_table1", *few, *only, "--out", str(tmp_path)])
+    assert len(searched) == 1
+    csla, repopt = (stored(tmp_path)[f"repvgg-{n}-digits-iid-0"] for n in ("csla", "repopt"))
+    for run in (csla, repopt):
+        assert "scales=Scales(digest=" in run["meta"]["parts"]["model"]
+    assert csla["rows"][-1]["loss"] == pytest.approx(repopt["rows"][-1]["loss"], rel=1e-3)
+    assert not main(["reproduce", "fed_repopt_table1", *few, *only, "--out", str(tmp_path)])
+    assert len(searched) == 1
 
 
 @pytest.mark.parametrize(
@@ -117,32 +199,111 @@ def test_finished_runs_are_kept_and_stopped_runs_go_on(tmp_path, monkeypatch, ca
         (("--only", "FedProx"), "There is no row 'FedProx'"),
         (("--scale", "huge"), "There is no scale 'huge'"),
         (("--rounds", "0"), "rounds must be a whole number"),
+        (("--partition", "shards:2"), "There is no partition of this recipe 'shards:2'"),
     ],
 )
 def test_wrong_choices(tmp_path, capsys, change, sentence):
-    assert main([*arguments(tmp_path / "x.json"), *change]) == 2
+    assert main([*arguments(tmp_path), *change]) == 2
     assert sentence in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
-def test_a_shorter_run_does_not_go_into_the_books_file(capsys):
+def test_a_shorter_run_does_not_go_into_the_books_folder(capsys):
     assert main(["reproduce", "fed_kgf", "--rounds", "2"]) == 2
-    assert "name a file of your own" in capsys.readouterr().err
+    assert "name a folder of your own" in capsys.readouterr().err
 
 
-def test_another_learning_rate_is_another_run(tmp_path, monkeypatch, capsys):
-    path = tmp_path / "x.json"
-    assert not main(arguments(path, "--only", "FedAvg"))
-    monkeypatch.setitem(
-        reproduce.RECIPES["fed_kgf"]["quick"]["runs"][0]["rows"]["FedAvg"], "lr", 0.05
-    )
-    assert not main(arguments(path))
-    assert [d["meta"]["label"] for d in json.loads(path.read_text())] == [
-        "Fed-KGF",
-        "FedAvg",
-        "FedAvg",
-    ]
+def test_a_file_is_no_folder(tmp_path, capsys):
+    assert main(arguments(tmp_path / "x.json")) == 2
+    assert "--out names a folder" in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_a_run_of_other_settings_is_never_overwritten(tmp_path, monkeypatch, capsys):
+    assert not main(arguments(tmp_path))
+    before = stored(tmp_path)
+    rows = recipes.RECIPES["fed_kgf_figure3"]["quick"]["runs"][0]["rows"]
+    assert main(arguments(tmp_path, "--train", "90")) == 2
+    assert "fed-kgf-digits-iid-3.json holds another run: train differ" in capsys.readouterr().err
+    monkeypatch.setitem(rows["FedAvg"], "lr", 0.05)
+    assert main(arguments(tmp_path)) == 2
+    assert "holds another run: lr differ" in capsys.readouterr().err
+    assert stored(tmp_path) == before
+
+
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
+    rows = recipes.RECIPES["fed_kgf_figure3"]["quick"]["runs"][0]["rows"]
+    monkeypatch.setitem(rows["Fed-KGF"], "base_kernels", 999)
+    assert main(arguments(tmp_path)) == 2
+    assert "Not done" in capsys.readouterr().err
+    assert list(stored(tmp_path)) == ["fedavg-digits-iid-3"]
 
 
 def test_no_such_recipe(capsys):
     assert main(["reproduce", "fed_kg"]) == 2
     assert "Did you mean 'fed_kgf'" in capsys.readouterr().err
+
+
+# ---- planning ------------------------------------------------------------------------------------
+
+
+def test_the_plan_counts_what_is_stored_and_measures_by_it(tmp_path, capsys):
+    assert not main(arguments(tmp_path, "--plan"))
+    out = capsys.readouterr().out
+    assert "2 runs, 0 stored" in out and "estimated" in out and not list(tmp_path.iterdir())
+    assert not main(arguments(tmp_path))
+    capsys.readouterr()
+    assert not main(arguments(tmp_path, "--plan", "--seed", "4"))
+    out = capsys.readouterr().out
+    assert "4 runs, 2 stored" in out and out.count("measured") == 4
+
+
+def test_estimates_follow_the_work():
+    one, two = (recipes.runs("rpn", "small", rounds=n)[0] for n in (10, 20))
+    nothing = costs.Estimate(lambda run: None, [])
+    assert nothing.seconds(two) == pytest.approx(2 * nothing.seconds(one))
+    meta = {"provenance": {"seconds": "100"}}
+    stored = fl.History("fedavg", meta)
+    measured = costs.Estimate(lambda run: stored if run is two else None, [two])
+    assert measured.of(one) == (pytest.approx(50), "measured")
+
+
+def test_hours_begin_only_what_fits(tmp_path, capsys):
+    assert not main(arguments(tmp_path, "--hours", "0"))
+    assert capsys.readouterr().out.count("does not fit into the hours") == 2
+    assert not stored(tmp_path)
+    assert not main(arguments(tmp_path, "--hours", "1"))
+    assert len(stored(tmp_path)) == 2
+
+
+def test_missing_data_is_said_before_anything_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("FEDLEARN_OFFLINE", "1")
+    monkeypatch.setenv("FEDLEARN_DATA", str(tmp_path / "none"))
+    monkeypatch.setattr(sources, "CACHE", tmp_path / "cache")
+    sources.load.cache_clear()
+    out = tmp_path / "out"
+    with pytest.raises(DataError, match=r"cifar10: 170 MB from .*cifar100: 169 MB from "):
+        reproduce.reproduce("fed_repopt_table1", "small", out=out)
+    assert not out.exists()
+    assert not main(["reproduce", "rpn", "--scale", "small", "--plan", "--out", str(out)])
+    assert "missing: mnist: 12 MB from ossci-datasets" in capsys.readouterr().out
+
+
+# ---- what is read --------------------------------------------------------------------------------
+
+
+def test_results_are_read_from_files_and_folders(tmp_path, monkeypatch):
+    assert not main(arguments(tmp_path))
+    monkeypatch.setattr(fl.report, "data_path", lambda *parts: tmp_path.joinpath(*parts[1:]))
+    runs = fl.results("fed_kgf_digits")
+    assert [h.meta["label"] for h in runs] == ["Fed-KGF", "FedAvg"]
+    single = tmp_path / "fed_kgf_digits.json"
+    single.write_text(json.dumps([runs[1].to_dict()]))
+    assert [h.method for h in fl.results("fed_kgf_digits")] == ["fedavg", "fed_kgf", "fedavg"]
+    assert fl.results("nothing") == []
+
+
+def test_committed_results_are_in_the_order_of_the_recipes():
+    for paper in ("fed_kgf", "fed_gkt", "fed_mmd_fusion", "fed_repopt"):
+        labels = [h.meta["label"] for h in fl.results(f"{paper}_digits")]
+        known = {run.label: i for i, run in reversed([*enumerate(recipes.runs(paper, "quick"))])}
+        first = list(dict.fromkeys(labels))
+        assert first and first == sorted(first, key=known.__getitem__)

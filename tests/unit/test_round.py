@@ -2,12 +2,14 @@
 input."""
 
 import copy
+import json
 import math
 import random
 import struct
 import subprocess
 import sys
 import zlib
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 import fedlearn as fl
-from fedlearn import rng, training
+from fedlearn import checkpoint, rng, training
 from fedlearn.engines import Loop
 from fedlearn.models import state_of
 from fedlearn.parts import Arrival, Code, Step, Update
@@ -419,6 +421,82 @@ def test_checkpoints_of_other_runs_are_refused(task, tmp_path):
     path.write_bytes(b"nonsense")
     with pytest.raises(ValueError, match="not a readable checkpoint"):
         fl.run(fl.methods.fedavg(), task, 2, checkpoint=path)
+
+
+def test_a_flipped_bit_of_a_checkpoint_is_never_another_result(task, tmp_path):
+    """Wherever it is: 40 places of the head, which is text, 160 of the tensors."""
+    path, method = tmp_path / "run.checkpoint", fl.methods.rpn(momentum=0.5)
+    fl.run(method, task, 1, participation=0.5, checkpoint=path)
+    server = method.server_side(task, fl.Settings(participation=0.5))
+    meta = fl.round.describe(method, task, server.settings, 1)
+    whole, refused = path.read_bytes(), 0
+
+    def resumed():
+        history, memories = fl.History(method.name, meta), {}
+        state = checkpoint.resume(path, history, server.start(), memories, task.device)
+        tensors = [*state.weights.values(), *(t for m in memories.values() for t in m.values())]
+        return history.rows, [t.clone() for t in tensors]
+
+    rows, tensors = resumed()
+    head = 8 + int.from_bytes(whole[:8], "little")
+    draw = np.random.default_rng(0)
+    for at in [*draw.integers(0, head, 40), *draw.integers(head, len(whole), 160)]:
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << int(draw.integers(8))
+        path.write_bytes(damaged)
+        try:
+            there = resumed()
+        except ValueError as error:
+            refused += 1
+            assert "is not a readable checkpoint" in str(error)
+        else:  # a blank of the head's padding
+            assert there[0] == rows and all(map(torch.equal, there[1], tensors))
+    assert refused >= 195
+
+
+def test_a_checkpoint_of_other_images_or_other_owners_is_refused(task, tmp_path):
+    path = tmp_path / "run.checkpoint"
+    fl.run(fl.methods.fedavg(), task, 1, checkpoint=path)
+    changed = replace(task, train=(task.train[0] ^ 1, task.train[1]))
+    first, second, *rest = task.split.indices
+    swapped = replace(task, split=replace(task.split, indices=[second, first, *rest]))
+    for other in (changed, swapped):
+        assert other.describe() == task.describe()
+        with pytest.raises(ValueError, match="another run: data differ"):
+            fl.run(fl.methods.fedavg(), other, 2, checkpoint=path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda d: d["rows"].reverse(),
+        lambda d: d["rows"].append(d["rows"][-1]),
+        lambda d: d["rows"].pop(0),
+        lambda d: d.pop("rows"),
+        lambda d: d["rows"][0].pop("round"),
+        lambda d: d.update(rows=3),
+    ],
+)
+def test_a_history_that_is_none_is_refused_in_one_sentence(task, tmp_path, damage):
+    data = fl.run(fl.methods.fedavg(), task, 3, progress=False).to_dict()
+    damage(data)
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(ValueError, match="run.json is no history of fedlearn"):
+        fl.History.from_json(path)
+    path.write_text(json.dumps(data)[:-9])
+    with pytest.raises(ValueError, match="is no history of fedlearn"):
+        fl.History.from_json(path)
+
+
+def test_a_history_shows_itself_in_one_line_and_as_a_short_table(task):
+    history = fl.run(fl.methods.fedavg(), task, 12, evaluate_every=1)
+    up = history.bytes_up.sum() / 1e6
+    text = f"History('fedavg', 12 rounds, accuracy {history.final['accuracy']:.4f}, {up:.3f} MB up"
+    assert repr(history).startswith(text) and "\n" not in repr(history)
+    page = history._repr_html_()
+    assert page.count("<tr>") == 11 and f"<td>{history.rows[-1]['loss']:.4f}</td>" in page
+    assert repr(fl.History("x")) == "History('x', no rounds yet)" and fl.History("x")._repr_html_()
 
 
 def test_history_to_json_and_pandas(task, tmp_path):

@@ -1,0 +1,72 @@
+"""Methods and networks that are not in this package: in a file, a module, or one that is installed.
+
+mine.py:method       the name ``method`` of the file mine.py
+package.mine:method  the same of a module that can be imported
+method               an entry point of that name, in the group ``fedlearn.methods``
+"""
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Mapping
+from hashlib import blake2b
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .errors import pick
+
+FILES: dict[Path, ModuleType] = {}  # those that were loaded here, each once
+
+
+def find(name: Any, known: Mapping[str, Any], what: str) -> Any:
+    """``known[name]``, or what ``name`` says where to find. ``what`` is "method" or "network".
+
+    ``ValueError`` if it is not there, ``ImportError`` if its code cannot be loaded."""
+    if name in known:
+        return known[name]
+    if isinstance(name, str) and ":" in name:
+        place, _, attribute = name.rpartition(":")
+        module = _file(Path(place)) if place.endswith(".py") else _module(place)
+        there = {n: v for n, v in vars(module).items() if callable(v) and not n.startswith("_")}
+        return pick(attribute, there, f"{what} in {place}")
+    installed = entry_points(group=f"fedlearn.{what}s", name=str(name))
+    if installed:
+        return next(iter(installed)).load()
+    return pick(name, known, what)
+
+
+def _file(path: Path) -> ModuleType:
+    path = path.resolve()
+    if path not in FILES:
+        if not path.is_file():
+            raise ValueError(f"There is no file {path}.")
+        name = f"{path.stem}_{blake2b(bytes(path), digest_size=4).hexdigest()}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec and spec.loader  # it ends in .py
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[name]
+            raise _failed(path, error) from error
+        FILES[path] = module
+    return FILES[path]
+
+
+def _module(name: str) -> ModuleType:
+    here = str(Path.cwd())  # as for `python -m`
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise _failed(name, error) from error
+
+
+def _failed(place: object, error: Exception) -> ImportError:
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    what = f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
+    return ImportError(f"{place} cannot be loaded: {what}.")

@@ -1,0 +1,88 @@
+"""Methods and networks that are not in the package."""
+
+import importlib.metadata
+import json
+import re
+
+import pytest
+
+import fedlearn as fl
+from fedlearn import cli, methods
+
+MINE = """
+import fedlearn as fl
+from torch import nn
+
+
+def halved(lr=0.05):
+    return fl.Averaging("halved", optimizer=fl.SGD(lr / 2))
+
+
+def net(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+
+
+def nothing():
+    return 3
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "mine.py").write_text(MINE)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["own/mine.py:halved", "own.mine:halved"])
+def test_a_method_and_a_network_by_file_and_by_module(here, name, capsys):
+    network = name.replace("halved", "net")
+    words = ["run", name, "--network", network, "--rounds", "2", "--lr", "0.2", "--out", "-"]
+    assert not cli.main(words)
+    ours = json.loads(capsys.readouterr().out)
+    assert ours["method"] == "halved" and ours["meta"]["task"]["network"] == network
+    task = fl.tasks.classification("digits", network=network)
+    same = fl.run(fl.methods.fedavg(lr=0.1), task, rounds=2)
+    assert [r["loss"] for r in ours["rows"]] == [r["loss"] for r in same.rows]
+    assert not list(here.glob("*.checkpoint")) + list((here / "own").glob("*.checkpoint"))
+
+
+def test_a_comparison_of_ones_own_with_another(here, capsys):
+    assert not cli.main(["compare", "fedavg", "own/mine.py:halved", "--rounds", "1"])
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        "method",
+        "fedavg",
+        "halved",
+    ]
+
+
+def test_an_installed_package_lists_its_methods(here, monkeypatch):
+    point = importlib.metadata.EntryPoint("halved", "own.mine:halved", "fedlearn.methods")
+
+    def installed(group, name):
+        return [point] if (group, name) == ("fedlearn.methods", "halved") else []
+
+    monkeypatch.setattr(fl.extensions, "entry_points", installed)
+    assert methods.get("halved").name == "halved"
+    with pytest.raises(ValueError, match="no method 'halve'"):
+        methods.get("halve")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("none.py:halved", "There is no file .*none.py"),
+        ("own/mine.py:halve", "no method in own/mine.py 'halve'. Did you mean 'halved'"),
+        ("own/mine.py:nothing", "makes a int, not a fedlearn.Method"),
+        ("no.such:halved", "no.such cannot be loaded: ModuleNotFoundError"),
+        ("broken.py:halved", r"cannot be loaded: ZeroDivisionError: .*broken.py, line 2"),
+    ],
+)
+def test_what_is_not_there_is_said_in_one_sentence(here, capsys, name, sentence):
+    (here / "broken.py").write_text("x = 0\n1 / x\n")
+    assert cli.main(["run", name, "--rounds", "1"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert re.search(sentence, error)

@@ -1,0 +1,67 @@
+"""Files that are there in full or not at all."""
+
+import os
+import threading
+
+import pytest
+
+from fedlearn.files import check_writable, write_atomically, write_text
+
+
+def test_a_link_is_written_through(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/a.json").write_text("old")
+    (tmp_path / "a.json").symlink_to("there/a.json")
+    write_text(tmp_path / "a.json", "new")
+    assert (tmp_path / "a.json").is_symlink() and (tmp_path / "there/a.json").read_text() == "new"
+
+
+def test_a_link_to_nothing_yet(tmp_path):
+    (tmp_path / "a.json").symlink_to("later/b.json")
+    write_text(tmp_path / "a.json", "new")
+    assert (tmp_path / "later/b.json").read_text() == "new"
+
+
+def test_a_pipe_is_written_to_and_stays_one(tmp_path):
+    pipe, got = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: got.append(pipe.read_text()))
+    reader.start()
+    write_text(pipe, "new")
+    reader.join(60)
+    assert got == ["new"] and pipe.is_fifo()
+
+
+def test_what_fails_leaves_the_old_file_and_no_rest(tmp_path):
+    path = tmp_path / "a.json"
+    write_text(path, "old")
+
+    def fail(part):
+        part.write_text("half")
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        write_atomically(path, fail)
+    assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_what_a_killed_process_left_goes_and_what_a_living_one_writes_stays(tmp_path):
+    dead = tmp_path / f"a.json.{2**22 + 1}.part"  # above what a process number can be
+    living = tmp_path / f"a.json.{os.getppid()}.part"
+    for part in (dead, living):
+        part.touch()
+    write_text(tmp_path / "a.json", "new")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.json", living.name]
+
+
+def test_where_nothing_can_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(IsADirectoryError, match="is a folder; name a file"):
+        check_writable(tmp_path)
+    with pytest.raises(NotADirectoryError, match="is no folder"):
+        check_writable(tmp_path / "file" / "a.json")
+    if os.getuid():  # root may write anywhere
+        (tmp_path / "locked").mkdir(mode=0o500)
+        with pytest.raises(PermissionError, match="is read-only"):
+            check_writable(tmp_path / "locked" / "a.json")
+    assert not check_writable(tmp_path / "new" / "a.json").exists()
