@@ -340,8 +340,9 @@ class Recipe:
     seeds: tuple[int, ...] | None = opt(
         None, "a seed, may be given several times (default: the recipe's)", "SEED", flag="--seed"
     )
-    device: str | None = opt(
-        None, "cpu, cuda, ... (default: a GPU if there is one); on a GPU training uses bfloat16"
+    device: str = opt(
+        "auto",
+        "auto (default: a GPU if there is one), cpu, cuda, ...; on a GPU training uses bfloat16",
     )
     out: str | None = opt(
         None,
@@ -369,12 +370,10 @@ def reproduce(recipe: Recipe, planning: Planning) -> None:
     What is stored is left alone, and what was stopped goes on. Several processes with one folder
     share the work.
     """
-    import torch
-
     from . import reproduce as recipes
+    from .tasks.classification import find_device
 
-    device = recipe.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    how = asdict(recipe) | {"device": device}
+    how = asdict(recipe) | {"device": str(find_device(recipe.device))}
     if planning.plan:
         how.pop("progress")
         print(recipes.plan(**how))

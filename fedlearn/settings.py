@@ -102,7 +102,7 @@ class Experiment(Settings):
     train: int | None = _task(None, "keep only N training images", "N")
     test: int | None = _task(None, "keep only N test images", "N")
     seed: int = _task(0, "the seed of every random choice", several=True)
-    device: str = _task("cpu", "cpu (default), cuda, cuda:1, ...")
+    device: str = _task("auto", "auto (default: a GPU if there is one), cpu, cuda, cuda:1, ...")
     rounds: int = _training(20, "communication rounds")
     threads: int | None = _training(
         None, "CPU threads; by default one for small networks, all for large ones"

@@ -197,6 +197,19 @@ class Classification:
         }
 
 
+def find_device(device: str | torch.device = "auto") -> torch.device:
+    """The device of that name, or ``ValueError`` with what there is. "auto" is the GPU where there
+    is one, else the CPU."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    name = ("cuda" if count else "cpu") if device == "auto" else str(device)
+    gpus = [f"cuda:{i}" for i in range(count)]
+    if name in ("cpu", *gpus) or (gpus and name == "cuda"):
+        return torch.device(name)
+    named = [f"{gpu} ({torch.cuda.get_device_name(gpu)})" for gpu in gpus]
+    there = ", ".join(named) or f"no CUDA GPU that torch {torch.__version__} can use"
+    raise ValueError(f"There is no device {name!r} here: this machine has cpu and {there}.")
+
+
 def _digest(tensors: Iterable[torch.Tensor]) -> str:
     hashed = blake2b(digest_size=8)
     for t in tensors:
@@ -214,7 +227,7 @@ def classification(
     augment: Any = (),
     train: int | None = None,
     test: int | None = None,
-    device: str | torch.device = "cpu",
+    device: str | torch.device = "auto",
 ) -> Classification:
     """A task: ``dataset`` (see ``fedlearn.data.sources``) split over ``clients``.
 
@@ -222,7 +235,8 @@ def classification(
     IID by default. ``network`` is a name in ``fedlearn.models.NETWORKS``, a function ``(shape,
     classes) -> module``, or where to find one (``fedlearn.extensions``). ``augment`` lists "crop"
     and "flip". ``train`` and ``test`` keep that many images, drawn once from the seed, for quick
-    runs."""
+    runs. ``device`` is "auto" (the GPU where there is one), "cpu", "cuda" or one of several GPUs,
+    such as "cuda:1"."""
     if isinstance(clients, bool) or not isinstance(clients, int) or clients < 1:
         raise ValueError(f"clients must be a whole number of at least 1, not {clients!r}.")
     if isinstance(partition, str):
@@ -234,10 +248,8 @@ def classification(
     network = network or NETWORK.get(dataset, "cifar_cnn")
     if isinstance(network, str):
         find(network, models.NETWORKS, "network")
+    device = find_device(device)
     source = sources.load(dataset)
-    device = torch.device(device)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError('This machine has no CUDA GPU that torch can use; choose device="cpu".')
 
     def keep(x, y, count, purpose):
         if count is not None and not 1 <= count <= len(y):

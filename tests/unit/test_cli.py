@@ -323,7 +323,8 @@ def test_methods_lists_options_and_parts(capsys):
         (["run", "fedavg", "--dataset", "mnits"], "Did you mean 'mnist'"),
         (["run", "fedavg", "--partition", "dirichlet:-1"], "alpha"),
         (["run", "fedavg", "--rounds", "0"], "rounds must be"),
-        (["run", "fedavg", "--device", "cuda:99"], "GPU"),
+        (["run", "fedavg", "--device", "cuda:99"], "'cuda:99' here: this machine has cpu"),
+        (["run", "fedavg", "--device", "gpu"], "no CUDA GPU that torch"),
     ],
 )
 def test_errors_are_one_sentence(arguments, sentence, capsys, tmp_path, monkeypatch):

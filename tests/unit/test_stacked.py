@@ -462,7 +462,7 @@ sys.path.insert(0, sys.argv[1])
 import fedlearn as fl
 from fedlearn.engines import choice
 from fedlearn.round import one_round
-from speed import random_task
+from common import random_task
 
 def peak(clients):
     task, method = random_task("digits_cnn", (1, 28, 28), clients, 64), fl.methods.fedavg(0.1, 0.9)
@@ -573,32 +573,6 @@ def test_bf16_trains_in_bf16_and_keeps_float32_weights(task, name):
     differ = max(float((rough.state[n] - t).abs().max()) for n, t in exact.state.items())
     assert 1e-5 < differ < 0.3 and all(t.dtype == torch.float32 for t in rough.state.values())
     assert rough.meta["settings"]["precision"] == "bf16"
-
-
-cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA GPU")
-
-
-@cuda
-@pytest.mark.parametrize("name", ["sequential", "stacked"])
-def test_a_gpu_trains_like_a_cpu(name):
-    def train(device):
-        task = fl.tasks.classification("digits", 3, train=240, device=device)
-        return fl.run(
-            fl.methods.fedavg(), task, 1, engine=name, epochs=8, batch_size=16
-        )  # enough steps for a CUDA graph
-
-    gpu, cpu = train("cuda"), train("cpu")
-    for key, t in cpu.state.items():
-        torch.testing.assert_close(gpu.state[key].cpu(), t, atol=1e-3, rtol=0)
-
-
-@cuda
-def test_a_recorded_step_is_the_step():
-    x = torch.zeros(3, device="cuda")
-    replay = training.recorded(lambda t: x.add_(t), torch.device("cuda"))
-    for i in range(6):
-        replay(torch.full((3,), float(i), device="cuda"))
-    assert x.tolist() == [15.0] * 3
 
 
 def test_what_is_recorded_and_when(monkeypatch):
