@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache, wraps
 from numbers import Integral, Real
-from types import NoneType
-from typing import Any, ParamSpec, TypeVar, get_args
+from types import NoneType, UnionType
+from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin
 
 WORDS = {
     float: "a finite number",
@@ -42,7 +42,8 @@ def check_arguments(function: Callable, args: tuple = (), kwargs: Mapping[str, A
 def check(name: str, value: Any, annotation: Any, default: Any = None) -> None:
     """``ValueError`` unless ``value`` is what an annotation says. Without one, a number as default
     asks for a number."""
-    kinds = get_args(annotation) or (annotation,)
+    union = get_origin(annotation) in (UnionType, Union)
+    kinds = get_args(annotation) if union else (annotation,)
     if annotation is inspect.Parameter.empty:
         number = isinstance(default, Real) and not isinstance(default, bool)
         kinds = (float,) if number else (type(default),)

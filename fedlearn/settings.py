@@ -187,7 +187,10 @@ class Experiment(Settings):
         from .tasks import classification
 
         names = inspect.signature(classification).parameters
-        return classification(**{name: getattr(self, name) for name in names})
+        stated = {name: getattr(self, name) for name in names}
+        if self.clients == "users" and self.partition == "iid":  # nobody asked for it
+            stated["partition"] = None
+        return classification(**stated)
 
     def to_json(self) -> str:
         """Every field, as JSON."""

@@ -65,9 +65,13 @@ def from_arrays(
     else:
         mean, std = x.mean((0, 2, 3), np.float64), x.std((0, 2, 3), np.float64)
     std = np.where(std > 0, std, 1)
-    tensors = [torch.from_numpy(np.ascontiguousarray(a)) for a in (x, y, test_x, test_y)]
-    statistics = tuple(mean.tolist()), tuple(std.tolist())
-    return Source(name, *tensors, *statistics, classes, None, note, names, users)
+    train_x, train_y, test_x, test_y = (
+        torch.from_numpy(np.ascontiguousarray(a)) for a in (x, y, test_x, test_y)
+    )
+    m, s = tuple(mean.tolist()), tuple(std.tolist())
+    return Source(
+        name, train_x, train_y, test_x, test_y, m, s, classes, note=note, names=names, users=users
+    )
 
 
 def from_dataset(dataset: Any, test: Any = 0.2, name: str = "own") -> Source:
@@ -184,7 +188,7 @@ def _images(x: Any) -> np.ndarray:
         raise ValueError(f"Samples are numbers, not {x.dtype}.")
     if x.dtype.kind == "b":
         x = x.astype(np.uint8)
-    if x.ndim == 4 and x.shape[3] in (1, 3, 4) and x.shape[1] not in (1, 3, 4):
+    if x.ndim == 4 and x.shape[3] in (1, 3, 4) and x.shape[1] not in (1, 3, x.shape[3]):
         x = x.transpose(0, 3, 1, 2)
     elif x.ndim == 3:
         x = x[:, None]

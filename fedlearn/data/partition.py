@@ -377,11 +377,12 @@ class Flwr(Partition):
     partitioner: Any
 
     def __repr__(self) -> str:
-        values = {
-            n.strip("_"): getattr(v, "tolist", lambda v=v: v)()
-            for n, v in sorted(vars(self.partitioner).items())
-        }
-        own = ", ".join(f"{n}={v!r}" for n, v in values.items() if _plain(v))
+        values = {n.strip("_"): v for n, v in vars(self.partitioner).items()}
+        plain = (
+            (n, v.tolist() if isinstance(v, np.ndarray) else v)
+            for n, v in sorted(values.items(), key=lambda i: i[0])
+        )
+        own = ", ".join(f"{n}={v!r}" for n, v in plain if _plain(v))
         return f"Flwr({type(self.partitioner).__name__}({own}))"
 
     def __post_init__(self) -> None:

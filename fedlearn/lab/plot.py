@@ -76,7 +76,7 @@ def compare(
     ``against`` is ``"rounds"``, ``"bytes"`` or ``"seconds"``. An entry may be a list of histories,
     one a seed: their mean is drawn, with a band from the lowest to the highest.
     """
-    many = [histories] if isinstance(histories, History) else histories
+    many: Any = [histories] if isinstance(histories, History) else histories
     if not isinstance(many, Iterable):
         raise ValueError(f"Histories are drawn, not {short(many)}.")
     groups = [h if isinstance(h, list) else [h] for h in many]
@@ -84,7 +84,7 @@ def compare(
         if not isinstance(history, History) or not history.rows:
             raise ValueError(f"Histories with rounds are drawn, not {short(history)}.")
         if np.ndim(getattr(history, what, [[]])) != 1:
-            raise ValueError(f"{history!r} has no column of numbers {what!r}.")
+            raise ValueError(f"The history of {history.method} has no column of numbers {what!r}.")
     ax = axes(ax)
     for group, label, style in zip(
         groups, labels or [g[0].method for g in groups], styles(), strict=False

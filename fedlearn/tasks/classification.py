@@ -302,7 +302,7 @@ def classification(
     augment = (augment,) if isinstance(augment, str) else tuple(augment)
     for name in augment:
         pick(name, AUGMENTATIONS, "augmentation")
-    if isinstance(network, str):
+    if network is not None and not callable(network):
         find(network, models.NETWORKS, "network")
     metrics, device = find_metrics(metrics), find_device(device)
     whole = isinstance(dataset, tuple) and not isinstance(dataset[0], tuple)  # to be split here
