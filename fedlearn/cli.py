@@ -15,7 +15,7 @@ from dataclasses import MISSING, asdict, dataclass, replace
 from functools import partial
 from itertools import product, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from .errors import DataError, WireError, pick
 from .files import check_writable
@@ -409,9 +409,16 @@ def takes(command: str) -> dict[type, bool]:
     return {(get_args(kind) or (kind,))[0]: bool(get_args(kind)) for kind in kinds}
 
 
+class Parser(argparse.ArgumentParser):
+    """What is wrong is an error like any other, in one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message} (see {self.prog} --help).")
+
+
 def parser() -> argparse.ArgumentParser:
     """All commands with their options."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="fedlearn",
         description="Communication-efficient federated learning, simulated with real bytes.",
         epilog="Example: fedlearn compare fedavg rpn --partition dirichlet:0.5 --rounds 20 "

@@ -12,6 +12,7 @@ import torch
 from matplotlib import ticker
 from matplotlib.axes import Axes
 
+from ..arguments import short
 from ..errors import pick
 from ..files import write_atomically
 from ..history import History
@@ -64,7 +65,7 @@ def progress(history: History, against: str) -> np.ndarray:
 
 
 def compare(
-    histories: Iterable[History | list[History]],
+    histories: History | Iterable[History | list[History]],
     against: str = "rounds",
     what: str = "accuracy",
     labels: Sequence[str] | None = None,
@@ -75,8 +76,16 @@ def compare(
     ``against`` is ``"rounds"``, ``"bytes"`` or ``"seconds"``. An entry may be a list of histories,
     one a seed: their mean is drawn, with a band from the lowest to the highest.
     """
+    many: Any = [histories] if isinstance(histories, History) else histories
+    if not isinstance(many, Iterable):
+        raise ValueError(f"Histories are drawn, not {short(many)}.")
+    groups = [h if isinstance(h, list) else [h] for h in many]
+    for history in (h for group in groups for h in group or [group]):
+        if not isinstance(history, History) or not history.rows:
+            raise ValueError(f"Histories with rounds are drawn, not {short(history)}.")
+        if np.ndim(getattr(history, what, [[]])) != 1:
+            raise ValueError(f"The history of {history.method} has no column of numbers {what!r}.")
     ax = axes(ax)
-    groups = [h if isinstance(h, list) else [h] for h in histories]
     for group, label, style in zip(
         groups, labels or [g[0].method for g in groups], styles(), strict=False
     ):

@@ -143,7 +143,7 @@ class Server(ServerSide):
     def evaluate(self, t: int, state: State, ask: Any) -> dict[str, Any]:
         """Mean of the test accuracy and loss of f_s on top of the clients' own f_e (section 3.2),
         over the clients that show theirs."""
-        letters = self.letters
+        letters, seen = self.letters, {}
         training.load(self.tensors_s, state.weights)
         self.method.model.refresh(self.net, self.task, t)
 
@@ -154,12 +154,15 @@ class Server(ServerSide):
             own = letters.edge.read(UP, t, k, data, samples=self.task.sizes[k])
             training.load(self.tensors, self.initial | own)
             net = nn.Sequential(self.net.extractor, self.f_s)
-            result = self.task.evaluate(net, client=k)
+            result = self.task.evaluate(net, client=k, seen=seen)
             if not torch.isfinite(torch.tensor(result["loss"])):
+                seen.pop(k, None)
                 raise WireError(f"With client {k}'s edge network the loss is not finite.")
             return result
 
         results = [own for _, own in ask(range(self.task.clients), write, read, EVALUATE)]
-        if not results:
-            return {"accuracy": None, "loss": None}
-        return {name: sum(r[name] for r in results) / len(results) for name in results[0]}
+        means = {
+            name: sum(r[name] for r in results) / len(results) if results else None
+            for name in ("accuracy", "loss")
+        }
+        return means | self.task.measure(seen)

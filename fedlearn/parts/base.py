@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from .. import rng
+from ..arguments import Checked
 from ..settings import Settings
 from ..wire import Schema
 
@@ -58,7 +59,7 @@ class State:
     memory: Tensors = field(default_factory=dict)
 
 
-class Part:
+class Part(Checked):
     """Base of all parts. A part says what it ``needs`` of others and what it ``gives`` (keys of
     ``WORDS``), so that two that do not fit are refused before anything is trained."""
 

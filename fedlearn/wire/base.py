@@ -5,10 +5,12 @@ from typing import Any
 
 import torch
 
+from ..arguments import Checked
+
 Shape = Sequence[int]
 
 
-class Coder:
+class Coder(Checked):
     """Base of all coders. A coder has ``encode`` and ``decode``; it may also have ``encode_rows``
     and ``decode_all``, which do the same for many tensors in less time. A subclass that replaces
     only the first two is obeyed.

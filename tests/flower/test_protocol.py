@@ -143,6 +143,15 @@ def test_partial_participation_and_rare_evaluation(name):
     assert lead(j, Loop(j)) == here(j, participation=0.5, evaluate_every=2, epochs=2, batch_size=16)
 
 
+@pytest.mark.parametrize("name", ["fedavg", "fed_gkt"])
+def test_metrics_are_those_of_one_process(name):
+    names = ("per_class", "per_client", "client_spread", "worst_client")
+    task = fl.tasks.classification("digits", 3, train=120, test=60, metrics=names)
+    j = job(name, task, rounds=2)
+    there = lead(j, Loop(j))
+    assert there == here(j) and set(names) <= set(there.rows[-1])
+
+
 @pytest.mark.parametrize("name", ["rpn", "fed_gkt", "split_learning"])
 def test_messages_hold_the_bytes_of_the_run_in_one_process(name):
     """Evaluation's too, where the method asks clients for it."""

@@ -34,6 +34,7 @@ OTHER = {
     "partition": "dirichlet:0.5",
     "network": "digits_cnn",
     "augment": ("crop", "flip"),
+    "metrics": ("per_class",),
     "train": 100,
     "test": 50,
     "seed": -7,
