@@ -106,8 +106,8 @@ def draw(spec: dict[str, Any], down: float, up: float, dense: float, narrow: boo
 
     side = ("model", "objective", "optimizer")
     if narrow:
-        c = Canvas(380, 600, "narrow")
-        server, clients = (10, 10, 360, 96), (10, 368, 360, 226)
+        c = Canvas(380, 622, "narrow")
+        server, clients = (10, 10, 360, 96), (10, 368, 360, 248)
         arrows = ((60, 114), (60, 350)), ((320, 350), (320, 114))
         links = (100, 160), (100, 262)
     else:

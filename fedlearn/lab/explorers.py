@@ -105,7 +105,7 @@ def explorer(number: str, name: str, caption: str, alt: str, guess: float | None
             "x": x,
             "y": {"field": "accuracy", "type": "quantitative", **ends},
             "color": colour,
-            "strokeDash": by(dash, legend),
+            "strokeDash": by(dash, None),
             "shape": by(shape, legend),
             "tooltip": tooltip,
         },

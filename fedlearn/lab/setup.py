@@ -64,11 +64,11 @@ class Chapter:
         """How long the cells took since the first one."""
         minutes = (time.perf_counter() - self.began) / 60
         text = f"The cells above took {minutes:.1f} minutes on {self.device} when they last ran."
-        return Shown(f'<p class="fl">{text}</p>', text)
+        return Shown(f'<p class="fl fl-small">{text}</p>', text)
 
     def _repr_html_(self) -> str:
         style = Path(__file__).with_name("lab.css").read_text(encoding="utf-8")
-        return f'<style>{style}</style><p class="fl">{self!r}</p>'
+        return f'<style>{style}</style><p class="fl fl-small">{self!r}</p>'
 
     def __repr__(self) -> str:
         its = ", ".join(f"{k} {v}" for k, v in self.options.items() if v not in (None, ""))

@@ -160,7 +160,11 @@ def table(
         head, corner, named = list(frame[0]), "", []
         body = [list(row.values()) for row in frame]
     made = [[cell(value) for value in row] for row in body]
-    right = [any(row[k][1] and row[k][0] for row in made) for k in range(len(head))]
+    columns = [
+        [row[k] for row in made if row[k][0] and "fl-missing" not in row[k][0]]
+        for k in range(len(head))
+    ]
+    right = [bool(column) and all(is_number for _, is_number in column) for column in columns]
     kind = [' class="fl-number"' if r else "" for r in right]
     units = units or {}
     top = f"<th>{inline(corner)}</th>" if named else ""

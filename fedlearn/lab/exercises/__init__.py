@@ -52,8 +52,8 @@ class Verdict:
 def empty(answer: Any) -> bool:
     """Is it what the answer cell holds before anybody wrote there?
 
-    ``...`` or ``None``, a function that does nothing, an object with such a method, or a tuple with
-    one of these in it.
+    ``...`` or ``None``, a function that returns one of them and does nothing else, an object with
+    such a method, or a tuple with one of these in it.
     """
     if answer is None or answer is ...:
         return True
@@ -62,11 +62,8 @@ def empty(answer: Any) -> bool:
     if isinstance(answer, FunctionType):
         code = list(dis.get_instructions(answer))
         idle = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "COPY_FREE_VARS"}
-        return (
-            {i.opname for i in code} <= idle
-            and code[-1].argval is None
-            and all(i.argval is None for i in code if "CONST" in i.opname)
-        )
+        constants = [i.argval for i in code if "CONST" in i.opname]
+        return {i.opname for i in code} <= idle and all(c is None or c is ... for c in constants)
     kind = answer if isinstance(answer, type) else type(answer)
     if kind.__module__ == "__main__" or isinstance(answer, type):
         return any(isinstance(m, FunctionType) and empty(m) for m in vars(kind).values())
