@@ -77,6 +77,7 @@
     }
     var divs = Array.from(document.querySelectorAll(".fl-vega"));
     if (!divs.length) return;
+    divs.forEach(function (div) { div.hidden = false; });   // in Jupyter, which draws the spec itself, it stays hidden
     embed(function (vegaEmbed) {
       function all() { divs.forEach(function (div) { draw(vegaEmbed, div); }); }
       all();

@@ -201,26 +201,27 @@ def runs(
 
 
 class Chart(Shown):
-    """A Vega-Lite chart in two forms: the spec, which Jupyter draws, and HTML, which the site does.
+    """A Vega-Lite chart in two outputs: the spec alone, which Jupyter, VS Code and Colab draw, and
+    HTML with the caption, in which the spec lies hidden until the site's script draws it.
 
-    The caption follows as an output of its own, because Jupyter shows the spec in place of HTML.
+    They are two, because JupyterLab would show the HTML of one output in place of its spec.
     """
 
     def __init__(self, spec: dict[str, Any], anchor: str, below: str, text: str) -> None:
         data = json.dumps(spec, separators=(",", ":")).replace("</", "<\\/")
         picture = (
-            f'<div class="fl fl-vega" id="{anchor}"><div class="fl-vega-picture"></div>'
-            f'<script type="application/json">{data}</script></div>'
+            f'<figure class="fl"><div class="fl-vega" id="{anchor}" hidden>'
+            '<div class="fl-vega-picture"></div>'
+            f'<script type="application/json">{data}</script></div>{below}</figure>'
         )
         super().__init__(picture, text)
-        self.spec, self.below = spec, below
+        self.spec = spec
 
     def _ipython_display_(self) -> None:
         from IPython.display import display
 
-        forms = {"text/html": self.content, "text/plain": self.text}
-        display({"application/vnd.vegalite.v5+json": self.spec, **forms}, raw=True)
-        display(Shown(f'<figure class="fl">{self.below}</figure>', ""))
+        display({"application/vnd.vegalite.v5+json": self.spec}, raw=True)
+        display({"text/html": self.content, "text/plain": self.text}, raw=True)
 
 
 def chart(
