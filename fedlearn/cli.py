@@ -387,13 +387,14 @@ class Folders:
 
     folder: str = _unnamed("the folder with the chapters, book/ in a checkout")
     out: str = _unnamed("the folder to write")
+    force: bool = opt(False, "write over chapters that are there already")
 
 
 def classroom(folders: Folders) -> None:
     """Write the chapters without the solutions, for a class."""
     from .lab.classroom import make
 
-    print(*make(folders.folder, folders.out), sep="\n")
+    print(*make(folders.folder, folders.out, folders.force), sep="\n")
 
 
 # ---- the parser ----------------------------------------------------------------------------------
