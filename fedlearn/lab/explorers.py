@@ -74,7 +74,7 @@ def explorer(number: str, name: str, caption: str, alt: str, guess: float | None
         "orient": "top",
         "title": None,
         "symbolSize": 90,
-        "symbolStrokeWidth": 2,
+        "symbolStrokeWidth": 0,
         "symbolOpacity": 1,
     }
 
