@@ -4,32 +4,18 @@
 cover of the training set with no empty client: each one answers "whose is sample i?" with one
 array, so neither gap nor overlap can arise."""
 
-import copy
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 
-from fedlearn.arguments import Checked, short
+from fedlearn.arguments import short
 from fedlearn.data.sources import data_path
 from fedlearn.errors import pick
 
-
-def _need(condition, sentence):
-    if not condition:
-        raise ValueError(sentence)
-
-
-@dataclass(frozen=True, eq=False)
-class Split:
-    """For each client its sample indices, int64 ascending; and its pixel permutation [height *
-    width], or None."""
-
-    indices: list
-    permutations: list | None = None
+from .given import Flwr, Given, given  # noqa: F401  fl.partition has them all
+from .split import Partition, Split, need  # noqa: F401
 
 
 def _deal(labels, counts, rng):
@@ -40,48 +26,6 @@ def _deal(labels, counts, rng):
             np.arange(len(counts)), counts[:, c]
         )
     return owner
-
-
-class Partition(Checked):
-    """Base of all partitions: checks, the call, and the grouping of samples by owner."""
-
-    def __call__(
-        self,
-        labels: np.ndarray,
-        clients: int,
-        rng: np.random.Generator,
-        coarse: np.ndarray | None = None,
-        pixels: int | None = None,
-    ) -> Split:
-        """labels int [n]; coarse: the super-class of each class, or None; pixels: height * width,
-        for permuted."""
-        labels = np.asarray(labels)
-        _need(clients >= 1, f"A federation needs at least one client, not {clients}.")
-        _need(
-            clients <= len(labels),
-            f"{clients} clients cannot share {len(labels)} samples: use fewer clients.",
-        )
-        owner = self.owners(labels, clients, rng, coarse)
-        sizes = np.bincount(owner, minlength=clients)
-        _need(
-            sizes.all(),
-            f"{self} leaves client {sizes.argmin()} of {clients} without samples: "
-            "use fewer clients.",
-        )
-        indices = np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1])
-        return Split(indices, self.permutations(clients, rng, pixels))
-
-    def permutations(
-        self, clients: int, rng: np.random.Generator, pixels: int | None
-    ) -> list | None:
-        """For each client an order of its pixels, or None for all."""
-        return None
-
-    def owners(
-        self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: np.ndarray | None
-    ) -> np.ndarray:
-        """The owner of each sample, int64 [n]."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -101,7 +45,7 @@ class Permuted(Iid):
     def permutations(
         self, clients: int, rng: np.random.Generator, pixels: int | None
     ) -> list | None:
-        _need(
+        need(
             pixels,
             "The permuted partition needs the number of pixels of an image: pass "
             "pixels=height * width.",
@@ -121,11 +65,11 @@ class Dirichlet(Partition):
     min_samples: int = 1
 
     def __post_init__(self) -> None:
-        _need(
+        need(
             0 < self.alpha < math.inf,
             f"Dirichlet's alpha must be a positive number, not {self.alpha}.",
         )
-        _need(self.min_samples >= 1, f"min_samples must be at least 1, not {self.min_samples}.")
+        need(self.min_samples >= 1, f"min_samples must be at least 1, not {self.min_samples}.")
 
     def owners(
         self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: np.ndarray | None
@@ -153,7 +97,7 @@ class Shards(Partition):
     per_client: int = 2
 
     def __post_init__(self) -> None:
-        _need(
+        need(
             self.per_client >= 1 and self.per_client == int(self.per_client),
             f"A client needs a whole number of shards, one or more, not {self.per_client}.",
         )
@@ -162,7 +106,7 @@ class Shards(Partition):
         self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: np.ndarray | None
     ) -> np.ndarray:
         count = clients * self.per_client
-        _need(
+        need(
             count <= len(labels),
             f"{len(labels)} samples cannot fill {count} shards: use fewer clients or shards.",
         )
@@ -178,7 +122,7 @@ def _class_owner(labels, clients, coarse):
     """The owner of each class: neighbouring classes go together, whole super-classes where they
     are known."""
     order = np.arange(labels.max() + 1) if coarse is None else np.argsort(coarse, kind="stable")
-    _need(
+    need(
         clients <= len(order),
         f"{clients} clients cannot each own one of {len(order)} classes: use fewer clients.",
     )
@@ -210,7 +154,7 @@ class MainClass(Partition):
     share: float = 0.8
 
     def __post_init__(self) -> None:
-        _need(
+        need(
             0 < self.share <= 1,
             f"The main class's share must be above 0 and at most 1, not {self.share}.",
         )
@@ -261,11 +205,11 @@ class Table(Partition):
                 if line.strip() and not line.startswith("#")
             ]
             counts = np.array([[int(cell) for cell in row[1:]] for row in rows[1:]], np.int64)
-            _need(
+            need(
                 counts.ndim == 2 and counts.min() >= 0 and counts.sum(0).all(),
                 "a negative count or an empty class",
             )
-            _need(counts.max() < 2**31, "a count is larger than 2,147,483,647")
+            need(counts.max() < 2**31, "a count is larger than 2,147,483,647")
         except (ValueError, OverflowError) as error:
             raise ValueError(
                 f"{path} is not a table of counts, clients by classes ({short(str(error))})."
@@ -276,7 +220,7 @@ class Table(Partition):
         self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: np.ndarray | None
     ) -> np.ndarray:
         counts, total = self.counts(), np.bincount(labels)
-        _need(
+        need(
             counts.shape == (clients, len(total)),
             f"The table {self.source} is for {counts.shape[0]} clients "
             f"and {counts.shape[1]} classes, not for {clients} and {len(total)}.",
@@ -284,137 +228,6 @@ class Table(Partition):
         share, left = np.divmod(counts * total, counts.sum(0))  # in integers: no rounding
         rank = np.argsort(np.argsort(-left, axis=0, kind="stable"), axis=0)
         return _deal(labels, share + (rank < total - share.sum(0)), rng)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Given(Partition):
-    """Who holds what is given: ``owner`` int [n] is each training sample's client, -1 if nobody
-    holds it. ``given`` makes one."""
-
-    owner: np.ndarray
-
-    def __repr__(self) -> str:
-        return f"Given({self.clients} clients, {(self.owner >= 0).sum()} samples)"
-
-    @property
-    def clients(self) -> int:
-        """Their number: one more than the largest in ``owner``."""
-        return int(self.owner.max(initial=-1)) + 1
-
-    def __call__(
-        self,
-        labels: np.ndarray,
-        clients: int,
-        rng: np.random.Generator,
-        coarse: np.ndarray | None = None,
-        pixels: int | None = None,
-    ) -> Split:
-        _need(
-            (len(labels), clients) == (len(self.owner), self.clients),
-            f"{self} tells of {len(self.owner)} training samples, and is not for {clients} clients "
-            f"with {len(labels)}.",
-        )
-        order = np.argsort(self.owner, kind="stable")
-        sizes = np.bincount(self.owner + 1, minlength=clients + 1)
-        _need(
-            clients and sizes[1:].all(),
-            f"Client {sizes[1:].argmin() if clients else 0} is given no training sample: leave it "
-            "out, or give it some.",
-        )
-        return Split(np.split(order, np.cumsum(sizes)[:-1])[1:])
-
-
-def given(clients: Any, count: int) -> Given:
-    """Who holds which of ``count`` samples: a list of their positions for each client, or a column
-    that names each sample's user, who then is a client (the natural partition; clients are numbered
-    in the order of the sorted names). A sample that is in no list is nobody's."""
-    if isinstance(clients, torch.Tensor):
-        clients = clients.cpu().numpy()
-    clients = list(clients)
-    lists = [hasattr(c, "__len__") and not isinstance(c, str | bytes) for c in clients]
-    if not all(lists) or not clients:
-        _need(
-            len(clients) == count and not any(lists),
-            f"clients are lists of positions, or a column with the user of each of {count} "
-            f"samples, not {len(clients)} of {short(clients[0] if clients else None)}.",
-        )
-        column = np.array(clients)
-        _need(
-            column.ndim == 1 and (column.dtype.kind in "iuSU"),
-            f"A column of users holds whole numbers or texts, not {short(clients[0])}.",
-        )
-        return Given(np.unique(column, return_inverse=True)[1].astype(np.int64))
-    owner = np.full(count, -1, np.int64)
-    for k, positions in enumerate(clients):
-        own = np.asarray(positions)
-        _need(own.size, f"Client {k} is given no sample: leave it out, or give it some.")
-        _need(
-            own.ndim == 1 and own.dtype.kind in "iu",
-            f"Client {k} is given a list of positions, whole numbers, not {short(positions)}.",
-        )
-        wrong = own[(own < 0) | (own >= count)]
-        _need(
-            not len(wrong),
-            f"Client {k} is given sample {wrong[:1].sum()}, but samples are 0 to {count - 1}.",
-        )
-        twice = owner[own] >= 0
-        twice[np.setdiff1d(np.arange(len(own)), np.unique(own, return_index=True)[1])] = True
-        _need(
-            not twice.any(),
-            f"Sample {own[twice][:1].sum()} is given twice, the second time to client {k}.",
-        )
-        owner[own] = k
-    return Given(owner)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Flwr(Partition):
-    """A partitioner of the package flwr-datasets, such as
-    ``flwr(PathologicalPartitioner(10, "label", 2))``. It is handed a data set with the columns
-    "label" and "index"; a copy of it, so that it can be used again. It draws from a seed of its
-    own, not the task's."""
-
-    partitioner: Any
-
-    def __repr__(self) -> str:
-        values = {n.strip("_"): v for n, v in vars(self.partitioner).items()}
-        plain = (
-            (n, v.tolist() if isinstance(v, np.ndarray) else v)
-            for n, v in sorted(values.items(), key=lambda i: i[0])
-        )
-        own = ", ".join(f"{n}={v!r}" for n, v in plain if _plain(v))
-        return f"Flwr({type(self.partitioner).__name__}({own}))"
-
-    def __post_init__(self) -> None:
-        _need(
-            hasattr(self.partitioner, "load_partition"),
-            f"A partitioner of flwr-datasets has load_partition, unlike {short(self.partitioner)}.",
-        )
-
-    def __call__(
-        self,
-        labels: np.ndarray,
-        clients: int,
-        rng: np.random.Generator,
-        coarse: np.ndarray | None = None,
-        pixels: int | None = None,
-    ) -> Split:
-        from datasets import Dataset
-
-        one = copy.deepcopy(self.partitioner)
-        one.dataset = Dataset.from_dict({"label": labels, "index": np.arange(len(labels))})
-        _need(
-            one.num_partitions == clients,
-            f"{self} makes {one.num_partitions} partitions, not {clients}.",
-        )
-        own = [np.array(one.load_partition(k)["index"], np.int64) for k in range(clients)]
-        return given(own, len(labels))(labels, clients, rng)
-
-
-def _plain(value: Any) -> bool:
-    return isinstance(value, bool | int | float | str) or (
-        isinstance(value, list | tuple) and len(value) < 50 and all(map(_plain, value))
-    )
 
 
 iid, permuted, dirichlet, shards = Iid, Permuted, Dirichlet, Shards
@@ -441,7 +254,7 @@ def parse(text: str) -> Partition:
         value = [read(argument)] if colon else []
     except (TypeError, ValueError):
         raise ValueError(f"{text!r} is not a partition: write it like {example!r}.") from None
-    _need(
+    need(
         value or name not in ("dirichlet", "table"),
         f"{text!r} lacks its argument: write it like {example!r}.",
     )
