@@ -16,6 +16,7 @@ values. Global state: W_s. An edge network leaves its client only for evaluation
 those bytes have a column of their own.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -23,7 +24,7 @@ import torch
 
 from ..errors import Diverged, WireError, pick
 from ..method import EVALUATE, TRAIN, Method, Trainee
-from ..parts import SGD, Adam, Context, Edge, Named, Objective, Optimizer, Tensors
+from ..parts import SGD, Adam, Context, Continued, Edge, Named, Objective, Optimizer, Tensors
 from ..settings import Settings, whole_number
 from ..wire import DOWN, UP
 from .distillation import Distilled
@@ -106,7 +107,12 @@ class GroupTransfer(Method):
             raise ValueError(f"memory_limit is a number of bytes, at least 0, not {limit!r}.")
 
 
-OPTIMIZERS = {"adam": lambda lr: Adam(lr, weight_decay=1e-4), "sgd": lambda lr: SGD(lr, 0.9)}
+OPTIMIZERS: dict[str, Callable[[float], SGD | Adam]] = {
+    "adam": lambda lr: Adam(lr, weight_decay=1e-4),
+    "sgd": lambda lr: SGD(lr, 0.9),
+    "amsgrad": lambda lr: Adam(lr, weight_decay=1e-4, amsgrad=True),
+    "nesterov": lambda lr: SGD(lr, 0.9, weight_decay=5e-4, nesterov=True),
+}
 
 
 def fed_gkt(
@@ -123,17 +129,19 @@ def fed_gkt(
     asynchronous: bool = False,
     bits: int = 32,
     memory_limit: float = 1e9,
+    keep: bool = False,
 ) -> GroupTransfer:
     """``edge`` and ``server`` name two networks that fit together: "resnet8" and "resnet55" are
     the paper's. ``optimizer``: "adam" (weight decay 0.0001) or "sgd" (momentum 0.9), on both
-    sides (Tables 10 to 12). ``kd_to_client`` and ``kd_to_server`` switch the two distillations
+    sides (Tables 10 to 12); those of the authors' program are "amsgrad" and "nesterov" (weight
+    decay 0.0005), and with ``keep`` a client's goes on where it stopped. ``kd_to_client`` and ``kd_to_server`` switch the two distillations
     (Table 2). ``bits`` a float on the wire: 32 or 16. Feature maps of more than ``memory_limit``
     bytes are kept on disk."""
     make = pick(optimizer, OPTIMIZERS, "optimizer")
     return GroupTransfer(
         model=Edge(edge),
         objective=Distilled(T, alpha if kd_to_client else 0.0),
-        optimizer=make(lr),
+        optimizer=Continued(make(lr)) if keep else make(lr),
         network=Named(server),
         server_optimizer=make(lr if server_lr is None else server_lr),
         server_epochs=server_epochs,

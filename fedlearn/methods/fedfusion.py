@@ -28,10 +28,12 @@ from ..parts import (
     Arrival,
     Batch,
     Context,
+    Continued,
     Downlink,
     Mean,
     Model,
     Objective,
+    Optimizer,
     Reference,
     Step,
     TaskNetwork,
@@ -200,13 +202,18 @@ def fedfusion(
     personal: bool = False,
     momentum: float = 0.0,
     decay: float = 1.0,
+    weight_decay: float = 0.0,
+    floor: float = 0.0,
+    keep: bool = False,
 ) -> Averaging:
     """``operator``: "conv", "multi" or "single". With ``personal`` every client keeps a fusion of
     its own, which is what the paper's text says; its Algorithm 2 averages them. ``decay``
-    multiplies the learning rate each round."""
-    method = Averaging(
-        "fedfusion", FusionNetwork(operator), FusionLoss(), SGD(lr, momentum, decay=decay)
-    )
+    multiplies the learning rate each round, down to ``floor``; ``keep`` lets momentum go on where
+    it stopped. The authors' program: lr 0.005, momentum 0.9, weight decay 0.0005, decay 0.99, floor
+    0.0001 and ``keep`` (CIFAR-10)."""
+    sgd = SGD(lr, momentum, weight_decay, decay, floor)
+    part: Optimizer = Continued(sgd) if keep else sgd
+    method = Averaging("fedfusion", FusionNetwork(operator), FusionLoss(), part)
     if personal:
         return method.but(uplink=Uplink(Keep(), Update()), downlink=Downlink(TakeBack()))
     return method if operator == "conv" else method.but(server=MovingAverage())

@@ -61,18 +61,20 @@ def rpn(
     threshold: float = 0.0,
     bits: int = 32,
     by: str = "clients",
+    plain: bool = False,
 ) -> Averaging:
     """Residual pooling both ways.
 
     ``share`` pools only that share of the convolution layers (the paper pools all). ``threshold``
-    keeps output filters whose absolute values sum to less off the uplink (section 3.2 mentions one
-    and gives no value; Tables 1 and 2 need none). ``bits=16`` sends half-precision means. ``by`` is
+    keeps output filters whose absolute values sum to less off the uplink; ``plain``: those whose
+    sum is less in magnitude, the "sum of kernel elements" of section 3.2, which gives no value
+    (Tables 1 and 2 need none). ``bits=16`` sends half-precision means. ``by`` is
     the weighting: the paper counts every client once, ``"samples"`` weighs by n_k.
     """
     return Averaging(
         "rpn",
         optimizer=SGD(lr, momentum),
-        uplink=Uplink(Update(), Pool(Pooled(bits, threshold), share)),
+        uplink=Uplink(Update(), Pool(Pooled(bits, threshold, plain), share)),
         downlink=Downlink(Residual(), PoolState(Pooled(bits), share)),
         server=Mean(by),
     )

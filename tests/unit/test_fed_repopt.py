@@ -71,6 +71,15 @@ def test_search_form_has_all_scales_trained():
     ]  # the stem, a stage of four
 
 
+def test_the_scales_of_repghost_begin_by_the_place_in_the_stage():
+    """sqrt(2 / (m + 1)) with m = 1, 2, ..., which restarts only at a block of stride 2 or of
+    other channels: not at another kernel, inner width or squeeze-excite."""
+    with torch.device("meta"):
+        found = reparam.blocks(models.repghost_05()).values()
+    m = [*(1, 2), *(1, 2, 3, 4), *(1, 2, 3, 4), *range(1, 9), *(1, 2, 3, 4), *range(1, 11)]
+    assert [b.scale for b in found] == [(2 / (i + 1)) ** 0.5 for i in m] and len(m) == 32
+
+
 def lived(net):
     """The same network after some batches, so that its statistics are no longer 0 and 1."""
     net = net.double().train()
