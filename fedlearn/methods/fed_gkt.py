@@ -134,9 +134,9 @@ def fed_gkt(
     """``edge`` and ``server`` name two networks that fit together: "resnet8" and "resnet55" are
     the paper's. ``optimizer``: "adam" (weight decay 0.0001) or "sgd" (momentum 0.9), on both
     sides (Tables 10 to 12); those of the authors' program are "amsgrad" and "nesterov" (weight
-    decay 0.0005), and with ``keep`` a client's goes on where it stopped. ``kd_to_client`` and ``kd_to_server`` switch the two distillations
-    (Table 2). ``bits`` a float on the wire: 32 or 16. Feature maps of more than ``memory_limit``
-    bytes are kept on disk."""
+    decay 0.0005), and with ``keep`` a client's goes on where it stopped. ``kd_to_client`` and
+    ``kd_to_server`` switch the two distillations (Table 2). ``bits`` a float on the wire: 32 or
+    16. Feature maps of more than ``memory_limit`` bytes are kept on disk."""
     make = pick(optimizer, OPTIMIZERS, "optimizer")
     return GroupTransfer(
         model=Edge(edge),

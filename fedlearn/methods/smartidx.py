@@ -12,7 +12,8 @@ from ..parts import SGD, Feedback, Lossy, Update, Uplink
 from ..wire import SmartIdx
 
 
-def smartidx(lr: float = 0.1, ratio: float = 1 / 32) -> Averaging:
-    """``ratio`` 1/32 is that of the Fed-KGF paper."""
-    uplink = Uplink(Update(), Feedback(), Lossy(SmartIdx(ratio)))
+def smartidx(lr: float = 0.1, ratio: float = 1 / 32, full: float = 0.5) -> Averaging:
+    """``ratio`` 1/32 is that of the Fed-KGF paper. A kernel of which more than the share ``full``
+    was selected goes whole."""
+    uplink = Uplink(Update(), Feedback(), Lossy(SmartIdx(ratio, full)))
     return Averaging("smartidx", optimizer=SGD(lr), uplink=uplink)

@@ -1,5 +1,5 @@
-"""Convolutions of which only some kernels are learned: those of Fed-KGF (``methods.fed_kgf``), where
-the others are computed from them."""
+"""Convolutions of which only some kernels are learned; the others are computed from them, as in
+Fed-KGF (``methods.fed_kgf``)."""
 
 import copy
 from collections.abc import Sequence
@@ -113,5 +113,3 @@ def write_out(net: nn.Module) -> nn.Module:
             layer._buffers.clear()
             layer._non_persistent_buffers_set.clear()
     return net
-
-

@@ -29,9 +29,7 @@ class Scale(nn.Module):
     may be stacked in front. A constant is no part of the state: it never changes. ``decays``:
     weight decay that spares vectors is for this one all the same (``parts.optimizer.shrunk``)."""
 
-    def __init__(
-        self, channels: int, value: float, trained: bool, decays: bool = False
-    ) -> None:
+    def __init__(self, channels: int, value: float, trained: bool, decays: bool = False) -> None:
         super().__init__()
         self.decays = decays
         factors = torch.full((channels,), float(value))

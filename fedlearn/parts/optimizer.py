@@ -60,10 +60,10 @@ def shrunk(net: nn.Module) -> tuple[int, ...]:
 
 def decayed(
     grads: list[torch.Tensor], params: list[torch.Tensor], rate: float, only: Any
-) -> list[torch.Tensor] | tuple[torch.Tensor, ...]:
+) -> list[torch.Tensor]:
     """g + rate w, for the parameters at the positions ``only``, or for all (None)."""
     if only is None:
-        return torch._foreach_add(grads, params, alpha=rate)
+        return list(torch._foreach_add(grads, params, alpha=rate))
     grads = list(grads)
     some = [grads[i] for i in only], [params[i] for i in only]
     for i, g in zip(only, torch._foreach_add(*some, alpha=rate), strict=True):
@@ -115,7 +115,7 @@ class SGD(Optimizer):
             torch._foreach_mul_(state["velocity"], self.momentum)
             torch._foreach_add_(state["velocity"], grads)
             if self.nesterov:
-                grads = torch._foreach_add(grads, state["velocity"], alpha=self.momentum)
+                grads = list(torch._foreach_add(grads, state["velocity"], alpha=self.momentum))
             else:
                 grads = state["velocity"]
         torch._foreach_add_(params, grads, alpha=-state["lr"])

@@ -13,7 +13,7 @@ import fedlearn as fl
 from fedlearn.engines import layers
 from fedlearn.methods.fedmmd import mmd2
 from fedlearn.parts import Adam, Arrival, Batch, Context, Continued
-from fedlearn.wire import Pooled, Schema
+from fedlearn.wire import Pooled, Schema, SmartIdx
 
 kgf, pm = (import_module(f"fedlearn.methods.{name}") for name in ("fed_kgf", "fedpm"))
 
@@ -223,3 +223,28 @@ def test_options_that_cannot_be(make):
     with pytest.raises(ValueError) as error:
         make()
     assert str(error.value).count("\n") == 0 and str(error.value).endswith(".")
+
+
+# ---- SmartIdx
+
+
+@pytest.mark.parametrize("full", [0.2, 0.5, 1.0])
+def test_a_kernel_with_more_than_that_share_selected_goes_whole(full):
+    """Of 4 kernels of 9 entries 0, 2, 5 and 9 are selected: a full one decodes to signs everywhere,
+    another only where it was selected; 1 is no kernel package at all."""
+    x, sign = 0.01 * torch.ones(1, 4, 3, 3), torch.tensor([1.0, -1, 1, -1, -1, 1, 1, 1, -1])
+    for kernel, count in enumerate((0, 2, 5, 9)):
+        x[0, kernel].view(-1)[:count] = 1 + kernel
+    x *= sign.view(3, 3)
+    coder = SmartIdx(16 / 36, full)
+    sent = coder.decode(coder.encode(x), x.shape)
+    for kernel, count in enumerate((0, 2, 5, 9)):
+        whole = count > full * 9
+        there = torch.arange(9).view(3, 3) < (9 if whole else count)
+        assert torch.equal(sent[0, kernel].sign(), sign.view(3, 3) * there), (kernel, whole)
+    assert repr(SmartIdx()) == "SmartIdx(ratio=0.03125)"
+
+
+def test_a_share_that_cannot_be():
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        fl.methods.smartidx(full=1.5)
