@@ -14,6 +14,25 @@ z_k for it, so the sum over k in Eq. (6) has one term. The final model of client
 f_e and the server's f_s. T = 3 and alpha = 1 are those of the authors' program; the paper gives no
 values. Global state: W_s. An edge network leaves its client only for evaluation, which asks for it;
 those bytes have a column of their own.
+
+Deviations from paper and authors' program: what, why, effect measured::
+
+    logits are matched by image;        theirs pairs images with       not measured
+      authors': by batch number,        others' logits
+      while batches are shuffled
+    z_s in evaluation mode at the       what one network says          not measured
+      end; authors': while the last
+      epoch trains
+    Adam and SGD, anew each round at    Tables 10 to 12 name no        not measured
+      clients; authors': AMSGrad,       variant
+      Nesterov, going on
+      (``optimizer``, ``keep``)
+    extractors begin at random;         not in the paper               not measured
+      authors': as those of a trained
+      ResNet-56
+    rate cut by accuracy on the         the test set is for testing    not measured
+      clients' images; authors': on
+      the test set
 """
 
 from collections.abc import Callable

@@ -8,7 +8,18 @@ Algorithm 2.
 C is the scaled sign, (||x||_1 / d) sign(x), or top-k. D is the mean of what arrived. A client
 keeps its e_i while it does not take part. Batch statistics are averaged as they are.
 
-TABLE"""
+Deviations from paper and authors' program: what, why, effect measured::
+
+    a sign scale for each tensor;       layers differ in size          error of an update 0.65,
+      authors': one                                                    with one scale 0.81;
+      (``scale="model"``)                                              accuracy 0.967 +- 0.017 and
+                                                                       0.965 +- 0.014 IID [a]
+    no bias corrections; authors':      Algorithm 2 has none           0.967 +- 0.017 and 0.973 +-
+      ``corrected``                                                    0.005 IID [a]
+    D is weighted by n_k                as everywhere in this package  none with equal shares
+
+    [a] digits_resnet, 10 clients, batches of 16, 20 rounds, seeds 0 to 2, server_lr 0.3
+"""
 
 import math
 from collections.abc import Iterable

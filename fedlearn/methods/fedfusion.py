@@ -10,6 +10,16 @@ Approach", ICIP 2019, Algorithm 2.
 E_g is the downloaded extractor, frozen, and so never sent. The fusion begins as the identity on
 E_l (lam = 0), so the first step is federated averaging. The global model is tested with E_g = E_l,
 which makes multi and single the identity.
+
+Deviations from paper and authors' program: what, why, effect measured::
+
+    conv begins as the identity on      then the first step is         not measured
+      E_l; authors': Xavier             FedAvg's
+    E_g stands first; authors': E_l     Eq. (6)                        none: a name of channels
+    tested with E_g = E_l; authors':    one network, known to all      not measured
+      E_g of the round before
+    momentum starts anew each round;    as the other methods here      not measured
+      authors': goes on (``keep``)
 """
 
 from collections.abc import Iterable

@@ -11,7 +11,23 @@ ICLR 2023, Algorithm 1.
 The frozen weights come from the shared seed and never travel. In evaluation a weight is on if
 theta > 1/2.
 
-TABLE"""
+Deviations from paper and authors' program: what, why, effect measured::
+
+    the gradient of m passes whole;     the textbook's                 scores' gradient twice as
+      authors': times theta             straight-through estimator     large
+      (``scaled``)
+    theta is cut to 0.01 and 0.99;      the paper's posterior and      theta differs by up to 0.01
+      authors soften the masks          nothing else
+      (``softened``)
+    Adam starts anew each round;        as the other methods here      all three: 0.946 +- 0.025
+      authors': goes on (``keep``)                                     IID as it is, 0.916 +-
+                                                                       0.018 authors' [a]
+    no learned scale and shift of       the paper's networks have no   not measured
+      batch normalisation; its          such layers
+      statistics travel dense
+
+    [a] digits_resnet, 10 clients, batches of 16, 20 rounds, seeds 0 to 2, lr 0.3
+"""
 
 import math
 from collections.abc import Iterable

@@ -5,6 +5,14 @@ The largest entries of update + residual are sent as signs and one magnitude, an
 are made cheap: kernels of which most entries were selected go whole under one index, kernels that
 share a pattern of signs share it, and the rest goes entry by entry. The thresholds of the
 selection are our reading (see ``fedlearn.wire.SmartIdx``).
+
+Deviations from paper and authors' program: what, why, effect measured::
+
+    a kernel goes whole if more than    the thresholds are not in the  an update: 1.73 kB, error
+      half of it was selected           material at hand: our reading  0.86; with 0.2 1.66 kB,
+      (``full``)                                                       error 0.87
+    two kernels with one pattern        the same                       not measured
+      share it
 """
 
 from ..averaging import Averaging
