@@ -151,7 +151,7 @@ class Adam(Optimizer):
     def init(self, params: list[torch.Tensor], ctx: Context) -> dict[str, Any]:
         # 1 - beta^t, grown like the moments themselves: m <- beta m + (1 - beta) g with g = 1
         many = len(ctx.client) if ctx and isinstance(ctx.client, list) else 1
-        ones = [p.new_zeros((many,) + (1,) * (p.dim() - 1)) for p in params]
+        ones = [p.new_zeros(((many,) + (1,) * p.dim())[: p.dim()]) for p in params]
         zeros = [torch.zeros_like(p) for p in params]
         again = list(map(torch.clone, zeros)), list(map(torch.clone, ones))
         state = {"m": zeros, "v": again[0], "c1": ones, "c2": again[1]}

@@ -8,7 +8,7 @@ from torch import nn
 import fedlearn as fl
 from fedlearn.parts import SGD, Adam, Batch, Context, Continued, Smoothed, TaskLoss
 
-SHAPES = [(4, 3), (4,), (2, 1, 3, 3)]
+SHAPES = [(4, 3), (4,), (2, 1, 3, 3), ()]
 
 
 @pytest.fixture
