@@ -148,18 +148,17 @@ def fed_repopt(
     what ``search`` found, or a ``Search`` (or its options as a dict) that is made first; by default
     those of the search's start. ``optimizer``: "sgd" or "adamw". ``spare`` keeps weight decay from
     vectors, ``smoothing`` is that of labels: 0.00004 and 0.1 in the authors' program."""
-    pick(optimizer, {"sgd": 1, "adamw": 1}, "optimizer")
-    rep, own = form == "repopt", {"weight_decay": weight_decay, "spare": spare}
-    part: Optimizer
-    if optimizer == "sgd":
-        part = (RepSGD if rep else SGD)(lr, momentum, **own)
-    else:
-        part = (RepAdam if rep else Adam)(lr, decoupled=True, **own)
-    found = Search(**scales) if isinstance(scales, dict) and scales else scales
+    rep, part = form == "repopt", pick(optimizer, {"sgd": SGD, "adamw": Adam}, "optimizer")
+    own: dict[str, Any] = {"weight_decay": weight_decay, "spare": spare}
+    own |= {"momentum": momentum} if optimizer == "sgd" else {"decoupled": True}
+    if rep:
+        part = {SGD: RepSGD, Adam: RepAdam}[part]
+    if isinstance(scales, dict) and scales:
+        scales = Search(**scales)
     return Averaging(
         "fed_repopt",
-        Form(form, network, found),
+        Form(form, network, scales),  # type: ignore[arg-type]
         Smoothed(smoothing) if smoothing else TaskLoss(),
-        optimizer=part,
+        optimizer=part(lr, **own),
         downlink=Downlink(Constants()) if rep else Downlink(),
     )
