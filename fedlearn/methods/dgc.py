@@ -16,8 +16,8 @@ Deviations from paper and authors' program: what, why, effect measured::
                                         SGD
     exact top k; authors': a            theirs saves time on a GPU     not measured
       threshold from a sample of 1 %
-    what travels whole gets its         the same sum if all take       accuracy 0.944 +- 0.017;
-      momentum at the client;           part; the absent keep theirs   with no momentum there
+    what travels whole gets its         the same sum if all take       accuracy 0.944 +- 0.017
+      momentum at the client;           part; the absent keep theirs   IID; with no momentum there
       authors': at the receiver                                        0.967 +- 0.006 [a]
     ratio 1/32, not 1/1000; warm-up     the Fed-KGF paper's; no        1.2 bits an entry
       by rounds                         epochs between messages

@@ -17,7 +17,7 @@ Deviations from paper and authors' program: what, why, effect measured::
       scalar                                                           the scalar 85 % of what was
                                                                        learned
     with ``spare`` Ghost's t shrinks    exact                          CSLA and RepOpt else 7e-3
-      as its kernel does; authors':                                    apart
+      as its kernel does; authors':                                    (weight decay 0.01) apart
       it does not
     no normalisation behind the sum     RepVGG has none                24,704 numbers less in
       of Tr; authors': one                                             RepVGG-B1

@@ -18,8 +18,11 @@ Deviations from paper and authors' program: what, why, effect measured::
     E_g stands first; authors': E_l     Eq. (6)                        none: a name of channels
     tested with E_g = E_l; authors':    one network, known to all      not measured
       E_g of the round before
-    momentum starts anew each round;    as the other methods here      not measured
-      authors': goes on (``keep``)
+    momentum starts anew each round;    as the other methods here      accuracy 0.982 +- 0.008,
+      authors': goes on (``keep``)                                     going on 0.975 +- 0.003
+                                                                       (multi, two clients of five
+                                                                       classes, 10 rounds,
+                                                                       momentum 0.9)
 """
 
 from collections.abc import Iterable
