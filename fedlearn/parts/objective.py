@@ -4,6 +4,7 @@ import copy
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from .base import Batch, Context, Loss, Part
@@ -37,6 +38,29 @@ class TaskLoss(Objective):
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         loss = ctx.task.loss
         return lambda net, batch: loss(net(batch.x), batch.y)
+
+
+@dataclass(frozen=True)
+class Smoothed(Objective):
+    """Label smoothing (Szegedy et al., 2016, section 7), the arithmetic of torch's
+    ``label_smoothing``: J <- (1 - eps) J + eps mean_c(-log p_c) over all classes c."""
+
+    recordable = True
+
+    eps: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.eps < 1:
+            raise ValueError(f"Label smoothing takes a share eps of 0 to below 1, not {self.eps}.")
+
+    def begin(self, net: nn.Module, ctx: Context) -> Loss:
+        J, eps = ctx.task.loss, self.eps
+
+        def loss(net: nn.Module, batch: Batch) -> torch.Tensor:
+            logits = net(batch.x)
+            return (1 - eps) * J(logits, batch.y) - eps * F.log_softmax(logits, -1).mean((-2, -1))
+
+        return loss
 
 
 class Reference:
