@@ -19,6 +19,7 @@ AISTATS 2017, Algorithm 1, is this file from ``Server.round`` to ``Client.upload
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
+from operator import itemgetter
 from typing import Any, ClassVar
 
 import torch
@@ -54,8 +55,8 @@ class Server(ServerSide):
             ask.note("bytes_up_buffers", arrival.buffers)
             return arrival
 
-        arrivals = (arrival for _, arrival in ask(self.participants(t), send, receive, TRAIN))
-        return self.aggregate(t, state, arrivals, ask.heard)
+        answers = ask(self.participants(t), send, receive, TRAIN)
+        return self.aggregate(t, state, map(itemgetter(1), answers), ask.heard)
 
     def send(
         self, t: int, client: int, state: State, heard: Mapping[int, int] = {}
@@ -93,10 +94,16 @@ class Server(ServerSide):
         first = next(arrivals := iter(arrivals), None)
         if first is None:
             return state
-        memory = dict(state.memory)
-        ctx = self.context(t, -1, self.up, memory, heard=heard)
+        arrivals = chain([first], arrivals)
+        del first  # kept by nobody once it is added
+        memory, link = dict(state.memory), self.method.uplink
+
+        def sends(k: int) -> list[str]:
+            return link.expected(self.context(t, k, self.up, {}))
+
+        ctx = self.context(t, -1, self.up, memory, heard=heard, sends=sends)
         with torch.no_grad():
-            weights = self.method.server.aggregate(state.weights, chain([first], arrivals), ctx)
+            weights = self.method.server.aggregate(state.weights, arrivals, ctx)
         return State(weights, memory)
 
     def longest(self) -> int:

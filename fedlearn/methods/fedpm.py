@@ -37,6 +37,7 @@ from ..parts import (
     TaskNetwork,
     Tensors,
     Uplink,
+    summed,
 )
 from ..wire import Mask
 
@@ -135,15 +136,12 @@ class BetaPosterior(Aggregator):
     needs = frozenset({"mask"})
 
     def aggregate(self, state: Tensors, arrivals: Iterable[Arrival], ctx: Context) -> Tensors:
-        arrivals = list(arrivals)
-        new = Mean().aggregate(state, arrivals, ctx)
-        for n in state.keys() - ctx.schema.buffers:
-            masks = [a.update[n].to(state[n].device) for a in arrivals if n in a.update]
-            if masks:
-                a, b = 1 + sum(masks), 1 + len(masks) - sum(masks)
-                new[n] = ((a - 1) / (a + b - 2)).clamp(FLOOR, 1 - FLOOR).logit()
-            else:
-                new[n] = state[n]
+        ones: dict[str, tuple[torch.Tensor, int]] = {}
+        rest = summed(arrivals, state.keys() - ctx.schema.buffers, ones)
+        new = Mean().aggregate(state, rest, ctx)
+        for n, (m, K) in ones.items():
+            a, b = 1 + m.to(state[n].device), 1 + K - m.to(state[n].device)
+            new[n] = ((a - 1) / (a + b - 2)).clamp(FLOOR, 1 - FLOOR).logit()
         return new
 
 

@@ -6,5 +6,5 @@ from .model import Edge, Model, Named, TaskNetwork
 from .objective import Objective, Reference, TaskLoss
 from .optimizer import SGD, Adam, Optimizer, kept, recalled
 from .replay import KeptSteps, Replay
-from .server import Aggregator, Mean
+from .server import Aggregator, Mean, summed
 from .steps import Clip, Feedback, Momentum, Residual

@@ -19,7 +19,7 @@ import fedlearn as fl
 from fedlearn import rng, training
 from fedlearn.engines import Loop
 from fedlearn.models import state_of
-from fedlearn.parts import Arrival, Code, Step, Update
+from fedlearn.parts import Arrival, Code, Context, Step, Update
 from fedlearn.round import Ask, good_threads, one_round
 from fedlearn.tasks.classification import cross_entropy
 from fedlearn.wire import UP, Message, pack
@@ -157,11 +157,12 @@ def test_mean_is_over_those_who_sent_the_tensor():
         Arrival(0, 30, {"a": torch.tensor([1.0, 0.0]), "b": torch.tensor([5.0])}),
         Arrival(1, 10, {"a": torch.tensor([0.0, 1.0])}),
     ]
-    by_samples = fl.Mean().aggregate(w, arrivals, None)
+    ctx = Context(None, 1)
+    by_samples = fl.Mean().aggregate(w, arrivals, ctx)
     assert torch.equal(by_samples["a"], torch.tensor([0.75, 0.25]))
     assert by_samples["b"] == 5 and by_samples["c"] == 1 and w["a"].sum() == 0
     assert torch.equal(
-        fl.Mean("clients").aggregate(w, arrivals, None)["a"], torch.tensor([0.5, 0.5])
+        fl.Mean("clients").aggregate(w, arrivals, ctx)["a"], torch.tensor([0.5, 0.5])
     )
 
 
