@@ -120,7 +120,8 @@ class Client(Trainee):
             method.downlink.schema(self.net, task),
         )
         method.uplink.check(self.context(1, -1, self.up, {}))
-        self._received: tuple[Any, Any, Tensors] = (None, None, {})  # which body, unpacked, undone
+        nothing = memoryview(b"")
+        self._received: Any = 0, (nothing, 0), {}, {}  # round, body and CRC, unpacked, undone
 
     def answer(self, t: int, client: int, what: str, data: bytes, memory: Tensors) -> bytes:
         return self.train(t, client, data, memory)  # download, local training, upload
@@ -129,14 +130,16 @@ class Client(Trainee):
         """bytes -> a context whose ``start`` is the global state. A body that has come before, to
         another client, is not decoded again."""
         link = self.method.downlink
-        _, body, crc = open_envelope(data, self.down, kind=DOWN, round=t, client=client)
-        ctx = self.context(t, client, self.down, memory)
-        key, (last, tensors, ctx.start) = (t, len(body), crc), self._received
-        if key != last:
+        expected = {"kind": DOWN, "round": t, "client": client}
+        last, known, tensors, start = self._received
+        _, body, crc = open_envelope(data, self.down, **expected, known=known)
+        ctx = self.context(t, client, self.down, memory, start=start)
+        fresh = (t, len(body), crc) != (last, len(known[0]), known[1])
+        if fresh:
             tensors = link.unpack(take_apart(body, self.down), ctx)
-        if key != last or link.personal:
+        if fresh or link.personal:
             ctx.start = link.undo(tensors, ctx)
-        self._received = key, tensors, ctx.start
+        self._received = t, (body, crc), tensors, ctx.start
         return ctx
 
     def upload(self, trained: Tensors, ctx: Context) -> bytes:
