@@ -40,11 +40,11 @@ class Stacked(Loop):
         self, t: int, what: str, clients: Iterable[int], write: Callable[[int], bytes]
     ) -> Iterator[tuple[int, bytes | WireError]]:
         order = list(clients)
-        if what != "train" or len(order) == 1:
-            yield from super().exchange(t, what, order, write)
-            return
         for i in range(0, len(order), self.together):
             group = order[i : i + self.together]
+            if what != "train" or len(group) == 1:
+                yield from super().exchange(t, what, group, write)
+                continue
             falling = sorted(group, key=lambda k: -self.side.task.sizes[k])
             memories = {k: self.memories.setdefault(k, {}) for k in falling}
             messages = {k: write(k) for k in falling}

@@ -81,7 +81,7 @@ def multiply_adds(net: nn.Module, shape: Sequence[int]) -> int:
     training = net.training
     try:
         with torch.no_grad():
-            net.eval()(torch.zeros(1, *shape, device=next(net.parameters()).device))
+            net.eval()(next(net.parameters()).new_zeros(1, *shape))
     finally:
         net.train(training)
         for hook in hooks:
