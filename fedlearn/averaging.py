@@ -18,7 +18,7 @@ AISTATS 2017, Algorithm 1, is this file from ``Server.round`` to ``Client.upload
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, ClassVar
 
@@ -91,11 +91,10 @@ class Server(ServerSide):
         self, t: int, state: State, arrivals: Iterator[Arrival], heard: Mapping[int, int] = {}
     ) -> State:
         """The next state. Without a single arrival it stays as it is."""
-        first = next(arrivals := iter(arrivals), None)
-        if first is None:
+        first = list(islice(arrivals := iter(arrivals), 1))
+        if not first:
             return state
-        arrivals = chain([first], arrivals)
-        del first  # kept by nobody once it is added
+        arrivals = chain(map(first.pop, [0]), arrivals)  # popped, or it would be kept
         memory, link = dict(state.memory), self.method.uplink
 
         def sends(k: int) -> list[str]:

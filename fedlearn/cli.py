@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from . import __version__
 from .errors import DataError, WireError, pick
 from .options import add, flags_of, given, opt, read_pairs
 from .settings import Experiment
@@ -356,6 +357,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="Example: fedlearn compare fedavg rpn --partition dirichlet:0.5 --rounds 20 "
         "--out both.json",
     )
+    top.add_argument("--version", action="version", version=f"fedlearn {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, call in COMMANDS.items():
         text = inspect.getdoc(call) or name

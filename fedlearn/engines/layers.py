@@ -72,9 +72,14 @@ class _Ragged(torch.autograd.Function):
         )  # as if the statistics were constants
         invstd = (var + eps).rsqrt()
         slope, scale = dw * invstd, weight * invstd / n
-        at_zero, slope = (scale * (db - mean * slope)).view(ctx.wide), (scale * slope).view(ctx.wide)
+        at_zero, slope = (
+            (scale * (db - mean * slope)).view(ctx.wide),
+            (scale * slope).view(ctx.wide),
+        )
         dx -= torch.addcmul(at_zero, x, slope) * real
-        own = [t if need else None for t, need in zip((dw, db), ctx.needs_input_grad[1:3])]
+        own = [
+            t if need else None for t, need in zip((dw, db), ctx.needs_input_grad[1:3], strict=True)
+        ]
         return dx, *own, None, None, None
 
 

@@ -79,3 +79,4 @@ def summed(
             total, count = sums.get(name, (0, 0))
             sums[name] = total + value(rest.pop(name)), count + 1
         yield a._replace(update=rest)
+        del a, rest
