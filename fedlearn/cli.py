@@ -17,6 +17,7 @@ from itertools import product, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
+from . import __version__
 from .errors import DataError, WireError, pick
 from .files import check_writable
 from .options import add, flags_of, given, opt, read_pairs, read_value
@@ -425,6 +426,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="Example: fedlearn compare fedavg rpn --partition dirichlet:0.5 --rounds 20 "
         "--out both.json",
     )
+    top.add_argument("--version", action="version", version=f"fedlearn {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, call in COMMANDS.items():
         text = inspect.getdoc(call) or name

@@ -151,6 +151,7 @@ class Trainee(ClientSide):
         contexts = [self.download(t, k, data, memories[k]) for k, data in messages.items()]
         if self._stack is None:
             self._stack = layers.stack(self.net, most)
+            self._spare = training.spare_rows(self.net, self.task)
         net = layers.narrow(self._stack, 0, len(contexts))
         trained, first = state_of(net), contexts[0].start
         for name, w in trained.items():
@@ -161,7 +162,7 @@ class Trainee(ClientSide):
             contexts[0], client=list(messages), memory=[c.memory for c in contexts], start=start
         )
         self.method.model.refresh(net, self.task, t)
-        training.train_stacked(net, self.method, ctx, self.settings)
+        training.train_stacked(net, self.method, ctx, self.settings, self._spare)
         answers = self.upload_rows(trained, ctx)
         if answers is None:
             answers = []

@@ -85,7 +85,9 @@ class Ask:
                 continue
             if not evaluation:
                 self.heard[k] = self.t
+            del answer
             yield k, taken
+            del taken  # before the next client trains
 
     def note(self, column: str, count: int) -> None:
         """Add to a column of the row: a share of the bytes that the method tells apart."""

@@ -55,6 +55,7 @@ from ..parts import (
     TaskNetwork,
     Tensors,
     Uplink,
+    summed,
 )
 from ..wire import Mask
 from ..wire.base import brief
@@ -164,17 +165,15 @@ class BetaPosterior(Aggregator):
     softened: bool = field(default=False, repr=False)
 
     def aggregate(self, state: Tensors, arrivals: Iterable[Arrival], ctx: Context) -> Tensors:
-        arrivals = list(arrivals)
-        new = Mean().aggregate(state, arrivals, ctx)
-        for n in state.keys() - ctx.schema.buffers:
-            masks = [a.update[n].to(state[n].device) for a in arrivals if n in a.update]
+        ones: dict[str, tuple[torch.Tensor, int]] = {}
+        rest = summed(arrivals, state.keys() - ctx.schema.buffers, ones)
+        new = Mean().aggregate(state, rest, ctx)
+        for n, (m, K) in ones.items():
+            m = m.to(state[n].device)
             if self.softened:
-                masks = [m.clamp(FLOOR, 1 - FLOOR) for m in masks]
-            if masks:
-                a, b = 1 + sum(masks), 1 + len(masks) - sum(masks)
-                new[n] = ((a - 1) / (a + b - 2)).clamp(FLOOR, 1 - FLOOR).logit()
-            else:
-                new[n] = state[n]
+                m = m * (1 - 2 * FLOOR) + K * FLOOR
+            a, b = 1 + m, 1 + K - m
+            new[n] = ((a - 1) / (a + b - 2)).clamp(FLOOR, 1 - FLOOR).logit()
         return new
 
 

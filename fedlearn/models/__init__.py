@@ -88,7 +88,7 @@ def multiply_adds(net: nn.Module, shape: Sequence[int]) -> int:
     training = net.training
     try:
         with torch.no_grad():
-            net.eval()(torch.zeros(1, *shape, device=next(net.parameters()).device))
+            net.eval()(next(net.parameters()).new_zeros(1, *shape))
     except RuntimeError as error:
         text = " ".join(str(error).split())
         raise ValueError(

@@ -6,5 +6,5 @@ from .model import Edge, Model, Named, TaskNetwork
 from .objective import Objective, Reference, Smoothed, TaskLoss
 from .optimizer import SGD, Adam, Continued, Optimizer, kept, recalled
 from .replay import KeptSteps, Replay
-from .server import Aggregator, Mean
+from .server import Aggregator, Mean, summed
 from .steps import Clip, Feedback, Momentum, Residual

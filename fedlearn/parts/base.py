@@ -105,6 +105,7 @@ class Context:
     heard: Mapping[int, int] = field(default_factory=dict)  # at the server: client -> the last
     # round in which an answer of it was taken
     lossy: frozenset[str] = frozenset()  # tensors that do not travel as they are
+    sends: Callable[[int], list[str]] = lambda client: []  # at the server: what it is to send
 
     def generator(self, purpose: str) -> Any:
         """The generator for this purpose, round and client."""

@@ -21,8 +21,12 @@ class Objective(Part):
     recordable = False  # True in a class whose loss does nothing but tensor operations: a CUDA
     # graph may then replay it. A subclass has to say so anew.
 
+    pads = False  # True in a class whose loss is a mean over samples that does not look at any
+    # other, with zero for label -100: stacked batches may then have rows that count for nothing
+
     def __init_subclass__(cls) -> None:
-        cls.recordable = cls.__dict__.get("recordable", False)
+        for name in ("recordable", "pads"):
+            setattr(cls, name, cls.__dict__.get(name, False))
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         """Called before local training -> ``loss(net, batch)``."""
@@ -33,7 +37,7 @@ class Objective(Part):
 class TaskLoss(Objective):
     """The task's own loss, for classification the mean cross-entropy of the batch."""
 
-    recordable = True
+    recordable = pads = True
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         loss = ctx.task.loss
