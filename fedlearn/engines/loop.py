@@ -1,13 +1,16 @@
 """Clients of this process: one after another, or several in one stacked step."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ..errors import WireError
 
 
 class Loop:
-    """Clients take turns. ``memories`` is what each of them keeps."""
+    """Clients take turns. ``memories`` is what each of them keeps.
+
+    One whose code raises is refused, with the error as the reason and its cause, and keeps what it
+    had before."""
 
     def __init__(self, side: Any) -> None:
         self.side = side
@@ -18,14 +21,28 @@ class Loop:
 
     def answer(self, t: int, client: int, data: bytes, what: str = "train") -> bytes:
         """One client's answer, bytes -> bytes."""
-        return self.side.answer(t, client, what, data, self.memories.setdefault(client, {}))
+        memory = dict(self.memories.get(client, {}))
+        answer = self.side.answer(t, client, what, data, memory)
+        self.memories[client] = memory
+        return answer
+
+    def _try(self, t: int, client: int, data: bytes, what: str = "train") -> bytes | WireError:
+        """One client's answer, or why there is none."""
+        try:
+            return self.answer(t, client, data, what)
+        except WireError as error:
+            return error
+        except Exception as error:
+            refusal = WireError(f"Client {client} raised {type(error).__name__}: {error}")
+            refusal.__cause__ = error
+            return refusal
 
     def exchange(
         self, t: int, what: str, clients: Iterable[int], write: Callable[[int], bytes]
     ) -> Iterator[tuple[int, bytes | WireError]]:
         """See ``round.Exchange``."""
         for k in clients:
-            yield k, self.answer(t, k, write(k), what)
+            yield k, self._try(t, k, write(k), what)
 
 
 class Stacked(Loop):
@@ -44,14 +61,22 @@ class Stacked(Loop):
             return
         falling = sorted(clients, key=lambda k: -self.side.task.sizes[k])
         groups = [falling[i : i + self.together] for i in range(0, len(falling), self.together)]
-        answers: dict[int, bytes] = {}
+        answers: dict[int, bytes | WireError] = {}
         for group in groups:
             answers |= self._train({k: write(k) for k in group}, t)
             while clients and clients[0] in answers:
                 yield clients[0], answers.pop(clients.pop(0))
 
-    def _train(self, messages: dict[int, bytes], t: int) -> dict[int, bytes]:
+    def _train(self, messages: dict[int, bytes], t: int) -> Mapping[int, bytes | WireError]:
         if len(messages) == 1:
-            return {k: self.answer(t, k, data) for k, data in messages.items()}
-        memories = {k: self.memories.setdefault(k, {}) for k in messages}
-        return self.side.train_stacked(t, messages, memories, self.together)
+            return {k: self._try(t, k, data) for k, data in messages.items()}
+        memories = {k: dict(self.memories.get(k, {})) for k in messages}
+        try:
+            answers = self.side.train_stacked(t, messages, memories, self.together)
+        except Exception:  # of one of them: each by itself
+            alone = {k: self._try(t, k, data) for k, data in messages.items()}
+            if not any(isinstance(answer, WireError) for answer in alone.values()):
+                raise  # it is the stack that fails
+            return alone
+        self.memories |= memories
+        return answers
