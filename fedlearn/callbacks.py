@@ -8,6 +8,7 @@ import csv
 import io
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,11 @@ from .errors import pick
 from .files import check_writable, write_text
 
 Row = dict[str, Any]
+
+
+def numbers(row: Row) -> dict[str, float]:
+    """What in a row a logger can draw: every column that is a number in this round."""
+    return {k: v for k, v in row.items() if isinstance(v, int | float) and k != "round"}
 
 
 @dataclass(frozen=True)
@@ -71,10 +77,10 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise ImportError("TensorBoard is not installed: pip install tensorboard.") from None
-        self.writer = SummaryWriter(str(folder))
+        self._open, self._writer = partial(SummaryWriter, str(folder)), None
 
     def __call__(self, row: Row, state: Any) -> None:
-        for name, value in row.items():
-            if isinstance(value, int | float) and name != "round":
-                self.writer.add_scalar(name, value, row["round"])
-        self.writer.flush()
+        self._writer = writer = self._writer or self._open()  # a file, only if a round comes
+        for name, value in numbers(row).items():
+            writer.add_scalar(name, value, row["round"])
+        writer.flush()

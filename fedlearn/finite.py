@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from .errors import Diverged
 from .parts import State
@@ -37,20 +38,24 @@ def check(state: State, before: State) -> None:
 
 
 def try_out(net: nn.Module, task: Any) -> None:
-    """``Diverged`` unless a network that holds the new weights gives finite numbers for a few test
-    images: a product of large finite weights overflows."""
-    training = net.training
-    with torch.inference_mode():
-        out = net.eval()(task.inputs(task.test[0][:IMAGES]))
+    """``Diverged`` if a network that holds the new weights gives anything for a few test images
+    that is not finite, or if the gradient of it overflows: products of large finite weights do."""
+    training, params = net.training, [p for p in net.parameters() if p.requires_grad]
+    with torch.enable_grad():
+        out = tree_leaves(net.eval()(task.inputs(task.test[0][:IMAGES])))
+        total = sum(t.sum() for t in out)
+        grads = torch.autograd.grad(total, params, allow_unused=True) if total.requires_grad else ()
     net.train(training)
-    if not all(t.isfinite().all() for t in torch.utils._pytree.tree_leaves(out)):
+    if not all(t.isfinite().all() for t in out):
         raise Diverged("With the new weights the network's output is NaN or infinite.")
+    if overflows(grads):
+        raise Diverged("With the new weights the network's gradient overflows.")
 
 
 def magnitude(taken: Any) -> float:
     """The largest absolute value of what was read from an answer: tensors by name, or what has
     such an ``update``; 0 for anything else."""
-    tensors = getattr(taken, "update", taken)
+    tensors = taken if isinstance(taken, Mapping) else getattr(taken, "update", None)
     tensors = tensors.values() if isinstance(tensors, Mapping) else ()
     floats = [t for t in tensors if torch.is_tensor(t) and t.is_floating_point() and t.numel()]
     return max(map(float, torch._foreach_norm(floats, math.inf) if floats else ()), default=0.0)

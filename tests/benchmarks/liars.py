@@ -1,4 +1,4 @@
-"""How well do server parts stand clients that lie? Test accuracy of FedAvg on the digits when 0 to 4
+"""How do server parts stand clients that lie? Test accuracy of FedAvg on the digits when 0 to 4
 of 10 clients lie, for each lie of ``fedlearn.lab.liars`` and each server part.
 
     python tests/benchmarks/liars.py --out data/results/liars_digits.json   # 20 minutes, one core
@@ -15,7 +15,6 @@ import platform
 import sys
 import time
 import warnings
-from datetime import date
 
 import torch
 
