@@ -60,7 +60,7 @@ class Ask:
         self.t, self.engine, self.row = t, engine, row
         self.heard = heard  # client -> the last round in which an answer of it was taken
         self.raised: BaseException | None = None  # the first error in the code of a client
-        self.sizes: dict[int, float] = {}  # client -> largest magnitude that came in this round
+        self.sizes: dict[int, float] = {}  # client -> the largest norm that came in this round
 
     def __call__(
         self,
@@ -103,7 +103,7 @@ class Ask:
         self.row[column] = self.row.get(column, 0) + count
 
     def suspects(self) -> list[int]:
-        """The clients that sent the largest magnitude of this round, or a thousandth of it."""
+        """The clients that sent the largest norm of this round, or a thousandth of it."""
         most = max(self.sizes.values(), default=0.0)
         return [k for k, size in self.sizes.items() if 1000 * size >= most]
 
