@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import fedlearn as fl
+from fedlearn import cli
 from fedlearn.callbacks import Lines, TensorBoard, Until
 
 METHOD = fl.methods.fedavg()
@@ -171,3 +172,23 @@ def test_the_real_tensorboard_writes_a_file(tmp_path):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     TensorBoard(tmp_path)({"round": 1, "accuracy": 0.5}, None)
     assert any(p.name.startswith("events.out") for p in tmp_path.iterdir())
+
+
+def test_the_command_line_writes_a_file_of_rows_for_each_run_and_stops_at_a_target(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    few = ["--clients", "2", "--train", "40", "--test", "40", "--rounds", "3", "--no-progress"]
+    assert not cli.main(["run", "fedavg", *few, "--log", "rows.csv", "--until", "0", "--out", "-"])
+    assert len(rows_of(tmp_path / "rows.csv")) == 1
+    assert len(json.loads(capsys.readouterr().out)["rows"]) == 1
+    assert not cli.main(["compare", "fedavg", "rpn", *few, "--log", "all.jsonl"])
+    names = {p.name for p in tmp_path.iterdir() if p.suffix == ".jsonl"}
+    assert names == {"all.fedavg.jsonl", "all.rpn.jsonl"}
+    assert all(len(rows_of(tmp_path / name)) == 3 for name in names)
+    for words, sentence in (
+        (["--log", "rows.txt"], "no ending of a file of rows '.txt'"),
+        (["--until", "2"], "accuracy lies between 0 and 1"),
+    ):
+        assert cli.main(["run", "fedavg", *few, *words]) == 2
+        assert sentence in capsys.readouterr().err
