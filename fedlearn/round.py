@@ -85,8 +85,8 @@ class Ask:
                 if isinstance(answer, WireError):
                     raise answer
                 if not isinstance(answer, bytes):
-                    what = type(answer).__name__
-                    raise WireError(f"Client {k} must answer with bytes, not with {what}.")
+                    kind = type(answer).__name__
+                    raise WireError(f"Client {k} must answer with bytes, not with {kind}.")
                 self.note(f"{way}_up", len(answer))
                 taken = read(k, answer)
             except WireError as error:

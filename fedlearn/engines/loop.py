@@ -21,7 +21,7 @@ class Loop:
 
     def answer(self, t: int, client: int, data: bytes, what: str = "train") -> bytes:
         """One client's answer, bytes -> bytes."""
-        memory = dict(self.memories.get(client, {}))
+        memory = dict(self.memories.setdefault(client, {}))
         answer = self.side.answer(t, client, what, data, memory)
         self.memories[client] = memory
         return answer
@@ -70,7 +70,7 @@ class Stacked(Loop):
     def _train(self, messages: dict[int, bytes], t: int) -> Mapping[int, bytes | WireError]:
         if len(messages) == 1:
             return {k: self._try(t, k, data) for k, data in messages.items()}
-        memories = {k: dict(self.memories.get(k, {})) for k in messages}
+        memories = {k: dict(self.memories.setdefault(k, {})) for k in messages}
         try:
             answers = self.side.train_stacked(t, messages, memories, self.together)
         except Exception:  # of one of them: each by itself
