@@ -59,9 +59,7 @@ class Clipped(Aggregator):
         return a._replace(update=clipped)
 
 
-def _middle(
-    state: Tensors, arrivals: Iterable[Arrival], cut: Callable[[int], int]
-) -> dict[str, torch.Tensor]:
+def _middle(state: Tensors, arrivals: Iterable[Arrival], cut: Callable[[int], int]) -> Tensors:
     """w + the mean of what is left of each coordinate's values u_1 <= ... <= u_m when ``cut(m)``
     are taken from each end; over the clients that sent the tensor."""
     updates, new = [a.update for a in arrivals], dict(state)
@@ -86,9 +84,7 @@ class TrimmedMean(Aggregator):
 
     def __post_init__(self) -> None:
         if not 0 <= self.share < 0.5:
-            raise ValueError(
-                f"A share to trim at each end is at least 0 and below 0.5, not {self.share!r}."
-            )
+            raise ValueError(f"A share to trim is at least 0 and below 0.5, not {self.share!r}.")
 
     def aggregate(self, state: Tensors, arrivals: Iterable[Arrival], ctx: Context) -> Tensors:
         def cut(m: int) -> int:  # whole clients, rounded up, as long as somebody is left
