@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from . import finite, training
 from .errors import Diverged, WireError
 from .method import TRAIN, Method, ServerSide, Trainee
 from .parts import Aggregator, Arrival, Context, Downlink, Mean, Part, State, Tensors, Uplink
@@ -61,8 +62,14 @@ class Server(ServerSide):
     def send(
         self, t: int, client: int, state: State, heard: Mapping[int, int] = {}
     ) -> tuple[bytes, int]:
-        """The message to one client, and how many of its bytes are buffers. What all clients of a
-        group get is coded once a round."""
+        """The message to one client, and how many of its bytes are buffers."""
+        body, buffers = self._body(t, client, state, heard)
+        return pack(Message(DOWN, t, client), self.down, body), buffers
+
+    def _body(
+        self, t: int, client: int, state: State, heard: Mapping[int, int]
+    ) -> tuple[tuple[list, int], int]:
+        """What all clients of a group get, coded once a round; and its bytes of buffers."""
         link = self.method.downlink
         ctx = self.context(t, client, self.down, state.memory, heard=heard)
         if self._coded[0] is not state or self._coded[1] != t:
@@ -72,8 +79,22 @@ class Server(ServerSide):
             with torch.no_grad():
                 sections = link.encode(state.weights, ctx)
             coded[group] = assemble(sections, self.down), buffer_bytes(sections, self.down)
-        body, buffers = coded[group]
-        return pack(Message(DOWN, t, client), self.down, body), buffers
+        return coded[group]
+
+    def check(self, t: int, state: State, before: State, heard: Mapping[int, int]) -> bool:
+        """Also tries a network of large weights, and the downlink if it could fail; what it codes
+        is kept for round ``t`` + 1, unless to code it changes the memory."""
+        large = super().check(t, state, before, heard)
+        if large:
+            self.method.model.refresh(self.net, self.task, t)
+            training.load(self.tensors, state.weights)
+            finite.try_out(self.net, self.task)
+        if self.method.downlink != Downlink():
+            if self.method.downlink.listens:
+                state = State(state.weights, dict(state.memory))
+            for k in self.participants(t + 1):
+                self._body(t + 1, k, state, heard)
+        return large
 
     def receive(self, t: int, client: int, data: bytes, state: State) -> Arrival:
         """bytes -> ``Arrival``; ``WireError`` for anything that is not this client's upload of this

@@ -56,7 +56,26 @@ class Engine:
         "there, the run goes on from it",
         "FILE",
     )
+    log: str | None = _output(
+        None, "write every row as the run goes, as .csv or .jsonl; a file for each run", "FILE"
+    )
+    tensorboard: str | None = _output(
+        None, "write every number for TensorBoard; a folder for each run", "FOLDER"
+    )
+    until: float | None = _output(None, "end a run at this test accuracy, 0 to 1", "ACCURACY")
     progress: bool | None = _no_bar(group="output")
+
+    def callbacks(self, end: str) -> list[Any]:
+        """What is called after each round of the run whose files end so."""
+        from .callbacks import Lines, TensorBoard, Until
+
+        calls: list[Any] = [] if self.until is None else [Until(self.until)]
+        if self.log:
+            path = Path(self.log)
+            calls.append(Lines(path.with_suffix(end + path.suffix) if end else path))
+        if self.tensorboard:
+            calls.append(TensorBoard(Path(self.tensorboard, end.removeprefix("."))))
+        return calls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,15 +135,18 @@ def run_all(
         from .lab import plot
 
         plot.check_image(picture.plot)
+    ends = ends if len(ends) > 1 else [""]
+    for end in ends:
+        engine.callbacks(end)  # says what cannot be
     if jobs == 1:
-        histories = list(map(run_one, experiments, repeat(engine), paths))
+        histories = list(map(run_one, experiments, repeat(engine), paths, ends))
     else:
         from concurrent.futures import ProcessPoolExecutor
         from multiprocessing import get_context
 
         quiet = replace(engine, progress=False)
         with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-            histories = list(pool.map(run_one, experiments, repeat(quiet), paths))
+            histories = list(pool.map(run_one, experiments, repeat(quiet), paths, ends))
     runs: dict[str, list[History]] = {}
     for e, history in zip(experiments, histories, strict=True):
         history.meta |= {"label": e.label, "provenance": origin}
@@ -142,14 +164,15 @@ def run_all(
     return histories
 
 
-def run_one(e: Experiment, engine: Engine, checkpoint: Path) -> "History":
-    """One run, from its checkpoint if there is one."""
+def run_one(e: Experiment, engine: Engine, checkpoint: Path, end: str = "") -> "History":
+    """One run, from its checkpoint if there is one; ``end`` is what its own files end in."""
     from . import round
 
     if checkpoint.exists():
         print(f"Going on from {checkpoint}.", file=sys.stderr)
     method, task = e.make_method(), e.make_task()
     how: dict[str, Any] = {"checkpoint": checkpoint, "progress": engine.progress}
+    how["on_round"] = engine.callbacks(end)
     try:
         if engine.engine == "flower-sim" and engine.memory_limit is None:
             from . import flower

@@ -27,9 +27,10 @@ class History:
     round's clients; the totals contain the buffers), ``bytes_evaluation_up,
     bytes_evaluation_down`` (what evaluation asked of clients, not in the totals), ``seconds`` (the
     round without its evaluation), ``clients`` (who took part), ``refused`` and ``unevaluated``
-    (client -> why its answer was not used, in the round and in its evaluation). A method and the
-    task's metrics may have columns of their own. Every key but the last three is also an attribute
-    that gives a numpy array.
+    (client -> why its answer was not used, in the round and in its evaluation), ``untaken`` (why
+    what the round made was not taken, or ``None``) and ``suspects`` (the clients whose answers were
+    the largest then). A method and the task's metrics may have columns of their own. Every key with
+    a number a round is also an attribute that gives a numpy array.
     """
 
     method: str

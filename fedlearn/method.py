@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from . import rng, training
+from . import finite, rng, training
 from .arguments import Checked, short
 from .engines import layers
 from .errors import pick
@@ -88,6 +88,11 @@ class ServerSide(Side):
     def round(self, t: int, state: State, ask: "Ask") -> State:
         """Round ``t``: ask clients, return the next state. ``state`` is not changed."""
         raise NotImplementedError
+
+    def check(self, t: int, state: State, before: State, heard: Mapping[int, int]) -> bool:
+        """``Diverged`` if the run cannot go on with the ``state`` that round ``t`` made of the one
+        ``before``; else whether its weights are suspiciously large."""
+        return finite.check(state, before)
 
     def evaluate(self, t: int, state: State, ask: "Ask") -> dict[str, float]:
         """{"accuracy", "loss"} of the state after round ``t`` on the test set. What is needed of

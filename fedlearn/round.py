@@ -21,7 +21,8 @@ from . import checkpoint as checkpoints
 from . import training
 from .arguments import checked, short
 from .engines import Loop, Stacked, choose
-from .errors import WireError
+from .errors import Diverged, WireError
+from .finite import magnitude
 from .history import History
 from .method import EVALUATE, TRAIN, Method, method_of
 from .models import multiply_adds
@@ -31,6 +32,10 @@ from .settings import Settings, thread_count, whole_number
 
 BYTES = ("bytes_up", "bytes_up_buffers", "bytes_down", "bytes_down_buffers")
 EVALUATION = ("bytes_evaluation_up", "bytes_evaluation_down")
+
+
+# A row of the history, and the state after it; True ends the run.
+OnRound = Callable[[dict[str, Any], State], Any]
 
 
 class Exchange(Protocol):
@@ -55,6 +60,8 @@ class Ask:
     ) -> None:
         self.t, self.engine, self.row = t, engine, row
         self.heard = heard  # client -> the last round in which an answer of it was taken
+        self.raised: BaseException | None = None  # the first error in the code of a client
+        self.sizes: dict[int, float] = {}  # client -> the largest norm that came in this round
 
     def __call__(
         self,
@@ -78,13 +85,18 @@ class Ask:
             try:
                 if isinstance(answer, WireError):
                     raise answer
+                if not isinstance(answer, bytes):
+                    kind = type(answer).__name__
+                    raise WireError(f"Client {k} must answer with bytes, not with {kind}.")
                 self.note(f"{way}_up", len(answer))
                 taken = read(k, answer)
             except WireError as error:
                 self.row[refused][k] = str(error)
+                self.raised = self.raised or error.__cause__
                 continue
             if not evaluation:
                 self.heard[k] = self.t
+                self.sizes[k] = max(self.sizes.get(k, 0.0), magnitude(taken))
             del answer
             yield k, taken
             del taken  # before the next client trains
@@ -93,11 +105,17 @@ class Ask:
         """Add to a column of the row: a share of the bytes that the method tells apart."""
         self.row[column] = self.row.get(column, 0) + count
 
+    def suspects(self) -> list[int]:
+        """The clients that sent the largest norm of this round, or a thousandth of it."""
+        most = max(self.sizes.values(), default=0.0)
+        return [k for k, size in self.sizes.items() if 1000 * size >= most]
+
 
 def one_round(
     server: Any, engine: Exchange, t: int, state: State, heard: dict[int, int], last: bool = False
 ) -> tuple[State, dict[str, Any]]:
-    """Round ``t`` -> the next state, and a row of the history."""
+    """Round ``t`` -> the next state, and a row of the history. A state that is not finite, or from
+    which no round can begin, is not taken: the old one stays, and the row says why."""
     row: dict[str, Any] = {"round": t, "accuracy": None, "loss": None}
     row |= dict.fromkeys(BYTES + EVALUATION, 0)
     row |= {
@@ -105,11 +123,26 @@ def one_round(
         "clients": list(server.participants(t)),
         "refused": {},
         "unevaluated": {},
+        "untaken": None,
+        "suspects": [],
     }
     ask = Ask(t, engine, row, heard)
     engine.ready(t, row["clients"])
     began = time.perf_counter()
-    state = server.round(t, state, ask)
+    try:
+        new = server.round(t, state, ask)
+        if new is not state:
+            server.check(t, new, state, heard)
+        state = new
+    except Diverged as error:
+        if not ask.sizes:  # nobody has answered: nobody else's fault
+            raise
+        row |= {"untaken": str(error), "suspects": ask.suspects()}
+    except WireError as error:  # without these answers the method cannot go on
+        if heard or not ask.raised:
+            raise error from ask.raised
+    if ask.raised and not heard:  # no client has ever answered: it is the program that fails
+        raise ask.raised
     row["seconds"] = time.perf_counter() - began
     if last or t % server.settings.evaluate_every == 0:
         row |= server.evaluate(t, state, ask)
@@ -123,15 +156,22 @@ def train(
     rounds: int,
     checkpoint: Any = None,
     progress: bool | None = None,
+    on_round: OnRound | Iterable[OnRound] = (),
 ) -> History:
     """The rounds that ``history``, or the checkpoint if there is one, does not have yet."""
     state = server.start()
     if checkpoint is not None:
         state = checkpoints.resume(checkpoint, history, state, engine.memories, server.task.device)
-    heard = history.heard()
+    heard, calls = history.heard(), (on_round,) if callable(on_round) else tuple(on_round)
+
+    def stops() -> bool:
+        return any([call(history.rows[-1], state) is True for call in calls])
+
+    # a run that was stopped may not have come to call them for its last round
+    done = bool(history.rows) and stops()
     bar = progress_bar(history.method, len(history), rounds, progress)
     with training.threads(history.meta["threads"], server.settings.precision), bar:
-        for t in range(len(history) + 1, rounds + 1):
+        for t in range(len(history) + 1, 1 if done else rounds + 1):
             state, row = one_round(server, engine, t, state, heard, last=t == rounds)
             history.rows.append(row)
             if checkpoint is not None:
@@ -139,6 +179,15 @@ def train(
             bar.update()
             if row["accuracy"] is not None:
                 bar.set_postfix(accuracy=f"{row['accuracy']:.3f}")
+            if stops():
+                break
+    untaken = [row["round"] for row in history.rows if row.get("untaken")]
+    if untaken:
+        warnings.warn(
+            f"{len(untaken)} rounds of {history.method} were not taken, first round {untaken[0]}; "
+            "history.rows says why and whom it suspects.",
+            stacklevel=3,
+        )
     for column, what in (("refused", "answers"), ("unevaluated", "answers to evaluation")):
         count = sum(len(row[column]) for row in history.rows)
         if count:
@@ -167,6 +216,7 @@ def run(
     checkpoint: Any = None,
     threads: int | None = None,
     progress: bool | None = None,
+    on_round: OnRound | Iterable[OnRound] = (),
 ) -> History:
     """Run ``method``, or the one of that name, on ``task`` for that many rounds and return its
     ``History``.
@@ -181,7 +231,12 @@ def run(
     tracking) is not counted in that limit. With ``checkpoint`` (a path) every finished round is
     saved there, and a run that finds the file goes on from it. ``threads`` is the number of CPU
     threads: by default one for networks so small that two would be slower. ``progress`` shows a
-    bar: by default where somebody looks (a terminal or a notebook)."""
+    bar: by default where somebody looks (a terminal or a notebook).
+
+    ``on_round`` is a function, or several, called with the row of the history and the state
+    (``State``, not to be changed) after each round and its checkpoint; one that returns True ends
+    the run, one that raises ends it with its error (``fedlearn.callbacks``). A run that goes on
+    from a checkpoint calls them for its last finished round again."""
     settings = Settings(participation, epochs, batch_size, evaluate_every, precision)
     method = method_of(method)
     thread_count(threads)
@@ -195,7 +250,7 @@ def run(
                 'memory_limit is for stacked training, not for the engine "flower-sim".'
             )
         job = flower.Job(method, task, rounds, settings, threads)
-        return flower.simulate(job, checkpoint=checkpoint, progress=progress)
+        return flower.simulate(job, checkpoint=checkpoint, progress=progress, on_round=on_round)
     whole_number("rounds", rounds)
     server = method.server_side(task, settings)
     threads = threads or good_threads(server.net, task, batch_size)
@@ -210,6 +265,7 @@ def run(
         rounds,
         checkpoint,
         progress,
+        on_round,
     )
 
 

@@ -227,6 +227,8 @@ class Remote:
         ending += "".join(
             f"; client {k} not evaluated: {why}" for k, why in row["unevaluated"].items()
         )
+        if row.get("untaken"):
+            ending += f"; not taken: {row['untaken']} Suspects: {row['suspects']}."
         self.say(f"Round {row['round']}: {used} of {many} uploads{ending}")
 
     def until(self, condition: Callable[[], object], seconds: float) -> None:
@@ -257,6 +259,7 @@ def lead(
     progress: bool | None = None,
     stop: threading.Event | None = None,
     say: Callable[[str], object] | None = None,
+    on_round: Any = (),
 ) -> History:
     """The server's part of a run on a Flower grid. Whoever was missing is in its ``refused``, too,
     and why. ``engine`` is how the history calls the grid; the rest is for ``Remote``."""
@@ -267,7 +270,7 @@ def lead(
     history = History(job.method.name, about)
     clients = Remote(job, grid, history, wait, timeout, start_with, stop, say)
     try:
-        train(server, clients, history, job.rounds, checkpoint, progress)
+        train(server, clients, history, job.rounds, checkpoint, progress, on_round)
         clients.tell()
         if engine == "flower":
             clients.look()

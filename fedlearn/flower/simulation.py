@@ -31,6 +31,7 @@ def simulate(
     timeout: float = 86400.0,
     checkpoint: Any = None,
     progress: bool | None = None,
+    on_round: Any = (),
 ) -> History:
     """Run a ``Job`` on Flower's simulation.
 
@@ -62,6 +63,7 @@ def simulate(
     keep = None if checkpoint is None else os.path.abspath(f"{checkpoint}.clients")
     stop, histories, problems = threading.Event(), [], []
     how = {"wait": timeout, "timeout": timeout, "checkpoint": checkpoint, "progress": progress}
+    how["on_round"] = on_round
     server = ServerApp()
 
     @server.main()

@@ -13,7 +13,7 @@ from ..method import EVALUATE, TRAIN, Method, ServerSide
 from ..models import state_of
 from ..parts import Batch, State, Tensors, kept, recalled
 from ..settings import Settings
-from ..wire import DOWN, UP
+from ..wire import DOWN, UP, Dense
 from .distillation import distillation
 from .features import Letters, stored
 
@@ -107,6 +107,13 @@ class Server(ServerSide):
                 memory = {name: x for name, x in memory.items() if name.split()[0] not in SENT}
             return State({name: w.clone() for name, w in self.tensors_s.items()}, memory)
         return state
+
+    def check(self, t: int, state: State, before: State, heard: Any) -> None:
+        """Also whether z_s can be sent: half precision may not hold it."""
+        super().check(t, state, before, heard)
+        for name, z_s in state.memory.items():
+            if name.startswith("z_s ") and self.letters.coder != Dense():
+                self.letters.coder.encode(z_s)
 
     def train(self, t: int, clients: list[int], memory: Tensors) -> None:
         """Eq. (8): E_s epochs on Eq. (6), client by client and batch by batch, with every H and z_k

@@ -25,8 +25,8 @@ from zlib import crc32
 import torch
 from torch import nn
 
-from .. import rng, training
-from ..errors import WireError
+from .. import finite, rng, training
+from ..errors import Diverged, WireError
 from ..method import ClientSide, Method, ServerSide
 from ..models import state_of
 from ..parts import SGD, Context, Edge, Named, Optimizer, State, Tensors, kept, recalled
@@ -82,8 +82,11 @@ class Server(ServerSide):
 
         def take_over(data: bytes) -> bool:
             training.load(W_e, weights.read(UP, t, k, data, samples=self.task.sizes[k]))
-            if not all(torch.isfinite(w).all() for w in self.W.values()):
-                raise WireError(f"The turn of client {k} left NaN or infinite weights.")
+            try:
+                finite.check(State(self.W), State({}))
+                finite.try_out(nn.Sequential(self.f_e, self.f_s), self.task)
+            except Diverged as error:
+                raise WireError(f"After the turn of client {k}: {error}") from None
             ask.note("bytes_handover", len(data))
             return True
 

@@ -6,5 +6,6 @@ from .model import Edge, Model, Named, TaskNetwork
 from .objective import Objective, Reference, Smoothed, TaskLoss
 from .optimizer import SGD, Adam, Continued, Optimizer, kept, recalled
 from .replay import KeptSteps, Replay
+from .robust import Clipped, Krum, Median, TrimmedMean
 from .server import Aggregator, Mean, summed
 from .steps import Clip, Feedback, Momentum, Residual

@@ -281,9 +281,11 @@ class Downlink(Link):
         return self._encode(state, ctx, self.listens)[0]
 
     def undo(self, x: Tensors, ctx: Context) -> Tensors:
-        state = super().undo({n: t.to(ctx.task.device) for n, t in x.items()}, ctx)
+        own = replace(ctx, memory=dict(ctx.memory))
+        state = super().undo({n: t.to(ctx.task.device) for n, t in x.items()}, own)
         if state.keys() != ctx.initial.keys():
             raise WireError("The server's message does not hold the whole model.")
+        ctx.memory.update(own.memory)  # of a message that is refused nothing is kept
         return {n: state[n] for n in ctx.initial}
 
     def _generator(self, ctx: Context) -> torch.Generator:

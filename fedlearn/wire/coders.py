@@ -10,18 +10,21 @@ import numpy as np
 import torch
 from torch._utils import _unflatten_dense_tensors
 
-from ..errors import WireError
+from ..errors import Diverged, WireError
 from .base import Coder, Shape, brief
 
 
 def write_rows(tensors: Sequence[torch.Tensor], dtype: str = "<f4") -> list[list[memoryview]]:
     """Tensors [clients, ...] -> for each client the little-endian bytes of its part of each
-    tensor, all cut from one buffer."""
+    tensor, all cut from one buffer; ``Diverged`` if half precision cannot hold a value."""
     rows = _one_buffer(tensors)
     if rows is None:
         flat = [t.detach().flatten(1) if t.dim() > 1 else t.detach()[:, None] for t in tensors]
         rows = torch.cat(flat, 1)
-    rows = rows.cpu().numpy().astype(dtype, copy=False)
+    with np.errstate(over="ignore"):
+        rows = rows.cpu().numpy().astype(dtype, copy=False)
+    if dtype != "<f4" and not np.isfinite(rows).all():
+        raise Diverged(f"A value that is NaN, infinite or too large for {dtype} cannot be coded.")
     ends = list(accumulate(t[0].numel() * rows.itemsize for t in tensors))
     slices = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
     return [[data[part] for part in slices] for data in (row.view(np.uint8).data for row in rows)]

@@ -478,6 +478,25 @@ def test_the_whole_model_or_the_residual_with_constants(task):
         torch.testing.assert_close(residual.state[name], t, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("missing", ["a constant", "a weight"])
+def test_of_a_refused_message_nothing_is_kept(missing, task):
+    method = fl.methods.fed_repopt()
+    server, client = method.server_side(task), method.client_side(task)
+    message = unpack(
+        server.send(1, 0, server.start())[0], server.down, kind=DOWN, round=1, client=0
+    )
+    constants = list(repopt.constants(server.net))
+    weights = [name for name in message.sections if name not in constants]
+    name = (constants if missing == "a constant" else weights)[-1]
+    some = {n: section for n, section in message.sections.items() if n != name}
+    memory = {}
+    with pytest.raises(fl.WireError, match="have not come|does not hold the whole model"):
+        client.answer(1, 0, "train", pack(Message(DOWN, 1, 0, 0, some), server.down), memory)
+    assert not memory
+    client.answer(1, 0, "train", server.send(1, 0, server.start())[0], memory)
+    assert set(constants) <= memory.keys()
+
+
 def test_the_search_is_the_servers_own(task):
     with pytest.raises(ValueError, match="one client, not 3"):
         fl.methods.search(task, 1)

@@ -377,7 +377,9 @@ def test_a_shared_coder_draws_the_same_on_both_sides_up_and_down_without_a_byte(
     assert ours.bytes_down.tolist() == theirs.bytes_down.tolist()
     # another draw for each tensor of each of the two clients and of the server, in both rounds
     encoded, decoded = ({s for way, s in log if way == what} for what in ("encoded", "decoded"))
-    assert encoded == decoded and len(encoded) == 2 * 3 * len(ours.state)
+    assert decoded <= encoded and len(decoded) == 2 * 3 * len(ours.state)
+    # and whether the last state could be sent was tried
+    assert len(encoded - decoded) == len(ours.state)
 
 
 @pytest.mark.parametrize("values", ["sign", "float32"])

@@ -430,9 +430,9 @@ def test_what_cannot_be_stacked_is_named(part, method, network, monkeypatch):
             "Training one client takes about .* MB, but memory_limit allows 0.1 MB",
         ),
         ({"engine": "sequential", "memory_limit": 0}, "memory_limit allows"),
-        ({"engine": "auto", "memory_limit": float("nan")}, "a number of bytes, not nan"),
+        ({"engine": "auto", "memory_limit": float("nan")}, "memory_limit.*nan"),
         ({"engine": "auto", "memory_limit": -1}, "a number of bytes, not -1"),
-        ({"engine": "auto", "memory_limit": "1e9"}, "a number of bytes, not '1e9'"),
+        ({"engine": "auto", "memory_limit": "1e9"}, "memory_limit.*1e9"),
         ({"precision": "fp8"}, "no precision 'fp8'"),
     ],
 )

@@ -1,0 +1,76 @@
+"""Clients that lie, to try a server on: what they send is a right message with wrong numbers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+from ..averaging import Averaging, Client, Server
+from ..errors import pick
+from ..parts import Context, Tensors
+from ..wire import UP, Message, pack
+
+# u, the client's context, how much -> what it claims as its update
+LIES: dict[str, Callable[[Tensors, Context, float], Tensors]] = {
+    "flip": lambda u, ctx, factor: {n: -factor * t for n, t in u.items()},
+    "scale": lambda u, ctx, factor: {n: factor * t for n, t in u.items()},
+    "random": lambda u, ctx, factor: _noise(u, ctx, factor),
+    "inflate": lambda u, ctx, factor: u,  # claims ``factor`` n_k
+}
+FACTORS = {"flip": 1.0, "scale": 30.0, "random": 10.0, "inflate": 1000.0}
+
+
+def _noise(u: Tensors, ctx: Context, factor: float) -> Tensors:
+    """Normal numbers, each tensor with ``factor`` times its own norm."""
+    generator, noise = ctx.generator("lie"), {}
+    for n, t in u.items():
+        x = torch.randn(t.shape, generator=generator).to(t.device)
+        noise[n] = x * (factor * t.norm() / x.norm())
+    return noise
+
+
+class Liar(Client):
+    """The clients of a method; ``method.liars`` of them lie when they upload."""
+
+    def upload(self, trained: Tensors, ctx: Context) -> bytes:
+        method = self.method
+        if ctx.client in method.liars:
+            u = {n: w.detach() - ctx.start[n] for n, w in trained.items()}
+            u = LIES[method.lie](u, ctx, method.factor)
+            trained = {n: ctx.start[n] + t for n, t in u.items()}
+        return super().upload(trained, ctx)
+
+    def upload_rows(self, trained: Tensors, ctx: Context) -> list[bytes] | None:
+        return (
+            None if set(ctx.client) & set(self.method.liars) else super().upload_rows(trained, ctx)
+        )
+
+    def _pack(self, t: int, client: int, sections: dict) -> bytes:
+        inflates = client in self.method.liars and self.method.lie == "inflate"
+        samples = int(self.task.sizes[client] * (self.method.factor if inflates else 1))
+        return pack(Message(UP, t, client, samples, sections), self.up)
+
+
+@dataclass(frozen=True)
+class Lying(Averaging):
+    """A method some of whose clients lie, each in the same way."""
+
+    liars: tuple[int, ...] = ()
+    lie: str = "flip"
+    factor: float = 1.0
+
+    sides = (Server, Liar)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        pick(self.lie, LIES, "lie")
+
+
+def lying(method: Averaging, liars: Any, lie: str, factor: float | None = None) -> Lying:
+    """``method`` with these clients as liars: "flip" sends -``factor`` u, "scale" ``factor`` u,
+    "random" noise of ``factor`` times the norm, "inflate" u with ``factor`` n_k in its head. The
+    default factors are ``FACTORS``."""
+    parts = {f.name: getattr(method, f.name) for f in fields(Averaging)}
+    factor = FACTORS[pick(lie, {name: name for name in LIES}, "lie")] if factor is None else factor
+    return Lying(**parts, liars=tuple(liars), lie=lie, factor=factor)
