@@ -26,8 +26,8 @@ def _norms(tensors: Iterable[Any]) -> list[float]:
     return list(map(float, torch._foreach_norm(floats))) if floats else []
 
 
-def _norm(tensors: Iterable[Any]) -> float:
-    """The norm of all these tensors of floats; NaN or infinite if its square overflows a float32."""
+def norm(tensors: Iterable[Any]) -> float:
+    """The norm of all these tensors of floats; NaN if its square overflows a float32."""
     square = sum(norm * norm for norm in _norms(tensors))
     return math.sqrt(square) if square < LIMIT else math.nan
 
@@ -39,9 +39,9 @@ def check(state: State, before: State) -> bool:
         ("weights", state.weights, before.weights),
         ("server's memory", state.memory, before.memory),
     ):
-        if math.isnan(_norm(t for name, t in new.items() if t is not old.get(name))):
+        if math.isnan(norm(t for name, t in new.items() if t is not old.get(name))):
             raise Diverged(f"The norm of the new {what} is NaN, infinite or overflows a float32.")
-    return _norm(state.weights.values()) > GROWN * _norm(before.weights.values())
+    return norm(state.weights.values()) > GROWN * norm(before.weights.values())
 
 
 def try_out(net: nn.Module, task: Any) -> None:
@@ -55,7 +55,7 @@ def try_out(net: nn.Module, task: Any) -> None:
     net.train(training)
     if not all(t.isfinite().all() for t in out):
         raise Diverged("With the new weights the network's output is NaN or infinite.")
-    if math.isnan(_norm(grads)):
+    if math.isnan(norm(grads)):
         raise Diverged("With the new weights the network's gradient overflows.")
 
 

@@ -108,12 +108,13 @@ class Server(ServerSide):
             return State({name: w.clone() for name, w in self.tensors_s.items()}, memory)
         return state
 
-    def check(self, t: int, state: State, before: State, heard: Any) -> None:
+    def check(self, t: int, state: State, before: State, heard: Any) -> bool:
         """Also whether z_s can be sent: half precision may not hold it."""
-        super().check(t, state, before, heard)
+        large = super().check(t, state, before, heard)
         for name, z_s in state.memory.items():
             if name.startswith("z_s ") and self.letters.coder != Dense():
                 self.letters.coder.encode(z_s)
+        return large
 
     def train(self, t: int, clients: list[int], memory: Tensors) -> None:
         """Eq. (8): E_s epochs on Eq. (6), client by client and batch by batch, with every H and z_k
