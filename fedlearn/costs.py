@@ -48,7 +48,7 @@ class Costs:
     def __init__(self, run: Run) -> None:
         e, known, (train, test) = run.experiment, SETS[run.experiment.dataset], run.images
         its, parts = run.options(), str(run.method().parts())
-        network = its.get("network") or e.network
+        network = its.get("network") or str(e.network)
         one = counted(network, known.shape, known.classes)
         # a training step is three passes: forward, and backward to inputs and to weights
         step, look, state, outputs, maps = 3 * one.forward, one.forward, one.state, one.outputs, 0
@@ -107,10 +107,10 @@ def seconds(history: History) -> float:
     return float(stated) if stated else float(history.seconds.sum())
 
 
-def rows(runs: list[Run], get: Get) -> list[dict[str, Any]]:
+def rows(runs: list[Run], get: Get, estimate: Estimate) -> list[dict[str, Any]]:
     """For each run: whether it is stored, its short runs that are not counted before, hours that
     are spent and needed with them, where the needed are from, bytes of memory and disk."""
-    estimate, counted_before, found = Estimate(get, runs), set(), []
+    counted_before, found = set(), []
     for run in runs:
         names = {(r.folder, r.name): r for r in (*run.tries, run)}
         own = [r for name, r in names.items() if name not in counted_before]
@@ -134,7 +134,7 @@ def rows(runs: list[Run], get: Get) -> list[dict[str, Any]]:
 def plan(runs: list[Run], get: Get, busy: Callable[[Run], bool], hours: float | None = None) -> str:
     """A line a run, in the order in which they are done: state, hours, memory, disk; the short runs
     that it is tuned with are part of it. Then the sums; with ``hours``, what fits."""
-    left, listed = hours, rows(runs, get)
+    left, listed = hours, rows(runs, get, Estimate(get, runs))
     lines = ["state      hours  from        GB memory  MB disk  run"]
     for row in listed:
         run, state, needed = row["run"], "stored", row["needed"]

@@ -155,7 +155,7 @@ def runs(
             tune = block.get("tune", {}) | {"option": row.pop("tune", None)}
             known = inspect.signature(methods.METHODS[method]).parameters
             shared = {n: v for n, v in block.get("all", {}).items() if n in known}
-            how = fields | {"partition": partition, "seed": seed}
+            how: dict[str, Any] = fields | {"partition": partition, "seed": seed}
             experiment = Experiment(method=method, options=shared | row, **how)
             turn = rank.get(seed, len(rank)), block.get("turn", 0), number
             run = Run(folder, label, experiment, engine, but, search, turn=turn)

@@ -16,7 +16,7 @@ import torch
 
 from . import costs, methods, recipes, round
 from .data import sources
-from .errors import DataError
+from .errors import DataError, pick
 from .files import claim, claimed, write_text
 from .history import History
 from .models.repopt import Scales
@@ -114,15 +114,17 @@ def fetch(names: list[str]) -> None:
 def do(store: Store, run: Run, provenance: dict[str, str], progress: bool | None) -> History:
     """One run whose tries are stored, from its checkpoint if there is one."""
     e, began, tuned = run.experiment, time.time(), store.tuned(run)
+    task = e.make_task()
     best = {option: max(of, key=lambda value: of[value]) for option, of in tuned.items()}
     method = run.method(**best, **({"scales": store.scales(run)} if run.search else {}))
     checkpoint = store.path(run, ".checkpoint")
     how = asdict(e.settings) | {"engine": run.engine, "threads": e.threads, "progress": progress}
-    history = round.run(method, e.make_task(), e.rounds, checkpoint=checkpoint, **how)
+    history = round.run(method, task, e.rounds, checkpoint=checkpoint, **how)
     # the seconds of a run that was stopped are those of its rounds, without their evaluation
     seconds = max(time.time() - began, float(history.seconds.sum()))
     history.meta |= {"label": run.label, "options": run.options(**best)}
     history.meta |= {"tuned": tuned} if tuned else {}
+    history.meta |= {"note": task.source.note} if task.source.note else {}
     origin = {"date": time.strftime("%Y-%m-%d"), "hardware": hardware(e.device)}
     history.meta["provenance"] = provenance | origin | {"seconds": f"{seconds:.1f}"}
     write_text(store.path(run), text(history))
@@ -222,27 +224,26 @@ def plan(
 
 
 def status(paper: str) -> "pandas.DataFrame":
-    """A row for each table or figure of a paper and each scale at which it can be reproduced: how
-    many of its runs are stored, the hours that they took, the hours to go, and the command. The
-    hours to go are one CPU core's; at full scale a GPU's."""
+    """A row for each table or figure of a paper and each scale at which it can be reproduced: its
+    runs, how many are stored, the hours that they took, the hours to go, and the command. The hours
+    to go are one CPU core's; at full scale a GPU's."""
     import pandas
 
-    def shown(hours: float) -> str:
-        return f"{hours:.1f}" if hours >= 0.1 else "under 0.1" if hours else ""
-
-    store, found = Store(sources.data_path("results")), {}
-    for name in (n for n, r in recipes.RECIPES.items() if r["paper"] == paper):
-        for scale in (s for s in recipes.SCALES if s in recipes.RECIPES[name]):
-            device = "cuda" if scale == "full" else "cpu"
-            rows = costs.rows(recipes.runs(name, scale, device=device), store.get)
-            there, of = sum(row["stored"] for row in rows), len(rows)
-            found[recipes.RECIPES[name]["shows"], scale] = {
-                "runs stored": f"all {of}" if there == of else f"{there or 'none'} of {of}",
-                "hours spent": shown(sum(row["spent"] for row in rows)),
-                "hours to go": shown(sum(row["needed"] for row in rows)),
-                "command": f"fedlearn reproduce {name} --scale {scale}",
-            }
-    return pandas.DataFrame(found).T.rename_axis(["table or figure", "scale"])
+    pick(paper, recipes.PAPERS, "paper")
+    store, found = Store(sources.data_path("results")), []
+    device = dict.fromkeys(recipes.SCALES, "cpu") | {"full": "cuda"}
+    every = {s: recipes.runs(paper, s, device=device[s]) for s in recipes.SCALES}
+    estimates = {s: costs.Estimate(store.get, runs) for s, runs in every.items()}
+    for name in recipes.RECIPES:
+        of = recipes.RECIPES[name]
+        for scale in (s for s in recipes.SCALES if s in of and of["paper"] == paper):
+            runs = recipes.runs(name, scale, device=device[scale])
+            rows = pandas.DataFrame(costs.rows(runs, store.get, estimates[scale]))
+            sums = rows["stored"].sum(), rows["spent"].sum(), rows["needed"].sum()
+            command = f"fedlearn reproduce {name} --scale {scale}"
+            found.append([of["shows"], scale, len(runs), *sums, command])
+    columns = "table or figure,scale,runs,stored,hours spent,hours to go,command".split(",")
+    return pandas.DataFrame(found, columns=columns).set_index(columns[:2])
 
 
 def folder_of(out: str | Path | None, choice: dict[str, Any]) -> Path:

@@ -113,7 +113,15 @@ FEW = "--rounds 2 --seed 3 --partition iid --train 100 --test 50 --only FedAvg -
 
 
 def arguments(folder, *more):
-    return ["reproduce", "fed_kgf", *FEW.split(), "--no-progress", "--out", str(folder), *more]
+    return [
+        "reproduce",
+        "fed_kgf_figure3",
+        *FEW.split(),
+        "--no-progress",
+        "--out",
+        str(folder),
+        *more,
+    ]
 
 
 def stored(folder):
@@ -281,7 +289,8 @@ def test_the_plan_counts_what_is_stored_and_measures_by_it(tmp_path, capsys):
 def test_estimates_follow_the_work():
     one, two = (recipes.runs("rpn", "small", rounds=n)[0] for n in (10, 20))
     nothing = costs.Estimate(lambda run: None, [])
-    assert nothing.seconds(two) == pytest.approx(2 * nothing.seconds(one))
+    assert nothing.of(two)[0] == pytest.approx(2 * nothing.of(one)[0])
+    assert nothing.of(one)[1] == "estimated"
     meta = {"provenance": {"seconds": "100"}}
     stored = fl.History("fedavg", meta)
     measured = costs.Estimate(lambda run: stored if run is two else None, [two])
@@ -303,7 +312,8 @@ def test_status_counts_files(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "data_path", at)
     table = reproduce.status("rpn")
     assert list(table.index.get_level_values("scale")) == list(recipes.SCALES)
-    assert set(table["hours spent"]) == {""} and (table["hours to go"] != "").all()
+    assert set(table["hours spent"]) == {0} and (table["hours to go"] > 0).all()
+    assert list(table["runs"]) == [6, 6, 10] and set(table["stored"]) == {0}
     [run, *_] = recipes.runs("rpn")
     meta = {"label": run.label, "provenance": {"seconds": "7200"}}
     row = {"round": 1, "seconds": 1.0}
@@ -311,8 +321,10 @@ def test_status_counts_files(tmp_path, monkeypatch):
     path.parent.mkdir()
     path.write_text(json.dumps({"method": "fedavg", "meta": meta, "rows": [row]}))
     quick = reproduce.status("rpn").xs("quick", level="scale").iloc[0]
-    assert (quick["runs stored"], quick["hours spent"]) == ("1 of 6", "2.0")
+    assert (quick["runs"], quick["stored"], quick["hours spent"]) == (6, 1, 2.0)
     assert quick["command"] == "fedlearn reproduce rpn_table1 --scale quick"
+    with pytest.raises(ValueError, match="There is no paper 'fed_kg'. Did you mean 'fed_kgf'"):
+        reproduce.status("fed_kg")
 
 
 def test_hours_begin_only_what_fits(tmp_path, capsys):
