@@ -113,11 +113,10 @@ def fetch(names: list[str]) -> None:
 
 def do(store: Store, run: Run, provenance: dict[str, str], progress: bool | None) -> History:
     """One run whose tries are stored, from its checkpoint if there is one."""
-    e, began, tuned = run.experiment, time.time(), store.tuned(run)
-    task = e.make_task()
+    e, tuned = run.experiment, store.tuned(run)
     best = {option: max(of, key=lambda value: of[value]) for option, of in tuned.items()}
     method = run.method(**best, **({"scales": store.scales(run)} if run.search else {}))
-    checkpoint = store.path(run, ".checkpoint")
+    task, began, checkpoint = e.make_task(), time.time(), store.path(run, ".checkpoint")
     how = asdict(e.settings) | {"engine": run.engine, "threads": e.threads, "progress": progress}
     history = round.run(method, task, e.rounds, checkpoint=checkpoint, **how)
     # the seconds of a run that was stopped are those of its rounds, without their evaluation

@@ -24,9 +24,8 @@ def kind(run):
     """What a run shares with those that need no test of their own."""
     e, o = run.experiment, run.options()
     network = o.get("network") or (f"{o['edge']}-{o['server']}" if "edge" in o else e.network)
-    plain = {n: v for n, v in e.options.items() if isinstance(v, bool | str) and n != "network"}
-    own = sorted({*plain.values(), *map(str, run.but)} - set(network.split("-")), key=str)
-    return "-".join(map(str, [e.method, network, *own]))
+    words = {v for v in e.options.values() if isinstance(v, str)} | run.but.keys()
+    return "-".join([e.method, network, *sorted(words - {network, *network.split("-")})])
 
 
 KINDS = {kind(run): run for run in reversed(recipes.runs(None, "full"))}
