@@ -34,7 +34,7 @@ title   = @printf '\n==== %s ====\n' '$(1)'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env env-flower with-flower book live test lint test-unit test-chapters test-browser test-flower record-flower clean
+.PHONY: help env env-flower with-flower book live test lint test-unit test-chapters test-browser test-flower record-flower gpu clean
 
 help:
 	@echo 'make book           environment, execution of all chapters, site in $(HTML)'
@@ -45,6 +45,8 @@ help:
 	@echo 'make test-browser     the built site and live widgets in headless Chromium'
 	@echo 'make test-flower      the same methods on Flower, in an environment of its own ($(notdir $(FLOWER)), beside the other)'
 	@echo 'make live           JupyterLab on the chapters'
+	@echo 'make gpu            all that only a GPU can show, into a folder (OUT=gpu-results MINUTES=20 STEPS="tests chapters speed recipes");'
+	@echo '                    PYTHON needs torch, numpy, scikit-learn and safetensors; no environment is made'
 	@echo 'make clean          remove the build (not the environment)'
 	@echo 'Options: VENV=<folder> PYTHON=<python 3.11+> JOBS=<chapters at a time>'
 
@@ -144,6 +146,10 @@ record-flower: test-flower
 test-browser: book
 	$(call title,the built site in Chromium)
 	@CHROMIUM="$$($(PY) tests/browser/chromium.py)" && export CHROMIUM && $(PYTEST) tests/browser
+
+# With the Python that is there: a machine with a GPU may have neither network nor book tools.
+gpu:
+	@$(PYTHON) tests/gpu/run.py --out "$(or $(OUT),gpu-results)" --minutes $(or $(MINUTES),20) $(if $(STEPS),--steps $(STEPS))
 
 clean:
 	rm -rf _build build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -7,7 +7,7 @@ from .averaging import Averaging
 from .data import partition
 from .errors import DataError, WireError
 from .history import History
-from .lab.exercises import check
+from .lab.exercises import check, solution
 from .method import Method
 from .metrics import refit
 from .parts import SGD, Adam, Downlink, Mean, TaskLoss, TaskNetwork, Uplink
@@ -17,12 +17,12 @@ from .settings import Experiment, Settings
 from .training import initial_network
 
 if TYPE_CHECKING:  # loaded when first used
-    from . import flower
+    from . import flower, lab
     from .lab import plot, widgets
     from .ledger import claims
 
 __all__ = """
     Adam Averaging DataError Downlink Experiment History Mean Method SGD Settings TaskLoss
-    TaskNetwork Uplink WireError check claims clients engines flower initial_network methods
-    models partition parts plot refit results rng run summary tasks widgets wire
+    TaskNetwork Uplink WireError check claims clients engines flower initial_network lab
+    methods models partition parts plot refit results rng run solution summary tasks widgets wire
 """.split()

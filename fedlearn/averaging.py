@@ -18,7 +18,8 @@ AISTATS 2017, Algorithm 1, is this file from ``Server.round`` to ``Client.upload
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
+from operator import itemgetter
 from typing import Any, ClassVar
 
 import torch
@@ -54,8 +55,8 @@ class Server(ServerSide):
             ask.note("bytes_up_buffers", arrival.buffers)
             return arrival
 
-        arrivals = (arrival for _, arrival in ask(self.participants(t), send, receive, TRAIN))
-        return self.aggregate(t, state, arrivals, ask.heard)
+        answers = ask(self.participants(t), send, receive, TRAIN)
+        return self.aggregate(t, state, map(itemgetter(1), answers), ask.heard)
 
     def send(
         self, t: int, client: int, state: State, heard: Mapping[int, int] = {}
@@ -90,13 +91,18 @@ class Server(ServerSide):
         self, t: int, state: State, arrivals: Iterator[Arrival], heard: Mapping[int, int] = {}
     ) -> State:
         """The next state. Without a single arrival it stays as it is."""
-        first = next(arrivals := iter(arrivals), None)
-        if first is None:
+        first = list(islice(arrivals := iter(arrivals), 1))
+        if not first:
             return state
-        memory = dict(state.memory)
-        ctx = self.context(t, -1, self.up, memory, heard=heard)
+        arrivals = chain(map(first.pop, [0]), arrivals)  # popped, or it would be kept
+        memory, link = dict(state.memory), self.method.uplink
+
+        def sends(k: int) -> list[str]:
+            return link.expected(self.context(t, k, self.up, {}))
+
+        ctx = self.context(t, -1, self.up, memory, heard=heard, sends=sends)
         with torch.no_grad():
-            weights = self.method.server.aggregate(state.weights, chain([first], arrivals), ctx)
+            weights = self.method.server.aggregate(state.weights, arrivals, ctx)
         return State(weights, memory)
 
     def longest(self) -> int:
@@ -113,7 +119,8 @@ class Client(Trainee):
             method.downlink.schema(self.net, task),
         )
         method.uplink.check(self.context(1, -1, self.up, {}))
-        self._received: tuple[Any, Any, Tensors] = (None, None, {})  # which body, unpacked, undone
+        nothing = memoryview(b"")
+        self._received: Any = 0, (nothing, 0), {}, {}  # round, body and CRC, unpacked, undone
 
     def answer(self, t: int, client: int, what: str, data: bytes, memory: Tensors) -> bytes:
         return self.train(t, client, data, memory)  # download, local training, upload
@@ -122,14 +129,16 @@ class Client(Trainee):
         """bytes -> a context whose ``start`` is the global state. A body that has come before, to
         another client, is not decoded again."""
         link = self.method.downlink
-        _, body, crc = open_envelope(data, self.down, kind=DOWN, round=t, client=client)
-        ctx = self.context(t, client, self.down, memory)
-        key, (last, tensors, ctx.start) = (t, len(body), crc), self._received
-        if key != last:
+        expected = {"kind": DOWN, "round": t, "client": client}
+        last, known, tensors, start = self._received
+        _, body, crc = open_envelope(data, self.down, **expected, known=known)
+        ctx = self.context(t, client, self.down, memory, start=start)
+        fresh = (t, len(body), crc) != (last, len(known[0]), known[1])
+        if fresh:
             tensors = link.unpack(take_apart(body, self.down), ctx)
-        if key != last or link.personal:
+        if fresh or link.personal:
             ctx.start = link.undo(tensors, ctx)
-        self._received = key, tensors, ctx.start
+        self._received = t, (body, crc), tensors, ctx.start
         return ctx
 
     def upload(self, trained: Tensors, ctx: Context) -> bytes:

@@ -40,15 +40,24 @@ def _crc(texts: Iterable[str], tensors: Tensors) -> str:
 
 def save(path: Any, history: History, state: State, memories: dict[int, Tensors]) -> None:
     """The server's state, what the clients of this process keep, and the history so far."""
-    from safetensors.torch import save_file
-
     groups = {"state": state.weights, "server": state.memory}
     groups |= {f"client {k}": memory for k, memory in memories.items()}
     tensors = {f"{group}/{name}": t for group, part in groups.items() for name, t in part.items()}
     tensors = apart(tensors)
     metadata = {"head": json.dumps(_head(history)), "history": json.dumps(history.to_dict())}
     metadata["crc"] = _crc((metadata["head"], metadata["history"]), tensors)
-    write_atomically(path, lambda part: save_file(tensors, part, metadata))
+    write_tensors(path, tensors, metadata)
+
+
+def write_tensors(path: Any, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:
+    """A safetensors file, in full or not at all; ``OSError`` if it cannot be written."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        write_atomically(path, lambda part: save_file(tensors, part, metadata))
+    except SafetensorError as error:
+        raise OSError(f"{path} cannot be written ({error}).") from error
 
 
 def resume(

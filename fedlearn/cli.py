@@ -15,8 +15,9 @@ from dataclasses import MISSING, asdict, dataclass, replace
 from functools import partial
 from itertools import product, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
+from . import __version__
 from .errors import DataError, WireError, pick
 from .files import check_writable
 from .options import add, flags_of, given, opt, read_pairs, read_value
@@ -340,8 +341,9 @@ class Recipe:
     seeds: tuple[int, ...] | None = opt(
         None, "a seed, may be given several times (default: the recipe's)", "SEED", flag="--seed"
     )
-    device: str | None = opt(
-        None, "cpu, cuda, ... (default: a GPU if there is one); on a GPU training uses bfloat16"
+    device: str = opt(
+        "auto",
+        "auto (default: a GPU if there is one), cpu, cuda, ...; on a GPU training uses bfloat16",
     )
     out: str | None = opt(
         None,
@@ -369,12 +371,10 @@ def reproduce(recipe: Recipe, planning: Planning) -> None:
     What is stored is left alone, and what was stopped goes on. Several processes with one folder
     share the work.
     """
-    import torch
-
     from . import reproduce as recipes
+    from .tasks.classification import find_device
 
-    device = recipe.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    how = asdict(recipe) | {"device": device}
+    how = asdict(recipe) | {"device": str(find_device(recipe.device))}
     if planning.plan:
         how.pop("progress")
         print(recipes.plan(**how))
@@ -388,13 +388,14 @@ class Folders:
 
     folder: str = _unnamed("the folder with the chapters, book/ in a checkout")
     out: str = _unnamed("the folder to write")
+    force: bool = opt(False, "write over chapters that are there already")
 
 
 def classroom(folders: Folders) -> None:
     """Write the chapters without the solutions, for a class."""
     from .lab.classroom import make
 
-    print(*make(folders.folder, folders.out), sep="\n")
+    print(*make(folders.folder, folders.out, folders.force), sep="\n")
 
 
 # ---- the parser ----------------------------------------------------------------------------------
@@ -410,14 +411,22 @@ def takes(command: str) -> dict[type, bool]:
     return {(get_args(kind) or (kind,))[0]: bool(get_args(kind)) for kind in kinds}
 
 
+class Parser(argparse.ArgumentParser):
+    """What is wrong is an error like any other, in one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message} (see {self.prog} --help).")
+
+
 def parser() -> argparse.ArgumentParser:
     """All commands with their options."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="fedlearn",
         description="Communication-efficient federated learning, simulated with real bytes.",
         epilog="Example: fedlearn compare fedavg rpn --partition dirichlet:0.5 --rounds 20 "
         "--out both.json",
     )
+    top.add_argument("--version", action="version", version=f"fedlearn {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, call in COMMANDS.items():
         text = inspect.getdoc(call) or name

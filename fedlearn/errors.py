@@ -1,6 +1,7 @@
 """The two errors of the package and the one way to say "no such name"."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
 
@@ -23,7 +24,7 @@ class DataError(RuntimeError):
 def pick(name: Any, options: Mapping[Any, Any], what: str) -> Any:
     """``options[name]``, or a ``ValueError`` that names the nearest matches and everything
     allowed."""
-    if name in options:
+    with suppress(KeyError, TypeError):  # what cannot be hashed is no name
         return options[name]
     near = get_close_matches(str(name), [str(o) for o in options], n=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""

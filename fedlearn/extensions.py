@@ -10,6 +10,7 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import blake2b
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -25,7 +26,7 @@ def find(name: Any, known: Mapping[str, Any], what: str) -> Any:
     """``known[name]``, or what ``name`` says where to find. ``what`` is "method" or "network".
 
     ``ValueError`` if it is not there, ``ImportError`` if its code cannot be loaded."""
-    if name in known:
+    with suppress(KeyError, TypeError):
         return known[name]
     if isinstance(name, str) and ":" in name:
         place, _, attribute = name.rpartition(":")

@@ -13,6 +13,12 @@ from .files import write_text
 if TYPE_CHECKING:
     import pandas  # takes long to load: only where a table is made
 
+# those that a run has whatever its method and its task's metrics
+COLUMNS = """
+    round accuracy loss bytes_up bytes_up_buffers bytes_down bytes_down_buffers
+    bytes_evaluation_up bytes_evaluation_down seconds clients refused unevaluated
+""".split()
+
 
 @dataclass(eq=False, repr=False)
 class History:
@@ -21,8 +27,9 @@ class History:
     round's clients; the totals contain the buffers), ``bytes_evaluation_up,
     bytes_evaluation_down`` (what evaluation asked of clients, not in the totals), ``seconds`` (the
     round without its evaluation), ``clients`` (who took part), ``refused`` and ``unevaluated``
-    (client -> why its answer was not used, in the round and in its evaluation). A method may have
-    columns of its own. Every key but the last three is also an attribute that gives a numpy array.
+    (client -> why its answer was not used, in the round and in its evaluation). A method and the
+    task's metrics may have columns of their own. Every key but the last three is also an attribute
+    that gives a numpy array.
     """
 
     method: str
@@ -33,8 +40,12 @@ class History:
 
     def __getattr__(self, name: str) -> np.ndarray:
         rows = self.__dict__.get("rows")
-        if rows and name in rows[0]:
-            return np.array([np.nan if row[name] is None else row[name] for row in rows])
+        if rows and any(name in row for row in rows):
+            values = [row.get(name) for row in rows]
+            wide = next((len(v) for v in values if isinstance(v, list)), None)
+            blank = np.nan if wide is None else [np.nan] * wide
+            found = np.array([blank if v is None else v for v in values])
+            return found.astype(float) if wide and found.dtype == object else found
         raise AttributeError(
             f"History has no {name!r}" + ("" if rows else ", and no rounds yet") + "."
         )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from . import rng, training
+from .arguments import Checked, short
 from .engines import layers
 from .errors import pick
 from .models import state_of
@@ -150,6 +151,7 @@ class Trainee(ClientSide):
         contexts = [self.download(t, k, data, memories[k]) for k, data in messages.items()]
         if self._stack is None:
             self._stack = layers.stack(self.net, most)
+            self._spare = training.spare_rows(self.net, self.task)
         net = layers.narrow(self._stack, 0, len(contexts))
         trained, first = state_of(net), contexts[0].start
         for name, w in trained.items():
@@ -160,7 +162,7 @@ class Trainee(ClientSide):
             contexts[0], client=list(messages), memory=[c.memory for c in contexts], start=start
         )
         self.method.model.refresh(net, self.task, t)
-        training.train_stacked(net, self.method, ctx, self.settings)
+        training.train_stacked(net, self.method, ctx, self.settings, self._spare)
         answers = self.upload_rows(trained, ctx)
         if answers is None:
             answers = []
@@ -171,7 +173,7 @@ class Trainee(ClientSide):
 
 
 @dataclass(frozen=True)
-class Method:
+class Method(Checked):
     """A name, the three parts that say how a client trains, and in subclasses what a round is."""
 
     name: str = "method"
@@ -219,6 +221,22 @@ class Method:
     def client_side(self, task: Any, settings: Settings | None = None) -> Any:
         """The clients of this method on a task."""
         return self.sides[1](self, task, settings)
+
+
+def method_of(method: Any) -> "Method":
+    """A method as it is, or by its name, with its defaults; ``ValueError`` for anything else."""
+    if isinstance(method, str):
+        from .methods import get
+
+        return get(method)
+    if not isinstance(method, Method):
+        name = getattr(method, "__name__", "")
+        what = f"the function {name}: call it, {name}()" if callable(method) and name else ""
+        raise ValueError(
+            "A run takes a method, such as fl.methods.fedavg(), or its name, not "
+            f"{what or short(method)}."
+        )
+    return method
 
 
 def needs(name: str, part: Part, need: Any, parts: Mapping[str, Part]) -> str:

@@ -11,6 +11,8 @@ from dataclasses import MISSING, Field, field, fields
 from types import NoneType
 from typing import Any, get_args, get_origin
 
+from .arguments import check
+
 
 def opt(default: Any, help: str, metavar: str | None = None, **more: Any) -> Any:
     """A dataclass field that is also an option.
@@ -68,6 +70,9 @@ def add(parser: argparse.ArgumentParser, kind: type, several: bool = False) -> N
 def given(args: argparse.Namespace, kind: type) -> dict[str, Any]:
     """The fields that were given, by name."""
     values = {f.name: getattr(args, f.name) for f in fields(kind)}
+    for f in fields(kind):
+        if isinstance(values[f.name], float):
+            check(flag(f), values[f.name], float, f.default)
     return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if v is not None}
 
 
@@ -100,7 +105,7 @@ def read_value(text: str) -> Any:
         value = ast.literal_eval(text)
         json.dumps(value)
         return value
-    except (ValueError, SyntaxError, TypeError):
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         pass
     try:
         return float(text)

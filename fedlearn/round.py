@@ -19,14 +19,15 @@ import torch
 
 from . import checkpoint as checkpoints
 from . import training
+from .arguments import checked, short
 from .engines import Loop, Stacked, choose
 from .errors import WireError
 from .history import History
-from .method import EVALUATE, TRAIN, Method
+from .method import EVALUATE, TRAIN, Method, method_of
 from .models import multiply_adds
 from .parts import State, Tensors
 from .progress import progress_bar
-from .settings import Settings, whole_number
+from .settings import Settings, thread_count, whole_number
 
 BYTES = ("bytes_up", "bytes_up_buffers", "bytes_down", "bytes_down_buffers")
 EVALUATION = ("bytes_evaluation_up", "bytes_evaluation_down")
@@ -84,7 +85,9 @@ class Ask:
                 continue
             if not evaluation:
                 self.heard[k] = self.t
+            del answer
             yield k, taken
+            del taken  # before the next client trains
 
     def note(self, column: str, count: int) -> None:
         """Add to a column of the row: a share of the bytes that the method tells apart."""
@@ -148,8 +151,9 @@ def train(
     return history
 
 
+@checked
 def run(
-    method: Method,
+    method: Method | str,
     task: Any,
     rounds: int = 20,
     *,
@@ -164,7 +168,8 @@ def run(
     threads: int | None = None,
     progress: bool | None = None,
 ) -> History:
-    """Run ``method`` on ``task`` for that many rounds and return its ``History``.
+    """Run ``method``, or the one of that name, on ``task`` for that many rounds and return its
+    ``History``.
 
     ``participation`` is the share of clients drawn each round (C), ``epochs`` the local epochs
     (E), ``batch_size`` B. ``precision`` is the arithmetic of training: "float32", "tf32" or "bf16"
@@ -178,6 +183,10 @@ def run(
     threads: by default one for networks so small that two would be slower. ``progress`` shows a
     bar: by default where somebody looks (a terminal or a notebook)."""
     settings = Settings(participation, epochs, batch_size, evaluate_every, precision)
+    method = method_of(method)
+    thread_count(threads)
+    if not hasattr(task, "evaluate"):
+        raise ValueError(f"A run takes a task (fedlearn.tasks), not {short(task)}.")
     if engine == "flower-sim":
         from . import flower
 

@@ -7,10 +7,12 @@ Nothing heavy is imported, so that ``fedlearn --help`` does not wait for torch.
 
 import inspect
 import json
+import os
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from .arguments import check, check_arguments
 from .errors import pick
 from .options import opt
 
@@ -27,6 +29,15 @@ def whole_number(name: str, value: object) -> None:
     """Refuse anything but 1, 2, 3, ..."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}.")
+
+
+def thread_count(value: object) -> None:
+    """Refuse a number of CPU threads that no machine of this kind has use for."""
+    most = max(64, os.cpu_count() or 1)
+    if value is not None and (
+        isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most
+    ):
+        raise ValueError(f"threads must be a whole number from 1 to {most}, not {value!r}.")
 
 
 _training = partial(opt, group="training")
@@ -49,6 +60,8 @@ class Settings:
     precision: str = _training("float32", "arithmetic of training: float32 (default), tf32 or bf16")
 
     def __post_init__(self) -> None:
+        for f in fields(self):
+            check(f.name, getattr(self, f.name), f.type)
         if not 0 < self.participation <= 1:
             raise ValueError(
                 "participation is a share of the clients, above 0 and at most 1, "
@@ -84,9 +97,14 @@ class Experiment(Settings):
     dataset: str = _task(
         "digits",
         "digits (embedded, the default), mnist, fashion_mnist, cifar10, cifar100, cinic10, "
-        "tiny_imagenet",
+        "tiny_imagenet; or your own: a folder with a folder of images for each class, or an .npz "
+        "file",
     )
-    clients: int = _task(10, "number of clients")
+    clients: int | str = _task(
+        10,
+        'number of clients; or "users", a client for each of those that an .npz file names',
+        type=lambda text: int(text) if text.lstrip("+-").isdecimal() else text,
+    )
     partition: str = _task(
         "iid",
         "how the images are split: iid, dirichlet:ALPHA, shards:K, classes, main_class:SHARE, "
@@ -99,10 +117,17 @@ class Experiment(Settings):
         "mine.py:name or module:name; by default the data set's own",
     )
     augment: tuple[str, ...] = _task((), "crop or flip; may be given twice", "A")
+    metrics: tuple[str, ...] = _task(
+        (),
+        "measure more on the test set: per_class, per_client, client_spread, worst_client, or "
+        "your own, mine.py:name; may be given several times",
+        "M",
+        flag="--metric",
+    )
     train: int | None = _task(None, "keep only N training images", "N")
     test: int | None = _task(None, "keep only N test images", "N")
     seed: int = _task(0, "the seed of every random choice", several=True)
-    device: str = _task("cpu", "cpu (default), cuda, cuda:1, ...")
+    device: str = _task("auto", "auto (default: a GPU if there is one), cpu, cuda, cuda:1, ...")
     rounds: int = _training(20, "communication rounds")
     threads: int | None = _training(
         None, "CPU threads; by default one for small networks, all for large ones"
@@ -111,8 +136,17 @@ class Experiment(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         whole_number("rounds", self.rounds)
+        thread_count(self.threads)
+        for name, kind, what in (
+            ("options", dict, "a dict"),
+            ("augment", tuple | list, "a list"),
+            ("metrics", tuple | list, "a list"),
+        ):
+            if not isinstance(getattr(self, name), kind):
+                raise ValueError(f"{name} must be {what}, not {getattr(self, name)!r}.")
         # JSON has lists only; the tuples here are equal to those that were written
         object.__setattr__(self, "augment", tuple(self.augment))
+        object.__setattr__(self, "metrics", tuple(self.metrics))
         options = {name: _tuples(value) for name, value in self.options.items()}
         object.__setattr__(self, "options", options)
 
@@ -136,6 +170,14 @@ class Experiment(Settings):
         known = inspect.signature(function).parameters
         for name in options:
             pick(name, known, f"option of {self.method}")
+        check_arguments(function, (), options)
+        lacking = [
+            n
+            for n, p in known.items()
+            if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
+        ]
+        for name in set(lacking) - set(options):
+            raise ValueError(f"{self.method} needs its option {name}: --option {name}=VALUE.")
         made = function(**options)
         if not isinstance(made, Method):
             raise ValueError(f"{self.method} makes a {type(made).__name__}, not a fedlearn.Method.")
@@ -146,7 +188,10 @@ class Experiment(Settings):
         from .tasks import classification
 
         names = inspect.signature(classification).parameters
-        return classification(**{name: getattr(self, name) for name in names})
+        stated = {name: getattr(self, name) for name in names}
+        if self.clients == "users" and self.partition == "iid":  # nobody asked for it
+            stated["partition"] = None
+        return classification(**stated)
 
     def to_json(self) -> str:
         """Every field, as JSON."""

@@ -1,10 +1,11 @@
 """The hot loop: what clients do between download and upload, one client at a time or all at
 once."""
 
+import ctypes
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import groupby
+from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 
 from . import rng
 from .engines import layers
+from .models import multiply_adds
 from .parts import Batch, Context, Model, Tensors
 from .parts.base import Loss
 from .settings import Settings
@@ -97,71 +99,107 @@ def train(net: nn.Module, method: Any, ctx: Context, settings: Settings) -> None
                 step(x[at : at + B], y[at : at + B], index[at : at + B])
 
 
-def steps(sizes: list[int], batch_size: int) -> list[tuple[int, int, int, int]]:
-    """One epoch of stacked training, as (at, first, last, size): clients first..last-1 take their
-    samples at..at+size-1.
+STEP = 7e6  # multiply-adds (forward) that take as long as what a stacked step costs anyway
 
-    ``sizes`` (n_k) must fall. Clients share a step where their batches have the same size, so
-    nothing is padded and no batch differs from sequential training: sizes 5, 5, 3 in batches of 4
-    give (0, 0, 2, 4), (0, 2, 3, 3), (4, 0, 2, 1)."""
+
+def steps(
+    sizes: list[int], batch_size: int, spare: float = 0
+) -> list[tuple[int, int, int, tuple[int, ...]]]:
+    """One epoch of stacked training, as (at, first, last, counts): clients first..last-1 take
+    their samples from ``at`` on, so many each.
+
+    ``sizes`` (n_k) must fall. Clients share a step where their batches have the same size: sizes
+    5, 5, 3 in batches of 4 give (0, 0, 2, (4, 4)), (0, 2, 3, (3,)), (4, 0, 2, (1, 1)). Batches of
+    different size share one where rows that count for nothing are cheaper than another step, which
+    costs as much as ``spare`` rows."""
     plan = []
     for at in range(0, max(sizes), batch_size):
-        first = 0
-        for size, run in groupby(min(batch_size, n - at) for n in sizes if n > at):
-            last = first + len(list(run))
-            plan.append((at, first, last, size))
-            first = last
+        counts = tuple(min(batch_size, n - at) for n in sizes if n > at)
+        ends = [0, *(i for i in range(1, len(counts)) if counts[i] < counts[i - 1]), len(counts)]
+        best: list[tuple[float, list]] = [(0.0, [])]  # cost and steps of the clients up to each end
+        for last in ends[1:]:
+            ways = (
+                (cost + spare + counts[first] * (last - first), [*before, (first, last)])
+                for first, (cost, before) in zip(ends, best, strict=False)
+            )
+            best.append(min(ways))
+        plan += [(at, first, last, counts[first:last]) for first, last in best[-1][1]]
     return plan
 
 
+def spare_rows(net: nn.Module, task: Any) -> float:
+    """How many samples of arithmetic a stacked step less is worth."""
+    return STEP / multiply_adds(net, task.shape)
+
+
 @torch.enable_grad()
-def train_stacked(net: nn.Module, method: Any, ctx: Context, settings: Settings) -> None:
+def train_stacked(
+    net: nn.Module, method: Any, ctx: Context, settings: Settings, spare: float = 0
+) -> None:
     """The same training for all clients of ``ctx`` at once, those with most samples first; ``net``
-    is stacked.
+    is stacked. ``spare``: see ``steps``; without effect where the objective does not allow it.
 
     Every draw comes from the generator that sequential training uses, and only the last bits of
     sums differ. (On a GPU dropout is drawn for the whole stack from one generator, named after all
     its clients.)"""
     task = ctx.task
     sizes = [task.sizes[k] for k in ctx.client]
-    plan = steps(sizes, settings.batch_size)
+    pads = method.objective.pads and settings.precision != "bf16"
+    plan = steps(sizes, settings.batch_size, spare * pads)
     net.train()
     layers.seed_dropout(net, ctx)
     state, dtype = method.optimizer.init(trainable(net), ctx), next(net.parameters()).dtype
-    takes = Counter((first, last) for _, first, last, _ in plan)
+    takes = Counter((first, last, _padded(counts)) for _, first, last, counts in plan)
     step = {}
-    for first, last in takes:  # all before training: an objective may copy the network
+    for first, last, counts in takes:  # all before training: an objective may copy the network
         part = layers.narrow(net, first, last)
+        layers.pad(part, counts)
         its_state = {
             k: [t[first:last] for t in v] if isinstance(v, list) else v for k, v in state.items()
         }
         loss = method.objective.begin(part, ctx.narrow(first, last))
 
-        def on_images(part, batch, loss=loss):
-            x = task.inputs(layers.channels_last(batch.x)).to(dtype).transpose(0, 1)
-            return loss(part, Batch(x, batch.y.T, batch.index.T))
+        # a mean over n_k of n rows, of which the others are zero
+        share = torch.tensor([max(counts) / n for n in counts], device=task.device, dtype=dtype)
 
-        count = settings.epochs * takes[first, last]
-        step[first, last] = local_step(
+        def on_images(part, batch, loss=loss, share=share):
+            x = task.inputs(layers.channels_last(batch.x)).to(dtype).transpose(0, 1)
+            value = loss(part, Batch(x, batch.y.T, batch.index.T))
+            return value * share if len(share) else value
+
+        count = settings.epochs * takes[first, last, counts]
+        step[first, last, counts] = local_step(
             part, method, on_images, its_state, settings, task.device, count
         )
     shuffle, augment = ctx.generator("shuffle"), ctx.generator("augment")
     # Samples are gathered in the order of use: in each step by position in the batch, then by
     # client.
-    starts = torch.tensor([0, *sizes[:-1]]).cumsum(0)
-    use = torch.cat(
-        [(starts[i:j] + torch.arange(at, at + size)[:, None]).flatten() for at, i, j, size in plan]
-    )
-    use = use.to(task.device)
+    n = torch.tensor(sizes)
+    starts, wanted, there = n.cumsum(0) - n, [], []
+    for at, i, j, counts in plan:
+        row = torch.arange(at, at + counts[0])[:, None]
+        wanted.append((starts[i:j] + row.minimum(n[i:j] - 1)).flatten())
+        there.append((row < n[i:j]).flatten())
+    use, absent = torch.cat(wanted).to(task.device), ~torch.cat(there).to(task.device)
     with rng.scope(task.seed, "dropout", ctx.round, *ctx.client, device=task.device):
         for _ in range(settings.epochs):
             orders = [torch.randperm(n, generator=g) for n, g in zip(sizes, shuffle, strict=True)]
             x, y = task.gather(ctx.client, orders, augment)
-            data, done = (x[use], y[use], torch.cat(orders).to(task.device)[use]), 0
-            for _, first, last, size in plan:
-                end = done + size * (last - first)
-                step[first, last](*(t[done:end].unflatten(0, (size, -1)) for t in data))
+            y = y[use].masked_fill_(absent, IGNORED)
+            data, done = (x[use], y, torch.cat(orders).to(task.device)[use]), 0
+            for _, first, last, counts in plan:
+                end = done + counts[0] * (last - first)
+                batch = (t[done:end].unflatten(0, (counts[0], -1)) for t in data)
+                step[first, last, _padded(counts)](*batch)
                 done = end
+
+
+IGNORED = -100  # the label of a row that counts for nothing, as torch's cross-entropy has it
+
+
+def _padded(counts: tuple[int, ...]) -> tuple[int, ...]:
+    """The rows of each client that count, if they are not all."""
+    return counts if counts[-1] < counts[0] else ()
 
 
 GRAPH_PAYS = 20  # steps of one shape: recording takes about as long as a few of them
@@ -199,11 +237,23 @@ def recorded(step: Callable[..., None], device: torch.device) -> Callable[..., N
     return replay
 
 
+@cache
+def keep_memory() -> None:
+    """Have the C library keep what is freed. By default it gives large blocks back to the system,
+    and getting them again costs several times what copying a message into them does: every page
+    is cleared anew."""
+    with suppress(OSError, AttributeError):  # other libraries than glibc have no such call
+        mallopt = ctypes.CDLL(None).mallopt
+        for which in (-3, -1):  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+            mallopt(which, 2**30)
+
+
 @contextmanager
 def threads(count: int, precision: str = "float32") -> Iterator[None]:
     """Run a block on that many CPU threads, with TensorFloat-32 products on a GPU unless they
     shall be exact."""
     cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    keep_memory()
     before = torch.get_num_threads(), cuda.allow_tf32, cudnn.allow_tf32
     torch.set_num_threads(count)
     cuda.allow_tf32 = cudnn.allow_tf32 = precision != "float32"

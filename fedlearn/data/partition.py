@@ -10,22 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
+from fedlearn.arguments import short
 from fedlearn.data.sources import data_path
 from fedlearn.errors import pick
 
-
-def _need(condition, sentence):
-    if not condition:
-        raise ValueError(sentence)
-
-
-@dataclass(frozen=True, eq=False)
-class Split:
-    """For each client its sample indices, int64 ascending; and its pixel permutation [height *
-    width], or None."""
-
-    indices: list
-    permutations: list | None = None
+from .given import Flwr, Given, given  # noqa: F401  fl.partition has them all
+from .split import Partition, Split, need  # noqa: F401
 
 
 def _deal(labels, counts, rng):
@@ -36,48 +26,6 @@ def _deal(labels, counts, rng):
             np.arange(len(counts)), counts[:, c]
         )
     return owner
-
-
-class Partition:
-    """Base of all partitions: checks, the call, and the grouping of samples by owner."""
-
-    def __call__(
-        self,
-        labels: np.ndarray,
-        clients: int,
-        rng: np.random.Generator,
-        coarse: np.ndarray | None = None,
-        pixels: int | None = None,
-    ) -> Split:
-        """labels int [n]; coarse: the super-class of each class, or None; pixels: height * width,
-        for permuted."""
-        labels = np.asarray(labels)
-        _need(clients >= 1, f"A federation needs at least one client, not {clients}.")
-        _need(
-            clients <= len(labels),
-            f"{clients} clients cannot share {len(labels)} samples: use fewer clients.",
-        )
-        owner = self.owners(labels, clients, rng, coarse)
-        sizes = np.bincount(owner, minlength=clients)
-        _need(
-            sizes.all(),
-            f"{self} leaves client {sizes.argmin()} of {clients} without samples: "
-            "use fewer clients.",
-        )
-        indices = np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1])
-        return Split(indices, self.permutations(clients, rng, pixels))
-
-    def permutations(
-        self, clients: int, rng: np.random.Generator, pixels: int | None
-    ) -> list | None:
-        """For each client an order of its pixels, or None for all."""
-        return None
-
-    def owners(
-        self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: np.ndarray | None
-    ) -> np.ndarray:
-        """The owner of each sample, int64 [n]."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -97,7 +45,7 @@ class Permuted(Iid):
     def permutations(
         self, clients: int, rng: np.random.Generator, pixels: int | None
     ) -> list | None:
-        _need(
+        need(
             pixels,
             "The permuted partition needs the number of pixels of an image: pass "
             "pixels=height * width.",
@@ -117,11 +65,11 @@ class Dirichlet(Partition):
     min_samples: int = 1
 
     def __post_init__(self) -> None:
-        _need(
+        need(
             0 < self.alpha < math.inf,
             f"Dirichlet's alpha must be a positive number, not {self.alpha}.",
         )
-        _need(self.min_samples >= 1, f"min_samples must be at least 1, not {self.min_samples}.")
+        need(self.min_samples >= 1, f"min_samples must be at least 1, not {self.min_samples}.")
 
     def owners(
         self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: np.ndarray | None
@@ -149,7 +97,7 @@ class Shards(Partition):
     per_client: int = 2
 
     def __post_init__(self) -> None:
-        _need(
+        need(
             self.per_client >= 1 and self.per_client == int(self.per_client),
             f"A client needs a whole number of shards, one or more, not {self.per_client}.",
         )
@@ -158,7 +106,7 @@ class Shards(Partition):
         self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: np.ndarray | None
     ) -> np.ndarray:
         count = clients * self.per_client
-        _need(
+        need(
             count <= len(labels),
             f"{len(labels)} samples cannot fill {count} shards: use fewer clients or shards.",
         )
@@ -174,7 +122,7 @@ def _class_owner(labels, clients, coarse):
     """The owner of each class: neighbouring classes go together, whole super-classes where they
     are known."""
     order = np.arange(labels.max() + 1) if coarse is None else np.argsort(coarse, kind="stable")
-    _need(
+    need(
         clients <= len(order),
         f"{clients} clients cannot each own one of {len(order)} classes: use fewer clients.",
     )
@@ -206,7 +154,7 @@ class MainClass(Partition):
     share: float = 0.8
 
     def __post_init__(self) -> None:
-        _need(
+        need(
             0 < self.share <= 1,
             f"The main class's share must be above 0 and at most 1, not {self.share}.",
         )
@@ -250,20 +198,21 @@ class Table(Partition):
         path = Path(self.source)
         if path.suffix != ".csv" or not path.is_file():
             path = pick(self.source, known, "partition table")
-        rows = [
-            line.split(",")
-            for line in path.read_text().splitlines()
-            if line.strip() and not line.startswith("#")
-        ]
         try:
+            rows = [
+                line.split(",")
+                for line in path.read_text(encoding="utf-8").splitlines()
+                if line.strip() and not line.startswith("#")
+            ]
             counts = np.array([[int(cell) for cell in row[1:]] for row in rows[1:]], np.int64)
-            _need(
+            need(
                 counts.ndim == 2 and counts.min() >= 0 and counts.sum(0).all(),
                 "a negative count or an empty class",
             )
-        except ValueError as error:
+            need(counts.max() < 2**31, "a count is larger than 2,147,483,647")
+        except (ValueError, OverflowError) as error:
             raise ValueError(
-                f"{path} is not a table of counts, clients by classes ({error})."
+                f"{path} is not a table of counts, clients by classes ({short(str(error))})."
             ) from error
         return counts
 
@@ -271,7 +220,7 @@ class Table(Partition):
         self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: np.ndarray | None
     ) -> np.ndarray:
         counts, total = self.counts(), np.bincount(labels)
-        _need(
+        need(
             counts.shape == (clients, len(total)),
             f"The table {self.source} is for {counts.shape[0]} clients "
             f"and {counts.shape[1]} classes, not for {clients} and {len(total)}.",
@@ -282,7 +231,7 @@ class Table(Partition):
 
 
 iid, permuted, dirichlet, shards = Iid, Permuted, Dirichlet, Shards
-classes, main_class, table = Classes, MainClass, Table
+classes, main_class, table, flwr = Classes, MainClass, Table, Flwr
 
 # name: (constructor, how its argument is read, an example); None where there is no argument.
 PARTS = {
@@ -305,7 +254,7 @@ def parse(text: str) -> Partition:
         value = [read(argument)] if colon else []
     except (TypeError, ValueError):
         raise ValueError(f"{text!r} is not a partition: write it like {example!r}.") from None
-    _need(
+    need(
         value or name not in ("dirichlet", "table"),
         f"{text!r} lacks its argument: write it like {example!r}.",
     )

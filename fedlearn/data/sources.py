@@ -10,8 +10,10 @@ import os
 import socket
 import struct
 import sys
+import threading
+import time
 from collections.abc import Iterable
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -41,13 +43,14 @@ COARSE = [
     for d in "41e80677i33e9i7b397b6b5a76df3f0b1aceg9b55j88fdehia"
     "g4h420h4iha32ccgc19j2a01gc9dfdgj246j558ji12f60h8ed"
 ]
+PATIENCE = 12  # seconds without a byte after which a download is given up
 LOSSY = "CIFAR-100 from a lossy AVIF copy (quality 62)"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Source:
-    """Images uint8 [n, channels, height, width], labels int64 [n]; mean, std per channel of the
-    raw training values."""
+    """Images uint8 (your own: or float32) [n, channels, height, width], labels int64 [n]; mean, std
+    per channel of the raw training values, per feature if they are vectors."""
 
     name: str
     train_x: torch.Tensor
@@ -59,6 +62,8 @@ class Source:
     classes: int
     coarse: np.ndarray | None = None  # int64 [classes]: the super-class of each class
     note: str = ""  # print it beside every figure made with this copy
+    names: tuple[str, ...] = ()  # of the classes, if they have any
+    users: np.ndarray | None = None  # whose each training sample is: whole numbers or texts [n]
 
 
 def data_path(*parts: str) -> Path:
@@ -209,9 +214,11 @@ SETS = {
 
 
 def _folders():
-    return (
-        [Path(os.environ["FEDLEARN_DATA"]).expanduser()] if os.environ.get("FEDLEARN_DATA") else []
-    ) + [CACHE]
+    named = os.environ.get("FEDLEARN_DATA")
+    try:
+        return [Path(named).expanduser(), CACHE] if named else [CACHE]
+    except RuntimeError:
+        raise DataError(f"FEDLEARN_DATA names the home of nobody: {named}.") from None
 
 
 def _find(name):
@@ -255,6 +262,31 @@ def _absent(name, why):
     )
 
 
+def _while_it_grows(folder, work):
+    """``work()`` in a thread, which is left alone if for ``PATIENCE`` seconds nothing is written to
+    the folder: a name server, or a chain of mirrors, may be silent for minutes."""
+    errors, size, now, since = [], 0, 0, time.monotonic()
+
+    def attempt():
+        try:
+            work()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.1)
+        with suppress(OSError):  # a file that was there a moment ago
+            now = sum(f.stat().st_size for f in folder.rglob("*"))
+        if now != size:
+            size, since = now, time.monotonic()
+        elif time.monotonic() - since > PATIENCE:
+            raise TimeoutError(f"nothing came for {PATIENCE:g} s")
+    if errors:
+        raise errors[0]
+
+
 def _fetch(name):
     """Download once into the cache."""
     kind = SETS[name].torchvision
@@ -266,10 +298,10 @@ def _fetch(name):
 
     print(f"Fetching {name} into {CACHE}, once.", file=sys.stderr)
     timeout = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(20)  # torchvision sets none, and a silent network would hang for ever
+    socket.setdefaulttimeout(PATIENCE)  # torchvision sets none: it would wait for ever
     try:
         with open(os.devnull, "w") as null, redirect_stdout(null), redirect_stderr(null):
-            getattr(datasets, kind)(CACHE, download=True)
+            _while_it_grows(CACHE, lambda: getattr(datasets, kind)(CACHE, download=True))
     except Exception as error:
         raise _absent(name, f"fetching it failed ({_reason(error)})") from error
     finally:

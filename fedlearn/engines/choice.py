@@ -66,7 +66,7 @@ def choose(
     ):
         raise ValueError(f"memory_limit is a number of bytes, not {memory_limit!r}.")
     limit = free_memory(task.device) // 2 if memory_limit is None else memory_limit
-    need, state = bytes_for_one(method, task, settings.batch_size)
+    need = bytes_for_one(method, task, settings.batch_size)
     if limit < need and (memory_limit is not None or engine == "stacked"):
         raise ValueError(
             f"Training one client takes about {need / 1e6:.1f} MB, but memory_limit allows "
@@ -74,10 +74,8 @@ def choose(
         )
     if engine == "sequential":
         return Engine("sequential", 1, "asked for")
-    room = max(
-        1, (limit - count * state) / need
-    )  # the server holds what all clients of the round sent
-    together = int(min(room, count, MOST if task.device.type == "cpu" else count))
+    most = MOST if task.device.type == "cpu" else count
+    together = int(min(max(1, limit / need), count, most))
     if together == 1:
         return Engine(
             "sequential",
@@ -111,10 +109,10 @@ def free_memory(device: torch.device) -> int:
     return psutil.virtual_memory().available
 
 
-def bytes_for_one(method: Any, task: Any, batch_size: int) -> tuple[int, int]:
-    """Memory that one stacked client takes, and the size of its state. It takes seven times its
-    state (parameters, gradients, optimiser state, start, update, two messages), twice what its
-    largest batch saves for the backward pass, and its images twice."""
+def bytes_for_one(method: Any, task: Any, batch_size: int) -> int:
+    """Memory that one stacked client takes: seven times its state (parameters, gradients, optimiser
+    state, start, update, two messages), twice what its largest batch saves for the backward pass,
+    and its images twice."""
     net, client = training.initial_network(method, task), int(np.argmax(task.sizes))
     state = sum(t.nbytes for t in state_of(net).values())
     saved = {}
@@ -132,7 +130,7 @@ def bytes_for_one(method: Any, task: Any, batch_size: int) -> tuple[int, int]:
     ):
         loss(net, Batch(x, y, order.to(task.device)))
     images = task.sizes[client] * task.train[0][0].nbytes
-    return 7 * state + 2 * sum(saved.values()) + 2 * images, state
+    return 7 * state + 2 * sum(saved.values()) + 2 * images
 
 
 def obstacle(method: Any, task: Any) -> str | None:
@@ -157,11 +155,9 @@ def _context(task, net, client, alone=None):
 
 
 def _difference(method, task):
-    small = Settings(
-        epochs=2, batch_size=3
-    )  # the second epoch begins where the weights have left the start
-    at = np.arange(8) % len(task.train[1])
-    few = [at[:5], at[5:]]  # a shared batch of 3, then one of 2 for the first alone
+    small = Settings(epochs=2, batch_size=4)  # the second epoch begins away from the start
+    at = np.arange(17) % len(task.train[1])
+    few = [at[:10], at[10:]]  # a shared batch of 4, one of 4 and 3, one of 2 for the first alone
     permutations = task.split.permutations and task.split.permutations[:2]
     task = replace(task, split=replace(task.split, indices=few, permutations=permutations))
     net = training.initial_network(method, task).double()
@@ -171,7 +167,7 @@ def _difference(method, task):
     initial = {name: t.clone() for name, t in state_of(net).items()}
     try:
         both = layers.stack(net, 2)
-        training.train_stacked(both, method, _context(task, both, [0, 1], net), small)
+        training.train_stacked(both, method, _context(task, both, [0, 1], net), small, spare=9)
     except Exception as error:  # whatever a part that does not expect the client axis does with it
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     for k in (0, 1):
@@ -246,7 +242,7 @@ def calibrate(method: Any, task: Any, settings: Settings, together: int) -> floa
     some = clients[:: max(1, together // 8)]
     task = _shortened(task, 2 * settings.batch_size + settings.batch_size // 2)
     net = training.initial_network(method, task)
-    both = layers.stack(net, together)
+    both, spare = layers.stack(net, together), training.spare_rows(net, task)
 
     def one_by_one():
         for k in some:
@@ -254,7 +250,7 @@ def calibrate(method: Any, task: Any, settings: Settings, together: int) -> floa
         return sum(task.sizes[k] for k in some)
 
     def at_once():
-        training.train_stacked(both, method, _context(task, both, clients, net), settings)
+        training.train_stacked(both, method, _context(task, both, clients, net), settings, spare)
         return sum(task.sizes[k] for k in clients)
 
     def timed(form):  # seconds a sample

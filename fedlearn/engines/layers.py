@@ -50,12 +50,49 @@ class Conv2d(nn.Conv2d):
         )
 
 
+class _Ragged(torch.autograd.Function):
+    """Batch normalisation over some of the rows: x [batch, channels, ...], ``real`` [batch,
+    channels, 1...] is one where a row counts and zero elsewhere, n [channels] the entries that
+    count. No gradient may come from the other rows; none goes to them."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, real, n, eps):
+        axes, wide = [0, *range(2, x.dim())], (-1, *[1] * (x.dim() - 2))
+        mean = (x * real).sum(axes) / n
+        var = ((x - mean.view(wide)) * real).square_().sum(axes) / n
+        ctx.save_for_backward(x, mean.new_ones(mean.shape) if weight is None else weight, real, n)
+        ctx.statistics, ctx.wide = (mean, var, eps), wide
+        return F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps), mean, var
+
+    @staticmethod
+    def backward(ctx, g, *_):
+        (x, weight, real, n), (mean, var, eps) = ctx.saved_tensors, ctx.statistics
+        dx, dw, db = torch.ops.aten.native_batch_norm_backward(
+            g, x, weight, mean, var, None, None, False, eps, [True] * 3
+        )  # as if the statistics were constants
+        invstd = (var + eps).rsqrt()
+        slope, scale = dw * invstd, weight * invstd / n
+        at_zero, slope = (
+            (scale * (db - mean * slope)).view(ctx.wide),
+            (scale * slope).view(ctx.wide),
+        )
+        dx -= torch.addcmul(at_zero, x, slope) * real
+        own = [
+            t if need else None for t, need in zip((dw, db), ctx.needs_input_grad[1:3], strict=True)
+        ]
+        return dx, *own, None, None, None
+
+
 class _Norm:
     """Batch normalisation: the statistics of each client's own batch."""
+
+    rows: tuple[int, ...] = ()  # see ``pad``
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         mean, var = _flat(self.running_mean), _flat(self.running_var)
         use_batch = self.training or mean is None
+        if self.rows and use_batch:
+            return self._some(x, mean, var)
         y = F.batch_norm(
             merge(x),
             mean,
@@ -66,6 +103,22 @@ class _Norm:
             self.momentum,
             self.eps,
         )
+        return split(y, len(x))
+
+    def _some(self, x, mean, var):
+        if min(self.rows) * x[0, 0, 0].numel() < 2:
+            raise ValueError("Expected more than 1 value per channel when training.")
+        rows = torch.tensor(self.rows, device=x.device).repeat_interleave(x.shape[2])
+        flat, real = merge(x), torch.arange(x.shape[1], device=x.device)[:, None] < rows
+        real = real.to(x.dtype).view(*real.shape, *[1] * (x.dim() - 3))
+        n = (rows * x[0, 0, 0].numel()).to(x.dtype)
+        y, new_mean, new_var = _Ragged.apply(
+            flat, _flat(self.weight), _flat(self.bias), real, n, self.eps
+        )
+        if mean is not None:
+            with torch.no_grad():
+                mean.lerp_(new_mean, self.momentum)
+                var.lerp_(new_var * (n / (n - 1)), self.momentum)
         return split(y, len(x))
 
 
@@ -125,6 +178,7 @@ class Dropout(Drawing, nn.Dropout):
     training draws."""
 
     layout = torch.contiguous_format  # see ``stack``
+    rows: tuple[int, ...] = ()  # see ``pad``
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if not self.training or self.p == 0:
@@ -134,11 +188,12 @@ class Dropout(Drawing, nn.Dropout):
         layout = (
             self.layout if x.dim() == 5 else torch.contiguous_format
         )  # as in sequential training
-        masks = [
-            torch.empty(x.shape[1:], memory_format=layout).bernoulli_(1 - self.p, generator=g)
-            for g in self.generators
-        ]
-        return x * torch.stack(masks).to(x).div_(1 - self.p)
+        masks = torch.zeros(x.shape)
+        rows = self.rows or [x.shape[1]] * len(x)
+        for mask, n, g in zip(masks, rows, self.generators, strict=True):
+            draw = torch.empty((n, *x.shape[2:]), memory_format=layout)
+            mask[:n] = draw.bernoulli_(1 - self.p, generator=g)
+        return x * masks.to(x).div_(1 - self.p)
 
 
 FORMS = {
@@ -198,6 +253,14 @@ def seed_dropout(net: nn.Module, ctx: Any) -> None:
     generators = ctx.generator("dropout") if layers else None
     for layer in layers:
         layer.generators = generators
+
+
+def pad(net: nn.Module, rows: tuple[int, ...]) -> None:
+    """Of each client's batch only so many rows count, all of them if ``rows`` is empty: for layers
+    that draw for a row, or whose statistics are those of all."""
+    for module in net.modules():
+        if isinstance(module, (_Norm, Dropout)):
+            module.rows = rows
 
 
 def narrow(net: nn.Module, first: int, last: int, memo: dict | None = None) -> nn.Module:

@@ -29,7 +29,8 @@ class Loop:
 
 
 class Stacked(Loop):
-    """Clients train ``together`` so many at a time, those with similar numbers of samples."""
+    """Clients train ``together`` so many at a time. No more messages than those of one group are
+    there at once."""
 
     def __init__(self, side: Any, together: int) -> None:
         super().__init__(side)
@@ -38,20 +39,15 @@ class Stacked(Loop):
     def exchange(
         self, t: int, what: str, clients: Iterable[int], write: Callable[[int], bytes]
     ) -> Iterator[tuple[int, bytes | WireError]]:
-        clients = list(clients)
-        if what != "train":
-            yield from super().exchange(t, what, clients, write)
-            return
-        falling = sorted(clients, key=lambda k: -self.side.task.sizes[k])
-        groups = [falling[i : i + self.together] for i in range(0, len(falling), self.together)]
-        answers: dict[int, bytes] = {}
-        for group in groups:
-            answers |= self._train({k: write(k) for k in group}, t)
-            while clients and clients[0] in answers:
-                yield clients[0], answers.pop(clients.pop(0))
-
-    def _train(self, messages: dict[int, bytes], t: int) -> dict[int, bytes]:
-        if len(messages) == 1:
-            return {k: self.answer(t, k, data) for k, data in messages.items()}
-        memories = {k: self.memories.setdefault(k, {}) for k in messages}
-        return self.side.train_stacked(t, messages, memories, self.together)
+        order = list(clients)
+        for i in range(0, len(order), self.together):
+            group = order[i : i + self.together]
+            if what != "train" or len(group) == 1:
+                yield from super().exchange(t, what, group, write)
+                continue
+            falling = sorted(group, key=lambda k: -self.side.task.sizes[k])
+            memories = {k: self.memories.setdefault(k, {}) for k in falling}
+            messages = {k: write(k) for k in falling}
+            answers = self.side.train_stacked(t, messages, memories, self.together)
+            del messages
+            yield from ((k, answers.pop(k)) for k in group)

@@ -8,8 +8,9 @@
     client.py       a client: answers what it is asked, and keeps notes between its answers
     server.py       ``Remote``, an engine (``round.Exchange``), and ``lead``, the server of a run
     simulation.py   both sides in worker processes of one machine
-    deploy.py       both sides on machines of their own, in Flower's processes (processes.py);
-                    guard.py and certificates.py keep everybody else out
+    deploy.py       both sides on machines of their own, with Flower's processes (processes.py)
+                    between them; guard.py and certificates.py keep everybody else out
+    worker.py       a client there: it takes the messages from its node (node.py) one by one
 
 Flower itself is imported only where it is used.
 """

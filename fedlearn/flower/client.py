@@ -21,23 +21,27 @@ from ..errors import WireError
 from ..files import write_atomically
 from ..method import EVALUATE, TRAIN, ClientSide
 from ..parts import Tensors
-from .envelope import ASK, BYE, HELLO, RECORD, Question, envelope, say
+from .envelope import ASK, BYE, HELLO, RECORD, Question, envelope
 from .job import Job, differences, require
 
 OVER = "The run is over."  # a client's last line
 _HERE: dict[int, tuple[Job, ClientSide]] = {}  # run -> what this process has built to answer in it
 
 
-def client_app(make: Callable[[Any], Job], keep: str | Path | None = None) -> Any:
-    """A Flower ``ClientApp``. ``make(context)`` gives the ``Job``; it is called once in each
-    process. Which client it is says the node's ``partition-id``. ``keep`` is a folder for what the
-    client keeps between rounds, by default the node's ``folder``."""
+def client_app(
+    make: Callable[[Any], Job],
+    keep: str | Path | None = None,
+    tell: Callable[[str], object] = lambda text: None,
+) -> Any:
+    """A Flower ``ClientApp``. ``make(context)`` gives the ``Job``; it is called once for each run
+    in each process. Which client it is says the node's ``partition-id``. ``keep`` is a folder for
+    what the client keeps between rounds; ``tell`` takes a line on how it goes."""
     require()
     from flwr.clientapp import ClientApp
 
     app = ClientApp()
     for kind, reply in ((HELLO, _hello), (ASK, _answer), (BYE, _bye)):
-        app.query(kind.removeprefix("query."))(partial(reply, make, keep))
+        app.query(kind.removeprefix("query."))(partial(reply, make, keep, tell))
     return app
 
 
@@ -57,19 +61,19 @@ def _party(make: Callable[[Any], Job], context: Any) -> tuple[Job, int, ClientSi
     return job, k, side
 
 
-def _hello(make, keep, message, context):
+def _hello(make, keep, tell, message, context):
     job, k, _ = _party(make, context)
     theirs = json.loads(message.content[RECORD]["head"])
     other = differences(job.head, theirs, "here", "at the server")
     met = f"Stopped: The server turned this client away: {other}."
     met = met if other else "The server is there and means the same run."
-    say(context.node_config.get("folder"), met)
+    tell(met)
     return envelope({"client": k, "head": json.dumps(job.head)}, reply_to=message)
 
 
-def _answer(make, keep, message, context):
+def _answer(make, keep, tell, message, context):
     job, k, side = _party(make, context)
-    folder, notes = context.node_config.get("folder"), Notes(context, keep, k)
+    notes = Notes(context, keep, k)
     asked, began = "A question", time.perf_counter()
     try:
         q = Question.read(message.metadata.group_id)
@@ -87,17 +91,17 @@ def _answer(make, keep, message, context):
                 "its folder."
             )
     except (WireError, KeyError, TypeError) as error:
-        say(folder, f"{asked}: {error}")
+        tell(f"{asked}: {error}")
         return envelope({"refused": str(error)}, reply_to=message)
     if q.what != EVALUATE:  # which changes nothing
         notes.write(q, before, memory)
     size, seconds = f"{len(data)} bytes came, {len(answer)} go back", time.perf_counter() - began
-    say(folder, f"{asked}: {size}, {seconds:.1f} s of work")
+    tell(f"{asked}: {size}, {seconds:.1f} s of work")
     return envelope({"message": answer}, reply_to=message)
 
 
-def _bye(make, keep, message, context):
-    say(context.node_config.get("folder"), OVER)
+def _bye(make, keep, tell, message, context):
+    tell(OVER)
     return envelope({"message": b""}, reply_to=message)
 
 
@@ -106,7 +110,6 @@ class Notes:
     Flower's context, and in a file if there is a folder. Both without pickle (safetensors)."""
 
     def __init__(self, context: Any, folder: str | Path | None, k: int) -> None:
-        folder = folder or context.node_config.get("folder")
         self.context, self.client = context, k
         self.path = Path(folder) / f"client-{k}.safetensors" if folder else None
 

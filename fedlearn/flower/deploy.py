@@ -2,8 +2,8 @@
 SuperNode), and the apps that these run.
 
 Each side states the run, an ``Experiment``, for itself and keeps all that is its own in one folder.
-The app that Flower carries to the clients is the same few lines whatever the method: a client
-trains what its own ``job.json`` says.
+The server's part runs in a process that Flower starts once for the run; a client's part, in
+``join`` itself (``worker.py``), which runs nothing of what Flower carries to the clients.
 """
 
 import json
@@ -24,11 +24,23 @@ from ..history import History
 from ..options import words
 from ..settings import Experiment
 from .certificates import check_certificate, make_certificates, make_key
-from .client import OVER, client_app
+from .client import client_app
 from .envelope import say
 from .job import Job, require
-from .processes import PATIENCE, check_port, complaint, flwr, follow, parse_address, reach, running
+from .processes import (
+    PATIENCE,
+    about,
+    check_port,
+    complaint,
+    flwr,
+    follow,
+    has_started,
+    parse_address,
+    reach,
+    running,
+)
 from .server import check_waits, lead
+from .worker import Report, secret_file, work
 
 APP = {
     "pyproject.toml": """[build-system]
@@ -62,10 +74,8 @@ folder = ""
 
 app = deployed_server()
 """,
-    "fedlearn_app/client_app.py": """from fedlearn.flower.deploy import deployed_client
-
-app = deployed_client()
-""",
+    "fedlearn_app/client_app.py": '"""Empty: `fedlearn join` answers by itself."""\n\n'
+    "from flwr.clientapp import ClientApp\n\napp = ClientApp()\n",
     "LICENSE": "MIT License: the app in this folder may be used, changed and passed on by anybody, "
     "without any warranty.\n",
 }
@@ -83,7 +93,7 @@ def job_of(experiment: Experiment) -> Job:
 
 
 def read_job(folder: str | Path) -> tuple[Job, dict[str, Any]]:
-    """The job that ``serve`` or ``join`` wrote down, and what else is in its ``job.json``."""
+    """The job that ``serve`` wrote down, and what else is in its ``job.json``."""
     saved = json.loads((Path(folder) / "job.json").read_text(encoding="utf-8"))
     return job_of(Experiment.from_json(saved.pop("experiment"))), saved
 
@@ -131,12 +141,6 @@ def deployed_server() -> Any:
             raise
 
     return app
-
-
-def deployed_client() -> Any:
-    """The ``ClientApp``. It reads ``job.json`` in the folder that its node's configuration names,
-    and keeps its notes there."""
-    return client_app(lambda context: read_job(context.node_config["folder"])[0])
 
 
 # ---- what the two commands start -----------------------------------------------------------------
@@ -225,10 +229,15 @@ def serve(
         print("The server is up. Start each client, with its number for K:", flush=True)
         print(f"\n    {told}\n", flush=True)
         done = (folder / "history.json").exists
-        follow(log, superlink, done, lambda: about(home, run).get("status", ""))
+
+        def status():  # Flower's command takes seconds: it is asked if the app is not there
+            there = has_started(superlink, "flwr-serverapp")
+            return "" if there else about(home, SERVER, run).get("status", "")
+
+        follow(log, superlink, done, status)
         if superlink.poll() is not None:
             raise ConnectionError(f"Flower's SuperLink has stopped: {complaint(superlink.log)}")
-        traffic = about(home, run).get("network-traffic")
+        traffic = about(home, SERVER, run).get("network-traffic")
     history = History.from_json(folder / "history.json")
     history.meta["flower_bytes"] = traffic and {
         "to_server": traffic["inbound-bytes"],
@@ -255,11 +264,13 @@ def join(
 ) -> None:
     """Start a SuperNode that is this client of the run that ``experiment`` states, and stay until
     it is told to stop. Its own ``folder`` is by default ``fedlearn-client-K``."""
-    clients = job_of(experiment).task.clients
+    job = job_of(experiment)
+    clients = job.task.clients
     if not 0 <= client < clients:
         raise ValueError(f"--client is a client's number, 0 to {clients - 1}, not {client}.")
     require()
-    folder = own_folder(folder or f"fedlearn-client-{client}")
+    folder, report = own_folder(folder or f"fedlearn-client-{client}"), Report()
+    app = client_app(lambda context: job, folder, report)
     host, port = parse_address(address)
     security: list[Any] = ["--insecure"]
     if not insecure:
@@ -276,31 +287,31 @@ def join(
                 "server, and join again."
             )
         security = ["--root-certificates", root_certificate, "--auth-supernode-private-key", key]
-    write_job(folder, experiment)
-    log = folder / "run.log"
-    for old in (log, folder / "supernode.log"):
-        write_text(old, "")
-    with socket.socket() as free:  # the node's own port, for the processes that it starts
+    log, secret = folder / "supernode.log", folder / "flower" / "secret"
+    write_text(log, "")
+    with socket.socket() as free:  # where the node hands its messages to this process
         free.bind(("127.0.0.1", 0))
         own = free.getsockname()[1]
-    config = f'partition-id={client} folder="{folder}"'
-    command = ["flower-supernode", "--superlink", address, "--port", own, *security]
-    command += ["--node-config", config, "--max-wait-time", wait]
-
-    def over():
-        return log.read_text(encoding="utf-8").endswith(f"{OVER}\n")
+    program = Path(__file__).with_name("node.py")
+    # all nodes together look for work a hundred times a second at most
+    command = [sys.executable, "-P", program, os.getpid(), max(0.1, clients / 100)]
+    command += ["--superlink", address, "--port", own, *security, "--max-wait-time", wait]
+    command += ["--isolation", "process", "--superexec-auth-secret-file", secret]
+    command += ["--node-config", f"partition-id={client}"]
 
     end, told = time.monotonic() + wait, False
     while True:  # a server that was restarted does not know the node any more, and Flower ends it
         if not told:
             print(f"Client {client} looks for {address}. Ctrl-C ends it.", flush=True)
         reach(host, port, None if insecure else root_certificate, wait)
-        before = log.stat().st_size
-        with running(command, folder / "flower", folder / "supernode.log") as node:
-            follow(log, node, over, grace=5)
-        if over():
+        before = report.lines
+        with secret_file(secret) as known, running(command, folder / "flower", log) as node:
+            work(node, f"127.0.0.1:{own}", known, app, report)
+        if report.refusal:
+            raise ConnectionError(report.refusal)
+        if report.over:
             return
-        if log.stat().st_size > before:
+        if report.lines > before:
             print("The connection is lost.", flush=True)
             end, told = time.monotonic() + wait, False
             continue
@@ -334,11 +345,3 @@ def own_folder(folder: str | Path) -> Path:
             f"{str(folder)!r}."
         )
     return folder
-
-
-def about(home: Path, run: str) -> dict[str, Any]:
-    """What Flower says of a run; nothing if it cannot be asked just now."""
-    try:
-        return flwr(home, "list", SERVER, "--run-id", run)["runs"][0]
-    except (ConnectionError, LookupError):
-        return {}

@@ -13,7 +13,7 @@ from typing import Any
 from .. import training
 from ..method import Method
 from ..round import describe, good_threads
-from ..settings import Settings, whole_number
+from ..settings import Settings, thread_count, whole_number
 
 FLOWER = (1, 41), (2, 0)  # from this version on, and before that one
 # Nothing leaves the machine that was not asked for. Flower and Ray read these when imported.
@@ -61,6 +61,7 @@ class Job:
 
     def __post_init__(self) -> None:
         whole_number("rounds", self.rounds)
+        thread_count(self.threads)
 
     @cached_property
     def cpu_threads(self) -> int:

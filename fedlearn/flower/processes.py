@@ -89,13 +89,11 @@ def follow(
     process: Process,
     done: Callable[[], bool] = lambda: False,
     status: Callable[[], str] = lambda: "",
-    grace: float = 0,
 ) -> None:
     """Show what an app of ours writes into its log until it is done or the process has ended.
 
     ``ConnectionError`` if the app has failed, which it says in its log unless it could not even be
-    loaded (then Flower's status of the run does). ``grace``: seconds that its last message may
-    take.
+    loaded (then Flower's status of the run does).
     """
     shown, asked, ended = len(log.read_text(encoding="utf-8").splitlines()), time.monotonic(), ""
     while True:
@@ -103,12 +101,10 @@ def follow(
         lines = log.read_text(encoding="utf-8").splitlines()
         for line in lines[shown:]:
             if line.startswith("Stopped: "):
-                time.sleep(grace)
                 raise ConnectionError(line.removeprefix("Stopped: "))
             print(line, flush=True)
         shown = len(lines)
         if over:
-            time.sleep(grace if done() else 0)
             return
         if ended:
             raise ConnectionError(f"The server's app ended ({ended}); {process.log} says why.")
@@ -168,6 +164,15 @@ def _family(pid):
         return []
 
 
+def has_started(process: Process, program: str) -> bool:
+    """Whether a program of this name, started by the process, is running."""
+    for child in _family(process.pid)[1:]:
+        with suppress(psutil.NoSuchProcess):
+            if any(word.endswith(program) for word in child.cmdline()):
+                return True
+    return False
+
+
 def flwr(home: Path, *command: Any) -> dict[str, Any]:
     """What Flower's own command answers, from its JSON; ``ConnectionError`` if it fails."""
     env = environment(home)
@@ -191,6 +196,14 @@ def flwr(home: Path, *command: Any) -> dict[str, Any]:
         asked = " ".join(map(str, command[:2]))
         raise ConnectionError(f"flwr {asked} failed: {answer.get('error-message')}")
     return answer
+
+
+def about(home: Path, server: str, run: str) -> dict[str, Any]:
+    """What Flower says of a run; nothing if it cannot be asked just now."""
+    try:
+        return flwr(home, "list", server, "--run-id", run)["runs"][0]
+    except (ConnectionError, LookupError):
+        return {}
 
 
 def complaint(log: Path) -> str:

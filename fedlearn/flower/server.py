@@ -156,9 +156,7 @@ class Remote:
         for to, replies in self.pull([*self.greeted, *self.asked]):
             for reply in replies:
                 if to in self.greeted:
-                    node = self.greeted.pop(to)
-                    if node in online:
-                        self.introduce(node, reply)
+                    self.introduce(self.greeted.pop(to), reply)
                 elif to in self.asked:
                     self.answered[self.asked.pop(to)] = open_reply(reply, message=bytes)
 
@@ -185,19 +183,23 @@ class Remote:
             return [WireError(f"Flower cannot read the answer: {plain(str(error))}")]
 
     def introduce(self, node: int, reply: Any) -> None:
-        """Take a node in as the client that it says it is, or turn it away and say why."""
+        """Take a node in as the client that it says it is, or turn it away and say why. It may have
+        gone by now: whoever is turned away by its own side leaves at once."""
         try:
             values = open_reply(reply, client=int, head=str)
             if isinstance(values, WireError):
+                if node not in self.names:
+                    return
                 raise values
             k, theirs = values[0], dict(json.loads(values[1]))
             other = differences(self.job.head, theirs, "here", "there")
             if other:
                 raise WireError(f"Client {k} was turned away: {other}.")
-            if self.names[node].isdecimal() and self.names[node] != str(k):
+            key = self.names.get(node, "")
+            if key.isdecimal() and key != str(k):
                 raise WireError(
                     f"A node was turned away: it says that it is client {k} and has the key of "
-                    f"client {self.names[node]}."
+                    f"client {key}."
                 )
             if not 0 <= k < self.job.task.clients or k in self.nodes:
                 what = "already here" if k in self.nodes else "not one of this run"
@@ -209,8 +211,9 @@ class Remote:
                 self.say(why)
             self.away[node] = why, time.monotonic()
         else:
-            self.nodes[k] = node
-            self.say(f"Client {k} is here.")
+            if node in self.names:
+                self.nodes[k] = node
+                self.say(f"Client {k} is here.")
 
     def tell(self) -> None:
         """Say how the last round went."""

@@ -1,1 +1,31 @@
-"""What only the chapters use: figures, explorers, exercises and the class edition."""
+"""What only chapters use: figures, tables, explorers, drawings, exercises, the class edition.
+
+Names are loaded when first asked for: ``fedlearn.check`` needs no matplotlib.
+"""
+
+from importlib import import_module
+from typing import Any
+
+_ROOMS = {
+    "chapter": "setup",
+    "chart": "show",
+    "drawing": "drawings",
+    "explorer": "explorers",
+    "figure": "show",
+    "grid": "grids",
+    "opening": "openings",
+    "origin": "openings",
+    "pooled_kernel": "formulas",
+    "runs": "show",
+    "table": "show",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOMS:
+        raise AttributeError(f"module 'fedlearn.lab' has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ROOMS})

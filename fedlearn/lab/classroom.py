@@ -14,13 +14,15 @@ SOLUTION = re.compile(
 FENCE = re.compile(
     r"^(`{3,}|:{3,})\{solution(?:-start|-end)?\}.*?^\1[ \t]*$\n?", re.MULTILINE | re.DOTALL
 )
+SHOWS = re.compile(r"^(?:fl|fedlearn)\.solution\(.*\)[ \t]*\n?", re.MULTILINE)
 STUB = r"\1# YOUR CODE HERE\n\1raise NotImplementedError"
 
 
 def strip(notebook: dict[str, Any]) -> dict[str, Any]:
     """A notebook (as parsed JSON) without solutions.
 
-    Marked lines become a stub; solution boxes and their text go.
+    Cells that show one with ``fl.solution`` go; marked lines become a stub; solution boxes and
+    their text go.
     """
     cells, inside = [], False
     for cell in notebook["cells"]:
@@ -35,24 +37,32 @@ def strip(notebook: dict[str, Any]) -> dict[str, Any]:
                 continue  # text that explains the solution
         else:
             source = SOLUTION.sub(STUB, source)
+            if SHOWS.search(source):
+                source = SHOWS.sub("", source).rstrip("\n")
+                if not source:
+                    continue
         cells.append({**cell, "source": source.splitlines(keepends=True)})
     return {**notebook, "cells": cells}
 
 
-def make(folder: str | Path, out: str | Path) -> list[Path]:
-    """Write the stripped chapters of ``folder`` under ``out``; returns their paths."""
-    folder, written = Path(folder), []
+def make(folder: str | Path, out: str | Path, force: bool = False) -> list[Path]:
+    """Write the stripped chapters of ``folder`` under ``out``; returns their paths.
+
+    Nothing is written over: ``out`` may not lie in ``folder`` or around it, and files that are
+    there already are refused unless ``force``.
+    """
+    folder, out = Path(folder), Path(out)
+    one, other = folder.resolve(), out.resolve()
+    if one == other or one in other.parents or other in one.parents:
+        raise ValueError(f"The folders {folder} and {out} overlap; name one outside of the other.")
     chapters = sorted(p for p in folder.rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
     if not chapters:
         raise ValueError(f"There are no notebooks in {folder}.")
-    for path in chapters:
-        text = (
-            json.dumps(
-                strip(json.loads(path.read_text(encoding="utf-8"))), indent=1, ensure_ascii=False
-            )
-            + "\n"
-        )
-        target = Path(out) / path.relative_to(folder)
-        write_text(target, text)
-        written.append(target)
-    return written
+    targets = [out / path.relative_to(folder) for path in chapters]
+    there = [str(path) for path in targets if path.exists()]
+    if there and not force:
+        raise ValueError(f"{there[0]} is there already; with --force it is written anew.")
+    for path, target in zip(chapters, targets, strict=True):
+        notebook = strip(json.loads(path.read_text(encoding="utf-8")))
+        write_text(target, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+    return targets

@@ -1,7 +1,7 @@
 """Figures for the chapters, for every reader: colours that colour-blind people can tell apart, and
 markers and dashes beside them, so that a figure reads in grey, too."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from matplotlib import ticker
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
+from ..arguments import short
 from ..errors import pick
 from ..files import write_atomically
 from ..history import History
@@ -64,7 +66,7 @@ def progress(history: History, against: str) -> np.ndarray:
 
 
 def compare(
-    histories: Iterable[History | list[History]],
+    histories: History | Iterable[History | list[History]],
     against: str = "rounds",
     what: str = "accuracy",
     labels: Sequence[str] | None = None,
@@ -75,8 +77,16 @@ def compare(
     ``against`` is ``"rounds"``, ``"bytes"`` or ``"seconds"``. An entry may be a list of histories,
     one a seed: their mean is drawn, with a band from the lowest to the highest.
     """
+    many: Any = [histories] if isinstance(histories, History) else histories
+    if not isinstance(many, Iterable):
+        raise ValueError(f"Histories are drawn, not {short(many)}.")
+    groups = [h if isinstance(h, list) else [h] for h in many]
+    for history in (h for group in groups for h in group or [group]):
+        if not isinstance(history, History) or not history.rows:
+            raise ValueError(f"Histories with rounds are drawn, not {short(history)}.")
+        if np.ndim(getattr(history, what, [[]])) != 1:
+            raise ValueError(f"The history of {history.method} has no column of numbers {what!r}.")
     ax = axes(ax)
-    groups = [h if isinstance(h, list) else [h] for h in histories]
     for group, label, style in zip(
         groups, labels or [g[0].method for g in groups], styles(), strict=False
     ):
@@ -174,3 +184,60 @@ def kernels(
         ax.set_xticks([])
         ax.set_yticks([])
     return axs
+
+
+def panels(
+    runs: Mapping[str, History | list[History]], target: float | None = None
+) -> Sequence[Axes]:
+    """``compare`` twice, in two figures: against rounds and against bytes. Returns the two axes.
+
+    ``runs`` maps labels to histories, or to lists of them, one a seed. ``target`` draws a dotted
+    line at that accuracy.
+    """
+    axs = [compare(runs.values(), by, labels=list(runs)) for by in ("rounds", "bytes")]
+    if target is not None:
+        for ax in axs:
+            ax.axhline(target, color="black", linestyle=":", linewidth=1)
+    return axs
+
+
+def kernel_rows(
+    rows: Mapping[str, torch.Tensor], apart: Collection[str] = (), size: float = 0.66
+) -> Figure:
+    """Rows of kernels [count, in, k, k] under one another, labelled, of input channel 0.
+
+    All rows share the scale of the largest value but those named in ``apart``, which have their
+    own.
+    """
+    count = min(len(w) for w in rows.values())
+    figure, axs = plt.subplots(
+        len(rows), count, figsize=(0.8 + size * count, size * len(rows)), layout="constrained"
+    )
+    shared = max(float(w[:count, 0].abs().max()) for m, w in rows.items() if m not in apart)
+    for line, (label, w) in zip(axs, rows.items(), strict=True):
+        limit = float(w[:count, 0].abs().max()) if label in apart else shared
+        kernels(w, count, axs=line, limit=limit)
+        line[0].set_ylabel(label, rotation=0, ha="right", va="center")
+    return figure
+
+
+def pairs(
+    spread: np.ndarray,
+    values: Sequence[float],
+    labels: Sequence[str],
+    names: tuple[str, str],
+    line: tuple[float, str] | None = None,
+    label: str = "",
+) -> Axes:
+    """Two bars for each label: the mean of a column of ``spread`` with its deviation, light, and
+    the value, dark; ``line`` is a level and its name. Returns the axes."""
+    ax, x = axes(), np.arange(len(labels))
+    mean, deviation = spread.mean(0), spread.std(0)
+    ax.bar(x - 0.18, mean, 0.34, yerr=deviation, capsize=3, color="0.75", label=names[0])
+    ax.bar(x + 0.18, values, 0.34, color="0.25", label=names[1])
+    if line is not None:
+        ax.axhline(line[0], linestyle="--", color=COLOURS[1], label=line[1])
+    ax.set_xticks(x, labels)
+    ax.set(ylabel=label, ylim=(0, 1))
+    ax.legend()
+    return ax

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import extensions
+from ..arguments import checked
 from ..method import Method
 from .dgc import dgc
 from .fed_gkt import fed_gkt
@@ -27,7 +28,9 @@ _NAMES = """
     fedavg rpn fed_kgf fedmmd fedfusion fed_gkt fed_repopt qsgd signsgd dgc stc smartidx
     fedcom fedcomgate fedcams fedpm split_learning
 """
-METHODS = {name: globals()[name] for name in _NAMES.split()}
+# their arguments are checked here, once for all of them
+METHODS = {name: checked(globals()[name]) for name in _NAMES.split()}
+globals().update(METHODS)
 
 
 def find(name: str) -> Callable[..., Method]:

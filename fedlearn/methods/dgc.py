@@ -9,6 +9,20 @@ Distributed Training", ICLR 2018.
 In federated learning g is the update of the round, after local training without momentum.
 Sparsity is warmed up: 75, 93.75, 98.4, 99.6 % in the first rounds, as far as ``ratio`` allows.
 Vectors and batch statistics travel whole.
+
+Deviations from paper and authors' program: what, why, effect measured::
+
+    g is the update of a round          federated, not distributed,    not measured
+                                        SGD
+    exact top k; authors': a            theirs saves time on a GPU     not measured
+      threshold from a sample of 1 %
+    what travels whole gets its         the same sum if all take       accuracy 0.944 +- 0.017
+      momentum at the client;           part; the absent keep theirs   IID; with no momentum there
+      authors': at the receiver                                        0.967 +- 0.006 [a]
+    ratio 1/32, not 1/1000; warm-up     the Fed-KGF paper's; no        1.2 bits an entry
+      by rounds                         epochs between messages
+
+    [a] digits_resnet, 10 clients, batches of 16, 20 rounds, seeds 0 to 2
 """
 
 from dataclasses import dataclass, replace

@@ -1,6 +1,7 @@
 """FedGKT at the server: it trains f_s on what the clients know of their images (``fed_gkt.py``)."""
 
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 import torch
@@ -17,6 +18,19 @@ from .distillation import distillation
 from .features import Letters, stored
 
 SENT = ("features", "labels", "logits")  # of client k in the server's memory: "features k", ...
+FAR = 1e3
+
+
+def outlier(came: dict[int, Tensors]) -> int | None:
+    """The client whose largest feature or logit is more than ``FAR`` times that of the median of
+    the others, if there is one: finite, and yet too large to compute with."""
+    sizes = {
+        k: max(float(x.abs().max()) for name, x in tensors.items() if name != "labels")
+        for k, tensors in came.items()
+    }
+    largest = max(sizes, key=lambda k: sizes[k])
+    others = [size for k, size in sizes.items() if k != largest]
+    return largest if others and sizes[largest] > FAR * median(others) else None
 
 
 class Server(ServerSide):
@@ -52,11 +66,11 @@ class Server(ServerSide):
         return max(letter.schema.limit for letter in (self.letters.up(largest), self.letters.edge))
 
     def round(self, t: int, state: State, ask: Any) -> State:
-        letters, asynchronous, memory = self.letters, self.method.asynchronous, dict(state.memory)
+        letters, asynchronous = self.letters, self.method.asynchronous
 
         def write(k: int) -> bytes:
-            known = f"z_s {k}" in memory
-            return letters.down(k).write(DOWN, t, k, {"z_s": memory[f"z_s {k}"]} if known else {})
+            z_s = state.memory.get(f"z_s {k}")
+            return letters.down(k).write(DOWN, t, k, {} if z_s is None else {"z_s": z_s})
 
         def read(k: int, data: bytes) -> Tensors:
             return letters.read_knowledge(t, k, data)
@@ -68,19 +82,31 @@ class Server(ServerSide):
                 f"Synchronous FedGKT cannot go on: in round {t} nothing usable came from clients "
                 f"{missing}."
             )
-        if not came:
-            return state
-        for k, tensors in came.items():
-            memory |= {f"{name} {k}": x for name, x in tensors.items()}
-        for name in [name for name in memory if name.startswith("features ")]:
-            memory[name] = stored(memory[name], self.task, self.method.memory_limit)
-        clients = [k for k in range(self.task.clients) if f"features {k}" in memory]
-        training.load(self.tensors_s, state.weights)
-        self.train(t, clients, memory)
-        self.teach(t, clients, memory)
-        if not asynchronous:
-            memory = {name: x for name, x in memory.items() if name.split()[0] not in SENT}
-        return State({name: w.clone() for name, w in self.tensors_s.items()}, memory)
+        while came:
+            memory = dict(state.memory)
+            for k, tensors in came.items():
+                memory |= {f"{name} {k}": x for name, x in tensors.items()}
+            for name in [name for name in memory if name.startswith("features ")]:
+                memory[name] = stored(memory[name], self.task, self.method.memory_limit)
+            clients = [k for k in range(self.task.clients) if f"features {k}" in memory]
+            training.load(self.tensors_s, state.weights)
+            try:
+                self.train(t, clients, memory)
+                self.teach(t, clients, memory)
+            except Diverged:
+                blamed = outlier(came)
+                if blamed is None:
+                    raise
+                del came[blamed]
+                ask.row["refused"][blamed] = (
+                    f"What client {blamed} sent is {FAR:g} times as large as what others sent, and "
+                    "the training of the server's network diverged with it."
+                )
+                continue
+            if not asynchronous:
+                memory = {name: x for name, x in memory.items() if name.split()[0] not in SENT}
+            return State({name: w.clone() for name, w in self.tensors_s.items()}, memory)
+        return state
 
     def train(self, t: int, clients: list[int], memory: Tensors) -> None:
         """Eq. (8): E_s epochs on Eq. (6), client by client and batch by batch, with every H and z_k
@@ -94,6 +120,7 @@ class Server(ServerSide):
             return J(z_s, batch.y) + method.alpha * distillation(batch.index, z_s, method.T)
 
         ctx, B = self.context(t, -1, self.letters.edge.schema, memory), self.settings.batch_size
+        ctx.net = f_s
         cuts = int(memory["plateau"][2]) if "plateau" in memory else 0
         part = replace(method.server_optimizer, lr=method.server_optimizer.lr * 0.1**cuts)
         own = recalled(part.init(training.trainable(f_s), ctx), memory)
@@ -123,7 +150,7 @@ class Server(ServerSide):
             rows = torch.arange(len(y), device=y.device).split(512)
             z_s[f"z_s {k}"] = torch.cat([f_s(self._maps(memory, k, r)) for r in rows])
             right += (z_s[f"z_s {k}"].argmax(1) == y).sum()
-        if not all(torch.isfinite(z).all() for z in z_s.values()):
+        if not all(torch.isfinite(x).all() for x in (*z_s.values(), *self.tensors_s.values())):
             raise Diverged(
                 f"The training of the server's network diverged in round {t}: try a smaller "
                 "server_lr."
@@ -143,7 +170,7 @@ class Server(ServerSide):
     def evaluate(self, t: int, state: State, ask: Any) -> dict[str, Any]:
         """Mean of the test accuracy and loss of f_s on top of the clients' own f_e (section 3.2),
         over the clients that show theirs."""
-        letters = self.letters
+        letters, seen = self.letters, {}
         training.load(self.tensors_s, state.weights)
         self.method.model.refresh(self.net, self.task, t)
 
@@ -154,12 +181,15 @@ class Server(ServerSide):
             own = letters.edge.read(UP, t, k, data, samples=self.task.sizes[k])
             training.load(self.tensors, self.initial | own)
             net = nn.Sequential(self.net.extractor, self.f_s)
-            result = self.task.evaluate(net, client=k)
+            result = self.task.evaluate(net, client=k, seen=seen)
             if not torch.isfinite(torch.tensor(result["loss"])):
+                seen.pop(k, None)
                 raise WireError(f"With client {k}'s edge network the loss is not finite.")
             return result
 
         results = [own for _, own in ask(range(self.task.clients), write, read, EVALUATE)]
-        if not results:
-            return {"accuracy": None, "loss": None}
-        return {name: sum(r[name] for r in results) / len(results) for name in results[0]}
+        means = {
+            name: sum(r[name] for r in results) / len(results) if results else None
+            for name in ("accuracy", "loss")
+        }
+        return means | self.task.measure(seen)

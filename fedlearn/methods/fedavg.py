@@ -7,6 +7,13 @@ Decentralized Data", AISTATS 2017, Algorithm 1.
 The update form is the average of the models written differently,
 sum (n_k / n) w_k = w_t + sum (n_k / n) (w_k - w_t). Batch statistics are averaged with the same
 weights.
+
+Deviations from paper and authors' program: what, why, effect measured::
+
+    batch statistics are averaged,      the paper's networks have      not measured
+      too                               none
+    clients with few images have        the paper says nothing of it   not measured
+      short batches
 """
 
 from ..averaging import Averaging

@@ -5,18 +5,32 @@ Algorithm 2.
     server:  m <- b1 m + (1 - b1) D,   v <- b2 v + (1 - b2) D^2,   v^ <- max(v^, v, eps)
              w <- w + lr m / sqrt(v^)
 
-C is the scaled sign, (||x||_1 / d) sign(x) for each tensor, or top-k. D is the mean of what
-arrived, weighted by n_k (the paper counts clients alike). A client keeps its e_i while it does
-not take part. Batch statistics are averaged as they are.
+C is the scaled sign, (||x||_1 / d) sign(x), or top-k. D is the mean of what arrived. A client
+keeps its e_i while it does not take part. Batch statistics are averaged as they are.
+
+Deviations from paper and authors' program: what, why, effect measured::
+
+    a sign scale for each tensor;       layers differ in size          error of an update 0.65,
+      authors': one                                                    with one scale 0.81;
+      (``scale="model"``)                                              accuracy 0.967 +- 0.017 and
+                                                                       0.965 +- 0.014 IID, 0.968
+                                                                       +- 0.005 and 0.953 +- 0.012
+                                                                       with a main class [a]
+    no bias corrections; authors':      Algorithm 2 has none           0.967 +- 0.017 and 0.973 +-
+      ``corrected``                                                    0.005 IID [a]
+    D is weighted by n_k                as everywhere in this package  none with equal shares
+
+    [a] digits_resnet, 10 clients, batches of 16, 20 rounds, seeds 0 to 2, server_lr 0.3
 """
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from ..averaging import Averaging
+from ..errors import pick
 from ..parts import (
     SGD,
     Aggregator,
@@ -25,23 +39,40 @@ from ..parts import (
     Feedback,
     Lossy,
     Mean,
+    Step,
     Tensors,
     Update,
     Uplink,
 )
 from ..wire import Signs, TopK
+from ..wire.base import brief
+
+
+@dataclass(frozen=True)
+class OneScale(Step):
+    """x <- (||x||_1 / d) sign(x) with one scale for all d entries of the model that are coded with
+    loss, and sign(0) = 1. The coder then finds this scale in every tensor."""
+
+    def encode(self, x: Tensors, ctx: Context) -> Tensors:
+        lossy = {n: t for n, t in x.items() if n in ctx.lossy}
+        d = max(sum(t.numel() for t in lossy.values()), 1)
+        scale = sum(float(t.abs().sum(dtype=torch.float64)) for t in lossy.values()) / d
+        return x | {n: torch.where(t < 0, -scale, scale).to(t) for n, t in lossy.items()}
 
 
 @dataclass(frozen=True)
 class AMSGrad(Aggregator):
-    """FedAMS, the server's adaptive step (Option 1: the floor eps inside the maximum)."""
+    """FedAMS, the server's adaptive step (Option 1: the floor eps inside the maximum).
+    ``corrected``: m / (1 - b1^t) and v^ / (1 - b2^t) in place of m and v^, as in Adam."""
 
     needs = frozenset({"update"})
+    __repr__ = brief
 
     lr: float = 1.0
     beta1: float = 0.9
     beta2: float = 0.99
     eps: float = 1e-3
+    corrected: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         fine = 0 < self.lr < math.inf and 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1
@@ -52,6 +83,11 @@ class AMSGrad(Aggregator):
 
     def aggregate(self, state: Tensors, arrivals: Iterable[Arrival], ctx: Context) -> Tensors:
         new, memory = Mean().aggregate(state, arrivals, ctx), ctx.memory
+        t = int(memory.get("steps", 0)) + 1
+        rate = self.lr
+        if self.corrected:
+            memory["steps"] = torch.tensor(t)
+            rate *= (1 - self.beta2**t) ** 0.5 / (1 - self.beta1**t)
         for n in state.keys() - ctx.schema.buffers:
             D = new[n] - state[n]
             m = self.beta1 * memory.get(f"m/{n}", 0) + (1 - self.beta1) * D
@@ -59,15 +95,28 @@ class AMSGrad(Aggregator):
             floor = torch.full_like(v, self.eps)
             highest = torch.maximum(memory.get(f"highest/{n}", floor), v)
             memory |= {f"m/{n}": m, f"v/{n}": v, f"highest/{n}": highest}
-            new[n] = state[n] + self.lr * m / highest.sqrt()
+            new[n] = state[n] + rate * m / highest.sqrt()
         return new
 
 
+SCALES = {"tensor": (), "model": (OneScale(),)}
+
+
 def fedcams(
-    lr: float = 0.1, server_lr: float = 1.0, ratio: float | None = None, feedback: bool = True
+    lr: float = 0.1,
+    server_lr: float = 1.0,
+    ratio: float | None = None,
+    feedback: bool = True,
+    scale: str = "tensor",
+    corrected: bool = False,
 ) -> Averaging:
     """Scaled signs, or with ``ratio`` the largest entries. ``feedback=False`` forgets what the
-    coder lost."""
+    coder lost. ``scale``: of the signs, one a "tensor" or one for the whole "model" (the paper's
+    C); ``corrected``: see ``AMSGrad``. Both together are the authors' program."""
+    own = pick(scale, SCALES, "scale")
+    if own and ratio is not None:
+        raise ValueError('The scale "model" is one of signs; the largest entries have none.')
     coded = Lossy(Signs(), whole=0) if ratio is None else Lossy(TopK(ratio))
-    steps = (Update(), Feedback(), coded) if feedback else (Update(), coded)
-    return Averaging("fedcams", optimizer=SGD(lr), uplink=Uplink(*steps), server=AMSGrad(server_lr))
+    steps = (Update(), *((Feedback(),) if feedback else ()), *own, coded)
+    server = AMSGrad(server_lr, corrected=corrected)
+    return Averaging("fedcams", optimizer=SGD(lr), uplink=Uplink(*steps), server=server)

@@ -10,6 +10,16 @@ local learning rate, tau the local steps. The mean is weighted by n_k; the paper
 alike. mean_j Q_j is what the global model has moved by, divided by -eta: a client that remembers
 its last download computes it from the next one, so gradient tracking costs no byte. (The paper
 sends it, which doubles the downlink.)
+
+Deviations from paper and authors' program: what, why, effect measured::
+
+    mean_j Q_j is computed at the       its next download tells it     half the paper's downlink
+      client, not sent
+    Q takes the nearest level; the      less error, no generator       error of an update 0.010
+      theorems want it drawn                                           with 8 bits
+    biases and normalisation travel     1.1 % of the numbers of        0.36 bits for each entry of
+      dense                             digits_resnet                  the model
+    the mean is weighted by n_k         as everywhere in this package  none with equal shares
 """
 
 from dataclasses import dataclass

@@ -9,10 +9,20 @@ theta_G is the downloaded model, frozen; a and b are the logits of the two strea
 radial basis functions of several widths w. All else is federated averaging. The means run over all
 pairs of the batch, so each point meets itself, too: MMD^2 is then never negative. The baseline of
 the paper takes D = 1/2 sum ||a - b||^2 over the batch instead.
+
+Deviations from paper and authors' program: what, why, effect measured::
+
+    19 widths of the kernel             the paper gives none           none: the authors'
+                                                                       program's
+    D is not cut from below;            not in the paper               accuracy 0.972 +- 0.011
+      authors': at 0.0001 (``least``)                                  both ways (two clients of
+                                                                       five classes, 10 rounds)
+    the mean is weighted by n_k         the paper's is                 none: the program's shares
+                                                                       are equal
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -21,6 +31,7 @@ from ..averaging import Averaging
 from ..errors import pick
 from ..parts import SGD, Batch, Context, Objective, Reference
 from ..parts.base import Loss
+from ..wire.base import brief
 
 # the paper gives none; these are of the authors' public code
 WIDTHS = (
@@ -65,10 +76,13 @@ DISTANCES = {"mmd": mmd2, "l2": l2}
 @dataclass(frozen=True)
 class TwoStream(Objective):
     """The task's loss plus ``lam`` times the ``distance`` ("mmd" or "l2") between the logits of
-    global and local model."""
+    global and local model. A distance below ``least`` counts as that, and pulls no more."""
+
+    __repr__ = brief
 
     lam: float = 0.1
     distance: str = "mmd"
+    least: float = field(default=0.0, repr=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.lam < float("inf"):
@@ -77,13 +91,18 @@ class TwoStream(Objective):
                 f"{self.lam!r}."
             )
         pick(self.distance, DISTANCES, "distance")
+        if not 0 <= self.least < float("inf"):
+            raise ValueError(f"The least distance is at least 0 and finite, not {self.least!r}.")
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         theta_G, J, D = Reference(net, ctx), ctx.task.loss, DISTANCES[self.distance]
 
         def loss(net: nn.Module, batch: Batch) -> torch.Tensor:
             logits = net(batch.x)
-            return J(logits, batch.y) + self.lam * D(theta_G(batch), logits)
+            distance = D(theta_G(batch), logits)
+            if self.least:
+                distance = distance.clamp_min(self.least)
+            return J(logits, batch.y) + self.lam * distance
 
         return loss
 
@@ -94,8 +113,11 @@ def fedmmd(
     distance: str = "mmd",
     momentum: float = 0.0,
     decay: float = 1.0,
+    floor: float = 0.0,
+    least: float = 0.0,
 ) -> Averaging:
     """``lam`` 0.1 is the paper's. ``distance="l2"`` is its baseline, for which it takes 0.1 or 0.01
-    (CIFAR-10) and 0.001 (MNIST). ``decay`` multiplies the learning rate each round."""
-    optimizer = SGD(lr, momentum, decay=decay)
-    return Averaging("fedmmd", objective=TwoStream(lam, distance), optimizer=optimizer)
+    (CIFAR-10) and 0.001 (MNIST). ``decay`` multiplies the learning rate each round,
+    down to ``floor``. ``least``: see ``TwoStream``; the authors' program has 0.0001 for MMD."""
+    optimizer = SGD(lr, momentum, decay=decay, floor=floor)
+    return Averaging("fedmmd", objective=TwoStream(lam, distance, least), optimizer=optimizer)

@@ -8,14 +8,30 @@ ICLR 2023, Algorithm 1.
     server:  theta <- mode of the posterior Beta(1 + sum m, 1 + K - sum m), which is the mean of the
              masks; s = logit(theta) goes back
 
-The frozen weights come from the shared seed and never travel. Batch normalisation has no learned
-scale and shift here (ours: the paper's networks have no such layers), and its statistics travel
-dense. In evaluation a weight is on if theta > 1/2.
+The frozen weights come from the shared seed and never travel. In evaluation a weight is on if
+theta > 1/2.
+
+Deviations from paper and authors' program: what, why, effect measured::
+
+    the gradient of m passes whole;     the textbook's                 scores' gradient twice as
+      authors': times theta             straight-through estimator     large
+      (``scaled``)
+    theta is cut to 0.01 and 0.99;      the paper's posterior and      theta differs by up to 0.01
+      authors soften the masks          nothing else
+      (``softened``)
+    Adam starts anew each round;        as the other methods here      all three: 0.946 +- 0.025
+      authors': goes on (``keep``)                                     IID as it is, 0.916 +-
+                                                                       0.018 authors' [a]
+    no learned scale and shift of       the paper's networks have no   not measured
+      batch normalisation; its          such layers
+      statistics travel dense
+
+    [a] digits_resnet, 10 clients, batches of 16, 20 rounds, seeds 0 to 2, lr 0.3
 """
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,15 +46,19 @@ from ..parts import (
     Aggregator,
     Arrival,
     Context,
+    Continued,
     Lossy,
     Mean,
     Model,
+    Optimizer,
     Step,
     TaskNetwork,
     Tensors,
     Uplink,
+    summed,
 )
 from ..wire import Mask
+from ..wire.base import brief
 
 FLOOR = 0.01  # theta stays between this and one minus this: no weight is decided for ever
 
@@ -46,6 +66,8 @@ FLOOR = 0.01  # theta stays between this and one minus this: no weight is decide
 class Masked(Drawing):
     """A layer whose ``weight`` and ``bias`` are frozen signed constants behind masks; parameters
     are their scores."""
+
+    scaled = False  # the gradient that passes through the mask is multiplied by theta
 
     def masked(self, frozen: torch.Tensor, score: torch.Tensor) -> torch.Tensor:
         theta = score.sigmoid()
@@ -56,7 +78,8 @@ class Masked(Drawing):
         else:
             draw = torch.stack([torch.rand(theta.shape[1:], generator=g) for g in self.generators])
         m = (draw < theta).to(theta.dtype)
-        return frozen * (m - theta.detach() + theta)  # the value of m, the gradient of theta
+        slope = theta.detach() * theta if self.scaled else theta
+        return frozen * (m - slope.detach() + slope)  # the value of m, the gradient of theta
 
     @property
     def weight(self) -> torch.Tensor:
@@ -72,11 +95,14 @@ LAYERS = computed(Masked, nn.Conv2d, nn.Linear)
 
 @dataclass(frozen=True)
 class MaskedNetwork(Model):
-    """The network of another model part with trained masks over random weights."""
+    """The network of another model part with trained masks over random weights. ``scaled``: the
+    gradient of m is passed to theta multiplied by theta."""
 
     gives = frozenset({"scores"})
+    __repr__ = brief
 
     of: Model = TaskNetwork()
+    scaled: bool = field(default=False, repr=False)
 
     def refresh(self, net: nn.Module, task: Any, round: int) -> None:
         self.of.refresh(net, task, round)
@@ -89,7 +115,7 @@ class MaskedNetwork(Model):
             elif type(layer) in LAYERS:
                 c = math.e / math.sqrt(layer.weight[0].numel())
                 tensors = dict(layer._parameters)
-                layer.__class__ = LAYERS[type(layer)]
+                layer.__class__, layer.scaled = LAYERS[type(layer)], self.scaled
                 layer._parameters = {}
                 for key, t in tensors.items():
                     if t is None:
@@ -130,26 +156,34 @@ class Sample(Step):
 @dataclass(frozen=True)
 class BetaPosterior(Aggregator):
     """Mode of Beta(1 + sum m, 1 + K - sum m) over the K masks that came, the prior taken anew every
-    round; statistics are averaged."""
+    round; statistics are averaged. It is kept off 0 and 1 by ``FLOOR``: what lies beyond is cut, or
+    with ``softened`` each m is FLOOR in place of 0 and 1 - FLOOR in place of 1."""
 
     needs = frozenset({"mask"})
+    __repr__ = brief
+
+    softened: bool = field(default=False, repr=False)
 
     def aggregate(self, state: Tensors, arrivals: Iterable[Arrival], ctx: Context) -> Tensors:
-        arrivals = list(arrivals)
-        new = Mean().aggregate(state, arrivals, ctx)
-        for n in state.keys() - ctx.schema.buffers:
-            masks = [a.update[n].to(state[n].device) for a in arrivals if n in a.update]
-            if masks:
-                a, b = 1 + sum(masks), 1 + len(masks) - sum(masks)
-                new[n] = ((a - 1) / (a + b - 2)).clamp(FLOOR, 1 - FLOOR).logit()
-            else:
-                new[n] = state[n]
+        ones: dict[str, tuple[torch.Tensor, int]] = {}
+        rest = summed(arrivals, state.keys() - ctx.schema.buffers, ones)
+        new = Mean().aggregate(state, rest, ctx)
+        for n, (m, K) in ones.items():
+            m = m.to(state[n].device)
+            if self.softened:
+                m = m * (1 - 2 * FLOOR) + K * FLOOR
+            a, b = 1 + m, 1 + K - m
+            new[n] = ((a - 1) / (a + b - 2)).clamp(FLOOR, 1 - FLOOR).logit()
         return new
 
 
-def fedpm(lr: float = 0.1) -> Averaging:
-    """``lr`` is Adam's, on the scores."""
+def fedpm(
+    lr: float = 0.1, scaled: bool = False, softened: bool = False, keep: bool = False
+) -> Averaging:
+    """``lr`` is Adam's, on the scores. ``scaled``, ``softened``: see ``MaskedNetwork`` and
+    ``BetaPosterior``; with ``keep`` Adam goes on at a client where it stopped. All three together
+    are the authors' program."""
+    adam: Optimizer = Continued(Adam(lr)) if keep else Adam(lr)
     uplink = Uplink(Sample(), Lossy(Mask(), whole=0))
-    return Averaging(
-        "fedpm", MaskedNetwork(), optimizer=Adam(lr), uplink=uplink, server=BetaPosterior()
-    )
+    model, server = MaskedNetwork(scaled=scaled), BetaPosterior(softened)
+    return Averaging("fedpm", model, optimizer=adam, uplink=uplink, server=server)

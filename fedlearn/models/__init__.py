@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .cnn import Network, cifar_cnn, digits_cnn, mcmahan_cnn, rpn_cnn
+from .cnn import Network, cifar_cnn, digits_cnn, mcmahan_cnn, mlp, rpn_cnn
 from .reparam import digits_repghost, digits_repvgg, repghost_05, repvgg_b1
 from .resnet import (
     digits_edge,
@@ -30,6 +30,7 @@ NETWORKS = {
         mcmahan_cnn,
         cifar_cnn,
         rpn_cnn,
+        mlp,
         resnet18,
         digits_resnet,
         resnet56,
@@ -87,7 +88,12 @@ def multiply_adds(net: nn.Module, shape: Sequence[int]) -> int:
     training = net.training
     try:
         with torch.no_grad():
-            net.eval()(torch.zeros(1, *shape, device=next(net.parameters()).device))
+            net.eval()(next(net.parameters()).new_zeros(1, *shape))
+    except RuntimeError as error:
+        text = " ".join(str(error).split())
+        raise ValueError(
+            f"This {type(net).__name__} does not take inputs of shape {list(shape)} ({text})."
+        ) from error
     finally:
         net.train(training)
         for hook in hooks:

@@ -26,10 +26,12 @@ FORMS = dict.fromkeys(("tr", "csla", "search", "inf", "deploy"))
 
 class Scale(nn.Module):
     """One factor a channel, [..., C] on [..., n, C, h, w]: counted from the end, so that clients
-    may be stacked in front. A constant is no part of the state: it never changes."""
+    may be stacked in front. A constant is no part of the state: it never changes. ``decays``:
+    weight decay that spares vectors is for this one all the same (``parts.optimizer.shrunk``)."""
 
-    def __init__(self, channels: int, value: float, trained: bool) -> None:
+    def __init__(self, channels: int, value: float, trained: bool, decays: bool = False) -> None:
         super().__init__()
+        self.decays = decays
         factors = torch.full((channels,), float(value))
         if trained:
             self.value = nn.Parameter(factors)
@@ -67,7 +69,8 @@ class Branches(nn.Module):
         )
         self.s3 = Scale(outputs, scale, form == "search") if scaled else None
         self.s1 = Scale(outputs, scale, form == "search") if scaled and pointwise else None
-        self.s_id = Scale(outputs, 1.0, True) if scaled and self.identity else None
+        # s_id I is part of the kernel to which the branches add up, and shrinks with it
+        self.s_id = Scale(outputs, 1.0, True, True) if scaled and self.identity else None
         self.bn3 = nn.BatchNorm2d(outputs) if form == "tr" else None
         self.bn1 = nn.BatchNorm2d(outputs) if form == "tr" and pointwise else None
         self.bn_id = nn.BatchNorm2d(outputs) if form == "tr" and self.identity else None
@@ -309,11 +312,9 @@ def _repghost(
     stride: int,
 ) -> Network:
     """``rows`` lists (kernel, inner, outputs, ratio of squeeze-excite, stride)."""
-    layers, width, run, before = conv_bn(channels, stem, stride=stride), stem, 0, None
+    layers, width, run = conv_bn(channels, stem, stride=stride), stem, -2
     for kernel, inner, outputs, ratio, step in rows:
-        shape = kernel, inner, outputs, ratio
-        run = run + 2 if (shape, step) == before else 0
-        before = shape, step
+        run = run + 2 if step == 1 and outputs == width else 0  # modules of this stage so far
         scales = [(2 / (run + m + 1)) ** 0.5 for m in (1, 2)]
         layers.append(GhostBottleneck(width, inner, outputs, kernel, step, ratio, form, scales))
         width = outputs

@@ -3,8 +3,8 @@
 from .base import WORDS, Arrival, Batch, Context, Part, State, Tensors
 from .link import DENSE, Code, Downlink, Link, Lossy, Step, Update, Uplink
 from .model import Edge, Model, Named, TaskNetwork
-from .objective import Objective, Reference, TaskLoss
-from .optimizer import SGD, Adam, Optimizer, kept, recalled
+from .objective import Objective, Reference, Smoothed, TaskLoss
+from .optimizer import SGD, Adam, Continued, Optimizer, kept, recalled
 from .replay import KeptSteps, Replay
-from .server import Aggregator, Mean
+from .server import Aggregator, Mean, summed
 from .steps import Clip, Feedback, Momentum, Residual

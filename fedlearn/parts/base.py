@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from .. import rng
+from ..arguments import Checked
 from ..settings import Settings
 from ..wire import Schema
 
@@ -58,7 +59,7 @@ class State:
     memory: Tensors = field(default_factory=dict)
 
 
-class Part:
+class Part(Checked):
     """Base of all parts. A part says what it ``needs`` of others and what it ``gives`` (keys of
     ``WORDS``), so that two that do not fit are refused before anything is trained."""
 
@@ -104,6 +105,7 @@ class Context:
     heard: Mapping[int, int] = field(default_factory=dict)  # at the server: client -> the last
     # round in which an answer of it was taken
     lossy: frozenset[str] = frozenset()  # tensors that do not travel as they are
+    sends: Callable[[int], list[str]] = lambda client: []  # at the server: what it is to send
 
     def generator(self, purpose: str) -> Any:
         """The generator for this purpose, round and client."""

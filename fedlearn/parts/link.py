@@ -311,6 +311,6 @@ class Update(Step):
             part.reshape(t.shape) if rows == 1 else part.unflatten(1, t.shape[1:])
             for part, t in parts
         ]
-        torch._foreach_copy_(updates, tensors)
-        torch._foreach_sub_(updates, [ctx.start[name] for name in x])
+        for name, update in zip(x, updates, strict=True):
+            torch.sub(x[name], ctx.start[name], out=update)
         return dict(zip(x, updates, strict=True))

@@ -4,6 +4,7 @@ import copy
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from .base import Batch, Context, Loss, Part
@@ -20,8 +21,12 @@ class Objective(Part):
     recordable = False  # True in a class whose loss does nothing but tensor operations: a CUDA
     # graph may then replay it. A subclass has to say so anew.
 
+    pads = False  # True in a class whose loss is a mean over samples that does not look at any
+    # other, with zero for label -100: stacked batches may then have rows that count for nothing
+
     def __init_subclass__(cls) -> None:
-        cls.recordable = cls.__dict__.get("recordable", False)
+        for name in ("recordable", "pads"):
+            setattr(cls, name, cls.__dict__.get(name, False))
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         """Called before local training -> ``loss(net, batch)``."""
@@ -32,11 +37,34 @@ class Objective(Part):
 class TaskLoss(Objective):
     """The task's own loss, for classification the mean cross-entropy of the batch."""
 
-    recordable = True
+    recordable = pads = True
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         loss = ctx.task.loss
         return lambda net, batch: loss(net(batch.x), batch.y)
+
+
+@dataclass(frozen=True)
+class Smoothed(Objective):
+    """Label smoothing (Szegedy et al., 2016, section 7), the arithmetic of torch's
+    ``label_smoothing``: J <- (1 - eps) J + eps mean_c(-log p_c) over all classes c."""
+
+    recordable = True
+
+    eps: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.eps < 1:
+            raise ValueError(f"Label smoothing takes a share eps of 0 to below 1, not {self.eps}.")
+
+    def begin(self, net: nn.Module, ctx: Context) -> Loss:
+        J, eps = ctx.task.loss, self.eps
+
+        def loss(net: nn.Module, batch: Batch) -> torch.Tensor:
+            logits = net(batch.x)
+            return (1 - eps) * J(logits, batch.y) - eps * F.log_softmax(logits, -1).mean((-2, -1))
+
+        return loss
 
 
 class Reference:

@@ -1,10 +1,12 @@
 """The third part: how is a local step taken?"""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import nn
 
+from ..wire.base import brief
 from .base import Context, Part, Tensors
 
 
@@ -46,53 +48,88 @@ def recalled(state: dict[str, Any], memory: Tensors) -> dict[str, Any]:
     }
 
 
+def shrunk(net: nn.Module) -> tuple[int, ...]:
+    """The positions, among the parameters that are trained, of those that weight decay is for if it
+    spares vectors: biases and normalisation are left alone, and a layer whose ``decays`` is True
+    (``models.reparam.Scale``) is not."""
+    trained = [(m, p) for m in net.modules() for p in m.parameters(False) if p.requires_grad]
+    place = {id(p): i for i, p in enumerate(p for p in net.parameters() if p.requires_grad)}
+    chosen = {place[id(p)] for m, p in trained if p.dim() > 1 or getattr(m, "decays", False)}
+    return tuple(sorted(chosen))
+
+
+def decayed(
+    grads: list[torch.Tensor], params: list[torch.Tensor], rate: float, only: Any
+) -> list[torch.Tensor]:
+    """g + rate w, for the parameters at the positions ``only``, or for all (None)."""
+    if only is None:
+        return list(torch._foreach_add(grads, params, alpha=rate))
+    grads = list(grads)
+    some = [grads[i] for i in only], [params[i] for i in only]
+    for i, g in zip(only, torch._foreach_add(*some, alpha=rate), strict=True):
+        grads[i] = g
+    return grads
+
+
 @dataclass(frozen=True)
 class SGD(Optimizer):
     """Stochastic gradient descent, the same arithmetic as ``torch.optim.SGD``. ``decay`` multiplies
-    the rate each round.
+    the rate each round, down to ``floor``; ``spare`` keeps weight decay from vectors (``shrunk``).
 
     Written with torch's list operations, so that importing torch's compiler, as ``torch.optim``
     does, is not needed.
     """
 
     recordable = True
+    __repr__ = brief
 
     lr: float = 0.1
     momentum: float = 0.0
     weight_decay: float = 0.0
     decay: float = 1.0
+    floor: float = field(default=0.0, repr=False)
+    nesterov: bool = field(default=False, repr=False)
+    spare: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         fine = self.lr > 0 and 0 <= self.momentum < 1 and self.weight_decay >= 0
-        if not fine or not 0 < self.decay <= 1:
+        if not fine or not 0 < self.decay <= 1 or not 0 <= self.floor <= self.lr:
             raise ValueError(
-                "SGD needs lr > 0, 0 <= momentum < 1, weight_decay >= 0 and 0 < decay <= 1, not "
-                f"{self}."
+                "SGD needs lr > 0, 0 <= momentum < 1, weight_decay >= 0, 0 < decay <= 1 and "
+                f"0 <= floor <= lr, not {self}."
             )
+        if self.nesterov and not self.momentum:
+            raise ValueError(f"Nesterov's momentum needs momentum > 0, not {self}.")
 
     def init(self, params: list[torch.Tensor], ctx: Context) -> dict[str, Any]:
         velocity = [torch.zeros_like(p) for p in params] if self.momentum else None
-        return {"lr": self.lr * self.decay ** (ctx.round - 1), "velocity": velocity}
+        rate = max(self.lr * self.decay ** (ctx.round - 1), self.floor)
+        return {"lr": rate, "velocity": velocity, "only": shrunk(ctx.net) if self.spare else None}
 
     def step(
         self, params: list[torch.Tensor], grads: list[torch.Tensor], state: dict[str, Any]
     ) -> None:
         if self.weight_decay:
-            grads = torch._foreach_add(grads, params, alpha=self.weight_decay)
+            grads = decayed(grads, params, self.weight_decay, state["only"])
         if self.momentum:
             torch._foreach_mul_(state["velocity"], self.momentum)
             torch._foreach_add_(state["velocity"], grads)
-            grads = state["velocity"]
+            if self.nesterov:
+                grads = list(torch._foreach_add(grads, state["velocity"], alpha=self.momentum))
+            else:
+                grads = state["velocity"]
         torch._foreach_add_(params, grads, alpha=-state["lr"])
 
 
 @dataclass(frozen=True)
 class Adam(Optimizer):
     """Kingma and Ba (2015), Algorithm 1: the same arithmetic as ``torch.optim.Adam``. At clients it
-    starts anew every round. ``decoupled`` takes the weight decay out of the moments:
-    ``torch.optim.AdamW`` (Loshchilov and Hutter, 2019)."""
+    starts anew every round (but see ``Continued``). ``decoupled`` takes the weight decay out of
+    the moments: ``torch.optim.AdamW`` (Loshchilov and Hutter, 2019). ``amsgrad`` divides by the
+    largest second moment so far (Reddi et al., 2018). ``spare``: as for ``SGD``."""
 
     recordable = True
+    __repr__ = brief
 
     lr: float = 0.001
     beta1: float = 0.9
@@ -100,6 +137,8 @@ class Adam(Optimizer):
     eps: float = 1e-8
     weight_decay: float = 0.0
     decoupled: bool = False
+    amsgrad: bool = field(default=False, repr=False)
+    spare: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         fine = self.lr > 0 and 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1
@@ -111,18 +150,23 @@ class Adam(Optimizer):
 
     def init(self, params: list[torch.Tensor], ctx: Context) -> dict[str, Any]:
         # 1 - beta^t, grown like the moments themselves: m <- beta m + (1 - beta) g with g = 1
-        ones = [p.new_zeros(p.shape[:1] + (1,) * (p.dim() - 1)) for p in params]
+        many = len(ctx.client) if ctx and isinstance(ctx.client, list) else 1
+        ones = [p.new_zeros(((many,) + (1,) * p.dim())[: p.dim()]) for p in params]
         zeros = [torch.zeros_like(p) for p in params]
         again = list(map(torch.clone, zeros)), list(map(torch.clone, ones))
-        return {"m": zeros, "v": again[0], "c1": ones, "c2": again[1]}
+        state = {"m": zeros, "v": again[0], "c1": ones, "c2": again[1]}
+        if self.amsgrad:
+            state["highest"] = list(map(torch.clone, zeros))
+        return state | {"only": shrunk(ctx.net) if self.spare else None}
 
     def step(
         self, params: list[torch.Tensor], grads: list[torch.Tensor], state: dict[str, Any]
     ) -> None:
         if self.decoupled:
-            torch._foreach_mul_(params, 1 - self.lr * self.weight_decay)
+            own = params if state["only"] is None else [params[i] for i in state["only"]]
+            torch._foreach_mul_(own, 1 - self.lr * self.weight_decay)
         elif self.weight_decay:
-            grads = torch._foreach_add(grads, params, alpha=self.weight_decay)
+            grads = decayed(grads, params, self.weight_decay, state["only"])
         torch._foreach_add_(params, self._direction(grads, state), alpha=-self.lr)
 
     def _direction(
@@ -136,6 +180,46 @@ class Adam(Optimizer):
         for name, beta in (("c1", self.beta1), ("c2", self.beta2)):
             torch._foreach_mul_(state[name], beta)
             torch._foreach_add_(state[name], 1 - beta)
-        root = torch._foreach_sqrt(torch._foreach_div(state["v"], state["c2"]))
+        v = state["v"]
+        if self.amsgrad:
+            torch._foreach_maximum_(state["highest"], v)
+            v = state["highest"]
+        root = torch._foreach_sqrt(torch._foreach_div(v, state["c2"]))
         torch._foreach_add_(root, self.eps)
         return torch._foreach_div(torch._foreach_div(state["m"], state["c1"]), root)
+
+
+@dataclass(frozen=True)
+class Continued(Optimizer):
+    """Another optimiser that goes on at a client where it stopped in its last round: moments and
+    velocities stay in the client's memory. What is not finite begins anew."""
+
+    of: Optimizer = Adam()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.of, Optimizer):
+            raise ValueError(f"{self.of!r} is no optimizer (fedlearn.parts.Optimizer).")
+
+    @property
+    def needs(self) -> Any:
+        return self.of.needs
+
+    @property
+    def recordable(self) -> bool:  # type: ignore[override]
+        return self.of.recordable
+
+    def init(self, params: list[torch.Tensor], ctx: Context) -> dict[str, Any]:
+        state, many = self.of.init(params, ctx), isinstance(ctx.memory, list)
+        for k, memory in enumerate(ctx.memory if many else [ctx.memory]):
+            own = {f"optimizer {n}": t[k] if many else t for n, t in kept(state).items()}
+            before = {n: memory[n] for n in own if n in memory}
+            if before and all(torch.isfinite(t).all() for t in before.values()):
+                for n, t in before.items():
+                    own[n].copy_(t)
+            memory.update(own)  # the tensors that training changes
+        return state
+
+    def step(
+        self, params: list[torch.Tensor], grads: list[torch.Tensor], state: dict[str, Any]
+    ) -> None:
+        self.of.step(params, grads, state)

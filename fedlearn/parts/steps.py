@@ -65,7 +65,9 @@ class Clip(Step):
 
 @dataclass(frozen=True)
 class Momentum(Step):
-    """u <- m u + g, and u <- 0 where an entry was sent (DGC, Eq. (4) and section 3.2)."""
+    """u <- m u + g, and u <- 0 where an entry was sent (DGC, Eq. (4) and section 3.2). What travels
+    whole anyway, biases and normalisation, has the same momentum and is never set to zero: as in
+    the authors' program, where SGD's momentum does not know what is compressed."""
 
     listens = True
 
@@ -76,15 +78,12 @@ class Momentum(Step):
             raise ValueError(f"Momentum lies between 0 and 1, not {self.momentum!r}.")
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
-        u = {
-            n: self.momentum * ctx.memory.get(f"u/{n}", 0) + t
-            for n, t in x.items()
-            if n in ctx.lossy
-        }
+        own = x.keys() - ctx.schema.buffers
+        u = {n: self.momentum * ctx.memory.get(f"u/{n}", 0) + x[n] for n in x if n in own}
         if not all(torch.isfinite(t).all() for t in u.values()):  # or u would stay so for ever
             raise Diverged(f"The update of client {ctx.client} is NaN or infinite.")
         ctx.memory.update({f"u/{n}": t for n, t in u.items()})
-        return {n: u.get(n, t) for n, t in x.items()}
+        return x | u
 
     def sent(self, x: Tensors, sent: Tensors, ctx: Context) -> None:
         for n in sent:

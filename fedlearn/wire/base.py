@@ -1,14 +1,24 @@
 """What a coder is: one tensor -> bytes -> one tensor. The bytes hold no shape: it is known."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
 
+from ..arguments import Checked
+
 Shape = Sequence[int]
 
 
-class Coder:
+def brief(record: Any) -> str:
+    """A dataclass as text, by which runs are known again. Its options (fields with ``repr=False``)
+    are named only where they are not off, so that a new one leaves the names of old runs alone."""
+    shown = [f.name for f in fields(record) if f.repr or getattr(record, f.name) != f.default]
+    return f"{type(record).__name__}({', '.join(f'{n}={getattr(record, n)!r}' for n in shown)})"
+
+
+class Coder(Checked):
     """Base of all coders. A coder has ``encode`` and ``decode``; it may also have ``encode_rows``
     and ``decode_all``, which do the same for many tensors in less time. A subclass that replaces
     only the first two is obeyed.

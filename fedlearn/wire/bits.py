@@ -7,7 +7,6 @@ little-endian.
 
 from typing import Any
 
-import constriction
 import numpy as np
 import torch
 
@@ -73,6 +72,8 @@ def pack_signs(x: np.ndarray) -> bytes:
 def range_encode(symbols: np.ndarray, counts: np.ndarray) -> bytes:
     """Symbols 0..len(counts)-1, with at least two counts -> bytes, near the entropy of the
     histogram ``counts``."""
+    import constriction  # only range coding needs it
+
     encoder = constriction.stream.queue.RangeEncoder()
     encoder.encode(symbols.astype(np.int32, copy=False), _model(counts))
     return encoder.get_compressed().astype("<u4", copy=False).tobytes()
@@ -81,6 +82,8 @@ def range_encode(symbols: np.ndarray, counts: np.ndarray) -> bytes:
 def range_decode(data: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """The inverse; ``WireError`` for bytes that ``range_encode`` would not make of symbols with
     this histogram."""
+    import constriction
+
     try:
         words = np.frombuffer(data, "<u4").astype(np.uint32)
         decoder = constriction.stream.queue.RangeDecoder(words)
@@ -97,6 +100,8 @@ def range_decode(data: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 def _model(counts: np.ndarray) -> Any:
     """The same fixed-point model on both sides: a division of whole numbers, rounded correctly."""
+    import constriction
+
     return constriction.stream.model.Categorical(counts / counts.sum(), perfect=False)
 
 

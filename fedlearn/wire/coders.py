@@ -1,7 +1,7 @@
 """Dense coders: every entry, or the mean of a kernel's, as one float."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 from torch._utils import _unflatten_dense_tensors
 
 from ..errors import WireError
-from .base import Coder, Shape
+from .base import Coder, Shape, brief
 
 
 def write_rows(tensors: Sequence[torch.Tensor], dtype: str = "<f4") -> list[list[memoryview]]:
@@ -109,10 +109,14 @@ class Pooled(Dense):
 
     Tensors of fewer than three dimensions (biases, linear layers, batch normalisation) travel
     whole. ``threshold`` leaves out output filters that hardly changed, those whose absolute
-    values sum to less; one bit a filter says which.
+    values sum to less; one bit a filter says which. ``plain``: the absolute value of the sum, in
+    which entries of both signs cancel, in place of the sum of absolute values.
     """
 
+    __repr__ = brief
+
     threshold: float = 0.0
+    plain: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -143,7 +147,8 @@ class Pooled(Dense):
     def _encode_some(self, tensor: torch.Tensor) -> Any:
         if tensor.dim() < 3:
             return write_rows([tensor[None]], self.dtype)[0][0]
-        keep = tensor.abs().flatten(1).sum(1) >= self.threshold
+        size = tensor.flatten(1).sum(1) if self.plain else tensor.abs().flatten(1).sum(1)
+        keep = size.abs() >= self.threshold
         means = tensor[keep].flatten(2).mean(2)
         bits = np.packbits(keep.cpu().numpy())
         return b"".join([bits, *write_rows([means[None]], self.dtype)[0]])

@@ -8,14 +8,14 @@ packages, not the thresholds between them.
 
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
 from ..errors import WireError
-from .base import Coder, Shape
+from .base import Coder, Shape, brief
 from .bits import Reader, flat, pack, pack_rice, pack_signs
 from .sparse import TopK, check_ratio, encode_positions, kept, largest, read_positions
 
@@ -27,8 +27,8 @@ class SmartIdx(Coder):
 
     ::
 
-        kernel package      kernels with more than half of their entries selected: every entry's
-                            sign under one index
+        kernel package      kernels with more than the share ``full`` of their entries selected:
+                            every entry's sign under one index
         pattern package     kernels whose selected positions and signs another kernel of the layer
                             shares: each pattern once (the most frequent first), the kernels'
                             indices, and for each kernel a Rice-coded pattern number
@@ -38,11 +38,17 @@ class SmartIdx(Coder):
     """
 
     sparse = True
+    __repr__ = brief
 
     ratio: float = 1 / 32
+    full: float = field(default=0.5, repr=False)
 
     def __post_init__(self) -> None:
         check_ratio(self.ratio)
+        if not 0 <= self.full <= 1:
+            raise ValueError(
+                f"The share that makes a kernel full lies between 0 and 1, not {self.full!r}."
+            )
 
     def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> bytes:
         kernels, entries = _layout(tensor.shape)
@@ -52,8 +58,8 @@ class SmartIdx(Coder):
         chosen = np.zeros(x.shape, bool)
         chosen.reshape(-1)[largest(x.reshape(-1), kept(self.ratio, x.size))] = True
         counts = chosen.sum(1)
-        whole = np.flatnonzero(2 * counts > entries)
-        rest = np.flatnonzero((counts > 0) & (2 * counts <= entries))
+        most = counts > self.full * entries
+        whole, rest = np.flatnonzero(most), np.flatnonzero((counts > 0) & ~most)
         pattern, examples = _shared(chosen[rest], x[rest] < 0)
         same, pattern = rest[pattern >= 0], pattern[pattern >= 0]
 

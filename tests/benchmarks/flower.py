@@ -4,7 +4,9 @@
     <flower environment>/bin/python tests/benchmarks/flower.py
 
 Seconds: FedAvg with the digits CNN, two clients, one thread; the four engines in turns, twice; the
-median of all rounds but the first of each run. Framing: bytes that Flower's SuperLink counted,
+median of all rounds but the first of each run. CPU seconds of a round: of all processes of a
+deployment together, with two clients and with five, between the ends of its first and its last
+round but one. Framing: bytes that Flower's SuperLink counted,
 less our payload, for the messages by which a run of six rounds is longer than one of two:
 greetings and farewells, which both have, cancel."""
 
@@ -32,14 +34,20 @@ from flower.processes import Deployment  # noqa: E402
 SHORT, LONG = 2, 6
 
 
-def deployed(name, rounds):
+def deployed(name, rounds, clients=2):
+    """The history of a run, and the CPU seconds of a round if there are enough rounds."""
     with tempfile.TemporaryDirectory() as folder:
-        d = Deployment(Path(folder), f"{name} --clients 2 --rounds {rounds} --threads 1")
+        d = Deployment(Path(folder), f"{name} --clients {clients} --rounds {rounds} --threads 1")
         try:
-            clients = [d.join(k, "--insecure") for k in (0, 1)]
-            assert d.serve("--insecure").end() == 0
-            assert [c.end() for c in clients] == [0, 0]
-            return fl.History.from_json(Path(folder) / "history.json")
+            joined = [d.join(k, "--insecure") for k in range(clients)]
+            server, used = d.serve("--insecure"), []
+            for t in (1, rounds - 1) if rounds > 2 else ():
+                server.wait_for(f"Round {t}:")
+                used.append(d.cpu())
+            assert server.end() == 0
+            assert [c.end() for c in joined] == [0] * clients
+            history = fl.History.from_json(Path(folder) / "history.json")
+            return history, (used[1] - used[0]) / (rounds - 2) if used else None
         finally:
             d.stop()
 
@@ -56,11 +64,15 @@ def framing(name, short, long):
 
 def main():
     task, method = fl.tasks.classification("digits", 2), fl.methods.fedavg()
-    seconds, runs = {}, {}
+    seconds, programs, runs = {}, {}, {}
     for _ in range(2):
         for engine in ("sequential", "stacked", "simulation", "deployment"):
             if engine == "deployment":
-                history = runs["fedavg", LONG] = deployed("fedavg", LONG)
+                history, used = deployed("fedavg", LONG)
+                runs["fedavg", LONG] = history
+                programs.setdefault(2, []).append((median(history.seconds[1:]), used))
+                five, used = deployed("fedavg", LONG, 5)
+                programs.setdefault(5, []).append((median(five.seconds[1:]), used))
             else:
                 history = fl.run(
                     method,
@@ -72,7 +84,7 @@ def main():
             seconds.setdefault(engine, []).append(history.seconds.tolist())
             print(engine, np.round(history.seconds, 3), flush=True)
     for name, rounds in (("fedavg", SHORT), ("rpn", SHORT), ("rpn", LONG)):
-        runs[name, rounds] = deployed(name, rounds)
+        runs[name, rounds], _ = deployed(name, rounds)
     result = {
         "made": provenance()
         | {
@@ -86,6 +98,10 @@ def main():
         "seconds": {
             engine: median(s for run in them for s in run[1:]) for engine, them in seconds.items()
         },
+        "programs": [
+            {"clients": n, "seconds": median(s), "cpu": median(c)}
+            for n, (s, c) in ((n, zip(*them, strict=True)) for n, them in programs.items())
+        ],
         "first": {engine: median(run[0] for run in them) for engine, them in seconds.items()},
         "framing": [
             framing(name, runs[name, SHORT], runs[name, LONG]) for name in ("fedavg", "rpn")

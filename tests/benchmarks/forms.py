@@ -26,7 +26,7 @@ from fedlearn import models
 from fedlearn.round import one_round
 
 sys.path.insert(0, str(Path(__file__).parent))
-from speed import random_task  # noqa: E402
+from common import random_task  # noqa: E402
 
 # label -> network, image shape, samples a client, batch size, how often the repeats: short rounds
 # need more

@@ -1,86 +1,90 @@
 """How fast is it? Everything that the page "How fast is it" shows is measured here.
 
-    python tests/benchmarks/speed.py                  # all of it, about 25 minutes on two CPU cores
+    python tests/benchmarks/speed.py                  # all of it, about an hour on two CPU cores
     python tests/benchmarks/speed.py table --quick    # one part, a few repeats
-    python tests/benchmarks/speed.py --device cuda    # the same on a GPU
-    python tests/benchmarks/speed.py --out data/results/speed_cpu.json
+    python tests/benchmarks/speed.py table --only ResNet --out data/results/speed_cpu.json
+    python tests/benchmarks/speed.py table --device cuda --out data/results/speed_cuda.json
 
 table    a round of federated averaging: bare PyTorch loop, fedlearn's engines, and the simulators
          of requirements-peers.txt that are installed; they take turns, medians count, ratios are to
-         the bare loop
+         the bare loop. On a GPU also channels last, bfloat16, with and without CUDA graphs
 job      20 rounds on digits in a fresh process, start-up included: seconds and peak memory
 growth   seconds a round against the number of clients and against the number of samples
 profile  where a round spends its time
+import   CPU seconds from the start of Python to `import fedlearn`, `--help`, a first round
+message  GB/s of encoding, checksum, decoding and averaging a dense message, beside memcpy's
+memory   the most memory that large federations hold
+flower   seconds and CPU seconds of a round on Flower's network, where Flower is installed
+
+With --out, rows and parts that were not measured keep their old entries. ``shares.py`` has the
+profile, ``cost.py`` the last four parts and what limits a round.
 """
 
 import argparse
 import importlib.util
 import json
+import math
 import os
-import subprocess
 import sys
 import time
-from collections import Counter
+from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
 from statistics import median
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
 
 import fedlearn as fl
 from fedlearn import training
-from fedlearn.data import sources
 from fedlearn.engines import choose
+from fedlearn.files import write_text
 from fedlearn.round import good_threads, one_round
 
 sys.path.insert(0, str(Path(__file__).parent))
+import cost  # noqa: E402
+import shares  # noqa: E402
+from common import BATCH, LR, plain, plain_cnn, random_task, wait, watch  # noqa: E402
 from peers import PEERS, shards_of  # noqa: E402
 
-BATCH, LR, LONG = 32, 0.1, 8
+LONG = 8  # seconds: longer rounds are timed once
 CORES = torch.get_num_threads()  # what torch takes by itself
-# label -> network, image shape, samples a client for 10 and for 100 clients, how they are split;
-# 100 clients of ResNet-18 would be 9 GB of messages and decoded updates, too much for most machines
+# label -> network, image shape, samples a client by the number of clients, how they are split
 NETWORKS = {
-    "digits CNN, 8x8": ("digits_cnn", (1, 8, 8), {10: 134, 100: 13}),
+    "digits CNN, 8x8": ("digits_cnn", (1, 8, 8), {10: 134, 100: 13, 1000: 13}),
     "digits CNN, uneven clients": ("digits_cnn", (1, 8, 8), {10: 134, 100: 13}, "dirichlet:0.5"),
+    "plain network, 8x8": (plain_cnn, (1, 8, 8), {10: 134, 100: 13}),
     "McMahan CNN, 32x32 colour": ("mcmahan_cnn", (3, 32, 32), {10: 128, 100: 32}),
     "ResNet-18, 32x32 colour": ("resnet18", (3, 32, 32), {10: 16}),
+    "ResNet-56, 32x32 colour": ("resnet56", (3, 32, 32), {10: 16}),
+}
+# only on a GPU: batches enough for a CUDA graph, and what takes a CPU too long
+MORE = {
+    "digits CNN, 20 batches": ("digits_cnn", (1, 8, 8), {10: 640, 100: 640}),
+    "McMahan CNN, 32x32 colour": ("mcmahan_cnn", (3, 32, 32), {1000: 32}),
+    "ResNet-18, 32x32 colour": ("resnet18", (3, 32, 32), {100: 32, 1000: 32}),
+    "ResNet-56, 32x32 colour": ("resnet56", (3, 32, 32), {100: 32, 1000: 32}),
 }
 
 
-def random_task(network, shape, clients, samples, device="cpu", partition=None):
-    """Random images, ``samples`` a client on average: times do not depend on what they show."""
-    count = clients * samples
-    x = torch.randint(
-        0, 256, (count, *shape), dtype=torch.uint8, generator=fl.rng.generator(0, "images")
-    )
-    y = torch.randint(0, 10, (count,), generator=fl.rng.generator(0, "labels"))
-    source = sources.Source(
-        "random", x, y, x[:100], y[:100], (128.0,) * shape[0], (64.0,) * shape[0], 10
-    )
-    load, sources.load = sources.load, lambda name: source
-    try:
-        return fl.tasks.classification("random", clients, partition, network=network, device=device)
-    finally:
-        sources.load = load
+def planned(device):
+    """The rows of the table as (label, network, shape, clients, samples, partition), those with few
+    clients first."""
+    rows = [
+        (label, network, shape, clients, samples, *(partition or [None]))
+        for those in ((NETWORKS, MORE) if device.startswith("cuda") else (NETWORKS,))
+        for label, (network, shape, counts, *partition) in those.items()
+        for clients, samples in counts.items()
+    ]
+    return sorted(rows, key=lambda row: row[3])
 
 
-def wait(task):
-    if task.device.type == "cuda":
-        torch.cuda.synchronize(task.device)
-
-
-def plain(task):
-    """The network as anybody would build it, without the package's layout in memory."""
-    with fl.rng.scope(task.seed, "initial weights"):
-        return task.network().to(task.device)
-
-
-def bare(task):
+def bare(task, layout=torch.contiguous_format, precision="float32"):
     """The loop that everything is compared with: the same batches into one network, no
     federation."""
-    net = plain(task).train()
+    net = plain(task).train().to(memory_format=layout)
+    rough = torch.autocast(task.device.type, torch.bfloat16)
     optimiser = torch.optim.SGD(net.parameters(), LR)
     turn = iter(range(1, 10**9))
 
@@ -93,9 +97,12 @@ def bare(task):
                 task.sizes[k], generator=fl.rng.generator(task.seed, "shuffle", t, k)
             )
             x, y = task.epoch(k, order, None)
+            x = x.to(memory_format=layout)
             for at in range(0, len(y), BATCH):
                 optimiser.zero_grad()
-                F.cross_entropy(net(x[at : at + BATCH]), y[at : at + BATCH]).backward()
+                with rough if precision == "bf16" else nullcontext():
+                    loss = F.cross_entropy(net(x[at : at + BATCH]), y[at : at + BATCH])
+                loss.backward()
                 optimiser.step()
         wait(task)
         return time.perf_counter() - began
@@ -103,9 +110,9 @@ def bare(task):
     return round
 
 
-def ours(task, engine, precision="float32"):
+def ours(task, engine, precision="float32", graphs=None):
     """The package, real messages included. "auto" also chooses the number of threads, as ``fl.run``
-    does by itself."""
+    does by itself. ``graphs`` forces CUDA graphs, or forbids them."""
     method, settings = (
         fl.methods.fedavg(LR),
         fl.Settings(batch_size=BATCH, evaluate_every=10**9, precision=precision),
@@ -120,11 +127,13 @@ def ours(task, engine, precision="float32"):
         fl.clients(method, task, settings, chosen.together),
     )
     turn, state, heard = iter(range(1, 10**9)), server.start(), {}
+    steps = training.GRAPH_PAYS if graphs is None else 3 if graphs else math.inf
+    rule = mock.patch.object(training, "GRAPH_PAYS", steps)
 
     def round():
         nonlocal state
         wait(task)
-        with training.threads(threads, precision):
+        with training.threads(threads, precision), rule:
             state, row = one_round(server, clients, next(turn), state, heard)
         return row["seconds"]
 
@@ -133,13 +142,12 @@ def ours(task, engine, precision="float32"):
 
 
 def interleaved(contenders, repeats):
-    """Medians of rounds that take turns; each contender's first round only warms up. Rounds of more
-    than ``LONG`` seconds are taken once and need no warming up."""
+    """Medians of rounds that take turns, of contenders that are warm. Rounds of more than ``LONG``
+    seconds are taken once."""
     seconds = {name: [round()] for name, round in contenders.items()}
     if max(s[0] for s in seconds.values()) > LONG:
         return {name: s[0] for name, s in seconds.items()}
-    seconds = {name: [] for name in contenders}
-    for _ in range(repeats):
+    for _ in range(repeats - 1):
         for name, round in contenders.items():
             seconds[name].append(round())
     return {name: median(s) for name, s in seconds.items()}
@@ -152,7 +160,11 @@ def peer_seconds(task, function, rounds):
     try:
         return median(function(shards, lambda: plain(task), LR, BATCH, rounds + 1)[0][1:])
     except Exception as error:  # one simulator's trouble must not hide the others' numbers
-        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        return sentence(error)
+
+
+def sentence(error):
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 
 def installed():
@@ -160,40 +172,72 @@ def installed():
     return {label: f for label, (module, f) in PEERS.items() if importlib.util.find_spec(module)}
 
 
-def measured(task, engines):
-    """The bare loop and the package's engines on one task, by label."""
-    return {"bare loop": bare(task)} | {engine: ours(task, engine) for engine in engines}
+def contenders(task, forms):
+    """What takes turns in a row of the table: functions that make it, by label."""
+    made = {"bare loop": lambda: bare(task)}
+    made |= {e: lambda e=e: ours(task, e) for e in ("sequential", "stacked", "auto")}
+    if forms:
+        graphs = max(task.sizes) // BATCH >= training.GRAPH_PAYS
+        label = "no graphs" if graphs else "graphs"  # the other of what the package does by itself
+        made["bare loop, channels last"] = lambda: bare(task, torch.channels_last)
+        made["bare loop, bf16"] = lambda: bare(task, precision="bf16")
+        for e in ("sequential", "stacked"):
+            made[f"{e}, bf16"] = lambda e=e: ours(task, e, "bf16")
+            made[f"{e}, {label}"] = lambda e=e: ours(task, e, graphs=not graphs)
+    return made
 
 
-def table(args):
-    rows, peers = [], installed()
-    absent = [label for label in PEERS if label not in peers]
-    for label, (network, shape, samples, *partition) in NETWORKS.items():
-        for clients, n in samples.items():
-            task = random_task(network, shape, clients, n, args.device, *partition)
-            contenders = measured(task, ("sequential", "stacked", "auto"))
-            if args.device == "cuda":
-                contenders["stacked, bf16"] = ours(task, "stacked", "bf16")
-            seconds, auto = interleaved(contenders, args.repeats), contenders["auto"]
-            rows.append(
-                {
-                    "network": label,
-                    "clients": clients,
-                    "samples": n,
-                    "chosen": auto.chosen.name,
-                    "threads": auto.threads,
-                    "together": contenders["stacked"].chosen.together,
-                    "seconds": seconds,
-                }
-            )
-            del contenders, auto  # and the memory that they hold
-            if args.device == "cpu" and not args.no_peers:
-                few = 1 if seconds["bare loop"] > LONG / 2 else max(2, args.repeats // 2)
-                seconds |= {name: peer_seconds(task, f, few) for name, f in peers.items()}
-            show_row(rows[-1])
-    if absent:
-        print(f"not installed: {', '.join(absent)}")
-    return {"rows": rows, "absent": absent}
+def row_of(args, label, network, shape, clients, samples, partition, peak):
+    """One row of the table."""
+    task, failed, ready = (
+        random_task(network, shape, clients, samples, args.device, partition),
+        {},
+        {},
+    )
+    for name, make in contenders(task, args.forms).items():
+        try:
+            ready[name] = make()
+            ready[name]()  # warms up, and shows whether there is memory enough
+        except (RuntimeError, ValueError) as error:  # must not hide the others' numbers
+            failed[name] = sentence(error)
+    seconds = interleaved(ready, args.repeats)
+    if args.device == "cpu" and not args.no_peers:
+        few = 1 if seconds["bare loop"] > LONG / 2 else max(2, args.repeats // 2)
+        seconds |= {name: peer_seconds(task, f, few) for name, f in installed().items()}
+    auto, stacked = ready.get("auto"), ready.get("stacked")
+    return {
+        "network": label,
+        "clients": clients,
+        "samples": samples,
+        "date": date.today().isoformat(),
+        "chosen": auto and auto.chosen.name,
+        "threads": auto and auto.threads,
+        "together": stacked and stacked.chosen.together,
+        "seconds": seconds | failed,
+        "limits": cost.limits(task, peak),
+    }
+
+
+def table(args, old):
+    """Rows that are measured now, those of ``old`` otherwise, and empty ones for what is left."""
+    rows = {(row["network"], row["clients"]): row for row in old.get("rows", [])}
+    peak = cost.machine(args.device, args.quick)
+    began, result = time.monotonic(), {"machine": peak}
+    result["absent"] = [label for label in PEERS if label not in installed()]
+    for label, network, shape, clients, samples, partition in planned(args.device):
+        key, late = (label, clients), time.monotonic() - began > 60 * args.minutes
+        row = rows.setdefault(key, {"network": label, "clients": clients, "seconds": {}})
+        wanted = args.only.lower() in label.lower() and clients <= args.most
+        if wanted and late:
+            print(f"{label}, {clients} clients: no time left")
+        elif wanted and not (args.missing and row["seconds"]):
+            rows[key] = row_of(args, label, network, shape, clients, samples, partition, peak)
+            show_row(rows[key])
+        order = [*NETWORKS, *MORE, *dict.fromkeys(name for name, _ in rows)]
+        kept = sorted(rows.items(), key=lambda item: (order.index(item[0][0]), item[0][1]))
+        yield result | {"rows": [row for _, row in kept]}
+    if result["absent"]:
+        print(f"not installed: {', '.join(result['absent'])}")
 
 
 def show_row(row):
@@ -202,7 +246,7 @@ def show_row(row):
         f"{name} {s / base:.2f}" if isinstance(s, float) else f"{name} failed: {s}"
         for name, s in row["seconds"].items()
     ]
-    auto = f"(auto: {row['chosen']}, {row['threads']} threads)"
+    auto = f"(auto: {row['chosen']}, {row['threads']} threads; bare loop {base:.3f} s)"
     print(f"{row['network']}, {row['clients']} clients: {', '.join(cells)} {auto}", flush=True)
 
 
@@ -252,37 +296,6 @@ def job(args):
     return result
 
 
-def watch(command):
-    """Run a command: its seconds, and the most memory (MB) that it and its children held."""
-    import psutil
-
-    began, peak = time.perf_counter(), 0
-    process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None:
-        total = 0
-        for p in [process, *_children(process)]:
-            try:
-                memory = p.memory_full_info()
-                # pss shares out what processes have in common; Linux only
-                total += getattr(memory, "pss", memory.rss)
-            except psutil.Error:  # it has just ended
-                pass
-        peak = max(peak, total)
-        time.sleep(0.05)
-    if process.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed with exit status {process.returncode}.")
-    return time.perf_counter() - began, peak / 1e6
-
-
-def _children(process):
-    import psutil
-
-    try:
-        return process.children(recursive=True)
-    except psutil.Error:
-        return []
-
-
 # ---- growth --------------------------------------------------------------------------------------
 
 
@@ -298,7 +311,10 @@ def growth(args):
 
 
 def three(task, args):
-    seconds = interleaved(measured(task, ("sequential", "stacked")), args.repeats)
+    ready = {"bare loop": bare(task)} | {e: ours(task, e) for e in ("sequential", "stacked")}
+    for round in ready.values():
+        round()  # warms up
+    seconds = interleaved(ready, args.repeats)
     print(
         f"{task.clients} clients, {task.sizes[0]} samples each: "
         + ", ".join(f"{n} {s:.4f} s" for n, s in seconds.items()),
@@ -307,83 +323,10 @@ def three(task, args):
     return {"seconds": seconds}
 
 
-# ---- profile -------------------------------------------------------------------------------------
-
-PARTS = {  # what a round consists of, and the functions in which it happens
-    "training": [(training, "train"), (training, "train_stacked")],
-    "batch assembly": [("task", "gather")],
-    "messages down": [("server", "send"), ("clients", "download")],
-    "messages up": [("clients", "upload"), ("clients", "upload_rows"), ("server", "receive")],
-    "aggregation": [("server", "aggregate")],
-    "evaluation": [("server", "evaluate")],
-}
-
-
-def profile(args):
-    result = {}
-    for engine in ("sequential", "stacked"):
-        for clients, partition in ((10, "dirichlet:0.5"), (100, "iid")):
-            task = fl.tasks.classification(
-                "digits", clients, partition, augment=("crop",) if args.augment else ()
-            )
-            result[f"{engine}, {clients} clients"] = shares = profile_run(
-                task, engine, 10 * args.repeats
-            )
-            print(
-                f"{engine}, {clients} clients, {partition}: "
-                + ", ".join(f"{n} {s:.1%}" for n, s in shares.items()),
-                flush=True,
-            )
-    return result
-
-
-def profile_run(task, engine, rounds):
-    """The share of each part in the time of all rounds, evaluation included."""
-    method, settings = fl.methods.fedavg(), fl.Settings()
-    together = choose(engine, method, task, settings, task.clients).together
-    server = method.server_side(task, settings)
-    clients, heard = fl.clients(method, task, settings, together), {}
-    state, _ = one_round(server, clients, 1, server.start(), heard)
-    spent, undo, inside, since = Counter(), [], ["the rest"], 0.0
-
-    def turn():  # the time since the last turn belongs to the innermost part
-        nonlocal since
-        now = time.perf_counter()
-        spent[inside[-1]] += now - since
-        since = now
-
-    def timed(function, part):
-        def call(*args, **kwargs):
-            turn()
-            inside.append(part)
-            try:
-                return function(*args, **kwargs)
-            finally:
-                turn()
-                inside.pop()
-
-        return call
-
-    owners = {"task": type(task), "server": server, "clients": clients.side}
-    for part, functions in PARTS.items():
-        for owner, name in functions:
-            owner = owners[owner] if isinstance(owner, str) else owner
-            undo.append((owner, name, getattr(owner, name)))
-            setattr(owner, name, timed(getattr(owner, name), part))
-    try:
-        began = since = time.perf_counter()
-        for t in range(2, rounds + 2):
-            state, _ = one_round(server, clients, t, state, heard)
-        turn()
-        total = since - began
-    finally:
-        for owner, name, function in undo:
-            setattr(owner, name, function)
-    return {part: spent[part] / total for part in (*PARTS, "the rest")}
-
-
 def main():
-    what = {"table": table, "job": job, "growth": growth, "profile": profile}
+    own = {"job": job, "growth": growth, "profile": shares.profile}
+    more = {"import": cost.starts, "message": cost.message, "memory": cost.memory}
+    what = {"table": table, **own, **more, "flower": cost.flower}
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -396,16 +339,21 @@ def main():
     )
     parser.add_argument("--no-peers", action="store_true", help="leave the other simulators out")
     parser.add_argument("--augment", action="store_true", help="profile with random crops")
+    parser.add_argument("--only", default="", metavar="TEXT", help="rows of the table with it")
+    parser.add_argument("--most", type=int, default=10**9, metavar="N", help="rows up to N clients")
+    parser.add_argument("--missing", action="store_true", help="only what FILE does not have")
+    parser.add_argument("--forms", action="store_true", help="what only a GPU's table has")
     parser.add_argument(
-        "--out",
-        metavar="FILE",
-        help="write the results as JSON; parts that were not measured keep their old entries",
+        "--minutes", type=float, default=math.inf, help="begin no row of the table after them"
     )
+    parser.add_argument("--out", metavar="FILE", help="write the results as JSON")
     parser.add_argument("--run-job", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.run_job:
         return run_job(args.run_job)
     args.repeats = 2 if args.quick else args.repeats
+    cuda = args.device.startswith("cuda")
+    args.forms |= cuda
     result = json.loads(Path(args.out).read_text()) if args.out and Path(args.out).exists() else {}
     result["settings"] = {
         "date": date.today().isoformat(),
@@ -414,15 +362,21 @@ def main():
         "repeats": args.repeats,
         "threads": args.threads,
         "cores": os.cpu_count(),
-        "device": torch.cuda.get_device_name() if args.device == "cuda" else "CPU",
+        "device": torch.cuda.get_device_name(args.device) if cuda else "CPU",
     }
     with training.threads(args.threads):
-        for name in args.what or what:
-            if args.device == "cpu" or name != "job":
-                print(f"---- {name}")
-                result[name] = what[name](args)
+        for name in args.what or (what if not cuda else ("table", "growth")):
+            if args.missing and name != "table" and name in result:
+                continue
+            print(f"---- {name}", flush=True)
+            # the table row by row, so that what was measured is there whatever comes
+            found = (
+                what[name](args, result.get(name, {})) if name == "table" else [what[name](args)]
+            )
+            for part in found:
+                result |= {} if part is None else {name: part}
                 if args.out:
-                    Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
+                    write_text(Path(args.out), json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from fedlearn.models import state_of
 from fedlearn.parts import Context
 
 sys.path.insert(0, str(Path(__file__).parent))
-from speed import random_task  # noqa: E402
+from common import random_task  # noqa: E402
 
 NETWORKS = {  # label -> network, image shape, samples, batch size
     "digits CNN, 8x8": ("digits_cnn", (1, 8, 8), 320, 16),

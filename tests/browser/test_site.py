@@ -163,6 +163,77 @@ def test_explorers_fit_a_telephone(page, site, name):
         assert widths and max(widths) <= 390
 
 
+def charts(page):
+    """The charts that fl.lab.chart put into the page, drawn."""
+    page.wait_for_function(
+        "[...document.querySelectorAll('article .fl-vega')].every(d => d.dataset.drawn)"
+    )
+    return page.locator("article .fl-vega").all()
+
+
+def check_chart(page, box, where):
+    """Every slider says its name and its value, and moves the picture; every other control moves
+    it or is a checkbox that does."""
+    picture = box.locator("svg.marks")
+    look = "e => e.innerHTML"
+    box.scroll_into_view_if_needed()
+    assert picture.count() == 1 and box.locator("[aria-roledescription], [aria-label]").count()
+    for tick in box.locator("input[type=checkbox]").all():
+        before = picture.evaluate(look)
+        tick.check()
+        page.wait_for_function(
+            "([e, before]) => e.innerHTML != before", arg=[picture.element_handle(), before]
+        )
+    sliders = box.locator("input[type=range]")
+    assert sliders.count() > 0, f"{where}: no slider"
+    for k in range(sliders.count()):
+        handle = sliders.nth(k)
+        assert handle.get_attribute("aria-label"), f"{where}: slider {k} has no name"
+        before, value = picture.evaluate(look), handle.input_value()
+        handle.focus()
+        at_end = float(value) >= float(handle.get_attribute("max"))
+        handle.press("ArrowLeft" if at_end else "ArrowRight")
+        assert handle.input_value() != value, f"{where}: slider {k} does not move"
+        said = handle.get_attribute("aria-valuetext")
+        assert said.split()[0] == handle.input_value(), f"{where}: slider {k} says {said!r}"
+        page.wait_for_function(
+            "([e, before]) => e.innerHTML != before", arg=[picture.element_handle(), before]
+        )
+
+
+@EVERY_PAGE
+def test_every_chart_moves(page, site, name):
+    open_page(page, site, name)
+    for k, box in enumerate(charts(page)):
+        check_chart(page, box, f"{name}, chart {k}")
+
+
+def test_a_chart_moves_from_disk_and_keeps_the_guess(page):
+    page.goto((HTML / "papers/rpn.html").as_uri(), wait_until="load")
+    box = charts(page)[0]
+    check_chart(page, box, "from disk")
+    kept = box.locator("input[type=range]").first.input_value()
+    page.reload(wait_until="load")
+    assert charts(page)[0].locator("input[type=range]").first.input_value() == kept
+
+
+@EVERY_CHAPTER
+@pytest.mark.parametrize("width", [400, 900, 1440])
+def test_nothing_of_ours_is_wider_than_the_page(page, site, name, width):
+    """Figures, tables and charts of fl.lab: no element beyond its column but in what scrolls."""
+    page.set_viewport_size({"width": width, "height": 900})
+    open_page(page, site, name)
+    charts(page)
+    wide = """() => [...document.querySelectorAll('article .fl, article .fl *')].filter(e => {
+      const edge = e.closest('article').getBoundingClientRect().right + 1;
+      if (e.getBoundingClientRect().right <= edge) return false;
+      for (let q = e.parentElement; q && q.tagName != 'ARTICLE'; q = q.parentElement)
+        if (q.classList.contains('fl-scroll') || q.tagName == 'PRE' || q.tagName == 'svg')
+          return false;
+      return true; }).map(e => e.outerHTML.slice(0, 120))"""
+    assert page.evaluate(wide) == []
+
+
 @EVERY_CHAPTER
 def test_solutions_fold_open(page, site, name):
     open_page(page, site, name)

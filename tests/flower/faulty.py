@@ -1,11 +1,14 @@
 """What the processes of a ``Deployment`` read as their ``sitecustomize``.
 
-It takes from all of them the haste of Flower 1.41, which starts an app anew if it has not reported
-within 30 s: where ten start at the same time on a slow machine they all take longer, and none would
-ever begin its work. And it makes one process misbehave, in the way that ``FAULT`` says:
+It takes from all of them the haste of Flower 1.41, which starts the server's app anew if it has not
+reported within 30 s: where ten clients start at the same time on a slow machine it takes longer,
+and would never begin its work. Flower gives up an answer that does not come whole after one minute
+of silence instead of three, as long as it takes to miss a node. And one process misbehaves, in the
+way that ``FAULT`` says:
 
-    kill     the client's processes end while it works on its second round (once: the file ``died``
-             remembers it)
+    kill     the client's ``join`` is killed while it works on its second round (once: the file
+             ``died`` remembers it)
+    raise    it runs out of memory there
     corrupt  the bytes of its second upload are changed on the way out
     long     they are followed by ten million zeros
     twice    its node sends every answer twice
@@ -25,14 +28,15 @@ CLIENT, SERVER = "fedlearn.flower.client", "fedlearn.flower.server"
 
 
 def patched_answer(original):
-    def answer(make, keep, message, context):
-        folder = context.node_config["folder"]
+    def answer(make, keep, tell, message, context):
         second = message.metadata.group_id.split(".")[1] == "2"  # of run, round, ...
-        died = os.path.join(folder, "died")
+        died = os.path.join(keep, "died")
         if FAULT == "kill" and second and not os.path.exists(died):
             open(died, "w").close()
-            os.killpg(0, signal.SIGKILL)  # the node, all that it has started, and this process
-        reply = original(make, keep, message, context)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if FAULT == "raise" and second:
+            raise MemoryError("no room")
+        reply = original(make, keep, tell, message, context)
         if FAULT == "corrupt" and second:
             record = reply.content["fedlearn"]
             data = bytearray(record["message"])
@@ -80,7 +84,8 @@ def patched_push(original):
 def patch(module):
     if module.__name__ in FLOWER:
         module.HEARTBEAT_DEFAULT_INTERVAL = 3600
-    if module.__name__ == CLIENT and FAULT in ("kill", "corrupt", "long"):
+        module.OBJECT_PUSH_SESSION_TTL_SECONDS = 60
+    if module.__name__ == CLIENT and FAULT in ("kill", "raise", "corrupt", "long"):
         module._answer = patched_answer(module._answer)
     if module.__name__ == SERVER and FAULT == "halt":
         module.Remote.exchange = patched_exchange(module.Remote.exchange)

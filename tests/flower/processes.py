@@ -86,6 +86,18 @@ class Terminal:
         self.process.wait()
         wait_until(lambda: not any(map(alive, tree)), lambda: f"{tree} are still there")
 
+    def nodes(self):
+        """The SuperNodes that this ``join`` has started and that are still there, with or without
+        it."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.NoSuchProcess):
+                words = process.cmdline()  # python -P .../node.py PARENT ...
+                mine = words[2:3] and words[2].endswith("node.py")
+                if mine and words[3] == str(self.process.pid) and alive(process):
+                    found.append(process)
+        return found
+
     def shown(self, where):
         return {"where": where, "command": self.command, "output": self.lines}
 
@@ -120,11 +132,27 @@ class Deployment:
         command = f"serve {self.options} {where} {OPTIONS['serve']} {' '.join(more)}"
         return self.start(command, name, fault)
 
-    def join(self, k, *more, name=None, options=None, fault=""):
+    def join(self, k, *more, name=None, options=None, fault="", output=None):
+        """``output``: what its output is called, if another ``join`` has had this folder."""
         name = name or f"client-{k}"
         what = f"{options or self.options} --client {k} --folder {name} {OPTIONS['join']}"
-        return self.start(f"join 127.0.0.1:{self.port} {what} {' '.join(more)}", name, fault)
+        return self.start(
+            f"join 127.0.0.1:{self.port} {what} {' '.join(more)}", output or name, fault
+        )
+
+    def cpu(self):
+        """CPU seconds so far of all its processes, and of those that these have waited for."""
+        total = 0.0
+        for terminal in self.all:
+            with suppress(psutil.NoSuchProcess):
+                top = psutil.Process(terminal.process.pid)
+                for process in [top, *top.children(recursive=True)]:
+                    with suppress(psutil.NoSuchProcess):
+                        total += sum(process.cpu_times()[:4])  # own and children's, user and system
+        return total
 
     def stop(self):
-        for terminal in reversed(self.all):
-            terminal.stop()
+        for terminal in self.all:  # all at once: each has processes of its own to wait for
+            terminal.process.terminate()
+        for terminal in self.all:
+            terminal.end()

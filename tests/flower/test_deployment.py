@@ -1,6 +1,5 @@
 """Real servers and clients on loopback: `fedlearn serve` and `fedlearn join`, with Flower's own
-processes below them. A round costs some seconds whatever the method, for each message is answered
-by a new process that imports torch."""
+processes below them."""
 
 import datetime
 import http.client
@@ -10,7 +9,6 @@ import socket
 import ssl
 import types
 
-import psutil
 import pytest
 
 import fedlearn as fl
@@ -18,6 +16,7 @@ from fedlearn import cli, flower
 from fedlearn.flower import deploy as deployment
 from fedlearn.flower.certificates import make_certificates, make_key
 from fedlearn.flower.guard import Guard
+from fedlearn.flower.worker import Report, work
 from fedlearn.options import words
 from fedlearn.settings import Experiment
 
@@ -86,6 +85,9 @@ def test_history_is_that_of_one_process(name, deploy, record):
         not (d.folder / "server" / "checkpoint").exists()
         and (d.folder / "server" / "model.safetensors").exists()
     )
+    # the app that Flower carries is there where the server runs it, and at no client
+    assert (d.folder / "server" / "flower" / "apps").exists()
+    assert not list(d.folder.glob("client-*/flower/apps"))
     counted = "bytes_up", "bytes_down", "bytes_evaluation_up", "bytes_evaluation_down"
     ours = sum(getattr(there, column).sum() for column in counted)
     framing = sum(there.meta["flower_bytes"].values()) - ours
@@ -139,7 +141,10 @@ def test_encrypted_run_with_keys_and_who_is_kept_out(deploy, record):
             "output": [away],
         }
     )
+    secret = d.folder / "impostor" / "flower" / "secret"
+    assert impostor.nodes() and secret.exists()
     impostor.stop()
+    assert not impostor.nodes() and not secret.exists()
     plain = d.join(1, "--insecure", name="plain")
 
     other = d.join(1, *safe, "1.key", name="other", options="rpn --clients 2 --rounds 3 --seed 7")
@@ -163,11 +168,11 @@ def test_encrypted_run_with_keys_and_who_is_kept_out(deploy, record):
 
     clients = [d.join(0, *safe, "0.key")]
     server.wait_for("Client 0 is here")
-    node = next(
-        p
-        for p in psutil.Process(clients[0].process.pid).children()
-        if "flower-supernode" in " ".join(p.cmdline())
-    )
+    (node,) = clients[0].nodes()
+    with pytest.raises(ConnectionError, match="keeps its messages to itself: .*40[13]"):
+        port = node.cmdline()[node.cmdline().index("--port") + 1]
+        stranger_here = types.SimpleNamespace(poll=lambda: None)
+        work(stranger_here, f"127.0.0.1:{port}", b"guessed", None, Report())
     node.kill()  # Flower lets the key in again only when it has missed the old node for a minute
     clients[0].wait_for("The connection is lost.")
     log = d.folder / "client-0" / "supernode.log"

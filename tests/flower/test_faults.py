@@ -1,26 +1,28 @@
-"""Ten clients and everything that goes wrong: one is killed mid-round, one sends corrupt bytes, one
-too many of them, one answers twice, one joins late, and the server is killed mid-round and started
-again. The run ends with the history that these faults, and nothing else, explain. Real processes:
-about seven minutes on two cores, of which three are Flower's own, after which it gives up an answer
-that does not come whole.
+"""Ten clients and everything that goes wrong: one is killed mid-round, one runs out of memory, one
+sends corrupt bytes, one too many of them, one answers twice, one joins late, and the server is
+killed mid-round and started again. The run ends with the history that these faults, and nothing
+else, explain. Real processes.
 
 Nothing here depends on how fast the machine is. Round 1 begins when nine clients are there, the
 tenth is started when it is over, the server is killed when it stands still, and the one that is
 started then waits for all ten.
 """
 
+import signal
+
 import pytest
 
 import fedlearn as fl
 from fedlearn import flower
 
-from .processes import LIMIT, Deployment
+from .processes import LIMIT, Deployment, wait_until
 
-KILLED, CORRUPT, LONG, TWICE, LATE = 3, 5, 6, 7, 9
+KILLED, SHORT, CORRUPT, LONG, TWICE, LATE = 3, 4, 5, 6, 7, 9
 ROUNDS = 5
 PLAN = [
     f"Client {LATE} is started after round 1, which begins with the nine others.",
-    f"Client {KILLED}: all its processes are killed (SIGKILL) while it works on round 2.",
+    f"Client {KILLED} is killed (SIGKILL) while it works on round 2, and started again.",
+    f"Client {SHORT} runs out of memory in round 2.",
     f"Client {CORRUPT}: one bit of its upload of round 2 is changed on the way.",
     f"Client {LONG}: its upload of round 2 comes with ten million bytes more.",
     f"Client {TWICE}: its node sends every answer twice.",
@@ -59,7 +61,7 @@ def expected(job, rows):
 @pytest.mark.timeout(3 * LIMIT)
 def test_a_run_with_every_fault_ends_as_it_must(tmp_path, record):
     d = Deployment(tmp_path, f"stc --clients 10 --rounds {ROUNDS} --option ratio=0.1")
-    faults = {KILLED: "kill", CORRUPT: "corrupt", LONG: "long", TWICE: "twice"}
+    faults = {KILLED: "kill", SHORT: "raise", CORRUPT: "corrupt", LONG: "long", TWICE: "twice"}
     try:
         server = d.serve("--insecure", "--start-with", "9", fault="halt")
         server.wait_for("fedlearn join")
@@ -68,6 +70,10 @@ def test_a_run_with_every_fault_ends_as_it_must(tmp_path, record):
         }
         server.wait_for("Round 1:")  # said when it is settled who takes part in round 2
         clients[LATE] = d.join(LATE, "--insecure")
+        killed = clients[KILLED]
+        assert killed.end() == -signal.SIGKILL
+        wait_until(lambda: not killed.nodes(), lambda: f"{killed.nodes()} live on without join")
+        clients[KILLED] = d.join(KILLED, "--insecure", fault="kill", output="again")
         server.wait_for("Round 4 stands still")
         server.kill()
         log = server.lines
@@ -89,12 +95,20 @@ def test_a_run_with_every_fault_ends_as_it_must(tmp_path, record):
     ]
     record(
         "faults",
-        {"plan": PLAN, "log": log, "rows": shown, "killed": clients[KILLED].lines, "twice": TWICE},
+        {
+            "plan": PLAN,
+            "log": log,
+            "rows": shown,
+            "killed": [*killed.lines, "(killed, and started again)", *clients[KILLED].lines],
+            "twice": TWICE,
+        },
     )
     assert [row["round"] for row in there.rows] == [1, 2, 3, 4, 5]
     assert refused[0] == {LATE: "not connected"}
-    assert set(refused[1]) == {CORRUPT, KILLED, LATE, LONG} and refused[1][LATE] == "not connected"
-    assert "checksum" in refused[1][CORRUPT] and "heartbeat" in refused[1][KILLED]
+    assert set(refused[1]) == {CORRUPT, KILLED, LATE, LONG, SHORT}
+    assert refused[1][LATE] == "not connected" and "heartbeat" in refused[1][KILLED]
+    assert "checksum" in refused[1][CORRUPT] and "MemoryError: no room" in refused[1][SHORT]
+    assert any("No answer: MemoryError: no room" in line for line in clients[SHORT].lines)
     assert "unavailable" in refused[1][LONG].lower()
     assert (
         "413" in (tmp_path / f"client-{LONG}" / "supernode.log").read_text()

@@ -143,6 +143,15 @@ def test_partial_participation_and_rare_evaluation(name):
     assert lead(j, Loop(j)) == here(j, participation=0.5, evaluate_every=2, epochs=2, batch_size=16)
 
 
+@pytest.mark.parametrize("name", ["fedavg", "fed_gkt"])
+def test_metrics_are_those_of_one_process(name):
+    names = ("per_class", "per_client", "client_spread", "worst_client")
+    task = fl.tasks.classification("digits", 3, train=120, test=60, metrics=names)
+    j = job(name, task, rounds=2)
+    there = lead(j, Loop(j))
+    assert there == here(j) and set(names) <= set(there.rows[-1])
+
+
 @pytest.mark.parametrize("name", ["rpn", "fed_gkt", "split_learning"])
 def test_messages_hold_the_bytes_of_the_run_in_one_process(name):
     """Evaluation's too, where the method asks clients for it."""
@@ -428,6 +437,34 @@ def test_the_first_round_begins_with_as_many_clients_as_were_asked_for(monkeypat
     for n in (0, 5, 1.5):
         with pytest.raises(ValueError, match=f"A run starts with 1 to 4 clients, not {n}."):
             lead(j, grid, start_with=n)
+
+
+def test_why_a_client_was_turned_away_is_said_even_if_it_has_gone():
+    """Client 1 means another seed and leaves when it has said so, client 2 leaves without a word,
+    client 3 after a greeting that fits."""
+    j, heard = job("stc"), []
+    grid, other = Loop(j), Loop(job("stc", task=small(seed=5)))
+    deliver, pull = grid.deliver, grid.pull_messages
+
+    def answers(message, context):
+        if context.node_id == 101:
+            return [other.app(message, other.contexts[101])]
+        if context.node_id == 102:
+            return [Envelope(Error(code=0, reason="Node Unavailable"), reply_to=message)]
+        return deliver(message, context)
+
+    def pulled(ids):
+        (message,) = (m for m in grid.sent if m.metadata.message_id == ids[0])
+        node = message.metadata.dst_node_id
+        return [] if node != 100 and grid.contexts.pop(node, None) else pull(ids)
+
+    grid.deliver, grid.pull_messages = answers, pulled
+    with pytest.warns(UserWarning, match="9 answers"):
+        history = lead(j, grid, start_with=1, say=heard.append)
+    assert history.rows[0]["refused"] == dict.fromkeys([1, 2, 3], "not connected")
+    away = "Client 1 was turned away: task.seed is 5 there and 0 here."
+    assert {*heard[:2]} == {"Client 0 is here.", away}
+    assert all(line.startswith("Round ") for line in heard[2:])
 
 
 def test_nodes_that_go_and_come_back_under_another_number_of_flowers():

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from fedlearn.data import sources
+
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
@@ -41,12 +43,53 @@ def test_a_row_of_the_table(speed, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(
         speed, "PEERS", {"broken": ("json", broken), "missing": ("no_such_module", broken)}
     )
-    monkeypatch.setattr(speed.sources, "CACHE", tmp_path)
-    monkeypatch.setattr(sys, "argv", ["speed.py", "table", "--quick"])
+    monkeypatch.setattr(sources, "CACHE", tmp_path)
+    out = tmp_path / "speed.json"
+    old = {"network": "large", "clients": 5, "seconds": {"bare loop": 1.0}}
+    out.write_text(json.dumps({"table": {"rows": [old]}}))
+    monkeypatch.setattr(sys, "argv", ["speed.py", "table", "--quick", "--forms", "--out", str(out)])
     speed.main()
     printed = capsys.readouterr().out
+    row, kept = json.loads(out.read_text())["table"]["rows"]
+    assert kept == old and row["seconds"].keys() > {"bare loop, bf16", "stacked, graphs", "broken"}
+    assert {"arithmetic", "memory", "overhead", "gflops"} == row["limits"].keys()
+    assert all(s > 0 for s in row["seconds"].values() if isinstance(s, float))
+    monkeypatch.setattr(speed, "row_of", lambda *args: pytest.fail("measured again"))
+    monkeypatch.setattr(sys, "argv", ["speed.py", "table", "--missing", "--out", str(out)])
+    speed.main()
+    assert json.loads(out.read_text())["table"]["rows"] == [row, kept]
     assert "bare loop 1.00" in printed and "broken failed: RuntimeError: no such luck" in printed
     assert "not installed: missing" in printed
+
+
+def test_import_message_and_memory(speed, monkeypatch, tmp_path, capsys):
+    few = "python, nothing else", "import fedlearn"
+    monkeypatch.setattr(speed.cost, "STARTS", {name: speed.cost.STARTS[name] for name in few})
+    out = tmp_path / "speed.json"
+    parts = ["import", "message", "memory"]
+    monkeypatch.setattr(sys, "argv", ["speed.py", *parts, "--quick", "--out", str(out)])
+    speed.main()
+    result = json.loads(out.read_text())
+    bare, ours = (result["import"][name] for name in few)
+    assert min(bare["cpu"], ours["cpu"], ours["seconds"]) > 0
+    (stages,) = result["message"].values()
+    assert 40_000 < stages.pop("bytes") < 42_000 and min(stages.values()) > 0
+    assert {"memcpy", "checksum", "unpack, decode, average"} < stages.keys()
+    (held,) = result["memory"].values()
+    assert held["a_round"] == 10 and held["message_MB"] == pytest.approx(0.041, abs=1e-3)
+    assert held["peak_MB"] >= held["before_MB"] > 50
+
+
+def test_what_cannot_be_measured_is_said(speed, monkeypatch, tmp_path, capsys):
+    out = tmp_path / "speed.json"
+    broken = {"no such": [sys.executable, "-c", "raise SystemExit('not this one')"]}
+    monkeypatch.setattr(speed.cost, "STARTS", broken)
+    monkeypatch.setattr(speed.cost.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "argv", ["speed.py", "import", "flower", "--quick", "--out", str(out)])
+    speed.main()
+    result, printed = json.loads(out.read_text()), capsys.readouterr().out
+    assert result["import"] == {} and "flower" not in result
+    assert "failed: not this one" in printed and "Flower is not installed here" in printed
 
 
 JOB = """
@@ -68,7 +111,7 @@ def test_a_job_is_watched(speed, monkeypatch, tmp_path):
             looked.touch()
 
     clock = SimpleNamespace(perf_counter=time.perf_counter, sleep=sleep)
-    monkeypatch.setattr(speed, "time", clock)
+    monkeypatch.setattr(sys.modules["common"], "time", clock)
     seconds, megabytes = speed.watch([sys.executable, "-c", JOB, str(ready), str(looked)])
     assert 0 < seconds and 50 < megabytes < 500
     with pytest.raises(RuntimeError, match="exit status 3"):
@@ -112,7 +155,10 @@ def test_the_readme_shows_what_was_measured():
     root = FOLDER.parents[1]
     measured = json.loads((root / "data" / "results" / "speed_cpu.json").read_text())
     readme = (root / "README.md").read_text()
+    assert any(row["seconds"] for row in measured["table"]["rows"])
     for row in measured["table"]["rows"]:
+        if not row["seconds"]:  # not measured yet
+            continue
         base = row["seconds"]["bare loop"]
         cells = [
             f"{s / base:.2f}" if isinstance(s, float) else "failed"

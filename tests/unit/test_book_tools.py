@@ -184,5 +184,6 @@ def test_class_edition_of_the_book(tmp_path):
 
 
 def test_class_edition_of_nothing(tmp_path):
+    (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="no notebooks"):
-        classroom.make(tmp_path, tmp_path / "out")
+        classroom.make(tmp_path / "empty", tmp_path / "out")

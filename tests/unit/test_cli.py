@@ -34,6 +34,7 @@ OTHER = {
     "partition": "dirichlet:0.5",
     "network": "digits_cnn",
     "augment": ("crop", "flip"),
+    "metrics": ("per_class",),
     "train": 100,
     "test": 50,
     "seed": -7,
@@ -135,7 +136,7 @@ def test_options_of_a_dataclass_are_those_that_it_has():
 
 
 def test_help_does_not_wait_for_torch():
-    commands = [["--help"], *([name, "--help"] for name in cli.COMMANDS), ["rnu"]]
+    commands = [["--help"], ["--version"], *([name, "--help"] for name in cli.COMMANDS), ["rnu"]]
     program = f"""
 import sys
 from fedlearn.cli import main
@@ -147,6 +148,21 @@ for arguments in {commands}:
 print([name for name in ("torch", "numpy", "yaml") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+    assert f"fedlearn {fl.__version__}" in done.stdout.splitlines()
+
+
+def test_a_run_needs_no_tables_and_no_pictures(tmp_path):
+    program = """
+import sys
+from fedlearn.cli import main
+main(["run", "fedavg", "--rounds", "1", "--out", "-", "--no-progress"])
+heavy = ("torchvision", "pandas", "matplotlib", "sklearn", "scipy", "IPython", "torch._dynamo")
+print([name for name in heavy if name in sys.modules])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path
+    )
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
@@ -323,7 +339,8 @@ def test_methods_lists_options_and_parts(capsys):
         (["run", "fedavg", "--dataset", "mnits"], "Did you mean 'mnist'"),
         (["run", "fedavg", "--partition", "dirichlet:-1"], "alpha"),
         (["run", "fedavg", "--rounds", "0"], "rounds must be"),
-        (["run", "fedavg", "--device", "cuda:99"], "GPU"),
+        (["run", "fedavg", "--device", "cuda:99"], "'cuda:99' here: this machine has cpu"),
+        (["run", "fedavg", "--device", "gpu"], "no CUDA GPU that torch"),
     ],
 )
 def test_errors_are_one_sentence(arguments, sentence, capsys, tmp_path, monkeypatch):

@@ -54,7 +54,7 @@ def test_a_comparison_of_ones_own_with_another(here, capsys):
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
         "method",
         "fedavg",
-        "halved",
+        "own/mine.py:halved",
     ]
 
 

@@ -566,6 +566,34 @@ def test_a_server_that_diverges_says_so(task):
         fl.run(fl.methods.fed_gkt(optimizer="sgd", lr=0.01, server_lr=1e30), task, 1)
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("times", [1e25, 1e37])
+def test_features_too_large_to_compute_with_are_not_taken(times, asynchronous, task, monkeypatch):
+    """One client sends features that are finite and overflow in the server's network (its running
+    variance at the least): the round is that of the others, the run goes on, the history says
+    why."""
+    method = fl.methods.fed_gkt(asynchronous=asynchronous, server_epochs=1)
+    knowledge = features.Letters.knowledge
+
+    def huge(letters, net, k, batch_size):
+        own = knowledge(letters, net, k, batch_size)
+        return own | {"features": own["features"] * times} if k == 2 else own
+
+    monkeypatch.setattr(features.Letters, "knowledge", huge)
+    server, clients = parties(method, task)
+    ask = asking(clients, 1)
+    state = server.round(1, server.start(), ask)
+    assert list(ask.row["refused"]) == [2] and "as large as what others" in ask.row["refused"][2]
+    assert all(torch.isfinite(x).all() for x in (state.weights | state.memory).values())
+    other, others = parties(method.but(asynchronous=True), task)
+    without = played(other, others, other.start(), 1, (0, 1, 3))
+    assert all(torch.equal(state.weights[n], w) for n, w in without.weights.items())
+    with pytest.warns(UserWarning, match="3 answers of fed_gkt were refused"):
+        history = fl.run(method, task, 3)
+    assert [list(row["refused"]) for row in history.rows] == [[2]] * 3
+    assert all(math.isfinite(loss) for loss in history.loss)
+
+
 def test_functions_are_named_in_histories(task):
     parts = fl.methods.fed_gkt(edge=models.digits_edge, server=models.digits_server).parts()
     assert parts["model"] == "Edge('digits_edge')" and parts["network"] == "Named('digits_server')"

@@ -71,6 +71,15 @@ def test_search_form_has_all_scales_trained():
     ]  # the stem, a stage of four
 
 
+def test_the_scales_of_repghost_begin_by_the_place_in_the_stage():
+    """sqrt(2 / (m + 1)) with m = 1, 2, ..., which restarts only at a block of stride 2 or of
+    other channels: not at another kernel, inner width or squeeze-excite."""
+    with torch.device("meta"):
+        found = reparam.blocks(models.repghost_05()).values()
+    m = [*(1, 2), *(1, 2, 3, 4), *(1, 2, 3, 4), *range(1, 9), *(1, 2, 3, 4), *range(1, 11)]
+    assert [b.scale for b in found] == [(2 / (i + 1)) ** 0.5 for i in m] and len(m) == 32
+
+
 def lived(net):
     """The same network after some batches, so that its statistics are no longer 0 and 1."""
     net = net.double().train()
@@ -472,3 +481,28 @@ def test_the_whole_model_or_the_residual_with_constants(task):
 def test_the_search_is_the_servers_own(task):
     with pytest.raises(ValueError, match="one client, not 3"):
         fl.methods.search(task, 1)
+
+
+def test_a_search_is_the_first_step_of_a_run(task):
+    """By its settings alone: the scales, the starting weights and the run are those of ``search``
+    made before, and the record says which search it was."""
+    its = {"rounds": 2, "train": 100, "lr": 0.05, "smoothing": 0.1, "spare": True}
+    own = fl.tasks.classification("digits", 1, train=100, test=50)
+    found = fl.methods.search(own, 2, lr=0.05, smoothing=0.1, spare=True)
+    one, two = (fl.methods.fed_repopt(scales=scales) for scales in (its, found))
+    assert one == fl.methods.fed_repopt(scales=repopt.Search(**its))
+    assert "Search(dataset='digits', rounds=2, lr=0.05" in one.parts()["model"]
+    a, b = fl.run(one, task, 2), fl.run(two, task, 2)
+    assert a.rows[-1]["accuracy"] == b.rows[-1]["accuracy"]
+    assert all(torch.equal(a.state[n], t) for n, t in b.state.items())
+    plain = fl.methods.search(own, 2, lr=0.05)
+    assert any(not torch.equal(plain.of[n], t) for n, t in found.of.items())
+
+
+def test_csla_is_repopt_with_the_authors_weight_decay_and_smoothing(task):
+    """Vectors spared, but s_id shrinks with the kernels that it is part of."""
+    how = {"momentum": 0.9, "weight_decay": 0.01, "spare": True, "smoothing": 0.1}
+    one, two = (
+        federated(fl.methods.fed_repopt(0.05, form, **how), task) for form in ("csla", "repopt")
+    )
+    assert all(off(a, b) <= 1e-10 for a, b in zip(one, two, strict=True))

@@ -562,9 +562,32 @@ def test_momentum_masks_only_what_was_sent():
     g = {"w": torch.tensor([[1.0, 2, 3], [4, 5, 6]]), "b": torch.ones(3)}
     ctx = Context(task, 1, 0, start, start, memory, schema)
     assert link.decode(link.encode(g, ctx), ctx)["w"].tolist() == [[0, 0, 0], [0, 0, 6]]
-    assert memory["u/w"].tolist() == [[1, 2, 3], [4, 5, 0]] and "u/b" not in memory
-    assert link.decode(link.encode(g, ctx), ctx)["w"].tolist() == [[0, 0, 0], [0, 7.5, 0]]
+    assert memory["u/w"].tolist() == [[1, 2, 3], [4, 5, 0]] and memory["u/b"].tolist() == [1, 1, 1]
+    second = link.decode(link.encode(g, ctx), ctx)
+    assert second["w"].tolist() == [[0, 0, 0], [0, 7.5, 0]] and second["b"].tolist() == [1.5] * 3
     assert memory["u/w"].tolist() == [[1.5, 3, 4.5], [6, 0, 6]]
+
+
+def test_what_travels_whole_has_momentum_too():
+    """After 12 equal updates with momentum 0.9 a bias has moved by sum_t (1 - 0.9^t) / (1 - 0.9) =
+    55 of them, and not by 12: what DGC's program, in which the receiver of what is dense adds
+    momentum, makes of it. Batch statistics are no updates and have none."""
+    schema = Schema({"w": (2, 3), "b": (3,), "mean": (3,)}, frozenset({"mean"}))
+    task, memory = fl.tasks.classification("digits", 2, train=20, test=10), {}
+    start = {name: torch.zeros(shape) for name, shape in schema.shapes.items()}
+    ctx = Context(task, 9, 0, start, start, memory, schema, participants=(0, 1))
+    link, ones = fl.methods.dgc(ratio=1 / 6).uplink, {n: t + 1 for n, t in start.items()}
+    moved = {n: 0.0 for n in start}
+    for _ in range(12):
+        for n, t in link.decode(link.encode(ones, ctx), ctx).items():
+            moved[n] = moved[n] + t
+    buf, whole = 0.0, 0.0
+    for _ in range(12):
+        buf = 0.9 * buf + 1
+        whole += buf
+    torch.testing.assert_close(moved["b"], torch.full((3,), whole))
+    assert 54 < whole < 56 and moved["mean"].tolist() == [12, 12, 12]
+    assert "u/mean" not in memory and "error/b" not in memory
 
 
 @pytest.mark.parametrize("name", ["dgc", "stc", "fedcams", "fedcomgate", "fedfusion", "fed_gkt"])

@@ -8,6 +8,7 @@ import random
 import struct
 import subprocess
 import sys
+import weakref
 import zlib
 from dataclasses import replace
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ import fedlearn as fl
 from fedlearn import checkpoint, rng, training
 from fedlearn.engines import Loop
 from fedlearn.models import state_of
-from fedlearn.parts import Arrival, Code, Step, Update
+from fedlearn.parts import Arrival, Code, Context, Step, Update
 from fedlearn.round import Ask, good_threads, one_round
 from fedlearn.tasks.classification import cross_entropy
 from fedlearn.wire import UP, Message, pack
@@ -153,18 +154,55 @@ def test_evaluation_every_n_rounds_and_at_the_end(task):
     )
 
 
+def due(sizes, updates):
+    """The server's context when these clients are to send these tensors."""
+    task, everybody = SimpleNamespace(sizes=sizes), tuple(range(len(sizes)))
+    return Context(task, 1, participants=everybody, sends=lambda k: list(updates[k]))
+
+
 def test_mean_is_over_those_who_sent_the_tensor():
     w = {"a": torch.zeros(2), "b": torch.zeros(1), "c": torch.ones(1)}
     arrivals = [
         Arrival(0, 30, {"a": torch.tensor([1.0, 0.0]), "b": torch.tensor([5.0])}),
         Arrival(1, 10, {"a": torch.tensor([0.0, 1.0])}),
     ]
-    by_samples = fl.Mean().aggregate(w, arrivals, None)
+    ctx = due([30, 10], [a.update for a in arrivals])
+    by_samples = fl.Mean().aggregate(w, arrivals, ctx)
     assert torch.equal(by_samples["a"], torch.tensor([0.75, 0.25]))
     assert by_samples["b"] == 5 and by_samples["c"] == 1 and w["a"].sum() == 0
     assert torch.equal(
-        fl.Mean("clients").aggregate(w, arrivals, None)["a"], torch.tensor([0.5, 0.5])
+        fl.Mean("clients").aggregate(w, arrivals, ctx)["a"], torch.tensor([0.5, 0.5])
     )
+
+
+def test_mean_without_a_refused_client_is_that_of_the_others():
+    w, u = {"a": torch.ones(3)}, [torch.randn(3, generator=rng.generator(k)) for k in range(3)]
+    arrivals = [Arrival(k, 10 * k + 1, {"a": u[k]}) for k in (0, 2)]
+    new = fl.Mean().aggregate(w, arrivals, due([1, 11, 21], [["a"]] * 3))
+    torch.testing.assert_close(new["a"], 1 + (u[0] + 21 * u[2]) / 22)
+    new = fl.Mean().aggregate(w, arrivals, Context(None, 1))  # nobody knows who was to send what
+    torch.testing.assert_close(new["a"], 1 + (u[0] + 21 * u[2]) / 22)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fed_kgf", "fedpm", "signsgd", "fedcams", "stc"])
+def test_no_update_is_kept_once_it_is_added(name, task):
+    """When a client is asked, the messages and updates of those before it are gone."""
+    method, before = fl.methods.get(name), []
+    server, clients = method.server_side(task), fl.clients(method, task)
+    receive, answer = server.receive, clients.answer
+
+    def received(*args):
+        arrival = receive(*args)
+        before.extend(weakref.ref(t) for t in arrival.update.values())
+        return arrival
+
+    def answered(*args):
+        assert not [ref for ref in before if ref() is not None]
+        return answer(*args)
+
+    server.receive, clients.answer = received, answered
+    one_round(server, clients, 1, server.start(), {})
+    assert before
 
 
 # ---- every byte crosses in ask -------------------------------------------------------------------

@@ -17,10 +17,9 @@ from torch import nn
 
 import fedlearn as fl
 from fedlearn import training
-from fedlearn.engines import Stacked, choice, layers
+from fedlearn.engines import choice, layers
 from fedlearn.models import state_of
 from fedlearn.parts import Code, Context, Step, Update
-from fedlearn.round import one_round
 
 CLIENTS = 3
 STACKING = [name for name in fl.methods.METHODS if fl.methods.get(name).sides[1].stacks]
@@ -134,31 +133,35 @@ def test_narrow_keeps_tied_parameters_tied():
     assert part[0].weight is part[1].weight
 
 
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.integers(1, 12))
-def test_steps_take_every_sample_once_in_batches_of_sequential_training(sizes, batch_size):
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.integers(1, 12), st.floats(0, 100))
+def test_steps_take_every_sample_once_in_batches_of_sequential_training(sizes, batch_size, spare):
     sizes = sorted(sizes, reverse=True)
     taken = {k: [] for k in range(len(sizes))}
-    for at, first, last, size in training.steps(sizes, batch_size):
+    for at, first, last, counts in training.steps(sizes, batch_size, spare):
+        assert counts == tuple(sorted(counts, reverse=True)) and len(counts) == last - first
+        assert spare or len(set(counts)) == 1
         for k in range(first, last):
-            taken[k].append((at, size))
+            taken[k].append((at, counts[k - first]))
     for k, n in enumerate(sizes):
         assert taken[k] == [(at, min(batch_size, n - at)) for at in range(0, n, batch_size)]
 
 
 def test_steps_example():
-    assert training.steps([5, 5, 3], 4) == [(0, 0, 2, 4), (0, 2, 3, 3), (4, 0, 2, 1)]
+    both = (4, 0, 2, (1, 1))
+    assert training.steps([5, 5, 3], 4) == [(0, 0, 2, (4, 4)), (0, 2, 3, (3,)), both]
+    assert training.steps([5, 5, 3], 4, spare=2) == [(0, 0, 3, (4, 4, 3)), both]
 
 
-def trained_both_ways(method, task, settings, dtype):
+def trained_both_ways(method, task, settings, dtype, spare=0):
     """One local round of all clients from M^0: largest difference of any entry, and the largest
-    movement."""
+    movement. With ``spare`` batches of different size share steps."""
     net = fl.initial_network(method, task).to(dtype)
     initial = {name: t.clone() for name, t in state_of(net).items()}
     clients = sorted(range(task.clients), key=lambda k: -task.sizes[k])
     both = layers.stack(net, task.clients)
     start = {name: t.clone() for name, t in state_of(both).items()}
     ctx = Context(task, 2, clients, initial, start, [{} for _ in clients], net=net)
-    training.train_stacked(both, method, ctx, settings)
+    training.train_stacked(both, method, ctx, settings, spare)
     apart = moved = 0.0
     for i, k in enumerate(clients):
         training.load(state_of(net), initial)
@@ -173,7 +176,8 @@ def trained_both_ways(method, task, settings, dtype):
 @pytest.mark.parametrize("name", STACKING)
 def test_every_method_trains_the_same(task, name, dtype, limit):
     method = fl.methods.get(name).but(optimizer=fl.SGD(0.05, momentum=0.9, weight_decay=1e-3))
-    apart, moved = trained_both_ways(method, task, fl.Settings(epochs=1), dtype)
+    spare = 50 if dtype == torch.float64 else 0
+    apart, moved = trained_both_ways(method, task, fl.Settings(epochs=1), dtype, spare)
     # random masks switch weights on and off, so that rounding grows within a few steps
     if name == "fedpm" and dtype == torch.float32:
         limit = 1e-2
@@ -198,9 +202,8 @@ def test_every_network_trains_the_same(network, changes):
 
     build = padded if network == "rpn_cnn" else network
     task = fl.tasks.classification("digits", 3, **{"train": 90, "network": build} | changes)
-    apart, moved = trained_both_ways(
-        fl.methods.fedavg(0.05), task, fl.Settings(epochs=2, batch_size=16), torch.float64
-    )
+    settings = fl.Settings(epochs=2, batch_size=16)
+    apart, moved = trained_both_ways(fl.methods.fedavg(0.05), task, settings, torch.float64, 99)
     assert apart <= 1e-10 and moved > 1e-3
 
 
@@ -243,22 +246,25 @@ def test_fed_gkt_gives_the_same_in_the_loop_and_stacked(task):
         torch.testing.assert_close(other.state[name], t, atol=1e-3, rtol=0)
 
 
-def test_groups_do_not_matter(task, monkeypatch):
-    states, method, real = [], fl.methods.fedavg(), Stacked._train
+def test_groups_do_not_matter(task):
+    """And no message of a later group is written before an earlier one's answers are out."""
+    states, method = [], fl.methods.fedavg()
     for together in (2, 3, 4):
-        groups = []
-
-        def noted(engine, messages, t, groups=groups):
-            groups.append(list(messages))
-            return real(engine, messages, t)
-
-        monkeypatch.setattr(Stacked, "_train", noted)
         server, clients = method.server_side(task), fl.clients(method, task, together=together)
-        state, _ = one_round(server, clients, 1, server.start(), {})
-        states.append(state.weights)
-        assert [len(g) for g in groups] == {2: [2, 2], 3: [3, 1], 4: [4]}[together]
-        sizes = [task.sizes[k] for group in groups for k in group]
-        assert sizes == sorted(sizes, reverse=True), "those with similar numbers of samples"
+        state, log = server.start(), []
+
+        def write(k, server=server, state=state, log=log):
+            log.append("down")
+            return server.send(1, k, state)[0]
+
+        arrivals = []
+        for k, answer in clients.exchange(1, "train", server.participants(1), write):
+            arrivals.append(server.receive(1, k, answer, state))
+            log.append("up")
+        groups = {2: [2, 2], 3: [3, 1], 4: [4]}[together]
+        assert log == [way for n in groups for way in ["down"] * n + ["up"] * n]
+        assert [a.client for a in arrivals] == [0, 1, 2, 3]
+        states.append(server.aggregate(1, state, arrivals).weights)
     for name, t in states[0].items():
         for state in states[1:]:
             torch.testing.assert_close(state[name], t, atol=1e-5, rtol=0)
@@ -403,6 +409,8 @@ def normalised(shape, classes):
     ],
 )
 def test_what_cannot_be_stacked_is_named(part, method, network, monkeypatch):
+    # on a busy machine a step may be so slow that nobody asks whether it can be stacked
+    monkeypatch.setattr("fedlearn.engines.choice.remembered", lambda measure, *case: False)
     task = fl.tasks.classification("digits", 3, train=60, network=network)
     history = fl.run(method, task, 1, engine="auto")
     assert history.meta["engine"]["name"] == "sequential"
@@ -438,15 +446,11 @@ def test_bad_input_stops_before_training(task, monkeypatch, settings, words):
 
 
 def test_memory_limits_how_many_train_together(task):
-    need, state = choice.bytes_for_one(fl.methods.fedavg(), task, 32)
-    assert state == 4 * (10_078 + 136) and need > 7 * state
-    history = fl.run(
-        fl.methods.fedavg(), task, 1, engine="stacked", memory_limit=2.5 * need + 4 * state
-    )
+    need = choice.bytes_for_one(fl.methods.fedavg(), task, 32)
+    assert need > 7 * 4 * (10_078 + 136)
+    history = fl.run(fl.methods.fedavg(), task, 1, engine="stacked", memory_limit=2.5 * need)
     assert history.meta["engine"]["together"] == 2
-    history = fl.run(
-        fl.methods.fedavg(), task, 1, engine="stacked", memory_limit=1.5 * need + 4 * state
-    )
+    history = fl.run(fl.methods.fedavg(), task, 1, engine="stacked", memory_limit=1.5 * need)
     assert history.meta["engine"] == {
         "name": "sequential",
         "together": 1,
@@ -460,7 +464,7 @@ sys.path.insert(0, sys.argv[1])
 import fedlearn as fl
 from fedlearn.engines import choice
 from fedlearn.round import one_round
-from speed import random_task
+from common import random_task
 
 def peak(clients):
     task, method = random_task("digits_cnn", (1, 28, 28), clients, 64), fl.methods.fedavg(0.1, 0.9)
@@ -473,7 +477,7 @@ def peak(clients):
     return 1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]), task, method
 
 few, (many, task, method) = peak(4)[0], peak(20)
-print((many - few) / 16, choice.bytes_for_one(method, task, 32)[0])
+print((many - few) / 16, choice.bytes_for_one(method, task, 32))
 """
 
 
@@ -571,32 +575,6 @@ def test_bf16_trains_in_bf16_and_keeps_float32_weights(task, name):
     differ = max(float((rough.state[n] - t).abs().max()) for n, t in exact.state.items())
     assert 1e-5 < differ < 0.3 and all(t.dtype == torch.float32 for t in rough.state.values())
     assert rough.meta["settings"]["precision"] == "bf16"
-
-
-cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA GPU")
-
-
-@cuda
-@pytest.mark.parametrize("name", ["sequential", "stacked"])
-def test_a_gpu_trains_like_a_cpu(name):
-    def train(device):
-        task = fl.tasks.classification("digits", 3, train=240, device=device)
-        return fl.run(
-            fl.methods.fedavg(), task, 1, engine=name, epochs=8, batch_size=16
-        )  # enough steps for a CUDA graph
-
-    gpu, cpu = train("cuda"), train("cpu")
-    for key, t in cpu.state.items():
-        torch.testing.assert_close(gpu.state[key].cpu(), t, atol=1e-3, rtol=0)
-
-
-@cuda
-def test_a_recorded_step_is_the_step():
-    x = torch.zeros(3, device="cuda")
-    replay = training.recorded(lambda t: x.add_(t), torch.device("cuda"))
-    for i in range(6):
-        replay(torch.full((3,), float(i), device="cuda"))
-    assert x.tolist() == [15.0] * 3
 
 
 def test_what_is_recorded_and_when(monkeypatch):

@@ -1,10 +1,30 @@
 """Tasks: batches without per-sample Python, augmentation, permuted pixels, evaluation."""
 
+import pytest
 import torch
 
 import fedlearn as fl
 from fedlearn import rng
-from fedlearn.tasks.classification import crop, flip
+from fedlearn.tasks.classification import crop, find_device, flip
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_device_is_found_or_the_sentence_says_what_there_is(count, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda name: f"GPU {name[-1]}")
+    assert find_device() == torch.device("cuda" if count else "cpu")
+    assert find_device(torch.device("cpu")) == find_device("cpu") == torch.device("cpu")
+    for name in ("cuda", "cuda:1"):
+        if count:
+            assert find_device(name) == torch.device(name)
+        else:
+            with pytest.raises(ValueError, match=f"'{name}' here: .* cpu and no CUDA"):
+                find_device(name)
+    there = r"cpu and cuda:0 \(GPU 0\), cuda:1 \(GPU 1\)\." if count else "cpu and no CUDA"
+    for name in ("cuda:2", "gpu", "CUDA:0"):
+        with pytest.raises(ValueError, match=f"'{name}' here: this machine has {there}"):
+            fl.tasks.classification(device=name)
 
 
 def test_crop_shifts_every_image_by_its_own_offset():

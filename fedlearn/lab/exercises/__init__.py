@@ -1,14 +1,19 @@
 """Self-check for the exercises: ``fl.check("fedavg-average", my_function)`` says "right", or what
-is not yet right.
+is not yet right; ``fl.solution("fedavg-average")`` shows the reference answer, folded.
 
 A chapter's exercises live in the module named like the first word of the exercise. Each is a
 function that takes the reader's answer and returns ``None`` if it is right, otherwise the end of
-the sentence "not yet, because ...".
+the sentence "not yet, because ...". Reference answers are in ``book/solutions``, a file a chapter.
 """
 
+import dis
+import html
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from ...errors import pick
@@ -21,16 +26,22 @@ Function = Callable[..., Any]  # an answer that is a function
 
 @dataclass(frozen=True)
 class Verdict:
-    """What ``check`` returns; shown as its sentence."""
+    """What ``check`` returns; shown as its sentence, and true only for a right answer."""
 
     exercise: str
     reason: str | None
+    answered: bool = True
 
     @property
     def right(self) -> bool:
-        return self.reason is None
+        return self.answered and self.reason is None
+
+    def __bool__(self) -> bool:
+        return self.right
 
     def __repr__(self) -> str:
+        if not self.answered:
+            return f"{self.exercise}: no answer yet. Write yours in the cell above, then run both."
         return (
             f"{self.exercise}: right."
             if self.right
@@ -38,19 +49,105 @@ class Verdict:
         )
 
 
+def empty(answer: Any) -> bool:
+    """Is it what the answer cell holds before anybody wrote there?
+
+    ``...`` or ``None``, a function that returns one of them and does nothing else, an object with
+    such a method, or a tuple with one of these in it.
+    """
+    if answer is None or answer is ...:
+        return True
+    if isinstance(answer, tuple):
+        return any(map(empty, answer))
+    if isinstance(answer, FunctionType):
+        code = list(dis.get_instructions(answer))
+        idle = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "COPY_FREE_VARS"}
+        constants = [i.argval for i in code if "CONST" in i.opname]
+        return {i.opname for i in code} <= idle and all(c is None or c is ... for c in constants)
+    kind = answer if isinstance(answer, type) else type(answer)
+    if kind.__module__ == "__main__" or isinstance(answer, type):
+        return any(isinstance(m, FunctionType) and empty(m) for m in vars(kind).values())
+    return False
+
+
+def module_of(exercise: str) -> Any:
+    """The module with the tests of a chapter's exercises; ``ValueError`` if there is none."""
+    chapter = exercise.split("-")[0]
+    pick(chapter, CHAPTERS, "chapter with exercises")
+    return import_module(f".{chapter}", __name__)
+
+
 def check(exercise: str, answer: Any) -> Verdict:
     """Check an answer: a number, a tensor or a function, as the exercise asks.
 
-    An error in it is a reason, not a crash.
+    An error in it is a reason, not a crash, and an empty answer cell is said to be empty.
     """
-    chapter = exercise.split("-")[0]
-    pick(chapter, CHAPTERS, "chapter with exercises")
-    module = import_module(f".{chapter}", __name__)
-    test = pick(exercise, module.EXERCISES, "exercise")
+    test = pick(exercise, module_of(exercise).EXERCISES, "exercise")
+    if empty(answer):
+        return Verdict(exercise, "there is no answer yet", answered=False)
     try:
         return Verdict(exercise, test(answer))
     except Exception as error:  # whatever the reader's code raises
         return Verdict(exercise, f"it stopped with {type(error).__name__}: {error}")
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A reference answer: its text and its code; shown folded."""
+
+    exercise: str
+    text: str
+    code: str
+
+    def _repr_html_(self) -> str:
+        from pygments import highlight
+        from pygments.formatters import HtmlFormatter
+        from pygments.lexers import PythonLexer
+
+        paragraphs = re.split(r"\n\s*\n", self.text.strip())
+        said = "".join(f"<p>{marked(p)}</p>" for p in paragraphs if p)
+        look = HtmlFormatter(noclasses=True, style="default", nobackground=True, nowrap=True)
+        code = f"<pre>{highlight(self.code, PythonLexer(), look)}</pre>" if self.code else ""
+        return f'<details class="fl fl-solution"><summary>Solution</summary>{said}{code}</details>'
+
+    def __repr__(self) -> str:
+        return "\n\n".join(filter(None, (self.text, self.code)))
+
+
+def marked(text: str) -> str:
+    """Escaped text in which `code` and *emphasis* are marked up; $formulas$ stay."""
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(" ".join(text.split())))
+    return re.sub(r"(?<![*\w])\*([^*$]+)\*", r"<em>\1</em>", text)
+
+
+def solutions(chapter: str) -> dict[str, Solution]:
+    """The reference answers of a chapter, by exercise; empty where there is no book.
+
+    ``book/solutions/<chapter>.py`` has a section for each, which begins with ``# %% <exercise>``: a
+    text in triple quotes, if any, and code that leaves the answer in ``answer``.
+    """
+    here = Path.cwd()
+    folders = [Path(__file__).parents[3] / "book", here, *here.parents]
+    path = next((p for f in folders if (p := f / "solutions" / f"{chapter}.py").exists()), None)
+    if path is None:
+        return {}
+    sections = re.split(r"^# %% *([\w-]+) *$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    found = {}
+    for name, body in zip(sections[1::2], sections[2::2], strict=True):
+        text = re.match(r'\s*"""(.*?)"""', body, flags=re.DOTALL)
+        code = body[text.end() :] if text else body
+        found[name] = Solution(name, text[1].strip() if text else "", code.strip())
+    return found
+
+
+def solution(exercise: str) -> Solution:
+    """The reference answer, folded: ``fl.solution("rpn-pool")``."""
+    chapter = exercise.split("-")[0]
+    pick(chapter, CHAPTERS, "chapter with exercises")
+    there = solutions(chapter)
+    if not there:
+        return Solution(exercise, "The solutions are not part of this edition.", "")
+    return pick(exercise, there, "solution")
 
 
 def number(

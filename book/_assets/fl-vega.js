@@ -1,0 +1,87 @@
+// Draws the charts that fl.lab.chart puts into a page (a spec beside each `.fl-vega`), with no kernel and no network,
+// and tells screen readers what sliders say. Loaded on every page; fetches Vega only where there is a chart.
+(function () {
+  var root = document.documentElement.dataset.content_root || "./";
+  var base = new URL(root + "_static/vendor/vega/", document.baseURI).href;
+  var files = { "vega": "vega.min", "vega-lite": "vega-lite.min", "vega-embed": "vega-embed.min" };
+
+  function embed(done) {
+    if (window.requirejs) {                 // pages with widgets: the bundles register as AMD modules there
+      var paths = {};
+      Object.keys(files).forEach(function (name) { paths[name] = base + files[name]; });
+      requirejs.config({ paths: paths });
+      return requirejs(["vega-embed"], done);
+    }
+    Object.keys(files).reduce(function (before, name) {
+      return before.then(function () {
+        return new Promise(function (resolve, reject) {
+          var script = document.createElement("script");
+          script.src = base + files[name] + ".js";
+          script.onload = resolve; script.onerror = reject;
+          document.head.appendChild(script);
+        });
+      });
+    }, Promise.resolve()).then(function () { done(window.vegaEmbed); });
+  }
+
+  function speak(box, spec) {               // names and values of sliders, as they are shown
+    var units = (spec.usermeta || {}).units || {};
+    box.querySelectorAll(".vega-bind").forEach(function (bind) {
+      var range = bind.querySelector("input[type=range]"), name = bind.querySelector(".vega-bind-name");
+      if (!range || !name) return;
+      var unit = units[range.name] || "";
+      range.setAttribute("aria-label", name.textContent.trim());
+      function say() { range.setAttribute("aria-valuetext", (range.value + " " + unit).trim()); }
+      range.addEventListener("input", say); say();
+    });
+  }
+
+  function draw(vegaEmbed, div) {
+    var spec = JSON.parse(div.querySelector("script").textContent), key = location.pathname + "#" + div.id, kept = {};
+    var keep = (spec.usermeta || {}).keep || [], picture = div.querySelector(".fl-vega-picture");
+    try { kept = JSON.parse(localStorage.getItem(key) || "{}"); } catch (e) { /* no storage: nothing is kept */ }
+    (spec.params || []).forEach(function (p) { if (p.name in kept) p.value = kept[p.name]; });
+    var dark = document.documentElement.dataset.theme === "dark";
+    spec.background = null;
+    return vegaEmbed(picture, spec, { actions: false, renderer: "svg", theme: dark ? "dark" : undefined }).then(function (result) {
+      speak(picture, spec);
+      keep.forEach(function (name) {        // the reader's guess is there again next time
+        result.view.addSignalListener(name, function (signal, value) {
+          kept[name] = value;
+          try { localStorage.setItem(key, JSON.stringify(kept)); } catch (e) { /* as above */ }
+        });
+      });
+      div.dataset.drawn = "yes";
+    });
+  }
+
+  function speakWidgets() {                 // ipywidgets name a position by its index: say what is shown instead
+    document.querySelectorAll(".fl-explorer .widget-slider").forEach(function (box) {
+      var handle = box.querySelector(".noUi-handle"), label = box.querySelector(".widget-label"), out = box.querySelector(".widget-readout");
+      if (!handle || !out) return;
+      function say() {
+        if (handle.getAttribute("aria-valuetext") !== out.textContent) handle.setAttribute("aria-valuetext", out.textContent);
+        if (label) handle.setAttribute("aria-label", label.textContent);
+      }
+      if (!handle.dataset.spoken) {
+        handle.dataset.spoken = "yes";
+        new MutationObserver(say).observe(box, { subtree: true, childList: true, characterData: true, attributes: true, attributeFilter: ["aria-valuetext"] });
+      }
+      say();
+    });
+  }
+
+  window.addEventListener("load", function () {
+    if (document.querySelector("script[type='application/vnd.jupyter.widget-view+json']")) {
+      new MutationObserver(speakWidgets).observe(document.body, { childList: true, subtree: true });
+    }
+    var divs = Array.from(document.querySelectorAll(".fl-vega"));
+    if (!divs.length) return;
+    divs.forEach(function (div) { div.hidden = false; });   // in Jupyter, which draws the spec itself, it stays hidden
+    embed(function (vegaEmbed) {
+      function all() { divs.forEach(function (div) { draw(vegaEmbed, div); }); }
+      all();
+      new MutationObserver(all).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+    });
+  });
+})();

@@ -1,0 +1,57 @@
+"""Reference answers of the chapter on RPN.
+
+A section begins with `# %% exercise`, may explain itself in a text in triple quotes,
+and leaves its answer in `answer`. `fl.solution` shows it; the unit tests check it.
+"""
+
+# %% rpn-pool
+"""`expand` makes a view: all positions of a kernel are one number in memory. `repeat`
+writes each position down, so training one in place leaves its neighbours alone."""
+
+
+def pool(weight):
+    return weight.mean((2, 3))
+
+
+def unpool(means, k):
+    return means[:, :, None, None].repeat(1, 1, k, k)
+
+
+answer = (pool, unpool)
+
+# %% rpn-payload
+"""Each 5 x 5 kernel sends one number instead of 25. There are 3 * 64 kernels in the
+first layer and 64 * 64 in the second; biases and dense layers travel whole."""
+kernels = 3 * 64 + 64 * 64
+answer = 1_756_426 - 24 * kernels
+
+# %% rpn-scaled
+"""The weights move further in a round. So does the recovered model from the models
+whose batch statistics it carries: compare both accuracies, as it is and with the
+statistics measured anew, before you judge the louder weights."""
+import fedlearn as fl
+
+
+class Scaled(fl.wire.Coder):
+    pooled = fl.wire.Pooled()
+
+    def encode(self, tensor):
+        return self.pooled.encode(tensor)
+
+    def decode(self, section, shape):
+        means = self.pooled.decode(section, shape)
+        return means * shape[-1] if len(shape) > 2 else means
+
+
+answer = Scaled()
+
+# %% rpn-late
+"""(a) A model that never existed: the first model plus that part of the sum which the
+client heard. Its residual then has a wrong start, and no error is raised.
+
+(b) Seven times one message; larger than the dense model as soon as the number of missed
+rounds exceeds the factor of the compression.
+
+(c) No. The sum of two sparse tensors has up to twice as many entries, at other places
+each time, and soon the sum is dense. Means stay means, because all clients pool over
+the same positions: a sum of flat kernels is flat."""

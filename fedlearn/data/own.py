@@ -1,0 +1,282 @@
+"""Your own data as a ``Source``: arrays, a data set in torchvision's style, a folder of images, an
+``.npz`` file.
+
+x is images [n, channels, height, width], [n, height, width, channels] with 1, 3 or 4 channels,
+[n, height, width], or vectors [n, features], which become [n, 1, 1, features]; uint8 stays uint8,
+other numbers become float32. y is one label a sample: 0, 1, ... or texts, which are numbered in
+alphabetical order. ``test`` is a share that is split off, the same whatever the seed of an
+experiment, or (x, y).
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..arguments import check, short
+from ..errors import DataError, pick
+from .sources import SETS, Source, load
+
+IMAGES = ".png .jpg .jpeg .bmp .gif .webp .ppm .pgm .pbm .tif .tiff".split()
+TRAIN_AND_TEST = "train", "test"  # folders in a folder
+Arrays = tuple[np.ndarray, np.ndarray]
+
+
+def from_arrays(
+    x: Any, y: Any, test: Any = 0.2, name: str = "own", users: Any = None, note: str = ""
+) -> Source:
+    """Arrays, tensors or lists. ``users`` names each sample's user: whole numbers or texts [n];
+    then every user gives the same share to the test set, and otherwise every class.
+
+    Raises ``ValueError``, in one sentence, for what cannot be learned from."""
+    check("name", name, str)
+    x, y = _images(x), _labels(y)
+    users = None if users is None else np.array(_numpy(users).tolist())
+    for what, column in (("labels", y), ("users", users)):
+        if column is not None and column.shape != (len(x),):
+            raise ValueError(f"{len(x)} samples cannot have {what} {list(column.shape)}.")
+    if isinstance(test, tuple | list) and len(test) == 2:
+        test_x, test_y = _images(test[0]), _labels(test[1])
+        if test_x.shape[1:] != x.shape[1:] or test_x.dtype != x.dtype:
+            raise ValueError(
+                f"Samples to test are {test_x.dtype} {list(test_x.shape[1:])}, but those to train "
+                f"are {x.dtype} {list(x.shape[1:])}."
+            )
+        if test_y.shape != (len(test_x),) or test_y.dtype.kind != y.dtype.kind:
+            raise ValueError("The test set's labels do not fit its samples, or the other labels.")
+    else:
+        chosen = _split(y if users is None else users, test)
+        test_x, test_y, x, y = x[chosen], y[chosen], x[~chosen], y[~chosen]
+        users = None if users is None else users[~chosen]
+    if not len(x) or not len(test_x):
+        raise ValueError(f"{len(x)} samples to train and {len(test_x)} to test are too few.")
+    y, test_y, names = _numbered(y, test_y)
+    classes = len(names) or int(max(y.max(), test_y.max())) + 1
+    if not 2 <= classes <= len(y) + len(test_y):
+        raise ValueError(
+            f"Labels are 0 to the number of classes less 1, of at least two classes; {len(y)} "
+            f"samples with {classes} classes are not learned from."
+        )
+    if x.shape[1:3] == (1, 1):
+        mean, std = x.mean((0, 1, 2), np.float64), x.std((0, 1, 2), np.float64)
+    else:
+        mean, std = x.mean((0, 2, 3), np.float64), x.std((0, 2, 3), np.float64)
+    std = np.where(std > 0, std, 1)
+    train_x, train_y, test_x, test_y = (
+        torch.from_numpy(np.ascontiguousarray(a)) for a in (x, y, test_x, test_y)
+    )
+    m, s = tuple(mean.tolist()), tuple(std.tolist())
+    return Source(
+        name, train_x, train_y, test_x, test_y, m, s, classes, note=note, names=names, users=users
+    )
+
+
+def from_dataset(dataset: Any, test: Any = 0.2, name: str = "own") -> Source:
+    """A data set in torchvision's style: ``len`` and ``dataset[i]``, an image (PIL, array or
+    tensor) and its label. ``test`` may be another one."""
+    x, y = _items(dataset)
+    if hasattr(test, "__getitem__") and not isinstance(test, tuple):
+        test = _items(test)
+    return from_arrays(x, y, test, name)
+
+
+def from_folder(path: str | Path, size: int | None = None, test: Any = 0.2) -> Source:
+    """A folder with a folder of images for each class, or two such folders, ``train`` and ``test``.
+    ``size`` is the side of the squares that all images are scaled to; by default they stay as they
+    are if they are all of one size, else it is 32."""
+    check("size", size, int | None)
+    if size is not None and not 1 <= size <= 4096:
+        raise ValueError(f"size is a number of pixels from 1 to 4096, not {size!r}.")
+    path = Path(path).resolve()
+    if not path.is_dir():
+        raise DataError(f"There is no folder {path}.")
+    parts = [path]
+    if all((path / part).is_dir() for part in TRAIN_AND_TEST):
+        parts = [path / part for part in TRAIN_AND_TEST]
+        unknown = {c.name for c in _folders(parts[1])} - {c.name for c in _folders(parts[0])}
+        if unknown:
+            raise DataError(f"{parts[1]} has classes that train has not: {short(sorted(unknown))}.")
+    found = [(f, c.name, part) for part in parts for c in _folders(part) for f in _files(c)]
+    if not found:
+        raise DataError(f"{path} has no folders with images in them, one for each class.")
+    images = [_open(file) for file, _, _ in found]
+    sizes, note = {image.size for image in images}, ""
+    if size is None and len(sizes) > 1:
+        size, note = 32, f"images of {len(sizes)} sizes, scaled to 32 x 32"
+    grey = all(image.mode in ("1", "L", "LA") for image in images)
+    images = [image.convert("L" if grey else "RGB") for image in images]
+    if size is not None:
+        images = [image.resize((size, size)) for image in images]
+    x, y = np.stack([np.asarray(image) for image in images]), np.array([c for _, c, _ in found])
+    train = np.array([part == parts[0] for _, _, part in found])
+    if len(parts) == 2:
+        test = x[~train], y[~train]
+    return from_arrays(x[train], y[train], test, path.name, note=note)
+
+
+def from_npz(path: str | Path) -> Source:
+    """A file of ``numpy.savez`` with x and y, and maybe test_x and test_y, and users."""
+    path = Path(path)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+    except Exception as error:
+        why = " ".join(str(error).split())
+        raise DataError(f"{path} is not a file of numpy.savez that can be read ({why}).") from None
+    for key in ("x", "y", *arrays):
+        pick(key, dict.fromkeys(arrays), f"array in {path}")
+        pick(key, dict.fromkeys(("x", "y", "test_x", "test_y", "users")), "array of a data set")
+    if ("test_x" in arrays) != ("test_y" in arrays):
+        raise DataError(f"{path} has one of test_x and test_y, not both.")
+    test = (arrays["test_x"], arrays["test_y"]) if "test_x" in arrays else 0.2
+    try:
+        return from_arrays(arrays["x"], arrays["y"], test, path.stem, arrays.get("users"))
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def source_of(dataset: Any, users: Any = None) -> Source:
+    """A ``Source`` from what a task takes: its name, a ``Source``, (x, y) or ((x, y), (x, y)), a
+    data set, or the path of a folder or an ``.npz`` file. ``users``, of arrays only: whose each
+    sample is."""
+    if isinstance(dataset, Source):
+        return dataset
+    if isinstance(dataset, tuple) and len(dataset) == 2:
+        if all(isinstance(part, tuple) and len(part) == 2 for part in dataset):
+            return from_arrays(dataset[0][0], dataset[0][1], dataset[1], users=users)
+        return from_arrays(dataset[0], dataset[1], users=users)
+    if isinstance(dataset, str | Path):
+        path = Path(dataset).expanduser()
+        if str(dataset) in SETS or not (
+            path.exists() or path.suffix == ".npz" or "/" in str(dataset)
+        ):
+            return load(str(dataset))
+        if not path.exists():
+            raise DataError(f"There is no file or folder {path.absolute()}.")
+        places = (path, *path.rglob("*")) if path.is_dir() else (path,)
+        changed = max(place.stat().st_mtime_ns for place in places)
+        return _read(path.resolve(), changed)
+    if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
+        return from_dataset(dataset)
+    raise ValueError(
+        "A data set is a name, a Source, (x, y), ((x, y), (test x, test y)), or the path of a "
+        f"folder or an .npz file, not {short(dataset)}."
+    )
+
+
+@lru_cache(2)
+def _read(path: Path, changed: int) -> Source:
+    return from_folder(path) if path.is_dir() else from_npz(path)
+
+
+def _numpy(values: Any) -> np.ndarray:
+    if isinstance(values, torch.Tensor):
+        return values.detach().cpu().numpy()
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise ValueError("Samples are not all of one shape.") from None
+
+
+def _images(x: Any) -> np.ndarray:
+    """uint8 or finite float32 [n, channels, height, width]."""
+    x = _numpy(x)
+    if x.dtype.kind not in "buif":
+        raise ValueError(f"Samples are numbers, not {x.dtype}.")
+    if x.dtype.kind == "b":
+        x = x.astype(np.uint8)
+    if x.ndim == 4 and x.shape[3] in (1, 3, 4) and x.shape[1] not in (1, 3, x.shape[3]):
+        x = x.transpose(0, 3, 1, 2)
+    elif x.ndim == 3:
+        x = x[:, None]
+    elif x.ndim == 2:
+        x = x[:, None, None]
+    if x.ndim != 4 or not x.size:
+        raise ValueError(
+            "Samples are images [n, channels, height, width], [n, height, width, channels] or "
+            f"[n, height, width], or vectors [n, features], not {list(x.shape)}."
+        )
+    if x.dtype != np.uint8:
+        with np.errstate(over="ignore"):
+            x = x.astype(np.float32)
+        if not np.isfinite(x).all():
+            raise ValueError("Samples hold NaN, or numbers that are infinite in float32.")
+    return x
+
+
+def _labels(y: Any) -> np.ndarray:
+    """int64 or texts [n]."""
+    y = _numpy(y)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.dtype.kind == "O" and all(isinstance(label, str) for label in y.flat):
+        y = y.astype(str)
+    whole = y.dtype.kind in "biu" or (y.dtype.kind == "f" and (y == np.floor(y)).all())
+    if y.ndim != 1 or not (whole or y.dtype.kind == "U"):
+        raise ValueError(
+            "Labels are one whole number or text for each sample, not "
+            f"{y.dtype} {list(y.shape)}" + (" (one-hot?)." if y.ndim == 2 else ".")
+        )
+    if whole:
+        if len(y) and not 0 <= y.min() <= y.max() < 2**31:
+            raise ValueError(f"Labels are 0, 1, 2, ..., not {short(y.min())} to {short(y.max())}.")
+        y = y.astype(np.int64)
+    return y
+
+
+def _numbered(y: np.ndarray, test_y: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Labels as numbers, and the names of the classes if they have any."""
+    if y.dtype.kind != "U":
+        return y, test_y, ()
+    names = np.unique(np.concatenate([y, test_y]))
+    numbers = (np.searchsorted(names, labels).astype(np.int64) for labels in (y, test_y))
+    return *numbers, tuple(names.tolist())
+
+
+def _split(groups: np.ndarray, test: Any) -> np.ndarray:
+    """Which samples are for the test: of every group that share, and never all of them."""
+    check("test", test, float)
+    if not 0 < test < 1:
+        raise ValueError(f"test is a share above 0 and below 1, or (x, y), not {test!r}.")
+    chosen, random = np.zeros(len(groups), bool), np.random.RandomState(0)
+    for group in np.unique(groups):
+        own = random.permutation(np.flatnonzero(groups == group))
+        chosen[own[: min(int(len(own) * test + 0.5), len(own) - 1)]] = True
+    return chosen
+
+
+def _items(dataset: Any) -> tuple[np.ndarray, list]:
+    try:
+        pairs = [dataset[i] for i in range(len(dataset))]
+        x, y = zip(*pairs, strict=True)
+    except (TypeError, ValueError, KeyError, IndexError) as error:
+        raise ValueError(
+            f"A data set has a length, and dataset[i] is an image and its label ({error})."
+        ) from None
+    arrays = [_numpy(image) for image in x]
+    if len({a.shape for a in arrays}) > 1:
+        raise ValueError("The images of this data set are not all of one shape: resize them.")
+    return np.stack(arrays), [getattr(label, "item", lambda label=label: label)() for label in y]
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def _files(path: Path) -> Sequence[Path]:
+    return sorted(p for p in path.iterdir() if p.suffix.lower() in IMAGES and p.is_file())
+
+
+def _open(path: Path) -> Any:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            image.load()
+            return image
+    except Exception as error:
+        why = " ".join(str(error).split())
+        raise DataError(f"The image {path} cannot be read ({why}).") from None

@@ -1,0 +1,122 @@
+"""Grids: many short runs behind an explorer, made once and kept in ``data/grids``.
+
+``python -m fedlearn.lab.grids rpn`` runs what ``data/chapters/rpn.yaml`` states under ``grid``:
+each of its lines at each position of its control, for each number of clients and each seed. The
+file has columns, not rows; bytes are those of one client in one round, on average over clients.
+Runs that the file has already are not repeated.
+"""
+
+import json
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from ..data.sources import data_path
+from ..files import write_text
+from ..settings import Experiment
+
+if TYPE_CHECKING:
+    import pandas
+
+COLUMNS = ("line", "clients", "position", "seed", "round", "accuracy", "up", "down")
+
+
+def chapter_file(name: str) -> dict[str, Any]:
+    """What ``data/chapters/<name>.yaml`` states; ``ValueError`` if there is no such chapter."""
+    path = data_path("chapters", f"{name}.yaml")
+    if not path.exists():
+        there = ", ".join(sorted(p.stem for p in path.parent.glob("*.yaml")))
+        raise ValueError(f"There is no data/chapters/{name}.yaml; there are: {there}.")
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def experiments(name: str) -> Iterator[tuple[tuple[Any, ...], Experiment]]:
+    """Every run of a grid: (line, clients, position, seed), and what states it."""
+    spec = chapter_file(name)["grid"]
+    for line, its in spec["lines"].items():
+        for position, options in its.get("positions", {None: {}}).items():
+            for clients in spec["clients"]:
+                for seed in spec["seeds"]:
+                    made = Experiment(
+                        **spec["shared"] | {"method": its["method"], "options": options},
+                        clients=clients,
+                        seed=seed,
+                    )
+                    yield (line, clients, position, seed), made
+
+
+def build(name: str) -> None:
+    """Run what is missing of a grid and write its file."""
+    import torch
+
+    from ..cli import provenance
+    from ..round import run
+
+    path = data_path("grids", f"{name}.json")
+    stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    columns = stored.get("columns", {c: [] for c in COLUMNS})
+    done = set(zip(*(columns[c] for c in COLUMNS[:4]), strict=True))
+    began, seconds = time.perf_counter(), stored.get("seconds", 0.0)
+    for where, e in experiments(name):
+        if where in done:
+            continue
+        how = asdict(e.settings) | {"engine": "stacked", "progress": False}
+        history = run(e.make_method(), e.make_task(), e.rounds, **how)
+        up, down = history.bytes_up / e.clients, history.bytes_down / e.clients
+        for row, u, d in zip(history.rows, up, down, strict=True):
+            values = (*where, row["round"], round(row["accuracy"], 4), round(u, 1), round(d, 1))
+            for column, value in zip(COLUMNS, values, strict=True):
+                columns[column].append(value)
+        print(*where, row["accuracy"], flush=True)
+    about = {
+        **provenance(),
+        "command": f"python -m fedlearn.lab.grids {name}",
+        "hardware": platform.processor() or platform.machine(),
+        "torch": torch.__version__,
+        "seconds": round(seconds + time.perf_counter() - began),
+    }
+    text = ",\n".join(
+        f"{json.dumps(c)}: {json.dumps(v, separators=(',', ':'))}" for c, v in columns.items()
+    )
+    head = json.dumps(about, indent=1)[:-2]
+    write_text(path, f'{head},\n "columns": {{\n{text}\n}}}}\n')
+
+
+def grid(name: str) -> "pandas.DataFrame":
+    """The stored grid, a row for each line, number of clients, position and round.
+
+    Over the seeds: ``accuracy`` is the mean, ``low`` and ``high`` the extremes. ``up`` and ``down``
+    are bytes of one client so far. The position stands in the column of the line's own control;
+    other lines have ``None`` there.
+    """
+    import pandas as pd
+
+    path = data_path("grids", f"{name}.json")
+    if not path.exists():
+        raise ValueError(f"There is no grid {name!r} yet; python -m fedlearn.lab.grids {name}")
+    rows = pd.DataFrame(json.loads(path.read_text(encoding="utf-8"))["columns"])
+    runs = ["line", "clients", "position", "seed"]
+    rows[["up", "down"]] = rows.groupby(runs, dropna=False, sort=False)[["up", "down"]].cumsum()
+    keys = ["line", "clients", "position", "round"]
+    means = rows.groupby(keys, dropna=False, sort=False).agg(
+        accuracy=("accuracy", "mean"),
+        low=("accuracy", "min"),
+        high=("accuracy", "max"),
+        up=("up", "mean"),
+        down=("down", "mean"),
+    )
+    table = means.round({"accuracy": 4, "up": 0, "down": 0}).reset_index()
+    for line, its in chapter_file(name)["grid"]["lines"].items():
+        if "control" in its:
+            table[its["control"]] = table["position"].where(table["line"] == line, None)
+    return table.drop(columns="position")
+
+
+if __name__ == "__main__":
+    for each in sys.argv[1:]:
+        build(each)

@@ -1,0 +1,78 @@
+"""The table that opens a paper's chapter: paper, here, difference.
+
+``data/chapters/<name>.yaml`` states its rows under ``opening``: what the paper prints is read from
+the ledger, what was measured here from the stored runs. A cell without a run carries the command
+that fills it.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ..history import History
+from ..ledger import claims
+from ..report import results, spread
+from .grids import chapter_file
+from .show import Shown, missing, table
+
+
+def printed(claim: str, k: int) -> float:
+    """The k-th number that an entry of the ledger prints."""
+    entry = {c["id"]: c for c in claims.load()}[claim]
+    numbers = re.findall(r"[-−]?\d[\d,]*\.?\d*", str(entry["printed"]))
+    if "." not in entry["printed"]:
+        numbers = [n.rstrip(",") for n in numbers]
+    return float(numbers[k].strip(",").replace(",", "").replace("−", "-"))
+
+
+def measured(row: dict[str, Any], histories: list[Any]) -> list[float]:
+    """One number a seed: the row's measure of the runs with its line's label."""
+    wanted = str(row["line"]).lower()
+    its = [h for h in histories if str(h.meta.get("label") or h.method).lower() == wanted]
+    if row["measure"] == "up":  # bytes of one client in a round
+        return [float(h.bytes_up.mean() / len(h.rows[0]["clients"])) for h in its]
+    return [float(h.final[row["measure"]]) for h in its]
+
+
+def origin(histories: Iterable[History]) -> str:
+    """Where stored runs come from, a sentence: device, day, seed and commit of each."""
+    each = [
+        f"{h.meta.get('label') or h.method} on {h.meta['device']}, "
+        f"{h.meta.get('provenance', {}).get('date', 'no date')}, seed {h.meta['task']['seed']}, "
+        f"commit {h.meta.get('provenance', {}).get('commit', 'unknown')}"
+        for h in histories
+    ]
+    return ("; ".join(each) or "not yet run") + "."
+
+
+def form(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.4f}"
+
+
+def opening(number: str, name: str) -> Shown:
+    """``fl.lab.opening("4.1", "rpn")``: what the paper reports beside what was measured here."""
+    spec = chapter_file(name)["opening"]
+    stored = {scale: results(its["results"]) for scale, its in spec["here"].items()}
+    rows = []
+    for row in spec["rows"]:
+        paper = printed(*row["paper"])
+        line: dict[str, Any] = {"": row["what"], "paper": form(paper)}
+        last = None
+        for scale, its in spec["here"].items():
+            if "here" in row:  # counted from the network, not measured
+                values = [float(claims.evaluate(row["here"]))]
+            else:
+                values = measured(row, stored[scale])
+            if not values:
+                line[f"here, {scale}"] = missing(its["command"])
+                continue
+            last = float(np.mean(values))
+            line[f"here, {scale}"] = spread(values, ".4f") if len(values) > 1 else form(last)
+        gap = None if last is None else last - paper
+        line["difference"] = "" if gap is None else ("0" if gap == 0 else f"{gap:+,.4f}")
+        rows.append(line)
+    units = {f"here, {scale}": its.get("says", "") for scale, its in spec["here"].items()}
+    units = {k: v for k, v in units.items() if v}
+    return table(number, rows, " ".join(spec["caption"].split()), units)

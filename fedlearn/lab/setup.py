@@ -1,0 +1,89 @@
+"""What a chapter's set-up does in one call: checks the parameters, and makes tasks and runs."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import pick
+from ..history import History
+from ..method import Method
+from ..round import run
+from ..settings import whole_number
+from ..tasks import Classification, classification
+from .show import Shown
+
+SCALES = dict.fromkeys(("quick", "full"))
+
+
+class Chapter:
+    """A chapter's parameters, checked; ``task`` and ``run`` use them unless told otherwise.
+
+    Shown, it brings the styles of figures and tables into the page.
+    """
+
+    def __init__(self, scale: str, device: str, seed: int, rounds: int, **task: Any) -> None:
+        pick(scale, SCALES, "scale")
+        whole_number("rounds", rounds)
+        if isinstance(task.get("clients"), int) and task["clients"] < 2:
+            raise ValueError(f"A federation has at least 2 clients, not {task['clients']}.")
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        if device.startswith("cuda") and not torch.cuda.is_available():
+            raise ValueError(f'There is no GPU here for device "{device}"; "auto" takes the CPU.')
+        self.scale, self.device, self.seed, self.rounds = scale, device, seed, rounds
+        self.seeds = [seed + k for k in range(5 if scale == "full" else 3)]
+        # a chapter takes a minute: of the larger data sets a part is enough for that
+        few = scale == "quick" and task.get("dataset", "digits") != "digits"
+        part = {"train": 600, "test": 500} if few else {}
+        self.options: dict[str, Any] = {"device": device, **part, **task}
+        self.began = time.perf_counter()
+        self.how: dict[str, Any] = {"batch_size": 16, "engine": "stacked", "progress": False}
+        torch.set_num_threads(1)  # for networks this small, one CPU thread is fastest
+
+    def task(self, **changes: Any) -> Classification:
+        """``fl.tasks.classification`` with the chapter's parameters, or others in their place."""
+        return classification(**{"seed": self.seed} | self.options | changes)
+
+    def run(self, method: Method, rounds: int | None = None, **changes: Any) -> History:
+        """One run; ``changes`` are those of its task."""
+        return run(method, self.task(**changes), rounds or self.rounds, **self.how)
+
+    def runs(
+        self, methods: Mapping[str, Method], rounds: int | None = None, **changes: Any
+    ) -> dict[str, list[History]]:
+        """For each label a list of runs, one a seed."""
+        return {
+            label: [self.run(m, rounds, **changes | {"seed": s}) for s in self.seeds]
+            for label, m in methods.items()
+        }
+
+    def time(self) -> Shown:
+        """How long the cells took since the first one."""
+        minutes = (time.perf_counter() - self.began) / 60
+        text = f"The cells above took {minutes:.1f} minutes on {self.device} when they last ran."
+        return Shown(f'<p class="fl fl-small">{text}</p>', text)
+
+    def _repr_html_(self) -> str:
+        style = Path(__file__).with_name("lab.css").read_text(encoding="utf-8")
+        return f'<style>{style}</style><p class="fl fl-small">{self!r}</p>'
+
+    def __repr__(self) -> str:
+        its = ", ".join(f"{k} {v}" for k, v in self.options.items() if v not in (None, ""))
+        return f"{its}; seeds {', '.join(map(str, self.seeds))}."
+
+
+def chapter(
+    scale: str = "quick", device: str = "auto", seed: int = 0, rounds: int = 10, **task: Any
+) -> Chapter:
+    """``chapter = fl.lab.chapter(scale, device, seed, rounds, dataset=dataset, clients=clients)``.
+
+    ``task`` are arguments of ``fl.tasks.classification``. With ``scale="full"`` there are five
+    seeds instead of three. What cannot be is said in one sentence: a data set or a GPU that is not
+    there, fewer than two clients.
+    """
+    made = Chapter(scale, device, seed, rounds, **task)
+    made.task()  # a data set that is absent is said here
+    return made

@@ -1,0 +1,259 @@
+"""Figures, tables and charts as one call each, the same in JupyterLab, VS Code, Colab and on the
+site: HTML with a number, a caption and a text for readers who cannot see.
+
+A number is written out ("4.2"), not counted, because the prose names it and one chapter is run
+alone.
+"""
+
+import html
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import matplotlib.pyplot as plt
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from ..report import summary
+
+if TYPE_CHECKING:
+    import pandas
+
+PHONE = 360  # px that a figure has on a screen of 400 px
+SMALLEST = 9  # px, the smallest letters there
+POSITIONS = 5  # of a slider, at least
+NUMBER = re.compile(r"[-+−]?[\d.,]+(e[-+]?\d+)?( ?[%×]| ± [\d.,]+)?( \(.*\))?$")
+
+
+class Shown:
+    """What a call shows: HTML, and a plain text for terminals."""
+
+    def __init__(self, content: str, text: str) -> None:
+        self.content, self.text = content, text
+
+    def _repr_html_(self) -> str:
+        return self.content
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def said(kind: str, number: str, caption: str) -> tuple[str, str]:
+    """An id for links, and the caption with its number as HTML; both must be there."""
+    if not re.fullmatch(r"[\dA-Z]+\.\d+", number):
+        raise ValueError(f'A {kind.lower()} has a number such as "4.2", not {number!r}.')
+    if not caption.strip():
+        raise ValueError(f"{kind} {number} needs a caption.")
+    return f"{kind.lower()}-{number.replace('.', '-')}", (
+        f"<figcaption><b>{kind} {number}.</b> {inline(caption)}</figcaption>"
+    )
+
+
+def inline(text: str) -> str:
+    """Escaped text in which `code` and *emphasis* are marked up; lines are joined."""
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(" ".join(text.split())))
+    return re.sub(r"\*([^*]+)\*", r"<em>\1</em>", text)
+
+
+def svg(figure: Figure, salt: str) -> str:
+    """A matplotlib figure as an SVG element as wide as its place; closes the figure.
+
+    ``ValueError`` if its letters would be smaller than 9 px on a telephone.
+    """
+    width = float(figure.get_figwidth()) * 72
+    sizes = [
+        float(t.get_fontsize()) for t in figure.findobj(Text) if t.get_text() and t.get_visible()
+    ]
+    if sizes and min(sizes) * PHONE / width < SMALLEST:
+        raise ValueError(
+            f"Letters of {min(sizes):.0f} points in a picture {width / 72:.1f} inches wide are too "
+            f"small on a telephone: draw it at most {min(sizes) * PHONE / SMALLEST / 72:.1f} "
+            "inches wide, or as two panels."
+        )
+    buffer = io.StringIO()
+    with rc_context({"svg.hashsalt": salt, "svg.fonttype": "path"}):
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    plt.close(figure)
+    text = buffer.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
+    # ids are the page's, not the picture's
+    text = re.sub(r'(id="|url\(#|href="#)(?=[\w-])', rf"\g<1>{salt}-", text)
+    size = f'style="max-width:{width * 4 / 3:.0f}px" aria-hidden="true"'
+    return re.sub(r'(<svg [^>]*?) ?width="[^"]*pt"', rf"\1 {size}", text, count=1).replace(
+        f' height="{re.search(r"height=.([^ ]*)pt", text).group(1)}pt"',  # type: ignore[union-attr]
+        "",
+        1,
+    )
+
+
+def figure(
+    number: str, picture: Figure | Axes | Sequence[Figure | Axes], caption: str, alt: str
+) -> Shown:
+    """A figure: ``fl.lab.figure("4.2", ax, caption="...", alt="...")``.
+
+    ``picture`` is a matplotlib figure, axes of it, or several of them, which stand side by side and
+    below one another on a telephone. ``alt`` says what there is to see.
+    """
+    anchor, below = said("Figure", number, caption)
+    if not alt.strip():
+        raise ValueError(f"Figure {number} needs an alternative text.")
+    figures: dict[int, Figure] = {}  # axes of one figure are one picture
+    for its in [picture] if isinstance(picture, Figure | Axes) else picture:
+        one: Any = its if isinstance(its, Figure) else its.figure
+        figures[id(one)] = one
+    panels = "".join(
+        f'<div class="fl-panel">{svg(f, f"{anchor}-{k}")}</div>'
+        for k, f in enumerate(figures.values())
+    )
+    return Shown(
+        f'<figure class="fl fl-figure" id="{anchor}"><div class="fl-panels" role="img" '
+        f'aria-label="{html.escape(" ".join(alt.split()))}">{panels}</div>{below}</figure>',
+        f"Figure {number}. {' '.join(caption.split())}",
+    )
+
+
+def missing(command: str) -> str:
+    """A table's empty cell: the command that fills it."""
+    return (
+        '<details class="fl-missing"><summary>not yet run</summary>'
+        f"<code>{html.escape(command)}</code></details>"
+    )
+
+
+def cell(value: Any) -> tuple[str, bool]:
+    """A value as HTML, and whether it is a number."""
+    if isinstance(value, str):
+        if value.startswith('<details class="fl-missing">'):
+            return value, False
+        return inline(value), bool(NUMBER.fullmatch(value)) or value == "not reached"
+    if value is None or value != value:
+        return "", True
+    if isinstance(value, bool):
+        return ("yes" if value else "no"), False
+    if isinstance(value, int) or float(value).is_integer():
+        return f"{int(value):,}", True
+    return f"{value:,.3f}", True
+
+
+def table(
+    number: str,
+    rows: "pandas.DataFrame | Sequence[Mapping[str, Any]]",
+    caption: str,
+    units: Mapping[str, str] | None = None,
+) -> Shown:
+    """A table: a data frame, whose index names the rows, or a list of dictionaries.
+
+    ``units`` says under a column's head what its numbers are counted in. Numbers are set to the
+    right; on a telephone the table scrolls.
+    """
+    anchor, above = said("Table", number, caption)
+    frame: Any = rows
+    if hasattr(frame, "to_dict"):
+        named = [str(i) for i in frame.index] if isinstance(frame.index[0], str) else []
+        head, corner = [str(c) for c in frame.columns], str(frame.index.name or "")
+        body = frame.to_numpy(object).tolist()
+    else:
+        head, corner, named = list(frame[0]), "", []
+        body = [list(row.values()) for row in frame]
+    made = [[cell(value) for value in row] for row in body]
+    columns = [
+        [row[k] for row in made if row[k][0] and "fl-missing" not in row[k][0]]
+        for k in range(len(head))
+    ]
+    right = [bool(column) and all(is_number for _, is_number in column) for column in columns]
+    kind = [' class="fl-number"' if r else "" for r in right]
+    units = units or {}
+    top = f"<th>{inline(corner)}</th>" if named else ""
+    for name, its in zip(head, kind, strict=True):
+        unit = f'<span class="fl-unit">{inline(units[name])}</span>' if name in units else ""
+        top += f'<th scope="col"{its}>{inline(name)}{unit}</th>'
+    lines = []
+    for k, row in enumerate(made):
+        line = f'<th scope="row">{inline(named[k])}</th>' if named else ""
+        line += "".join(f"<td{its}>{v}</td>" for (v, _), its in zip(row, kind, strict=True))
+        lines.append(f"<tr>{line}</tr>")
+    return Shown(
+        f'<figure class="fl" id="{anchor}">{above}<div class="fl-scroll" role="region" '
+        f'tabindex="0" aria-label="Table {number}"><table class="fl-table"><thead><tr>{top}</tr>'
+        f"</thead><tbody>{''.join(lines)}</tbody></table></div></figure>",
+        f"Table {number}. {caption}\n{rows}",
+    )
+
+
+def runs(
+    number: str,
+    histories: Mapping[str, Any],
+    caption: str,
+    target: float | None = None,
+    megabytes: float | None = None,
+) -> Shown:
+    """``fl.summary`` as a table: what each method reached and what it cost."""
+    frame = summary(histories, target, megabytes)
+    units = {"rounds": "run", "accuracy": "share of test images"}
+    units |= {c: "all clients" for c in frame if c.startswith("MB")}
+    units |= {c: "share of test images" for c in frame if c.startswith("accuracy at")}
+    units |= {c: "count" for c in frame if c.startswith("rounds to")}
+    return table(number, frame, caption, units)
+
+
+class Chart(Shown):
+    """A Vega-Lite chart in two outputs: the spec alone, which Jupyter, VS Code and Colab draw, and
+    HTML with the caption, in which the spec lies hidden until the site's script draws it.
+
+    They are two, because JupyterLab would show the HTML of one output in place of its spec.
+    """
+
+    def __init__(self, spec: dict[str, Any], anchor: str, below: str, text: str) -> None:
+        data = json.dumps(spec, separators=(",", ":")).replace("</", "<\\/")
+        picture = (
+            f'<figure class="fl"><div class="fl-vega" id="{anchor}" hidden>'
+            '<div class="fl-vega-picture"></div>'
+            f'<script type="application/json">{data}</script></div>{below}</figure>'
+        )
+        super().__init__(picture, text)
+        self.spec = spec
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        display({"application/vnd.vegalite.v5+json": self.spec}, raw=True)
+        display({"text/html": self.content, "text/plain": self.text}, raw=True)
+
+
+def chart(
+    number: str,
+    picture: Any,
+    caption: str,
+    alt: str,
+    units: Mapping[str, str] | None = None,
+    keep: Sequence[str] = (),
+) -> Chart:
+    """An Altair chart (or its dictionary), whose sliders move in the page without a kernel.
+
+    A slider needs a name that says what it sets, and at least five positions. ``units`` maps
+    parameters to the unit that a screen reader adds to the value; the values of the parameters in
+    ``keep`` are there again when the reader comes back to the page.
+    """
+    anchor, below = said("Figure", number, caption)
+    spec = dict(picture) if isinstance(picture, dict) else picture.to_dict()
+    if not alt.strip():
+        raise ValueError(f"Figure {number} needs an alternative text.")
+    for p in spec.get("params", []):
+        bind = p.get("bind")
+        if not isinstance(bind, dict):
+            continue
+        if not str(bind.get("name", "")).strip():
+            raise ValueError(f"The control {p['name']!r} of figure {number} needs a name.")
+        if bind.get("input") == "range":
+            count = (bind["max"] - bind["min"]) / bind.get("step", 1) + 1
+            if count < POSITIONS - 1e-9:
+                raise ValueError(f"The slider {p['name']!r} has fewer than {POSITIONS} positions.")
+    spec |= {
+        "description": " ".join(alt.split()),
+        "usermeta": {"units": dict(units or {}), "keep": list(keep)},
+    }
+    return Chart(spec, anchor, below, f"Figure {number}. {' '.join(caption.split())}")

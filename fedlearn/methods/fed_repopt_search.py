@@ -1,0 +1,116 @@
+"""FedRepOpt's first step (``fed_repopt.py``): the forms of a network, and the search in which the
+server trains the scales of its branches on data of its own."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from torch import nn
+
+from .. import tasks
+from ..averaging import Averaging
+from ..errors import pick
+from ..models import reparam
+from ..models.repopt import SCALES, Scales, target
+from ..parts import SGD, Model, Named, Smoothed, TaskLoss
+from ..settings import Settings, whole_number
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search by its settings: the data set (``train`` of its images, or all), and the options of
+    ``search``. It is made once a process, when its scales are first asked for."""
+
+    dataset: str = "digits"
+    rounds: int = 5
+    lr: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    batch_size: int = 32
+    spare: bool = False
+    smoothing: float = 0.0
+    train: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        whole_number("rounds", self.rounds)
+
+    @cache  # noqa: B019 (records of a few numbers, alive as long as the module anyway)
+    def found(self, network: Any, device: str = "cpu") -> Scales:
+        """The scales of that network."""
+        how = vars(self) | {"network": network}
+        data = {n: how.pop(n) for n in ("dataset", "train", "seed")}
+        task = tasks.classification(**data, clients=1, test=1, device=device)
+        return search(task, **how)
+
+
+@dataclass(frozen=True)
+class Form(Model):
+    """The network of that name (or the task's, if None) with its blocks in one of the forms of
+    ``models.reparam``; or as "repopt": "csla" collapsed into one kernel a block. ``scales``:
+    instead of those that the network begins with; a ``Search`` is made when the first network is
+    built."""
+
+    form: str = "repopt"
+    network: Any = None
+    scales: Scales | Search | None = None
+
+    @property
+    def gives(self) -> frozenset[str]:
+        return frozenset({"constants"} if self.form == "repopt" else ())
+
+    def __post_init__(self) -> None:
+        pick(self.form, reparam.FORMS | {"repopt": None}, "form")
+        if self.scales is not None and (
+            not isinstance(self.scales, (Scales, Search))
+            or self.form not in ("csla", "search", "repopt")
+        ):
+            raise ValueError(
+                'scales are Scales or a Search, for the forms "csla", "search" and "repopt", not '
+                f'{self.scales!r} for "{self.form}".'
+            )
+
+    def build(self, task: Any) -> nn.Module:
+        whole = Named(self.network).build(task)
+        if self.form not in ("csla", "search", "repopt"):
+            return reparam.reform(whole, self.form)
+        net = reparam.reform(whole, "search" if self.form == "search" else "csla")
+        scales = self.scales
+        if isinstance(scales, Search):
+            scales = scales.found(self.network, str(task.device))
+        if scales:
+            scales.put_into(net)
+        return target(net) if self.form == "repopt" else net
+
+
+def search(
+    task: Any,
+    rounds: int = 5,
+    network: Any = "digits_repvgg",
+    lr: float = 0.1,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    batch_size: int = 32,
+    spare: bool = False,
+    smoothing: float = 0.0,
+) -> Scales:
+    """Train the network with all scales trained on the one client of ``task``, which is the server
+    itself. ``spare`` and ``smoothing``: as in ``fed_repopt``."""
+    if task.clients != 1:
+        raise ValueError(
+            f"The search is the server's own: a task with one client, not {task.clients}."
+        )
+    sgd = SGD(lr, momentum, weight_decay, spare=spare)
+    loss = Smoothed(smoothing) if smoothing else TaskLoss()
+    method, settings = (
+        Averaging("search", Form("search", network), loss, optimizer=sgd),
+        Settings(batch_size=batch_size),
+    )
+    server, client = method.server_side(task, settings), method.client_side(task, settings)
+    state = server.start()
+    for t in range(1, rounds + 1):
+        answer = client.answer(t, 0, "train", server.send(t, 0, state)[0], {})
+        state = server.aggregate(t, state, [server.receive(t, 0, answer, state)])
+    ends = tuple(f".{s}.value" for s in SCALES)
+    found = {n: t.clone() for n, t in state.weights.items() if n.endswith(ends)}
+    return Scales({n.removesuffix(".value"): t for n, t in found.items()})

@@ -1,0 +1,115 @@
+"""Convolutions of which only some kernels are learned; the others are computed from them, as in
+Fed-KGF (``methods.fed_kgf``)."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import rng
+from ..settings import whole_number
+from .computed import Drawing, computed
+
+ALPHA, BETA = (1e-5, 0.1), (2.0, 10.0)
+
+
+class Generated(Drawing):
+    """A convolution whose parameter ``base`` is w [m, in, k, k]; its ``weight`` [out, in, k, k]
+    is w, then the generated kernels, of which the i-th comes from base kernel i mod m. Stacked,
+    everything has a client axis in front."""
+
+    every_call = False  # alpha and beta are drawn each time the weight is asked for, by each client
+    calls = 0  # in evaluation mode, since ``place`` was named
+
+    @property
+    def weight(self) -> torch.Tensor:
+        w, count = self.base, self.beta.shape[-4]
+        blocks = -(-count // w.shape[-4])
+        copies = torch.cat([w.detach() if self.detach else w] * blocks, -4).narrow(-4, 0, count)
+        alpha, beta = self.fresh() if self.every_call else (self.alpha, self.beta)
+        generated = copies.abs() ** beta
+        if self.alpha is not None:
+            generated = generated + alpha
+        if self.sign:
+            generated = copies.sign() * generated
+        return torch.cat([w, generated], -4)
+
+    def fresh(self) -> list[torch.Tensor]:
+        """(alpha, beta) for this call alone: while it trains, a client's own."""
+        shape, device = self.beta.shape, self.beta.device
+        if not self.training:  # the server has no client's draws, and can do no better
+            self.calls += 1
+            generator = rng.generator(*self.place, self.calls)
+            drawn = torch.rand((2, *shape), generator=generator).to(device)
+        elif not self.generators or device.type == "cuda":
+            drawn = torch.rand((2, *shape), device=device)
+        else:
+            own = [torch.rand((2, *shape[1:]), generator=g) for g in self.generators]
+            drawn = torch.stack(own, 1)
+        return within(drawn)
+
+
+CONVOLUTION = computed(Generated, nn.Conv2d)[nn.Conv2d]
+
+
+def within(drawn: Any) -> list[torch.Tensor]:
+    """Numbers from 0 to 1, twice -> (alpha, beta) in ``ALPHA`` and ``BETA``."""
+    both = zip(drawn, (ALPHA, BETA), strict=True)
+    return [u * (high - low) + low for u, (low, high) in both]
+
+
+def draw(shape: Sequence[int], seed: int, layer: str, round: int = 0) -> list[torch.Tensor]:
+    """(alpha, beta) of a layer: every party draws the same."""
+    generator = rng.generator(seed, "kernel generation", layer, round)
+    return within([torch.rand(shape, generator=generator) for _ in range(2)])
+
+
+def represent(
+    net: nn.Module,
+    base_kernels: int = 16,
+    seed: int = 0,
+    sign: bool = True,
+    alpha: bool = True,
+    detach: bool = False,
+    every_call: bool = False,
+) -> nn.Module:
+    """A copy of any network in which each convolution with more than ``base_kernels`` output
+    channels learns only so many. ``sign``, ``alpha``: parts of Eq. (2) that may be left out;
+    ``detach`` cuts the gradient of the copies off; ``every_call``: see ``Generated``."""
+    whole_number("base_kernels", base_kernels)
+    net = copy.deepcopy(net)
+    convolutions = [(n, m) for n, m in net.named_modules() if type(m) is nn.Conv2d]
+    layers = [(n, m) for n, m in convolutions if m.out_channels > base_kernels]
+    if not layers:
+        raise ValueError(
+            f"No convolution has more than {base_kernels} kernels: choose fewer base_kernels."
+        )
+    for name, layer in layers:
+        weight = layer.weight.detach()
+        layer.__class__, layer.sign, layer.detach = CONVOLUTION, sign, detach
+        layer.every_call, layer.place = every_call, (seed, "kernel generation", name, 0)
+        trained = layer._parameters["weight"].requires_grad
+        base = nn.Parameter(weight[:base_kernels].clone(), trained)
+        # base stands first, as the weight did: order is what modules go by
+        layer._parameters = {"base": base, "bias": layer._parameters["bias"]}
+        drawn = draw((layer.out_channels - base_kernels, *weight.shape[1:]), seed, name)
+        for key, t in zip(("alpha", "beta"), drawn, strict=True):
+            kept = t.to(weight) if key == "beta" or alpha else None
+            layer.register_buffer(key, kept, persistent=False)  # no part of the state: never sent
+    return net
+
+
+def write_out(net: nn.Module) -> nn.Module:
+    """A copy with plain convolutions, the generated kernels written out: the same function in
+    evaluation mode."""
+    net = copy.deepcopy(net)
+    for layer in net.modules():
+        if type(layer) is CONVOLUTION:
+            weight, bias = layer.weight.detach().clone(), layer._parameters["bias"]
+            layer.__class__ = nn.Conv2d
+            layer._parameters = {"weight": nn.Parameter(weight), "bias": bias}
+            layer._buffers.clear()
+            layer._non_persistent_buffers_set.clear()
+    return net

@@ -1,0 +1,88 @@
+"""How a chapter's code is counted, for the tests of its shape.
+
+A *visible* cell is a code cell that is neither folded (tag ``hide-input``) nor the parameters nor
+part of an exercise (tag ``exercise``). A *line* is one that is not blank. Lines of the *method* are
+all visible lines but those of these statements at the top of a cell: imports, assertions, and bare
+calls that show something (``fl.lab``, ``fl.plot``, ``print``, ``display``, ``plt``).
+
+    python tests/chapters/shape.py book/papers/rpn.ipynb       prints the numbers
+"""
+
+import ast
+import re
+import statistics
+import sys
+from dataclasses import dataclass
+
+import nbformat
+
+SHOWS = re.compile(r"(fl\.lab\.|fl\.plot\.|print$|display$|plt\.|chapter$|chapter\.time$)")
+HIDDEN = {"hide-input", "parameters", "exercise", "remove-input", "remove-cell"}
+
+
+def rewritten(notebook) -> bool:
+    """Is it a chapter of the second edition? Its metadata say so."""
+    return notebook.metadata.get("fedlearn", {}).get("edition") == 2
+
+
+def code(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def visible(notebook):
+    return [c for c in code(notebook) if not HIDDEN & set(c.metadata.get("tags", []))]
+
+
+def lines(source) -> int:
+    return sum(bool(line.strip()) for line in source.splitlines())
+
+
+def shows(statement) -> bool:
+    """Is the statement an import, an assertion or a bare call that shows something?"""
+    if isinstance(statement, ast.Import | ast.ImportFrom | ast.Assert):
+        return True
+    if not isinstance(statement, ast.Expr):
+        return False
+    value = statement.value
+    name = ast.unparse(value.func if isinstance(value, ast.Call) else value)
+    return bool(SHOWS.match(name))
+
+
+def other_lines(source) -> int:
+    """Lines that show, check or import."""
+    rows = source.splitlines()
+    return sum(
+        lines("\n".join(rows[s.lineno - 1 : s.end_lineno]))
+        for s in ast.parse(source).body
+        if shows(s)
+    )
+
+
+@dataclass(frozen=True)
+class Shape:
+    cells: int  # visible code cells
+    median: float  # lines of a visible one
+    longest: int
+    widest: int  # columns, of all code
+    share: float  # of the visible lines: the method
+    words: int  # of prose
+
+
+def shape(notebook) -> Shape:
+    counts = [lines(c.source) for c in visible(notebook)]
+    total = sum(counts)
+    other = sum(other_lines(c.source) for c in visible(notebook))
+    prose = " ".join(c.source for c in notebook.cells if c.cell_type == "markdown")
+    return Shape(
+        len(counts),
+        statistics.median(counts),
+        max(counts),
+        max(len(line) for c in code(notebook) for line in c.source.splitlines()),
+        (total - other) / total,
+        len(prose.split()),
+    )
+
+
+if __name__ == "__main__":
+    for path in sys.argv[1:]:
+        print(path, shape(nbformat.read(path, 4)))

@@ -1,0 +1,192 @@
+"""Chapters of the second edition: plain Markdown, one idea a cell, figures and tables by calls.
+
+A chapter belongs to it as soon as its notebook's metadata say ``"fedlearn": {"edition": 2}``; the
+others keep the rules of ``test_hygiene.py`` until they are rewritten.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+from shape import code, rewritten, shape, visible
+
+from fedlearn.lab.exercises import empty, module_of, solutions
+from fedlearn.lab.grids import chapter_file
+
+BOOK = Path(__file__).resolve().parents[2] / "book"
+ALL = {
+    p: nbformat.read(p, 4)
+    for p in sorted(BOOK.rglob("*.ipynb"))
+    if ".ipynb_checkpoints" not in p.parts
+}
+CHAPTERS = {p.relative_to(BOOK).as_posix(): nb for p, nb in ALL.items() if rewritten(nb)}
+EVERY = pytest.mark.parametrize("name", CHAPTERS)
+RAW = {
+    "role": r"\{[a-z:]+\}`",
+    "directive": r"^(`{3,}|:{3,})\s*\{",
+    "label": r"^\([\w-]+\)=\s*$",
+    "equation label": r"\$\$\s*\([\w-]+\)\s*$",
+    "figure reference by name": r"\{(numref|eq|ref|doc|term|cite)",
+}
+CALLS = {"figure": "Figure", "chart": "Figure", "explorer": "Figure", "drawing": "Figure"}
+CALLS |= {"table": "Table", "runs": "Table", "opening": "Table"}
+NEEDS = {
+    "figure": {"caption", "alt"},
+    "chart": {"caption", "alt"},
+    "explorer": {"caption", "alt"},
+    "table": {"caption"},
+    "runs": {"caption"},
+}
+
+
+def prose(notebook):
+    return [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+
+
+def lab_calls(notebook):
+    """Every call of ``fl.lab``: its name and its node, in the order of the chapter."""
+    return [
+        (node.func.attr, node)
+        for cell in code(notebook)
+        for node in sorted(
+            (n for n in ast.walk(ast.parse(cell.source)) if isinstance(n, ast.Call)),
+            key=lambda n: (n.lineno, n.col_offset),
+        )
+        if isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "fl.lab"
+    ]
+
+
+def number(call):
+    return ast.literal_eval(call.args[0]) if call.args else ""
+
+
+def chapters_in_order():
+    toc = yaml.safe_load((BOOK / "_toc.yml").read_text())
+    return [c["file"] for p in toc["parts"] if p.get("numbered") for c in p["chapters"]]
+
+
+def test_there_is_a_chapter():
+    assert CHAPTERS
+
+
+@EVERY
+@pytest.mark.parametrize("what", RAW)
+def test_is_plain_markdown(name, what):
+    for text in prose(CHAPTERS[name]):
+        text = re.sub(r"```.*?```", "", text, flags=re.DOTALL) if what == "role" else text
+        found = re.search(RAW[what], text, flags=re.MULTILINE)
+        assert not found, f"a {what}: {found.group(0)!r} in\n{text[:200]}"
+
+
+@EVERY
+def test_one_idea_a_cell(name):
+    its = shape(CHAPTERS[name])
+    assert 25 <= its.cells <= 50, its
+    assert its.median <= 7 and its.longest <= 15 and its.widest <= 88, its
+    assert its.share >= 0.6, its
+
+
+@EVERY
+def test_folded_cells_are_folded_everywhere(name):
+    for cell in code(CHAPTERS[name]):
+        folded = "hide-input" in cell.metadata.get("tags", [])
+        in_jupyter = bool(cell.metadata.get("jupyter", {}).get("source_hidden"))
+        assert folded == in_jupyter, cell.source
+
+
+@EVERY
+def test_figures_and_tables_are_numbered_in_order(name):
+    """Figure 4.1, 4.2, ... in the fourth numbered chapter; and no number in the prose is stale."""
+    k = chapters_in_order().index(name.removesuffix(".ipynb")) + 1
+    found = {"Figure": [], "Table": []}
+    for call, node in lab_calls(CHAPTERS[name]):
+        if call in CALLS:
+            found[CALLS[call]].append(number(node))
+    for kind, numbers in found.items():
+        assert numbers == [f"{k}.{i + 1}" for i in range(len(numbers))], (kind, numbers)
+    text = "\n".join(prose(CHAPTERS[name]))
+    for kind, n in re.findall(rf"(Figure|Table) ({k}\.\d+)", text):
+        assert n in found[kind], f"{kind} {n} is named and is not there"
+    tags = re.findall(r"\\tag\{([\d.]+)\}", text)
+    assert tags == [f"{k}.{i + 1}" for i in range(len(tags))]
+    for n in re.findall(rf"(?:Eq\. )?\(({k}\.\d+)\)", text):
+        assert n in tags, f"equation ({n}) is named and is not there"
+
+
+@EVERY
+def test_nothing_is_shown_without_caption_and_text(name):
+    for call, node in lab_calls(CHAPTERS[name]):
+        given = {k.arg for k in node.keywords}
+        assert NEEDS.get(call, set()) <= given, f"fl.lab.{call} without {NEEDS[call] - given}"
+    for cell in code(CHAPTERS[name]):
+        assert "plt.show(" not in cell.source and "mystnb" not in cell.metadata, cell.source
+
+
+@EVERY
+def test_tables_of_numbers_name_their_units(name):
+    for call, node in lab_calls(CHAPTERS[name]):
+        if call == "table" and "units" not in {k.arg for k in node.keywords}:
+            text = ast.unparse(node)
+            assert "printed" in text, f"which units?\n{text}"
+
+
+@EVERY
+def test_exercises_have_an_empty_answer_a_check_and_a_solution(name):
+    cells = CHAPTERS[name].cells
+    chapter = Path(name).stem
+    shown = re.findall(r'fl\.solution\("([\w-]+)"\)', "\n".join(c.source for c in cells))
+    checked = re.findall(r'fl\.check\("([\w-]+)"', "\n".join(c.source for c in cells))
+    assert set(shown) == set(solutions(chapter)), "solutions shown and written"
+    assert set(checked) == set(module_of(f"{chapter}-x").EXERCISES) <= set(shown)
+    for k, cell in enumerate(cells):
+        grade = cell.metadata.get("nbgrader", {})
+        if grade.get("solution"):
+            assert "your" in cell.source and "..." in cell.source
+            assert cells[k + 1].metadata["nbgrader"]["grade_id"] == grade["grade_id"] + "-check"
+            made = {"__name__": "__main__"}
+            exec(compile(f"import fedlearn as fl\n{cell.source}", name, "exec"), made)
+            own = {n: v for n, v in made.items() if n != "fl" and n[:2] != "__"}
+            blank = [n for n, v in own.items() if empty(v() if isinstance(v, type) else v)]
+            assert blank, f"{list(own)} is answered already"
+
+
+@EVERY
+def test_links_lead_to_files(name):
+    """Sphinx checks anchors; this checks, in a moment, that the files are there."""
+    folder = (BOOK / name).parent
+    for text in prose(CHAPTERS[name]):
+        for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+            if not re.match(r"[a-z]+:", link):
+                assert (folder / link).exists(), link
+
+
+@EVERY
+def test_explorers_have_five_positions_and_fedavg(name):
+    if Path(name).parts[0] != "papers":
+        return
+    spec = chapter_file(Path(name).stem)
+    grid = spec["grid"]
+    assert list(grid["lines"])[0] == "FedAvg" and len(grid["seeds"]) >= 3
+    assert len(grid["clients"]) >= 5
+    controls = [line["positions"] for line in grid["lines"].values() if "control" in line]
+    assert controls and all(len(positions) >= 5 for positions in controls)
+    assert all(its["name"] for its in spec["explorer"]["controls"].values())
+    assert spec["opening"]["rows"] and spec["drawing"]["steps"]
+
+
+def test_every_reference_has_its_paragraph():
+    """The bibliography page is plain Markdown; no entry of references.bib is missing there."""
+    page = " ".join((BOOK / "appendix" / "bibliography.md").read_text().split())
+    titles = re.findall(r"^\s*title\s*=\s*\{(.*)\},?$", (BOOK / "references.bib").read_text(), re.M)
+    assert titles
+    for title in titles:
+        assert re.sub(r"[{}]", "", title).replace("--", "-") in page, title
+
+
+@EVERY
+def test_visible_cells_do_not_plot_by_hand(name):
+    for cell in visible(CHAPTERS[name]):
+        assert "plt." not in cell.source and "pd." not in cell.source, cell.source

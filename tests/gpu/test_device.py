@@ -1,0 +1,155 @@
+"""What a GPU must do like a CPU. ``make gpu`` runs it on the device; FEDLEARN_TEST_DEVICE=cpu shows
+that the tests themselves run."""
+
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+
+import fedlearn as fl
+from fedlearn import training
+from fedlearn.engines import choose
+from fedlearn.models import state_of
+from fedlearn.tasks.classification import AUGMENTATIONS, find_device
+
+DEVICE = os.environ.get("FEDLEARN_TEST_DEVICE", "cuda")
+if DEVICE == "cuda" and not torch.cuda.is_available():
+    pytest.skip("no CUDA GPU here (make gpu)", allow_module_level=True)
+cuda = pytest.mark.skipif(DEVICE == "cpu", reason="only a GPU has CUDA graphs and autocast to both")
+
+METHODS = sorted(fl.methods.METHODS)
+STACKING = [name for name in METHODS if fl.methods.get(name).sides[1].stacks]
+CODERS = {
+    "dense": fl.wire.Dense(),
+    "half": fl.wire.Dense(16),
+    "top": fl.wire.TopK(1 / 8),
+    "signs": fl.wire.Signs(),
+    "pooled": fl.wire.Pooled(),
+}
+
+
+def small(device, clients=4, **more):
+    return fl.tasks.classification(
+        "digits", clients, "dirichlet:0.5", train=240, test=100, device=device, **more
+    )
+
+
+def test_auto_is_the_device():
+    assert find_device("auto") == torch.device(DEVICE)
+    assert fl.tasks.classification().train[0].device.type == DEVICE
+
+
+@pytest.mark.parametrize(
+    ("name", "engine"), [(n, "sequential") for n in METHODS] + [(n, "stacked") for n in STACKING]
+)
+def test_a_round_is_that_of_a_cpu(name, engine):
+    """No answer refused, the messages as long, loss and accuracy about the same."""
+    here, there = (
+        fl.run(fl.methods.get(name), small(device), 2, engine=engine, progress=False)
+        for device in (DEVICE, "cpu")
+    )
+    assert not any(row["refused"] or row["unevaluated"] for row in here.rows)
+    assert here.meta["device"].startswith(DEVICE)
+    assert here.bytes_down[0] == there.bytes_down[0]
+    assert here.bytes_up.sum() == pytest.approx(there.bytes_up.sum(), rel=0.05)
+    assert here.final["loss"] == pytest.approx(there.final["loss"], rel=0.1)
+    assert here.final["accuracy"] == pytest.approx(there.final["accuracy"], abs=0.1)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_weights_are_those_of_a_cpu(engine):
+    """Also with enough steps for a CUDA graph."""
+
+    def train(device):
+        task = fl.tasks.classification("digits", 3, train=240, device=device)
+        how = {"engine": engine, "epochs": 8, "batch_size": 16}
+        return fl.run(fl.methods.fedavg(), task, 1, **how, progress=False)
+
+    here, there = train(DEVICE), train("cpu")
+    for key, t in there.state.items():
+        torch.testing.assert_close(here.state[key].cpu(), t, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "dgc", "fedcomgate", "fed_gkt"])
+def test_a_run_goes_on_from_its_checkpoint(name, tmp_path):
+    task, how = small(DEVICE), {"progress": False}
+    whole = fl.run(fl.methods.get(name), task, 3, **how)
+    fl.run(fl.methods.get(name), task, 2, checkpoint=tmp_path / "c", **how)
+    again = fl.run(fl.methods.get(name), task, 3, checkpoint=tmp_path / "c", **how)
+    assert len(again) == 3 and again.final["loss"] == pytest.approx(whole.final["loss"], rel=0.02)
+
+
+@pytest.mark.parametrize("name", CODERS)
+def test_a_coder_writes_the_same_bytes(name):
+    x = torch.randn(16, 8, 3, 3, generator=fl.rng.generator(0))
+    for t in (x, x.to(memory_format=torch.channels_last)):
+        assert bytes(CODERS[name].encode(t.to(DEVICE))) == bytes(CODERS[name].encode(t))
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+def test_an_augmentation_draws_the_same(name):
+    x = torch.randint(256, (20, 3, 8, 8), dtype=torch.uint8, generator=fl.rng.generator(0))
+    here = AUGMENTATIONS[name](x.to(DEVICE), fl.rng.generator(1))
+    assert torch.equal(here.cpu(), AUGMENTATIONS[name](x, fl.rng.generator(1)))
+
+
+def test_permuted_pixels_and_drawn_clients():
+    task = fl.tasks.classification("digits", 4, "permuted", train=240, test=100, device=DEVICE)
+    history = fl.run(fl.methods.fedavg(), task, 2, participation=0.5, progress=False)
+    assert not any(row["refused"] for row in history.rows) and history.final["loss"] < 3
+
+
+def test_dropout_is_drawn_and_the_same_again():
+    def network(shape, classes):
+        layers = torch.nn.Flatten(), torch.nn.Linear(64, 32), torch.nn.Dropout(0.5)
+        return torch.nn.Sequential(*layers, torch.nn.Linear(32, classes))
+
+    task = small(DEVICE, network=network)
+    for engine in ("sequential", "stacked"):
+        one, two = (
+            fl.run(fl.methods.fedavg(), task, 2, engine=engine, progress=False) for _ in range(2)
+        )
+        assert one.final["loss"] == pytest.approx(two.final["loss"], rel=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_rough_arithmetic_is_near_the_exact_one(engine, precision):
+    task, how = small(DEVICE), {"engine": engine, "epochs": 4, "progress": False}
+    exact = fl.run(fl.methods.fedavg(), task, 1, **how)
+    rough = fl.run(fl.methods.fedavg(), task, 1, precision=precision, **how)
+    assert rough.final["loss"] == pytest.approx(exact.final["loss"], rel=0.15)
+    assert all(t.dtype == torch.float32 for t in rough.state.values())
+
+
+def test_auto_and_a_limit_of_memory():
+    task, method = small(DEVICE), fl.methods.fedavg()
+    chosen = choose("auto", method, task, fl.Settings(), task.clients)
+    assert chosen.name in ("sequential", "stacked") and chosen.why
+    few = choose("stacked", method, task, fl.Settings(), task.clients, 1e7)
+    assert 1 <= few.together <= task.clients
+    with pytest.raises(ValueError, match="memory_limit allows"):
+        choose("stacked", method, task, fl.Settings(), task.clients, 1e3)
+
+
+def test_a_task_keeps_images_and_network_on_the_device():
+    task = small(DEVICE)
+    net = fl.initial_network(fl.methods.fedavg(), task)
+    tensors = [*task.train, *task.test, *state_of(net).values(), task.statistics]
+    assert {t.device.type for t in tensors} == {DEVICE}
+    assert task.evaluate(net)["loss"] == pytest.approx(
+        replace(task, device=torch.device("cpu"), test=tuple(t.cpu() for t in task.test)).evaluate(
+            net.cpu()
+        )["loss"],
+        rel=1e-3,
+    )
+
+
+@cuda
+def test_a_recorded_step_is_the_step():
+    x = torch.zeros(3, device="cuda")
+    replay = training.recorded(lambda t: x.add_(t), torch.device("cuda"))
+    for i in range(6):
+        replay(torch.full((3,), float(i), device="cuda"))
+    assert x.tolist() == [15.0] * 3

@@ -1,0 +1,281 @@
+"""Figures, tables, explorers, drawings and solutions: what chapters call."""
+
+import re
+
+import altair
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import fedlearn as fl
+from fedlearn.lab import classroom
+from fedlearn.lab.exercises import empty, solutions
+from fedlearn.lab.grids import chapter_file, experiments, grid
+
+matplotlib.use("agg")
+
+
+@pytest.fixture(scope="module")
+def histories():
+    task = fl.tasks.classification("digits", 3, train=90, test=50)
+    return {m: fl.run(getattr(fl.methods, m)(), task, 2) for m in ("fedavg", "rpn")}
+
+
+def axes():
+    ax = fl.plot.axes()
+    ax.plot([1, 2], [3, 4])
+    ax.set_xlabel("round")
+    return ax
+
+
+def test_a_figure_has_number_caption_text_and_one_svg_a_panel():
+    shown = fl.lab.figure("4.2", [axes(), axes()], caption="What *is*.", alt="two <lines>")
+    page = shown._repr_html_()
+    assert page.count("<svg") == 2 and "Figure 4.2.</b> What <em>is</em>." in page
+    assert 'role="img"' in page and 'aria-label="two &lt;lines&gt;"' in page
+    ids = re.findall(r'id="([^"]+)"', page)
+    assert len(ids) == len(set(ids)), "two elements with one id"
+    used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', page))
+    assert used <= set(ids), "a picture refers to what is not there"
+    assert not plt.get_fignums(), "the inline backend would show it a second time"
+    assert repr(shown) == "Figure 4.2. What *is*."
+
+
+def test_axes_of_one_figure_are_one_picture():
+    _, axs = plt.subplots(1, 2, figsize=(4, 2))
+    assert fl.lab.figure("1.1", axs, caption="c", alt="a")._repr_html_().count("<svg") == 1
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ({"number": "2"}, "has a number"),
+        ({"caption": " "}, "needs a caption"),
+        ({"alt": ""}, "alternative text"),
+    ],
+)
+def test_a_figure_is_refused(change, reason):
+    its = {"number": "1.1", "picture": axes(), "caption": "c", "alt": "a"} | change
+    with pytest.raises(ValueError, match=reason):
+        fl.lab.figure(**its)
+    plt.close("all")
+
+
+def test_letters_that_a_telephone_cannot_show_are_refused():
+    ax = fl.plot.axes(size=(8, 3))
+    ax.set_xlabel("round")
+    with pytest.raises(ValueError, match=r"at most 5\.6 inches wide"):
+        fl.lab.figure("1.1", ax, caption="c", alt="a")
+    plt.close("all")
+
+
+def test_a_table_sets_numbers_right_and_names_units():
+    rows = [
+        {"method": "RPN", "size": 1234, "accuracy": "0.9 ± 0.1", "note": "6 of 7"},
+        {"method": "STC", "size": 5, "accuracy": "not reached", "note": "see"},
+    ]
+    page = fl.lab.table("1.1", rows, caption="c", units={"size": "bytes"})._repr_html_()
+    assert '<th scope="col" class="fl-number">size<span class="fl-unit">bytes</span></th>' in page
+    assert '<td class="fl-number">1,234</td>' in page and "<td>RPN</td>" in page
+    assert '<td class="fl-number">0.9 ± 0.1</td>' in page and "<td>6 of 7</td>" in page
+    frame = pd.DataFrame({"a": [1.5, np.nan]}, index=["x", "y"]).rename_axis("name")
+    page = fl.lab.table("1.1", frame, caption="c")._repr_html_()
+    assert '<th scope="row">x</th><td class="fl-number">1.500</td>' in page
+    assert '<th scope="row">y</th><td class="fl-number"></td>' in page
+
+
+def test_runs_are_a_table_with_units(histories):
+    page = fl.lab.runs("1.1", histories, caption="c", target=0.99)._repr_html_()
+    assert "not reached" in page and page.count("fl-unit") >= 5
+
+
+def test_the_opening_table_says_what_was_not_run(monkeypatch):
+    from fedlearn.lab import openings
+
+    monkeypatch.setattr(openings, "results", lambda name: [])
+    page = fl.lab.opening("4.1", "rpn")._repr_html_()
+    assert "1,199,882" in page and "0.9912" in page
+    assert page.count("not yet run") == 4 and "fedlearn reproduce rpn" in page
+    assert "fl.lab" not in page
+
+
+def test_the_opening_table_of_stored_runs():
+    page = fl.lab.opening("4.1", "rpn")._repr_html_()
+    stored = {h.method: h.final["accuracy"] for h in fl.results("rpn_mnist")}
+    for accuracy, paper in zip(stored.values(), (0.991, 0.9912), strict=False):
+        assert f"{accuracy:.4f}" in page and f"{accuracy - paper:+.4f}" in page
+
+
+def test_the_grid_is_what_its_page_states():
+    table = grid("rpn")
+    spec = chapter_file("rpn")["grid"]
+    runs = {where for where, _ in experiments("rpn")}
+    lines = table.groupby(["line", "clients", "pooled", "one_of"], dropna=False).ngroups
+    assert lines * len(spec["seeds"]) == len(runs)
+    assert (table["low"] <= table["accuracy"] + 1e-4).all()
+    assert (table["accuracy"] <= table["high"] + 1e-4).all()
+    last = table[table["round"] == spec["shared"]["rounds"]].set_index("line")
+    assert last.loc["FedAvg", "up"].max() > last.loc["RPN", "up"].max()
+
+
+@pytest.mark.parametrize("guess", [None, 0.4])
+def test_the_explorer_is_valid_vega_and_keeps_the_guess(guess):
+    shown = fl.lab.explorer("4.1", "rpn", caption="c", alt="a", guess=guess)
+    spec = shown.spec
+    altair.LayerChart.from_dict({k: v for k, v in spec.items()})  # the schema of Vega-Lite 5
+    params = {p["name"]: p for p in spec["params"]}
+    assert params["reveal"]["value"] is (guess is not None)
+    assert params["guess"]["value"] == (0.85 if guess is None else guess)
+    assert spec["description"] == "a" and spec["usermeta"]["keep"] == ["guess"]
+    for p in params.values():
+        bind = p["bind"]
+        assert bind["name"].strip()
+        if bind["input"] == "range":
+            assert (bind["max"] - bind["min"]) / bind["step"] >= 4
+    names = {row["line"] for row in spec["data"]["values"]}
+    assert names == {"FedAvg", "RPN", "STC"}
+
+
+def test_an_explorer_refuses_what_is_no_accuracy():
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        fl.lab.explorer("4.1", "rpn", caption="c", alt="a", guess=97)
+
+
+def test_a_chart_needs_five_positions_and_names():
+    bind = {"input": "range", "min": 0, "max": 3, "step": 1, "name": "x "}
+    with pytest.raises(ValueError, match="fewer than 5"):
+        fl.lab.chart("1.1", {"params": [{"name": "x", "bind": bind}]}, caption="c", alt="a")
+    nameless = {"input": "range", "min": 0, "max": 9}
+    with pytest.raises(ValueError, match="needs a name"):
+        fl.lab.chart("1.1", {"params": [{"name": "x", "bind": nameless}]}, caption="c", alt="a")
+
+
+def test_the_formula_of_pooling_is_valid_vega():
+    spec = fl.lab.pooled_kernel()
+    altair.LayerChart.from_dict(spec)
+    own = torch.tensor([row["own"] for row in spec["data"]["values"][:9]])
+    assert abs(float(own.sum())) < 1e-3 and abs(float(own.square().sum()) - 9) < 1e-2
+
+
+def test_a_drawing_is_as_wide_as_its_bytes(histories):
+    page = fl.lab.drawing("4.2", "rpn", histories["rpn"], histories["fedavg"])._repr_html_()
+    assert page.count("<svg") == 2, "a wide form and a narrow one"
+    wide, dense = (
+        history.rows[1]["bytes_up"] / 3 for history in (histories["rpn"], histories["fedavg"])
+    )
+    assert f'stroke-width="{22 * wide / dense:.1f}"' in page and 'stroke-width="22.0"' in page
+    assert page.count('type="radio"') == 5 and page.count(" checked>") == 1
+    assert "uplink: pooled residual" in page
+    whole = fl.lab.drawing("1.1", "fedavg", histories["fedavg"], histories["fedavg"])
+    assert "All six parts are FedAvg" in whole._repr_html_()
+
+
+# ---- set-up ----
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ({"clients": 1}, "at least 2 clients, not 1"),
+        ({"scale": "huge"}, "Allowed: quick, full"),
+        ({"rounds": 0}, "rounds must be"),
+        ({"dataset": "mnits"}, "mnist"),
+    ],
+)
+def test_a_chapter_refuses_in_one_sentence(change, reason):
+    with pytest.raises(ValueError, match=reason):
+        fl.lab.chapter(**{"device": "cpu", "dataset": "digits", "clients": 3} | change)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_chapter_without_a_gpu():
+    with pytest.raises(ValueError, match="no GPU"):
+        fl.lab.chapter(device="cuda", dataset="digits", clients=3)
+    assert fl.lab.chapter(device="auto", dataset="digits", clients=3).device == "cpu"
+
+
+def test_a_chapter_runs_each_seed():
+    chapter = fl.lab.chapter(rounds=1, dataset="digits", clients=3, train=60, test=20)
+    runs = chapter.runs({"FedAvg": fl.methods.fedavg()})
+    assert [h.meta["task"]["seed"] for h in runs["FedAvg"]] == [0, 1, 2]
+    assert "<style>" in chapter._repr_html_() and "seeds 0, 1, 2" in repr(chapter)
+
+
+# ---- exercises ----
+
+
+def nothing(x):
+    return ...
+
+
+class Blank:
+    def encode(self, x):
+        return x
+
+    def decode(self, x):
+        """To be written."""
+
+
+def test_an_empty_answer_is_no_wrong_answer():
+    answers = (None, ..., nothing, lambda x: None, (len, nothing))
+    for answer in answers:
+        verdict = fl.check("rpn-pool", answer)
+        assert empty(answer) and not verdict and not verdict.right
+        assert "no answer yet" in repr(verdict)
+    assert empty(Blank) and not empty(solutions) and not empty(0) and not empty(lambda x: x)
+
+
+def test_a_wrong_answer_is_false_and_a_right_one_true():
+    assert not fl.check("rpn-payload", 5) and fl.check("rpn-payload", 1_653_514)
+
+
+CHAPTERS = ["rpn"]
+
+
+@pytest.mark.parametrize(
+    "exercise", [name for chapter in CHAPTERS for name in solutions(chapter)], ids=str
+)
+def test_the_reference_answers_pass_their_checks(exercise):
+    shown = fl.solution(exercise)
+    assert "<details" in shown._repr_html_() and "<summary>" in shown._repr_html_()
+    if shown.code:
+        made = {"__name__": "solutions"}
+        exec(compile(shown.code, exercise, "exec"), made)
+        assert fl.check(exercise, made["answer"])
+
+
+def test_a_solution_that_is_not_there():
+    with pytest.raises(ValueError, match="solution 'rpn-none'"):
+        fl.solution("rpn-none")
+    with pytest.raises(ValueError, match="chapter with exercises"):
+        fl.solution("nothing-here")
+
+
+# ---- the class edition ----
+
+
+def book(folder):
+    folder.mkdir()
+    text = '{"cells": [{"cell_type": "code", "source": ["%s"], "metadata": {}}]}'
+    (folder / "a.ipynb").write_text(text % "fl.solution('a-b')")
+    return folder
+
+
+@pytest.mark.parametrize("out", ["book", "book/class", "."])
+def test_the_class_edition_does_not_destroy_its_source(tmp_path, out):
+    source = book(tmp_path / "book")
+    with pytest.raises(ValueError, match="overlap"):
+        classroom.make(source, tmp_path / out, force=True)
+    assert "solution" in (source / "a.ipynb").read_text()
+
+
+def test_the_class_edition_writes_over_nothing(tmp_path):
+    source = book(tmp_path / "book")
+    (path,) = classroom.make(source, tmp_path / "out")
+    assert "solution" not in path.read_text()
+    with pytest.raises(ValueError, match="--force"):
+        classroom.make(source, tmp_path / "out")
+    assert classroom.make(source, tmp_path / "out", force=True) == [path]
