@@ -47,12 +47,13 @@ class Costs:
 
     def __init__(self, run: Run) -> None:
         e, known, (train, test) = run.experiment, SETS[run.experiment.dataset], run.images
+        clients = int(e.clients)
         its, parts = run.options(), str(run.method().parts())
         network = its.get("network") or str(e.network)
         one = counted(network, known.shape, known.classes)
         # a training step is three passes: forward, and backward to inputs and to weights
         step, look, state, outputs, maps = 3 * one.forward, one.forward, one.state, one.outputs, 0
-        views = e.clients if e.partition == "permuted" else 1
+        views = clients if e.partition == "permuted" else 1
         if "edge" in its:  # two networks, one behind the other's extractor
             network = f"{its['edge']}, {its['server']}"
             edge = counted(its["edge"], known.shape, known.classes)
@@ -62,7 +63,7 @@ class Costs:
             step = 3 * look
         if e.method == "fed_gkt":
             step = 4 * edge.forward + 3 * its["server_epochs"] * server.forward
-            maps, views = 4 * math.prod(edge.maps) * train, e.clients
+            maps, views = 4 * math.prod(edge.maps) * train, clients
         elif e.method in ("fedmmd", "fedfusion"):
             step += one.forward  # of the global stream
         self.kind = network, e.batch_size, e.device.split(":")[0]  # runs of it are equally fast
@@ -70,11 +71,11 @@ class Costs:
         self.work = e.rounds * e.participation * e.epochs * train * step + looks * look
         images = math.prod(known.shape) * (known.train + known.test) * 2
         batch = max(3 * e.batch_size, 512)
-        copies = 6 + 2 * e.clients * e.participation
+        copies = 6 + 2 * clients * e.participation
         self.memory = PYTORCH + images + 3 * maps + batch * outputs + copies * state
         keeps = any(name in parts for name in ("Feedback", "Momentum", "Remember"))
         self.kept = 500 * e.rounds  # of it the file that stays
-        self.disk = self.kept + (2 + 2 * e.clients * keeps) * state + maps
+        self.disk = self.kept + (2 + 2 * clients * keeps) * state + maps
 
 
 class Estimate:

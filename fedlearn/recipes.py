@@ -85,7 +85,8 @@ class Run:
         """In what a stored run is not this one. An option that its method did not have at the time
         is no difference; the tuned one is the run's own."""
         e, meta, (train, test) = self.experiment, history.meta, self.images
-        its = asdict(e) | {"label": self.label, "augment": list(e.augment)}
+        its = {n: list(v) if isinstance(v, tuple) else v for n, v in asdict(e).items()}
+        its |= {"label": self.label}
         its |= {"partition": repr(partitions.parse(e.partition)), "train": train, "test": test}
         task = meta["task"] | meta["settings"]
         stored = task | {"label": meta.get("label"), "rounds": len(history)}
