@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -11,115 +11,95 @@ from . import models
 from .data.sources import SETS
 from .history import History
 from .models.cnn import Shape
-from .recipes import Run, make
-from .tasks.classification import NETWORK
+from .recipes import SPEEDS, Run
 
-SPEED = {"cpu": 4.5e10, "cuda": 3e12}  # multiply-adds a second, where nothing is measured
 PYTORCH = 4e8  # bytes that the program takes before it has any data
+Get = Callable[[Run], History | None]  # the stored run, if there is one
+
+
+class Counted(NamedTuple):
+    """Of a network for one image: multiply-adds, of them the extractor's, bytes of its state, bytes
+    of what all its layers give, and the shape of what the extractor gives."""
+
+    forward: int
+    extractor: int
+    state: int
+    outputs: int
+    maps: Shape
 
 
 @lru_cache
-def _network(name: str, shape: Shape, classes: int) -> tuple[int, int, int]:
-    """Of a network for one image: multiply-adds, bytes of its state, and of all that its layers
-    give."""
-    net, numbers = models.NETWORKS[name](shape, classes), 0
-
-    def note(layer: Any, inputs: Any, output: torch.Tensor) -> None:
-        nonlocal numbers
-        numbers += output.numel()
-
+def counted(name: str, shape: Shape, classes: int) -> Counted:
+    """The network of that name for images of ``shape``."""
+    net: Any = models.NETWORKS[name](shape, classes)
+    extractor = models.multiply_adds(net.extractor, shape)
+    given: dict[Any, torch.Size] = {}
     for module in net.modules():
-        if not list(module.children()):
-            module.register_forward_hook(note)
-    count = models.multiply_adds(net, shape)
-    return count, sum(t.nbytes for t in models.state_of(net).values()), 4 * numbers
-
-
-@lru_cache
-def _edge(name: str, shape: Shape, classes: int) -> tuple[int, Shape]:
-    """Of the extractor of an edge network: multiply-adds of one image, and the shape that it
-    gives."""
-    extractor = models.NETWORKS[name](shape, classes).extractor
-    with torch.no_grad():
-        channels, height, width = extractor.eval()(torch.zeros(1, *shape)).shape[1:]
-    return models.multiply_adds(extractor, shape), (channels, height, width)
+        module.register_forward_hook(lambda m, x, y: given.update({m: y.shape[1:]}))
+    forward = models.multiply_adds(net, shape)
+    state = sum(t.nbytes for t in models.state_of(net).values())
+    numbers = sum(math.prod(y) for m, y in given.items() if not list(m.children()))
+    return Counted(forward, extractor, state, 4 * numbers, tuple(given[net.extractor]))
 
 
 class Costs:
-    """Of one run."""
+    """Of one run: multiply-adds (``work``), bytes of memory, bytes on the disk while it runs."""
 
     def __init__(self, run: Run) -> None:
-        data, row = run.data, run.shared | run.row
-        parts = make({k: v for k, v in run.row.items() if k != "scales"}, run.shared).parts()
-        dataset, method = data.get("dataset", "digits"), row["method"]
-        known = SETS[dataset]
-        shape, classes = known.shape, known.classes
-        self.clients = data.get("clients", 10)
-        self.train, self.test = data["train"] or known.train, data["test"] or known.test
-        self.network = row.get("network") or data.get("network") or NETWORK.get(dataset)
-        self.network, self.method = self.network or "cifar_cnn", method
-        self.rounds, self.settings = run.how["rounds"], run.settings
-        forward, self.state, outputs = _network(self.network, shape, classes)
-        step, look, views, self.maps = 3.0 * forward, float(forward), 1, 0
-        if method in ("fed_gkt", "split_learning"):
-            edge, server = row.get("edge", "digits_edge"), row.get("server", "digits_server")
-            self.network = f"{edge}, {server}"
-            whole, state, outputs = _network(edge, shape, classes)
-            extractor, maps = _edge(edge, shape, classes)
-            above, more, others = _network(server, maps, classes)
-            self.state, outputs, look = state + more, outputs + others, extractor + above
-            step = 3.0 * look
-            if method == "fed_gkt":
-                step = 3 * whole + (whole + 3 * row.get("server_epochs", 4) * above)
-                self.maps, views = 4 * math.prod(maps) * self.train, self.clients
-        elif method in ("fedmmd", "fedfusion"):
-            step += forward  # of the global stream
-        if data["partition"] == "permuted":
-            views = self.clients
-        looks = math.ceil(self.rounds / self.settings["evaluate_every"])
-        passes = self.rounds * self.settings["participation"] * self.settings["epochs"] * self.train
-        self.work = passes * step + looks * views * self.test * look
-        batch = max(self.settings["batch_size"] * 3, 512)
-        images = math.prod(shape) * (known.train + known.test) * 2
-        self.memory = PYTORCH + images + 3 * self.maps + batch * outputs
-        self.memory += (6 + 2 * self.clients * self.settings["participation"]) * self.state
-        keeps = any(name in str(parts) for name in ("Feedback", "Momentum", "Remember"))
-        clients = 2 * self.clients if keeps else 0  # what clients keep is in the checkpoint
-        self.disk = 500 * self.rounds + (2 + clients) * self.state + self.maps
+        e, known, (train, test) = run.experiment, SETS[run.experiment.dataset], run.images
+        clients = int(e.clients)
+        its, parts = run.options(), str(run.method().parts())
+        network = its.get("network") or str(e.network)
+        one = counted(network, known.shape, known.classes)
+        # a training step is three passes: forward, and backward to inputs and to weights
+        step, look, state, outputs, maps = 3 * one.forward, one.forward, one.state, one.outputs, 0
+        views = clients if e.partition == "permuted" else 1
+        if "edge" in its:  # two networks, one behind the other's extractor
+            network = f"{its['edge']}, {its['server']}"
+            edge = counted(its["edge"], known.shape, known.classes)
+            server = counted(its["server"], edge.maps, known.classes)
+            state, outputs = edge.state + server.state, edge.outputs + server.outputs
+            look = edge.extractor + server.forward
+            step = 3 * look
+        if e.method == "fed_gkt":
+            step = 4 * edge.forward + 3 * its["server_epochs"] * server.forward
+            maps, views = 4 * math.prod(edge.maps) * train, clients
+        elif e.method in ("fedmmd", "fedfusion"):
+            step += one.forward  # of the global stream
+        self.kind = network, e.batch_size, e.device.split(":")[0]  # runs of it are equally fast
+        looks = math.ceil(e.rounds / e.evaluate_every) * views * test
+        self.work = e.rounds * e.participation * e.epochs * train * step + looks * look
+        images = math.prod(known.shape) * (known.train + known.test) * 2
+        batch = max(3 * e.batch_size, 512)
+        copies = 6 + 2 * clients * e.participation
+        self.memory = PYTORCH + images + 3 * maps + batch * outputs + copies * state
+        keeps = any(name in parts for name in ("Feedback", "Momentum", "Remember"))
+        self.kept = 500 * e.rounds  # of it the file that stays
+        self.disk = self.kept + (2 + 2 * clients * keeps) * state + maps
 
 
 class Estimate:
-    """Seconds of runs that are not stored, from those that are: of the same method and network
-    best, of the same network else; from ``SPEED`` where there is none."""
+    """Seconds of runs that are not stored, from those that are of the same network and batch size;
+    from ``SPEEDS`` where there is none."""
 
-    def __init__(self, get: Callable[[Run], History | None], runs: Iterable[Run]) -> None:
+    def __init__(self, get: Get, runs: Iterable[Run]) -> None:
         self.measured: dict[tuple, tuple[float, float]] = {}  # seconds and multiply-adds
         for run in [r for main in runs for r in (*main.tries, main)]:
             history = get(run)
-            if history is None:
-                continue
-            for key in self._keys(run, costs := Costs(run)):
-                took, work = self.measured.get(key, (0.0, 0.0))
-                self.measured[key] = took + seconds(history), work + costs.work
-
-    @staticmethod
-    def _keys(run: Run, costs: Costs) -> list[tuple]:
-        where = run.data["device"].split(":")[0]
-        batch = costs.settings["batch_size"]
-        return [(costs.network, costs.method, batch, where), (costs.network, batch, where)]
+            if history is not None:
+                costs = Costs(run)
+                took, work = self.measured.get(costs.kind, (0.0, 0.0))
+                self.measured[costs.kind] = took + seconds(history), work + costs.work
 
     def of(self, run: Run) -> tuple[float, str]:
         """Seconds, and where they are from: "measured" on runs of its kind, or "estimated"."""
         costs = Costs(run)
-        for key in self._keys(run, costs):
-            if key in self.measured:
-                took, work = self.measured[key]
-                return costs.work * took / work, "measured"
-        return costs.work / SPEED[run.data["device"].split(":")[0]], "estimated"
-
-    def seconds(self, run: Run) -> float:
-        """Only the seconds."""
-        return self.of(run)[0]
+        if costs.kind in self.measured:
+            took, work = self.measured[costs.kind]
+            return costs.work * took / work, "measured"
+        network, _, device = costs.kind
+        speed = SPEEDS.get(device) or SPEEDS.get(network, SPEEDS["other"])
+        return costs.work / speed / 1e9, "estimated"
 
 
 def seconds(history: History) -> float:
@@ -128,45 +108,53 @@ def seconds(history: History) -> float:
     return float(stated) if stated else float(history.seconds.sum())
 
 
-def plan(
-    runs: list[Run],
-    get: Callable[[Run], History | None],
-    busy: Callable[[Run], bool],
-    hours: float | None = None,
-) -> str:
+def rows(runs: list[Run], get: Get, estimate: Estimate) -> list[dict[str, Any]]:
+    """For each run: whether it is stored, its short runs that are not counted before, hours that
+    are spent and needed with them, where the needed are from, bytes of memory and disk."""
+    counted_before, found = set(), []
+    for run in runs:
+        names = {(r.folder, r.name): r for r in (*run.tries, run)}
+        own = [r for name, r in names.items() if name not in counted_before]
+        counted_before |= names.keys()  # seeds share their tries
+        there, costs = get(run) is not None, Costs(run)
+        found.append(
+            {
+                "run": run,
+                "stored": there,
+                "tries": len(own) - 1,
+                "spent": sum(seconds(h) for r in own if (h := get(r))) / 3600,
+                "needed": sum(estimate.of(r)[0] for r in own if not get(r)) / 3600,
+                "from": "measured" if there else estimate.of(run)[1],
+                "memory": costs.memory,
+                "disk": costs.kept if there else costs.disk,
+            }
+        )
+    return found
+
+
+def plan(runs: list[Run], get: Get, busy: Callable[[Run], bool], hours: float | None = None) -> str:
     """A line a run, in the order in which they are done: state, hours, memory, disk; the short runs
     that it is tuned with are part of it. Then the sums; with ``hours``, what fits."""
-    estimate, left = Estimate(get, runs), hours
+    left, listed = hours, rows(runs, get, Estimate(get, runs))
     lines = ["state      hours  from        GB memory  MB disk  run"]
-    done = todo = disk = memory = 0.0
-    counted: set[tuple[str, str]] = set()
-    for run in runs:
-        history = get(run)
-        own = [r for r in (*run.tries, run) if (r.folder, r.name) not in counted]
-        counted |= {(r.folder, r.name) for r in own}  # seeds share their tries
-        spent = sum(seconds(h) for r in own if (h := get(r))) / 3600
-        needed = sum(estimate.seconds(r) for r in own if not get(r)) / 3600
-        done, costs = done + spent, Costs(run)
-        if history is not None:
-            state, shown, origin = "stored", spent, "measured"
-        else:
-            state, shown, origin = "to do", needed, estimate.of(run)[1]
-            todo, memory = todo + needed, max(memory, costs.memory)
-            disk += 500 * costs.rounds
-            if busy(run):
-                state = "running"
-            elif left is not None:
+    for row in listed:
+        run, state, needed = row["run"], "stored", row["needed"]
+        if not row["stored"]:
+            state = "running" if busy(run) else "to do"
+            if state == "to do" and left is not None:
                 state, left = ("fits", left - needed) if needed <= left else ("no time", left)
-        size = costs.disk / 1e6 if history is None else 0.0005 * costs.rounds
-        tries = len(own) - 1
-        name = f"{run.folder}/{run.name}" + (f" and {tries} tries" if tries else "")
         lines.append(
-            f"{state:<9}{shown:>7.2f}  {origin:<10}{costs.memory / 1e9:>11.1f}{size:>9.1f}  {name}"
+            f"{state:<9}{row['spent' if row['stored'] else 'needed']:>7.2f}  {row['from']:<10}"
+            f"{row['memory'] / 1e9:>11.1f}{row['disk'] / 1e6:>9.1f}  {run.folder}/{run.name}"
+            + (f" and {row['tries']} tries" if row["tries"] else "")
         )
-    open_runs = sum(get(run) is None for run in runs)
+    todo = [row for row in listed if not row["stored"]]
     lines.append(
-        f"{len(runs)} runs, {len(runs) - open_runs} stored ({done:.1f} hours), {open_runs} to do: "
-        f"{todo:.1f} hours of one process, up to {memory / 1e9:.1f} GB of memory, "
-        f"{disk / 1e6:.0f} MB of results and, while they run, their checkpoints."
+        f"{len(runs)} runs, {len(runs) - len(todo)} stored "
+        f"({sum(row['spent'] for row in listed):.1f} hours), {len(todo)} to do: "
+        f"{sum(row['needed'] for row in listed):.1f} hours of one process, up to "
+        f"{max([row['memory'] for row in todo], default=0) / 1e9:.1f} GB of memory, "
+        f"{sum(500 * row['run'].experiment.rounds for row in todo) / 1e6:.0f} MB of results and, "
+        "while they run, their checkpoints."
     )
     return "\n".join(lines)

@@ -3,8 +3,10 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
@@ -59,4 +61,40 @@ def _runs(pid: str) -> bool:
         return False
     except PermissionError:  # somebody else's
         pass
+    return True
+
+
+@contextmanager
+def claim(path: Path) -> Iterator[bool]:
+    """Whether the file ``path`` is now this process's; it is until the block ends, or the process
+    does: a lock, so that no claim is left by a process that died."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a") as file:
+        mine = _locked(file)
+        # it may have been given back and removed just now
+        mine = mine and path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino
+        try:
+            yield mine
+        finally:
+            if mine:
+                path.unlink()
+
+
+def claimed(path: Path) -> bool:
+    """Whether a process has claimed ``path``."""
+    try:
+        with open(path) as file:
+            return not _locked(file, shared=True)
+    except FileNotFoundError:
+        return False
+
+
+def _locked(file: Any, shared: bool = False) -> bool:
+    """Whether this process now has the operating system's lock on an open file."""
+    import fcntl  # not on Windows
+
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except OSError:
+        return False
     return True

@@ -3,7 +3,7 @@ task, how long, at one of three scales. ``fedlearn.reproduce`` runs them."""
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import yaml
@@ -15,120 +15,98 @@ from .errors import pick
 from .history import History
 from .method import Method
 from .parts import SGD, Adam, TaskNetwork
-from .settings import Settings, whole_number
+from .settings import Experiment
 from .tasks.classification import NETWORK
 
 PARTS = {"SGD": SGD, "Adam": Adam, "TaskNetwork": TaskNetwork}  # that a row can name
-_ALL = yaml.safe_load(data_path("recipes.yaml").read_text(encoding="utf-8"))
-RECIPES = {name: recipe for name, recipe in _ALL.items() if not name.startswith("_")}
+ALL = yaml.safe_load(data_path("recipes.yaml").read_text(encoding="utf-8"))
+SPEEDS: dict[str, float] = ALL["_speeds"]  # in 10^9 multiply-adds a second
+RECIPES = {name: recipe for name, recipe in ALL.items() if not name.startswith("_")}
 PAPERS = {recipe["paper"]: None for recipe in RECIPES.values()}
 SCALES = ("quick", "small", "full")
-SETTINGS = {f.name for f in fields(Settings)}
-HOW = {"rounds", "engine", "threads", *SETTINGS}  # what else a run states is its task
-NOT_TASK = HOW | {"partition", "rows", "all", "tune", "turn", "seeds"}
-
-
-def options(row: Mapping[str, Any], shared: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """All options of the method of a row: its own, those of the ``shared`` that it knows, and its
-    defaults; ``more`` replaces any."""
-    known = inspect.signature(pick(row["method"], methods.METHODS, "method")).parameters
-    found = {name: p.default for name, p in known.items()}
-    return found | {name: v for name, v in shared.items() if name in known} | dict(row) | more
-
-
-def make(row: Mapping[str, Any], shared: Mapping[str, Any], **more: Any) -> Method:
-    """The method with these options, and with the parts that the row replaces."""
-    its = options(row, shared, **more)
-    made = methods.get(its.pop("method"), **{n: v for n, v in its.items() if n != "but"})
-    for part, value in its.get("but", {}).items():
-        for name, of in value.items():
-            made = made.but(**{part: PARTS[name](**of)})
-    return made
+# What a block of runs states besides the fields of an experiment.
+NOT_FIELDS = {"partition", "rows", "all", "tune", "turn", "seeds", "engine", "suffix"}
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run, which has one file: what is run on what, and how.
+    """One run, which has one file.
 
-    ``tries`` are short runs with several values of the option ``tuned``; the best of them is
-    taken. ``turn`` orders runs by how much they are worth.
+    ``but`` replaces parts of the method; ``search`` is the data of the server's own search for
+    FedRepOpt's scales. ``tries`` are short runs with several values of the option ``tuned``; the
+    best of them is taken. ``turn`` orders runs by how much they are worth.
     """
 
     folder: str  # below data/results
     label: str
-    row: dict[str, Any]
-    shared: dict[str, Any]
-    data: dict[str, Any]  # keywords of tasks.classification
-    how: dict[str, Any]  # keywords of fl.run
+    experiment: Experiment
+    engine: str
+    but: dict[str, Any]
+    search: dict[str, Any] | None
     tuned: str = ""
     tries: tuple["Run", ...] = ()
-    turn: tuple[int, ...] = ()
+    turn: tuple[int, ...] = field(default=(), compare=False)
+
+    def __hash__(self) -> int:
+        return hash((self.folder, self.name))
 
     @property
     def name(self) -> str:
         """Of its file: label, data set, partition and seed."""
-        data = self.data
-        text = f"{self.label} {data.get('dataset', 'digits')} {data['partition']} {data['seed']}"
-        text = "".join(c if c.isalnum() or c == "." else "-" for c in text.lower())
-        return "-".join(filter(None, text.split("-")))
+        e = self.experiment
+        text = f"{self.label} {e.dataset} {e.partition} {e.seed}".lower()
+        return "-".join("".join(c if c.isalnum() or c == "." else " " for c in text).split())
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """How clients train, as a history has it."""
-        return asdict(Settings(**{n: v for n, v in self.how.items() if n in SETTINGS}))
+    def images(self) -> tuple[int, int]:
+        """How many are trained on, and tested on."""
+        e, known = self.experiment, SETS[self.experiment.dataset]
+        return e.train or known.train, e.test or known.test
 
-    @property
-    def same(self) -> tuple:
-        """What makes it another run, as the recipe has it."""
-        short = [run.same for run in self.tries]
-        return self.label, self.row, self.shared, self.data, self.how, short
+    def method(self, **more: Any) -> Method:
+        """The method with its options, of which ``more`` replaces any."""
+        e = self.experiment
+        made = replace(e, options=e.options | more).make_method()
+        for part, value in self.but.items():
+            for name, of in value.items():
+                made = made.but(**{part: PARTS[name](**of)})
+        return made
 
-    def options(self, value: Any = None) -> dict[str, Any]:
-        """All options of its method; of the tuned one ``value``. As JSON knows no infinity, it is
-        a text here."""
-        its = options(self.row, self.shared, **({self.tuned: value} if self.tries else {}))
-        return {name: "inf" if v == float("inf") else v for name, v in its.items()}
+    def options(self, **more: Any) -> dict[str, Any]:
+        """The method's name and all its options, defaults too, as the run's file has them: JSON
+        knows no infinity, so that is a text."""
+        e = self.experiment
+        known = inspect.signature(methods.METHODS[e.method]).parameters
+        its = {name: p.default for name, p in known.items()} | e.options | {"method": e.method}
+        its |= {n: v for n, v in {"but": self.but, "scales": self.search}.items() if v}
+        return {n: "inf" if v == float("inf") else v for n, v in (its | more).items()}
 
     def differences(self, history: History) -> list[str]:
         """In what a stored run is not this one. An option that its method did not have at the time
         is no difference; the tuned one is the run's own."""
-        meta, data, found = history.meta, self.data, []
-        task: dict[str, Any] = {"dataset": "digits", "clients": 10, "augment": ()} | data
-        task["network"] = task.get("network") or NETWORK.get(task["dataset"], "cifar_cnn")
-        task["partition"] = repr(partitions.parse(task["partition"]))
-        known = SETS[task["dataset"]]
-        task["train"], task["test"] = data["train"] or known.train, data["test"] or known.test
-        task["augment"] = list(task["augment"])
-        if meta.get("label") != self.label:
-            found.append("label")
-        if len(history) != self.how["rounds"]:
-            found.append("rounds")
-        found += [name for name, v in meta["task"].items() if v != task[name]]
-        found += [name for name, v in self.settings.items() if meta["settings"].get(name, v) != v]
-        own = self.options()
-        tuned = self.tuned if self.tries else None
-        return found + [n for n, v in meta.get("options", {}).items() if n != tuned and v != own[n]]
+        e, meta, (train, test) = self.experiment, history.meta, self.images
+        its = {n: list(v) if isinstance(v, tuple) else v for n, v in asdict(e).items()}
+        its |= {"label": self.label}
+        its |= {"partition": repr(partitions.parse(e.partition)), "train": train, "test": test}
+        task = meta["task"] | meta["settings"]
+        stored = task | {"label": meta.get("label"), "rounds": len(history)}
+        pairs = (stored, its), (meta.get("options", {}), self.options())
+        return [
+            name
+            for found, own in pairs
+            for name, value in found.items()
+            if name != self.tuned and value != own.get(name, value)
+        ]
 
 
 def chosen(recipe: str | None, scale: str) -> list[str]:
     """The names of the recipes that are meant by a name of one, or of a paper, or by none."""
     pick(scale, dict.fromkeys(SCALES), "scale")
-    if recipe is not None and recipe in RECIPES:
-        pick(scale, {s: 1 for s in SCALES if s in RECIPES[recipe]}, f"scale of {recipe}")
-        return [recipe]
     if recipe is not None:
         pick(recipe, PAPERS | dict.fromkeys(RECIPES), "paper or recipe")
-    of = {n: r for n, r in RECIPES.items() if recipe in (None, r["paper"])}
-    names = [name for name, r in of.items() if scale in r]
-    if not names:
-        allowed = {s: 1 for s in SCALES for r in of.values() if s in r}
-        pick(scale, allowed, f"scale of {recipe}")
-    return names
-
-
-def folder(paper: str, scale: str) -> str:
-    """Where the runs of a paper at a scale are, below data/results."""
-    return f"{paper}_{'digits' if scale == 'quick' else scale}"
+    of = {n: r for n, r in RECIPES.items() if recipe in (None, n, r["paper"])}
+    pick(scale, {s: 1 for s in SCALES for r in of.values() if s in r}, f"scale of {recipe}")
+    return [name for name, r in of.items() if scale in r]
 
 
 def runs(
@@ -144,83 +122,80 @@ def runs(
 ) -> list[Run]:
     """The runs of a recipe, of all recipes of a paper, or of all, most valuable first: the first
     seed of all comes before the second of any. What two recipes share is there once."""
-    if rounds is not None:
-        whole_number("rounds", rounds)
-    own = {n: v for n, v in {"train": train, "test": test}.items() if v is not None}
-    found: dict[tuple[str, str], Run] = {}
+    own = {"rounds": rounds, "train": train, "test": test, "device": str(device)}
+    own = {name: value for name, value in own.items() if value is not None}
+    gpu = str(device).startswith("cuda")
     blocks = [
-        (number, RECIPES[name]["paper"], RECIPES[name][scale], block)
+        (number, RECIPES[name]["paper"], RECIPES[name][scale], block | {"rows": labelled(block)})
         for number, name in enumerate(chosen(recipe, scale))
         for block in RECIPES[name][scale]["runs"]
     ]
-    labels = {label: 1 for *_, block in blocks for label in block["rows"]}
     for label in only:
-        pick(label, labels, "row")
-    splits = {its: 1 for *_, block in blocks for its in block["partition"]}
+        pick(label, {label: 1 for *_, block in blocks for label in block["rows"]}, "row")
     for its in split or ():
-        pick(its, splits, "partition of this recipe")
+        allowed = {its: 1 for *_, block in blocks for its in block["partition"]}
+        pick(its, allowed, "partition of this recipe")
+    found: dict[tuple[str, str], Run] = {}
     for number, paper, its, block in blocks:
-        how = {n: block[n] for n in block.keys() & HOW}
-        how |= {} if rounds is None else {"rounds": rounds}
-        if str(device).startswith("cuda"):
-            how = {"engine": "auto", "precision": "bf16"} | how
-        data = {n: block[n] for n in block.keys() - NOT_TASK}
-        data = {"train": None, "test": None} | data | own | {"device": str(device)}
+        fields = {"dataset": "digits", "precision": "bf16" if gpu else "float32"}
+        fields |= {name: block[name] for name in block.keys() - NOT_FIELDS} | own
+        fields.setdefault("network", NETWORK.get(fields["dataset"], "cifar_cnn"))
+        engine = block.get("engine", "auto" if gpu else "sequential")
+        folder = f"{paper}_{'digits' if scale == 'quick' else scale}"
         rank = {seed: i for i, seed in enumerate(its["seeds"])}
-        for partition in block["partition"]:
-            for seed in block.get("seeds", its["seeds"]) if seeds is None else seeds:
-                for label, row in block["rows"].items():
-                    if (only and label not in only) or (split and partition not in split):
-                        continue
-                    row = dict(row)
-                    tune = block.get("tune", {}) | {"option": row.pop("tune", None)}
-                    run = Run(
-                        folder(paper, scale),
-                        label,
-                        row,
-                        block.get("all", {}),
-                        data | {"partition": partition, "seed": seed},
-                        how,
-                        turn=(rank.get(seed, len(rank)), block.get("turn", 0), number),
-                    )
-                    if "rounds" in tune:
-                        run = tried(run, tune, its["seeds"][0])
-                    before = found.setdefault((run.folder, run.name), run)
-                    if before.same != run.same:
-                        raise ValueError(f"{run.folder}/{run.name} stands for two different runs.")
+        of = [
+            (partition, seed, label)
+            for partition in block["partition"]
+            for seed in (seeds or block.get("seeds", its["seeds"]))
+            for label in block["rows"]
+            if (not only or label in only) and (not split or partition in split)
+        ]
+        for partition, seed, label in of:
+            row = dict(block["rows"][label])
+            method, but, search = row.pop("method"), row.pop("but", {}), row.pop("scales", None)
+            tune = block.get("tune", {}) | {"option": row.pop("tune", None)}
+            known = inspect.signature(methods.METHODS[method]).parameters
+            shared = {n: v for n, v in block.get("all", {}).items() if n in known}
+            how: dict[str, Any] = fields | {"partition": partition, "seed": seed}
+            experiment = Experiment(method=method, options=shared | row, **how)
+            turn = rank.get(seed, len(rank)), block.get("turn", 0), number
+            run = Run(folder, label, experiment, engine, but, search, turn=turn)
+            if "rounds" in tune:
+                run = tried(run, tune, its["seeds"][0])
+            before = found.setdefault((folder, run.name), run)
+            if before != run:
+                raise ValueError(f"{folder}/{run.name} stands for two different runs.")
     return sorted(found.values(), key=lambda run: run.turn)
+
+
+def labelled(block: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows of a block, their labels with its suffix."""
+    return {label + block.get("suffix", ""): row for label, row in block["rows"].items()}
 
 
 def tried(run: Run, tune: Mapping[str, Any], seed: int) -> Run:
     """The run with its tries: ``tune`` has rounds, a share of the images, and for an option the
     values, of the row or of all."""
     [(option, values)] = (tune["option"] or tune["options"]).items()
-    count = run.data["train"] or SETS[run.data.get("dataset", "digits")].train
-    data = run.data | {"seed": seed, "train": max(1, int(count * tune["share"]))}
-    short = replace(
-        run,
-        folder=f"{run.folder}/tune",
-        data=data,
-        how=run.how | {"rounds": min(run.how["rounds"], tune["rounds"])},
-    )
+    e = run.experiment
+    rounds, images = min(e.rounds, tune["rounds"]), max(1, int(run.images[0] * tune["share"]))
     tries = [
-        replace(short, label=f"{run.label}, {option} {value}", row=run.row | {option: value})
+        replace(
+            run,
+            folder=f"{run.folder}/tune",
+            label=f"{run.label}, {option} {value}",
+            experiment=replace(
+                e, seed=seed, rounds=rounds, train=images, options=e.options | {option: value}
+            ),
+        )
         for value in values
     ]
     return replace(run, tuned=option, tries=tuple(tries))
 
 
-def order(results: str) -> dict[str, int]:
+def order(folder: str) -> dict[str, int]:
     """The names of the runs in a folder below data/results, and where each stands in the recipes,
     seed after seed."""
-    names: list[str] = []
-    for paper in PAPERS:
-        for scale in SCALES:
-            base = folder(paper, scale)
-            if results in (base, f"{base}/tune") and any(
-                scale in r for r in RECIPES.values() if r["paper"] == paper
-            ):
-                of = runs(paper, scale)
-                names += [t.name for run in of for t in run.tries or (run,)]
-                names += [run.name for run in of]
-    return {name: i for i, name in enumerate(dict.fromkeys(names))}
+    every = [r for scale in SCALES for run in runs(None, scale) for r in (*run.tries, run)]
+    names = dict.fromkeys(r.name for r in every if r.folder == folder)
+    return {name: i for i, name in enumerate(names)}

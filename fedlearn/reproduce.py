@@ -7,22 +7,24 @@ checkpoint beside its file; the file is written in one step, and the checkpoint 
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import date
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import costs, methods, recipes, round, tasks
+from . import costs, methods, recipes, round
 from .data import sources
-from .errors import DataError
-from .files import write_text
+from .errors import DataError, pick
+from .files import claim, claimed, write_text
 from .history import History
-from .method import Method
 from .models.repopt import Scales
 from .recipes import Run
+from .settings import Experiment
+
+if TYPE_CHECKING:
+    import pandas  # takes long to load: only where a table is made
 
 WAIT = 5.0  # seconds between two looks at what another process does
 
@@ -32,48 +34,6 @@ def text(history: History) -> str:
     data = history.to_dict()
     rows, data["rows"] = ",\n".join(map(json.dumps, data["rows"])), []
     return json.dumps(data, indent=1).replace('"rows": []', f'"rows": [\n{rows}\n]') + "\n"
-
-
-@contextmanager
-def claim(path: Path) -> Iterator[bool]:
-    """Whether ``path`` is now this process's; it is until the block ends, or the process does.
-
-    The claim is a lock of the operating system on a file with the number of the process, so that
-    none is left by one that died.
-    """
-    import fcntl
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        if not path.exists() or path.stat().st_ino != os.fstat(file.fileno()).st_ino:
-            yield False  # it was given back and removed just now
-            return
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-        try:
-            yield True
-        finally:
-            path.unlink()
-
-
-def busy(path: Path) -> bool:
-    """Whether a process has claimed ``path``."""
-    import fcntl
-
-    try:
-        with open(path) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return False
 
 
 class Store:
@@ -91,104 +51,81 @@ class Store:
         """The stored run, if there is one."""
         path = self.path(run)
         if path not in self._read and path.exists():
-            self._read[path] = History.from_dict(json.loads(path.read_text(encoding="utf-8")))
+            self._read[path] = History.from_json(path)
         return self._read.get(path)
 
     def busy(self, run: Run) -> bool:
         """Whether a process is working on it."""
-        return busy(self.path(run, ".claim"))
+        return claimed(self.path(run, ".claim"))
 
-    def best(self, run: Run) -> dict[str, float] | None:
-        """For each value of the tuned option the accuracy that it reached; ``None`` as long as one
-        is missing."""
-        tries = {t.row[run.tuned]: self.get(t) for t in run.tries}
-        if not all(tries.values()):
-            return None
-        return {value: h.final["accuracy"] for value, h in tries.items() if h}
+    def tuned(self, run: Run) -> dict[str, dict[float, float]]:
+        """The tuned option, if there is one, and for each value the accuracy that it reached."""
+        if not run.tries:
+            return {}
+        tries = {t.experiment.options[run.tuned]: self.get(t) for t in run.tries}
+        return {run.tuned: {v: h.final["accuracy"] for v, h in tries.items() if h}}
 
-    def scales(self, run: Run) -> Path | None:
-        """Where the scales of FedRepOpt are kept that a search on data of the server's finds,
-        named by all that it depends on; ``None`` for a run that needs none."""
-        spec = run.row.get("scales")
-        if spec is None:
-            return None
-        words = [run.row["network"], *(f"{k} {v}" for k, v in sorted(spec.items()))]
-        name = "-".join(map(str, words)).replace(" ", "-")
-        return self.root / run.folder.removesuffix("/tune") / "search" / f"{name}.json"
-
-    def search(self, run: Run, device: str) -> Scales:
-        """Those scales, searched for if they are not there."""
-        path, spec = self.scales(run), dict(run.row["scales"])
-        assert path is not None
+    def scales(self, run: Run) -> Scales:
+        """FedRepOpt's scales, which a search on data of the server's finds; kept in a file that is
+        named by all that they depend on."""
+        spec, e = dict(run.search or {}), run.experiment
+        network = e.options["network"]
+        words = [network, *(f"{k}-{v}" for k, v in sorted(spec.items()))]
+        folder = self.root / run.folder.removesuffix("/tune") / "search"
+        path = folder / f"{'-'.join(words)}.json"
         if not path.exists():
-            data = {k: spec.pop(k) for k in ("dataset", "train") if k in spec}
-            task = tasks.classification(
-                **data, clients=1, seed=0, network=run.row["network"], device=device
-            )
-            found = methods.search(task, network=run.row["network"], **spec)
+            data = {k: spec.pop(k) for k in ("dataset", "train", "seed") if k in spec}
+            task = Experiment(**data, clients=1, network=network, device=e.device).make_task()
+            found = methods.search(task, network=network, **spec)
             values = {name: t.tolist() for name, t in found.of.items()}
             write_text(path, json.dumps(values, indent=1) + "\n")
         values = json.loads(path.read_text(encoding="utf-8"))
         return Scales({name: torch.tensor(v) for name, v in values.items()})
 
-    def method(self, run: Run, device: str) -> tuple[Method, dict[str, Any]]:
-        """The method of a run, whose tries are stored, and its options as the run's file has
-        them."""
-        best = self.best(run) if run.tries else {}
-        more: dict[str, Any] = {run.tuned: max(best, key=best.__getitem__)} if best else {}
-        value = next(iter(more.values()), None)
-        if self.scales(run) is not None:
-            more["scales"] = self.search(run, device)
-        return recipes.make(run.row, run.shared, **more), run.options(value)
-
-    def other(self, run: Run) -> str:
-        """That another run is stored under its name, as a sentence; empty if none is."""
-        history = self.get(run)
-        differ = run.differences(history) if history else []
-        if not differ:
-            return ""
-        return (
-            f"{self.path(run)} holds another run: {', '.join(differ)} differ. It stays as it is; "
+    def other(self, runs: list[Run]) -> list[str]:
+        """That other runs are stored under their names, a sentence each."""
+        every = [r for run in runs for r in (*run.tries, run)]
+        differ = {r: r.differences(h) for r in every if (h := self.get(r))}
+        return [
+            f"{self.path(r)} holds another run: {', '.join(names)} differ. It stays as it is; "
             "move it away, or name another folder (--out)."
-        )
+            for r, names in differ.items()
+            if names
+        ]
 
 
-def _sets(runs: list[Run]) -> list[str]:
+def needed(runs: list[Run]) -> list[str]:
     """The data sets that runs and their searches need."""
-    places = [d for run in runs for d in (run.data, run.row.get("scales") or run.data)]
-    return list(dict.fromkeys(d.get("dataset", "digits") for d in places))
+    names = [n for r in runs for n in (r.experiment.dataset, (r.search or {}).get("dataset")) if n]
+    return list(dict.fromkeys(names))
 
 
-def fetched(runs: list[Run]) -> None:
-    """Load every data set that the runs need; ``DataError`` names all that cannot be had."""
-    names = _sets(runs)
+def fetch(names: list[str]) -> None:
+    """Load the data sets; if one cannot be had, ``DataError`` names all that are missing."""
     absent = sources.missing(names)
-    problems = []
-    for name in names:
-        try:
+    try:
+        for name in names:
             sources.load(name)
-        except DataError as error:
-            problems.append(str(error))
-    if problems:
+    except DataError as error:
         several = f"Missing: {'; '.join(absent)}. " if len(absent) > 1 else ""
-        raise DataError(several + problems[0])
+        raise DataError(f"{several}{error}") from error
 
 
 def do(store: Store, run: Run, provenance: dict[str, str], progress: bool | None) -> History:
-    """One run, from its checkpoint if there is one."""
-    device = run.data["device"]
-    (method, options), began = store.method(run, device), time.time()
-    task = tasks.classification(**run.data)
-    checkpoint = store.path(run, ".checkpoint")
-    history = round.run(method, task, **run.how, checkpoint=checkpoint, progress=progress)
+    """One run whose tries are stored, from its checkpoint if there is one."""
+    e, tuned = run.experiment, store.tuned(run)
+    best = {option: max(of, key=lambda value: of[value]) for option, of in tuned.items()}
+    method = run.method(**best, **({"scales": store.scales(run)} if run.search else {}))
+    task, began, checkpoint = e.make_task(), time.time(), store.path(run, ".checkpoint")
+    how = asdict(e.settings) | {"engine": run.engine, "threads": e.threads, "progress": progress}
+    history = round.run(method, task, e.rounds, checkpoint=checkpoint, **how)
     # the seconds of a run that was stopped are those of its rounds, without their evaluation
     seconds = max(time.time() - began, float(history.seconds.sum()))
-    origin = {"hardware": hardware(device), "seconds": f"{seconds:.1f}"}
-    history.meta |= {"label": run.label, "options": options}
-    if run.tries:
-        history.meta["tuned"] = {run.tuned: store.best(run)}
-    today = {"date": date.today().isoformat()}
-    history.meta["provenance"] = provenance | today | origin
+    history.meta |= {"label": run.label, "options": run.options(**best)}
+    history.meta |= {"tuned": tuned} if tuned else {}
+    history.meta |= {"note": task.source.note} if task.source.note else {}
+    origin = {"date": time.strftime("%Y-%m-%d"), "hardware": hardware(e.device)}
+    history.meta["provenance"] = provenance | origin | {"seconds": f"{seconds:.1f}"}
     write_text(store.path(run), text(history))
     checkpoint.unlink(missing_ok=True)
     return history
@@ -200,12 +137,10 @@ def hardware(device: str) -> str:
         return torch.cuda.get_device_name(device)
     import platform
 
-    name = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        lines = info.read_text(encoding="utf-8").splitlines()
-        name = next((x.split(": ")[1] for x in lines if x.startswith("model name")), name)
-    return f"{name}, {os.cpu_count()} cores"
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    names = [x.split(": ")[1] for x in lines if x.startswith("model name")]
+    return f"{(*names, platform.machine())[0]}, {os.cpu_count()} cores"
 
 
 def reproduce(
@@ -225,45 +160,46 @@ def reproduce(
     Returns the folder. A run that fails does not keep the others from being done; ``ValueError``
     at the end names it.
     """
-    store, todo = Store(folder_of(out, choice)), recipes.runs(recipe, scale, **choice)
-    for sentence in filter(None, map(store.other, [t for r in todo for t in (*r.tries, r)])):
+    store, runs = Store(folder_of(out, choice)), recipes.runs(recipe, scale, **choice)
+    for sentence in store.other(runs):
         raise ValueError(sentence)
-    todo = [r for r in todo if store.get(r) is None]
+    todo = [r for r in runs if not store.get(r)]
     if not todo:
         report("All there already.")
         return store.root
-    fetched(todo)
-    limit = None if hours is None else time.time() + 3600 * hours
-    estimate = costs.Estimate(store.get, recipes.runs(recipe, scale, **choice))
-    failed: dict[str, str] = {}
+    if recipe not in recipes.RECIPES:  # of many, those that wait for data fetched by hand can wait
+        names = [name for name in needed(todo) if not sources.SETS[name].torchvision]
+        for line in sources.missing(names):
+            report(f"left out, missing: {line}")
+        absent = {name for name in names if not sources.available(name)}
+        todo = [r for r in todo if not absent & {*needed([r])}] or todo
+    fetch(needed(todo))
+    limit = float("inf") if hours is None else time.time() + 3600 * hours
+    estimate = costs.Estimate(store.get, runs)
+    failed: dict[Run, str] = {}
     queue = [(r, main) for main in todo for r in (*main.tries, main)]
-    while True:
-        queue = [(r, main) for r, main in queue if store.get(r) is None and r.name not in failed]
-        begun = False
+    while queue:
         for run, main in queue:
-            need = estimate.seconds(run) + (0 if run is main else estimate.seconds(main))
-            ready = all(store.get(t) for t in run.tries)
-            if not ready or (limit and time.time() + need > limit):
+            takes = sum(estimate.of(r)[0] for r in {run, main})
+            if not all(map(store.get, run.tries)) or time.time() + takes > limit:
                 continue
             with claim(store.path(run, ".claim")) as mine:
                 if not mine or store.get(run):
                     continue
-                begun = True
                 what = f"{run.folder}/{run.name}"
                 try:
                     history = do(store, run, provenance or {}, progress)
                     reached = f"accuracy {history.final['accuracy']:.4f}"
                     report(f"{what}: {reached} after {len(history)} rounds")
                 except (ValueError, RuntimeError) as error:
-                    failed[run.name] = f"{what}: {error}"
-                    report(failed[run.name])
+                    failed[run] = f"{what}: {error}"
+                    report(failed[run])
             break
-        if begun:
-            continue
-        if any(store.busy(t) for run, _ in queue for t in run.tries if store.get(t) is None):
+        else:
+            if not any(store.busy(t) for run, _ in queue for t in run.tries if not store.get(t)):
+                break
             time.sleep(WAIT)  # another process is about to finish what is needed here
-            continue
-        break
+        queue = [(r, main) for r, main in queue if not store.get(r) and r not in failed]
     if failed:
         raise ValueError("Not done: " + "; ".join(failed.values()))
     for run, _ in queue:
@@ -280,11 +216,33 @@ def plan(
     **choice: Any,
 ) -> str:
     """What ``reproduce`` would do, and which data sets it would miss."""
-    store, todo = Store(folder_of(out, choice)), recipes.runs(recipe, scale, **choice)
-    others = list(filter(None, map(store.other, [t for r in todo for t in (*r.tries, r)])))
-    absent = sources.missing(_sets([r for r in todo if store.get(r) is None]))
-    lines = [f"missing: {line}" for line in absent]
-    return "\n".join([costs.plan(todo, store.get, store.busy, hours), *lines, *others])
+    store, runs = Store(folder_of(out, choice)), recipes.runs(recipe, scale, **choice)
+    absent = sources.missing(needed([r for r in runs if not store.get(r)]))
+    lines = [*(f"missing: {line}" for line in absent), *store.other(runs)]
+    return "\n".join([costs.plan(runs, store.get, store.busy, hours), *lines])
+
+
+def status(paper: str) -> "pandas.DataFrame":
+    """A row for each table or figure of a paper and each scale at which it can be reproduced: its
+    runs, how many are stored, the hours that they took, the hours to go, and the command. The hours
+    to go are one CPU core's; at full scale a GPU's."""
+    import pandas
+
+    pick(paper, recipes.PAPERS, "paper")
+    store, found = Store(sources.data_path("results")), []
+    device = dict.fromkeys(recipes.SCALES, "cpu") | {"full": "cuda"}
+    every = {s: recipes.runs(paper, s, device=device[s]) for s in recipes.SCALES}
+    estimates = {s: costs.Estimate(store.get, runs) for s, runs in every.items()}
+    for name in recipes.RECIPES:
+        of = recipes.RECIPES[name]
+        for scale in (s for s in recipes.SCALES if s in of and of["paper"] == paper):
+            runs = recipes.runs(name, scale, device=device[scale])
+            rows = pandas.DataFrame(costs.rows(runs, store.get, estimates[scale]))
+            sums = rows["stored"].sum(), rows["spent"].sum(), rows["needed"].sum()
+            command = f"fedlearn reproduce {name} --scale {scale}"
+            found.append([of["shows"], scale, len(runs), *sums, command])
+    columns = "table or figure,scale,runs,stored,hours spent,hours to go,command".split(",")
+    return pandas.DataFrame(found, columns=columns).set_index(columns[:2])
 
 
 def folder_of(out: str | Path | None, choice: dict[str, Any]) -> Path:

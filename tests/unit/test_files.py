@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from fedlearn.files import check_writable, write_atomically, write_text
+from fedlearn.files import check_writable, claim, claimed, write_atomically, write_text
 
 
 def test_a_link_is_written_through(tmp_path):
@@ -65,3 +65,26 @@ def test_where_nothing_can_be_written(tmp_path):
         with pytest.raises(PermissionError, match="is read-only"):
             check_writable(tmp_path / "locked" / "a.json")
     assert not check_writable(tmp_path / "new" / "a.json").exists()
+
+
+def test_a_claim_is_held_by_one(tmp_path):
+    path = tmp_path / "deep/x.claim"
+    assert not claimed(path)
+    with claim(path) as mine:
+        assert mine and claimed(path)
+        with claim(path) as second:
+            assert not second
+        assert claimed(path)
+    assert not path.exists() and not claimed(path)
+
+
+def test_a_claim_ends_with_an_error_and_with_its_process(tmp_path):
+    path = tmp_path / "x.claim"
+    with pytest.raises(KeyboardInterrupt), claim(path):
+        raise KeyboardInterrupt
+    assert not path.exists()
+    path.write_text("")  # what a killed process leaves: a file that nobody holds
+    assert not claimed(path)
+    with claim(path) as mine:
+        assert mine
+    assert not path.exists()

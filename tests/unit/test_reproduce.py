@@ -32,10 +32,10 @@ EVERY = [
 def test_full_scale_is_table_1():
     listed = recipes.runs("fed_kgf_figure3", "full", device="cuda")
     assert [run.label for run in listed] == 2 * TABLE_1
-    assert {run.data["partition"] for run in listed} == {"iid", "main_class:0.8"}
-    for run in listed:
-        assert (run.data["dataset"], run.data["network"]) == ("cifar10", "resnet18")
-        assert (run.how["rounds"], run.how["precision"]) == (400, "bf16")
+    assert {run.experiment.partition for run in listed} == {"iid", "main_class:0.8"}
+    for e in (run.experiment for run in listed):
+        assert (e.dataset, e.network) == ("cifar10", "resnet18")
+        assert (e.rounds, e.precision, e.device) == (400, "bf16", "cuda")
 
 
 @pytest.mark.parametrize("name, scale", EVERY)
@@ -43,14 +43,14 @@ def test_every_run_of_every_recipe_can_be_made(name, scale):
     listed = recipes.runs(name, scale)
     assert listed and recipes.RECIPES[name]["shows"]
     for run in listed:
-        row = {k: v for k, v in run.row.items() if k != "scales"}
-        assert recipes.make(row, run.shared).parts() and run.how["rounds"] > 0
+        assert run.method().parts() and json.dumps(run.options(), allow_nan=False)
         assert len(run.tries) == (3 if scale == "small" else 0)
         assert costs.Costs(run).work > 0 and costs.Costs(run).memory > costs.PYTORCH
-        fl.partition.parse(run.data["partition"])
+        fl.partition.parse(run.experiment.partition)
         for each in run.tries:
-            assert each.how["rounds"] == 10 and each.row[run.tuned] > 0
-            assert each.data["train"] * 5 == run.data["train"]
+            e = each.experiment
+            assert e.rounds == 10 and e.options[run.tuned] > 0
+            assert e.train * 5 == run.experiment.train
 
 
 @pytest.mark.parametrize("scale", recipes.SCALES)
@@ -69,20 +69,42 @@ def test_two_runs_of_one_name_are_refused(monkeypatch):
 
 
 def test_a_papers_name_stands_for_its_recipes():
-    assert recipes.chosen("fed_gkt", "quick") == [f"fed_gkt_table{n}" for n in (1, 2, 3)]
+    assert recipes.chosen("fed_gkt", "quick") == [f"fed_gkt_table{n}" for n in (1, 2, 3, 4, 5)]
     assert recipes.chosen("fed_gkt_table2", "full") == ["fed_gkt_table2"]
     for paper in ("rpn", "fed_kgf", "fed_mmd_fusion", "fed_gkt", "fed_repopt"):
         for scale in recipes.SCALES:
             assert recipes.chosen(paper, scale)
 
 
-def test_options_for_all_rows_go_where_they_are_known():
-    row = {"method": "fedavg", "but": {"optimizer": {"SGD": {"lr": 0.5, "decay": 0.9}}}}
-    shared, make = {"lr": 0.3, "decay": 0.8}, recipes.make
-    assert make(row, shared) == fl.methods.fedavg().but(optimizer=fl.SGD(0.5, decay=0.9))
-    assert make({"method": "fedmmd"}, shared) == fl.methods.fedmmd(0.3, decay=0.8)
-    assert make({"method": "fedmmd", "lr": 1.0}, shared).optimizer.lr == 1.0
-    assert make({"method": "fedmmd", "lr": 1.0}, shared, lr=2.0).optimizer.lr == 2.0
+def test_options_for_all_rows_go_where_they_are_known(monkeypatch):
+    rows = {
+        "a": {"method": "fedavg", "but": {"optimizer": {"SGD": {"lr": 0.5, "decay": 0.9}}}},
+        "b": {"method": "fedmmd"},
+        "c": {"method": "fedmmd", "lr": 1.0},
+    }
+    block = {"partition": ["iid"], "rounds": 2, "rows": rows, "suffix": "!"}
+    block["all"] = {"lr": 0.3, "decay": 0.8}
+    made = {"paper": "rpn", "quick": {"seeds": [0], "runs": [block]}}
+    monkeypatch.setitem(recipes.RECIPES, "made", made)
+    a, b, c = recipes.runs("made")
+    assert [run.label for run in (a, b, c)] == ["a!", "b!", "c!"] and a.name == "a-digits-iid-0"
+    assert a.method() == fl.methods.fedavg(0.3).but(optimizer=fl.SGD(0.5, decay=0.9))
+    assert b.method() == fl.methods.fedmmd(0.3, decay=0.8)
+    assert c.method().optimizer.lr == 1.0 and c.method(lr=2.0).optimizer.lr == 2.0
+    assert (b.options()["lr"], c.options(lr=2.0)["lr"]) == (0.3, 2.0)
+    assert a.experiment.network == "digits_cnn" and a.images == (1347, 450)
+
+
+def test_two_tables_of_fed_repopt():
+    """Table 4 has more local epochs and fewer rounds, Table 6 other shares of 100 clients."""
+    four = {run.experiment.epochs: run for run in recipes.runs("fed_repopt_table4", "full")}
+    assert {e: run.experiment.rounds for e, run in four.items()} == {5: 48, 10: 24}
+    for run in recipes.runs("fed_repopt_table6", "full"):
+        e = run.experiment
+        assert (e.clients, e.epochs, e.rounds, e.dataset) == (100, 5, 1000, "tiny_imagenet")
+        assert e.participation in (0.5, 0.05)
+        plain = e.options["form"] in ("tr", "inf")
+        assert (run.search is None) == plain and (plain or run.search["dataset"] == "cifar100")
 
 
 # ---- running -------------------------------------------------------------------------------------
@@ -91,7 +113,15 @@ FEW = "--rounds 2 --seed 3 --partition iid --train 100 --test 50 --only FedAvg -
 
 
 def arguments(folder, *more):
-    return ["reproduce", "fed_kgf", *FEW.split(), "--no-progress", "--out", str(folder), *more]
+    return [
+        "reproduce",
+        "fed_kgf_figure3",
+        *FEW.split(),
+        "--no-progress",
+        "--out",
+        str(folder),
+        *more,
+    ]
 
 
 def stored(folder):
@@ -139,7 +169,7 @@ def test_two_processes_with_one_folder_keep_all_runs(tmp_path):
 def test_a_run_of_another_process_is_left_to_it(tmp_path, capsys):
     claim = tmp_path / "fed_kgf_digits" / "fedavg-digits-iid-3.claim"
     hold = (
-        "import sys; from pathlib import Path; from fedlearn.reproduce import claim\n"
+        "import sys; from pathlib import Path; from fedlearn.files import claim\n"
         "with claim(Path(sys.argv[1])) as mine: print(mine, flush=True); input()"
     )
     other = subprocess.Popen(
@@ -259,11 +289,42 @@ def test_the_plan_counts_what_is_stored_and_measures_by_it(tmp_path, capsys):
 def test_estimates_follow_the_work():
     one, two = (recipes.runs("rpn", "small", rounds=n)[0] for n in (10, 20))
     nothing = costs.Estimate(lambda run: None, [])
-    assert nothing.seconds(two) == pytest.approx(2 * nothing.seconds(one))
+    assert nothing.of(two)[0] == pytest.approx(2 * nothing.of(one)[0])
+    assert nothing.of(one)[1] == "estimated"
     meta = {"provenance": {"seconds": "100"}}
     stored = fl.History("fedavg", meta)
     measured = costs.Estimate(lambda run: stored if run is two else None, [two])
     assert measured.of(one) == (pytest.approx(50), "measured")
+    [gpu, *_] = recipes.runs("rpn", "small", rounds=10, device="cuda")
+    assert nothing.of(gpu)[0] / nothing.of(one)[0] == pytest.approx(
+        recipes.SPEEDS["rpn_cnn"] / recipes.SPEEDS["cuda"]
+    )
+
+
+def test_every_speed_is_a_networks():
+    """A misspelt name in the table of speeds would never be looked up."""
+    names = {costs.Costs(run).kind[0] for s in recipes.SCALES for run in recipes.runs(None, s)}
+    assert recipes.SPEEDS.keys() - names == {"other", "cuda"}
+
+
+def test_status_counts_files(tmp_path, monkeypatch):
+    at = lambda *parts: tmp_path.joinpath(*parts[1:])  # noqa: E731
+    monkeypatch.setattr(sources, "data_path", at)
+    table = reproduce.status("rpn")
+    assert list(table.index.get_level_values("scale")) == list(recipes.SCALES)
+    assert set(table["hours spent"]) == {0} and (table["hours to go"] > 0).all()
+    assert list(table["runs"]) == [6, 6, 10] and set(table["stored"]) == {0}
+    [run, *_] = recipes.runs("rpn")
+    meta = {"label": run.label, "provenance": {"seconds": "7200"}}
+    row = {"round": 1, "seconds": 1.0}
+    path = tmp_path / run.folder / f"{run.name}.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"method": "fedavg", "meta": meta, "rows": [row]}))
+    quick = reproduce.status("rpn").xs("quick", level="scale").iloc[0]
+    assert (quick["runs"], quick["stored"], quick["hours spent"]) == (6, 1, 2.0)
+    assert quick["command"] == "fedlearn reproduce rpn_table1 --scale quick"
+    with pytest.raises(ValueError, match="There is no paper 'fed_kg'. Did you mean 'fed_kgf'"):
+        reproduce.status("fed_kg")
 
 
 def test_hours_begin_only_what_fits(tmp_path, capsys):
@@ -285,6 +346,26 @@ def test_missing_data_is_said_before_anything_runs(tmp_path, monkeypatch, capsys
     assert not out.exists()
     assert not main(["reproduce", "rpn", "--scale", "small", "--plan", "--out", str(out)])
     assert "missing: mnist: 12 MB from ossci-datasets" in capsys.readouterr().out
+
+
+def test_what_waits_for_data_fetched_by_hand_is_left_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("FEDLEARN_OFFLINE", "1")
+    monkeypatch.setenv("FEDLEARN_DATA", str(tmp_path / "none"))
+    monkeypatch.setattr(sources, "CACHE", tmp_path / "cache")
+    sources.load.cache_clear()
+    small = "--scale full --rounds 1 --train 40 --test 20 --device cpu --no-progress --out".split()
+    with pytest.raises(DataError, match="688 MB, from datashare.ed.ac.uk"):
+        reproduce.reproduce("fed_gkt_table1_cinic10", "full", out=tmp_path / "out")
+    block = recipes.RECIPES["fed_gkt_table1"]["full"]["runs"]
+    monkeypatch.setitem(recipes.RECIPES["fed_gkt_table1"]["full"], "runs", block[-1:])
+    for name in [n for n, r in recipes.RECIPES.items() if r["paper"] == "fed_gkt"]:
+        if name not in ("fed_gkt_table1", "fed_gkt_table1_cinic10"):
+            monkeypatch.delitem(recipes.RECIPES, name)
+    monkeypatch.setitem(block[-1], "dataset", "digits")
+    assert not main(["reproduce", "fed_gkt", *small, str(tmp_path / "out")])
+    assert "left out, missing: cinic10: 688 MB from datashare" in capsys.readouterr().out
+    assert list(stored(tmp_path / "out")) == ["centralised-small-digits-iid-0"]
+    sources.load.cache_clear()
 
 
 # ---- what is read --------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import fedlearn as fl
 from fedlearn.data import sources
 from fedlearn.errors import DataError
 
@@ -107,7 +108,120 @@ def test_cifar100_arrays(empty):
     )
 
 
-@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10", "cifar100"])
+def picture(path, colour, size, mode="RGB"):
+    from PIL import Image
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, (size, size), colour).save(path)
+
+
+def write_cinic10(folder, per_class=2):
+    """Pictures of one colour: red is the class, green the number, blue the subset."""
+    names = "airplane automobile bird cat deer dog frog horse ship truck".split()
+    for s, subset in enumerate(("train", "valid", "test")):
+        for c, name in enumerate(names):
+            for i in range(per_class):
+                picture(folder / subset / name / f"cifar10-{subset}-{i}.png", (20 * c, i, s), 32)
+
+
+def write_tiny_imagenet(folder, classes=3):
+    """Two training pictures a class, the second one grey; a test picture a class, in an order of
+    its own. A lossy format: colours are met nearly."""
+    names = [f"n0{9 - c}" for c in range(classes)]  # wnids.txt is in no order
+    folder.mkdir(parents=True)
+    (folder / "wnids.txt").write_text("\n".join(names) + "\n")
+    lines = []
+    for c, name in enumerate(sorted(names)):
+        images = folder / "train" / name / "images"
+        picture(images / f"{name}_0.JPEG", (60 * c, 100, 200), 64)
+        picture(images / f"{name}_1.JPEG", 60 * c, 64, "L")
+        (folder / "train" / name / f"{name}_boxes.txt").write_text("0\t0\t63\t63\n")
+        picture(folder / "val" / "images" / f"val_{9 - c}.JPEG", (60 * c, 0, 0), 64)
+        lines.insert(0, f"val_{9 - c}.JPEG\t{name}\t0\t32\t44\t62")
+    (folder / "val" / "val_annotations.txt").write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("folder", ["CINIC-10", "cinic-10", "cinic10"])
+def test_cinic10_folders(empty, folder):
+    assert not sources.available("cinic10")
+    write_cinic10(empty / "mine" / folder)
+    d = sources.load("cinic10")
+    assert d.train_x.shape == d.test_x.shape == (20, 3, 32, 32) and d.classes == 10
+    assert d.train_y.tolist() == d.test_y.tolist() == [c for c in range(10) for _ in range(2)]
+    assert (d.train_x[:, 0, 0, 0] == 20 * d.train_y).all() and d.train_x[:, 1].max() == 1
+    assert d.train_x[:, 2].unique().tolist() == [0]  # the validation set (1) is left alone
+    assert d.test_x[:, 2].unique().tolist() == [2]
+    assert d.mean == pytest.approx((90, 0.5, 0))
+
+
+def test_tiny_imagenet_folders(empty, monkeypatch):
+    assert not sources.available("tiny_imagenet")
+    write_tiny_imagenet(empty / "mine" / "tiny-imagenet-200")
+    d = sources.load("tiny_imagenet")
+    assert d.train_x.shape == (6, 3, 64, 64) and d.test_x.shape == (3, 3, 64, 64)
+    assert d.classes == 200 and d.train_y.tolist() == [0, 0, 1, 1, 2, 2]
+    assert d.test_y.tolist() == [2, 1, 0]  # by the annotations, not by the files' names
+    for x, y in ((d.train_x, d.train_y), (d.test_x, d.test_y)):
+        assert (x[:, 0, 32, 32] - 60.0 * y).abs().max() <= 3
+    grey = d.train_x[1::2].int()
+    assert (grey[:, 0] == grey[:, 1]).all() and (grey[:, 0] == grey[:, 2]).all()
+    # a task on it: the network is built for 64 x 64 pixels and 200 classes
+    task = fl.tasks.classification("tiny_imagenet", 2, network="resnet8")
+    assert fl.initial_network(fl.methods.fedavg(), task)(torch.zeros(1, 3, 64, 64)).shape == (
+        1,
+        200,
+    )
+
+
+def test_damaged_folders(empty):
+    folder = empty / "mine" / "CINIC-10"
+    write_cinic10(folder)
+    picture(folder / "test" / "cat" / "cifar10-test-0.png", (0, 0, 0), 16)
+    with pytest.raises(DataError, match="cifar10-test-0.png is 16 x 16 pixels"):
+        sources.load("cinic10")
+    (folder / "train" / "cat" / "cifar10-train-0.png").write_text("no picture")
+    with pytest.raises(DataError, match="cifar10-train-0.png"):
+        sources.load("cinic10")
+    for file in (folder / "train" / "cat").iterdir():
+        file.unlink()
+    with pytest.raises(DataError, match="cat is empty"):
+        sources.load("cinic10")
+    (folder / "train" / "cat").rmdir()
+    with pytest.raises(DataError, match="train has 9 folders"):
+        sources.load("cinic10")
+
+
+@pytest.mark.parametrize("wrong", ["unknown class", "no annotations", "missing class"])
+def test_damaged_tiny_imagenet(empty, wrong):
+    folder = empty / "mine" / "tiny-imagenet-200"
+    write_tiny_imagenet(folder)
+    annotations = folder / "val" / "val_annotations.txt"
+    if wrong == "unknown class":
+        annotations.write_text(annotations.read_text().replace("n09", "n99"))
+    elif wrong == "no annotations":
+        annotations.unlink()
+    else:
+        (folder / "wnids.txt").write_text("n05\n" + (folder / "wnids.txt").read_text())
+    about = {"unknown class": "n99", "no annotations": "val_annotations", "missing class": "n05"}
+    with pytest.raises(DataError, match=f"tiny_imagenet at .*{about[wrong]}"):
+        sources.load("tiny_imagenet")
+
+
+@pytest.mark.parametrize("name, size", [("cinic10", 688), ("tiny_imagenet", 248)])
+def test_what_is_fetched_by_hand_says_which_where_from_how_large(empty, monkeypatch, name, size):
+    monkeypatch.delenv("FEDLEARN_OFFLINE")  # no network is asked, with or without it
+    with pytest.raises(DataError) as caught:
+        sources.load(name)
+    text = str(caught.value)
+    assert f"{name} ({size} MB, from " in text and "fetched by hand" in text
+    assert "set FEDLEARN_DATA" in text and "connect" not in text
+    [line] = sources.missing([name, "digits", name])
+    assert line.startswith(f"{name}: {size} MB from ") and "to be unpacked as" in line
+
+
+@pytest.mark.parametrize(
+    "name", ["mnist", "fashion_mnist", "cifar10", "cifar100", "cinic10", "tiny_imagenet"]
+)
 def test_absent_and_offline(empty, name):
     assert not sources.available(name)
     with pytest.raises(DataError) as caught:
