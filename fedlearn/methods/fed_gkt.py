@@ -45,7 +45,7 @@ from ..errors import Diverged, WireError, pick
 from ..method import EVALUATE, TRAIN, Method, Trainee
 from ..parts import SGD, Adam, Context, Continued, Edge, Named, Objective, Optimizer, Tensors
 from ..settings import Settings, whole_number
-from ..wire import DOWN, UP
+from ..wire import DOWN, UP, Dense
 from .distillation import Distilled
 from .distillation import distillation as distillation  # for those who read it here
 from .features import Letters
@@ -121,6 +121,7 @@ class GroupTransfer(Method):
         Distilled(self.T, self.alpha)  # refuses what is no temperature or no weight
         whole_number("server_epochs", self.server_epochs)
         whole_number("patience", self.patience)
+        Dense(self.bits)  # as the floats of its messages travel
         limit = self.memory_limit
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit >= 0:
             raise ValueError(f"memory_limit is a number of bytes, at least 0, not {limit!r}.")

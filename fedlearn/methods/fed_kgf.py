@@ -61,6 +61,9 @@ class Representative(Model):
     of: Model = TaskNetwork()
     every_call: bool = field(default=False, repr=False)
 
+    def __post_init__(self) -> None:
+        whole_number("base_kernels", self.base_kernels)
+
     def build(self, task: Any) -> nn.Module:
         own = self.base_kernels, task.seed, self.sign, self.alpha, self.detach, self.every_call
         return represent(self.of.build(task), *own)

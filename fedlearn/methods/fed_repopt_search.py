@@ -34,6 +34,9 @@ class Search:
 
     def __post_init__(self) -> None:
         whole_number("rounds", self.rounds)
+        whole_number("batch_size", self.batch_size)
+        SGD(self.lr, self.momentum, self.weight_decay)  # refuses what is no rate, momentum, decay
+        Smoothed(self.smoothing)
 
     @cache  # noqa: B019 (records of a few numbers, alive as long as the module anyway)
     def found(self, network: Any, device: str = "cpu") -> Scales:
