@@ -38,14 +38,14 @@ def participants(clients, share, generator):
 answer = participants
 
 # %% fedavg-onestep
-"""Client k takes one step on all its images: $u_k = -\\eta \\nabla F_k(w_t)$. By (1.3)
-the server gets $w_{t+1} = w_t - \\eta \\sum_k \\frac{n_k}{n} \\nabla F_k(w_t) = w_t -
-\\eta \\nabla f(w_t)$, since the gradient of the sum (1.1) is the sum of the gradients.
+"""Client k takes one step on all its images, so u_k is -η times the gradient of F_k at
+w_t. By (1.3) the server gets w_t - η Σ (n_k / n) ∇F_k(w_t). The gradient of the sum
+(1.1) is the sum of the gradients, so this is w_t - η ∇f(w_t): one step on all data.
 
 For the digits network it is only nearly true. In training, batch normalisation uses the
 mean and variance of the batch, so the loss of an image depends on the other images of
-its batch. A client's batch is not the whole set, and $f$ is no longer a sum over single
+its batch. A client's batch is not the whole set, and f is no longer a sum over single
 images. (The check under (1.1) used testing mode.)
 
-With $E > 1$ it is false for every network: the second gradient is taken at a point
-where nobody else is."""
+With E > 1 it is false for every network: the second gradient is taken at a point where
+nobody else is."""
