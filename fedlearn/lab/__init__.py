@@ -16,6 +16,7 @@ _ROOMS = {
     "opening": "openings",
     "origin": "openings",
     "pooled_kernel": "formulas",
+    "round_time": "formulas",
     "runs": "show",
     "table": "show",
 }

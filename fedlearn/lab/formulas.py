@@ -97,3 +97,71 @@ def pooled_kernel() -> dict[str, Any]:
             },
         ],
     }
+
+
+def round_time() -> dict[str, Any]:
+    """One round of one client in seconds: 32 bits a parameter down, E epochs, 32 bits up."""
+    sliders = [
+        ("size", "parameters, million", 1, 0.2, 30, 0.2),
+        ("fast", "link down, Mbit/s", 20, 2, 100, 2),
+        ("slow", "link up, Mbit/s", 5, 1, 50, 1),
+        ("work", "seconds a local epoch", 4, 0, 60, 1),
+        ("epochs", "local epochs", 1, 1, 20, 1),
+    ]
+    grey, number = "#7a828e", {"type": "quantitative"}
+    whole = "(32 * size / fast + 32 * size / slow + work * epochs)"
+    said = (
+        f"'one round: ' + format({whole}, '.1f') + ' s, of which ' + "
+        f"format(1 - work * epochs / {whole}, '.0%') + ' on the link'"
+    )
+    parts = ["download", "training", "upload"]
+    y = {"field": "part", "type": "nominal", "sort": parts, "title": None}
+    x = {"field": "seconds", **number, "title": "seconds", "scale": {"domainMin": 0}}
+    return {
+        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+        "width": "container",
+        "height": 150,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "config": {"font": "sans-serif", "axis": {"labelFontSize": 12, "titleFontSize": 12}},
+        "title": {"text": {"expr": said}, "anchor": "start", "fontSize": 14, "color": grey},
+        "params": [
+            {
+                "name": name,
+                "value": start,
+                "bind": {
+                    "input": "range",
+                    "min": low,
+                    "max": high,
+                    "step": step,
+                    "name": f"{its} ",
+                },
+            }
+            for name, its, start, low, high, step in sliders
+        ],
+        "data": {"values": [{"part": part, "k": k} for k, part in enumerate(parts)]},
+        "transform": [
+            {
+                "calculate": "[32 * size / fast, work * epochs, 32 * size / slow][datum.k]",
+                "as": "seconds",
+            }
+        ],
+        "layer": [
+            {
+                "mark": {"type": "bar", "height": 26},
+                "encoding": {
+                    "x": x,
+                    "y": y,
+                    "color": {
+                        "field": "part",
+                        "type": "nominal",
+                        "scale": {"domain": parts, "range": ["#0072B2", grey, "#D55E00"]},
+                        "legend": None,
+                    },
+                },
+            },
+            {
+                "mark": {"type": "text", "align": "left", "dx": 5, "fontSize": 12, "color": grey},
+                "encoding": {"x": x, "y": y, "text": {"field": "seconds", "format": ".1f"}},
+            },
+        ],
+    }

@@ -160,6 +160,11 @@ def test_the_formula_of_pooling_is_valid_vega():
     assert abs(float(own.sum())) < 1e-3 and abs(float(own.square().sum()) - 9) < 1e-2
 
 
+def test_the_formula_of_a_round_is_valid_vega():
+    shown = fl.lab.chart("1.1", fl.lab.round_time(), caption="c", alt="a")
+    altair.LayerChart.from_dict(shown.spec)
+
+
 def test_a_drawing_is_as_wide_as_its_bytes(histories):
     page = fl.lab.drawing("4.2", "rpn", histories["rpn"], histories["fedavg"])._repr_html_()
     assert page.count("<svg") == 2, "a wide form and a narrow one"
@@ -232,7 +237,7 @@ def test_a_wrong_answer_is_false_and_a_right_one_true():
     assert not fl.check("rpn-payload", 5) and fl.check("rpn-payload", 1_653_514)
 
 
-CHAPTERS = ["rpn"]
+CHAPTERS = ["fedavg", "rpn"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,51 @@
+"""Reference answers of the chapter on federated averaging.
+
+A section begins with `# %% exercise`, may explain itself in a text in triple quotes,
+and leaves its answer in `answer`. `fl.solution` shows it; the unit tests check it.
+"""
+
+# %% fedavg-average
+"""The sum starts from new tensors, so the clients' own states stay as they are."""
+import torch
+
+
+def weighted_average(states, samples):
+    mean = {name: torch.zeros_like(v) for name, v in states[0].items()}
+    for state, m in zip(states, samples, strict=True):
+        for name, v in state.items():
+            mean[name] += m / sum(samples) * v
+    return mean
+
+
+answer = weighted_average
+
+# %% fedavg-bytes
+"""Each of ten clients gets one message and sends one, in each of fifty rounds."""
+envelope = 26 + 3 + 4 * 17 + 4
+message_size = 4 * (10_078 + 136) + envelope
+answer = message_size * 2 * 10 * 50
+
+# %% fedavg-participants
+"""The first entries of a random permutation are a random set without repetition."""
+import torch
+
+
+def participants(clients, share, generator):
+    count = max(1, int(share * clients + 0.5))
+    return sorted(torch.randperm(clients, generator=generator)[:count].tolist())
+
+
+answer = participants
+
+# %% fedavg-onestep
+"""Client k takes one step on all its images, so u_k is -η times the gradient of F_k at
+w_t. By (1.3) the server gets w_t - η Σ (n_k / n) ∇F_k(w_t). The gradient of the sum
+(1.1) is the sum of the gradients, so this is w_t - η ∇f(w_t): one step on all data.
+
+For the digits network it is only nearly true. In training, batch normalisation uses the
+mean and variance of the batch, so the loss of an image depends on the other images of
+its batch. A client's batch is not the whole set, and f is no longer a sum over single
+images. (The check under (1.1) used testing mode.)
+
+With E > 1 it is false for every network: the second gradient is taken at a point where
+nobody else is."""
