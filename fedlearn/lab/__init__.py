@@ -17,6 +17,7 @@ _ROOMS = {
     "origin": "openings",
     "pooled_kernel": "formulas",
     "runs": "show",
+    "soft_labels": "formulas",
     "table": "show",
 }
 

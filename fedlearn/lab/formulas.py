@@ -1,5 +1,6 @@
 """Explorers of a formula, computed in the page by Vega, continuously: no runs, no kernel."""
 
+from collections.abc import Sequence
 from typing import Any
 
 OWN = [1.3, -0.4, -1.1, 0.6, -1.2, 0.9, -0.7, 1.4, -0.8]  # sums to zero: no common push
@@ -94,6 +95,83 @@ def pooled_kernel() -> dict[str, Any]:
                     "text": {"expr": share},
                 },
                 "encoding": {"x": {"datum": 0, **number}, "y": {"datum": 3.5, **number}},
+            },
+        ],
+    }
+
+
+def soft_labels(logits: Sequence[Sequence[float]], truth: Sequence[int]) -> dict[str, Any]:
+    """softmax(z / T) of a few images' logits [n, classes] under a slider for T, surest first; the
+    bars of the classes in ``truth`` stand out."""
+    bars = [
+        {"panel": k, "class": c, "z": round(float(v), 4), "true": int(c == truth[k])}
+        for k, z in enumerate(logits)
+        for c, v in enumerate(z)
+    ]
+    apart, last = len(logits[0]) + 1.5, len(logits) - 1
+    number: dict[str, Any] = {"type": "quantitative"}
+    wide = {"axis": None, "scale": {"domain": [-0.3, apart * len(logits) - 1], "nice": False}}
+    high = {"scale": {"domain": [-0.14, 1.16], "nice": False}, "title": "soft label"}
+    axis = {"values": [0, 0.25, 0.5, 0.75, 1], "grid": True}
+    words = {"type": "text", "fontSize": 12, "color": "#7a828e"}
+    kinds = ["surest", *["middle"] * (last - 1), "least sure"]
+    titles = [f"a {y}: {kind}" for y, kind in zip(truth, kinds, strict=False)]
+    slider = {"input": "range", "min": 0.1, "max": 30, "step": 0.1, "name": "temperature T "}
+    return {
+        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+        "width": "container",
+        "height": 220,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "config": {"font": "sans-serif", "axis": {"labelFontSize": 12, "titleFontSize": 12}},
+        "params": [{"name": "T", "value": 3, "bind": slider}, {"name": "titles", "value": titles}],
+        "data": {"values": bars},
+        "transform": [
+            {"joinaggregate": [{"op": "max", "field": "z", "as": "top"}], "groupby": ["panel"]},
+            {"calculate": "exp((datum.z - datum.top) / T)", "as": "e"},
+            {"joinaggregate": [{"op": "sum", "field": "e", "as": "all"}], "groupby": ["panel"]},
+            {"calculate": "datum.e / datum.all", "as": "p"},
+            {"calculate": f"datum.panel * {apart} + datum.class", "as": "x"},
+            {"calculate": "datum.x + 0.8", "as": "right"},
+            {"calculate": "datum.x + 0.4", "as": "middle"},
+            {"calculate": "0", "as": "floor"},
+            {"calculate": "-0.07", "as": "below"},
+            {"calculate": "1.09", "as": "above"},
+            {"calculate": "titles[datum.panel]", "as": "title"},
+        ],
+        "layer": [
+            {
+                "mark": "rect",
+                "encoding": {
+                    "x": {"field": "x", **number, **wide},
+                    "x2": {"field": "right"},
+                    "y": {"field": "p", **number, **high, "axis": axis},
+                    "y2": {"field": "floor"},
+                    "color": {
+                        "condition": {"test": "datum.true == 1", "value": "#0072B2"},
+                        "value": "#9aa4b2",
+                    },
+                    "tooltip": [
+                        {"field": "class"},
+                        {"field": "p", "title": "soft label", "format": ".3f"},
+                    ],
+                },
+            },
+            {
+                "mark": words,
+                "encoding": {
+                    "x": {"field": "middle", **number, **wide},
+                    "y": {"field": "below", **number, **high},
+                    "text": {"field": "class"},
+                },
+            },
+            {
+                "transform": [{"filter": "datum.class == 0"}],
+                "mark": {**words, "align": "left", "fontWeight": "bold"},
+                "encoding": {
+                    "x": {"field": "x", **number, **wide},
+                    "y": {"field": "above", **number, **high},
+                    "text": {"field": "title"},
+                },
             },
         ],
     }

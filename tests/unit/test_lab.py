@@ -160,6 +160,15 @@ def test_the_formula_of_pooling_is_valid_vega():
     assert abs(float(own.sum())) < 1e-3 and abs(float(own.square().sum()) - 9) < 1e-2
 
 
+def test_the_formula_of_soft_labels_is_valid_vega():
+    spec = fl.lab.soft_labels([[2.0, 0.0, -1.0], [0.5, 1.0, 0.0]], [0, 1])
+    altair.LayerChart.from_dict(spec)
+    bars = spec["data"]["values"]
+    assert [b["class"] for b in bars if b["true"]] == [0, 1] and len(bars) == 6
+    shown = fl.lab.chart("7.3", spec, caption="c", alt="a", units={"T": "temperature"})
+    assert shown.spec["params"][1]["value"] == ["a 0: surest", "a 1: least sure"]
+
+
 def test_a_drawing_is_as_wide_as_its_bytes(histories):
     page = fl.lab.drawing("4.2", "rpn", histories["rpn"], histories["fedavg"])._repr_html_()
     assert page.count("<svg") == 2, "a wide form and a narrow one"
@@ -232,7 +241,7 @@ def test_a_wrong_answer_is_false_and_a_right_one_true():
     assert not fl.check("rpn-payload", 5) and fl.check("rpn-payload", 1_653_514)
 
 
-CHAPTERS = ["rpn"]
+CHAPTERS = ["rpn", "fed_gkt"]
 
 
 @pytest.mark.parametrize(
