@@ -112,7 +112,7 @@ def soft_labels(logits: Sequence[Sequence[float]], truth: Sequence[int]) -> dict
     number: dict[str, Any] = {"type": "quantitative"}
     wide = {"axis": None, "scale": {"domain": [-0.3, apart * len(logits) - 1], "nice": False}}
     high = {"scale": {"domain": [-0.14, 1.16], "nice": False}, "title": "soft label"}
-    axis = {"values": [0, 0.25, 0.5, 0.75, 1], "grid": True}
+    axis = {"values": [0, 0.5, 1], "grid": True}
     words = {"type": "text", "fontSize": 12, "color": "#7a828e"}
     kinds = ["surest", *["middle"] * (last - 1), "least sure"]
     titles = [f"a {y}: {kind}" for y, kind in zip(truth, kinds, strict=False)]
