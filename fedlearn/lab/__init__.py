@@ -18,6 +18,7 @@ _ROOMS = {
     "pooled_kernel": "formulas",
     "round_time": "formulas",
     "runs": "show",
+    "soft_labels": "formulas",
     "table": "show",
 }
 
