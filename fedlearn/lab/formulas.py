@@ -97,3 +97,87 @@ def pooled_kernel() -> dict[str, Any]:
             },
         ],
     }
+
+
+def kernel_generation(low: float, high: float) -> dict[str, Any]:
+    """Fed-KGF's w' = sign(w) (|w|^beta + alpha) under sliders for w, alpha and beta. Grey: where
+    |w| lies from ``low`` to ``high``."""
+    number = {"type": "quantitative"}
+    x = {"field": "x", **number, "title": "w", "scale": {"domain": [-0.6, 0.6], "nice": False}}
+    y = {"field": "y", **number, "title": "w\u2032", "scale": {"domain": [-0.5, 0.5]}}
+    made = "({0} < 0 ? -1 : 1) * (pow(abs({0}), beta) + alpha)"
+    at_zero = "abs(w) < 0.001"
+    here = f"({at_zero} ? 0 : {made.format('w')})"
+    slope = f"({at_zero} ? 0 : beta * pow(abs(w), beta - 1))"
+    share = f"({at_zero} ? 0 : pow(abs(w), beta) / (pow(abs(w), beta) + alpha))"
+    says = (
+        f"['w\u2032 = ' + format({here}, '+.4f') + ', from the power: ' + format({share}, '.1%'), "
+        f"'slope: ' + format({slope}, '.2~g') + ', jump at 0: ' + format(2 * alpha, '.2f')]"
+    )
+    sliders = {  # start, least, greatest, step, name
+        "w": (0.1, -0.6, 0.6, 0.01, "base weight w "),
+        "alpha": (0.05, 0.005, 0.1, 0.005, "bias \u03b1 "),
+        "beta": (4, 2, 10, 0.25, "exponent \u03b2 "),
+    }
+    dot = {"type": "point", "filled": True, "size": 110, "color": "#D55E00", "opacity": 1}
+    tangent = [{"end": -0.15}, {"end": 0.15}]
+    return {
+        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+        "width": "container",
+        "height": 260,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "config": {"font": "sans-serif", "axis": {"labelFontSize": 12, "titleFontSize": 13}},
+        "params": [
+            {
+                "name": key,
+                "value": start,
+                "bind": {"input": "range", "min": a, "max": b, "step": step, "name": name},
+            }
+            for key, (start, a, b, step, name) in sliders.items()
+        ],
+        "layer": [
+            {
+                "data": {"values": [{"x": -high, "x2": -low}, {"x": low, "x2": high}]},
+                "mark": {"type": "rect", "color": "#7a828e", "opacity": 0.25},
+                "encoding": {"x": x, "x2": {"field": "x2"}},
+            },
+            {  # 0 itself is between two points
+                "data": {"sequence": {"start": -0.5975, "stop": 0.5985, "step": 0.005, "as": "x"}},
+                "transform": [
+                    {"calculate": made.format("datum.x"), "as": "y"},
+                    {"calculate": "datum.x < 0 ? 'left' : 'right'", "as": "half"},
+                ],
+                "mark": {"type": "line", "color": "#0072B2", "strokeWidth": 2.5},
+                "encoding": {"x": x, "y": y, "detail": {"field": "half"}},
+            },
+            {
+                "data": {"values": tangent},
+                "transform": [
+                    {"calculate": "w + datum.end", "as": "x"},
+                    {"calculate": f"{here} + {slope} * datum.end", "as": "y"},
+                ],
+                "mark": {"type": "line", "color": "#D55E00", "strokeDash": [5, 3], "clip": True},
+                "encoding": {"x": x, "y": y},
+            },
+            {
+                "data": {"values": [{}]},
+                "transform": [{"calculate": "w", "as": "x"}, {"calculate": here, "as": "y"}],
+                "mark": dot,
+                "encoding": {"x": x, "y": y},
+            },
+            {
+                "data": {"values": [{}]},
+                "mark": {
+                    "type": "text",
+                    "align": "left",
+                    "baseline": "top",
+                    "fontSize": 13,
+                    "lineHeight": 18,
+                    "fontWeight": "bold",
+                    "color": "#7a828e",
+                    "text": {"expr": says},
+                },
+                "encoding": {"x": {"value": 6}, "y": {"value": 6}},
+            },
+        ],
+    }
