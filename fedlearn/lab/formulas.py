@@ -100,8 +100,8 @@ def pooled_kernel() -> dict[str, Any]:
 
 
 def kernel_generation(low: float, high: float) -> dict[str, Any]:
-    """Fed-KGF's w' = sign(w) (|w|^beta + alpha) under sliders for w, alpha and beta. Grey: where
-    |w| lies from ``low`` to ``high``."""
+    """Fed-KGF's ``w' = sign(w) (|w|^beta + alpha)`` under sliders for w, alpha and beta. Grey:
+    where the size of w lies from ``low`` to ``high``."""
     number = {"type": "quantitative"}
     x = {"field": "x", **number, "title": "w", "scale": {"domain": [-0.6, 0.6], "nice": False}}
     y = {"field": "y", **number, "title": "w\u2032", "scale": {"domain": [-0.5, 0.5]}}
