@@ -126,7 +126,10 @@ def kernel_generation(low: float, high: float) -> dict[str, Any]:
         "width": "container",
         "height": 260,
         "autosize": {"type": "fit-x", "contains": "padding"},
-        "config": {"font": "sans-serif", "axis": {"labelFontSize": 12, "titleFontSize": 13}},
+        "config": {
+            "font": "sans-serif",
+            "axis": {"labelFontSize": 12, "titleFontSize": 13, "grid": False},
+        },
         "params": [
             {
                 "name": key,
