@@ -18,7 +18,8 @@ import torch
 
 from ..arguments import check, short
 from ..errors import DataError, pick
-from .sources import SETS, Source, load
+from . import sources
+from .sources import SETS, Source
 
 IMAGES = ".png .jpg .jpeg .bmp .gif .webp .ppm .pgm .pbm .tif .tiff".split()
 TRAIN_AND_TEST = "train", "test"  # folders in a folder
@@ -153,7 +154,7 @@ def source_of(dataset: Any, users: Any = None) -> Source:
         if str(dataset) in SETS or not (
             path.exists() or path.suffix == ".npz" or "/" in str(dataset)
         ):
-            return load(str(dataset))
+            return sources.load(str(dataset))
         if not path.exists():
             raise DataError(f"There is no file or folder {path.absolute()}.")
         places = (path, *path.rglob("*")) if path.is_dir() else (path,)

@@ -13,6 +13,7 @@ _ROOMS = {
     "explorer": "explorers",
     "figure": "show",
     "grid": "grids",
+    "kernel_generation": "formulas",
     "opening": "openings",
     "origin": "openings",
     "pooled_kernel": "formulas",

@@ -23,7 +23,9 @@ from ..parts import SGD, Lossy, Update, Uplink
 from ..wire import QSGD
 
 
-def qsgd(lr: float = 0.1, levels: int = 127, bucket: int = 512, entropy: bool = False) -> Averaging:
+def qsgd(
+    lr: float = 0.1, levels: int = 127, bucket: int | None = 512, entropy: bool = False
+) -> Averaging:
     """``levels`` is s: 127 fits into 8 bits an entry with its sign. ``entropy`` codes the levels by
     how often they occur, in place of the paper's Elias code."""
     uplink = Uplink(Update(), Lossy(QSGD(levels, bucket, entropy)))

@@ -35,7 +35,10 @@ def coloured(images, clients):
     split = dataclasses.replace(
         task.split, indices=[torch.arange(k, images, clients).numpy() for k in range(clients)]
     )
-    return dataclasses.replace(task, train=(x, y), test=(x[:100], y[:100]), split=split)
+    source = dataclasses.replace(task.source, mean=(128.0,) * 3, std=(64.0,) * 3)
+    return dataclasses.replace(
+        task, train=(x, y), test=(x[:100], y[:100]), split=split, source=source
+    )
 
 
 def measure(images, clients, limit):

@@ -110,7 +110,7 @@ def test_there_and_back(name, base):
     }.get(name, (3, 32, 32))
     net = fl.models.NETWORKS[name](shape).eval()
     widths = [m.out_channels for m in net.modules() if isinstance(m, nn.Conv2d)]
-    if max(widths) <= base:
+    if max(widths, default=0) <= base:
         with pytest.raises(ValueError, match=f"No convolution has more than {base} kernels"):
             kgf.represent(net, base)
         return
@@ -239,7 +239,7 @@ def test_another_group_than_ones_own_is_refused(task):
 
 @pytest.mark.parametrize("base", [0, -1, 2.5, "16", True])
 def test_base_kernels_is_a_positive_integer(base, task):
-    with pytest.raises(ValueError, match="base_kernels must be a whole number of at least 1"):
+    with pytest.raises(ValueError, match="base_kernels( of fed_kgf)? must be a whole number"):
         fl.run(fl.methods.fed_kgf(base_kernels=base), task, 1)
 
 
@@ -251,7 +251,7 @@ def test_more_base_kernels_than_any_layer_has(task):
 @pytest.mark.parametrize("groups", [3, 5, 8, 0, 1.5])
 def test_groups_that_cannot_be(groups, task, monkeypatch):
     monkeypatch.setattr(training, "train", lambda *a: pytest.fail("training began"))
-    with pytest.raises(ValueError, match="groups must be"):
+    with pytest.raises(ValueError, match="groups( of fed_kgf)? must be"):
         fl.run(fl.methods.fed_kgf(base_kernels=8, groups=groups), task, 1)
 
 

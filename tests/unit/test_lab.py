@@ -160,11 +160,11 @@ def test_the_formula_of_pooling_is_valid_vega():
     assert abs(float(own.sum())) < 1e-3 and abs(float(own.square().sum()) - 9) < 1e-2
 
 
-<<<<<<< HEAD
 def test_the_formula_of_a_round_is_valid_vega():
     shown = fl.lab.chart("1.1", fl.lab.round_time(), caption="c", alt="a")
     altair.LayerChart.from_dict(shown.spec)
-=======
+
+
 def test_the_formula_of_soft_labels_is_valid_vega():
     spec = fl.lab.soft_labels([[2.0, 0.0, -1.0], [0.5, 1.0, 0.0]], [0, 1])
     altair.LayerChart.from_dict(spec)
@@ -172,7 +172,6 @@ def test_the_formula_of_soft_labels_is_valid_vega():
     assert [b["class"] for b in bars if b["true"]] == [0, 1] and len(bars) == 6
     shown = fl.lab.chart("7.3", spec, caption="c", alt="a", units={"T": "temperature"})
     assert shown.spec["params"][1]["value"] == ["a 0: surest", "a 1: least sure"]
->>>>>>> c-gkt
 
 
 def test_a_drawing_is_as_wide_as_its_bytes(histories):
@@ -247,11 +246,7 @@ def test_a_wrong_answer_is_false_and_a_right_one_true():
     assert not fl.check("rpn-payload", 5) and fl.check("rpn-payload", 1_653_514)
 
 
-<<<<<<< HEAD
-CHAPTERS = ["fedavg", "rpn"]
-=======
-CHAPTERS = ["rpn", "fed_gkt"]
->>>>>>> c-gkt
+CHAPTERS = ["fed_gkt", "fed_kgf", "fedavg", "rpn"]
 
 
 @pytest.mark.parametrize(

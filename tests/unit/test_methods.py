@@ -339,6 +339,7 @@ def test_parts_that_remember_combine(task, tmp_path):
             then = dict(memory)
             arrivals.append(played(server, clients, t, k, state, heard))
             trained, sent = clients.side.tensors, arrivals[-1].update
+            memory = clients.memories[k]
             assert all(torch.equal(memory[f"model/{n}"], w) for n, w in old.items())  # Replay
             for n in coded:
                 u = 0.9 * then.get(f"u/{n}", 0) + (trained[n] - old[n])  # Momentum

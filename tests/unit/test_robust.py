@@ -218,8 +218,8 @@ def test_krum_refuses_updates_of_different_tensors():
     "build, sentence",
     [
         (lambda: Clipped(0), "norm to clip to is above 0 and finite, not 0"),
-        (lambda: Clipped(math.inf), "above 0 and finite, not inf"),
-        (lambda: Clipped(math.nan), "above 0 and finite, not nan"),
+        (lambda: Clipped(math.inf), "a finite number, not inf"),
+        (lambda: Clipped(math.nan), "a finite number, not nan"),
         (lambda: Clipped(1, fl.methods.signsgd().server), "Updates can be clipped for a part that"),
         (lambda: TrimmedMean(0.5), "at least 0 and below 0.5, not 0.5"),
         (lambda: TrimmedMean(-0.1), "at least 0 and below 0.5, not -0.1"),

@@ -652,7 +652,7 @@ def test_a_damaged_download_is_an_error_at_the_client(task):
             lambda t: fl.run(fl.methods.fedavg(), t, 0),
             "rounds must be a whole number of at least 1, not 0",
         ),
-        (lambda t: fl.run(fl.methods.fedavg(), t, 2.5), "rounds must be a whole number"),
+        (lambda t: fl.run(fl.methods.fedavg(), t, 2.5), "rounds of run must be a whole number"),
         (lambda t: fl.run(fl.methods.fedavg(), t, 1, participation=0), "participation is a share"),
         (
             lambda t: fl.run(fl.methods.fedavg(), t, 1, participation=1.5),
@@ -660,10 +660,10 @@ def test_a_damaged_download_is_an_error_at_the_client(task):
         ),
         (
             lambda t: fl.run(fl.methods.fedavg(), t, 1, participation=float("nan")),
-            "participation is a share",
+            "participation of run must be a finite number, not nan",
         ),
         (lambda t: fl.run(fl.methods.fedavg(), t, 1, epochs=0), "epochs must be"),
-        (lambda t: fl.run(fl.methods.fedavg(), t, 1, batch_size=True), "batch_size must be"),
+        (lambda t: fl.run(fl.methods.fedavg(), t, 1, batch_size=True), "batch_size of run must be"),
         (lambda t: fl.run(fl.methods.fedavg(), t, 1, evaluate_every=0), "evaluate_every must be"),
         (lambda t: fl.methods.fedavg(lr=0), "lr > 0"),
         (lambda t: fl.methods.fedavg(momentum=1), "momentum < 1"),

@@ -191,7 +191,7 @@ def test_the_first_step_is_that_of_federated_averaging(operator):
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-@pytest.mark.parametrize("network", list(fl.models.NETWORKS))
+@pytest.mark.parametrize("network", [n for n in fl.models.NETWORKS if n != "mlp"])  # no maps
 def test_every_network_can_be_fused(network, operator):
     shape = (1, 8, 8) if network.startswith("digits") else (3, 32, 32)
     task = fl.tasks.classification(
@@ -321,7 +321,7 @@ def test_augmented_images_are_looked_at_anew(method):
     "make, sentence",
     [
         (lambda: fl.methods.fedmmd(lam=-0.1), "lambda weighs the distance"),
-        (lambda: fl.methods.fedmmd(lam=float("nan")), "lambda weighs the distance"),
+        (lambda: fl.methods.fedmmd(lam=float("nan")), "lam of fedmmd must be a finite number"),
         (lambda: fl.methods.fedmmd(distance="l1"), "There is no distance 'l1'"),
         (lambda: fl.methods.fedfusion(operator="mult"), "Did you mean 'multi'"),
         (lambda: fusion.MovingAverage(1.0), "A moving average keeps a share"),
