@@ -8,89 +8,25 @@ Nothing that needs torch is imported before a command is called.
 
 import argparse
 import inspect
-import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, asdict, dataclass, replace
+from dataclasses import MISSING, asdict, dataclass
 from functools import partial
-from itertools import product, repeat
-from pathlib import Path
+from itertools import product
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from . import __version__
 from .errors import DataError, WireError, pick
-from .files import check_writable
 from .options import add, flags_of, given, opt, read_pairs, read_value
-from .settings import Experiment, whole_number
+from .runs import Comparison, Engine, Picture, no_bar, provenance, run_all, show
+from .settings import Experiment
 
 if TYPE_CHECKING:
-    from .history import History
+    pass
 
-_how = partial(opt, group="the engine")
-_output = partial(opt, group="output")
 _unnamed = partial(opt, MISSING, positional=True)
-_no_bar = partial(opt, None, "no progress bar", flag="--no-progress", action="store_false")
 
 # ---- run and compare -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Engine:
-    """How clients are trained, and what is left of the run."""
-
-    engine: str = _how(
-        "sequential",
-        "sequential: clients train one after another (default); stacked: all of a round in one "
-        "step; auto: whichever is faster; flower-sim: in processes of their own, through Flower's "
-        "simulation",
-    )
-    memory_limit: float | None = _how(
-        None, "memory for stacked training (default: half of what is free)", "MB"
-    )
-    cpus_per_client: float = _how(1.0, "flower-sim: CPUs that a training client takes", "N")
-    gpus_per_client: float = _how(0.0, "flower-sim: share of a GPU that it takes, such as 0.1", "N")
-    out: str | None = _output(None, "write the history as JSON; - prints it", "FILE")
-    checkpoint: str | None = _output(
-        None,
-        "where finished rounds are kept until the run ends (default: beside --out); if the file is "
-        "there, the run goes on from it",
-        "FILE",
-    )
-    log: str | None = _output(
-        None, "write every row as the run goes, as .csv or .jsonl; a file for each run", "FILE"
-    )
-    tensorboard: str | None = _output(
-        None, "write every number for TensorBoard; a folder for each run", "FOLDER"
-    )
-    until: float | None = _output(None, "end a run at this test accuracy, 0 to 1", "ACCURACY")
-    progress: bool | None = _no_bar(group="output")
-
-    def callbacks(self, end: str) -> list[Any]:
-        """What is called after each round of the run whose files end so."""
-        from .callbacks import Lines, TensorBoard, Until
-
-        calls: list[Any] = [] if self.until is None else [Until(self.until)]
-        if self.log:
-            path = Path(self.log)
-            calls.append(Lines(path.with_suffix(end + path.suffix) if end else path))
-        if self.tensorboard:
-            calls.append(TensorBoard(Path(self.tensorboard, end.removeprefix("."))))
-        return calls
-
-
-@dataclass(frozen=True, kw_only=True)
-class Picture:
-    """The picture of what was run."""
-
-    plot: str | None = opt(None, "also draw the accuracies into an image file", "FILE")
-    against: str = opt("bytes", "horizontal axis of --plot", choices=("rounds", "bytes", "seconds"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison(Picture):
-    """A picture, and how many runs are made at a time."""
-
-    jobs: int = opt(1, "runs at a time, each in a process of its own", "N")
 
 
 def run(experiment: Experiment, engine: Engine, picture: Picture) -> None:
@@ -109,118 +45,6 @@ def compare(experiments: list[Experiment], engine: Engine, comparison: Compariso
     seeds each runs with each of them, and mean and standard deviation are shown.
     """
     run_all(experiments, engine, comparison, comparison.jobs)
-
-
-def run_all(
-    experiments: list[Experiment], engine: Engine, picture: Picture, jobs: int = 1
-) -> list["History"]:
-    """All runs; checkpoints go when everything that was asked for is out."""
-    whole_number("jobs", jobs)
-    for e in experiments:
-        e.make_method()  # what is wrong is said before the first of them runs
-    experiments[0].make_task()
-    origin = provenance()  # of the code that runs, not of what the checkout becomes meanwhile
-    out = engine.out if engine.out != "-" else None
-    base = Path(engine.checkpoint or out or "fedlearn.json")
-    ends = [f".{slug(e.label)}" + f".{e.seed}" * (e.seed > 0) for e in experiments]
-    paths = [base.with_suffix(f"{end}.checkpoint") for end in ends]
-    if engine.checkpoint and len(experiments) == 1:
-        paths = [base]
-    if len(set(paths)) < len(paths):
-        raise ValueError("Every run of a comparison needs a method, options or a seed of its own.")
-    for path in (out, picture.plot, *paths):
-        if path is not None:
-            check_writable(path)
-    if picture.plot:
-        from .lab import plot
-
-        plot.check_image(picture.plot)
-    ends = ends if len(ends) > 1 else [""]
-    for end in ends:
-        engine.callbacks(end)  # says what cannot be
-    if jobs == 1:
-        histories = list(map(run_one, experiments, repeat(engine), paths, ends))
-    else:
-        from concurrent.futures import ProcessPoolExecutor
-        from multiprocessing import get_context
-
-        quiet = replace(engine, progress=False)
-        with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-            histories = list(pool.map(run_one, experiments, repeat(quiet), paths, ends))
-    runs: dict[str, list[History]] = {}
-    for e, history in zip(experiments, histories, strict=True):
-        history.meta |= {"label": e.label, "provenance": origin}
-        runs.setdefault(e.label, []).append(history)
-    show(runs, engine.out)
-    if picture.plot:
-        drawn = plot.compare(runs.values(), picture.against, labels=list(runs))
-        plot.save(drawn.figure, picture.plot)
-    for path in paths:
-        path.unlink(missing_ok=True)
-        if engine.engine == "flower-sim":
-            from . import flower
-
-            flower.forget(path)
-    return histories
-
-
-def run_one(e: Experiment, engine: Engine, checkpoint: Path, end: str = "") -> "History":
-    """One run, from its checkpoint if there is one; ``end`` is what its own files end in."""
-    from . import round
-
-    if checkpoint.exists():
-        print(f"Going on from {checkpoint}.", file=sys.stderr)
-    method, task = e.make_method(), e.make_task()
-    how: dict[str, Any] = {"checkpoint": checkpoint, "progress": engine.progress}
-    how["on_round"] = engine.callbacks(end)
-    try:
-        if engine.engine == "flower-sim" and engine.memory_limit is None:
-            from . import flower
-
-            job = flower.Job(method, task, e.rounds, e.settings, e.threads)
-            cpus, gpus = engine.cpus_per_client, engine.gpus_per_client
-            return flower.simulate(job, cpus_per_client=cpus, gpus_per_client=gpus, **how)
-        limit = engine.memory_limit and engine.memory_limit * 1e6
-        how |= {"engine": engine.engine, "memory_limit": limit, "threads": e.threads}
-        return round.run(method, task, e.rounds, **asdict(e.settings), **how)
-    except KeyboardInterrupt:
-        if checkpoint.exists():
-            kept = f"The finished rounds are in {checkpoint}"
-            print(f"\nStopped. {kept}; the same command goes on from there.", file=sys.stderr)
-        raise
-
-
-def slug(text: str) -> str:
-    """A part of a file's name."""
-    return "".join(c if c.isalnum() or c in "._" else "-" for c in text)
-
-
-def provenance() -> dict[str, str]:
-    """Where a result comes from: the command, the day, and the commit of the checkout, if any."""
-    import subprocess
-    from datetime import date
-
-    here = str(Path(__file__).parent)
-    git = ["git", "-C", here, "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
-        commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        commit = "not a checkout"
-    command = " ".join(["fedlearn", *sys.argv[1:]])
-    return {"command": command, "date": date.today().isoformat(), "commit": commit}
-
-
-def show(runs: dict[str, list["History"]], out: str | None) -> None:
-    """Print a line a label, and write JSON to the file ``out``; if that is ``-``, print JSON
-    alone."""
-    from .files import write_text
-    from .report import table
-
-    data = [h.to_dict() for histories in runs.values() for h in histories]
-    text = json.dumps(data[0] if len(data) == 1 else data, indent=1)
-    if out and out != "-":
-        write_text(out, text + "\n")
-    print(text if out == "-" else table(runs))
 
 
 # ---- serve and join ------------------------------------------------------------------------------
@@ -376,7 +200,7 @@ class Recipe:
     hours: float | None = opt(
         None, "begin only what is done within H hours, most valuable first", "H"
     )
-    progress: bool | None = _no_bar()
+    progress: bool | None = no_bar()
 
 
 @dataclass(frozen=True, kw_only=True)

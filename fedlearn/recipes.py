@@ -52,7 +52,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Of its file: label, data set, partition and seed."""
+        """The name of its file, made of label, data set, partition and seed."""
         e = self.experiment
         text = f"{self.label} {e.dataset} {e.partition} {e.seed}".lower()
         return "-".join("".join(c if c.isalnum() or c == "." else " " for c in text).split())

@@ -24,7 +24,7 @@ class Given(Partition):
 
     @property
     def clients(self) -> int:
-        """Their number: one more than the largest in ``owner``."""
+        """Their number, one more than the largest in ``owner``."""
         return int(self.owner.max(initial=-1)) + 1
 
     def __call__(

@@ -54,8 +54,8 @@ def build(name: str) -> None:
     """Run what is missing of a grid and write its file."""
     import torch
 
-    from ..cli import provenance
     from ..round import run
+    from ..runs import provenance
 
     path = data_path("grids", f"{name}.json")
     stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

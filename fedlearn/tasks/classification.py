@@ -194,13 +194,13 @@ class Classification:
 
     @cached_property
     def held(self) -> torch.Tensor:
-        """How many training images of each class every client holds: float64 [clients, classes]."""
+        """The number of training images of each class that a client holds, [clients, classes]."""
         y, classes = self.train[1].cpu(), self.source.classes
         return torch.stack([torch.bincount(y[own], minlength=classes) for own in self.owned])
 
     @cached_property
     def digests(self) -> dict[str, str]:
-        """Short hashes of the images with their labels, and of who holds which: two tasks that are
+        """Short hashes of the images with their labels, and of who holds which. Two tasks that are
         described alike may still be different, such as the two CIFAR-100s of ``data.sources``."""
         arrays: dict[str, Iterable[torch.Tensor]]
         arrays = {"images": (*self.train, *self.test), "clients": self.owned}
