@@ -25,6 +25,7 @@ from .processes import Process
 
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 STOPPED = "Stopped: "
+LINGER = 5.0  # seconds
 
 
 class Report:
@@ -96,6 +97,8 @@ def work(node: Process, address: str, secret: bytes, app: Any, report: Report) -
                     _answer(own, app, report, node.log)
                 except Exception as error:  # between node and worker; the server will miss it
                     _failed(error, report, node.log)
+    if report.refusal:  # the server looks for the reason, which Flower forgets with the node
+        time.sleep(LINGER)
 
 
 def _connect(address, interceptor):
