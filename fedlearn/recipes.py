@@ -137,7 +137,9 @@ def runs(
         pick(its, allowed, "partition of this recipe")
     found: dict[tuple[str, str], Run] = {}
     for number, paper, its, block in blocks:
-        fields = {"dataset": "digits", "precision": "bf16" if gpu else "float32"}
+        # the lower scales are the same runs on a GPU
+        precision = "bf16" if gpu and scale == "full" else "float32"
+        fields = {"dataset": "digits", "precision": precision}
         fields |= {name: block[name] for name in block.keys() - NOT_FIELDS} | own
         fields.setdefault("network", NETWORK.get(fields["dataset"], "cifar_cnn"))
         engine = block.get("engine", "auto" if gpu else "sequential")

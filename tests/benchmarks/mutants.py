@@ -140,9 +140,9 @@ def mutate(path: Path, number: int) -> str:
     return ast.unparse(ast.fix_missing_locations(tree))
 
 
-def covering(folder: Path) -> tuple[dict, dict]:
+def covering(folder: Path, jobs: int) -> tuple[dict, dict]:
     """file -> line -> the tests that run it; and how long each test takes. One run of all unit
-    tests."""
+    tests, of which those that fail without a mutant count for nothing."""
     data, report = folder / "coverage", folder / "coverage.json"
     env = os.environ | {"COVERAGE_FILE": str(data), "OMP_NUM_THREADS": "1"}
     command = [
@@ -152,7 +152,7 @@ def covering(folder: Path) -> tuple[dict, dict]:
         "tests/unit",
         "-q",
         "-n",
-        "2",
+        str(jobs),
         "--cov=fedlearn",
         "--cov-context=test",
     ]
@@ -165,11 +165,12 @@ def covering(folder: Path) -> tuple[dict, dict]:
     times = {}
     for case in xml.parse(folder / "times.xml").iter("testcase"):
         where = case.get("classname").replace(".", "/") + ".py"
-        times[f"{where}::{case.get('name')}"] = float(case.get("time"))
+        if case.find("failure") is None and case.find("error") is None:
+            times[f"{where}::{case.get('name')}"] = float(case.get("time"))
     lines: dict = {}
     for name, about in json.loads(report.read_text())["files"].items():
-        tests = {int(n): [c.split("|")[0] for c in cs if c] for n, cs in about["contexts"].items()}
-        lines[str(ROOT / name)] = tests
+        its = {int(n): {c.split("|")[0] for c in cs} for n, cs in about["contexts"].items()}
+        lines[str(ROOT / name)] = {n: [c for c in sorted(cs) if c in times] for n, cs in its.items()}
     return lines, times
 
 
@@ -190,7 +191,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     kept = folder / "covering.json"
     if not kept.exists():
-        kept.write_text(json.dumps(covering(folder)))
+        kept.write_text(json.dumps(covering(folder, args.jobs)))
     lines, times = json.loads(kept.read_text())
 
     def judge(mutant: tuple[Path, int, str, int]) -> tuple[str, tuple]:
