@@ -36,10 +36,12 @@ def check_arguments(function: Callable, args: tuple = (), kwargs: Mapping[str, A
         return
     for name, value in given.items():
         parameter = signature.parameters[name]
-        check(f"{name} of {function.__name__}", value, parameter.annotation, parameter.default)
+        check_value(
+            f"{name} of {function.__name__}", value, parameter.annotation, parameter.default
+        )
 
 
-def check(name: str, value: Any, annotation: Any, default: Any = None) -> None:
+def check_value(name: str, value: Any, annotation: Any, default: Any = None) -> None:
     """``ValueError`` unless ``value`` is what an annotation says. Without one, a number as default
     asks for a number."""
     union = get_origin(annotation) in (UnionType, Union)

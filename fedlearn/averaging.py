@@ -42,7 +42,7 @@ class Server(ServerSide):
             method.downlink.schema(self.net, task),
         )
         for part in (method.uplink, method.server):
-            part.check(self.context(1, -1, self.up, {}))
+            part.validate(self.context(1, -1, self.up, {}))
         self._coded: tuple[Any, int, dict] = (None, 0, {})  # state, round, group -> body
 
     def round(self, t: int, state: State, ask: Any) -> State:
@@ -81,10 +81,10 @@ class Server(ServerSide):
             coded[group] = assemble(sections, self.down), buffer_bytes(sections, self.down)
         return coded[group]
 
-    def check(self, t: int, state: State, before: State, heard: Mapping[int, int]) -> bool:
+    def judge(self, t: int, state: State, before: State, heard: Mapping[int, int]) -> bool:
         """Also tries a network of large weights, and the downlink if it could fail; what it codes
         is kept for round ``t`` + 1, unless to code it changes the memory."""
-        large = super().check(t, state, before, heard)
+        large = super().judge(t, state, before, heard)
         if large:
             self.method.model.refresh(self.net, self.task, t)
             training.load(self.tensors, state.weights)
@@ -139,7 +139,7 @@ class Client(Trainee):
             method.uplink.schema(self.net, task),
             method.downlink.schema(self.net, task),
         )
-        method.uplink.check(self.context(1, -1, self.up, {}))
+        method.uplink.validate(self.context(1, -1, self.up, {}))
         nothing = memoryview(b"")
         self._received: Any = 0, (nothing, 0), {}, {}  # round, body and CRC, unpacked, undone
 

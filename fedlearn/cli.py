@@ -155,7 +155,7 @@ def check(ledger: Ledger) -> int:
     if ledger.paper is not None:
         papers = dict.fromkeys(claim["paper"] for claim in claims.load())
         pick(ledger.paper, papers, "paper in the ledger")
-    results = claims.check(ledger.paper, strict=False)
+    results = claims.audit(ledger.paper, strict=False)
     print(claims.report(results))
     return 1 if any(r.problem for r in results) else 0
 

@@ -74,8 +74,8 @@ class Costs:
         copies = 6 + 2 * clients * e.participation
         self.memory = PYTORCH + images + 3 * maps + batch * outputs + copies * state
         keeps = any(name in parts for name in ("Feedback", "Momentum", "Remember"))
-        self.kept = 500 * e.rounds  # of it the file that stays
-        self.disk = self.kept + (2 + 2 * clients * keeps) * state + maps
+        self.file = 500 * e.rounds  # of it the file that stays
+        self.disk = self.file + (2 + 2 * clients * keeps) * state + maps
 
 
 class Estimate:
@@ -126,7 +126,7 @@ def rows(runs: list[Run], get: Get, estimate: Estimate) -> list[dict[str, Any]]:
                 "needed": sum(estimate.of(r)[0] for r in own if not get(r)) / 3600,
                 "from": "measured" if there else estimate.of(run)[1],
                 "memory": costs.memory,
-                "disk": costs.kept if there else costs.disk,
+                "disk": costs.file if there else costs.disk,
             }
         )
     return found

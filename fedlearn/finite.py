@@ -32,7 +32,7 @@ def norm(tensors: Iterable[Any]) -> float:
     return math.sqrt(square) if square < LIMIT else math.nan
 
 
-def check(state: State, before: State) -> bool:
+def judge(state: State, before: State) -> bool:
     """``Diverged`` if what is new in ``state`` overflows: weights or the memory of a part; else
     whether the weights have grown so much that the network had better be tried."""
     for what, new, old in (

@@ -89,10 +89,10 @@ class ServerSide(Side):
         """Round ``t``: ask clients, return the next state. ``state`` is not changed."""
         raise NotImplementedError
 
-    def check(self, t: int, state: State, before: State, heard: Mapping[int, int]) -> bool:
+    def judge(self, t: int, state: State, before: State, heard: Mapping[int, int]) -> bool:
         """``Diverged`` if the run cannot go on with the ``state`` that round ``t`` made of the one
         ``before``; else whether its weights are suspiciously large."""
-        return finite.check(state, before)
+        return finite.judge(state, before)
 
     def evaluate(self, t: int, state: State, ask: "Ask") -> dict[str, float]:
         """{"accuracy", "loss"} of the state after round ``t`` on the test set. What is needed of

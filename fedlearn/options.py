@@ -11,7 +11,7 @@ from dataclasses import MISSING, Field, field, fields
 from types import NoneType
 from typing import Any, get_args, get_origin
 
-from .arguments import check
+from .arguments import check_value
 
 
 def opt(default: Any, help: str, metavar: str | None = None, **more: Any) -> Any:
@@ -72,7 +72,7 @@ def given(args: argparse.Namespace, kind: type) -> dict[str, Any]:
     values = {f.name: getattr(args, f.name) for f in fields(kind)}
     for f in fields(kind):
         if isinstance(values[f.name], float):
-            check(flag(f), values[f.name], float, f.default)
+            check_value(flag(f), values[f.name], float, f.default)
     return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if v is not None}
 
 

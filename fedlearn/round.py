@@ -132,7 +132,7 @@ def one_round(
     try:
         new = server.round(t, state, ask)
         if new is not state:
-            server.check(t, new, state, heard)
+            server.judge(t, new, state, heard)
         state = new
     except Diverged as error:
         if not ask.sizes:  # nobody has answered: nobody else's fault

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from .arguments import check, check_arguments
+from .arguments import check_arguments, check_value
 from .errors import pick
 from .options import opt
 
@@ -61,7 +61,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            check(f.name, getattr(self, f.name), f.type)
+            check_value(f.name, getattr(self, f.name), f.type)
         if not 0 < self.participation <= 1:
             raise ValueError(
                 "participation is a share of the clients, above 0 and at most 1, "

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..arguments import check, short
+from ..arguments import check_value, short
 from ..errors import DataError, pick
 from . import sources
 from .sources import SETS, Source
@@ -33,7 +33,7 @@ def from_arrays(
     then every user gives the same share to the test set, and otherwise every class.
 
     Raises ``ValueError``, in one sentence, for what cannot be learned from."""
-    check("name", name, str)
+    check_value("name", name, str)
     x, y = _images(x), _labels(y)
     users = None if users is None else np.array(_numpy(users).tolist())
     for what, column in (("labels", y), ("users", users)):
@@ -88,7 +88,7 @@ def from_folder(path: str | Path, size: int | None = None, test: Any = 0.2) -> S
     """A folder with a folder of images for each class, or two such folders, ``train`` and ``test``.
     ``size`` is the side of the squares that all images are scaled to; by default they stay as they
     are if they are all of one size, else it is 32."""
-    check("size", size, int | None)
+    check_value("size", size, int | None)
     if size is not None and not 1 <= size <= 4096:
         raise ValueError(f"size is a number of pixels from 1 to 4096, not {size!r}.")
     path = Path(path).resolve()
@@ -239,7 +239,7 @@ def _numbered(y: np.ndarray, test_y: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 def _split(groups: np.ndarray, test: Any) -> np.ndarray:
     """Which samples are for the test: of every group that share, and never all of them."""
-    check("test", test, float)
+    check_value("test", test, float)
     if not 0 < test < 1:
         raise ValueError(f"test is a share above 0 and below 1, or (x, y), not {test!r}.")
     chosen, random = np.zeros(len(groups), bool), np.random.RandomState(0)

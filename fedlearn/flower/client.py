@@ -76,7 +76,7 @@ def _answer(make, keep, tell, message, context):
     notes = Notes(context, keep, k)
     asked, began = "A question", time.perf_counter()
     try:
-        q = Question.read(message.metadata.group_id)
+        q = Question.parse(message.metadata.group_id)
         asked = f"Round {q.round}" if q.what == TRAIN else f"Round {q.round}, {q.what}"
         if q.digest != job.digest:
             raise WireError(f"Client {k} means another run than when it was greeted.")
@@ -113,7 +113,7 @@ class Notes:
         self.context, self.client = context, k
         self.path = Path(folder) / f"client-{k}.safetensors" if folder else None
 
-    def read(self, run: str) -> tuple[int, int, Tensors, Tensors]:
+    def recall(self, run: str) -> tuple[int, int, Tensors, Tensors]:
         """The last round of this run with an answer, how many questions were answered in it, and
         the memory before and after it; zeros and nothing if there was no such round."""
         from safetensors import SafetensorError
@@ -142,7 +142,7 @@ class Notes:
     def start(self, q: Question) -> tuple[int, Tensors, Tensors]:
         """Where the answer to ``q`` begins: the last round whose outcome is known here, the memory
         before the round, and the memory to answer from. ``WireError`` if they are not known."""
-        at, answered, before, after = self.read(q.run)
+        at, answered, before, after = self.recall(q.run)
         if at > q.round:
             raise WireError(
                 f"Client {self.client} has answered round {at} and is now asked for round "

@@ -35,7 +35,7 @@ class Question:
         return ".".join([f"{self.run}-{self.digest}", *map(str, about)])
 
     @classmethod
-    def read(cls, text: str) -> Self:
+    def parse(cls, text: str) -> Self:
         """The inverse of ``str``; ``WireError`` for anything else."""
         found = re.fullmatch(r"(\w+)-(\w+)\.(\d+)\.(\d+)\.(\d+)\.(.+)", text, re.ASCII)
         if not found:

@@ -67,7 +67,7 @@ def load(path: str | Path = LEDGER) -> list[dict[str, Any]]:
     return claims
 
 
-def check(
+def audit(
     paper: str | None = None, claims: Iterable[dict[str, Any]] | None = None, strict: bool = True
 ) -> list[Result]:
     """Recompute every entry of a paper (default: of all papers, from the ledger).
@@ -137,7 +137,7 @@ def table(paper: str) -> "pd.DataFrame":
     """A row a claim, columns as the book shows them. ``ValueError`` where the ledger is wrong."""
     import pandas as pd
 
-    rows = [{"read": "", **r.claim, "computed": show(r.computed)} for r in check(paper)]
+    rows = [{"read": "", **r.claim, "computed": show(r.computed)} for r in audit(paper)]
     frame = pd.DataFrame(rows).set_index("id").fillna("")
     frame["printed"] += frame["read"].map(lambda text: text and f" (read: {text})")
     return frame[["where", "printed", "formula", "computed", "verdict", "why"]]
@@ -152,7 +152,7 @@ def markdown(paper: str) -> str:
 
 
 def report(results: Sequence[Result]) -> str:
-    """What ``check`` found, a line a claim, and below how often there was each verdict."""
+    """What ``audit`` found, a line a claim, and below how often there was each verdict."""
     width, lines = max(len(r.claim["id"]) for r in results), []
     for r in results:
         text = f"printed {r.claim['printed']!s:.60}, computed {show(r.computed) or '-'}"

@@ -11,7 +11,7 @@ from .. import rng, training
 from ..errors import Diverged, WireError
 from ..method import EVALUATE, TRAIN, Method, ServerSide
 from ..models import state_of
-from ..parts import Batch, State, Tensors, kept, recalled
+from ..parts import Batch, State, Tensors, lasting, recalled
 from ..settings import Settings
 from ..wire import DOWN, UP, Dense
 from .distillation import distillation
@@ -108,9 +108,9 @@ class Server(ServerSide):
             return State({name: w.clone() for name, w in self.tensors_s.items()}, memory)
         return state
 
-    def check(self, t: int, state: State, before: State, heard: Any) -> bool:
+    def judge(self, t: int, state: State, before: State, heard: Any) -> bool:
         """Also whether z_s can be sent: half precision may not hold it."""
-        large = super().check(t, state, before, heard)
+        large = super().judge(t, state, before, heard)
         for name, z_s in state.memory.items():
             if name.startswith("z_s ") and self.letters.coder != Dense():
                 self.letters.coder.encode(z_s)
@@ -146,7 +146,7 @@ class Server(ServerSide):
                         y = memory[f"labels {k}"][rows]
                         z_k = memory[f"logits {k}"][rows] if method.alpha else y
                         step(self._maps(memory, k, rows), y, z_k)
-        memory |= kept(own)
+        memory |= lasting(own)
 
     @torch.no_grad()
     def teach(self, t: int, clients: list[int], memory: Tensors) -> None:

@@ -102,7 +102,7 @@ class Modules(Step):
 
     groups: int | None = None
 
-    def check(self, ctx: Context) -> None:
+    def validate(self, ctx: Context) -> None:
         if self.groups is None:
             return
         whole_number("groups", self.groups)

@@ -36,8 +36,6 @@ from torch import nn
 from ..averaging import Averaging
 from ..errors import WireError, pick
 from ..models.repopt import Scales, constants, multipliers
-from ..models.repopt import read as read  # for those who look for them here
-from ..models.repopt import target as target
 from ..parts import SGD, Adam, Context, Downlink, Optimizer, Smoothed, Step, TaskLoss, Tensors
 from ..wire.base import brief
 from .fed_repopt_search import Form, Search

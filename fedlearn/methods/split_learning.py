@@ -29,7 +29,7 @@ from .. import finite, rng, training
 from ..errors import Diverged, WireError
 from ..method import ClientSide, Method, ServerSide
 from ..models import state_of
-from ..parts import SGD, Context, Edge, Named, Optimizer, State, Tensors, kept, recalled
+from ..parts import SGD, Context, Edge, Named, Optimizer, State, Tensors, lasting, recalled
 from ..settings import Settings
 from ..wire import DOWN, UP
 from .split_letters import Letters, Slice
@@ -83,7 +83,7 @@ class Server(ServerSide):
         def take_over(data: bytes) -> bool:
             training.load(W_e, weights.read(UP, t, k, data, samples=self.task.sizes[k]))
             try:
-                finite.check(State(self.W), State({}))
+                finite.judge(State(self.W), State({}))
                 finite.try_out(nn.Sequential(self.f_e, self.f_s), self.task)
             except Diverged as error:
                 raise WireError(f"After the turn of client {k}: {error}") from None
@@ -160,7 +160,7 @@ class Client(ClientSide):
         memory.clear()
         if i == len(steps):
             return letters.weights.write(UP, t, client, W_e, self.task.sizes[client])
-        keep = {f"edge/{name}": w for name, w in W_e.items()} | kept(own)
+        keep = {f"edge/{name}": w for name, w in W_e.items()} | lasting(own)
         memory |= {name: x.clone() for name, x in keep.items()} | {"step": torch.tensor([i, seen])}
         H, y = self._forward(t, client, i, steps[i], seen)
         return letters.features(steps[i]).write(UP, t, client, {"H": H, "y": y}, len(y))

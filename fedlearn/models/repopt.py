@@ -34,7 +34,7 @@ class Scales:
     def put_into(self, net: nn.Module) -> None:
         """Set the scales of a network whose blocks are in the form "csla" or "search";
         ``ValueError`` if any does not fit."""
-        own = read(net)
+        own = scales_of(net)
         wrong = sorted(own.keys() ^ self.of.keys()) or [
             name for name in own if own[name].shape != self.of[name].shape
         ]
@@ -44,7 +44,7 @@ class Scales:
             t.copy_(self.of[name])
 
 
-def read(net: nn.Module) -> dict[str, torch.Tensor]:
+def scales_of(net: nn.Module) -> dict[str, torch.Tensor]:
     """The scales of a network in the form "csla" or "search", by name; its own, not copies."""
     parts = {
         f"{name}.{s}": getattr(block, s) for name, block in blocks(net).items() for s in SCALES

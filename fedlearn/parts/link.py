@@ -41,7 +41,7 @@ class Step(Part):
         if "sent" in vars(cls):
             cls.listens = vars(cls).get("listens", True)
 
-    def check(self, ctx: Context) -> None:
+    def validate(self, ctx: Context) -> None:
         """``ValueError`` for a task or settings that this step cannot work with."""
 
     def shapes(self, net: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -134,10 +134,10 @@ class Link(Part):
     def __hash__(self) -> int:
         return hash(self.steps)
 
-    def check(self, ctx: Context) -> None:
+    def validate(self, ctx: Context) -> None:
         """``ValueError`` for a task or settings that a step cannot work with."""
         for step in self.steps:
-            step.check(ctx)
+            step.validate(ctx)
 
     def schema(self, net: nn.Module, task: Any) -> Schema:
         """What the receiver allows. Buffers are what gradients do not move: batch statistics and

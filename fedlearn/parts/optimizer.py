@@ -31,7 +31,7 @@ class Optimizer(Part):
         raise NotImplementedError
 
 
-def kept(state: dict[str, Any]) -> Tensors:
+def lasting(state: dict[str, Any]) -> Tensors:
     """The tensors of an optimiser's state by name, as a memory keeps them until training goes
     on."""
     lists = {key: value for key, value in state.items() if isinstance(value, list)}
@@ -211,7 +211,7 @@ class Continued(Optimizer):
     def init(self, params: list[torch.Tensor], ctx: Context) -> dict[str, Any]:
         state, many = self.of.init(params, ctx), isinstance(ctx.memory, list)
         for k, memory in enumerate(ctx.memory if many else [ctx.memory]):
-            own = {f"optimizer {n}": t[k] if many else t for n, t in kept(state).items()}
+            own = {f"optimizer {n}": t[k] if many else t for n, t in lasting(state).items()}
             before = {n: memory[n] for n in own if n in memory}
             if before and all(torch.isfinite(t).all() for t in before.values()):
                 for n, t in before.items():

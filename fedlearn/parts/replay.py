@@ -51,8 +51,8 @@ class KeptSteps(Aggregator):
     def gives(self) -> frozenset:
         return frozenset({("steps", self.link)})
 
-    def check(self, ctx: Context) -> None:
-        self.of.check(ctx)
+    def validate(self, ctx: Context) -> None:
+        self.of.validate(ctx)
 
     def aggregate(self, state: Tensors, arrivals: Iterable[Arrival], ctx: Context) -> Tensors:
         memory, new = ctx.memory, self.of.aggregate(state, arrivals, ctx)

@@ -43,8 +43,8 @@ class Clipped(Aggregator):
     def gives(self) -> frozenset:
         return self.of.gives
 
-    def check(self, ctx: Context) -> None:
-        self.of.check(ctx)
+    def validate(self, ctx: Context) -> None:
+        self.of.validate(ctx)
 
     def aggregate(self, state: Tensors, arrivals: Iterable[Arrival], ctx: Context) -> Tensors:
         return self.of.aggregate(state, (self._clip(a, ctx.schema.buffers) for a in arrivals), ctx)
@@ -122,7 +122,7 @@ class Krum(Aggregator):
         whole_number("liars", self.liars)
         whole_number("keep", self.keep)
 
-    def check(self, ctx: Context) -> None:
+    def validate(self, ctx: Context) -> None:
         there, least = len(ctx.participants), 2 * self.liars + 3
         if there < least or self.keep > there:
             raise ValueError(

@@ -13,7 +13,7 @@ from .base import Arrival, Context, Part, Tensors
 class Aggregator(Part):
     """``needs`` names what it can work with: "update", "votes" or "mask"."""
 
-    def check(self, ctx: Context) -> None:
+    def validate(self, ctx: Context) -> None:
         """``ValueError`` for a task or settings that this part cannot work with."""
 
     def aggregate(self, state: Tensors, arrivals: Iterable[Arrival], ctx: Context) -> Tensors:

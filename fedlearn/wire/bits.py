@@ -22,7 +22,7 @@ def flat(tensor: torch.Tensor) -> np.ndarray:
     return x
 
 
-def pack(values: np.ndarray, width: int) -> bytes:
+def pack_fields(values: np.ndarray, width: int) -> bytes:
     """Whole numbers 0..2^width-1 -> ceil(n width / 8) bytes. Each full byte of the width makes a
     plane of its own (the lowest first), because bytes need no shifting; the fields of the bits
     left over follow without gaps."""
@@ -31,7 +31,7 @@ def pack(values: np.ndarray, width: int) -> bytes:
     if width == 1:
         return np.packbits(values.astype(bool, copy=False), bitorder="little").tobytes()
     if width >= 8:
-        return values.astype(np.uint8).tobytes() + pack(values >> 8, width - 8)
+        return values.astype(np.uint8).tobytes() + pack_fields(values >> 8, width - 8)
     eights = np.zeros((-(-len(values) // 8), 8), np.uint8)  # which fill exactly ``width`` bytes
     eights.reshape(-1)[: len(values)] = values
     words = np.zeros(len(eights), "<u8")
@@ -58,7 +58,7 @@ def pack_rice(values: np.ndarray) -> tuple[int, bytes]:
     ends = np.cumsum((values >> b) + 1) - 1
     bits = np.zeros(unary[b], bool)
     bits[ends] = True
-    return b, pack(bits, 1) + pack(values & ((1 << b) - 1), b)
+    return b, pack_fields(bits, 1) + pack_fields(values & ((1 << b) - 1), b)
 
 
 def pack_signs(x: np.ndarray) -> bytes:
@@ -66,7 +66,7 @@ def pack_signs(x: np.ndarray) -> bytes:
     bytes."""
     if not len(x):
         return b""
-    return np.abs(x).mean(dtype=np.float64).astype("<f4").tobytes() + pack(x < 0, 1)
+    return np.abs(x).mean(dtype=np.float64).astype("<f4").tobytes() + pack_fields(x < 0, 1)
 
 
 def range_encode(symbols: np.ndarray, counts: np.ndarray) -> bytes:

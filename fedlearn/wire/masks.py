@@ -10,7 +10,7 @@ import torch
 
 from ..errors import WireError
 from .base import Coder, Shape
-from .bits import Reader, pack, range_decode, range_encode
+from .bits import Reader, pack_fields, range_decode, range_encode
 
 _ZEROS, _ONES, _PLAIN, _CODED = range(4)
 
@@ -31,7 +31,7 @@ class Mask(Coder):
         ones = np.count_nonzero(bits)
         if ones in (0, len(bits)):
             return bytes([_ONES if ones else _ZEROS])
-        plain = pack(bits, 1)
+        plain = pack_fields(bits, 1)
         coded = struct.pack("<I", ones) + range_encode(bits, np.array([len(bits) - ones, ones]))
         return bytes([_CODED]) + coded if len(coded) < len(plain) else bytes([_PLAIN]) + plain
 

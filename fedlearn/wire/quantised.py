@@ -10,7 +10,7 @@ import torch
 
 from ..errors import WireError
 from .base import Coder, Shape
-from .bits import Reader, flat, pack, pack_signs, range_decode, range_encode
+from .bits import Reader, flat, pack_fields, pack_signs, range_decode, range_encode
 
 _LARGEST = np.finfo(np.float32).max
 
@@ -33,7 +33,7 @@ class Signs(Coder):
 
     def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> bytes:
         x = flat(tensor)
-        return pack_signs(x) if self.scaled else pack(x < 0, 1)
+        return pack_signs(x) if self.scaled else pack_fields(x < 0, 1)
 
     def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
         reader, n = Reader(section), math.prod(shape)
@@ -65,7 +65,7 @@ class Uniform(Coder):
         if step > _LARGEST:
             raise ValueError("The entries lie too far apart for a step in float32.")
         level = np.rint((x - x.min()) / (step or 1))
-        return struct.pack("<ff", x.min(), step) + pack(level.astype(np.uint16), self.bits)
+        return struct.pack("<ff", x.min(), step) + pack_fields(level.astype(np.uint16), self.bits)
 
     def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
         reader, n = Reader(section), math.prod(shape)
@@ -138,7 +138,7 @@ class QSGD(Coder):
         return 1 + self.levels.bit_length()
 
     def _pack(self, symbols: np.ndarray) -> bytes:
-        plain = pack(symbols, self._width)
+        plain = pack_fields(symbols, self._width)
         if not self.entropy:
             return plain
         if not len(symbols):
@@ -146,7 +146,7 @@ class QSGD(Coder):
         low = symbols.min()
         counts = np.bincount(symbols - low)
         width = int(counts.max()).bit_length()
-        coded = struct.pack("<HHB", low, len(counts), width) + pack(counts, width)
+        coded = struct.pack("<HHB", low, len(counts), width) + pack_fields(counts, width)
         if len(counts) > 1:
             coded += range_encode(symbols - low, counts)
         return b"\1" + coded if len(coded) < len(plain) else b"\0" + plain

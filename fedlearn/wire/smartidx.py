@@ -16,8 +16,8 @@ import torch
 
 from ..errors import WireError
 from .base import Coder, Shape, brief
-from .bits import Reader, flat, pack, pack_rice, pack_signs
-from .sparse import TopK, check_ratio, encode_positions, kept, largest, read_positions
+from .bits import Reader, flat, pack_fields, pack_rice, pack_signs
+from .sparse import TopK, check_ratio, encode_positions, how_many, largest, read_positions
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class SmartIdx(Coder):
             return TopK(self.ratio, "sign").encode(tensor)
         x = flat(tensor).reshape(kernels, entries)
         chosen = np.zeros(x.shape, bool)
-        chosen.reshape(-1)[largest(x.reshape(-1), kept(self.ratio, x.size))] = True
+        chosen.reshape(-1)[largest(x.reshape(-1), how_many(self.ratio, x.size))] = True
         counts = chosen.sum(1)
         most = counts > self.full * entries
         whole, rest = np.flatnonzero(most), np.flatnonzero((counts > 0) & ~most)
@@ -73,8 +73,8 @@ class SmartIdx(Coder):
             mean = np.abs(x[same][chosen[same]]).mean(dtype=np.float64).astype("<f4")
             parts += [
                 mean.tobytes(),
-                pack(there.reshape(-1), 1),
-                pack(x[rest[examples]][there] < 0, 1),
+                pack_fields(there.reshape(-1), 1),
+                pack_fields(x[rest[examples]][there] < 0, 1),
             ]
             b, numbers = pack_rice(pattern)
             parts += [encode_positions(same, kernels), bytes([b]), numbers]

@@ -55,7 +55,7 @@ def _others(index: np.ndarray, n: int) -> np.ndarray:
     return np.flatnonzero(keep)
 
 
-def kept(ratio: float, n: int) -> int:
+def how_many(ratio: float, n: int) -> int:
     """How many of n entries are kept: the ratio of them, rounded up."""
     return min(n, math.ceil(ratio * n))
 
@@ -100,7 +100,7 @@ class TopK(Coder):
 
     def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> bytes:
         x = flat(tensor)
-        index = largest(x, kept(self.ratio, len(x)))
+        index = largest(x, how_many(self.ratio, len(x)))
         return encode_positions(index, len(x)) + self._pack(x[index])
 
     def _pack(self, x: np.ndarray) -> bytes:

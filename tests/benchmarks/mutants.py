@@ -170,7 +170,9 @@ def covering(folder: Path, jobs: int) -> tuple[dict, dict]:
     lines: dict = {}
     for name, about in json.loads(report.read_text())["files"].items():
         its = {int(n): {c.split("|")[0] for c in cs} for n, cs in about["contexts"].items()}
-        lines[str(ROOT / name)] = {n: [c for c in sorted(cs) if c in times] for n, cs in its.items()}
+        lines[str(ROOT / name)] = {
+            n: [c for c in sorted(cs) if c in times] for n, cs in its.items()
+        }
     return lines, times
 
 

@@ -111,7 +111,7 @@ def expected(job, lost):
 def question(message):
     """The name of a message's question, or nothing if it is not one."""
     one = message.metadata.message_type == "query.ask"
-    return Question.read(message.metadata.group_id) if one else None
+    return Question.parse(message.metadata.group_id) if one else None
 
 
 def asks(message, t, what=None):
@@ -744,7 +744,7 @@ def test_where_an_answer_begins(round, number, found, tmp_path):
 )
 def test_a_question_without_a_proper_name_is_refused(name):
     asked = Question("0a", "1b", 12, 3, 0, "hand over")
-    assert Question.read(str(asked)) == asked
+    assert Question.parse(str(asked)) == asked
     j = job()
     grid = Loop(j)
     message = flower.envelope.envelope({"message": b""}, 100, "query.ask", group_id=name)

@@ -15,7 +15,7 @@ import pytest
 
 import fedlearn as fl
 from fedlearn import cli
-from fedlearn.arguments import check
+from fedlearn.arguments import check_value
 from fedlearn.data import sources
 from fedlearn.errors import DataError
 
@@ -339,10 +339,10 @@ def test_numbers_are_checked_as_they_are_annotated():
         (float("inf"), float, float("inf")),
         ([], list[int], None),
     ):
-        check("it", value, annotation, default)
+        check_value("it", value, annotation, default)
     for value, annotation in (("1", int), (1.0, int), (True, int), (1, bool), (10**400, float)):
         with pytest.raises(ValueError, match="it must be"):
-            check("it", value, annotation)
+            check_value("it", value, annotation)
 
 
 # ---- the machine

@@ -35,7 +35,7 @@ def test_entries_are_complete_and_ids_unique():
     assert Counter(c["paper"] for c in LEDGER) == entries
 
 
-@pytest.mark.parametrize("result", claims.check(strict=False), ids=lambda r: r.claim["id"])
+@pytest.mark.parametrize("result", claims.audit(strict=False), ids=lambda r: r.claim["id"])
 def test_verdict_is_the_recomputed_one(result):
     assert result.problem == ""
     assert (result.computed is None) == (result.claim["formula"] is None)
@@ -76,7 +76,7 @@ def test_verdict_is_the_recomputed_one(result):
 )
 def test_a_corrupted_entry_is_reported(name, change):
     with pytest.raises(ValueError, match=name):
-        claims.check(name.split("-")[0], changed(name, **change))
+        claims.audit(name.split("-")[0], changed(name, **change))
 
 
 def test_load_refuses_wrong_keys_and_repeated_ids(tmp_path):

@@ -262,7 +262,7 @@ def test_by_default_as_many_groups_as_participants_or_modules(clients, groups, t
     step, all_of_them, sent = kgf.Modules(), list(schema.shapes), []
     for k in range(clients):
         ctx = Context(task, 1, k, schema=schema, participants=tuple(range(clients)))
-        step.check(ctx)
+        step.validate(ctx)
         sent.append(tuple(step.names(all_of_them, ctx)))
     assert len(set(sent)) == groups
     assert sorted(n for names in set(sent) for n in names) == sorted(all_of_them)

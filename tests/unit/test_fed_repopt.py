@@ -146,7 +146,7 @@ def federated(method, task, rounds=3, settings=None):
     settings = settings or fl.Settings(batch_size=8, epochs=2)
     csla = training.new_network(dataclasses.replace(method.model, form="csla"), task).double()
     net = (
-        repopt.target(csla) if method.model.form == "repopt" else csla
+        models.repopt.target(csla) if method.model.form == "repopt" else csla
     )  # collapsed in double precision, too
     state, seen = {n: t.clone() for n, t in state_of(net).items()}, []
     for t in range(1, rounds + 1):
@@ -195,8 +195,8 @@ def test_repopt_is_csla_through_rounds_of_averaging(family, how, task):
 
 
 def test_repopt_is_csla_with_adamw_too(task):
-    own = repopt.read(repopt.Form("csla", "digits_repvgg").build(task))
-    searched = repopt.Scales(
+    own = models.repopt.scales_of(repopt.Form("csla", "digits_repvgg").build(task))
+    searched = models.repopt.Scales(
         {n: t * (-2.0 if i % 3 == 0 else 0.7) for i, (n, t) in enumerate(own.items())}
     )
     how = {"scales": searched, "weight_decay": 0.01, "optimizer": "adamw"}
@@ -253,7 +253,9 @@ def test_other_multipliers_are_another_training(wrong, least, task, monkeypatch)
 def test_multiplier_by_its_definition(family, task):
     method = fl.methods.fed_repopt(network=family)
     net = training.initial_network(method, task)
-    M = dict(zip((n for n, _ in net.named_parameters()), repopt.multipliers(net), strict=True))
+    M = dict(
+        zip((n for n, _ in net.named_parameters()), models.repopt.multipliers(net), strict=True)
+    )
     found = reparam.blocks(net)
     assert {n for n, m in M.items() if torch.is_tensor(m)} == {f"{n}.conv3.weight" for n in found}
     for name, block in found.items():
@@ -275,7 +277,7 @@ def test_multiplier_by_its_definition(family, task):
     for block in found.values():
         block.constant_s3.fill_(-2.0)
     for power, expected in ((1, 2.0), (2, 4.0)):
-        first = next(m for m in repopt.multipliers(net, power) if torch.is_tensor(m))
+        first = next(m for m in models.repopt.multipliers(net, power) if torch.is_tensor(m))
         assert float(first[0, 0, 0, 0]) == expected
 
 
@@ -323,9 +325,9 @@ def test_constants_are_sent_once_to_each_client(task):
     method = fl.methods.fed_repopt()
     history = fl.run(method, task, 3, participation=0.67)
     server = method.server_side(task)
-    numbers = sum(t.numel() for t in repopt.constants(server.net).values())
+    numbers = sum(t.numel() for t in models.repopt.constants(server.net).values())
     assert numbers == 2 * (16 + 16 + 16 + 32 + 32)
-    extra, told = 4 * numbers + 4 * len(repopt.constants(server.net)), set()
+    extra, told = 4 * numbers + 4 * len(models.repopt.constants(server.net)), set()
     dense = min(history.bytes_down) / 2
     for row in history.rows:
         new = set(row["clients"]) - told
@@ -338,7 +340,7 @@ def test_client_believes_the_wire(task):
     clients, state = fl.clients(fl.methods.fed_repopt(), task), server.start()
 
     def its_own():
-        return repopt.constants(clients.side.net)["extractor.0.s3"].unique().tolist()
+        return models.repopt.constants(clients.side.net)["extractor.0.s3"].unique().tolist()
 
     assert its_own() == [1.0]
     server.receive(1, 0, clients.answer(1, 0, server.send(1, 0, state)[0]), state)
@@ -390,7 +392,9 @@ def test_constants_are_sent_until_the_client_has_answered(task):
 
 def scales(task, factor=1.0, **change):
     net = repopt.Form("csla", "digits_repvgg").build(task)
-    return repopt.Scales({n: factor * t.clone() for n, t in repopt.read(net).items()} | change)
+    return models.repopt.Scales(
+        {n: factor * t.clone() for n, t in models.repopt.scales_of(net).items()} | change
+    )
 
 
 def test_searched_scales_are_those_of_the_trained_network():
@@ -400,7 +404,7 @@ def test_searched_scales_are_those_of_the_trained_network():
     assert all(not torch.equal(t, scales(own).of[n]) for n, t in found.of.items())
     method = fl.methods.fed_repopt(scales=found)
     net = training.initial_network(method, own)
-    assert torch.equal(repopt.constants(net)["extractor.2.s3"], found.of["extractor.2.s3"])
+    assert torch.equal(models.repopt.constants(net)["extractor.2.s3"], found.of["extractor.2.s3"])
     csla = training.initial_network(fl.methods.fed_repopt(form="csla", scales=found), own)
     torch.testing.assert_close(
         net.eval()(torch.ones(1, 1, 8, 8)), csla.eval()(torch.ones(1, 1, 8, 8))
@@ -450,10 +454,12 @@ def test_the_optimiser_alone_is_refused_with_a_reason(task):
         with pytest.raises(ValueError, match=r"The downlink Downlink\(Constants\(\)\) needs"):
             method.but(downlink=fl.Downlink(repopt.Constants()))
     with pytest.raises(ValueError, match="multi-branch blocks"):
-        repopt.constants(training.initial_network(fl.methods.fedavg(), task))
+        models.repopt.constants(training.initial_network(fl.methods.fedavg(), task))
     for form in ("tr", "inf"):
         with pytest.raises(ValueError, match="needs the constants"):
-            repopt.constants(training.initial_network(fl.methods.fed_repopt(form=form), task))
+            models.repopt.constants(
+                training.initial_network(fl.methods.fed_repopt(form=form), task)
+            )
     net = training.initial_network(fl.methods.fed_repopt(), task)
     with pytest.raises(ValueError, match="do not fit the parameters"):
         repopt.RepSGD(0.1).init(list(net.parameters())[1:], Context(task, 1, net=net))
@@ -485,7 +491,7 @@ def test_of_a_refused_message_nothing_is_kept(missing, task):
     message = unpack(
         server.send(1, 0, server.start())[0], server.down, kind=DOWN, round=1, client=0
     )
-    constants = list(repopt.constants(server.net))
+    constants = list(models.repopt.constants(server.net))
     weights = [name for name in message.sections if name not in constants]
     name = (constants if missing == "a constant" else weights)[-1]
     some = {n: section for n, section in message.sections.items() if n != name}

@@ -61,10 +61,10 @@ def test_a_state_overflows_when_its_squared_norm_does():
 
 def test_only_what_is_new_is_looked_at():
     bad = torch.tensor([math.nan])
-    finite.check(State({"w": bad}, {"m": bad}), State({"w": bad}, {"m": bad}))
+    finite.judge(State({"w": bad}, {"m": bad}), State({"w": bad}, {"m": bad}))
     for new in (State({"w": bad + 0}, {"m": bad}), State({"w": bad}, {"m": bad + 0})):
         with pytest.raises(fl.errors.Diverged, match="new (weights|server's memory) is NaN"):
-            finite.check(new, State({"w": bad}, {"m": bad}))
+            finite.judge(new, State({"w": bad}, {"m": bad}))
 
 
 def test_the_magnitude_of_what_came():
@@ -208,7 +208,7 @@ def test_to_try_the_downlink_changes_nothing(task, tmp_path):
     server, clients = method.server_side(task), fl.clients(method, task)
     state, _ = one_round(server, clients, 1, server.start(), {})
     before = {n: t.clone() for n, t in state.memory.items()}
-    server.check(1, state, server.start(), {})
+    server.judge(1, state, server.start(), {})
     assert before.keys() == state.memory.keys()
     assert all(torch.equal(before[n], t) for n, t in state.memory.items())
 
