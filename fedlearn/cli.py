@@ -13,16 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, asdict, dataclass
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any, NoReturn, get_args
+from typing import Any, NoReturn, get_args
 
 from . import __version__
 from .errors import DataError, WireError, pick
 from .options import add, flags_of, given, opt, read_pairs, read_value
 from .runs import Comparison, Engine, Picture, no_bar, provenance, run_all, show
 from .settings import Experiment
-
-if TYPE_CHECKING:
-    pass
 
 _unnamed = partial(opt, MISSING, positional=True)
 
@@ -245,10 +242,28 @@ def classroom(folders: Folders) -> None:
     print(*make(folders.folder, folders.out, folders.force), sep="\n")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Shell:
+    """For which shell."""
+
+    shell: str = _unnamed("bash, zsh, tcsh, fish or powershell", "SHELL")
+
+
+def completion(shell: Shell) -> None:
+    """Print what teaches a shell to complete this command.
+
+    For bash: fedlearn completion bash > ~/.local/share/bash-completion/completions/fedlearn
+    """
+    from .completion import script
+
+    print(script(parser(), shell.shell))
+
+
 # ---- the parser ----------------------------------------------------------------------------------
 
 COMMANDS: dict[str, Callable[..., int | None]] = {
-    f.__name__: f for f in (run, compare, serve, join, methods, check, reproduce, classroom)
+    f.__name__: f
+    for f in (run, compare, serve, join, methods, check, reproduce, classroom, completion)
 }
 
 

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict, fields
@@ -377,6 +378,45 @@ def test_help_for_a_stranger(arguments, capsys):
     with pytest.raises(SystemExit) as done:
         main([*arguments, "--help"])
     assert done.value.code == 0 and "usage: fedlearn" in capsys.readouterr().out
+
+
+COMPLETED = """
+source "$1"; shift
+_wanted=$(complete -p fedlearn); _wanted=${_wanted##*-F }; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
+${_wanted% fedlearn}; echo "${COMPREPLY[@]}"
+"""
+
+
+@pytest.mark.parametrize(
+    "line, offered",
+    [
+        ("fedlearn comp", "compare completion"),
+        ("fedlearn run fed_k", "fed_kgf"),
+        ("fedlearn compare fedavg rp", "rpn"),
+        ("fedlearn run rpn --eng", "--engine"),
+        ("fedlearn run rpn --partition dir", "dirichlet:0.5"),
+        ("fedlearn reproduce fed_kgf_figure3 --scale sm", "small"),
+        ("fedlearn completion z", "zsh"),
+    ],
+)
+def test_a_shell_completes(completion_script, line, offered):
+    if not shutil.which("bash"):
+        pytest.skip("no bash on this machine")
+    command = ["bash", "-c", COMPLETED, "bash", str(completion_script), *line.split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == offered.split(), done.stderr
+
+
+@pytest.fixture(scope="module")
+def completion_script(tmp_path_factory):
+    path = tmp_path_factory.mktemp("completion") / "fedlearn"
+    command = [sys.executable, "-m", "fedlearn", "completion", "bash"]
+    path.write_text(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return path
+
+
+def test_completion_for_an_unknown_shell(capsys):
+    assert main(["completion", "bsh"]) == 2 and "Did you mean 'bash'" in capsys.readouterr().err
 
 
 CTRL_C_IN_ROUND_5 = """
