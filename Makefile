@@ -34,7 +34,7 @@ title   = @printf '\n==== %s ====\n' '$(1)'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env env-flower with-flower book live test lint test-unit test-chapters test-browser test-flower record-flower gpu clean
+.PHONY: help env env-flower with-flower book live test lint test-unit test-chapters test-browser test-flower record-flower gpu lock clean
 
 help:
 	@echo 'make book           environment, execution of all chapters, site in $(HTML)'
@@ -47,6 +47,7 @@ help:
 	@echo 'make live           JupyterLab on the chapters'
 	@echo 'make gpu            all that only a GPU can show, into a folder (OUT=gpu-results MINUTES=20 STEPS="tests chapters speed recipes");'
 	@echo '                    PYTHON needs torch, numpy, scikit-learn and safetensors; no environment is made'
+	@echo 'make lock           requirements*.lock anew from pyproject.toml and constraints*.txt'
 	@echo 'make clean          remove the build (not the environment)'
 	@echo 'Options: VENV=<folder> PYTHON=<python 3.11+> JOBS=<chapters at a time>'
 
@@ -62,12 +63,12 @@ env:
 	  "$(PYTHON)" -m venv "$(VENV)"; \
 	fi; \
 	usable "$(PY)" || { echo "The environment $(VENV) has a Python older than 3.11: remove it, or choose another with VENV=..." >&2; exit 1; }; \
-	deps=$$(cat pyproject.toml constraints.txt | cksum); here="$(CURDIR)"; \
+	deps=$$(cat pyproject.toml requirements.lock | cksum); here="$(CURDIR)"; \
 	if [ "$$(sed -n 1p "$(STAMP)" 2>/dev/null)" != "$$deps" ]; then \
 	  printf '\n==== installing into %s (a few minutes the first time) ====\n' "$(VENV)"; \
 	  rm -f "$(STAMP)"; \
-	  "$(PY)" -m pip install --disable-pip-version-check -q -c constraints.txt "setuptools>=77"; \
-	  "$(PY)" -m pip install --disable-pip-version-check -q --no-build-isolation -c constraints.txt -e ".[book,test]"; \
+	  "$(PY)" -m pip install --disable-pip-version-check -q --require-hashes -r requirements.lock; \
+	  "$(PY)" -m pip install --disable-pip-version-check -q --no-build-isolation --no-deps -e .; \
 	elif [ "$$(sed -n 2p "$(STAMP)")" != "$$here" ]; then \
 	  "$(PY)" -m pip install --disable-pip-version-check -q --no-build-isolation --no-deps -e .; \
 	fi; \
@@ -77,7 +78,7 @@ env:
 # (whose packages it sees, so that torch is there once), in which Flower's versions come first.
 env-flower: env
 	@set -e; \
-	deps=$$(cat pyproject.toml constraints.txt constraints-flower.txt | cksum); \
+	deps=$$(cat pyproject.toml requirements.lock requirements-flower.lock | cksum); \
 	if [ "$$(cat "$(FLOWER)/.fedlearn-installed" 2>/dev/null)" != "$$deps" ]; then \
 	  printf '\n==== installing Flower into %s ====\n' "$(FLOWER)"; \
 	  rm -rf "$(FLOWER)"; \
@@ -85,8 +86,8 @@ env-flower: env
 	  base=$$("$(PY)" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 	  own=$$("$(FLOWER)/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 	  printf 'import site; site.addsitedir("%s")\n' "$$base" > "$$own/fedlearn_base.pth"; \
-	  "$(FLOWER)/bin/python" -m pip install --disable-pip-version-check -q -c constraints.txt "setuptools>=77"; \
-	  "$(FLOWER)/bin/python" -m pip install --disable-pip-version-check -q --no-build-isolation -c constraints-flower.txt -e ".[flower]"; \
+	  "$(FLOWER)/bin/python" -m pip install --disable-pip-version-check -q --require-hashes -r requirements-flower.lock; \
+	  "$(FLOWER)/bin/python" -m pip install --disable-pip-version-check -q --no-build-isolation --no-deps -e .; \
 	  "$(FLOWER)/bin/python" -m ipykernel install --prefix "$(FLOWER)" --name python3 >/dev/null; \
 	  printf '%s\n' "$$deps" > "$(FLOWER)/.fedlearn-installed"; \
 	fi
@@ -95,6 +96,12 @@ env-flower: env
 NO_FLOWER = printf '\n**** Flower cannot be installed here (see above): %s. ****\n\n' "$(1)"
 with-flower: env
 	@$(MAKE) --no-print-directory env-flower || { rm -rf "$(FLOWER)"; $(call NO_FLOWER,the chapter about it shows a recorded run instead); }
+
+# The versions of constraints.txt, for every system, with the hashes that pip must find. Needs a network.
+lock: env
+	$(call title,lock files)
+	@"$(PY)" -m pip install --disable-pip-version-check -q "uv>=0.12"
+	@UV="$(BIN)/uv" sh -e tests/lock.sh
 
 # ---- book --------------------------------------------------------------------------------------------------------
 # --all so that old warnings are seen again; chapters that did not change come from the execution cache.

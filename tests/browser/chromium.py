@@ -1,9 +1,9 @@
 """Find a Chromium, or get one, and print where it is.  `python tests/browser/chromium.py`
 
-Looks at $CHROMIUM, at the names on PATH, at Playwright's own download; then installs one: with
-apt-get for root on Debian and its relatives, otherwise with `playwright install`. Fails loudly when
-there is none at the end, because browser tests that are quietly left out look like browser tests
-that passed.
+Looks at $CHROMIUM, at the names on PATH, at Playwright's own download; then installs one: as a
+system package for root on Debian and its relatives, after a question if $CI is not set; otherwise
+with `playwright install`, which downloads into a folder of the user's. Fails loudly when there is
+none at the end: browser tests that are quietly left out look like browser tests that passed.
 """
 
 import os
@@ -48,7 +48,8 @@ def install():
         return subprocess.run(command, stdout=sys.stderr).returncode == 0
 
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
-    if is_root and shutil.which("apt-get") and Path("/etc/debian_version").exists():
+    debian = shutil.which("apt-get") and Path("/etc/debian_version").exists()
+    if is_root and debian and allowed("the system package chromium (apt-get install chromium)"):
         os.environ["DEBIAN_FRONTEND"] = "noninteractive"
         run("apt-get", "update", "-qq")
         if run("apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium") and find():
@@ -57,6 +58,17 @@ def install():
         run(sys.executable, "-m", "playwright", "install", "--with-deps", "chromium")
     else:
         run(sys.executable, "-m", "playwright", "install", "chromium")
+
+
+def allowed(what) -> bool:
+    """Whether a system package may be installed: in CI, or if somebody says so."""
+    if os.environ.get("CI"):
+        return True
+    print(f"May {what} be installed? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin is None or not sys.stdin.isatty():
+        print("nobody is here to answer: no (CI=1 means yes)", file=sys.stderr)
+        return False
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """What the chapters lean on: plots, explorers, exercise checks, the class edition."""
 
+import io
 import json
+import runpy
 from pathlib import Path
 
 import ipywidgets as W
@@ -187,3 +189,18 @@ def test_class_edition_of_nothing(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="no notebooks"):
         classroom.make(tmp_path / "empty", tmp_path / "out")
+
+
+def test_a_system_package_is_installed_only_if_somebody_says_so(monkeypatch, capsys):
+    path = Path(__file__).parents[1] / "browser" / "chromium.py"
+    allowed = runpy.run_path(str(path))["allowed"]
+    monkeypatch.setenv("CI", "true")
+    assert allowed("it")
+    monkeypatch.delenv("CI")
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    assert not allowed("it") and "CI=1" in capsys.readouterr().err
+    for answer, may in (("y", True), ("", False), ("no", False)):
+        typed = io.StringIO(answer + "\n")
+        typed.isatty = lambda: True
+        monkeypatch.setattr("sys.stdin", typed)
+        assert allowed("it") == may
