@@ -1,0 +1,220 @@
+"""What may come of hostile messages and of kills: a refusal, or the right result; nothing else.
+
+    python tests/benchmarks/fuzz.py messages --count 1000000     # all methods, both directions
+    python tests/benchmarks/fuzz.py kills --count 100            # five methods
+
+CI does the same with fewer (tests/unit/test_hostile.py). Everything is drawn from --seed.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import struct
+import sys
+import tempfile
+import time
+import zlib
+from collections import Counter
+from contextlib import nullcontext
+from pathlib import Path
+from unittest.mock import patch
+
+import fedlearn as fl
+from fedlearn.engines import Loop
+from fedlearn.round import one_round
+
+HEAD = 26  # bytes of the envelope before the body; four of a checksum are behind it
+KILLED = ("fedavg", "rpn", "fed_kgf", "dgc", "fed_gkt")
+SLOW = ("fed_gkt", "split_learning")  # whose server trains in every round: a tenth of the messages
+
+
+def sealed(head: bytes, body: bytes) -> bytes:
+    """A message with a checksum that fits."""
+    return head + body + struct.pack("<I", zlib.crc32(head, zlib.crc32(body)))
+
+
+def altered(data: bytes, dice: random.Random, other: bytes) -> tuple[str, bytes]:
+    """What was done, and a message that somebody else might send in the place of ``data``."""
+    kind = dice.choice(("noise", "cut", "flip", "head", "body", "length", "other", "nothing"))
+    head, body = data[:HEAD], data[HEAD:-4]
+
+    def flipped(text: bytes) -> bytes:
+        text = bytearray(text)
+        for _ in range(dice.choice((1, 1, 1, 2, 20)) if text else 0):
+            text[dice.randrange(len(text))] ^= 1 << dice.randrange(8)
+        return bytes(text)
+
+    made = {
+        "noise": lambda: dice.randbytes(dice.randrange(4000)),
+        "cut": lambda: data[: dice.randrange(len(data))],
+        "flip": lambda: flipped(data),
+        "head": lambda: sealed(flipped(head), body),
+        "body": lambda: sealed(head, flipped(body)),
+        "length": lambda: sealed(head, body[: dice.randrange(len(body) + 1)] + dice.randbytes(9)),
+        "other": lambda: other,
+        "nothing": lambda: data,
+    }
+    return kind, made[kind]()
+
+
+class Hostile(Loop):
+    """Clients between whom and the server somebody alters messages: ``way`` is "up" or "down"."""
+
+    def __init__(self, side, dice, way):
+        super().__init__(side)
+        self.dice, self.way, self.genuine = dice, way, {}
+        self.did, self.broken = {}, []
+
+    def genuine_answer(self, t, k, data, what):
+        """The client's own answer, trained for once; what it remembers then."""
+        key = t, k, what, data, repr(sorted(self.memories.get(k, {})))
+        if key not in self.genuine:
+            self.genuine[key] = self._try(t, k, data, what), dict(self.memories[k])
+        answer, self.memories[k] = self.genuine[key][0], dict(self.genuine[key][1])
+        return answer
+
+    def exchange(self, t, what, clients, write):
+        before = b""  # what was sent before, by or to somebody else
+        for k in clients:
+            sent = write(k)
+            if self.way == "down":
+                kind, data = altered(sent, self.dice, before)
+                answer, same, before = self._try(t, k, data, what), data == sent, sent
+                refused = isinstance(answer, fl.WireError)
+                if refused and answer.__cause__ is not None:
+                    self.broken.append((kind, answer.__cause__))
+                self.did.setdefault(k, []).append((kind, same, refused))
+            else:
+                answer = self.genuine_answer(t, k, sent, what)
+                if isinstance(answer, bytes):
+                    right = answer
+                    kind, answer = altered(right, self.dice, before)
+                    self.did.setdefault(k, []).append((kind, answer == right, None))
+                    before = right
+            yield k, answer
+
+
+def messages(name: str, count: int, seed: int = 0) -> Counter:
+    """So many altered messages of a method -> how many of each kind were accepted and refused.
+    ``AssertionError`` for one that is neither, or that must not pass and does."""
+    dice, found = random.Random(f"{name} {seed}"), Counter()
+    task = fl.tasks.classification("digits", 4, "dirichlet:0.5", train=120, test=40)
+    method, settings = fl.methods.get(name), fl.Settings(batch_size=16)
+    quick = patch("fedlearn.training.train", lambda *a, **k: None)
+    for way in ("up", "down"):
+        server, engine = method.server_side(task, settings), None
+        start, sofar = server.start(), found.total()
+        engine = Hostile(fl.clients(method, task, settings).side, dice, way)
+        while found.total() - sofar < count / 2:
+            engine.memories, engine.did, heard = {}, {}, {}
+            server = method.server_side(task, settings) if way == "down" else server
+            try:
+                with quick if way == "down" else nullcontext():
+                    state, row = one_round(server, engine, 1, start, heard)
+                refused = row["refused"].keys() | row["unevaluated"].keys()
+                assert all(
+                    t.isfinite().all() for t in state.weights.values() if t.is_floating_point()
+                )
+            except fl.WireError:  # with these answers the method cannot go on, and says so
+                refused = set(engine.did)
+            except fl.errors.Diverged:
+                refused = set(engine.did)
+            assert not engine.broken, engine.broken[0]
+            for k, did in engine.did.items():
+                for kind, _, said_no in did:
+                    no = k in refused if said_no is None else said_no
+                    found[f"{way} {kind}", "refused" if no else "accepted"] += 1
+                # a body that decodes, and a number of samples, are lies that nobody can see
+                harmless = all(same or kind in ("body", "head") for kind, same, _ in did)
+                assert harmless or k in refused, f"{name}, {way}: {did} of client {k} passed"
+    return found
+
+
+# ---- kills ---------------------------------------------------------------------------------------
+
+
+def forked(work) -> int:
+    """A child process that does ``work`` and ends -> its number."""
+    child = os.fork()
+    if not child:
+        try:
+            work()
+            os._exit(0)
+        except BaseException as error:
+            print(repr(error), file=sys.stderr, flush=True)
+            os._exit(1)
+    return child
+
+
+def kills(name: str, count: int, seed: int = 0) -> dict[str, int]:
+    """Kill runs of a method, start them again, until there were so many kills -> how often they
+    were killed, how many runs were finished. Each must give the history of one in one go."""
+    dice, done = random.Random(f"{name} {seed}"), Counter(kills=0, finished=0)
+    rounds = 3 if name in SLOW else 5
+    task = fl.tasks.classification("digits", 4, "dirichlet:0.5", train=240, test=100)
+    folder = Path(tempfile.mkdtemp())
+    path, out = folder / "run.checkpoint", folder / "run.json"
+
+    def run(checkpoint=path):
+        share = 1.0 if name in SLOW else 0.5
+        how = {"participation": share, "batch_size": 16, "progress": False}
+        history = fl.run(fl.methods.get(name), task, rounds, checkpoint=checkpoint, **how)
+        out.write_text(history.to_json())
+
+    began = time.monotonic()
+    assert os.waitpid(forked(lambda: run(None)), 0)[1] == 0
+    takes, whole = (time.monotonic() - began) / rounds, fl.History.from_json(out)
+    while done["kills"] < count:
+        child, at, changed = forked(run), dice.randrange(rounds), 0
+        last = path.stat().st_mtime_ns if path.exists() else 0
+        ended = 0
+        while changed < at and not ended:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            now = path.stat().st_mtime_ns if path.exists() else last
+            changed, last = changed + (now != last), now
+            time.sleep(0.001)
+        if not ended:
+            time.sleep(dice.uniform(0, 2 * takes))
+            os.kill(child, signal.SIGKILL)
+            status = os.waitpid(child, 0)[1]
+        if os.WIFSIGNALED(status):
+            done["kills"] += 1
+            continue
+        assert status == 0, f"{name} does not go on after a kill"
+        assert fl.History.from_json(out) == whole, f"{name} goes on to another history"
+        done["finished"] += 1
+        path.unlink()
+    os.waitpid(forked(run), 0)
+    assert fl.History.from_json(out) == whole
+    done["finished"] += 1
+    return dict(done)
+
+
+def main() -> None:
+    args = argparse.ArgumentParser(description=__doc__)
+    args.add_argument("what", choices=("messages", "kills"))
+    args.add_argument("--count", type=int, default=1000)
+    args.add_argument("--methods", nargs="+")
+    args.add_argument("--seed", type=int, default=0)
+    args = args.parse_args()
+    names = args.methods or (KILLED if args.what == "kills" else fl.methods.METHODS)
+    total = Counter()
+    for name in names:
+        if args.what == "kills":
+            found = Counter(kills(name, -(-args.count // len(names)), args.seed))
+        else:
+            share = args.count // len(names) // (10 if name in SLOW else 1)
+            kinds = messages(name, share, args.seed)
+            print(
+                json.dumps({name: {" ".join(k): n for k, n in sorted(kinds.items())}}), flush=True
+            )
+            found = Counter(verdict for _, verdict in kinds.elements())
+        total.update(found)
+        print(json.dumps({name: dict(found)}), flush=True)
+    print(json.dumps({"all": dict(total)}))
+
+
+if __name__ == "__main__":
+    main()
