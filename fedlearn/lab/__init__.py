@@ -14,12 +14,15 @@ _ROOMS = {
     "figure": "show",
     "grid": "grids",
     "kernel_generation": "formulas",
+    "ledger": "ledger",
+    "ledger_counts": "ledger",
     "opening": "openings",
     "origin": "openings",
     "pooled_kernel": "formulas",
     "round_time": "formulas",
     "runs": "show",
     "soft_labels": "formulas",
+    "styles": "setup",
     "table": "show",
 }
 
