@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 _ROOMS = {
+    "cards": "front",
     "chapter": "setup",
     "chart": "show",
     "drawing": "drawings",
@@ -16,6 +17,7 @@ _ROOMS = {
     "kernel_generation": "formulas",
     "ledger": "ledger",
     "ledger_counts": "ledger",
+    "minutes": "front",
     "opening": "openings",
     "origin": "openings",
     "pooled_kernel": "formulas",
