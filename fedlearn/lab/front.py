@@ -138,18 +138,27 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
     }
     ends = {"domain": [0, 1]}
     y = {"field": "accuracy", "type": "quantitative", "title": "test accuracy", "scale": ends}
-    columns = {"expr": "width < 420 ? 2 : width < 600 ? 4 : 6"}
-    legend = {"orient": "top", "title": None, "symbolSize": 80, "columns": columns,
-              "symbolStrokeWidth": 0, "symbolOpacity": 1, "labelFontSize": 12}  # fmt: skip
-    count = max(len({r["line"] for r in values if r["runs"] == name}) for name in names)
+
+    shown = {n: list(dict.fromkeys(r["line"] for r in values if r["runs"] == n)) for n in names}
+    place = {line: k for its in shown.values() for k, line in enumerate(its)}
+    legend = {
+        "orient": "top",
+        "title": None,
+        "symbolSize": 80,
+        "columns": {"expr": "width < 420 ? 2 : width < 600 ? 4 : 6"},
+        "symbolStrokeWidth": 0,
+        "symbolOpacity": 1,
+        "labelFontSize": 12,
+        "values": {"expr": f"{json.dumps(shown)}[runs]"},  # the lines of these runs alone
+    }
     colours = [c if c != "#000000" else GREY for c in COLOURS]
+    shapes = "circle square triangle-up diamond triangle-down cross triangle-right".split()
 
     def by(choices: list[Any], legend: dict[str, Any] | None) -> dict[str, Any]:
-        cycle = [choices[k % len(choices)] for k in range(count)]
-        return {"field": "line", "sort": None, "scale": {"range": cycle}, "legend": legend}
+        """The same choice for a line wherever it is, another for each line of the same runs."""
+        scale = {"domain": [*place], "range": [choices[k % len(choices)] for k in place.values()]}
+        return {"field": "line", "scale": scale, "legend": legend}
 
-    shapes = ["circle", "square", "triangle-up", "diamond", "triangle-down", "cross",
-              "triangle-right"]  # fmt: skip
     fedavg = "datum.line == 'FedAvg'"
     lines = {
         "params": [picked],
@@ -184,7 +193,7 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
         "mark": {"type": "rule", "strokeDash": [2, 3], "color": GREY},
         "encoding": {"y": {"datum": target}},
     }
-    here = {"x": {**x, "axis": None}, "y": {"datum": target}}
+    here = {"x": x, "y": {"datum": target}}
     spot = {"mark": {"type": "point", "size": 130, "strokeWidth": 2.5, "color": GREY},
             "transform": reached, "encoding": here}  # fmt: skip
 
@@ -199,7 +208,7 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
     picture = {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
         "width": "container",
-        "height": 290,
+        "height": 235,
         "autosize": {"type": "fit-x", "contains": "padding"},
         "config": {"font": "sans-serif", "axis": {"labelFontSize": 12, "titleFontSize": 12}},
         "params": params,
