@@ -242,29 +242,28 @@ def small(name: str, its: dict[str, Any]) -> str:
     row, plain = (runs[its[k]].rows[1] for k in ("line", "dense"))
     down, up = (row[f"bytes_{way}"] / len(row["clients"]) for way in ("down", "up"))
     dense = plain["bytes_up"] / len(plain["clients"])
-    c = Canvas(270, 178, "small")
+    c = Canvas(284, 190, "small")
 
     def plate(x: float, y: float, part: str) -> None:
         style = {"fill": PLATE, "stroke": "#1b1f24"} if part in new else {"stroke_dasharray": "4 3"}
-        c.box(x, y, 74, 22, stroke_width=1, **style)
+        c.box(x, y, 80, 22, stroke_width=1, **style)
         ink = {"fill": "#1b1f24", "font_weight": 700} if part in new else {}
         c.text(x + 8, y + 15, part, 12, **ink)
 
-    c.box(3, 44, 88, 90)
-    c.text(12, 64, "Server", 13, font_weight=700)
-    plate(10, 100, "server")
-    c.box(179, 12, 88, 154)
-    c.text(188, 32, "Clients", 13, font_weight=700)
+    c.box(3, 48, 92, 92)
+    c.text(12, 69, "Server", 13, font_weight=700)
+    plate(9, 106, "server")
+    c.box(189, 14, 92, 162)
+    c.text(198, 35, "Clients", 13, font_weight=700)
     for k, part in enumerate(("model", "objective", "optimizer")):
-        plate(186, 52 + 36 * k, part)
-    for way, count, colour, ends, y in (
-        ("down", down, DOWN, ((96, 62), (175, 62)), 14),
-        ("up", up, UP, ((175, 116), (96, 116)), 138),
+        plate(195, 56 + 38 * k, part)
+    for way, count, colour, ends, y, below in (
+        ("down", down, DOWN, ((100, 68), (184, 68)), 19, 13),
+        ("up", up, UP, ((184, 120), (100, 120)), 148, 185),
     ):
-        c.arrow(*ends, width(count, dense), colour, width(dense, dense))
-        plate(98, y, f"{way}link")
-        c.text(135, y + (36 if way == "up" else -2), kilobytes(count), 12, text_anchor="middle",
-               font_weight=700)  # fmt: skip
+        c.arrow(*ends, 0.8 * width(count, dense), colour, 0.8 * width(dense, dense))
+        plate(102, y, f"{way}link")
+        c.text(142, below, kilobytes(count), 12, text_anchor="middle", font_weight=700)
     what = ", ".join(p for p in FEDAVG if p in new) or "nothing"
     alt = (
         f"{its['title']} replaces {what} of the round. {kilobytes(down)} down, {kilobytes(up)} up "

@@ -34,23 +34,25 @@ def ledger_counts(number: str, caption: str) -> Shown:
 
 
 def row(result: claims.Result) -> str:
-    """A claim or a reading as a table's row, its formula folded below what it gives."""
+    """A claim or a reading as a table's row, and its formula as the next one, which unfolds the
+    printed figures that it uses."""
     c, reading = result.claim, "reading_of" in result.claim
     name = "reading" if reading else PAPERS[c["paper"]]
     printed = inline(str(c["printed"]))
     if c.get("read"):
         printed += f'<span class="fl-read">read: {inline(str(c["read"]))}</span>'
     computed = html.escape(claims.show(result.computed))
-    if c["formula"]:
-        inside = f"<code>{html.escape(c['formula'])}</code>"
-        if "data" in c:
-            figures = json.dumps(c["data"], ensure_ascii=False)
-            inside += f"<code>data = {html.escape(figures)}</code>"
-        computed += f"<details><summary>formula</summary>{inside}</details>"
     cells = (name, inline(c["where"]), printed, computed, result.verdict, inline(c["why"]))
     kind = "fl-reading" if reading else "fl-claim"
     body = "".join(f"<td>{cell}</td>" for cell in cells)
-    return f'<tr id="{c["id"]}" class="{kind}" data-verdict="{result.verdict}">{body}</tr>'
+    line = f'<tr id="{c["id"]}" class="{kind}" data-verdict="{result.verdict}">{body}</tr>'
+    if not c["formula"]:
+        return line
+    formula = f"<code>{html.escape(c['formula'])}</code>"
+    if "data" in c:
+        figures = html.escape(json.dumps(c["data"], ensure_ascii=False))
+        formula = f"<details><summary>{formula}</summary><code>data = {figures}</code></details>"
+    return f'{line}<tr class="{kind} fl-formula"><td></td><td colspan="5">{formula}</td></tr>'
 
 
 def ledger(number: str, caption: str) -> Shown:

@@ -130,11 +130,8 @@ def test_the_table_of_claims_has_every_claim_once_with_its_readings():
         mine = [c["id"] for c in entries if c.get("reading_of") == claim["id"]]
         assert ids == [claim["id"], *mine]
         assert f'data-paper="{claim["paper"]}"' in body
-    for form in ("params(rpn_cnn())", "folding_gap("):
-        assert f"<code>{form}" in content or form in content
-    assert content.count("<summary>formula</summary>") == sum(
-        c["formula"] is not None for c in entries
-    )
+    assert content.count("fl-formula") == sum(c["formula"] is not None for c in entries)
+    assert "<code>mean(data)</code></summary><code>data = [[0.3, 0.1, 0.3]" in content
 
 
 def test_the_counts_are_of_claims():
