@@ -92,7 +92,9 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
         bind = {"input": kind, "options": options, "name": f"{label} "}
         return {"name": name, "value": value, "bind": bind}
 
-    speed = "format(pow(10, {0}) * ({0} < 0 ? 1000 : 1), '.2r') + ({0} < 0 ? ' kbit/s' : ' Mbit/s')"
+    speed = (
+        "format(pow(10, {0}) * ({0} < 0 ? 1000 : 1), '.3~r') + ({0} < 0 ? ' kbit/s' : ' Mbit/s')"
+    )
     lasts = (
         "({0} >= 86400 ? format({0} / 86400, '.1f') + ' days' : {0} >= 3600 ? "
         "format({0} / 3600, '.1f') + ' h' : {0} >= 60 ? format({0} / 60, '.1f') + ' min' : "
@@ -208,7 +210,7 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
     picture = {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
         "width": "container",
-        "height": 235,
+        "height": 205,
         "autosize": {"type": "fit-x", "contains": "padding"},
         "config": {"font": "sans-serif", "axis": {"labelFontSize": 12, "titleFontSize": 12}},
         "params": params,
