@@ -56,6 +56,7 @@
     (spec.params || []).forEach(function (p) { if (p.name in kept) p.value = kept[p.name]; });
     var dark = document.documentElement.dataset.theme === "dark";
     spec.background = null;
+    spec.config = Object.assign({ text: { color: dark ? "#e6e9ee" : "#1b1f24" } }, spec.config);
     return vegaEmbed(picture, spec, { actions: false, renderer: "svg", theme: dark ? "dark" : undefined }).then(function (result) {
       speak(picture, spec, result.view);
       keep.forEach(function (name) {        // the reader's guess is there again next time

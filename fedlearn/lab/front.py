@@ -126,7 +126,7 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
     x = {
         "field": "x",
         "type": "quantitative",
-        "scale": {"type": "log", "nice": False, "padding": 8},
+        "scale": {"type": "log", "nice": False},
         "axis": {
             "title": None,
             "values": {
@@ -199,12 +199,16 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
     spot = {"mark": {"type": "point", "size": 130, "strokeWidth": 2.5, "color": GREY},
             "transform": reached, "encoding": here}  # fmt: skip
 
-    def label(whose: str, **where: Any) -> dict[str, Any]:
-        """The words at the spot of FedAvg, or of the first."""
+    def label(whose: str, before: str, x: Any, **where: Any) -> dict[str, Any]:
+        """Words beside the dotted line, at an end of it, where they are never cut off."""
         return {
-            "transform": [*reached, {"filter": whose}],
+            "transform": [
+                *reached,
+                {"filter": whose},
+                {"calculate": f"'{before}' + datum.words", "as": "words"},
+            ],
             "mark": {"type": "text", "fontSize": 13, "fontWeight": "bold", **where},
-            "encoding": {**here, "text": {"field": "words"}},
+            "encoding": {"x": {"value": x}, "y": {"datum": target}, "text": {"field": "words"}},
         }
 
     picture = {
@@ -227,8 +231,8 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
             rule,
             lines,
             spot,
-            label(f"!({fedavg})", align="right", dx=-10, dy=-14),
-            label(fedavg, align="left", dx=10, dy=22),
+            label("datum.place == 1", f"first at {target}: ", 0, align="left", dx=6, dy=-9),
+            label(fedavg, "", "width", align="right", dx=-6, dy=22),
         ],
     }
     says = {k: f"says{k.title()}" for k in ("up", "down", "latency", "slower")}

@@ -49,6 +49,14 @@ def test_bytes_become_minutes_as_the_package_says(page):
         page.wait_for_timeout(200)  # Vega draws after the signal
         number, unit = written(page, "FedAvg")
         assert number * UNITS[unit] == pytest.approx(expected, rel=0.06), name
+        first = written(page, f"first at {target}: signSGD")
+        assert first[0] * UNITS[first[1]] < expected
+        # every spot is inside the picture: the axis follows the link
+        frame = page.locator("#figure-0-1 svg.marks").bounding_box()
+        spots = page.locator("#figure-0-1 svg.marks .mark-symbol.layer_2_marks path").all()
+        assert len(spots) == 2
+        for spot in (spot.bounding_box() for spot in spots):
+            assert frame["x"] < spot["x"] < frame["x"] + frame["width"], name
     slider = chart.locator("input[name=up]")
     slider.focus()
     slider.press("ArrowRight")
