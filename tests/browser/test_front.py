@@ -18,10 +18,11 @@ def open_from_disk(page, name):
     page.goto((HTML / f"{name}.html").as_uri(), wait_until="load")
 
 
-def written(page, whose):
-    """The words at a spot of the picture, such as "FedAvg: 3.4 min", as (number, unit)."""
+def written(page, whose, of_any=False):
+    """The words in the picture, such as "FedAvg: 3.4 min", as (number, unit)."""
     words = page.locator("#figure-0-1 svg.marks text").all_text_contents()
-    found = [re.fullmatch(re.escape(whose) + r": ([\d.]+) ?(\w+)", w) for w in words]
+    name = re.escape(whose) + ("[^:]+" if of_any else "")
+    found = [re.fullmatch(name + r": ([\d.]+) ?(\w+)", w) for w in words]
     return next((float(m[1]), m[2]) for m in found if m)
 
 
@@ -49,8 +50,8 @@ def test_bytes_become_minutes_as_the_package_says(page):
         page.wait_for_timeout(200)  # Vega draws after the signal
         number, unit = written(page, "FedAvg")
         assert number * UNITS[unit] == pytest.approx(expected, rel=0.06), name
-        first = written(page, f"first at {target}: signSGD")
-        assert first[0] * UNITS[first[1]] < expected
+        first = written(page, f"first at {target}: ", of_any=True)
+        assert first[0] * UNITS[first[1]] <= expected * 1.06
         # every spot is inside the picture: the axis follows the link
         frame = page.locator("#figure-0-1 svg.marks").bounding_box()
         spots = page.locator("#figure-0-1 svg.marks .mark-symbol.layer_2_marks path").all()
