@@ -95,6 +95,13 @@
     embed(function (vegaEmbed) {
       function all() { divs.forEach(function (div) { draw(vegaEmbed, div); }); }
       all();
+      // Vega measures when the window changes; a sidebar that comes or goes later changes the column once more
+      divs.forEach(function (div) {
+        var wide = div.clientWidth;
+        new ResizeObserver(function () {
+          if (div.clientWidth !== wide) { wide = div.clientWidth; window.dispatchEvent(new Event("resize")); }
+        }).observe(div);
+      });
       new MutationObserver(all).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
     });
   });
