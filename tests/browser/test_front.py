@@ -91,7 +91,8 @@ def test_the_picture_follows_its_column(page):
     open_from_disk(page, "index")
     page.locator("#figure-0-1[data-drawn]").wait_for()
     fits = """() => { const [a, b] = ['#figure-0-1 svg.marks', '#figure-0-1'].map(
-      q => document.querySelector(q).getBoundingClientRect().width); return Math.abs(a - b) < 2; }"""
+      q => document.querySelector(q).getBoundingClientRect().width);
+      return Math.abs(a - b) < 2; }"""
     for width in (1440, 900, 400):
         page.set_viewport_size({"width": width, "height": 900})
         page.wait_for_timeout(500)
