@@ -48,6 +48,7 @@ ARITHMETIC = {
     ast.BitAnd: ast.BitOr,
 }
 # (file, what was changed): why no test can see it
+MOST = 100  # tests of a line that are kept, the quickest
 EQUIVALENT: dict[tuple[str, str], str] = {}
 
 
@@ -143,36 +144,30 @@ def mutate(path: Path, number: int) -> str:
 def covering(folder: Path, jobs: int) -> tuple[dict, dict]:
     """file -> line -> the tests that run it; and how long each test takes. One run of all unit
     tests, of which those that fail without a mutant count for nothing."""
-    data, report = folder / "coverage", folder / "coverage.json"
-    env = os.environ | {"COVERAGE_FILE": str(data), "OMP_NUM_THREADS": "1"}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "tests/unit",
-        "-q",
-        "-n",
-        str(jobs),
-        "--cov=fedlearn",
-        "--cov-context=test",
-    ]
-    command += ["--cov-report=", f"--junitxml={folder / 'times.xml'}"]
-    subprocess.run(command, cwd=ROOT, env=env, check=False)
-    command = [sys.executable, "-m", "coverage", "json", "--show-contexts", "-o", str(report), "-q"]
-    subprocess.run(command, cwd=ROOT, env=env, check=True)
-    import xml.etree.ElementTree as xml
+    from xml.etree import ElementTree
 
+    from coverage import CoverageData
+
+    data, report = folder / "coverage", folder / "times.xml"
+    if not report.exists():
+        env = os.environ | {"COVERAGE_FILE": str(data), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "pytest", "tests/unit", "-q", "-n", str(jobs)]
+        command += ["--cov=fedlearn", "--cov-context=test", "--cov-report="]
+        subprocess.run([*command, f"--junitxml={report}"], cwd=ROOT, env=env, check=False)
     times = {}
-    for case in xml.parse(folder / "times.xml").iter("testcase"):
+    for case in ElementTree.parse(report).iter("testcase"):
         where = case.get("classname").replace(".", "/") + ".py"
         if case.find("failure") is None and case.find("error") is None:
             times[f"{where}::{case.get('name')}"] = float(case.get("time"))
+    found = CoverageData(str(data))
+    found.read()
     lines: dict = {}
-    for name, about in json.loads(report.read_text())["files"].items():
-        its = {int(n): {c.split("|")[0] for c in cs} for n, cs in about["contexts"].items()}
-        lines[str(ROOT / name)] = {
-            n: [c for c in sorted(cs) if c in times] for n, cs in its.items()
+    for path in files():
+        tests = {
+            n: {c.split("|")[0] for c in contexts} & times.keys()
+            for n, contexts in found.contexts_by_lineno(str(path)).items()
         }
+        lines[str(path)] = {n: sorted(its, key=times.get)[:MOST] for n, its in tests.items()}
     return lines, times
 
 
