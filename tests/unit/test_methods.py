@@ -466,6 +466,7 @@ def test_fedpm_trains_scores_only_and_sends_at_most_a_bit(task):
     net = fl.initial_network(fl.methods.fedpm(), task)
     plain = task.network()
     layers = [m for m in net.modules() if hasattr(m, "weight_score")]
+    assert not any("frozen" in name for name in state_of(net)), "drawn on both sides, never sent"
     assert sum(p.numel() for p in net.parameters()) == sum(
         p.numel()
         for m in plain.modules()

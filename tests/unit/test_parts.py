@@ -556,6 +556,20 @@ def test_what_feedback_kept_travels_as_soon_as_it_may(task):
         assert not memory.get(f"error/{n}", torch.zeros(1)).abs().max() > 1e-5
 
 
+@pytest.mark.parametrize("length, clients", [(5.0, 1), (0.5, 1), (0.5, 4), (0.05, 1), (0.0, 1)])
+def test_clip_scales_what_is_too_long_and_nothing_else(length, clients):
+    """g min(1, norm / (sqrt(N) ||g||)), for gradients longer and shorter than 1 and than the norm;
+    what travels whole is neither counted nor scaled."""
+    g = {"a": length * torch.tensor([[0.6, 0.0]]), "b": length * torch.tensor([[0.0, 0.8]])}
+    g["whole"] = torch.tensor([7.0])
+    ctx = Context(None, 1, participants=tuple(range(clients)), lossy=frozenset({"a", "b"}))
+    clipped = fl.parts.Clip(0.1).encode(g, ctx)
+    factor = min(1.0, 0.1 / clients**0.5 / length) if length else 1.0
+    for name in ("a", "b"):
+        torch.testing.assert_close(clipped[name], factor * g[name])
+    assert clipped["whole"] is g["whole"]
+
+
 def test_momentum_masks_only_what_was_sent():
     schema = Schema({"w": (2, 3), "b": (3,)})
     task, memory = fl.tasks.classification("digits", 2, train=20, test=10), {}
