@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import fedlearn as fl
+from fedlearn.models import state_of
 from fedlearn.parts import Adam, Arrival, Context, Feedback, Lossy, Update
 from fedlearn.round import one_round
 from fedlearn.wire import DOWN, UP, Message, TopK, pack
