@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import fedlearn as fl
+from fedlearn.method import ClientSide, ServerSide, Trainee
 from fedlearn.methods.fed_kgf import Modules, Representative
 from fedlearn.methods.fed_repopt import Constants, Form, RepAdam, RepSGD
 from fedlearn.methods.fedcams import AMSGrad
@@ -621,3 +622,24 @@ def test_a_client_that_diverged_once_is_heard_again(name, task):
         state = server.round(t, state, Ask(t, engine, row, {}))
         assert all(torch.isfinite(x).all() for m in engine.memories.values() for x in m.values())
         assert set(row["refused"]) == (set(range(4)) if t == 2 else set()), row["refused"]
+
+
+@pytest.mark.parametrize(
+    "base, member, arguments",
+    [
+        (fl.parts.Model, "build", 1),
+        (fl.parts.Objective, "begin", 2),
+        (fl.parts.Optimizer, "step", 3),
+        (fl.parts.Aggregator, "aggregate", 3),
+        (fl.wire.Coder, "encode", 2),
+        (fl.wire.Coder, "decode", 2),
+        (ServerSide, "round", 3),
+        (ServerSide, "longest", 0),
+        (ClientSide, "answer", 5),
+        (Trainee, "download", 4),
+        (Trainee, "upload", 2),
+    ],
+)
+def test_what_a_part_or_side_must_have_is_missed_and_not_taken_for_nothing(base, member, arguments):
+    with pytest.raises(NotImplementedError):
+        getattr(base, member)(object.__new__(base), *[None] * arguments)
