@@ -151,7 +151,7 @@ def two_parabolas(rounds: int = 12) -> dict[str, Any]:
         scale = {"domain": kinds, "range": range}
         return {"field": "kind", "type": "nominal", "scale": scale, "legend": legend}
 
-    colour, shape, dash = map(by, (colours, forms, dashes))
+    colour, shape, dash = by(colours), by(forms), by(dashes)
     heading = _heading(says) | {"data": {"values": [{}]}}
     heading["encoding"] = {"x": {"value": 6}, "y": {"value": 8}}
     heading["mark"] |= {"baseline": "top", "lineHeight": 18}

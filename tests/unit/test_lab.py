@@ -128,9 +128,9 @@ def test_a_grid_may_have_splits():
     assert all(alphas == set(spec["splits"]["positions"]) for alphas in seen.values())
     stated = {e.partition for where, e in experiments("heterogeneity") if where[4] == 0.1}
     assert stated == {"dirichlet:0.1"}
-    third = table[table["round"] == 3].set_index("line")["accuracy"]
-    uneven = table[(table["round"] == 3) & (table["alpha"] == 0.1)].set_index("line")["accuracy"]
-    assert uneven["FedAvg, uneven"].max() < third["FedAvg, even split"].max()
+    third = table[(table["round"] == 3) & (table["clients"] == 12)].set_index("line")
+    even, uneven = third.loc["FedAvg, even split"], third[third["alpha"] == 0.1]
+    assert even["accuracy"] > 0.8 > uneven["accuracy"].max()  # what the chapter says at its top
 
 
 @pytest.mark.parametrize("guess", [None, 0.4])
