@@ -20,7 +20,10 @@ def _frame(height: int, **rest: Any) -> dict[str, Any]:
         "width": "container",
         "height": height,
         "autosize": {"type": "fit-x", "contains": "padding"},
-        "config": {"font": "sans-serif", "axis": {"labelFontSize": 12, "titleFontSize": 12}},
+        "config": {
+            "font": "sans-serif",
+            "axis": {"labelFontSize": 12, "titleFontSize": 12, "grid": False},
+        },
         **rest,
     }
 
@@ -99,13 +102,13 @@ def dirichlet_shares(draws: int = 3) -> dict[str, Any]:
                         "field": "client",
                         **number,
                         "scale": x_scale,
-                        "axis": {"grid": False, "tickMinStep": 1, "format": "d"},
+                        "axis": {"tickMinStep": 1, "format": "d"},
                     },
                     "y": {
                         "field": "class",
                         **number,
                         "scale": {"domain": [-0.7, 9.7], "nice": False},
-                        "axis": {"grid": False, "values": [*range(CLASSES)], "format": "d"},
+                        "axis": {"values": [*range(CLASSES)], "format": "d"},
                     },
                     "size": {
                         "field": "share",
@@ -160,7 +163,7 @@ def two_parabolas(rounds: int = 12) -> dict[str, Any]:
         params=[
             _slider("steps", 5, 1, 30, 1, "local steps E"),
             _slider("rate", 0.2, 0.01, 0.25, 0.01, "learning rate \u03b7"),
-            _slider("a", 4, 0.5, 4, 0.1, "curvature of client 1"),
+            _slider("a", 4, 0.5, 4, 0.1, "curvature a\u2081"),
             {"name": "r1", "expr": "pow(1 - rate * a, steps)"},
             {"name": "r2", "expr": "pow(1 - rate * 0.5, steps)"},
             {"name": "best", "expr": "(0.5 - a) / (0.5 + a)"},

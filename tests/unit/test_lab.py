@@ -124,12 +124,12 @@ def test_the_grid_is_what_its_page_states():
 def test_a_grid_may_have_splits():
     spec, table = chapter_file("heterogeneity")["grid"], grid("heterogeneity")
     seen = {line: set(rows["alpha"].dropna()) for line, rows in table.groupby("line")}
-    assert not seen.pop("FedAvg, even split")
+    assert not seen.pop("FedAvg, even")
     assert all(alphas == set(spec["splits"]["positions"]) for alphas in seen.values())
     stated = {e.partition for where, e in experiments("heterogeneity") if where[4] == 0.1}
     assert stated == {"dirichlet:0.1"}
     third = table[(table["round"] == 3) & (table["clients"] == 12)].set_index("line")
-    even, uneven = third.loc["FedAvg, even split"], third[third["alpha"] == 0.1]
+    even, uneven = third.loc["FedAvg, even"], third[third["alpha"] == 0.1]
     assert even["accuracy"] > 0.8 > uneven["accuracy"].max()  # what the chapter says at its top
 
 
