@@ -9,6 +9,7 @@ from typing import Any
 _ROOMS = {
     "chapter": "setup",
     "chart": "show",
+    "dirichlet_shares": "skew",
     "drawing": "drawings",
     "explorer": "explorers",
     "figure": "show",
@@ -21,6 +22,7 @@ _ROOMS = {
     "runs": "show",
     "soft_labels": "formulas",
     "table": "show",
+    "two_parabolas": "skew",
 }
 
 

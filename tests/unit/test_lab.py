@@ -121,6 +121,18 @@ def test_the_grid_is_what_its_page_states():
     assert last.loc["FedAvg", "up"].max() > last.loc["RPN", "up"].max()
 
 
+def test_a_grid_may_have_splits():
+    spec, table = chapter_file("heterogeneity")["grid"], grid("heterogeneity")
+    seen = {line: set(rows["alpha"].dropna()) for line, rows in table.groupby("line")}
+    assert not seen.pop("FedAvg, even")
+    assert all(alphas == set(spec["splits"]["positions"]) for alphas in seen.values())
+    stated = {e.partition for where, e in experiments("heterogeneity") if where[4] == 0.1}
+    assert stated == {"dirichlet:0.1"}
+    third = table[(table["round"] == 3) & (table["clients"] == 12)].set_index("line")
+    even, uneven = third.loc["FedAvg, even"], third[third["alpha"] == 0.1]
+    assert even["accuracy"] > 0.8 > uneven["accuracy"].max()  # what the chapter says at its top
+
+
 @pytest.mark.parametrize("guess", [None, 0.4])
 def test_the_explorer_is_valid_vega_and_keeps_the_guess(guess):
     shown = fl.lab.explorer("4.1", "rpn", caption="c", alt="a", guess=guess)
@@ -172,6 +184,30 @@ def test_the_formula_of_soft_labels_is_valid_vega():
     assert [b["class"] for b in bars if b["true"]] == [0, 1] and len(bars) == 6
     shown = fl.lab.chart("7.3", spec, caption="c", alt="a", units={"T": "temperature"})
     assert shown.spec["params"][1]["value"] == ["a 0: surest", "a 1: least sure"]
+
+
+def test_the_formula_of_a_dirichlet_split_is_valid_vega():
+    """And its numbers, through Marsaglia and Tsang's formula, have the variance of Dirichlet."""
+    spec = fl.lab.dirichlet_shares()
+    altair.LayerChart.from_dict(spec)
+    value = {p["name"]: np.array(p.get("value")) for p in spec["params"]}
+    x, x2, w, u = (value[n].reshape(3, 10, 20) for n in ("x", "x2", "w", "u"))
+    for alpha in (0.1, 1, 10):
+        d = alpha + 2 / 3
+        v, other = (np.maximum(1 + z / np.sqrt(9 * d), 0.01) ** 3 for z in (x, x2))
+        passes = np.log(w) < x * x / 2 + d * (1 - v + np.log(v))
+        gamma = d * np.where(passes, v, other) * u ** (1 / alpha)
+        q = gamma / gamma.sum(2, keepdims=True)
+        assert (
+            np.isclose(q.var(), 0.05 * 0.95 / (20 * alpha + 1), rtol=0.25) and passes.mean() > 0.9
+        )
+
+
+def test_the_formula_of_two_parabolas_is_valid_vega():
+    spec = fl.lab.two_parabolas()
+    altair.LayerChart.from_dict(spec)
+    shown = fl.lab.chart("2.6", spec, caption="c", alt="a")
+    assert sum("bind" in p for p in shown.spec["params"]) == 3
 
 
 def test_a_drawing_is_as_wide_as_its_bytes(histories):
@@ -246,7 +282,7 @@ def test_a_wrong_answer_is_false_and_a_right_one_true():
     assert not fl.check("rpn-payload", 5) and fl.check("rpn-payload", 1_653_514)
 
 
-CHAPTERS = ["fed_gkt", "fed_kgf", "fedavg", "rpn"]
+CHAPTERS = ["fed_gkt", "fed_kgf", "fedavg", "heterogeneity", "rpn"]
 
 
 @pytest.mark.parametrize(
