@@ -37,6 +37,7 @@ answer = 32 / (p * (position + 1))
 # %% wire-coin
 """Random rounding with two levels, the smallest entry and the largest. If all entries
 are equal, the tensor comes back as it was: there is nothing to round."""
+import torch
 
 
 def coin(x, generator):
