@@ -84,7 +84,7 @@ def quantiser() -> dict[str, Any]:
     ends = {"domainMin": {"expr": "-widest"}, "domainMax": {"expr": "widest"}, "nice": False}
     x = {"field": "x", **NUMBER, "title": "an entry", "scale": ends}
     y = {**NUMBER, "title": "what arrives", "scale": ends}
-    layer = [
+    layer: list[dict[str, Any]] = [
         {
             "mark": {"type": "area", "color": GREY, "opacity": 0.3},
             "encoding": {"x": x, "y": {"field": "top", **y}, "y2": {"field": "floor"}},
