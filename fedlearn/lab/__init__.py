@@ -18,6 +18,8 @@ _ROOMS = {
     "opening": "openings",
     "origin": "openings",
     "pooled_kernel": "formulas",
+    "positions": "coding",
+    "quantiser": "coding",
     "round_time": "formulas",
     "runs": "show",
     "soft_labels": "formulas",

@@ -1,5 +1,6 @@
 """Figures, tables, explorers, drawings and solutions: what chapters call."""
 
+import math
 import re
 
 import altair
@@ -12,8 +13,10 @@ import torch
 
 import fedlearn as fl
 from fedlearn.lab import classroom
+from fedlearn.lab.coding import places
 from fedlearn.lab.exercises import empty, solutions
 from fedlearn.lab.grids import chapter_file, experiments, grid
+from fedlearn.wire.bits import pack_rice
 
 matplotlib.use("agg")
 
@@ -210,6 +213,30 @@ def test_the_formula_of_two_parabolas_is_valid_vega():
     assert sum("bind" in p for p in shown.spec["params"]) == 3
 
 
+def vega(expression, **values):
+    """A Vega expression without fields, as Python computes it."""
+    names = {"log": math.log, "pow": math.pow, "floor": math.floor, "sqrt": math.sqrt, "max": max}
+    return eval(expression, names | {"LN2": math.log(2)} | values)
+
+
+@pytest.mark.parametrize("p", [0.5, 0.2, 1 / 32, 0.001])
+def test_the_formula_of_positions_is_valid_vega_and_right(p):
+    altair.LayerChart.from_dict(fl.lab.positions())
+    shown = fl.lab.positions([{"e": 3, "positions": 0.5, "mask": 0.6}])
+    altair.LayerChart.from_dict(shown)
+    bits = {code: vega(formula, p=p) for code, formula in places("p").items()}
+    gaps = np.random.default_rng(0).geometric(p, 20_000) - 1
+    b, words = pack_rice(gaps)
+    assert abs(8 * len(words) / len(gaps) - bits["Golomb-Rice"]) < 0.02 * bits["Golomb-Rice"]
+    assert bits["entropy"] <= bits["Golomb-Rice"] < 1.05 * bits["entropy"]
+
+
+def test_the_formula_of_levels_is_valid_vega():
+    spec = fl.lab.quantiser()
+    altair.LayerChart.from_dict(spec)
+    assert {p["name"] for p in spec["params"]} == {"levels", "widest", "rounding", "m"}
+
+
 def test_a_drawing_is_as_wide_as_its_bytes(histories):
     page = fl.lab.drawing("4.2", "rpn", histories["rpn"], histories["fedavg"])._repr_html_()
     assert page.count("<svg") == 2, "a wide form and a narrow one"
@@ -282,7 +309,7 @@ def test_a_wrong_answer_is_false_and_a_right_one_true():
     assert not fl.check("rpn-payload", 5) and fl.check("rpn-payload", 1_653_514)
 
 
-CHAPTERS = ["fed_gkt", "fed_kgf", "fedavg", "heterogeneity", "rpn"]
+CHAPTERS = ["fed_gkt", "fed_kgf", "fedavg", "heterogeneity", "rpn", "wire"]
 
 
 @pytest.mark.parametrize(
