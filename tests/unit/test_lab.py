@@ -160,6 +160,14 @@ def test_the_formula_of_pooling_is_valid_vega():
     assert abs(float(own.sum())) < 1e-3 and abs(float(own.square().sum()) - 9) < 1e-2
 
 
+def test_the_multiplier_of_repopt_is_valid_vega():
+    shown = fl.lab.chart("8.4", fl.lab.gradient_multiplier(), caption="c", alt="a")
+    altair.LayerChart.from_dict(shown.spec)
+    assert len(shown.spec["data"]["values"]) == 27  # three panels of nine cells
+    derived, _, printed = shown.spec["transform"][0]["calculate"].rpartition(" : ")
+    assert printed == "s3 * s3 + s1 * s1" and "copies ? 1" in derived
+
+
 def test_the_formula_of_a_round_is_valid_vega():
     shown = fl.lab.chart("1.1", fl.lab.round_time(), caption="c", alt="a")
     altair.LayerChart.from_dict(shown.spec)
