@@ -175,6 +175,14 @@ def test_the_formula_of_pooling_is_valid_vega():
     assert abs(float(own.sum())) < 1e-3 and abs(float(own.square().sum()) - 9) < 1e-2
 
 
+def test_the_multiplier_of_repopt_is_valid_vega():
+    shown = fl.lab.chart("8.4", fl.lab.gradient_multiplier(), caption="c", alt="a")
+    altair.LayerChart.from_dict(shown.spec)
+    assert len(shown.spec["data"]["values"]) == 27  # three panels of nine cells
+    derived, _, printed = shown.spec["transform"][0]["calculate"].rpartition(" : ")
+    assert printed == "s3 * s3 + s1 * s1" and "copies ? 1" in derived
+
+
 def test_the_formula_of_a_round_is_valid_vega():
     shown = fl.lab.chart("1.1", fl.lab.round_time(), caption="c", alt="a")
     altair.LayerChart.from_dict(shown.spec)
@@ -309,7 +317,7 @@ def test_a_wrong_answer_is_false_and_a_right_one_true():
     assert not fl.check("rpn-payload", 5) and fl.check("rpn-payload", 1_653_514)
 
 
-CHAPTERS = ["fed_gkt", "fed_kgf", "fedavg", "heterogeneity", "rpn", "wire"]
+CHAPTERS = ["fed_gkt", "fed_kgf", "fed_repopt", "fedavg", "heterogeneity", "rpn", "wire"]
 
 
 @pytest.mark.parametrize(
