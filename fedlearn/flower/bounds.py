@@ -18,24 +18,25 @@ import h11
 import uvicorn.config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-HEAD = 20.0  # seconds for the head of a request, and for each 64 kB of an answer
-RATE = 500  # bytes a second that the body of a request must come with, after as many seconds
+STEP = 20.0  # seconds for the head of a request, and for each part of a body or of an answer
+RATE = 500  # bytes a second, as many as must come of a body
 MOST = 500  # connections
 
 
 class Bounded(H11Protocol):  # type: ignore[misc]
-    """One connection. It is closed if a head or a body takes too long, or an answer is not read,
-    and if there are too many: the one that has waited for a head for the longest time."""
+    """One connection. It is closed if a head takes too long, a body comes too slowly, or an answer
+    is not read; and if there are too many, the one that has waited for a head for the longest
+    time."""
 
     def connection_made(self, transport: Any) -> None:
         """Begin; make room if there is none."""
         self.clocks: dict[str, asyncio.TimerHandle] = {}
         self.step: Any = None  # of the request that is under way
-        self.since = self.loop.time()
+        self.since, self.came = self.loop.time(), 0
         super().connection_made(transport)
         self.look()
         if len(self.connections) > MOST:
-            waiting = [c for c in self.connections if c.step and c.step[0] is h11.IDLE]
+            waiting = [c for c in self.connections if c.step[0] is h11.IDLE]
             min(waiting, key=lambda c: c.since, default=self).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -43,6 +44,11 @@ class Bounded(H11Protocol):  # type: ignore[misc]
         self.stop("request")
         self.stop("answer")
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Count what comes."""
+        self.came += len(data)
+        super().data_received(data)
 
     def handle_events(self) -> None:
         """What has come is taken in; then another step of the request may be under way."""
@@ -53,35 +59,35 @@ class Bounded(H11Protocol):  # type: ignore[misc]
         """Give the step that is under way its time. The server's own work has as long as it
         takes."""
         step = self.conn.their_state, self.cycle
-        if step == self.step:
-            return
-        self.step, self.since = step, self.loop.time()
-        self.stop("request")
-        if step[0] is h11.IDLE:
-            self.start("request", HEAD)
-        elif step[0] is h11.SEND_BODY:
-            length = dict(self.headers).get(b"content-length", b"0")
-            self.start("request", HEAD + int(length) / RATE)
+        if step != self.step:
+            self.step, self.since = step, self.loop.time()
+            self.stop("request")
+            if step[0] in (h11.IDLE, h11.SEND_BODY):
+                self.start("request")
 
     def pause_writing(self) -> None:
         """The other side does not read."""
         super().pause_writing()
-        self.start("answer", HEAD)
+        self.start("answer")
 
     def resume_writing(self) -> None:
         """It does."""
         super().resume_writing()
         self.stop("answer")
 
-    def start(self, clock: str, seconds: float) -> None:
-        """Close the connection after so many seconds, and one more in which what has come by then
-        is looked at: the machine may have slept."""
+    def start(self, clock: str) -> None:
+        """Give it time from now on."""
         self.stop(clock)
+        self.came = 0
+        self.clocks[clock] = self.loop.call_later(STEP, self.late, clock)
 
-        def late() -> None:
+    def late(self, clock: str) -> None:
+        """Close the connection, unless enough of a body has come; but in a second, in which what
+        waits to be read is: the machine may have slept."""
+        if clock == "request" and self.step[0] is h11.SEND_BODY and self.came >= STEP * RATE:
+            self.start(clock)
+        else:
             self.clocks[clock] = self.loop.call_later(1, self.transport.abort)
-
-        self.clocks[clock] = self.loop.call_later(seconds, late)
 
     def stop(self, clock: str) -> None:
         """Take the time back."""

@@ -6,6 +6,7 @@ server which client a node is and that both mean the same run; after ``BYE`` rea
 """
 
 import re
+import sys
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -83,5 +84,6 @@ def plain(text: str) -> str:
 
 
 def say(text: str) -> None:
-    """A line on this side's terminal."""
-    print(plain(text), flush=True)
+    """A line on this side's terminal, in letters that it has."""
+    letters = sys.stdout.encoding or "utf-8"
+    print(plain(text).encode(letters, "replace").decode(letters), flush=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from .client import OVER
-from .envelope import plain
+from .envelope import plain, say
 from .processes import Process
 
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
@@ -38,7 +38,7 @@ class Report:
         """Show a line, unless it is the reason of an end, which is raised elsewhere."""
         self.lines, self.last = self.lines + 1, plain(text)
         if not self.refusal:
-            print(self.last, flush=True)
+            say(self.last)
 
     @property
     def refusal(self) -> str:
