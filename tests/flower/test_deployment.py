@@ -116,8 +116,7 @@ def test_encrypted_run_with_keys_and_who_is_kept_out(deploy, record):
     assert secret.stat().st_mode & 0o777 == 0o600
     assert asked(d) == asked(d, "guessed") == 403  # certificate or not
     assert asked(d, secret.read_bytes().hex()) != 403
-    # tries for a minute, in which a slow machine, too, gets as far as being refused
-    stranger = d.join(1, *safe, "stranger.key", "--wait", "60", name="stranger")
+    stranger = d.join(1, *safe, "stranger.key", "--wait", "5", name="stranger")
     distrusting = d.join(
         1, "--root-certificate", "unknown/ca.pem", "--key", "1.key", name="distrusting"
     )
@@ -174,7 +173,7 @@ def test_encrypted_run_with_keys_and_who_is_kept_out(deploy, record):
         port = node.cmdline()[node.cmdline().index("--port") + 1]
         stranger_here = types.SimpleNamespace(poll=lambda: None)
         work(stranger_here, f"127.0.0.1:{port}", b"guessed", None, Report())
-    node.kill()  # Flower lets the key in again only when it has missed the old node for a minute
+    node.kill()  # Flower lets the key in again only when it has missed the old node for long
     clients[0].wait_for("The connection is lost.")
     log = d.folder / "client-0" / "supernode.log"
     wait_until(lambda: log.read_text().count("SuperNode ID:") >= 2, log.read_text)
@@ -189,7 +188,7 @@ def test_encrypted_run_with_keys_and_who_is_kept_out(deploy, record):
     assert there == expected
     assert [c.end() for c in clients] == [0, 0]
     assert stranger.end() == 2 and "The server does not know its key" in stranger.lines[-1]
-    assert any("does not let this client in, or not yet" in line for line in stranger.lines)
+    assert any("does not let this client in, or not yet" in line for line in clients[0].lines)
     refusals.insert(2, {"what": "a client with an unknown key", **stranger.shown("client 1")})
     assert (d.folder / "server" / "tls" / "server.key").stat().st_mode & 0o077 == 0
     record(
@@ -254,6 +253,10 @@ def test_bad_input_is_one_sentence(tmp_path, capsys, monkeypatch):
     )
     make_certificates(tmp_path / "fedlearn-server" / "tls", ["localhost", "127.0.0.1"])
     (tmp_path / "empty" / "alice.pub").rename(tmp_path / "empty" / "0.key.pub")
+    assert "0.key.pub is not a public key that `fedlearn join` has made" in fails(
+        capsys, *serve, "--keys", "empty"
+    )
+    make_key(tmp_path / "empty" / "0.key")
     assert "is not made out to example.org" in fails(
         capsys, *serve, "--keys", "empty", "--name", "example.org"
     )
@@ -323,10 +326,3 @@ def test_expired_certificate_is_refused_by_both_sides(tmp_path, capsys, monkeypa
             "output": lines[:1],
         },
     )
-
-
-def test_without_any_client_the_server_ends_and_says_so(deploy):
-    d = deploy("fedavg --clients 2 --rounds 3 --train 120 --test 60")
-    server = d.serve("--insecure", "--wait", "3")
-    assert server.end() == 2
-    assert server.lines[-1] == "fedlearn: Round 1: none of the 2 clients came within 3 s."

@@ -18,6 +18,7 @@ from fedlearn.flower.guard import HEAD, SECRET, Guard
 from fedlearn.options import words
 from fedlearn.settings import Experiment
 
+from .conftest import MINE
 from .processes import Deployment, wait_until
 
 POST = b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: server\r\n"
@@ -261,8 +262,12 @@ class Attack:
         self.thread.join()
 
 
-def test_a_run_goes_on_among_two_hundred_connections_that_keep_it_busy(tmp_path):
-    stated = Experiment(method="fedavg", clients=2, rounds=3, train=120, test=60, threads=1)
+def test_a_run_goes_on_among_two_hundred_connections_that_keep_it_busy(tmp_path, monkeypatch):
+    """A run of somebody's own method and network, each side with a file of its own."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(MINE)
+    own = {"method": "mine.py:halved", "network": "mine.py:net"}
+    stated = Experiment(**own, clients=2, rounds=3, train=120, test=60, threads=1)
     d = Deployment(tmp_path, " ".join(words(stated)))
     attack = None
     try:
@@ -301,6 +306,6 @@ def test_nobody_else_on_this_machine_can_submit_a_program(tmp_path):
         server.kill()  # nothing that it has started lives on, and its port is free
         again = d.serve("--insecure", "--wait", "1")
         assert again.end() == 2
-        assert "none of the 2 clients came within 1 s" in again.lines[-1]
+        assert again.lines[-1] == "fedlearn: Round 1: none of the 2 clients came within 1 s."
     finally:
         d.stop()
