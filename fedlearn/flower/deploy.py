@@ -68,7 +68,7 @@ def serve(
     # where this machine itself reaches the server
     local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     check_port(host, port)
-    keys_of, ca, tls = {}, None, list[Any](["--insecure"])
+    registered, ca, tls = [], None, list[Any](["--insecure"])
     if not insecure:
         paths = sorted(Path(keys).glob("*.pub")) if keys else []
         if not paths:
@@ -83,7 +83,7 @@ def serve(
                     f"{path} must be named after its client: K.key.pub, with the client's number "
                     "for K."
                 )
-            keys_of[name] = read_key(path)
+            registered.append((read_key(path), name))
         ca = folder / "tls" / "ca.pem"
         if not ca.parent.exists():
             known_as = [*names, socket.gethostname(), "localhost", "127.0.0.1", local]
@@ -104,7 +104,7 @@ def serve(
         reach(local, port, ca, PATIENCE, process)
         link = SuperLink(process, address, ca, known)
         with link.problems():
-            for name, key in keys_of.items():
+            for key, name in registered:
                 link.register(key, name)
             with link.grid() as grid:
                 how = "--insecure" if insecure else "--root-certificate ca.pem --key K.key"

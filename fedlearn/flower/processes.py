@@ -18,6 +18,8 @@ import psutil
 
 from .job import QUIET
 
+# Flower's older doors, which no guard stands before, stay shut.
+SHUT = dict.fromkeys(("FLWR_INTERNAL_GRPC_CONTROL_API", "FLWR_INTERNAL_GRPC_FLEET_API"), "0")
 PATIENCE = 600  # seconds that Flower's own programs may take on a busy machine
 
 
@@ -89,7 +91,7 @@ def environment(home: Path) -> dict[str, str]:
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
     modules = os.pathsep.join(filter(None, sys.path))  # what is imported here can be imported there
     there = {"PATH": path, "PYTHONPATH": modules, "PYTHONUNBUFFERED": "1", "FLWR_HOME": str(home)}
-    return os.environ | QUIET | there
+    return os.environ | QUIET | SHUT | there
 
 
 @contextmanager

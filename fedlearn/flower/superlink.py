@@ -5,6 +5,7 @@ Flower carries an app from the server's command line to processes that run it. H
 the app: the server's part of a run is in ``serve`` itself, as a client's is in ``join``.
 """
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
@@ -126,6 +127,7 @@ class SuperLink:
 
         from .worker import beat
 
+        logging.getLogger("flwr").setLevel(logging.CRITICAL + 1)  # errors are raised as well
         content, _ = build_fab_from_files({name: text.encode() for name, text in APP.items()})
         app = Fab(sha256(content).hexdigest(), content, {})
         started = self.client(ControlHttpClient).StartRun(StartRunRequest(fab=fab_to_proto(app)))

@@ -95,9 +95,10 @@ def test_encrypted_run_with_keys_and_who_is_kept_out(deploy, record):
     keys, refusals = d.folder / "keys", []
 
     # a client makes its key first, and is told what to do with it
-    for k in (0, 1):
-        make_certificates(d.folder / "unknown", ["localhost"])
-        first = d.join(k, "--root-certificate", "unknown/ca.pem", "--key", f"{k}.key")
+    make_certificates(d.folder / "unknown", ["localhost"])
+    unknown = ["--root-certificate", "unknown/ca.pem", "--key"]
+    firsts = [d.join(k, *unknown, f"{k}.key") for k in (0, 1)]
+    for k, first in enumerate(firsts):
         assert first.end() == 2
         assert (
             f"A new key is in {k}.key: put {k}.key.pub into the server's folder of keys"
@@ -117,9 +118,7 @@ def test_encrypted_run_with_keys_and_who_is_kept_out(deploy, record):
     assert asked(d) == asked(d, "guessed") == 403  # certificate or not
     assert asked(d, secret.read_bytes().hex()) != 403
     stranger = d.join(1, *safe, "stranger.key", "--wait", "5", name="stranger")
-    distrusting = d.join(
-        1, "--root-certificate", "unknown/ca.pem", "--key", "1.key", name="distrusting"
-    )
+    distrusting = d.join(1, *unknown, "1.key", name="distrusting")
     assert distrusting.end() == 2 and "cannot be trusted" in distrusting.lines[-1]
     refusals.append(
         {"what": "a server with an unknown certificate", **distrusting.shown("client 1")}
