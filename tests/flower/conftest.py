@@ -11,6 +11,7 @@ import pytest
 
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"  # before torch: worker processes inherit it
+os.environ["RAY_worker_niceness"] = "0"  # Ray's 15 starves them where anything else is running
 
 import fedlearn as fl  # noqa: E402
 from fedlearn import flower  # noqa: E402

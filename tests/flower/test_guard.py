@@ -304,6 +304,11 @@ def test_nobody_else_on_this_machine_can_submit_a_program(tmp_path):
             line.request("POST", f"/v1/{path}", b"", {"content-type": "application/x-protobuf"})
             assert line.getresponse().status == 403
         server.kill()  # nothing that it has started lives on, and its port is free
+        again = d.serve("--insecure")
+        again.wait_for("fedlearn join")
+        (link,) = again.programs()
+        link.kill()
+        assert again.end() == 2 and "Flower's SuperLink has stopped" in again.lines[-1]
         again = d.serve("--insecure", "--wait", "1")
         assert again.end() == 2
         assert again.lines[-1] == "fedlearn: Round 1: none of the 2 clients came within 1 s."
