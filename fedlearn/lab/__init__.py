@@ -14,6 +14,7 @@ _ROOMS = {
     "figure": "show",
     "grid": "grids",
     "kernel_generation": "formulas",
+    "kernel_widths": "streams",
     "opening": "openings",
     "origin": "openings",
     "pooled_kernel": "formulas",
