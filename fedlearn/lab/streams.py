@@ -45,17 +45,14 @@ def kernel_widths(widths: Sequence[float]) -> dict[str, Any]:
         **number,
         "title": "width w of the kernel",
         "scale": {"domain": [-6, 6], "nice": False},
-        "axis": {
-            "values": [-6, -4, -2, 0, 2, 4, 6],
-            "labelExpr": "format(pow(10, datum.value), '~g')",
-        },
+        "axis": {"values": [-6, -3, 0, 3, 6], "labelExpr": "format(pow(10, datum.value), '~g')"},
     }
     y = {
         "field": "y",
         **number,
         "title": "MMD²",
         "scale": {"domain": [0, 3.6], "nice": False},
-        "axis": {"values": [0, 0.5, 1, 1.5, 2], "titleAnchor": "start"},
+        "axis": {"values": [0, 0.5, 1, 1.5, 2], "format": ".1f", "titleAnchor": "start"},
     }
     scale = {"domain": KINDS, "range": colours}
     legend = {"orient": "bottom", "title": None, "symbolSize": 120}
@@ -74,25 +71,8 @@ def kernel_widths(widths: Sequence[float]) -> dict[str, Any]:
         for k in (0, 1)
         for _ in range(40)
     ]
-    line = {"type": "line", "strokeWidth": 2.5}
-    sums = [{"aggregate": [{"op": "sum", "field": "y", "as": "sum"}], "groupby": []}]
     words = {"type": "text", "align": "left", "fontSize": 13, "fontWeight": "bold", "color": grey}
 
-    def said(kind: int, start: str, high: int) -> dict[str, Any]:
-        text = f"'{start} ' + format(datum.sum, '.2f')"
-        return {
-            "data": at,
-            "transform": [*place, *calculate(kind), *sums, {"calculate": text, "as": "text"}],
-            "mark": words,
-            "encoding": {
-                "text": {"field": "text"},
-                "x": {"value": {"expr": "0.54 * width"}},
-                "y": {"value": high},
-            },
-        }
-
-    inset = {"axis": None, "scale": {"domain": [-8, 25], "nice": False}}
-    high = {"axis": None, "scale": {"domain": [-13.5, 6], "nice": False}}
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
         "width": "container",
@@ -111,43 +91,27 @@ def kernel_widths(widths: Sequence[float]) -> dict[str, Any]:
             }
             for key, (start, a, b, step, name) in sliders.items()
         ],
-        "resolve": {"scale": {"x": "independent", "y": "independent"}},
         "layer": [
+            *(
+                {
+                    "data": steps,
+                    "transform": calculate(kind),
+                    "mark": {"type": "line", "strokeWidth": 2.5},
+                    "encoding": {"x": x, "y": y, "color": colour, "strokeDash": dash},
+                }
+                for kind in (1, 0)
+            ),
             {
-                "layer": [
-                    *(
-                        {
-                            "data": steps,
-                            "transform": calculate(kind),
-                            "mark": line,
-                            "encoding": {"x": x, "y": y, "color": colour, "strokeDash": dash},
-                        }
-                        for kind in (1, 0)
-                    ),
-                    {
-                        "data": at,
-                        "transform": [*place, *calculate(0)],
-                        "mark": {"type": "point", "filled": True, "size": 55, "opacity": 1},
-                        "encoding": {"x": x, "y": y, "color": colour},
-                    },
-                    said(0, "summed:", 56),
-                    said(1, "by chance:", 76),
-                    {
-                        "data": {"values": [{}]},
-                        "mark": words,
-                        "encoding": {
-                            "text": {"value": f"{len(widths)} widths"},
-                            "x": {"value": {"expr": "0.54 * width"}},
-                            "y": {"value": 36},
-                        },
-                    },
-                ]
+                "data": at,
+                "transform": [*place, *calculate(0)],
+                "mark": {"type": "point", "filled": True, "size": 55, "opacity": 1},
+                "encoding": {"x": x, "y": y, "color": colour},
             },
-            {
+            {  # the clouds, above the curves and in a scale of their own
                 "data": {"values": clouds},
                 "transform": [
-                    {"calculate": "datum.k ? d + s * datum.a : datum.a", "as": "p"},
-                    {"calculate": "datum.k ? s * datum.b : datum.b", "as": "q"},
+                    {"calculate": "0.3 * (datum.k ? d + s * datum.a : datum.a) - 3.5", "as": "x"},
+                    {"calculate": "0.2 * (datum.k ? s * datum.b : datum.b) + 2.9", "as": "y"},
                     {"calculate": "datum.k ? 'second cloud' : 'first cloud'", "as": "cloud"},
                 ],
                 "mark": {
@@ -158,8 +122,8 @@ def kernel_widths(widths: Sequence[float]) -> dict[str, Any]:
                     "clip": True,
                 },
                 "encoding": {
-                    "x": {"field": "p", **number, **inset},
-                    "y": {"field": "q", **number, **high},
+                    "x": x,
+                    "y": y,
                     "shape": {
                         "field": "cloud",
                         "type": "nominal",
@@ -173,6 +137,27 @@ def kernel_widths(widths: Sequence[float]) -> dict[str, Any]:
                         "legend": legend,
                     },
                 },
+            },
+            *(
+                {
+                    "data": at,
+                    "transform": [
+                        *place,
+                        *calculate(kind),
+                        {"aggregate": [{"op": "sum", "field": "y", "as": "sum"}], "groupby": []},
+                        {"calculate": f"'{start} ' + format(datum.sum, '.2f')", "as": "text"},
+                        {"calculate": "0.6", "as": "x"},
+                        {"calculate": f"{high}", "as": "y"},
+                    ],
+                    "mark": words,
+                    "encoding": {"text": {"field": "text"}, "x": x, "y": y},
+                }
+                for kind, start, high in ((0, "these two:", 2.95), (1, "by chance:", 2.7))
+            ),
+            {
+                "data": {"values": [{"x": 0.6, "y": 3.2, "text": f"sum of {len(widths)} widths"}]},
+                "mark": words,
+                "encoding": {"text": {"field": "text"}, "x": x, "y": y},
             },
         ],
     }
