@@ -27,7 +27,7 @@ def kernel_widths(widths: Sequence[float]) -> dict[str, Any]:
         "d": (1.5, 0, 4, 0.1, "shift of the second cloud "),
         "s": (1, 0.5, 2.5, 0.1, "spread of the second cloud "),
         "size": (0, -2, 2, 0.1, "size of both clouds, log10 "),
-        "n": (16, 2, 64, 2, "points of each cloud "),
+        "n": (16, 4, 64, 4, "points of each cloud "),
     }
     grey, colours = "#7a828e", ["#0072B2", "#7a828e"]
 
@@ -51,11 +51,17 @@ def kernel_widths(widths: Sequence[float]) -> dict[str, Any]:
         "field": "y",
         **number,
         "title": "MMD²",
-        "scale": {"domain": [0, 3.6], "nice": False},
-        "axis": {"values": [0, 0.5, 1, 1.5, 2], "format": ".1f", "titleAnchor": "start"},
+        "scale": {"domain": [0, 2.2], "nice": False},
+        "axis": {"values": [0, 0.5, 1], "format": ".1f", "titleAnchor": "start"},
     }
     scale = {"domain": KINDS, "range": colours}
-    legend = {"orient": "bottom", "title": None, "symbolSize": 120}
+    legend = {
+        "orient": "bottom",
+        "title": None,
+        "symbolSize": 90,
+        "columns": 1,
+        "symbolStrokeWidth": 0,
+    }
     colour = {"field": "kind", "type": "nominal", "scale": scale, "legend": legend}
     dash = {
         "field": "kind",
@@ -111,7 +117,7 @@ def kernel_widths(widths: Sequence[float]) -> dict[str, Any]:
                 "data": {"values": clouds},
                 "transform": [
                     {"calculate": "0.3 * (datum.k ? d + s * datum.a : datum.a) - 3.5", "as": "x"},
-                    {"calculate": "0.2 * (datum.k ? s * datum.b : datum.b) + 2.9", "as": "y"},
+                    {"calculate": "0.115 * (datum.k ? s * datum.b : datum.b) + 1.78", "as": "y"},
                     {"calculate": "datum.k ? 'second cloud' : 'first cloud'", "as": "cloud"},
                 ],
                 "mark": {
@@ -152,10 +158,10 @@ def kernel_widths(widths: Sequence[float]) -> dict[str, Any]:
                     "mark": words,
                     "encoding": {"text": {"field": "text"}, "x": x, "y": y},
                 }
-                for kind, start, high in ((0, "these two:", 2.95), (1, "by chance:", 2.7))
+                for kind, start, high in ((0, "these two:", 1.78), (1, "by chance:", 1.62))
             ),
             {
-                "data": {"values": [{"x": 0.6, "y": 3.2, "text": f"sum of {len(widths)} widths"}]},
+                "data": {"values": [{"x": 0.6, "y": 1.94, "text": f"sum of {len(widths)} widths"}]},
                 "mark": words,
                 "encoding": {"text": {"field": "text"}, "x": x, "y": y},
             },
