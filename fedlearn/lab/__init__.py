@@ -16,6 +16,7 @@ _ROOMS = {
     "gradient_multiplier": "cells",
     "grid": "grids",
     "kernel_generation": "formulas",
+    "kernel_widths": "streams",
     "opening": "openings",
     "origin": "openings",
     "positions": "coding",

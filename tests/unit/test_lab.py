@@ -317,7 +317,16 @@ def test_a_wrong_answer_is_false_and_a_right_one_true():
     assert not fl.check("rpn-payload", 5) and fl.check("rpn-payload", 1_653_514)
 
 
-CHAPTERS = ["fed_gkt", "fed_kgf", "fed_repopt", "fedavg", "heterogeneity", "rpn", "wire"]
+CHAPTERS = [
+    "fed_gkt",
+    "fed_kgf",
+    "fed_mmd_fusion",
+    "fed_repopt",
+    "fedavg",
+    "heterogeneity",
+    "rpn",
+    "wire",
+]
 
 
 @pytest.mark.parametrize(
