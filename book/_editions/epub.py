@@ -25,7 +25,9 @@ CONTAINER = """<?xml version="1.0" encoding="UTF-8"?>
 <rootfile full-path="book/content.opf" media-type="application/oebps-package+xml"/>
 </rootfiles></container>"""
 # what a browser forgives and an EPUB's XHTML does not have
-OLD = re.compile(r'(<(?:table|td|th|tr|col|img)\b[^>]*?) (?:border|align|valign|width|height)="[^"]*"')
+OLD = re.compile(
+    r'(<(?:table|td|th|tr|col|img)\b[^>]*?) (?:border|align|valign|width|height)="[^"]*"'
+)
 
 
 def picture(source: str) -> tuple[str, bytes]:

@@ -1,8 +1,8 @@
-"""Local Sphinx extension: the site offers the whole book as PDF and EPUB, when they are there
-(`make pdf`, `make epub`), in the menu behind the download button of each page.
+"""Local Sphinx extension: the site offers the whole book as PDF and EPUB, when they are
+there (`make editions`), in the menu behind the download button of each page.
 
-The same function is called at the end of a build of the site and after an edition was made of
-a site that was built before.
+The same function is called at the end of a build of the site and after an edition was
+made of a site that was built before.
 """
 
 import re
@@ -12,7 +12,8 @@ from pathlib import Path
 
 FOLDER = Path("_build") / "editions"
 MENU = re.compile(
-    r'(<div class="dropdown dropdown-download-buttons">.*?<ul class="dropdown-menu">.*?)'
+    r'(<div class="dropdown dropdown-download-buttons">.*?'
+    r'<ul class="dropdown-menu">.*?)'
     r"(?:<!-- editions -->.*?<!-- /editions -->)?(</ul>)",
     re.DOTALL,
 )
@@ -29,8 +30,8 @@ def file_name(title: str, kind: str) -> str:
 
 
 def offer(site: Path, folder: Path) -> list[str]:
-    """Copy the editions in ``folder`` to the site and put links to them into each page; an
-    edition that is no longer there is no longer offered. Returns the names of the files."""
+    """Copy the editions in ``folder`` to the site and put links to them into each page;
+    one that is no longer there is no longer offered. Returns the files' names."""
     for old in (*site.glob("*.pdf"), *site.glob("*.epub")):
         old.unlink()
     files = sorted([*folder.glob("*.pdf"), *folder.glob("*.epub")], reverse=True)

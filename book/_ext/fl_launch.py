@@ -1,11 +1,11 @@
-"""Local Sphinx extension: buttons that open a chapter in Colab and on Binder, set by one value,
-`repository: url` in _config.yml. Without it there is no button.
+"""Local Sphinx extension: buttons that open a chapter in Colab and on Binder, set by one
+value, `repository: url` in _config.yml. Without it there is no button.
 
-Binder builds the repository (environment.yml) and needs nothing else. Colab opens a single
-notebook and has no fedlearn, so it gets the copy that the site publishes below `_sources`
-(which is also what the download button gives), on the branch of the repository that holds
-the site: there, a first cell gets the package. The notebooks of the repository itself are
-not changed.
+Binder builds the repository (environment.yml) and needs nothing else. Colab opens a
+single notebook and has no fedlearn, so it gets the copy that the site publishes below
+`_sources` (which is also what the download button gives), on the branch of the
+repository that holds the site: there, a first cell gets the package. The notebooks of
+the repository itself are not changed.
 """
 
 import re

@@ -42,9 +42,7 @@ EVERY_PAGE = pytest.mark.parametrize("name", toc_pages())
 def turn(page, scheme):
     """Light or dark, as the reader's system says; charts are drawn anew."""
     page.emulate_media(color_scheme=scheme)
-    page.wait_for_function(
-        "scheme => document.documentElement.dataset.theme == scheme", arg=scheme
-    )
+    page.wait_for_function("scheme => document.documentElement.dataset.theme == scheme", arg=scheme)
     page.wait_for_timeout(300)  # colours change gradually
 
 

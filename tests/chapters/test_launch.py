@@ -38,7 +38,13 @@ def build(tmp_path):
         config["sphinx"]["config"]["html_static_path"] = [str(ROOT / "book" / "_assets")]
         (tmp_path / "_config.yml").write_text(yaml.safe_dump(config))
         done = subprocess.run(
-            [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", "book"]
+            [
+                sys.executable,
+                "-c",
+                "from jupyter_book.cli.main import main; main()",
+                "build",
+                "book",
+            ]
             + ["--config", "_config.yml", "--path-output", "."],
             cwd=tmp_path,
             capture_output=True,
