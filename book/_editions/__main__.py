@@ -8,6 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "_ext"))
 
 from fl_editions import FOLDER, file_name, offer
+
 from pages import ROOT, SITE, chromium, config, snapshots
 
 

@@ -6,9 +6,10 @@ import tempfile
 from datetime import date
 from pathlib import Path
 
-from pages import HERE, ROOT, SECONDS, SITE, Page, config
 from playwright.sync_api import Browser
 from pypdf import PdfReader
+
+from pages import HERE, ROOT, SECONDS, SITE, Page, config
 
 # what is wider than the paper is made smaller, never cut off
 FIT = """room => document.fonts.ready.then(() => {

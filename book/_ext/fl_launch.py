@@ -1,5 +1,5 @@
-"""Local Sphinx extension: buttons that open a chapter in Colab and on Binder, set by one
-value, `repository: url` in _config.yml. Without it there is no button.
+"""Local Sphinx extension: buttons that open a chapter in Colab and on Binder, set by
+one value, `repository: url` in _config.yml. Without it there is no button.
 
 Binder builds the repository (environment.yml) and needs nothing else. Colab opens a
 single notebook and has no fedlearn, so it gets the copy that the site publishes below
