@@ -85,8 +85,12 @@
   }
   all(".toggle-hidden").forEach((e) => e.classList.remove("toggle-hidden"));
 
+  // A table that sorts and filters: all of its rows, and its heads as text.
+  all(".fl-moves").forEach((e) => e.classList.remove("fl-moves"));
+  all("th button").forEach((e) => e.replaceWith(e.textContent));
+
   const useless = "script, style, template, noscript, button, input, label, select, .headerlink, .copybtn, .toggle-button, " +
-    ".edition-not, mjx-assistive-mml, iframe, link";
+    ".fl-controls, form, output, mjx-assistive-mml, iframe, link";
   all(useless).forEach((e) => e.remove());
   all("*").filter((e) => !e.checkVisibility() && e.getAttribute("hidden") !== null).forEach((e) => e.remove());
   all("[role=doc-biblioentry]").forEach((e) => e.removeAttribute("role")); // EPUB gave it up

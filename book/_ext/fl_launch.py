@@ -54,7 +54,11 @@ def is_notebook(app, page):
 def add_colab(app, pagename, templatename, context, doctree):
     """Beside the theme's Binder button, in the same menu."""
     options = app.config.html_theme_options
-    if not options["launch_buttons"] or not is_notebook(app, pagename):
+    if not options["launch_buttons"]:
+        return
+    if not is_notebook(app, pagename):  # a page of text with a cell in it
+        buttons = context["header_buttons"]
+        buttons[:] = [b for b in buttons if b.get("label") != "launch-buttons"]
         return
     name = GITHUB.fullmatch(options["repository_url"])[1]
     place = f"{options['launch_buttons']['site_branch']}/_sources/{pagename}.ipynb"
