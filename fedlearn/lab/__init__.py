@@ -9,18 +9,24 @@ from typing import Any
 _ROOMS = {
     "chapter": "setup",
     "chart": "show",
+    "dirichlet_shares": "skew",
     "drawing": "drawings",
     "explorer": "explorers",
     "figure": "show",
+    "gradient_multiplier": "cells",
     "grid": "grids",
     "kernel_generation": "formulas",
+    "kernel_widths": "streams",
     "opening": "openings",
     "origin": "openings",
-    "pooled_kernel": "formulas",
+    "positions": "coding",
+    "quantiser": "coding",
+    "pooled_kernel": "cells",
     "round_time": "formulas",
     "runs": "show",
     "soft_labels": "formulas",
     "table": "show",
+    "two_parabolas": "skew",
 }
 
 
