@@ -7,7 +7,8 @@ are read:
    last build, the cache is emptied;
 2. chapters that are then missing from the cache are executed side by side
    (FEDLEARN_JOBS at a time, one thread each). One that fails is left to MyST-NB, which
-   runs it again and reports the error in its own way.
+   runs it again and reports the error in its own way;
+3. every chapter's page says below its title how long it took.
 """
 
 import hashlib
@@ -124,10 +125,22 @@ def execute_side_by_side(app, env, docnames):
                 )
 
 
+def say_how_long(app, page, template, context, doctree):
+    about = getattr(app.env, "nb_metadata", {}).get(page, {}).get("exec_data") or {}
+    if about.get("runtime") and "body" in context:
+        minutes, cores = about["runtime"] / 60, os.cpu_count()
+        text = f"All cells ran in {minutes:.1f} minutes when this page was built"
+        text = (
+            f'<p class="fl-time">{text}, one thread on a machine of {cores} cores.</p>'
+        )
+        context["body"] = context["body"].replace("</h1>", f"</h1>{text}", 1)
+
+
 def setup(app):
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # kernels inherit it
     # after MyST-NB has chosen the cache's folder
     app.connect("builder-inited", empty_stale_cache, priority=900)
     app.connect("env-get-outdated", pages_to_read_again)
     app.connect("env-before-read-docs", execute_side_by_side)
+    app.connect("html-page-context", say_how_long)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

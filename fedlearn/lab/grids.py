@@ -1,9 +1,11 @@
 """Grids: many short runs behind an explorer, made once and kept in ``data/grids``.
 
 ``python -m fedlearn.lab.grids rpn`` runs what ``data/chapters/rpn.yaml`` states under ``grid``:
-each of its lines at each position of its control, for each number of clients and each seed. The
-file has columns, not rows; bytes are those of one client in one round, on average over clients.
-Runs that the file has already are not repeated.
+each of its lines at each position of its control, for each number of clients and each seed. If it
+states ``splits``, ``{control: .., positions: {position: partition}}``, that is for each of them,
+too, except for lines with a ``partition`` of their own. The file has columns, not rows; bytes are
+those of one client in one round, on average over clients. Runs that the file has already are not
+repeated.
 """
 
 import json
@@ -12,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -23,7 +26,8 @@ from ..settings import Experiment
 if TYPE_CHECKING:
     import pandas
 
-COLUMNS = ("line", "clients", "position", "seed", "round", "accuracy", "up", "down")
+RUN = ("line", "clients", "position", "seed", "split")  # which run a row is of
+COLUMNS = (*RUN, "round", "accuracy", "up", "down")
 
 
 def chapter_file(name: str) -> dict[str, Any]:
@@ -36,18 +40,19 @@ def chapter_file(name: str) -> dict[str, Any]:
 
 
 def experiments(name: str) -> Iterator[tuple[tuple[Any, ...], Experiment]]:
-    """Every run of a grid: (line, clients, position, seed), and what states it."""
+    """Every run of a grid: (line, clients, position, seed, split), and what states it."""
     spec = chapter_file(name)["grid"]
     for line, its in spec["lines"].items():
-        for position, options in its.get("positions", {None: {}}).items():
-            for clients in spec["clients"]:
-                for seed in spec["seeds"]:
-                    made = Experiment(
-                        **spec["shared"] | {"method": its["method"], "options": options},
-                        clients=clients,
-                        seed=seed,
-                    )
-                    yield (line, clients, position, seed), made
+        splits = {None: its.get("partition", spec["shared"].get("partition"))}
+        if "splits" in spec and "partition" not in its:
+            splits = spec["splits"]["positions"]
+        positions = its.get("positions", {None: {}})
+        for (position, options), (split, partition), clients, seed in product(
+            positions.items(), splits.items(), spec["clients"], spec["seeds"]
+        ):
+            own = {"method": its["method"], "options": options, "partition": partition}
+            made = Experiment(**spec["shared"] | own, clients=clients, seed=seed)
+            yield (line, clients, position, seed, split), made
 
 
 def build(name: str) -> None:
@@ -59,8 +64,8 @@ def build(name: str) -> None:
 
     path = data_path("grids", f"{name}.json")
     stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    columns = stored.get("columns", {c: [] for c in COLUMNS})
-    done = set(zip(*(columns[c] for c in COLUMNS[:4]), strict=True))
+    columns = _columns(stored)
+    done = set(zip(*(columns[c] for c in RUN), strict=True))
     began, seconds = time.perf_counter(), stored.get("seconds", 0.0)
     for where, e in experiments(name):
         if where in done:
@@ -87,22 +92,30 @@ def build(name: str) -> None:
     write_text(path, f'{head},\n "columns": {{\n{text}\n}}}}\n')
 
 
+def _columns(stored: dict[str, Any]) -> dict[str, list[Any]]:
+    """The columns of a stored grid, in order; a grid without splits need not have theirs."""
+    found = stored.get("columns", {})
+    count = len(found.get("line", []))
+    return {c: found.get(c, [None] * count) for c in COLUMNS}
+
+
 def grid(name: str) -> "pandas.DataFrame":
     """The stored grid, a row for each line, number of clients, position and round.
 
     Over the seeds: ``accuracy`` is the mean, ``low`` and ``high`` the extremes. ``up`` and ``down``
-    are bytes of one client so far. The position stands in the column of the line's own control;
-    other lines have ``None`` there.
+    are bytes of one client so far. The position stands in the column of the line's own control, the
+    split in that of the splits' control; other lines have ``None`` there.
     """
     import pandas as pd
 
     path = data_path("grids", f"{name}.json")
     if not path.exists():
         raise ValueError(f"There is no grid {name!r} yet; python -m fedlearn.lab.grids {name}")
-    rows = pd.DataFrame(json.loads(path.read_text(encoding="utf-8"))["columns"])
-    runs = ["line", "clients", "position", "seed"]
-    rows[["up", "down"]] = rows.groupby(runs, dropna=False, sort=False)[["up", "down"]].cumsum()
-    keys = ["line", "clients", "position", "round"]
+    spec = chapter_file(name)["grid"]
+    rows = pd.DataFrame(_columns(json.loads(path.read_text(encoding="utf-8"))))
+    sums = rows.groupby(list(RUN), dropna=False, sort=False)[["up", "down"]]
+    rows[["up", "down"]] = sums.cumsum()
+    keys = ["line", "clients", "position", "split", "round"]
     means = rows.groupby(keys, dropna=False, sort=False).agg(
         accuracy=("accuracy", "mean"),
         low=("accuracy", "min"),
@@ -111,10 +124,12 @@ def grid(name: str) -> "pandas.DataFrame":
         down=("down", "mean"),
     )
     table = means.round({"accuracy": 4, "up": 0, "down": 0}).reset_index()
-    for line, its in chapter_file(name)["grid"]["lines"].items():
+    for line, its in spec["lines"].items():
         if "control" in its:
             table[its["control"]] = table["position"].where(table["line"] == line, None)
-    return table.drop(columns="position")
+    if "splits" in spec:
+        table[spec["splits"]["control"]] = table["split"]
+    return table.drop(columns=["position", "split"])
 
 
 if __name__ == "__main__":

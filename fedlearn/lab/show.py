@@ -167,10 +167,10 @@ def table(
     right = [bool(column) and all(is_number for _, is_number in column) for column in columns]
     kind = [' class="fl-number"' if r else "" for r in right]
     units = units or {}
-    top = f"<th>{inline(corner)}</th>" if named else ""
+    top = (f"<th>{inline(corner)}</th>" if corner else "<td></td>") if named else ""
     for name, its in zip(head, kind, strict=True):
         unit = f'<span class="fl-unit">{inline(units[name])}</span>' if name in units else ""
-        top += f'<th scope="col"{its}>{inline(name)}{unit}</th>'
+        top += f'<th scope="col"{its}>{inline(name)}{unit}</th>' if name else "<td></td>"
     lines = []
     for k, row in enumerate(made):
         line = f'<th scope="row">{inline(named[k])}</th>' if named else ""

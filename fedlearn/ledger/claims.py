@@ -112,10 +112,16 @@ def evaluate(formula: str, data: object = None) -> Any:
     A formula sees ``data`` (the entry's own figures) and the functions of ``NAMES``; it may not use
     attributes.
     """
+    return _value(formula, repr(data))
+
+
+@cache  # a formula depends on nothing else, and takes up to seconds
+def _value(formula: str, data: str) -> Any:
     tree = ast.parse(formula, mode="eval")
     if any(isinstance(node, ast.Attribute) for node in ast.walk(tree)):
         raise ValueError("a formula has no attributes")
-    return eval(compile(tree, formula, "eval"), {"__builtins__": {}, **NAMES, "data": data})
+    names = {"__builtins__": {}, **NAMES, "data": ast.literal_eval(data)}
+    return eval(compile(tree, formula, "eval"), names)
 
 
 def verdict_of(value: str | bool | None, computed: Any) -> str:
@@ -148,8 +154,9 @@ def table(paper: str) -> "pd.DataFrame":
 
 def markdown(paper: str) -> str:
     """The table in Markdown, formulas as code."""
-    frame = table(paper).replace({r"([|*_<])": r"\\\1"}, regex=True)
-    frame["formula"] = table(paper)["formula"].map(lambda text: text and f"`{text}`")
+    plain = table(paper)
+    frame = plain.replace({r"([|*_<])": r"\\\1"}, regex=True)
+    frame["formula"] = plain["formula"].map(lambda text: text and f"`{text}`")
     rows = [list(frame), ["---"] * len(frame.columns), *frame.to_numpy().tolist()]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from .. import tasks
+from ..arguments import Checked
 from ..averaging import Averaging
 from ..errors import pick
 from ..models import reparam
@@ -17,7 +18,7 @@ from ..settings import Settings, whole_number
 
 
 @dataclass(frozen=True)
-class Search:
+class Search(Checked):
     """A search by its settings: the data set (``train`` of its images, or all), and the options of
     ``search``. It is made once a process, when its scales are first asked for."""
 

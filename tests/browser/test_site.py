@@ -222,23 +222,6 @@ def test_a_chart_moves_from_disk_and_keeps_the_guess(page):
 
 
 @EVERY_CHAPTER
-@pytest.mark.parametrize("width", [400, 900, 1440])
-def test_nothing_of_ours_is_wider_than_the_page(page, site, name, width):
-    """Figures, tables and charts of fl.lab: no element beyond its column but in what scrolls."""
-    page.set_viewport_size({"width": width, "height": 900})
-    open_page(page, site, name)
-    charts(page)
-    wide = """() => [...document.querySelectorAll('article .fl, article .fl *')].filter(e => {
-      const edge = e.closest('article').getBoundingClientRect().right + 1;
-      if (e.getBoundingClientRect().right <= edge) return false;
-      for (let q = e.parentElement; q && q.tagName != 'ARTICLE'; q = q.parentElement)
-        if (q.classList.contains('fl-scroll') || q.tagName == 'PRE' || q.tagName == 'svg')
-          return false;
-      return true; }).map(e => e.outerHTML.slice(0, 120))"""
-    assert page.evaluate(wide) == []
-
-
-@EVERY_CHAPTER
 def test_solutions_fold_open(page, site, name):
     open_page(page, site, name)
     for solution in page.locator("article div.solution.dropdown").all():

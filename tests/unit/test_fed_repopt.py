@@ -531,3 +531,11 @@ def test_csla_is_repopt_with_the_authors_weight_decay_and_smoothing(task):
         federated(fl.methods.fed_repopt(0.05, form, **how), task) for form in ("csla", "repopt")
     )
     assert all(off(a, b) <= 1e-10 for a, b in zip(one, two, strict=True))
+
+
+@pytest.mark.parametrize("form, trained", [("search", True), ("csla", False)])
+def test_only_the_form_search_trains_its_scales(task, form, trained):
+    net = repopt.Form(form, "digits_repvgg").build(task)
+    scales = [t for name, t in models.repopt.scales_of(net).items() if "s_id" not in name]
+    parameters = {p.data_ptr() for p in net.parameters()}
+    assert scales and all((t.data_ptr() in parameters) == trained for t in scales)

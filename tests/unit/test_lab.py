@@ -1,5 +1,6 @@
 """Figures, tables, explorers, drawings and solutions: what chapters call."""
 
+import math
 import re
 
 import altair
@@ -12,8 +13,10 @@ import torch
 
 import fedlearn as fl
 from fedlearn.lab import classroom
+from fedlearn.lab.coding import places
 from fedlearn.lab.exercises import empty, solutions
 from fedlearn.lab.grids import chapter_file, experiments, grid
+from fedlearn.wire.bits import pack_rice
 
 matplotlib.use("agg")
 
@@ -121,6 +124,18 @@ def test_the_grid_is_what_its_page_states():
     assert last.loc["FedAvg", "up"].max() > last.loc["RPN", "up"].max()
 
 
+def test_a_grid_may_have_splits():
+    spec, table = chapter_file("heterogeneity")["grid"], grid("heterogeneity")
+    seen = {line: set(rows["alpha"].dropna()) for line, rows in table.groupby("line")}
+    assert not seen.pop("FedAvg, even")
+    assert all(alphas == set(spec["splits"]["positions"]) for alphas in seen.values())
+    stated = {e.partition for where, e in experiments("heterogeneity") if where[4] == 0.1}
+    assert stated == {"dirichlet:0.1"}
+    third = table[(table["round"] == 3) & (table["clients"] == 12)].set_index("line")
+    even, uneven = third.loc["FedAvg, even"], third[third["alpha"] == 0.1]
+    assert even["accuracy"] > 0.8 > uneven["accuracy"].max()  # what the chapter says at its top
+
+
 @pytest.mark.parametrize("guess", [None, 0.4])
 def test_the_explorer_is_valid_vega_and_keeps_the_guess(guess):
     shown = fl.lab.explorer("4.1", "rpn", caption="c", alt="a", guess=guess)
@@ -160,6 +175,14 @@ def test_the_formula_of_pooling_is_valid_vega():
     assert abs(float(own.sum())) < 1e-3 and abs(float(own.square().sum()) - 9) < 1e-2
 
 
+def test_the_multiplier_of_repopt_is_valid_vega():
+    shown = fl.lab.chart("8.4", fl.lab.gradient_multiplier(), caption="c", alt="a")
+    altair.LayerChart.from_dict(shown.spec)
+    assert len(shown.spec["data"]["values"]) == 27  # three panels of nine cells
+    derived, _, printed = shown.spec["transform"][0]["calculate"].rpartition(" : ")
+    assert printed == "s3 * s3 + s1 * s1" and "copies ? 1" in derived
+
+
 def test_the_formula_of_a_round_is_valid_vega():
     shown = fl.lab.chart("1.1", fl.lab.round_time(), caption="c", alt="a")
     altair.LayerChart.from_dict(shown.spec)
@@ -172,6 +195,54 @@ def test_the_formula_of_soft_labels_is_valid_vega():
     assert [b["class"] for b in bars if b["true"]] == [0, 1] and len(bars) == 6
     shown = fl.lab.chart("7.3", spec, caption="c", alt="a", units={"T": "temperature"})
     assert shown.spec["params"][1]["value"] == ["a 0: surest", "a 1: least sure"]
+
+
+def test_the_formula_of_a_dirichlet_split_is_valid_vega():
+    """And its numbers, through Marsaglia and Tsang's formula, have the variance of Dirichlet."""
+    spec = fl.lab.dirichlet_shares()
+    altair.LayerChart.from_dict(spec)
+    value = {p["name"]: np.array(p.get("value")) for p in spec["params"]}
+    x, x2, w, u = (value[n].reshape(3, 10, 20) for n in ("x", "x2", "w", "u"))
+    for alpha in (0.1, 1, 10):
+        d = alpha + 2 / 3
+        v, other = (np.maximum(1 + z / np.sqrt(9 * d), 0.01) ** 3 for z in (x, x2))
+        passes = np.log(w) < x * x / 2 + d * (1 - v + np.log(v))
+        gamma = d * np.where(passes, v, other) * u ** (1 / alpha)
+        q = gamma / gamma.sum(2, keepdims=True)
+        assert (
+            np.isclose(q.var(), 0.05 * 0.95 / (20 * alpha + 1), rtol=0.25) and passes.mean() > 0.9
+        )
+
+
+def test_the_formula_of_two_parabolas_is_valid_vega():
+    spec = fl.lab.two_parabolas()
+    altair.LayerChart.from_dict(spec)
+    shown = fl.lab.chart("2.6", spec, caption="c", alt="a")
+    assert sum("bind" in p for p in shown.spec["params"]) == 3
+
+
+def vega(expression, **values):
+    """A Vega expression without fields, as Python computes it."""
+    names = {"log": math.log, "pow": math.pow, "floor": math.floor, "sqrt": math.sqrt, "max": max}
+    return eval(expression, names | {"LN2": math.log(2)} | values)
+
+
+@pytest.mark.parametrize("p", [0.5, 0.2, 1 / 32, 0.001])
+def test_the_formula_of_positions_is_valid_vega_and_right(p):
+    altair.LayerChart.from_dict(fl.lab.positions())
+    shown = fl.lab.positions([{"e": 3, "positions": 0.5, "mask": 0.6}])
+    altair.LayerChart.from_dict(shown)
+    bits = {code: vega(formula, p=p) for code, formula in places("p").items()}
+    gaps = np.random.default_rng(0).geometric(p, 20_000) - 1
+    b, words = pack_rice(gaps)
+    assert abs(8 * len(words) / len(gaps) - bits["Golomb-Rice"]) < 0.02 * bits["Golomb-Rice"]
+    assert bits["entropy"] <= bits["Golomb-Rice"] < 1.05 * bits["entropy"]
+
+
+def test_the_formula_of_levels_is_valid_vega():
+    spec = fl.lab.quantiser()
+    altair.LayerChart.from_dict(spec)
+    assert {p["name"] for p in spec["params"]} == {"levels", "widest", "rounding", "m"}
 
 
 def test_a_drawing_is_as_wide_as_its_bytes(histories):
@@ -246,7 +317,16 @@ def test_a_wrong_answer_is_false_and_a_right_one_true():
     assert not fl.check("rpn-payload", 5) and fl.check("rpn-payload", 1_653_514)
 
 
-CHAPTERS = ["fed_gkt", "fed_kgf", "fedavg", "rpn"]
+CHAPTERS = [
+    "fed_gkt",
+    "fed_kgf",
+    "fed_mmd_fusion",
+    "fed_repopt",
+    "fedavg",
+    "heterogeneity",
+    "rpn",
+    "wire",
+]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import fedlearn as fl
+from fedlearn.models import state_of
 from fedlearn.parts import Adam, Arrival, Context, Feedback, Lossy, Update
 from fedlearn.round import one_round
 from fedlearn.wire import DOWN, UP, Message, TopK, pack
@@ -466,6 +467,7 @@ def test_fedpm_trains_scores_only_and_sends_at_most_a_bit(task):
     net = fl.initial_network(fl.methods.fedpm(), task)
     plain = task.network()
     layers = [m for m in net.modules() if hasattr(m, "weight_score")]
+    assert not any("frozen" in name for name in state_of(net)), "drawn on both sides, never sent"
     assert sum(p.numel() for p in net.parameters()) == sum(
         p.numel()
         for m in plain.modules()

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import fedlearn as fl
+from fedlearn.method import ClientSide, ServerSide, Trainee
 from fedlearn.methods.fed_kgf import Modules, Representative
 from fedlearn.methods.fed_repopt import Constants, Form, RepAdam, RepSGD
 from fedlearn.methods.fedcams import AMSGrad
@@ -556,6 +557,20 @@ def test_what_feedback_kept_travels_as_soon_as_it_may(task):
         assert not memory.get(f"error/{n}", torch.zeros(1)).abs().max() > 1e-5
 
 
+@pytest.mark.parametrize("length, clients", [(5.0, 1), (0.5, 1), (0.5, 4), (0.05, 1), (0.0, 1)])
+def test_clip_scales_what_is_too_long_and_nothing_else(length, clients):
+    """g min(1, norm / (sqrt(N) ||g||)), for gradients longer and shorter than 1 and than the norm;
+    what travels whole is neither counted nor scaled."""
+    g = {"a": length * torch.tensor([[0.6, 0.0]]), "b": length * torch.tensor([[0.0, 0.8]])}
+    g["whole"] = torch.tensor([7.0])
+    ctx = Context(None, 1, participants=tuple(range(clients)), lossy=frozenset({"a", "b"}))
+    clipped = fl.parts.Clip(0.1).encode(g, ctx)
+    factor = min(1.0, 0.1 / clients**0.5 / length) if length else 1.0
+    for name in ("a", "b"):
+        torch.testing.assert_close(clipped[name], factor * g[name])
+    assert clipped["whole"] is g["whole"]
+
+
 def test_momentum_masks_only_what_was_sent():
     schema = Schema({"w": (2, 3), "b": (3,)})
     task, memory = fl.tasks.classification("digits", 2, train=20, test=10), {}
@@ -607,3 +622,24 @@ def test_a_client_that_diverged_once_is_heard_again(name, task):
         state = server.round(t, state, Ask(t, engine, row, {}))
         assert all(torch.isfinite(x).all() for m in engine.memories.values() for x in m.values())
         assert set(row["refused"]) == (set(range(4)) if t == 2 else set()), row["refused"]
+
+
+@pytest.mark.parametrize(
+    "base, member, arguments",
+    [
+        (fl.parts.Model, "build", 1),
+        (fl.parts.Objective, "begin", 2),
+        (fl.parts.Optimizer, "step", 3),
+        (fl.parts.Aggregator, "aggregate", 3),
+        (fl.wire.Coder, "encode", 2),
+        (fl.wire.Coder, "decode", 2),
+        (ServerSide, "round", 3),
+        (ServerSide, "longest", 0),
+        (ClientSide, "answer", 5),
+        (Trainee, "download", 4),
+        (Trainee, "upload", 2),
+    ],
+)
+def test_what_a_part_or_side_must_have_is_missed_and_not_taken_for_nothing(base, member, arguments):
+    with pytest.raises(NotImplementedError):
+        getattr(base, member)(object.__new__(base), *[None] * arguments)

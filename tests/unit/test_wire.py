@@ -60,6 +60,18 @@ def test_pooled_is_the_mean_of_each_kernel(shape, seed, threshold):
     torch.testing.assert_close(back, expected)
 
 
+@pytest.mark.parametrize("threshold", [0.0, 1e-9])
+def test_kernels_of_one_and_of_three_dimensions_are_pooled_too(threshold):
+    coder = Pooled(threshold=threshold)
+    for shape in ((4, 3, 5), (4, 3, 2, 3, 4)):
+        x = torch.randn(shape)
+        section = coder.encode(x)
+        mean = x.flatten(2).mean(2)
+        assert len(section) == 4 * 12 + (threshold > 0)  # a bit for each of the filters
+        decoded = coder.decode(section, shape).flatten(2)
+        torch.testing.assert_close(decoded, mean[..., None].expand_as(decoded))
+
+
 def test_pooled_sizes():
     t = tensor((20, 7, 5, 5))
     assert len(Pooled().encode(t)) == 4 * 20 * 7
