@@ -180,7 +180,7 @@ def kernels(
     if axs is None:
         axs = plt.subplots(1, count, figsize=(0.8 * count, 1), layout="constrained")[1]
     for ax, kernel in zip(axs, shown, strict=False):
-        ax.imshow(kernel, cmap="PuOr", vmin=-limit, vmax=limit)
+        ax.imshow(kernel, cmap="PuOr_r", vmin=-limit, vmax=limit)
         ax.set_xticks([])
         ax.set_yticks([])
     return axs
