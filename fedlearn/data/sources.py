@@ -67,6 +67,14 @@ class Source:
     labels: np.ndarray | None = None  # the main class of each, if ``train_y`` has more than that
     counts: np.ndarray | None = None  # how many objects it shows, int [n]
 
+    def column(self, name: str) -> torch.Tensor:
+        """Of each training sample what a partition goes ``by``: "labels" or "counts"."""
+        if name == "labels" and self.labels is None:
+            return self.train_y
+        if getattr(self, name) is None:
+            raise ValueError(f"{self.name} has one object an image: there is nothing to count.")
+        return torch.as_tensor(getattr(self, name))
+
 
 def data_path(*parts: str) -> Path:
     """A path below the book's ``data`` folder: ``data_path("partitions", "rpn_table4.csv")``."""
