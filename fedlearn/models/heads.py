@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torchvision.ops import generalized_box_iou_loss
 
 PRIOR = 0.05  # how likely a place is to hold an object, before anything is learned
 
@@ -89,6 +88,8 @@ class Centre(Head):
         return torch.cat([middle - half, middle + half], -1)
 
     def loss(self, outputs: torch.Tensor, y: torch.Tensor, size: tuple[int, ...]) -> torch.Tensor:
+        from torchvision.ops import generalized_box_iou_loss  # takes long to load
+
         lead, (rows, columns) = y.shape[:-2], outputs.shape[-2:]
         places = outputs.flatten(-2).transpose(-1, -2).flatten(0, -3)  # [images, cells, channels]
         y = y.flatten(0, -3).to(places.dtype)

@@ -5,7 +5,6 @@ from functools import cached_property, partial
 from typing import Any
 
 import torch
-from torchvision.ops import batched_nms
 
 from .. import models, rng
 from ..arguments import checked, short
@@ -26,6 +25,8 @@ Boxes = dict[str, torch.Tensor]  # of an image: boxes [k, 4] xyxy, scores [k], l
 def best(boxes: torch.Tensor, scores: torch.Tensor) -> Boxes:
     """What a detector says of one image, boxes [places, 4] and scores [places, classes], without
     what is weak or said twice (torchvision's nms, class by class)."""
+    from torchvision.ops import batched_nms
+
     score, label = scores.max(-1)
     strong = score > SCORE
     boxes, score, label = boxes[strong], score[strong], label[strong]
