@@ -15,6 +15,7 @@ import torch
 
 from ..arguments import short
 from ..errors import DataError, pick
+from ..settings import whole_number
 from .own import _images, _split
 from .sources import Source, moments
 
@@ -37,6 +38,7 @@ def from_boxes(
     the test behind the others, for the sentence of the ``DataError`` that says what is wrong with
     one of them. A picture without an object is wrong unless ``empty``. ``more`` are fields of
     ``Source``."""
+    whole_number("classes", classes)
     x, rows = _images(x), list(map(_rows, objects))
     test_x, test_rows = (
         (_images(test[0]), list(map(_rows, test[1]))) if _pair(test) else (x[:0], [])
@@ -70,6 +72,8 @@ def from_masks(
 ) -> Source:
     """The same with ``masks[i]``, [height, width] of whole numbers below ``classes``, which count
     the background, or ``VOID``."""
+    if classes not in range(2, VOID + 1):
+        raise ValueError(f"Masks have 2 to {VOID} classes with the background, not {classes!r}.")
     x, masks = _images(x), [np.asarray(mask) for mask in masks]
     test_x, rest = (
         (_images(test[0]), list(map(np.asarray, test[1]))) if _pair(test) else (x[:0], [])
@@ -108,7 +112,7 @@ def _problem(own: np.ndarray, size: Sequence[int], classes: int, empty: bool) ->
     height, width = size
     if not len(own):
         return "" if empty else f"has no object: {ALLOW}"
-    for x1, y1, x2, y2, kind, _ in own:
+    for x1, y1, x2, y2, kind, ignored in own:
         box = f"a box ({x1:g}, {y1:g}, {x2:g}, {y2:g})"
         if not (x2 > x1 and y2 > y1):  # NaN, too
             return f"has {box} of no area; boxes are x1, y1, x2, y2."
@@ -116,6 +120,8 @@ def _problem(own: np.ndarray, size: Sequence[int], classes: int, empty: bool) ->
             return f"has {box} that is not inside its {width} x {height} pixels."
         if not (0 <= kind < classes and kind == int(kind)):
             return f"has an object of class {kind:g}; classes are 0 to {classes - 1}."
+        if ignored not in (0, 1):
+            return f"has an object that is ignored {ignored:g} times: that is 0 or 1."
     return ""
 
 
@@ -157,6 +163,7 @@ def _source(name, x, test_x, y, label, counts, classes, test, more):
     train_x, train_y, test_x, test_y = parts
     more = {"labels": label[~chosen], "counts": counts[~chosen]} | more
     m, s = moments(train_x)
+    s = tuple(std or 1.0 for std in s)
     return Source(name, train_x, train_y, test_x, test_y, m, s, classes, **more)
 
 

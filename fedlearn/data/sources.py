@@ -319,7 +319,10 @@ def _fetch(name):
 
 
 def moments(x: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel, x uint8 [n, channels, height, width]."""
+    """Mean and standard deviation of each channel, x [n, channels, height, width]."""
+    if x.dtype != torch.uint8:
+        std, mean = torch.std_mean(x.double(), (0, 2, 3), correction=0)
+        return tuple(mean.tolist()), tuple(std.tolist())
     # Counts of the 256 values give both exactly, with no float copy of the images.
     counts = torch.stack([torch.bincount(c.flatten(), minlength=256) for c in x.unbind(1)]).double()
     value, share = torch.arange(256.0, dtype=torch.float64), counts / counts.sum(1, keepdim=True)

@@ -88,6 +88,7 @@ def boxes(bad, **more):
         ([[1, 2, 5, 6, 2]], "an object of class 2; classes are 0 to 1"),
         ([[1, 2, 5, 6, 1], [1, 2]], "Objects are rows"),
         ([[1, 2, 5, 6, 0.5]], "an object of class 0.5"),
+        ([[1, 2, 5, 6, 0, 2]], "ignored 2 times: that is 0 or 1"),
         ([[1, 2, 5]], "Objects are rows of x1, y1, x2, y2, class"),
     ],
 )
@@ -103,6 +104,23 @@ def test_the_sentence_names_the_file():
         from_boxes(X, [GOOD, GOOD], 2)
     with pytest.raises(DataError, match="3 images cannot have 1 masks"):
         from_masks(X, X[:1], 2)
+
+
+def test_numbers_of_classes_that_cannot_be():
+    with pytest.raises(ValueError, match="classes must be a whole number of at least 1, not 0"):
+        from_boxes(X, [GOOD] * 3, 0)
+    for classes in (1, 256):
+        with pytest.raises(ValueError, match="2 to 255 classes with the background"):
+            from_masks(X, X + 1, classes)
+
+
+def test_pictures_of_floats_and_of_one_colour_are_normalised():
+    x = np.random.RandomState(0).rand(4, 3, 8, 10).astype(np.float32)
+    source = from_boxes(x, [GOOD] * 4, 2, 0.5)
+    assert source.train_x.dtype == torch.float32
+    assert source.mean == pytest.approx(source.train_x.mean((0, 2, 3)).tolist())
+    assert source.std == pytest.approx(source.train_x.std((0, 2, 3), correction=0).tolist())
+    assert from_boxes(X, [GOOD] * 3, 2, 0.4).std == (1.0,)
 
 
 def test_own_boxes_are_padded_and_the_largest_class_is_the_main_one():
