@@ -107,7 +107,8 @@ def compare(
     elif against == "rounds":
         ax.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
     ax.set_xlabel(MEASURES[against])
-    ax.set_ylabel("test " + what)
+    measure = next((h.measure for group in groups for h in group), what)
+    ax.set_ylabel("test " + (measure if what == "accuracy" else what))
     ax.grid(alpha=0.3)
     ax.legend()
     return ax

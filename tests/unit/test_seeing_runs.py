@@ -9,6 +9,7 @@ from test_stacked import trained_both_ways
 
 import fedlearn as fl
 from fedlearn import cli
+from fedlearn.report import table
 
 METHODS = {
     "fedavg": {},
@@ -66,6 +67,9 @@ def test_two_rounds_in_the_loop_and_stacked(task, name):
     about = one.meta["task"]
     assert about["accuracy"] == {"detection": "mAP@0.5", "segmentation": "mIoU"}[about["task"]]
     assert fl.History.from_json(one.to_json()) == one
+    assert about["accuracy"] == one.measure and one.measure in f"{one}{one._repr_html_()}"
+    assert one.measure in table({"x": [one]})
+    assert fl.plot.compare(one).get_ylabel() == f"test {one.measure}"
 
 
 @pytest.mark.parametrize("kind", KINDS)
