@@ -6,7 +6,8 @@ and leaves its answer in `answer`. `fl.solution` shows it; the unit tests check 
 
 # %% wire-random
 """Both sides draw the same positions. An entry arrives with probability k/n, so it has
-to arrive n/k times as large."""
+to arrive n/k times as large. A generator of one's own leaves all other draws of the
+program as they were, which `torch.manual_seed` would not."""
 import torch
 
 

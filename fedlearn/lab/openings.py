@@ -51,6 +51,16 @@ def form(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.4f}"
 
 
+def difference(values: Iterable[float], paper: float | None, digits: int = 4) -> str:
+    """How far the *mean* over the seeds is from the paper, with its sign: "+0.0012", "0" if they
+    are equal, "" if there is no run or no number in the paper."""
+    its = list(values)
+    if not its or paper is None:
+        return ""
+    gap = float(np.mean(its)) - paper
+    return "0" if gap == 0 else f"{gap:+,.{digits}f}"
+
+
 def opening(number: str, name: str) -> Shown:
     """``fl.lab.opening("4.1", "rpn")``: what the paper reports beside what was measured here."""
     spec = chapter_file(name)["opening"]
@@ -59,7 +69,7 @@ def opening(number: str, name: str) -> Shown:
     for row in spec["rows"]:
         paper = printed(*row["paper"])
         line: dict[str, Any] = {"": row["what"], "paper": form(paper)}
-        last = None
+        last: list[float] = []
         for scale, its in spec["here"].items():
             if "here" in row:  # counted from the network, not measured
                 values = [float(claims.evaluate(row["here"]))]
@@ -68,10 +78,9 @@ def opening(number: str, name: str) -> Shown:
             if not values:
                 line[f"here, {scale}"] = missing(its["command"])
                 continue
-            last = float(np.mean(values))
-            line[f"here, {scale}"] = spread(values, ".4f") if len(values) > 1 else form(last)
-        gap = None if last is None else last - paper
-        line["difference"] = "" if gap is None else ("0" if gap == 0 else f"{gap:+,.4f}")
+            last = values
+            line[f"here, {scale}"] = spread(values, ".4f") if len(values) > 1 else form(values[0])
+        line["difference"] = difference(last, paper)
         rows.append(line)
     units = {f"here, {scale}": its.get("says", "") for scale, its in spec["here"].items()}
     units = {k: v for k, v in units.items() if v}

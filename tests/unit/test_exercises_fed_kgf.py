@@ -7,22 +7,44 @@ from fedlearn.methods.fed_kgf import modules, represent
 from fedlearn.models import resnet18, state_of
 
 
-def copies(w, beta):
-    return w[torch.arange(len(beta)) % len(w)]
+def gradient(w, beta, g, by=None, power=lambda b: b - 1, factor=lambda b: b):
+    by = torch.arange(len(g)) % len(w) if by is None else by
+    each = g * factor(beta) * w[by].abs() ** power(beta)
+    return torch.zeros_like(w).index_add_(0, by, each)
 
 
-def generate(w, alpha, beta):
-    return copies(w, beta).sign() * (copies(w, beta).abs() ** beta + alpha)
+def by_autograd(w, beta, g):
+    w = w.clone().requires_grad_()
+    copies = w[torch.arange(len(g)) % len(w)]
+    made = copies.sign() * (copies.abs() ** beta + 0.05)
+    return torch.autograd.grad(made, w, g)[0]
 
 
-def spoil(w, alpha, beta):
-    made = generate(w, alpha, beta)
+def in_a_loop(w, beta, g):
+    heard = torch.zeros_like(w)
+    for i in range(len(g)):
+        own = w[i % len(w)]
+        heard[i % len(w)] += g[i] * beta[i] * own.abs() ** (beta[i] - 1)
+    return heard
+
+
+def spoil(w, beta, g):
+    made = gradient(w, beta, g)
     w.abs_()
     return made
 
 
-def in_blocks(w, alpha, beta):
-    return generate(w.repeat_interleave(-(-len(beta) // len(w)), 0)[: len(beta)], alpha, beta)
+def mean(w, beta, g):
+    count = (torch.arange(len(g)) % len(w)).bincount(minlength=len(w)).clamp(min=1)
+    return gradient(w, beta, g) / count[:, None, None, None]
+
+
+def signed(w, beta, g):
+    return gradient(w, beta, g) * w.sign()
+
+
+def in_blocks(w, beta, g):
+    return gradient(w, beta, g, by=torch.arange(len(g)) // -(-len(g) // len(w)))
 
 
 def line(w, alpha, beta):
@@ -30,35 +52,29 @@ def line(w, alpha, beta):
 
 
 RIGHT = {
-    "fed_kgf-kernels": [generate],
+    "fed_kgf-gradient": [gradient, by_autograd, in_a_loop],
     "fed_kgf-upload": [80_906, 80_906.0],
     "fed_kgf-smooth": [
         line,
         lambda w, alpha, beta: w.sign() * w.abs() ** beta + alpha * torch.tanh(20 * w),
+        lambda w, alpha, beta: w.sign() * w.abs() ** beta + alpha * torch.tanh(1000 * w),
     ],
 }
 WRONG = [
-    ("fed_kgf-kernels", spoil, "changes the base kernels"),
+    ("fed_kgf-gradient", spoil, "changes the base kernels"),
     (
-        "fed_kgf-kernels",
-        lambda w, a, b: torch.cat([w, generate(w, a, b)]),
-        "without the base kernels",
+        "fed_kgf-gradient",
+        lambda w, b, g: g * b * w[torch.arange(len(g)) % len(w)].abs() ** (b - 1),
+        "sum over its copies",
     ),
-    ("fed_kgf-kernels", lambda w, a, b: generate(w, a, b)[:1], "shape"),
-    (
-        "fed_kgf-kernels",
-        lambda w, a, b: copies(w, b).abs() ** b + a,
-        "sign of the base kernel is missing",
-    ),
-    (
-        "fed_kgf-kernels",
-        lambda w, a, b: copies(w, b).sign() * copies(w, b).abs() ** b + a,
-        "in front of the bias",
-    ),
-    ("fed_kgf-kernels", lambda w, a, b: generate(w, 0 * a, b), "bias alpha is missing"),
-    ("fed_kgf-kernels", lambda w, a, b: generate(torch.where(w == 0, 1e-30, w), a, b), "stay zero"),
-    ("fed_kgf-kernels", in_blocks, "mod m"),
-    ("fed_kgf-kernels", lambda w, a, b: 2 * generate(w, a, b), "not those of Eq. (2)"),
+    ("fed_kgf-gradient", lambda w, b, g: gradient(w, b, g)[:1], "shape"),
+    ("fed_kgf-gradient", mean, "mean over the copies"),
+    ("fed_kgf-gradient", lambda w, b, g: gradient(w, b, 1 + 0 * g), "multiplied by g"),
+    ("fed_kgf-gradient", signed, "no sign"),
+    ("fed_kgf-gradient", lambda w, b, g: gradient(w, b, g, factor=torch.ones_like), "factor beta"),
+    ("fed_kgf-gradient", lambda w, b, g: gradient(w, b, g, power=lambda b: b), "falls by one"),
+    ("fed_kgf-gradient", in_blocks, "mod m"),
+    ("fed_kgf-gradient", lambda w, b, g: 2 * gradient(w, b, g), "not those of (5.2)"),
     ("fed_kgf-upload", 79_882, "running mean"),
     ("fed_kgf-upload", 78_858, "belongs to the module"),
     ("fed_kgf-upload", 80_896, "biases"),

@@ -2,6 +2,8 @@
 
 import torch
 
+import fedlearn as fl
+
 
 def drawn(n, k, seed):
     return torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:k]
@@ -47,10 +49,27 @@ def levels(x, generator):
     return torch.where(up, high, low) + 0 * (x - low) / (high - low)
 
 
+def send_globally(x, k, seed):
+    torch.manual_seed(seed)
+    return x[torch.randperm(len(x))[:k]]
+
+
+def receive_globally(values, n, seed):
+    torch.manual_seed(seed)
+    return put(values * n / len(values), n, torch.randperm(n)[: len(values)])
+
+
+def by_adding(x, generator):
+    """The largest entry comes out of a sum, and so may be off by its last bit."""
+    low, width = x.min(), x.max() - x.min()
+    share = ((x - low) / width).nan_to_num(0.0)
+    return low + width * (torch.rand(x.shape, generator=generator) < share)
+
+
 RIGHT = {
-    "wire-random": [(send, receive)],
+    "wire-random": [(send, receive), (send_globally, receive_globally)],
     "wire-ratio": [32 / (0.01 * (6 + 1 / (1 - 0.99**64) + 1)), 351, 353],
-    "wire-coin": [coin],
+    "wire-coin": [coin, by_adding],
 }
 WRONG = [
     ("wire-random", send, "pair"),
@@ -109,3 +128,9 @@ WRONG = [
     ),
     ("wire-coin", levels, "equal entries"),
 ]
+
+
+def test_a_check_leaves_the_global_generator_as_it_was():
+    state = torch.get_rng_state()
+    assert fl.check("wire-random", (send_globally, receive_globally)).right
+    assert torch.equal(torch.get_rng_state(), state)

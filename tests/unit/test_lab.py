@@ -113,6 +113,14 @@ def test_the_opening_table_of_stored_runs():
         assert f"{accuracy:.4f}" in page and f"{accuracy - paper:+.4f}" in page
 
 
+def test_a_difference_is_that_of_the_mean_over_the_seeds():
+    from fedlearn.lab.openings import difference
+
+    assert difference([0.70, 0.80, 0.81], 0.75, 3) == "+0.020"
+    assert difference([0.5], 0.75) == "-0.2500" and difference([2.0], 2.0) == "0"
+    assert difference([], 0.75) == "" and difference([0.7], None) == ""
+
+
 def test_the_grid_is_what_its_page_states():
     table = grid("rpn")
     spec = chapter_file("rpn")["grid"]

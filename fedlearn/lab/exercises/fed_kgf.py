@@ -9,43 +9,44 @@ def drawn(shape: tuple[int, ...], low: float, high: float, seed: int) -> torch.T
     return torch.rand(shape, generator=torch.Generator().manual_seed(seed)) * (high - low) + low
 
 
-def kernels(generate: Function) -> str | None:
-    """generate(w [m, in, k, k], alpha [n, in, k, k], beta [n, in, k, k]) -> [n, in, k, k], Eq. (2)
-    of copies of w."""
+def gradient(answer: Function) -> str | None:
+    """answer(w [m, in, k, k], beta [n, in, k, k], g [n, in, k, k]) -> [m, in, k, k]: g is the
+    gradient by the generated kernels; what reaches w is g times Eq. (5.2), summed over copies."""
     for m, n in ((3, 6), (3, 7), (4, 2)):
-        w = drawn((m, 2, 3, 3), -0.5, 0.5, 1)
+        w, g = drawn((m, 2, 3, 3), -0.9, 0.9, 1), drawn((n, 2, 3, 3), -1, 1, 2)
         w[0, 0, 0, 0] = 0.0
-        alpha, beta = drawn((n, 2, 3, 3), 1e-5, 0.1, 2), drawn((n, 2, 3, 3), 2.0, 10.0, 3)
-        before, got = w.clone(), generate(w, alpha, beta)
-        if not torch.equal(w, before):
+        beta, which = drawn((n, 2, 3, 3), 2.0, 10.0, 3), torch.arange(n) % m
+        before, got = w.clone(), answer(w, beta, g)
+        if not torch.equal(w.detach(), before):
             return "it changes the base kernels that it is given"
-        if tuple(got.shape) == (m + n, 2, 3, 3):
-            return "only the generated kernels are asked for, without the base kernels in front"
-        if tuple(got.shape) != (n, 2, 3, 3):
-            return (
-                f"it returns the shape {list(got.shape)} "
-                f"for {m} base kernels and {n} generated ones"
-            )
-        copies, blocks = w[torch.arange(n) % m], w.repeat_interleave(-(-n // m), 0)[:n]
-        sign, power = copies.sign(), copies.abs() ** beta
-        if torch.allclose(got, sign * (power + alpha), atol=1e-6):
+        if tuple(got.shape) == (n, 2, 3, 3):
+            return "a base kernel has one gradient, and it is the sum over its copies"
+        if tuple(got.shape) != (m, 2, 3, 3):
+            return f"it returns the shape {list(got.shape)} for {m} base kernels"
+        copies, blocks = w[which], torch.arange(n) // -(-n // m)
+        slope = beta * copies.abs() ** (beta - 1)
+
+        def heard(each: torch.Tensor, by: torch.Tensor = which) -> torch.Tensor:
+            return torch.zeros_like(w).index_add_(0, by, each)  # noqa: B023
+
+        if torch.allclose(got, heard(g * slope), atol=1e-6):
             continue
-        for other, reason in (
-            (power + alpha, "the sign of the base kernel is missing"),
-            (sign * power + alpha, "the sign stands in front of the bias, too"),
-            (sign * power, "the bias alpha is missing"),
+        other = beta * w[blocks].abs() ** (beta - 1)
+        count = which.bincount(minlength=m).clamp(min=1)[:, None, None, None]
+        for wrong, reason in (
+            (heard(g * slope) / count, "that is the mean over the copies; their gradients add up"),
+            (heard(slope), "the slopes still have to be multiplied by g"),
             (
-                torch.where(copies < 0, -1.0, 1.0) * (power + alpha),
-                "an entry that is zero has to stay zero",
+                heard(g * slope * copies.sign()),
+                "the slope has no sign: that of w stands in (5.1) and in the derivative of |w|",
             ),
-            (
-                blocks.sign() * (blocks.abs() ** beta + alpha),
-                "the copies follow one another: kernel i comes from base kernel i mod m",
-            ),
+            (heard(g * copies.abs() ** (beta - 1)), "the factor beta is missing"),
+            (heard(g * beta * copies.abs() ** beta), "the exponent falls by one"),
+            (heard(g * other, blocks), "kernel i comes from base kernel i mod m"),
         ):
-            if torch.allclose(got, other, atol=1e-6):
+            if torch.allclose(got, wrong, atol=1e-6):
                 return reason
-        return f"with {m} base kernels and {n} generated ones the values are not those of Eq. (2)"
+        return f"with {m} base kernels and {n} generated ones the values are not those of (5.2)"
     return None
 
 
@@ -70,8 +71,9 @@ upload = number(
 
 
 def smooth(function: Function) -> str | None:
-    """function(w, alpha, beta), entry by entry: odd, without the jump at 0, and at least alpha / 2
-    in size where |w| >= 0.1."""
+    """function(w, alpha, beta), entry by entry: odd, with the sign of w, a change of at most
+    alpha / 10 from -1e-6 to 1e-6, at least alpha / 2 in size where
+    |w| >= 0.1, and with a power in it."""
     w, tiny = drawn((200,), 0.1, 1.0, 4), torch.full((200,), 1e-6)
     alpha, beta = drawn((200,), 1e-3, 0.1, 5), drawn((200,), 2.0, 10.0, 6)
     there, back = function(w, alpha, beta), function(-w, alpha, beta)
@@ -79,8 +81,9 @@ def smooth(function: Function) -> str | None:
         return f"it returns the shape {list(there.shape)} for entries of shape {list(w.shape)}"
     if not torch.allclose(there, -back, atol=1e-6):
         return "it is not odd: w and -w have to give opposite values"
-    if float((function(tiny, alpha, beta) - function(-tiny, alpha, beta)).abs().max()) > 1e-4:
-        return "it still jumps at zero"
+    jump = (function(tiny, alpha, beta) - function(-tiny, alpha, beta)).abs()
+    if (jump > alpha / 10).any():
+        return "it still jumps at zero, by more than alpha / 10"
     if (there < 0).any():
         return "the sign of the result is not that of w"
     least = function(torch.full_like(w, 0.1), alpha, beta)
@@ -91,4 +94,4 @@ def smooth(function: Function) -> str | None:
     return None
 
 
-EXERCISES = {"fed_kgf-kernels": kernels, "fed_kgf-upload": upload, "fed_kgf-smooth": smooth}
+EXERCISES = {"fed_kgf-gradient": gradient, "fed_kgf-upload": upload, "fed_kgf-smooth": smooth}
