@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 _ROOMS = {
+    "carried": "bills",
     "chapter": "setup",
     "chart": "show",
     "dirichlet_shares": "skew",
@@ -18,6 +19,7 @@ _ROOMS = {
     "opening": "openings",
     "origin": "openings",
     "pooled_kernel": "formulas",
+    "ratios": "bills",
     "round_time": "formulas",
     "runs": "show",
     "soft_labels": "formulas",

@@ -282,7 +282,7 @@ def test_a_wrong_answer_is_false_and_a_right_one_true():
     assert not fl.check("rpn-payload", 5) and fl.check("rpn-payload", 1_653_514)
 
 
-CHAPTERS = ["fed_gkt", "fed_kgf", "fedavg", "heterogeneity", "rpn"]
+CHAPTERS = ["fed_gkt", "fed_kgf", "fedavg", "flower", "heterogeneity", "rpn"]
 
 
 @pytest.mark.parametrize(
