@@ -122,17 +122,21 @@ def carried(
         },
     ]
     if hidden is not None:
+        seen = f"view == '{SHARE}'"
         here = [
-            {"filter": f"view == '{SHARE}' && datum.part == 1"},
             {"aggregate": [{"op": "count", "as": "n"}]},
-            {"calculate": "guess", "as": "asked"},
-            {"calculate": "'your guess: ' + guess + ' %'", "as": "says"},
+            {"calculate": f"{seen} ? guess : 0", "as": "asked"},
+            {"calculate": f"{seen} ? 'your guess: ' + guess + ' %' : ''", "as": "says"},
         ]
         at = {"x": {"field": "asked", **NUMBER}}
         dashed = {"type": "rule", "strokeDash": [2, 3], "strokeWidth": 1.5, "color": GREY}
         words = {"type": "text", "align": "left", "dx": 4, "fontSize": 12, "color": GREY}
         layers += [
-            {"transform": here, "mark": dashed, "encoding": at},
+            {
+                "transform": here,
+                "mark": {**dashed, "opacity": {"expr": f"{seen} ? 1 : 0"}},
+                "encoding": at,
+            },
             {
                 "transform": here,
                 "mark": {**words, "baseline": "bottom"},
@@ -206,7 +210,14 @@ def ratios(measured: dict[str, Any], guess: float | None = None) -> dict[str, An
         "scale": {"type": "log", "domain": [0.2, 8], "clamp": True, "nice": False},
         "axis": {"title": "seconds, bare loop = 1", "values": [0.25, 0.5, 1, 2, 4, 8]},
     }
-    legend = {"orient": "top", "title": None, "columns": {"expr": "width < 420 ? 2 : 3"}}
+    legend = {
+        "orient": "top",
+        "title": None,
+        "columns": {"expr": "width < 420 ? 2 : 3"},
+        "symbolSize": 90,
+        "symbolStrokeWidth": 0,
+        "symbolOpacity": 1,
+    }
     shapes = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down"]
     dashes = [[1, 0], [6, 3], [2, 2], [8, 2, 2, 2], [4, 4], [1, 3]]
 
