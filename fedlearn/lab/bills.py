@@ -129,7 +129,13 @@ def carried(
             {"calculate": f"{seen} ? 'your guess: ' + guess + ' %' : ''", "as": "says"},
         ]
         at = {"x": {"field": "asked", **NUMBER}}
-        dashed = {"type": "rule", "strokeDash": [2, 3], "strokeWidth": 1.5, "color": GREY}
+        dashed = {
+            "type": "rule",
+            "strokeDash": [2, 3],
+            "strokeWidth": 1.5,
+            "color": GREY,
+            "aria": False,
+        }
         words = {"type": "text", "align": "left", "dx": 4, "fontSize": 12, "color": GREY}
         layers += [
             {
@@ -278,7 +284,7 @@ def ratios(measured: dict[str, Any], guess: float | None = None) -> dict[str, An
             },
             {
                 "data": {"values": [{"ratio": 1}]},
-                "mark": {"type": "rule", "color": GREY, "strokeDash": [2, 3]},
+                "mark": {"type": "rule", "color": GREY, "strokeDash": [2, 3], "aria": False},
                 "encoding": {"y": y},
             },
             {

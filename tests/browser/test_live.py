@@ -23,12 +23,8 @@ ERRORS = (
 )
 
 
-# chapters of the second edition, which must read well with no extension
-PLAIN = [
-    f"book/{page}.ipynb"
-    for page in chapters()
-    if nbformat.read(ROOT / f"book/{page}.ipynb", 4).metadata.get("fedlearn", {}).get("edition")
-]
+# they must read well with no extension
+PLAIN = [f"book/{page}.ipynb" for page in chapters()]
 RAW = re.compile(r"\{[a-z:]+\}`|^\([\w-]+\)=\s*$|^(?:`{3,}|:{3,})\{", re.MULTILINE)
 
 

@@ -1,8 +1,5 @@
-"""Chapters of the second edition: plain Markdown, one idea a cell, figures and tables by calls.
-
-A chapter belongs to it as soon as its notebook's metadata say ``"fedlearn": {"edition": 2}``; the
-others keep the rules of ``test_hygiene.py`` until they are rewritten.
-"""
+"""Every chapter is of the second edition (``"fedlearn": {"edition": 2}`` in its metadata): plain
+Markdown, one idea a cell, figures and tables by calls."""
 
 import ast
 import re
@@ -11,19 +8,18 @@ from pathlib import Path
 import nbformat
 import pytest
 import yaml
-from shape import code, rewritten, shape, visible
+from shape import code, shape, visible
 
 from fedlearn.lab.exercises import CHAPTERS as EXERCISES
 from fedlearn.lab.exercises import empty, module_of, solutions
 from fedlearn.lab.grids import chapter_file
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
-ALL = {
-    p: nbformat.read(p, 4)
+CHAPTERS = {
+    p.relative_to(BOOK).as_posix(): nbformat.read(p, 4)
     for p in sorted(BOOK.rglob("*.ipynb"))
     if ".ipynb_checkpoints" not in p.parts
 }
-CHAPTERS = {p.relative_to(BOOK).as_posix(): nb for p, nb in ALL.items() if rewritten(nb)}
 EVERY = pytest.mark.parametrize("name", CHAPTERS)
 RAW = {
     "role": r"\{[a-z:]+\}`",
@@ -71,6 +67,11 @@ def chapters_in_order():
 
 def test_there_is_a_chapter():
     assert CHAPTERS
+
+
+@EVERY
+def test_is_of_the_second_edition(name):
+    assert CHAPTERS[name].metadata.get("fedlearn", {}).get("edition") == 2
 
 
 @EVERY
