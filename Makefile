@@ -34,10 +34,11 @@ title   = @printf '\n==== %s ====\n' '$(1)'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env env-flower with-flower book live test lint test-unit test-chapters test-browser test-flower record-flower gpu lock clean
+.PHONY: help env env-flower with-flower book pdf epub editions live test lint test-unit test-chapters test-browser test-flower record-flower gpu lock clean
 
 help:
 	@echo 'make book           environment, execution of all chapters, site in $(HTML)'
+	@echo 'make editions       book, then the PDF and the EPUB of it, which the site offers (make pdf, make epub: one of them)'
 	@echo 'make test           everything that is tested, in the order of the next five lines'
 	@echo 'make lint             ruff and mypy'
 	@echo 'make test-unit        the package'
@@ -112,6 +113,16 @@ book: env with-flower
 	@test -f _config.yml
 	@printf '\nThe book is ready: open %s in a browser (no server and no network needed).\n' "file://$(CURDIR)/$(HTML)/index.html"
 
+# Printed from the built site. One call makes both, since looking at every page takes longer than writing them.
+EDITION = CHROMIUM="$$($(PY) tests/browser/chromium.py)" && export CHROMIUM && $(PY) book/_editions
+pdf epub: book
+	$(call title,$@)
+	@$(EDITION) $@
+
+editions: book
+	$(call title,PDF and EPUB)
+	@$(EDITION) pdf epub
+
 live: env with-flower
 	@$(BIN)/jupyter lab --allow-root --notebook-dir=book
 
@@ -150,7 +161,7 @@ record-flower: test-flower
 	$(FLOWER)/bin/python tests/benchmarks/flower.py
 	$(PY) tests/flower/record.py
 
-test-browser: book
+test-browser: editions
 	$(call title,the built site in Chromium)
 	@CHROMIUM="$$($(PY) tests/browser/chromium.py)" && export CHROMIUM && $(PYTEST) tests/browser
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from . import callbacks, engines, methods, models, parts, rng, tasks, wire
+from . import callbacks, engines, link, methods, models, parts, rng, tasks, wire
 from .averaging import Averaging
 from .data import partition
 from .errors import DataError, WireError
@@ -24,5 +24,6 @@ if TYPE_CHECKING:  # loaded when first used
 __all__ = """
     Adam Averaging DataError Downlink Experiment History Mean Method SGD Settings TaskLoss
     TaskNetwork Uplink WireError callbacks check claims clients engines flower initial_network lab
-    methods models partition parts plot refit results rng run solution summary tasks widgets wire
+    link methods models partition parts plot refit results rng run solution summary tasks widgets
+    wire
 """.split()

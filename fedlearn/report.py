@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .data.sources import data_path
 from .history import History
+from .link import described, time
 
 if TYPE_CHECKING:
     import pandas  # takes long to load: only where a table is made
@@ -81,13 +82,17 @@ def results(name: str) -> list[History]:
     return [History.from_dict(data) for data in runs]
 
 
-def table(runs: Mapping[str, list[History]]) -> str:
-    """A line a label: where its runs ended and what they cost, on average."""
+def table(runs: Mapping[str, list[History]], link: Mapping[str, Any] | None = None) -> str:
+    """A line a label: where its runs ended and what they cost, on average.
+
+    With the arguments of ``link.time`` there are the minutes, too, that they take on that link.
+    """
     width = max(12, *(len(label) + 2 for label in runs))
     several = any(len(histories) > 1 for histories in runs.values())
     lines = [
         f"{'method':<{width}}{'rounds':>7}{'accuracy':>{18 if several else 10}}{'loss':>9}"
         f"{'MB up':>10}{'MB down':>10}{'seconds':>9}{'refused':>9}"
+        + (f"{'minutes':>10}" if link else "")
     ]
     for label, histories in runs.items():
         accuracy = spread([h.final["accuracy"] for h in histories], ".4f")
@@ -101,5 +106,8 @@ def table(runs: Mapping[str, list[History]]) -> str:
         lines.append(
             f"{label:<{width}}{len(histories[0]):>7}{accuracy:>{18 if several else 10}}{loss:>9.4f}"
             f"{up:>10.3f}{down:>10.3f}{seconds:>9.1f}{refused:>9}"
+            + (f"{np.mean([time(h, **link)[-1] for h in histories]) / 60:>10.4g}" if link else "")
         )
+    if link:
+        lines.append(f"minutes: {described(link)}")
     return "\n".join(lines)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _how = partial(opt, group="the engine")
 _output = partial(opt, group="output")
+_link = partial(opt, group="minutes on a link")
 
 
 def no_bar(**more: Any) -> Any:
@@ -74,10 +75,42 @@ class Engine:
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """The picture of what was run."""
+    """The picture of what was run, and the link on which it is timed."""
 
     plot: str | None = opt(None, "also draw the accuracies into an image file", "FILE")
-    against: str = opt("bytes", "horizontal axis of --plot", choices=("rounds", "bytes", "seconds"))
+    against: str = opt(
+        "bytes",
+        "horizontal axis of --plot; minutes: on the link that --link or --uplink and --downlink "
+        "state",
+        choices=("rounds", "bytes", "seconds", "minutes"),
+    )
+    link: str | None = _link(
+        None, "the clients' link: LoRaWAN, 2G, 3G, DSL, cable, LTE or fibre", "NAME"
+    )
+    uplink: str | None = _link(None, "a client's speed up, such as 1Mbit (a second)", "SPEED")
+    downlink: str | None = _link(None, "a client's speed down, such as 10Mbit", "SPEED")
+    latency: str | None = _link(None, "a round trip, such as 50ms", "TIME")
+    slower: float = _link(1.0, "how many times slower a client computes than this machine", "N")
+    stragglers: float = _link(
+        0.0, "how much clients' times differ: standard deviation of their logarithm", "S"
+    )
+
+    def its_link(self) -> dict[str, Any] | None:
+        """The arguments of ``fedlearn.link.time``, checked, or ``None`` without a link."""
+        stated = {"up": self.uplink, "down": self.downlink, "latency": self.latency}
+        stated = {k: v for k, v in stated.items() if v is not None}
+        if self.link is None and not stated:
+            if self.against == "minutes":
+                raise ValueError("Minutes need a link: --link LTE, or --uplink and --downlink.")
+            return None
+        from . import link
+
+        its: dict[str, Any] = (link.preset(self.link).asdict() if self.link else {}) | stated
+        if not {"up", "down"} <= its.keys():
+            raise ValueError("A link has two speeds: give --uplink and --downlink, or --link.")
+        its = {**its, "slower": self.slower, "stragglers": self.stragglers}
+        link.check(**its)
+        return its
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +128,7 @@ def run_all(
     for e in experiments:
         e.make_method()  # what is wrong is said before the first of them runs
     experiments[0].make_task()
+    its_link = picture.its_link()
     origin = provenance()  # of the code that runs, not of what the checkout becomes meanwhile
     out = engine.out if engine.out != "-" else None
     base = Path(engine.checkpoint or out or "fedlearn.json")
@@ -127,9 +161,9 @@ def run_all(
     for e, history in zip(experiments, histories, strict=True):
         history.meta |= {"label": e.label, "provenance": origin}
         runs.setdefault(e.label, []).append(history)
-    show(runs, engine.out)
+    show(runs, engine.out, its_link)
     if picture.plot:
-        drawn = plot.compare(runs.values(), picture.against, labels=list(runs))
+        drawn = plot.compare(runs.values(), picture.against, labels=list(runs), link=its_link)
         plot.save(drawn.figure, picture.plot)
     for path in paths:
         path.unlink(missing_ok=True)
@@ -186,9 +220,11 @@ def provenance() -> dict[str, str]:
     return {"command": command, "date": date.today().isoformat(), "commit": commit}
 
 
-def show(runs: dict[str, list["History"]], out: str | None) -> None:
-    """Print a line a label, and write JSON to the file ``out``; if that is ``-``, print JSON
-    alone."""
+def show(
+    runs: dict[str, list["History"]], out: str | None, link: dict[str, Any] | None = None
+) -> None:
+    """Print a line a label, with minutes on the ``link`` if there is one, and write JSON to the
+    file ``out``; if that is ``-``, print JSON alone."""
     from .files import write_text
     from .report import table
 
@@ -196,4 +232,4 @@ def show(runs: dict[str, list["History"]], out: str | None) -> None:
     text = json.dumps(data[0] if len(data) == 1 else data, indent=1)
     if out and out != "-":
         write_text(out, text + "\n")
-    print(text if out == "-" else table(runs))
+    print(text if out == "-" else table(runs, link))

@@ -1,7 +1,7 @@
 """What states a run, in plain values: the settings of training, and the whole experiment.
 
-The command line, ``fl.Settings``, the results (``meta["settings"]``) and Flower's job file are all
-made from the fields below, each of which has its default and its help text here and nowhere else.
+The command line, ``fl.Settings`` and the results (``meta["settings"]``) are all made from the
+fields below, each of which has its default and its help text here and nowhere else.
 Nothing heavy is imported, so that ``fedlearn --help`` does not wait for torch.
 """
 

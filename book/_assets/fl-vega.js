@@ -24,15 +24,28 @@
     }, Promise.resolve()).then(function () { done(window.vegaEmbed); });
   }
 
-  function speak(box, spec) {               // names and values of sliders, as they are shown
-    var units = (spec.usermeta || {}).units || {};
+  function speak(box, spec, view) {         // names and values of sliders, as they are shown
+    var meta = spec.usermeta || {}, units = meta.units || {}, says = meta.says || {}, moved = meta.moved || {};
     box.querySelectorAll(".vega-bind").forEach(function (bind) {
       var range = bind.querySelector("input[type=range]"), name = bind.querySelector(".vega-bind-name");
       if (!range || !name) return;
       var unit = units[range.name] || "";
       range.setAttribute("aria-label", name.textContent.trim());
       function say() { range.setAttribute("aria-valuetext", (range.value + " " + unit).trim()); }
-      range.addEventListener("input", say); say();
+      if (says[range.name]) {               // the slider's number is a power of ten, say: show it in words instead
+        var out = document.createElement("output"), own = range.nextElementSibling;
+        if (own) own.hidden = true;
+        range.after(out);
+        say = function () {
+          out.textContent = view.signal(says[range.name]);
+          range.setAttribute("aria-valuetext", out.textContent);
+        };
+        view.addSignalListener(says[range.name], say);
+      } else { range.addEventListener("input", say); }
+      range.addEventListener("input", function () {
+        Object.keys(moved[range.name] || {}).forEach(function (name) { view.signal(name, moved[range.name][name]).runAsync(); });
+      });
+      say();
     });
   }
 
@@ -43,8 +56,9 @@
     (spec.params || []).forEach(function (p) { if (p.name in kept) p.value = kept[p.name]; });
     var dark = document.documentElement.dataset.theme === "dark";
     spec.background = null;
+    spec.config = Object.assign({ text: { color: dark ? "#e6e9ee" : "#1b1f24" } }, spec.config);
     return vegaEmbed(picture, spec, { actions: false, renderer: "svg", theme: dark ? "dark" : undefined }).then(function (result) {
-      speak(picture, spec);
+      speak(picture, spec, result.view);
       keep.forEach(function (name) {        // the reader's guess is there again next time
         result.view.addSignalListener(name, function (signal, value) {
           kept[name] = value;
@@ -81,6 +95,13 @@
     embed(function (vegaEmbed) {
       function all() { divs.forEach(function (div) { draw(vegaEmbed, div); }); }
       all();
+      // Vega measures when the window changes; a sidebar that comes or goes later changes the column once more
+      divs.forEach(function (div) {
+        var wide = div.clientWidth;
+        new ResizeObserver(function () {
+          if (div.clientWidth !== wide) { wide = div.clientWidth; window.dispatchEvent(new Event("resize")); }
+        }).observe(div);
+      });
       new MutationObserver(all).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
     });
   });

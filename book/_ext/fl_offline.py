@@ -23,6 +23,12 @@ def _drop_repeated_inline_scripts(app, pagename, templatename, context, doctree)
     context["script_files"] = kept
 
 
+def _drop_roles_of_references(app, pagename, templatename, context, doctree):
+    if "body" in context:
+        body = context["body"].replace(' role="doc-biblioentry"', "")
+        context["body"] = body.replace('role="list" class="citation', 'class="citation')
+
+
 def _share_html_visitors(app: Sphinx):
     handlers = app.registry.translation_handlers
     for builder in ("singlehtml", "epub"):
@@ -37,4 +43,5 @@ def setup(app: Sphinx):
     )
     app.connect("builder-inited", _share_html_visitors)
     app.connect("html-page-context", _drop_repeated_inline_scripts, priority=900)
+    app.connect("html-page-context", _drop_roles_of_references)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -87,6 +87,18 @@ def make_key(path: Path) -> None:
     )
 
 
+def read_key(path: str | Path) -> bytes:
+    """The public key that ``make_key`` wrote, as Flower registers it (PEM)."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization as s
+
+    try:
+        key = s.load_ssh_public_key(Path(path).read_bytes())
+    except (ValueError, UnsupportedAlgorithm):
+        raise ValueError(f"{path} is not a public key that `fedlearn join` has made.") from None
+    return key.public_bytes(s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo)
+
+
 def check_certificate(path: str | Path, names: Iterable[str] = ()) -> None:
     """``ValueError`` for a file that is no certificate, whose time is over, or that is not made out
     to one of these names."""

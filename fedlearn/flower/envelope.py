@@ -6,8 +6,8 @@ server which client a node is and that both mean the same run; after ``BYE`` rea
 """
 
 import re
+import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 from ..errors import WireError
@@ -83,8 +83,7 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text[:2000])
 
 
-def say(folder: str | Path | None, text: str) -> None:
-    """A line for whoever looks at this side's terminal (``deploy.follow`` shows it)."""
-    if folder:
-        with open(Path(folder) / "run.log", "a", encoding="utf-8", errors="replace") as log:
-            log.write(plain(text) + "\n")
+def say(text: str) -> None:
+    """A line on this side's terminal, in letters that it has."""
+    letters = sys.stdout.encoding or "utf-8"
+    print(plain(text).encode(letters, "replace").decode(letters), flush=True)

@@ -16,6 +16,7 @@ from ..round import describe, good_threads
 from ..settings import Settings, thread_count, whole_number
 
 FLOWER = (1, 41), (2, 0)  # from this version on, and before that one
+DATA = "data."  # begins the names of the hashes in a head
 # Nothing leaves the machine that was not asked for. Flower and Ray read these when imported.
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -79,6 +80,7 @@ class Job:
             for group in ("parts", "task", "settings")
             for name, value in about[group].items()
         }
+        flat |= {f"{DATA}{name} (a hash)": value for name, value in about["data"].items()}
         threads = "one" if self.cpu_threads == 1 else "several"
         all_of_it = {"method": self.method.name, "threads": threads, **flat}
         return {name: str(value) for name, value in all_of_it.items()}
@@ -91,9 +93,8 @@ class Job:
 
 
 def differences(mine: Mapping[str, str], other: Mapping[str, str], here: str, there: str) -> str:
-    """What two jobs' heads do not have in common, in words; empty if nothing."""
-    return "; ".join(
-        f"{n} is {other.get(n)} {there} and {value} {here}"
-        for n, value in mine.items()
-        if other.get(n) != value
-    )
+    """What two jobs' heads do not have in common, in words; empty if nothing. That other seeds or
+    partitions make other data goes without saying."""
+    names = [n for n, value in mine.items() if other.get(n) != value]
+    stated = [n for n in names if not n.startswith(DATA)]
+    return "; ".join(f"{n} is {other.get(n)} {there} and {mine[n]} {here}" for n in stated or names)

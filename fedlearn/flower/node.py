@@ -1,15 +1,12 @@
-"""Flower's SuperNode for a worker: ``python node.py PARENT SHORTEST ...``, with the options of
+"""Flower's SuperNode for a worker: ``python node.py SHORTEST ...``, with the options of
 ``flower-supernode``.
 
 Flower 1.41 lets a node without work wait three seconds before it asks again. Here it waits a tenth
-of the time since its last message: at least SHORTEST seconds, at most Flower's own. And the node
-ends with PARENT, the process that started it, for nobody else answers what it fetches.
+of the time since its last message: at least SHORTEST seconds, at most Flower's own. For the rest
+see ``bounds``: whoever started it answers what it fetches, and nobody else does.
 """
 
-import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -38,20 +35,15 @@ class Pauses:
         return fetched
 
 
-def end_with(parent: int) -> None:
-    """Ask this process to end once it is no longer ``parent``'s child."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
 def main() -> None:
     """Start Flower's SuperNode with these pauses."""
-    parent, shortest = int(sys.argv.pop(1)), float(sys.argv.pop(1))
-    threading.Thread(target=end_with, args=(parent,), daemon=True).start()
+    shortest = float(sys.argv.pop(1))
     from flwr.supernode import start_client_internal as loop
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
+    from fedlearn.flower.bounds import bind
+
+    bind(patience=10)  # in which it takes its leave of the server
     own: Any = loop
     pauses = Pauses(shortest)
     own._pull_and_store_message = pauses.noting(own._pull_and_store_message)

@@ -1,6 +1,5 @@
-"""Flower's own processes: started, watched, asked, and ended with everything that they started."""
+"""Flower's own processes: started, waited for, and ended with everything that they started."""
 
-import json
 import os
 import re
 import shutil
@@ -10,7 +9,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,8 @@ import psutil
 
 from .job import QUIET
 
+# Flower's older doors, which no guard stands before, stay shut.
+SHUT = dict.fromkeys(("FLWR_INTERNAL_GRPC_CONTROL_API", "FLWR_INTERNAL_GRPC_FLEET_API"), "0")
 PATIENCE = 600  # seconds that Flower's own programs may take on a busy machine
 
 
@@ -84,43 +85,13 @@ def reach(
             time.sleep(0.2)
 
 
-def follow(
-    log: Path,
-    process: Process,
-    done: Callable[[], bool] = lambda: False,
-    status: Callable[[], str] = lambda: "",
-) -> None:
-    """Show what an app of ours writes into its log until it is done or the process has ended.
-
-    ``ConnectionError`` if the app has failed, which it says in its log unless it could not even be
-    loaded (then Flower's status of the run does).
-    """
-    shown, asked, ended = len(log.read_text(encoding="utf-8").splitlines()), time.monotonic(), ""
-    while True:
-        over = done() or process.poll() is not None
-        lines = log.read_text(encoding="utf-8").splitlines()
-        for line in lines[shown:]:
-            if line.startswith("Stopped: "):
-                raise ConnectionError(line.removeprefix("Stopped: "))
-            print(line, flush=True)
-        shown = len(lines)
-        if over:
-            return
-        if ended:
-            raise ConnectionError(f"The server's app ended ({ended}); {process.log} says why.")
-        if time.monotonic() > asked + 15:
-            asked, now = time.monotonic(), status()
-            if now.startswith("finished"):  # what it wrote last is read once more
-                ended = now
-        time.sleep(0.2)
-
-
 def environment(home: Path) -> dict[str, str]:
     """Flower's processes find this Python's commands, keep their files in ``home`` and report to
     nobody."""
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
-    there = {"PATH": path, "PYTHONUNBUFFERED": "1", "FLWR_HOME": str(home)}
-    return os.environ | QUIET | there
+    modules = os.pathsep.join(filter(None, sys.path))  # what is imported here can be imported there
+    there = {"PATH": path, "PYTHONPATH": modules, "PYTHONUNBUFFERED": "1", "FLWR_HOME": str(home)}
+    return os.environ | QUIET | SHUT | there
 
 
 @contextmanager
@@ -133,7 +104,7 @@ def running(command: Sequence[Any], home: Path, log: Path) -> Iterator[Process]:
         process = Process(
             [program, *map(str, command[1:])],
             env=env,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # whose end says that this process has ended (``bounds``)
             stdout=out,
             stderr=out,
             start_new_session=True,
@@ -162,48 +133,6 @@ def _family(pid):
         return [process, *process.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
-
-
-def has_started(process: Process, program: str) -> bool:
-    """Whether a program of this name, started by the process, is running."""
-    for child in _family(process.pid)[1:]:
-        with suppress(psutil.NoSuchProcess):
-            if any(word.endswith(program) for word in child.cmdline()):
-                return True
-    return False
-
-
-def flwr(home: Path, *command: Any) -> dict[str, Any]:
-    """What Flower's own command answers, from its JSON; ``ConnectionError`` if it fails."""
-    env = environment(home)
-    program = shutil.which("flwr", path=env["PATH"]) or "flwr"
-    whole = [program, *map(str, command), "--format", "json"]
-    how: dict[str, Any] = {
-        "env": env,
-        "capture_output": True,
-        "text": True,
-        "check": False,
-        "timeout": PATIENCE,
-    }
-    try:
-        done = subprocess.run(whole, **how)
-        answer = json.loads(done.stdout)
-    except subprocess.TimeoutExpired:
-        answer = {"error-message": f"no answer within {PATIENCE} s"}
-    except ValueError:
-        answer = {"error-message": (done.stderr or done.stdout).strip()[-300:]}
-    if not answer.get("success"):
-        asked = " ".join(map(str, command[:2]))
-        raise ConnectionError(f"flwr {asked} failed: {answer.get('error-message')}")
-    return answer
-
-
-def about(home: Path, server: str, run: str) -> dict[str, Any]:
-    """What Flower says of a run; nothing if it cannot be asked just now."""
-    try:
-        return flwr(home, "list", server, "--run-id", run)["runs"][0]
-    except (ConnectionError, LookupError):
-        return {}
 
 
 def complaint(log: Path) -> str:

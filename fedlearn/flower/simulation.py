@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from ..extensions import FILES
 from ..history import History
 from .client import client_app
 from .job import QUIET, Job, require
@@ -85,6 +86,8 @@ def simulate(
                     f"Ray has {has}; one client is to take {cpus_per_client:g} and "
                     f"{gpus_per_client:g}."
                 )
+            for module in FILES.values():  # workers cannot import what was loaded from a file
+                ray.cloudpickle.register_pickle_by_value(module)
             # The task goes into Ray's store once; a message carries only where it lies.
             client = client_app(partial(_fetch, ray.put(job)), keep)
             resources = {"num_cpus": cpus_per_client, "num_gpus": gpus_per_client}

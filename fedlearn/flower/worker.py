@@ -14,13 +14,13 @@ import os
 import secrets
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from .client import OVER
-from .envelope import plain
+from .envelope import plain, say
 from .processes import Process
 
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
@@ -38,7 +38,7 @@ class Report:
         """Show a line, unless it is the reason of an end, which is raised elsewhere."""
         self.lines, self.last = self.lines + 1, plain(text)
         if not self.refusal:
-            print(self.last, flush=True)
+            say(self.last)
 
     @property
     def refusal(self) -> str:
@@ -119,22 +119,28 @@ def _failed(error, report, log):
     return why
 
 
+def beat(client: Any) -> Callable[[], bool]:
+    """What tells Flower, time and again, that somebody is at work on a task of ``client``."""
+    from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
+
+    def once() -> bool:
+        with suppress(Exception):  # who has gone is noticed elsewhere
+            client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+        return True
+
+    return once
+
+
 def _answer(client, app, report, log):
     """Fetch a message, answer it, hand the answer to the node."""
     from flwr.app import Error, Message
     from flwr.common.constant import ErrorCode, SubStatus
     from flwr.proto.message_pb2 import PullObjectRequest
     from flwr.proto.node_pb2 import Node
-    from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
     from flwr.supercore.heartbeat import HeartbeatSender
     from flwr.supernode.runtime import run_clientapp as flower
 
-    def beat():
-        with suppress(Exception):  # a node that has gone is noticed elsewhere
-            client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
-        return True
-
-    heart = HeartbeatSender(beat)  # without which Flower gives up an answer after a minute
+    heart = HeartbeatSender(beat(client))  # without which Flower gives up an answer after a minute
     heart.start()
     try:
         message, context, run, _ = flower.pull_task_input(client)

@@ -149,7 +149,7 @@ def draw(spec: dict[str, Any], down: float, up: float, dense: float, narrow: boo
         wide = 180 if narrow else 228
         chip(c, lx, ly - 14, wide, f"{way}link")
         note = f"{kilobytes(bytes_)} {way}" + (
-            "" if dense == bytes_ else f", {dense / bytes_:.1f} times fewer"
+            "" if abs(dense / bytes_ - 1) < 0.05 else f", {dense / bytes_:.1f} times fewer"
         )
         c.text(lx, ly + 43, note, 13, font_weight=700)
         c.end()

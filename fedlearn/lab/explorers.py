@@ -112,7 +112,13 @@ def explorer(number: str, name: str, caption: str, alt: str, guess: float | None
     }
     rule = {
         "data": {"values": [{}]},
-        "mark": {"type": "rule", "strokeDash": [2, 3], "strokeWidth": 1.5, "color": "#7a828e"},
+        "mark": {
+            "type": "rule",
+            "strokeDash": [2, 3],
+            "strokeWidth": 1.5,
+            "color": "#7a828e",
+            "aria": False,  # the words beside it say it
+        },
         "encoding": {"y": {"datum": {"expr": "guess"}, "type": "quantitative"}},
     }
     label = {

@@ -17,12 +17,18 @@ from ..arguments import short
 from ..errors import pick
 from ..files import write_atomically
 from ..history import History
+from ..link import described, time
 from ..tasks import Classification
 
 # Okabe and Ito's palette without its yellow, in an order whose grey values alternate
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]
 MARKERS, DASHES = "os^Dv*X", ["-", "--", "-.", ":"]
-MEASURES = {"rounds": "round", "bytes": "bytes up and down, all clients", "seconds": "seconds"}
+MEASURES = {
+    "rounds": "round",
+    "bytes": "bytes up and down, all clients",
+    "seconds": "seconds",
+    "minutes": "minutes",
+}
 
 
 def styles() -> Iterator[dict[str, Any]]:
@@ -54,12 +60,17 @@ def axes(ax: Axes | None = None, size: tuple[float, float] = (5.2, 3.2)) -> Axes
     return ax if ax is not None else plt.subplots(figsize=size, layout="constrained")[1]
 
 
-def progress(history: History, against: str) -> np.ndarray:
-    """The horizontal axis of a history: rounds done, bytes sent so far, or seconds so far."""
+def progress(history: History, against: str, link: Mapping[str, Any] | None = None) -> np.ndarray:
+    """The horizontal axis of a history: rounds done, bytes sent so far, seconds so far, or minutes
+    so far on a link, stated by the arguments of ``link.time``."""
     if against not in MEASURES:
         raise ValueError(f"Histories are drawn against {', '.join(MEASURES)}, not {against!r}.")
     if against == "rounds":
         return history.round
+    if against == "minutes":
+        if link is None:
+            raise ValueError('Minutes need a link, such as link={"up": "1Mbit", "down": "10Mbit"}.')
+        return time(history, **link) / 60
     return np.cumsum(
         history.bytes_up + history.bytes_down if against == "bytes" else history.seconds
     )
@@ -71,10 +82,12 @@ def compare(
     what: str = "accuracy",
     labels: Sequence[str] | None = None,
     ax: Axes | None = None,
+    link: Mapping[str, Any] | None = None,
 ) -> Axes:
     """Test accuracy (or loss) of several histories; returns the axes.
 
-    ``against`` is ``"rounds"``, ``"bytes"`` or ``"seconds"``. An entry may be a list of histories,
+    ``against`` is ``"rounds"``, ``"bytes"``, ``"seconds"``, or ``"minutes"`` on the ``link`` that
+    the arguments of ``fl.link.time`` state. An entry may be a list of histories,
     one a seed: their mean is drawn, with a band from the lowest to the highest.
     """
     many: Any = [histories] if isinstance(histories, History) else histories
@@ -92,7 +105,7 @@ def compare(
     ):
         values = np.stack([getattr(h, what).astype(float) for h in group])
         seen = ~np.isnan(values[0])
-        x, values = np.mean([progress(h, against) for h in group], 0)[seen], values[:, seen]
+        x, values = np.mean([progress(h, against, link) for h in group], 0)[seen], values[:, seen]
         ax.plot(x, values.mean(0), label=label, **style)
         if len(group) > 1:
             ax.fill_between(
@@ -106,7 +119,11 @@ def compare(
         ax.xaxis.set_minor_formatter(ticker.NullFormatter())
     elif against == "rounds":
         ax.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
-    ax.set_xlabel(MEASURES[against])
+    ax.set_xlabel(
+        f"minutes: {described(link)}" if link and against == "minutes" else MEASURES[against]
+    )
+    if against == "minutes":
+        ax.set_xscale("log")
     ax.set_ylabel("test " + what)
     ax.grid(alpha=0.3)
     ax.legend()
@@ -162,7 +179,7 @@ def kernels(
     if axs is None:
         axs = plt.subplots(1, count, figsize=(0.8 * count, 1), layout="constrained")[1]
     for ax, kernel in zip(axs, shown, strict=False):
-        ax.imshow(kernel, cmap="PuOr", vmin=-limit, vmax=limit)
+        ax.imshow(kernel, cmap="PuOr_r", vmin=-limit, vmax=limit)
         ax.set_xticks([])
         ax.set_yticks([])
     return axs

@@ -18,6 +18,12 @@ from .show import Shown
 SCALES = dict.fromkeys(("quick", "full"))
 
 
+def styles() -> Shown:
+    """The styles of figures and tables, for pages that are no chapter."""
+    text = Path(__file__).with_name("lab.css").read_text(encoding="utf-8")
+    return Shown(f"<style>{text}</style>", "")
+
+
 class Chapter:
     """A chapter's parameters, checked; ``task`` and ``run`` use them unless told otherwise.
 
@@ -67,8 +73,7 @@ class Chapter:
         return Shown(f'<p class="fl fl-small">{text}</p>', text)
 
     def _repr_html_(self) -> str:
-        style = Path(__file__).with_name("lab.css").read_text(encoding="utf-8")
-        return f'<style>{style}</style><p class="fl fl-small">{self!r}</p>'
+        return f'{styles().content}<p class="fl fl-small">{self!r}</p>'
 
     def __repr__(self) -> str:
         its = ", ".join(f"{k} {v}" for k, v in self.options.items() if v not in (None, ""))

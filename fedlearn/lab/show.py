@@ -167,10 +167,10 @@ def table(
     right = [bool(column) and all(is_number for _, is_number in column) for column in columns]
     kind = [' class="fl-number"' if r else "" for r in right]
     units = units or {}
-    top = f"<th>{inline(corner)}</th>" if named else ""
+    top = (f"<th>{inline(corner)}</th>" if corner else "<td></td>") if named else ""
     for name, its in zip(head, kind, strict=True):
         unit = f'<span class="fl-unit">{inline(units[name])}</span>' if name in units else ""
-        top += f'<th scope="col"{its}>{inline(name)}{unit}</th>'
+        top += f'<th scope="col"{its}>{inline(name)}{unit}</th>' if name else "<td></td>"
     lines = []
     for k, row in enumerate(made):
         line = f'<th scope="row">{inline(named[k])}</th>' if named else ""
@@ -231,12 +231,15 @@ def chart(
     alt: str,
     units: Mapping[str, str] | None = None,
     keep: Sequence[str] = (),
+    **more: Any,
 ) -> Chart:
     """An Altair chart (or its dictionary), whose sliders move in the page without a kernel.
 
     A slider needs a name that says what it sets, and at least five positions. ``units`` maps
     parameters to the unit that a screen reader adds to the value; the values of the parameters in
-    ``keep`` are there again when the reader comes back to the page.
+    ``keep`` are there again when the reader comes back to the page. ``more`` is for the page's
+    script: ``says`` maps sliders to parameters that hold their value in words, ``moved`` to the
+    parameters, with values, that a hand on the slider sets.
     """
     anchor, below = said("Figure", number, caption)
     spec = dict(picture) if isinstance(picture, dict) else picture.to_dict()
@@ -254,6 +257,6 @@ def chart(
                 raise ValueError(f"The slider {p['name']!r} has fewer than {POSITIONS} positions.")
     spec |= {
         "description": " ".join(alt.split()),
-        "usermeta": {"units": dict(units or {}), "keep": list(keep)},
+        "usermeta": {"units": dict(units or {}), "keep": list(keep), **more},
     }
     return Chart(spec, anchor, below, f"Figure {number}. {' '.join(caption.split())}")

@@ -4,39 +4,37 @@ An entry holds the number as printed, a formula for it and a verdict. The checke
 formula and derives the verdict anew:
 
 * matches: the computed value is the printed one;
-* rounding: it is, once rounded to the printed digits;
+* rounding: it is, once rounded to the printed digits, or cut off behind them;
 * inconsistent: it is not;
 * not derivable: the paper prints nothing that would allow the comparison (measured results).
+
+Where words or numbers can be read in several ways, one entry is the claim and the others say of
+which entry they are a ``reading_of``. Readings are no claims and are not counted as such; one that
+does not hold is "rejected".
 """
 
 import ast
-import copy
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache, partial
-from math import prod
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
 import yaml
 
-from ..data.partition import Table
 from ..data.sources import data_path
-from ..models import NETWORKS, multiply_adds, state_of
-from ..models.reparam import blocks, collapse, unit
-from ..models.repopt import multipliers, target
+from .formulas import NAMES, printed_digits
 
 if TYPE_CHECKING:
     import pandas as pd  # takes long to load: only where a table is made
 
 LEDGER = data_path("claims.yaml")
-VERDICTS = ("matches", "rounding", "inconsistent", "not derivable")
-# of every entry; where needed, there are "read" and "data", too
+VERDICTS = ("matches", "rounding", "inconsistent", "not derivable", "rejected")
+# of every entry; where needed, there are those of MORE, too
 KEYS = {"id", "paper", "where", "printed", "value", "formula", "verdict", "why"}
+MORE = {"read", "reading_of", "data"}
 
 
 @dataclass(frozen=True)
@@ -54,16 +52,21 @@ class Result:
 
 
 def load(path: str | Path = LEDGER) -> list[dict[str, Any]]:
-    """The entries. ``ValueError`` for a missing or unknown key or an id that is used twice."""
+    """The entries. ``ValueError`` for a missing or unknown key, an id that is used twice, or a
+    reading of what is no claim of the same paper."""
     claims = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     for claim in claims:
-        wrong = (KEYS - claim.keys()) | (claim.keys() - KEYS - {"read", "data"})
+        wrong = (KEYS - claim.keys()) | (claim.keys() - KEYS - MORE)
         if wrong or claim["verdict"] not in VERDICTS:
             raise ValueError(
                 f"Claim {claim.get('id')}: check its verdict and its keys {sorted(wrong)}."
             )
     if twice := [name for name, n in Counter(claim["id"] for claim in claims).items() if n > 1]:
         raise ValueError(f"Ids used twice: {twice}.")
+    its = {claim["id"]: claim["paper"] for claim in claims if "reading_of" not in claim}
+    for claim in claims:
+        if "reading_of" in claim and its.get(claim["reading_of"]) != claim["paper"]:
+            raise ValueError(f"Claim {claim['id']}: {claim['reading_of']} is no claim to read.")
     return claims
 
 
@@ -87,6 +90,8 @@ def _recompute(claim: dict[str, Any]) -> Result:
             None if claim["formula"] is None else evaluate(claim["formula"], claim.get("data"))
         )
         verdict = verdict_of(claim["value"], computed)
+        if verdict == "inconsistent" and "reading_of" in claim:
+            verdict = "rejected"
     except Exception as error:  # one bad entry must not hide the others
         return Result(
             claim, None, "not derivable", f"no value from {claim['formula']!r}: {error!r}"
@@ -127,16 +132,15 @@ def verdict_of(value: str | bool | None, computed: Any) -> str:
         return "not derivable"
     if isinstance(value, bool):
         return "matches" if computed is value else "inconsistent"
-    printed, half = _printed(value)
+    printed, half = printed_digits(value)
     low, middle, high = computed if isinstance(computed, tuple) else (computed,) * 3
     if abs(middle - printed) <= 1e-9 * abs(printed):
         return "matches"
-    return "rounding" if low - half <= printed <= high + half else "inconsistent"
-
-
-def _printed(text: str) -> tuple[float, float]:
-    """A printed number and half a unit of its last digit."""
-    return float(text), float(Decimal(1).scaleb(int(Decimal(text).as_tuple().exponent))) / 2
+    rounded = low - half <= printed <= high + half
+    if printed < 0:  # digits are cut off towards zero
+        printed, low, high = -printed, -high, -low
+    cut = printed <= high and low < printed + 2 * half
+    return "rounding" if rounded or cut else "inconsistent"
 
 
 def table(paper: str) -> "pd.DataFrame":
@@ -158,15 +162,23 @@ def markdown(paper: str) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
+def counts(results: Iterable[Result]) -> dict[str, int]:
+    """How many claims have each verdict, readings left out; those that are absent count 0."""
+    found = Counter(r.verdict for r in results if "reading_of" not in r.claim)
+    return {verdict: found[verdict] for verdict in VERDICTS if verdict != "rejected"}
+
+
 def report(results: Sequence[Result]) -> str:
-    """What ``audit`` found, a line a claim, and below how often there was each verdict."""
+    """What ``audit`` found, a line an entry, and below how many claims have each verdict."""
     width, lines = max(len(r.claim["id"]) for r in results), []
     for r in results:
         text = f"printed {r.claim['printed']!s:.60}, computed {show(r.computed) or '-'}"
         text = f"LEDGER WRONG: {r.problem}" if r.problem else text
         lines.append(f"{r.claim['id']:<{width}}  {r.verdict:<14}  {text}")
-    counts = Counter(r.verdict for r in results)
-    return "\n".join([*lines, ", ".join(f"{n} {verdict}" for verdict, n in counts.items())])
+    each = counts(results)
+    total, readings = sum(each.values()), sum("reading_of" in r.claim for r in results)
+    words = ", ".join(f"{n} {verdict}" for verdict, n in each.items())
+    return "\n".join([*lines, f"{total} claims: {words}; and {readings} other readings of them"])
 
 
 def show(computed: Any) -> str:
@@ -176,189 +188,3 @@ def show(computed: Any) -> str:
     if computed is None or isinstance(computed, bool):
         return {None: "", True: "yes", False: "no"}[computed]
     return f"{computed:,}" if isinstance(computed, int) else f"{computed:.5g}"
-
-
-def quotient(a: str, b: str) -> tuple[float, ...]:
-    """Of two printed numbers: (low, middle, high) for what they may round."""
-    (x, half_x), (y, half_y) = _printed(a), _printed(b)
-    return (x - half_x) / (y + half_y), x / y, (x + half_x) / (y - half_y)
-
-
-def drop(before: str, after: str) -> tuple[float, ...]:
-    """Relative decline in per cent between two printed numbers: (low, middle, high)."""
-    return tuple(100 * (1 - q) for q in quotient(after, before)[::-1])
-
-
-def rise(before: str, after: str) -> tuple[float, ...]:
-    """Relative gain in per cent between two printed numbers: (low, middle, high)."""
-    return tuple(100 * (q - 1) for q in quotient(after, before))
-
-
-def chi2_per_dof(counts: Sequence[Sequence[int]]) -> float:
-    """Pearson's chi-square over its degrees of freedom, of a table of counts.
-
-    It is about 1 where the rows were drawn at random from one population.
-    """
-    seen = np.array(counts)
-    expected = seen.sum(1, keepdims=True) * seen.sum(0) / seen.sum()
-    return float(((seen - expected) ** 2 / expected).sum() / np.prod(np.array(seen.shape) - 1))
-
-
-@cache
-def network(name: str, *arguments: Any, **options: Any) -> torch.nn.Module:
-    """A network on torch's meta device: shapes without memory."""
-    from . import detection, segmentation
-
-    makers = NETWORKS | {
-        "yolov3": detection.YOLOv3,
-        "fcn32s": segmentation.FCN32s,
-        "yolox": detection.YOLOX,
-    }
-    makers["conv"] = partial(torch.nn.Conv2d, bias=False)
-    with torch.device("meta"):
-        return makers[name](*arguments, **options)
-
-
-def _sum(
-    net: torch.nn.Module, count: Callable[[torch.Size], int], dims: Iterable[int] = range(9)
-) -> int:
-    return sum(count(p.shape) for p in net.parameters() if p.dim() in dims)
-
-
-def base_params(net: torch.nn.Module, base: int) -> int:
-    """Numbers in Fed-KGF's incomplete network (section 3.2).
-
-    Of each convolution, also of one with 1 x 1 kernels, it has ``base`` kernels.
-    """
-    rest = _sum(net, prod, [0, 1, 2])  # biases, batch normalisation and dense layers stay whole
-    return rest + _sum(net, lambda shape: prod(shape[1:]) * min(base, shape[0]), KERNELS)
-
-
-@cache
-def repopt(net: torch.nn.Module) -> torch.nn.Module:
-    """What FedRepOpt trains in place of a network in form "csla"; constants count as buffers."""
-    with next(net.parameters()).device:
-        return target(net)
-
-
-@cache
-def repopt_gap(name: str, rule: str) -> float:
-    """RepOpt with a rule for its multipliers against the network with branches: the distance of
-    their kernels in the end over the distance learned.
-
-    Both are trained by FedAvg of two clients for three rounds of two steps, on noise, in double
-    precision. ``rule`` is "position", the package's; "branches", the same without the 1 of the
-    identity branch; or "scalar", Eq. (1)'s s_3^2 + s_1^2 for every entry of a kernel.
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        csla = NETWORKS[name](form="csla").double()  # type: ignore[call-arg]
-        batches = torch.randn(3, 2, 2, 8, 1, 8, 8).double()
-        one = target(csla)
-        M, start = multipliers(one), _kernels(one)
-        for i, block in zip(
-            (i for i, m in enumerate(M) if torch.is_tensor(m)), blocks(one).values(), strict=True
-        ):
-            squares = [
-                s[:, None, None, None] ** 2
-                for s in (block.constant_s3, block.constant_s1)
-                if s is not None
-            ]
-            M[i] = {
-                "position": M[i],
-                "branches": M[i] - unit(M[i]) * block.identity,
-                "scalar": sum(squares),
-            }[rule]
-        branches, kernels = (
-            _kernels(_fedavg(net, m, batches)) for net, m in ((csla, [1.0] * 999), (one, M))
-        )
-    return float((kernels - branches).norm() / (branches - start).norm())
-
-
-def _fedavg(
-    net: torch.nn.Module, M: Sequence[float | torch.Tensor], batches: torch.Tensor
-) -> torch.nn.Module:
-    """The network after federated SGD.
-
-    ``batches`` is [rounds, clients, steps, images, ...]; the labels of a batch are 0, 1, 2, ...
-    """
-    for clients in batches:
-        ends = [copy.deepcopy(net) for _ in clients]
-        for own, steps in zip(ends, clients, strict=True):
-            for x in steps:
-                params = list(own.parameters())
-                grads = torch.autograd.grad(
-                    torch.nn.functional.cross_entropy(own(x), torch.arange(len(x))), params
-                )
-                for p, g, m in zip(params, grads, M, strict=False):
-                    p.data -= 0.05 * m * g
-        for t, *parts in zip(
-            state_of(net).values(), *(state_of(own).values() for own in ends), strict=True
-        ):
-            t.copy_(sum(parts) / len(parts))
-    return net
-
-
-def _kernels(net: torch.nn.Module) -> torch.Tensor:
-    """The kernels of all blocks as one vector; branches count as the one that they add up to."""
-    net = net if any(block.form == "inf" for block in blocks(net).values()) else collapse(net)
-    return torch.cat([block.conv3.weight.detach().flatten() for block in blocks(net).values()])
-
-
-KERNELS = range(3, 9)  # a weight of three dimensions or more: [outputs, inputs, size, ...]
-NAMES: dict[str, Callable[..., Any]] = {
-    # networks
-    "rpn_cnn": lambda: network("rpn_cnn"),
-    "yolov3": lambda classes: network("yolov3", classes),
-    "fcn32s": lambda classes: network("fcn32s", classes),
-    "resnet18": lambda: network("resnet18"),
-    "resnet": lambda layers, classes=10: network(f"resnet{layers}", classes=classes),
-    "extractor": lambda net: net.extractor,
-    "mcmahan_cnn": lambda: network("mcmahan_cnn"),
-    "cifar_cnn": lambda: network("cifar_cnn"),
-    "repvgg": lambda form, classes=200: network("repvgg_b1", classes=classes, form=form),
-    "repghost": lambda form, classes=200: network("repghost_05", classes=classes, form=form),
-    "yolox_s": lambda: network("yolox"),
-    "yolox_l": lambda: network("yolox", 80, 3, 64),
-    "conv": lambda inputs, outputs, size: network("conv", inputs, outputs, size),
-    # counts: all parameters; kernel entries; kernels; matrix entries of dense layers; what RPN
-    # sends, by its section 3.6
-    "params": lambda net: _sum(net, prod),
-    "conv_weights": lambda net: _sum(net, prod, KERNELS),
-    "kernels": lambda net: _sum(net, lambda shape: shape[0] * shape[1], KERNELS),
-    "dense_weights": lambda net: _sum(net, prod, [2]),
-    "pooled": lambda net: _sum(net, prod, [0, 1, 2]) + NAMES["kernels"](net),
-    # k x k kernels with k > 1: their entries, and the layers with so many outputs; batch statistics
-    "spatial_weights": lambda net: _sum(net, lambda shape: prod(shape) * (shape[-1] > 1), KERNELS),
-    "spatial_layers": lambda net, outputs: _sum(
-        net, lambda shape: shape[0] == outputs and shape[-1] > 1, KERNELS
-    ),
-    "buffers": lambda net: sum(b.numel() for b in net.buffers() if b.is_floating_point()),
-    "modules": lambda net, *kinds: sum(type(m).__name__ in kinds for m in net.modules()),
-    "darknet_layers": lambda net: sum(net.layers().values()),
-    # arithmetic on printed numbers
-    # mib: numbers of so many bits in MiB (2**20 bytes)
-    # distances: squared, of each entry of each row to a model
-    # spread: a kernel after pooling and recovery, its mean in every place
-    # partition: a table of data/partitions, rows clients, columns classes
-    "mib": lambda numbers, bits=32: numbers * bits / 8 / 2**20,
-    "distances": lambda rows, model: np.square(np.subtract(rows, model)).tolist(),
-    "mean": lambda rows: float(np.mean(rows)),
-    "spread": lambda rows: np.full_like(rows, np.mean(rows)).tolist(),
-    "columns": lambda rows: np.sum(rows, 0).tolist(),
-    "partition": lambda name: Table(name).counts().tolist(),
-    **{
-        f.__name__: f
-        for f in (
-            base_params,
-            multiply_adds,
-            repopt,
-            repopt_gap,
-            quotient,
-            drop,
-            rise,
-            chi2_per_dof,
-        )
-    },
-    **{f.__name__: f for f in (sum, abs, len, enumerate, max, min, sorted, zip)},
-}

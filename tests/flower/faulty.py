@@ -1,10 +1,8 @@
 """What the processes of a ``Deployment`` read as their ``sitecustomize``.
 
-It takes from all of them the haste of Flower 1.41, which starts the server's app anew if it has not
-reported within 30 s: where ten clients start at the same time on a slow machine it takes longer,
-and would never begin its work. Flower gives up an answer that does not come whole after one minute
-of silence instead of three, as long as it takes to miss a node. And one process misbehaves, in the
-way that ``FAULT`` says:
+Flower misses a node after 20 seconds of silence instead of a minute, and gives up an answer that
+does not come whole after as many instead of three minutes: nothing is tested by waiting. And one
+process misbehaves, in the way that ``FAULT`` says:
 
     kill     the client's ``join`` is killed while it works on its second round (once: the file
              ``died`` remembers it)
@@ -14,6 +12,7 @@ way that ``FAULT`` says:
     twice    its node sends every answer twice
     halt     the server stands still in round 4, when the answers are there and not yet saved and
              all clients are connected
+    hasty    the server gives each step of a request two seconds
 """
 
 import os
@@ -24,7 +23,9 @@ import threading
 FAULT = os.environ.get("FAULT")
 FLOWER = "flwr.supercore.corestate.in_memory_corestate", "flwr.supercore.corestate.sql_corestate"
 NODE = "flwr.supernode.start_client_internal"
+HEART = "flwr.supercore.heartbeat", "flwr.supernode.fleet_http_connection"
 CLIENT, SERVER = "fedlearn.flower.client", "fedlearn.flower.server"
+BOUNDS = "fedlearn.flower.bounds"
 
 
 def patched_answer(original):
@@ -83,12 +84,15 @@ def patched_push(original):
 
 def patch(module):
     if module.__name__ in FLOWER:
-        module.HEARTBEAT_DEFAULT_INTERVAL = 3600
-        module.OBJECT_PUSH_SESSION_TTL_SECONDS = 60
+        module.OBJECT_PUSH_SESSION_TTL_SECONDS = 20
+    if module.__name__ in HEART:
+        module.HEARTBEAT_DEFAULT_INTERVAL = 10  # of which Flower waits for two
     if module.__name__ == CLIENT and FAULT in ("kill", "raise", "corrupt", "long"):
         module._answer = patched_answer(module._answer)
     if module.__name__ == SERVER and FAULT == "halt":
         module.Remote.exchange = patched_exchange(module.Remote.exchange)
+    if module.__name__ == BOUNDS and FAULT == "hasty":
+        module.STEP = 2.0
     if module.__name__ == NODE and FAULT == "twice":
         module._push_messages = patched_push(module._push_messages)
 
@@ -97,7 +101,7 @@ class Finder:
     """Patches these modules as they are imported."""
 
     def find_spec(self, name, path=None, target=None):
-        if name not in (*FLOWER, NODE, CLIENT, SERVER):
+        if name not in (*FLOWER, *HEART, NODE, CLIENT, SERVER, BOUNDS):
             return None
         from importlib.machinery import PathFinder
 

@@ -24,9 +24,9 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def wait_until(condition, otherwise):
-    """Wait until the condition holds; after ``LIMIT`` seconds fail with ``otherwise()``."""
-    end = time.monotonic() + LIMIT
+def wait_until(condition, otherwise, limit=LIMIT):
+    """Wait until the condition holds; after ``limit`` seconds fail with ``otherwise()``."""
+    end = time.monotonic() + limit
     while not condition():
         assert time.monotonic() < end, otherwise()
         time.sleep(0.1)
@@ -37,6 +37,8 @@ class Terminal:
 
     def __init__(self, command, folder, name, env):
         self.command, self.path = f"fedlearn {command}", folder / f"{name}.out"
+        words = command.split()
+        self.folder = folder / words[words.index("--folder") + 1]
         with open(self.path, "w") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "fedlearn.cli", *command.split()],
@@ -77,24 +79,20 @@ class Terminal:
         return self.end()
 
     def kill(self):
-        """SIGKILL to it and all that it has started; none of them is left when this returns."""
-        tree = [psutil.Process(self.process.pid)]
-        tree += tree[0].children(recursive=True)
-        for process in tree:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+        """SIGKILL to it alone; all that it has started ends with it before this returns."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        self.process.kill()
         self.process.wait()
-        wait_until(lambda: not any(map(alive, tree)), lambda: f"{tree} are still there")
+        left = [p for p in psutil.wait_procs(children, 60)[1] if alive(p)]
+        assert not left, f"{left} live on without {self.command}"
 
-    def nodes(self):
-        """The SuperNodes that this ``join`` has started and that are still there, with or without
-        it."""
-        found = []
+    def programs(self):
+        """Flower's programs that work in its folder (a SuperLink, or a SuperNode), whether it is
+        still there or not."""
+        found, secret = [], str(self.folder / "flower" / "secret")
         for process in psutil.process_iter():
             with suppress(psutil.NoSuchProcess):
-                words = process.cmdline()  # python -P .../node.py PARENT ...
-                mine = words[2:3] and words[2].endswith("node.py")
-                if mine and words[3] == str(self.process.pid) and alive(process):
+                if secret in process.cmdline() and alive(process):
                     found.append(process)
         return found
 

@@ -26,8 +26,8 @@ PLAN = [
     f"Client {CORRUPT}: one bit of its upload of round 2 is changed on the way.",
     f"Client {LONG}: its upload of round 2 comes with ten million bytes more.",
     f"Client {TWICE}: its node sends every answer twice.",
-    "The server, with everything it has started, is killed (SIGKILL) in round 4, when the answers "
-    "are there and not yet saved. Started again, it goes on when all ten clients are back.",
+    "The server is killed (SIGKILL) in round 4, when the answers are there and not yet saved; what "
+    "it has started ends with it. Started again, it goes on when all ten clients are back.",
 ]
 
 
@@ -72,7 +72,9 @@ def test_a_run_with_every_fault_ends_as_it_must(tmp_path, record):
         clients[LATE] = d.join(LATE, "--insecure")
         killed = clients[KILLED]
         assert killed.end() == -signal.SIGKILL
-        wait_until(lambda: not killed.nodes(), lambda: f"{killed.nodes()} live on without join")
+        wait_until(
+            lambda: not killed.programs(), lambda: f"{killed.programs()} live on without join"
+        )
         clients[KILLED] = d.join(KILLED, "--insecure", fault="kill", output="again")
         server.wait_for("Round 4 stands still")
         server.kill()

@@ -1,8 +1,10 @@
 """What server and clients say to each other over Flower, without Flower's processes: the messages,
 contexts and apps are real, the way between them is a list in this process (``conftest.Loop``)."""
 
+import io
 import re
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -503,9 +505,12 @@ def test_a_stopped_flower_ends_all_waiting():
         lead(j, Loop(j, clients=[]), stop=stop)
 
 
-def test_what_clients_write_is_shown_without_control_characters(tmp_path):
-    flower.say(tmp_path, "x\rStopped: y\u2028Stopped: z\x1b[2J\ud800" + 5000 * "a")
-    (line,) = (tmp_path / "run.log").read_text().splitlines()
+@pytest.mark.parametrize("letters", ["utf-8", "ascii"])
+def test_what_clients_write_is_shown_without_control_characters(letters, monkeypatch):
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, letters))
+    flower.say("x\rStopped: y\u2028Stopped: z\x1b[2J\ud800\u00e9" + 5000 * "a")
+    (line,) = raw.getvalue().decode(letters).splitlines()
     assert line.startswith("x Stopped: y Stopped: z [2J") and len(line) <= 2000
 
 
@@ -841,6 +846,29 @@ def test_a_client_of_another_run_is_turned_away_by_name(other, words):
     with pytest.raises(ConnectionError, match="none of the 4 clients could join") as error:
         lead(j, Loop(job(**other)))
     assert words in str(error.value) and "Client 0 was turned away" in str(error.value)
+
+
+@pytest.mark.parametrize("what", ["images", "clients", "permutations"])
+def test_clients_and_server_with_other_data_of_the_same_name_refuse_one_another(what):
+    """Such as those who have the official CIFAR-100 and those who have the lossy one."""
+    permuted = small(partition="permuted")
+    x, y = permuted.train
+    split = permuted.split
+    other = {
+        "images": dict(train=(x ^ 1, y)),
+        "clients": dict(split=replace(split, indices=split.indices[::-1])),
+        "permutations": dict(split=replace(split, permutations=split.permutations[::-1])),
+    }[what]
+    j, theirs = job(task=permuted), job(task=replace(permuted, **other))
+    assert j.task.describe() == theirs.task.describe()
+    a, b = (task.digests[what] for task in (theirs.task, j.task))
+    grid, told = Loop(j), []
+    grid.app = flower.client_app(lambda context: theirs, tell=told.append)
+    with pytest.raises(ConnectionError) as error:
+        lead(j, grid)
+    name = f"data.{what} (a hash)"
+    assert f"Client 0 was turned away: {name} is {a} there and {b} here." in str(error.value)
+    assert f"turned this client away: {name} is {b} at the server and {a} here." in told[0]
 
 
 def test_one_client_of_another_run_is_left_out():

@@ -10,8 +10,9 @@ from torch import nn
 
 import fedlearn as fl
 from fedlearn import cli, flower
+from fedlearn.settings import Experiment
 
-from .conftest import small
+from .conftest import MINE, small
 
 METHODS = sorted(fl.methods.METHODS)
 
@@ -43,6 +44,19 @@ def test_history_is_that_of_one_process(name, task, record):
     record(f"simulation_{name}", {"method": name, "equal": there == here, **final})
     assert there == here
     assert there.meta["engine"] == {"name": "flower-sim", "flower": flower.require()}
+
+
+def test_a_method_and_a_network_from_a_file(tmp_path):
+    """Which no worker can import."""
+    (tmp_path / "mine.py").write_text(MINE)
+    file = f"{tmp_path / 'mine.py'}"
+    stated = Experiment(
+        method=f"{file}:halved", network=f"{file}:net", clients=2, train=120, test=60
+    )
+    method, task = stated.make_method(), stated.make_task()
+    here = fl.run(method, task, 2, threads=1)
+    assert fl.run(method, task, 2, threads=1, engine="flower-sim") == here
+    assert not any(row["refused"] for row in here.rows)
 
 
 def test_command_line_goes_on_from_its_checkpoint(tmp_path, capfd, monkeypatch):

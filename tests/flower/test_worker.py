@@ -12,7 +12,6 @@ import pytest
 
 from fedlearn.flower import node
 from fedlearn.flower.client import OVER
-from fedlearn.flower.processes import has_started
 from fedlearn.flower.worker import Report, secret_file
 
 from .processes import alive, wait_until
@@ -35,18 +34,26 @@ def test_a_node_waits_a_tenth_of_the_time_since_its_last_message(monkeypatch):
     assert slept == [0.1, 2, 3, 0.1, 0.05]
 
 
-def test_a_node_ends_with_the_process_that_started_it():
+@pytest.mark.parametrize("patience", [0, 30])
+def test_flowers_programs_end_with_the_process_that_started_them(patience):
     """Even if that one is killed, and nobody has taken note of its death."""
-    start = "import subprocess, sys; p = subprocess.Popen([sys.executable, *sys.argv[1:]]); "
-    start += "print(p.pid, flush=True); p.wait()"
-    watch = "import os; from fedlearn.flower.node import end_with; print('here', flush=True); "
-    watch += "end_with(os.getppid())"
-    command = [sys.executable, "-c", start, "-c", watch]
+    start = "import subprocess, sys; p = subprocess.Popen([sys.executable, *sys.argv[1:]], "
+    start += "stdin=subprocess.PIPE); print(p.pid, flush=True); p.wait()"
+    bound = f"import threading; from fedlearn.flower.bounds import bind; bind({patience}); "
+    bound += "print('here', flush=True); threading.Event().wait()"
+    command = [sys.executable, "-c", start, "-c", bound]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         child = psutil.Process(int(parent.stdout.readline()))
         assert parent.stdout.readline() == "here\n" and alive(child)
         os.kill(parent.pid, signal.SIGKILL)
-        wait_until(lambda: not alive(child), lambda: f"{child} lives on")
+        wait_until(lambda: not alive(child), lambda: f"{child} lives on", 60)
+
+
+def test_flowers_programs_do_not_load_torch():
+    """Which takes seconds, and memory, in each of them."""
+    program = "import sys, fedlearn.flower.bounds, fedlearn.flower.guard, fedlearn.flower.node; "
+    program += "sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_the_secret_is_for_this_user_only_and_only_while_it_is_needed(tmp_path):
@@ -74,15 +81,3 @@ def test_a_report_knows_its_last_line(capsys):
     report("Stopped: The seed is 7 here.")
     assert report.over and report.refusal == "The seed is 7 here."
     assert capsys.readouterr().out == f"Round 1: 5 bytes Stopped: came\n{OVER}\n"
-
-
-def test_a_program_that_a_process_has_started_is_found_while_it_runs():
-    start = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()', 'some-app'])"
-    command = [sys.executable, "-c", f"{start}; input()"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as parent:
-        wait_until(lambda: has_started(parent, "some-app"), lambda: "it has not started")
-        assert not has_started(parent, "another-app")
-        parent.stdin.write("\n")
-        parent.stdin.flush()
-        wait_until(lambda: not has_started(parent, "some-app"), lambda: "it is still found")
-        parent.communicate("\n")

@@ -31,8 +31,23 @@ def test_entries_are_complete_and_ids_unique():
         # digits stay text
         assert c["value"] is None or c["value"] is True or isinstance(c["value"], str), c["id"]
         assert c["id"].startswith(c["paper"] + "-")
-    entries = {"rpn": 50, "fed_kgf": 123, "fed_mmd_fusion": 50, "fed_gkt": 101, "fed_repopt": 132}
+    entries = {"rpn": 51, "fed_kgf": 127, "fed_mmd_fusion": 50, "fed_gkt": 101, "fed_repopt": 134}
     assert Counter(c["paper"] for c in LEDGER) == entries
+
+
+def test_readings_are_no_claims_and_only_they_are_rejected():
+    results = claims.audit()
+    readings = [r for r in results if "reading_of" in r.claim]
+    each = claims.counts(results)
+    assert sum(each.values()) == len(LEDGER) - len(readings) and "rejected" not in each
+    assert each["inconsistent"] == sum(r.verdict == "inconsistent" for r in results)
+    for r in results:
+        assert (r.verdict == "rejected") <= ("reading_of" in r.claim)
+        assert not (r.verdict == "inconsistent" and "reading_of" in r.claim), r.claim["id"]
+    kept = [r for r in readings if r.verdict != "rejected"]
+    assert readings and kept, "a reading may hold as well"
+    last = claims.report(results).splitlines()[-1]
+    assert last.startswith(f"{sum(each.values())} claims: ") and f"{len(readings)} other" in last
 
 
 @pytest.mark.parametrize("result", claims.audit(strict=False), ids=lambda r: r.claim["id"])
@@ -48,7 +63,7 @@ def test_verdict_is_the_recomputed_one(result):
         ("rpn-table1-fl-params", {"verdict": "rounding"}),
         ("rpn-table1-fl-params", {"value": "1199883", "printed": "1,199,883"}),
         ("rpn-table1-fl-params", {"value": "1199883"}),
-        ("rpn-table1-reduction", {"value": "1.3", "read": "1.3 %"}),
+        ("rpn-table1-reduction", {"value": "1.5", "read": "1.5 %"}),
         ("rpn-table1-reduction", {"formula": "params(no_such_network())"}),
         ("rpn-table3-rpn-params", {"verdict": "matches"}),
         ("rpn-table4-client3", {"data": [[1]] * 10}),
@@ -62,11 +77,15 @@ def test_verdict_is_the_recomputed_one(result):
         ("fed_mmd_fusion-shards-digits", {"data": [600] * 99 + [1] * 600}),
         ("fed_mmd_fusion-table2-order", {"data": [[95.20, 100, 256], [95.25, 87, 257]]}),
         ("fed_gkt-params-54", {"verdict": "rounding"}),
+        ("fed_gkt-params-54", {"verdict": "inconsistent"}),
+        ("rpn-table3-caption", {"data": ["Semantic segmentation", "Semantic segmentation"]}),
+        ("fed_kgf-drift-permuted", {"verdict": "matches"}),
+        ("fed_repopt-tr-folds", {"formula": "folding_gap('digits_repvgg', True) < 1e-9"}),
         ("fed_gkt-table8-weights", {"data": [[[16, 16, 1]], [[64, 16, 1]]]}),
         ("fed_gkt-table6-printed", {"data": [87, 2, 131, 1325, 0, 1117, 704, 0, 0, 0]}),
         ("fed_gkt-table4-edges", {"data": [69.51, 69.57, 69.65, 69.69]}),
         ("fed_gkt-cost-advantage", {"verdict": "matches"}),
-        ("fed_repopt-params-ghost-csla", {"value": "1.287", "read": "1.287"}),
+        ("fed_repopt-params-ghost-csla", {"value": "1.288", "read": "1.288"}),
         ("fed_repopt-rule-scalar", {"formula": "repopt_gap('digits_repvgg', 'position') < 1e-9"}),
         ("fed_repopt-rule-position", {"formula": "repopt_gap('digits_repvgg', 'diagonal') < 1e-9"}),
         ("fed_repopt-abstract-boost-vgg", {"formula": "rise('33.54', '37.27')"}),
@@ -85,6 +104,9 @@ def test_load_refuses_wrong_keys_and_repeated_ids(tmp_path):
         LEDGER + LEDGER[:1],
         changed("rpn-table2-map", verdict="true"),
         changed("rpn-table2-map", unit="%"),
+        changed("rpn-table2-map", reading_of="rpn-no-such-claim"),
+        changed("rpn-table2-map", reading_of="fed_gkt-params-resnet8"),
+        changed("rpn-table2-map", reading_of="rpn-table2-fl-params-voc"),
     ):
         path.write_text(yaml.safe_dump(ledger))
         with pytest.raises(ValueError, match="Claim|Ids"):
@@ -107,8 +129,15 @@ def test_formulas_reach_nothing_but_their_functions(formula):
         ("1.4", 1.3868, "rounding"),
         ("1.40", 1.3868, "inconsistent"),
         ("7E+1", 70.09, "rounding"),
-        ("7E+1", 76, "inconsistent"),
+        ("7E+1", 76, "rounding"),
+        ("7E+1", 64, "inconsistent"),
         ("44", 43.48, "inconsistent"),
+        ("44", 44.99, "rounding"),  # cut
+        ("44", 45, "inconsistent"),
+        ("18.28", 18.2857, "rounding"),
+        ("-44", -44.99, "rounding"),  # towards zero
+        ("-44", -43.4, "inconsistent"),
+        ("39", (38.7, 39.74, 40.8), "rounding"),
         ("2.6", (2.64, 2.66, 2.68), "rounding"),
         (True, True, "matches"),
         (True, False, "inconsistent"),
@@ -229,6 +258,27 @@ def test_only_the_multiplier_by_position_trains_as_the_branches_do():
     assert torch.equal(torch.get_rng_state(), before)
     with pytest.raises(KeyError):
         gap("digits_repvgg", "diagonal")
+
+
+def test_branches_fold_into_one_kernel_only_when_they_do_not_train():
+    gap, before = claims.NAMES["folding_gap"], torch.get_rng_state()
+    for family in ("digits_repvgg", "digits_repghost"):
+        assert gap(family) < 1e-12 and gap(family, True) > 0.1
+    assert gap.__wrapped__("digits_repvgg", True) == gap("digits_repvgg", True)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("bound", [1.0, 1 / 24])
+def test_what_a_generated_kernel_has_of_its_base(bound):
+    """The sums against a million draws of Eq. (2), differentiated by torch."""
+    generator = torch.Generator().manual_seed(0)
+    w, beta, alpha = torch.rand(3, 1_000_000, generator=generator, dtype=torch.float64)
+    w, beta, alpha = (w * bound).requires_grad_(), 2 + 8 * beta, 0.00001 + 0.09999 * alpha
+    made = w.abs() ** beta + alpha
+    (gradient,) = torch.autograd.grad(made.sum(), w)
+    share = 1 - alpha.mean() / made.detach().mean()
+    drawn = (float(share), float(gradient.mean()))
+    assert claims.NAMES["generated"](bound) == pytest.approx(drawn, rel=0.02)
 
 
 def test_ranges_of_printed_numbers():

@@ -220,6 +220,22 @@ def test_compare_writes_json_and_a_picture(tmp_path, capsys):
     )
 
 
+def test_compare_says_how_long_it_takes_on_a_link(tmp_path, capsys):
+    words = ["compare", "fedavg", "rpn", *SMALL, "--out", str(tmp_path / "both.json")]
+    link = ["--link", "3G", "--uplink", "1Mbit", "--slower", "5"]
+    picture = ["--plot", str(tmp_path / "both.svg"), "--against", "minutes"]
+    assert not main([*words, *link, *picture])
+    table = capsys.readouterr().out.splitlines()
+    assert table[0].endswith("minutes")
+    assert table[-1] == "minutes: 1Mbit up, 1.6Mbit down, latency 300ms, slower 5.0"
+    stored = json.loads((tmp_path / "both.json").read_text())
+    for line, data in zip(table[1:], stored, strict=False):
+        its = fl.History.from_dict(data)
+        end = fl.link.time(its, "1Mbit", "1.6Mbit", "300ms", slower=5)[-1] / 60
+        assert line.split()[-1] == f"{end:.4g}"
+    assert (tmp_path / "both.svg").stat().st_size > 1000
+
+
 def test_a_comparison_that_stops_in_its_second_run_keeps_the_first(tmp_path, monkeypatch):
     out, interrupts, real = tmp_path / "both.json", [1], fl.round.run
 
@@ -337,6 +353,12 @@ def test_methods_lists_options_and_parts(capsys):
         (["run", "rpn", "--option", "share"], "NAME=VALUE"),
         (["compare", "fedavg", "rpm"], "Did you mean 'rpn'"),
         (["compare", "fedavg", "rpn", "--option", "shear=1"], "no option of fedavg 'shear'"),
+        (["compare", "fedavg", "--uplink", "1Mbit"], "A link has two speeds"),
+        (["compare", "fedavg", "--uplink", "0Mbit", "--downlink", "1Mbit"], "must be above 0"),
+        (["compare", "fedavg", "--uplink", "1furlong", "--downlink", "1Mbit"], "Units: bit"),
+        (["compare", "fedavg", "--link", "4G"], "Allowed: LoRaWAN, 2G, 3G"),
+        (["compare", "fedavg", "--link", "LTE", "--slower", "-1"], "slower cannot be below 0"),
+        (["run", "fedavg", "--plot", "x.png", "--against", "minutes"], "Minutes need a link"),
         (["run", "fedavg", "--dataset", "mnits"], "Did you mean 'mnist'"),
         (["run", "fedavg", "--partition", "dirichlet:-1"], "alpha"),
         (["run", "fedavg", "--rounds", "0"], "rounds must be"),

@@ -1,5 +1,6 @@
 """Figures, tables, explorers, drawings and solutions: what chapters call."""
 
+import math
 import re
 
 import altair
@@ -13,8 +14,10 @@ import torch
 import fedlearn as fl
 from fedlearn.lab import classroom
 from fedlearn.lab.bills import ratio_rows
+from fedlearn.lab.coding import places
 from fedlearn.lab.exercises import empty, solutions
 from fedlearn.lab.grids import chapter_file, experiments, grid
+from fedlearn.wire.bits import pack_rice
 
 matplotlib.use("agg")
 
@@ -173,6 +176,14 @@ def test_the_formula_of_pooling_is_valid_vega():
     assert abs(float(own.sum())) < 1e-3 and abs(float(own.square().sum()) - 9) < 1e-2
 
 
+def test_the_multiplier_of_repopt_is_valid_vega():
+    shown = fl.lab.chart("8.4", fl.lab.gradient_multiplier(), caption="c", alt="a")
+    altair.LayerChart.from_dict(shown.spec)
+    assert len(shown.spec["data"]["values"]) == 27  # three panels of nine cells
+    derived, _, printed = shown.spec["transform"][0]["calculate"].rpartition(" : ")
+    assert printed == "s3 * s3 + s1 * s1" and "copies ? 1" in derived
+
+
 def test_the_formula_of_a_round_is_valid_vega():
     shown = fl.lab.chart("1.1", fl.lab.round_time(), caption="c", alt="a")
     altair.LayerChart.from_dict(shown.spec)
@@ -213,7 +224,26 @@ def test_the_formula_of_two_parabolas_is_valid_vega():
 
 def vega(expression, **values):
     """A Vega expression without fields, as Python computes it."""
-    return eval(expression, {"pow": pow, "max": max} | values)
+    names = {"log": math.log, "pow": math.pow, "floor": math.floor, "sqrt": math.sqrt, "max": max}
+    return eval(expression, names | {"LN2": math.log(2)} | values)
+
+
+@pytest.mark.parametrize("p", [0.5, 0.2, 1 / 32, 0.001])
+def test_the_formula_of_positions_is_valid_vega_and_right(p):
+    altair.LayerChart.from_dict(fl.lab.positions())
+    shown = fl.lab.positions([{"e": 3, "positions": 0.5, "mask": 0.6}])
+    altair.LayerChart.from_dict(shown)
+    bits = {code: vega(formula, p=p) for code, formula in places("p").items()}
+    gaps = np.random.default_rng(0).geometric(p, 20_000) - 1
+    b, words = pack_rice(gaps)
+    assert abs(8 * len(words) / len(gaps) - bits["Golomb-Rice"]) < 0.02 * bits["Golomb-Rice"]
+    assert bits["entropy"] <= bits["Golomb-Rice"] < 1.05 * bits["entropy"]
+
+
+def test_the_formula_of_levels_is_valid_vega():
+    spec = fl.lab.quantiser()
+    altair.LayerChart.from_dict(spec)
+    assert {p["name"] for p in spec["params"]} == {"levels", "widest", "rounding", "m"}
 
 
 def carried(**how):
@@ -329,7 +359,17 @@ def test_a_wrong_answer_is_false_and_a_right_one_true():
     assert not fl.check("rpn-payload", 5) and fl.check("rpn-payload", 1_653_514)
 
 
-CHAPTERS = ["fed_gkt", "fed_kgf", "fedavg", "flower", "heterogeneity", "rpn"]
+CHAPTERS = [
+    "fed_gkt",
+    "fed_kgf",
+    "fed_mmd_fusion",
+    "fed_repopt",
+    "fedavg",
+    "flower",
+    "heterogeneity",
+    "rpn",
+    "wire",
+]
 
 
 @pytest.mark.parametrize(

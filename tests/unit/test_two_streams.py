@@ -2,8 +2,10 @@
 operators, the server."""
 
 import math
+from functools import partial
 from importlib import import_module
 
+import altair
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,6 +14,7 @@ from torch import nn
 
 import fedlearn as fl
 from fedlearn import training
+from fedlearn.lab import streams
 from fedlearn.models import state_of
 from fedlearn.parts import Arrival, Batch, Context, Reference
 from fedlearn.wire import DOWN, UP, Message, pack
@@ -352,3 +355,25 @@ def test_networks_that_cannot_be_fused(network, sentence):
             fl.tasks.classification("digits", 2, train=40, network=network),
             1,
         )
+
+
+@pytest.mark.parametrize(
+    "w, size, s, d, n", [(1, 1, 1, 1.5, 16), (10, 1, 2, 0, 8), (0.1, 0.5, 0.5, 1, 4)]
+)
+def test_the_explorer_of_widths_has_the_mean_of_sampled_clouds(w, size, s, d, n):
+    """Gaussian integrals in the page's expressions, beside MMD^2 of many drawn clouds."""
+    normal = partial(torch.randn, 3000, n, 2, generator=torch.Generator().manual_seed(0))
+    first, alike = size * normal(), size * normal()
+    second = size * (s * normal() + torch.tensor([d, 0.0]))
+    names = {"w": w, "v": size**2, "s": s, "d": d, "n": n, "exp": math.exp}
+    for cloud, formula in ((second, streams.MMD), (alike, streams.CHANCE)):
+        expected = eval(formula, names)
+        assert abs(float(mmd.mmd2(first, cloud, [w]).mean()) - expected) < 0.03 * expected
+
+
+def test_the_explorer_of_widths_is_valid_vega():
+    spec = fl.lab.kernel_widths(mmd.WIDTHS)
+    altair.LayerChart.from_dict(spec)
+    dots = spec["layer"][2]["data"]["values"]
+    assert [row["w"] for row in dots] == list(mmd.WIDTHS)
+    fl.lab.chart("6.3", spec, caption="c", alt="a")  # named sliders of five positions or more

@@ -106,7 +106,7 @@ class Solution:
 
         paragraphs = re.split(r"\n\s*\n", self.text.strip())
         said = "".join(f"<p>{marked(p)}</p>" for p in paragraphs if p)
-        look = HtmlFormatter(noclasses=True, style="default", nobackground=True, nowrap=True)
+        look = HtmlFormatter(classprefix="fl-", nowrap=True)  # colours: lab.css, light and dark
         code = f"<pre>{highlight(self.code, PythonLexer(), look)}</pre>" if self.code else ""
         return f'<details class="fl fl-solution"><summary>Solution</summary>{said}{code}</details>'
 

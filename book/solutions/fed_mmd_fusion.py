@@ -1,0 +1,52 @@
+"""Reference answers of the chapter on FedMMD and FedFusion.
+
+A section begins with `# %% exercise`, may explain itself in a text in triple quotes,
+and leaves its answer in `answer`. `fl.solution` shows it; the unit tests check it.
+"""
+
+# %% fed_mmd_fusion-diagonal
+"""A matrix of n x n pairs has n(n - 1) entries off its diagonal. Between the two
+samples there are no pairs of a point with itself, so that mean stays as it is. The
+result may be negative: its expectation is zero when both samples come from one
+distribution."""
+
+
+def unbiased(Kxx, Kyy, Kxy):
+    n, m = Kxy.shape
+    first = (Kxx.sum() - Kxx.trace()) / (n * (n - 1))
+    second = (Kyy.sum() - Kyy.trace()) / (m * (m - 1))
+    return first + second - 2 * Kxy.mean()
+
+
+answer = unbiased
+
+# %% fed_mmd_fusion-payload
+"""The local extractor, the classifier and the operator travel; the first two together
+are the network. The frozen extractor does not: it is the last download. The operator is
+a 1 x 1 convolution from 128 channels to 64, with a bias each."""
+answer = 1_756_426 + 2 * 64 * 64 + 64
+
+# %% fed_mmd_fusion-fold
+"""The first C columns meet the global maps, the others the local ones, and both are E.
+So the control, which trains both halves on the same maps, has one more C x C layer and
+no more."""
+
+
+def fold(W, b):
+    C = len(W)
+    return W[:, :C] + W[:, C:], b
+
+
+answer = fold
+
+# %% fed_mmd_fusion-think
+"""(a) With one point each, the squared MMD is 2 K(a, a) - 2 K(a, b), and K(a, a) is the
+number of widths. Like L2 it depends on the distance of the two answers alone: both want
+each image answered as before. But MMD is bounded, and L2 is not.
+
+(b) The stored maps belong to one view of an image. Augmented, the local stream sees
+another view, and the two streams no longer look at the same image. With dropout on, the
+frozen stream would be noise that is frozen, too.
+
+(c) After t rounds the server has 0.5 (1 - 0.9^t). That exceeds 0.4 when 0.9^t is below
+0.2, after 16 rounds."""

@@ -1,0 +1,65 @@
+"""Reference answers of the chapter on sending less.
+
+A section begins with `# %% exercise`, may explain itself in a text in triple quotes,
+and leaves its answer in `answer`. `fl.solution` shows it; the unit tests check it.
+"""
+
+# %% wire-random
+"""Both sides draw the same positions. An entry arrives with probability k/n, so it has
+to arrive n/k times as large."""
+import torch
+
+
+def drawn(n, k, seed):
+    return torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:k]
+
+
+def send(x, k, seed):
+    return x[drawn(len(x), k, seed)]
+
+
+def receive(values, n, seed):
+    x, k = torch.zeros(n), len(values)
+    x[drawn(n, k, seed)] = values * n / k
+    return x
+
+
+answer = (send, receive)
+
+# %% wire-ratio
+"""For p = 0.01 the best b is 6, and a position costs 6 bits and a unary part of about
+2.1 on average. With one bit of sign that is about 9.1 bits for one entry in a hundred,
+in place of 3,200."""
+p, b = 0.01, 6
+position = b + 1 / (1 - (1 - p) ** 2**b)
+answer = 32 / (p * (position + 1))
+
+# %% wire-coin
+"""Random rounding with two levels, the smallest entry and the largest. If all entries
+are equal, the tensor comes back as it was: there is nothing to round."""
+import torch
+
+
+def coin(x, generator):
+    low, high = x.min(), x.max()
+    if low == high:
+        return x.clone()
+    up = torch.rand(x.shape, generator=generator) < (x - low) / (high - low)
+    return torch.where(up, high, low)
+
+
+answer = coin
+
+# %% wire-pooling
+"""(a) Pooling sends the mean of each kernel. So the error, the kernel minus its mean,
+has mean zero, and the mean of u + e is the mean of u. The error grows round after round
+and is never heard.
+
+(b) A share of the energy, greater than zero, must be removed from *every* x. For a
+kernel with mean zero C(x) = 0, and nothing is removed.
+
+(c) It helps: over time every entry is drawn. But C must then be the plain selection.
+With the factor n/k the coder overshoots: an entry that is sent as n/k times itself
+leaves an error of 1 - n/k times itself. For n > 2k this is larger than the entry, and
+the errors blow up. Unbiased coders and error feedback are two remedies that do not
+simply add up."""

@@ -1,0 +1,171 @@
+"""The first page and the page of claims, as a reader gets them: from disk, with no network."""
+
+import re
+
+import numpy as np
+import pytest
+from conftest import HTML
+
+import fedlearn as fl
+from fedlearn.lab import front
+from fedlearn.lab.grids import chapter_file
+
+MINUTES = chapter_file("index")["minutes"]
+UNITS = {"s": 1, "min": 60, "h": 3600, "days": 86400}
+
+
+def open_from_disk(page, name):
+    page.goto((HTML / f"{name}.html").as_uri(), wait_until="load")
+
+
+def written(page, whose, of_any=False):
+    """The words in the picture, such as "FedAvg: 3.4 min", as (number, unit)."""
+    words = page.locator("#figure-0-1 svg.marks text").all_text_contents()
+    name = re.escape(whose) + ("[^:]+" if of_any else "")
+    found = [re.fullmatch(name + r": ([\d.]+) ?(\w+)", w) for w in words]
+    return next((float(m[1]), m[2]) for m in found if m)
+
+
+def seconds_to(target, histories, link):
+    """When the mean of the seeds first reaches the target on a link."""
+    mean = np.mean([h.accuracy for h in histories], 0).round(4)
+    times = np.mean([fl.link.time(h, **link) for h in histories], 0)
+    return times[np.argmax(mean >= target)]
+
+
+def test_bytes_become_minutes_as_the_package_says(page):
+    open_from_disk(page, "index")
+    chart = page.locator("#figure-0-1[data-drawn]")
+    chart.wait_for()
+    names = [its["name"] for its in MINUTES["comparisons"]]
+    assert chart.locator("select option").all_inner_texts() == names
+    its = MINUTES["comparisons"][names.index(MINUTES["start"]["comparison"])]
+    runs, target = front.runs_of(its)["FedAvg"], MINUTES["target"]
+    for name, preset in fl.link.PRESETS.items():
+        chart.locator("label").filter(has_text=re.compile(f"^{name}$")).click()
+        page.wait_for_function(
+            "name => document.querySelector('input[name=link]:checked').value == name", arg=name
+        )
+        expected = seconds_to(target, runs, preset.asdict())
+        page.wait_for_timeout(200)  # Vega draws after the signal
+        number, unit = written(page, "FedAvg")
+        assert number * UNITS[unit] == pytest.approx(expected, rel=0.06), name
+        first = written(page, f"first at {target}: ", of_any=True)
+        assert first[0] * UNITS[first[1]] <= expected * 1.06
+        # every spot is inside the picture: the axis follows the link
+        frame = page.locator("#figure-0-1 svg.marks").bounding_box()
+        spots = page.locator("#figure-0-1 svg.marks .mark-symbol.layer_2_marks path").all()
+        assert len(spots) == 2
+        for spot in (spot.bounding_box() for spot in spots):
+            assert frame["x"] < spot["x"] < frame["x"] + frame["width"], name
+    slider = chart.locator("input[name=up]")
+    slider.focus()
+    slider.press("ArrowRight")
+    assert page.locator("input[name=link]:checked").input_value() == front.OWN
+    said = slider.get_attribute("aria-valuetext")
+    assert said == slider.locator("xpath=following-sibling::output").inner_text()
+    assert fl.link.speed(said.replace(" ", "").replace("/s", "")) > 0
+    chart.get_by_text(front.BYTES).click()
+    page.wait_for_timeout(200)
+    assert written(page, "FedAvg")[1].endswith("B")
+    for name in names:
+        chart.locator("select").select_option(name)
+        page.wait_for_timeout(200)
+        its = MINUTES["comparisons"][names.index(name)]
+        labels = chart.locator("svg.marks .role-legend-label text").all_text_contents()
+        assert len(labels) == len(front.runs_of(its)) and labels[0] == "FedAvg", name
+
+
+def test_the_first_page_says_it_in_one_screen(page):
+    page.set_viewport_size({"width": 1440, "height": 900})
+    open_from_disk(page, "index")
+    page.locator("#figure-0-1[data-drawn]").wait_for()
+    starts = page.locator(".fl-starts").bounding_box()
+    assert starts["y"] + starts["height"] <= 900
+    assert page.locator(".fl-card svg").count() >= 4
+    assert page.locator(".fl-card").count() == len(chapter_file("index")["cards"])
+
+
+def test_the_picture_follows_its_column(page):
+    page.set_viewport_size({"width": 400, "height": 900})
+    open_from_disk(page, "index")
+    page.locator("#figure-0-1[data-drawn]").wait_for()
+    fits = """() => { const [a, b] = ['#figure-0-1 svg.marks', '#figure-0-1'].map(
+      q => document.querySelector(q).getBoundingClientRect().width);
+      return Math.abs(a - b) < 2; }"""
+    for width in (1440, 900, 400):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_timeout(500)
+        page.wait_for_function(fits)
+
+
+@pytest.mark.parametrize("name", ["index", "appendix/claims"])
+def test_the_sidebar_shows_the_whole_book(page, name):
+    page.set_viewport_size({"width": 1440, "height": 900})
+    open_from_disk(page, name)
+    last = page.locator(".bd-sidebar-primary nav.bd-links a").last.bounding_box()
+    assert last["y"] + last["height"] <= 900
+
+
+def shown(page):
+    """The ids of the claims in the table, in the order in which they stand."""
+    return page.locator(".fl-ledger tbody:visible").evaluate_all("b => b.map(x => x.rows[0].id)")
+
+
+def test_the_table_of_claims_filters_and_sorts(page):
+    open_from_disk(page, "appendix/claims")
+    box = page.locator(".fl-ledger.fl-moves")
+    box.wait_for()
+    claims = [c for c in fl.claims.load() if "reading_of" not in c]
+    differ = [c["id"] for c in claims if c["verdict"] == "inconsistent"]
+    assert shown(page) == differ
+    count = box.locator("output")
+    assert count.inner_text() == f"{len(differ)} of {len(claims)} claims"
+    box.locator("select[name=paper]").select_option("rpn")
+    assert shown(page) == [c for c in differ if c.startswith("rpn-")]
+    box.locator("select[name=verdict]").select_option("")
+    box.locator("input[name=text]").fill("table 3")
+    some = shown(page)
+    assert "rpn-table3-caption" in some and "rpn-table1-fl-params" not in some
+    box.locator("select[name=paper]").select_option("")
+    box.locator("input[name=text]").fill("")
+    head = box.locator("th", has_text="recomputed")
+    numbers = []
+    for order in ("ascending", "descending"):
+        head.locator("button").click()
+        assert head.get_attribute("aria-sort") == order
+        texts = page.locator(".fl-ledger tr.fl-claim:not(.fl-formula):visible td:nth-child(4)")
+        values = [t.replace(",", "") for t in texts.all_inner_texts()]
+        numbers.append([float(v.split()[0]) for v in values if re.match(r"-?\d", v)])
+    assert len(numbers[0]) > 100
+    assert numbers[0] == sorted(numbers[0]) and numbers[1] == sorted(numbers[1], reverse=True)
+    assert box.locator("tr.fl-reading:visible").count() == 0
+    box.locator("input[name=readings]").check()
+    readings = [c for c in fl.claims.load() if "reading_of" in c]
+    assert box.locator("tr.fl-reading:not(.fl-formula):visible").count() == len(readings)
+    box.locator("details summary:visible").first.click()
+    assert box.locator("details[open] > code").first.inner_text().startswith("data = ")
+
+
+def test_a_link_to_a_reading_finds_it(page):
+    page.goto((HTML / "appendix/claims.html").as_uri() + "#fed_gkt-params-54", wait_until="load")
+    wanted = page.locator("tr#fed_gkt-params-54")
+    wanted.wait_for()
+    assert wanted.locator("td").nth(4).inner_text() == "rejected"
+
+
+@pytest.mark.parametrize("name", ["index", "appendix/claims"])
+@pytest.mark.parametrize("width", [400, 900, 1440])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_wider_than_the_page(page, name, width, scheme):
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 900})
+    open_from_disk(page, name)
+    page.wait_for_function("[...document.querySelectorAll('.fl-vega')].every(d => d.dataset.drawn)")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    wide = """() => [...document.querySelectorAll('article .fl, article .fl *')].filter(e => {
+      if (e.closest('.fl-scroll') || e.closest('svg')) return false;
+      const edge = e.closest('article').getBoundingClientRect().right + 1;
+      return e.getBoundingClientRect().right > edge;
+    }).map(e => e.outerHTML.slice(0, 120))"""
+    assert page.evaluate(wide) == []

@@ -1,0 +1,166 @@
+"""The first page and the page of claims: what they show is what is stored, and the formula that the
+page computes with is the package's."""
+
+import math
+import re
+from pathlib import Path
+
+import altair
+import numpy as np
+import pytest
+from test_link import history
+
+import fedlearn as fl
+from fedlearn.lab import front
+from fedlearn.lab.grids import chapter_file
+
+SPEC = chapter_file("index")
+
+
+@pytest.fixture(scope="module")
+def shown():
+    return fl.lab.minutes("0.1", caption="c", alt="a")
+
+
+def test_the_picture_is_valid_vega_with_named_sliders(shown):
+    spec = dict(shown.spec)
+    # `on` is Vega's own: Vega-Lite hands it through, though its schema does not have it
+    spec["params"] = [{k: v for k, v in p.items() if k != "on"} for p in spec["params"]]
+    altair.LayerChart.from_dict(spec)
+    params = {p["name"]: p for p in spec["params"]}
+    assert params["runs"]["value"] in params["runs"]["bind"]["options"]
+    assert params["link"]["bind"]["options"] == [*fl.link.PRESETS, "own"]
+    meta = spec["usermeta"]
+    assert set(meta["says"]) == {p for p in params if params[p].get("bind", {}).get("max")}
+    assert set(meta["says"].values()) <= params.keys()
+
+
+def test_every_comparison_has_fedavg_and_its_runs(shown):
+    values = shown.spec["data"]["values"]
+    for its in SPEC["minutes"]["comparisons"]:
+        rows = [r for r in values if r["runs"] == its["name"]]
+        lines = list(dict.fromkeys(r["line"] for r in rows))
+        assert lines[0] == "FedAvg" and len(lines) > 1, its["name"]
+        if its["results"] == "fed_kgf_digits":
+            assert len(lines) == 12
+    with pytest.raises(ValueError, match="no stored run of FedAvg"):
+        front.runs_of({"name": "x", "results": "fed_kgf_digits", "partition": "Iid", "lines": None})
+
+
+def as_python(expression, **names):
+    """A Vega expression of sums, products and powers, computed."""
+    text = re.sub(r"datum\.(\w+)", r"\1", expression).replace("pow(10,", "10**(")
+    return eval(text, {"__builtins__": {}}, names)
+
+
+@pytest.mark.parametrize("preset", fl.link.PRESETS)
+@pytest.mark.parametrize("slower", [0, 7])
+def test_the_page_computes_with_the_formula_of_the_package(preset, slower):
+    up, down, latency = fl.link.check(**fl.link.PRESETS[preset].asdict())
+    its = history(rounds=5, clients=3, up=12345, down=67890)
+    sums = {k: np.cumsum(v) for k, v in fl.link.shares(its).items()}
+    here = {"up": math.log10(up) - 6, "down": math.log10(down) - 6}
+    # in the page, datum.up is a row's bytes and up is the slider's power of ten
+    text = front.SECONDS.replace("pow(10, down", "pow(10, toDown").replace(
+        "pow(10, up", "pow(10, toUp"
+    )
+    for t, expected in enumerate(fl.link.time(its, up, down, latency, slower=slower)):
+        computed = as_python(
+            text,
+            round=t + 1,
+            latency=1000 * latency,
+            slower=slower,
+            sec=sums["computing"][t],
+            up=sums["up"][t],
+            down=sums["down"][t],
+            toUp=here["up"],
+            toDown=here["down"],
+        )
+        assert computed == pytest.approx(expected)
+
+
+def test_a_stored_line_takes_as_long_as_its_runs(shown):
+    """The page's rows, means of three seeds, against the package on each of the runs."""
+    its = SPEC["minutes"]["comparisons"][0]
+    runs = front.runs_of(its)
+    for line in ("FedAvg", "RPN", "STC"):
+        last = [
+            r for r in shown.spec["data"]["values"] if (r["runs"], r["line"]) == (its["name"], line)
+        ][-1]
+        seconds = [fl.link.time(h, "1Mbit", "1Mbit", "100ms", slower=2)[-1] for h in runs[line]]
+        computed = last["round"] * 0.1 + 2 * last["sec"] + 8 * (last["up"] + last["down"]) / 1e6
+        assert computed == pytest.approx(np.mean(seconds), rel=1e-3)
+        assert last["accuracy"] == pytest.approx(
+            np.mean([h.final["accuracy"] for h in runs[line]]), abs=1e-4
+        )
+
+
+def test_a_card_shows_what_a_paper_replaces():
+    cards = fl.lab.cards().content
+    for name, its in SPEC["cards"].items():
+        assert f'href="{its["page"]}.html"' in cards and its["says"] in cards
+        try:
+            replaced = chapter_file(name)["drawing"]["replaces"]
+        except (ValueError, KeyError):
+            continue
+        drawing = front.small(name, its)
+        assert drawing.count(front.PLATE) == len(replaced)
+        alt = re.search('aria-label="([^"]+)"', drawing)[1]
+        assert all(part in alt for part in replaced) and "dense message" in alt
+    widths = {
+        name: [
+            float(w)
+            for w in re.findall(
+                r'stroke-width="([\d.]+)"/><polygon', front.small(name, SPEC["cards"][name])
+            )
+        ]
+        for name in ("fedavg", "rpn")
+    }  # pale and full, down and up
+    assert widths["fedavg"][0] == pytest.approx(widths["fedavg"][1])
+    assert widths["rpn"][1] < widths["rpn"][0] / 3
+
+
+def test_the_table_of_claims_has_every_claim_once_with_its_readings():
+    content = fl.lab.ledger("B.2", "c").content
+    entries = fl.claims.load()
+    bodies = content.split("<tbody")[1:]
+    claims = [c for c in entries if "reading_of" not in c]
+    assert len(bodies) == len(claims)
+    for body, claim in zip(bodies, claims, strict=True):
+        ids = re.findall('<tr id="([^"]+)"', body)
+        mine = [c["id"] for c in entries if c.get("reading_of") == claim["id"]]
+        assert ids == [claim["id"], *mine]
+        assert f'data-paper="{claim["paper"]}"' in body
+    assert content.count("fl-formula") == sum(c["formula"] is not None for c in entries)
+    assert "<code>mean(data)</code></summary><code>data = [[0.3, 0.1, 0.3]" in content
+
+
+def test_the_counts_are_of_claims():
+    rows = fl.lab.ledger_counts("B.1", "c").text
+    entries = fl.claims.load()
+    assert f"'claims': {sum('reading_of' not in c for c in entries)}" in rows
+    assert f"'readings': {sum('reading_of' in c for c in entries)}" in rows
+
+
+ROOT = Path(__file__).resolve().parents[2]
+# api is made of docstrings; the bibliography still has a list for older chapters
+PAGES = [
+    p
+    for p in [*ROOT.glob("book/*.md"), *ROOT.glob("book/appendix/*.md")]
+    if p.stem not in ("api", "bibliography")
+]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.stem)
+def test_text_pages_are_plain_markdown(path):
+    text = path.read_text(encoding="utf-8")
+    raw = re.findall(
+        r"\{[a-z:-]+\}`|^\([\w-]+\)=\s*$|^(?:`{3,}|:{3,})\{(?!code-cell\})", text, re.M
+    )
+    assert raw == []
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", *PAGES], ids=lambda p: p.stem)
+def test_counts_of_claims_are_computed_not_typed(path):
+    text = path.read_text(encoding="utf-8")
+    assert not re.search(r"\b\d[\d,]* (?:\w+ )?(?:claims|entries|readings)\b", text)
