@@ -49,7 +49,8 @@ def carried(
     ``rows`` have ``network``, ``method``, ``message`` (bytes of a client's two messages) and
     ``added`` (what Flower adds to them). A round lasts ``rest`` seconds and as long as the slower
     of two links is busy: the client's, with its own messages, and the server's, with all of them.
-    ``hidden`` is a method that is not shown before its share was guessed, in percent. ``start``:
+    Links are powers of ten; ``saysLink`` and ``saysServer`` say them in words. ``hidden`` is a
+    method that is not shown before its share was guessed, in percent. ``start``:
     network, view, clients, and the client's link as a power of ten in Mbit/s.
     """
     networks = list(dict.fromkeys(row["network"] for row in rows))
@@ -58,8 +59,8 @@ def carried(
     params = [
         choice("view", "show", [MEGABYTES, SHARE, SECONDS], view),
         slider("clients", "clients", clients, 2, 200, 2),
-        slider("link", "a client's link, log10 of Mbit/s", link, -1, 3, 0.1),
-        slider("server", "the server's link, log10 of Mbit/s", 3.0, 0, 4, 0.1),
+        slider("link", "a client's link", link, -1, 3, 0.1),
+        slider("server", "the server's link", 3.0, 0, 4, 0.1),
     ]
     if len(networks) > 1:
         params.insert(0, choice("network", "network", networks, network or networks[0]))
@@ -76,6 +77,10 @@ def carried(
         f"datum.part ? {rest:.6g} : {busy}"
     )
     speed = "format(pow(10, {0}) * ({0} < 0 ? 1000 : 1), '.2r') + ({0} < 0 ? ' kbit/s' : ' Mbit/s')"
+    params += [
+        {"name": "saysLink", "expr": speed.format("link")},
+        {"name": "saysServer", "expr": speed.format("server")},
+    ]
     lines = (
         f"{mega} ? [clients + ' clients, both ways', 'blue: messages, orange: what Flower adds'] : "
         f"view == '{SHARE}' ? ['for any number of clients', "
@@ -256,7 +261,8 @@ def ratios(measured: dict[str, Any], guess: float | None = None) -> dict[str, An
                 "bind": {"input": "checkbox", "name": "show stacked training "},
             },
             choice("network", "network", networks, GROWTH, "select"),
-            slider("at", "clients, log10", 1.0, 0, 3, 0.1),
+            slider("at", "clients", 1.0, 0, 3, 0.1),
+            {"name": "saysAt", "expr": "format(pow(10, at), '.0f')"},
         ],
         data={"values": rows},
         transform=[
