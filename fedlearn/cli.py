@@ -216,7 +216,7 @@ def reproduce(recipe: Recipe, planning: Planning) -> None:
     share the work.
     """
     from . import reproduce as recipes
-    from .tasks.classification import find_device
+    from .tasks.base import find_device
 
     how = asdict(recipe) | {"device": str(find_device(recipe.device))}
     if planning.plan:

@@ -16,22 +16,24 @@ def names() -> dict[str, Iterable[str]]:
     from .data.sources import SETS
     from .engines import ENGINES
     from .methods import METHODS
-    from .models import NETWORKS
+    from .models import DETECTORS, NETWORKS, SEGMENTERS
     from .recipes import PAPERS, RECIPES, SCALES
     from .settings import PRECISIONS
-    from .tasks.classification import AUGMENTATIONS
+    from .tasks import TASKS
     from .tasks.metrics import METRICS
+    from .tasks.moves import MOVES
 
     splits = [example for *_, example in partition.PARTS.values()]
     options = {f"{o}=" for f in METHODS.values() for o in inspect.signature(f).parameters}
     return {
         "method": METHODS,
         "options": options,
+        "task": TASKS,
         "dataset": SETS,
-        "network": NETWORKS,
+        "network": [*NETWORKS, *DETECTORS, *SEGMENTERS],
         "partition": splits,
         "split": splits,
-        "augment": AUGMENTATIONS,
+        "augment": MOVES,
         "metrics": METRICS,
         "engine": ENGINES,
         "precision": PRECISIONS,

@@ -23,14 +23,15 @@ COLUMNS = """
 @dataclass(eq=False, repr=False)
 class History:
     """Rows with the keys ``round, accuracy, loss`` (on the test set, ``None`` in rounds without
-    evaluation), ``bytes_up, bytes_up_buffers, bytes_down, bytes_down_buffers`` (summed over the
-    round's clients; the totals contain the buffers), ``bytes_evaluation_up,
-    bytes_evaluation_down`` (what evaluation asked of clients, not in the totals), ``seconds`` (the
-    round without its evaluation), ``clients`` (who took part), ``refused`` and ``unevaluated``
-    (client -> why its answer was not used, in the round and in its evaluation), ``untaken`` (why
-    what the round made was not taken, or ``None``) and ``suspects`` (the clients whose answers were
-    the largest then). A method and the task's metrics may have columns of their own. Every key with
-    a number a round is also an attribute that gives a numpy array.
+    evaluation; what accuracy is, ``measure`` says), ``bytes_up, bytes_up_buffers, bytes_down,
+    bytes_down_buffers`` (summed over the round's clients; the totals contain the buffers),
+    ``bytes_evaluation_up, bytes_evaluation_down`` (what evaluation asked of clients, not in the
+    totals), ``seconds`` (the round without its evaluation), ``clients`` (who took part),
+    ``refused`` and ``unevaluated`` (client -> why its answer was not used, in the round and in its
+    evaluation), ``untaken`` (why what the round made was not taken, or ``None``) and ``suspects``
+    (the clients whose answers were the largest then). A method and the task's metrics may have
+    columns of their own. Every key with a number a round is also an attribute that gives a numpy
+    array.
     """
 
     method: str
@@ -57,7 +58,7 @@ class History:
             return f"History({self.method!r}, no rounds yet)"
         up, down = self.bytes_up.sum() / 1e6, self.bytes_down.sum() / 1e6
         last = next((row for row in reversed(self.rows) if row["accuracy"] is not None), None)
-        end = f"accuracy {last['accuracy']:.4f}, " if last else ""
+        end = f"{self.measure} {last['accuracy']:.4f}, " if last else ""
         return (
             f"History({self.method!r}, {len(self)} rounds, {end}{up:.3f} MB up, {down:.3f} MB down)"
         )
@@ -76,7 +77,7 @@ class History:
             f"<td>{row['loss']:.4f}</td><td>{mb[i]:.3f}</td><td>{len(row['refused'])}</td></tr>"
             for i in some
         ]
-        names = ("round", "accuracy", "loss", "MB so far", "refused")
+        names = ("round", self.measure, "loss", "MB so far", "refused")
         head = "".join(f"<th>{name}</th>" for name in names)
         return f"<p>{escape(repr(self))}</p><table><tr>{head}</tr>{''.join(lines)}</table>"
 
@@ -96,6 +97,11 @@ class History:
         return {
             k: row["round"] for row in self.rows for k in row["clients"] if k not in row["refused"]
         }
+
+    @property
+    def measure(self) -> str:
+        """What the column accuracy holds: "accuracy", or the main metric of another task."""
+        return self.meta.get("task", {}).get("accuracy", "accuracy")
 
     @property
     def final(self) -> dict[str, Any]:

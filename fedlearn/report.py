@@ -89,8 +89,9 @@ def table(runs: Mapping[str, list[History]], link: Mapping[str, Any] | None = No
     """
     width = max(12, *(len(label) + 2 for label in runs))
     several = any(len(histories) > 1 for histories in runs.values())
+    measure = next((h.measure for histories in runs.values() for h in histories), "")
     lines = [
-        f"{'method':<{width}}{'rounds':>7}{'accuracy':>{18 if several else 10}}{'loss':>9}"
+        f"{'method':<{width}}{'rounds':>7}{measure:>{18 if several else 10}}{'loss':>9}"
         f"{'MB up':>10}{'MB down':>10}{'seconds':>9}{'refused':>9}"
         + (f"{'minutes':>10}" if link else "")
     ]

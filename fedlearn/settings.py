@@ -18,7 +18,7 @@ from .options import opt
 
 if TYPE_CHECKING:
     from .method import Method
-    from .tasks import Classification
+    from .tasks import Task
 
 # What products of float32 numbers may be computed in: exactly, in TensorFloat-32 (GPUs only), in
 # bfloat16.
@@ -94,11 +94,12 @@ class Experiment(Settings):
         flag="--option",
     )
     lr: float | None = _method(None, "local learning rate; by default the method's own")
+    task: str = _task("classification", "classification (default), detection or segmentation")
     dataset: str = _task(
         "digits",
         "digits (embedded, the default), mnist, fashion_mnist, cifar10, cifar100, cinic10, "
         "tiny_imagenet; or your own: a folder with a folder of images for each class, or an .npz "
-        "file",
+        "file; to detect and to segment: digits, or digits:0.8 in that difficulty from 0 to 1",
     )
     clients: int | str = _task(
         10,
@@ -108,7 +109,7 @@ class Experiment(Settings):
     partition: str = _task(
         "iid",
         "how the images are split: iid, dirichlet:ALPHA, shards:K, classes, main_class:SHARE, "
-        "permuted, table:NAME",
+        "permuted, table:NAME, objects",
         "P",
     )
     network: str | None = _task(
@@ -116,7 +117,9 @@ class Experiment(Settings):
         "a network of fedlearn.models, or your own, a function (shape, classes) -> module: "
         "mine.py:name or module:name; by default the data set's own",
     )
-    augment: tuple[str, ...] = _task((), "crop or flip; may be given twice", "A")
+    augment: tuple[str, ...] = _task(
+        (), "crop or flip, to detect and to segment also scale; may be given several times", "A"
+    )
     metrics: tuple[str, ...] = _task(
         (),
         "measure more on the test set: per_class, per_client, client_spread, worst_client, or "
@@ -183,15 +186,16 @@ class Experiment(Settings):
             raise ValueError(f"{self.method} makes a {type(made).__name__}, not a fedlearn.Method.")
         return made
 
-    def make_task(self) -> "Classification":
+    def make_task(self) -> "Task":
         """The task, with its data loaded and split."""
-        from .tasks import classification
+        from .tasks import TASKS
 
-        names = inspect.signature(classification).parameters
+        make = pick(self.task, TASKS, "task")
+        names = inspect.signature(make).parameters
         stated = {name: getattr(self, name) for name in names}
         if self.clients == "users" and self.partition == "iid":  # nobody asked for it
             stated["partition"] = None
-        return classification(**stated)
+        return make(**stated)
 
     def to_json(self) -> str:
         """Every field, as JSON."""

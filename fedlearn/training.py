@@ -55,7 +55,7 @@ def local_step(
     steps: int,
 ) -> Callable[..., None]:
     """The function ``(x, y, index)`` that takes one local step of ``net``; ``steps`` is how many
-    it will take."""
+    of one shape it will take that could be recorded."""
     params, optimizer = trainable(net), method.optimizer
     if settings.precision == "bf16":
         loss = torch.autocast(device.type, torch.bfloat16)(loss)
@@ -87,7 +87,8 @@ def train(net: nn.Module, method: Any, ctx: Context, settings: Settings) -> None
     n = task.sizes[ctx.client]
     state = method.optimizer.init(params, ctx)
     loss = method.objective.begin(net, ctx)
-    step = local_step(net, method, loss, state, settings, task.device, settings.epochs * (n // B))
+    count = settings.epochs * (n // B) * task.recordable
+    step = local_step(net, method, loss, state, settings, task.device, count)
     shuffle, augment = ctx.generator("shuffle"), ctx.generator("augment")
     with rng.scope(task.seed, "dropout", ctx.round, ctx.client, device=task.device):
         for _ in range(settings.epochs):
@@ -164,10 +165,10 @@ def train_stacked(
 
         def on_images(part, batch, loss=loss, share=share):
             x = task.inputs(layers.channels_last(batch.x)).to(dtype).transpose(0, 1)
-            value = loss(part, Batch(x, batch.y.T, batch.index.T))
+            value = loss(part, Batch(x, batch.y.transpose(0, 1), batch.index.T))
             return value * share if len(share) else value
 
-        count = settings.epochs * takes[first, last, counts]
+        count = settings.epochs * takes[first, last, counts] * task.recordable
         step[first, last, counts] = local_step(
             part, method, on_images, its_state, settings, task.device, count
         )
@@ -185,16 +186,13 @@ def train_stacked(
         for _ in range(settings.epochs):
             orders = [torch.randperm(n, generator=g) for n, g in zip(sizes, shuffle, strict=True)]
             x, y = task.gather(ctx.client, orders, augment)
-            y = y[use].masked_fill_(absent, IGNORED)
+            y = y[use].masked_fill_(absent.view(-1, *[1] * (y.dim() - 1)), task.ignored)
             data, done = (x[use], y, torch.cat(orders).to(task.device)[use]), 0
             for _, first, last, counts in plan:
                 end = done + counts[0] * (last - first)
                 batch = (t[done:end].unflatten(0, (counts[0], -1)) for t in data)
                 step[first, last, _padded(counts)](*batch)
                 done = end
-
-
-IGNORED = -100  # the label of a row that counts for nothing, as torch's cross-entropy has it
 
 
 def _padded(counts: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,17 +1,29 @@
-"""The data: `sources` finds and loads a set, `own` makes one of your data, `partition` says which
-client holds which sample."""
+"""The data: `sources` finds and loads a set, `own` and `annotated` make one of your data, `scenes`
+draws one, `partition` says which client holds which sample."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .annotated import from_boxes, from_masks
     from .own import from_arrays, from_dataset, from_folder, from_npz
+    from .scenes import digit_scenes
 
-__all__ = ["from_arrays", "from_dataset", "from_folder", "from_npz"]
+_ROOMS = dict.fromkeys(("from_arrays", "from_dataset", "from_folder", "from_npz"), "own")
+_ROOMS |= {"from_boxes": "annotated", "from_masks": "annotated", "digit_scenes": "scenes"}
+__all__ = [
+    "digit_scenes",
+    "from_arrays",
+    "from_boxes",
+    "from_dataset",
+    "from_folder",
+    "from_masks",
+    "from_npz",
+]
 
 
 def __getattr__(name: str) -> Any:
     """``from_arrays`` and the others, loaded when they are first asked for."""
-    if name not in __all__:
+    if name not in _ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.own"), name)
+    return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)

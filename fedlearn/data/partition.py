@@ -39,6 +39,22 @@ class Iid(Partition):
 
 
 @dataclass(frozen=True)
+class Objects(Partition):
+    """Pictures with few objects here, with many there: in the order of their number, cut into equal
+    parts. For detection and segmentation."""
+
+    by = "counts"
+
+    def owners(
+        self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: np.ndarray | None
+    ) -> np.ndarray:
+        owner, order = np.empty(len(labels), np.int64), rng.permutation(len(labels))
+        order = order[np.argsort(labels[order], kind="stable")]
+        owner[order] = np.arange(len(labels)) * clients // len(labels)
+        return owner
+
+
+@dataclass(frozen=True)
 class Permuted(Iid):
     """IID, but each client sees its pixels in an order of its own: permuted MNIST of FedFusion."""
 
@@ -232,6 +248,7 @@ class Table(Partition):
 
 iid, permuted, dirichlet, shards = Iid, Permuted, Dirichlet, Shards
 classes, main_class, table, flwr = Classes, MainClass, Table, Flwr
+objects = Objects
 
 # name: (constructor, how its argument is read, an example); None where there is no argument.
 PARTS = {
@@ -242,6 +259,7 @@ PARTS = {
     "main_class": (MainClass, float, "main_class:0.8"),
     "permuted": (Permuted, None, "permuted"),
     "table": (Table, str, "table:rpn_table4"),
+    "objects": (Objects, None, "objects"),
 }
 
 

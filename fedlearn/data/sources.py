@@ -64,6 +64,16 @@ class Source:
     note: str = ""  # print it beside every figure made with this copy
     names: tuple[str, ...] = ()  # of the classes, if they have any
     users: np.ndarray | None = None  # whose each training sample is: whole numbers or texts [n]
+    labels: np.ndarray | None = None  # the main class of each, if ``train_y`` has more than that
+    counts: np.ndarray | None = None  # how many objects it shows, int [n]
+
+    def column(self, name: str) -> torch.Tensor:
+        """Of each training sample what a partition goes ``by``: "labels" or "counts"."""
+        if name == "labels" and self.labels is None:
+            return self.train_y
+        if getattr(self, name) is None:
+            raise ValueError(f"{self.name} has one object an image: there is nothing to count.")
+        return torch.as_tensor(getattr(self, name))
 
 
 def data_path(*parts: str) -> Path:
@@ -308,6 +318,18 @@ def _fetch(name):
         socket.setdefaulttimeout(timeout)
 
 
+def moments(x: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel, x [n, channels, height, width]."""
+    if x.dtype != torch.uint8:
+        std, mean = torch.std_mean(x.double(), (0, 2, 3), correction=0)
+        return tuple(mean.tolist()), tuple(std.tolist())
+    # Counts of the 256 values give both exactly, with no float copy of the images.
+    counts = torch.stack([torch.bincount(c.flatten(), minlength=256) for c in x.unbind(1)]).double()
+    value, share = torch.arange(256.0, dtype=torch.float64), counts / counts.sum(1, keepdim=True)
+    first = share @ value
+    return tuple(first.tolist()), tuple((share @ value**2 - first**2).sqrt().tolist())
+
+
 @lru_cache
 def load(name: str) -> Source:
     """The `Source` called ``name``; every caller gets the same tensors, so change none of them in
@@ -335,12 +357,6 @@ def load(name: str) -> Source:
     except Exception as error:
         why = f"cannot be read ({_reason(error)}): replace or remove it."
         raise DataError(f"The copy of {name} at {place} {why}") from error
-    # Counts of the 256 values give mean and std exactly, with no float copy of the images.
-    counts = torch.stack(
-        [torch.bincount(c.flatten(), minlength=256) for c in train_x.unbind(1)]
-    ).double()
-    value, share = torch.arange(256.0, dtype=torch.float64), counts / counts.sum(1, keepdim=True)
-    first = share @ value
-    mean, std = tuple(first.tolist()), tuple((share @ value**2 - first**2).sqrt().tolist())
+    mean, std = moments(train_x)
     coarse = np.array(COARSE) if name == "cifar100" else None
     return Source(name, train_x, train_y, test_x, test_y, mean, std, classes, coarse, note)

@@ -1,6 +1,7 @@
 """Who holds what: a split, and what a partition is that makes one."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,6 +24,8 @@ class Split:
 
 class Partition(Checked):
     """Base of all partitions: checks, the call, and the grouping of samples by owner."""
+
+    by: ClassVar[str] = "labels"  # what of a ``Source`` it takes for ``labels``
 
     def __call__(
         self,

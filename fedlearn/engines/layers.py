@@ -167,6 +167,10 @@ class AdaptiveAvgPool2d(_Pool, nn.AdaptiveAvgPool2d):
         return super().forward(x)
 
 
+class Upsample(_Pool, nn.Upsample):
+    pass
+
+
 class Flatten(nn.Flatten):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         first, last = (d + 1 if d >= 0 else d for d in (self.start_dim, self.end_dim))
@@ -207,6 +211,7 @@ FORMS = {
         MaxPool2d,
         AvgPool2d,
         AdaptiveAvgPool2d,
+        Upsample,
         Flatten,
         Dropout,
     )

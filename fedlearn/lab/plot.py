@@ -18,7 +18,7 @@ from ..errors import pick
 from ..files import write_atomically
 from ..history import History
 from ..link import described, time
-from ..tasks import Classification
+from ..tasks import Task
 
 # Okabe and Ito's palette without its yellow, in an order whose grey values alternate
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]
@@ -124,21 +124,20 @@ def compare(
     )
     if against == "minutes":
         ax.set_xscale("log")
-    ax.set_ylabel("test " + what)
+    measure = next((h.measure for group in groups for h in group), what)
+    ax.set_ylabel("test " + (measure if what == "accuracy" else what))
     ax.grid(alpha=0.3)
     ax.legend()
     return ax
 
 
-def label_counts(task: Classification) -> np.ndarray:
-    """How many training images of each class every client holds: [clients, classes]."""
-    labels = task.train[1].cpu().numpy()
-    return np.stack(
-        [np.bincount(labels[i], minlength=task.source.classes) for i in task.split.indices]
-    )
+def label_counts(task: Task) -> np.ndarray:
+    """How many training images, or objects, of each class every client holds: [clients,
+    classes]."""
+    return np.asarray(task.held)
 
 
-def partition(task: Classification, ax: Axes | None = None) -> Axes:
+def partition(task: Task, ax: Axes | None = None) -> Axes:
     """Who holds what: for each client and class a disc whose area is the number of images there.
 
     Returns the axes.

@@ -123,10 +123,11 @@ class FusionNetwork(Model):
             )
         with torch.no_grad():
             maps = net.extractor.eval()(torch.zeros(1, *task.shape))
-        if maps.dim() != 4:
+        if not torch.is_tensor(maps) or maps.dim() != 4:
+            gives = list(maps.shape[1:]) if torch.is_tensor(maps) else "several"
             raise ValueError(
                 "FedFusion fuses feature maps [channels, height, width]; this extractor gives "
-                f"{list(maps.shape[1:])}."
+                f"{gives}."
             )
         return Fused(net.extractor.train(), OPERATORS[self.operator](maps.shape[1]), net.classifier)
 

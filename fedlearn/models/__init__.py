@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from . import heads
 from .cnn import Network, cifar_cnn, digits_cnn, mcmahan_cnn, mlp, rpn_cnn
 from .reparam import digits_repghost, digits_repvgg, repghost_05, repvgg_b1
 from .resnet import (
@@ -21,6 +22,7 @@ from .resnet import (
     resnet109,
     resnet110,
 )
+from .scenes import Detector, scene_detector, scene_fcn
 from .small import small_repghost, small_repvgg, small_resnet, small_server, small_whole
 
 NETWORKS = {
@@ -53,6 +55,9 @@ NETWORKS = {
         small_repghost,
     )
 }
+
+DETECTORS = {f.__name__: f for f in (scene_detector,)}  # they have a ``head``, see ``heads``
+SEGMENTERS = {f.__name__: f for f in (scene_fcn,)}  # [batch, classes, height, width]
 
 
 def state_of(net: nn.Module) -> dict[str, torch.Tensor]:

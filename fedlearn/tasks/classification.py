@@ -1,23 +1,18 @@
 """Image classification: a data set, how it is split over clients, a network, a loss and a
 metric."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import cached_property
-from hashlib import blake2b
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
-from .. import models, rng
-from ..arguments import checked, short
-from ..data import own, sources
-from ..data import partition as partitions
-from ..errors import pick
-from ..extensions import find
-from .metrics import Metric, Seen, find_metrics, measured
+from ..arguments import checked
+from ..data import own
+from ..data.sources import Source
+from .base import Task
+from .metrics import Seen, measured
 
 NETWORK = {"digits": "digits_cnn", "mnist": "mcmahan_cnn", "fashion_mnist": "mcmahan_cnn"}
 PADDING = 4  # pixels on each side that a random crop may shift an image by
@@ -49,104 +44,29 @@ def flip(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 AUGMENTATIONS = {"crop": crop, "flip": flip}
 
 
-@dataclass(frozen=True, eq=False)
-class Classification:
-    """Made by ``classification``. Images stay on ``device`` as they are, mostly uint8, and are
-    normalised when they are used."""
+class Classification(Task):
+    """Images with one label each."""
 
-    dataset: str
-    clients: int
-    partition: Any
-    seed: int
-    network_name: Any
-    augment: tuple
-    device: torch.device
-    source: Any = field(repr=False)
-    split: Any = field(repr=False)
-    train: tuple = field(repr=False)  # x [n, c, h, w] uint8, y [n]
-    test: tuple = field(repr=False)
-    metrics: dict[str, Metric] = field(default_factory=dict, repr=False)  # by their columns' names
+    augmentations = AUGMENTATIONS
+    loss = staticmethod(cross_entropy)  # type: ignore[assignment]
 
-    loss = staticmethod(cross_entropy)
+    def augmented(
+        self, name: str, x: torch.Tensor, y: torch.Tensor, generator: torch.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return AUGMENTATIONS[name](x, generator), y
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(channels, height, width) of one image."""
-        return tuple(self.train[0].shape[1:])
-
-    @cached_property
-    def sizes(self) -> list[int]:
-        """Number of training images of each client."""
-        return [len(i) for i in self.split.indices]
-
-    @cached_property
-    def statistics(self) -> torch.Tensor:
-        """Mean and standard deviation of the training images, each [channels, 1, 1]; of vectors
-        [1, 1, features]."""
-        both = torch.tensor([self.source.mean, self.source.std], device=self.device)
-        return both.view(2, self.shape[0], 1, -1)
-
-    @cached_property
-    def owned(self) -> list[torch.Tensor]:
-        """The positions of each client's training images, int64."""
-        return [torch.as_tensor(indices) for indices in self.split.indices]
-
-    def network(
-        self, network: str | Callable | None = None, shape: tuple[int, ...] | None = None
-    ) -> torch.nn.Module:
-        """The task's network; or another one, by name or as a function, and for inputs of another
-        shape."""
-        network = network or self.network_name
-        build = network if callable(network) else find(network, models.NETWORKS, "network")
-        try:
-            return build(shape or self.shape, self.source.classes)
-        except RuntimeError as error:
+    @classmethod
+    def find_source(cls, dataset: Any, users: Any = None) -> Source:
+        source = own.source_of(dataset, users)
+        if source.labels is not None:
             raise ValueError(
-                f"The network {network!r} cannot be built for inputs of shape "
-                f"{list(shape or self.shape)} ({short(str(error))})."
-            ) from error
+                f"{source.name} has boxes or masks: it is for fl.tasks.detection or segmentation."
+            )
+        return source
 
-    def permute(self, x: torch.Tensor, client: int | None) -> torch.Tensor:
-        """The client's own order of pixels, if the partition permutes them."""
-        if client is None or self.split.permutations is None:
-            return x
-        order = torch.as_tensor(self.split.permutations[client], device=x.device)
-        return x.flatten(-2)[..., order].reshape(x.shape)
-
-    def inputs(self, x: torch.Tensor, client: int | None = None) -> torch.Tensor:
-        """Images as they are stored -> normalised float32, with the client's own order of pixels if
-        the partition permutes them."""
-        mean, std = self.statistics
-        return (self.permute(x, client) - mean) / std
-
-    def gather(
-        self, clients: list[int], orders: list[torch.Tensor], generators: list[torch.Generator]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """One pass over the images of each client, client after client: images as they are
-        stored, augmented and permuted, and labels.
-
-        For each client, its order (a permutation of its n_k positions) and the generator that
-        draws the augmentation."""
-        picked = torch.cat(
-            [self.owned[k][order] for k, order in zip(clients, orders, strict=True)]
-        ).to(self.device)
-        x, y = self.train[0][picked], self.train[1][picked]
-        if self.augment or self.split.permutations is not None:
-            parts = list(x.split([len(order) for order in orders]))
-            for i, (client, generator) in enumerate(zip(clients, generators, strict=True)):
-                for name in self.augment:
-                    parts[i] = AUGMENTATIONS[name](parts[i], generator)
-                parts[i] = self.permute(parts[i], client)
-            x = torch.cat(parts)
-        return x, y
-
-    def epoch(
-        self, client: int, order: torch.Tensor, generator: torch.Generator
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """One pass over a client's images, normalised: ``order`` [n] is a permutation,
-        ``generator`` draws the augmentation."""
-        x, y = self.gather([client], [order], [generator])
-        return self.inputs(x), y
+    @classmethod
+    def default_network(cls, source: Source) -> str:
+        return NETWORK.get(source.name) or default_network(source)
 
     def evaluate(
         self,
@@ -198,55 +118,8 @@ class Classification:
         y, classes = self.train[1].cpu(), self.source.classes
         return torch.stack([torch.bincount(y[own], minlength=classes) for own in self.owned])
 
-    @cached_property
-    def digests(self) -> dict[str, str]:
-        """Short hashes of the images with their labels, and of who holds which. Two tasks that are
-        described alike may still be different, such as the two CIFAR-100s of ``data.sources``."""
-        arrays: dict[str, Iterable[torch.Tensor]]
-        arrays = {"images": (*self.train, *self.test), "clients": self.owned}
-        if self.split.permutations is not None:
-            arrays["permutations"] = map(torch.as_tensor, self.split.permutations)
-        return {name: _digest(tensors) for name, tensors in arrays.items()}
 
-    def describe(self) -> dict[str, Any]:
-        """What a history says about its task."""
-        name = (
-            self.network_name if isinstance(self.network_name, str) else self.network_name.__name__
-        )
-        return {
-            "dataset": self.dataset,
-            "clients": self.clients,
-            "partition": repr(self.partition),
-            "seed": self.seed,
-            "network": name,
-            "augment": list(self.augment),
-            "train": len(self.train[1]),
-            "test": len(self.test[1]),
-        } | ({"metrics": list(self.metrics)} if self.metrics else {})
-
-
-def find_device(device: str | torch.device = "auto") -> torch.device:
-    """The device of that name, or ``ValueError`` with what there is. "auto" is the GPU where there
-    is one, else the CPU."""
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    name = ("cuda" if count else "cpu") if device == "auto" else str(device)
-    gpus = [f"cuda:{i}" for i in range(count)]
-    if name in ("cpu", *gpus) or (gpus and name == "cuda"):
-        return torch.device(name)
-    named = [f"{gpu} ({torch.cuda.get_device_name(gpu)})" for gpu in gpus]
-    there = ", ".join(named) or f"no CUDA GPU that torch {torch.__version__} can use"
-    raise ValueError(f"There is no device {name!r} here: this machine has cpu and {there}.")
-
-
-def _digest(tensors: Iterable[torch.Tensor]) -> str:
-    hashed = blake2b(digest_size=8)
-    for t in tensors:
-        hashed.update(f"{t.dtype} {tuple(t.shape)}".encode())
-        hashed.update(t.cpu().contiguous().numpy())
-    return hashed.hexdigest()
-
-
-def default_network(source: sources.Source) -> str:
+def default_network(source: Source) -> str:
     """A small network that works for images of this shape, or for vectors."""
     channels, height, width = source.train_x.shape[1:]
     if min(height, width) < 4:
@@ -286,65 +159,6 @@ def classification(
     ``train`` and ``test`` keep that many images, drawn once from the seed, for quick runs.
     ``device`` is "auto" (the GPU where there is one), "cpu", "cuda" or one of several GPUs, such as
     "cuda:1". ``metrics`` are measured beside accuracy and loss (``fedlearn.tasks.metrics``)."""
-    counted = isinstance(clients, int) and not isinstance(clients, bool)
-    if isinstance(clients, bool | float | None | dict) or (counted and clients < 1):
-        raise ValueError(f"clients must be a whole number of at least 1, not {clients!r}.")
-    if isinstance(clients, str) and clients != "users":
-        raise ValueError(f'clients is a number, lists, a column or "users", not {clients!r}.')
-    if not counted and (partition is not None or train is not None):
-        raise ValueError(
-            "Clients that are given leave no choice: neither partition nor train goes with them."
-        )
-    if isinstance(partition, str):
-        partition = partitions.parse(partition)
-    partition = partition or partitions.iid()
-    if not isinstance(partition, partitions.Partition):
-        raise ValueError(f"{short(partition)} is no partition (fedlearn.partition).")
-    augment = (augment,) if isinstance(augment, str) else tuple(augment)
-    for name in augment:
-        pick(name, AUGMENTATIONS, "augmentation")
-    if network is not None and not callable(network):
-        find(network, models.NETWORKS, "network")
-    metrics, device = find_metrics(metrics), find_device(device)
-    whole = isinstance(dataset, tuple) and not isinstance(dataset[0], tuple)  # to be split here
-    users = None
-    if whole and not counted and not isinstance(clients, str):
-        users = partitions.given(clients, len(dataset[0])).owner
-    source = own.source_of(dataset, users)
-    if not counted:
-        column = clients if users is None and not isinstance(clients, str) else source.users
-        if column is None:
-            raise ValueError(f'{source.name} names no users, so clients="users" is not possible.')
-        given = partitions.Given(column) if users is not None else None
-        partition = given or partitions.given(column, len(source.train_y))
-        clients = partition.clients
-    dataset, shape = source.name, source.train_x.shape[1:]
-    network = network or NETWORK.get(dataset) or default_network(source)
-    if augment and min(shape[1:]) == 1:
-        raise ValueError("crop and flip are for images, and these are vectors.")
-
-    def keep(x, y, count, purpose):
-        if count is not None and not 1 <= count <= len(y):
-            raise ValueError(
-                f"{dataset} has {len(y)} {purpose} images, so {purpose}={count!r} cannot be kept."
-            )
-        chosen = (
-            slice(None)
-            if count is None
-            else torch.randperm(len(y), generator=rng.generator(seed, purpose))[:count]
-        )
-        return x[chosen].to(device), y[chosen].to(device)
-
-    kept = keep(source.train_x, source.train_y, train, "train")
-    split = partition(
-        kept[1].cpu().numpy(),
-        clients,
-        rng.numpy_generator(seed, "partition"),
-        coarse=source.coarse,
-        pixels=int(np.prod(shape[1:])) if min(shape[1:]) > 1 else None,
-    )
-    kept_test = keep(source.test_x, source.test_y, test, "test")
-    return Classification(
-        *(dataset, clients, partition, seed, network, augment, device),
-        *(source, split, kept, kept_test, metrics),
+    return Classification.make(
+        dataset, clients, partition, seed, network, augment, train, test, device, metrics
     )

@@ -1029,3 +1029,15 @@ def test_a_long_message_is_refused_before_memory_is_taken():
         server.receive(1, 0, data, server.start())
     assert tracemalloc.get_traced_memory()[1] < 100_000
     tracemalloc.stop()
+
+
+SEEING = ("fedavg", "rpn", "fed_kgf", "stc", "signsgd", "dgc", "fedcams", "qsgd")
+
+
+@pytest.mark.parametrize("name", SEEING)
+@pytest.mark.parametrize("kind", ["detection", "segmentation"])
+def test_boxes_and_masks_are_learned_over_flower_too(kind, name):
+    one = job(name, getattr(fl.tasks, kind)(clients=2, train=12, test=4), 2, batch_size=4)
+    history = lead(one, Loop(one))
+    assert history == here(one, batch_size=4)
+    assert len(history) == 2 and not any(row["refused"] for row in history.rows)

@@ -59,6 +59,14 @@ def test_a_method_and_a_network_from_a_file(tmp_path):
     assert not any(row["refused"] for row in here.rows)
 
 
+@pytest.mark.parametrize("kind, name", [("detection", "fed_kgf"), ("segmentation", "stc")])
+def test_boxes_and_masks_too(kind, name):
+    task = getattr(fl.tasks, kind)(clients=2, train=16, test=8)
+    here = fl.run(name, task, 2, batch_size=4, threads=1)
+    there = fl.run(name, task, 2, batch_size=4, threads=1, engine="flower-sim")
+    assert there == here and there.loss[-1] > 0
+
+
 def test_command_line_goes_on_from_its_checkpoint(tmp_path, capfd, monkeypatch):
     """Stopped after two of four rounds; with clients that keep something (STC), and half of them a
     round."""

@@ -11,7 +11,8 @@ import fedlearn as fl
 from fedlearn import training
 from fedlearn.engines import choose
 from fedlearn.models import state_of
-from fedlearn.tasks.classification import AUGMENTATIONS, find_device
+from fedlearn.tasks.base import find_device
+from fedlearn.tasks.classification import AUGMENTATIONS
 
 DEVICE = os.environ.get("FEDLEARN_TEST_DEVICE", "cuda")
 if DEVICE == "cuda" and not torch.cuda.is_available():

@@ -30,6 +30,7 @@ OTHER = {
         "two": (1, -2),
     },
     "lr": -1e-05,
+    "task": "detection",
     "dataset": "mnist",
     "clients": 3,
     "partition": "dirichlet:0.5",

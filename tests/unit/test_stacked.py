@@ -38,6 +38,7 @@ LAYERS = [
     (nn.AvgPool2d(2), (4, 6, 6)),
     (nn.AdaptiveAvgPool2d(1), (4, 5, 5)),
     (nn.AdaptiveAvgPool2d((2, 1)), (4, 6, 5)),
+    (nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False), (4, 3, 2)),
     (nn.Flatten(), (4, 2, 2)),
     (nn.Flatten(-2), (4, 2, 2)),
     (nn.ReLU(), (4, 2, 2)),

@@ -5,7 +5,8 @@ import torch
 
 import fedlearn as fl
 from fedlearn import rng
-from fedlearn.tasks.classification import crop, find_device, flip
+from fedlearn.tasks.base import find_device
+from fedlearn.tasks.classification import crop, flip
 
 
 @pytest.mark.parametrize("count", [0, 2])

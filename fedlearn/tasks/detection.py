@@ -1,0 +1,160 @@
+"""Object detection: boxes with classes. The network brings its loss along (``models.heads``)."""
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+
+from .. import models, rng
+from ..arguments import checked, short
+from ..data import scenes
+from ..data.annotated import from_boxes, source_of
+from ..data.sources import Source
+from .base import Task
+from .moves import MOVES
+
+DATASETS: dict[str, Callable[[str], Source]] = {"digits": partial(scenes.named, "boxes")}
+SCORE = 0.01  # what scores less is no prediction
+OVERLAP = 0.5  # IoU with a better box of the same class from which on a box is suppressed
+MOST = 100  # predictions an image, as COCO counts
+
+Boxes = dict[str, torch.Tensor]  # of an image: boxes [k, 4] xyxy, scores [k], labels [k]
+
+
+def best(boxes: torch.Tensor, scores: torch.Tensor) -> Boxes:
+    """What a detector says of one image, boxes [places, 4] and scores [places, classes], without
+    what is weak or said twice (torchvision's nms, class by class)."""
+    from torchvision.ops import batched_nms
+
+    score, label = scores.max(-1)
+    strong = score > SCORE
+    boxes, score, label = boxes[strong], score[strong], label[strong]
+    kept = batched_nms(boxes, score, label, OVERLAP)[:MOST]
+    return {"boxes": boxes[kept], "scores": score[kept], "labels": label[kept]}
+
+
+def average_precision(predictions: list[Boxes], y: torch.Tensor) -> dict[str, float]:
+    """COCO's mAP: at an IoU of 0.5, and the mean over 0.5, 0.55, ..., 0.95; y [n, objects, 6].
+
+    Objects to be ignored are counted as COCO's crowds: whatever is found in one is neither right
+    nor wrong. Both are -1 if there is no object to be found."""
+    from torchmetrics.detection import MeanAveragePrecision
+
+    targets = []
+    for rows in y.cpu():
+        rows = rows[rows[:, 4] >= 0]
+        targets.append(
+            {"boxes": rows[:, :4], "labels": rows[:, 4].long(), "iscrowd": rows[:, 5].long()}
+        )
+    metric = MeanAveragePrecision(backend="faster_coco_eval")
+    metric.update([{name: t.cpu() for name, t in own.items()} for own in predictions], targets)
+    found = metric.compute()
+    return {"map_50": float(found["map_50"]), "map_50_95": float(found["map"])}
+
+
+class Detection(Task):
+    """Images with any number of boxes: y [n, objects, 6], see ``data.annotated``."""
+
+    networks = models.DETECTORS
+    augmentations = MOVES
+    recordable = False  # torchvision's loss picks entries by what they are
+    about = {"task": "detection", "accuracy": "mAP@0.5"}
+
+    @classmethod
+    def find_source(cls, dataset: Any, users: Any = None) -> Source:
+        source = source_of(dataset, DATASETS, from_boxes)
+        if source.train_y.dim() != 3 or source.train_y.shape[-1] != 6:
+            raise ValueError(f"{source.name} has no boxes (fl.data.from_boxes makes such a set).")
+        return source
+
+    @classmethod
+    def default_network(cls, source: Source) -> str:
+        return "scene_detector"
+
+    @cached_property
+    def head(self) -> Any:
+        """What the network's output means."""
+        with rng.scope(self.seed, "head"):
+            net = self.network()
+        if not isinstance(getattr(net, "head", None), models.heads.Head):
+            raise ValueError(
+                f"A network for detection has a head (fedlearn.models.heads), unlike {short(net)}."
+            )
+        return net.head
+
+    def loss(self, outputs: Any, y: torch.Tensor) -> torch.Tensor:
+        return self.head.loss(outputs, y, self.shape[1:])
+
+    def predict(self, net: torch.nn.Module, x: torch.Tensor) -> list[Boxes]:
+        """What ``net`` finds in images as they are stored, best first."""
+        return self._read(net(self.inputs(x)))
+
+    def _read(self, outputs: Any) -> list[Boxes]:
+        pairs = zip(*self.head.decode(outputs, self.shape[1:]), strict=True)
+        return [best(boxes, scores) for boxes, scores in pairs]
+
+    def evaluate(
+        self,
+        net: torch.nn.Module,
+        batch: int = 128,
+        client: int | None = None,
+        seen: dict | None = None,
+    ) -> dict[str, Any]:
+        """{"accuracy": mAP@0.5, "loss", "map_50_95": mAP@0.5:0.95} on the test set."""
+        (x, y), total, found = self.test, 0.0, []
+        training = net.training
+        net.eval()
+        with torch.inference_mode():
+            for images, own in zip(x.split(batch), y.split(batch), strict=True):
+                outputs = net(self.inputs(images))
+                total += float(self.loss(outputs, own)) * len(own)
+                found += self._read(outputs)
+        net.train(training)
+        measured = average_precision(found, y)
+        return {
+            "accuracy": measured["map_50"],
+            "loss": total / len(y),
+            "map_50_95": measured["map_50_95"],
+        }
+
+    @cached_property
+    def held(self) -> torch.Tensor:
+        """How many objects of each class a client holds, [clients, classes]."""
+        kinds = self.train[1][..., 4].cpu().long()
+        counts = (
+            torch.bincount(kinds[own][kinds[own] >= 0], minlength=self.source.classes)
+            for own in self.owned
+        )
+        return torch.stack(list(counts))
+
+
+@checked
+def detection(
+    dataset: Any = "digits",
+    clients: Any = 10,
+    partition: Any = None,
+    seed: int = 0,
+    network: str | Callable | None = None,
+    augment: Any = (),
+    train: int | None = None,
+    test: int | None = None,
+    device: str | torch.device = "auto",
+    metrics: Any = (),
+) -> Detection:
+    """The arguments of ``classification``, for boxes.
+
+    ``dataset`` is "digits", digit scenes (``fl.data.digit_scenes``), or "digits:0.8" in that
+    difficulty from 0 to 1; or your own, as the arguments of ``fl.data.from_boxes`` or what that
+    makes of them. A partition goes by the class that fills most of an image; "objects" goes by
+    their number. ``network`` is a name in ``fedlearn.models.DETECTORS`` or makes a module with a
+    ``head``. ``augment`` lists "crop", "flip" and "scale". The column accuracy is mAP@0.5."""
+    if metrics:
+        raise ValueError("Detection measures mAP and nothing else: leave metrics out.")
+    task = Detection.make(
+        dataset, clients, partition, seed, network, augment, train, test, device, ()
+    )
+    task.head  # noqa: B018  a network without one is said now
+    if not ((task.test[1][..., 4] >= 0) & (task.test[1][..., 5] < 1)).any():
+        raise ValueError("The test images show no object that counts: nothing can be measured.")
+    return task
