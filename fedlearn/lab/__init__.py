@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 _ROOMS = {
+    "carried": "bills",
     "cards": "front",
     "chapter": "setup",
     "chart": "show",
@@ -26,6 +27,7 @@ _ROOMS = {
     "positions": "coding",
     "quantiser": "coding",
     "pooled_kernel": "cells",
+    "ratios": "bills",
     "round_time": "formulas",
     "runs": "show",
     "soft_labels": "formulas",

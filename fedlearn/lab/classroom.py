@@ -8,39 +8,21 @@ from typing import Any
 
 from ..files import write_text
 
-SOLUTION = re.compile(
-    r"^([ \t]*)### BEGIN SOLUTION\n.*?^[ \t]*### END SOLUTION[ \t]*$", re.MULTILINE | re.DOTALL
-)
-FENCE = re.compile(
-    r"^(`{3,}|:{3,})\{solution(?:-start|-end)?\}.*?^\1[ \t]*$\n?", re.MULTILINE | re.DOTALL
-)
 SHOWS = re.compile(r"^(?:fl|fedlearn)\.solution\(.*\)[ \t]*\n?", re.MULTILINE)
-STUB = r"\1# YOUR CODE HERE\n\1raise NotImplementedError"
 
 
 def strip(notebook: dict[str, Any]) -> dict[str, Any]:
-    """A notebook (as parsed JSON) without solutions.
+    """A notebook (as parsed JSON) without the cells that show a solution with ``fl.solution``.
 
-    Cells that show one with ``fl.solution`` go; marked lines become a stub; solution boxes and
-    their text go.
+    The chapters hold no other: their answer cells are empty.
     """
-    cells, inside = [], False
+    cells = []
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
-        if cell["cell_type"] == "markdown":
-            inside = "{solution-start}" in source or (inside and "{solution-end}" not in source)
-            if "{solution" in source:
-                source = FENCE.sub("", source).strip()
-                if not source:
-                    continue
-            elif inside:
-                continue  # text that explains the solution
-        else:
-            source = SOLUTION.sub(STUB, source)
-            if SHOWS.search(source):
-                source = SHOWS.sub("", source).rstrip("\n")
-                if not source:
-                    continue
+        if cell["cell_type"] == "code" and SHOWS.search(source):
+            source = SHOWS.sub("", source).rstrip("\n")
+            if not source:
+                continue
         cells.append({**cell, "source": source.splitlines(keepends=True)})
     return {**notebook, "cells": cells}
 

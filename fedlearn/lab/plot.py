@@ -131,24 +131,6 @@ def compare(
     return ax
 
 
-def both(
-    runs: Mapping[str, History | list[History]], target: float | None = None
-) -> Sequence[Axes]:
-    """``compare`` twice, side by side: against rounds and against bytes. Returns the two axes.
-
-    ``runs`` maps labels to histories, or to lists of them, one a seed. ``target`` draws a dotted
-    line at that accuracy.
-    """
-    axs = plt.subplots(1, 2, figsize=(7.5, 3.2), layout="constrained", sharey=True)[1]
-    for ax, against in zip(axs, ("rounds", "bytes"), strict=True):
-        compare(runs.values(), against, labels=list(runs), ax=ax)
-        if target is not None:
-            ax.axhline(target, color="black", linestyle=":", linewidth=1)
-    axs[1].set_ylabel("")
-    axs[1].get_legend().remove()
-    return axs
-
-
 def label_counts(task: Task) -> np.ndarray:
     """How many training images, or objects, of each class every client holds: [clients,
     classes]."""

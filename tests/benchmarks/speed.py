@@ -15,9 +15,10 @@ import   CPU seconds from the start of Python to `import fedlearn`, `--help`, a 
 message  GB/s of encoding, checksum, decoding and averaging a dense message, beside memcpy's
 memory   the most memory that large federations hold
 flower   seconds and CPU seconds of a round on Flower's network, where Flower is installed
+uneven   uneven clients, stacked, beside what their sizes alone allow
 
 With --out, rows and parts that were not measured keep their old entries. ``shares.py`` has the
-profile, ``cost.py`` the last four parts and what limits a round.
+profile, ``uneven.py`` the last part, ``cost.py`` the four before it and what limits a round.
 """
 
 import argparse
@@ -323,10 +324,20 @@ def three(task, args):
     return {"seconds": seconds}
 
 
+# ---- uneven clients ------------------------------------------------------------------------------
+
+
+def uneven(args):
+    import uneven as its  # which imports this file
+
+    few = ((10, 134),) if args.quick else ((10, 134), (100, 13))
+    return its.bounds(args.repeats, few)
+
+
 def main():
     own = {"job": job, "growth": growth, "profile": shares.profile}
     more = {"import": cost.starts, "message": cost.message, "memory": cost.memory}
-    what = {"table": table, **own, **more, "flower": cost.flower}
+    what = {"table": table, **own, **more, "flower": cost.flower, "uneven": uneven}
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -23,12 +23,8 @@ ERRORS = (
 )
 
 
-# chapters of the second edition, which must read well with no extension
-PLAIN = [
-    f"book/{page}.ipynb"
-    for page in chapters()
-    if nbformat.read(ROOT / f"book/{page}.ipynb", 4).metadata.get("fedlearn", {}).get("edition")
-]
+# they must read well with no extension
+PLAIN = [f"book/{page}.ipynb" for page in chapters()]
 # What JupyterLab leaves of MyST that it cannot read: a role before its code, the language of a
 # directive's fence, a label, and mathematics that stayed text.
 RAW = r"""cells => cells.flatMap(cell => {

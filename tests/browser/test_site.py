@@ -83,7 +83,7 @@ def test_page_opens_clean(page, site, name):
 
 def test_the_book_has_mathematics_solutions_and_explorers(page, site):
     """The tests that go over "every ..." must have something to go over."""
-    seen = {"mjx-container": 0, "div.solution.dropdown": 0, ".fl-explorer": 0}
+    seen = {"mjx-container": 0, "details.fl-solution": 0, ".fl-explorer": 0}
     for name in chapters():
         open_page(page, site, name)
         for selector in seen:
@@ -224,13 +224,11 @@ def test_a_chart_moves_from_disk_and_keeps_the_guess(page):
 @EVERY_CHAPTER
 def test_solutions_fold_open(page, site, name):
     open_page(page, site, name)
-    for solution in page.locator("article div.solution.dropdown").all():
+    for solution in page.locator("article details.fl-solution").all():
         solution.scroll_into_view_if_needed()
-        body = solution.locator(".solution-content, section").first
-        button = solution.locator("button.toggle-button").last
-        button.wait_for()  # the script that makes it also folds the solution
+        body = solution.locator("p, pre").first
         assert not body.is_visible(), "a solution is open from the start"
-        button.click()
+        solution.locator("summary").click()
         body.wait_for(state="visible")
         assert body.inner_text().strip()
 

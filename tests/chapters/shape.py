@@ -20,11 +20,6 @@ SHOWS = re.compile(r"(fl\.lab\.|fl\.plot\.|print$|display$|plt\.|chapter$|chapte
 HIDDEN = {"hide-input", "parameters", "exercise", "remove-input", "remove-cell"}
 
 
-def rewritten(notebook) -> bool:
-    """Is it a chapter of the second edition? Its metadata say so."""
-    return notebook.metadata.get("fedlearn", {}).get("edition") == 2
-
-
 def code(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 

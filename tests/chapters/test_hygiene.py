@@ -2,56 +2,21 @@
 
 import ast
 import io
-import itertools
 import tokenize
 import tomllib
 from pathlib import Path
 
 import nbformat
 import pytest
-from shape import rewritten
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 CHAPTERS = sorted(p for p in BOOK.rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
 MAX_LINES = 35
 EVERY = pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.relative_to(BOOK).as_posix())
-# calls that put a matplotlib figure into the page
-DRAWS = (
-    "plt.show(",
-    "fl.plot.",
-    "fedlearn.lab.plot.",
-    "plt.subplots(",
-    "plt.plot(",
-    "plt.imshow(",
-    "plt.figure(",
-)
 
 
 def code_cells(path):
     return [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
-
-
-# chapters of the first edition; test_edition.py asks more of the others
-OLD = [p for p in CHAPTERS if not rewritten(nbformat.read(p, 4))]
-
-
-def shows_figure(cell):
-    """Does the cell draw with matplotlib?
-
-    Neither a definition nor an explorer counts (an explorer carries its own alt).
-    """
-    if not any(call in cell.source for call in DRAWS) or "widgets." in cell.source:
-        return False
-    body = ast.parse(
-        "\n".join(
-            line for line in cell.source.splitlines() if not line.lstrip().startswith(("%", "!"))
-        )
-    ).body
-    return any(
-        any(call in ast.unparse(node) for call in DRAWS)
-        for node in body
-        if not isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))
-    )
 
 
 def test_there_are_chapters():
@@ -110,29 +75,6 @@ def test_has_one_parameters_cell_with_a_scale(path):
         for t in node.targets
     ]
     assert "scale" in names and "seed" in names
-
-
-@pytest.mark.parametrize("path", OLD, ids=lambda p: p.relative_to(BOOK).as_posix())
-def test_figures_have_alt_text_name_and_caption(path):
-    for cell in filter(shows_figure, code_cells(path)):
-        render = cell.metadata.get("mystnb", {})
-        where = f"in the metadata (mystnb) of:\n{cell.source}"
-        assert render.get("image", {}).get("alt", "").strip(), f"image: alt is missing {where}"
-        assert render.get("figure", {}).get("name", "").strip(), f"figure: name is missing {where}"
-        assert render.get("figure", {}).get("caption", "").strip(), (
-            f"figure: caption is missing {where}"
-        )
-
-
-def test_figure_names_are_used_once():
-    names = [
-        cell.metadata["mystnb"]["figure"]["name"]
-        for path in CHAPTERS
-        for cell in code_cells(path)
-        if "name" in cell.metadata.get("mystnb", {}).get("figure", {})
-    ]
-    repeated = [name for name, group in itertools.groupby(sorted(names)) if len(list(group)) > 1]
-    assert not repeated
 
 
 def test_every_folder_of_the_package_is_in_the_wheel():

@@ -62,11 +62,11 @@ def test_a_row_of_the_table(speed, monkeypatch, tmp_path, capsys):
     assert "not installed: missing" in printed
 
 
-def test_import_message_and_memory(speed, monkeypatch, tmp_path, capsys):
+def test_import_message_memory_and_uneven(speed, monkeypatch, tmp_path, capsys):
     few = "python, nothing else", "import fedlearn"
     monkeypatch.setattr(speed.cost, "STARTS", {name: speed.cost.STARTS[name] for name in few})
     out = tmp_path / "speed.json"
-    parts = ["import", "message", "memory"]
+    parts = ["import", "message", "memory", "uneven"]
     monkeypatch.setattr(sys, "argv", ["speed.py", *parts, "--quick", "--out", str(out)])
     speed.main()
     result = json.loads(out.read_text())
@@ -78,6 +78,8 @@ def test_import_message_and_memory(speed, monkeypatch, tmp_path, capsys):
     (held,) = result["memory"].values()
     assert held["a_round"] == 10 and held["message_MB"] == pytest.approx(0.041, abs=1e-3)
     assert held["peak_MB"] >= held["before_MB"] > 50
+    (apart,) = result["uneven"]
+    assert apart["smallest"] < apart["largest"] and min(apart["bound"], apart["stacked"]) > 0
 
 
 def test_what_cannot_be_measured_is_said(speed, monkeypatch, tmp_path, capsys):

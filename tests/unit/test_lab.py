@@ -13,6 +13,7 @@ import torch
 
 import fedlearn as fl
 from fedlearn.lab import classroom
+from fedlearn.lab.bills import ratio_rows
 from fedlearn.lab.coding import places
 from fedlearn.lab.exercises import empty, solutions
 from fedlearn.lab.grids import chapter_file, experiments, grid
@@ -254,6 +255,47 @@ def test_the_formula_of_levels_is_valid_vega():
     assert {p["name"] for p in spec["params"]} == {"levels", "widest", "rounding", "m"}
 
 
+def carried(**how):
+    """The spec of a round on Flower for two methods and two networks."""
+    rows = [
+        {"network": net, "method": name, "message": sent, "added": 2000}
+        for net, factor in (("small", 1), ("large", 100))
+        for name, sent in (("fedavg", 80_000 * factor), ("stc", 3_000 * factor))
+    ]
+    return fl.lab.carried(rows, 6.7, **how)
+
+
+def test_the_formula_of_a_round_on_flower_is_valid_vega_and_right():
+    spec = carried(hidden="stc", guess=30)
+    altair.LayerChart.from_dict(spec)
+    params = {p["name"]: p for p in spec["params"]}
+    assert params["guess"]["value"] == 30 and params["reveal"]["value"] is True
+    assert "guess" not in {p["name"] for p in carried()["params"]}
+    assert all(p["bind"]["name"].strip() for p in params.values() if "bind" in p)
+    (parts,) = [t["calculate"] for t in spec["transform"] if t.get("as") == "value"]
+    mbit = 8 * (80_000 + 2000) / 1e6
+    for values, seconds in (
+        ({"link": 0, "server": 3, "clients": 10}, mbit),  # the client's link is slower
+        ({"link": 3, "server": 0, "clients": 10}, 10 * mbit),  # the server's is
+    ):
+        busy = parts[parts.rindex("8e-6") :].replace("datum.", "")
+        assert vega(busy, message=80_000, added=2000, **values) == pytest.approx(seconds)
+
+
+def test_ratios_to_the_bare_loop_are_what_was_measured():
+    seconds = {"bare loop": 2.0, "sequential": 3.0, "stacked": 1.0, "Flower (Ray)": "failed"}
+    table = {"rows": [{"network": "a", "clients": 10, "seconds": seconds}]}
+    table["rows"].append({"network": "b", "clients": 10, "seconds": {}})
+    measured = {"table": table, "growth": {"clients": [{"clients": 1, "seconds": seconds}]}}
+    rows = ratio_rows(measured)
+    assert [(r["clients"], r["form"], r["ratio"]) for r in rows] == [
+        (clients, *its) for clients in (1, 10) for its in (("sequential", 1.5), ("stacked", 0.5))
+    ]
+    spec = fl.lab.ratios(measured)
+    altair.LayerChart.from_dict(spec)
+    assert "['b']" in str(spec["layer"][-1])  # what says that it was not measured
+
+
 def test_a_drawing_is_as_wide_as_its_bytes(histories):
     page = fl.lab.drawing("4.2", "rpn", histories["rpn"], histories["fedavg"])._repr_html_()
     assert page.count("<svg") == 2, "a wide form and a narrow one"
@@ -332,6 +374,7 @@ CHAPTERS = [
     "fed_mmd_fusion",
     "fed_repopt",
     "fedavg",
+    "flower",
     "heterogeneity",
     "rpn",
     "wire",
