@@ -100,7 +100,8 @@ class History:
 
     @property
     def measure(self) -> str:
-        """What the column accuracy holds: "accuracy", or the main metric of another task."""
+        """The name of what the column accuracy holds; tasks other than classification have their
+        own main metric there."""
         return self.meta.get("task", {}).get("accuracy", "accuracy")
 
     @property
