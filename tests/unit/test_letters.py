@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedlearn as fl
-from fedlearn.parts import SGD, Adam, kept, recalled
+from fedlearn.parts import SGD, Adam, lasting, recalled
 from fedlearn.wire import DOWN, UP, Dense, Letter, Message, Schema, Whole, pack
 
 SHAPES = {"index": (5,), "H": (5, 2, 3), "z": (5, 4)}
@@ -156,7 +156,7 @@ def test_an_optimiser_goes_on_from_what_was_kept(part):
             part.step(params, grads, state)
             if through_memory:  # which is another's: a step works on copies
                 assert all(torch.equal(t, before[name]) for name, t in memory.items())
-            memory = kept(state)
+            memory = lasting(state)
             assert all(torch.is_tensor(t) for t in memory.values())
         return params
 
