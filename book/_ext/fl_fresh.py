@@ -127,7 +127,8 @@ def execute_side_by_side(app, env, docnames):
 
 def say_how_long(app, page, template, context, doctree):
     about = getattr(app.env, "nb_metadata", {}).get(page, {}).get("exec_data") or {}
-    if about.get("runtime") and "body" in context:
+    chapter = page in app.env.found_docs and app.env.doc2path(page).endswith(".ipynb")
+    if chapter and about.get("runtime") and "body" in context:
         minutes, cores = about["runtime"] / 60, os.cpu_count()
         text = f"All cells ran in {minutes:.1f} minutes when this page was built"
         text = (
