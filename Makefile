@@ -163,7 +163,7 @@ record-flower: test-flower
 
 test-browser: editions
 	$(call title,the built site in Chromium)
-	@CHROMIUM="$$($(PY) tests/browser/chromium.py)" && export CHROMIUM && $(PYTEST) tests/browser
+	@CHROMIUM="$$($(PY) tests/browser/chromium.py)" && export CHROMIUM && $(PYTEST) tests/browser -n $(JOBS)
 
 # With the Python that is there: a machine with a GPU may have neither network nor book tools.
 gpu:

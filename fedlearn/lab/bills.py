@@ -279,7 +279,12 @@ def ratios(measured: dict[str, Any], guess: float | None = None) -> dict[str, An
                 ],
                 "layer": [
                     {
-                        "mark": {"type": "rule", "color": GREY, "strokeDash": [6, 2]},
+                        "mark": {
+                            "type": "rule",
+                            "color": GREY,
+                            "strokeDash": [6, 2],
+                            "aria": False,
+                        },
                         "encoding": {"y": y},
                     },
                     {

@@ -198,7 +198,13 @@ def positions(measured: Sequence[Mapping[str, float]] = ()) -> dict[str, Any]:
         {
             "data": {"values": [{}]},
             "transform": [{"calculate": "e", "as": "e"}],
-            "mark": {"type": "rule", "strokeDash": [2, 3], "strokeWidth": 1.5, "color": GREY},
+            "mark": {
+                "type": "rule",
+                "strokeDash": [2, 3],
+                "strokeWidth": 1.5,
+                "color": GREY,
+                "aria": False,
+            },
             "encoding": {"x": x},
         },
     ]

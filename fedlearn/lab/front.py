@@ -192,7 +192,7 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
     ]
     rule = {
         "data": {"values": [{}]},
-        "mark": {"type": "rule", "strokeDash": [2, 3], "color": GREY},
+        "mark": {"type": "rule", "strokeDash": [2, 3], "color": GREY, "aria": False},
         "encoding": {"y": {"datum": target}},
     }
     here = {"x": x, "y": {"datum": target}}
