@@ -172,8 +172,8 @@ def charts(page):
 
 
 def check_chart(page, box, where):
-    """Every slider says its name and its value, and moves the picture; every other control moves
-    it or is a checkbox that does."""
+    """Every slider says its name and its value, and moves the picture; so do checkboxes, and in a
+    chart without sliders the buttons of a choice."""
     picture = box.locator("svg.marks")
     look = "e => e.innerHTML"
     box.scroll_into_view_if_needed()
@@ -185,7 +185,14 @@ def check_chart(page, box, where):
             "([e, before]) => e.innerHTML != before", arg=[picture.element_handle(), before]
         )
     sliders = box.locator("input[type=range]")
-    assert sliders.count() > 0, f"{where}: no slider"
+    if not sliders.count():
+        before = picture.evaluate(look)
+        choices = box.locator("input[type=radio]:not(:checked)")
+        assert choices.count(), f"{where}: neither slider nor choice"
+        choices.first.check()
+        page.wait_for_function(
+            "([e, before]) => e.innerHTML != before", arg=[picture.element_handle(), before]
+        )
     for k in range(sliders.count()):
         handle = sliders.nth(k)
         assert handle.get_attribute("aria-label"), f"{where}: slider {k} has no name"
