@@ -180,7 +180,7 @@ def check_chart(page, box, where):
     assert picture.count() == 1 and box.locator("[aria-roledescription], [aria-label]").count()
     for tick in box.locator("input[type=checkbox]").all():
         before = picture.evaluate(look)
-        tick.check()
+        tick.set_checked(not tick.is_checked())
         page.wait_for_function(
             "([e, before]) => e.innerHTML != before", arg=[picture.element_handle(), before]
         )
@@ -196,10 +196,16 @@ def check_chart(page, box, where):
     for k in range(sliders.count()):
         handle = sliders.nth(k)
         assert handle.get_attribute("aria-label"), f"{where}: slider {k} has no name"
-        before, value = picture.evaluate(look), handle.input_value()
-        handle.focus()
-        at_end = float(value) >= float(handle.get_attribute("max"))
-        handle.press("ArrowLeft" if at_end else "ArrowRight")
+        choices = box.locator("input[type=radio]").all()  # in one of which the slider matters
+        for choice in [None, *choices]:
+            if choice:
+                choice.check()
+            before, value = picture.evaluate(look), handle.input_value()
+            handle.focus()
+            handle.press("Home" if float(value) >= float(handle.get_attribute("max")) else "End")
+            page.wait_for_timeout(500)
+            if picture.evaluate(look) != before:
+                break
         assert handle.input_value() != value, f"{where}: slider {k} does not move"
         said = handle.get_attribute("aria-valuetext")
         shown = handle.evaluate("e => e.parentElement.querySelector('output')?.textContent")
@@ -207,6 +213,9 @@ def check_chart(page, box, where):
             assert said.split()[0] == handle.input_value(), f"{where}: slider {k} says {said!r}"
         else:  # in words, such as "1.6 Mbit/s"
             assert said == shown and re.match(r"\d", said), f"{where}: slider {k} says {said!r}"
+        if choices:
+            assert picture.evaluate(look) != before, f"{where}: slider {k} moves nothing"
+            continue
         page.wait_for_function(
             "([e, before]) => e.innerHTML != before", arg=[picture.element_handle(), before]
         )
