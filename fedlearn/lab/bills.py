@@ -5,36 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from .plot import COLOURS
+from .vega import GREY, NUMBER, choice, frame, slider, tick
 
-GREY = "#7a828e"
 MEGABYTES, SHARE, SECONDS = "MB of a round", "% added by Flower", "seconds of a round"
 GROWTH = "digits CNN, one batch each"
-NUMBER: dict[str, Any] = {"type": "quantitative"}
-
-
-def page(height: int, params: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    """What the specs of both charts begin with."""
-    return {
-        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-        "width": "container",
-        "height": height,
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "config": {"font": "sans-serif", "axis": {"labelFontSize": 12, "titleFontSize": 12}},
-        "params": params,
-        **more,
-    }
-
-
-def slider(name: str, label: str, value: float, low: float, high: float, step: float) -> dict:
-    """A parameter that a slider sets."""
-    bind = {"input": "range", "min": low, "max": high, "step": step, "name": f"{label} "}
-    return {"name": name, "value": value, "bind": bind}
-
-
-def choice(name: str, label: str, options: list[str], value: str, kind: str = "radio") -> dict:
-    """A parameter that is one of several words."""
-    bind = {"input": kind, "options": options, "name": f"{label} "}
-    return {"name": name, "value": value, "bind": bind}
 
 
 def carried(
@@ -63,7 +37,7 @@ def carried(
         slider("server", "the server's link", 3.0, 0, 4, 0.1),
     ]
     if len(networks) > 1:
-        params.insert(0, choice("network", "network", networks, network or networks[0]))
+        params.insert(0, choice("network", "network", networks, network or None))
     if hidden is not None:
         asked = f"your guess for {hidden}, % "
         params.insert(0, slider("guess", asked, 10 if guess is None else guess, 0, 100, 1))
@@ -154,7 +128,7 @@ def carried(
                 "encoding": {**at, "y": {"value": 0}, "text": {"field": "says"}},
             },
         ]
-    return page(
+    return frame(
         40 * len(methods),
         params,
         title={"text": {"expr": lines}, "anchor": "start", "fontSize": 13, "color": GREY},
@@ -251,15 +225,11 @@ def ratios(measured: dict[str, Any], guess: float | None = None) -> dict[str, An
         "(reveal ? ', stacked ' + format(datum.stacked, '.2f') : '')"
     )
     nothing = f"indexof({empty}, network) < 0 ? '' : 'not measured yet: the table has the command'"
-    return page(
+    return frame(
         300,
         [
             slider("guess", "your guess for ten clients, loop = 1", guess or 0.8, 0.1, 2, 0.05),
-            {
-                "name": "reveal",
-                "value": guess is not None,
-                "bind": {"input": "checkbox", "name": "show stacked training "},
-            },
+            tick("reveal", "show stacked training", guess is not None),
             choice("network", "network", networks, GROWTH, "select"),
             slider("at", "clients", 1.0, 0, 3, 0.1),
             {"name": "saysAt", "expr": "format(pow(10, at), '.0f')"},

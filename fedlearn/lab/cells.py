@@ -2,15 +2,9 @@
 
 from typing import Any
 
+from .vega import GREY, NUMBER, frame, slider, tick
+
 OWN = [1.3, -0.4, -1.1, 0.6, -1.2, 0.9, -0.7, 1.4, -0.8]  # sums to zero: no common push
-GREY = "#7a828e"
-
-
-def slider(name: str, says: str, start: float, ends: tuple[float, float, float]) -> dict[str, Any]:
-    """A Vega parameter under a slider; ``ends`` are the least value, the greatest and the step."""
-    least, greatest, step = ends
-    bind = {"input": "range", "min": least, "max": greatest, "step": step, "name": f"{says} "}
-    return {"name": name, "value": start, "bind": bind}
 
 
 def panels(
@@ -33,21 +27,17 @@ def panels(
         for panel in range(len(names))
         for k, its in enumerate(own)
     ]
-    number = {"type": "quantitative"}
     wide = {"axis": None, "scale": {"domain": [0, 3.8 * len(names) - 0.8], "nice": False}}
     low = 3.4 + 0.5 * len(said)
     high = {"axis": None, "scale": {"domain": [low, -0.7], "nice": False, "zero": False}}
-    x, y = {"field": "x", **number, **wide}, {"field": "v", **number, **high}
+    x, y = {"field": "x", **NUMBER, **wide}, {"field": "v", **NUMBER, **high}
     words = {"type": "text", "align": "left", "fontSize": 12, "color": GREY}
-    return {
-        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-        "width": "container",
-        "height": round(190 / 4.6 * (low + 0.7)),
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "config": {"view": {"stroke": None}, "font": "sans-serif"},
-        "params": [*params, {"name": "names", "value": names}],
-        "data": {"values": cells},
-        "transform": [
+    return frame(
+        round(190 / 4.6 * (low + 0.7)),
+        [*params, {"name": "names", "value": names}],
+        view={"stroke": None},
+        data={"values": cells},
+        transform=[
             {"calculate": value, "as": "value"},
             {"calculate": "datum.panel * 3.8 + datum.u", "as": "x"},
             {"calculate": "datum.x + 0.94", "as": "x2"},
@@ -55,7 +45,7 @@ def panels(
             {"calculate": "datum.x + 0.47", "as": "mx"},
             {"calculate": "datum.v + 0.5", "as": "my"},
         ],
-        "layer": [
+        layer=[
             {
                 "mark": {"type": "rect", "stroke": "#888"},
                 "encoding": {
@@ -63,7 +53,7 @@ def panels(
                     "x2": {"field": "x2"},
                     "y": y,
                     "y2": {"field": "v2"},
-                    "color": {"field": "value", **number, "scale": colours, "legend": None},
+                    "color": {"field": "value", **NUMBER, "scale": colours, "legend": None},
                 },
             },
             {
@@ -71,7 +61,7 @@ def panels(
                 "encoding": {
                     "x": x | {"field": "mx"},
                     "y": y | {"field": "my"},
-                    "text": {"field": "value", **number, "format": form},
+                    "text": {"field": "value", **NUMBER, "format": form},
                     "color": ink if isinstance(ink, dict) else {"value": ink},
                 },
             },
@@ -89,14 +79,14 @@ def panels(
                     "data": {"values": [{}]},
                     "mark": {**words, "fontSize": 14, "fontWeight": "bold", "text": {"expr": line}},
                     "encoding": {
-                        "x": {"datum": 0, **number},
-                        "y": {"datum": 3.5 + 0.5 * k, **number},
+                        "x": {"datum": 0, **NUMBER},
+                        "y": {"datum": 3.5 + 0.5 * k, **NUMBER},
                     },
                 }
                 for k, line in enumerate(said)
             ),
         ],
-    }
+    )
 
 
 def pooled_kernel() -> dict[str, Any]:
@@ -106,7 +96,7 @@ def pooled_kernel() -> dict[str, Any]:
         ["residual", "pooled: one number", "lost"],
         "[c + (1 - c) * datum.own, c, (1 - c) * datum.own][datum.panel]",
         ["'kept: ' + format(c * c / (c * c + (1 - c) * (1 - c)), '.0%') + ' of the energy'"],
-        [slider("c", "share of the common push", 0.3, (0, 1, 0.02))],
+        [slider("c", "share of the common push", 0.3, 0, 1, 0.02)],
         {"scheme": "purpleorange", "domain": [-2, 2], "reverse": True},
         own=tuple(round(x * scale, 4) for x in OWN),
     )
@@ -128,13 +118,9 @@ def gradient_multiplier() -> dict[str, Any]:
             f"(copies ? {near} : '1.00') + ' in the middle, from a channel to itself'",
         ],
         [
-            slider("s3", "scale s\u2083 of the 3 x 3 branch", 1.4, (0.2, 2, 0.05)),
-            slider("s1", "scale s\u2081 of the 1 x 1 branch", 1.4, (0, 2, 0.05)),
-            {
-                "name": "copies",
-                "value": True,
-                "bind": {"input": "checkbox", "name": "the block has a copy of its input "},
-            },
+            slider("s3", "scale s\u2083 of the 3 x 3 branch", 1.4, 0.2, 2, 0.05),
+            slider("s1", "scale s\u2081 of the 1 x 1 branch", 1.4, 0, 2, 0.05),
+            tick("copies", "the block has a copy of its input", True),
         ],
         {"scheme": "greys", "domain": [0, 9]},
         ".2f",

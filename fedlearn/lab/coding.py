@@ -5,45 +5,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .plot import COLOURS
+from .vega import GREY, NUMBER, choice, frame, slider
 
-GREY = "#7a828e"
 # what is shown, its axis, and how it is made of the bits of a kept entry
 PER = {
     "bits a kept entry": (34, "datum.bits"),
     "bits an entry of the tensor": (1.1, "datum.bits * datum.p"),
     "% above the entropy": (12, "100 * (datum.bits / datum.entropy - 1)"),
 }
-NUMBER: dict[str, Any] = {"type": "quantitative"}
-
-
-def slider(name: str, start: float, low: float, high: float, step: float, label: str) -> dict:
-    """A parameter of a spec that the reader moves."""
-    bind = {"input": "range", "min": low, "max": high, "step": step, "name": f"{label} "}
-    return {"name": name, "value": start, "bind": bind}
-
-
-def choice(name: str, options: Sequence[str], label: str) -> dict:
-    """A parameter of a spec with radio buttons; the first is chosen."""
-    bind = {"input": "radio", "options": list(options), "name": f"{label} "}
-    return {"name": name, "value": options[0], "bind": bind}
-
-
-def picture(height: int, params: list[dict], layer: list[dict], **more: Any) -> dict[str, Any]:
-    """What both specs share."""
-    return {
-        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-        "width": "container",
-        "height": height,
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "config": {
-            "font": "sans-serif",
-            "axis": {"labelFontSize": 12, "titleFontSize": 12, "grid": False},
-            "legend": {"labelFontSize": 12},
-        },
-        "params": params,
-        **more,
-        "layer": layer,
-    }
 
 
 def quantiser() -> dict[str, Any]:
@@ -51,10 +20,10 @@ def quantiser() -> dict[str, Any]:
     relative error if entries follow a Laplace distribution of deviation 1, cut off at the largest.
     With random rounding an entry x between levels a and b has variance (x - a)(b - x)."""
     params = [
-        slider("levels", 4, 2, 64, 1, "levels"),
-        slider("widest", 8, 2, 16, 0.5, "largest entry, in standard deviations"),
-        choice("rounding", ["nearest", "random"], "rounding"),
-        slider("m", 1, 1, 100, 1, "clients averaged"),
+        slider("levels", "levels", 4, 2, 64, 1),
+        slider("widest", "largest entry, in standard deviations", 8, 2, 16, 0.5),
+        choice("rounding", "rounding", ["nearest", "random"]),
+        slider("m", "clients averaged", 1, 1, 100, 1),
     ]
     shared = [
         {"calculate": "widest * datum.i / 300", "as": "x"},
@@ -116,7 +85,7 @@ def quantiser() -> dict[str, Any]:
         },
     ]
     points = {"sequence": {"start": -300, "stop": 301, "step": 1, "as": "i"}}
-    return picture(260, params, layer, data=points, transform=shared)
+    return frame(260, params, grid=False, data=points, transform=shared, layer=layer)
 
 
 def places(p: str) -> dict[str, str]:
@@ -138,9 +107,9 @@ def positions(measured: Sequence[Mapping[str, float]] = ()) -> dict[str, Any]:
     ``measured``: rows of ``e`` and the bits an entry that ``positions`` and a ``mask`` took.
     """
     params = [
-        slider("e", 5, 1, 10, 0.1, "kept: one entry of 2 to the power"),
-        slider("v", 1, 1, 32, 1, "bits of a kept value"),
-        choice("per", [*PER], "shown:"),
+        slider("e", "kept: one entry of 2 to the power", 5, 1, 10, 0.1),
+        slider("v", "bits of a kept value", 1, 1, 32, 1),
+        choice("per", "shown:", [*PER]),
     ]
     here, there = places("pow(2, -e)"), places("datum.p")
     names = list(there)
@@ -230,4 +199,5 @@ def positions(measured: Sequence[Mapping[str, float]] = ()) -> dict[str, Any]:
             }
         )
     title = {"text": {"expr": said}, "anchor": "start", "fontSize": 13, "color": GREY}
-    return picture(260, params, layer, title=title | {"lineHeight": 18, "offset": 8})
+    title |= {"lineHeight": 18, "offset": 8}
+    return frame(260, params, grid=False, layer=layer, title=title)

@@ -9,6 +9,7 @@ from typing import Any
 from .grids import chapter_file, grid
 from .plot import COLOURS
 from .show import Chart, chart
+from .vega import GREY, choice, frame, slider, tick
 
 ROUNDS, BYTES = "rounds", "kilobytes of one client"
 
@@ -17,14 +18,11 @@ def control(column: str, its: dict[str, Any], values: list[Any]) -> dict[str, An
     """A Vega parameter: a slider over evenly spaced numbers, radio buttons otherwise."""
     numbers = all(isinstance(v, int | float) for v in values)
     steps = {round(b - a, 9) for a, b in zip(values, values[1:], strict=False)} if numbers else {0}
-    if numbers and len(steps) == 1:
-        ends = {"min": values[0], "max": values[-1], "step": steps.pop()}
-        bind = {"input": "range", "name": f"{its['name']} ", **ends}
-    else:
-        bind = {"input": "radio", "name": f"{its['name']} ", "options": values}
     if its["start"] not in values:
         raise ValueError(f"{column} starts at {its['start']!r}, which is none of {values}.")
-    return {"name": column, "value": its["start"], "bind": bind}
+    if numbers and len(steps) == 1:
+        return slider(column, its["name"], its["start"], values[0], values[-1], steps.pop())
+    return choice(column, its["name"], values, its["start"])
 
 
 def explorer(number: str, name: str, caption: str, alt: str, guess: float | None = None) -> Chart:
@@ -40,21 +38,16 @@ def explorer(number: str, name: str, caption: str, alt: str, guess: float | None
     rows = rows.astype(object).where(rows.notna(), None)  # a control that is not a line's own
     controls = spec["controls"]
     asked = spec["guess"]
-    slider = {"input": "range", "min": 0, "max": 1, "step": 0.01, "name": f"{asked['name']} "}
-    params: list[dict[str, Any]] = [
-        {"name": "guess", "value": asked["start"] if guess is None else guess, "bind": slider},
-        {
-            "name": "reveal",
-            "value": guess is not None,
-            "bind": {"input": "checkbox", "name": f"show {asked['line']} and its rival "},
-        },
+    at = asked["start"] if guess is None else guess
+    params = [
+        slider("guess", asked["name"], at, 0, 1, 0.01),
+        tick("reveal", f"show {asked['line']} and its rival", guess is not None),
+        *(
+            control(column, its, list(dict.fromkeys(v for v in rows[column] if v is not None)))
+            for column, its in controls.items()
+        ),
+        choice("against", "against", [ROUNDS, BYTES]),
     ]
-    params += [
-        control(column, its, list(dict.fromkeys(v for v in rows[column] if v is not None)))
-        for column, its in controls.items()
-    ]
-    axes = {"input": "radio", "name": "against ", "options": [ROUNDS, BYTES]}
-    params.append({"name": "against", "value": ROUNDS, "bind": axes})
     lines = list(dict.fromkeys(rows["line"]))
     here = " && ".join(f"(datum.{c} === null || datum.{c} == {c})" for c in controls)
     shown = f"{here} && (reveal || datum.line == '{lines[0]}')"
@@ -116,7 +109,7 @@ def explorer(number: str, name: str, caption: str, alt: str, guess: float | None
             "type": "rule",
             "strokeDash": [2, 3],
             "strokeWidth": 1.5,
-            "color": "#7a828e",
+            "color": GREY,
             "aria": False,  # the words beside it say it
         },
         "encoding": {"y": {"datum": {"expr": "guess"}, "type": "quantitative"}},
@@ -129,7 +122,7 @@ def explorer(number: str, name: str, caption: str, alt: str, guess: float | None
             "baseline": "bottom",
             "dx": -4,
             "dy": -2,
-            "color": "#7a828e",
+            "color": GREY,
             "text": {"expr": "'your guess: ' + format(guess, '.2f')"},
         },
         "encoding": {
@@ -137,23 +130,15 @@ def explorer(number: str, name: str, caption: str, alt: str, guess: float | None
             "x": {"value": "width"},
         },
     }
-    picture = {
-        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-        "width": "container",
-        "height": 260,
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "config": {
-            "font": "sans-serif",
-            "axis": {"labelFontSize": 12, "titleFontSize": 12},
-            "legend": {"labelFontSize": 12},
-        },
-        "params": params,
-        "data": {"values": rows.to_dict("records")},
-        "transform": [
+    picture = frame(
+        260,
+        params,
+        data={"values": rows.to_dict("records")},
+        transform=[
             {"filter": shown},
             {"calculate": f"against == '{ROUNDS}' ? datum.round : log(datum.kb) / LN10", "as": "x"},
         ],
-        "layer": [band, line, rule, label],
-    }
+        layer=[band, line, rule, label],
+    )
     units = {column: its.get("unit", "") for column, its in controls.items()}
     return chart(number, picture, caption, alt, units, keep=["guess"])

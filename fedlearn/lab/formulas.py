@@ -3,17 +3,18 @@
 from collections.abc import Sequence
 from typing import Any
 
+from .vega import GREY, NUMBER, frame, slider
+
 
 def round_time() -> dict[str, Any]:
     """One round of one client in seconds: 32 bits a parameter down, E epochs, 32 bits up."""
-    sliders = [
-        ("size", "parameters, million", 1, 0.2, 30, 0.2),
-        ("fast", "link down, Mbit/s", 20, 2, 100, 2),
-        ("slow", "link up, Mbit/s", 5, 1, 50, 1),
-        ("work", "seconds a local epoch", 4, 0, 60, 1),
-        ("epochs", "local epochs", 1, 1, 20, 1),
+    params = [
+        slider("size", "parameters, million", 1, 0.2, 30, 0.2),
+        slider("fast", "link down, Mbit/s", 20, 2, 100, 2),
+        slider("slow", "link up, Mbit/s", 5, 1, 50, 1),
+        slider("work", "seconds a local epoch", 4, 0, 60, 1),
+        slider("epochs", "local epochs", 1, 1, 20, 1),
     ]
-    grey, number = "#7a828e", {"type": "quantitative"}
     whole = "(32 * size / fast + 32 * size / slow + work * epochs)"
     said = (
         f"'one round: ' + format({whole}, '.1f') + ' s, of which ' + "
@@ -21,36 +22,19 @@ def round_time() -> dict[str, Any]:
     )
     parts = ["download", "training", "upload"]
     y = {"field": "part", "type": "nominal", "sort": parts, "title": None}
-    x = {"field": "seconds", **number, "title": "seconds", "scale": {"domainMin": 0}}
-    return {
-        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-        "width": "container",
-        "height": 150,
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "config": {"font": "sans-serif", "axis": {"labelFontSize": 12, "titleFontSize": 12}},
-        "title": {"text": {"expr": said}, "anchor": "start", "fontSize": 14, "color": grey},
-        "params": [
-            {
-                "name": name,
-                "value": start,
-                "bind": {
-                    "input": "range",
-                    "min": low,
-                    "max": high,
-                    "step": step,
-                    "name": f"{its} ",
-                },
-            }
-            for name, its, start, low, high, step in sliders
-        ],
-        "data": {"values": [{"part": part, "k": k} for k, part in enumerate(parts)]},
-        "transform": [
+    x = {"field": "seconds", **NUMBER, "title": "seconds", "scale": {"domainMin": 0}}
+    return frame(
+        150,
+        params,
+        title={"text": {"expr": said}, "anchor": "start", "fontSize": 14, "color": GREY},
+        data={"values": [{"part": part, "k": k} for k, part in enumerate(parts)]},
+        transform=[
             {
                 "calculate": "[32 * size / fast, work * epochs, 32 * size / slow][datum.k]",
                 "as": "seconds",
             }
         ],
-        "layer": [
+        layer=[
             {
                 "mark": {"type": "bar", "height": 26},
                 "encoding": {
@@ -59,17 +43,17 @@ def round_time() -> dict[str, Any]:
                     "color": {
                         "field": "part",
                         "type": "nominal",
-                        "scale": {"domain": parts, "range": ["#0072B2", grey, "#D55E00"]},
+                        "scale": {"domain": parts, "range": ["#0072B2", GREY, "#D55E00"]},
                         "legend": None,
                     },
                 },
             },
             {
-                "mark": {"type": "text", "align": "left", "dx": 5, "fontSize": 12, "color": grey},
+                "mark": {"type": "text", "align": "left", "dx": 5, "fontSize": 12, "color": GREY},
                 "encoding": {"x": x, "y": y, "text": {"field": "seconds", "format": ".1f"}},
             },
         ],
-    }
+    )
 
 
 def soft_labels(logits: Sequence[Sequence[float]], truth: Sequence[int]) -> dict[str, Any]:
@@ -81,23 +65,17 @@ def soft_labels(logits: Sequence[Sequence[float]], truth: Sequence[int]) -> dict
         for c, v in enumerate(z)
     ]
     apart, last = len(logits[0]) + 1.5, len(logits) - 1
-    number: dict[str, Any] = {"type": "quantitative"}
     wide = {"axis": None, "scale": {"domain": [-0.3, apart * len(logits) - 1], "nice": False}}
     high = {"scale": {"domain": [-0.14, 1.16], "nice": False}, "title": "soft label"}
     axis = {"values": [0, 0.5, 1], "grid": True}
-    words = {"type": "text", "fontSize": 12, "color": "#7a828e"}
+    words = {"type": "text", "fontSize": 12, "color": GREY}
     kinds = ["surest", *["middle"] * (last - 1), "least sure"]
     titles = [f"a {y}: {kind}" for y, kind in zip(truth, kinds, strict=False)]
-    slider = {"input": "range", "min": 0.1, "max": 30, "step": 0.1, "name": "temperature T "}
-    return {
-        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-        "width": "container",
-        "height": 220,
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "config": {"font": "sans-serif", "axis": {"labelFontSize": 12, "titleFontSize": 12}},
-        "params": [{"name": "T", "value": 3, "bind": slider}, {"name": "titles", "value": titles}],
-        "data": {"values": bars},
-        "transform": [
+    return frame(
+        220,
+        [slider("T", "temperature T", 3, 0.1, 30, 0.1), {"name": "titles", "value": titles}],
+        data={"values": bars},
+        transform=[
             {"joinaggregate": [{"op": "max", "field": "z", "as": "top"}], "groupby": ["panel"]},
             {"calculate": "exp((datum.z - datum.top) / T)", "as": "e"},
             {"joinaggregate": [{"op": "sum", "field": "e", "as": "all"}], "groupby": ["panel"]},
@@ -110,13 +88,13 @@ def soft_labels(logits: Sequence[Sequence[float]], truth: Sequence[int]) -> dict
             {"calculate": "1.09", "as": "above"},
             {"calculate": "titles[datum.panel]", "as": "title"},
         ],
-        "layer": [
+        layer=[
             {
                 "mark": "rect",
                 "encoding": {
-                    "x": {"field": "x", **number, **wide},
+                    "x": {"field": "x", **NUMBER, **wide},
                     "x2": {"field": "right"},
-                    "y": {"field": "p", **number, **high, "axis": axis},
+                    "y": {"field": "p", **NUMBER, **high, "axis": axis},
                     "y2": {"field": "floor"},
                     "color": {
                         "condition": {"test": "datum.true == 1", "value": "#0072B2"},
@@ -131,8 +109,8 @@ def soft_labels(logits: Sequence[Sequence[float]], truth: Sequence[int]) -> dict
             {
                 "mark": words,
                 "encoding": {
-                    "x": {"field": "middle", **number, **wide},
-                    "y": {"field": "below", **number, **high},
+                    "x": {"field": "middle", **NUMBER, **wide},
+                    "y": {"field": "below", **NUMBER, **high},
                     "text": {"field": "class"},
                 },
             },
@@ -140,21 +118,20 @@ def soft_labels(logits: Sequence[Sequence[float]], truth: Sequence[int]) -> dict
                 "transform": [{"filter": "datum.class == 0"}],
                 "mark": {**words, "align": "left", "fontWeight": "bold"},
                 "encoding": {
-                    "x": {"field": "x", **number, **wide},
-                    "y": {"field": "above", **number, **high},
+                    "x": {"field": "x", **NUMBER, **wide},
+                    "y": {"field": "above", **NUMBER, **high},
                     "text": {"field": "title"},
                 },
             },
         ],
-    }
+    )
 
 
 def kernel_generation(low: float, high: float) -> dict[str, Any]:
     """Fed-KGF's ``w' = sign(w) (|w|^beta + alpha)`` under sliders for w, alpha and beta. Grey:
     where the size of w lies from ``low`` to ``high``."""
-    number = {"type": "quantitative"}
-    x = {"field": "x", **number, "title": "w", "scale": {"domain": [-0.6, 0.6], "nice": False}}
-    y = {"field": "y", **number, "title": "w\u2032", "scale": {"domain": [-0.5, 0.5]}}
+    x = {"field": "x", **NUMBER, "title": "w", "scale": {"domain": [-0.6, 0.6], "nice": False}}
+    y = {"field": "y", **NUMBER, "title": "w\u2032", "scale": {"domain": [-0.5, 0.5]}}
     made = "({0} < 0 ? -1 : 1) * (pow(abs({0}), beta) + alpha)"
     at_zero = "abs(w) < 0.001"
     here = f"({at_zero} ? 0 : {made.format('w')})"
@@ -164,34 +141,20 @@ def kernel_generation(low: float, high: float) -> dict[str, Any]:
         f"['w\u2032 = ' + format({here}, '+.4f') + ', from the power: ' + format({share}, '.1%'), "
         f"'slope: ' + format({slope}, '.2~g') + ', jump at 0: ' + format(2 * alpha, '.2f')]"
     )
-    sliders = {  # start, least, greatest, step, name
-        "w": (0.1, -0.6, 0.6, 0.01, "base weight w "),
-        "alpha": (0.05, 0.005, 0.1, 0.005, "bias \u03b1 "),
-        "beta": (4, 2, 10, 0.25, "exponent \u03b2 "),
-    }
     dot = {"type": "point", "filled": True, "size": 110, "color": "#D55E00", "opacity": 1}
     tangent = [{"end": -0.15}, {"end": 0.15}]
-    return {
-        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-        "width": "container",
-        "height": 260,
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "config": {
-            "font": "sans-serif",
-            "axis": {"labelFontSize": 12, "titleFontSize": 13, "grid": False},
-        },
-        "params": [
-            {
-                "name": key,
-                "value": start,
-                "bind": {"input": "range", "min": a, "max": b, "step": step, "name": name},
-            }
-            for key, (start, a, b, step, name) in sliders.items()
+    return frame(
+        260,
+        [
+            slider("w", "base weight w", 0.1, -0.6, 0.6, 0.01),
+            slider("alpha", "bias \u03b1", 0.05, 0.005, 0.1, 0.005),
+            slider("beta", "exponent \u03b2", 4, 2, 10, 0.25),
         ],
-        "layer": [
+        grid=False,
+        layer=[
             {
                 "data": {"values": [{"x": -high, "x2": -low}, {"x": low, "x2": high}]},
-                "mark": {"type": "rect", "color": "#7a828e", "opacity": 0.25},
+                "mark": {"type": "rect", "color": GREY, "opacity": 0.25},
                 "encoding": {"x": x, "x2": {"field": "x2"}},
             },
             {  # 0 itself is between two points
@@ -227,10 +190,10 @@ def kernel_generation(low: float, high: float) -> dict[str, Any]:
                     "fontSize": 13,
                     "lineHeight": 18,
                     "fontWeight": "bold",
-                    "color": "#7a828e",
+                    "color": GREY,
                     "text": {"expr": says},
                 },
                 "encoding": {"x": {"value": 6}, "y": {"value": 6}},
             },
         ],
-    }
+    )

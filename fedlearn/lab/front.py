@@ -20,6 +20,7 @@ from .drawings import DOWN, FEDAVG, PLATE, UP, Canvas, kilobytes, width
 from .grids import chapter_file
 from .plot import COLOURS
 from .show import Chart, Shown, chart
+from .vega import GREY, choice, frame, slider
 
 # fedlearn.link.time without stragglers; up and down are powers of ten of Mbit/s, latency is in ms
 SECONDS = (
@@ -27,7 +28,6 @@ SECONDS = (
     " + 8 * datum.down / pow(10, down + 6) + 8 * datum.up / pow(10, up + 6)"
 )
 TIME, BYTES, OWN = "time on this link", "bytes of one client", "own"
-GREY = "#7a828e"
 
 
 def runs_of(its: dict[str, Any]) -> dict[str, list[History]]:
@@ -78,19 +78,13 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
     powers = {name: (math.log10(u) - 6, math.log10(d) - 6, 1000 * s)
               for name, (u, d, s) in named.items()}  # fmt: skip
 
-    def slider(k: int, name: str, label: str, low: float, high: float, step: float) -> dict:
+    def linked(k: int, name: str, label: str, low: float, high: float, step: float) -> dict:
+        """A slider that goes where the chosen link is."""
         table = json.dumps({preset: round(its[k], 4) for preset, its in powers.items()})
-        return {
-            "name": name,
-            "value": round(powers[start["link"]][k], 4),
-            "bind": {"input": "range", "min": low, "max": high, "step": step, "name": f"{label} "},
-            "on": [{"events": [{"signal": "link"}], "update": f"isValid({table}[link]) ? "
-                    f"{table}[link] : {name}"}],
-        }  # fmt: skip
-
-    def radio(name: str, label: str, options: list[str], value: str, kind: str = "radio") -> dict:
-        bind = {"input": kind, "options": options, "name": f"{label} "}
-        return {"name": name, "value": value, "bind": bind}
+        at = f"{table}[link]"
+        update = f"isValid({at}) ? {at} : {name}"
+        made = slider(name, label, round(powers[start["link"]][k], 4), low, high, step)
+        return made | {"on": [{"events": [{"signal": "link"}], "update": update}]}
 
     speed = (
         "format(pow(10, {0}) * ({0} < 0 ? 1000 : 1), '.3~r') + ({0} < 0 ? ' kbit/s' : ' Mbit/s')"
@@ -104,17 +98,13 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
     said = f"against == '{BYTES}' ? {size} : {lasts}"
     names = [its["name"] for its in spec["comparisons"]]
     params = [
-        radio("runs", "runs", names, start["comparison"], "select"),
-        radio("against", "against", [TIME, BYTES], TIME),
-        radio("link", "link", [*powers, OWN], start["link"]),
-        slider(0, "up", "uplink", -2.5, 3, 0.05),
-        slider(1, "down", "downlink", -2.5, 3, 0.05),
-        slider(2, "latency", "round trip", 0, 2000, 10),
-        {
-            "name": "slower",
-            "value": 1,
-            "bind": {"input": "range", "min": 0, "max": 50, "step": 1, "name": "device slower "},
-        },
+        choice("runs", "runs", names, start["comparison"], "select"),
+        choice("against", "against", [TIME, BYTES], TIME),
+        choice("link", "link", [*powers, OWN], start["link"]),
+        linked(0, "up", "uplink", -2.5, 3, 0.05),
+        linked(1, "down", "downlink", -2.5, 3, 0.05),
+        linked(2, "latency", "round trip", 0, 2000, 10),
+        slider("slower", "device slower", 1, 0, 50, 1),
         {"name": "saysUp", "expr": speed.format("up")},
         {"name": "saysDown", "expr": speed.format("down")},
         {"name": "saysLatency", "expr": "format(latency, '.0f') + ' ms'"},
@@ -211,15 +201,11 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
             "encoding": {"x": {"value": x}, "y": {"datum": target}, "text": {"field": "words"}},
         }
 
-    picture = {
-        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-        "width": "container",
-        "height": 205,
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "config": {"font": "sans-serif", "axis": {"labelFontSize": 12, "titleFontSize": 12}},
-        "params": params,
-        "data": {"values": values},
-        "transform": [
+    picture = frame(
+        205,
+        params,
+        data={"values": values},
+        transform=[
             {"filter": "datum.runs == runs"},
             {"calculate": SECONDS, "as": "time"},
             {"calculate": "datum.up + datum.down", "as": "total"},
@@ -227,14 +213,14 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
             {"calculate": lasts.format("datum.time"), "as": "lasts"},
             {"calculate": size.format("datum.total"), "as": "bytes"},
         ],
-        "layer": [
+        layer=[
             rule,
             lines,
             spot,
             label("datum.place == 1", f"first at {target}: ", 0, align="left", dx=6, dy=-9),
             label(fedavg, "", "width", align="right", dx=-6, dy=22),
         ],
-    }
+    )
     says = {k: f"says{k.title()}" for k in ("up", "down", "latency", "slower")}
     moved = {k: {"link": OWN} for k in ("up", "down", "latency")}
     return chart(number, picture, caption, alt, says=says, moved=moved)

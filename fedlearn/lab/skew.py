@@ -5,27 +5,10 @@ from typing import Any
 
 import numpy as np
 
-GREY, BLUE, ORANGE, GREEN = "#7a828e", "#0072B2", "#D55E00", "#009E73"
+from .vega import GREY, NUMBER, choice, frame, slider
+
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
 CLASSES, CLIENTS = 10, 20
-
-
-def _slider(name: str, start: float, low: float, high: float, step: float, its: str) -> dict:
-    bind = {"input": "range", "min": low, "max": high, "step": step, "name": f"{its} "}
-    return {"name": name, "value": start, "bind": bind}
-
-
-def _frame(height: int, **rest: Any) -> dict[str, Any]:
-    return {
-        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-        "width": "container",
-        "height": height,
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "config": {
-            "font": "sans-serif",
-            "axis": {"labelFontSize": 12, "titleFontSize": 12, "grid": False},
-        },
-        **rest,
-    }
 
 
 def _heading(text: str) -> dict[str, Any]:
@@ -49,7 +32,6 @@ def dirichlet_shares(draws: int = 3) -> dict[str, Any]:
     at = f"[(draw - 1) * {CLASSES * CLIENTS} + datum.i]"
     cube = "pow(max(1 + {} / sqrt(9 * datum.d), 0.01), 3)"
     passes = "log(w{0}) < x{0} * x{0} / 2 + datum.d * (1 - datum.v + log(datum.v))".format(at)
-    number = {"type": "quantitative"}
     says = (
         "'\u03b1 = ' + format(alpha, '.2~r') + ': TV ' + format(datum.tv, '.2f') + "
         "', largest client ' + format(datum.most, '.0%')"
@@ -57,17 +39,14 @@ def dirichlet_shares(draws: int = 3) -> dict[str, Any]:
     x_scale = {"domainMin": 0.4, "domainMax": {"expr": "clients + 0.6"}, "nice": False}
     heading = _heading(says)
     heading["transform"] = [{"filter": "datum.i == 0"}]
-    return _frame(
+    return frame(
         260,
+        grid=False,
         padding={"top": 26, "left": 5, "right": 5, "bottom": 5},
         params=[
-            _slider("power", 0, -1.5, 2, 0.05, "log10 of \u03b1"),
-            _slider("clients", 10, 2, CLIENTS, 1, "clients"),
-            {
-                "name": "draw",
-                "value": 1,
-                "bind": {"input": "radio", "name": "draw ", "options": [*range(1, draws + 1)]},
-            },
+            slider("power", "log10 of \u03b1", 0, -1.5, 2, 0.05),
+            slider("clients", "clients", 10, 2, CLIENTS, 1),
+            choice("draw", "draw", range(1, draws + 1)),
             {"name": "alpha", "expr": "pow(10, power)"},
             *({"name": n, "value": [round(float(v), 3) for v in a]} for n, a in drawn.items()),
         ],
@@ -100,19 +79,19 @@ def dirichlet_shares(draws: int = 3) -> dict[str, Any]:
                 "encoding": {
                     "x": {
                         "field": "client",
-                        **number,
+                        **NUMBER,
                         "scale": x_scale,
                         "axis": {"tickMinStep": 1, "format": "d"},
                     },
                     "y": {
                         "field": "class",
-                        **number,
+                        **NUMBER,
                         "scale": {"domain": [-0.7, 9.7], "nice": False},
                         "axis": {"values": [*range(CLASSES)], "format": "d"},
                     },
                     "size": {
                         "field": "share",
-                        **number,
+                        **NUMBER,
                         "scale": {"domain": [0, 1], "range": [0, 900]},
                         "legend": None,
                     },
@@ -132,9 +111,8 @@ def two_parabolas(rounds: int = 12) -> dict[str, Any]:
     """FedAvg of two clients, F_k(w) = a_k (w - c_k)^2 / 2 with c = (-1, 1) and a_2 = 0.5, under
     sliders for the local steps, the learning rate and a_1: its rounds, where they lead, and the
     optimum."""
-    number = {"type": "quantitative"}
-    x = {"field": "w", **number, "title": "w", "scale": {"domain": [-1.7, 1.7], "nice": False}}
-    y = {"field": "loss", **number, "title": "loss", "scale": {"domain": [0, 4.2], "nice": False}}
+    x = {"field": "w", **NUMBER, "title": "w", "scale": {"domain": [-1.7, 1.7], "nice": False}}
+    y = {"field": "loss", **NUMBER, "title": "loss", "scale": {"domain": [0, 4.2], "nice": False}}
     mean = "(a * pow({0} + 1, 2) + 0.5 * pow({0} - 1, 2)) / 4"
     curves = ["client 1", "client 2", "their mean F"]
     losses = "[a * pow(datum.w + 1, 2) / 2, 0.25 * pow(datum.w - 1, 2), datum.mean]"
@@ -158,12 +136,13 @@ def two_parabolas(rounds: int = 12) -> dict[str, Any]:
     heading = _heading(says) | {"data": {"values": [{}]}}
     heading["encoding"] = {"x": {"value": 6}, "y": {"value": 8}}
     heading["mark"] |= {"baseline": "top", "lineHeight": 18}
-    return _frame(
+    return frame(
         270,
+        grid=False,
         params=[
-            _slider("steps", 5, 1, 30, 1, "local steps E"),
-            _slider("rate", 0.2, 0.01, 0.25, 0.01, "learning rate \u03b7"),
-            _slider("a", 4, 0.5, 4, 0.1, "curvature a\u2081"),
+            slider("steps", "local steps E", 5, 1, 30, 1),
+            slider("rate", "learning rate \u03b7", 0.2, 0.01, 0.25, 0.01),
+            slider("a", "curvature a\u2081", 4, 0.5, 4, 0.1),
             {"name": "r1", "expr": "pow(1 - rate * a, steps)"},
             {"name": "r2", "expr": "pow(1 - rate * 0.5, steps)"},
             {"name": "best", "expr": "(0.5 - a) / (0.5 + a)"},

@@ -5,6 +5,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from .vega import GREY, NUMBER, frame, slider
+
 # Two clouds in the plane, S N(0, 1) and S (d + s N(0, 1)): the means of one radial basis function
 # over pairs within the first, within the second and between them (Gaussian integrals), with
 # v = S^2. Vega's expressions are Python's, too, so that a test can compare them with samples.
@@ -22,14 +24,6 @@ KINDS = ["these two clouds", "two clouds of one kind"]
 def kernel_widths(widths: Sequence[float]) -> dict[str, Any]:
     """Expected MMD^2 of two samples of n points against the width of the kernel, under sliders for
     shift, spread and size of the clouds and for n; dots stand at ``widths``, whose sum is said."""
-    number: dict[str, Any] = {"type": "quantitative"}
-    sliders = {  # start, least, greatest, step, name
-        "d": (1.5, 0, 4, 0.1, "shift of the second cloud "),
-        "s": (1, 0.5, 2.5, 0.1, "spread of the second cloud "),
-        "size": (0, -2, 2, 0.1, "size of both clouds, log10 "),
-        "n": (16, 4, 64, 4, "points of each cloud "),
-    }
-    grey, colours = "#7a828e", ["#0072B2", "#7a828e"]
 
     def calculate(kind: int) -> list[dict[str, Any]]:
         value = [MMD, CHANCE][kind].replace("v", "datum.v").replace("w", "datum.w")
@@ -42,19 +36,19 @@ def kernel_widths(widths: Sequence[float]) -> dict[str, Any]:
 
     x = {
         "field": "x",
-        **number,
+        **NUMBER,
         "title": "width w of the kernel",
         "scale": {"domain": [-6, 6], "nice": False},
         "axis": {"values": [-6, -3, 0, 3, 6], "labelExpr": "format(pow(10, datum.value), '~g')"},
     }
     y = {
         "field": "y",
-        **number,
+        **NUMBER,
         "title": "MMD²",
         "scale": {"domain": [0, 2.2], "nice": False},
         "axis": {"values": [0, 0.5, 1], "format": ".1f", "titleAnchor": "start"},
     }
-    scale = {"domain": KINDS, "range": colours}
+    scale = {"domain": KINDS, "range": ["#0072B2", GREY]}
     legend = {
         "orient": "bottom",
         "title": None,
@@ -77,27 +71,18 @@ def kernel_widths(widths: Sequence[float]) -> dict[str, Any]:
         for k in (0, 1)
         for _ in range(40)
     ]
-    words = {"type": "text", "align": "left", "fontSize": 13, "fontWeight": "bold", "color": grey}
+    words = {"type": "text", "align": "left", "fontSize": 13, "fontWeight": "bold", "color": GREY}
 
-    return {
-        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-        "width": "container",
-        "height": 330,
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "config": {
-            "font": "sans-serif",
-            "axis": {"labelFontSize": 12, "titleFontSize": 13, "grid": False},
-            "legend": {"labelFontSize": 12},
-        },
-        "params": [
-            {
-                "name": key,
-                "value": start,
-                "bind": {"input": "range", "min": a, "max": b, "step": step, "name": name},
-            }
-            for key, (start, a, b, step, name) in sliders.items()
+    return frame(
+        330,
+        [
+            slider("d", "shift of the second cloud", 1.5, 0, 4, 0.1),
+            slider("s", "spread of the second cloud", 1, 0.5, 2.5, 0.1),
+            slider("size", "size of both clouds, log10", 0, -2, 2, 0.1),
+            slider("n", "points of each cloud", 16, 4, 64, 4),
         ],
-        "layer": [
+        grid=False,
+        layer=[
             *(
                 {
                     "data": steps,
@@ -166,4 +151,4 @@ def kernel_widths(widths: Sequence[float]) -> dict[str, Any]:
                 "encoding": {"text": {"field": "text"}, "x": x, "y": y},
             },
         ],
-    }
+    )
