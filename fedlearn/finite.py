@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from .errors import Diverged
+from .models import evaluating
 from .parts import State
 
 LIMIT = torch.finfo(torch.float32).max  # of a squared norm
@@ -47,12 +48,11 @@ def judge(state: State, before: State) -> bool:
 def try_out(net: nn.Module, task: Any) -> None:
     """``Diverged`` if a network that holds the new weights gives anything for a few test images
     that is not finite, or if the gradient of it overflows: products of large finite weights do."""
-    training, params = net.training, [p for p in net.parameters() if p.requires_grad]
-    with torch.enable_grad():
-        out = tree_leaves(net.eval()(task.inputs(task.test[0][:IMAGES])))
+    params = [p for p in net.parameters() if p.requires_grad]
+    with evaluating(net), torch.enable_grad():
+        out = tree_leaves(net(task.inputs(task.test[0][:IMAGES])))
         total = sum(t.sum() for t in out)
         grads = torch.autograd.grad(total, params, allow_unused=True) if total.requires_grad else ()
-    net.train(training)
     if not all(t.isfinite().all() for t in out):
         raise Diverged("With the new weights the network's output is NaN or infinite.")
     if math.isnan(norm(grads)):

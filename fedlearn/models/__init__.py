@@ -1,6 +1,7 @@
 """The networks, one file a family, and what is counted in them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -80,6 +81,16 @@ def parameter_count(net: nn.Module) -> int:
     return sum(p.numel() for p in net.parameters())
 
 
+@contextmanager
+def evaluating(net: nn.Module) -> Iterator[nn.Module]:
+    """The network in evaluation mode; afterwards, even after an error, in the mode it had."""
+    training = net.training
+    try:
+        yield net.eval()
+    finally:
+        net.train(training)
+
+
 def multiply_adds(net: nn.Module, shape: Sequence[int]) -> int:
     """Multiply-adds of one image of ``shape`` passing through convolutions and linear layers."""
     total = 0
@@ -90,17 +101,15 @@ def multiply_adds(net: nn.Module, shape: Sequence[int]) -> int:
 
     layers = [m for m in net.modules() if isinstance(m, (nn.modules.conv._ConvNd, nn.Linear))]
     hooks = [layer.register_forward_hook(add) for layer in layers]
-    training = net.training
     try:
-        with torch.no_grad():
-            net.eval()(next(net.parameters()).new_zeros(1, *shape))
+        with evaluating(net), torch.no_grad():
+            net(next(net.parameters()).new_zeros(1, *shape))
     except RuntimeError as error:
         text = " ".join(str(error).split())
         raise ValueError(
             f"This {type(net).__name__} does not take inputs of shape {list(shape)} ({text})."
         ) from error
     finally:
-        net.train(training)
         for hook in hooks:
             hook.remove()
     return total

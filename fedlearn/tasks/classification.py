@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from .. import models
 from ..arguments import checked
 from ..data import own
 from ..data.sources import Source
@@ -89,9 +90,7 @@ class Classification(Task):
             else [client]
         )
         totals = torch.zeros(2, device=self.device, dtype=torch.float64)
-        training = net.training
-        net.eval()
-        with torch.inference_mode():
+        with models.evaluating(net), torch.inference_mode():
             for view in views:
                 for at in range(0, len(y), batch):
                     target = y[at : at + batch]
@@ -103,7 +102,6 @@ class Classification(Task):
                         counts = torch.bincount(pairs, minlength=classes**2).double().cpu()
                         k = client if view is None else view
                         found[k] = found.get(k, 0) + counts.view(classes, classes)
-        net.train(training)
         accuracy, loss = (totals / (len(y) * len(views))).tolist()
         result = {"accuracy": accuracy, "loss": loss}
         return result if seen is not None else result | self.measure(found)

@@ -103,14 +103,11 @@ class Detection(Task):
     ) -> dict[str, Any]:
         """{"accuracy": mAP@0.5, "loss", "map_50_95": mAP@0.5:0.95} on the test set."""
         (x, y), total, found = self.test, 0.0, []
-        training = net.training
-        net.eval()
-        with torch.inference_mode():
+        with models.evaluating(net), torch.inference_mode():
             for images, own in zip(x.split(batch), y.split(batch), strict=True):
                 outputs = net(self.inputs(images))
                 total += float(self.loss(outputs, own)) * len(own)
                 found += self._read(outputs)
-        net.train(training)
         measured = average_precision(found, y)
         return {
             "accuracy": measured["map_50"],

@@ -68,9 +68,7 @@ class Segmentation(Task):
         about = {"num_classes": classes, "ignore_index": VOID, "validate_args": False}
         overlap = MulticlassJaccardIndex(**about).to(self.device)
         right = MulticlassAccuracy(average="micro", **about).to(self.device)
-        training = net.training
-        net.eval()
-        with torch.inference_mode():
+        with models.evaluating(net), torch.inference_mode():
             for images, own in zip(x.split(batch), y.split(batch), strict=True):
                 scores = net(self.inputs(images))
                 total += float(self.loss(scores, own)) * len(own)
@@ -82,7 +80,6 @@ class Segmentation(Task):
                 "loss": total / len(y),
                 "pixel_accuracy": float(right.compute()),
             }
-        net.train(training)
         return result | measured(self.metrics, {None: confusion}, self.held)
 
     @cached_property
