@@ -424,6 +424,7 @@ def test_what_does_not_fit_is_not_coded():
         lambda: SmartIdx(0),
         *(lambda b=b: Uniform(b) for b in (0, 17, 8.0, True)),
         lambda: QSGD(0),
+        lambda: QSGD(bucket=2**31),
         lambda: QSGD(2**15),
         lambda: QSGD(8, 0),
     ],

@@ -433,6 +433,12 @@ def test_a_coder_that_draws_by_itself_and_one_that_shares_its_draws_go_together(
     same(fl.run(mixed, task, 2), fl.run(qsgd, task, 2))
 
 
+def test_signs_of_dense_updates_are_votes_and_no_others_are():
+    sparse = fl.Uplink(Update(), Code(TopK(0.1)))
+    assert {"update", "votes"} <= fl.Uplink().gives
+    assert "votes" not in sparse.gives | fl.methods.fedpm().uplink.gives
+
+
 # ---- what is replaced is obeyed ------------------------------------------------------------------
 
 
