@@ -52,7 +52,9 @@ ARITHMETIC = {
 # (file, what was changed): why no test can see it
 MOST = 500  # tests that judge a mutant
 EQUIVALENT: dict[tuple[str, str], str] = {
-    ("fedlearn/wire/bits.py", "False  ->  True"): "a copy that nobody changes"
+    ("fedlearn/wire/bits.py", "False  ->  True"): "a copy that nobody changes",
+    ("fedlearn/wire/bits.py", "width >= 8  ->  Gt"): "both ways pack eight bits into one byte",
+    ("fedlearn/wire/letters.py", "1  ->  2"): "numpy takes reshape(-2) for reshape(-1)",
 }
 
 

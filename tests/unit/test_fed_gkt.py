@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import fedlearn as fl
 from fedlearn import models, training
 from fedlearn.models import state_of
-from fedlearn.parts import SGD, Adam, Batch, Context
+from fedlearn.parts import SGD, Adam, Batch, Context, State
 from fedlearn.round import Ask
 from fedlearn.wire import DOWN, UP, Letter, Message, Schema, pack, unpack
 
@@ -557,6 +557,15 @@ def test_a_client_that_diverged_goes_on_from_its_last_network(task):
     assert server.round(2, state, ask) is state
     assert "whose training diverged sends nothing" in ask.row["refused"][0]
     assert all(torch.equal(kept[name], w) for name, w in edge(clients, 0).items())
+
+
+def test_soft_labels_that_half_precision_cannot_hold_are_not_taken(task):
+    whole, half = (fl.methods.fed_gkt(bits=bits).server_side(task) for bits in (32, 16))
+    before = whole.start()
+    labels = State(before.weights, {"z_s 0": torch.full((task.sizes[0], 10), 7e4)})
+    whole.judge(1, labels, before, {})
+    with pytest.raises(fl.errors.Diverged, match="half precision"):
+        half.judge(1, labels, before, {})
 
 
 def test_a_server_that_diverges_says_so(task):
