@@ -24,7 +24,9 @@ def write_rows(tensors: Sequence[torch.Tensor], dtype: str = "<f4") -> list[list
     with np.errstate(over="ignore"):
         rows = rows.cpu().numpy().astype(dtype, copy=False)
     if dtype != "<f4" and not np.isfinite(rows).all():
-        raise Diverged(f"A value that is NaN, infinite or too large for {dtype} cannot be coded.")
+        raise Diverged(
+            "A value that is NaN, infinite or too large for half precision cannot be coded."
+        )
     ends = list(accumulate(t[0].numel() * rows.itemsize for t in tensors))
     slices = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
     return [[data[part] for part in slices] for data in (row.view(np.uint8).data for row in rows)]

@@ -221,7 +221,7 @@ def test_a_model_that_nobody_can_be_sent_is_an_error_at_once(task):
             return net
 
     half = fl.Downlink(Code(Dense(16)))
-    with pytest.raises(ValueError, match="too large for <f2 cannot be coded"):
+    with pytest.raises(ValueError, match="too large for half precision cannot be coded"):
         fl.run(fl.methods.fedavg().but(model=Large(), downlink=half), task, 2)
 
 

@@ -493,7 +493,7 @@ def test_a_sparse_coder_with_another_decode_is_obeyed_by_the_server(task):
 
 
 def test_a_step_with_sent_hears_what_the_receiver_decodes(task):
-    """Without a word about listening."""
+    """Without a word about listening, and stacked too."""
     heard = []
 
     class Curious(Step):
@@ -510,6 +510,8 @@ def test_a_step_with_sent_hears_what_the_receiver_decodes(task):
         assert torch.equal(sent, update[n])
         kept = sent != 0
         assert torch.equal(sent[kept], x[kept]) and kept.sum() <= math.ceil(0.25 * x.numel())
+    fl.run(method, task, 1, engine="stacked")
+    assert len(heard) == 1 + task.clients
 
 
 # ---- feedback ------------------------------------------------------------------------------------
