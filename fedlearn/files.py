@@ -15,6 +15,15 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     A symbolic link is written through. A device or a pipe is written to, never replaced. What a
     killed process left half-written beside it goes."""
     path = check_writable(path)
+    try:
+        _write(path, write)
+    except OSError as error:
+        if error.filename is None:  # such as a full disk
+            raise OSError(f"{path} cannot be written: {error.strerror or error}.") from error
+        raise
+
+
+def _write(path: Path, write: Callable[[Path], object]) -> None:
     if path.exists() and not path.is_file():
         with tempfile.TemporaryDirectory() as folder:
             write(part := Path(folder, path.name))

@@ -131,7 +131,8 @@ def run_all(
     its_link = picture.its_link()
     origin = provenance()  # of the code that runs, not of what the checkout becomes meanwhile
     out = engine.out if engine.out != "-" else None
-    base = Path(engine.checkpoint or out or "fedlearn.json")
+    device = out and Path(out).exists() and not Path(out).is_file()  # beside which nothing goes
+    base = Path(engine.checkpoint or (not device and out) or "fedlearn.json")
     ends = [f".{slug(e.label)}" + f".{e.seed}" * (e.seed > 0) for e in experiments]
     paths = [base.with_suffix(f"{end}.checkpoint") for end in ends]
     if engine.checkpoint and len(experiments) == 1:

@@ -317,8 +317,10 @@ def test_nothing_is_lost_when_the_result_cannot_be_written(tmp_path, monkeypatch
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     assert main(words) == 2
-    assert "No space left" in capsys.readouterr().err
+    assert "/dev/full cannot be written: No space left" in capsys.readouterr().err
     assert Path("/dev/full").is_char_device() and Path("kept").exists()
+    assert main(words[:-2]) == 2
+    assert Path("fedlearn.fedavg.checkpoint").exists(), "not in the folder of the devices"
     with monkeypatch.context() as patch:
         patch.setattr("fedlearn.training.train", lambda *a: pytest.fail("it trained again"))
         assert not main([*words[:-4], "--out", "there.json", "--checkpoint", "kept"])
