@@ -14,7 +14,7 @@ import fedlearn as fl
 from fedlearn import WireError
 from fedlearn.errors import Diverged
 from fedlearn.parts import Code, Context, Update
-from fedlearn.wire import DOWN, UP, Dense, Message, Pooled, Schema, pack, unpack
+from fedlearn.wire import DOWN, UP, Dense, Letter, Message, Pooled, Schema, pack, unpack
 
 SHAPES = st.one_of(
     st.just(()),
@@ -25,6 +25,20 @@ SHAPES = st.one_of(
 
 def tensor(shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_a_message_of_version_2_stays_what_it_is():
+    """Bytes that were kept or sent by an older copy are read: whoever changes them changes the
+    version as well."""
+    letter = Letter(Schema({"w": (2,), "b": (1,)}))
+    tensors = {"w": torch.tensor([1.0, -2.0]), "b": torch.tensor([0.5])}
+    data = bytes.fromhex(
+        "464c524e" "02" "01" "f37de3ad27013813" "03000000" "07000000" "0b000000"  # the envelope
+        "c008000000040000000000803f000000c00000003f" "b32e2ac8"  # lengths, numbers; checksum
+    )  # fmt: skip
+    assert letter.write(UP, 3, 7, tensors, samples=11) == data
+    read = letter.read(UP, 3, 7, data, samples=11)
+    assert all(torch.equal(read[name], t) for name, t in tensors.items())
 
 
 @given(SHAPES, st.integers(0, 2**32))
