@@ -46,7 +46,7 @@ class Lines:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        pick(self.path.suffix, {".csv": 1, ".jsonl": 1}, "ending of a file of rows")
+        pick(self.path.suffix, dict.fromkeys((".csv", ".jsonl")), "ending of a file of rows")
         check_writable(self.path)
 
     def __call__(self, row: Row, state: Any) -> None:

@@ -38,7 +38,7 @@ class Mean(Aggregator):
     by: str = "samples"
 
     def __post_init__(self) -> None:
-        pick(self.by, {"samples": 1, "clients": 1}, "weighting")
+        pick(self.by, dict.fromkeys(("samples", "clients")), "weighting")
 
     def aggregate(self, state: Tensors, arrivals: Iterable[Arrival], ctx: Context) -> Tensors:
         def weight(samples: int) -> int:

@@ -566,6 +566,8 @@ def test_soft_labels_that_half_precision_cannot_hold_are_not_taken(task):
     whole.judge(1, labels, before, {})
     with pytest.raises(fl.errors.Diverged, match="half precision"):
         half.judge(1, labels, before, {})
+    own = State(before.weights, {"exp_avg_sq": torch.full((3,), 7e4)})  # is never sent
+    half.judge(1, own, before, {})
 
 
 def test_a_server_that_diverges_says_so(task):
