@@ -49,12 +49,39 @@ ARITHMETIC = {
     ast.BitOr: ast.BitAnd,
     ast.BitAnd: ast.BitOr,
 }
-# (file, what was changed): why no test can see it
 MOST = 500  # tests that judge a mutant
-EQUIVALENT: dict[tuple[str, str], str] = {
-    ("fedlearn/wire/bits.py", "False  ->  True"): "a copy that nobody changes",
-    ("fedlearn/wire/bits.py", "width >= 8  ->  Gt"): "both ways pack eight bits into one byte",
-    ("fedlearn/wire/letters.py", "1  ->  2"): "numpy takes reshape(-2) for reshape(-1)",
+# (file, its line, what was changed): why no test can see it
+EQUIVALENT: dict[tuple[str, str, str], str] = {
+    (
+        "fedlearn/wire/bits.py",
+        'return np.packbits(values.astype(bool, copy=False), bitorder="little").tobytes()',
+        "False  ->  True",
+    ): "a copy that nobody changes",
+    (
+        "fedlearn/wire/bits.py",
+        "if width >= 8:",
+        "width >= 8  ->  Gt",
+    ): "both ways pack eight bits into one byte",
+    (
+        "fedlearn/wire/letters.py",
+        "return values.reshape(-1).view(np.uint8).data",
+        "1  ->  2",
+    ): "numpy takes every negative number of a shape for -1",
+    (
+        "fedlearn/wire/smartidx.py",
+        "x[whole] = reader.signs(len(whole) * entries).reshape(-1, entries)",
+        "1  ->  2",
+    ): "the same",
+    (
+        "fedlearn/wire/smartidx.py",
+        "number = np.full(len(count), -1)",
+        "1  ->  2",
+    ): "any number below zero says that a pattern is not shared",
+    (
+        "fedlearn/parts/base.py",
+        "near = get_close_matches(name, known, n=1)",
+        "1  ->  2",
+    ): "only the nearest of them is used",
 }
 
 
@@ -258,7 +285,8 @@ def main() -> None:
     with ThreadPoolExecutor(args.jobs) as pool:
         for verdict, (path, line, text, _) in pool.map(judge, drawn):
             name = str(path.relative_to(ROOT))
-            if verdict != "killed" and (name, text) in EQUIVALENT:
+            source = path.read_text().splitlines()[line - 1].strip()
+            if verdict != "killed" and (name, source, text) in EQUIVALENT:
                 verdict = "equivalent"
             found[verdict] += 1
             if verdict != "killed":

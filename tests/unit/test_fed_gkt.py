@@ -559,6 +559,24 @@ def test_a_client_that_diverged_goes_on_from_its_last_network(task):
     assert all(torch.equal(kept[name], w) for name, w in edge(clients, 0).items())
 
 
+def test_a_network_that_is_not_finite_is_not_kept_even_if_what_it_knows_is(task):
+    server, clients = parties(fl.methods.fed_gkt(), task)
+    side, sent = clients.side, {}
+
+    def write(k):
+        return server.letters.down(k).write(DOWN, 1, k, {})
+
+    ctx = side.download(1, 0, write(0), {})
+    trained = {name: w.clone() for name, w in state_of(side.net).items()}
+    sent["whole"] = side.upload(trained, ctx)
+    assert any(name.startswith("edge/") for name in ctx.memory)
+    ctx = side.download(1, 0, write(0), {})
+    next(iter(trained.values())).view(-1)[0] = -math.inf
+    sent["nothing"] = side.upload(trained, ctx)
+    assert not any(name.startswith("edge/") for name in ctx.memory)
+    assert len(sent["nothing"]) < 100 < len(sent["whole"])
+
+
 def test_soft_labels_that_half_precision_cannot_hold_are_not_taken(task):
     whole, half = (fl.methods.fed_gkt(bits=bits).server_side(task) for bits in (32, 16))
     before = whole.start()

@@ -140,6 +140,8 @@ def test_envelope_is_small(tensors):
     [
         (lambda m: b"", "shorter than its envelope"),
         (lambda m: m[:20], "shorter than its envelope"),
+        (lambda m: m[:29], "shorter than its envelope"),
+        (lambda m: m[:30], "checksum"),
         (lambda m: m[:-1], "checksum"),
         (lambda m: m + b"\0", "checksum"),
         (lambda m: b"\x80\x04" + m[2:], "not a fedlearn message"),
