@@ -348,3 +348,13 @@ def test_synchronous_fed_gkt_says_whose_code_failed(task):
     with pytest.raises(fl.WireError, match=r"nothing usable came from clients \[3\]") as error:
         one_round(server, engine, 1, server.start(), {})
     assert repr(error.value.__cause__) == "KeyError('lost')"
+
+
+def test_the_downlink_is_tried_on_those_who_are_next(task, monkeypatch):
+    method = fl.methods.fedavg().but(downlink=fl.Downlink(Code(Dense(16))))
+    server = method.server_side(task, fl.Settings(participation=0.5))
+    asked, start = [], server.start()
+    monkeypatch.setattr(server, "_body", lambda t, k, *rest: asked.append((t, k)))
+    t = next(t for t in range(1, 9) if server.participants(t + 1) != server.participants(t + 2))
+    server.judge(t, start, start, {})
+    assert asked == [(t + 1, k) for k in server.participants(t + 1)]
