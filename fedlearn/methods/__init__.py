@@ -14,11 +14,17 @@ from .fed_repopt import fed_repopt, search
 from .fedavg import fedavg
 from .fedcams import fedcams
 from .fedcom import fedcom, fedcomgate
+from .feddyn import feddyn
 from .fedfusion import fedfusion
 from .fedmmd import fedmmd
+from .fednova import fednova
+from .fedopt import fedadagrad, fedadam, fedyogi
 from .fedpm import fedpm
+from .fedprox import fedprox
+from .local import local
 from .qsgd import qsgd
 from .rpn import rpn
+from .scaffold import scaffold
 from .signsgd import signsgd
 from .smartidx import smartidx
 from .split_learning import split_learning
@@ -27,6 +33,7 @@ from .stc import stc
 _NAMES = """
     fedavg rpn fed_kgf fedmmd fedfusion fed_gkt fed_repopt qsgd signsgd dgc stc smartidx
     fedcom fedcomgate fedcams fedpm split_learning
+    fedprox scaffold fednova fedadagrad fedyogi fedadam feddyn local
 """
 # their arguments are checked here, once for all of them
 METHODS = {name: checked(globals()[name]) for name in _NAMES.split()}

@@ -23,12 +23,11 @@ Deviations from paper and authors' program: what, why, effect measured::
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from ..averaging import Averaging
-from ..parts import SGD, Context, Lossy, Step, Tensors, Update, Uplink
+from ..parts import SGD, Context, Lossy, Shifted, Step, Tensors, Update, Uplink
 from ..wire import Uniform
 
 
@@ -38,34 +37,19 @@ def fedcom(lr: float = 0.1, bits: int = 8) -> Averaging:
 
 
 @dataclass(frozen=True)
-class Tracked(SGD):
+class Tracked(Shifted):
     """SGD on g - delta_j, together with the step ``Remember``. A client that was absent for some
     rounds takes the mean of what the model did in them."""
 
     needs = frozenset({"past"})
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.decay != 1:
-            raise ValueError(
-                f"Gradient tracking needs a constant learning rate: decay 1, not {self.decay!r}."
-            )
-
-    def init(self, params: list[torch.Tensor], ctx: Context) -> dict[str, Any]:
+    def _shift(self, params: list[torch.Tensor], ctx: Context) -> list[torch.Tensor]:
         alone = not isinstance(ctx.memory, list)
-        state, memories = super().init(params, ctx), [ctx.memory] if alone else ctx.memory
-        if not any("round" in memory for memory in memories):  # nobody has taken part before
-            return state | {"delta": [torch.zeros_like(p) for p in params]}
-        for i, memory in enumerate(memories):
+        for i, memory in enumerate([ctx.memory] if alone else ctx.memory):
             if "round" in memory:
                 start = ctx.start if alone else {n: t[i] for n, t in ctx.start.items()}
                 self._track(memory, start, ctx.round)
-        names = [n for n in ctx.start if n not in ctx.schema.buffers]
-        zero = {n: torch.zeros_like(ctx.initial[n]) for n in names}
-        rows = [torch.stack([m.get(f"delta/{n}", zero[n]) for m in memories]) for n in names]
-        return state | {
-            "delta": [row.reshape(p.shape) for row, p in zip(rows, params, strict=True)]
-        }
+        return ctx.kept("delta", params)
 
     def _track(self, memory: Tensors, start: Tensors, round: int) -> None:
         """delta_j after the round in which this client took part last. All is divided by -eta tau:
@@ -75,11 +59,6 @@ class Tracked(SGD):
             moved = (start[n] - memory[f"start/{n}"]) / rounds
             delta = (moved - memory[f"sent/{n}"]) / (self.lr * steps)
             memory[f"delta/{n}"] = memory.get(f"delta/{n}", 0) + delta
-
-    def step(
-        self, params: list[torch.Tensor], grads: list[torch.Tensor], state: dict[str, Any]
-    ) -> None:
-        super().step(params, torch._foreach_sub(grads, state["delta"]), state)
 
 
 @dataclass(frozen=True)
@@ -91,9 +70,8 @@ class Remember(Step):
     def sent(self, x: Tensors, sent: Tensors, ctx: Context) -> None:
         for n in set(sent) - ctx.schema.buffers:
             ctx.memory[f"sent/{n}"], ctx.memory[f"start/{n}"] = sent[n], ctx.start[n].clone()
-        batches = -(-ctx.task.sizes[ctx.client] // ctx.settings.batch_size)
         ctx.memory["round"] = torch.tensor(ctx.round)
-        ctx.memory["steps"] = torch.tensor(ctx.settings.epochs * batches)
+        ctx.memory["steps"] = torch.tensor(ctx.steps(ctx.client))
 
 
 def fedcomgate(lr: float = 0.1, bits: int = 8) -> Averaging:

@@ -4,7 +4,7 @@ from .base import WORDS, Arrival, Batch, Context, Part, State, Tensors
 from .link import DENSE, Code, Downlink, Link, Lossy, Step, Update, Uplink
 from .model import Edge, Model, Named, TaskNetwork
 from .objective import Objective, Reference, Smoothed, TaskLoss
-from .optimizer import SGD, Adam, Continued, Optimizer, lasting, recalled
+from .optimizer import SGD, Adam, Continued, Optimizer, Shifted, lasting, recalled
 from .replay import KeptSteps, Replay
 from .robust import Clipped, Krum, Median, TrimmedMean
 from .server import Aggregator, Mean, summed

@@ -26,6 +26,10 @@ WORDS = {
     "scores": "a network that trains scores of masks (MaskedNetwork)",
     "pooled": "pooled updates (Pool)",
     "past": "an uplink that remembers what it sent (Remember)",
+    "sum": "an uplink that keeps the sum of what it sent (Sum)",
+    "changes": "changes of control variates beside the updates (Changes)",
+    "variates": "a server that keeps control variates (Controlling)",
+    "controls": "the server's control variates (Controls)",
     "steps": "a server that keeps its steps (KeptSteps),",
     "constants": 'a network in the form "repopt" (Form)',
     "fusion": "a network with a fusion operator (FusionNetwork)",
@@ -112,6 +116,22 @@ class Context:
         if isinstance(self.client, list):
             return [rng.generator(self.task.seed, purpose, self.round, k) for k in self.client]
         return rng.generator(self.task.seed, purpose, self.round, self.client)
+
+    def steps(self, client: int) -> int:
+        """The local steps that a client takes in a round: E epochs of its batches."""
+        return self.settings.epochs * -(-self.task.sizes[client] // self.settings.batch_size)
+
+    def kept(self, what: str, params: list[torch.Tensor]) -> list[torch.Tensor]:
+        """What a client keeps as ``what``/name of each parameter that is trained, zero where it
+        keeps nothing: tensors like ``params``, for stacked clients [clients, ...]."""
+        many, found = isinstance(self.memory, list), [torch.zeros_like(p) for p in params]
+        names = [name for name, p in self.net.named_parameters() if p.requires_grad]
+        for name, kept in zip(names, found, strict=True):
+            rows = zip(kept, self.memory, strict=True) if many else [(kept, self.memory)]
+            for row, memory in rows:
+                if f"{what}/{name}" in memory:
+                    row.copy_(memory[f"{what}/{name}"])
+        return found
 
     def narrow(self, first: int, last: int) -> "Context":
         """The same for some of the stacked clients; tensors are views."""

@@ -1,6 +1,7 @@
 """The second part: what does local training minimise?"""
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -65,6 +66,20 @@ class Smoothed(Objective):
             return (1 - eps) * J(logits, batch.y) - eps * F.log_softmax(logits, -1).mean((-2, -1))
 
         return loss
+
+
+def trained(net: nn.Module, ctx: Context) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The parameters that local training moves, and where they start from."""
+    named = [(name, p) for name, p in net.named_parameters() if p.requires_grad]
+    return [p for _, p in named], [ctx.start[name] for name, _ in named]
+
+
+def inner(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor], ctx: Context) -> torch.Tensor:
+    """<a, b> over all tensors of two lists; of each stacked client: [clients]."""
+    first = int(isinstance(ctx.client, list))  # axis that is summed
+    products = [x * y for x, y in zip(a, b, strict=True)]
+    sums = [p.sum(tuple(range(first, p.dim()))) if p.dim() > first else p for p in products]
+    return torch.stack(sums).sum(0)
 
 
 class Reference:

@@ -122,6 +122,30 @@ class SGD(Optimizer):
 
 
 @dataclass(frozen=True)
+class Shifted(SGD):
+    """SGD on g - shift, where the shift comes of what the client keeps and stays for a round."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.decay != 1:
+            raise ValueError(
+                f"Shifted gradients need a constant learning rate: decay 1, not {self.decay!r}."
+            )
+
+    def _shift(self, params: list[torch.Tensor], ctx: Context) -> list[torch.Tensor]:
+        """The shift, like the parameters."""
+        raise NotImplementedError
+
+    def init(self, params: list[torch.Tensor], ctx: Context) -> dict[str, Any]:
+        return super().init(params, ctx) | {"shift": self._shift(params, ctx)}
+
+    def step(
+        self, params: list[torch.Tensor], grads: list[torch.Tensor], state: dict[str, Any]
+    ) -> None:
+        super().step(params, list(torch._foreach_sub(grads, state["shift"])), state)
+
+
+@dataclass(frozen=True)
 class Adam(Optimizer):
     """Kingma and Ba (2015), Algorithm 1: the same arithmetic as ``torch.optim.Adam``. At clients it
     starts anew every round (but see ``Continued``). ``decoupled`` takes the weight decay out of

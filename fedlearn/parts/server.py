@@ -65,6 +65,20 @@ class Mean(Aggregator):
         return new
 
 
+def mean_update(state: Tensors, arrivals: Iterable[Arrival], ctx: Context) -> tuple[Tensors, float]:
+    """The mean of the updates that ``Mean`` adds, zero for a tensor that nobody sent; and the share
+    that those who came have of all clients' samples."""
+    came: list[int] = []
+
+    def noted(a: Arrival) -> Arrival:
+        came.append(ctx.task.sizes[a.client])
+        return a
+
+    zeros = {name: torch.zeros_like(w) for name, w in state.items()}
+    mean = Mean().aggregate(zeros, map(noted, arrivals), ctx)
+    return mean, sum(came) / sum(ctx.task.sizes)
+
+
 def summed(
     arrivals: Iterable[Arrival],
     names: Set[str],

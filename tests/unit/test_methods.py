@@ -187,7 +187,7 @@ def test_gradient_tracking_changes_steps_by_delta(task):
     tracked = fl.methods.fedcomgate(lr=0.5).optimizer
     p, g, d = (torch.randn(3, 2) for _ in range(3))
     moved = p.clone()
-    tracked.step([moved], [g], {"lr": 0.5, "velocity": None, "delta": [d]})
+    tracked.step([moved], [g], {"lr": 0.5, "velocity": None, "shift": [d]})
     torch.testing.assert_close(moved, p - 0.5 * (g - d))
 
 

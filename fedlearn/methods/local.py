@@ -1,0 +1,99 @@
+"""Training alone: each client trains a model of its own, from M^0 on, and nothing is sent. A floor:
+who takes part in federated learning should do better than that.
+
+    client k:  w_k <- w_k after E epochs of minibatch SGD on its own data
+
+There is no global model, so the round of six parts does not fit: its server could only test M^0.
+Here a round's messages are empty, 0 bytes both ways. To evaluate, the server asks for all w_k:
+accuracy and loss are means over the clients' own models, each on the whole test set. Bytes of
+evaluation have a column of their own, as ever.
+
+Deviations from paper and authors' program: there is no paper.
+"""
+
+from typing import Any
+
+import torch
+
+from .. import training
+from ..errors import WireError
+from ..method import EVALUATE, Method, ServerSide, Trainee
+from ..parts import SGD, Context, State, Tensors
+from ..wire import DOWN, UP, Schema
+from ..wire.letters import Letter
+
+
+def _letter(side: Any) -> Letter:
+    """A client's model, or nothing if it has not trained yet."""
+    shapes = {n: tuple(w.shape) for n, w in side.initial.items()}
+    return Letter(Schema(shapes), device=side.task.device)
+
+
+def _nothing(k: int, data: bytes = b"") -> bytes:
+    """The messages of a round."""
+    if data:
+        raise WireError(f"Client {k} trains alone: its messages are empty.")
+    return b""
+
+
+class Server(ServerSide):
+    """Knows no more than M^0, and tests the clients' own models."""
+
+    def longest(self) -> int:
+        return _letter(self).schema.limit
+
+    def round(self, t: int, state: State, ask: Any) -> State:
+        list(ask(self.participants(t), _nothing, _nothing))
+        return state
+
+    def evaluate(self, t: int, state: State, ask: Any) -> dict[str, Any]:
+        seen: dict = {}
+
+        def read(k: int, data: bytes) -> dict[str, float]:
+            own = _letter(self).read(UP, t, k, data, samples=self.task.sizes[k])
+            training.load(self.tensors, self.initial | own)
+            return self.task.evaluate(self.net, client=k, seen=seen)
+
+        def write(k: int) -> bytes:
+            return _letter(self).write(DOWN, t, k, {})
+
+        self.method.model.refresh(self.net, self.task, t)
+        found = [own for _, own in ask(range(self.task.clients), write, read, EVALUATE)]
+        means = {
+            name: sum(own[name] for own in found) / len(found) if found else None
+            for name in ("accuracy", "loss")
+        }
+        return means | self.task.measure(seen)
+
+
+class Client(Trainee):
+    """Goes on with its own model ("own/..." in its memory)."""
+
+    def answer(self, t: int, client: int, what: str, data: bytes, memory: Tensors) -> bytes:
+        if what != EVALUATE:
+            return self.train(t, client, data, memory)
+        _letter(self).read(DOWN, t, client, data)
+        own = {n: memory[f"own/{n}"] for n in self.initial if f"own/{n}" in memory}
+        return _letter(self).write(UP, t, client, own, self.task.sizes[client])
+
+    def download(self, t: int, client: int, data: bytes, memory: Tensors) -> Context:
+        _nothing(client, data)
+        start = {n: memory.get(f"own/{n}", w) for n, w in self.initial.items()}
+        return self.context(t, client, Schema({}), memory, start=start)
+
+    def upload(self, trained: Tensors, ctx: Context) -> bytes:
+        if not all(torch.isfinite(w).all() for w in trained.values()):
+            raise WireError(f"The training of client {ctx.client} diverged.")
+        ctx.memory.update({f"own/{n}": w.clone() for n, w in trained.items()})
+        return b""
+
+
+class Local(Method):
+    """As a record: how a client trains."""
+
+    sides = (Server, Client)
+
+
+def local(lr: float = 0.1, momentum: float = 0.0) -> Local:
+    """Every client on its own."""
+    return Local("local", optimizer=SGD(lr, momentum))
