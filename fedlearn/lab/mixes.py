@@ -1,0 +1,184 @@
+"""Mixes of the six parts of all methods, trained on the digits: the grid behind the chapter on
+composing, kept in ``data/grids/mixes.json``.
+
+``python -m fedlearn.lab.mixes --jobs 2`` runs what is missing, a process each: first every method
+and every single-part swap, then mixes drawn at random, each under two splits and at three learning
+rates with one seed; then the most accurate with four more seeds at their best rate. It may be
+stopped at any time. The file has columns, not rows; a part is named by the first method that has
+it, bytes are those of one client over all rounds.
+"""
+
+import argparse
+import itertools
+import json
+import multiprocessing
+import platform
+import random
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from ..averaging import Averaging
+from ..data.sources import data_path
+from ..errors import Diverged, WireError
+from ..files import write_text
+
+SPLITS = ("iid", "dirichlet:0.1")
+RATES = (0.3, 1.0, 3.0)  # times the learning rate that the optimizer has in its method
+ROUNDS, CLIENTS, BEST, SEEDS = 20, 10, 50, 5
+KINDS = tuple(Averaging.kinds)
+RUN = (*KINDS, "split", "rate", "seed")
+COLUMNS = (*RUN, "accuracy", "up", "down")
+Mix = tuple[str, ...]  # for each kind of part a method that has it
+
+
+@cache
+def methods() -> dict[str, Averaging]:
+    """The methods that are six parts, by name, and what their options make another method of."""
+    from .. import methods as known
+
+    made = {name: make() for name, make in known.METHODS.items()}
+    made["fedfusion, personal"] = known.fedfusion(personal=True)
+    return {name: m for name, m in made.items() if isinstance(m, Averaging)}
+
+
+def distinct(kind: str) -> list[tuple[str, Any]]:
+    """(name of the first method that has it, part) for each different part of a kind."""
+    found: dict[Any, str] = {}
+    for name, method in methods().items():
+        found.setdefault(getattr(method, kind), name)
+    return [(name, part) for part, name in found.items()]
+
+
+def build(mix: Mix, rate: float = 1.0) -> Averaging:
+    """The method of these parts; ``ValueError`` if they do not fit."""
+    parts = {k: getattr(methods()[name], k) for k, name in zip(KINDS, mix, strict=True)}
+    parts["optimizer"] = replace(parts["optimizer"], lr=rate * parts["optimizer"].lr)
+    return methods()["fedavg"].but(**parts)
+
+
+def mixes(count: int, seed: int = 0) -> list[Mix]:
+    """So many mixes that can be built: methods, single-part swaps, and others drawn at random."""
+    of = {kind: distinct(kind) for kind in KINDS}
+    names = {kind: {part: name for name, part in its} for kind, its in of.items()}
+    known = [tuple(names[k][getattr(m, k)] for k in KINDS) for m in methods().values()]
+    fedavg = known[list(methods()).index("fedavg")]
+
+    def wanted() -> Iterator[Mix]:
+        yield from known
+        for own, i in itertools.product(known, range(len(KINDS))):
+            yield (*fedavg[:i], own[i], *fedavg[i + 1 :])
+            yield (*own[:i], fedavg[i], *own[i + 1 :])
+        dice = random.Random(seed)
+        while True:
+            yield tuple(dice.choice(of[kind])[0] for kind in KINDS)
+
+    found: dict[Mix, None] = {}
+    for mix in itertools.islice(wanted(), 1000 * count):
+        if mix not in found:
+            try:
+                build(mix)
+            except ValueError:
+                continue
+            found[mix] = None
+        if len(found) == count:
+            break
+    return list(found)
+
+
+def trained(where: tuple) -> tuple:
+    """One run -> its row. A mix that this task cannot have, or that diverges, has accuracy None."""
+    import torch
+
+    from ..round import run
+    from ..tasks import classification
+
+    torch.set_num_threads(1)
+    *mix, split, rate, seed = where
+    task = classification("digits", CLIENTS, split, seed=seed)
+    how = {"engine": "stacked", "batch_size": 16, "threads": 1, "evaluate_every": ROUNDS}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            history = run(build(tuple(mix), rate), task, ROUNDS, progress=False, **how)
+    except (ValueError, Diverged, WireError):
+        return (*where, None, None, None)
+    up, down = (round(float(b.sum()) / CLIENTS) for b in (history.bytes_up, history.bytes_down))
+    return (*where, round(history.final["accuracy"], 4), up, down)
+
+
+def again(rows: list[dict[str, Any]]) -> Iterator[tuple]:
+    """The best mixes of each split with the other seeds, at the rate that was their best."""
+    for split in SPLITS:
+        own = [r for r in rows if r["split"] == split and r["seed"] == 0 and r["accuracy"]]
+        best: dict[tuple, dict[str, Any]] = {}
+        for row in sorted(own, key=lambda r: -r["accuracy"]):
+            best.setdefault(tuple(row[k] for k in KINDS), row)
+        for mix, row in itertools.islice(best.items(), BEST):
+            yield from ((*mix, split, row["rate"], seed) for seed in range(1, SEEDS))
+
+
+def stored() -> list[dict[str, Any]]:
+    """The rows of the file, if there is one."""
+    path = data_path("grids", "mixes.json")
+    if not path.exists():
+        return []
+    columns = json.loads(path.read_text(encoding="utf-8"))["columns"]
+    return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def keep(rows: list[dict[str, Any]], seconds: float) -> None:
+    """Write the file."""
+    import torch
+
+    from ..runs import provenance
+
+    about = {
+        **provenance(),
+        "command": "python -m fedlearn.lab.mixes",
+        "hardware": platform.processor() or platform.machine(),
+        "torch": torch.__version__,
+        "rounds": ROUNDS,
+        "clients": CLIENTS,
+        "seconds": round(seconds),  # of all processes together
+    }
+    columns = ",\n".join(
+        f"{json.dumps(c)}: {json.dumps([r[c] for r in rows], separators=(',', ':'))}"
+        for c in COLUMNS
+    )
+    head = json.dumps(about, indent=1)[:-2]
+    write_text(data_path("grids", "mixes.json"), f'{head},\n "columns": {{\n{columns}\n}}}}\n')
+
+
+def main() -> None:
+    args = argparse.ArgumentParser(description=__doc__)
+    args.add_argument("--count", type=int, default=500, help="mixes")
+    args.add_argument("--jobs", type=int, default=1, help="processes")
+    args.add_argument("--hours", type=float, default=1e9)
+    args = args.parse_args()
+    rows, began = stored(), time.monotonic()
+    path = data_path("grids", "mixes.json")
+    before = json.loads(path.read_text(encoding="utf-8"))["seconds"] if rows else 0.0
+    with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
+        first = [
+            (*mix, split, rate, 0)
+            for mix, rate, split in itertools.product(mixes(args.count), RATES, SPLITS)
+        ]
+        for wanted in (lambda: first, lambda: list(again(rows))):
+            done = {tuple(r[c] for c in RUN) for r in rows}
+            missing = [where for where in wanted() if where not in done]
+            for i, row in enumerate(pool.imap(trained, missing), 1):
+                rows.append(dict(zip(COLUMNS, row, strict=True)))
+                spent = time.monotonic() - began
+                if i % 50 == 0 or i == len(missing) or spent > 3600 * args.hours:
+                    keep(rows, before + args.jobs * spent)
+                    print(f"{i} of {len(missing)}", flush=True)
+                if spent > 3600 * args.hours:
+                    return
+
+
+if __name__ == "__main__":
+    main()
