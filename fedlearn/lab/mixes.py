@@ -99,11 +99,12 @@ def trained(where: tuple) -> tuple:
     torch.set_num_threads(1)
     *mix, split, rate, seed = where
     task = classification("digits", CLIENTS, split, seed=seed)
-    how = {"engine": "stacked", "batch_size": 16, "threads": 1, "evaluate_every": ROUNDS}
+    how: dict[str, Any] = {"engine": "stacked", "batch_size": 16, "threads": 1}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            history = run(build(tuple(mix), rate), task, ROUNDS, progress=False, **how)
+            how |= {"evaluate_every": ROUNDS, "progress": False}
+            history = run(build(tuple(mix), rate), task, ROUNDS, **how)
     except (ValueError, Diverged, WireError):
         return (*where, None, None, None)
     up, down = (round(float(b.sum()) / CLIENTS) for b in (history.bytes_up, history.bytes_down))
@@ -154,11 +155,11 @@ def keep(rows: list[dict[str, Any]], seconds: float) -> None:
 
 
 def main() -> None:
-    args = argparse.ArgumentParser(description=__doc__)
-    args.add_argument("--count", type=int, default=500, help="mixes")
-    args.add_argument("--jobs", type=int, default=1, help="processes")
-    args.add_argument("--hours", type=float, default=1e9)
-    args = args.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=500, help="mixes")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--hours", type=float, default=1e9)
+    args = parser.parse_args()
     rows, began = stored(), time.monotonic()
     path = data_path("grids", "mixes.json")
     before = json.loads(path.read_text(encoding="utf-8"))["seconds"] if rows else 0.0

@@ -78,6 +78,16 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "1  ->  2",
     ): "any number below zero says that a pattern is not shared",
     (
+        "fedlearn/round.py",
+        '"seconds": 0.0,',
+        "0.0  ->  1.0",
+    ): "only keeps the place in the row: the seconds of the round replace it",
+    (
+        "fedlearn/methods/distillation.py",
+        "filled = [known[:1] * 0 if z is None else z for z in z_s]",
+        "1  ->  2",
+    ): "padded to the longest anyway",
+    (
         "fedlearn/parts/base.py",
         "near = get_close_matches(name, known, n=1)",
         "1  ->  2",

@@ -13,7 +13,7 @@ from fedlearn import finite, training
 from fedlearn.lab import liars
 from fedlearn.methods.features import Letters
 from fedlearn.parts import Arrival, Code, State, Update
-from fedlearn.round import one_round
+from fedlearn.round import Ask, one_round
 from fedlearn.wire import Dense
 
 split = import_module("fedlearn.methods.split_learning")
@@ -358,3 +358,10 @@ def test_the_downlink_is_tried_on_those_who_are_next(task, monkeypatch):
     t = next(t for t in range(1, 9) if server.participants(t + 1) != server.participants(t + 2))
     server.judge(t, start, start, {})
     assert asked == [(t + 1, k) for k in server.participants(t + 1)]
+
+
+def test_suspects_sent_the_largest_norm_or_a_thousandth_of_it():
+    ask = Ask(1, None, {"refused": {}, "unevaluated": {}}, {})
+    assert ask.suspects() == []
+    ask.sizes = {3: 2000.0, 5: 2.0, 7: 1.999}
+    assert ask.suspects() == [3, 5]
