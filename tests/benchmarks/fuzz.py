@@ -56,7 +56,10 @@ def altered(data: bytes, dice: random.Random, other: bytes) -> tuple[str, bytes]
         "other": lambda: other,
         "nothing": lambda: data,
     }
-    return kind, made[kind]()
+    new = made[kind]()
+    if kind == "length" and len(new) == len(data):  # nine other bytes in the place of nine
+        kind = "body"
+    return kind, new
 
 
 class Hostile(Loop):
