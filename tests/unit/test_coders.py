@@ -434,6 +434,11 @@ def test_settings_out_of_range(make):
         make()
 
 
+def test_a_step_that_is_a_float32_is_not_made_longer():
+    levels = torch.arange(256.0)
+    assert torch.equal(there_and_back(Uniform(8), levels)[1], levels)
+
+
 # ---- bytes from outside --------------------------------------------------------------------------
 
 HEAD = struct.pack("<IB", 2, 0)  # two positions, Rice parameter 0

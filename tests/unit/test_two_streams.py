@@ -249,10 +249,11 @@ def test_personal_fusion_stays_with_its_client(task):
     assert all(bool(v.any()) for v in own) and not torch.equal(own[0], own[1])
     assert not state.weights["fusion.lam"].any()
     assert len(messages[0]) < shared.bytes_down[0] / 4
-    message, memory = server.send(3, 1, state)[0], clients.memories[1]
-    got = clients.side.download(3, 1, message, memory).start
-    assert torch.equal(got["fusion.lam"], own[1])
-    assert torch.equal(got["extractor.0.weight"], state.weights["extractor.0.weight"])
+    for k in (1, 2):  # the same body, and each one's own beside it
+        message, memory = server.send(3, k, state)[0], clients.memories[k]
+        got = clients.side.download(3, k, message, memory).start
+        assert torch.equal(got["fusion.lam"], own[k])
+        assert torch.equal(got["extractor.0.weight"], state.weights["extractor.0.weight"])
 
 
 def test_a_fusion_in_a_message_is_refused(task):
