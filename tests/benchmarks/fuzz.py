@@ -92,7 +92,8 @@ class Hostile(Loop):
                 if isinstance(answer, bytes):
                     right = answer
                     kind, answer = altered(right, self.dice, before)
-                    self.did.setdefault((k, what == EVALUATE), []).append((kind, answer == right, None))
+                    did = self.did.setdefault((k, what == EVALUATE), [])
+                    did.append((kind, answer == right, None))
                     before = right
             yield k, answer
 
