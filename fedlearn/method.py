@@ -108,7 +108,7 @@ class ServerSide(Side):
         write: Callable[[int], bytes],
         network: Callable[[int, bytes], torch.nn.Module],
     ) -> dict[str, Any]:
-        """Mean of the test accuracy and loss of the networks that ``network(k, answer)`` makes of
+        """Mean of what the task says of each of the networks that ``network(k, answer)`` makes of
         what each client shows when it is asked; None if nobody shows one."""
         seen: dict = {}
 
@@ -120,10 +120,9 @@ class ServerSide(Side):
             return result
 
         found = [own for _, own in ask(range(self.task.clients), write, read, EVALUATE)]
-        means = {
-            name: sum(own[name] for own in found) / len(found) if found else None
-            for name in ("accuracy", "loss")
-        }
+        if not found:
+            return {"accuracy": None, "loss": None} | self.task.measure(seen)
+        means = {name: sum(own[name] for own in found) / len(found) for name in found[0]}
         return means | self.task.measure(seen)
 
     def longest(self) -> int:

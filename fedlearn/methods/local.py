@@ -86,5 +86,5 @@ class Local(Method):
 
 
 def local(lr: float = 0.1, momentum: float = 0.0) -> Local:
-    """Every client on its own."""
+    """Every client on its own. The state that a run leaves stays M^0."""
     return Local("local", optimizer=SGD(lr, momentum))
