@@ -7,7 +7,8 @@ A round may ask as often as it likes, for whatever it likes: averaging asks ever
 learning one client after the other, batch by batch. ``averaging.py`` has the round of six parts.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,7 +17,7 @@ import torch
 from . import finite, rng, training
 from .arguments import Checked, short
 from .engines import layers
-from .errors import pick
+from .errors import WireError, pick
 from .models import state_of
 from .parts import (
     SGD,
@@ -100,6 +101,29 @@ class ServerSide(Side):
         self.method.model.refresh(self.net, self.task, t)
         training.load(self.tensors, state.weights)
         return self.task.evaluate(self.net)
+
+    def evaluate_each(
+        self,
+        ask: "Ask",
+        write: Callable[[int], bytes],
+        network: Callable[[int, bytes], torch.nn.Module],
+    ) -> dict[str, Any]:
+        """Mean of what the task says of each of the networks that ``network(k, answer)`` makes of
+        what each client shows when it is asked; None if nobody shows one."""
+        seen: dict = {}
+
+        def read(k: int, data: bytes) -> dict[str, float]:
+            result = self.task.evaluate(network(k, data), client=k, seen=seen)
+            if not math.isfinite(result["loss"]):
+                seen.pop(k, None)
+                raise WireError(f"With client {k}'s network the loss is not finite.")
+            return result
+
+        found = [own for _, own in ask(range(self.task.clients), write, read, EVALUATE)]
+        if not found:
+            return {"accuracy": None, "loss": None} | self.task.measure(seen)
+        means = {name: sum(own[name] for own in found) / len(found) for name in found[0]}
+        return means | self.task.measure(seen)
 
     def longest(self) -> int:
         """Bytes of the longest answer that a client may give."""

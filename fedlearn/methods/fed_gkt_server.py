@@ -9,7 +9,7 @@ from torch import nn
 
 from .. import rng, training
 from ..errors import Diverged, WireError
-from ..method import EVALUATE, TRAIN, Method, ServerSide
+from ..method import TRAIN, Method, ServerSide
 from ..models import state_of
 from ..parts import Batch, State, Tensors, lasting, recalled
 from ..settings import Settings
@@ -178,26 +178,13 @@ class Server(ServerSide):
     def evaluate(self, t: int, state: State, ask: Any) -> dict[str, Any]:
         """Mean of the test accuracy and loss of f_s on top of the clients' own f_e (section 3.2),
         over the clients that show theirs."""
-        letters, seen = self.letters, {}
+        letters, n = self.letters, self.task.sizes
         training.load(self.tensors_s, state.weights)
         self.method.model.refresh(self.net, self.task, t)
 
-        def write(k: int) -> bytes:
-            return letters.down(k).write(DOWN, t, k, {})
-
-        def read(k: int, data: bytes) -> dict[str, float]:
-            own = letters.edge.read(UP, t, k, data, samples=self.task.sizes[k])
+        def network(k: int, data: bytes) -> nn.Module:
+            own = letters.edge.read(UP, t, k, data, samples=n[k])
             training.load(self.tensors, self.initial | own)
-            net = nn.Sequential(self.net.extractor, self.f_s)
-            result = self.task.evaluate(net, client=k, seen=seen)
-            if not torch.isfinite(torch.tensor(result["loss"])):
-                seen.pop(k, None)
-                raise WireError(f"With client {k}'s edge network the loss is not finite.")
-            return result
+            return nn.Sequential(self.net.extractor, self.f_s)
 
-        results = [own for _, own in ask(range(self.task.clients), write, read, EVALUATE)]
-        means = {
-            name: sum(r[name] for r in results) / len(results) if results else None
-            for name in ("accuracy", "loss")
-        }
-        return means | self.task.measure(seen)
+        return self.evaluate_each(ask, lambda k: letters.down(k).write(DOWN, t, k, {}), network)

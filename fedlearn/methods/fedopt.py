@@ -40,7 +40,7 @@ class Adaptive(Aggregator):
     needs = frozenset({"update"})
 
     kind: str = "adam"
-    lr: float = 0.1
+    lr: float = 0.03
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-3
@@ -67,7 +67,7 @@ class Adaptive(Aggregator):
         return new
 
 
-def fedadagrad(lr: float = 0.1, server_lr: float = 0.1, tau: float = 1e-3) -> Averaging:
+def fedadagrad(lr: float = 0.1, server_lr: float = 0.03, tau: float = 1e-3) -> Averaging:
     """The sum of all squares, without momentum: beta1 = 0."""
     server = Adaptive("adagrad", server_lr, beta1=0.0, tau=tau)
     return Averaging("fedadagrad", optimizer=SGD(lr), server=server)
@@ -75,7 +75,7 @@ def fedadagrad(lr: float = 0.1, server_lr: float = 0.1, tau: float = 1e-3) -> Av
 
 def fedyogi(
     lr: float = 0.1,
-    server_lr: float = 0.1,
+    server_lr: float = 0.03,
     beta1: float = 0.9,
     beta2: float = 0.99,
     tau: float = 1e-3,
@@ -87,7 +87,7 @@ def fedyogi(
 
 def fedadam(
     lr: float = 0.1,
-    server_lr: float = 0.1,
+    server_lr: float = 0.03,
     beta1: float = 0.9,
     beta2: float = 0.99,
     tau: float = 1e-3,

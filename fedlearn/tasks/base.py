@@ -16,7 +16,7 @@ from ..data import partition as partitions
 from ..data.sources import Source
 from ..errors import pick
 from ..extensions import find
-from .metrics import Metric, find_metrics
+from .metrics import Metric, Seen, find_metrics, measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +60,10 @@ class Task:
     ) -> dict[str, Any]:
         """{"accuracy": the task's main metric, "loss", ...} on the test set."""
         raise NotImplementedError
+
+    def measure(self, seen: Seen) -> dict[str, Any]:
+        """The task's metrics, from a confusion matrix for each client or, under None, for all."""
+        return measured(self.metrics, seen, self.held) if self.metrics else {}
 
     def augmented(
         self, name: str, x: torch.Tensor, y: torch.Tensor, generator: torch.Generator

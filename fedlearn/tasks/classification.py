@@ -13,7 +13,7 @@ from ..arguments import checked
 from ..data import own
 from ..data.sources import Source
 from .base import Task
-from .metrics import Seen, measured
+from .metrics import Seen
 
 NETWORK = {"digits": "digits_cnn", "mnist": "mcmahan_cnn", "fashion_mnist": "mcmahan_cnn"}
 PADDING = 4  # pixels on each side that a random crop may shift an image by
@@ -105,10 +105,6 @@ class Classification(Task):
         accuracy, loss = (totals / (len(y) * len(views))).tolist()
         result = {"accuracy": accuracy, "loss": loss}
         return result if seen is not None else result | self.measure(found)
-
-    def measure(self, seen: Seen) -> dict[str, Any]:
-        """The task's metrics, from a confusion matrix for each client or, under None, for all."""
-        return measured(self.metrics, seen, self.held) if self.metrics else {}
 
     @cached_property
     def held(self) -> torch.Tensor:

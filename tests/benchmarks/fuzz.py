@@ -23,6 +23,7 @@ from unittest.mock import patch
 
 import fedlearn as fl
 from fedlearn.engines import Loop
+from fedlearn.method import EVALUATE
 from fedlearn.round import one_round
 
 HEAD = 26  # bytes of the envelope before the body; four of a checksum are behind it
@@ -48,7 +49,7 @@ def altered(data: bytes, dice: random.Random, other: bytes) -> tuple[str, bytes]
 
     made = {
         "noise": lambda: dice.randbytes(dice.randrange(4000)),
-        "cut": lambda: data[: dice.randrange(len(data))],
+        "cut": lambda: data[: dice.randrange(len(data) or 1)],
         "flip": lambda: flipped(data),
         "head": lambda: sealed(flipped(head), body),
         "body": lambda: sealed(head, flipped(body)),
@@ -68,7 +69,7 @@ class Hostile(Loop):
     def __init__(self, side, dice, way):
         super().__init__(side)
         self.dice, self.way, self.genuine = dice, way, {}
-        self.did, self.broken = {}, []
+        self.did, self.broken = {}, []  # by client, and whether it was asked for evaluation
 
     def genuine_answer(self, t, k, data, what):
         """The client's own answer, trained for once; what it remembers then."""
@@ -88,13 +89,14 @@ class Hostile(Loop):
                 refused = isinstance(answer, fl.WireError)
                 if refused and answer.__cause__ is not None:
                     self.broken.append((kind, answer.__cause__))
-                self.did.setdefault(k, []).append((kind, same, refused))
+                self.did.setdefault((k, what == EVALUATE), []).append((kind, same, refused))
             else:
                 answer = self.genuine_answer(t, k, sent, what)
                 if isinstance(answer, bytes):
                     right = answer
                     kind, answer = altered(right, self.dice, before)
-                    self.did.setdefault(k, []).append((kind, answer == right, None))
+                    did = self.did.setdefault((k, what == EVALUATE), [])
+                    did.append((kind, answer == right, None))
                     before = right
             yield k, answer
 
@@ -116,7 +118,8 @@ def messages(name: str, count: int, seed: int = 0) -> Counter:
             try:
                 with quick if way == "down" else nullcontext():
                     state, row = one_round(server, engine, 1, start, heard)
-                refused = row["refused"].keys() | row["unevaluated"].keys()
+                refused = {(k, False) for k in row["refused"]}
+                refused |= {(k, True) for k in row["unevaluated"]}
                 assert all(
                     t.isfinite().all() for t in state.weights.values() if t.is_floating_point()
                 )

@@ -26,6 +26,9 @@ KEEPING = [
     "fed_gkt",
     "fed_repopt",
     "fedfusion personal",
+    "scaffold",
+    "feddyn",
+    "local",
 ]  # their clients keep something, each something else
 
 

@@ -849,11 +849,11 @@ HOSTILE = {
     "infinite": (lambda server: shown(server, all_of(math.inf)), "NaN or infinite"),
     "so large that nothing is finite": (
         lambda server: shown(server, all_of(3e38)),
-        "edge network the loss is not finite",
+        "network the loss is not finite",
     ),
     "negative variances": (
         lambda server: shown(server, all_of(-1.0)),
-        "edge network the loss is not finite",
+        "network the loss is not finite",
     ),
 }
 

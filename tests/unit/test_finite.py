@@ -17,7 +17,7 @@ from fedlearn.round import Ask, one_round
 from fedlearn.wire import Dense
 
 split = import_module("fedlearn.methods.split_learning")
-OTHERS = ("fed_gkt", "split_learning")  # rounds of their own
+OTHERS = ("fed_gkt", "split_learning", "local")  # rounds of their own
 AVERAGING = [name for name in fl.methods.METHODS if name not in OTHERS]
 NOT_TAKEN = "rounds of .* were not taken, first round 2; history.rows says why and whom"
 

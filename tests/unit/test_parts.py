@@ -615,7 +615,10 @@ def test_what_travels_whole_has_momentum_too():
     assert "u/mean" not in memory and "error/b" not in memory
 
 
-@pytest.mark.parametrize("name", ["dgc", "stc", "fedcams", "fedcomgate", "fedfusion", "fed_gkt"])
+KEEPING = ["dgc", "stc", "fedcams", "fedcomgate", "fedfusion", "fed_gkt", "scaffold", "feddyn"]
+
+
+@pytest.mark.parametrize("name", [*KEEPING, "local"])
 def test_a_client_that_diverged_once_is_heard_again(name, task):
     """Nothing of a round in which training diverged stays in what a client keeps."""
     options = {"personal": True} if name == "fedfusion" else {}

@@ -22,6 +22,9 @@ METHODS = {
     "dgc": {},
     "fedcams": {},
     "qsgd": {},
+    "fedprox": {},
+    "scaffold": {},
+    "local": {},
 }
 KINDS = ("detection", "segmentation")
 FEW = {"clients": 3, "train": 24, "test": 8}

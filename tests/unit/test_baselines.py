@@ -1,0 +1,460 @@
+"""The baselines that everybody expects, each against its paper's formulas."""
+
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fedlearn as fl
+from fedlearn.models import state_of
+from fedlearn.parts import Arrival, Batch, Context
+from fedlearn.round import one_round
+from fedlearn.wire import DOWN, Dense, Message, Schema, pack
+
+Proximal = import_module("fedlearn.methods.fedprox").Proximal
+Normalised = import_module("fedlearn.methods.fednova").Normalised
+Adaptive = import_module("fedlearn.methods.fedopt").Adaptive
+NAMES = "fedprox scaffold fednova fedadagrad fedyogi fedadam feddyn local".split()
+SETTINGS = fl.Settings(participation=0.67, epochs=2, batch_size=10)  # two of three clients
+
+
+def close(found, expected, tolerance=1e-6):
+    torch.testing.assert_close(found, expected, atol=tolerance, rtol=1e-5)
+
+
+@cache
+def uneven():
+    """Softmax regression for clients of 25, 10 and 5 digits: 6, 2 and 2 steps of ``SETTINGS``."""
+
+    def network(shape, classes):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+
+    task = fl.tasks.classification("digits", 3, network=network, train=40, test=20)
+    order = torch.randperm(40, generator=fl.rng.generator(7)).numpy()
+    own = [order[:25], order[25:35], order[35:]]
+    return replace(task, split=replace(task.split, indices=own))
+
+
+def local_steps(task, t, k, weights, direction, lr=0.1):
+    """The client's local steps along ``direction(gradient, weights)``, from scratch -> weights, and
+    how many there were."""
+    w, b = (x.clone() for x in weights)
+    shuffle, steps = fl.rng.generator(task.seed, "shuffle", t, k), 0
+    for _ in range(SETTINGS.epochs):
+        x, y = task.epoch(k, torch.randperm(task.sizes[k], generator=shuffle), None)
+        for at in range(0, len(y), SETTINGS.batch_size):
+            X, Y = x[at : at + SETTINGS.batch_size].flatten(1), y[at : at + SETTINGS.batch_size]
+            G = (torch.softmax(X @ w.T + b, 1) - F.one_hot(Y, 10)) / len(Y)
+            dw, db = direction((G.T @ X, G.sum(0)), (w, b))
+            w, b, steps = w - lr * dw, b - lr * db, steps + 1
+    return (w, b), steps
+
+
+class Run:
+    """A method's rounds, one by one, beside which the formulas are computed by hand."""
+
+    def __init__(self, method):
+        self.task, self.heard = uneven(), {}
+        self.server = method.server_side(self.task, SETTINGS)
+        self.engine = fl.clients(method, self.task, SETTINGS)
+        self.state, self.n, self.t = self.server.start(), self.task.sizes, 0
+        self.names = list(self.state.weights)
+        self.weights = [x.clone() for x in self.state.weights.values()]
+
+    def __iter__(self):
+        """Who takes part in each of four rounds; the round itself is played afterwards."""
+        for self.t in range(1, 5):
+            yield self.server.participants(self.t)
+            self.state, row = one_round(self.server, self.engine, self.t, self.state, self.heard)
+            assert not row["refused"] and not row["untaken"]
+            for name, w in zip(self.names, self.weights, strict=True):
+                close(self.state.weights[name], w, 1e-5)
+
+    def train(self, k, direction):
+        return local_steps(self.task, self.t, k, self.weights, direction)
+
+    def mean(self, updates):
+        """sum_k (n_k / n) u_k over those who are there, for each of the two tensors."""
+        n = sum(self.n[k] for k in updates)
+        return [sum(self.n[k] / n * u[i] for k, u in updates.items()) for i in (0, 1)]
+
+
+def test_participants_of_the_example_change():
+    server = fl.methods.fedavg().server_side(uneven(), SETTINGS)
+    drawn = [server.participants(t) for t in (1, 2, 3, 4)]
+    assert len(set(drawn)) > 1 and {len(who) for who in drawn} == {2}
+    assert {k for who in drawn for k in who} == {0, 1, 2}
+
+
+# ---- FedProx
+
+
+def test_fedprox_without_its_term_is_fedavg_bit_for_bit(task):
+    plain, prox, pulled = (
+        fl.run(method, task, 3, progress=False)
+        for method in (fl.methods.fedavg(), fl.methods.fedprox(mu=0), fl.methods.fedprox(mu=1))
+    )
+    assert all(torch.equal(prox.state[n], w) for n, w in plain.state.items())
+    assert prox.loss.tolist() == plain.loss.tolist() != pulled.loss.tolist()
+
+
+def test_the_gradient_of_fedprox(task):
+    net = fl.initial_network(fl.methods.fedavg(), task)
+    start = {n: t.clone() for n, t in state_of(net).items()}
+    loss = Proximal(0.3).begin(net, Context(task, 1, 0, start=start))
+    params = [p for p in net.parameters() if p.requires_grad]
+    with torch.no_grad():
+        for p in params:
+            p += torch.randn(p.shape, generator=fl.rng.generator(p.numel()))
+    x, y = task.epoch(0, torch.arange(8), None)
+    net.eval()
+    found = torch.autograd.grad(loss(net, Batch(x, y, torch.arange(8))), params)
+    plain = torch.autograd.grad(task.loss(net(x), y), params)
+    names = [n for n, p in net.named_parameters() if p.requires_grad]
+    for name, p, ours, g in zip(names, params, found, plain, strict=True):
+        close(ours, g + 0.3 * (p.detach() - start[name]), 1e-5)
+
+
+# ---- SCAFFOLD
+
+
+@pytest.mark.parametrize("server_lr", [1.0, 0.5])
+def test_scaffold_is_algorithm_1_with_option_2(server_lr):
+    run, lr = Run(fl.methods.scaffold(server_lr=server_lr)), 0.1
+    N, zero = sum(run.n), [torch.zeros_like(w) for w in run.weights]
+    c, c_i = zero, dict.fromkeys(range(3), zero)
+    for who in run:
+        x, dy, dc = run.weights, {}, {}
+        for k in who:
+
+            def direction(g, y, k=k):
+                return [g - own + c for g, own, c in zip(g, c_i[k], c, strict=True)]
+
+            y, K = run.train(k, direction)
+            plus = [c_i[k][i] - c[i] + (x[i] - y[i]) / (K * lr) for i in (0, 1)]
+            dy[k] = [y[i] - x[i] for i in (0, 1)]
+            dc[k] = [plus[i] - c_i[k][i] for i in (0, 1)]
+            c_i[k] = plus
+        run.weights = [w + server_lr * d for w, d in zip(x, run.mean(dy), strict=True)]
+        share = sum(run.n[k] for k in who) / N
+        c = [own + share * d for own, d in zip(c, run.mean(dc), strict=True)]
+    for i, name in enumerate(run.names):
+        close(run.state.memory[f"c/{name}"], lr * c[i], 1e-5)
+        close(c[i], sum(run.n[k] / N * c_i[k][i] for k in range(3)), 1e-4)
+        for k, memory in run.engine.memories.items():
+            close(memory[f"c_i/{name}"], lr * c_i[k][i], 1e-5)
+            assert set(memory) == {f"c_i/{n}" for n in run.names}
+    assert all(c[i].abs().max() > 1e-2 for i in (0, 1))
+
+
+def test_the_first_round_of_scaffold_is_fedavgs_at_twice_the_bytes(task):
+    scaffold, fedavg = (fl.run(fl.methods.get(n), task, 2) for n in ("scaffold", "fedavg"))
+    one, plain = (fl.run(fl.methods.get(n), task, 1) for n in ("scaffold", "fedavg"))
+    for name, w in plain.state.items():
+        close(one.state[name], w)
+    assert not torch.allclose(scaffold.state[name], fedavg.state[name], atol=1e-6)
+    net = fl.initial_network(fl.methods.fedavg(), task)
+    params = [p for p in net.parameters() if p.requires_grad]
+    more = 4 * (sum(p.numel() for p in params) + len(params))  # numbers, and the sections' lengths
+    for way in ("bytes_up", "bytes_down"):
+        apart = int(getattr(one, way)[0] - getattr(plain, way)[0])
+        assert 4 * more <= apart <= 4 * (more + len(params)), "of four clients, and present bits"
+
+
+def test_a_message_without_control_variates_is_refused():
+    method, task = fl.methods.scaffold(), uneven()
+    side, memory = method.client_side(task), {}
+    model = {n: Dense().encode(w) for n, w in side.initial.items()}
+    with pytest.raises(fl.WireError, match="control variates have not come"):
+        side.download(1, 0, pack(Message(DOWN, 1, 0, 0, model), side.down), memory)
+    assert not memory
+
+
+# ---- FedNova
+
+
+def arrived(updates, sizes, epochs=1, batch_size=10):
+    """What the server part gets when these clients sent these updates of w, and buffers b."""
+    ctx = Context(
+        SimpleNamespace(sizes=sizes),
+        1,
+        schema=Schema({"w": (2,), "b": (1,)}, frozenset({"b"})),
+        settings=fl.Settings(epochs=epochs, batch_size=batch_size),
+        participants=tuple(updates),
+        sends=lambda k: ["w", "b"],
+    )
+    found = [
+        Arrival(k, sizes[k], {"w": torch.tensor(u), "b": torch.tensor([float(k)])})
+        for k, u in updates.items()
+    ]
+    return found, ctx
+
+
+STATE = {"w": torch.tensor([1.0, -2.0]), "b": torch.zeros(1)}
+
+
+def test_fednova_is_normalised_averaging():
+    """Section 4: sizes 25, 10 and 5 in batches of 10, two epochs: tau = 6, 2, 2."""
+    u = {0: [0.6, -0.3], 1: [0.1, 0.5], 2: [-0.2, 0.2]}
+    new = Normalised().aggregate(STATE, *arrived(u, [25, 10, 5], epochs=2))
+    p, tau = [25 / 40, 10 / 40, 5 / 40], [6, 2, 2]
+    tau_eff = sum(p[i] * tau[i] for i in range(3))
+    assert tau_eff == 4.5
+    d = [-torch.tensor(u[i]) / tau[i] for i in range(3)]  # (x - y_i) / tau_i
+    close(new["w"], STATE["w"] - tau_eff * sum(p[i] * d[i] for i in range(3)))
+    close(new["b"], torch.tensor([(0 * 25 + 10 + 2 * 5) / 40]))  # a buffer: the plain mean
+    without = {k: u[k] for k in (0, 2)}  # client 1 was refused: p and tau_eff are the others'
+    arrivals, ctx = arrived(without, [25, 10, 5], epochs=2)
+    ctx.participants = (0, 1, 2)
+    new = Normalised().aggregate(STATE, arrivals, ctx)
+    tau_eff = (25 * 6 + 5 * 2) / 30
+    close(new["w"], STATE["w"] - tau_eff * (25 * d[0] + 5 * d[2]) / 30)
+
+
+def test_fednova_with_equal_steps_is_fedavg():
+    task = fl.tasks.classification("digits", 4, train=160, test=40)
+    nova, plain = (fl.run(fl.methods.get(n), task, 2) for n in ("fednova", "fedavg"))
+    for name, w in plain.state.items():
+        close(nova.state[name], w, 1e-5)
+    task = uneven()
+    nova, plain = (
+        fl.run(fl.methods.get(n), task, 1, batch_size=10).state["1.weight"]
+        for n in ("fednova", "fedavg")
+    )
+    assert (nova - plain).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_the_norm_of_a_is_how_far_local_sgd_goes_along_a_constant_gradient(momentum):
+    sgd = fl.SGD(1.0, momentum)
+    way = {}
+    for steps in (1, 2, 7):
+        p, ctx = [torch.zeros(1)], Context(None, 1)
+        state = sgd.init(p, ctx)
+        for _ in range(steps):
+            sgd.step(p, [torch.ones(1)], state)
+        way[steps] = -float(p[0])
+        assert Normalised(momentum)._norm(steps) == pytest.approx(way[steps], rel=1e-5)
+    assert way[7] == 7 if not momentum else way[7] > 7
+    assert fl.methods.fednova(momentum=momentum).server == Normalised(momentum)
+
+
+def test_fednova_finds_the_right_minimum_where_fedavg_does_not():
+    """The paper's point, on F_i = (x - e_i)^2 / 2 with 8 and 1 local steps."""
+    e, sizes, eta = [0.0, 1.0], [80, 10], 1e-3
+    steps = [8, 1]
+    found = {}
+    for server in (fl.Mean(), Normalised()):
+        x = {"w": torch.full((2,), 5.0), "b": torch.zeros(1)}
+        for _ in range(4000):
+            w = x["w"].tolist()
+            u = {i: [(1 - (1 - eta) ** steps[i]) * (e[i] - v) for v in w] for i in (0, 1)}
+            x = server.aggregate(x, *arrived(u, sizes))
+        found[type(server).__name__] = float(x["w"][0])
+    right = 10 / 90
+    assert found["Normalised"] == pytest.approx(right, rel=0.02)
+    assert found["Mean"] == pytest.approx(10 / (640 + 10), rel=0.02)  # it weighs by n_i tau_i
+
+
+# ---- adaptive servers
+
+NEXT = {
+    "adagrad": lambda v, D: v + D**2,
+    "yogi": lambda v, D: v - 0.01 * D**2 * torch.sign(v - D**2),
+    "adam": lambda v, D: 0.99 * v + 0.01 * D**2,
+}
+
+
+@pytest.mark.parametrize("kind", NEXT)
+def test_adaptive_servers_are_algorithm_2(kind):
+    part, state, x = Adaptive(kind, lr=0.5, beta1=0.8, tau=0.01), dict(STATE), STATE["w"]
+    m, v, memory = torch.zeros(2), torch.full((2,), 0.01**2), {}
+    for t in range(4):
+        u = {0: [0.3 / (t + 1), -0.1], 1: [0.001, 0.5 * t]}
+        arrivals, ctx = arrived(u, [30, 10])
+        ctx.memory = memory
+        state = part.aggregate(state, arrivals, ctx)
+        D = (30 * torch.tensor(u[0]) + 10 * torch.tensor(u[1])) / 40
+        m, v = 0.8 * m + 0.2 * D, NEXT[kind](v, D)
+        x = x + 0.5 * m / (v.sqrt() + 0.01)
+        close(state["w"], x)
+        close(state["b"], torch.tensor([(t + 1) * 0.25]))  # a buffer: the plain mean
+
+
+@pytest.mark.parametrize("kind", NEXT)
+def test_a_server_that_does_not_adapt_is_fedavg(kind):
+    """beta1 = 0, and tau so large that v does not count: a step of eta / tau."""
+    part = Adaptive(kind, lr=1e6, beta1=0.0, tau=1e6)
+    arrivals, ctx = arrived({0: [0.3, -0.1], 1: [0.2, 0.5]}, [30, 10])
+    new, plain = (server.aggregate(STATE, arrivals, ctx) for server in (part, fl.Mean()))
+    # v begins as tau^2: sqrt(v) + tau is 2 tau, or where Adam forgets a little less
+    close(STATE["w"] + 2 * (new["w"] - STATE["w"]), plain["w"], 2e-3)
+
+
+def test_the_three_differ_in_what_their_functions_say():
+    parts = [fl.methods.get(n).server for n in ("fedadagrad", "fedyogi", "fedadam")]
+    assert [p.kind for p in parts] == ["adagrad", "yogi", "adam"]
+    assert [p.beta1 for p in parts] == [0, 0.9, 0.9]
+    odd = fl.methods.fedyogi(server_lr=0.3, beta1=0.5, beta2=0.6, tau=0.1).server
+    assert odd == Adaptive("yogi", 0.3, 0.5, 0.6, 0.1)
+
+
+# ---- FedDyn
+
+
+def test_feddyn_is_algorithm_1():
+    alpha = 0.3
+    run = Run(fl.methods.feddyn(alpha=alpha))
+    N, zero = sum(run.n), [torch.zeros_like(w) for w in run.weights]
+    h, g = zero, dict.fromkeys(range(3), zero)
+    for who in run:
+        start, theta, moved = run.weights, {}, {}
+        for k in who:
+
+            def direction(grad, w, k=k, start=start):
+                return [grad[i] - g[k][i] + alpha * (w[i] - start[i]) for i in (0, 1)]
+
+            theta[k] = run.train(k, direction)[0]
+            moved[k] = [theta[k][i] - start[i] for i in (0, 1)]
+            g[k] = [g[k][i] - alpha * moved[k][i] for i in (0, 1)]
+        share = sum(run.n[k] for k in who) / N
+        h = [own - alpha * share * u for own, u in zip(h, run.mean(moved), strict=True)]
+        run.weights = [m - own / alpha for m, own in zip(run.mean(theta), h, strict=True)]
+    for i, name in enumerate(run.names):
+        close(run.state.memory[f"sum/{name}"], -h[i] / alpha, 1e-5)
+        close(h[i], sum(run.n[k] / N * g[k][i] for k in range(3)), 1e-4)
+        for k, memory in run.engine.memories.items():
+            close(memory[f"sum/{name}"], -g[k][i] / alpha, 1e-5)
+    assert all(h[i].abs().max() > 1e-3 for i in (0, 1))
+
+
+def test_feddyn_sends_what_fedavg_sends(task):
+    for way in ("bytes_up", "bytes_down"):
+        dyn, plain = (
+            getattr(fl.run(fl.methods.get(n), task, 1), way)[0] for n in ("feddyn", "fedavg")
+        )
+        assert dyn == plain
+
+
+# ---- alone
+
+
+def test_who_trains_alone_sends_nothing_and_goes_on_with_its_own_model():
+    task, settings = uneven(), {"epochs": 2, "batch_size": 10}
+    history = fl.run(fl.methods.local(), task, 3, **settings)
+    assert history.bytes_up.sum() == history.bytes_down.sum() == 0
+    own = [list(fl.methods.local().server_side(task).initial.values()) for _ in range(3)]
+    for t in (1, 2, 3):
+        own = [local_steps(task, t, k, own[k], lambda g, w: g)[0] for k in range(3)]
+    net, results = fl.initial_network(fl.methods.local(), task), []
+    for w, b in own:
+        net.load_state_dict({"1.weight": w, "1.bias": b})
+        results.append(task.evaluate(net))
+    for name, found in (("accuracy", history.accuracy), ("loss", history.loss)):
+        values = [r[name] for r in results]
+        assert found[-1] == pytest.approx(sum(values) / 3, abs=1e-5) and len(set(values)) == 3
+    model = 4 * (64 * 10 + 10)
+    assert 3 * model < history.rows[-1]["bytes_evaluation_up"] < 3 * model + 3 * 100
+
+
+def test_who_has_not_trained_yet_has_the_first_model():
+    task, method = uneven(), fl.methods.local()
+    server, engine = method.server_side(task, SETTINGS), fl.clients(method, task, SETTINGS)
+    _, row = one_round(server, engine, 1, server.start(), {})
+    trained = [k for k, memory in engine.memories.items() if memory]
+    assert sorted(engine.memories) == [0, 1, 2] and trained == row["clients"] and len(trained) == 2
+    net, losses = fl.initial_network(method, task), []
+    for k in range(3):
+        own = {n: engine.memories[k].get(f"own/{n}", w) for n, w in server.initial.items()}
+        net.load_state_dict(own)
+        losses.append(task.evaluate(net)["loss"])
+    assert row["loss"] == pytest.approx(sum(losses) / 3) and len(set(losses)) == 3
+
+
+def test_messages_of_a_client_that_trains_alone_are_empty():
+    method = fl.methods.local()
+    server, engine = method.server_side(uneven()), fl.clients(method, uneven())
+    with pytest.raises(fl.WireError, match="Client 1 trains alone: its messages are empty"):
+        engine.answer(1, 1, b"hello")
+    engine.answer = lambda *args: b"hello"
+    state, row = one_round(server, engine, 1, server.start(), {0: 1})
+    assert list(row["refused"]) == [0, 1, 2] and list(row["unevaluated"]) == [0, 1, 2]
+    assert row["accuracy"] is None and all(
+        torch.equal(state.weights[n], w) for n, w in server.initial.items()
+    )
+
+
+def test_a_model_that_diverges_alone_is_refused_and_the_last_good_one_stays():
+    method = fl.methods.local()
+    often = fl.Settings(epochs=2, batch_size=5)
+    server, engine = method.server_side(uneven(), often), fl.clients(method, uneven(), often)
+    state, _ = one_round(server, engine, 1, server.start(), {})
+    kept = {n: w.clone() for n, w in engine.memories[0].items()}
+    engine.side.method = method.but(optimizer=fl.SGD(1e38))
+    _, row = one_round(server, engine, 2, state, {0: 1})
+    assert row["refused"][0] == "The training of client 0 diverged."
+    assert all(torch.equal(engine.memories[0][n], w) for n, w in kept.items())
+    assert row["accuracy"] is not None
+
+
+# ---- what all have in common
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_several_stacked_rounds_are_sequential_rounds(name):
+    """After the first round clients keep something, each something else."""
+    task, how = uneven(), {"participation": 0.67, "epochs": 2, "batch_size": 10}
+    one, other = (
+        fl.run(fl.methods.get(name), task, 4, engine=e, **how) for e in ("sequential", "stacked")
+    )
+    for tensor, t in one.state.items():
+        close(other.state[tensor], t, 1e-4)
+    close(torch.tensor(other.loss), torch.tensor(one.loss), 1e-4)
+
+
+@pytest.mark.parametrize(
+    "method, parts, sentence",
+    [
+        ("fedavg", {"optimizer": "scaffold"}, "needs the server's control variates"),
+        ("scaffold", {"downlink": "fedavg"}, "needs the server's control variates"),
+        ("scaffold", {"server": "fedavg"}, "needs (a server that keeps control|updates of the)"),
+        ("scaffold", {"uplink": "fedavg"}, "needs changes of control variates beside the updates"),
+        ("fedavg", {"objective": "feddyn"}, "needs an uplink that keeps the sum"),
+        ("fedavg", {"server": "feddyn"}, "needs an uplink that keeps the sum"),
+        ("rpn", {"server": "scaffold"}, "needs changes of control variates"),
+        ("signsgd", {"server": "fednova"}, "needs"),
+    ],
+)
+def test_parts_that_would_silently_do_something_else_are_refused(method, parts, sentence):
+    parts = {part: getattr(fl.methods.get(name), part) for part, name in parts.items()}
+    with pytest.raises(ValueError, match=sentence):
+        fl.methods.get(method).but(**parts)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: fl.methods.fedprox(mu=-1),
+        lambda: fl.methods.fedprox(mu=float("inf")),
+        lambda: fl.methods.scaffold(server_lr=0),
+        lambda: fl.methods.scaffold().optimizer.__class__(0.1, decay=0.9),
+        lambda: fl.methods.fednova(momentum=1),
+        lambda: Normalised(1.0),
+        lambda: fl.methods.fedadagrad(server_lr=float("inf")),
+        lambda: fl.methods.fedyogi(beta1=1),
+        lambda: fl.methods.fedadam(beta2=-0.1),
+        lambda: fl.methods.fedadam(tau=0),
+        lambda: Adaptive("adamw"),
+        lambda: fl.methods.feddyn(alpha=0),
+        lambda: fl.methods.local(lr=0),
+    ],
+)
+def test_settings_that_cannot_be(make):
+    with pytest.raises(ValueError) as error:
+        make()
+    assert str(error.value).count("\n") == 0 and str(error.value).endswith(".")
