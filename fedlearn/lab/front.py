@@ -240,7 +240,7 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
     picture = {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
         "width": "container",
-        "height": 185,
+        "height": 170,
         "autosize": {"type": "fit-x", "contains": "padding"},
         "config": {"font": "sans-serif", "axis": {"labelFontSize": 12, "titleFontSize": 12}},
         "params": params,
