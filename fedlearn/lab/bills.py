@@ -61,7 +61,10 @@ def bars(
             "encoding": {"x": {"field": "total", **NUMBER}, "y": y, "text": {"field": "says"}},
         },
         {  # room for the words at the longest bar
-            "transform": [last, {"calculate": "1.6 * datum.total", "as": "wide"}],
+            "transform": [
+                last,
+                {"calculate": "(width < 420 ? 2.5 : 1.6) * datum.total", "as": "wide"},
+            ],
             "mark": {"type": "point", "opacity": 0},
             "encoding": {"x": {"field": "wide", **NUMBER}, "y": y},
         },
@@ -78,7 +81,7 @@ def framed(
     method that is not shown before its share was guessed, in percent. The length is a power of
     ten; ``saysLength`` says it in words.
     """
-    own = "a length of your own"
+    own = "your own"
     methods = [*(row["method"] for row in rows), own]
     asked = f"your guess for {hidden}, % "
     size = "format(pow(10, bytes), '.2s') + 'B'"
@@ -89,7 +92,7 @@ def framed(
             "value": guess is not None,
             "bind": {"input": "checkbox", "name": f"show {hidden} "},
         },
-        slider("bytes", f"{own}", 4.0, 2, 7, 0.05),
+        slider("bytes", "a length of your own", 4.0, 2, 7, 0.05),
         {"name": "saysLength", "expr": size},
     ]
     values = [{**row, "part": 1} for row in rows]
@@ -168,7 +171,8 @@ def carried(
         {"name": "saysServer", "expr": speed.format("server")},
     ]
     lines = [
-        "seconds of a round. Blue: a link is busy, orange: the rest",
+        "seconds of a round",
+        "blue: a link is busy, orange: the rest",
         "circle: a client's link is done, square: the server's",
     ]
     says = (
