@@ -1,17 +1,20 @@
-"""How long a stored run would take on a given link: bytes become seconds.
+"""How long a stored run would take on a given link, and what its radio would use: bytes become
+seconds and joules.
 
 Every client of a round has the link to itself and all send at once, so a round lasts as long as the
 slowest of its clients:
 
-    latency + stretch * (slower * computing + 8 * down / downlink + 8 * up / uplink)
+    latency + stretch * slower * computing + 8 * down / downlink + 8 * up / uplink
 
 with ``down`` and ``up`` the bytes of one client (the round's mean), ``computing`` a client's share
-of the seconds that were measured, and ``stretch`` what the slowest of the round's clients needs of
-the median's time: 1, or with stragglers a log-normal number. The server's own link, retransmitted
-packets and headers below the messages are left out. A client is asked once a round; split learning
-asks it once a batch, so its latency is counted too low.
+of the seconds that were measured, and ``stretch`` what the slowest of the round's devices needs of
+the median device's time: 1, or with stragglers what is expected of the largest of so many
+log-normal numbers. The server's own link, retransmitted packets and headers below the messages are
+left out. A client is asked once a round; split learning asks it once a batch, so its latency is
+counted too low.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,22 +25,37 @@ import numpy as np
 from .arguments import checked, short
 from .errors import pick
 from .history import History
-from .rng import numpy_generator
 
 # bits, so that 1 kB is 8,000 of them; k, M and G are thousands
 UNITS = {f"{k}{u}": n * b for k, n in (("", 1), ("k", 1e3), ("M", 1e6), ("G", 1e9))
          for u, b in (("bit", 1), ("B", 8))}  # fmt: skip
 DURATIONS = {"ms": 1e-3, "s": 1.0, "min": 60.0}
+ENERGIES = {"nJ": 1e-9, "uJ": 1e-6, "mJ": 1e-3, "J": 1.0}
+
+
+@dataclass(frozen=True)
+class Radio:
+    """What a client's radio uses for a byte, up and down, beyond being on; and who says so."""
+
+    up: str
+    down: str
+    source: str
+
+    def asdict(self) -> dict[str, str]:
+        """The arguments of ``energy``."""
+        return {"up": self.up, "down": self.down}
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A link: speeds as seen from a client, latency as a round trip, and who says so."""
+    """A link: speeds as seen from a client, latency as a round trip, and who says so. A cable has
+    no radio; what a client's own wireless network uses is not in it."""
 
     up: str
     down: str
     latency: str
     source: str
+    radio: Radio | None = None
 
     def asdict(self) -> dict[str, str]:
         """The arguments of ``time``."""
@@ -45,6 +63,7 @@ class Preset:
 
 
 _WPT = "WebPageTest, settings/connectivity.ini.sample"
+_HUANG = "Huang et al. (2012), A close examination of 4G LTE networks, Table 4: mW for each Mbit/s"
 PRESETS = {
     "LoRaWAN": Preset(
         "5470bit",
@@ -52,12 +71,31 @@ PRESETS = {
         "1s",
         "LoRaWAN Regional Parameters, EU863-870: data rate 5, first receive window after 1 s. The "
         "limit of 1 % of the time on air, which makes it a hundred times slower, is left out",
+        Radio(
+            "140uJ",
+            "55uJ",
+            "Semtech SX1276 data sheet: 29 mA to send at 13 dBm, 11.5 mA to receive; at 3.3 V, for "
+            "the time on air of a byte",
+        ),
     ),
-    "2G": Preset("32kbit", "35kbit", "1300ms", f"{_WPT}, 2G"),
-    "3G": Preset("768kbit", "1.6Mbit", "300ms", f"{_WPT}, 3G"),
+    "2G": Preset(
+        "32kbit",
+        "35kbit",
+        "1300ms",
+        f"{_WPT}, 2G",
+        Radio(
+            "36uJ",
+            "36uJ",
+            "Balasubramanian et al. (2009), Energy consumption in mobile phones, Table 5: GSM, "
+            "0.036 J a kilobyte of a download, taken for both ways",
+        ),
+    ),
+    "3G": Preset("768kbit", "1.6Mbit", "300ms", f"{_WPT}, 3G", Radio("6.95uJ", "0.98uJ", _HUANG)),
     "DSL": Preset("384kbit", "1.5Mbit", "50ms", f"{_WPT}, DSL"),
     "cable": Preset("1Mbit", "5Mbit", "28ms", f"{_WPT}, Cable"),
-    "LTE": Preset("12Mbit", "12Mbit", "70ms", "WebPageTest, connection LTE"),
+    "LTE": Preset(
+        "12Mbit", "12Mbit", "70ms", "WebPageTest, connection LTE", Radio("3.51uJ", "0.42uJ", _HUANG)
+    ),
     "fibre": Preset("5Mbit", "20Mbit", "4ms", f"{_WPT}, FIOS"),
 }
 
@@ -107,17 +145,31 @@ def preset(name: str) -> Preset:
     return pick(name, PRESETS, "link")
 
 
-def slowest(history: History, seed: int = 0) -> np.ndarray:
-    """Of each round the largest of its clients' standard normal numbers: [rounds].
+def joules(text: str | float) -> float:
+    """Joules of "3.5uJ" or "2mJ"; a number is joules already.
 
-    They are drawn by (seed, round, client), so that two methods meet the same stragglers.
+    ``ValueError`` for other units and for less than 0.
     """
-    return np.array(
-        [
-            max(numpy_generator(seed, "link", r["round"], k).normal() for k in r["clients"])
-            for r in history.rows
-        ]
-    )
+    value = _read(text, ENERGIES, "radio's energy for a byte", "3.5uJ")
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"A radio cannot use less than 0 J for a byte, but it is {short(text)}.")
+    return value
+
+
+def stretch(clients: int, stragglers: float) -> float:
+    """What the slowest of so many devices is expected to need of the median device's time.
+
+    A device needs exp(``stragglers`` * z), z standard normal. With Phi and phi its distribution and
+    density, the largest of n has the mean ``n exp(s^2 / 2) * integral of Phi(z)^(n-1) phi(z - s)``,
+    which is summed over a fixed grid: the same number everywhere, no chance in it.
+    """
+    if stragglers == 0:
+        return 1.0
+    z = np.linspace(stragglers - 9, stragglers + 9, 2001)
+    below = 0.5 * (1 + np.array([math.erf(v / math.sqrt(2)) for v in z]))
+    density = np.exp(-((z - stragglers) ** 2) / 2) / math.sqrt(2 * math.pi)
+    mass = float((below ** (clients - 1) * density).sum() * (z[1] - z[0]))
+    return clients * math.exp(stragglers**2 / 2) * mass
 
 
 def shares(history: History) -> dict[str, np.ndarray]:
@@ -138,11 +190,15 @@ def check(
     latency: str | float = 0.0,
     slower: float = 1.0,
     stragglers: float = 0.0,
+    clients: int | None = None,
 ) -> tuple[float, float, float]:
     """Bits a second up and down, and seconds of latency; ``ValueError`` for what cannot be."""
-    for name, value in (("slower", slower), ("stragglers", stragglers)):
-        if value < 0:
-            raise ValueError(f"{name} cannot be below 0, but it is {short(value)}.")
+    if slower < 0:
+        raise ValueError(f"slower cannot be below 0, but it is {short(slower)}.")
+    if not 0 <= stragglers <= 5:
+        raise ValueError(f"stragglers must be 0 to 5, but it is {short(stragglers)}.")
+    if clients is not None and clients < 1:
+        raise ValueError(f"A round waits for at least 1 client, not {short(clients)}.")
     return speed(up), speed(down), seconds(latency)
 
 
@@ -154,20 +210,33 @@ def time(
     latency: str | float = 0.0,
     slower: float = 1.0,
     stragglers: float = 0.0,
-    seed: int = 0,
+    clients: int | None = None,
 ) -> np.ndarray:
     """Seconds from the start to the end of each round, on this link: [rounds].
 
     ``up`` and ``down`` are a client's speeds, "768kbit" or bits a second; ``latency`` is a round
-    trip, "50ms" or seconds. ``slower`` is how many times slower a client computes than the machine
-    that was measured (0: computing takes no time). ``stragglers`` is the standard deviation of the
-    logarithm of what clients need of the median's time.
+    trip, "50ms" or seconds. ``slower`` is how many times slower the median device computes than the
+    machine that was measured (0: computing takes no time). ``stragglers`` is how much devices
+    differ: the standard deviation of the logarithm of their times. A round waits for the slowest
+    of ``clients`` devices, ``None``: of as many as took part.
     """
-    uplink, downlink, trip = check(up, down, latency, slower, stragglers)
+    uplink, downlink, trip = check(up, down, latency, slower, stragglers, clients)
     its = shares(history)
-    stretch = np.exp(stragglers * slowest(history, seed)) if stragglers else 1.0
-    client = slower * its["computing"] + 8 * its["down"] / downlink + 8 * its["up"] / uplink
-    return np.cumsum(trip + stretch * client)
+    counts = [clients or max(1, len(row["clients"])) for row in history.rows]
+    slowest = {n: stretch(n, stragglers) for n in set(counts)}
+    computing = slower * its["computing"] * np.array([slowest[n] for n in counts])
+    return np.cumsum(trip + computing + 8 * its["down"] / downlink + 8 * its["up"] / uplink)
+
+
+@checked
+def energy(history: History, up: str | float, down: str | float) -> np.ndarray:
+    """Joules that the radio of one of the round's clients has used so far, on average: [rounds].
+
+    ``up`` and ``down`` are joules a byte, "3.5uJ" or a number. What the radio uses because it is on
+    and what the device uses to compute are left out.
+    """
+    its, sent, heard = shares(history), joules(up), joules(down)
+    return np.cumsum(sent * its["up"] + heard * its["down"])
 
 
 def said(seconds: float) -> str:
@@ -180,6 +249,6 @@ def said(seconds: float) -> str:
 
 def described(link: Mapping[str, Any]) -> str:
     """A link as a few words, for axes and heads: 1Mbit up, 10Mbit down, latency 50ms."""
-    plain = {"latency": 0.0, "slower": 1.0, "stragglers": 0.0}
+    plain = {"latency": 0.0, "slower": 1.0, "stragglers": 0.0, "clients": None}
     words = [f"{link['up']} up", f"{link['down']} down"]
     return ", ".join(words + [f"{k} {link[k]}" for k, v in plain.items() if link.get(k, v) != v])

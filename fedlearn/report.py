@@ -8,7 +8,7 @@ import numpy as np
 
 from .data.sources import data_path
 from .history import History
-from .link import described, time
+from .link import described, energy, time
 
 if TYPE_CHECKING:
     import pandas  # takes long to load: only where a table is made
@@ -82,10 +82,15 @@ def results(name: str) -> list[History]:
     return [History.from_dict(data) for data in runs]
 
 
-def table(runs: Mapping[str, list[History]], link: Mapping[str, Any] | None = None) -> str:
+def table(
+    runs: Mapping[str, list[History]],
+    link: Mapping[str, Any] | None = None,
+    radio: Mapping[str, Any] | None = None,
+) -> str:
     """A line a label: where its runs ended and what they cost, on average.
 
-    With the arguments of ``link.time`` there are the minutes, too, that they take on that link.
+    With the arguments of ``link.time`` there are the minutes, too, that they take on that link, and
+    with those of ``link.energy`` the joules that one client's radio uses.
     """
     width = max(12, *(len(label) + 2 for label in runs))
     several = any(len(histories) > 1 for histories in runs.values())
@@ -94,6 +99,7 @@ def table(runs: Mapping[str, list[History]], link: Mapping[str, Any] | None = No
         f"{'method':<{width}}{'rounds':>7}{measure:>{18 if several else 10}}{'loss':>9}"
         f"{'MB up':>10}{'MB down':>10}{'seconds':>9}{'refused':>9}"
         + (f"{'minutes':>10}" if link else "")
+        + (f"{'joules':>10}" if radio else "")
     ]
     for label, histories in runs.items():
         accuracy = spread([h.final["accuracy"] for h in histories], ".4f")
@@ -108,7 +114,10 @@ def table(runs: Mapping[str, list[History]], link: Mapping[str, Any] | None = No
             f"{label:<{width}}{len(histories[0]):>7}{accuracy:>{18 if several else 10}}{loss:>9.4f}"
             f"{up:>10.3f}{down:>10.3f}{seconds:>9.1f}{refused:>9}"
             + (f"{np.mean([time(h, **link)[-1] for h in histories]) / 60:>10.4g}" if link else "")
+            + (f"{np.mean([energy(h, **radio)[-1] for h in histories]):>10.4g}" if radio else "")
         )
     if link:
         lines.append(f"minutes: {described(link)}")
+    if radio:
+        lines.append(f"joules: a client's radio, {radio['up']} a byte up, {radio['down']} down")
     return "\n".join(lines)

@@ -90,10 +90,17 @@ class Picture:
     uplink: str | None = _link(None, "a client's speed up, such as 1Mbit (a second)", "SPEED")
     downlink: str | None = _link(None, "a client's speed down, such as 10Mbit", "SPEED")
     latency: str | None = _link(None, "a round trip, such as 50ms", "TIME")
-    slower: float = _link(1.0, "how many times slower a client computes than this machine", "N")
+    slower: float = _link(1.0, "how many times slower a device computes than this machine", "N")
     stragglers: float = _link(
-        0.0, "how much clients' times differ: standard deviation of their logarithm", "S"
+        0.0, "how much devices differ: standard deviation of the logarithm of their times", "S"
     )
+    waits_for: int | None = _link(
+        None, "a round lasts as long as the slowest of so many devices (default: its clients)", "N"
+    )
+    radio_up: str | None = _link(
+        None, "what a client's radio uses for a byte up, such as 3.5uJ (default: the link's)", "J"
+    )
+    radio_down: str | None = _link(None, "the same for a byte down, such as 0.4uJ", "J")
 
     def its_link(self) -> dict[str, Any] | None:
         """The arguments of ``fedlearn.link.time``, checked, or ``None`` without a link."""
@@ -109,8 +116,24 @@ class Picture:
         if not {"up", "down"} <= its.keys():
             raise ValueError("A link has two speeds: give --uplink and --downlink, or --link.")
         its = {**its, "slower": self.slower, "stragglers": self.stragglers}
+        its["clients"] = self.waits_for
         link.check(**its)
         return its
+
+    def its_radio(self) -> dict[str, Any] | None:
+        """The arguments of ``fedlearn.link.energy``, checked, or ``None`` without a radio."""
+        stated = {k: v for k, v in (("up", self.radio_up), ("down", self.radio_down)) if v}
+        if self.link is None and not stated:
+            return None
+        from . import link
+
+        radio = link.preset(self.link).radio if self.link else None
+        its = (radio.asdict() if radio else {}) | stated
+        if len(its) == 1:
+            raise ValueError("A radio has two numbers: give --radio-up and --radio-down.")
+        for text in its.values():
+            link.joules(text)
+        return its or None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +151,7 @@ def run_all(
     for e in experiments:
         e.make_method()  # what is wrong is said before the first of them runs
     experiments[0].make_task()
-    its_link = picture.its_link()
+    its_link, its_radio = picture.its_link(), picture.its_radio()
     origin = provenance()  # of the code that runs, not of what the checkout becomes meanwhile
     out = engine.out if engine.out != "-" else None
     device = out and Path(out).exists() and not Path(out).is_file()  # beside which nothing goes
@@ -162,7 +185,7 @@ def run_all(
     for e, history in zip(experiments, histories, strict=True):
         history.meta |= {"label": e.label, "provenance": origin}
         runs.setdefault(e.label, []).append(history)
-    show(runs, engine.out, its_link)
+    show(runs, engine.out, its_link, its_radio)
     if picture.plot:
         drawn = plot.compare(runs.values(), picture.against, labels=list(runs), link=its_link)
         plot.save(drawn.figure, picture.plot)
@@ -222,10 +245,13 @@ def provenance() -> dict[str, str]:
 
 
 def show(
-    runs: dict[str, list["History"]], out: str | None, link: dict[str, Any] | None = None
+    runs: dict[str, list["History"]],
+    out: str | None,
+    link: dict[str, Any] | None = None,
+    radio: dict[str, Any] | None = None,
 ) -> None:
-    """Print a line a label, with minutes on the ``link`` if there is one, and write JSON to the
-    file ``out``; if that is ``-``, print JSON alone."""
+    """Print a line a label, with minutes on the ``link`` and joules of the ``radio`` if there is
+    one, and write JSON to the file ``out``; if that is ``-``, print JSON alone."""
     from .files import write_text
     from .report import table
 
@@ -233,4 +259,4 @@ def show(
     text = json.dumps(data[0] if len(data) == 1 else data, indent=1)
     if out and out != "-":
         write_text(out, text + "\n")
-    print(text if out == "-" else table(runs, link))
+    print(text if out == "-" else table(runs, link, radio))

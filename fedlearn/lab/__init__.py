@@ -15,6 +15,7 @@ _ROOMS = {
     "drawing": "drawings",
     "explorer": "explorers",
     "figure": "show",
+    "framed": "bills",
     "gradient_multiplier": "cells",
     "grid": "grids",
     "kernel_generation": "formulas",

@@ -1,5 +1,6 @@
-"""Two explorers of what a round costs, computed in the page: on Flower, from the sizes of real
-messages, and beside a bare PyTorch loop, from what ``tests/benchmarks/speed.py`` measured."""
+"""Explorers of what a round costs, computed in the page: on Flower, in bytes and in seconds, from
+the sizes of real messages, and beside a bare PyTorch loop, from what ``tests/benchmarks/speed.py``
+measured."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,146 +8,177 @@ from typing import Any
 from .plot import COLOURS
 from .vega import GREY, NUMBER, choice, frame, slider, tick
 
-MEGABYTES, SHARE, SECONDS = "MB of a round", "% added by Flower", "seconds of a round"
 GROWTH = "digits CNN, one batch each"
 
 
-def carried(
-    rows: Sequence[dict[str, Any]],
-    rest: float,
-    hidden: str | None = None,
-    guess: float | None = None,
-    start: tuple[str, str, int, float] = ("", SHARE, 10, 1.0),
-) -> dict[str, Any]:
-    """One round on Flower: megabytes, the share that Flower adds, or seconds, for each method.
+def bars(
+    names: Sequence[str], parts: Sequence[int], colours: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Layers: a bar a name, of parts in this order, and the words of the field ``says`` behind it.
 
-    ``rows`` have ``network``, ``method``, ``message`` (bytes of a client's two messages) and
-    ``added`` (what Flower adds to them). A round lasts ``rest`` seconds and as long as the slower
-    of two links is busy: the client's, with its own messages, and the server's, with all of them.
-    Links are powers of ten; ``saysLink`` and ``saysServer`` say them in words. ``hidden`` is a
-    method that is not shown before its share was guessed, in percent. ``start``:
-    network, view, clients, and the client's link as a power of ten in Mbit/s.
+    Rows have ``method``, ``part``, ``value`` and the bar's ``total``.
     """
-    networks = list(dict.fromkeys(row["network"] for row in rows))
-    methods = list(dict.fromkeys(row["method"] for row in rows))
-    network, view, clients, link = start
-    params = [
-        choice("view", "show", [MEGABYTES, SHARE, SECONDS], view),
-        slider("clients", "clients", clients, 2, 200, 2),
-        slider("link", "a client's link", link, -1, 3, 0.1),
-        slider("server", "the server's link", 3.0, 0, 4, 0.1),
-    ]
-    if len(networks) > 1:
-        params.insert(0, choice("network", "network", networks, network or None))
-    if hidden is not None:
-        asked = f"your guess for {hidden}, % "
-        params.insert(0, slider("guess", asked, 10 if guess is None else guess, 0, 100, 1))
-        bind = {"input": "checkbox", "name": f"show {hidden} "}
-        params.insert(1, {"name": "reveal", "value": guess is not None, "bind": bind})
-    whole, mega = "(datum.message + datum.added)", f"view == '{MEGABYTES}'"
-    busy = f"8e-6 * {whole} * max(pow(10, -link), clients * pow(10, -server))"
-    parts = (
-        f"{mega} ? clients * (datum.part ? datum.added : datum.message) / 1e6 : "
-        f"view == '{SHARE}' ? (datum.part ? 100 * datum.added / {whole} : 0) : "
-        f"datum.part ? {rest:.6g} : {busy}"
-    )
-    speed = "format(pow(10, {0}) * ({0} < 0 ? 1000 : 1), '.2r') + ({0} < 0 ? ' kbit/s' : ' Mbit/s')"
-    params += [
-        {"name": "saysLink", "expr": speed.format("link")},
-        {"name": "saysServer", "expr": speed.format("server")},
-    ]
-    lines = (
-        f"{mega} ? [clients + ' clients, both ways', 'blue: messages, orange: what Flower adds'] : "
-        f"view == '{SHARE}' ? ['for any number of clients', "
-        "'orange: added by Flower, % of all bytes'] : "
-        f"[clients + ' clients at ' + {speed.format('link')} + ', server ' + "
-        f"{speed.format('server')}, 'blue: a link is busy, orange: the rest of a round']"
-    )
-    says = (
-        f"{mega} ? format(datum.total, '.3~r') + ' MB' : view == '{SHARE}' ? "
-        "format(datum.total, '.1f') + ' %' : format(datum.total, '.3~r') + ' s, ' + "
-        "format(datum.first / datum.total, '.0%') + ' link'"
-    )
-    y = {"field": "method", "type": "nominal", "sort": methods, "title": None}
+    y = {"field": "method", "type": "nominal", "sort": list(names), "title": None}
     axis = {"title": None, "grid": True, "tickCount": 5}
     x = {"field": "value", **NUMBER, "stack": "zero", "axis": axis, "scale": {"domainMin": 0}}
-    end = {"field": "total", **NUMBER}
-    keep = [f"datum.method != '{hidden}' || reveal"] if hidden is not None else []
-    keep += ["datum.network == network"] if len(networks) > 1 else []
-    last = {"filter": "datum.part == 1"}
-    layers: list[dict[str, Any]] = [
+    scale = {"domain": list(parts), "range": list(colours)}
+    colour = {"field": "part", "type": "nominal", "scale": scale, "legend": None}
+    last = {"filter": f"datum.part == {parts[-1]}"}
+    return [
         {
             "mark": {"type": "bar", "height": {"band": 0.7}},
-            "encoding": {
-                "x": x,
-                "y": y,
-                "order": {"field": "part"},
-                "color": {
-                    "field": "part",
-                    "type": "nominal",
-                    "scale": {"domain": [0, 1], "range": [COLOURS[0], COLOURS[5]]},
-                    "legend": None,
-                },
-            },
+            "encoding": {"x": x, "y": y, "order": {"field": "part"}, "color": colour},
         },
         {
             "transform": [last],
             "mark": {"type": "text", "align": "left", "dx": 5, "fontSize": 12, "color": GREY},
-            "encoding": {"x": end, "y": y, "text": {"field": "says"}},
+            "encoding": {"x": {"field": "total", **NUMBER}, "y": y, "text": {"field": "says"}},
         },
         {  # room for the words at the longest bar
-            "transform": [last, {"calculate": "1.6 * datum.total", "as": "wide"}],
+            "transform": [
+                last,
+                {"calculate": "(width < 420 ? 2.5 : 1.6) * datum.total", "as": "wide"},
+            ],
             "mark": {"type": "point", "opacity": 0},
             "encoding": {"x": {"field": "wide", **NUMBER}, "y": y},
         },
     ]
-    if hidden is not None:
-        seen = f"view == '{SHARE}'"
-        here = [
-            {"aggregate": [{"op": "count", "as": "n"}]},
-            {"calculate": f"{seen} ? guess : 0", "as": "asked"},
-            {"calculate": f"{seen} ? 'your guess: ' + guess + ' %' : ''", "as": "says"},
-        ]
-        at = {"x": {"field": "asked", **NUMBER}}
-        dashed = {
-            "type": "rule",
-            "strokeDash": [2, 3],
-            "strokeWidth": 1.5,
+
+
+def framed(
+    rows: Sequence[dict[str, Any]], typical: float, hidden: str, guess: float | None = None
+) -> dict[str, Any]:
+    """What share of a message's bytes Flower adds, for each method and for a length of one's own.
+
+    ``rows`` have ``method``, ``message`` (bytes of a client's two messages) and ``added`` (what
+    Flower adds to them); ``typical`` is what it adds to messages of any length. ``hidden`` is a
+    method that is not shown before its share was guessed, in percent. The length is a power of
+    ten; ``saysLength`` says it in words.
+    """
+    own = "your own"
+    methods = [*(row["method"] for row in rows), own]
+    asked = f"your guess for {hidden}, % "
+    size = "format(pow(10, bytes), '.2s') + 'B'"
+    params = [
+        slider("guess", asked, 10 if guess is None else guess, 0, 100, 1),
+        tick("reveal", f"show {hidden}", guess is not None),
+        slider("bytes", "a length of your own", 4.0, 2, 7, 0.05),
+        {"name": "saysLength", "expr": size},
+    ]
+    values = [{**row, "part": 1} for row in rows]
+    values += [{"method": own, "message": 0, "added": typical, "part": 1}]
+    message = f"(datum.method == '{own}' ? pow(10, bytes) : datum.message)"
+    share = f"100 * datum.added / ({message} + datum.added)"
+    here = [
+        {"aggregate": [{"op": "count", "as": "n"}]},
+        {"calculate": "guess", "as": "asked"},
+        {"calculate": "'your guess: ' + guess + ' %'", "as": "says"},
+    ]
+    at = {"x": {"field": "asked", **NUMBER}}
+    dashed = {"type": "rule", "strokeDash": [2, 3], "strokeWidth": 1.5, "color": GREY}
+    words = {"type": "text", "align": "left", "dx": 4, "fontSize": 12, "color": GREY}
+    return frame(
+        30 * len(methods),
+        params,
+        title={
+            "text": "added by Flower, % of all bytes of a message",
+            "anchor": "start",
+            "fontSize": 13,
             "color": GREY,
-            "aria": False,
-        }
-        words = {"type": "text", "align": "left", "dx": 4, "fontSize": 12, "color": GREY}
-        layers += [
+        },
+        data={"values": values},
+        transform=[
+            {"filter": f"datum.method != '{hidden}' || reveal"},
+            {"calculate": share, "as": "value"},
+            {"calculate": "datum.value", "as": "total"},
             {
-                "transform": here,
-                "mark": {**dashed, "opacity": {"expr": f"{seen} ? 1 : 0"}},
-                "encoding": at,
+                "calculate": f"format(datum.value, '.1f') + ' % of ' + "
+                f"format({message} + datum.added, '.3s') + 'B'",
+                "as": "says",
             },
+        ],
+        layer=[
+            *bars(methods, [1], [COLOURS[5]]),
+            {"transform": here, "mark": {**dashed, "aria": False}, "encoding": at},
             {
                 "transform": here,
                 "mark": {**words, "baseline": "bottom"},
                 "encoding": {**at, "y": {"value": 0}, "text": {"field": "says"}},
             },
-        ]
+        ],
+    )
+
+
+def carried(
+    rows: Sequence[dict[str, Any]],
+    rest: float,
+    network: str,
+    clients: int = 10,
+    link: float = 0.0,
+    server: float = 2.0,
+) -> dict[str, Any]:
+    """Seconds of one round on Flower, for each method and a choice of networks.
+
+    ``rows`` have ``network``, ``method``, ``message`` (bytes of a client's two messages) and
+    ``added`` (what Flower adds to them). A round lasts ``rest`` seconds and as long as the slower
+    of two links is busy: the client's, with its own messages, and the server's, with all of them.
+    A spot on the bar says how long each is. Both are powers of ten in Mbit/s; ``saysLink`` and
+    ``saysServer`` say them in words.
+    """
+    networks = list(dict.fromkeys(row["network"] for row in rows))
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    params = [
+        choice("network", "network", networks, network),
+        slider("clients", "clients", clients, 2, 200, 2),
+        slider("link", "a client's link", link, -1, 3, 0.1),
+        slider("server", "the server's link", server, 0, 4, 0.1),
+    ]
+    mega = "8e-6 * (datum.message + datum.added)"  # Mbit of a client
+    own, all_of_them = f"{mega} * pow(10, -link)", f"{mega} * clients * pow(10, -server)"
+    speed = "format(pow(10, {0}) * ({0} < 0 ? 1000 : 1), '.2r') + ({0} < 0 ? ' kbit/s' : ' Mbit/s')"
+    params += [
+        {"name": "saysLink", "expr": speed.format("link")},
+        {"name": "saysServer", "expr": speed.format("server")},
+    ]
+    lines = [
+        "seconds of a round",
+        "blue: a link is busy, orange: the rest",
+        "circle: a client's link is done, square: the server's",
+    ]
+    says = (
+        "format(datum.total, '.3~r') + ' s, ' + format(datum.busy / datum.total, '.0%') + "
+        "' link, ' + format(clients * (datum.message + datum.added) / 1e6, '.3~r') + ' MB'"
+    )
+    y = {"field": "method", "type": "nominal", "sort": methods, "title": None}
+
+    def spots(field: str, shape: str, size: int) -> dict[str, Any]:
+        """Where a link is done."""
+        mark = {"type": "point", "shape": shape, "size": size, "filled": True, "opacity": 1}
+        return {
+            "transform": [{"filter": "datum.part == 1"}],
+            "mark": {**mark, "fill": "white", "stroke": "#1b1f24", "strokeWidth": 1.2},
+            "encoding": {"x": {"field": field, **NUMBER}, "y": y},
+        }
+
     return frame(
         40 * len(methods),
         params,
-        title={"text": {"expr": lines}, "anchor": "start", "fontSize": 13, "color": GREY},
+        title={"text": lines, "anchor": "start", "fontSize": 13, "color": GREY},
         data={"values": [row | {"part": part} for row in rows for part in (0, 1)]},
         transform=[
-            *({"filter": its} for its in keep),
-            {"calculate": parts, "as": "value"},
-            {"calculate": "datum.part ? 0 : datum.value", "as": "blue"},
-            {
-                "joinaggregate": [
-                    {"op": "sum", "field": "value", "as": "total"},
-                    {"op": "sum", "field": "blue", "as": "first"},
-                ],
-                "groupby": ["method"],
-            },
+            {"filter": "datum.network == network"},
+            {"calculate": own, "as": "own"},
+            {"calculate": all_of_them, "as": "all"},
+            {"calculate": "max(datum.own, datum.all)", "as": "busy"},
+            {"calculate": f"datum.part ? {rest:.6g} : datum.busy", "as": "value"},
+            {"calculate": f"datum.busy + {rest:.6g}", "as": "total"},
             {"calculate": says, "as": "says"},
         ],
-        layer=layers,
+        layer=[
+            *bars(methods, [0, 1], [COLOURS[0], COLOURS[5]]),
+            spots("own", "circle", 70),
+            spots("all", "square", 70),
+        ],
     )
 
 

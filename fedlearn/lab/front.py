@@ -22,11 +22,14 @@ from .plot import COLOURS
 from .show import Chart, Shown, chart
 from .vega import GREY, choice, frame, slider
 
-# fedlearn.link.time without stragglers; up and down are powers of ten of Mbit/s, latency is in ms
+# fedlearn.link.time; up and down are powers of ten of Mbit/s, latency is in ms, and the table of
+# STRETCH has what link.stretch says for the number of clients and the slider's position
 SECONDS = (
-    "datum.round * latency / 1000 + slower * datum.sec"
+    "datum.round * latency / 1000 + datum.stretch * slower * datum.sec"
     " + 8 * datum.down / pow(10, down + 6) + 8 * datum.up / pow(10, up + 6)"
 )
+STRAGGLERS = [round(0.1 * k, 1) for k in range(21)]  # positions of the slider
+STRETCH = "({table})[datum.clients][round(10 * stragglers)]"
 TIME, BYTES, OWN = "time on this link", "bytes of one client", "own"
 
 
@@ -45,7 +48,7 @@ def runs_of(its: dict[str, Any]) -> dict[str, list[History]]:
 
 def rows(its: dict[str, Any]) -> list[dict[str, Any]]:
     """A row a line and round: accuracy, and what one client has sent, heard and computed so far;
-    means of the seeds."""
+    means of the seeds. Every round of a line has the same number of clients."""
     made = []
     for line, histories in runs_of(its).items():
         sums = [
@@ -64,6 +67,7 @@ def rows(its: dict[str, Any]) -> list[dict[str, Any]]:
                     "up": round(mean["up"]),
                     "down": round(mean["down"]),
                     "sec": round(mean["computing"], 4),
+                    "clients": len(row["clients"]),
                 }
             )
     return made
@@ -74,6 +78,11 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
     spec = chapter_file("index")["minutes"]
     values = [row for its in spec["comparisons"] for row in rows(its)]
     start, target = spec["start"], spec["target"]
+    stretched = {
+        n: [round(link.stretch(n, s), 4) for s in STRAGGLERS]
+        for n in sorted({row["clients"] for row in values})
+    }
+    least = json.dumps({row["runs"]: row["clients"] for row in reversed(values)})  # FedAvg's
     named = {k: link.check(p.up, p.down, p.latency) for k, p in link.PRESETS.items()}
     powers = {name: (math.log10(u) - 6, math.log10(d) - 6, 1000 * s)
               for name, (u, d, s) in named.items()}  # fmt: skip
@@ -105,10 +114,17 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
         linked(1, "down", "downlink", -2.5, 3, 0.05),
         linked(2, "latency", "round trip", 0, 2000, 10),
         slider("slower", "device slower", 1, 0, 50, 1),
+        slider("stragglers", "stragglers", 0, 0, STRAGGLERS[-1], 0.1),
         {"name": "saysUp", "expr": speed.format("up")},
         {"name": "saysDown", "expr": speed.format("down")},
         {"name": "saysLatency", "expr": "format(latency, '.0f') + ' ms'"},
         {"name": "saysSlower", "expr": "format(slower, '.0f') + ' times'"},
+        {
+            "name": "saysStragglers",
+            "expr": "format(stragglers, '.1f') + ', slowest ' + format("
+            + STRETCH.format(table=json.dumps(stretched)).replace("datum.clients", f"{least}[runs]")
+            + ", '.2~r') + ' times'",
+        },
     ]
     picked = {"name": "picked", "select": {"type": "point", "fields": ["line"]}, "bind": "legend"}
     decades = ["0.1", "1", "10", "60", "600", "3600", "36000", "86400", "864000", "8640000"]
@@ -202,11 +218,12 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
         }
 
     picture = frame(
-        205,
+        170,
         params,
         data={"values": values},
         transform=[
             {"filter": "datum.runs == runs"},
+            {"calculate": STRETCH.format(table=json.dumps(stretched)), "as": "stretch"},
             {"calculate": SECONDS, "as": "time"},
             {"calculate": "datum.up + datum.down", "as": "total"},
             {"calculate": f"against == '{BYTES}' ? datum.total : datum.time", "as": "x"},
@@ -221,7 +238,7 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
             label(fedavg, "", "width", align="right", dx=-6, dy=22),
         ],
     )
-    says = {k: f"says{k.title()}" for k in ("up", "down", "latency", "slower")}
+    says = {k: f"says{k.title()}" for k in ("up", "down", "latency", "slower", "stragglers")}
     moved = {k: {"link": OWN} for k in ("up", "down", "latency")}
     return chart(number, picture, caption, alt, says=says, moved=moved)
 

@@ -16,6 +16,8 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from .show import said
+
 # What draws one frame: a function of the sliders' values that gives a figure (or axes of it), or a
 # pair of that and one sentence for readers who cannot see it.
 Draw = Callable[..., Figure | Axes | tuple[Figure | Axes, str]]
@@ -77,6 +79,8 @@ def explore(
     draw: Draw,
     live: bool = False,
     start: Mapping[str, Any] | None = None,
+    number: str = "",
+    caption: str = "",
     **values: Collection[Any],
 ) -> W.VBox:
     """Sliders over ``draw``.
@@ -84,7 +88,8 @@ def explore(
     ``values`` gives the positions of each slider by the name of the argument of ``draw`` that it
     sets: ``explore(draw, clients=[2, 5, 10], alpha=[0.1, 1, 10])``. ``draw`` returns a figure (or
     axes), or a pair of it and one sentence for readers who cannot see it. ``start`` gives first
-    positions by name, otherwise the first values. The product of the positions is the number of
+    positions by name, otherwise the first values. With a ``number``, such as "2.5", there is a
+    ``caption`` below. The product of the positions is the number of
     frames drawn: keep it below about 40.
     """
     names = list(values)
@@ -104,7 +109,11 @@ def explore(
         redraw()
     else:
         picture = nest(draw, names, sliders)
-    box = W.VBox([*sliders, picture])
+    below = []
+    if number:
+        anchor, words = said("Figure", number, caption)
+        below = [W.HTML(f'<figure class="fl fl-figure" id="{anchor}">{words}</figure>')]
+    box = W.VBox([*sliders, picture, *below])
     box.add_class("fl-explorer")
     if live:
         box.add_class("fl-live")

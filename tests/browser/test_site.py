@@ -184,6 +184,7 @@ def check_chart(page, box, where):
         page.wait_for_function(
             "([e, before]) => e.innerHTML != before", arg=[picture.element_handle(), before]
         )
+        tick.check()  # what it hides is shown: every slider matters now
     sliders = box.locator("input[type=range]")
     if not sliders.count():
         before = picture.evaluate(look)
@@ -196,16 +197,9 @@ def check_chart(page, box, where):
     for k in range(sliders.count()):
         handle = sliders.nth(k)
         assert handle.get_attribute("aria-label"), f"{where}: slider {k} has no name"
-        choices = box.locator("input[type=radio]").all()  # in one of which the slider matters
-        for choice in [None, *choices]:
-            if choice:
-                choice.check()
-            before, value = picture.evaluate(look), handle.input_value()
-            handle.focus()
-            handle.press("Home" if float(value) >= float(handle.get_attribute("max")) else "End")
-            page.wait_for_timeout(500)
-            if picture.evaluate(look) != before:
-                break
+        before, value = picture.evaluate(look), handle.input_value()
+        handle.focus()
+        handle.press("Home" if float(value) >= float(handle.get_attribute("max")) else "End")
         assert handle.input_value() != value, f"{where}: slider {k} does not move"
         said = handle.get_attribute("aria-valuetext")
         shown = handle.evaluate("e => e.parentElement.querySelector('output')?.textContent")
@@ -213,9 +207,6 @@ def check_chart(page, box, where):
             assert said.split()[0] == handle.input_value(), f"{where}: slider {k} says {said!r}"
         else:  # in words, such as "1.6 Mbit/s"
             assert said == shown and re.match(r"\d", said), f"{where}: slider {k} says {said!r}"
-        if choices:
-            assert picture.evaluate(look) != before, f"{where}: slider {k} moves nothing"
-            continue
         page.wait_for_function(
             "([e, before]) => e.innerHTML != before", arg=[picture.element_handle(), before]
         )

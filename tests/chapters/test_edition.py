@@ -29,11 +29,13 @@ RAW = {
     "figure reference by name": r"\{(numref|eq|ref|doc|term|cite)",
 }
 CALLS = {"figure": "Figure", "chart": "Figure", "explorer": "Figure", "drawing": "Figure"}
+CALLS |= {"explore": "Figure"}  # fl.widgets.explore
 CALLS |= {"table": "Table", "runs": "Table", "opening": "Table"}
 NEEDS = {
     "figure": {"caption", "alt"},
     "chart": {"caption", "alt"},
     "explorer": {"caption", "alt"},
+    "explore": {"number", "caption"},
     "table": {"caption"},
     "runs": {"caption"},
 }
@@ -44,7 +46,8 @@ def prose(notebook):
 
 
 def lab_calls(notebook):
-    """Every call of ``fl.lab``: its name and its node, in the order of the chapter."""
+    """Every call of ``fl.lab``, and of ``fl.widgets``: its name and its node, in the order of the
+    chapter."""
     return [
         (node.func.attr, node)
         for cell in code(notebook)
@@ -52,12 +55,14 @@ def lab_calls(notebook):
             (n for n in ast.walk(ast.parse(cell.source)) if isinstance(n, ast.Call)),
             key=lambda n: (n.lineno, n.col_offset),
         )
-        if isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "fl.lab"
+        if isinstance(node.func, ast.Attribute)
+        and ast.unparse(node.func.value) in ("fl.lab", "fl.widgets")
     ]
 
 
 def number(call):
-    return ast.literal_eval(call.args[0]) if call.args else ""
+    named = [k.value for k in call.keywords if k.arg == "number"]
+    return ast.literal_eval((named or call.args)[0]) if named or call.args else ""
 
 
 def chapters_in_order():

@@ -101,6 +101,15 @@ def test_live_callback_at_every_position(clients, alpha):
     assert f"clients {clients}, alpha {alpha}: a bar" in box.children[2].value
 
 
+def test_an_explorer_has_a_number_and_a_caption():
+    box = fl.widgets.explore(draw, clients=[2, 5], alpha=[1], number="2.5", caption="What *it* is.")
+    assert 'id="figure-2-5"' in box.children[-1].value
+    assert "<b>Figure 2.5.</b> What <em>it</em> is." in box.children[-1].value
+    assert len(pictures(box.children[-2])) == 2
+    with pytest.raises(ValueError, match=r"Figure 2\.5 needs a caption"):
+        fl.widgets.explore(draw, clients=[2, 5], alpha=[1], number="2.5")
+
+
 def test_start_position():
     box = fl.widgets.explore(draw, start={"alpha": 10}, clients=[2, 5], alpha=[0.1, 1, 10])
     assert box.children[1].index == 2 and all(

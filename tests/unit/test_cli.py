@@ -224,16 +224,21 @@ def test_compare_writes_json_and_a_picture(tmp_path, capsys):
 def test_compare_says_how_long_it_takes_on_a_link(tmp_path, capsys):
     words = ["compare", "fedavg", "rpn", *SMALL, "--out", str(tmp_path / "both.json")]
     link = ["--link", "3G", "--uplink", "1Mbit", "--slower", "5"]
+    link += ["--stragglers", "0.5", "--waits-for", "7", "--radio-up", "5uJ"]
     picture = ["--plot", str(tmp_path / "both.svg"), "--against", "minutes"]
     assert not main([*words, *link, *picture])
     table = capsys.readouterr().out.splitlines()
-    assert table[0].endswith("minutes")
-    assert table[-1] == "minutes: 1Mbit up, 1.6Mbit down, latency 300ms, slower 5.0"
+    assert table[0].split()[-2:] == ["minutes", "joules"]
+    words = "minutes: 1Mbit up, 1.6Mbit down, latency 300ms, slower 5.0, stragglers 0.5, clients 7"
+    assert table[-2] == words
+    assert table[-1] == "joules: a client's radio, 5uJ a byte up, 0.98uJ down"
     stored = json.loads((tmp_path / "both.json").read_text())
     for line, data in zip(table[1:], stored, strict=False):
         its = fl.History.from_dict(data)
-        end = fl.link.time(its, "1Mbit", "1.6Mbit", "300ms", slower=5)[-1] / 60
-        assert line.split()[-1] == f"{end:.4g}"
+        how = {"slower": 5, "stragglers": 0.5, "clients": 7}
+        end = fl.link.time(its, "1Mbit", "1.6Mbit", "300ms", **how)[-1] / 60
+        used = fl.link.energy(its, "5uJ", "0.98uJ")[-1]
+        assert line.split()[-2:] == [f"{end:.4g}", f"{used:.4g}"]
     assert (tmp_path / "both.svg").stat().st_size > 1000
 
 
@@ -361,6 +366,10 @@ def test_methods_lists_options_and_parts(capsys):
         (["compare", "fedavg", "--uplink", "1furlong", "--downlink", "1Mbit"], "Units: bit"),
         (["compare", "fedavg", "--link", "4G"], "Allowed: LoRaWAN, 2G, 3G"),
         (["compare", "fedavg", "--link", "LTE", "--slower", "-1"], "slower cannot be below 0"),
+        (["compare", "fedavg", "--link", "LTE", "--stragglers", "9"], "must be 0 to 5"),
+        (["compare", "fedavg", "--link", "LTE", "--waits-for", "0"], "at least 1 client"),
+        (["compare", "fedavg", "--link", "DSL", "--radio-up", "1uJ"], "A radio has two numbers"),
+        (["compare", "fedavg", "--link", "LTE", "--radio-up", "1 cal"], "Units: nJ, uJ"),
         (["run", "fedavg", "--plot", "x.png", "--against", "minutes"], "Minutes need a link"),
         (["run", "fedavg", "--dataset", "mnits"], "Did you mean 'mnist'"),
         (["run", "fedavg", "--partition", "dirichlet:-1"], "alpha"),

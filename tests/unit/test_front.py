@@ -1,6 +1,7 @@
 """The first page and the page of claims: what they show is what is stored, and the formula that the
 page computes with is the package's."""
 
+import json
 import math
 import re
 from pathlib import Path
@@ -53,9 +54,22 @@ def as_python(expression, **names):
     return eval(text, {"__builtins__": {}}, names)
 
 
+def stretched(shown, clients, stragglers):
+    """What the page's table has for the slowest of so many devices."""
+    its = next(t["calculate"] for t in shown.spec["transform"] if t.get("as") == "stretch")
+    table = json.loads(its[1 : its.index(")[")])
+    return table[str(clients)][round(10 * stragglers)]
+
+
+def test_the_page_knows_what_stragglers_cost(shown):
+    for n in {row["clients"] for row in shown.spec["data"]["values"]}:
+        for s in front.STRAGGLERS:
+            assert stretched(shown, n, s) == pytest.approx(fl.link.stretch(n, s), rel=1e-4)
+
+
 @pytest.mark.parametrize("preset", fl.link.PRESETS)
-@pytest.mark.parametrize("slower", [0, 7])
-def test_the_page_computes_with_the_formula_of_the_package(preset, slower):
+@pytest.mark.parametrize(("slower", "stragglers"), [(0, 1.0), (7, 0.0), (7, 1.3)])
+def test_the_page_computes_with_the_formula_of_the_package(preset, slower, stragglers):
     up, down, latency = fl.link.check(**fl.link.PRESETS[preset].asdict())
     its = history(rounds=5, clients=3, up=12345, down=67890)
     sums = {k: np.cumsum(v) for k, v in fl.link.shares(its).items()}
@@ -64,12 +78,14 @@ def test_the_page_computes_with_the_formula_of_the_package(preset, slower):
     text = front.SECONDS.replace("pow(10, down", "pow(10, toDown").replace(
         "pow(10, up", "pow(10, toUp"
     )
-    for t, expected in enumerate(fl.link.time(its, up, down, latency, slower=slower)):
+    how = {"slower": slower, "stragglers": stragglers}
+    for t, expected in enumerate(fl.link.time(its, up, down, latency, **how)):
         computed = as_python(
             text,
             round=t + 1,
             latency=1000 * latency,
             slower=slower,
+            stretch=fl.link.stretch(3, stragglers),
             sec=sums["computing"][t],
             up=sums["up"][t],
             down=sums["down"][t],
@@ -87,8 +103,11 @@ def test_a_stored_line_takes_as_long_as_its_runs(shown):
         last = [
             r for r in shown.spec["data"]["values"] if (r["runs"], r["line"]) == (its["name"], line)
         ][-1]
-        seconds = [fl.link.time(h, "1Mbit", "1Mbit", "100ms", slower=2)[-1] for h in runs[line]]
-        computed = last["round"] * 0.1 + 2 * last["sec"] + 8 * (last["up"] + last["down"]) / 1e6
+        how = {"latency": "100ms", "slower": 2, "stragglers": 1.3}
+        seconds = [fl.link.time(h, "1Mbit", "1Mbit", **how)[-1] for h in runs[line]]
+        stretch = stretched(shown, last["clients"], 1.3)
+        computed = last["round"] * 0.1 + 2 * stretch * last["sec"]
+        computed += 8 * (last["up"] + last["down"]) / 1e6
         assert computed == pytest.approx(np.mean(seconds), rel=1e-3)
         assert last["accuracy"] == pytest.approx(
             np.mean([h.final["accuracy"] for h in runs[line]]), abs=1e-4

@@ -255,31 +255,58 @@ def test_the_formula_of_levels_is_valid_vega():
     assert {p["name"] for p in spec["params"]} == {"levels", "widest", "rounding", "m"}
 
 
-def carried(**how):
-    """The spec of a round on Flower for two methods and two networks."""
-    rows = [
-        {"network": net, "method": name, "message": sent, "added": 2000}
-        for net, factor in (("small", 1), ("large", 100))
-        for name, sent in (("fedavg", 80_000 * factor), ("stc", 3_000 * factor))
-    ]
-    return fl.lab.carried(rows, 6.7, **how)
+ON_FLOWER = [
+    {"network": net, "method": name, "message": sent, "added": 2000}
+    for net, factor in (("small", 1), ("large", 100))
+    for name, sent in (("fedavg", 80_000 * factor), ("stc", 3_000 * factor))
+]
+
+
+def controls(spec):
+    return {p["name"]: p for p in spec["params"] if "bind" in p}
+
+
+def computed(spec, field):
+    """The expression of a field, with the fields that it uses as plain names."""
+    (its,) = [t["calculate"] for t in spec["transform"] if t.get("as") == field]
+    return its.replace("datum.", "")
+
+
+def test_the_formula_of_flowers_share_is_valid_vega_and_right():
+    spec = fl.lab.framed(ON_FLOWER[:2], 2100.0, hidden="stc", guess=30)
+    altair.LayerChart.from_dict(spec)
+    params = controls(spec)
+    assert {*params} == {"guess", "reveal", "bytes"} and params["guess"]["value"] == 30
+    assert [p["value"] for p in spec["params"] if p["name"] == "reveal"] == [True]
+    assert not controls(fl.lab.framed(ON_FLOWER[:2], 2100.0, "stc"))["reveal"]["value"]
+    assert all(p["bind"]["name"].strip() for p in params.values())
+    condition = re.compile(r"\(method == '([^']+)' \? (.+?) : (.+?)\)(?= \+)")
+    own, share = condition.search(computed(spec, "value"))[1], computed(spec, "value")
+    theirs = condition.sub(r"(\2 if method == '\1' else \3)", share)
+    for row in spec["data"]["values"]:
+        sent = 1e4 if row["method"] == own else row["message"]
+        its = {k: row[k] for k in ("method", "message", "added")}
+        assert vega(theirs, bytes=4, **its) == pytest.approx(
+            100 * row["added"] / (sent + row["added"])
+        )
+    assert spec["data"]["values"][-1] == {
+        "method": own, "message": 0, "added": 2100.0, "part": 1
+    }  # fmt: skip
 
 
 def test_the_formula_of_a_round_on_flower_is_valid_vega_and_right():
-    spec = carried(hidden="stc", guess=30)
+    spec = fl.lab.carried(ON_FLOWER, 6.7, "large", clients=20, link=0.0, server=1.0)
     altair.LayerChart.from_dict(spec)
-    params = {p["name"]: p for p in spec["params"]}
-    assert params["guess"]["value"] == 30 and params["reveal"]["value"] is True
-    assert "guess" not in {p["name"] for p in carried()["params"]}
-    assert all(p["bind"]["name"].strip() for p in params.values() if "bind" in p)
-    (parts,) = [t["calculate"] for t in spec["transform"] if t.get("as") == "value"]
+    assert {k: p["value"] for k, p in controls(spec).items()} == {
+        "network": "large", "clients": 20, "link": 0.0, "server": 1.0
+    }  # fmt: skip
     mbit = 8 * (80_000 + 2000) / 1e6
-    for values, seconds in (
-        ({"link": 0, "server": 3, "clients": 10}, mbit),  # the client's link is slower
-        ({"link": 3, "server": 0, "clients": 10}, 10 * mbit),  # the server's is
-    ):
-        busy = parts[parts.rindex("8e-6") :].replace("datum.", "")
-        assert vega(busy, message=80_000, added=2000, **values) == pytest.approx(seconds)
+    for link, server, own, all_of_them in ((0, 3, 1, 0.01), (3, 0, 0.001, 10)):
+        at = {"link": link, "server": server, "clients": 10, "message": 80_000, "added": 2000}
+        done = {k: vega(computed(spec, k), **at) for k in ("own", "all")}
+        assert done == pytest.approx({"own": own * mbit, "all": all_of_them * mbit})
+        assert vega(computed(spec, "busy"), **done) == pytest.approx(max(own, all_of_them) * mbit)
+    assert vega(computed(spec, "total"), busy=1.5) == pytest.approx(8.2)
 
 
 def test_ratios_to_the_bare_loop_are_what_was_measured():
