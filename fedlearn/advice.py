@@ -7,7 +7,6 @@ says so.
 """
 
 import math
-import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -26,60 +25,16 @@ from .data.sources import SETS, available, data_path
 from .errors import pick
 from .evidence import Group, grids, network_sizes, read
 from .history import History
-from .models import NETWORKS
+from .nearest import Block, Question, blocks, size_of
 from .options import words
 from .report import spread
 from .settings import Experiment, Settings, whole_number
 
 CHEAP = 2_000_000  # parameters of the largest network whose messages are counted
 CLIENTS, IMAGES = 10, 20  # in the rounds in which messages are counted: of each client so many
+NEAR = 3.0  # evidence that is so much further than the nearest is only asked if that lacks three
 CANDIDATES = 3
 COUNTED = 5  # of the methods that are best when bytes are scaled, so many are counted
-FAR = 4.0  # the distance of another kind of split; a factor of 2 in the clients is 1
-NEAR = 3.0  # evidence that is so much further than the nearest is only asked if that lacks three
-CLIMB = 0.05  # evidence is too short in which FedAvg gains more than that in its last fifth
-
-
-@dataclass(frozen=True)
-class Question:
-    """What is asked about. ``network`` is a name, or "" if only its size is known."""
-
-    network: str
-    parameters: int
-    clients: int
-    partition: str
-    dataset: str | None
-    link: Mapping[str, Any]
-    loss: float
-
-    def __str__(self) -> str:
-        name = f"{self.network}, {self.parameters:,}" if self.network else f"{self.parameters:,}"
-        data = f" of {self.dataset}" if self.dataset else ""
-        return (
-            f"{name} parameters, {self.clients} clients, split {self.partition}{data}; "
-            f"{links.described(self.link)}"
-        )
-
-
-@dataclass(frozen=True)
-class Block:
-    """Runs of several methods on one task under the same settings, FedAvg among them; how far they
-    are from the question, as a number and in words."""
-
-    groups: tuple[Group, ...]
-    average: Group
-    distance: float
-    words: str
-
-    def __str__(self) -> str:
-        g = self.average
-        where = ", ".join(dict.fromkeys(str(Path(f).parent) for o in self.groups for f in o.files))
-        if not g.timed:
-            where = ", ".join(dict.fromkeys(f for o in self.groups for f in o.files))
-        return (
-            f"{where}: {g.task['dataset']}, {g.task['network']}, {g.task['clients']} clients, "
-            f"{g.split}, {len(g.runs[0])} rounds, {len(g.runs)} seeds. {self.words}"
-        )
 
 
 @dataclass(frozen=True)
@@ -140,9 +95,17 @@ class Advice:
             found += [f"{k}. {first}", *(f"   {line}" for line in rest)]
             found += [f"   evidence  [{self.blocks.index(c.block) + 1}]", ""]
         found += [f"[{k}] {block}" for k, block in enumerate(self.blocks, 1)]
-        return "\n".join(found)
+        return "\n".join([*found, *self._warning()])
 
     __repr__ = __str__
+
+    def _warning(self) -> list[str]:
+        """What to say if no evidence is of the very task."""
+        far = [b.distance for b in self.blocks]
+        text = (
+            "None of this evidence is of your task: try the commands before you trust an accuracy."
+        )
+        return [text] if far and min(far) > 0 else []
 
     def _wanted(self) -> str:
         return (
@@ -168,9 +131,10 @@ class Advice:
             f"<tr>{''.join(f'<td>{escape(str(v))}</td>' for v in row)}</tr>" for row in rows
         )
         notes = "".join(f"<li>{escape(str(b))}</li>" for b in self.blocks)
+        after = "".join(f"<p>{escape(line)}</p>" for line in self._warning())
         return (
             f"<p>{escape(str(self.question))}. {escape(self._wanted())}</p>"
-            f"<table><tr>{head}</tr>{body}</table><ol>{notes}</ol>"
+            f"<table><tr>{head}</tr>{body}</table><ol>{notes}</ol>{after}"
         )
 
 
@@ -205,81 +169,6 @@ def advise(
     question = Question(name, parameters, clients, partition, dataset, its, loss)
     groups = read([data_path("results"), *results])[0] + grids()
     return Advice(question, tuple(candidates(question, blocks(question, groups))[:CANDIDATES]))
-
-
-def size_of(network: Any, dataset: str | None) -> tuple[str, int]:
-    """Name and number of parameters of what ``advise`` is asked about; a number has no name."""
-    found = re.fullmatch(r"\s*([-+]?[\d.]+(?:e\d+)?)\s*([kMG]?)\s*", str(network).replace(",", ""))
-    if not found:
-        return str(network), network_sizes(str(network), dataset)[0]
-    try:
-        count = float(found[1]) * {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}[found[2]]
-    except ValueError:
-        count = 0.0
-    if not 1 <= count < 1e13:
-        raise ValueError(f"A network has a number of parameters such as 1.2M, not {network!r}.")
-    return "", round(count)
-
-
-def blocks(question: Question, groups: Iterable[Group]) -> list[Block]:
-    """The groups by task and settings, nearest first: those with another method beside FedAvg,
-    which is no longer climbing at the end."""
-    by: dict[tuple[Any, ...], list[Group]] = {}
-    for g in groups:
-        task = g.task
-        if g.options is None or task["dataset"] not in SETS or task.get("network") not in NETWORKS:
-            continue
-        if task.get("augment"):
-            continue
-        settings = tuple(sorted((k, v) for k, v in g.runs[0].meta["settings"].items()))
-        what = tuple(task[k] for k in ("dataset", "network", "clients", "partition", "train"))
-        by.setdefault((what, settings, len(g.runs[0]), g.timed), []).append(g)
-    made = []
-    for of in by.values():
-        averages = [g for g in of if g.method == "fedavg"]
-        if not averages or len({g.method for g in of}) == 1:
-            continue
-        best = max(averages, key=lambda g: float(g.finals.mean()))
-        before = best.curve[: math.ceil(0.8 * len(best.curve))]
-        if np.nanmax(before) >= float(best.finals.mean()) - CLIMB:
-            made.append(Block(tuple(of), best, *distance(question, best)))
-    return sorted(made, key=lambda block: block.distance)
-
-
-def distance(question: Question, group: Group) -> tuple[float, str]:
-    """How far a group's task is from the question, and the same in words.
-
-    Each factor of 2 in clients, images and a split's argument counts 1, in the network's parameters
-    a half, since bytes are carried over; another data set 2, another kind of split 4, and a half
-    if the seconds of computing are not stored.
-    """
-    task, far, said = group.task, 0.0, []
-    kind, _, argument = question.partition.partition(":")
-    its_kind, _, its_argument = group.split.partition(":")
-    if group.split == question.partition:
-        said.append("the same split")
-    else:
-        near = kind == its_kind and kind != "table" and argument and its_argument
-        far += abs(math.log2(float(argument) / float(its_argument))) if near else FAR
-        said.append(f"the split is {group.split}, not {question.partition}")
-    known, size = SETS[task["dataset"]], network_sizes(task["network"], task["dataset"])[0]
-    for what, there, asked, weight in (
-        ("clients", task["clients"], question.clients, 1.0),
-        ("parameters", size, question.parameters, 0.5),
-    ):
-        far += weight * abs(math.log2(there / asked))
-        same = "the same number of" if there == asked else f"{there / asked:.2g} times as many"
-        said.append(f"{same} {what}")
-    if question.dataset not in (None, task["dataset"]):
-        far += 2
-        said.append(f"{task['dataset']}, not {question.dataset}")
-    if task["train"] != known.train:
-        far += abs(math.log2(task["train"] / known.train))
-        said.append(f"{task['train']:,} of the {known.train:,} images")
-    if not group.timed:
-        far += 0.5
-        said.append("seconds of computing are not stored, and counted as 0")
-    return far, f"How far: {', '.join(said)} (distance {far:.1f})."
 
 
 def candidates(question: Question, of: list[Block]) -> list[Candidate]:

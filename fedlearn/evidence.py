@@ -113,10 +113,13 @@ def histories(path: Path) -> list[History]:
 
 def _lacking(history: History) -> Iterator[str]:
     """What a history should have and has not."""
-    meta = history.meta
     for name, of in (("task", ("dataset", "clients", "partition")), ("settings", ())):
-        yield from (f"no {name}" for _ in range(not isinstance(meta[name], dict)))
-        yield from (f"no {k} in its {name}" for k in of if k not in meta[name])
+        its = history.meta[name]
+        yield from (
+            [f"no {k} in its {name}" for k in of if k not in its]
+            if isinstance(its, dict)
+            else [f"no {name}"]
+        )
     for row in history.rows:
         for name, kind in ROW.items():
             if name not in row:
