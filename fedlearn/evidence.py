@@ -52,7 +52,7 @@ class Group:
 
     @property
     def split(self) -> str:
-        """The partition as it is typed, such as "dirichlet:0.5"."""
+        """The partition as ``--partition`` takes it."""
         return split_text(self.task["partition"])
 
     @property
@@ -62,12 +62,12 @@ class Group:
 
     @property
     def curve(self) -> np.ndarray:
-        """Mean accuracy of the seeds, NaN in rounds without evaluation: [rounds]."""
+        """Mean accuracy of the seeds after each round, NaN where none was measured."""
         return np.mean([np.array(h.accuracy, float) for h in self.runs], 0)
 
     @property
     def finals(self) -> np.ndarray:
-        """The runs' last accuracies: [seeds]."""
+        """The last accuracy of each run."""
         return np.array([h.final["accuracy"] for h in self.runs])
 
 

@@ -31,7 +31,7 @@ UNITS = {
     "target": "accuracy",
     "MB up to it": "all clients",
     "MB down to it": "all clients",
-    "client seconds": "one's computing, as measured",
+    "client seconds": "of one",
 }
 
 
