@@ -1,5 +1,5 @@
 """``fedlearn``: run and compare methods from a terminal, serve and join real runs, check claims,
-reproduce the papers' comparisons, make the class edition.
+reproduce the papers' comparisons, show stored runs and what they advise, make the class edition.
 
 A command is a function named in ``COMMANDS``. Its docstring is its help, and the fields of the
 dataclasses that it takes are its options; what states a run is ``fedlearn.settings.Experiment``.
