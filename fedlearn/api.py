@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from . import callbacks, engines, link, methods, models, parts, rng, tasks, wire
+from .advice import advise
 from .averaging import Averaging
 from .data import partition
 from .errors import DataError, WireError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:  # loaded when first used
 
 __all__ = """
     Adam Averaging DataError Downlink Experiment History Mean Method SGD Settings TaskLoss
-    TaskNetwork Uplink WireError callbacks check claims clients engines flower initial_network lab
-    link methods models partition parts plot refit results rng run solution summary tasks widgets
-    wire
+    TaskNetwork Uplink WireError advise callbacks check claims clients engines flower
+    initial_network lab link methods models partition parts plot refit results rng run solution
+    summary tasks widgets wire
 """.split()

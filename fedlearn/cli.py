@@ -1,5 +1,5 @@
 """``fedlearn``: run and compare methods from a terminal, serve and join real runs, check claims,
-reproduce the papers' comparisons, make the class edition.
+reproduce the papers' comparisons, show stored runs and what they advise, make the class edition.
 
 A command is a function named in ``COMMANDS``. Its docstring is its help, and the fields of the
 dataclasses that it takes are its options; what states a run is ``fedlearn.settings.Experiment``.
@@ -18,7 +18,7 @@ from typing import Any, NoReturn, get_args
 from . import __version__
 from .errors import DataError, WireError, pick
 from .options import add, flags_of, given, opt, read_pairs, read_value
-from .runs import Comparison, Engine, Picture, no_bar, provenance, run_all, show
+from .runs import Comparison, Engine, Link, Picture, no_bar, provenance, run_all, show
 from .settings import Experiment
 
 _unnamed = partial(opt, MISSING, positional=True)
@@ -226,6 +226,78 @@ def reproduce(recipe: Recipe, planning: Planning) -> None:
         print(recipes.reproduce(**how, provenance=provenance()))
 
 
+# ---- leaderboard and advise ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Board:
+    """Of which runs, and where to."""
+
+    places: tuple[str, ...] = _unnamed(
+        "files that `run` or `compare` wrote with --out, or folders of them",
+        "FILE",
+        nargs="+",
+        action="extend",
+    )
+    target: float | None = opt(
+        None,
+        "the accuracy, 0 to 1, until which bytes are counted (default: 0.9 of the best on the same "
+        "data, split and clients)",
+        "ACCURACY",
+    )
+    out: str = opt("leaderboard.html", "the page to write", "FILE")
+
+
+def leaderboard(board: Board) -> None:
+    """Write a page on which runs are sorted and filtered.
+
+    What each reached, what it sent, its command and its files. The page is one file and needs no
+    network. The book's own runs are in data/results.
+    """
+    from . import leaderboard as pages
+
+    rows, runs, left = pages.write(board.places, board.out, board.target)
+    for sentence in left:
+        print(f"left out: {sentence}", file=sys.stderr)
+    print(f"{board.out}: {rows} rows of {runs} runs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What advice is asked for."""
+
+    network: str = _unnamed(
+        "a network of fedlearn.models, or a number of parameters such as 1.2M", "NETWORK"
+    )
+    clients: int = opt(10, "number of clients")
+    split: str = opt(
+        "iid", "how the images are split, as for `run`: iid, dirichlet:ALPHA, main_class:SHARE, "
+        "...", "P", flag="--partition"
+    )  # fmt: skip
+    dataset: str | None = opt(None, "the data set (default: that of the evidence)")
+    loss: float = opt(0.02, "how far below FedAvg's accuracy a method may end")
+    results: tuple[str, ...] = opt(
+        (),
+        "runs of your own beside the book's, a file or a folder; may be given several times",
+        "FILE",
+    )
+
+
+def advise(asked: Asked, on: Link) -> None:
+    """Say what to send on your link: three methods, from the stored runs nearest to your question.
+
+    Needs --link, or --uplink and --downlink. Says what is measured, counted or scaled, and how far
+    from the question the runs are.
+    """
+    from .advice import advise as answer
+
+    its = on.its_link()
+    if its is None:
+        raise ValueError("Advice needs a link: --link 3G, or --uplink and --downlink.")
+    how = asdict(asked)
+    print(answer(how.pop("network"), link=its, partition=how.pop("split"), **how))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Folders:
     """From where to where."""
@@ -263,7 +335,10 @@ def completion(shell: Shell) -> None:
 
 COMMANDS: dict[str, Callable[..., int | None]] = {
     f.__name__: f
-    for f in (run, compare, serve, join, methods, check, reproduce, classroom, completion)
+    for f in (
+        *(run, compare, serve, join, methods, check, reproduce),
+        *(leaderboard, advise, classroom, completion),
+    )
 }
 
 

@@ -15,6 +15,7 @@ def names() -> dict[str, Iterable[str]]:
     from .data import partition
     from .data.sources import SETS
     from .engines import ENGINES
+    from .link import PRESETS
     from .methods import METHODS
     from .models import DETECTORS, NETWORKS, SEGMENTERS
     from .recipes import PAPERS, RECIPES, SCALES
@@ -35,6 +36,7 @@ def names() -> dict[str, Iterable[str]]:
         "split": splits,
         "augment": MOVES,
         "metrics": METRICS,
+        "link": PRESETS,
         "engine": ENGINES,
         "precision": PRECISIONS,
         "device": ("auto", "cpu", "cuda"),

@@ -74,16 +74,9 @@ class Engine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
-    """The picture of what was run, and the link on which it is timed."""
+class Link:
+    """The link on which runs are timed."""
 
-    plot: str | None = opt(None, "also draw the accuracies into an image file", "FILE")
-    against: str = opt(
-        "bytes",
-        "horizontal axis of --plot; minutes: on the link that --link or --uplink and --downlink "
-        "state",
-        choices=("rounds", "bytes", "seconds", "minutes"),
-    )
     link: str | None = _link(
         None, "the clients' link: LoRaWAN, 2G, 3G, DSL, cable, LTE or fibre", "NAME"
     )
@@ -107,8 +100,6 @@ class Picture:
         stated = {"up": self.uplink, "down": self.downlink, "latency": self.latency}
         stated = {k: v for k, v in stated.items() if v is not None}
         if self.link is None and not stated:
-            if self.against == "minutes":
-                raise ValueError("Minutes need a link: --link LTE, or --uplink and --downlink.")
             return None
         from . import link
 
@@ -134,6 +125,25 @@ class Picture:
         for text in its.values():
             link.joules(text)
         return its or None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture(Link):
+    """The picture of what was run, and the link on which it is timed."""
+
+    plot: str | None = opt(None, "also draw the accuracies into an image file", "FILE")
+    against: str = opt(
+        "bytes",
+        "horizontal axis of --plot; minutes: on the link that --link or --uplink and --downlink "
+        "state",
+        choices=("rounds", "bytes", "seconds", "minutes"),
+    )
+
+    def its_link(self) -> dict[str, Any] | None:
+        its = super().its_link()
+        if its is None and self.against == "minutes":
+            raise ValueError("Minutes need a link: --link LTE, or --uplink and --downlink.")
+        return its
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +193,8 @@ def run_all(
             histories = list(pool.map(run_one, experiments, repeat(quiet), paths, ends))
     runs: dict[str, list[History]] = {}
     for e, history in zip(experiments, histories, strict=True):
-        history.meta |= {"label": e.label, "provenance": origin}
+        stated = e.options | ({} if e.lr is None else {"lr": e.lr}) | {"method": e.method}
+        history.meta |= {"label": e.label, "options": stated, "provenance": origin}
         runs.setdefault(e.label, []).append(history)
     show(runs, engine.out, its_link, its_radio)
     if picture.plot:
@@ -231,6 +242,7 @@ def slug(text: str) -> str:
 
 def provenance() -> dict[str, str]:
     """Where a result comes from: the command, the day, and the commit of the checkout, if any."""
+    import shlex
     import subprocess
     from datetime import date
 
@@ -240,7 +252,7 @@ def provenance() -> dict[str, str]:
         commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         commit = "not a checkout"
-    command = " ".join(["fedlearn", *sys.argv[1:]])
+    command = shlex.join(["fedlearn", *sys.argv[1:]])  # to be typed again as it is
     return {"command": command, "date": date.today().isoformat(), "commit": commit}
 
 

@@ -1,12 +1,13 @@
 """The ledger as a page shows it: how many claims hold, and a table that the reader sorts and
-filters. Without scripts the whole table is there; ``fl-ledger.js`` of the book moves it."""
+filters (``sortable.py``)."""
 
 import html
 import json
 from typing import Any
 
 from ..ledger import claims
-from .show import Shown, inline, said, table
+from . import sortable
+from .show import Shown, inline, table
 
 PAPERS = {
     "rpn": "RPN",
@@ -15,7 +16,8 @@ PAPERS = {
     "fed_gkt": "FedGKT",
     "fed_repopt": "FedRepOpt",
 }
-HEADS = ("paper", "where", "printed", "recomputed", "verdict", "why")
+HEADS = {"paper": "place", "where": "text", "printed": "", "recomputed": "",
+         "verdict": "inconsistent|rounding|not derivable|matches", "why": "text"}  # fmt: skip
 
 
 def ledger_counts(number: str, caption: str) -> Shown:
@@ -57,7 +59,6 @@ def row(result: claims.Result) -> str:
 
 def ledger(number: str, caption: str) -> Shown:
     """All claims as one table, each with its other readings below it."""
-    anchor, above = said("Table", number, caption)
     results = claims.audit()
     readings: dict[str, list[claims.Result]] = {}
     for r in results:
@@ -67,31 +68,18 @@ def ledger(number: str, caption: str) -> Shown:
     bodies = []
     for r in its:
         lines = "".join(map(row, [r, *readings.get(r.claim["id"], [])]))
-        bodies.append(f'<tbody data-paper="{r.claim["paper"]}">{lines}</tbody>')
-    head = "".join(f'<th scope="col">{name}</th>' for name in HEADS)
-    return Shown(
-        f'<figure class="fl fl-ledger" id="{anchor}">{above}{controls()}'
-        f'<div class="fl-scroll" role="region" tabindex="0" aria-label="Table {number}">'
-        f'<table class="fl-table"><thead><tr>{head}</tr></thead>{"".join(bodies)}</table></div>'
-        "</figure>",
-        f"Table {number}. {caption}\n{claims.report(results)}",
-    )
-
-
-def controls() -> str:
-    """What the page's script filters by; hidden until the script is there."""
-
-    def choose(name: str, options: dict[str, Any]) -> str:
-        inside = "".join(
-            f'<option value="{k}">{html.escape(v)}</option>' for k, v in options.items()
+        bodies.append(
+            f'<tbody data-paper="{r.claim["paper"]}" data-verdict="{r.verdict}">{lines}</tbody>'
         )
-        return f'<label>{name} <select name="{name}">{inside}</select></label>'
-
     verdicts = {v: v for v in claims.VERDICTS if v != "rejected"}
-    return (
-        '<form class="fl-controls" hidden>'
-        f"{choose('paper', {'': 'all', **PAPERS})}{choose('verdict', {'': 'all', **verdicts})}"
-        '<label>text or place <input type="search" name="text" placeholder="Table 1"></label>'
-        '<label><input type="checkbox" name="readings"> show other readings</label>'
-        '<output aria-live="polite"></output></form>'
+    form = (
+        sortable.choose("paper", PAPERS),
+        sortable.choose("verdict", verdicts, start="inconsistent"),
+        sortable.find("text or place", "Table 1"),
+        '<label><input type="checkbox" name="readings" data-lines="fl-reading"> show other '
+        "readings</label>",
+    )
+    return Shown(
+        sortable.table(number, caption, "claims", HEADS, bodies, form, "fl-ledger"),
+        f"Table {number}. {caption}\n{claims.report(results)}",
     )

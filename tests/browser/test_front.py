@@ -154,7 +154,7 @@ def test_a_link_to_a_reading_finds_it(page):
     assert wanted.locator("td").nth(4).inner_text() == "rejected"
 
 
-@pytest.mark.parametrize("name", ["index", "appendix/claims"])
+@pytest.mark.parametrize("name", ["index", "appendix/claims", "appendix/leaderboard"])
 @pytest.mark.parametrize("width", [400, 900, 1440])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_is_wider_than_the_page(page, name, width, scheme):
@@ -169,3 +169,33 @@ def test_nothing_is_wider_than_the_page(page, name, width, scheme):
       return e.getBoundingClientRect().right > edge;
     }).map(e => e.outerHTML.slice(0, 120))"""
     assert page.evaluate(wide) == []
+
+
+def test_the_leaderboard_sorts_from_the_keyboard_and_filters(page):
+    page.set_viewport_size({"width": 400, "height": 900})
+    open_from_disk(page, "appendix/leaderboard")
+    box = page.locator(".fl-leaderboard.fl-moves")
+    box.wait_for()
+    groups, _ = fl.evidence.read([fl.leaderboard.data_path("results")])
+    assert box.locator("output").inner_text() == f"{len(groups)} of {len(groups)} rows"
+    box.locator("select[name=split]").select_option("main_class:0.8")
+    some = [g for g in groups if g.split == "main_class:0.8"]
+    assert len(some) > 5 and box.locator("tbody:visible").count() == len(some)
+    head = box.locator("th", has_text=re.compile("^MB up(?! to)"))
+    column = list(fl.leaderboard.HEADS).index("MB up") + 1
+    cells = box.locator(f"tbody:visible tr:first-child td:nth-child({column})")
+    for reverse in (False, True):
+        head.locator("button").focus()
+        page.keyboard.press("Enter")
+        megabytes = [float(t.replace(",", "")) for t in cells.all_inner_texts()]
+        assert megabytes == sorted(megabytes, reverse=reverse) and len({*megabytes}) > 3
+    ends = box.locator("th", has_text="MB up to it")
+    for _ in range(2):  # what never came there stands last both ways
+        ends.locator("button").click()
+        words = box.locator(f"tbody:visible td:nth-child({column + 3})").all_inner_texts()
+        missing = [w == "not reached" for w in words]
+        assert missing == sorted(missing) and any(missing)
+    summary = box.locator("tbody:visible summary").first
+    summary.focus()
+    page.keyboard.press("Enter")
+    assert box.locator("details[open] > code").first.inner_text().startswith("data/results/")

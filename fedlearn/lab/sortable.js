@@ -1,30 +1,31 @@
-// Sorts and filters the table of claims (fl.lab.ledger), in the page, with no network. Each <tbody> is a claim with its
-// readings below it, and they stay together.
+// Sorts and filters a table (fedlearn/lab/sortable.py) in the page, with no network. Each <tbody> is an entry with the lines
+// that belong to it, and they stay together.
 (function () {
   function start(box) {
-    var form = box.querySelector("form"), table = box.querySelector("table");
+    var form = box.querySelector("form"), table = box.querySelector("table"), output = form.querySelector("output");
     var bodies = Array.from(table.tBodies), heads = Array.from(table.tHead.rows[0].cells);
-    var order = ["inconsistent", "rounding", "not derivable", "matches"];
+    var choices = Array.from(form.querySelectorAll("select")), boxes = Array.from(form.querySelectorAll("[type=checkbox]"));
     bodies.forEach(function (body, k) { body.place = k; body.words = body.textContent.toLowerCase(); });
 
     function filter() {
-      var paper = form.paper.value, verdict = form.verdict.value, text = form.text.value.trim().toLowerCase(), shown = 0;
-      box.classList.toggle("fl-all", form.readings.checked);
+      var text = form.text.value.trim().toLowerCase(), shown = 0;
+      boxes.forEach(function (check) { box.classList.toggle("fl-with-" + check.name, check.checked); });
       bodies.forEach(function (body) {
-        var fits = (!paper || body.dataset.paper === paper) && (!verdict || body.rows[0].dataset.verdict === verdict) &&
+        var fits = choices.every(function (c) { return !c.value || body.dataset[c.name] === c.value; }) &&
           (!text || body.words.indexOf(text) >= 0);
         body.hidden = !fits;
         shown += fits;
       });
-      form.querySelector("output").textContent = shown + " of " + bodies.length + " claims";
+      output.textContent = shown + " of " + bodies.length + " " + box.dataset.what;
     }
 
     function key(body, column) {
-      if (column === 0) return body.place;
-      var cell = body.rows[0].cells[column], text = cell.firstChild ? cell.firstChild.textContent : "";
-      if (heads[column].textContent === "verdict") return order.indexOf(text);
+      var order = heads[column].dataset.order, cell = body.rows[0].cells[column];
+      if (order === "place") return body.place;
+      var text = cell.firstChild ? cell.firstChild.textContent : "";
+      if (order && order !== "text") return order.split("|").indexOf(text);
       var number = parseFloat(text.replace(/[,−]/g, function (c) { return c === "," ? "" : "-"; }));
-      return isNaN(number) || column === 1 || column === 5 ? text.toLowerCase() : number;
+      return isNaN(number) || order === "text" ? text.toLowerCase() : number;
     }
 
     function sort(column) {
@@ -33,7 +34,7 @@
       head.setAttribute("aria-sort", up ? "ascending" : "descending");
       bodies.slice().sort(function (a, b) {
         var x = key(a, column), y = key(b, column);
-        if (typeof x !== typeof y) { x = typeof x === "number" ? 0 : 1; y = 1 - x; }  // numbers first
+        if (typeof x !== typeof y) return typeof x === "number" ? -1 : 1;  // numbers first, both ways
         var less = typeof x === "string" ? x.localeCompare(y, undefined, { numeric: true }) : x - y;
         return (up ? less : -less) || a.place - b.place;
       }).forEach(function (body) { table.appendChild(body); });
@@ -51,12 +52,15 @@
     form.hidden = false;
     box.classList.add("fl-moves");
     var wanted = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    if (wanted && box.contains(wanted)) {                  // a link to one claim finds it, reading or not
-      form.readings.checked = wanted.classList.contains("fl-reading");
+    if (wanted && box.contains(wanted)) {                  // a link to one line finds it, hidden kind or not
+      boxes.forEach(function (check) { check.checked = wanted.classList.contains(check.dataset.lines); });
       wanted.classList.add("fl-wanted");
-    } else { wanted = null; form.verdict.value = "inconsistent"; }
+    } else {
+      wanted = null;
+      choices.forEach(function (c) { c.value = c.dataset.start || ""; });
+    }
     filter();
     if (wanted) wanted.scrollIntoView({ block: "center" });
   }
-  window.addEventListener("load", function () { document.querySelectorAll(".fl-ledger").forEach(start); });
+  window.addEventListener("load", function () { document.querySelectorAll(".fl-sortable").forEach(start); });
 })();

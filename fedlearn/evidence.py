@@ -1,0 +1,298 @@
+"""What stored runs say: result files and grids, read into groups of runs that differ in their seed
+alone. The leaderboard shows them, and ``advise`` looks for those nearest to a question."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .arguments import short
+from .data import partition as partitions
+from .data.sources import SETS, data_path
+from .errors import pick
+from .history import History
+from .options import words
+
+if TYPE_CHECKING:
+    from .recipes import Run  # which reads the recipes: only where files are read
+
+ROW = dict.fromkeys(("accuracy", "bytes_up", "bytes_down", "seconds"), Real) | {"clients": list}
+LEFT_OUT = {"tune", "search"}  # folders of short runs that chose an option
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one method on one task, a seed each.
+
+    ``files`` are named as people type them. ``options`` are the method's, ``None`` if the files do
+    not say them; ``method`` is then what the method calls itself. ``timed`` says whether the
+    seconds of the rounds are stored.
+    """
+
+    label: str
+    method: str
+    options: dict[str, Any] | None
+    runs: tuple[History, ...]
+    files: tuple[str, ...]
+    command: str
+    timed: bool = True
+
+    @property
+    def task(self) -> dict[str, Any]:
+        """The task as the first run's file states it; data set, clients, network, images."""
+        return self.runs[0].meta["task"]
+
+    @property
+    def split(self) -> str:
+        """The partition as ``--partition`` takes it."""
+        return split_text(self.task["partition"])
+
+    @property
+    def seeds(self) -> list[int]:
+        """The runs' seeds."""
+        return [h.meta["task"].get("seed", 0) for h in self.runs]
+
+    @property
+    def curve(self) -> np.ndarray:
+        """Mean accuracy of the seeds after each round, NaN where none was measured."""
+        return np.mean([np.array(h.accuracy, float) for h in self.runs], 0)
+
+    @property
+    def finals(self) -> np.ndarray:
+        """The last accuracy of each run."""
+        return np.array([h.final["accuracy"] for h in self.runs])
+
+
+@lru_cache
+def split_text(shown: str) -> str:
+    """The partition that is shown so in a history, as it is typed: "Dirichlet(alpha=0.5,
+    min_samples=1)" is "dirichlet:0.5". What cannot be typed stays as it is."""
+    names = {make.__name__: name for name, (make, *_) in partitions.PARTS.items()}
+    found = re.match(r"(\w+)\((?:\w+='?([^',)]+))?", shown)
+    if not found or found[1] not in names:
+        return shown
+    text = ":".join(filter(None, (names[found[1]], found[2])))
+    with suppress(ValueError):  # a table that is not here
+        if repr(partitions.parse(text)) == shown:
+            return text
+    return shown
+
+
+def histories(path: Path) -> list[History]:
+    """The runs in a file; ``ValueError`` if there are none that this version can read."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        raise ValueError(f"{path} is no result of fedlearn: it is not JSON.") from None
+    runs = data if isinstance(data, list) else [data]
+    if not runs or not all(
+        isinstance(r, dict) and {"method", "meta", "rows"} <= {*r} for r in runs
+    ):
+        raise ValueError(f"{path} is no result of fedlearn: it holds no run.")
+    try:
+        made = [History.from_dict(run) for run in runs]
+        lacking = [name for h in made for name in _lacking(h)]
+    except (ValueError, TypeError, AttributeError) as error:
+        lacking = [str(error)]
+    except KeyError as error:
+        lacking = [f"no {error.args[0]}"]
+    if lacking:
+        raise ValueError(f"{path} is a result of another version of fedlearn: {lacking[0]}.")
+    if not all(any(r["accuracy"] is not None for r in h.rows) for h in made):
+        raise ValueError(f"{path} holds a run without an evaluated round.")
+    return made
+
+
+def _lacking(history: History) -> Iterator[str]:
+    """What a history should have and has not."""
+    for name, of in (("task", ("dataset", "clients", "partition")), ("settings", ())):
+        its = history.meta[name]
+        yield from (
+            [f"no {k} in its {name}" for k in of if k not in its]
+            if isinstance(its, dict)
+            else [f"no {name}"]
+        )
+    for row in history.rows:
+        for name, kind in ROW.items():
+            if name not in row:
+                yield f"no {name} in a round"
+            elif not isinstance(row[name], kind) and (name, row[name]) != ("accuracy", None):
+                yield f"{name} is {short(row[name])} in a round"
+
+
+def files(places: Iterable[str | Path]) -> Iterator[tuple[Path, bool]]:
+    """The JSON files of folders and files, each once, and whether it was named itself;
+    ``ValueError`` for a place that is not there and a folder without one."""
+    seen: set[Path] = set()
+    for place in map(Path, places):
+        if not place.exists():
+            raise ValueError(f"There is no file or folder {place}.")
+        named = place.is_file()
+        found = [place] if named else sorted(place.rglob("*.json"))
+        found = [p for p in found if named or not LEFT_OUT & {*p.relative_to(place).parts}]
+        if not found:
+            raise ValueError(f"There is no result in the folder {place}: no .json file.")
+        for path in found:
+            if path.resolve() not in seen:
+                seen.add(path.resolve())
+                yield path, named
+
+
+def read(places: Iterable[str | Path]) -> tuple[list[Group], list[str]]:
+    """The groups in folders and files, and a sentence for each file of a folder that was left out.
+
+    ``ValueError`` for a named file that is no result, and if there is no run at all.
+    """
+    groups: dict[tuple, list[tuple[History, Path]]] = {}
+    left: list[str] = []
+    for path, named in files(places):
+        try:
+            found = histories(path)
+        except ValueError as error:
+            if named:
+                raise
+            left.append(str(error))
+            continue
+        for h in found:
+            m = h.meta
+            task = {k: v for k, v in m["task"].items() if k != "seed"}
+            same = [task, m["settings"], m.get("parts"), m.get("options"), m.get("label"), h.method]
+            key: tuple[Any, ...] = (
+                path.parent,
+                json.dumps(same, sort_keys=True, default=str),
+                len(h),
+            )
+            while any(h.meta["task"] == o.meta["task"] for o, _ in groups.get(key, [])):
+                key += ("again",)  # the same seed twice: a run of its own
+            groups.setdefault(key, []).append((h, path))
+    if not groups:
+        raise ValueError(" ".join(["There is no run in these files.", *left[:3]]))
+    return [_group(runs) for runs in groups.values()], left
+
+
+def _group(runs: list[tuple[History, Path]]) -> Group:
+    first, path = runs[0]
+    stated = [(h, p, _recipe_run(h, p)) for h, p in runs]
+    own = dict(first.meta.get("options") or {})
+    run = stated[0][2]
+    if run:
+        e = run.experiment
+        chosen = {run.tuned: own[run.tuned]} if run.tuned in own else {}
+        label, method = run.label, e.method
+        options = None if run.but or run.search else e.options | chosen
+    else:
+        label = first.meta.get("label") or first.method
+        method, options = own.pop("method", first.method), own if "options" in first.meta else None
+    names = dict.fromkeys(_named(p) for _, p in runs)
+    made = tuple(h for h, _ in runs)
+    return Group(label, method, options, made, tuple(names), _command(stated))
+
+
+def _command(stated: list[tuple[History, Path, "Run | None"]]) -> str:
+    """What to type to get the runs again."""
+    history, path, run = stated[0]
+    if run is None:
+        said = dict.fromkeys(h.meta.get("provenance", {}).get("command", "") for h, *_ in stated)
+        return "; ".join(filter(None, said))
+    place, scale = recipe_files()[path.parent.name, run.name][1:]
+    line = ["fedlearn", "reproduce", place, *(["--scale", scale] * (scale != "quick"))]
+    line += ["--only", run.label, "--partition", run.experiment.partition]
+    for h, *_ in stated:
+        line += ["--seed", str(h.meta["task"]["seed"])]
+    return shlex.join([*line, "--out", "again"])
+
+
+@lru_cache
+def recipe_files() -> dict[tuple[str, str], tuple["Run", str, str]]:
+    """Folder and name of every recipe's file: the run, the paper, and the scale."""
+    from . import recipes
+
+    return {
+        (run.folder, run.name): (run, paper, scale)
+        for paper in recipes.PAPERS
+        for scale in recipes.SCALES
+        if any(scale in r for r in recipes.RECIPES.values() if r["paper"] == paper)
+        for run in recipes.runs(paper, scale)
+    }
+
+
+def _recipe_run(history: History, path: Path) -> "Run | None":
+    """The recipe's run that this is, if it is one."""
+    run, *_ = recipe_files().get((path.parent.name, path.stem), (None,))
+    return run if run and not run.differences(history) else None
+
+
+def _named(path: Path) -> str:
+    """A file's name as people type it; those of the book from the checkout on."""
+    book, whole = data_path("results").resolve(), path.resolve()
+    inside = whole.is_relative_to(book)
+    return f"data/results/{whole.relative_to(book).as_posix()}" if inside else path.as_posix()
+
+
+def grids() -> list[Group]:
+    """The runs of the grids behind the book's explorers, but for those of methods and networks that
+    only their chapter has. A grid does not say how long its rounds took."""
+    from .lab import grids as stored
+
+    found: list[Group] = []
+    for path in sorted(data_path("grids").glob("*.json")):
+        columns = json.loads(path.read_text(encoding="utf-8")).get("columns", {})
+        if not data_path("chapters", path.name).with_suffix(".yaml").exists():
+            continue
+        columns = {c: columns.get(c, [None] * len(columns["line"])) for c in stored.COLUMNS}
+        rows: dict[tuple, list[dict[str, Any]]] = {}
+        for values in zip(*columns.values(), strict=True):
+            row = dict(zip(columns, values, strict=True))
+            rows.setdefault(tuple(row[k] for k in stored.RUN), []).append(row)
+        groups: dict[tuple, list[tuple[Any, History]]] = {}
+        for where, e in stored.experiments(path.stem):
+            if where in rows and e.dataset in SETS and ":" not in f"{e.method}{e.network}":
+                key = tuple(v for k, v in zip(stored.RUN, where, strict=True) if k != "seed")
+                groups.setdefault(key, []).append((e, _unrolled(e, rows[where])))
+        for runs in groups.values():
+            e = runs[0][0]
+            options = e.options | ({} if e.lr is None else {"lr": e.lr})
+            command = shlex.join(["fedlearn", "run", *map(str, words(e))])
+            name, made = f"data/grids/{path.name}", tuple(h for _, h in runs)
+            found.append(Group(e.label, e.method, options, made, (name,), command, timed=False))
+    return found
+
+
+def _unrolled(e: Any, rows: list[dict[str, Any]]) -> History:
+    """The rows of a grid, which are for one client, as a history of all."""
+    many = list(range(e.clients))
+    made = [
+        {"round": r["round"], "accuracy": r["accuracy"], "seconds": 0.0, "clients": many}
+        | {f"bytes_{way}": r[way] * e.clients for way in ("up", "down")}
+        for r in rows
+    ]
+    known = SETS[e.dataset]
+    task = {k: getattr(e, k) for k in ("dataset", "clients", "seed", "network")}
+    task |= {"partition": repr(partitions.parse(e.partition)), "train": e.train or known.train}
+    return History(e.method, {"task": task, "settings": vars(e.settings)}, made)
+
+
+def network_sizes(name: str, dataset: str | None) -> tuple[int, int]:
+    """Parameters and multiply-adds of a network of the package, for the images of a data set, by
+    default digits."""
+    from .models import NETWORKS
+
+    pick(name, NETWORKS, "network")
+    return _sizes(name, dataset or "digits")
+
+
+@lru_cache
+def _sizes(name: str, dataset: str) -> tuple[int, int]:
+    from . import models
+
+    known = SETS[dataset]
+    net = models.NETWORKS[name](known.shape, known.classes)
+    return models.parameter_count(net), models.multiply_adds(net, known.shape)
