@@ -13,6 +13,7 @@ _ROOMS = {
     "chart": "show",
     "dirichlet_shares": "skew",
     "drawing": "drawings",
+    "errors": "losses",
     "explorer": "explorers",
     "figure": "show",
     "gradient_multiplier": "cells",

@@ -255,6 +255,25 @@ def test_the_formula_of_levels_is_valid_vega():
     assert {p["name"] for p in spec["params"]} == {"levels", "widest", "rounding", "m"}
 
 
+def test_the_errors_of_coders_are_a_chart_of_five_rounds():
+    rows = [
+        {"coder": c, "setting": f"{c}({b})", "round": t, "bits": b, "error": 4.0**-b}
+        for c in ("one", "other")
+        for b in (1, 2)
+        for t in (1, 3, 10, 30, 100)
+    ]
+    rows.append({"coder": "whole", "setting": "", "round": 1, "bits": 27.0, "error": 0.0})
+    spec = fl.lab.errors(rows, "one", "other")
+    altair.LayerChart.from_dict(spec)
+    fl.lab.chart("3.10", spec, caption="c", alt="a", units={"e": "power of ten"})
+    shown = spec["data"]["values"]
+    assert len(shown) == 20 and {row["e"] for row in shown} == {0, 0.5, 1, 1.5, 2}
+    says = next(p["expr"] for p in spec["params"] if p["name"] == "saysRound")
+    number = says.removeprefix("'round ' + ")
+    found = [vega(number, e=row["e"], format=lambda x, _: int(x)) for row in shown]
+    assert found == [row["round"] for row in shown]
+
+
 def carried(**how):
     """The spec of a round on Flower for two methods and two networks."""
     rows = [
