@@ -40,15 +40,15 @@ def errors(measured: Sequence[Mapping[str, Any]], one: str, other: str) -> dict[
         "field": "bits",
         **NUMBER,
         "title": "bits an entry",
-        "scale": log | {"domain": [0.02, 12]},
-        "axis": {"values": [0.03, 0.1, 0.3, 1, 2, 4, 8]},
+        "scale": log | {"domain": [0.03, 40]},
+        "axis": {"values": [0.1, 0.3, 1, 2, 4, 8, 32]},
     }
     y = {
         "field": "error",
         **NUMBER,
         "title": "relative error",
-        "scale": log | {"domain": [2e-5, 30]},
-        "axis": {"values": [1e-4, 1e-3, 0.01, 0.1, 1, 10], "format": "~r"},
+        "scale": log | {"domain": [2e-5, 3000]},
+        "axis": {"values": [1e-4, 1e-3, 0.01, 0.1, 1, 10, 100, 1000], "format": "~r"},
     }
     tooltip = [
         {"field": "coder", "title": "coder"},
@@ -66,7 +66,7 @@ def errors(measured: Sequence[Mapping[str, Any]], one: str, other: str) -> dict[
         {
             "data": {"sequence": {"start": 0, "stop": 8.01, "step": 0.05, "as": "bits"}},
             "transform": [
-                {"filter": "datum.bits > 0.02"},
+                {"filter": "datum.bits > 0.03"},
                 {"calculate": "pow(4, -datum.bits)", "as": "error"},
             ],
             "mark": {"type": "line", "strokeDash": [2, 3], "color": GREY, "clip": True},

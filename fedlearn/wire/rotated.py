@@ -19,7 +19,7 @@ from ..errors import Diverged
 from .base import Coder, Shape, check_whole
 from .bits import Reader, flat, pack_fields
 
-_LARGEST = np.finfo(np.float32).max
+_LARGEST = float(np.finfo(np.float32).max)
 _FACTOR = 64  # the Hadamard transform goes by matrices of this size
 
 

@@ -288,7 +288,12 @@ def write_updates(out):
     after = accuracies(task, settings)
     if out:
         how = what | {"network": "digits_cnn", "batch_size": 16, "lr": 0.1, "rounds": 6}
-        about = how | {"date": date.today().isoformat()}
+        about = how | {
+            "command": "python tests/benchmarks/coders.py --updates",
+            "date": date.today().isoformat(),
+            "machine": platform.machine(),
+            "versions": {name: version(name) for name in ("torch", "numpy")},
+        }
         Path(out).write_text(
             json.dumps({"settings": about, "errors": rows, "accuracy": after}, indent=1) + "\n"
         )
