@@ -21,6 +21,7 @@ _ROOMS = {
     "kernel_generation": "formulas",
     "ledger": "verdicts",
     "ledger_counts": "verdicts",
+    "message": "inspector",
     "minutes": "front",
     "kernel_widths": "streams",
     "opening": "openings",

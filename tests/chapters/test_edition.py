@@ -28,12 +28,13 @@ RAW = {
     "equation label": r"\$\$\s*\([\w-]+\)\s*$",
     "figure reference by name": r"\{(numref|eq|ref|doc|term|cite)",
 }
-CALLS = {"figure": "Figure", "chart": "Figure", "explorer": "Figure", "drawing": "Figure"}
+CALLS = dict.fromkeys(("figure", "chart", "explorer", "drawing", "message"), "Figure")
 CALLS |= {"table": "Table", "runs": "Table", "opening": "Table"}
 NEEDS = {
     "figure": {"caption", "alt"},
     "chart": {"caption", "alt"},
     "explorer": {"caption", "alt"},
+    "message": {"caption"},
     "table": {"caption"},
     "runs": {"caption"},
 }

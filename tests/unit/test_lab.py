@@ -17,6 +17,7 @@ from fedlearn.lab.bills import ratio_rows
 from fedlearn.lab.coding import places
 from fedlearn.lab.exercises import empty, solutions
 from fedlearn.lab.grids import chapter_file, experiments, grid
+from fedlearn.lab.inspector import spans
 from fedlearn.wire.bits import pack_rice
 
 matplotlib.use("agg")
@@ -272,6 +273,29 @@ def test_the_errors_of_coders_are_a_chart_of_five_rounds():
     number = says.removeprefix("'round ' + ")
     found = [vega(number, e=row["e"], format=lambda x, _: int(x)) for row in shown]
     assert found == [row["round"] for row in shown]
+
+
+@pytest.mark.parametrize("name", ["fedavg", "stc", "qsgd", "smartidx"])
+def test_every_byte_of_a_message_is_explained_by_the_decoder(name):
+    task, settings = fl.tasks.classification("digits", 2, train=40, test=10), fl.Settings()
+    method = fl.methods.get(name)
+    server, workers = method.server_side(task, settings), fl.clients(method, task, settings)
+    state = server.start()
+    data = workers.answer(1, 0, server.send(1, 0, state)[0])
+    parts = spans(data, server.up, lambda d: server.receive(1, 0, d, state))
+    assert parts[0].start == 0 and parts[-1].end == len(data)
+    assert "samples n_k, 20" in {part.field for part in parts if part.section == "head"}
+    lengths = [part.field for part in parts if part.section == "lengths"]
+    assert len(lengths) == len(server.up.shapes)
+    fields = " ".join(part.field for part in parts)
+    assert ("Golomb-Rice" in fields) == (name in ("stc", "smartidx"))
+    assert ("8-bit number" in fields) == (name == "qsgd") and "float" in fields
+    shown = fl.lab.message("3.11", data, server.up, lambda d: server.receive(1, 0, d, state), "c")
+    hexadecimal = re.sub(r'<span class="fl-says">.*?</span>|<[^>]*>', "", shown.content)
+    assert bytes.fromhex(hexadecimal.split("Figure")[0].replace(" ", "")) == data
+    assert shown.content.count('tabindex="0"') == len(parts)
+    with pytest.raises(fl.WireError):
+        spans(data[:-1] + b"?", server.up, lambda d: server.receive(1, 0, d, state))
 
 
 def carried(**how):
