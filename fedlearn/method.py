@@ -271,7 +271,7 @@ def method_of(method: Any) -> "Method":
 def needs(name: str, part: Part, need: Any, parts: Mapping[str, Part]) -> str:
     """The sentence that refuses a part which needs what no other part gives."""
     kind = need[0] if isinstance(need, tuple) else need
-    uplink = ("update", "votes", "mask", "pooled", "past", "sum", "changes")
+    uplink = ("update", "votes", "mask", "sketch", "pooled", "past", "sum", "changes")
     others = {"steps": "server", "variates": "server", "controls": "downlink"}
     giver = (dict.fromkeys(uplink, "uplink") | others).get(kind, "model")
     there = [words(gift) for gift in sorted(parts[giver].gives, key=repr)] if giver in parts else []

@@ -1,4 +1,4 @@
-"""The two explorers of the chapter on sending less: formulas, computed in the page by Vega."""
+"""Two explorers of the chapter on sending less: formulas, computed in the page by Vega."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -8,4 +8,5 @@ from .optimizer import SGD, Adam, Continued, Optimizer, Shifted, lasting, recall
 from .replay import KeptSteps, Replay
 from .robust import Clipped, Krum, Median, TrimmedMean
 from .server import Aggregator, Mean, summed
-from .steps import Clip, Feedback, Momentum, Residual
+from .sketched import HeavyHitters
+from .steps import Clip, Feedback, Momentum, Residual, WarmStart

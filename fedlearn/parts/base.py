@@ -21,6 +21,7 @@ WORDS = {
     "update": "updates of the weights",
     "votes": "votes, one sign an entry",
     "mask": "masks of zeros and ones",
+    "sketch": "count sketches",
     "state": "the server's state",
     "trained": "what was trained",
     "scores": "a network that trains scores of masks (MaskedNetwork)",

@@ -4,7 +4,10 @@ from dataclasses import dataclass
 
 import torch
 
+from .. import rng
 from ..errors import Diverged
+from ..wire import LowRank
+from ..wire.lowrank import power_step
 from .base import Context, Tensors
 from .link import Step
 
@@ -89,3 +92,28 @@ class Momentum(Step):
         for n in sent:
             if n in ctx.lossy:
                 ctx.memory[f"u/{n}"] = x[n] * (sent[n] == 0)
+
+
+@dataclass(frozen=True)
+class WarmStart(Step):
+    """Before ``Lossy(LowRank(rank))``: one step of subspace iteration from the Q of the last round,
+    which this side keeps (PowerSGD, section 4.2). The matrix of rank ``rank`` that it makes goes
+    through the coder unchanged, up to rounding."""
+
+    rank: int = 2
+
+    def encode(self, x: Tensors, ctx: Context) -> Tensors:
+        coder, low = LowRank(self.rank), {}
+        for n in x.keys() & ctx.lossy:
+            sizes = coder.factors(x[n].shape)
+            if not sizes:
+                continue
+            M = x[n].cpu().double().reshape(sizes)
+            if not torch.isfinite(M).all():  # or Q would stay so for ever
+                raise Diverged(f"The update of client {ctx.client} is NaN or infinite.")
+            first = rng.generator(ctx.task.seed, "low rank", n)
+            new = torch.randn(sizes[1], self.rank, generator=first)
+            P, Q = power_step(M, ctx.memory.get(f"Q/{n}", new).cpu().double())
+            ctx.memory[f"Q/{n}"] = Q.float()
+            low[n] = (P @ Q.T).to(x[n]).reshape(x[n].shape)
+        return x | low

@@ -18,13 +18,19 @@ def brief(record: Any) -> str:
     return f"{type(record).__name__}({', '.join(f'{n}={getattr(record, n)!r}' for n in shown)})"
 
 
+def check_whole(what: str, value: object, lowest: int, highest: int) -> None:
+    """``ValueError`` for what is no whole number between two."""
+    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+        raise ValueError(f"{what} is a whole number from {lowest} to {highest}, not {value!r}.")
+
+
 class Coder(Checked):
     """Base of all coders. A coder has ``encode`` and ``decode``; it may also have ``encode_rows``
     and ``decode_all``, which do the same for many tensors in less time. A subclass that replaces
     only the first two is obeyed.
 
     ``takes`` and ``gives`` say what may go in and what comes out, if it is not the same: "mask",
-    "votes" (see ``fedlearn.parts``).
+    "votes", "sketch" (see ``fedlearn.parts``).
     """
 
     stochastic = False  # ``encode`` draws from a generator of the sender
@@ -32,7 +38,7 @@ class Coder(Checked):
     # tensor is passed to ``encode`` and to ``decode``
     sparse = False  # most entries decode to zero
     takes: str | None = None
-    gives: str | None = None
+    gives: Any = None
 
     def __init_subclass__(cls) -> None:
         for one, many in (("encode", "encode_rows"), ("decode", "decode_all")):

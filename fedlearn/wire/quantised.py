@@ -9,15 +9,10 @@ import numpy as np
 import torch
 
 from ..errors import WireError
-from .base import Coder, Shape
+from .base import Coder, Shape, check_whole
 from .bits import Reader, flat, pack_fields, pack_signs, range_decode, range_encode
 
 _LARGEST = np.finfo(np.float32).max
-
-
-def _whole(what: str, value: object, lowest: int, highest: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
-        raise ValueError(f"{what} is a whole number from {lowest} to {highest}, not {value!r}.")
 
 
 @dataclass(frozen=True)
@@ -51,7 +46,7 @@ class Uniform(Coder):
     bits: int = 8
 
     def __post_init__(self) -> None:
-        _whole("The number of bits of a level", self.bits, 1, 16)
+        check_whole("The number of bits of a level", self.bits, 1, 16)
 
     def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> bytes:
         x, highest = flat(tensor).astype(np.float64), 2**self.bits - 1
@@ -96,9 +91,9 @@ class QSGD(Coder):
     stochastic = True
 
     def __post_init__(self) -> None:
-        _whole("The number of levels", self.levels, 1, 2**15 - 1)
+        check_whole("The number of levels", self.levels, 1, 2**15 - 1)
         if self.bucket is not None:
-            _whole("The size of a bucket", self.bucket, 1, 2**31 - 1)
+            check_whole("The size of a bucket", self.bucket, 1, 2**31 - 1)
 
     def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> bytes:
         """``generator``: a CPU generator of torch; it decides about up and down."""

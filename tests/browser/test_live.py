@@ -205,7 +205,9 @@ def test_a_chapter_reads_in_jupyterlab(page, lab):
     run_all_cells(page, *lab)
     source = nbformat.read(ROOT / lab[2], 4)
     code = "\n".join(cell.source for cell in source.cells if cell.cell_type == "code")
-    shows = r"fl\.(lab\.(figure|chart|explorer|drawing|table|runs|opening)|widgets\.explore)\("
+    shows = (
+        r"fl\.(lab\.(figure|chart|explorer|drawing|message|table|runs|opening)|widgets\.explore)\("
+    )
     # a caption is not in the source's text: sources are folded or in an editor of their own
     captions = page.locator(".jp-OutputArea figcaption b")
     wait(page, lambda: captions.count() == len(re.findall(shows, code)), "all captions")

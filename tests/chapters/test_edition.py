@@ -28,7 +28,7 @@ RAW = {
     "equation label": r"\$\$\s*\([\w-]+\)\s*$",
     "figure reference by name": r"\{(numref|eq|ref|doc|term|cite)",
 }
-CALLS = {"figure": "Figure", "chart": "Figure", "explorer": "Figure", "drawing": "Figure"}
+CALLS = dict.fromkeys(("figure", "chart", "explorer", "drawing", "message"), "Figure")
 CALLS |= {"explore": "Figure"}  # fl.widgets.explore
 CALLS |= {"table": "Table", "runs": "Table", "opening": "Table"}
 NEEDS = {
@@ -36,6 +36,7 @@ NEEDS = {
     "chart": {"caption", "alt"},
     "explorer": {"caption", "alt"},
     "explore": {"number", "caption"},
+    "message": {"caption"},
     "table": {"caption"},
     "runs": {"caption"},
 }

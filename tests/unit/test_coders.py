@@ -7,6 +7,7 @@ import math
 import struct
 import sys
 import tracemalloc
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -17,13 +18,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlearn import WireError
+from fedlearn.errors import Diverged
 from fedlearn.wire import (
+    EDEN,
     QSGD,
+    CountSketch,
+    LowRank,
     Mask,
+    Natural,
+    RandomK,
     Signs,
     SmartIdx,
+    TernGrad,
     TopK,
     Uniform,
+    Zipped,
     decode_positions,
     encode_positions,
 )
@@ -53,6 +62,17 @@ CODERS = [
     Mask(),
     SmartIdx(0.2),
     SmartIdx(0.6),
+    EDEN(),
+    EDEN(3),
+    Natural(),
+    TernGrad(),
+    RandomK(0.2),
+    RandomK(0.7, unbiased=False),
+    LowRank(),
+    LowRank(1),
+    CountSketch(),
+    CountSketch(0.3, 2, 0.1),
+    Zipped(),
 ]
 
 
@@ -69,14 +89,21 @@ def tensor(shape, seed=0, kind="normal"):
     }[kind]
 
 
+def draws(needed, seed):
+    return [torch.Generator().manual_seed(seed)] if needed else []
+
+
 def encode(coder, x, seed=0):
-    draws = [torch.Generator().manual_seed(seed)] if getattr(coder, "stochastic", False) else []
-    return coder.encode(x, *draws)
+    return coder.encode(x, *draws(coder.stochastic or coder.shared, seed))
+
+
+def decode(coder, section, shape, seed=0):
+    return coder.decode(section, shape, *draws(coder.shared, seed))
 
 
 def there_and_back(coder, x):
     section = encode(coder, x)
-    back = coder.decode(memoryview(section), tuple(x.shape))
+    back = decode(coder, memoryview(section), tuple(x.shape))
     assert back.shape == x.shape and back.dtype == torch.float32 and back.isfinite().all()
     return section, back
 
@@ -414,6 +441,15 @@ def test_what_does_not_fit_is_not_coded():
         encode(QSGD(), torch.full((4,), 3e38))
     with pytest.raises(ValueError, match="zeros and ones"):
         Mask().encode(torch.tensor([0.0, 0.5]))
+    large = torch.full((4, 4), 3.4e38)
+    for coder, says in (
+        (Natural(), "power of two"),
+        (EDEN(), "scale"),
+        (LowRank(1), "factors"),
+        (CountSketch(1 / 16, 1), "sketch"),
+    ):
+        with pytest.raises(Diverged, match=says):
+            encode(coder, large)
 
 
 @pytest.mark.parametrize(
@@ -427,6 +463,13 @@ def test_what_does_not_fit_is_not_coded():
         lambda: QSGD(bucket=2**31),
         lambda: QSGD(2**15),
         lambda: QSGD(8, 0),
+        *(lambda b=b: EDEN(b) for b in (0, 9)),
+        *(lambda c=c: TernGrad(c) for c in (0, -1)),
+        *(lambda r=r: RandomK(r) for r in (0, 1.01)),
+        lambda: LowRank(0),
+        lambda: CountSketch(0),
+        lambda: CountSketch(rows=0),
+        lambda: CountSketch(ratio=2),
     ],
 )
 def test_settings_out_of_range(make):
@@ -564,6 +607,20 @@ BAD = {
         (3,),
         "range-coded",
     ),
+    "infinite scale": (EDEN(), struct.pack("<f", math.inf) + b"\0", (8,), "infinite"),
+    "rotated padding": (EDEN(), struct.pack("<f", 1) + b"\x08", (3,), "not zero"),
+    "exponent of infinity": (Natural(), b"\xff\0", (1,), "exponent of 255"),
+    "the sign of zero": (Natural(), b"\0\1", (1,), "a zero has a sign"),
+    "five entries too large": (TernGrad(), struct.pack("<f", 1) + b"\xf3", (5,), "such a byte"),
+    "ternary padding": (TernGrad(), struct.pack("<f", 1) + b"\x09", (2,), "such a byte"),
+    "one value for two positions": (RandomK(0.5), bytes(4), (4,), "too early"),
+    "a factor too many": (LowRank(1), bytes(4 * 7), (3, 3), "4 bytes too many"),
+    "a factor not finite": (LowRank(1), struct.pack("<6f", *[0] * 5, math.nan), (3, 3), "NaN"),
+    "half a table": (CountSketch(1 / 2, 2), bytes(12), (8,), "4 bytes too early"),
+    "no zlib at all": (Zipped(), bytes(12), (2,), "damaged"),
+    "exponents of three": (Zipped(), bytes(6) + zlib.compress(bytes(3)), (2,), "just 2"),
+    "exponents of one": (Zipped(), bytes(6) + zlib.compress(bytes(1)), (2,), "just 2"),
+    "zipped infinity": (Zipped(), bytes(3) + zlib.compress(b"\xff"), (1,), "infinite"),
     "no such Rice parameter of patterns": (
         SmartIdx(),
         struct.pack("<IBIfBB", 0, 0, 1, 1, 1, 0) + HEAD + b"\x03\x20\x03" + bytes(13),
@@ -582,7 +639,7 @@ BAD = {
 @pytest.mark.parametrize("coder, section, shape, says", BAD.values(), ids=BAD)
 def test_bad_sections(coder, section, shape, says):
     with pytest.raises(WireError, match=says):
-        coder.decode(section, shape)
+        decode(coder, section, shape)
 
 
 def test_a_pattern_number_must_be_among_those_sent():
@@ -616,7 +673,7 @@ def test_any_bytes_decode_or_are_refused(coder, data):
         for _ in range(data.draw(st.integers(1, 3))):
             section[data.draw(st.integers(0, last))] ^= data.draw(st.integers(1, 255))
     try:
-        back = coder.decode(memoryview(section), shape)
+        back = decode(coder, memoryview(section), shape)
     except WireError as error:
         assert str(error).endswith(".") and "\n" not in str(error)
     else:
@@ -629,10 +686,10 @@ def test_nothing_is_cut_or_added_unnoticed(coder):
     section = encode(coder, (x > 1).float() if isinstance(coder, Mask) else x)
     for size in range(len(section)):
         with pytest.raises(WireError):
-            coder.decode(section[:size], x.shape)
+            decode(coder, section[:size], x.shape)
     for more in (b"\0", bytes(4), b"\x01\x02\x03\x04"):
         with pytest.raises(WireError):
-            coder.decode(section + more, x.shape)
+            decode(coder, section + more, x.shape)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from fedlearn.lab.bills import ratio_rows
 from fedlearn.lab.coding import places
 from fedlearn.lab.exercises import empty, solutions
 from fedlearn.lab.grids import chapter_file, experiments, grid
+from fedlearn.lab.inspector import spans
 from fedlearn.wire.bits import pack_rice
 
 matplotlib.use("agg")
@@ -292,6 +293,48 @@ def test_the_formula_of_flowers_share_is_valid_vega_and_right():
     assert spec["data"]["values"][-1] == {
         "method": own, "message": 0, "added": 2100.0, "part": 1
     }  # fmt: skip
+
+
+def test_the_errors_of_coders_are_a_chart_of_five_rounds():
+    rows = [
+        {"coder": c, "setting": f"{c}({b})", "round": t, "bits": b, "error": 4.0**-b}
+        for c in ("one", "other")
+        for b in (1, 2)
+        for t in (1, 3, 10, 30, 100)
+    ]
+    rows.append({"coder": "whole", "setting": "", "round": 1, "bits": 27.0, "error": 0.0})
+    spec = fl.lab.errors(rows, "one", "other")
+    altair.LayerChart.from_dict(spec)
+    fl.lab.chart("3.10", spec, caption="c", alt="a", units={"e": "power of ten"})
+    shown = spec["data"]["values"]
+    assert len(shown) == 20 and {row["e"] for row in shown} == {0, 0.5, 1, 1.5, 2}
+    says = next(p["expr"] for p in spec["params"] if p["name"] == "saysRound")
+    number = says.removeprefix("'round ' + ")
+    found = [vega(number, e=row["e"], format=lambda x, _: int(x)) for row in shown]
+    assert found == [row["round"] for row in shown]
+
+
+@pytest.mark.parametrize("name", ["fedavg", "stc", "qsgd", "smartidx"])
+def test_every_byte_of_a_message_is_explained_by_the_decoder(name):
+    task, settings = fl.tasks.classification("digits", 2, train=40, test=10), fl.Settings()
+    method = fl.methods.get(name)
+    server, workers = method.server_side(task, settings), fl.clients(method, task, settings)
+    state = server.start()
+    data = workers.answer(1, 0, server.send(1, 0, state)[0])
+    parts = spans(data, server.up, lambda d: server.receive(1, 0, d, state))
+    assert parts[0].start == 0 and parts[-1].end == len(data)
+    assert "samples n_k, 20" in {part.field for part in parts if part.section == "head"}
+    lengths = [part.field for part in parts if part.section == "lengths"]
+    assert len(lengths) == len(server.up.shapes)
+    fields = " ".join(part.field for part in parts)
+    assert ("Golomb-Rice" in fields) == (name in ("stc", "smartidx"))
+    assert ("8-bit number" in fields) == (name == "qsgd") and "float" in fields
+    shown = fl.lab.message("3.11", data, server.up, lambda d: server.receive(1, 0, d, state), "c")
+    hexadecimal = re.sub(r'<span class="fl-says">.*?</span>|<[^>]*>', "", shown.content)
+    assert bytes.fromhex(hexadecimal.split("Figure")[0].replace(" ", "")) == data
+    assert shown.content.count('tabindex="0"') == len(parts)
+    with pytest.raises(fl.WireError):
+        spans(data[:-1] + b"?", server.up, lambda d: server.receive(1, 0, d, state))
 
 
 def test_the_formula_of_a_round_on_flower_is_valid_vega_and_right():

@@ -1,0 +1,134 @@
+"""A real message, byte by byte: which section, which field, which value. What the bytes mean is not
+typed here but heard from the decoder, while it reads them."""
+
+import html
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..wire import Dense, Schema, take_apart
+from ..wire.bits import Reader
+from ..wire.message import _CRC, _HEADER
+from .show import Shown, said
+
+HEAD = ("magic", "version", "kind", "schema", "round", "client", "samples n_k")
+WIDTHS = (4, 1, 1, 8, 4, 4, 4)
+READS = {  # what a reader is asked for -> how to say what came
+    "number": lambda value, size: f"whole number, {value}",
+    "floats": lambda value, count, dtype="<f4": f"{_times(count, 'float')}, {_few(value, '.4g')}",
+    "fields": lambda value, count, width: f"{_times(count, f'{width}-bit number')}, {_few(value)}",
+    "rice": lambda value, count, b, limit: f"{_times(count, 'Golomb-Rice gap')}, {_few(value)}",
+    "take": lambda value, size: _times(size, "byte"),
+}
+
+
+class Span(NamedTuple):
+    """Bytes from ``start`` to before ``end``, and what they are."""
+
+    start: int
+    end: int
+    section: str
+    field: str
+
+
+def _times(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' if count != 1 else ''}"
+
+
+def _few(values: Any, form: str = "") -> str:
+    return ", ".join(format(v, form) for v in values[:6].tolist()) + ", ..." * (len(values) > 6)
+
+
+@contextmanager
+def _heard(data: bytes, into: list[tuple[int, int, str]]) -> Iterator[None]:
+    """Meanwhile, every reader of a part of ``data`` tells what it reads."""
+    first, depth = np.frombuffer(data, np.uint8).__array_interface__["data"][0], 0
+
+    def telling(name: str, method: Callable) -> Callable:
+        @wraps(method)
+        def read(self: Reader, *args: Any, **kwargs: Any) -> Any:
+            nonlocal depth
+            start, before, depth = (
+                self.rest.__array_interface__["data"][0],
+                len(self.rest),
+                depth + 1,
+            )
+            try:
+                value = method(self, *args, **kwargs)
+            finally:
+                depth -= 1
+            start, size = start - first, before - len(self.rest)
+            if not depth and size and 0 <= start < len(data):
+                into.append((start, start + size, READS[name](value, *args, **kwargs)))
+            return value
+
+        return read
+
+    own = {name: getattr(Reader, name) for name in READS}
+    try:
+        for name, method in own.items():
+            setattr(Reader, name, telling(name, method))
+        yield
+    finally:
+        for name, method in own.items():
+            setattr(Reader, name, method)
+
+
+def spans(data: bytes, schema: Schema, decode: Callable[[bytes], Any]) -> list[Span]:
+    """The parts of a message, in order and without gaps. ``decode`` is what reads it, such as a
+    server's ``receive``; what it refuses is not taken apart."""
+    heard: list[tuple[int, int, str]] = []
+    with _heard(data, heard):
+        decode(data)
+    ends = np.cumsum([0, *WIDTHS]).tolist()
+    values = [f"{v!r}" for v in _HEADER.unpack_from(data)]
+    parts = zip(ends, ends[1:], HEAD, values, strict=False)
+    found = [Span(a, b, "head", f"{name}, {value}") for a, b, name, value in parts]
+    at, sections = ends[-1], take_apart(memoryview(data)[_HEADER.size : -_CRC.size], schema)
+    bits = (len(schema.shapes) + 7) // 8
+    found.append(Span(at, at + bits, "present bits", f"{len(sections)} of {len(schema.shapes)}"))
+    at += bits
+    for name, section in sections.items():
+        found.append(Span(at, at + 4, "lengths", f"{name}, {_times(len(section), 'byte')}"))
+        at += 4
+    for name, section in sections.items():
+        shape = tuple(schema.shapes[name])
+        where = f"{name} {' x '.join(map(str, shape))}"
+        own = [Span(a, b, where, what) for a, b, what in heard if at <= a < at + len(section)]
+        if not own and len(section):  # dense: read by no reader
+            value = Dense().decode(section, shape).flatten()
+            own = [Span(at, at + len(section), where, READS["floats"](value, len(value)))]
+        found += own
+        at += len(section)
+    found.append(Span(at, len(data), "checksum", data[at:].hex(" ")))
+    if [s.end for s in found[:-1]] != [s.start for s in found[1:]]:
+        raise ValueError("The decoder did not tell what all bytes of this message are.")
+    return found
+
+
+def message(
+    number: str, data: bytes, schema: Schema, decode: Callable[[bytes], Any], caption: str
+) -> Shown:
+    """The message as hexadecimal numbers: point at a part, or step to it with the tab key, and
+    read what it is."""
+    anchor, below = said("Figure", number, caption)
+    shown, kind, before = [], 0, ""
+    for span in spans(data, schema, decode):
+        kind, before = kind + (span.section != before), span.section
+        says = html.escape(
+            f"{_times(span.end - span.start, 'byte')} from {span.start:,}: "
+            f"{span.section}: {span.field}"
+        )
+        shown.append(
+            f'<span class="fl-part fl-part-{kind % 2}" tabindex="0" role="note" '
+            f'aria-label="{says}">{data[span.start : span.end].hex(" ")}'
+            f'<span class="fl-says">{says}</span></span>'
+        )
+    return Shown(
+        f'<figure class="fl fl-message" id="{anchor}"><div class="fl-bytes">{" ".join(shown)}'
+        f"</div>{below}</figure>",
+        f"A message of {len(data):,} bytes in {len(shown)} parts.",
+    )

@@ -1,0 +1,68 @@
+"""Matrices of low rank, as PowerSGD sends them (Vogels et al. 2019)."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import Diverged
+from .base import Coder, Shape, check_whole
+from .bits import Reader, flat
+
+_LARGEST = np.finfo(np.float32).max
+
+
+def power_step(M: torch.Tensor, Q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """One step of subspace iteration: P = orthogonal columns of M Q, Q = M^T P (PowerSGD, Algorithm
+    1). P Q^T is M projected on the columns of P. M [n, m], Q [m, r] -> P [n, r], Q [m, r], all
+    float64."""
+    P, _ = torch.linalg.qr(M @ Q)
+    return P, M.T @ P
+
+
+@dataclass(frozen=True)
+class LowRank(Coder):
+    """A tensor as the matrix M [first axis, all others], which becomes P Q^T of rank ``rank``: one
+    step of subspace iteration from a random start (``fedlearn.parts.WarmStart`` begins where the
+    last round ended). A projection: it never adds energy, but it is biased and wants ``Feedback``.
+
+    The section: P and Q as float32, 32 rank (n + m) bits. What is not shorter that way, such as
+    a vector, travels dense.
+    """
+
+    rank: int = 2
+
+    stochastic = True
+
+    def __post_init__(self) -> None:
+        check_whole("The rank", self.rank, 1, 2**15)
+
+    def factors(self, shape: Shape) -> tuple[int, int] | None:
+        """Rows and columns of the matrix of a tensor of this shape; None if it travels dense."""
+        n, m = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (1, math.prod(shape))
+        return (n, m) if self.rank * (n + m) < n * m else None
+
+    def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> bytes:
+        """``generator``: a CPU generator of torch, for the start."""
+        x, sizes = flat(tensor), self.factors(tensor.shape)
+        if sizes is None:
+            return x.astype("<f4").tobytes()
+        M = torch.from_numpy(x.astype(np.float64)).reshape(sizes)
+        start = torch.randn(sizes[1], self.rank, generator=generator[0], dtype=torch.float64)
+        both = torch.cat(power_step(M, start)).numpy()
+        if np.abs(both).max() > _LARGEST:
+            raise Diverged("The entries are too large for factors in float32.")
+        return both.astype("<f4").tobytes()
+
+    def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
+        reader, sizes = Reader(section), self.factors(shape)
+        if sizes is None:
+            x = torch.from_numpy(reader.floats(math.prod(shape)).copy())
+        else:
+            both = torch.from_numpy(reader.floats(sum(sizes) * self.rank).astype(np.float64))
+            P, Q = both.reshape(-1, self.rank).split(sizes)
+            x = (P @ Q.T).clamp(-_LARGEST, _LARGEST).float()
+        reader.end()
+        return x.reshape(shape)

@@ -1,0 +1,129 @@
+"""A random rotation before few bits: DRIVE (Vargaftik et al. 2021) and EDEN (Vargaftik et al.
+2022).
+
+After the rotation all entries are nearly normal, whatever they were before, so that one table of
+levels fits all. Sender and receiver draw the rotation from shared randomness: it costs no byte.
+"""
+
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import Diverged
+from .base import Coder, Shape, check_whole
+from .bits import Reader, flat, pack_fields
+
+_LARGEST = float(np.finfo(np.float32).max)
+_FACTOR = 64  # the Hadamard transform goes by matrices of this size
+
+
+def hadamard(x: torch.Tensor) -> torch.Tensor:
+    """[n], n a power of two -> H x / sqrt(n), its own inverse. Each factor of the transform
+    transforms the last axis and puts it first; after the last factor the order is as before."""
+    n = left = len(x)
+    while left > 1:
+        size = min(left, _FACTOR)
+        x, left = (x.reshape(-1, size) @ _matrix(size)).T.reshape(-1), left // size
+    return x / math.sqrt(n)
+
+
+@lru_cache(16)
+def _matrix(size: int) -> torch.Tensor:
+    H = torch.ones(1, 1)
+    while len(H) < size:
+        H = torch.cat([torch.cat([H, H], 1), torch.cat([H, -H], 1)])
+    return H
+
+
+def _turns(n: int, generator: torch.Generator) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Three pieces of length 2^k <= n, the first, the last and the first again, and random signs
+    for each: together they reach every entry, and none has to be added."""
+    piece = 1 << n.bit_length() - 1
+    for part in (slice(0, piece), slice(n - piece, n), slice(0, piece)):
+        dice = torch.randint(256, (-(-piece // 8),), dtype=torch.uint8, generator=generator)
+        signs = np.unpackbits(dice.numpy())[:piece].astype(np.float32)
+        yield part, torch.from_numpy(1 - 2 * signs)
+
+
+def rotate(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """[n] -> R x of the same length. R shuffles the entries, so that all pieces have about the same
+    energy, and then multiplies each piece by random signs and by H / sqrt(2^k)."""
+    y = x[torch.randperm(len(x), generator=generator)]
+    for part, signs in _turns(len(x), generator):
+        y[part] = hadamard(signs * y[part])
+    return y
+
+
+def rotate_back(y: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """The inverse, with the generator in the same state."""
+    order, y = torch.randperm(len(y), generator=generator), y.clone()
+    for part, signs in reversed(list(_turns(len(y), generator))):
+        y[part] = signs * hadamard(y[part])
+    return torch.empty_like(y).index_copy_(0, order, y)
+
+
+@lru_cache(16)
+def centroids(bits: int) -> np.ndarray:
+    """The 2^bits levels with the smallest squared error for a standard normal entry, ascending
+    (Lloyd 1982, Max 1960): each level is the mean of what lies nearer to it than to another."""
+    half = 1 << bits - 1
+    start = torch.special.ndtri((torch.arange(half, dtype=torch.float64) + 0.5) / (2 * half) + 0.5)
+    levels = start * math.sqrt(3)  # the density of levels that is best when they are many
+    for _ in range(3000):
+        edges = torch.cat([levels.new_zeros(1), (levels[1:] + levels[:-1]) / 2])
+        tail = torch.cat([torch.special.ndtr(-edges), edges.new_zeros(1)])  # to the right of each
+        height = torch.cat([(-edges.square() / 2).exp(), edges.new_zeros(1)])
+        levels = (height[:-1] - height[1:]) / (tail[:-1] - tail[1:]) / math.sqrt(2 * math.pi)
+    return torch.cat([-levels.flip(0), levels]).to(torch.float32).numpy()
+
+
+@dataclass(frozen=True)
+class EDEN(Coder):
+    """The entries of R x, R a random rotation, each to the nearest of 2^bits levels q for normal
+    entries of their norm; one bit is DRIVE. Decoded to S R^-1 q with S = ||x||^2 / <R x, q>, for
+    which the mean is x (EDEN, section 3; with a Hadamard rotation nearly).
+
+    The relative error is D / (1 - D), D that of the levels: 0.571, 0.133, 0.036, 0.010 for 1 to 4
+    bits. The section: S as float32, then the numbers of the levels.
+    """
+
+    bits: int = 1
+
+    shared = True
+
+    def __post_init__(self) -> None:
+        check_whole("The number of bits of a level", self.bits, 1, 8)
+
+    def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> bytes:
+        x = flat(tensor)
+        if not len(x):
+            return b""
+        largest = float(np.abs(x).max()) or 1.0
+        unit = (x.astype(np.float64) / largest).astype(np.float32)  # its square fits into float32
+        energy = float(np.square(unit, dtype=np.float64).sum())
+        y = rotate(torch.from_numpy(unit), generator[0]).numpy()
+        q = centroids(self.bits)
+        normal = y * np.float32(math.sqrt(len(x) / (energy or 1)))
+        level = np.searchsorted((q[1:] + q[:-1]) / 2, normal, "right")
+        along = float(np.dot(y.astype(np.float64), q[level]))
+        scale = largest * energy / along if energy else 0.0
+        if scale > _LARGEST:
+            raise Diverged("The entries are too large for a scale in float32.")
+        return struct.pack("<f", scale) + pack_fields(level, self.bits)
+
+    def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
+        reader, n = Reader(section), math.prod(shape)
+        if not n:
+            reader.end()
+            return torch.zeros(shape)
+        scale = float(reader.magnitudes(1)[0])
+        q = torch.from_numpy(centroids(self.bits)[reader.fields(n, self.bits)])
+        reader.end()
+        x = rotate_back(q, generator[0]).double() * scale
+        return x.clamp(-_LARGEST, _LARGEST).float().reshape(shape)
