@@ -4,14 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .coding import GREY, NUMBER, picture, slider
 from .plot import COLOURS
-
-
-def menu(name: str, options: Sequence[str], start: str, label: str) -> dict:
-    """A parameter of a spec with a list to choose from."""
-    bind = {"input": "select", "options": list(options), "name": f"{label} "}
-    return {"name": name, "value": start, "bind": bind}
+from .vega import GREY, NUMBER, choice, frame, slider
 
 
 def errors(measured: Sequence[Mapping[str, Any]], one: str, other: str) -> dict[str, Any]:
@@ -30,9 +24,9 @@ def errors(measured: Sequence[Mapping[str, Any]], one: str, other: str) -> dict[
     coders = list(dict.fromkeys(row["coder"] for row in rows))
     number = "format(floor(pow(10, e) / pow(10, floor(e))) * pow(10, floor(e)), 'd')"
     params = [
-        slider("e", 0, 0, 2, 0.5, "round, as a power of ten"),
-        menu("one", coders, one, "blue"),
-        menu("other", coders, other, "orange"),
+        slider("e", "round, as a power of ten", 0, 0, 2, 0.5),
+        choice("one", "blue", coders, one, "select"),
+        choice("other", "orange", coders, other, "select"),
         {"name": "saysRound", "expr": f"'round ' + {number}"},
     ]
     log: dict[str, Any] = {"type": "log", "nice": False}
@@ -121,4 +115,5 @@ def errors(measured: Sequence[Mapping[str, Any]], one: str, other: str) -> dict[
         },
     ]
     title = {"text": {"expr": "saysRound"}, "anchor": "start", "fontSize": 13, "color": GREY}
-    return picture(320, params, layer, data={"values": rows}, title=title | {"offset": 8})
+    title |= {"offset": 8}
+    return frame(320, params, grid=False, data={"values": rows}, layer=layer, title=title)
