@@ -16,7 +16,7 @@ from .show import Shown, said
 
 HEAD = ("magic", "version", "kind", "schema", "round", "client", "samples n_k")
 WIDTHS = (4, 1, 1, 8, 4, 4, 4)
-READS = {  # what a reader is asked for -> how to say what came
+READS: dict[str, Callable[..., str]] = {  # what a reader is asked for -> how to say what came
     "number": lambda value, size: f"whole number, {value}",
     "floats": lambda value, count, dtype="<f4": f"{_times(count, 'float')}, {_few(value, '.4g')}",
     "fields": lambda value, count, width: f"{_times(count, f'{width}-bit number')}, {_few(value)}",
