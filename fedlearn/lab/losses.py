@@ -53,9 +53,9 @@ def errors(measured: Sequence[Mapping[str, Any]], one: str, other: str) -> dict[
     there = {"filter": "abs(datum.e - e) < 0.1"}
     chosen = {"filter": "datum.coder == one || datum.coder == other"}
     blue = {"test": "datum.coder == one", "value": COLOURS[0]}
-    ends = {"aggregate": [{"op": "argmax", "field": "bits", "as": "end"}], "groupby": ["coder"]}
+    ends = {"aggregate": [{"op": "argmin", "field": "bits", "as": "end"}], "groupby": ["coder"]}
     path = {"x": x, "y": y, "detail": {"field": "coder"}, "order": {"field": "bits"}}
-    round_point: dict[str, Any] = {"type": "line", "strokeWidth": 1, "color": GREY, "clip": True}
+    thin: dict[str, Any] = {"type": "line", "strokeWidth": 1, "color": GREY, "clip": True}
     layer: list[dict[str, Any]] = [
         {
             "data": {"sequence": {"start": 0, "stop": 8.01, "step": 0.05, "as": "bits"}},
@@ -68,7 +68,7 @@ def errors(measured: Sequence[Mapping[str, Any]], one: str, other: str) -> dict[
         },
         {
             "transform": [there],
-            "mark": round_point | {"opacity": 0.5, "point": {"color": GREY, "size": 16}},
+            "mark": thin | {"opacity": 0.5, "point": {"color": GREY, "size": 16}},
             "encoding": path | {"tooltip": tooltip},
         },
         {
@@ -105,7 +105,7 @@ def errors(measured: Sequence[Mapping[str, Any]], one: str, other: str) -> dict[
                 {"calculate": "datum.end.bits", "as": "bits"},
                 {"calculate": "datum.end.error", "as": "error"},
             ],
-            "mark": {"type": "text", "align": "right", "dy": -12, "fontSize": 13},
+            "mark": {"type": "text", "align": "left", "dy": -12, "fontSize": 13},
             "encoding": {
                 "x": x,
                 "y": y,
