@@ -22,7 +22,8 @@ import numpy as np
 from ..arguments import checked
 from ..errors import DataError, pick
 from .annotated import CROWD, VOID, from_boxes, from_masks
-from .sources import Source, found
+from .scenes import SIDE
+from .sources import ANNOTATED, SETS, Known, Source, found
 
 VOC = (
     *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
@@ -80,6 +81,19 @@ def named(name: str, targets: str, argument: str) -> Source:
         raise ValueError(f"Sizes of {name} are written like '{name}:160', not {argument!r}.")
     size = int(sizes[0]) if sizes else SIZE
     return voc(targets, size, skip=skip) if name == "voc" else coco(size, skip)
+
+
+def known(task: str, dataset: str) -> Known:
+    """What is known of the data set that a task means by a name, before it is there."""
+    name, _, argument = dataset.partition(":")
+    if task == "classification":
+        return SETS[dataset]
+    masks = task == "segmentation"  # with the background
+    if name == "digits":
+        return Known(10 + masks, (1, SIDE, SIDE), 2000, 300)
+    size = int(argument.partition(",")[0] or SIZE)
+    targets, year = ("masks" if masks else "boxes"), {"voc": "2012", "coco": "2017"}[name]
+    return Known(ANNOTATED[name].classes + masks, (3, size, size), *WHOLE[targets, year])
 
 
 def _sized(size: int) -> int:

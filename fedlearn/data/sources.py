@@ -234,8 +234,8 @@ ANNOTATED = {
 }
 
 
-def _known(name):
-    """Of a data set, whose name may have a size behind it, such as "voc:96"."""
+def about(name: str) -> Known:
+    """What is known of a data set, whose name may have a size behind it, such as "voc:96"."""
     return pick(name.partition(":")[0], SETS | ANNOTATED, "data set")
 
 
@@ -252,7 +252,7 @@ def _find(name):
     hits = (
         (f, read, note)
         for d in _folders()
-        for look, read, note in _known(name).places
+        for look, read, note in about(name).places
         for f in sorted(d.glob(look))
     )
     digits = name.partition(":")[0] == "digits"
@@ -274,11 +274,11 @@ def found(name: str) -> Path:
 def missing(names: Iterable[str]) -> list[str]:
     """A line for each data set that is not on this machine: which, how large, where from."""
     wanted = [name for name in dict.fromkeys(names) if not available(name)]
-    about = {name: _known(name) for name in wanted}
+    found = {name: about(name) for name in wanted}
     return [
         f"{name}: {of.megabytes} MB from {of.site}"
         + ("" if of.torchvision else f", to be unpacked as {of.places[0][0]} in FEDLEARN_DATA")
-        for name, of in about.items()
+        for name, of in found.items()
     ]
 
 
@@ -287,7 +287,7 @@ def _reason(error):
 
 
 def _absent(name, why):
-    where, known = " and ".join(map(str, _folders())), _known(name)
+    where, known = " and ".join(map(str, _folders())), about(name)
     remedy = ", or connect to the network once." if known.torchvision else "."
     return DataError(
         f"The data set {name} ({known.megabytes} MB, from {known.site}) is not in {where} "
@@ -322,7 +322,7 @@ def _while_it_grows(folder, work):
 
 def _fetch(name):
     """Download once into the cache."""
-    kind = _known(name).torchvision
+    kind = about(name).torchvision
     if kind is None:
         raise _absent(name, "has to be fetched by hand")
     if os.environ.get("FEDLEARN_OFFLINE", "0") not in ("", "0"):
