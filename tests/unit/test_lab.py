@@ -377,6 +377,7 @@ CHAPTERS = [
     "flower",
     "heterogeneity",
     "rpn",
+    "seeing",
     "wire",
 ]
 
