@@ -19,6 +19,8 @@ import torch
 import fedlearn as fl
 from fedlearn import methods, models, reproduce, runs, wire
 from fedlearn.data.annotated import from_boxes, from_masks
+from fedlearn.data.sources import data_path
+from fedlearn.files import write_text
 
 SIDE, BATCH = 64, 2
 RATE = 1e-5  # small, so that no method meets numbers that are not finite
@@ -99,7 +101,7 @@ def measured(label, network, classes, clients, method, claim):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--only", help="a network")
-    parser.add_argument("--out", type=Path, default=fl.data_path("results", "seeing_bytes.json"))
+    parser.add_argument("--out", type=Path, default=data_path("results", "seeing_bytes.json"))
     args = parser.parse_args()
     torch.set_num_threads(1)
     stored = json.loads(args.out.read_text()) if args.out.exists() else []
@@ -115,7 +117,7 @@ def main():
             done[label] = history.to_dict()
             order = [f"{n}, {m}" for n, row in ROWS.items() for m in row[3]]
             rows = [done[one] for one in order if one in done]
-            fl.files.write_text(args.out, json.dumps(rows, indent=1) + "\n")
+            write_text(args.out, json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":
