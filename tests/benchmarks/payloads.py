@@ -46,7 +46,7 @@ ROWS = {
         "Fed-KGF without MU": (methods.fed_kgf(RATE, groups=1), "fed_kgf-table4-kgf-without-mu-mb"),
         "SmartIdx": (methods.smartidx(RATE), "fed_kgf-table4-smartidx-mb"),
         "FedPM": (methods.fedpm(RATE), "fed_kgf-table4-fedpm-mb"),
-        "DGC": (methods.dgc(RATE), "fed_kgf-table4-dgc-mb"),
+        "DGC": (methods.dgc(RATE, warmup=0), "fed_kgf-table4-dgc-mb"),
         "FedCAMS": (methods.fedcams(RATE), "fed_kgf-table4-fedcams-mb"),
         "FedCOM": (methods.fedcomgate(RATE), "fed_kgf-table4-fedcom-mb"),
     }),
