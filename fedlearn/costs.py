@@ -32,7 +32,8 @@ class Counted(NamedTuple):
 def counted(name: str, shape: Shape, classes: int) -> Counted:
     """The network of that name for images of ``shape``."""
     every = {**models.NETWORKS, **models.DETECTORS, **models.SEGMENTERS}
-    net: Any = every[name](shape, classes)
+    with torch.device("meta"):  # shapes without memory and without work
+        net: Any = every[name](shape, classes)
     part = getattr(net, "extractor", net)
     extractor = models.multiply_adds(part, shape)
     given: dict[Any, torch.Size] = {}

@@ -148,7 +148,7 @@ def _read(place: Path, targets: str, year: str, size: int, skip: bool) -> Source
             f"{full[1]:,} to test"
         )
     note += f"; {left_out} that are wrong were left out" if left_out else ""
-    about = {"name": f"{name}:{size}", "note": note, "files": files}
+    about: dict[str, Any] = {"name": f"{name}:{size}", "note": note, "files": files}
     (x, ys), test = parts
     if targets == "boxes":
         return from_boxes(x, ys, len(names), test, names=names, empty=name == "coco", **about)
@@ -161,8 +161,8 @@ def _scaled(item: Item, size: int, targets: str) -> tuple[np.ndarray, np.ndarray
     from PIL import Image
 
     try:
-        with Image.open(item.picture) as picture:
-            picture = picture.convert("RGB")
+        with Image.open(item.picture) as file:
+            picture = file.convert("RGB")
     except Exception as error:
         raise _bad(item.picture, "is no picture that can be read", error) from None
     width, height = picture.size
@@ -233,7 +233,7 @@ def _voc_mask(file: Path, width: int, height: int) -> Any:
     if mask.size != (width, height):
         size = f"{mask.width} x {mask.height}"
         raise DataError(f"{file} is {size} pixels, but its picture is {width} x {height}.")
-    kinds = {kind for _, kind in mask.getcolors(256) or ()} - {VOID}
+    kinds = {*np.unique(np.asarray(mask)).tolist()} - {VOID}
     if max(kinds, default=0) > len(VOC):
         raise DataError(
             f"{file} has a pixel of class {max(kinds)}; classes are 0 (background) to {len(VOC)}."

@@ -129,7 +129,8 @@ class ThreeAnchors(Head):
         boxes, scores = [], []
         for m, anchors in zip(outputs, self.anchors(size, outputs[0]), strict=True):
             places = self.places(m)
-            boxes.append(self.boxes(places, anchors, *m.shape[-2:], size).flatten(1, 2))
+            rows, columns = m.shape[-2:]
+            boxes.append(self.boxes(places, anchors, rows, columns, size).flatten(1, 2))
             score = places[..., 4:5].sigmoid() * places[..., 5:].sigmoid()
             scores.append(score.flatten(1, 2))
         return torch.cat(boxes, 1), torch.cat(scores, 1)

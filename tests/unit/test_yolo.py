@@ -242,9 +242,13 @@ def test_one_step_of_training(network):
     history = fl.run(fl.methods.fedavg(1e-4), task, 1, batch_size=2)
     row = history.rows[0]
     assert not row["refused"] and not row["untaken"] and 0 < row["loss"] < 1e5
-    assert row["bytes_up"] > 4 * parameter_count(task.network())
-    before = fl.initial_network(fl.methods.fedavg(), task).state_dict()
-    assert not torch.equal(before[next(iter(before))], history.state[next(iter(before))])
+    with torch.device("meta"):
+        parameters = parameter_count(task.network())
+    assert 4 * parameters < row["bytes_up"] < 4.1 * parameters
+    if network == "small_yolox":
+        before = fl.initial_network(fl.methods.fedavg(), task).state_dict()
+        moved = [not torch.equal(before[n], t) for n, t in history.state.items() if t.dim() > 2]
+        assert sum(moved) > 0.8 * len(moved), "all but heads of maps that no object takes"
 
 
 def test_small_yolox_stacked_is_sequential():
