@@ -63,10 +63,10 @@ answer = mirrored
 bright: it blurs. Edges, and with them the borders of a box, are *differences* of
 neighbours, and those have to come from what the seed drew into $M^0$.
 
-(b) Pooling: the map after it is a fourth as fine, so neighbours in a deep layer are
-eight pixels apart. That is why a deep layer can lose the shape of its kernels more
-cheaply: what it joins are parts that lie far apart, and which channels it joins is what
-the means say. The early layers are those that see edges.
+(b) Both save the same bytes; the very last one is the one to pool. Our reading, which
+the runs do not prove: behind the last layer comes only a 1 x 1 convolution, and what a
+cell must know of its surroundings can be worked out one layer before. Pool that layer,
+too, and no kernel behind the last shrinking of the map tells left from right any more.
 
 (c) A box has to be right to a part of its size, the class only as such: mAP@0.5:0.95
 asks for more of the first than mAP@0.5 does, so it falls by a larger factor. Look at

@@ -93,7 +93,7 @@ def opening(number: str, name: str) -> Shown:
                 continue
             last = values if scale in compared else last
             line[f"here, {scale}"] = spread(values, ".4f") if len(values) > 1 else form(values[0])
-        line["difference"] = difference(last, paper)
+        line["difference"] = difference(last, paper, 0 if abs(paper) >= 100 else 4)
         rows.append(line)
     units = {f"here, {scale}": its.get("says", "") for scale, its in spec["here"].items()}
     units = {k: v for k, v in units.items() if v}

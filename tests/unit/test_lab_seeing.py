@@ -2,13 +2,14 @@
 
 import csv
 import json
+import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 import fedlearn as fl
-from fedlearn.lab import openings, scenes, seeing
+from fedlearn.lab import boxes, openings, seeing
 from fedlearn.lab.grids import chapter_file
 
 
@@ -27,7 +28,8 @@ GRID = {"shared": SHARED | {"task": "detection", "batch_size": 2}, "rate": 0.001
 
 
 @pytest.mark.parametrize("pooled, up", [(0, 98_367), (5, 12_223)])
-def test_a_run_of_the_grid_keeps_a_row_a_round_and_boxes(pooled, up):
+def test_a_run_of_the_grid_keeps_a_row_a_round_and_boxes(pooled, up, monkeypatch):
+    monkeypatch.setattr(sys.modules["fedlearn.tasks.detection"], "SCORE", 0.0)  # the module
     rows = seeing.of_grid(GRID | {"score": 0.0}, 2, pooled)
     assert [row[:3] for row in rows["rounds"]] == [[2, pooled, 1], [2, pooled, 2]]
     buffers = 2 * sum((16, 32, 64, 64, 64)) + 5  # and what batch normalisation counts
@@ -77,7 +79,7 @@ def test_scenes_side_by_side():
         {"image": image, "title": "a", "truth": [[1, 2, 3, 9, 4]], "boxes": [[1, 2, 3, 9, 4, 0.9]]},
         {"image": image, "mask": torch.ones(64, 64), "cells": 8},
     ]
-    figure = scenes.scenes(panels, columns=3)
+    figure = boxes.scenes(panels, columns=3)
     first, second, third = figure.axes
     assert len(first.patches) == 2 and [t.get_text() for t in first.texts] == ["4"]
     assert len(second.images) == 2 and len(second.lines) == 14
@@ -85,14 +87,14 @@ def test_scenes_side_by_side():
 
 
 def test_the_explorer_moves_boxes_and_has_five_positions_a_slider():
-    spec = scenes.moving_boxes(0.25)
+    spec = boxes.moving_boxes(0.25)
     assert spec["params"][0]["value"] == 0.25
-    boxes = next(
+    data = next(
         layer["data"]
         for layer in spec["layer"]
         if "format" in layer["data"] and "x2" in layer["data"]["format"]["parse"]
     )
-    rows = list(csv.DictReader(boxes["values"].splitlines()))
+    rows = list(csv.DictReader(data["values"].splitlines()))
     assert len(rows) == len(fl.lab.seen()["boxes"]) and float(rows[0]["x2"]) <= 64
     shown = fl.lab.chart("10.1", spec, caption="c", alt="a")  # refuses sliders of fewer positions
     assert shown.spec["description"] == "a"

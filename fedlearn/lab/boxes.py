@@ -120,7 +120,7 @@ def moving_boxes(guess: float | None = None) -> dict[str, Any]:
         "y2": {"field": "y2"},
     }
     here = {"filter": "datum.clients == clients && datum.round == round && datum.pooled == pooled"}
-    shades = {"domain": [spec["score"], 0.6], "range": [0.2, 1], "clamp": True}
+    shades = {"domain": [spec["score"], 0.6], "range": [0.35, 1], "clamp": True}
     certain = {"field": "score", **number, "scale": shades, "legend": None}
     words = {"type": "text", "align": "left", "baseline": "bottom", "fontSize": 12}
     at_curve = [
@@ -235,8 +235,11 @@ def moving_boxes(guess: float | None = None) -> dict[str, Any]:
             },
             {"data": {"values": fixed}, "mark": {**words, "color": GREY}, "encoding": text},
             {
-                "data": {"values": [{"x": left + 2, "y": 2 * SIDE + 13}]},
-                "transform": [{"calculate": said, "as": "t"}],
+                "data": {"values": [{"x": left + 2}]},
+                "transform": [
+                    {"calculate": said, "as": "t"},
+                    {"calculate": f"{top - 1} + {SIDE} * (1 - guess)", "as": "y"},
+                ],
                 "mark": {**words, "color": GREY},
                 "encoding": text,
             },
