@@ -281,9 +281,10 @@ def find_network(network: str | Callable, known: Mapping[str, Callable]) -> Call
     starts from the weights in that file."""
     if callable(network):
         return network
-    name, at, file = str(network).partition("@")
-    build = find(name, known, "network")
-    return models.starting_from(build, file) if at else build
+    if not isinstance(network, str) or "@" not in network:
+        return find(network, known, "network")
+    name, _, file = network.partition("@")
+    return models.starting_from(find(name, known, "network"), file)
 
 
 def find_device(device: str | torch.device = "auto") -> torch.device:
