@@ -13,7 +13,7 @@ from .errors import pick
 def names() -> dict[str, Iterable[str]]:
     """The names that an option takes, by the option's field."""
     from .data import partition
-    from .data.sources import SETS
+    from .data.sources import ANNOTATED, SETS
     from .engines import ENGINES
     from .link import PRESETS
     from .methods import METHODS
@@ -30,7 +30,7 @@ def names() -> dict[str, Iterable[str]]:
         "method": METHODS,
         "options": options,
         "task": TASKS,
-        "dataset": SETS,
+        "dataset": [*SETS, *ANNOTATED],
         "network": [*NETWORKS, *DETECTORS, *SEGMENTERS],
         "partition": splits,
         "split": splits,

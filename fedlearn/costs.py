@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import models
-from .data.sources import SETS
+from .data.published import known as known_of
 from .history import History
 from .models.cnn import Shape
 from .recipes import SPEEDS, Run
@@ -19,7 +19,7 @@ Get = Callable[[Run], History | None]  # the stored run, if there is one
 
 class Counted(NamedTuple):
     """Of a network for one image: multiply-adds, of them the extractor's, bytes of its state, bytes
-    of what all its layers give, and the shape of what the extractor gives."""
+    of what all its layers give, and the shape of what the extractor gives, if that is one map."""
 
     forward: int
     extractor: int
@@ -31,22 +31,31 @@ class Counted(NamedTuple):
 @lru_cache
 def counted(name: str, shape: Shape, classes: int) -> Counted:
     """The network of that name for images of ``shape``."""
-    net: Any = models.NETWORKS[name](shape, classes)
-    extractor = models.multiply_adds(net.extractor, shape)
+    every = {**models.NETWORKS, **models.DETECTORS, **models.SEGMENTERS}
+    with torch.device("meta"):  # shapes without memory and without work
+        net: Any = every[name](shape, classes)
+    part = getattr(net, "extractor", net)
+    extractor = models.multiply_adds(part, shape)
     given: dict[Any, torch.Size] = {}
+
+    def note(module: Any, x: Any, y: Any) -> None:
+        if torch.is_tensor(y):
+            given[module] = y.shape[1:]
+
     for module in net.modules():
-        module.register_forward_hook(lambda m, x, y: given.update({m: y.shape[1:]}))
+        module.register_forward_hook(note)
     forward = models.multiply_adds(net, shape)
     state = sum(t.nbytes for t in models.state_of(net).values())
     numbers = sum(math.prod(y) for m, y in given.items() if not list(m.children()))
-    return Counted(forward, extractor, state, 4 * numbers, tuple(given[net.extractor]))
+    return Counted(forward, extractor, state, 4 * numbers, tuple(given.get(part, ())))
 
 
 class Costs:
     """Of one run: multiply-adds (``work``), bytes of memory, bytes on the disk while it runs."""
 
     def __init__(self, run: Run) -> None:
-        e, known, (train, test) = run.experiment, SETS[run.experiment.dataset], run.images
+        e, (train, test) = run.experiment, run.images
+        known = known_of(e.task, e.dataset)
         clients = int(e.clients)
         its, parts = run.options(), str(run.method().parts())
         network = its.get("network") or str(e.network)

@@ -10,7 +10,8 @@ import yaml
 
 from . import methods
 from .data import partition as partitions
-from .data.sources import SETS, data_path
+from .data.published import known
+from .data.sources import data_path
 from .errors import pick
 from .history import History
 from .method import Method
@@ -52,16 +53,17 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of its file, made of label, data set, partition and seed."""
+        """The name of its file, made of label, task, data set, partition and seed."""
         e = self.experiment
-        text = f"{self.label} {e.dataset} {e.partition} {e.seed}".lower()
+        task = "" if e.task == "classification" else e.task
+        text = f"{self.label} {task} {e.dataset} {e.partition} {e.seed}".lower()
         return "-".join("".join(c if c.isalnum() or c == "." else " " for c in text).split())
 
     @property
     def images(self) -> tuple[int, int]:
         """How many are trained on, and tested on."""
-        e, known = self.experiment, SETS[self.experiment.dataset]
-        return e.train or known.train, e.test or known.test
+        e, whole = self.experiment, known(self.experiment.task, self.experiment.dataset)
+        return e.train or whole.train, e.test or whole.test
 
     def method(self, **more: Any) -> Method:
         """The method with its options, of which ``more`` replaces any."""
@@ -87,6 +89,8 @@ class Run:
         e, meta, (train, test) = self.experiment, history.meta, self.images
         its = {n: list(v) if isinstance(v, tuple) else v for n, v in asdict(e).items()}
         its |= {"label": self.label}
+        if (e.task, e.dataset) != ("classification", "digits"):
+            its["dataset"] = e.dataset.replace("digits", "digit_scenes")
         its |= {"partition": repr(partitions.parse(e.partition)), "train": train, "test": test}
         task = meta["task"] | meta["settings"]
         stored = task | {"label": meta.get("label"), "rounds": len(history)}
@@ -126,7 +130,7 @@ def runs(
     own = {name: value for name, value in own.items() if value is not None}
     gpu = str(device).startswith("cuda")
     blocks = [
-        (number, RECIPES[name]["paper"], RECIPES[name][scale], block | {"rows": labelled(block)})
+        (number, RECIPES[name], RECIPES[name][scale], block | {"rows": labelled(block)})
         for number, name in enumerate(chosen(recipe, scale))
         for block in RECIPES[name][scale]["runs"]
     ]
@@ -136,14 +140,16 @@ def runs(
         allowed = {its: 1 for *_, block in blocks for its in block["partition"]}
         pick(its, allowed, "partition of this recipe")
     found: dict[tuple[str, str], Run] = {}
-    for number, paper, its, block in blocks:
+    for number, of_paper, its, block in blocks:
         # the lower scales are the same runs on a GPU
         precision = "bf16" if gpu and scale == "full" else "float32"
         fields = {"dataset": "digits", "precision": precision}
         fields |= {name: block[name] for name in block.keys() - NOT_FIELDS} | own
-        fields.setdefault("network", NETWORK.get(fields["dataset"], "cifar_cnn"))
+        if fields.get("task", "classification") == "classification":
+            fields.setdefault("network", NETWORK.get(fields["dataset"], "cifar_cnn"))
         engine = block.get("engine", "auto" if gpu else "sequential")
-        folder = f"{paper}_{'digits' if scale == 'quick' else scale}"
+        folder = of_paper.get("folder", of_paper["paper"])
+        folder += f"_{'digits' if scale == 'quick' else scale}"
         rank = {seed: i for i, seed in enumerate(its["seeds"])}
         of = [
             (partition, seed, label)

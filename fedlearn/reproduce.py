@@ -105,7 +105,7 @@ def fetch(names: list[str]) -> None:
     absent = sources.missing(names)
     try:
         for name in names:
-            sources.load(name)
+            (sources.load if name in sources.SETS else sources.found)(name)
     except DataError as error:
         several = f"Missing: {'; '.join(absent)}. " if len(absent) > 1 else ""
         raise DataError(f"{several}{error}") from error
@@ -168,7 +168,7 @@ def reproduce(
         report("All there already.")
         return store.root
     if recipe not in recipes.RECIPES:  # of many, those that wait for data fetched by hand can wait
-        names = [name for name in needed(todo) if not sources.SETS[name].torchvision]
+        names = [name for name in needed(todo) if not sources.about(name).torchvision]
         for line in sources.missing(names):
             report(f"left out, missing: {line}")
         absent = {name for name in names if not sources.available(name)}

@@ -99,7 +99,8 @@ class Experiment(Settings):
         "digits",
         "digits (embedded, the default), mnist, fashion_mnist, cifar10, cifar100, cinic10, "
         "tiny_imagenet; or your own: a folder with a folder of images for each class, or an .npz "
-        "file; to detect and to segment: digits, or digits:0.8 in that difficulty from 0 to 1",
+        "file; to detect and to segment: digits, or digits:0.8 in that difficulty from 0 to 1; voc "
+        "and, to detect, coco, or voc:96 for pictures of 96 pixels",
     )
     clients: int | str = _task(
         10,

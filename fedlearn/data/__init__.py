@@ -1,5 +1,5 @@
 """The data: `sources` finds and loads a set, `own` and `annotated` make one of your data, `scenes`
-draws one, `partition` says which client holds which sample."""
+draws one, `published` reads VOC and COCO, `partition` says which client holds which sample."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .annotated import from_boxes, from_masks
     from .own import from_arrays, from_dataset, from_folder, from_npz
+    from .published import coco, voc
     from .scenes import digit_scenes
 
 _ROOMS = dict.fromkeys(("from_arrays", "from_dataset", "from_folder", "from_npz"), "own")
 _ROOMS |= {"from_boxes": "annotated", "from_masks": "annotated", "digit_scenes": "scenes"}
+_ROOMS |= {"coco": "published", "voc": "published"}
 __all__ = [
+    "coco",
     "digit_scenes",
     "from_arrays",
     "from_boxes",
@@ -19,6 +22,7 @@ __all__ = [
     "from_folder",
     "from_masks",
     "from_npz",
+    "voc",
 ]
 
 

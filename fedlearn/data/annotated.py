@@ -1,10 +1,10 @@
 """Pictures with boxes or with masks as a ``Source``: what detection and segmentation learn from.
 
 Boxes are x1, y1, x2, y2 in pixels, measured at the pixels' edges: (0, 0, 64, 64) is all of a
-picture of 64 x 64. As ``train_y`` they are float32 [n, objects, 6]: box, class (0, 1, ...), and 1
-if training and evaluation are to ignore the object (difficult, a crowd), else 0. A row without an
-object has class -1. Masks are uint8 [n, height, width], the class of each pixel; 0 is the
-background, and ``VOID`` counts for nothing.
+picture of 64 x 64. As ``train_y`` they are float32 [n, objects, 6]: box, class (0, 1, ...), and
+what training and evaluation make of it: 0 if it counts, 1 for an object to be ignored (difficult,
+in VOC), 2 for a crowd of them (COCO). A row without an object has class -1. Masks are uint8 [n,
+height, width], the class of each pixel; 0 is the background, and ``VOID`` counts for nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +20,7 @@ from .own import _images, _split
 from .sources import Source, moments
 
 NOTHING = -1.0  # the class of a row that holds no object
+CROWD = 2  # in place of 1 where a row is not one object, but many
 VOID = 255  # the class of a pixel that counts for nothing, such as VOC's borders
 
 
@@ -33,7 +34,7 @@ def from_boxes(
     empty: bool = False,
     **more: Any,
 ) -> Source:
-    """``objects[i]`` is [k, 5] or [k, 6]: x1, y1, x2, y2, class and maybe 1 for an object that
+    """``objects[i]`` is [k, 5] or [k, 6]: x1, y1, x2, y2, class and maybe 1 or 2 for what
     evaluation ignores. ``test`` is a share, or (x, objects). ``files`` names the pictures, those of
     the test behind the others, for the sentence of the ``DataError`` that says what is wrong with
     one of them. A picture without an object is wrong unless ``empty``. ``more`` are fields of
@@ -120,8 +121,8 @@ def _problem(own: np.ndarray, size: Sequence[int], classes: int, empty: bool) ->
             return f"has {box} that is not inside its {width} x {height} pixels."
         if not (0 <= kind < classes and kind == int(kind)):
             return f"has an object of class {kind:g}; classes are 0 to {classes - 1}."
-        if ignored not in (0, 1):
-            return f"has an object that is ignored {ignored:g} times: that is 0 or 1."
+        if ignored not in (0, 1, CROWD):
+            return f"has an object that is ignored as {ignored:g}: that is 0, 1 or {CROWD}."
     return ""
 
 
@@ -134,7 +135,7 @@ def _rows(own: Any) -> np.ndarray:
         rows = np.empty((1, 0))
     if rows.shape[1] not in (5, 6):
         raise DataError(
-            "Objects are rows of x1, y1, x2, y2, class, and maybe 1 for what is ignored, not "
+            "Objects are rows of x1, y1, x2, y2, class, and maybe 1 or 2 for what is ignored, not "
             f"{short(own)}."
         )
     return np.pad(rows, ((0, 0), (0, 6 - rows.shape[1])))

@@ -235,7 +235,8 @@ class Table(Partition):
     def owners(
         self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: np.ndarray | None
     ) -> np.ndarray:
-        counts, total = self.counts(), np.bincount(labels)
+        counts = self.counts()
+        total = np.bincount(labels, minlength=counts.shape[1])  # a part of a set may lack the last
         need(
             counts.shape == (clients, len(total)),
             f"The table {self.source} is for {counts.shape[0]} clients "

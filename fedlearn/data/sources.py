@@ -221,6 +221,22 @@ SETS = {
         (("tiny-imagenet-200", tiny_imagenet, ""),),
     ),
 }
+# For detection (fedlearn.data.published reads them), whole or a packed part, of 160 x 160 pixels.
+ANNOTATED = {
+    "voc": Known(
+        *(20, (3, 160, 160), 5717, 5823, "host.robots.ox.ac.uk/pascal/VOC/voc2012", 1999),
+        *("VOCDetection", (("VOCdevkit", None, ""), ("voc_subset.zip", None, ""))),
+    ),
+    "coco": Known(
+        *(80, (3, 160, 160), 118287, 5000, "cocodataset.org", 19900, None),
+        (("coco", None, ""), ("coco_subset.zip", None, "")),
+    ),
+}
+
+
+def about(name: str) -> Known:
+    """What is known of a data set, whose name may have a size behind it, such as "voc:96"."""
+    return pick(name.partition(":")[0], SETS | ANNOTATED, "data set")
 
 
 def _folders():
@@ -236,26 +252,33 @@ def _find(name):
     hits = (
         (f, read, note)
         for d in _folders()
-        for look, read, note in SETS[name].places
+        for look, read, note in about(name).places
         for f in sorted(d.glob(look))
     )
-    return (Path("scikit-learn"), _digits, "") if name == "digits" else next(hits, None)
+    digits = name.partition(":")[0] == "digits"
+    return (Path("scikit-learn"), _digits, "") if digits else next(hits, None)
 
 
 def available(name: str) -> bool:
     """Is there a copy on this machine? Never asks the network and reads no image."""
-    pick(name, SETS, "data set")
     return _find(name) is not None
+
+
+def found(name: str) -> Path:
+    """Where a data set lies, which is fetched if it has to be; ``DataError`` if it cannot be."""
+    if _find(name) is None:
+        _fetch(name)
+    return Path(_find(name)[0])
 
 
 def missing(names: Iterable[str]) -> list[str]:
     """A line for each data set that is not on this machine: which, how large, where from."""
     wanted = [name for name in dict.fromkeys(names) if not available(name)]
-    about = {name: SETS[name] for name in wanted}
+    found = {name: about(name) for name in wanted}
     return [
         f"{name}: {of.megabytes} MB from {of.site}"
         + ("" if of.torchvision else f", to be unpacked as {of.places[0][0]} in FEDLEARN_DATA")
-        for name, of in about.items()
+        for name, of in found.items()
     ]
 
 
@@ -264,7 +287,7 @@ def _reason(error):
 
 
 def _absent(name, why):
-    where, known = " and ".join(map(str, _folders())), SETS[name]
+    where, known = " and ".join(map(str, _folders())), about(name)
     remedy = ", or connect to the network once." if known.torchvision else "."
     return DataError(
         f"The data set {name} ({known.megabytes} MB, from {known.site}) is not in {where} "
@@ -299,7 +322,7 @@ def _while_it_grows(folder, work):
 
 def _fetch(name):
     """Download once into the cache."""
-    kind = SETS[name].torchvision
+    kind = about(name).torchvision
     if kind is None:
         raise _absent(name, "has to be fetched by hand")
     if os.environ.get("FEDLEARN_OFFLINE", "0") not in ("", "0"):
@@ -338,8 +361,7 @@ def load(name: str) -> Source:
     Raises ValueError for an unknown name and DataError for a set that is absent or damaged.
     """
     classes = pick(name, SETS, "data set").classes
-    if _find(name) is None:
-        _fetch(name)
+    found(name)
     place, read, note = _find(name)
     try:
         arrays = read(place)

@@ -18,9 +18,12 @@ from .grids import chapter_file
 from .show import Shown, missing, table
 
 
-def printed(claim: str, k: int) -> float:
-    """The k-th number that an entry of the ledger prints."""
+def printed(claim: str, k: int | list[int]) -> float:
+    """The k-th number that an entry of the ledger prints, or that of a row and column of its
+    data."""
     entry = {c["id"]: c for c in claims.load()}[claim]
+    if isinstance(k, list):
+        return float(entry["data"][k[0]][k[1]])
     numbers = re.findall(r"[-−]?\d[\d,]*\.?\d*", str(entry["printed"]))
     if "." not in entry["printed"]:
         numbers = [n.rstrip(",") for n in numbers]
@@ -28,9 +31,15 @@ def printed(claim: str, k: int) -> float:
 
 
 def measured(row: dict[str, Any], histories: list[Any]) -> list[float]:
-    """One number a seed: the row's measure of the runs with its line's label."""
-    wanted = str(row["line"]).lower()
-    its = [h for h in histories if str(h.meta.get("label") or h.method).lower() == wanted]
+    """One number a seed: the row's measure of the runs with its line's label, and where it says of
+    which task, data set or split (``where``: the beginnings of their names), of those alone."""
+    wanted, where = str(row["line"]).lower(), row.get("where", {})
+    its = [
+        h
+        for h in histories
+        if str(h.meta.get("label") or h.method).lower() == wanted
+        and all(str(h.meta["task"].get(k)).startswith(tuple(v)) for k, v in where.items())
+    ]
     if row["measure"] == "up":  # bytes of one client in a round
         return [float(h.bytes_up.mean() / len(h.rows[0]["clients"])) for h in its]
     return [float(h.final[row["measure"]]) for h in its]
@@ -64,6 +73,7 @@ def difference(values: Iterable[float], paper: float | None, digits: int = 4) ->
 def opening(number: str, name: str) -> Shown:
     """``fl.lab.opening("4.1", "rpn")``: what the paper reports beside what was measured here."""
     spec = chapter_file(name)["opening"]
+    compared = spec.get("compares", list(spec["here"]))  # columns that the paper's number is for
     stored = {scale: results(its["results"]) for scale, its in spec["here"].items()}
     rows = []
     for row in spec["rows"]:
@@ -71,16 +81,19 @@ def opening(number: str, name: str) -> Shown:
         line: dict[str, Any] = {"": row["what"], "paper": form(paper)}
         last: list[float] = []
         for scale, its in spec["here"].items():
+            if scale not in row.get("only", spec["here"]):
+                line[f"here, {scale}"] = ""
+                continue
             if "here" in row:  # counted from the network, not measured
                 values = [float(claims.evaluate(row["here"]))]
             else:
                 values = measured(row, stored[scale])
             if not values:
-                line[f"here, {scale}"] = missing(its["command"])
+                line[f"here, {scale}"] = missing(its["command"].format(**row))
                 continue
-            last = values
+            last = values if scale in compared else last
             line[f"here, {scale}"] = spread(values, ".4f") if len(values) > 1 else form(values[0])
-        line["difference"] = difference(last, paper)
+        line["difference"] = difference(last, paper, 0 if abs(paper) >= 100 else 4)
         rows.append(line)
     units = {f"here, {scale}": its.get("says", "") for scale, its in spec["here"].items()}
     units = {k: v for k, v in units.items() if v}

@@ -12,7 +12,7 @@ from ..history import History
 from ..method import Method
 from ..round import run
 from ..settings import whole_number
-from ..tasks import Classification, classification
+from ..tasks import TASKS, Task
 from .show import Shown
 
 SCALES = dict.fromkeys(("quick", "full"))
@@ -49,9 +49,11 @@ class Chapter:
         self.how: dict[str, Any] = {"batch_size": 16, "engine": "stacked", "progress": False}
         torch.set_num_threads(1)  # for networks this small, one CPU thread is fastest
 
-    def task(self, **changes: Any) -> Classification:
-        """``fl.tasks.classification`` with the chapter's parameters, or others in their place."""
-        return classification(**{"seed": self.seed} | self.options | changes)
+    def task(self, **changes: Any) -> Task:
+        """The task with the chapter's parameters, or others in their place. ``task`` names its
+        kind, "classification" unless the chapter says otherwise."""
+        its = {"task": "classification", "seed": self.seed} | self.options | changes
+        return pick(its.pop("task"), TASKS, "task")(**its)
 
     def run(self, method: Method, rounds: int | None = None, **changes: Any) -> History:
         """One run; ``changes`` are those of its task."""
@@ -85,9 +87,9 @@ def chapter(
 ) -> Chapter:
     """``chapter = fl.lab.chapter(scale, device, seed, rounds, dataset=dataset, clients=clients)``.
 
-    ``task`` are arguments of ``fl.tasks.classification``. With ``scale="full"`` there are five
-    seeds instead of three. What cannot be is said in one sentence: a data set or a GPU that is not
-    there, fewer than two clients.
+    ``task`` are arguments of ``fl.tasks.classification``, or of the kind that ``task="detection"``
+    names. With ``scale="full"`` there are five seeds instead of three. What cannot be is said in
+    one sentence: a data set or a GPU that is not there, fewer than two clients.
     """
     made = Chapter(scale, device, seed, rounds, **task)
     made.task()  # a data set that is absent is said here

@@ -193,9 +193,12 @@ def runs(
 ) -> Shown:
     """``fl.summary`` as a table: what each method reached and what it cost."""
     frame = summary(histories, target, megabytes)
-    units = {"rounds": "run", "accuracy": "share of test images"}
+    first: Any = next(iter(histories.values()))
+    measure = (first[0] if isinstance(first, list) else first).measure
+    reached = "share of test images" if measure == "accuracy" else measure
+    units = {"rounds": "run", "accuracy": reached}
     units |= {c: "all clients" for c in frame if c.startswith("MB")}
-    units |= {c: "share of test images" for c in frame if c.startswith("accuracy at")}
+    units |= {c: reached for c in frame if c.startswith("accuracy at")}
     units |= {c: "count" for c in frame if c.startswith("rounds to")}
     return table(number, frame, caption, units)
 

@@ -1,1 +1,1 @@
-"""The papers' claims and their checker, and the networks that are only counted, never trained."""
+"""The papers' claims and their checker."""

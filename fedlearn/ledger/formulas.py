@@ -1,4 +1,4 @@
-"""What the formulas of the ledger may call: networks that are only counted, counts, arithmetic on
+"""What the formulas of the ledger may call: networks, counts, arithmetic on
 printed numbers, and the few checks that compute with weights.
 """
 
@@ -52,13 +52,9 @@ def chi2_per_dof(counts: Sequence[Sequence[int]]) -> float:
 @cache
 def network(name: str, *arguments: Any, **options: Any) -> torch.nn.Module:
     """A network on torch's meta device: shapes without memory."""
-    from . import detection, segmentation
+    from ..models import fcn, yolo
 
-    makers = NETWORKS | {
-        "yolov3": detection.YOLOv3,
-        "fcn32s": segmentation.FCN32s,
-        "yolox": detection.YOLOX,
-    }
+    makers = NETWORKS | {"yolov3": yolo.YOLOv3, "fcn32s": fcn.FCN32s, "yolox": yolo.YOLOX}
     makers["conv"] = partial(torch.nn.Conv2d, bias=False)
     with torch.device("meta"):
         return makers[name](*arguments, **options)

@@ -18,7 +18,11 @@ Deviations from paper and authors' program: what, why, effect measured::
     threshold on sum |R|; section       entries of both signs cancel   0.2 keeps 85 % of the
       3.2: on the sum (``plain``)       in a sum                       filters, on the plain sum
                                                                        13 % of digits_resnet
-    batch statistics travel whole       not in the paper               not measured
+    batch statistics travel whole       not in the paper; they are of  mAP@0.5 of 0.03; 0.39 with
+                                        kernels before pooling         statistics taken anew [a]
+
+    [a] digit scenes, 5 clients, batches of 10, 20 rounds, seed 0, Adam with a rate of 0.004; at a
+    rate of 0.001 0.44 and 0.49
 """
 
 from dataclasses import dataclass

@@ -9,6 +9,7 @@ from torch import nn
 
 from . import heads
 from .cnn import Network, cifar_cnn, digits_cnn, mcmahan_cnn, mlp, rpn_cnn
+from .fcn import fcn32s, fcn_resnet50
 from .reparam import digits_repghost, digits_repvgg, repghost_05, repvgg_b1
 from .resnet import (
     digits_edge,
@@ -25,6 +26,8 @@ from .resnet import (
 )
 from .scenes import Detector, scene_detector, scene_fcn
 from .small import small_repghost, small_repvgg, small_resnet, small_server, small_whole
+from .weights import starting_from
+from .yolo import small_yolox, yolov3, yolox_s
 
 NETWORKS = {
     f.__name__: f
@@ -57,8 +60,9 @@ NETWORKS = {
     )
 }
 
-DETECTORS = {f.__name__: f for f in (scene_detector,)}  # they have a ``head``, see ``heads``
-SEGMENTERS = {f.__name__: f for f in (scene_fcn,)}  # [batch, classes, height, width]
+# detectors have a ``head``, see ``heads``; segmenters give [batch, classes, height, width]
+DETECTORS = {f.__name__: f for f in (scene_detector, small_yolox, yolox_s, yolov3)}
+SEGMENTERS = {f.__name__: f for f in (scene_fcn, fcn32s, fcn_resnet50)}
 
 
 def state_of(net: nn.Module) -> dict[str, torch.Tensor]:

@@ -1,6 +1,7 @@
 """What a detector's output means: how objects are assigned to places, the loss, and the way back to
 boxes. A network for detection says which of these it ends in: its attribute ``head``."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +9,40 @@ import torch
 import torch.nn.functional as F
 
 PRIOR = 0.05  # how likely a place is to hold an object, before anything is learned
+
+
+def expect_few(
+    layer: torch.nn.Conv2d, outputs: Iterable[int], share: float = PRIOR
+) -> torch.nn.Conv2d:
+    """The layer with biases that make these of its outputs, behind a sigmoid, as rare as that."""
+    with torch.no_grad():
+        layer.bias[list(outputs)] = torch.tensor(share).logit()
+    return layer
+
+
+def middles(rows: int, columns: int, size: tuple[int, ...], device: Any) -> torch.Tensor:
+    """The middles of all cells of a map, row after row, x and y in pixels [cells, 2]."""
+    x = (torch.arange(columns, device=device) + 0.5) * size[1] / columns
+    y = (torch.arange(rows, device=device) + 0.5) * size[0] / rows
+    return torch.stack([x.repeat(rows), y.repeat_interleave(columns)], -1)
+
+
+def within(y: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
+    """Which points [n, 2] lie in the boxes of y [images, objects, ...]: [images, objects, n]."""
+    left, top, right, bottom = (y[..., i, None] for i in range(4))
+    at_x, at_y = points.unbind(-1)
+    return (left < at_x) & (at_x < right) & (top < at_y) & (at_y < bottom)
+
+
+def hidden(y: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
+    """Which points lie in an object that is to be ignored: [images, n]."""
+    ignored = (y[..., 4] >= 0) & (y[..., 5] > 0)
+    return (within(y, points) & ignored[..., None]).any(1)
+
+
+def absent(y: torch.Tensor) -> torch.Tensor:
+    """Which images count for nothing: [images, 1]."""
+    return (y[..., 4] <= -100).all(-1, keepdim=True)
 
 
 class Head:
@@ -53,9 +88,7 @@ class Centre(Head):
 
     def start(self, layer: torch.nn.Conv2d) -> torch.nn.Conv2d:
         """The convolution in front of this head with a bias that expects few objects."""
-        with torch.no_grad():
-            layer.bias[4] = torch.tensor(PRIOR).logit()
-        return layer
+        return expect_few(layer, [4])
 
     def cells(self, y: torch.Tensor, size: tuple[int, ...], rows: int, columns: int) -> Any:
         """Where objects belong, y [images, objects, 6]: cell of each (0 if there is none), which of
@@ -68,15 +101,8 @@ class Centre(Head):
         cell = torch.where(there, row * columns + column, 0)
         taken = torch.zeros(len(y), rows * columns, device=y.device, dtype=y.dtype)
         taken = taken.scatter_reduce(1, cell, there.to(y.dtype), "amax")
-        at_x = (torch.arange(columns, device=y.device) + 0.5) * width / columns
-        at_y = (torch.arange(rows, device=y.device) + 0.5) * height / rows
-        left, top, right, bottom = (y[..., i, None] for i in range(4))
-        within_x, within_y = (left < at_x) & (at_x < right), (top < at_y) & (at_y < bottom)
-        hidden = (y[..., 4] >= 0) & (y[..., 5] > 0)
-        inside = within_y[..., :, None] & within_x[..., None, :] & hidden[..., None, None]
-        absent = (y[..., 4] <= -100).all(-1)
-        asked = (taken > 0) | ~inside.any(1).flatten(1)
-        return cell, there, taken, asked & ~absent[:, None]
+        asked = (taken > 0) | ~hidden(y, middles(rows, columns, size, y.device))
+        return cell, there, taken, asked & ~absent(y)
 
     def boxes(self, places: torch.Tensor, rows: int, columns: int, size: Any) -> torch.Tensor:
         """[..., cells, 4 and more] -> xyxy in pixels."""

@@ -115,7 +115,7 @@ class Task:
         """The task's network; or another one, by name or as a function, and for inputs of another
         shape."""
         network = network or self.network_name
-        build = network if callable(network) else find(network, self.networks, "network")
+        build = find_network(network, self.networks)
         try:
             return build(shape or self.shape, self.source.classes)
         except RuntimeError as error:
@@ -192,6 +192,7 @@ class Task:
             "train": len(self.train[1]),
             "test": len(self.test[1]),
             **({"metrics": list(self.metrics)} if self.metrics else {}),
+            **({"note": self.source.note} if self.source.note else {}),
             **self.about,
         }
 
@@ -228,8 +229,8 @@ class Task:
         augment = (augment,) if isinstance(augment, str) else tuple(augment)
         for name in augment:
             pick(name, cls.augmentations, "augmentation")
-        if network is not None and not callable(network):
-            find(network, cls.networks, "network")
+        if network is not None:
+            find_network(network, cls.networks)
         metrics, device = find_metrics(metrics), find_device(device)
         whole = isinstance(dataset, tuple) and not isinstance(dataset[0], tuple)  # split here
         users = None
@@ -277,6 +278,17 @@ class Task:
             *(source.name, clients, partition, seed, network, augment, device),
             *(source, split, kept, kept_test, metrics),
         )
+
+
+def find_network(network: str | Callable, known: Mapping[str, Callable]) -> Callable:
+    """The function (shape, classes) -> module that a name means; with "@FILE" behind it the network
+    starts from the weights in that file."""
+    if callable(network):
+        return network
+    if not isinstance(network, str) or "@" not in network:
+        return find(network, known, "network")
+    name, _, file = network.partition("@")
+    return models.starting_from(find(name, known, "network"), file)
 
 
 def find_device(device: str | torch.device = "auto") -> torch.device:

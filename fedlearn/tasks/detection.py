@@ -8,13 +8,18 @@ import torch
 
 from .. import models, rng
 from ..arguments import checked, short
-from ..data import scenes
-from ..data.annotated import from_boxes, source_of
+from ..data import published, scenes
+from ..data.annotated import CROWD, from_boxes, source_of
 from ..data.sources import Source
 from .base import Task
 from .moves import MOVES
 
-DATASETS: dict[str, Callable[[str], Source]] = {"digits": partial(scenes.named, "boxes")}
+DATASETS: dict[str, Callable[[str], Source]] = {
+    "digits": partial(scenes.named, "boxes"),
+    "voc": partial(published.named, "voc", "boxes"),
+    "coco": partial(published.named, "coco", "boxes"),
+}
+BEYOND = 1e10  # square pixels; COCO's evaluation leaves larger objects out
 SCORE = 0.01  # what scores less is no prediction
 OVERLAP = 0.5  # IoU with a better box of the same class from which on a box is suppressed
 MOST = 100  # predictions an image, as COCO counts
@@ -37,16 +42,17 @@ def best(boxes: torch.Tensor, scores: torch.Tensor) -> Boxes:
 def average_precision(predictions: list[Boxes], y: torch.Tensor) -> dict[str, float]:
     """COCO's mAP: at an IoU of 0.5, and the mean over 0.5, 0.55, ..., 0.95; y [n, objects, 6].
 
-    Objects to be ignored are counted as COCO's crowds: whatever is found in one is neither right
-    nor wrong. Both are -1 if there is no object to be found."""
+    What finds an object that is difficult is neither right nor wrong, and what lies in a crowd
+    neither, however often. Both are -1 if there is no object to be found."""
     from torchmetrics.detection import MeanAveragePrecision
 
     targets = []
     for rows in y.cpu():
         rows = rows[rows[:, 4] >= 0]
-        targets.append(
-            {"boxes": rows[:, :4], "labels": rows[:, 4].long(), "iscrowd": rows[:, 5].long()}
-        )
+        crowd = rows[:, 5] == CROWD
+        area = torch.where(rows[:, 5] == 1, 2 * BEYOND, (rows[:, 2:4] - rows[:, :2]).prod(-1))
+        about = {"iscrowd": crowd.long(), "area": area}
+        targets.append({"boxes": rows[:, :4], "labels": rows[:, 4].long(), **about})
     metric = MeanAveragePrecision(backend="faster_coco_eval")
     metric.update([{name: t.cpu() for name, t in own.items()} for own in predictions], targets)
     found = metric.compute()
@@ -142,10 +148,13 @@ def detection(
     """The arguments of ``classification``, for boxes.
 
     ``dataset`` is "digits", digit scenes (``fl.data.digit_scenes``), or "digits:0.8" in that
-    difficulty from 0 to 1; or your own, as the arguments of ``fl.data.from_boxes`` or what that
-    makes of them. A partition goes by the class that fills most of an image; "objects" goes by
-    their number. ``network`` is a name in ``fedlearn.models.DETECTORS`` or makes a module with a
-    ``head``. ``augment`` lists "crop", "flip" and "scale". The column accuracy is mAP@0.5."""
+    difficulty from 0 to 1; "voc" or "coco", or "voc:96" for pictures of 96 pixels and "voc:96,skip"
+    to leave out those that are wrong (``fl.data.voc``, ``fl.data.coco``); or your own, as the
+    arguments of ``fl.data.from_boxes`` or what that makes of them. A partition goes by the class
+    that fills most of an image; "objects" goes by their number. ``network`` is a name in
+    ``fedlearn.models.DETECTORS``, with "@FILE" behind it if it starts from weights in a file, or
+    makes a module with a ``head``. ``augment`` lists "crop", "flip" and "scale". The column
+    accuracy is mAP@0.5."""
     if metrics:
         raise ValueError("Detection measures mAP and nothing else: leave metrics out.")
     task = Detection.make(

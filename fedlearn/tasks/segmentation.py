@@ -9,13 +9,16 @@ import torch.nn.functional as F
 
 from .. import models
 from ..arguments import checked
-from ..data import scenes
+from ..data import published, scenes
 from ..data.annotated import VOID, from_masks, source_of
 from ..data.sources import Source
 from .base import Task
 from .moves import MOVES
 
-DATASETS: dict[str, Callable[[str], Source]] = {"digits": partial(scenes.named, "masks")}
+DATASETS: dict[str, Callable[[str], Source]] = {
+    "digits": partial(scenes.named, "masks"),
+    "voc": partial(published.named, "voc", "masks"),
+}
 
 
 def pixel_cross_entropy(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -107,8 +110,8 @@ def segmentation(
     device: str | torch.device = "auto",
     metrics: Any = (),
 ) -> Segmentation:
-    """The arguments of ``detection``, for masks: ``dataset`` is "digits", or the arguments of
-    ``fl.data.from_masks``, or what that makes of them. ``network`` is a name in
+    """The arguments of ``detection``, for masks: ``dataset`` is "digits" or "voc", or the arguments
+    of ``fl.data.from_masks``, or what that makes of them. ``network`` is a name in
     ``fedlearn.models.SEGMENTERS`` or makes a module that gives scores [batch, classes, height,
     width]. The column accuracy is mIoU; ``metrics`` are those of ``classification``, of pixels."""
     return Segmentation.make(

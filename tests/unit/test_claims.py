@@ -1,4 +1,4 @@
-"""The ledger of the papers' numbers, its checker, and the networks that it alone needs."""
+"""The ledger of the papers' numbers, and its checker."""
 
 from collections import Counter
 from copy import deepcopy
@@ -8,8 +8,8 @@ import torch
 import yaml
 
 from fedlearn import claims
-from fedlearn.ledger.detection import YOLOv3
-from fedlearn.ledger.segmentation import FCN32s
+from fedlearn.models.fcn import FCN32s
+from fedlearn.models.yolo import YOLOv3
 
 LEDGER = claims.load()
 

@@ -10,7 +10,7 @@ import pytest
 
 import fedlearn as fl
 
-CHAPTERS = ("rpn", "wire", "fed_kgf", "fed_mmd_fusion", "fed_gkt", "fed_repopt", "flower")
+CHAPTERS = ("rpn", "wire", "fed_kgf", "fed_mmd_fusion", "fed_gkt", "fed_repopt", "flower", "seeing")
 TABLES = [import_module(f"test_exercises_{chapter}") for chapter in CHAPTERS]
 
 

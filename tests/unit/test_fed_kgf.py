@@ -294,7 +294,7 @@ def test_a_detector_and_the_ledgers_own_count():
     """The converter and the formula of the claims ledger, written apart from each other, agree on
     YOLOX-S."""
     from fedlearn.ledger.claims import evaluate
-    from fedlearn.ledger.detection import YOLOX
+    from fedlearn.models.yolo import YOLOX
 
     small = kgf.represent(YOLOX())
     assert parameter_count(small) == evaluate("base_params(yolox_s(), 16)")

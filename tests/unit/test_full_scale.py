@@ -1,8 +1,9 @@
 """Recipes of the scale "full" start, step, stop, go on and are stored with the papers' own
 networks: two steps of each, on random images of the right shape.
 
-The largest network (RepVGG-B1, 50 million parameters) is left out unless FEDLEARN_SLOW=1, and so
-are runs that differ from a tested one only in numbers or in the data set.
+The largest networks (RepVGG-B1, 50 million parameters, and those that detect and segment, of which
+``test_yolo`` takes a step) are left out unless FEDLEARN_SLOW=1, and so are runs that differ from a
+tested one only in numbers or in the data set.
 """
 
 import json
@@ -15,9 +16,10 @@ import torch
 import fedlearn as fl
 from fedlearn import recipes, reproduce
 from fedlearn import round as rounds
-from fedlearn.data import sources
+from fedlearn.data import published, sources
+from fedlearn.data.annotated import from_boxes, from_masks
 
-SLOW = {"repvgg_b1"}
+SLOW = {"repvgg_b1", "yolov3", "yolox_s", "fcn32s"}
 
 
 def kind(run):
@@ -34,8 +36,9 @@ EVERY = [
         run,
         id=name,
         marks=pytest.mark.skipif(
-            bool(SLOW & {run.options().get("network")}) and not os.environ.get("FEDLEARN_SLOW"),
-            reason="RepVGG-B1 takes a minute; FEDLEARN_SLOW=1 runs it",
+            bool(SLOW & {run.options().get("network"), run.experiment.network})
+            and not os.environ.get("FEDLEARN_SLOW"),
+            reason="a large network takes a minute; FEDLEARN_SLOW=1 runs it",
         ),
     )
     for name, run in sorted(KINDS.items())
@@ -56,7 +59,17 @@ def noise(monkeypatch):
             name, x, y, x, y, (128.0,) * channels, (74.0,) * channels, known.classes
         )
 
+    def annotated(place, targets, year, size, skip):
+        x = torch.randint(0, 256, (4, 3, 64, 64), generator=torch.Generator().manual_seed(0))
+        x, name = x.to(torch.uint8).numpy(), f"{place}:{size}"
+        if targets == "masks":
+            return from_masks(x, x[:, 0] % 21, 21, (x, x[:, 0] % 21), name)
+        boxes, classes = [[[8, 8, 40, 48, 1]]] * 4, published.known("detection", name).classes
+        return from_boxes(x, boxes, classes, (x, boxes), name)
+
     monkeypatch.setattr(sources, "load", load)
+    monkeypatch.setattr(published, "found", lambda name: name)
+    monkeypatch.setattr(published, "_load", annotated)
 
 
 @pytest.mark.parametrize("run", EVERY)
@@ -99,4 +112,5 @@ def test_every_network_of_the_full_scale_is_among_them():
         "resnet110",
         "repvgg_b1",
         "repghost_05",
+        *("yolov3", "yolox_s", "fcn32s"),
     }

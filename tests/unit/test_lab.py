@@ -447,6 +447,7 @@ CHAPTERS = [
     "flower",
     "heterogeneity",
     "rpn",
+    "seeing",
     "wire",
 ]
 

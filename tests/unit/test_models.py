@@ -6,9 +6,9 @@ from torch import nn
 
 import fedlearn as fl
 from fedlearn import models
-from fedlearn.ledger.detection import YOLOX
 from fedlearn.models.cnn import cifar_cnn, digits_cnn, mcmahan_cnn, rpn_cnn
 from fedlearn.models.resnet import digits_resnet, resnet18
+from fedlearn.models.yolo import YOLOX
 
 
 @pytest.mark.parametrize(

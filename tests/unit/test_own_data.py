@@ -361,4 +361,5 @@ def test_nothing_of_torchvision_is_loaded_for_it():
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
     offered = ("arrays", "boxes", "dataset", "folder", "masks", "npz")
-    assert sorted(fl.data.__all__) == ["digit_scenes", *(f"from_{name}" for name in offered)]
+    made = [f"from_{name}" for name in offered]
+    assert sorted(fl.data.__all__) == ["coco", "digit_scenes", *made, "voc"]

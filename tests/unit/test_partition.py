@@ -229,7 +229,7 @@ def test_repr_and_defaults():
         ("main_class:nan", "finite number"),
         ("iid:3", "write it like 'iid'"),
         ("table", "lacks its argument"),
-        ("table:rpn_table5", "Did you mean 'rpn_table4'"),
+        ("table:rpn_table6", "Did you mean 'rpn_table5'"),
     ],
 )
 def test_bad_text(text, says):

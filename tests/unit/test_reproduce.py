@@ -95,6 +95,33 @@ def test_options_for_all_rows_go_where_they_are_known(monkeypatch):
     assert a.experiment.network == "digits_cnn" and a.images == (1347, 450)
 
 
+def test_detection_and_segmentation_share_a_folder():
+    """Recipes of two papers, and runs of two tasks on one data set."""
+    rpn, kgf = (recipes.runs(name, "quick") for name in ("rpn_detection", "fed_kgf_detection"))
+    assert {r.folder for r in (*rpn, *kgf)} == {"seeing_digits"}
+    assert {r.name for r in rpn} & {r.name for r in kgf} == {
+        f"{label}-detection-digits-iid-{seed}" for label in ("fedavg", "stc") for seed in (0, 1, 2)
+    }
+    masks = recipes.runs("rpn_segmentation", "quick")
+    assert not {r.name for r in rpn} & {r.name for r in masks}
+    assert {r.images for r in masks} == {(1000, 200)}
+    [full] = recipes.runs("rpn_segmentation", "full", only=("RPN",))
+    assert full.images == (1464, 1449) and full.name == "rpn-segmentation-voc-320-iid-0"
+    assert costs.counted("scene_fcn", (1, 64, 64), 11).maps == ()  # of several sizes
+    order = recipes.order("seeing_digits")
+    assert order["fedavg-detection-digits-iid-0"] < order["fedavg-segmentation-digits-iid-1"]
+
+
+def test_a_stored_run_of_scenes_is_its_recipes_run(tmp_path, monkeypatch):
+    block = recipes.RECIPES["rpn_detection"]["quick"]["runs"][0]
+    for key, value in {"train": 20, "test": 10, "rounds": 1}.items():
+        monkeypatch.setitem(block, key, value)
+    reproduce.reproduce("rpn_detection", "quick", tmp_path, only=("RPN",), seeds=(0,))
+    [run] = recipes.runs("rpn_detection", "quick", ("RPN",), (0,))
+    store = reproduce.Store(tmp_path)
+    assert not store.other([run]) and store.get(run).measure == "mAP@0.5"
+
+
 def test_two_tables_of_fed_repopt():
     """Table 4 has more local epochs and fewer rounds, Table 6 other shares of 100 clients."""
     four = {run.experiment.epochs: run for run in recipes.runs("fed_repopt_table4", "full")}

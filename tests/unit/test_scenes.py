@@ -88,7 +88,7 @@ def boxes(bad, **more):
         ([[1, 2, 5, 6, 2]], "an object of class 2; classes are 0 to 1"),
         ([[1, 2, 5, 6, 1], [1, 2]], "Objects are rows"),
         ([[1, 2, 5, 6, 0.5]], "an object of class 0.5"),
-        ([[1, 2, 5, 6, 0, 2]], "ignored 2 times: that is 0 or 1"),
+        ([[1, 2, 5, 6, 0, 3]], "ignored as 3: that is 0, 1 or 2"),
         ([[1, 2, 5]], "Objects are rows of x1, y1, x2, y2, class"),
     ],
 )

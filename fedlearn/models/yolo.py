@@ -1,11 +1,18 @@
 """Detectors: YOLOv3 (Redmon and Farhadi, 2018; RPN, section 4.2) and YOLOX (Ge et al., 2021;
-Fed-KGF, section 4.4)."""
+Fed-KGF, section 4.4). The classes are the networks as they are counted; the functions at the end
+make them ready for images of a shape, from scratch."""
 
 from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import nn
+
+from .cnn import Shape
+from .heads import Head, expect_few
+from .yolo_heads import SimOTA, ThreeAnchors
+
+STRIDE = 32  # of the coarsest map
 
 LeakyReLU = partial(nn.LeakyReLU, 0.1)
 
@@ -49,7 +56,7 @@ def stage(inputs: int, outputs: int, blocks: int) -> list[nn.Module]:
     return [ConvBN(inputs, outputs, 3, stride=2), *pairs]
 
 
-class Head(nn.Module):
+class Branch(nn.Module):
     """Five convolutions 1x1, 3x3, 1x1, 3x3, 1x1, from which the next head goes on, then 3x3 and the
     1x1 prediction: x -> (what the next head takes, the map of predictions)."""
 
@@ -79,16 +86,18 @@ class YOLOv3(nn.Module):
     has 20 classes (61,626,049).
     """
 
-    def __init__(self, classes: int = 80) -> None:
+    head: Head = ThreeAnchors()
+
+    def __init__(self, classes: int = 80, channels: int = 3) -> None:
         super().__init__()
         self.fine = nn.Sequential(
-            ConvBN(3, 32, 3), *stage(32, 64, 1), *stage(64, 128, 2), *stage(128, 256, 8)
+            ConvBN(channels, 32, 3), *stage(32, 64, 1), *stage(64, 128, 2), *stage(128, 256, 8)
         )
         self.middle = nn.Sequential(*stage(256, 512, 8))
         self.coarse = nn.Sequential(*stage(512, 1024, 4))
         outputs = 3 * (classes + 5)
         self.heads = nn.ModuleList(
-            [Head(1024, 512, outputs), Head(256 + 512, 256, outputs), Head(384, 128, outputs)]
+            [Branch(1024, 512, outputs), Branch(256 + 512, 256, outputs), Branch(384, 128, outputs)]
         )
         self.laterals = nn.ModuleList([lateral(512), lateral(256)])
 
@@ -96,8 +105,8 @@ class YOLOv3(nn.Module):
         fine = self.fine(x)
         middle = self.middle(fine)
         x, coarse_map = self.heads[0](self.coarse(middle))
-        x, middle_map = self.heads[1](torch.cat([self.laterals[0](x), middle], 1))
-        _, fine_map = self.heads[2](torch.cat([self.laterals[1](x), fine], 1))
+        x, middle_map = self.heads[1](torch.cat([self.laterals[0](x), middle], -3))
+        _, fine_map = self.heads[2](torch.cat([self.laterals[1](x), fine], -3))
         return coarse_map, middle_map, fine_map
 
     def layers(self) -> dict[str, int]:
@@ -131,7 +140,7 @@ class CSP(nn.Module):
         self.mix = SiLUConv(2 * half, outputs, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.mix(torch.cat([self.long(x), self.short(x)], 1))
+        return self.mix(torch.cat([self.long(x), self.short(x)], -3))
 
 
 class SPP(nn.Module):
@@ -144,7 +153,7 @@ class SPP(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.narrow(x)
-        return self.mix(torch.cat([x, *(pool(x) for pool in self.pools)], 1))
+        return self.mix(torch.cat([x, *(pool(x) for pool in self.pools)], -3))
 
 
 class DecoupledHead(nn.Module):
@@ -163,7 +172,7 @@ class DecoupledHead(nn.Module):
         x = self.stem(x)
         boxes, kinds = self.boxes(x), self.kinds(x)
         return torch.cat(
-            [layer(y) for layer, y in zip(self.predict, (boxes, boxes, kinds), strict=True)], 1
+            [layer(y) for layer, y in zip(self.predict, (boxes, boxes, kinds), strict=True)], -3
         )
 
 
@@ -177,7 +186,11 @@ class YOLOX(nn.Module):
     entries in millions.
     """
 
-    def __init__(self, classes: int = 80, blocks: int = 1, width: int = 32) -> None:
+    head: Head = SimOTA()
+
+    def __init__(
+        self, classes: int = 80, blocks: int = 1, width: int = 32, channels: int = 3
+    ) -> None:
         super().__init__()
         c3, c4, c5 = 4 * width, 8 * width, 16 * width  # channels at strides 8, 16 and 32
 
@@ -185,7 +198,7 @@ class YOLOX(nn.Module):
             return SiLUConv(outputs // 2, outputs, 3, 2), *rest
 
         # The stem turns squares of 2 x 2 pixels into channels.
-        stem = nn.PixelUnshuffle(2), SiLUConv(12, width, 3)
+        stem = nn.PixelUnshuffle(2), SiLUConv(4 * channels, width, 3)
         first = down(2 * width, CSP(2 * width, 2 * width, blocks, True))
         self.fine = nn.Sequential(*stem, *first, *down(c3, CSP(c3, c3, 3 * blocks, True)))
         self.middle = nn.Sequential(*down(c4, CSP(c4, c4, 3 * blocks, True)))
@@ -202,8 +215,42 @@ class YOLOX(nn.Module):
         fine = self.fine(x)
         middle = self.middle(fine)
         top = self.laterals[0](self.coarse(middle))
-        side = self.laterals[1](self.ups[0](torch.cat([self.upsample(top), middle], 1)))
-        maps = [self.ups[1](torch.cat([self.upsample(side), fine], 1))]
+        side = self.laterals[1](self.ups[0](torch.cat([self.upsample(top), middle], -3)))
+        maps = [self.ups[1](torch.cat([self.upsample(side), fine], -3))]
         for stride, mix, other in zip(self.strides, self.downs, (side, top), strict=True):
-            maps.append(mix(torch.cat([stride(maps[-1]), other], 1)))
+            maps.append(mix(torch.cat([stride(maps[-1]), other], -3)))
         return tuple(head(x) for head, x in zip(self.heads, maps, strict=True))
+
+
+def _whole(name: str, shape: Shape) -> None:
+    if any(side % STRIDE for side in shape[1:]):
+        raise ValueError(
+            f"{name} takes images whose sides are multiples of {STRIDE} pixels, not {shape[2]} x "
+            f"{shape[1]}."
+        )
+
+
+def yolov3(in_shape: Shape = (3, 416, 416), classes: int = 20) -> YOLOv3:
+    """RPN's detector: 61,626,049 parameters with VOC's 20 classes."""
+    _whole("YOLOv3", in_shape)
+    net = YOLOv3(classes, in_shape[0])
+    for branch in net.heads:
+        layer = branch.predict[1]
+        expect_few(layer, range(4, layer.out_channels, classes + 5))
+    return net
+
+
+def yolox_s(in_shape: Shape = (3, 640, 640), classes: int = 80, width: int = 32) -> YOLOX:
+    """Fed-KGF's detector: 8,968,255 parameters with COCO's 80 classes."""
+    _whole("YOLOX", in_shape)
+    net = YOLOX(classes, width=width, channels=in_shape[0])
+    for head in net.heads:
+        _, found, kinds = head.predict
+        expect_few(found, [0], 0.01)  # as in the authors' program
+        expect_few(kinds, range(classes), 0.01)
+    return net
+
+
+def small_yolox(in_shape: Shape = (3, 160, 160), classes: int = 20) -> YOLOX:
+    """YOLOX-S at a quarter of its width, for real pictures on few cores."""
+    return yolox_s(in_shape, classes, 8)

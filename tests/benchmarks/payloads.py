@@ -1,0 +1,124 @@
+"""What the papers' detection and segmentation networks send: real messages of one round, one local
+step a client, on noise of 64 x 64 pixels (a message's size does not depend on the pictures').
+
+    python tests/benchmarks/payloads.py [--only YOLOX] [--out data/results/seeing_bytes.json]
+
+Each run is kept as a history; ``fl.results("seeing_bytes")`` reads them. ``meta["claim"]`` is the
+entry of data/claims.yaml that has the printed number, ``meta["numbers"]`` what a client sends up
+apart from batch statistics and the message's own description (of methods that send float32), and
+``meta["mib"]`` all that goes up in a round, in MiB, as Fed-KGF counts."""
+
+import argparse
+import json
+import resource
+import time
+from pathlib import Path
+
+import torch
+
+import fedlearn as fl
+from fedlearn import methods, models, reproduce, runs, wire
+from fedlearn.data.annotated import from_boxes, from_masks
+from fedlearn.data.sources import data_path
+from fedlearn.files import write_text
+
+SIDE, BATCH = 64, 2
+RATE = 1e-5  # small, so that no method meets numbers that are not finite
+WHOLE = "fedavg", "rpn"  # that send every tensor, as float32
+
+# network: classes, clients, and by label the method and the claim
+ROWS = {
+    "YOLOv3": ("yolov3", 80, 1, {
+        "FedAvg": (methods.fedavg(RATE), "rpn-table2-fl-params"),
+        "RPN": (methods.rpn(RATE), "rpn-table2-rpn-params"),
+    }),
+    "YOLOv3, 20 classes": ("yolov3", 20, 1, {
+        "FedAvg": (methods.fedavg(RATE), "rpn-table2-fl-params"),
+        "RPN": (methods.rpn(RATE), "rpn-table2-rpn-params"),
+    }),
+    "FCN-32s": ("fcn32s", 21, 1, {
+        "FedAvg": (methods.fedavg(RATE), "rpn-table3-fl-params"),
+        "RPN": (methods.rpn(RATE), "rpn-table3-rpn-params"),
+    }),
+    "YOLOX-S": ("yolox_s", 80, 10, {
+        "FedAvg": (methods.fedavg(RATE), "fed_kgf-table4-fedavg-mb"),
+        "Fed-KGF": (methods.fed_kgf(RATE), "fed_kgf-table4-kgf-mb"),
+        "Fed-KGF without MU": (methods.fed_kgf(RATE, groups=1), "fed_kgf-table4-kgf-without-mu-mb"),
+        "SmartIdx": (methods.smartidx(RATE), "fed_kgf-table4-smartidx-mb"),
+        "FedPM": (methods.fedpm(RATE), "fed_kgf-table4-fedpm-mb"),
+        "DGC": (methods.dgc(RATE, warmup=0), "fed_kgf-table4-dgc-mb"),
+        "FedCAMS": (methods.fedcams(RATE), "fed_kgf-table4-fedcams-mb"),
+        "FedCOM": (methods.fedcomgate(RATE), "fed_kgf-table4-fedcom-mb"),
+    }),
+}  # fmt: skip
+
+
+def task_of(network, classes, clients):
+    """Noise, two pictures a client and one to test."""
+    count = BATCH * clients
+    g = fl.rng.generator(0, "payloads")
+    x = torch.randint(0, 256, (count + 1, 3, SIDE, SIDE), dtype=torch.uint8, generator=g).numpy()
+    if network in models.SEGMENTERS:
+        masks = torch.randint(0, classes, (count + 1, SIDE, SIDE), generator=g).numpy()
+        source = from_masks(x[:-1], masks[:-1], classes, (x[-1:], masks[-1:]), name="noise")
+        return fl.tasks.segmentation(source, clients, network=network, device="cpu")
+    boxes = [[[8, 8, 40, 48, i % classes]] for i in range(count + 1)]
+    source = from_boxes(x[:-1], boxes[:-1], classes, (x[-1:], boxes[-1:]), name="noise")
+    return fl.tasks.detection(source, clients, network=network, device="cpu")
+
+
+def envelope(method, task):
+    """Bytes of a message that has all tensors, of no numbers."""
+    schema = method.uplink.schema(fl.initial_network(method, task), task)
+    nothing = dict.fromkeys(schema.shapes, b"")
+    return len(wire.pack(wire.Message(wire.UP, 1, 0, 1, nothing), schema))
+
+
+def measured(label, network, classes, clients, method, claim):
+    """The history of one round."""
+    task, began = task_of(network, classes, clients), time.process_time()
+    history = fl.run(method, task, 1, batch_size=BATCH, progress=False, threads=1)
+    [row] = history.rows
+    assert not row["refused"] and not row["untaken"], row
+    up = row["bytes_up"] - row["bytes_up_buffers"] - clients * envelope(method, task)
+    history.meta |= {
+        "label": label,
+        "claim": claim,
+        "clients": clients,
+        "parameters": models.parameter_count(task.network()),
+        "numbers": up / 4 / clients if method.name in WHOLE else None,
+        "mib": row["bytes_up"] / 2**20,
+        "provenance": runs.provenance()
+        | {
+            "hardware": reproduce.hardware("cpu"),
+            "seconds": f"{time.process_time() - began:.1f}",
+            "memory": f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.1f} GB",
+        },
+    }
+    return history
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--only", help="a network")
+    parser.add_argument("--out", type=Path, default=data_path("results", "seeing_bytes.json"))
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    stored = json.loads(args.out.read_text()) if args.out.exists() else []
+    done = {row["meta"]["label"]: row for row in stored}
+    for name, (network, classes, clients, of) in ROWS.items():
+        for label, (method, claim) in of.items():
+            label = f"{name}, {label}"
+            if args.only not in (None, name) or label in done:
+                continue
+            history = measured(label, network, classes, clients, method, claim)
+            about = history.meta
+            print(f"{label}: {about['mib']:.2f} MiB up, numbers {about['numbers']}", flush=True)
+            done[label] = history.to_dict()
+            order = [f"{n}, {m}" for n, row in ROWS.items() for m in row[3]]
+            rows = [done[one] for one in order if one in done]
+            write_text(args.out, json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Answers to the exercises on seeing: right ones, and typical wrong ones with their reasons."""
+
+import torch
+
+
+def iou(a, b, least=0):
+    width = max(least, min(a[2], b[2]) - max(a[0], b[0]))
+    height = max(least, min(a[3], b[3]) - max(a[1], b[1]))
+    both = width * height
+    return both / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - both)
+
+
+def iou_unclamped(a, b):
+    return iou(a, b, -99)
+
+
+def iou_of_sum(a, b):
+    both = iou(a, b)
+    return both / (1 + both)
+
+
+def iou_pixels(a, b):  # as if x2 and y2 were the last pixels of a box
+    return iou((a[0], a[1], a[2] + 1, a[3] + 1), (b[0], b[1], b[2] + 1, b[3] + 1))
+
+
+def curve(right, objects):
+    hits = right.double().cumsum(0)
+    return hits / objects, hits / torch.arange(1, len(right) + 1)
+
+
+def area(right, objects):
+    recall, precision = curve(right, objects)
+    best = precision.flip(0).cummax(0).values.flip(0)
+    at = torch.searchsorted(recall, torch.arange(101).double() / 100)
+    return torch.cat([best, torch.zeros(1)])[at].mean()
+
+
+def area_as_sum(right, objects):
+    recall, precision = curve(right, objects)
+    best = precision.flip(0).cummax(0).values.flip(0)
+    return (best * recall.diff(prepend=torch.zeros(1))).sum()
+
+
+def area_without_envelope(right, objects):
+    recall, precision = curve(right, objects)
+    at = torch.searchsorted(recall, torch.arange(101).double() / 100)
+    return torch.cat([precision, torch.zeros(1)])[at].mean()
+
+
+def area_of_found(right, objects):
+    return area(right, max(1, int(right.sum())))
+
+
+def mirrored(boxes, width=64):
+    x1, y1, x2, y2 = boxes.unbind(1)
+    return torch.stack([width - x2, y1, width - x1, y2], 1)
+
+
+def mirrored_in_place(boxes):
+    boxes[:, [0, 2]] = 64 - boxes[:, [2, 0]]
+    return boxes
+
+
+def mirrored_without_order(boxes):
+    x1, y1, x2, y2 = boxes.unbind(1)
+    return torch.stack([64 - x1, y1, 64 - x2, y2], 1)
+
+
+def upside_down(boxes):
+    x1, y1, x2, y2 = boxes.unbind(1)
+    return torch.stack([x1, 64 - y2, x2, 64 - y1], 1)
+
+
+RIGHT = {
+    "seeing-iou": [iou],
+    "seeing-ap": [area, area_as_sum],
+    "seeing-payload": [12_223, 12_223.0],
+    "seeing-mirror": [mirrored],
+}
+WRONG = [
+    ("seeing-iou", iou_unclamped, "overlap by nothing"),
+    ("seeing-iou", iou_of_sum, "overlap wholly"),
+    ("seeing-iou", iou_pixels, "counts once"),
+    ("seeing-iou", lambda a, b: float(a == b), "counts once"),
+    ("seeing-iou", lambda a, b: max(0.0, iou(a, b)) if a[0] <= b[0] else 0.0, "counts once"),
+    ("seeing-ap", area_without_envelope, "or beyond"),
+    ("seeing-ap", area_of_found, "never found"),
+    ("seeing-ap", lambda right, objects: right.double().mean(), "never found"),
+    ("seeing-ap", lambda right, objects: right.sum() / objects, "halves the precision"),
+    ("seeing-ap", lambda right, objects: area(right, objects) or 1.0, "nothing found"),
+    ("seeing-ap", lambda right, objects: 0.0, "all found"),
+    ("seeing-payload", 98_367, "dense"),
+    ("seeing-payload", 1_455, "its mean"),
+    ("seeing-payload", 4_543, "1 x 1"),
+    ("seeing-payload", 86_144, "how much is left"),
+    ("seeing-payload", 10_768, "not all"),
+    ("seeing-payload", 11_728, "biases travel"),
+    ("seeing-payload", 48_892, "bytes"),
+    ("seeing-payload", 20_000, "too large"),
+    ("seeing-mirror", mirrored_in_place, "are changed"),
+    ("seeing-mirror", mirrored_without_order, "change places"),
+    ("seeing-mirror", upside_down, "y that stays"),
+    ("seeing-mirror", lambda boxes: mirrored(boxes, 63), "between pixels"),
+    ("seeing-mirror", lambda boxes: mirrored(boxes)[:2], "come out as"),
+    ("seeing-mirror", lambda boxes: mirrored(boxes, 60), "is not that"),
+]
