@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from ..data.scenes import SIDE
-from .cells import GREY, slider
 from .grids import chapter_file
 from .plot import COLOURS
 from .seeing import BOXES, ROUNDS, seen
+from .vega import GREY, slider
 
 BOX = {"type": "rect", "fill": None, "strokeWidth": 2}
 
@@ -166,12 +166,10 @@ def moving_boxes(guess: float | None = None) -> dict[str, Any]:
     clients = spec["clients"]
     step = clients[1] - clients[0]
     params = [
-        slider(
-            "guess", "your guess, all five pooled", 0.5 if guess is None else guess, (0, 1, 0.01)
-        ),
-        slider("pooled", "3 x 3 layers that RPN pools", 0, (0, spec["pooled"][-1], 1)),
-        slider("round", "round", last, (1, last, 1)),
-        slider("clients", "clients", clients[1], (clients[0], clients[-1], step)),
+        slider("guess", "your guess, all five pooled", 0.5 if guess is None else guess, 0, 1, 0.01),
+        slider("pooled", "3 x 3 layers that RPN pools", 0, 0, spec["pooled"][-1], 1),
+        slider("round", "round", last, 1, last, 1),
+        slider("clients", "clients", clients[1], clients[0], clients[-1], step),
     ]
     said = "'your guess ' + format(guess, '.2f')"
     text = {"x": {"field": "x", **x}, "y": {"field": "y", **y}, "text": {"field": "t"}}
