@@ -116,6 +116,10 @@ class Link(Part):
                 what = f"{coder!r}" if coder else f"{step!r}"
                 raise ValueError(f"{what} takes {WORDS[takes]}, but gets {WORDS[kind]}.")
             kind = gives or kind
+        drops = [s for s in steps if type(s).names is not Step.names]
+        adds = [s for s in steps if type(s).shapes is not Step.shapes]
+        if drops and adds:
+            raise ValueError(f"{drops[0]!r} leaves tensors out, but {adds[0]!r} needs all of them.")
         self.steps: tuple[Step, ...] = steps
         self.code: Code = steps[-1]  # type: ignore[assignment]
         self.needs = frozenset[str]().union(*(step.needs for step in steps))

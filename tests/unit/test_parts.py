@@ -433,6 +433,13 @@ def test_a_coder_that_draws_by_itself_and_one_that_shares_its_draws_go_together(
     same(fl.run(mixed, task, 2), fl.run(qsgd, task, 2))
 
 
+def test_what_adds_tensors_cannot_follow_what_leaves_some_out():
+    changes = fl.methods.scaffold().uplink.steps[1]
+    for steps in ((Modules(), Update(), changes), (Update(), changes, Modules())):
+        with pytest.raises(ValueError, match=r"^Modules.* leaves tensors out, but Changes.* needs"):
+            fl.Uplink(*steps)
+
+
 def test_signs_of_dense_updates_are_votes_and_no_others_are():
     sparse = fl.Uplink(Update(), Code(TopK(0.1)))
     assert {"update", "votes"} <= fl.Uplink().gives
