@@ -53,28 +53,45 @@ def distinct(kind: str) -> list[tuple[str, Any]]:
     return [(name, part) for part, name in found.items()]
 
 
+@cache
+def choices(kind: str) -> dict[str, Any]:
+    """The parts of a kind by name: those of the methods, and uplinks with coders of no method."""
+    found = dict(distinct(kind))
+    if kind == "uplink":
+        from ..parts import Feedback, Lossy, Update, Uplink, WarmStart
+        from ..wire import EDEN, LowRank, Natural, TernGrad
+
+        found["drive"] = Uplink(Update(), Lossy(EDEN(1)))
+        found["eden, 2 bits"] = Uplink(Update(), Lossy(EDEN(2)))
+        found["natural"] = Uplink(Update(), Lossy(Natural()))
+        found["terngrad"] = Uplink(Update(), Lossy(TernGrad()))
+        found["powersgd"] = Uplink(Update(), Feedback(), WarmStart(2), Lossy(LowRank(2)))
+    return found
+
+
 def build(mix: Mix, rate: float = 1.0) -> Averaging:
     """The method of these parts; ``ValueError`` if they do not fit."""
-    parts = {k: getattr(methods()[name], k) for k, name in zip(KINDS, mix, strict=True)}
+    parts = {k: choices(k)[name] for k, name in zip(KINDS, mix, strict=True)}
     parts["optimizer"] = replace(parts["optimizer"], lr=rate * parts["optimizer"].lr)
     return methods()["fedavg"].but(**parts)
 
 
 def mixes(count: int, seed: int = 0) -> list[Mix]:
     """So many mixes that can be built: methods, single-part swaps, and others drawn at random."""
-    of = {kind: distinct(kind) for kind in KINDS}
-    names = {kind: {part: name for name, part in its} for kind, its in of.items()}
+    names = {kind: {part: name for name, part in distinct(kind)} for kind in KINDS}
     known = [tuple(names[k][getattr(m, k)] for k in KINDS) for m in methods().values()]
     fedavg = known[list(methods()).index("fedavg")]
 
     def wanted() -> Iterator[Mix]:
         yield from known
+        uplink = KINDS.index("uplink")
+        yield from ((*fedavg[:uplink], up, *fedavg[uplink + 1 :]) for up in choices("uplink"))
         for own, i in itertools.product(known, range(len(KINDS))):
             yield (*fedavg[:i], own[i], *fedavg[i + 1 :])
             yield (*own[:i], fedavg[i], *own[i + 1 :])
         dice = random.Random(seed)
         while True:
-            yield tuple(dice.choice(of[kind])[0] for kind in KINDS)
+            yield tuple(dice.choice(list(choices(kind))) for kind in KINDS)
 
     found: dict[Mix, None] = {}
     for mix in itertools.islice(wanted(), 1000 * count):

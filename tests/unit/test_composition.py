@@ -13,19 +13,13 @@ import yaml
 
 import fedlearn as fl
 from fedlearn.data.sources import data_path
+from fedlearn.lab import mixes
 
 ROUNDS, SHARE = 6, 0.7  # after so many rounds at least this share of FedAvg's accuracy
 BADLY = yaml.safe_load(data_path("composition.yaml").read_text(encoding="utf-8"))
 
 
-def averaging_methods():
-    """The methods that are six parts, by name."""
-    made = {name: make() for name, make in fl.methods.METHODS.items()}
-    made["fedfusion, personal"] = fl.methods.fedfusion(personal=True)
-    return {name: m for name, m in made.items() if isinstance(m, fl.Averaging)}
-
-
-METHODS = averaging_methods()
+METHODS = mixes.methods()
 FEDAVG = METHODS["fedavg"]
 
 
@@ -39,18 +33,10 @@ def swaps():
                 yield f"{name} with the {part} of fedavg", method, {part: default}
 
 
-def distinct(part):
-    """(name of the first method that has it, part) for each different part."""
-    found = {}
-    for name, method in METHODS.items():
-        found.setdefault(getattr(method, part), name)
-    return [(name, own) for own, name in found.items()]
-
-
 def wires():
     """The same for every uplink x downlink x server; on a network that has what the wire needs."""
     kinds = ("uplink", "downlink", "server")
-    for three in itertools.product(*map(distinct, kinds)):
+    for three in itertools.product(*map(mixes.distinct, kinds)):
         names, parts = zip(*three, strict=True)
         method = FEDAVG
         if "scores" in parts[0].needs:
