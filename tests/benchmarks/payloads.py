@@ -89,6 +89,7 @@ def measured(label, network, classes, clients, method, claim):
         "numbers": up / 4 / clients if method.name in WHOLE else None,
         "mib": row["bytes_up"] / 2**20,
         "provenance": runs.provenance()
+        | {"command": "python tests/benchmarks/payloads.py"}
         | {
             "hardware": reproduce.hardware("cpu"),
             "seconds": f"{time.process_time() - began:.1f}",
