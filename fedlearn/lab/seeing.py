@@ -62,8 +62,9 @@ def trained(
         with torch.inference_mode():
             watch(row["round"], task, net)
 
-    how = {"batch_size": e.batch_size, "engine": "stacked", "threads": 1, "progress": False}
-    history = run(method, task, e.rounds, evaluate_every=its.get("every", 1), on_round=seen, **how)
+    how: dict[str, Any] = {"engine": "stacked", "threads": 1, "progress": False, "on_round": seen}
+    how |= {"batch_size": e.batch_size, "evaluate_every": its.get("every", 1)}
+    history = run(method, task, e.rounds, **how)
     return method, task, history
 
 
@@ -106,7 +107,7 @@ def of_picture(spec: dict[str, Any], its: dict[str, Any]) -> dict[str, Any]:
     method, task, history = trained(spec["shared"], its | {"every": 5}, watch)
     reached = {
         "as it is": round(history.final["accuracy"], 4),
-        "measured anew": round(refit(method, task, history.state)["accuracy"], 4),
+        "measured anew": round(refit(method, task, history.state or {})["accuracy"], 4),
         "up": round(float(history.bytes_up.mean()) / task.clients),
     }
     return {key: its[key] for key in ("task", "label", "rate")} | reached | {"drawn": kept}
