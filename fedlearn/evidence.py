@@ -212,16 +212,15 @@ def _command(stated: list[tuple[History, Path, "Run | None"]]) -> str:
 
 @lru_cache
 def recipe_files() -> dict[tuple[str, str], tuple["Run", str, str]]:
-    """Folder and name of every recipe's file: the run, the paper, and the scale."""
+    """Folder and name of every recipe's file: the run, the first table that has it, the scale."""
     from . import recipes
 
-    return {
-        (run.folder, run.name): (run, paper, scale)
-        for paper in recipes.PAPERS
-        for scale in recipes.SCALES
-        if any(scale in r for r in recipes.RECIPES.values() if r["paper"] == paper)
-        for run in recipes.runs(paper, scale)
-    }
+    found: dict[tuple[str, str], tuple[Run, str, str]] = {}
+    for name, recipe in recipes.RECIPES.items():
+        for scale in recipes.SCALES:
+            for run in recipes.runs(name, scale) if scale in recipe else ():
+                found.setdefault((run.folder, run.name), (run, name, scale))
+    return found
 
 
 def _recipe_run(history: History, path: Path) -> "Run | None":
@@ -245,7 +244,7 @@ def grids() -> list[Group]:
     found: list[Group] = []
     for path in sorted(data_path("grids").glob("*.json")):
         columns = json.loads(path.read_text(encoding="utf-8")).get("columns", {})
-        if not data_path("chapters", path.name).with_suffix(".yaml").exists():
+        if "line" not in columns:  # of no explorer of runs
             continue
         columns = {c: columns.get(c, [None] * len(columns["line"])) for c in stored.COLUMNS}
         rows: dict[tuple, list[dict[str, Any]]] = {}
