@@ -30,7 +30,7 @@ def scenes(panels: Sequence[Mapping[str, Any]], columns: int = 3) -> Figure:
     side."""
     rows = -(-len(panels) // columns)
     figure, every = plt.subplots(
-        rows, columns, figsize=(1.7 * columns, 1.9 * rows), layout="constrained", squeeze=False
+        rows, columns, figsize=(1.65 * columns, 1.85 * rows), layout="constrained", squeeze=False
     )
     for ax, its in zip(every.flat, panels, strict=False):
         ax.set_title(its.get("title", ""), fontsize=9)
