@@ -1,5 +1,5 @@
 """FedDyn: Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021,
-Algorithm 1.
+Algorithm 1::
 
     client:  minimise  L_k(theta) - <g_k, theta> + alpha / 2 ||theta - theta^t||^2       Eq. (1)
              g_k <- g_k - alpha (theta_k - theta^t)     at its optimum the gradient of L_k

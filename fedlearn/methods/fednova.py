@@ -1,5 +1,5 @@
 """FedNova: Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated
-Optimization", NeurIPS 2020, section 4.
+Optimization", NeurIPS 2020, section 4::
 
     d_i = (x - y_i) / ||a_i||_1             the mean direction of client i's tau_i local steps
     x <- x - tau_eff sum_i p_i d_i          tau_eff = sum_i p_i ||a_i||_1,   p_i = n_i / n

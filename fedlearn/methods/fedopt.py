@@ -1,5 +1,5 @@
 """FedAdagrad, FedYogi and FedAdam: Reddi et al., "Adaptive Federated Optimization", ICLR 2021,
-Algorithm 2.
+Algorithm 2::
 
     D = mean of the clients' updates,   m <- beta1 m + (1 - beta1) D
     FedAdagrad   v <- v + D^2

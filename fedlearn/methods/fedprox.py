@@ -1,4 +1,5 @@
-"""FedProx: Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, Algorithm 2.
+"""FedProx: Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020,
+Algorithm 2::
 
     client:  minimise  h_k(w; w^t) = F_k(w) + mu / 2 ||w - w^t||^2            Eq. (2)
 

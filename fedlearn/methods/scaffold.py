@@ -1,5 +1,5 @@
 """SCAFFOLD: Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
-ICML 2020, Algorithm 1, option II.
+ICML 2020, Algorithm 1, option II::
 
     server -> client   x, c
     client   y_i <- y_i - eta_l (g_i(y_i) - c_i + c)             K local steps from y_i = x

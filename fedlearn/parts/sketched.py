@@ -1,11 +1,11 @@
 """The server of FetchSGD: Rothchild et al., "FetchSGD: Communication-Efficient Federated Learning
-with Sketching", ICML 2020, Algorithm 1.
+with Sketching", ICML 2020, Algorithm 1::
 
     S <- mean_i S(u_i),   S_u <- m S_u + S,   S_e <- S_e + S_u
     D <- the heavy hitters of S_e,   S_e <- S_e - S(D),   w <- w + D
 
 Momentum and error are tables like those that come in, so clients keep nothing. All of it, with
-sparse steps on the way down:
+sparse steps on the way down::
 
     sketch, top = CountSketch(merged=True), Uplink(Update(), Lossy(TopK(1 / 64)))
     fedavg().but(uplink=Uplink(Update(), Lossy(sketch)), downlink=Replay(top),

@@ -16,8 +16,8 @@ from .bits import Reader, flat, pack_fields
 
 @dataclass(frozen=True)
 class Natural(Coder):
-    """Natural compression (Horváth et al. 2022): |x| between 2^a and 2^(a+1) becomes 2^(a+1) with
-    probability |x| / 2^a - 1, else 2^a: unbiased, with a relative error of at most 1/8.
+    """Natural compression (Horváth et al. 2022): a size between 2^a and 2^(a+1) becomes 2^(a+1)
+    with probability size / 2^a - 1, else 2^a: unbiased, with a relative error of at most 1/8.
 
     The section: 9 bits an entry, the exponent of its float32 (0: the entry is zero) and the sign.
     """
@@ -50,8 +50,8 @@ class Natural(Coder):
 
 @dataclass(frozen=True)
 class TernGrad(Coder):
-    """TernGrad (Wen et al. 2017): ``s sign(x) b``, s the largest |x|, b one with probability |x| /
-    s and else zero: unbiased. Before, entries beyond ``clip`` standard deviations from zero are cut
+    """TernGrad (Wen et al. 2017): ``s sign(x) b``, s the largest size, b one with probability
+    ``|x| / s`` and else zero: unbiased. Before, entries beyond ``clip`` standard deviations from zero are cut
     to that (section 3.3; None: nothing is), which biases these few and lowers s, and so the noise.
 
     The section: s as float32, then five entries a byte, as digits to the base 3 (0, 1, 2 for 0, s,
