@@ -51,8 +51,9 @@ class Natural(Coder):
 @dataclass(frozen=True)
 class TernGrad(Coder):
     """TernGrad (Wen et al. 2017): ``s sign(x) b``, s the largest size, b one with probability
-    ``|x| / s`` and else zero: unbiased. Before, entries beyond ``clip`` standard deviations from zero are cut
-    to that (section 3.3; None: nothing is), which biases these few and lowers s, and so the noise.
+    ``|x| / s`` and else zero: unbiased. Before, entries beyond ``clip`` standard deviations from
+    zero are cut to that (section 3.3; None: nothing is), which biases these few and lowers s, and
+    so the noise.
 
     The section: s as float32, then five entries a byte, as digits to the base 3 (0, 1, 2 for 0, s,
     -s): 1.6 bits an entry, where log2 3 = 1.585 is the least.
