@@ -24,10 +24,10 @@ def errors(measured: Sequence[Mapping[str, Any]], one: str, other: str) -> dict[
     coders = list(dict.fromkeys(row["coder"] for row in rows))
     number = "format(floor(pow(10, e) / pow(10, floor(e))) * pow(10, floor(e)), 'd')"
     params = [
-        slider("e", "round, as a power of ten", 0, 0, 2, 0.5),
+        slider("e", "round", 0, 0, 2, 0.5),
         choice("one", "blue", coders, one, "select"),
         choice("other", "orange", coders, other, "select"),
-        {"name": "saysRound", "expr": f"'round ' + {number}"},
+        {"name": "saysRound", "expr": number},
     ]
     log: dict[str, Any] = {"type": "log", "nice": False}
     x = {
@@ -114,6 +114,6 @@ def errors(measured: Sequence[Mapping[str, Any]], one: str, other: str) -> dict[
             },
         },
     ]
-    title = {"text": {"expr": "saysRound"}, "anchor": "start", "fontSize": 13, "color": GREY}
+    title = {"text": {"expr": "'round ' + saysRound"}, "anchor": "start", "fontSize": 13, "color": GREY}
     title |= {"offset": 8}
     return frame(320, params, grid=False, data={"values": rows}, layer=layer, title=title)
