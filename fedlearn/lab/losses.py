@@ -114,6 +114,6 @@ def errors(measured: Sequence[Mapping[str, Any]], one: str, other: str) -> dict[
             },
         },
     ]
-    title = {"text": {"expr": "'round ' + saysRound"}, "anchor": "start", "fontSize": 13, "color": GREY}
-    title |= {"offset": 8}
+    title = {"text": {"expr": "'round ' + saysRound"}, "anchor": "start", "offset": 8}
+    title |= {"fontSize": 13, "color": GREY}
     return frame(320, params, grid=False, data={"values": rows}, layer=layer, title=title)
