@@ -7,6 +7,7 @@ Nothing heavy is imported, so that ``fedlearn --help`` does not wait for torch.
 
 import inspect
 import json
+import math
 import os
 from dataclasses import asdict, dataclass, fields
 from functools import partial
@@ -174,6 +175,8 @@ class Experiment(Settings):
         known = inspect.signature(function).parameters
         for name in options:
             pick(name, known, f"option of {self.method}")
+            if known[name].annotation is str and options[name] == math.inf:
+                options = options | {name: "inf"}  # read as a number where a word is meant
         check_arguments(function, (), options)
         lacking = [
             n

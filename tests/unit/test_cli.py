@@ -14,7 +14,7 @@ import pytest
 import fedlearn as fl
 from fedlearn import cli
 from fedlearn.cli import main
-from fedlearn.options import add, given, read_value, words, write_value
+from fedlearn.options import add, given, read_pairs, read_value, words, write_value
 from fedlearn.settings import Experiment, Settings
 
 SMALL = ["--clients", "3", "--rounds", "2", "--train", "120", "--test", "50"]
@@ -330,6 +330,11 @@ def test_nothing_is_lost_when_the_result_cannot_be_written(tmp_path, monkeypatch
         patch.setattr("fedlearn.training.train", lambda *a: pytest.fail("it trained again"))
         assert not main([*words[:-4], "--out", "there.json", "--checkpoint", "kept"])
     assert Path("there.json").exists() and not Path("kept").exists()
+
+
+def test_a_word_that_reads_like_a_number_is_a_word():
+    e = Experiment(method="fed_repopt", options=read_pairs(("form=inf",)))
+    assert e.make_method().model.form == "inf"
 
 
 def test_the_same_run_twice_is_refused(capsys):
