@@ -12,7 +12,7 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -57,10 +57,7 @@ def experiments(name: str) -> Iterator[tuple[tuple[Any, ...], Experiment]]:
 
 def build(name: str) -> None:
     """Run what is missing of a grid and write its file."""
-    import torch
-
     from ..round import run
-    from ..runs import provenance
 
     path = data_path("grids", f"{name}.json")
     stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -78,18 +75,28 @@ def build(name: str) -> None:
             for column, value in zip(COLUMNS, values, strict=True):
                 columns[column].append(value)
         print(*where, row["accuracy"], flush=True)
-    about = {
+    spent = round(seconds + time.perf_counter() - began)
+    keep(name, columns, f"python -m fedlearn.lab.grids {name}", seconds=spent)
+
+
+def keep(name: str, columns: Mapping[str, list[Any]], command: str, **about: Any) -> None:
+    """Write ``data/grids/<name>.json``: where it comes from, what is said ``about`` it, and a line
+    a column."""
+    import torch
+
+    from ..runs import provenance
+
+    origin = {
         **provenance(),
-        "command": f"python -m fedlearn.lab.grids {name}",
+        "command": command,
         "hardware": platform.processor() or platform.machine(),
         "torch": torch.__version__,
-        "seconds": round(seconds + time.perf_counter() - began),
     }
     text = ",\n".join(
         f"{json.dumps(c)}: {json.dumps(v, separators=(',', ':'))}" for c, v in columns.items()
     )
-    head = json.dumps(about, indent=1)[:-2]
-    write_text(path, f'{head},\n "columns": {{\n{text}\n}}}}\n')
+    head = json.dumps(origin | about, indent=1)[:-2]
+    write_text(data_path("grids", f"{name}.json"), f'{head},\n "columns": {{\n{text}\n}}}}\n')
 
 
 def _columns(stored: dict[str, Any]) -> dict[str, list[Any]]:

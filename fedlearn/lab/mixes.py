@@ -12,7 +12,6 @@ import argparse
 import itertools
 import json
 import multiprocessing
-import platform
 import random
 import time
 import warnings
@@ -24,7 +23,7 @@ from typing import Any
 from ..averaging import Averaging
 from ..data.sources import data_path
 from ..errors import Diverged, WireError
-from ..files import write_text
+from .grids import keep
 
 SPLITS = ("iid", "dirichlet:0.1")
 RATES = (0.3, 1.0, 3.0)  # times the learning rate that the optimizer has in its method
@@ -139,36 +138,21 @@ def again(rows: list[dict[str, Any]]) -> Iterator[tuple]:
             yield from ((*mix, split, row["rate"], seed) for seed in range(1, SEEDS))
 
 
-def stored() -> list[dict[str, Any]]:
-    """The rows of the file, if there is one."""
+def stored() -> tuple[list[dict[str, Any]], float]:
+    """The rows of the file and the seconds that they took; none if there is no file."""
     path = data_path("grids", "mixes.json")
     if not path.exists():
-        return []
-    columns = json.loads(path.read_text(encoding="utf-8"))["columns"]
-    return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        return [], 0.0
+    found = json.loads(path.read_text(encoding="utf-8"))
+    rows = zip(*(found["columns"][c] for c in COLUMNS), strict=True)
+    return [dict(zip(COLUMNS, row, strict=True)) for row in rows], found["seconds"]
 
 
-def keep(rows: list[dict[str, Any]], seconds: float) -> None:
-    """Write the file."""
-    import torch
-
-    from ..runs import provenance
-
-    about = {
-        **provenance(),
-        "command": "python -m fedlearn.lab.mixes",
-        "hardware": platform.processor() or platform.machine(),
-        "torch": torch.__version__,
-        "rounds": ROUNDS,
-        "clients": CLIENTS,
-        "seconds": round(seconds),  # of all processes together
-    }
-    columns = ",\n".join(
-        f"{json.dumps(c)}: {json.dumps([r[c] for r in rows], separators=(',', ':'))}"
-        for c in COLUMNS
-    )
-    head = json.dumps(about, indent=1)[:-2]
-    write_text(data_path("grids", "mixes.json"), f'{head},\n "columns": {{\n{columns}\n}}}}\n')
+def write(rows: list[dict[str, Any]], seconds: float) -> None:
+    """Write the file; ``seconds`` are those of all processes together."""
+    columns = {c: [row[c] for row in rows] for c in COLUMNS}
+    about = {"rounds": ROUNDS, "clients": CLIENTS, "seconds": round(seconds)}
+    keep("mixes", columns, "python -m fedlearn.lab.mixes", **about)
 
 
 def main() -> None:
@@ -177,9 +161,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--hours", type=float, default=1e9)
     args = parser.parse_args()
-    rows, began = stored(), time.monotonic()
-    path = data_path("grids", "mixes.json")
-    before = json.loads(path.read_text(encoding="utf-8"))["seconds"] if rows else 0.0
+    (rows, before), began = stored(), time.monotonic()
     with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
         first = [
             (*mix, split, rate, 0)
@@ -192,7 +174,7 @@ def main() -> None:
                 rows.append(dict(zip(COLUMNS, row, strict=True)))
                 spent = time.monotonic() - began
                 if i % 50 == 0 or i == len(missing) or spent > 3600 * args.hours:
-                    keep(rows, before + args.jobs * spent)
+                    write(rows, before + args.jobs * spent)
                     print(f"{i} of {len(missing)}", flush=True)
                 if spent > 3600 * args.hours:
                     return
