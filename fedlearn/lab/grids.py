@@ -79,23 +79,27 @@ def build(name: str) -> None:
     keep(name, columns, f"python -m fedlearn.lab.grids {name}", seconds=spent)
 
 
-def keep(name: str, columns: Mapping[str, list[Any]], command: str, **about: Any) -> None:
-    """Write ``data/grids/<name>.json``: where it comes from, what is said ``about`` it, and a line
-    a column."""
+def origin(command: str) -> dict[str, Any]:
+    """Which code made a file here and now, by which command, on what."""
     import torch
 
     from ..runs import provenance
 
-    origin = {
+    return {
         **provenance(),
         "command": command,
         "hardware": platform.processor() or platform.machine(),
         "torch": torch.__version__,
     }
+
+
+def keep(name: str, columns: Mapping[str, list[Any]], command: str, **about: Any) -> None:
+    """Write ``data/grids/<name>.json``: where it comes from, what is said ``about`` it, and a line
+    a column."""
     text = ",\n".join(
         f"{json.dumps(c)}: {json.dumps(v, separators=(',', ':'))}" for c, v in columns.items()
     )
-    head = json.dumps(origin | about, indent=1)[:-2]
+    head = json.dumps(origin(command) | about, indent=1)[:-2]
     write_text(data_path("grids", f"{name}.json"), f'{head},\n "columns": {{\n{text}\n}}}}\n')
 
 

@@ -6,7 +6,6 @@ them in ``data/grids/seeing.json``. Runs that the file has already are not repea
 """
 
 import json
-import platform
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from ..data.scenes import SIDE
 from ..data.sources import data_path
 from ..files import write_text
 from ..history import History
-from .grids import chapter_file
+from .grids import chapter_file, origin
 
 if TYPE_CHECKING:
     import pandas
@@ -115,8 +114,6 @@ def of_picture(spec: dict[str, Any], its: dict[str, Any]) -> dict[str, Any]:
 
 def build() -> None:
     """Run what is missing, and write the file after each run."""
-    from ..runs import provenance
-
     path, spec = data_path("grids", "seeing.json"), chapter_file("seeing")
     old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     rows: dict[str, list[Any]] = {k: old.pop(k, []) for k in ("rounds", "boxes", "pictures")}
@@ -133,13 +130,8 @@ def build() -> None:
         began = time.process_time()
         for kind, new in make().items():
             rows[kind] += new
-        old |= {
-            **provenance(),
-            "command": "python -m fedlearn.lab.seeing",
-            "hardware": platform.processor() or platform.machine(),
-            "torch": torch.__version__,
-            "cpu_seconds": round(old.get("cpu_seconds", 0) + time.process_time() - began, 1),
-        }
+        spent = round(old.get("cpu_seconds", 0) + time.process_time() - began, 1)
+        old |= origin("python -m fedlearn.lab.seeing") | {"cpu_seconds": spent}
         write_text(path, written(old, rows))
         print(len(rows["rounds"]), len(rows["boxes"]), len(rows["pictures"]), flush=True)
 
