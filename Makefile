@@ -42,8 +42,8 @@ help:
 	@echo 'make test           everything that is tested, in the order of the next five lines'
 	@echo 'make lint             ruff and mypy'
 	@echo 'make test-unit        the package'
-	@echo 'make test-chapters    every chapter through nbval, then through papermill with other parameters'
-	@echo 'make test-browser     the built site and live widgets in headless Chromium'
+	@echo 'make test-chapters    every chapter through nbval, with other parameters'
+	@echo 'make test-browser     every chapter through papermill into the book; the built site and live widgets in headless Chromium'
 	@echo 'make test-flower      the same methods on Flower, in an environment of its own ($(notdir $(FLOWER)), beside the other)'
 	@echo 'make live           JupyterLab on the chapters'
 	@echo 'make gpu            all that only a GPU can show, into a folder (OUT=gpu-results MINUTES=20 STEPS="tests chapters speed recipes");'
@@ -141,10 +141,12 @@ test-unit: env
 	@MPLBACKEND=Agg $(PYTEST) tests/unit -n $(JOBS)
 
 # nbval, papermill and Playwright each get a process of their own: their event loops block one another.
+# Each chapter is executed twice: here by nbval with other parameters, and by papermill with its own when the book is built.
 test-chapters: env
-	$(call title,chapters: nbval)
-	@$(PYTEST) book $(NBVAL) -n $(JOBS) --dist loadfile
-	$(call title,chapters: hygiene and papermill with other parameters)
+	$(call title,chapters: nbval with other parameters)
+	@$(PY) tests/chapters/other.py _build/other
+	@$(PYTEST) _build/other $(NBVAL) -n $(JOBS) --dist loadfile
+	$(call title,chapters: form and parameters)
 	@$(PYTEST) tests/chapters -n $(JOBS)
 
 # Fails if a test fails; only where Flower cannot be installed at all is it left out, loudly.
@@ -152,8 +154,8 @@ test-flower: env
 	$(call title,Flower)
 	@if $(MAKE) --no-print-directory env-flower; then \
 	  MPLBACKEND=Agg $(FLOWER)/bin/python -m pytest tests/flower -n 2 --dist loadfile && \
-	  $(FLOWER)/bin/python -m pytest book/together/flower.ipynb $(NBVAL) && \
-	  JUPYTER_PATH="$(FLOWER)/share/jupyter" $(FLOWER)/bin/python -m pytest tests/chapters/test_papermill.py -k together/flower; \
+	  $(PY) tests/chapters/other.py _build/other-flower together/flower && \
+	  $(FLOWER)/bin/python -m pytest _build/other-flower $(NBVAL); \
 	else rm -rf "$(FLOWER)"; $(call NO_FLOWER,ITS TESTS DID NOT RUN); fi
 
 # What the tests saw becomes what the chapter shows.

@@ -5,9 +5,9 @@ are read:
 
 1. when the package, the data, the pinned versions or Python itself changed since the
    last build, the cache is emptied;
-2. chapters that are then missing from the cache are executed side by side
-   (FEDLEARN_JOBS at a time, one thread each). One that fails is left to MyST-NB, which
-   runs it again and reports the error in its own way;
+2. chapters that are then missing from the cache are executed by papermill, with their
+   own parameters, side by side (FEDLEARN_JOBS at a time, one thread each); one that
+   fails ends the build;
 3. every chapter's page says below its title how long it took.
 """
 
@@ -21,10 +21,12 @@ from importlib import metadata
 from pathlib import Path
 
 import nbformat
+import papermill
 from jupyter_cache import get_cache
 from jupyter_cache.base import CacheBundleIn
-from jupyter_cache.executors.utils import single_nb_execution
 from jupyter_client.kernelspec import KernelSpecManager
+from papermill.exceptions import PapermillExecutionError
+from sphinx.errors import ExtensionError
 from sphinx.util import logging
 
 log = logging.getLogger(__name__)
@@ -37,6 +39,7 @@ LIBRARIES = (
     "matplotlib",
     "ipywidgets",
     "nbclient",
+    "papermill",
 )
 # ipykernel warns once for each kernel that it talks over loopback without encryption
 QUIET = {"extra_arguments": ["--IPKernelApp.log_level=40"]}
@@ -100,29 +103,43 @@ def execute_side_by_side(app, env, docnames):
     def execute(job):
         path, notebook = job
         log.info("executing %s", path.relative_to(app.srcdir))
-        start = time.perf_counter()
-        result = single_nb_execution(
-            notebook, str(path.parent), config.execution_timeout, False, **QUIET
-        )
-        outcome = f"FAILED ({type(result.err).__name__})" if result.err else "done"
-        log.info(
-            "%s: %s after %.0f s",
-            path.relative_to(app.srcdir),
-            outcome,
-            time.perf_counter() - start,
-        )
-        return path, result
+        began = time.perf_counter()
+        try:
+            done = papermill.execute_notebook(
+                str(path),
+                None,
+                progress_bar=False,
+                start_timeout=3600,
+                execution_timeout=config.execution_timeout,
+                # not ``cwd``, which is one for all threads
+                resources={"metadata": {"path": str(path.parent)}},
+                **QUIET,
+            )
+        except PapermillExecutionError as error:
+            return path, notebook, str(error)
+        seconds = time.perf_counter() - began
+        log.info("%s: done after %.0f s", path.relative_to(app.srcdir), seconds)
+        # the cache knows a chapter by its cells; papermill writes into their metadata
+        for cell, its in zip(notebook.cells, done.cells, strict=True):
+            if cell.cell_type == "code":
+                cell.outputs, cell.execution_count = its.outputs, its.execution_count
+        of = {k: v for k, v in done.metadata.items() if k not in notebook.metadata}
+        notebook.metadata.update(of)
+        bundle = CacheBundleIn(notebook, str(path), data={"execution_seconds": seconds})
+        return path, bundle, None
 
     jobs = max(1, int(os.environ.get("FEDLEARN_JOBS", min(4, os.cpu_count() or 1))))
+    failed = []
     with ThreadPoolExecutor(jobs) as pool:
-        for path, result in pool.map(execute, missing):
-            if result.err is None:
-                bundle = CacheBundleIn(
-                    result.nb, str(path), data={"execution_seconds": result.time}
-                )
+        for path, bundle, error in pool.map(execute, missing):
+            if error is None:
                 cache.cache_notebook_bundle(
                     bundle, check_validity=False, overwrite=True
                 )
+            else:
+                failed.append(f"{path.relative_to(app.srcdir)}: {error}")
+    if failed:
+        raise ExtensionError("\n".join(failed))
 
 
 def say_how_long(app, page, template, context, doctree):

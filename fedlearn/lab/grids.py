@@ -8,11 +8,13 @@ those of one client in one round, on average over clients. Runs that the file ha
 repeated.
 """
 
+import argparse
 import json
+import multiprocessing
 import platform
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -101,6 +103,60 @@ def keep(name: str, columns: Mapping[str, list[Any]], command: str, **about: Any
     )
     head = json.dumps(origin(command) | about, indent=1)[:-2]
     write_text(data_path("grids", f"{name}.json"), f'{head},\n "columns": {{\n{text}\n}}}}\n')
+
+
+Row = dict[str, Any]
+
+
+def stored(name: str) -> tuple[list[Row], float]:
+    """The rows of a grid's file and the seconds that they took; none if there is no file."""
+    path = data_path("grids", f"{name}.json")
+    if not path.exists():
+        return [], 0.0
+    found = json.loads(path.read_text(encoding="utf-8"))
+    rows = zip(*found["columns"].values(), strict=True)
+    return [dict(zip(found["columns"], row, strict=True)) for row in rows], found["seconds"]
+
+
+def fill(
+    name: str,
+    of: int,
+    columns: Sequence[str],
+    trained: Callable[[tuple], tuple],
+    stages: Sequence[Callable[[list[Row]], list[tuple]]],
+    parser: argparse.ArgumentParser,
+    **about: Any,
+) -> None:
+    """Do what is missing of a grid that is too long for one sitting, a process a run, and write the
+    file after every 50 of them and at the end.
+
+    A run is the values of the first ``of`` columns; ``trained`` turns it into its row. A stage
+    lists runs, given the rows of the stages before it. ``parser`` has the command's own options;
+    ``--jobs`` and ``--hours`` come with this function.
+    """
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--hours", type=float, default=1e9, help="begin no run after them")
+    args = parser.parse_args()
+    (rows, before), began = stored(name), time.monotonic()
+    command = f"python -m fedlearn.lab.{name}"
+
+    def write() -> None:
+        spent = before + args.jobs * (time.monotonic() - began)
+        kept = {c: [row[c] for row in rows] for c in columns}
+        keep(name, kept, command, **about, seconds=round(spent))
+
+    with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
+        for stage in stages:
+            done = {tuple(row[c] for c in columns[:of]) for row in rows}
+            missing = [run for run in stage(rows) if run not in done]
+            for i, row in enumerate(pool.imap(trained, missing), 1):
+                rows.append(dict(zip(columns, row, strict=True)))
+                late = time.monotonic() - began > 3600 * args.hours
+                if i % 50 == 0 or i == len(missing) or late:
+                    write()
+                    print(f"{i} of {len(missing)}", flush=True)
+                if late:
+                    return
 
 
 def _columns(stored: dict[str, Any]) -> dict[str, list[Any]]:

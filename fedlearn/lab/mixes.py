@@ -10,10 +10,7 @@ it, bytes are those of one client over all rounds.
 
 import argparse
 import itertools
-import json
-import multiprocessing
 import random
-import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,9 +18,8 @@ from functools import cache
 from typing import Any
 
 from ..averaging import Averaging
-from ..data.sources import data_path
 from ..errors import Diverged, WireError
-from .grids import keep
+from .grids import Row, fill
 
 SPLITS = ("iid", "dirichlet:0.1")
 RATES = (0.3, 1.0, 3.0)  # times the learning rate that the optimizer has in its method
@@ -127,57 +123,29 @@ def trained(where: tuple) -> tuple:
     return (*where, round(history.final["accuracy"], 4), up, down)
 
 
-def again(rows: list[dict[str, Any]]) -> Iterator[tuple]:
+def again(rows: list[Row]) -> Iterator[tuple]:
     """The best mixes of each split with the other seeds, at the rate that was their best."""
     for split in SPLITS:
         own = [r for r in rows if r["split"] == split and r["seed"] == 0 and r["accuracy"]]
-        best: dict[tuple, dict[str, Any]] = {}
+        best: dict[tuple, Row] = {}
         for row in sorted(own, key=lambda r: -r["accuracy"]):
             best.setdefault(tuple(row[k] for k in KINDS), row)
         for mix, row in itertools.islice(best.items(), BEST):
             yield from ((*mix, split, row["rate"], seed) for seed in range(1, SEEDS))
 
 
-def stored() -> tuple[list[dict[str, Any]], float]:
-    """The rows of the file and the seconds that they took; none if there is no file."""
-    path = data_path("grids", "mixes.json")
-    if not path.exists():
-        return [], 0.0
-    found = json.loads(path.read_text(encoding="utf-8"))
-    rows = zip(*(found["columns"][c] for c in COLUMNS), strict=True)
-    return [dict(zip(COLUMNS, row, strict=True)) for row in rows], found["seconds"]
-
-
-def write(rows: list[dict[str, Any]], seconds: float) -> None:
-    """Write the file; ``seconds`` are those of all processes together."""
-    columns = {c: [row[c] for row in rows] for c in COLUMNS}
-    about = {"rounds": ROUNDS, "clients": CLIENTS, "seconds": round(seconds)}
-    keep("mixes", columns, "python -m fedlearn.lab.mixes", **about)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=500, help="mixes")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--hours", type=float, default=1e9)
-    args = parser.parse_args()
-    (rows, before), began = stored(), time.monotonic()
-    with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
-        first = [
-            (*mix, split, rate, 0)
-            for mix, rate, split in itertools.product(mixes(args.count), RATES, SPLITS)
-        ]
-        for wanted in (lambda: first, lambda: list(again(rows))):
-            done = {tuple(r[c] for c in RUN) for r in rows}
-            missing = [where for where in wanted() if where not in done]
-            for i, row in enumerate(pool.imap(trained, missing), 1):
-                rows.append(dict(zip(COLUMNS, row, strict=True)))
-                spent = time.monotonic() - began
-                if i % 50 == 0 or i == len(missing) or spent > 3600 * args.hours:
-                    write(rows, before + args.jobs * spent)
-                    print(f"{i} of {len(missing)}", flush=True)
-                if spent > 3600 * args.hours:
-                    return
+    args, _ = parser.parse_known_args()
+
+    def first(_: list[Row]) -> list[tuple]:
+        every = itertools.product(mixes(args.count), RATES, SPLITS)
+        return [(*mix, split, rate, 0) for mix, rate, split in every]
+
+    stages = first, lambda rows: list(again(rows))
+    about = {"rounds": ROUNDS, "clients": CLIENTS}
+    fill("mixes", len(RUN), COLUMNS, trained, stages, parser, **about)
 
 
 if __name__ == "__main__":

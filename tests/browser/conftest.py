@@ -6,8 +6,10 @@ import os
 import threading
 from pathlib import Path
 
+import nbformat
 import pytest
 import yaml
+from jupyter_cache import get_cache
 from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +45,14 @@ def toc_pages():
 def chapters():
     """The pages of the table of contents that are notebooks."""
     return [page for page in toc_pages() if (ROOT / "book" / f"{page}.ipynb").exists()]
+
+
+def executed(page):
+    """The chapter with the outputs that it got when the book was built."""
+    source = nbformat.read(ROOT / "book" / f"{page}.ipynb", 4)
+    cache = get_cache(ROOT / "_build" / ".jupyter_cache")
+    of = ("kernelspec", "language_info", "widgets", "papermill")
+    return cache.merge_match_into_notebook(source, nb_meta=of)[1]
 
 
 class QuietHandler(http.server.SimpleHTTPRequestHandler):

@@ -1,0 +1,128 @@
+"""All methods on the same tasks with the same budget of tuning: the runs behind the chapter on
+which one wins, kept in ``data/grids/shootout.json``.
+
+``python -m fedlearn.lab.shootout --jobs 2`` runs what ``data/chapters/shootout.yaml`` states and
+the file does not have yet: each method on each task, split and number of clients. First short runs
+with three values of one of its options, usually the learning rate, then whole runs with the best
+of them, seed after seed. It may be stopped at any time. A row of the file is a run; ``accuracy``
+has the rounds that were evaluated, ``up`` and ``down`` are bytes of one client in one round, on
+average, ``seconds`` those that one client computed in a round.
+"""
+
+import argparse
+import itertools
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import cache
+from typing import Any
+
+from ..errors import Diverged, WireError
+from ..settings import Experiment
+from .grids import Row, chapter_file, fill
+
+RUN = ("task", "split", "clients", "method", "value", "seed", "short")
+COLUMNS = (*RUN, "accuracy", "up", "down", "seconds")
+
+
+@cache
+def spec() -> dict[str, Any]:
+    """What ``data/chapters/shootout.yaml`` states."""
+    return chapter_file("shootout")
+
+
+def contests(task: str) -> Iterator[tuple[str, str, int, str]]:
+    """Every (task, split, number of clients, method) of a task, in the order in which they are run.
+    First FedAvg with one client, who has all images: training without federation."""
+    its = spec()
+    yield task, next(iter(its["splits"])), 1, "FedAvg"
+    for where in itertools.product(its["splits"], its["clients"], its["methods"]):
+        yield task, *where
+
+
+def tuning(method: str) -> tuple[str, list[float]]:
+    """The option of a method that is tuned, and its three values."""
+    its = spec()
+    [of] = its["methods"][method].get("tune", its["tune"]).items()
+    return of
+
+
+def experiment(
+    task: str, split: str, clients: int, method: str, value: float, seed: int, short: bool
+) -> Experiment:
+    """What states a run."""
+    its = spec()
+    of, row = its["tasks"][task], its["methods"][method]
+    how = {k: v for k, v in of.items() if k not in ("short", "seeds", "networks")}
+    how |= of["short"] if short else {}
+    option, _ = tuning(method)
+    return Experiment(
+        method=row["method"],
+        options=of["networks"].get(method, {}) | row.get("options", {}) | {option: value},
+        partition=its["splits"][split],
+        clients=clients,
+        seed=seed,
+        **how,
+    )
+
+
+def trained(where: tuple) -> tuple:
+    """One run -> its row. A run that diverges, or a method that the task cannot have, has no
+    accuracy."""
+    import torch
+
+    from ..round import run
+
+    torch.set_num_threads(1)
+    e = experiment(*where)
+    how = asdict(e.settings) | {"engine": "auto", "threads": 1, "progress": False}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            history = run(e.make_method(), e.make_task(), e.rounds, **how)
+    except (ValueError, Diverged, WireError):
+        return (*where, [], None, None, None)
+    count = [max(1, len(row["clients"])) for row in history.rows]
+    means = [
+        float((of / count).mean()) for of in (history.bytes_up, history.bytes_down, history.seconds)
+    ]
+    accuracy = [round(row["accuracy"], 4) for row in history.rows if row["accuracy"] is not None]
+    return (*where, accuracy, round(means[0], 1), round(means[1], 1), round(means[2], 5))
+
+
+def best(rows: list[Row]) -> dict[tuple[str, str, int, str], float]:
+    """(task, split, clients, method) -> the value whose short run ended highest."""
+    found: dict[tuple, tuple[float, float]] = {}
+    for row in rows:
+        if row["short"] and row["accuracy"]:
+            key = row["task"], row["split"], row["clients"], row["method"]
+            found[key] = max(found.get(key, (-1.0, 0.0)), (row["accuracy"][-1], row["value"]))
+    return {key: value for key, (_, value) in found.items()}
+
+
+def short(task: str) -> list[tuple]:
+    """The runs that choose the methods' values on a task."""
+    every = contests(task)
+    return [(*which, value, 0, True) for which in every for value in tuning(which[-1])[1]]
+
+
+def whole(task: str, rows: list[Row]) -> list[tuple]:
+    """The runs with the best values on a task, the first seed of all before the second of any."""
+    values = best(rows)
+    every = [which for which in contests(task) if which in values]
+    seeds = spec()["tasks"][task]["seeds"]
+    return [(*which, values[which], seed, False) for seed in seeds for which in every]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=spec()["tasks"], help="one task")
+    args, _ = parser.parse_known_args()
+    stages: list[Any] = []
+    for task in [args.only] if args.only else spec()["tasks"]:
+        stages += [lambda _, task=task: short(task), lambda rows, task=task: whole(task, rows)]
+    fill("shootout", len(RUN), COLUMNS, trained, stages, parser)
+
+
+if __name__ == "__main__":
+    main()
