@@ -5,6 +5,7 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..parts import WORDS
@@ -86,6 +87,7 @@ def said(mix: Sequence[str]) -> str:
 Rule = tuple[str, list[str], str, list[tuple[str, str]]]
 
 
+@cache
 def rules() -> list[Rule]:
     """What parts need of others: kind, the parts of it that need it, what it is in words, and
     (kind, part) of all that give it."""
