@@ -95,7 +95,11 @@ WRONG = [
     ("compose-message", 21_109, "not bytes"),
     ("compose-message", 74_560, "all rounds"),
     ("compose-luck", luck_anew, "chosen anew"),
-    ("compose-luck", lambda c, a: sum(luck([r], [o]) for r, o in zip(c, a)), "the mean"),
+    (
+        "compose-luck",
+        lambda c, a: sum(luck([r], [o]) for r, o in zip(c, a, strict=True)),
+        "the mean",
+    ),
     ("compose-luck", lambda c, a: abs(luck(c, a)), "bad"),
     ("compose-luck", lambda c, a: luck(a, c), "chosen by the first"),
 ]
