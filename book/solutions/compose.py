@@ -41,8 +41,8 @@ def choose(mixes, up, down, seconds):
 answer = choose
 
 # %% compose-message
-"""Two bits an entry, rounded up to whole bytes for each large tensor, and four bytes for
-its S. The small numbers are most of a third of the message, and more than half of what
+"""Two bits an entry, rounded up to whole bytes for each large tensor, and four bytes
+for its S. The small numbers are nearly a third of the message, and nearly half of what
 one bit an entry would leave: the floor of this chapter."""
 import math
 
@@ -59,7 +59,7 @@ difference estimates how much of a best rate's score was luck."""
 
 def optimism(chosen, again):
     gaps = []
-    for first, second in zip(chosen, again):
+    for first, second in zip(chosen, again, strict=True):
         k = max(range(len(first)), key=lambda i: first[i])
         gaps.append(first[k] - second[k])
     return sum(gaps) / len(gaps)
@@ -82,8 +82,8 @@ for all by default), and from then on each client works it out itself. It would 
 at once if the server changed the constants without a word, which is why they are in a
 message and not in everybody's program.
 
-(d) Adam divides each gradient by its running size, so its first steps have the length of
-the learning rate in every entry, whatever the loss. A network whose weights were to move
-by a thousandth moves by a tenth. The best of three rates is then the smallest, and the
-true best may lie below: a grid of three rates is not fair to a part whose scale is
-another one."""
+(d) Adam divides each gradient by its running size, so its first steps are as long as
+the learning rate in every entry, whatever the loss. Where the best of three rates is
+the smallest, the true best may lie below. So the grid compares SGD near its best rate
+with Adam some way above it, and what it says of Adam it says of Adam at these rates:
+with a tenth of the smallest one the same mixes were far better."""
