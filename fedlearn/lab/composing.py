@@ -17,7 +17,7 @@ from .vega import GREY, NUMBER, choice, frame, slider
 if TYPE_CHECKING:
     import pandas
 
-START: Mix = ("fed_repopt", "fedavg", "fed_repopt", "eden, 2 bits", "fedavg", "fedyogi")
+START: Mix = ("fed_kgf", "fedmmd", "fedpm", "eden, 2 bits", "stc", "stc")
 EVERY = "every part"
 DRAWN = (*KINDS, "split", "method", "accuracy", "bytes", "rate")  # columns of the chart's data
 
@@ -152,9 +152,14 @@ def _flags() -> list[dict[str, Any]]:
     def highest(*fields: str) -> dict[str, Any]:
         return {"joinaggregate": [{"op": "max", "field": f, "as": f} for f in fields]}
 
-    def before(field: str, name: str) -> dict[str, Any]:
-        op = [{"op": "max", "field": field, "as": name}]
-        return {"window": op, "sort": order, "frame": [None, -1]}
+    def before(field: str, name: str) -> list[dict[str, Any]]:
+        """The highest value of the rows before (Vega takes a frame of [null, -1] for [null, 1])."""
+        so_far = {"op": "max", "field": field, "as": f"{name}Too"}
+        last = {"op": "lag", "field": f"{name}Too", "as": name}
+        return [
+            {"window": [so_far], "sort": order, "frame": [None, 0]},
+            {"window": [last], "sort": order},
+        ]
 
     return [
         {"filter": "datum.split == dealt"},
@@ -167,8 +172,8 @@ def _flags() -> list[dict[str, Any]]:
         },
         highest("rival", "within"),
         {"calculate": "datum.kept ? datum.accuracy : -1", "as": "left"},
-        before("accuracy", "cheaper"),
-        before("left", "keptCheaper"),
+        *before("accuracy", "cheaper"),
+        *before("left", "keptCheaper"),
         {"calculate": "!(datum.accuracy <= datum.cheaper)", "as": "front"},
         {"calculate": "datum.kept && !(datum.accuracy <= datum.keptCheaper)", "as": "keptFront"},
     ]
@@ -218,6 +223,15 @@ def mixing(guess: float | None = None, table: "pandas.DataFrame | None" = None) 
 
     only = {"filter": "datum.method == 'fedavg'"}  # a row of each split
     words = {"type": "text", "align": "left", "fontSize": 12, "color": GREY, "clip": True}
+    edge = float(shown["bytes"].quantile(0.5))
+
+    def names(where: str, align: str, dx: int, dy: int = 9) -> dict[str, Any]:
+        return {
+            "transform": [{"filter": f"datum.source && {where}"}],
+            "mark": {**words, "align": align, "dx": dx, "dy": dy, "fontSize": 11},
+            "encoding": {**place, "text": {"field": "method"}},
+        }
+
     last = "(datum.rival > datum.own ? 'best for no more bytes: ' + format(datum.rival, '.3f')"
     last += " : 'none is as good for fewer bytes')"
     share = "format(100 * datum.at / datum.base, '.3~g') + '% of its bytes'"
@@ -233,7 +247,7 @@ def mixing(guess: float | None = None, table: "pandas.DataFrame | None" = None) 
         slider(
             "guess", "your guess, % of FedAvg's bytes", 50 if guess is None else guess, 1, 100, 1
         ),
-        choice("dealt", "split", SPLITS, SPLITS[0]),
+        choice("dealt", "split", SPLITS, SPLITS[1]),
         *(choice(k, k, list(choices(k)), n, "select") for k, n in zip(KINDS, START, strict=True)),
         choice("part", "show", [EVERY, *there], EVERY, "select"),
         slider("low", "lowest accuracy shown", 0.5, 0, 0.9, 0.1),
@@ -256,11 +270,9 @@ def mixing(guess: float | None = None, table: "pandas.DataFrame | None" = None) 
             points("datum.swap", "triangle-up", 110, {"value": COLOURS[3]}),
             points("datum.source", "square", 90, {"value": COLOURS[4]}),
             points("datum.chosen", "diamond", 240, {"value": COLOURS[1]}),
-            {
-                "transform": [{"filter": "datum.source"}],
-                "mark": {**words, "dx": 7, "dy": 9, "fontSize": 11},
-                "encoding": {**place, "text": {"field": "method"}},
-            },
+            names(f"datum.bytes <= {edge}", "left", 7),
+            names(f"datum.bytes > {edge} && datum.method != 'fedavg'", "right", -7),
+            names("datum.method == 'fedavg'", "left", 7, -10),
             {
                 "transform": [only, {"calculate": "guess * datum.base / 100", "as": "bytes"}],
                 "mark": {"type": "rule", "strokeDash": [2, 3], "color": GREY, "clip": True},
