@@ -63,11 +63,11 @@ MIXES = [
     ("cheap", 0.80, 10_000, 10_000),
 ]
 LINKS: tuple[tuple[float, float, float, str | None, str], ...] = (
+    (8e4, 8e4, 2.5, "cheap", "8 bits are a byte"),
     (8e6, 8e6, 2.0, "dense", "on a fast link the most accurate one fits"),
     (8e5, 8e6, 2.0, "half", "only the way up is slow here"),
-    (8e4, 8e5, 5.0, "both", "both ways take their time, one after the other"),
+    (8e4, 8e5, 4.2, "cheap", "both ways take their time, one after the other"),
     (8e6, 8e4, 4.0, "both", "the way down can be the slow one"),
-    (8e4, 8e4, 2.5, "cheap", "8 bits are a byte"),
     (8e3, 8e3, 1.0, None, "None is the answer if nothing fits"),
 )
 
