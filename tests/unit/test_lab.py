@@ -439,6 +439,7 @@ def test_a_wrong_answer_is_false_and_a_right_one_true():
 
 
 CHAPTERS = [
+    "compose",
     "fed_gkt",
     "fed_kgf",
     "fed_mmd_fusion",

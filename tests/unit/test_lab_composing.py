@@ -1,0 +1,124 @@
+"""What the chapter on composing reads of the grid of mixes: best rates, fronts, refusals, chart."""
+
+import csv
+import io
+import itertools
+import json
+import random
+
+import altair
+import pandas
+import pytest
+
+import fedlearn as fl
+from fedlearn.lab import composing, mixes
+
+FEDAVG = ("fedavg",) * 6
+STC = ("fedavg", "fedavg", "fedavg", "stc", "stc", "stc")
+
+
+def row(mix, accuracy, rate=1.0, seed=0, split="iid", up=100, down=200):
+    values = (*mix, split, rate, seed, accuracy, up, down)
+    return dict(zip(mixes.COLUMNS, values, strict=True))
+
+
+def test_the_best_rate_of_a_mix_is_that_of_the_first_seed():
+    rows = [
+        row(FEDAVG, 0.7, 0.3),
+        row(FEDAVG, 0.9, 1.0, up=110),
+        row(FEDAVG, 0.8, 3.0),
+        row(FEDAVG, 0.6, 1.0, seed=1),
+        row(FEDAVG, 0.8, 1.0, seed=2),
+        row(FEDAVG, 0.99, 3.0, seed=1),  # not the rate that was chosen
+        row(FEDAVG, 0.5, 3.0, split="dirichlet:0.1"),
+    ]
+    for order in (rows, rows[::-1]):  # the file may have grown in any order
+        table = fl.lab.mixtures(order).set_index("split")
+        its = table.loc["iid"]
+        assert (its["accuracy"], its["rate"], its["rates"], its["bytes"]) == (0.9, 1.0, 3, 310)
+        assert its["again"] == pytest.approx(0.7) and its["seeds"] == 2
+        assert its["spread"] == pytest.approx(0.02**0.5)
+        other = table.loc["dirichlet:0.1"]
+        assert (other["accuracy"], other["rates"], other["seeds"]) == (0.5, 1, 0)
+        assert pandas.isna(other["again"]) and pandas.isna(other["spread"])
+        assert its["method"] == "fedavg"
+
+
+def test_what_did_not_train_has_no_row():
+    rows = [row(FEDAVG, 0.9), row(STC, None), row(STC, None, 3.0, seed=1), row(FEDAVG, None, 3.0)]
+    table = fl.lab.mixtures(rows)
+    assert list(table["method"]) == ["fedavg"] and list(table["rates"]) == [1]
+    with pytest.raises(ValueError, match="no grid 'mixes'"):
+        fl.lab.mixtures([])
+
+
+def test_the_front_has_what_nobody_beats_for_as_little():
+    dice = random.Random(0)
+    for _ in range(20):
+        points = [(dice.randint(1, 9), dice.randint(1, 9) / 10) for _ in range(12)]
+        table = pandas.DataFrame(points, columns=["bytes", "accuracy"])
+        front = fl.lab.pareto(table)
+        kept = list(zip(front["bytes"], front["accuracy"], strict=True))
+        beaten = {
+            (b, a)
+            for b, a in points
+            if any(x <= b and y >= a and (x, y) != (b, a) for x, y in points)
+        }
+        assert kept == sorted(set(points) - beaten)
+    dear = pandas.DataFrame({"up": [1, 2], "bytes": [9, 3], "accuracy": [0.5, 0.6]})
+    assert len(fl.lab.pareto(dear)) == 1 and len(fl.lab.pareto(dear, "up")) == 2
+
+
+def test_a_refusal_is_foretold():
+    dice, refused = random.Random(3), 0
+    for _ in range(150):
+        mix = tuple(dice.choice(list(mixes.choices(kind))) for kind in mixes.KINDS)
+        text = composing.refusal(mix)
+        if text is None:
+            mixes.build(mix)
+            continue
+        refused += 1
+        with pytest.raises(ValueError, match="needs"):
+            mixes.build(mix)
+        kind = text.split()[1]
+        assert (
+            text
+            == f"The {kind} of {mix[mixes.KINDS.index(kind)]} needs{text.partition('needs')[2]}"
+        )
+    assert 100 < refused < 150
+
+
+def test_mixes_in_words():
+    assert composing.said(STC) == "stc" and composing.said(FEDAVG) == "fedavg"
+    mix = ("fed_kgf", *STC[1:])
+    assert composing.said(mix) == (
+        "model of fed_kgf, uplink of stc, downlink of stc, server of stc"
+    )
+    for name, own in composing.origins().items():
+        assert mixes.build(own).parts() == mixes.methods()[name].parts()
+
+
+def test_the_chart_is_valid_vega_small_and_has_every_part_in_its_menus():
+    shown = fl.lab.chart("11.1", fl.lab.mixing(20), caption="c", alt="a", keep=["guess"])
+    altair.LayerChart.from_dict(shown.spec)  # the schema of Vega-Lite 5
+    assert len(json.dumps(shown.spec)) < 400_000
+    params = {p["name"]: p for p in shown.spec["params"]}
+    for kind, start in zip(mixes.KINDS, composing.START, strict=True):
+        assert params[kind]["bind"]["options"] == list(mixes.choices(kind))
+        assert params[kind]["value"] == start
+    assert params["guess"]["value"] == 20 and params["dealt"]["bind"]["options"] == list(
+        mixes.SPLITS
+    )
+    rows = list(csv.DictReader(io.StringIO(shown.spec["data"]["values"])))
+    assert len(rows) == len(fl.lab.mixtures())
+    assert {r["split"] for r in rows if r["method"] == "fedavg"} == set(mixes.SPLITS)
+    assert any(tuple(r[kind] for kind in mixes.KINDS) == composing.START for r in rows)
+
+
+def test_the_stored_grid_has_each_method_at_each_rate():
+    table = fl.lab.mixtures()
+    for split, name in itertools.product(mixes.SPLITS, mixes.methods()):
+        its = table[(table["split"] == split) & (table["method"] == name)]
+        assert list(its["rates"]) == [len(mixes.RATES)], (split, name)
+    assert table["accuracy"].between(0, 1).all() and (table["bytes"] > 0).all()
+    assert (table["bytes"] == table["up"] + table["down"]).all()
