@@ -195,7 +195,8 @@ def row_of(args, label, network, shape, clients, samples, partition, peak):
         {},
         {},
     )
-    for name, make in contenders(task, args.forms).items():
+    made = contenders(task, args.forms)
+    for name, make in made.items():
         try:
             ready[name] = make()
             ready[name]()  # warms up, and shows whether there is memory enough
@@ -214,7 +215,7 @@ def row_of(args, label, network, shape, clients, samples, partition, peak):
         "chosen": auto and auto.chosen.name,
         "threads": auto and auto.threads,
         "together": stacked and stacked.chosen.together,
-        "seconds": seconds | failed,
+        "seconds": {name: {**seconds, **failed}[name] for name in {**made, **seconds}},
         "limits": cost.limits(task, peak),
     }
 

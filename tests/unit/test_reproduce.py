@@ -44,7 +44,8 @@ def test_every_run_of_every_recipe_can_be_made(name, scale):
     assert listed and recipes.RECIPES[name]["shows"]
     for run in listed:
         assert run.method().parts() and json.dumps(run.options(), allow_nan=False)
-        assert len(run.tries) == (3 if scale == "small" else 0)
+        tuned = scale == "small" and run.experiment.task == "classification"
+        assert len(run.tries) == (3 if tuned else 0)
         assert costs.Costs(run).work > 0 and costs.Costs(run).memory > costs.PYTORCH
         fl.partition.parse(run.experiment.partition)
         for each in run.tries:
