@@ -18,6 +18,7 @@ from .vega import GREY, choice, frame, slider
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.axes import Axes
 
 COMMAND = "python -m fedlearn.lab.shootout"
 APART = 3.0  # standard errors between two methods of which one is ahead
@@ -116,6 +117,32 @@ def ranks(scores: Mapping[str, Sequence[float]], apart: float = APART) -> dict[s
         name: 1 + sum(ahead(other, own, apart) for other in scores.values())
         for name, own in scores.items()
     }
+
+
+def standings(ranked: Mapping[str, Mapping[str, int]], title: str) -> "Axes":
+    """Contest -> method -> rank, as a matrix that shows its numbers: a row a method, the best on
+    average first, a column a contest, the darker the nearer to the first rank."""
+    import matplotlib.pyplot as plt
+
+    names = {name for its in ranked.values() for name in its}
+    mean = {n: float(np.mean([r[n] for r in ranked.values() if n in r])) for n in names}
+    order = sorted(names, key=lambda n: (mean[n], n))
+    size = (2.3 + 0.27 * max(6, len(ranked)), 1.6 + 0.21 * max(3, len(order)))
+    ax = plt.subplots(figsize=size, layout="constrained")[1]
+    ax.set_title(title, fontsize=11, loc="left")
+    if not ranked:
+        ax.set_axis_off()
+        ax.text(0, 0.5, f"not yet run:\n{COMMAND}", fontsize=10, va="center")
+        return ax
+    table = np.array([[its.get(n, np.nan) for its in ranked.values()] for n in order])
+    ax.imshow(table, cmap="Greys_r", vmin=-0.6 * len(order), vmax=len(order), aspect="auto")
+    for i, j in zip(*np.nonzero(~np.isnan(table)), strict=True):
+        first = {"fontweight": "bold"} if table[i, j] == 1 else {}
+        ax.text(j, i, f"{table[i, j]:.0f}", ha="center", va="center", fontsize=10, **first)
+    ax.set_yticks(range(len(order)), order, fontsize=10)
+    ax.set_xticks(range(len(ranked)), list(ranked), rotation=90, fontsize=10)
+    ax.tick_params(length=0)
+    return ax
 
 
 def central(frame: "pandas.DataFrame") -> dict[str, float]:

@@ -10,7 +10,10 @@ import pytest
 
 import fedlearn as fl
 
-CHAPTERS = ("rpn", "wire", "fed_kgf", "fed_mmd_fusion", "fed_gkt", "fed_repopt", "flower", "seeing")
+CHAPTERS = (
+    "rpn", "wire", "fed_kgf", "fed_mmd_fusion", "fed_gkt", "fed_repopt", "flower", "seeing",
+    "shootout",
+)  # fmt: skip
 TABLES = [import_module(f"test_exercises_{chapter}") for chapter in CHAPTERS]
 
 

@@ -448,6 +448,7 @@ CHAPTERS = [
     "heterogeneity",
     "rpn",
     "seeing",
+    "shootout",
     "wire",
 ]
 

@@ -19,7 +19,10 @@ from typing import Any
 from ...errors import pick
 
 CHAPTERS = dict.fromkeys(
-    "fedavg heterogeneity wire rpn fed_kgf fed_mmd_fusion fed_gkt fed_repopt flower seeing".split()
+    (
+        "fedavg heterogeneity wire rpn fed_kgf fed_mmd_fusion fed_gkt fed_repopt flower seeing "
+        "shootout"
+    ).split()
 )
 Function = Callable[..., Any]  # an answer that is a function
 
