@@ -70,13 +70,24 @@ def failed() -> list[Row]:
     return [row for row in stored("shootout")[0] if not row["accuracy"]]
 
 
+def dead() -> set[tuple[str, str, int, str]]:
+    """(task, split, clients, method) of which no short run trained, so that there is no whole one:
+    all three diverged, or the task has no such split."""
+    alive: dict[tuple, list[bool]] = {}
+    for r in stored("shootout")[0]:
+        if r["short"]:
+            where = r["task"], r["split"], r["clients"], r["method"]
+            alive.setdefault(where, []).append(bool(r["accuracy"]))
+    return {where for where, its in alive.items() if len(its) == 3 and not any(its)}
+
+
 def progress() -> dict[str, tuple[int, int, int, int]]:
-    """Task -> short runs that are stored and that are stated, whole runs stored and stated."""
-    rows, found = stored("shootout")[0], {}
+    """Task -> short runs that are stored and that are stated, whole runs stored and possible."""
+    rows, found, without = stored("shootout")[0], {}, dead()
     for task, its in spec()["tasks"].items():
         there = [sum(r["task"] == task and r["short"] == s for r in rows) for s in (True, False)]
-        stated = sum(1 for _ in contests(task)) * len(its["seeds"])
-        found[task] = there[0], len(short_runs(task)), there[1], stated
+        whole = sum(where not in without for where in contests(task)) * len(its["seeds"])
+        found[task] = there[0], len(short_runs(task)), there[1], whole
     return found
 
 
@@ -135,7 +146,7 @@ def standings(ranked: Mapping[str, Mapping[str, int]], title: str) -> "Axes":
         ax.text(0, 0.5, f"not yet run:\n{COMMAND}", fontsize=10, va="center")
         return ax
     table = np.array([[its.get(n, np.nan) for its in ranked.values()] for n in order])
-    ax.imshow(table, cmap="Greys_r", vmin=-0.6 * len(order), vmax=len(order), aspect="auto")
+    ax.imshow(table, cmap="Greys_r", vmin=-1.5 * len(order), vmax=len(order), aspect="auto")
     for i, j in zip(*np.nonzero(~np.isnan(table)), strict=True):
         first = {"fontweight": "bold"} if table[i, j] == 1 else {}
         ax.text(j, i, f"{table[i, j]:.0f}", ha="center", va="center", fontsize=10, **first)
@@ -189,10 +200,15 @@ def _absent(there: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """A line that says so for each contest of which no run is stored."""
     its, have = spec(), {(r["task"], r["split"], r["clients"]) for r in there}
     every = [(t, s, n) for t in its["tasks"] for s in its["splits"] for n in its["clients"]]
-    blank = {"method": "not yet run", "words": COMMAND, "mean": [], "low": [], "high": []}
-    costs = {"up": 0, "down": 0, "sec": 0, "last": 0, "every": 1}
+    nothing = {where[:3] for where in dead()} - have
+    costs = {"up": 0, "down": 0, "sec": 0, "last": 0, "every": 1, "mean": [], "low": [], "high": []}
     return [
-        {"task": t, "split": s, "clients": n, **blank, **costs}
+        {"task": t, "split": s, "clients": n, **costs}
+        | (
+            {"method": "no such split", "words": f"{n} clients cannot be split so"}
+            if (t, s, n) in nothing
+            else {"method": "not yet run", "words": COMMAND}
+        )
         for t, s, n in every
         if (t, s, n) not in have
     ]
@@ -231,7 +247,7 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
         choice("split", "split", [*its["splits"]], [*its["splits"]][-1]),
         choice("clients", "clients", its["clients"]),
         choice("equal", "equal", [TIME, BYTES, ROUNDS], TIME),
-        slider("budget", "budget", 0, -3, 0.5, 0.05),
+        slider("budget", "budget", -0.6, -3, 0.5, 0.05),
         slider("up", "uplink", round(math.log10(start[0]) - 6, 4), -2.5, 3, 0.05),
         slider("down", "downlink", round(math.log10(start[1]) - 6, 4), -2.5, 3, 0.05),
         slider("latency", "round trip", 1000 * start[2], 0, 2000, 10),

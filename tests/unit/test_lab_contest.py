@@ -62,6 +62,28 @@ def test_short_failed_and_whole_runs_are_apart(stored):
     assert contest.progress()["CIFAR-10"] == (0, 489, 0, 163)
 
 
+def test_a_split_that_cannot_be_is_no_run_that_is_missing(stored):
+    nowhere = {"split": "one main class", "clients": 100, "short": True, "accuracy": []}
+    tried = [row(m, value=v, **nowhere) for m in SPEC["methods"] for v in (0.05, 0.2, 0.8)]
+    unlucky = [row("STC", value=v, short=True, accuracy=[]) for v in (0.05, 0.2)]
+    stored(tried + unlucky)
+    assert len(contest.dead()) == 27  # STC has a value left that may train
+    assert contest.progress()["digits"] == (83, 489, 0, 489 - 3 * 27)
+    (line,) = (v for v in fl.lab.rivals()["data"]["values"] if v["method"] == "no such split")
+    assert (line["task"], line["split"], line["clients"]) == ("digits", "one main class", 100)
+
+
+def test_ranks_are_drawn_with_the_best_on_top(stored):
+    found = {"IID 10": {"a": 2, "b": 1}, "IID 100": {"a": 3, "b": 1, "c": 2}}
+    ax = contest.standings(found, "equal rounds")
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["b", "c", "a"]
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["IID 10", "IID 100"]
+    written = {t.get_position(): t.get_text() for t in ax.texts}
+    assert written == {(0, 0): "1", (1, 0): "1", (1, 1): "2", (0, 2): "2", (1, 2): "3"}
+    (words,) = contest.standings({}, "equal rounds").texts
+    assert contest.COMMAND in words.get_text()
+
+
 def test_nothing_stored_is_no_error(stored):
     stored([])
     assert fl.lab.entries().empty and contest.central(fl.lab.entries()) == {}
