@@ -154,7 +154,8 @@ def train_stacked(
     step = {}
     for first, last, counts in takes:  # all before training: an objective may copy the network
         part = layers.narrow(net, first, last)
-        layers.pad(part, counts)
+        if counts:
+            layers.pad(part, counts)
         its_state = {
             k: [t[first:last] for t in v] if isinstance(v, list) else v for k, v in state.items()
         }

@@ -9,7 +9,8 @@ layers. Modules of other kinds work if their ``forward`` expects the client axis
 dimensions from the end."""
 
 import copy
-from functools import cache
+from functools import cache, lru_cache
+from math import prod
 from typing import Any
 
 import torch
@@ -83,6 +84,18 @@ class _Ragged(torch.autograd.Function):
         return dx, *own, None, None, None
 
 
+@lru_cache(64)
+def _counting(
+    rows: tuple[int, ...], shape: torch.Size, dtype: torch.dtype, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``real`` and ``n`` of ``_Ragged`` where of each client's ``shape`` [batch, channels, ...] so
+    many rows count: the same in every round."""
+    batch, channels, *image = shape
+    each = torch.tensor(rows, device=device).repeat_interleave(channels)
+    real = torch.arange(batch, device=device)[:, None] < each
+    return real.to(dtype).view(*real.shape, *[1] * len(image)), (each * prod(image)).to(dtype)
+
+
 class _Norm:
     """Batch normalisation: the statistics of each client's own batch."""
 
@@ -108,12 +121,9 @@ class _Norm:
     def _some(self, x, mean, var):
         if min(self.rows) * x[0, 0, 0].numel() < 2:
             raise ValueError("Expected more than 1 value per channel when training.")
-        rows = torch.tensor(self.rows, device=x.device).repeat_interleave(x.shape[2])
-        flat, real = merge(x), torch.arange(x.shape[1], device=x.device)[:, None] < rows
-        real = real.to(x.dtype).view(*real.shape, *[1] * (x.dim() - 3))
-        n = (rows * x[0, 0, 0].numel()).to(x.dtype)
+        real, n = _counting(self.rows, x.shape[1:], x.dtype, x.device)
         y, new_mean, new_var = _Ragged.apply(
-            flat, _flat(self.weight), _flat(self.bias), real, n, self.eps
+            merge(x), _flat(self.weight), _flat(self.bias), real, n, self.eps
         )
         if mean is not None:
             with torch.no_grad():
@@ -280,11 +290,12 @@ def narrow(net: nn.Module, first: int, last: int, memo: dict | None = None) -> n
         return memo[id(t)]
 
     new = net.__class__.__new__(net.__class__)
-    new.__dict__.update(net.__dict__)
-    new._parameters = {n: part(t, nn.Parameter) for n, t in net._parameters.items()}
-    new._buffers = {n: part(t, lambda view, grad: view) for n, t in net._buffers.items()}
-    new._modules = {
-        n: child and narrow(child, first, last, memo) for n, child in net._modules.items()
+    new.__dict__ |= net.__dict__ | {  # not one by one: Module looks long at what it is given
+        "_parameters": {n: part(t, nn.Parameter) for n, t in net._parameters.items()},
+        "_buffers": {n: part(t, lambda view, grad: view) for n, t in net._buffers.items()},
+        "_modules": {
+            n: child and narrow(child, first, last, memo) for n, child in net._modules.items()
+        },
     }
     if isinstance(net, Drawing):
         new.generators = net.generators[first:last]
