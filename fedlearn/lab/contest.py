@@ -51,18 +51,34 @@ def entries(short: bool = False, rows: Sequence[Row] | None = None) -> "pandas.D
     ``rounds`` are those after which the test set was looked at, ``accuracy`` what was seen there;
     ``up`` and ``down`` are bytes, ``seconds`` computing, of one client in one round, on average.
     ``least`` is the smallest ``seconds`` of all runs of this method with this task and number of
-    clients: runs share their machine with others, and the least disturbed comes nearest. Runs that
-    diverged are not there. ``rows`` are others than the stored ones, such as those of
-    ``shootout.enter``.
+    clients, short ones too, in proportion to a whole run's images: runs share their machine with
+    others, and the least disturbed comes nearest. Runs that diverged are not there. ``rows`` are
+    others than the stored ones, such as those of ``shootout.enter``.
     """
     import pandas
 
     found = _runs() if rows is None else rows
-    made = [row | {"rounds": looks(row)} for row in found if row["short"] == short]
-    frame = pandas.DataFrame(made, columns=[*COLUMNS, "rounds"])
-    same = frame.groupby(["task", "clients", "method"])["seconds"]
-    frame["least"] = same.transform("min")
+    least: dict[tuple, float] = {}
+    for row in found:
+        same, seconds = _same(row), row["seconds"] * _larger(row)
+        least[same] = min(least.get(same, math.inf), seconds)
+    made = [
+        row | {"rounds": looks(row), "least": least[_same(row)]}
+        for row in found
+        if row["short"] == short
+    ]
+    frame = pandas.DataFrame(made, columns=[*COLUMNS, "rounds", "least"])
     return frame.drop(columns="short")
+
+
+def _same(row: Row) -> tuple[str, int, str]:
+    return row["task"], row["clients"], row["method"]
+
+
+def _larger(row: Row) -> float:
+    """How many times the images of a run a whole run has."""
+    its = spec()["tasks"][row["task"]]
+    return its["train"] / its["short"]["train"] if row["short"] and "train" in its else 1.0
 
 
 def failed() -> list[Row]:

@@ -53,6 +53,13 @@ def test_computing_is_the_least_disturbed_of_the_same_work():
     assert frame(rows)["least"].tolist() == [0.2, 0.2, 0.2, 0.9, 0.1]
 
 
+def test_short_runs_tell_the_computing_too_in_proportion_to_their_images():
+    rows = [row(seconds=0.5), row(seconds=0.3, short=True)]  # as many digits in both
+    assert frame(rows)["least"].tolist() == frame(rows, short=True)["least"].tolist() == [0.3]
+    rows = [row(task="MNIST", seconds=0.5), row(task="MNIST", seconds=0.3, short=True)]
+    assert frame(rows)["least"].tolist() == [pytest.approx(0.3 * 6000 / 4000)]
+
+
 def test_short_failed_and_whole_runs_are_apart(stored):
     stored([row(), row(seed=1, accuracy=[]), row(short=True)])
     assert len(fl.lab.entries()) == len(fl.lab.entries(short=True)) == 1
