@@ -244,7 +244,8 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
         if r["method"] == "FedAvg"
     }
     nothing = json.dumps({"up": 0, "down": 0, "sec": 0, "last": 0})
-    start = link.check(**link.PRESETS["3G"].asdict())
+    its_link = link.PRESETS["3G"]
+    start = link.check(its_link.up, its_link.down, its_link.latency)
     speed = (
         "format(pow(10, {0}) * ({0} < 0 ? 1000 : 1), '.3~r') + ({0} < 0 ? ' kbit/s' : ' Mbit/s')"
     )
