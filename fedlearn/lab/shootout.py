@@ -81,7 +81,7 @@ def ran(where: tuple, entry: Row | None = None) -> tuple:
     from ..round import run
 
     torch.set_num_threads(1)
-    e = experiment(*where, entry=entry)
+    e = experiment(**dict(zip(RUN, where, strict=True)), entry=entry)
     how = asdict(e.settings) | {"engine": "auto", "threads": 1, "progress": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
