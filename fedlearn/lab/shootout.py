@@ -12,12 +12,12 @@ average, ``seconds`` those that one client computed in a round.
 import argparse
 import itertools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from functools import cache
 from typing import Any
 
-from ..errors import Diverged, WireError
+from ..errors import Diverged, WireError, pick
 from ..settings import Experiment
 from .grids import Row, chapter_file, fill
 
@@ -40,22 +40,30 @@ def contests(task: str) -> Iterator[tuple[str, str, int, str]]:
         yield task, *where
 
 
-def tuning(method: str) -> tuple[str, list[float]]:
-    """The option of a method that is tuned, and its three values."""
+def tuning(method: str, entry: Row | None = None) -> tuple[str, list[float]]:
+    """The option of a method that is tuned, and its three values. ``entry`` states a method that
+    the file does not have."""
     its = spec()
-    [of] = its["methods"][method].get("tune", its["tune"]).items()
+    [of] = (entry or its["methods"][method]).get("tune", its["tune"]).items()
     return of
 
 
 def experiment(
-    task: str, split: str, clients: int, method: str, value: float, seed: int, short: bool
+    task: str,
+    split: str,
+    clients: int,
+    method: str,
+    value: float,
+    seed: int,
+    short: bool,
+    entry: Row | None = None,
 ) -> Experiment:
     """What states a run."""
     its = spec()
-    of, row = its["tasks"][task], its["methods"][method]
+    of, row = its["tasks"][task], entry or its["methods"][method]
     how = {k: v for k, v in of.items() if k not in ("short", "seeds", "networks")}
     how |= of["short"] if short else {}
-    option, _ = tuning(method)
+    option, _ = tuning(method, entry)
     return Experiment(
         method=row["method"],
         options=of["networks"].get(method, {}) | row.get("options", {}) | {option: value},
@@ -66,22 +74,18 @@ def experiment(
     )
 
 
-def trained(where: tuple) -> tuple:
-    """One run -> its row. A run that diverges, or a method that the task cannot have, has no
-    accuracy."""
+def ran(where: tuple, entry: Row | None = None) -> tuple:
+    """One run -> its row."""
     import torch
 
     from ..round import run
 
     torch.set_num_threads(1)
-    e = experiment(*where)
+    e = experiment(**dict(zip(RUN, where, strict=True)), entry=entry)
     how = asdict(e.settings) | {"engine": "auto", "threads": 1, "progress": False}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            history = run(e.make_method(), e.make_task(), e.rounds, **how)
-    except (ValueError, Diverged, WireError):
-        return (*where, [], None, None, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        history = run(e.make_method(), e.make_task(), e.rounds, **how)
     count = [max(1, len(row["clients"])) for row in history.rows]
     means = [
         float((of / count).mean()) for of in (history.bytes_up, history.bytes_down, history.seconds)
@@ -90,8 +94,44 @@ def trained(where: tuple) -> tuple:
     return (*where, accuracy, round(means[0], 1), round(means[1], 1), round(means[2], 5))
 
 
+def trained(where: tuple) -> tuple:
+    """``ran``; but a run that diverges, or a method that the task cannot have, has no accuracy."""
+    try:
+        return ran(where)
+    except (ValueError, Diverged, WireError):
+        return (*where, [], None, None, None)
+
+
+def enter(
+    method: str,
+    task: str = "digits",
+    split: str = "one main class",
+    clients: int = 10,
+    tune: dict[str, list[float]] | None = None,
+    **options: Any,
+) -> list[Row]:
+    """A method of your own in one contest, such as "mine.py:method": the short runs with the values
+    of ``tune``, by default three learning rates, then the whole runs with the best; a row each, as
+    in the file, which stays as it is."""
+    its = spec()
+    if method in its["methods"]:
+        raise ValueError(f"The contest has {method!r} already.")
+    pick(task, its["tasks"], "task of the contest")
+    pick(split, its["splits"], "split of the contest")
+    entry = {"method": method, "options": options} | ({"tune": tune} if tune else {})
+    where = task, split, clients, method
+
+    def rows(runs: Iterable[tuple]) -> list[Row]:
+        return [dict(zip(COLUMNS, ran(run, entry), strict=True)) for run in runs]
+
+    tried = rows((*where, value, 0, True) for value in tuning(method, entry)[1])
+    value = best(tried)[where]
+    return tried + rows((*where, value, seed, False) for seed in its["tasks"][task]["seeds"])
+
+
 def best(rows: list[Row]) -> dict[tuple[str, str, int, str], float]:
-    """(task, split, clients, method) -> the value whose short run ended highest."""
+    """(task, split, clients, method) -> the value whose short run ended highest, of equal ones the
+    largest."""
     found: dict[tuple, tuple[float, float]] = {}
     for row in rows:
         if row["short"] and row["accuracy"]:

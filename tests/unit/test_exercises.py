@@ -12,7 +12,7 @@ import fedlearn as fl
 
 CHAPTERS = (
     *("rpn", "wire", "fed_kgf", "fed_mmd_fusion", "fed_gkt", "fed_repopt", "flower", "seeing"),
-    "compose",
+    *("compose", "shootout"),
 )
 TABLES = [import_module(f"test_exercises_{chapter}") for chapter in CHAPTERS]
 

@@ -449,6 +449,7 @@ CHAPTERS = [
     "heterogeneity",
     "rpn",
     "seeing",
+    "shootout",
     "wire",
 ]
 
