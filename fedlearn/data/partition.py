@@ -161,7 +161,7 @@ class Classes(Partition):
 @dataclass(frozen=True)
 class MainClass(Partition):
     """Fed-KGF: ``share`` of each class goes to the client that owns it, the rest evenly to the
-    others.
+    others. Where there are more clients than classes, some own the same class and divide the share.
 
     Ten clients, CIFAR-10: 4,000 of the own class and 111 or 112 of every other. CIFAR-100 with
     ``coarse``: 400 each of ten classes (two super-classes) and 11 or 12 of every other. 5,000
@@ -178,20 +178,25 @@ class MainClass(Partition):
     def owners(
         self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: np.ndarray | None
     ) -> np.ndarray:
-        owner = _class_owner(labels, clients, coarse)
-        total = np.bincount(labels, minlength=len(owner))
-        counts = np.zeros((clients, len(owner)), np.int64)
-        for c, mine in enumerate(owner):
-            counts[mine, c] = round(self.share * total[c]) if clients > 1 else total[c]
-            each, extra = divmod(total[c] - counts[mine, c], max(clients - 1, 1))
+        classes, k = labels.max() + 1, np.arange(clients)
+        # [clients, classes]: whose class it is; in a crowd client k has class k mod classes
+        if clients > classes:
+            own = k[:, None] % classes == np.arange(classes)
+        else:
+            own = k[:, None] == _class_owner(labels, clients, coarse)
+        total = np.bincount(labels, minlength=classes)
+        counts, moved = np.zeros((clients, classes), np.int64), np.zeros(clients, np.int64)
+        for c in range(classes):
+            mine, first = np.flatnonzero(own[:, c]), own[:, c].argmax()
             # The others, from a starting point that moves on with each class, so that the odd
             # samples spread too.
-            others = (
-                mine
-                + 1
-                + (np.arange(clients - 1) + np.sum(owner[:c] == mine)) % max(clients - 1, 1)
-            ) % clients
-            counts[others, c] = each + (np.arange(clients - 1) < extra)
+            others = (first + k) % clients
+            others = np.roll(others[~own[others, c]], -moved[first])
+            main = round(self.share * total[c]) if len(others) else total[c]
+            for who, n in ((mine, main), (others, total[c] - main)):
+                counts[who, c] = n // max(len(who), 1)
+                counts[who[: n % max(len(who), 1)], c] += 1
+            moved += (total[c] - main) % max(len(others), 1) if clients > classes else own[:, c]
         return _deal(labels, counts, rng)
 
 

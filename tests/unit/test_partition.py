@@ -121,6 +121,20 @@ def test_main_class_is_fed_kgf_on_cifar10():
     assert (counts.sum(1) == 5000).all()
 
 
+def test_main_class_of_a_crowd():
+    """Three classes, seven clients: 0, 3, 6 own class 0, and so on; nobody else has a share more
+    than one sample larger than another's."""
+    labels = rng(1).permutation(np.repeat(np.arange(3), 700))
+    counts = histogram(P.main_class(0.8)(labels, 7, rng()), labels)
+    own = np.arange(7)[:, None] % 3 == np.arange(3)
+    assert (counts.sum(0) == 700).all()
+    for c in range(3):
+        mine, others = counts[own[:, c], c], counts[~own[:, c], c]
+        assert mine.sum() == 560 and np.ptp(mine) <= 1 and np.ptp(others) <= 1
+    odd = histogram(P.main_class(0.8)(np.arange(1340) % 10, 100, rng()), np.arange(1340) % 10)
+    assert np.ptp(odd.sum(1)) <= 3  # the odd samples do not all go to the same clients
+
+
 def test_main_class_is_fed_kgf_on_cifar100():
     labels = rng(1).permutation(np.repeat(np.arange(100), 500))
     coarse = np.array(COARSE)
@@ -244,7 +258,7 @@ def test_bad_calls():
         (P.iid(), 21, "fewer clients"),
         (P.shards(3), 10, "30 shards"),
         (P.classes(), 11, "fewer clients"),
-        (P.main_class(), 11, "fewer clients"),
+        (P.main_class(), 21, "fewer clients"),
         (P.dirichlet(0.01), 15, "raise alpha"),
         (P.table("rpn_table4"), 5, "for 10 clients and 10 classes, not for 5 and 10"),
     ):
