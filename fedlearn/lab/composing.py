@@ -214,7 +214,9 @@ def mixing(guess: float | None = None, table: "pandas.DataFrame | None" = None) 
         }
 
     def line(where: str, colour: str, dash: list[int]) -> dict[str, Any]:
+        # the words beside it say it; empty, it would have no name to be read out
         mark = {"type": "line", "interpolate": "step-after", "color": colour, "clip": True}
+        mark |= {"aria": False}
         return {
             "transform": [{"filter": where}],
             "mark": mark | {"strokeDash": dash, "strokeWidth": 2},
