@@ -14,7 +14,7 @@ from ..history import History
 from .grids import Row, stored
 from .shootout import COLUMNS, contests, spec, tuning
 from .shootout import short as short_runs
-from .vega import GREY, choice, frame, slider
+from .vega import GREY, LASTS, SPEED, choice, frame, slider
 
 if TYPE_CHECKING:
     import pandas
@@ -246,17 +246,9 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
     nothing = json.dumps({"up": 0, "down": 0, "sec": 0, "last": 0})
     its_link = link.PRESETS["3G"]
     start = link.check(its_link.up, its_link.down, its_link.latency)
-    speed = (
-        "format(pow(10, {0}) * ({0} < 0 ? 1000 : 1), '.3~r') + ({0} < 0 ? ' kbit/s' : ' Mbit/s')"
-    )
-    lasts = (
-        "({0} >= 86400 ? format({0} / 86400, '.1f') + ' days' : {0} >= 3600 ? "
-        "format({0} / 3600, '.1f') + ' h' : {0} >= 60 ? format({0} / 60, '.1f') + ' min' : "
-        "{0} >= 10 ? format({0}, '.0f') + ' s' : format({0}, '.2r') + ' s')"
-    ).format("limit")
     of = (
         f"equal == '{ROUNDS}' ? format(limit, '.2~r') + ' rounds' : equal == '{BYTES}' ? "
-        f"format(limit, '.3~s') + 'B of one client' : {lasts}"
+        f"format(limit, '.3~s') + 'B of one client' : {LASTS.format('limit')}"
     )
     params = [
         slider("guess", "your guess: place of FedAvg", guess or 1, 1, places, 1),
@@ -274,8 +266,8 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
         {"name": "limit", "expr": f"pow(10, budget) * fedavg.last * {COST.format(its='fedavg')}"},
         {"name": "saysBudget",
          "expr": f"format(pow(10, budget), '.2~p') + ' of FedAvg: ' + ({of})"},
-        {"name": "saysUp", "expr": speed.format("up")},
-        {"name": "saysDown", "expr": speed.format("down")},
+        {"name": "saysUp", "expr": SPEED.format("up")},
+        {"name": "saysDown", "expr": SPEED.format("down")},
         {"name": "saysLatency", "expr": "format(latency, '.0f') + ' ms'"},
         {"name": "saysSlower", "expr": "format(slower, '.0f') + ' times'"},
     ]  # fmt: skip

@@ -20,7 +20,7 @@ from .drawings import DOWN, FEDAVG, PLATE, UP, Canvas, kilobytes, width
 from .grids import chapter_file
 from .plot import COLOURS
 from .show import Chart, Shown, chart
-from .vega import GREY, choice, frame, slider
+from .vega import GREY, LASTS, SPEED, choice, frame, slider
 
 # fedlearn.link.time; up and down are powers of ten of Mbit/s, latency is in ms, and the table of
 # STRETCH has what link.stretch says for the number of clients and the slider's position
@@ -95,16 +95,8 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
         made = slider(name, label, round(powers[start["link"]][k], 4), low, high, step)
         return made | {"on": [{"events": [{"signal": "link"}], "update": update}]}
 
-    speed = (
-        "format(pow(10, {0}) * ({0} < 0 ? 1000 : 1), '.3~r') + ({0} < 0 ? ' kbit/s' : ' Mbit/s')"
-    )
-    lasts = (
-        "({0} >= 86400 ? format({0} / 86400, '.1f') + ' days' : {0} >= 3600 ? "
-        "format({0} / 3600, '.1f') + ' h' : {0} >= 60 ? format({0} / 60, '.1f') + ' min' : "
-        "{0} >= 10 ? format({0}, '.0f') + ' s' : format({0}, '.2r') + ' s')"
-    )
     size = "(format({0}, '.3~s') + 'B')"
-    said = f"against == '{BYTES}' ? {size} : {lasts}"
+    said = f"against == '{BYTES}' ? {size} : {LASTS}"
     names = [its["name"] for its in spec["comparisons"]]
     params = [
         choice("runs", "runs", names, start["comparison"], "select"),
@@ -115,8 +107,8 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
         linked(2, "latency", "round trip", 0, 2000, 10),
         slider("slower", "device slower", 1, 0, 50, 1),
         slider("stragglers", "stragglers", 0, 0, STRAGGLERS[-1], 0.1),
-        {"name": "saysUp", "expr": speed.format("up")},
-        {"name": "saysDown", "expr": speed.format("down")},
+        {"name": "saysUp", "expr": SPEED.format("up")},
+        {"name": "saysDown", "expr": SPEED.format("down")},
         {"name": "saysLatency", "expr": "format(latency, '.0f') + ' ms'"},
         {"name": "saysSlower", "expr": "format(slower, '.0f') + ' times'"},
         {
@@ -227,7 +219,7 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
             {"calculate": SECONDS, "as": "time"},
             {"calculate": "datum.up + datum.down", "as": "total"},
             {"calculate": f"against == '{BYTES}' ? datum.total : datum.time", "as": "x"},
-            {"calculate": lasts.format("datum.time"), "as": "lasts"},
+            {"calculate": LASTS.format("datum.time"), "as": "lasts"},
             {"calculate": size.format("datum.total"), "as": "bytes"},
         ],
         layer=[

@@ -6,6 +6,14 @@ from typing import Any
 GREY = "#7a828e"  # read on white and on black
 NUMBER: dict[str, Any] = {"type": "quantitative"}
 
+# Expressions that say a number in words: a speed of 10^{0} Mbit/s, a time of {0} seconds
+SPEED = "format(pow(10, {0}) * ({0} < 0 ? 1000 : 1), '.3~r') + ({0} < 0 ? ' kbit/s' : ' Mbit/s')"
+LASTS = (
+    "({0} >= 86400 ? format({0} / 86400, '.1f') + ' days' : {0} >= 3600 ? "
+    "format({0} / 3600, '.1f') + ' h' : {0} >= 60 ? format({0} / 60, '.1f') + ' min' : "
+    "{0} >= 10 ? format({0}, '.0f') + ' s' : format({0}, '.2r') + ' s')"
+)
+
 
 def frame(
     height: int, params: Sequence[dict[str, Any]] = (), *, grid: bool = True, **rest: Any
