@@ -35,7 +35,7 @@ def mixtures(rows: Sequence[Row] | None = None) -> "pandas.DataFrame":
     rows = stored("mixes")[0] if rows is None else rows
     if not rows:
         raise ValueError("There is no grid 'mixes' yet; python -m fedlearn.lab.mixes")
-    named = {mix: name for name, mix in reversed(list(origins().items()))}
+    named = _methods_by_mix()
     best: dict[tuple, dict[str, Any]] = {}
     for row in rows:
         mix = tuple(row[k] for k in KINDS)
@@ -67,6 +67,12 @@ def origins() -> dict[str, Mix]:
     }
 
 
+@cache
+def _methods_by_mix() -> dict[Mix, str]:
+    """The inverse of ``origins``; of methods that are the same mix the first."""
+    return {mix: name for name, mix in reversed(list(origins().items()))}
+
+
 def pareto(table: "pandas.DataFrame", cost: str = "bytes") -> "pandas.DataFrame":
     """The rows that no other row beats, cheapest first: more accurate than all that cost as much or
     less. Of several that are equal in both the first one stands for all."""
@@ -77,9 +83,8 @@ def pareto(table: "pandas.DataFrame", cost: str = "bytes") -> "pandas.DataFrame"
 
 def said(mix: Sequence[str]) -> str:
     """A mix in words: the parts that are not FedAvg's, or the method that it is."""
-    known = {own: name for name, own in reversed(list(origins().items()))}
-    if tuple(mix) in known:
-        return known[tuple(mix)]
+    if tuple(mix) in _methods_by_mix():
+        return _methods_by_mix()[tuple(mix)]
     own = [f"{k} of {n}" for k, n in zip(KINDS, mix, strict=True) if n != "fedavg"]
     return ", ".join(own)
 

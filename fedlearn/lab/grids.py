@@ -118,25 +118,29 @@ def stored(name: str) -> tuple[list[Row], float]:
     return [dict(zip(found["columns"], row, strict=True)) for row in rows], found["seconds"]
 
 
+def command_line(description: str | None) -> argparse.ArgumentParser:
+    """The options of a command that calls ``fill``, to which it adds its own."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--hours", type=float, default=1e9, help="begin no run after them")
+    return parser
+
+
 def fill(
     name: str,
     of: int,
     columns: Sequence[str],
     trained: Callable[[tuple], tuple],
     stages: Sequence[Callable[[list[Row]], list[tuple]]],
-    parser: argparse.ArgumentParser,
+    args: argparse.Namespace,
     **about: Any,
 ) -> None:
     """Do what is missing of a grid that is too long for one sitting, a process a run, and write the
     file after every 50 of them and at the end.
 
     A run is the values of the first ``of`` columns; ``trained`` turns it into its row. A stage
-    lists runs, given the rows of the stages before it. ``parser`` has the command's own options;
-    ``--jobs`` and ``--hours`` come with this function.
+    lists runs, given the rows of the stages before it. ``args`` are those of ``command_line``.
     """
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--hours", type=float, default=1e9, help="begin no run after them")
-    args = parser.parse_args()
     (rows, before), began = stored(name), time.monotonic()
     command = f"python -m fedlearn.lab.{name}"
 

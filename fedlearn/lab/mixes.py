@@ -8,7 +8,6 @@ stopped at any time. The file has columns, not rows; a part is named by the firs
 it, bytes are those of one client over all rounds.
 """
 
-import argparse
 import itertools
 import random
 import warnings
@@ -19,7 +18,7 @@ from typing import Any
 
 from ..averaging import Averaging
 from ..errors import Diverged, WireError
-from .grids import Row, fill
+from .grids import Row, command_line, fill
 
 SPLITS = ("iid", "dirichlet:0.1")
 RATES = (0.3, 1.0, 3.0)  # times the learning rate that the optimizer has in its method
@@ -135,9 +134,9 @@ def again(rows: list[Row]) -> Iterator[tuple]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("--count", type=int, default=500, help="mixes")
-    args, _ = parser.parse_known_args()
+    args = parser.parse_args()
 
     def first(_: list[Row]) -> list[tuple]:
         every = itertools.product(mixes(args.count), RATES, SPLITS)
@@ -145,7 +144,7 @@ def main() -> None:
 
     stages = first, lambda rows: list(again(rows))
     about = {"rounds": ROUNDS, "clients": CLIENTS}
-    fill("mixes", len(RUN), COLUMNS, trained, stages, parser, **about)
+    fill("mixes", len(RUN), COLUMNS, trained, stages, args, **about)
 
 
 if __name__ == "__main__":

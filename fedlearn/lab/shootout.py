@@ -9,7 +9,6 @@ has the rounds that were evaluated, ``up`` and ``down`` are bytes of one client 
 average, ``seconds`` those that one client computed in a round.
 """
 
-import argparse
 import itertools
 import warnings
 from collections.abc import Iterable, Iterator
@@ -19,7 +18,7 @@ from typing import Any
 
 from ..errors import Diverged, WireError, pick
 from ..settings import Experiment
-from .grids import Row, chapter_file, fill
+from .grids import Row, chapter_file, command_line, fill
 
 RUN = ("task", "split", "clients", "method", "value", "seed", "short")
 COLUMNS = (*RUN, "accuracy", "up", "down", "seconds")
@@ -155,13 +154,13 @@ def whole(task: str, rows: list[Row]) -> list[tuple]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("--only", choices=spec()["tasks"], help="one task")
-    args, _ = parser.parse_known_args()
+    args = parser.parse_args()
     stages: list[Any] = []
     for task in [args.only] if args.only else spec()["tasks"]:
         stages += [lambda _, task=task: short(task), lambda rows, task=task: whole(task, rows)]
-    fill("shootout", len(RUN), COLUMNS, trained, stages, parser)
+    fill("shootout", len(RUN), COLUMNS, trained, stages, args)
 
 
 if __name__ == "__main__":

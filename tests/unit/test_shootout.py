@@ -1,7 +1,6 @@
 """The runs behind the chapter on which method wins: each is stated rightly, is run once, and the
 best value of the short ones is taken."""
 
-import argparse
 import copy
 import inspect
 import itertools
@@ -209,9 +208,8 @@ def test_a_stopped_contest_goes_on_where_it_was_and_repeats_nothing(tiny, monkey
     def go(*words):
         monkeypatch.setattr("sys.argv", ["shootout", *words])
         stages = [lambda _: shootout.short("digits"), lambda r: shootout.whole("digits", r)]
-        grids.fill(
-            "shootout", len(RUN), shootout.COLUMNS, trained, stages, argparse.ArgumentParser()
-        )
+        args = grids.command_line(None).parse_args()
+        grids.fill("shootout", len(RUN), shootout.COLUMNS, trained, stages, args)
         return grids.stored("shootout")[0]
 
     for k in (1, 2, 3):
