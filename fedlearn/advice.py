@@ -23,7 +23,7 @@ from .averaging import Averaging
 from .data import partition as partitions
 from .data.sources import SETS, available, data_path
 from .errors import pick
-from .evidence import Group, grids, network_sizes, read
+from .evidence import Group, contests, grids, network_sizes, read
 from .history import History
 from .nearest import Block, Question, blocks, size_of
 from .options import words
@@ -101,11 +101,12 @@ class Advice:
 
     def _warning(self) -> list[str]:
         """What to say if no evidence is of the very task."""
-        far = [b.distance for b in self.blocks]
-        text = (
-            "None of this evidence is of your task: try the commands before you trust an accuracy."
-        )
-        return [text] if far and min(far) > 0 else []
+        tried = "try the commands before you trust an accuracy."
+        if all(b.distance > 0 for b in self.blocks):
+            return [f"None of this evidence is of your task: {tried}"] * bool(self.blocks)
+        if self.question.dataset is None:
+            return [f"You named no data set, and this evidence is of others than yours: {tried}"]
+        return []
 
     def _wanted(self) -> str:
         return (
@@ -167,7 +168,7 @@ def advise(
         split(labels, clients, rng, pixels=math.prod(known.shape[1:]))
     name, parameters = size_of(network, dataset)
     question = Question(name, parameters, clients, partition, dataset, its, loss)
-    groups = read([data_path("results"), *results])[0] + grids()
+    groups = read([data_path("results"), *results])[0] + contests() + grids()
     return Advice(question, tuple(candidates(question, blocks(question, groups))[:CANDIDATES]))
 
 

@@ -4,6 +4,7 @@ alone. The leaderboard shows them, and ``advise`` looks for those nearest to a q
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -257,11 +258,8 @@ def grids() -> list[Group]:
                 key = tuple(v for k, v in zip(stored.RUN, where, strict=True) if k != "seed")
                 groups.setdefault(key, []).append((e, _unrolled(e, rows[where])))
         for runs in groups.values():
-            e = runs[0][0]
-            options = e.options | ({} if e.lr is None else {"lr": e.lr})
-            command = shlex.join(["fedlearn", "run", *map(str, words(e))])
-            name, made = f"data/grids/{path.name}", tuple(h for _, h in runs)
-            found.append(Group(e.label, e.method, options, made, (name,), command, timed=False))
+            name = f"data/grids/{path.name}"
+            found.append(_stated(runs, runs[0][0].label, name, timed=False))
     return found
 
 
@@ -273,10 +271,42 @@ def _unrolled(e: Any, rows: list[dict[str, Any]]) -> History:
         | {f"bytes_{way}": r[way] * e.clients for way in ("up", "down")}
         for r in rows
     ]
-    known = SETS[e.dataset]
-    task = {k: getattr(e, k) for k in ("dataset", "clients", "seed", "network")}
-    task |= {"partition": repr(partitions.parse(e.partition)), "train": e.train or known.train}
-    return History(e.method, {"task": task, "settings": vars(e.settings)}, made)
+    return History(e.method, _about(e), made)
+
+
+def _about(e: Any) -> dict[str, Any]:
+    """What the file of an experiment's run says of it. The network is the one that clients train,
+    which methods with networks of their own name among their options."""
+    task = {k: getattr(e, k) for k in ("dataset", "clients", "seed")}
+    task["network"] = e.options.get("network", e.options.get("edge", e.network))
+    task["partition"] = repr(partitions.parse(e.partition))
+    task["train"] = e.train or SETS[e.dataset].train
+    return {"task": task, "settings": vars(e.settings)}
+
+
+def contests() -> list[Group]:
+    """The whole runs of the chapter in which all methods compete after the same tuning. A label
+    says how many more runs diverged."""
+    from .lab import contest, shootout
+
+    found, keys = [], ["task", "split", "clients", "method"]
+    lost = Counter(tuple(r[k] for k in keys) for r in contest.failed() if not r["short"])
+    for where, of in contest.entries().groupby(keys, sort=False):
+        runs = []
+        for run in of.itertuples():
+            e = shootout.experiment(*where, run.value, run.seed, False)  # type: ignore
+            runs.append((e, History(e.method, _about(e), contest.history(run).rows)))
+        label = where[-1] + (f" ({lost[where]} more diverged)" if lost[where] else "")
+        found.append(_stated(runs, label, "data/grids/shootout.json", timed=True))
+    return found
+
+
+def _stated(runs: list[tuple[Any, History]], label: str, name: str, timed: bool) -> Group:
+    """The runs of experiments that differ in their seed, kept in a grid's file."""
+    e = runs[0][0]
+    options = e.options | ({} if e.lr is None else {"lr": e.lr})
+    command = shlex.join(["fedlearn", "run", *map(str, words(e))])
+    return Group(label, e.method, options, tuple(h for _, h in runs), (name,), command, timed)
 
 
 def network_sizes(name: str, dataset: str | None) -> tuple[int, int]:

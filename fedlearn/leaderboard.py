@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .data.sources import data_path
-from .evidence import Group, read
+from .evidence import Group, contests, read
 from .files import check_writable, write_text
 from .history import History
 from .lab import sortable
@@ -132,8 +132,9 @@ def table(
     target: float | None = None,
 ) -> Shown:
     """The table of the runs in ``places``, files and folders; without any, of the book's own in
-    data/results."""
+    data/results and in the contest of all methods."""
     groups, _ = read([data_path("results")] if places is None else places)
+    groups += contests() if places is None else []
     return shown(number, caption, rows(groups, target))
 
 

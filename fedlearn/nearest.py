@@ -51,9 +51,10 @@ class Block:
 
     def __str__(self) -> str:
         g = self.average
-        where = ", ".join(dict.fromkeys(str(Path(f).parent) for o in self.groups for f in o.files))
-        if not g.timed:
-            where = ", ".join(dict.fromkeys(f for o in self.groups for f in o.files))
+        files = dict.fromkeys(f for o in self.groups for f in o.files)
+        if g.timed and len(files) > 1:
+            files = dict.fromkeys(str(Path(f).parent) for f in files)
+        where = ", ".join(files)
         return (
             f"{where}: {g.task['dataset']}, {g.task['network']}, {g.task['clients']} clients, "
             f"{g.split}, {len(g.runs[0])} rounds, {len(g.runs)} seeds. {self.words}"

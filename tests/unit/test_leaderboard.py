@@ -240,3 +240,38 @@ def test_a_grid_unrolls_to_the_bytes_that_it_holds():
     (e,) = cli.experiments(cli.parser().parse_args(shlex.split(g.command)[1:]))
     assert (e.method, e.clients, e.partition) == (g.method, g.task["clients"], g.split)
     assert {**e.options, "lr": e.lr} == g.options and e.rounds == len(g.runs[0])
+
+
+def test_the_contests_runs_are_rows_with_their_commands():
+    columns = json.loads(data_path("grids", "shootout.json").read_text())["columns"]
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    whole = [r for r in rows if not r["short"]]
+    groups = evidence.contests()
+    assert sum(len(g.runs) for g in groups) == sum(bool(r["accuracy"]) for r in whole)
+    for g in groups:
+        (e,) = cli.experiments(cli.parser().parse_args(shlex.split(g.command)[1:]))
+        assert (e.method, e.clients, e.partition) == (g.method, g.task["clients"], g.split)
+        assert e.rounds == len(g.runs[0]) and e.settings.batch_size
+        where = e.dataset, g.task["clients"], g.label.split(" (")[0], e.partition
+        splits = {
+            "iid": "IID",
+            "dirichlet:0.1": "Dirichlet 0.1",
+            "main_class:0.8": "one main class",
+        }
+        names = {"digits": "digits", "mnist": "MNIST", "cifar10": "CIFAR-10"}
+        its = [
+            r
+            for r in whole
+            if (r["task"], r["clients"], r["method"], r["split"])
+            == (names[where[0]], where[1], where[2], splits[where[3]])
+        ]
+        there = [r for r in its if r["accuracy"]]
+        assert list(g.finals) == [r["accuracy"][-1] for r in there]
+        assert g.runs[0].bytes_up[0] == pytest.approx(there[0]["up"] * there[0]["clients"])
+        assert (f"({len(its) - len(there)} more diverged)" in g.label) == (len(its) > len(there))
+    assert {g.task["network"] for g in groups if g.method == "fed_gkt"} >= {"digits_edge"}
+
+
+def test_a_table_without_places_has_the_books_runs_and_the_contest():
+    book = len(evidence.read([RESULTS])[0]) + len(evidence.contests())
+    assert leaderboard.table("C.1", "All.").content.count("<tbody") == book
