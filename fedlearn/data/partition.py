@@ -17,6 +17,8 @@ from fedlearn.errors import pick
 from .given import Flwr, Given, given  # noqa: F401  fl.partition has them all
 from .split import Partition, Split, need  # noqa: F401
 
+TRIES = 1000  # a hundred clients, 1,347 digits, alpha 0.1: one draw in about a hundred will do
+
 
 def _deal(labels, counts, rng):
     """The owner of each sample when client k gets ``counts[k, c]`` random samples of class c."""
@@ -91,7 +93,7 @@ class Dirichlet(Partition):
         self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: np.ndarray | None
     ) -> np.ndarray:
         sizes = np.bincount(labels)
-        for _ in range(100):
+        for _ in range(TRIES):
             cuts = np.floor(
                 np.cumsum(rng.dirichlet([self.alpha] * clients, len(sizes)), 1) * sizes[:, None]
             )
@@ -100,7 +102,7 @@ class Dirichlet(Partition):
             if counts.sum(1).min() >= self.min_samples:
                 return _deal(labels, counts, rng)
         raise ValueError(
-            f"100 draws of {self} never gave each of {clients} clients {self.min_samples} "
+            f"{TRIES:,} draws of {self} never gave each of {clients} clients {self.min_samples} "
             f"of {len(labels)} samples: raise alpha, lower min_samples or use fewer clients."
         )
 
