@@ -40,8 +40,8 @@ answer = first
 # %% shootout-even
 """The latency and the download are the same on both sides and go away. What remains:
 computing longer by 10 ms must be paid back by 29,708 bytes less, eight bits each. Up
-to about 24 Mbit/s it is. A telephone's uplink is slower, a cable in an office is not;
-and a device five times slower computes 50 ms longer, and moves the limit to a fifth."""
+to about 24 Mbit/s it is. A telephone's uplink is slower, an office network is not; and
+a device five times slower computes 50 ms longer, and moves the limit to a fifth."""
 saved = 8 * (40_957 - 11_249)  # bits
 answer = saved / (0.012 - 0.002)
 
@@ -60,9 +60,10 @@ one of them is right: only those carry information about who is better (McNemar'
 test).
 
 (b) Take the difference of the two methods seed by seed, and the standard error of
-these differences: $s_d / \\sqrt n$. What a hard split does to both goes away. It is
-the better rule where the seeds are shared, and with three of them it has only two
-degrees of freedom, so the factor 3 should become larger.
+these differences: $s_d / \\sqrt n$. What a hard split does to both goes away, so it is
+the better rule where the scores of two methods rise and fall together over the seeds.
+In these contests they hardly do. And with three seeds it has only two degrees of
+freedom, so the factor must be larger: about 5 to decide as few twins as 3 does here.
 
 (c) FedAvg with FedGKT's edge and server network in one, at the clients, with the same
 budget of tuning. The clients may then be too weak for it, which is FedGKT's point:

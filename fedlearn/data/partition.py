@@ -17,7 +17,7 @@ from fedlearn.errors import pick
 from .given import Flwr, Given, given  # noqa: F401  fl.partition has them all
 from .split import Partition, Split, need  # noqa: F401
 
-TRIES = 1000  # a hundred clients, 1,347 digits, alpha 0.1: one draw in about a hundred will do
+TRIES = 10_000  # a hundred clients, 1,000 images, alpha 0.1: a draw in more than a thousand will do
 
 
 def _deal(labels, counts, rng):

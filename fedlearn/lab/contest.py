@@ -146,13 +146,18 @@ def ranks(scores: Mapping[str, Sequence[float]], apart: float = APART) -> dict[s
     }
 
 
-def standings(ranked: Mapping[str, Mapping[str, int]], title: str) -> "Axes":
+Ranked = Mapping[str, Mapping[str, int]]
+
+
+def standings(ranked: Ranked, title: str, by: Ranked | None = None) -> "Axes":
     """Contest -> method -> rank, as a matrix that shows its numbers: a row a method, the best on
-    average first, a column a contest, the darker the nearer to the first rank."""
+    average (of the ranks ``by``, if they are given) first, a column a contest, the darker the
+    nearer to the first rank."""
     import matplotlib.pyplot as plt
 
     names = {name for its in ranked.values() for name in its}
-    mean = {n: float(np.mean([r[n] for r in ranked.values() if n in r])) for n in names}
+    of = [*(by or ranked).values()]
+    mean = {n: float(np.mean([r[n] for r in of if n in r])) for n in names}
     order = sorted(names, key=lambda n: (mean[n], n))
     size = (2.3 + 0.27 * max(6, len(ranked)), 1.6 + 0.21 * max(3, len(order)))
     ax = plt.subplots(figsize=size, layout="constrained")[1]
@@ -256,7 +261,7 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
         choice("split", "split", [*its["splits"]], [*its["splits"]][-1]),
         choice("clients", "clients", its["clients"]),
         choice("equal", "equal", [TIME, BYTES, ROUNDS], TIME),
-        slider("budget", "budget", -0.6, -3, 0.5, 0.05),
+        slider("budget", "budget", -0.56, -3, 0.5, 0.02),  # 5.5 of 20 rounds
         slider("up", "uplink", round(math.log10(start[0]) - 6, 4), -2.5, 3, 0.05),
         slider("down", "downlink", round(math.log10(start[1]) - 6, 4), -2.5, 3, 0.05),
         slider("latency", "round trip", 1000 * start[2], 0, 2000, 10),
