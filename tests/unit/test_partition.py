@@ -259,7 +259,7 @@ def test_bad_calls():
         (P.shards(3), 10, "30 shards"),
         (P.classes(), 11, "fewer clients"),
         (P.main_class(), 21, "fewer clients"),
-        (P.dirichlet(0.01), 15, "raise alpha"),
+        (P.dirichlet(0.01), 20, "raise alpha"),
         (P.table("rpn_table4"), 5, "for 10 clients and 10 classes, not for 5 and 10"),
     ):
         with pytest.raises(ValueError, match=says):
