@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..parts import WORDS
 from .grids import Row, stored
-from .mixes import KINDS, RATES, ROUNDS, SPLITS, Mix, choices, distinct, methods
+from .mixes import KINDS, RATES, ROUNDS, SLOWER, SPLITS, Mix, choices, distinct, methods
 from .plot import COLOURS
 from .vega import GREY, NUMBER, choice, frame, slider
 
@@ -26,9 +26,10 @@ def mixtures(rows: Sequence[Row] | None = None) -> "pandas.DataFrame":
     """The grid, a row a mix and split, each at the learning rate that was best with seed 0.
 
     The six parts; ``method`` if the mix is one; ``rate``, and ``rates``, how many of them trained;
-    ``accuracy`` with seed 0; ``up``, ``down`` and their sum ``bytes`` of one client in all rounds;
-    ``again`` and ``spread``, mean and standard deviation of the accuracy with the other seeds, and
-    ``seeds``, how many these are. A mix that trained at no rate has no row.
+    ``accuracy`` with seed 0, and ``slower``, the same with the rate ``SLOWER``, if that was tried;
+    ``up``, ``down`` and their sum ``bytes`` of one client in all rounds; ``again`` and ``spread``,
+    mean and standard deviation of the accuracy with the other seeds, and ``seeds``, how many these
+    are. A mix that trained at no rate has no row.
     """
     import pandas
 
@@ -39,7 +40,7 @@ def mixtures(rows: Sequence[Row] | None = None) -> "pandas.DataFrame":
     best: dict[tuple, dict[str, Any]] = {}
     for row in rows:
         mix = tuple(row[k] for k in KINDS)
-        if row["seed"] or row["accuracy"] is None:
+        if row["seed"] or row["accuracy"] is None or row["rate"] not in RATES:
             continue
         last = best.get((row["split"], *mix), {"rates": 0, "accuracy": -1.0})
         better = row if row["accuracy"] > last["accuracy"] else last
@@ -48,10 +49,14 @@ def mixtures(rows: Sequence[Row] | None = None) -> "pandas.DataFrame":
         best[row["split"], *mix] = {**dict(zip(KINDS, mix, strict=True)), **of, **own}
         best[row["split"], *mix] |= {"bytes": own["up"] + own["down"], "rates": last["rates"] + 1}
     found: dict[tuple, list[float]] = {where: [] for where in best}
+    for where in best:
+        best[where]["slower"] = None
     for row in rows:
         where = (row["split"], *(row[k] for k in KINDS))
         if row["seed"] and row["accuracy"] is not None and row["rate"] == best[where]["rate"]:
             found[where].append(row["accuracy"])
+        if row["rate"] == SLOWER:
+            best[where]["slower"] = row["accuracy"]
     for where, its in found.items():
         several = pandas.Series(its, dtype=float)
         best[where] |= {"again": several.mean(), "spread": several.std(), "seeds": len(its)}

@@ -3,9 +3,10 @@ composing, kept in ``data/grids/mixes.json``.
 
 ``python -m fedlearn.lab.mixes --jobs 2`` runs what is missing, a process each: first every method
 and every single-part swap, then mixes drawn at random, each under two splits and at three learning
-rates with one seed; then the most accurate with four more seeds at their best rate. It may be
-stopped at any time. The file has columns, not rows; a part is named by the first method that has
-it, bytes are those of one client over all rounds.
+rates with one seed; then the most accurate, the front and the methods with four more seeds at their
+best rate, and what trained badly with a much smaller one. It may be stopped at any time. The file
+has columns, not rows; a part is named by the first method that has it, bytes are those of one
+client over all rounds.
 """
 
 import itertools
@@ -24,6 +25,7 @@ SPLITS = ("iid", "dirichlet:0.1")
 RATES = (0.3, 1.0, 3.0)  # times the learning rate that the optimizer has in its method
 ROUNDS, CLIENTS, BEST, SEEDS = 20, 10, 50, 5
 KINDS = tuple(Averaging.kinds)
+SLOWER, POOR = min(RATES) / 10, 0.7  # what trains so badly is tried once more, with that rate
 RUN = (*KINDS, "split", "rate", "seed")
 COLUMNS = (*RUN, "accuracy", "up", "down")
 Mix = tuple[str, ...]  # for each kind of part a method that has it
@@ -123,14 +125,32 @@ def trained(where: tuple) -> tuple:
 
 
 def again(rows: list[Row]) -> Iterator[tuple]:
-    """The best mixes of each split with the other seeds, at the rate that was their best."""
+    """With the other seeds, at the rate that was their best: of each split the most accurate mixes,
+    those on the front, and the methods."""
+    import pandas
+
+    from .composing import mixtures, pareto
+
+    every = mixtures(rows)
     for split in SPLITS:
-        own = [r for r in rows if r["split"] == split and r["seed"] == 0 and r["accuracy"]]
-        best: dict[tuple, Row] = {}
-        for row in sorted(own, key=lambda r: -r["accuracy"]):
-            best.setdefault(tuple(row[k] for k in KINDS), row)
-        for mix, row in itertools.islice(best.items(), BEST):
-            yield from ((*mix, split, row["rate"], seed) for seed in range(1, SEEDS))
+        own = every[every["split"] == split]
+        best = own.sort_values("accuracy", ascending=False, kind="stable").head(BEST)
+        chosen = pandas.concat([best, pareto(own), own[own["method"] != ""]])
+        for _, row in chosen.drop_duplicates(list(KINDS)).iterrows():
+            yield from ((*row[list(KINDS)], split, row["rate"], seed) for seed in range(1, SEEDS))
+
+
+def slower(rows: list[Row]) -> Iterator[tuple]:
+    """With a tenth of the smallest rate: FedAvg, FedAvg with Adam, and what is ``POOR`` where
+    clients differ, but for FedPM's network, which learns nothing without FedPM's uplink."""
+    from .composing import mixtures
+
+    split = SPLITS[-1]
+    of = mixtures(rows).query("split == @split and model != 'fedpm' and accuracy < @POOR")
+    plain = ("fedavg",) * len(KINDS)
+    adam = tuple("fedpm" if kind == "optimizer" else "fedavg" for kind in KINDS)
+    poor = of[list(KINDS)].itertuples(index=False, name=None)
+    yield from ((*mix, split, SLOWER, 0) for mix in dict.fromkeys([plain, adam, *poor]))
 
 
 def main() -> None:
@@ -142,7 +162,7 @@ def main() -> None:
         every = itertools.product(mixes(args.count), RATES, SPLITS)
         return [(*mix, split, rate, 0) for mix, rate, split in every]
 
-    stages = first, lambda rows: list(again(rows))
+    stages = first, lambda rows: list(again(rows)), lambda rows: list(slower(rows))
     about = {"rounds": ROUNDS, "clients": CLIENTS}
     fill("mixes", len(RUN), COLUMNS, trained, stages, args, **about)
 
