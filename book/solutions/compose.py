@@ -57,7 +57,7 @@ belongs to is measured again without the advantage of having been chosen. So the
 difference estimates how much of a best rate's score was luck."""
 
 
-def optimism(chosen, again):
+def optimism_of(chosen, again):
     gaps = []
     for first, second in zip(chosen, again, strict=True):
         k = max(range(len(first)), key=lambda i: first[i])
@@ -65,7 +65,7 @@ def optimism(chosen, again):
     return sum(gaps) / len(gaps)
 
 
-answer = optimism
+answer = optimism_of
 
 # %% compose-idle
 """(a) It is a moving average of one tensor, the fusion's weights. Where there are none

@@ -122,3 +122,31 @@ def test_the_stored_grid_has_each_method_at_each_rate():
         assert list(its["rates"]) == [len(mixes.RATES)], (split, name)
     assert table["accuracy"].between(0, 1).all() and (table["bytes"] > 0).all()
     assert (table["bytes"] == table["up"] + table["down"]).all()
+
+
+def test_the_best_the_front_and_the_methods_are_run_again(monkeypatch):
+    monkeypatch.setattr(mixes, "BEST", 1)
+    good, cheap, poor = (("fed_kgf", *STC[1:5], server) for server in ("rpn", "stc", "fedcams"))
+    rows = [
+        row(FEDAVG, 0.9, 0.3),
+        row(FEDAVG, 0.8, 1.0),
+        row(good, 0.95, 3.0, down=300),
+        row(cheap, 0.5, 1.0, up=10),
+        row(poor, 0.4, 1.0, down=400),
+    ]
+    wanted = {(*mix, "iid", rate) for mix, rate in ((FEDAVG, 0.3), (good, 3.0), (cheap, 1.0))}
+    assert {run[:-1] for run in mixes.again(rows)} == wanted
+    assert sorted(run[-1] for run in mixes.again(rows)) == sorted([1, 2, 3, 4] * 3)
+
+
+def test_what_trained_badly_is_tried_with_a_smaller_rate():
+    split = mixes.SPLITS[-1]
+    poor, masks = ("fed_kgf", *STC[1:]), ("fedpm", *STC[1:])
+    rows = [row(FEDAVG, 0.9, 0.3, split=split), row(STC, 0.75, split=split)]
+    rows += [row(poor, 0.4, split=split), row(masks, 0.1, split=split), row(poor, 0.3)]
+    adam = tuple("fedpm" if kind == "optimizer" else "fedavg" for kind in mixes.KINDS)
+    tried = list(mixes.slower(rows))
+    assert tried == [(*mix, split, mixes.SLOWER, 0) for mix in (FEDAVG, adam, poor)]
+    rows += [row(poor, 0.8, mixes.SLOWER, split=split)]
+    its = fl.lab.mixtures(rows).set_index(["split", "model", "server"]).loc[split, "fed_kgf", "stc"]
+    assert (its["accuracy"], its["slower"], its["rates"]) == (0.4, 0.8, 1)

@@ -69,6 +69,7 @@ LINKS: tuple[tuple[float, float, float, str | None, str], ...] = (
     (8e4, 8e5, 4.2, "cheap", "both ways take their time, one after the other"),
     (8e6, 8e4, 4.0, "both", "the way down can be the slow one"),
     (8e3, 8e3, 1.0, None, "None is the answer if nothing fits"),
+    (8e4, 8e4, 2.0, "cheap", "what takes exactly so many seconds fits"),
 )
 
 
@@ -97,6 +98,7 @@ message = number(
         CODED + ENVELOPE: "biases, normalisation and batch statistics travel whole",
         4 * (sum(LARGE) + SMALL) + ENVELOPE: "that is the dense message",
         CODED - 4 * len(LARGE) + 4 * SMALL + ENVELOPE: "each large tensor needs its scale S",
+        CODED - 4 * (len(LARGE) - 1) + 4 * SMALL + ENVELOPE: "each large tensor has a scale S",
         sum(4 + -(-n // 8) for n in LARGE) + 4 * SMALL + ENVELOPE: "that is one bit an entry",
         sum(4 + 2 * n for n in LARGE) + 4 * SMALL + ENVELOPE: "bits are not bytes",
         20 * (CODED + 4 * SMALL + ENVELOPE): "the question is for one message, not for all rounds",
