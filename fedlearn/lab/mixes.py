@@ -57,7 +57,7 @@ def choices(kind: str) -> dict[str, Any]:
         from ..parts import Feedback, Lossy, Update, Uplink, WarmStart
         from ..wire import EDEN, LowRank, Natural, TernGrad
 
-        found["drive"] = Uplink(Update(), Lossy(EDEN(1)))
+        found["eden, 1 bit"] = Uplink(Update(), Lossy(EDEN(1)))
         found["eden, 2 bits"] = Uplink(Update(), Lossy(EDEN(2)))
         found["natural"] = Uplink(Update(), Lossy(Natural()))
         found["terngrad"] = Uplink(Update(), Lossy(TernGrad()))
