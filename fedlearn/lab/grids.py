@@ -149,7 +149,7 @@ def fill(
         kept = {c: [row[c] for row in rows] for c in columns}
         keep(name, kept, command, **about, seconds=round(spent))
 
-    with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
+    with multiprocessing.get_context("spawn").Pool(args.jobs, maxtasksperchild=50) as pool:
         for stage in stages:
             done = {tuple(row[c] for c in columns[:of]) for row in rows}
             missing = [run for run in stage(rows) if run not in done]
