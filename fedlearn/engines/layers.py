@@ -61,17 +61,19 @@ class _Ragged(torch.autograd.Function):
         axes, wide = [0, *range(2, x.dim())], (-1, *[1] * (x.dim() - 2))
         mean = (x * real).sum(axes) / n
         var = ((x - mean.view(wide)) * real).square_().sum(axes) / n
-        ctx.save_for_backward(x, mean.new_ones(mean.shape) if weight is None else weight, real, n)
-        ctx.statistics, ctx.wide = (mean, var, eps), wide
+        scale = mean.new_ones(mean.shape) if weight is None else weight
+        ctx.save_for_backward(x, scale, real, n, mean, var)  # kept on ctx, outputs are never freed
+        ctx.mark_non_differentiable(mean, var)
+        ctx.eps, ctx.wide = eps, wide
         return F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps), mean, var
 
     @staticmethod
     def backward(ctx, g, *_):
-        (x, weight, real, n), (mean, var, eps) = ctx.saved_tensors, ctx.statistics
+        x, weight, real, n, mean, var = ctx.saved_tensors
         dx, dw, db = torch.ops.aten.native_batch_norm_backward(
-            g, x, weight, mean, var, None, None, False, eps, [True] * 3
+            g, x, weight, mean, var, None, None, False, ctx.eps, [True] * 3
         )  # as if the statistics were constants
-        invstd = (var + eps).rsqrt()
+        invstd = (var + ctx.eps).rsqrt()
         slope, scale = dw * invstd, weight * invstd / n
         at_zero, slope = (
             (scale * (db - mean * slope)).view(ctx.wide),
