@@ -117,8 +117,8 @@ def bytes_for_one(method: Any, task: Any, batch_size: int) -> int:
     state = sum(t.nbytes for t in state_of(net).values())
     saved = {}
 
-    def note(t):  # keeps nothing: no gradient is asked for
-        saved[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+    def note(t):  # and keep it until all is counted, but not its history, which would keep it
+        saved[t.untyped_storage().data_ptr()] = t.detach().untyped_storage()
 
     order = torch.arange(min(batch_size, task.sizes[client]))
     x, y = task.epoch(client, order, rng.generator(0))
@@ -129,7 +129,7 @@ def bytes_for_one(method: Any, task: Any, batch_size: int) -> int:
     ):
         loss(net, Batch(x, y, order.to(task.device)))
     images = task.sizes[client] * task.train[0][0].nbytes
-    return 7 * state + 2 * sum(saved.values()) + 2 * images
+    return 7 * state + 2 * sum(s.nbytes() for s in saved.values()) + 2 * images
 
 
 def obstacle(method: Any, task: Any) -> str | None:
