@@ -157,7 +157,7 @@ REFUSED = """
     run fedavg --partition table:large.csv --clients 1 ~ not a table of counts
     run fedavg --partition table:none.csv ~ no partition table
     run fedavg --partition dirichlet:nan ~ finite
-    run fedavg --partition dirichlet:1e-300 ~ raise alpha
+    run fedavg --partition dirichlet:1e-300 --clients 11 ~ raise alpha
     run fedavg --partition shards:1e9 ~ write it like
     run fedavg --partition shards:999999999999 ~ fewer clients
     run fedavg --partition main_class:inf ~ finite
