@@ -102,11 +102,11 @@ class Advice:
     def _warning(self) -> list[str]:
         """What to say if no evidence is of the very task."""
         tried = "try the commands before you trust an accuracy."
-        if all(b.distance > 0 for b in self.blocks):
-            return [f"None of this evidence is of your task: {tried}"] * bool(self.blocks)
-        if self.question.dataset is None:
-            return [f"You named no data set, and this evidence is of others than yours: {tried}"]
-        return []
+        if not self.blocks:
+            return []
+        if min(b.distance for b in self.blocks) > 0:
+            return [f"None of this evidence is of your task: {tried}"]
+        return [] if self.question.dataset else [f"You named no data set: {tried}"]
 
     def _wanted(self) -> str:
         return (

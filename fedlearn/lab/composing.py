@@ -48,9 +48,8 @@ def mixtures(rows: Sequence[Row] | None = None) -> "pandas.DataFrame":
         of = {"split": row["split"], "method": named.get(mix, "")}
         best[row["split"], *mix] = {**dict(zip(KINDS, mix, strict=True)), **of, **own}
         best[row["split"], *mix] |= {"bytes": own["up"] + own["down"], "rates": last["rates"] + 1}
+        best[row["split"], *mix]["slower"] = None
     found: dict[tuple, list[float]] = {where: [] for where in best}
-    for where in best:
-        best[where]["slower"] = None
     for row in rows:
         where = (row["split"], *(row[k] for k in KINDS))
         if row["seed"] and row["accuracy"] is not None and row["rate"] == best[where]["rate"]:

@@ -14,7 +14,7 @@ import multiprocessing
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -131,7 +131,7 @@ def fill(
     of: int,
     columns: Sequence[str],
     trained: Callable[[tuple], tuple],
-    stages: Sequence[Callable[[list[Row]], list[tuple]]],
+    stages: Sequence[Callable[[list[Row]], Iterable[tuple]]],
     args: argparse.Namespace,
     **about: Any,
 ) -> None:
@@ -149,7 +149,7 @@ def fill(
         kept = {c: [row[c] for row in rows] for c in columns}
         keep(name, kept, command, **about, seconds=round(spent))
 
-    with multiprocessing.get_context("spawn").Pool(args.jobs, maxtasksperchild=50) as pool:
+    with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
         for stage in stages:
             done = {tuple(row[c] for c in columns[:of]) for row in rows}
             missing = [run for run in stage(rows) if run not in done]

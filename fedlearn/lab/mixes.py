@@ -162,9 +162,8 @@ def main() -> None:
         every = itertools.product(mixes(args.count), RATES, SPLITS)
         return [(*mix, split, rate, 0) for mix, rate, split in every]
 
-    stages = first, lambda rows: list(again(rows)), lambda rows: list(slower(rows))
     about = {"rounds": ROUNDS, "clients": CLIENTS}
-    fill("mixes", len(RUN), COLUMNS, trained, stages, args, **about)
+    fill("mixes", len(RUN), COLUMNS, trained, (first, again, slower), args, **about)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import pytest
 import fedlearn as fl
 from fedlearn import cli, evidence, leaderboard
 from fedlearn.data.sources import data_path
-from fedlearn.lab import sortable
+from fedlearn.lab import grids, shootout, sortable
 
 MINE = """
 import fedlearn as fl
@@ -243,28 +243,17 @@ def test_a_grid_unrolls_to_the_bytes_that_it_holds():
 
 
 def test_the_contests_runs_are_rows_with_their_commands():
-    columns = json.loads(data_path("grids", "shootout.json").read_text())["columns"]
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    whole = [r for r in rows if not r["short"]]
+    whole = [r for r in grids.stored("shootout")[0] if not r["short"]]
+    tasks = {its["dataset"]: name for name, its in shootout.spec()["tasks"].items()}
+    splits = {text: name for name, text in shootout.spec()["splits"].items()}
     groups = evidence.contests()
     assert sum(len(g.runs) for g in groups) == sum(bool(r["accuracy"]) for r in whole)
     for g in groups:
         (e,) = cli.experiments(cli.parser().parse_args(shlex.split(g.command)[1:]))
         assert (e.method, e.clients, e.partition) == (g.method, g.task["clients"], g.split)
         assert e.rounds == len(g.runs[0]) and e.settings.batch_size
-        where = e.dataset, g.task["clients"], g.label.split(" (")[0], e.partition
-        splits = {
-            "iid": "IID",
-            "dirichlet:0.1": "Dirichlet 0.1",
-            "main_class:0.8": "one main class",
-        }
-        names = {"digits": "digits", "mnist": "MNIST", "cifar10": "CIFAR-10"}
-        its = [
-            r
-            for r in whole
-            if (r["task"], r["clients"], r["method"], r["split"])
-            == (names[where[0]], where[1], where[2], splits[where[3]])
-        ]
+        where = tasks[e.dataset], splits[e.partition], e.clients, g.label.split(" (")[0]
+        its = [r for r in whole if (r["task"], r["split"], r["clients"], r["method"]) == where]
         there = [r for r in its if r["accuracy"]]
         assert list(g.finals) == [r["accuracy"][-1] for r in there]
         assert g.runs[0].bytes_up[0] == pytest.approx(there[0]["up"] * there[0]["clients"])

@@ -183,7 +183,7 @@ def test_best_takes_the_best_short_run():
 class Here:
     """A pool that works in this process."""
 
-    def Pool(self, jobs, maxtasksperchild):
+    def Pool(self, jobs):
         return self
 
     def __enter__(self):
