@@ -42,7 +42,7 @@ def looks(row: Row) -> list[int]:
 
 @lru_cache(1)
 def _runs() -> tuple[Row, ...]:
-    return tuple(row for row in stored("shootout")[0] if row["accuracy"])
+    return tuple(stored("shootout")[0])
 
 
 def entries(short: bool = False, rows: Sequence[Row] | None = None) -> "pandas.DataFrame":
@@ -57,7 +57,7 @@ def entries(short: bool = False, rows: Sequence[Row] | None = None) -> "pandas.D
     """
     import pandas
 
-    found = _runs() if rows is None else rows
+    found = [row for row in (_runs() if rows is None else rows) if row["accuracy"]]
     least: dict[tuple, float] = {}
     for row in found:
         same, seconds = _same(row), row["seconds"] * _larger(row)
@@ -83,14 +83,14 @@ def _larger(row: Row) -> float:
 
 def failed() -> list[Row]:
     """The runs that diverged, or that a task cannot have."""
-    return [row for row in stored("shootout")[0] if not row["accuracy"]]
+    return [row for row in _runs() if not row["accuracy"]]
 
 
 def dead() -> set[tuple[str, str, int, str]]:
     """(task, split, clients, method) of which no short run trained, so that there is no whole one:
     all three diverged, or the task has no such split."""
     alive: dict[tuple, list[bool]] = {}
-    for r in stored("shootout")[0]:
+    for r in _runs():
         if r["short"]:
             where = r["task"], r["split"], r["clients"], r["method"]
             alive.setdefault(where, []).append(bool(r["accuracy"]))
@@ -99,7 +99,7 @@ def dead() -> set[tuple[str, str, int, str]]:
 
 def progress() -> dict[str, tuple[int, int, int, int]]:
     """Task -> short runs that are stored and that are stated, whole runs stored and possible."""
-    rows, found, without = stored("shootout")[0], {}, dead()
+    rows, found, without = _runs(), {}, dead()
     for task, its in spec()["tasks"].items():
         there = [sum(r["task"] == task and r["short"] == s for r in rows) for s in (True, False)]
         whole = sum(where not in without for where in contests(task)) * len(its["seeds"])
