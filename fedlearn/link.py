@@ -125,7 +125,7 @@ def speed(text: str | float) -> float:
     """
     value = _read(text, UNITS, "speed", "1Mbit")
     if not 0 < value < float("inf"):
-        raise ValueError(f"The speed of a link must be above 0, not {short(text)}.")
+        raise ValueError(f"The speed of a link must be above 0 and finite, not {short(text)}.")
     return value
 
 

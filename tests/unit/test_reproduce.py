@@ -361,6 +361,8 @@ def test_hours_begin_only_what_fits(tmp_path, capsys):
     assert not stored(tmp_path)
     assert not main(arguments(tmp_path, "--hours", "1"))
     assert len(stored(tmp_path)) == 2
+    with pytest.raises(ValueError, match="hours must be at least 0, not -1."):
+        reproduce.reproduce("rpn", out=tmp_path, hours=-1)
 
 
 def test_missing_data_is_said_before_anything_runs(tmp_path, monkeypatch, capsys):
