@@ -21,6 +21,7 @@ _ROOMS = {
     "framed": "bills",
     "gradient_multiplier": "cells",
     "grid": "grids",
+    "holds": "statements",
     "kernel_generation": "formulas",
     "ledger": "verdicts",
     "ledger_counts": "verdicts",

@@ -104,7 +104,7 @@ def test_the_opening_table_says_what_was_not_run(monkeypatch):
     monkeypatch.setattr(openings, "results", lambda name: [])
     page = fl.lab.opening("4.1", "rpn")._repr_html_()
     assert "1,199,882" in page and "0.9912" in page
-    assert page.count("not yet run") == 4 and "fedlearn reproduce rpn" in page
+    assert page.count("not yet run") == 6 and "fedlearn reproduce rpn" in page
     assert "fl.lab" not in page
 
 

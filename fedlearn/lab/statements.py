@@ -1,0 +1,114 @@
+"""What of a paper holds here: its statements about accuracies, asked of the stored runs.
+
+``data/chapters/<name>.yaml`` states them under ``holds``: what the paper ``says``, the labels of
+two rows of its recipes, ``one`` and ``other``, and what the first should be, ``ahead``, ``level``
+or ``no lower``; ``splits`` and ``data``, if not all; ``runs``, if not those of the three scales.
+"""
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from ..evidence import split_text
+from ..history import History
+from ..report import results, spread
+from .grids import chapter_file
+from .show import Shown, missing, table
+
+POINT = 1.0  # a difference that is level, in points of accuracy
+DATA = {
+    "digits": "digits",
+    "mnist": "MNIST",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "tiny_imagenet": "Tiny ImageNet",
+    "cinic10": "CINIC-10",
+}
+SCALES = {"quick": "digits", "small": "small", "full": "full"}  # scale -> end of its folder
+
+
+def leads(histories: Iterable[History], one: str, other: str) -> dict[tuple[str, str], list[float]]:
+    """(data set, split) -> by how many points of final accuracy the runs with the label ``one``
+    are ahead of those with the label ``other``, a number for each seed that both have."""
+    ends: dict[str, dict[tuple[str, str, int], float]] = {}
+    for h in histories:
+        task, label = h.meta["task"], str(h.meta.get("label") or h.method).lower()
+        where = task["dataset"], split_text(task["partition"]), task["seed"]
+        ends.setdefault(label, {})[where] = 100 * h.final["accuracy"]
+    first, second = (ends.get(label.lower(), {}) for label in (one, other))
+    found: dict[tuple[str, str], list[float]] = {}
+    for where in sorted(first.keys() & second.keys()):
+        found.setdefault(where[:2], []).append(first[where] - second[where])
+    return found
+
+
+def verdict(lead: Sequence[float], wanted: str) -> str:
+    """ "holds", "does not hold", "cannot be told", or "one seed" where there are not two.
+
+    >>> verdict([2.0, 3.0], "ahead"), verdict([-0.2, 0.4], "level"), verdict([-2, 3], "no lower")
+    ('holds', 'holds', 'cannot be told')
+    """
+    if len(lead) < 2:
+        return "one seed"
+    behind = _ahead([-points for points in lead])
+    holds, fails = {
+        "ahead": (_ahead(lead), max(lead) <= 0),
+        "level": (max(map(abs, lead)) <= POINT, _ahead(lead) or behind),
+        "no lower": (min(lead) >= -POINT, behind),
+    }[wanted]
+    return "holds" if holds else "does not hold" if fails else "cannot be told"
+
+
+def _ahead(lead: Sequence[float]) -> bool:
+    return min(lead) > 0 and statistics.mean(lead) > statistics.stdev(lead)
+
+
+def _points(lead: Sequence[float]) -> str:
+    many = f"; {len(lead)} seeds" if len(lead) > 1 else ""
+    return f"({spread(lead, '+.1f').replace('± +', '± ')}{many})"
+
+
+def holds(number: str, name: str) -> Shown:
+    """``fl.lab.holds("5.11", "fed_kgf")``: the statements and what became of each here."""
+    spec = chapter_file(name)["holds"]
+    found: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
+    absent: dict[str, str] = {}  # column without runs -> its command
+    columns: dict[str, None] = {}
+    for scale, of in spec.get("runs", _scales(name)).items():
+        stored = results(of["results"])
+        if not stored:
+            absent[scale] = missing(of["command"])
+            columns[scale] = None
+        for said in spec["statements"]:
+            for (data, split), lead in leads(stored, said["one"], said["other"]).items():
+                if split in said.get("splits", [split]) and data == said.get("data", data):
+                    column = f"{DATA.get(data, data)}, {scale}"
+                    columns[column] = None
+                    its = found.setdefault((said["says"], split), {})
+                    its[column] = verdict(lead, said["wanted"]), _points(lead)
+    rows = [
+        {"the paper says": says, "split": split}
+        | {c: " ".join(its.get(c, ())) or absent.pop(c, "") for c in columns}
+        for (says, split), its in (found or {("", ""): {}}).items()
+    ]
+    counts = Counter(what for its in found.values() for what, _ in its.values())
+    caption = f"""What the paper says, asked of stored runs: by how many points of final accuracy
+        the first that is named is in front of the second, mean ± standard deviation over the
+        seeds. *Ahead* holds if it is in front with each seed, and on average by more than the
+        standard deviation; it does not hold if it is in front with none. *Level* holds if the two
+        are at most {POINT:g} point apart with each seed, *no lower* if the first is at most as far
+        behind; they do not hold if one is ahead, or the second. With more than one seed
+        {counts["holds"]} hold, {counts["does not hold"]} do not and {counts["cannot be told"]}
+        cannot be told."""
+    return table(
+        number, rows, " ".join(caption.split()), dict.fromkeys(columns, "points of accuracy")
+    )
+
+
+def _scales(name: str) -> dict[str, dict[str, str]]:
+    """The stored runs of the three scales of a paper's recipes, and the commands for them."""
+    command = f"fedlearn reproduce {name} --scale"
+    return {
+        scale: {"results": f"{name}_{end}", "command": f"{command} {scale}"}
+        for scale, end in SCALES.items()
+    }
