@@ -30,7 +30,7 @@ RAW = {
 }
 CALLS = dict.fromkeys(("figure", "chart", "explorer", "drawing", "message"), "Figure")
 CALLS |= {"explore": "Figure"}  # fl.widgets.explore
-CALLS |= {"table": "Table", "runs": "Table", "opening": "Table"}
+CALLS |= {"table": "Table", "runs": "Table", "opening": "Table", "holds": "Table"}
 NEEDS = {
     "figure": {"caption", "alt"},
     "chart": {"caption", "alt"},
