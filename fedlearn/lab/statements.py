@@ -65,7 +65,8 @@ def _ahead(lead: Sequence[float]) -> bool:
 
 def _points(lead: Sequence[float]) -> str:
     many = f"; {len(lead)} seeds" if len(lead) > 1 else ""
-    return f"({spread(lead, '+.1f').replace('± +', '± ')}{many})"
+    text = f"({spread(lead, '+.1f').replace('± +', '± ')}{many})"
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def holds(number: str, name: str) -> Shown:

@@ -48,7 +48,7 @@ def test_the_table_says_what_holds_and_what_was_not_run(monkeypatch):
     both = [run("RPN", 0.9), run("FedAvg", 0.905), run("RPN", 0.8, 1), run("FedAvg", 0.8, 1)]
     stored = {"rpn_small": both}
     monkeypatch.setattr(statements, "results", lambda name: stored.get(name, []))
-    page = fl.lab.holds("4.8", "rpn")._repr_html_()
+    page = fl.lab.holds("4.8", "rpn")._repr_html_().replace("\N{NO-BREAK SPACE}", " ")
     assert "holds (-0.2 ± 0.4; 2 seeds)" in page and "digits, small" in page
     assert "1 hold, 0 do not and 0 cannot be told" in page
     assert page.count("not yet run") == 3 and "fedlearn reproduce rpn --scale full" in page
