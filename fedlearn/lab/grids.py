@@ -136,13 +136,13 @@ def fill(
     **about: Any,
 ) -> None:
     """Do what is missing of a grid that is too long for one sitting, a process a run, and write the
-    file after every 50 of them and at the end.
+    file after every 50 of them, every five minutes, and at the end.
 
     A run is the values of the first ``of`` columns; ``trained`` turns it into its row. A stage
     lists runs, given the rows of the stages before it. ``args`` are those of ``command_line``.
     """
     (rows, before), began = stored(name), time.monotonic()
-    command = f"python -m fedlearn.lab.{name}"
+    command, written = f"python -m fedlearn.lab.{name}", began
 
     def write() -> None:
         spent = before + args.jobs * (time.monotonic() - began)
@@ -155,9 +155,11 @@ def fill(
             missing = [run for run in stage(rows) if run not in done]
             for i, row in enumerate(pool.imap(trained, missing), 1):
                 rows.append(dict(zip(columns, row, strict=True)))
-                late = time.monotonic() - began > 3600 * args.hours
-                if i % 50 == 0 or i == len(missing) or late:
+                now = time.monotonic()
+                late = now - began > 3600 * args.hours
+                if i % 50 == 0 or now - written > 300 or i == len(missing) or late:
                     write()
+                    written = now
                     print(f"{i} of {len(missing)}", flush=True)
                 if late:
                     return

@@ -219,3 +219,22 @@ def test_a_stopped_contest_goes_on_where_it_was_and_repeats_nothing(tiny, monkey
     assert len(rows) == 3 * 3 + 2 * 3 == len(calls) == len({*calls})
     assert {r["value"] for r in rows if not r["short"]} == {0.8}
     assert go() == rows and len(calls) == 15
+
+
+def test_what_a_long_contest_did_until_it_was_killed_is_kept(tiny, monkeypatch):
+    monkeypatch.setattr(grids.multiprocessing, "get_context", lambda kind: Here())
+    clock = itertools.count(0, 200)  # seconds between two looks
+    monkeypatch.setattr(grids.time, "monotonic", lambda: next(clock))
+    calls = []
+
+    def trained(where):
+        calls.append(where)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return (*where, [0.5, 0.6], 5.0, 6.0, 0.1)
+
+    args = grids.command_line(None).parse_args([])
+    with pytest.raises(KeyboardInterrupt):
+        stages = [lambda _: shootout.short("digits")]
+        grids.fill("shootout", len(RUN), shootout.COLUMNS, trained, stages, args)
+    assert 2 <= len(grids.stored("shootout")[0]) <= 4
