@@ -113,6 +113,11 @@ def chosen(recipe: str | None, scale: str) -> list[str]:
     return [name for name, r in of.items() if scale in r]
 
 
+def results_folder(name: str, scale: str) -> str:
+    """The folder in data/results of the runs of a paper at a scale: "rpn_digits", "rpn_small"."""
+    return f"{name}_{'digits' if scale == 'quick' else scale}"
+
+
 def runs(
     recipe: str | None = None,
     scale: str = "quick",
@@ -148,8 +153,7 @@ def runs(
         if fields.get("task", "classification") == "classification":
             fields.setdefault("network", NETWORK.get(fields["dataset"], "cifar_cnn"))
         engine = block.get("engine", "auto" if gpu else "sequential")
-        folder = of_paper.get("folder", of_paper["paper"])
-        folder += f"_{'digits' if scale == 'quick' else scale}"
+        folder = results_folder(of_paper.get("folder", of_paper["paper"]), scale)
         rank = {seed: i for i, seed in enumerate(its["seeds"])}
         of = [
             (partition, seed, label)

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 def spread(values: Collection[float | None], form: str = ".3f") -> str:
     """Mean and standard deviation of a few runs as text.
 
-    Values that are ``None`` (never reached) are left out of both, and the text says how many are
-    there.
+    A sign that ``form`` asks for, as in "+.1f", is the mean's. Values that are ``None`` (never
+    reached) are left out of both, and the text says how many are there.
     """
     there = [v for v in values if v is not None]
     if not there:
         return "not reached"
     text = f"{np.mean(there):{form}}" + (
-        f" ± {np.std(there, ddof=1):{form}}" if len(there) > 1 else ""
+        f" ± {np.std(there, ddof=1):{form.lstrip('+')}}" if len(there) > 1 else ""
     )
     return text if len(there) == len(values) else f"{text} ({len(there)} of {len(values)} runs)"
 

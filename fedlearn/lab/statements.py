@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from ..evidence import split_text
 from ..history import History
+from ..recipes import SCALES, results_folder
 from ..report import results, spread
 from .grids import chapter_file
 from .show import Shown, missing, table
@@ -24,7 +25,6 @@ DATA = {
     "tiny_imagenet": "Tiny ImageNet",
     "cinic10": "CINIC-10",
 }
-SCALES = {"quick": "digits", "small": "small", "full": "full"}  # scale -> end of its folder
 
 
 def leads(histories: Iterable[History], one: str, other: str) -> dict[tuple[str, str], list[float]]:
@@ -65,7 +65,7 @@ def _ahead(lead: Sequence[float]) -> bool:
 
 def _points(lead: Sequence[float]) -> str:
     many = f"; {len(lead)} seeds" if len(lead) > 1 else ""
-    text = f"({spread(lead, '+.1f').replace('± +', '± ')}{many})"
+    text = f"({spread(lead, '+.1f')}{many})"
     return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
@@ -73,24 +73,22 @@ def holds(number: str, name: str) -> Shown:
     """``fl.lab.holds("5.11", "fed_kgf")``: the statements and what became of each here."""
     spec = chapter_file(name)["holds"]
     found: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
-    absent: dict[str, str] = {}  # column without runs -> its command
-    columns: dict[str, None] = {}
+    columns: dict[str, str] = {}  # its first cell, if it has no runs: the command for them
     for scale, of in spec.get("runs", _scales(name)).items():
         stored = results(of["results"])
         if not stored:
-            absent[scale] = missing(of["command"])
-            columns[scale] = None
+            columns[scale] = missing(of["command"])
         for said in spec["statements"]:
             for (data, split), lead in leads(stored, said["one"], said["other"]).items():
                 if split in said.get("splits", [split]) and data == said.get("data", data):
                     column = f"{DATA.get(data, data)}, {scale}"
-                    columns[column] = None
+                    columns[column] = ""
                     its = found.setdefault((said["says"], split), {})
                     its[column] = verdict(lead, said["wanted"]), _points(lead)
     rows = [
         {"the paper says": says, "split": split}
-        | {c: " ".join(its.get(c, ())) or absent.pop(c, "") for c in columns}
-        for (says, split), its in (found or {("", ""): {}}).items()
+        | {c: " ".join(its.get(c, ())) or ("" if k else first) for c, first in columns.items()}
+        for k, ((says, split), its) in enumerate((found or {("", ""): {}}).items())
     ]
     counts = Counter(what for its in found.values() for what, _ in its.values())
     caption = f"""What the paper says, asked of stored runs: by how many points of final accuracy
@@ -110,6 +108,6 @@ def _scales(name: str) -> dict[str, dict[str, str]]:
     """The stored runs of the three scales of a paper's recipes, and the commands for them."""
     command = f"fedlearn reproduce {name} --scale"
     return {
-        scale: {"results": f"{name}_{end}", "command": f"{command} {scale}"}
-        for scale, end in SCALES.items()
+        scale: {"results": results_folder(name, scale), "command": f"{command} {scale}"}
+        for scale in SCALES
     }

@@ -71,3 +71,8 @@ def test_every_statement_is_about_rows_of_the_recipes(name):
     for said in statements.chapter_file(name)["holds"]["statements"]:
         assert {said["one"].lower(), said["other"].lower()} <= known
         assert verdict([3.0, 3.0], said["wanted"]) in ("holds", "does not hold")
+
+
+def test_only_the_mean_of_a_difference_has_a_sign():
+    assert fl.report.spread([1.0, 2.0], "+.1f") == "+1.5 ± 0.7"
+    assert fl.report.spread([-1.0], "+.1f") == "-1.0"
