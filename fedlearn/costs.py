@@ -141,10 +141,18 @@ def rows(runs: list[Run], get: Get, estimate: Estimate) -> list[dict[str, Any]]:
     return found
 
 
+def time_there_is(hours: float | None) -> float | None:
+    """``hours`` themselves, or ``None`` for no limit; ``ValueError`` if they are no length of
+    time."""
+    if hours is not None and not hours >= 0:
+        raise ValueError(f"hours must be at least 0, not {hours:g}.")
+    return hours
+
+
 def plan(runs: list[Run], get: Get, busy: Callable[[Run], bool], hours: float | None = None) -> str:
     """A line a run, in the order in which they are done: state, hours, memory, disk; the short runs
     that it is tuned with are part of it. Then the sums; with ``hours``, what fits."""
-    left, listed = hours, rows(runs, get, Estimate(get, runs))
+    left, listed = time_there_is(hours), rows(runs, get, Estimate(get, runs))
     lines = ["state      hours  from        GB memory  MB disk  run"]
     for row in listed:
         run, state, needed = row["run"], "stored", row["needed"]

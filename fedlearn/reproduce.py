@@ -160,8 +160,7 @@ def reproduce(
     Returns the folder. A run that fails does not keep the others from being done; ``ValueError``
     at the end names it.
     """
-    if hours is not None and hours < 0:
-        raise ValueError(f"hours must be at least 0, not {hours:g}.")
+    hours = costs.time_there_is(hours)
     store, runs = Store(folder_of(out, choice)), recipes.runs(recipe, scale, **choice)
     for sentence in store.other(runs):
         raise ValueError(sentence)

@@ -361,8 +361,10 @@ def test_hours_begin_only_what_fits(tmp_path, capsys):
     assert not stored(tmp_path)
     assert not main(arguments(tmp_path, "--hours", "1"))
     assert len(stored(tmp_path)) == 2
-    with pytest.raises(ValueError, match="hours must be at least 0, not -1."):
-        reproduce.reproduce("rpn", out=tmp_path, hours=-1)
+    for function in (reproduce.reproduce, reproduce.plan):
+        for hours in (-1, float("nan")):
+            with pytest.raises(ValueError, match=f"hours must be at least 0, not {hours:g}."):
+                function("rpn", out=tmp_path, hours=hours)
 
 
 def test_missing_data_is_said_before_anything_runs(tmp_path, monkeypatch, capsys):
