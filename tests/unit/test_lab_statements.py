@@ -73,6 +73,12 @@ def test_every_statement_is_about_rows_of_the_recipes(name):
         assert verdict([3.0, 3.0], said["wanted"]) in ("holds", "does not hold")
 
 
+@pytest.mark.parametrize("wanted", ["level", "no lower"])
+def test_a_point_is_a_point_in_floats_too(wanted):
+    lead = [100 * 0.0045 - 100 * 0.0145, 0.5]  # 20 of 2,000 images
+    assert lead[0] < -1 and verdict(lead, wanted) == "holds"
+
+
 def test_only_the_mean_of_a_difference_has_a_sign():
     assert fl.report.spread([1.0, 2.0], "+.1f") == "+1.5 ± 0.7"
     assert fl.report.spread([-1.0], "+.1f") == "-1.0"
