@@ -23,7 +23,7 @@ from .averaging import Averaging
 from .data import partition as partitions
 from .data.sources import SETS, available, data_path
 from .errors import pick
-from .evidence import Group, contests, grids, network_sizes, read
+from .evidence import Group, contests, grids, network_sizes, paths, read
 from .history import History
 from .nearest import Block, Question, blocks, size_of
 from .options import words
@@ -147,14 +147,14 @@ def advise(
     partition: str = "iid",
     dataset: str | None = None,
     loss: float = 0.02,
-    results: Iterable[str | Path] = (),
+    results: str | Path | Iterable[str | Path] = (),
 ) -> Advice:
     """Three methods for a federation on a link, from the stored runs nearest to it.
 
     ``network`` is a name in ``fedlearn.models.NETWORKS`` or a number of parameters, also as
     "1.2M"; ``link`` a name in ``link.PRESETS`` or the arguments of ``link.time`` as a dictionary;
     ``partition`` a text such as "dirichlet:0.5". ``loss`` is how far below FedAvg's accuracy a
-    method may be. ``results`` are files and folders of your own runs beside the book's.
+    method may be. ``results`` is a file or folder of your own runs beside the book's, or several.
     """
     whole_number("clients", clients)
     if not 0 <= loss < 1:
@@ -168,7 +168,7 @@ def advise(
         split(labels, clients, rng, pixels=math.prod(known.shape[1:]))
     name, parameters = size_of(network, dataset)
     question = Question(name, parameters, clients, partition, dataset, its, loss)
-    groups = read([data_path("results"), *results])[0] + contests() + grids()
+    groups = read([data_path("results"), *paths(results)])[0] + contests() + grids()
     return Advice(question, tuple(candidates(question, blocks(question, groups))[:CANDIDATES]))
 
 

@@ -186,10 +186,19 @@ def test_ones_own_runs_are_evidence(tmp_path):
         history = group(c, RISES, up, up, clients=7, network="digits_cnn").runs[0]
         history.meta |= {"options": {"method": c}, "label": c}
         history.to_json(tmp_path / f"{c}.json")
-    found = fl.advise("digits_cnn", clients=7, link="2G", dataset="digits", results=[tmp_path])
+    found = fl.advise("digits_cnn", clients=7, link="2G", dataset="digits", results=str(tmp_path))
     first = found.candidates[0]
     assert (first.group.method, first.block.distance) == ("fedmmd", 0)
     assert str(tmp_path) in str(found)
+
+
+def test_a_foreign_file_is_one_sentence(tmp_path, capsys):
+    history = group("fedavg", RISES, partition=None).runs[0]
+    history.to_json(path := tmp_path / "a.json")
+    assert cli.main(["advise", "mlp", "--link", "3G", "--results", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert "another version of fedlearn: partition is None in task." in error
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
