@@ -159,8 +159,7 @@ def advise(
     whole_number("clients", clients)
     if not 0 <= loss < 1:
         raise ValueError(f"loss is an accuracy from 0 to below 1, not {short(loss)}.")
-    its = dict(link) if isinstance(link, Mapping) else links.preset(link).asdict()
-    links.check(**its)
+    its = links.stated(link)
     split = partitions.parse(partition)
     if dataset is not None:  # whether there is such a split of so many images
         known = pick(dataset, SETS, "data set")

@@ -217,6 +217,7 @@ def test_a_network_may_be_a_number(text, parameters):
         (["0", "--link", "3G"], "A network has a number of parameters such as 1.2M, not '0'."),
         (["1.2.3M", "--link", "3G"], "such as 1.2M, not '1.2.3M'."),
         (["mlp"], "Advice needs a link: --link 3G, or --uplink and --downlink."),
+        (["mlp", "--slower", "2"], "--waits-for need a link: --link LTE, or --uplink"),
         (["mlp", "--link", "5G"], "There is no link '5G'. Did you mean"),
         (["mlp", "--uplink", "1Mbit"], "A link has two speeds: give --uplink and --downlink"),
         (["mlp", "--uplink", "0kbit", "--downlink", "1Mbit"], "above 0 and finite, not '0kbit'."),
@@ -245,3 +246,6 @@ def test_bad_input_in_python():
         fl.advise("mlp", clients="ten")
     with pytest.raises(ValueError, match="must be above 0"):
         fl.advise("mlp", link={"up": -1, "down": 1e6})
+    for its in ({}, {"up": "1Mbit"}, {"up": "1Mbit", "down": "1Mbit", "foo": 1}):
+        with pytest.raises(ValueError, match="A link has up and down, and may have latency, slo"):
+            fl.advise("mlp", link=its)
