@@ -119,8 +119,8 @@ class Link:
 
     def its_radio(self) -> dict[str, Any] | None:
         """The arguments of ``fedlearn.link.energy``, checked, or ``None`` without a radio."""
-        stated = {"up": self.radio_up, "down": self.radio_down}
-        stated = {k: v for k, v in stated.items() if v is not None}
+        both = (("up", self.radio_up), ("down", self.radio_down))
+        stated = {k: v for k, v in both if v is not None}
         if self.link is None and not stated:
             return None
         from . import link
