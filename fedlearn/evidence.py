@@ -41,7 +41,7 @@ def _count(value: Any) -> bool:
 
 
 def _accuracy(value: Any) -> bool:
-    return value is None or (_amount(value) and value <= 1)
+    return value is None or (_amount(value) and value <= 1 + 1e-9)  # a mean may be rounded up
 
 
 def _several(value: Any) -> bool:
@@ -153,8 +153,8 @@ def histories(path: Path) -> list[History]:
 
 
 def _wrong(history: History) -> Iterator[str]:
-    """What a history should have and has not, and what is not what it should be. A sentence can be
-    relied on by those after it: only the first is asked for."""
+    """What a history should have and has not, and what is not what it should be. Each check relies
+    on those before it, so that only the first sentence may be asked for."""
     meta = history.meta
     if not isinstance(history.method, str) or not isinstance(meta, dict):
         yield f"method and meta are {short(history.method)} and {short(meta)}"
