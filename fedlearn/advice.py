@@ -23,7 +23,7 @@ from .averaging import Averaging
 from .data import partition as partitions
 from .data.sources import SETS, available, data_path
 from .errors import pick
-from .evidence import Group, contests, grids, network_sizes, read
+from .evidence import Group, contests, grids, network_sizes, paths, read
 from .history import History
 from .nearest import Block, Question, blocks, size_of
 from .options import words
@@ -41,15 +41,17 @@ COUNTED = 5  # of the methods that are best when bytes are scaled, so many are c
 class Candidate:
     """A method for the question.
 
-    ``rounds`` is when it is at most so far below FedAvg as allowed (``None``: never, then the
-    numbers are of all rounds), ``up`` and ``down`` megabytes of all clients and ``seconds`` on the
-    link until then, ``ratio`` its seconds over FedAvg's in the same evidence, ``loss`` the accuracy
-    below FedAvg's at the end, a seed each.
+    ``rounds`` is when the mean of its seeds is first at most so far below FedAvg as allowed
+    (``None``: never, then the numbers are of all rounds), ``again`` the last round after it in
+    which it is further below (``None``: none), ``up`` and ``down`` megabytes of all clients and
+    ``seconds`` on the link until ``rounds``, ``ratio`` its seconds over FedAvg's in the same
+    evidence, ``loss`` the accuracy below FedAvg's at the end, a seed each.
     """
 
     group: Group
     block: Block
     rounds: int | None
+    again: int | None
     up: float
     down: float
     seconds: float
@@ -59,10 +61,16 @@ class Candidate:
     command: str
 
     @property
+    def fell(self) -> bool:
+        """Whether it falls further below FedAvg again than allowed."""
+        return self.again is not None
+
+    @property
     def lines(self) -> list[str]:
         """Its numbers in words."""
         n, g = len(self.group.runs[0]), self.group
         when = f"round {self.rounds}" if self.rounds else f"not there within {n} rounds"
+        when += f" (further below again, the last time in round {self.again} of {n})" * self.fell
         plain = links.said(self.seconds / self.ratio)
         lost = float(np.mean(self.loss))
         side = spread([v if lost >= 0 else -v for v in self.loss])
@@ -110,8 +118,8 @@ class Advice:
 
     def _wanted(self) -> str:
         return (
-            f"Time and bytes are until a method is at most {self.question.loss:g} below FedAvg's "
-            "last accuracy in its evidence; the order is by time over FedAvg's there."
+            f"Time and bytes are until a method is first at most {self.question.loss:g} below "
+            "FedAvg's last accuracy in its evidence; the order is by time over FedAvg's there."
         )
 
     def _repr_html_(self) -> str:
@@ -121,7 +129,8 @@ class Advice:
         rows = [
             (
                 *(c.group.label, links.said(c.seconds), f"{c.ratio:.2g}"),
-                *(c.rounds or "not there", f"{c.up:.3g}", f"{c.down:.3g}"),
+                f"{c.rounds or 'not there'}" + f" (further below in {c.again})" * c.fell,
+                *(f"{c.up:.3g}", f"{c.down:.3g}"),
                 *(spread([float(a) for a in c.group.finals]), spread(c.loss), c.how),
                 *(f"[{self.blocks.index(c.block) + 1}]", c.command),
             )
@@ -147,40 +156,67 @@ def advise(
     partition: str = "iid",
     dataset: str | None = None,
     loss: float = 0.02,
-    results: Iterable[str | Path] = (),
+    results: str | Path | Iterable[str | Path] = (),
 ) -> Advice:
     """Three methods for a federation on a link, from the stored runs nearest to it.
 
     ``network`` is a name in ``fedlearn.models.NETWORKS`` or a number of parameters, also as
     "1.2M"; ``link`` a name in ``link.PRESETS`` or the arguments of ``link.time`` as a dictionary;
-    ``partition`` a text such as "dirichlet:0.5". ``loss`` is how far below FedAvg's accuracy a
-    method may be. ``results`` are files and folders of your own runs beside the book's.
+    ``partition`` a text such as "dirichlet:0.5". ``ValueError`` for what cannot be, such as more
+    clients than images to split. ``loss`` is how far below FedAvg's last
+    accuracy a method may be when it is first counted as there; the answer says if it falls further
+    below again. ``results`` is a file or folder of your own runs beside the book's, or several.
     """
     whole_number("clients", clients)
     if not 0 <= loss < 1:
         raise ValueError(f"loss is an accuracy from 0 to below 1, not {short(loss)}.")
-    its = dict(link) if isinstance(link, Mapping) else links.preset(link).asdict()
-    links.check(**its)
-    split = partitions.parse(partition)
-    if dataset is not None:  # whether there is such a split of so many images
-        known = pick(dataset, SETS, "data set")
-        labels, rng = np.arange(known.train) % known.classes, np.random.default_rng(0)
-        split(labels, clients, rng, pixels=math.prod(known.shape[1:]))
+    its = links.stated(link)
+    partitions.parse(partition)
+    known = SETS if dataset is None else {dataset: pick(dataset, SETS, "data set")}
+    largest = max(known, key=lambda name: known[name].train)
+    if clients > (most := known[largest].train):
+        raise ValueError(
+            f"{largest} has {most:,} training images, too few for {short(clients)} clients: "
+            "use fewer clients."
+        )
+    if dataset is not None and (why := unsplit(dataset, partition, clients)):
+        raise ValueError(why)
     name, parameters = size_of(network, dataset)
     question = Question(name, parameters, clients, partition, dataset, its, loss)
-    groups = read([data_path("results"), *results])[0] + contests() + grids()
+    groups = read([data_path("results"), *paths(results)])[0] + contests() + grids()
     return Advice(question, tuple(candidates(question, blocks(question, groups))[:CANDIDATES]))
+
+
+@lru_cache
+def unsplit(dataset: str, partition: str, clients: int) -> str:
+    """Why the training images of a data set cannot be split so, or "" if they can."""
+    known, split = SETS[dataset], partitions.parse(partition)
+    if split.by != "labels":
+        return f"The split {partition} goes by the objects in an image, and {dataset} has one."
+    labels, rng = np.arange(known.train) % known.classes, np.random.default_rng(0)
+    try:
+        split(labels, clients, rng, pixels=1)  # whose order nobody asks
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def candidates(question: Question, of: list[Block]) -> list[Candidate]:
     """For every method the best of its variants in its nearest evidence; those that come near
     FedAvg by their time over FedAvg's, then the others by what they lose. All are compared with
-    scaled bytes first, the best of them then with counted ones."""
+    scaled bytes first, the best of them then with counted ones. Evidence is left out whose data
+    cannot be split as asked: its commands could not run; ``ValueError`` if no other is there."""
     found: dict[str, Candidate] = {}
+    nearest, reasons = math.inf, {}
     for block in of:
         there = sum(c.rounds is not None for c in found.values())
-        if there >= CANDIDATES and block.distance > of[0].distance + NEAR:
+        if there >= CANDIDATES and block.distance > nearest + NEAR:
             break
+        data = question.dataset or block.average.task["dataset"]
+        if why := unsplit(data, question.partition, question.clients):
+            reasons[SETS[data].train] = why
+            continue
+        nearest = min(nearest, block.distance)
         before = set(found)
         for g in block.groups:
             if g.method in before:
@@ -188,6 +224,8 @@ def candidates(question: Question, of: list[Block]) -> list[Candidate]:
             made = judged(question, block, g)
             if made and (g.method not in found or _order(made) < _order(found[g.method])):
                 found[g.method] = made
+    if reasons and nearest == math.inf:
+        raise ValueError(reasons[max(reasons)])  # of the largest data set
     best = sorted(found.values(), key=_order)[:COUNTED]
     again = [judged(question, c.block, c.group, count=True) for c in best]
     return sorted((c for c in again if c), key=_order)
@@ -209,6 +247,8 @@ def judged(question: Question, block: Block, group: Group, count: bool = False) 
     aim = float(block.average.finals.mean()) - question.loss
     last, base = _first(group.curve, aim), _first(block.average.curve, aim)
     n = last or len(group.runs[0])
+    below = n + 1 + np.flatnonzero(group.curve[n:] < aim - 1e-9)
+    again = int(below[-1]) if len(below) else None
     seconds = _seconds(histories, question.link, n)
     up, down = (
         float(np.mean([getattr(h, f"bytes_{way}")[:n].sum() for h in histories])) / 1e6
@@ -220,7 +260,7 @@ def judged(question: Question, block: Block, group: Group, count: bool = False) 
     ratio = seconds / _seconds(averages, question.link, base or n)
     line = ["fedlearn", "run", *map(str, words(_experiment(question, group)))]
     return Candidate(
-        group, block, last, up, down, seconds, ratio, tuple(loss), how, shlex.join(line)
+        group, block, last, again, up, down, seconds, ratio, tuple(loss), how, shlex.join(line)
     )
 
 
@@ -266,7 +306,7 @@ def carried(
     how = f"scaled by {times:.2g}, the ratio of parameters"
     if same:
         up, down, how = 1.0, 1.0, "as measured there with this network"
-    elif count and question.network and cheap:
+    elif count and question.network and cheap and len(group.runs[0]) > 1:
         sent, row = counted(e.to_json()), group.runs[0].rows[1]
         many = len(row["clients"])
         up, down = sent[0] * many / row["bytes_up"], sent[1] * many / row["bytes_down"]
@@ -303,5 +343,5 @@ def _scaled(history: History, up: float, down: float, computing: float, many: in
         each = many / max(1, len(row["clients"]))
         changed = {"bytes_up": up, "bytes_down": down, "seconds": computing}
         own = {k: row[k] * v * each for k, v in changed.items()}
-        rows.append(row | own | {"clients": list(range(many))})
+        rows.append(row | own | {"clients": range(many)})
     return History(history.method, history.meta, rows)

@@ -66,7 +66,10 @@ def _is(value: Any, kind: type, default: Any) -> bool:
 
 def short(value: Any) -> str:
     """A value in one line of at most 80 letters."""
-    text = " ".join(repr(value).split())
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # a whole number of more than 4,300 digits
+        text = "a number too long to show"
     return text if len(text) <= 80 else f"{text[:76]} ..."
 
 

@@ -275,7 +275,11 @@ class Asked:
         "...", "P", flag="--partition"
     )  # fmt: skip
     dataset: str | None = opt(None, "the data set (default: that of the evidence)")
-    loss: float = opt(0.02, "how far below FedAvg's accuracy a method may end")
+    loss: float = opt(
+        0.02,
+        "how far below FedAvg's last accuracy a method may be when it first counts as there; the "
+        "answer says if it falls further below again",
+    )
     results: tuple[str, ...] = opt(
         (),
         "runs of your own beside the book's, a file or a folder; may be given several times",

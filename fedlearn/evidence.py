@@ -2,12 +2,13 @@
 alone. The leaderboard shows them, and ``advise`` looks for those nearest to a question."""
 
 import json
+import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from numbers import Real
 from pathlib import Path
@@ -15,17 +16,52 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .arguments import short
+from .arguments import LARGEST, short
 from .data import partition as partitions
 from .data.sources import SETS, data_path
 from .errors import pick
 from .history import History
 from .options import words
+from .settings import Settings
 
 if TYPE_CHECKING:
     from .recipes import Run  # which reads the recipes: only where files are read
 
-ROW = dict.fromkeys(("accuracy", "bytes_up", "bytes_down", "seconds"), Real) | {"clients": list}
+
+def _is(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+
+
+def _amount(value: Any) -> bool:
+    return _is(Real)(value) and 0 <= value <= LARGEST
+
+
+def _count(value: Any) -> bool:
+    return _is(int)(value) and 1 <= value <= LARGEST
+
+
+def _accuracy(value: Any) -> bool:
+    return value is None or (_amount(value) and value <= 1 + 1e-9)  # a mean may be rounded up
+
+
+def _several(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is(int), value))
+
+
+# what is read of a run's file, by where it is: what must be there, and what it is if it is there
+MUST: dict[str, dict[str, Callable[[Any], bool]]] = {
+    "meta": {"task": _is(dict), "settings": _is(dict)},
+    "task": {"dataset": _is(str), "clients": _count, "partition": _is(str)}
+    | {"network": _is(str), "train": _count},
+    "a round": dict.fromkeys(("bytes_up", "bytes_down", "seconds"), _amount)
+    | {"accuracy": _accuracy, "clients": _several},
+}
+MAY: dict[str, dict[str, Callable[[Any], bool]]] = {
+    "meta": {"label": _is(str), "options": _is(dict), "provenance": _is(dict)},
+    "task": {"seed": _is(int), "accuracy": _is(str)},
+    "options": {"method": _is(str)},
+    "provenance": {"command": _is(str)},
+}
 LEFT_OUT = {"tune", "search"}  # folders of short runs that chose an option
 
 
@@ -89,10 +125,14 @@ def split_text(shown: str) -> str:
 
 def histories(path: Path) -> list[History]:
     """The runs in a file; ``ValueError`` if there are none that this version can read."""
+    if not path.is_file():  # a folder of that name, or a link to nothing
+        raise ValueError(f"{path} is no result of fedlearn: it is no file.")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
         raise ValueError(f"{path} is no result of fedlearn: it is not JSON.") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
     runs = data if isinstance(data, list) else [data]
     if not runs or not all(
         isinstance(r, dict) and {"method", "meta", "rows"} <= {*r} for r in runs
@@ -100,40 +140,66 @@ def histories(path: Path) -> list[History]:
         raise ValueError(f"{path} is no result of fedlearn: it holds no run.")
     try:
         made = [History.from_dict(run) for run in runs]
-        lacking = [name for h in made for name in _lacking(h)]
+        wrong = next((sentence for h in made for sentence in _wrong(h)), None)
     except (ValueError, TypeError, AttributeError) as error:
-        lacking = [str(error)]
+        wrong = str(error)
     except KeyError as error:
-        lacking = [f"no {error.args[0]}"]
-    if lacking:
-        raise ValueError(f"{path} is a result of another version of fedlearn: {lacking[0]}.")
+        wrong = f"no {error.args[0]}"
+    if wrong:
+        raise ValueError(f"{path} is a result of another version of fedlearn: {wrong}.")
     if not all(any(r["accuracy"] is not None for r in h.rows) for h in made):
         raise ValueError(f"{path} holds a run without an evaluated round.")
     return made
 
 
-def _lacking(history: History) -> Iterator[str]:
-    """What a history should have and has not."""
-    for name, of in (("task", ("dataset", "clients", "partition")), ("settings", ())):
-        its = history.meta[name]
-        yield from (
-            [f"no {k} in its {name}" for k in of if k not in its]
-            if isinstance(its, dict)
-            else [f"no {name}"]
-        )
+def _wrong(history: History) -> Iterator[str]:
+    """What a history should have and has not, and what is not what it should be. Each check relies
+    on those before it, so that only the first sentence may be asked for."""
+    meta = history.meta
+    if not isinstance(history.method, str) or not isinstance(meta, dict):
+        yield f"method and meta are {short(history.method)} and {short(meta)}"
+        return
+    yield from _unlike("meta", meta)
+    yield from _unlike("task", meta["task"])
+    for name in ("options", "provenance"):
+        yield from _unlike(name, meta.get(name, {}))
+    plain = _is(str, int, float, bool, type(None))
+    yield from (
+        f"{k} is {short(v)} in settings" for k, v in meta["settings"].items() if not plain(v)
+    )
+    try:
+        known = meta["settings"].keys() & {f.name for f in fields(Settings)}
+        Settings(**{k: meta["settings"][k] for k in known})
+    except ValueError as error:
+        yield str(error).rstrip(".")
     for row in history.rows:
-        for name, kind in ROW.items():
-            if name not in row:
-                yield f"no {name} in a round"
-            elif not isinstance(row[name], kind) and (name, row[name]) != ("accuracy", None):
-                yield f"{name} is {short(row[name])} in a round"
+        yield from _unlike("a round", row)
 
 
-def files(places: Iterable[str | Path]) -> Iterator[tuple[Path, bool]]:
+def _unlike(where: str, its: Mapping[str, Any]) -> Iterator[str]:
+    must = MUST.get(where, {})
+    for name, fits in (must | MAY.get(where, {})).items():
+        if name in its and not fits(its[name]):
+            yield f"{name} is {short(its[name])} in {where}"
+        elif name in must and name not in its:
+            yield f"no {name} in {where}"
+
+
+def paths(places: str | Path | Iterable[str | Path]) -> list[Path]:
+    """One file or folder, or several, as a list; ``ValueError`` for what names none."""
+    try:
+        return [Path(p) for p in ([places] if isinstance(places, str | Path) else places)]
+    except TypeError:
+        raise ValueError(
+            f"Results are named by a path or a list of paths, not {short(places)}."
+        ) from None
+
+
+def files(places: str | Path | Iterable[str | Path]) -> Iterator[tuple[Path, bool]]:
     """The JSON files of folders and files, each once, and whether it was named itself;
     ``ValueError`` for a place that is not there and a folder without one."""
-    seen: set[Path] = set()
-    for place in map(Path, places):
+    seen: set[str] = set()
+    for place in paths(places):
         if not place.exists():
             raise ValueError(f"There is no file or folder {place}.")
         named = place.is_file()
@@ -142,13 +208,14 @@ def files(places: Iterable[str | Path]) -> Iterator[tuple[Path, bool]]:
         if not found:
             raise ValueError(f"There is no result in the folder {place}: no .json file.")
         for path in found:
-            if path.resolve() not in seen:
-                seen.add(path.resolve())
+            if (real := os.path.realpath(path)) not in seen:  # which a link in a circle has, too
+                seen.add(real)
                 yield path, named
 
 
-def read(places: Iterable[str | Path]) -> tuple[list[Group], list[str]]:
-    """The groups in folders and files, and a sentence for each file of a folder that was left out.
+def read(places: str | Path | Iterable[str | Path]) -> tuple[list[Group], list[str]]:
+    """The groups in a folder or file or several, and a sentence for each file of a folder that was
+    left out.
 
     ``ValueError`` for a named file that is no result, and if there is no run at all.
     """

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from .arguments import short
 from .files import write_text
 
 if TYPE_CHECKING:
@@ -176,6 +177,6 @@ class History:
             for row in data["rows"]
         ]
         rounds = [row["round"] for row in rows]
-        if rounds != list(range(1, len(rows) + 1)):
-            raise ValueError(f"rounds 1 to {len(rows)} were expected, not {rounds}")
+        if rounds != list(range(1, len(rows) + 1)) or any(type(r) is not int for r in rounds):
+            raise ValueError(f"rounds 1 to {len(rows)} were expected, not {short(rounds)}")
         return cls(data["method"], data["meta"], rows)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .data.sources import data_path
-from .evidence import Group, contests, read
+from .evidence import Group, contests, files, paths, read
 from .files import check_writable, write_text
 from .history import History
 from .lab import sortable
@@ -128,22 +128,25 @@ def shown(number: str, caption: str, made: Sequence[Mapping[str, Any]]) -> Shown
 def table(
     number: str,
     caption: str,
-    places: Iterable[str | Path] | None = None,
+    places: str | Path | Iterable[str | Path] | None = None,
     target: float | None = None,
 ) -> Shown:
-    """The table of the runs in ``places``, files and folders; without any, of the book's own in
-    data/results and in the contest of all methods."""
+    """The table of the runs in ``places``, a file or folder or several; without any, of the book's
+    own in data/results and in the contest of all methods."""
     groups, _ = read([data_path("results")] if places is None else places)
     groups += contests() if places is None else []
     return shown(number, caption, rows(groups, target))
 
 
 def write(
-    places: Iterable[str | Path], out: str | Path, target: float | None = None
+    places: str | Path | Iterable[str | Path], out: str | Path, target: float | None = None
 ) -> tuple[int, int, list[str]]:
-    """Write the page of all runs in files and folders to ``out``, one file that needs no network;
-    returns how many rows it has and of how many runs, and a sentence for each file left out."""
-    check_writable(out)
+    """Write the page of all runs in a file or folder or several to ``out``, one file that needs no
+    network; returns how many rows it has and of how many runs, and a sentence for each file left
+    out. ``ValueError`` if ``out`` is one of the files that are read."""
+    places, page = paths(places), check_writable(out)
+    if page in [path.resolve() for path, _ in files(places) if path.is_file()]:
+        raise ValueError(f"{out} is one of the results that are read: name another file.")
     groups, left = read(places)
     made = rows(groups, target)
     caption = ABOUT + ("" if target else f" The target is {SHARE:.0%} of the best such row's.")

@@ -14,6 +14,7 @@ left out. A client is asked once a round; split learning asks it once a batch, s
 counted too low.
 """
 
+import inspect
 import math
 import re
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from .arguments import checked, short
+from .arguments import LARGEST, checked, short
 from .errors import pick
 from .history import History
 
@@ -30,6 +31,7 @@ from .history import History
 UNITS = {f"{k}{u}": n * b for k, n in (("", 1), ("k", 1e3), ("M", 1e6), ("G", 1e9))
          for u, b in (("bit", 1), ("B", 8))}  # fmt: skip
 DURATIONS = {"ms": 1e-3, "s": 1.0, "min": 60.0}
+DEVICES = 10**9  # of which the slowest is known: that of many more lies beyond ``stretch``'s grid
 ENERGIES = {"nJ": 1e-9, "uJ": 1e-6, "mJ": 1e-3, "J": 1.0}
 
 
@@ -102,20 +104,20 @@ PRESETS = {
 
 def _read(text: str | float, units: dict[str, float], what: str, unit: str) -> float:
     if isinstance(text, int | float) and not isinstance(text, bool):
-        value = float(text)
-    else:
-        found = re.fullmatch(r"\s*([-+]?[\d.]+(?:e[-+]?\d+)?)\s*([A-Za-z]+?)(?:/s)?\s*", str(text))
-        name = found[2] if found else None
-        if found is None or name not in units:
-            raise ValueError(
-                f"A {what} is a number with a unit, such as {unit}, not {short(text)}. "
-                f"Units: {', '.join(units)}."
-            )
-        try:
-            value = float(found[1]) * units[name]
-        except ValueError:
-            raise ValueError(f"A {what} such as {unit} was expected, not {short(text)}.") from None
-    return value
+        return float(text) if abs(text) <= LARGEST else math.inf
+    found = re.fullmatch(r"\s*([-+]?[\d.]+(?:e[-+]?\d+)?)\s*([A-Za-z]*?)(?:/s)?\s*", str(text))
+    try:
+        value = float(found[1]) if found else 1.0
+    except ValueError:
+        raise ValueError(f"A {what} such as {unit} was expected, not {short(text)}.") from None
+    if found and not found[2] and value <= 0:  # whatever the unit: its range says what is wrong
+        return value
+    if found is None or found[2] not in units:
+        raise ValueError(
+            f"A {what} is a number with a unit, such as {unit}, not {short(text)}. "
+            f"Units: {', '.join(units)}."
+        )
+    return value * units[found[2]]
 
 
 def speed(text: str | float) -> float:
@@ -132,11 +134,11 @@ def speed(text: str | float) -> float:
 def seconds(text: str | float) -> float:
     """Seconds of "50ms", "1s" or "2min"; a number is seconds already.
 
-    ``ValueError`` for other units and for less than 0.
+    ``ValueError`` for other units, for less than 0 and for what is not finite.
     """
     value = _read(text, DURATIONS, "latency", "50ms")
     if not 0 <= value < float("inf"):
-        raise ValueError(f"A latency cannot be below 0, but it is {short(text)}.")
+        raise ValueError(f"A latency cannot be below 0 or infinite, but it is {short(text)}.")
     return value
 
 
@@ -145,19 +147,38 @@ def preset(name: str) -> Preset:
     return pick(name, PRESETS, "link")
 
 
+def stated(link: Any) -> dict[str, Any]:
+    """The arguments of ``time``: a link's by its name, or those of a dictionary, checked.
+
+    ``ValueError`` for another name, for what no link has or can have, and without both speeds.
+    """
+    if not isinstance(link, Mapping):
+        return preset(link).asdict()
+    names = [*inspect.signature(check).parameters]
+    if not {"up", "down"} <= {*link} <= {*names}:
+        more = ", ".join(names[2:])
+        raise ValueError(f"A link has up and down, and may have {more}, unlike {short(link)}.")
+    check(**link)
+    return dict(link)
+
+
 def joules(text: str | float) -> float:
     """Joules of "3.5uJ" or "2mJ"; a number is joules already.
 
-    ``ValueError`` for other units and for less than 0.
+    ``ValueError`` for other units, for less than 0 and for what is not finite.
     """
     value = _read(text, ENERGIES, "radio's energy for a byte", "3.5uJ")
     if not 0 <= value < float("inf"):
-        raise ValueError(f"A radio cannot use less than 0 J for a byte, but it is {short(text)}.")
+        raise ValueError(
+            "A radio cannot use less than 0 J for a byte or infinitely many, but it is "
+            f"{short(text)}."
+        )
     return value
 
 
 def stretch(clients: int, stragglers: float) -> float:
-    """What the slowest of so many devices is expected to need of the median device's time.
+    """What the slowest of so many devices, at most ``DEVICES``, is expected to need of the median
+    device's time.
 
     A device needs exp(``stragglers`` * z), z standard normal. With Phi and phi its distribution and
     density, the largest of n has the mean ``n exp(s^2 / 2) * integral of Phi(z)^(n-1) phi(z - s)``,
@@ -174,7 +195,9 @@ def stretch(clients: int, stragglers: float) -> float:
 
 def shares(history: History) -> dict[str, np.ndarray]:
     """What the model needs of each round, for one client: bytes ``down`` and ``up``, ``computing``
-    in seconds."""
+    in seconds. ``ValueError`` for a history without rounds."""
+    if not history.rows:
+        raise ValueError("A history without rounds has no bytes and no seconds: run it first.")
     clients = np.array([max(1, len(row["clients"])) for row in history.rows])
     return {
         "down": history.bytes_down / clients,
@@ -197,8 +220,10 @@ def check(
         raise ValueError(f"slower cannot be below 0, but it is {short(slower)}.")
     if not 0 <= stragglers <= 5:
         raise ValueError(f"stragglers must be 0 to 5, but it is {short(stragglers)}.")
-    if clients is not None and clients < 1:
-        raise ValueError(f"A round waits for at least 1 client, not {short(clients)}.")
+    if clients is not None and not 1 <= clients <= DEVICES:
+        raise ValueError(
+            f"A round waits for at least 1 client and at most {DEVICES:,}, not {short(clients)}."
+        )
     return speed(up), speed(down), seconds(latency)
 
 

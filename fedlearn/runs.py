@@ -96,10 +96,16 @@ class Link:
     radio_down: str | None = _link(None, "the same for a byte down, such as 0.4uJ", "J")
 
     def its_link(self) -> dict[str, Any] | None:
-        """The arguments of ``fedlearn.link.time``, checked, or ``None`` without a link."""
+        """The arguments of ``fedlearn.link.time``, checked, or ``None`` without a link;
+        ``ValueError`` for what no link can have, and for what is said of none."""
         stated = {"up": self.uplink, "down": self.downlink, "latency": self.latency}
         stated = {k: v for k, v in stated.items() if v is not None}
         if self.link is None and not stated:
+            if (self.slower, self.stragglers, self.waits_for) != (1.0, 0.0, None):
+                raise ValueError(
+                    "--slower, --stragglers and --waits-for need a link: --link LTE, or --uplink "
+                    "and --downlink."
+                )
             return None
         from . import link
 
@@ -113,7 +119,8 @@ class Link:
 
     def its_radio(self) -> dict[str, Any] | None:
         """The arguments of ``fedlearn.link.energy``, checked, or ``None`` without a radio."""
-        stated = {k: v for k, v in (("up", self.radio_up), ("down", self.radio_down)) if v}
+        both = (("up", self.radio_up), ("down", self.radio_down))
+        stated = {k: v for k, v in both if v is not None}
         if self.link is None and not stated:
             return None
         from . import link

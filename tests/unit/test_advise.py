@@ -68,6 +68,39 @@ def test_more_loss_allowed_is_reached_earlier():
     assert {c.group.method: c.rounds for c in found} == {"rpn": 3, "fedavg": 2}
 
 
+def test_what_falls_below_again_is_said():
+    wavers = (0.5, 0.89, 0.7, 0.89, 0.9)
+    ends = (0.5, 0.7, 0.89, 0.89, 0.87)
+    q, found = judge([group("fedavg", RISES), group("stc", wavers), group("rpn", ends)])
+    by = {c.group.method: c for c in found}
+    assert {m: (c.rounds, c.again) for m, c in by.items()} == {
+        "stc": (2, 3),
+        "rpn": (3, 5),
+        "fedavg": (3, None),
+    }
+    said = "round 3 (further below again, the last time in round 5 of 5); FedAvg there"
+    assert said in by["rpn"].lines[0] and "again" not in by["fedavg"].lines[0]
+    html = advice.Advice(q, tuple(found))._repr_html_()
+    assert "<td>3 (further below in 5)</td>" in html and "<td>3</td>" in html
+
+
+def test_evidence_that_cannot_be_split_as_asked_is_none():
+    near = [group(m, RISES, clients=1000) for m in ("fedavg", "stc")]
+    far = [group(m, RISES, dataset="mnist", train=60000, clients=4) for m in ("fedavg", "rpn")]
+    q, found = judge([*near, *far], clients=1400, dataset=None)
+    assert {c.group.method for c in found} == {"rpn", "fedavg"}
+    for c in found:  # 1,347 images of digits are too few
+        assert "--dataset mnist --clients 1400" in c.command
+    with pytest.raises(ValueError, match="1400 clients cannot share 1347 samples"):
+        judge(near, clients=1400, dataset=None)
+
+
+def test_many_clients_are_counted_not_listed():
+    (h,) = group("stc", RISES).runs[:1]
+    many = advice._scaled(h, 1.0, 1.0, 1.0, 10**12)
+    assert link.shares(many)["up"] == pytest.approx(link.shares(h)["up"])
+
+
 def test_bytes_of_another_network_are_counted_in_real_messages():
     groups = [group("fedavg", RISES), group("stc", RISES)]
     q, found = judge(groups, network="digits_cnn", clients=8)
@@ -186,10 +219,19 @@ def test_ones_own_runs_are_evidence(tmp_path):
         history = group(c, RISES, up, up, clients=7, network="digits_cnn").runs[0]
         history.meta |= {"options": {"method": c}, "label": c}
         history.to_json(tmp_path / f"{c}.json")
-    found = fl.advise("digits_cnn", clients=7, link="2G", dataset="digits", results=[tmp_path])
+    found = fl.advise("digits_cnn", clients=7, link="2G", dataset="digits", results=str(tmp_path))
     first = found.candidates[0]
     assert (first.group.method, first.block.distance) == ("fedmmd", 0)
     assert str(tmp_path) in str(found)
+
+
+def test_a_foreign_file_is_one_sentence(tmp_path, capsys):
+    history = group("fedavg", RISES, partition=None).runs[0]
+    history.to_json(path := tmp_path / "a.json")
+    assert cli.main(["advise", "mlp", "--link", "3G", "--results", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert "another version of fedlearn: partition is None in task." in error
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -208,6 +250,7 @@ def test_a_network_may_be_a_number(text, parameters):
         (["0", "--link", "3G"], "A network has a number of parameters such as 1.2M, not '0'."),
         (["1.2.3M", "--link", "3G"], "such as 1.2M, not '1.2.3M'."),
         (["mlp"], "Advice needs a link: --link 3G, or --uplink and --downlink."),
+        (["mlp", "--slower", "2"], "--waits-for need a link: --link LTE, or --uplink"),
         (["mlp", "--link", "5G"], "There is no link '5G'. Did you mean"),
         (["mlp", "--uplink", "1Mbit"], "A link has two speeds: give --uplink and --downlink"),
         (["mlp", "--uplink", "0kbit", "--downlink", "1Mbit"], "above 0 and finite, not '0kbit'."),
@@ -215,6 +258,21 @@ def test_a_network_may_be_a_number(text, parameters):
         (["mlp", "--uplink", "1furlong", "--downlink", "1Mbit"], "Units: bit, B, kbit"),
         (["mlp", "--link", "3G", "--latency=-1s"], "A latency cannot be below 0"),
         (["mlp", "--link", "3G", "--clients", "0"], "clients must be a whole number of at least 1"),
+        (
+            ["mlp", "--link", "3G", "--clients", "1000000000"],
+            "tiny_imagenet has 100,000 training images, too few for 1000000000 clients",
+        ),
+        (["mlp", "--link", "3G", "--clients", f"1{'0' * 400}"], "00 ... clients: use fewer"),
+        (
+            ["mlp", "--link", "3G", "--clients", "2000", "--dataset", "digits"],
+            "digits has 1,347 training images, too few for 2000 clients: use fewer clients.",
+        ),
+        (["mlp", "--link", "3G", "--clients", "80000"], "80000 clients cannot share 60000"),
+        (
+            "mlp --link 3G --clients 100 --partition classes".split(),
+            "100 clients cannot each own one of 10 classes: use fewer clients.",
+        ),
+        (["mlp", "--link", "3G", "--partition", "objects"], "by the objects in an image, and "),
         (["mlp", "--link", "3G", "--partition", "iidd"], "There is no partition 'iidd'."),
         (["mlp", "--link", "3G", "--dataset", "digit"], "There is no data set 'digit'."),
         (["mlp", "--link", "3G", "--loss", "1"], "loss is an accuracy from 0 to below 1"),
@@ -236,3 +294,8 @@ def test_bad_input_in_python():
         fl.advise("mlp", clients="ten")
     with pytest.raises(ValueError, match="must be above 0"):
         fl.advise("mlp", link={"up": -1, "down": 1e6})
+    with pytest.raises(ValueError, match="too few for a number too long to show clients"):
+        fl.advise("mlp", clients=10**5000)
+    for its in ({}, {"up": "1Mbit"}, {"up": "1Mbit", "down": "1Mbit", "foo": 1}):
+        with pytest.raises(ValueError, match="A link has up and down, and may have latency, slo"):
+            fl.advise("mlp", link=its)

@@ -1,6 +1,7 @@
 """Result files read into groups, and the page made of them."""
 
 import json
+import math
 import re
 import shlex
 from pathlib import Path
@@ -176,6 +177,10 @@ GOOD = history().to_dict()
 ROW = GOOD["rows"][0]
 
 
+def stated(**changed):
+    return GOOD | {"meta": GOOD["meta"] | changed}
+
+
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
@@ -192,7 +197,39 @@ ROW = GOOD["rows"][0]
         (GOOD | {"rows": [ROW | {"clients": 3}]}, "clients is 3 in a round"),
         (GOOD | {"rows": [ROW | {"round": 2}]}, "rounds 1 to 1 were expected"),
         (GOOD | {"rows": []}, "holds a run without an evaluated round"),
-        (GOOD | {"meta": GOOD["meta"] | {"task": 3}}, "no task"),
+        (GOOD | {"rows": [ROW | {"round": 1.0}]}, "rounds 1 to 1 were expected, not [1.0]"),
+        (GOOD | {"rows": [ROW | {"round": True}]}, "rounds 1 to 1 were expected, not [True]"),
+        (GOOD | {"method": 5}, "method and meta are 5"),
+        (GOOD | {"meta": None}, "and None"),
+        (stated(task=3), "task is 3 in meta"),
+        (stated(provenance=None), "provenance is None in meta"),
+        (stated(provenance="x"), "provenance is 'x' in meta"),
+        (stated(provenance={"command": 5}), "command is 5 in provenance"),
+        (stated(label=5), "label is 5 in meta"),
+        (stated(label=[5]), "label is [5] in meta"),
+        (stated(options=[1, 2]), "options is [1, 2] in meta"),
+        (stated(options="ab"), "options is 'ab' in meta"),
+        (stated(options={"method": ["rpn"]}), "method is ['rpn'] in options"),
+        (stated(settings={"epochs": 0}), "epochs must be a whole number of at least 1, not 0."),
+        (stated(settings={"old": [1]}), "old is [1] in settings"),
+        (history(partition=5).to_dict(), "partition is 5 in task"),
+        (history(partition=None).to_dict(), "partition is None in task"),
+        (history(partition=["iid"]).to_dict(), "partition is ['iid'] in task"),
+        (history(dataset=["digits"]).to_dict(), "dataset is ['digits'] in task"),
+        (history(network=["mlp"]).to_dict(), "network is ['mlp'] in task"),
+        (history(accuracy=["mIoU"]).to_dict(), "accuracy is ['mIoU'] in task"),
+        (history(train=0).to_dict(), "train is 0 in task"),
+        (history(seed=[0]).to_dict(), "seed is [0] in task"),
+        (stated(task=GOOD["meta"]["task"] | {"clients": "ten"}), "clients is 'ten' in task"),
+        (stated(task=GOOD["meta"]["task"] | {"clients": [2]}), "clients is [2] in task"),
+        (GOOD | {"rows": [ROW | {"bytes_up": 10**400}]}, "bytes_up is 1000"),
+        (GOOD | {"rows": [ROW | {"bytes_up": -1}]}, "bytes_up is -1 in a round"),
+        (GOOD | {"rows": [ROW | {"bytes_down": math.inf}]}, "bytes_down is inf in a round"),
+        (GOOD | {"rows": [ROW | {"seconds": -1.0}]}, "seconds is -1.0 in a round"),
+        (GOOD | {"rows": [ROW | {"accuracy": 7.5}]}, "accuracy is 7.5 in a round"),
+        (GOOD | {"rows": [ROW | {"accuracy": True}]}, "accuracy is True in a round"),
+        (GOOD | {"rows": [ROW | {"accuracy": math.nan}]}, "accuracy is nan in a round"),
+        (GOOD | {"rows": [ROW | {"clients": ["a"]}]}, "clients is ['a'] in a round"),
     ],
 )
 def test_what_is_no_result_is_one_sentence(data, sentence, folder, capsys):
@@ -205,6 +242,41 @@ def test_what_is_no_result_is_one_sentence(data, sentence, folder, capsys):
     # among others it is left out
     assert not cli.main(["leaderboard", str(folder), "--out", str(folder / "p.html")])
     assert f"left out: {folder}/x.json" in capsys.readouterr().err
+
+
+def test_a_run_whose_loss_diverged_is_a_result(folder):
+    gone = GOOD | {"rows": [ROW | {"loss": math.nan}]}
+    (folder / "x.json").write_text(json.dumps(gone))
+    assert len(evidence.read([folder])[0]) == 3
+
+
+def test_what_is_no_file_is_left_out_of_a_folder(folder):
+    (folder / "dir.json").mkdir()
+    (folder / "broken.json").symlink_to("nowhere.json")
+    (folder / "circle.json").symlink_to("circle.json")
+    groups, left = evidence.read(folder)
+    names = ("broken", "circle", "dir")
+    assert len(groups) == 2
+    assert left == [f"{folder}/{n}.json is no result of fedlearn: it is no file." for n in names]
+
+
+def test_one_path_is_one_place(folder):
+    for place in (folder, str(folder)):
+        assert [p.name for p, _ in evidence.files(place)] == ["a-0.json", "a-1.json", "b.json"]
+        assert leaderboard.table("C.1", "One.", place).content.count("<tbody") == 2
+        assert leaderboard.write(place, folder / "p.html")[:2] == (2, 3)
+    with pytest.raises(ValueError, match="a path or a list of paths, not 5"):
+        evidence.read(5)
+
+
+@pytest.mark.parametrize("given", ["b.json", "", "link.json"])
+def test_the_page_never_replaces_a_result_that_is_read(given, folder, capsys):
+    path, before = folder / "b.json", (folder / "b.json").read_text()
+    (folder / "link.json").symlink_to("b.json")
+    assert cli.main(["leaderboard", str(folder / given), "--out", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert "is one of the results that are read: name another file." in error
+    assert error.count("\n") == 1 and path.read_text() == before
 
 
 @pytest.mark.parametrize(

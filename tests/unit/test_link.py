@@ -135,6 +135,11 @@ def test_speeds(text, bits):
         ({"stragglers": 50.0}, "stragglers must be 0 to 5"),
         ({"stragglers": "many"}, "stragglers of time must be a finite number"),
         ({"clients": 0}, "at least 1 client"),
+        ({"clients": 10**400, "stragglers": 1.0}, "at least 1 client and at most 1,000,000,000"),
+        ({"up": 10**400}, "up of time must be a text or a finite number"),
+        ({"up": "0"}, "above 0 and finite, not '0'."),
+        ({"down": "-3"}, "above 0 and finite, not '-3'."),
+        ({"latency": "1e999s"}, "cannot be below 0 or infinite"),
         ({"clients": 2.5}, "clients of time must be a whole number or None"),
     ],
 )
@@ -142,6 +147,27 @@ def test_what_cannot_be_is_refused_in_one_sentence(how, sentence):
     with pytest.raises(ValueError, match=sentence) as error:
         link.time(history(), **{"up": "1Mbit", "down": "1Mbit"} | how)
     assert "\n" not in str(error.value) and len(str(error.value)) < 200
+
+
+@pytest.mark.parametrize("read", [link.speed, link.seconds, link.joules])
+@pytest.mark.parametrize("value", [10**400, -(10**400), math.inf, math.nan])
+def test_a_number_that_is_no_float_is_refused(read, value):
+    with pytest.raises(ValueError, match="0 (and finite|or infinite|J for a byte or infinitely)"):
+        read(value)
+
+
+@pytest.mark.parametrize("of", [link.time, link.energy])
+def test_a_history_without_rounds_has_no_time(of):
+    with pytest.raises(ValueError, match="A history without rounds has no bytes and no seconds"):
+        of(fl.History("x", {}, []), 1.0, 1.0)
+
+
+@pytest.mark.parametrize("n", [link.DEVICES // 10, link.DEVICES])
+def test_the_slowest_of_the_most_devices_is_still_on_the_grid(n):
+    # with few differences: exp(s * z) at the expected largest of n standard normal numbers
+    largest = math.sqrt(2 * math.log(n))
+    largest -= (math.log(math.log(n)) + math.log(4 * math.pi)) / (2 * largest)
+    assert link.stretch(n, 0.01) == pytest.approx(math.exp(0.01 * largest), rel=0.003)
 
 
 def test_presets_are_links_with_a_source():
