@@ -26,6 +26,7 @@ def pick(name: Any, options: Mapping[Any, Any], what: str) -> Any:
     allowed."""
     with suppress(KeyError, TypeError):  # what cannot be hashed is no name
         return options[name]
-    near = get_close_matches(str(name), [str(o) for o in options], n=3, cutoff=0.5)
-    hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    lower = {str(o).lower(): str(o) for o in options}
+    near = get_close_matches(str(name).lower(), lower, n=3, cutoff=0.5)
+    hint = f" Did you mean {' or '.join(repr(lower[o]) for o in near)}?" if near else ""
     raise ValueError(f"There is no {what} {name!r}.{hint} Allowed: {', '.join(map(str, options))}.")

@@ -252,6 +252,7 @@ def test_a_network_may_be_a_number(text, parameters):
         (["mlp"], "Advice needs a link: --link 3G, or --uplink and --downlink."),
         (["mlp", "--slower", "2"], "--waits-for need a link: --link LTE, or --uplink"),
         (["mlp", "--link", "5G"], "There is no link '5G'. Did you mean"),
+        (["mlp", "--link", "lte"], "There is no link 'lte'. Did you mean 'LTE'"),
         (["mlp", "--uplink", "1Mbit"], "A link has two speeds: give --uplink and --downlink"),
         (["mlp", "--uplink", "0kbit", "--downlink", "1Mbit"], "above 0 and finite, not '0kbit'."),
         (["mlp", "--uplink=-1Mbit", "--downlink", "1Mbit"], "above 0 and finite, not '-1Mbit'."),
