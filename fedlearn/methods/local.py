@@ -1,4 +1,4 @@
-"""Training alone, or local fine-tuning of the common M^0: each client trains a model of its own, and
+"""Training alone, or local fine-tuning of the common M^0: each client trains its own model, and
 nothing is sent. A floor: who takes part in federated learning should do better than that::
 
     client k:  w_k <- w_k after E epochs of minibatch SGD on its own data
