@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import WireError, pick
+from ..errors import Diverged, WireError, pick
 from .base import Coder, Shape
 from .bits import Reader, flat, pack_rice, pack_signs
 
@@ -108,7 +108,7 @@ class TopK(Coder):
             return pack_signs(x)
         # from 65520 on it would round to infinity
         if self.values == "float16" and (np.abs(x) >= 65520).any():
-            raise ValueError("A value is too large for half precision, which ends at 65504.")
+            raise Diverged("A value is too large for half precision, which ends at 65504.")
         return x.astype(_FLOATS[self.values]).tobytes()
 
     def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
