@@ -38,7 +38,7 @@ class Coder(Checked):
     # tensor is passed to ``encode`` and to ``decode``
     sparse = False  # most entries decode to zero
     takes: str | None = None
-    gives: Any = None
+    gives: str | None = None
 
     def __init_subclass__(cls) -> None:
         for one, many in (("encode", "encode_rows"), ("decode", "decode_all")):

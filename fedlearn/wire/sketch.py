@@ -44,8 +44,8 @@ class CountSketch(Coder):
         check_whole("The number of rows", self.rows, 1, 64)
 
     @property
-    def gives(self) -> Any:
-        return ("sketch", self) if self.merged else None
+    def gives(self) -> str | None:
+        return "sketch" if self.merged else None
 
     def cells(self, n: int) -> int:
         """How many cells a row has, for a tensor of n entries."""
