@@ -49,7 +49,7 @@ class CountSketch(Coder):
 
     def cells(self, n: int) -> int:
         """How many cells a row has, for a tensor of n entries."""
-        return math.ceil(self.size * n / self.rows)
+        return how_many(self.size, n, self.rows)
 
     def _places(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         """For each row and entry its cell, counted over the whole table, and its sign."""

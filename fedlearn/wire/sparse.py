@@ -55,9 +55,10 @@ def _others(index: np.ndarray, n: int) -> np.ndarray:
     return np.flatnonzero(keep)
 
 
-def how_many(ratio: float, n: int) -> int:
-    """How many of n entries are kept: the ratio of them, rounded up."""
-    return min(n, math.ceil(ratio * n))
+def how_many(ratio: float, n: int, rows: int = 1) -> int:
+    """How many of n entries are kept: the ratio of them, in each of so many rows, rounded up. What
+    floats add to a whole number, as in 0.07 * 100 = 7.000000000000001, is not rounded up."""
+    return min(n, math.ceil(ratio * n / rows * (1 - 1e-15)))
 
 
 def largest(x: np.ndarray, count: int) -> np.ndarray:

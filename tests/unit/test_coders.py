@@ -39,6 +39,7 @@ from fedlearn.wire import (
     decode_positions,
     encode_positions,
 )
+from fedlearn.wire.sparse import how_many
 
 SHAPES = st.one_of(
     st.just(()),
@@ -206,6 +207,17 @@ def test_the_largest_entries_survive(shape, seed, kind, ratio, values):
     assert torch.equal(
         TopK(0.123, values).decode(section, shape), back
     )  # whatever ratio the receiver has
+
+
+@pytest.mark.parametrize("percent", range(1, 101))
+def test_the_ratio_is_rounded_up_and_float_error_is_not(percent):
+    for n in (1, 3, 20, 99, 100, 432, 1000, 10_000):
+        kept = -(-percent * n // 100)
+        x = torch.arange(1.0, n + 1)
+        assert how_many(percent / 100, n) == kept
+        assert there_and_back(TopK(percent / 100), x)[1].count_nonzero() == kept
+        assert len(encode(RandomK(percent / 100), x)) == 4 * kept
+        assert CountSketch(percent / 100, 3).cells(n) == -(-percent * n // 300)
 
 
 # ---- every entry in few bits ---------------------------------------------------------------------
