@@ -147,6 +147,15 @@ def test_the_mean_of_eden_comes_as_near_as_an_unbiased_one(bits, kind):
     assert error(mean, x) < 1.5 * one / m
 
 
+@pytest.mark.parametrize("n, low, high", [(2, 0.3, 0.75), (4, 0.2, 0.45), (16, 0, 0.05)])
+def test_the_mean_of_eden_is_off_for_very_few_entries(n, low, high):
+    """As its docstring says; less than the noise that a mean of so many draws still has."""
+    draws, x = 800, torch.tensor([-2.315, -1.133]) if n == 2 else heavy((n,), 3)
+    mean = sum(through(EDEN(), x, i).double() for i in range(draws)) / draws
+    noise = (math.pi / 2 - 1) / draws
+    assert low < max(error(mean, x) - noise, 1e-9) ** 0.5 < high
+
+
 # ---- rounding at random --------------------------------------------------------------------------
 
 
