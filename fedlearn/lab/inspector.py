@@ -2,14 +2,15 @@
 typed here but heard from the decoder, while it reads them."""
 
 import html
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
-from ..wire import Dense, Schema, take_apart
+from ..wire import Schema, coders, take_apart
 from ..wire.bits import Reader
 from ..wire.message import _CRC, _HEADER
 from .show import Shown, said
@@ -42,44 +43,56 @@ def _few(values: Any, form: str = "") -> str:
     return ", ".join(format(v, form) for v in values[:6].tolist()) + ", ..." * (len(values) > 6)
 
 
+def _address(data: Any) -> int:
+    return np.frombuffer(data, np.uint8).__array_interface__["data"][0]
+
+
 @contextmanager
 def _heard(data: bytes, into: list[tuple[int, int, str]]) -> Iterator[None]:
     """Meanwhile, every reader of a part of ``data`` tells what it reads."""
-    first, depth = np.frombuffer(data, np.uint8).__array_interface__["data"][0], 0
+    first, depth = _address(data), 0
+
+    def tell(start: int, size: int, what: str) -> None:
+        if size and 0 <= start - first < len(data):
+            into.append((start - first, start - first + size, what))
 
     def telling(name: str, method: Callable) -> Callable:
         @wraps(method)
         def read(self: Reader, *args: Any, **kwargs: Any) -> Any:
             nonlocal depth
-            start, before, depth = (
-                self.rest.__array_interface__["data"][0],
-                len(self.rest),
-                depth + 1,
-            )
+            start, before, depth = _address(self.rest), len(self.rest), depth + 1
             try:
                 value = method(self, *args, **kwargs)
             finally:
                 depth -= 1
-            start, size = start - first, before - len(self.rest)
-            if not depth and size and 0 <= start < len(data):
-                into.append((start, start + size, READS[name](value, *args, **kwargs)))
+            if not depth:
+                tell(start, before - len(self.rest), READS[name](value, *args, **kwargs))
             return value
 
         return read
 
-    own = {name: getattr(Reader, name) for name in READS}
+    def read_floats(sections: Sequence[Any], *how: Any) -> tuple[torch.Tensor, ...]:
+        tensors = dense(sections, *how)
+        for section, t in zip(sections, tensors, strict=True):
+            tell(_address(section), len(section), READS["floats"](t.flatten(), t.numel()))
+        return tensors
+
+    own, dense = {name: getattr(Reader, name) for name in READS}, coders.read_floats
     try:
         for name, method in own.items():
             setattr(Reader, name, telling(name, method))
+        coders.read_floats = read_floats  # type: ignore[assignment]
         yield
     finally:
         for name, method in own.items():
             setattr(Reader, name, method)
+        coders.read_floats = dense
 
 
 def spans(data: bytes, schema: Schema, decode: Callable[[bytes], Any]) -> list[Span]:
     """The parts of a message, in order and without gaps. ``decode`` is what reads it, such as a
-    server's ``receive``; what it refuses is not taken apart."""
+    server's ``receive``; what it refuses is not taken apart. Bytes of which its coder does not tell
+    what they are, because it reads them in a way of its own, are a part by themselves."""
     heard: list[tuple[int, int, str]] = []
     with _heard(data, heard):
         decode(data)
@@ -97,15 +110,15 @@ def spans(data: bytes, schema: Schema, decode: Callable[[bytes], Any]) -> list[S
     for name, section in sections.items():
         shape = tuple(schema.shapes[name])
         where = f"{name} {' x '.join(map(str, shape))}"
-        own = [Span(a, b, where, what) for a, b, what in heard if at <= a < at + len(section)]
-        if not own and len(section):  # dense: read by no reader
-            value = Dense().decode(section, shape).flatten()
-            own = [Span(at, at + len(section), where, READS["floats"](value, len(value)))]
-        found += own
-        at += len(section)
+        end = at + len(section)
+        for a, b, what in [*sorted(h for h in heard if at <= h[0] < end), (end, end, "")]:
+            if at < a:
+                found.append(Span(at, a, where, _times(a - at, "byte")))
+            if at <= a < b:  # what is read twice is told once
+                found.append(Span(a, b, where, what))
+                at = b
+        at = end
     found.append(Span(at, len(data), "checksum", data[at:].hex(" ")))
-    if [s.end for s in found[:-1]] != [s.start for s in found[1:]]:
-        raise ValueError("The decoder did not tell what all bytes of this message are.")
     return found
 
 

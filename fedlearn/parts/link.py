@@ -7,7 +7,7 @@ the receiver will decode: so error feedback is a step like any other.
     Uplink(Update(), Clip(1.0), Momentum(0.9), Feedback(), Lossy(TopK(1 / 1000)))        # DGC
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,8 +28,8 @@ class Step(Part):
     """One step of a chain. ``takes`` and ``makes`` are what goes in and what comes out (keys of
     ``WORDS``); None: anything, and the same."""
 
-    takes: str | None = None
-    makes: str | None = None
+    takes: Any = None
+    makes: Any = None
     stacks = False  # ``encode`` works as well on tensors with a client axis
     listens = False  # ``sent`` is to be called, for which the message is decoded at once
     personal = False  # ``decode`` looks at what this receiver keeps
@@ -40,6 +40,9 @@ class Step(Part):
             cls.stacks = vars(cls).get("stacks", False)
         if "sent" in vars(cls):
             cls.listens = vars(cls).get("listens", True)
+
+    def check(self, rest: "Sequence[Step]") -> None:
+        """``ValueError`` if this step cannot work before the ``rest`` of its chain."""
 
     def validate(self, ctx: Context) -> None:
         """``ValueError`` for a task or settings that this step cannot work with."""
@@ -78,6 +81,16 @@ class Code(Step):
         if not isinstance(self.coder, Coder):
             raise ValueError(f"{self.coder!r} is no coder (fedlearn.wire.Coder).")
 
+    @property
+    def takes(self) -> Any:
+        return self.coder.takes
+
+    @property
+    def makes(self) -> Any:
+        """As the coder says; of a sketch also which tensors come as one."""
+        gives = self.coder.gives
+        return (gives, self) if gives == "sketch" else gives
+
     def coder_for(self, name: str, ctx: Context) -> Coder:
         """Which coder this tensor goes through."""
         return self.coder
@@ -108,20 +121,21 @@ class Link(Part):
             if not isinstance(step, Step) or (isinstance(step, Code) and step is not steps[-1]):
                 raise ValueError(f"A link is steps, of which the last may be a Code, not {step!r}.")
             step.refuse_unknown(Code if isinstance(step, Code) else Step)
-            coder = step.coder if isinstance(step, Code) else None
-            takes, gives = step.takes, step.makes
-            if coder:
-                takes, gives = coder.takes, coder.gives
-            if takes and takes != kind:
-                what = f"{coder!r}" if coder else f"{step!r}"
-                raise ValueError(f"{what} takes {WORDS[takes]}, but gets {WORDS[kind]}.")
-            kind = gives or kind
+            if step.takes and step.takes != kind:
+                what = step.coder if isinstance(step, Code) else step
+                raise ValueError(f"{what!r} takes {WORDS[step.takes]}, but gets {WORDS[kind]}.")
+            kind = step.makes or kind
         drops = [s for s in steps if type(s).names is not Step.names]
         adds = [s for s in steps if type(s).shapes is not Step.shapes]
         if drops and adds:
             raise ValueError(f"{drops[0]!r} leaves tensors out, but {adds[0]!r} needs all of them.")
         self.steps: tuple[Step, ...] = steps
         self.code: Code = steps[-1]  # type: ignore[assignment]
+        for i, step in enumerate(steps[:-1]):
+            looks, coder = step.listens or type(step).decode is not Step.decode, self.code.coder
+            if looks and coder.gives == "sketch":
+                raise ValueError(f"{step!r} needs what {coder!r} coded, which decodes to a table.")
+            step.check(steps[i + 1 :])
         self.needs = frozenset[str]().union(*(step.needs for step in steps))
         self.gives = frozenset({kind}).union(*(step.gives for step in steps))
         self.personal = any(step.personal for step in steps)
@@ -244,7 +258,7 @@ class Uplink(Link):
 
     def __init__(self, *steps: Step) -> None:
         super().__init__(*(steps or (Update(),)))
-        if "trained" in self.gives:
+        if not any(step.makes for step in self.steps[:-1]):
             raise ValueError(f"{self!r} must begin with what becomes of the weights: Update().")
         if "update" in self.gives and not self.code.coder.sparse:  # its signs are votes
             self.gives |= {"votes"}
@@ -275,6 +289,14 @@ class Uplink(Link):
 
 class Downlink(Link):
     """What a client gets. With ``Downlink()`` that is the global model, dense."""
+
+    def __init__(self, *steps: Step) -> None:
+        super().__init__(*steps)
+        if "state" not in self.gives:
+            raise ValueError(
+                f"{self!r} must bring the client the server's state, which no votes, masks or "
+                "sketches are."
+            )
 
     def group(self, ctx: Context) -> Hashable:
         """All clients of a group get the same sections in a round, which are coded once."""

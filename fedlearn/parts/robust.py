@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from ..settings import whole_number
+from ..wire.sparse import how_many
 from .base import Arrival, Context, Tensors
 from .server import Aggregator, Mean
 
@@ -88,7 +89,7 @@ class TrimmedMean(Aggregator):
 
     def aggregate(self, state: Tensors, arrivals: Iterable[Arrival], ctx: Context) -> Tensors:
         def cut(m: int) -> int:  # whole clients, rounded up, as long as somebody is left
-            return min(math.ceil(self.share * m - 1e-9), (m - 1) // 2)
+            return min(how_many(self.share, m), (m - 1) // 2)
 
         return _middle(state, arrivals, cut)
 

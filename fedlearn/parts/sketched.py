@@ -19,6 +19,7 @@ import torch
 
 from ..wire import CountSketch
 from .base import Arrival, Context, Tensors
+from .link import Lossy
 from .server import Aggregator, Mean, summed
 
 
@@ -40,12 +41,12 @@ class HeavyHitters(Aggregator):
 
     @property
     def needs(self) -> frozenset:
-        return frozenset({self.sketch.gives})
+        return frozenset({("sketch", Lossy(self.sketch, self.whole))})
 
     def aggregate(self, state: Tensors, arrivals: Iterable[Arrival], ctx: Context) -> Tensors:
         names = {n for n in state.keys() - ctx.schema.buffers if state[n].dim() >= self.whole}
         tables: dict[str, tuple[torch.Tensor, int]] = {}
-        rest = summed((self._fitting(a, state, names) for a in arrivals), names, tables)
+        rest = summed(arrivals, names, tables)
         new, memory = Mean("clients").aggregate(state, rest, ctx), ctx.memory
         for n, (total, count) in tables.items():
             u = self.momentum * memory.get(f"sketch/u/{n}", 0) + total.cpu().double() / count
@@ -56,14 +57,3 @@ class HeavyHitters(Aggregator):
             memory |= {f"sketch/u/{n}": u, f"sketch/e/{n}": e}
             new[n] = state[n] + D.reshape(state[n].shape).to(state[n])
         return new
-
-    def _fitting(self, a: Arrival, state: Tensors, names: set[str]) -> Arrival:
-        """``a``; ``ValueError`` unless just the tensors of these names are tables."""
-        for n, t in a.update.items():
-            table = self.sketch.rows, self.sketch.cells(state[n].numel())
-            if tuple(t.shape) != (table if n in names else tuple(state[n].shape)):
-                raise ValueError(
-                    f"{n} came as {tuple(t.shape)}: HeavyHitters(whole={self.whole}) must leave "
-                    "the same tensors whole as the uplink's Lossy does."
-                )
-        return a

@@ -1,5 +1,6 @@
 """Steps of links that more than one method uses."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,7 @@ from ..errors import Diverged
 from ..wire import LowRank
 from ..wire.lowrank import power_step
 from .base import Context, Tensors
-from .link import Step
+from .link import Code, Step
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,20 @@ class Momentum(Step):
 class WarmStart(Step):
     """Before ``Lossy(LowRank(rank))``: one step of subspace iteration from the Q of the last round,
     which this side keeps (PowerSGD, section 4.2). The matrix of rank ``rank`` that it makes goes
-    through the coder unchanged, up to rounding."""
+    through the coder unchanged, up to rounding. No other step may come between; ``Feedback`` comes
+    before."""
 
     rank: int = 2
+
+    def __post_init__(self) -> None:
+        LowRank(self.rank)
+
+    def check(self, rest: Sequence[Step]) -> None:
+        coder = rest[0].coder if isinstance(rest[0], Code) else None
+        if not isinstance(coder, LowRank) or coder.rank != self.rank:
+            raise ValueError(
+                f"{self!r} comes just before Lossy({LowRank(self.rank)!r}), not {rest[0]!r}."
+            )
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         coder, low = LowRank(self.rank), {}

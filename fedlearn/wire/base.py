@@ -38,7 +38,7 @@ class Coder(Checked):
     # tensor is passed to ``encode`` and to ``decode``
     sparse = False  # most entries decode to zero
     takes: str | None = None
-    gives: Any = None
+    gives: str | None = None
 
     def __init_subclass__(cls) -> None:
         for one, many in (("encode", "encode_rows"), ("decode", "decode_all")):
@@ -46,7 +46,9 @@ class Coder(Checked):
                 setattr(cls, many, getattr(Coder, many))
 
     def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> Any:
-        """A tensor of float32 -> bytes. ``Diverged`` if an entry is not finite."""
+        """A tensor of floats, coded as float32 -> bytes. ``Diverged`` if an entry, or what it would
+        be coded as, is not finite. ``Dense`` with 32 bits looks at no entry, to be fast: it carries
+        them, and ``decode`` refuses them."""
         raise NotImplementedError
 
     def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:

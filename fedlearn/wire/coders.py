@@ -16,13 +16,14 @@ from .base import Coder, Shape, brief
 
 def write_rows(tensors: Sequence[torch.Tensor], dtype: str = "<f4") -> list[list[memoryview]]:
     """Tensors [clients, ...] -> for each client the little-endian bytes of its part of each
-    tensor, all cut from one buffer; ``Diverged`` if half precision cannot hold a value."""
+    tensor, all cut from one buffer; ``Diverged`` if half precision cannot hold a value. Float32
+    holds any: what is NaN, infinite or too large for it is refused by who reads it."""
     rows = _one_buffer(tensors)
     if rows is None:
         flat = [t.detach().flatten(1) if t.dim() > 1 else t.detach()[:, None] for t in tensors]
         rows = torch.cat(flat, 1)
     with np.errstate(over="ignore"):
-        rows = rows.cpu().numpy().astype(dtype, copy=False)
+        rows = rows.to("cpu", torch.float32).numpy().astype(dtype, copy=False)
     if dtype != "<f4" and not np.isfinite(rows).all():
         raise Diverged(
             "A value that is NaN, infinite or too large for half precision cannot be coded."
@@ -69,7 +70,8 @@ def _forms(shapes: tuple[tuple[int, ...], ...]) -> list[torch.Tensor]:
 
 @dataclass(frozen=True)
 class Dense(Coder):
-    """Every entry as one float of ``bits`` bits: 32 loses nothing, 16 rounds to half precision."""
+    """Every entry as one float of ``bits`` bits: 32 loses nothing, 16 rounds to half precision.
+    With 32 bits NaN and infinite entries are coded too, and refused when they are decoded."""
 
     bits: int = 32
 
@@ -135,7 +137,7 @@ class Pooled(Dense):
         if self.threshold:
             return [[self._encode_some(t) for t in row] for row in zip(*tensors, strict=True)]
         # [.., out, in, k, k] -> [.., out, in]
-        return super()._rows([t.flatten(3).mean(3) if t.dim() > 3 else t for t in tensors])
+        return super()._rows([t.float().flatten(3).mean(3) if t.dim() > 3 else t for t in tensors])
 
     def _all(self, sections: Sequence[Any], shapes: Sequence[Shape]) -> Iterable[torch.Tensor]:
         if self.threshold:
@@ -152,6 +154,7 @@ class Pooled(Dense):
     def _encode_some(self, tensor: torch.Tensor) -> Any:
         if tensor.dim() < 3:
             return write_rows([tensor[None]], self.dtype)[0][0]
+        tensor = tensor.float()
         size = tensor.flatten(1).sum(1) if self.plain else tensor.abs().flatten(1).sum(1)
         keep = size.abs() >= self.threshold
         means = tensor[keep].flatten(2).mean(2)

@@ -77,7 +77,8 @@ class TernGrad(Coder):
         size = np.abs(x)
         s = size.max()
         if self.clip is not None:
-            s = min(s, np.float32(self.clip * math.sqrt(np.square(x, dtype=np.float64).mean())))
+            limit = self.clip * math.sqrt(np.square(x, dtype=np.float64).mean())
+            s = np.float32(min(float(s), limit))  # compared before it could overflow
         b = torch.rand(len(x), generator=generator[0]).numpy() < size / (s or np.float32(1))
         digits = np.pad(np.where(x < 0, 2, 1) * b, (0, -len(x) % 5)).reshape(-1, 5)
         return struct.pack("<f", s) + (digits @ _POWERS).astype(np.uint8).tobytes()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import WireError
+from ..errors import Diverged, WireError
 from .base import Coder, Shape, check_whole
 from .bits import Reader, flat, pack_fields, pack_signs, range_decode, range_encode
 
@@ -58,7 +58,7 @@ class Uniform(Coder):
         if step < exact:  # rounded up, so that the last level reaches the largest entry
             step = np.nextafter(step, np.float32(np.inf))
         if step > _LARGEST:
-            raise ValueError("The entries lie too far apart for a step in float32.")
+            raise Diverged("The entries lie too far apart for a step in float32.")
         level = np.rint((x - x.min()) / (step or 1))
         return struct.pack("<ff", x.min(), step) + pack_fields(level.astype(np.uint16), self.bits)
 
@@ -102,7 +102,7 @@ class QSGD(Coder):
         with np.errstate(over="ignore"):
             norms = np.sqrt(np.square(rows, dtype=np.float64).sum(1)).astype("<f4")
         if not np.isfinite(norms).all():
-            raise ValueError("The entries are too large for a norm in float32.")
+            raise Diverged("The entries are too large for a norm in float32.")
         # rounding keeps order: no norm comes out smaller than an entry, no level above the last
         exact = np.abs(rows) / np.where(norms, norms, 1)[:, None] * np.float32(self.levels)
         xi = np.floor(exact)

@@ -87,7 +87,9 @@ def centroids(bits: int) -> np.ndarray:
 class EDEN(Coder):
     """The entries of R x, R a random rotation, each to the nearest of 2^bits levels q for normal
     entries of their norm; one bit is DRIVE. Decoded to S R^-1 q with S = ||x||^2 / <R x, q>, for
-    which the mean is x (EDEN, section 3; with a Hadamard rotation nearly).
+    which the mean is x if R is uniform (EDEN, section 3). With a Hadamard rotation it nearly is,
+    but for very small tensors: at one bit it is off, across x, by up to about 0.7 ||x|| for two
+    entries, 0.4 for four, 0.1 for eight, and below 0.05 from 16 on. ``Lossy`` leaves vectors whole.
 
     The relative error is D / (1 - D), D that of the levels: 0.571, 0.133, 0.036, 0.010 for 1 to 4
     bits. The section: S as float32, then the numbers of the levels.

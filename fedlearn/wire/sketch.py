@@ -44,12 +44,12 @@ class CountSketch(Coder):
         check_whole("The number of rows", self.rows, 1, 64)
 
     @property
-    def gives(self) -> Any:
-        return ("sketch", self) if self.merged else None
+    def gives(self) -> str | None:
+        return "sketch" if self.merged else None
 
     def cells(self, n: int) -> int:
         """How many cells a row has, for a tensor of n entries."""
-        return math.ceil(self.size * n / self.rows)
+        return how_many(self.size, n, self.rows)
 
     def _places(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         """For each row and entry its cell, counted over the whole table, and its sign."""

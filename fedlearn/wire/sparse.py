@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import WireError, pick
+from ..errors import Diverged, WireError, pick
 from .base import Coder, Shape
 from .bits import Reader, flat, pack_rice, pack_signs
 
@@ -55,9 +55,10 @@ def _others(index: np.ndarray, n: int) -> np.ndarray:
     return np.flatnonzero(keep)
 
 
-def how_many(ratio: float, n: int) -> int:
-    """How many of n entries are kept: the ratio of them, rounded up."""
-    return min(n, math.ceil(ratio * n))
+def how_many(ratio: float, n: int, rows: int = 1) -> int:
+    """How many of n entries are kept: the ratio of them, in each of so many rows, rounded up. What
+    floats add to a whole number, as in 0.07 * 100 = 7.000000000000001, is not rounded up."""
+    return min(n, math.ceil(ratio * n / rows * (1 - 1e-15)))
 
 
 def largest(x: np.ndarray, count: int) -> np.ndarray:
@@ -108,7 +109,7 @@ class TopK(Coder):
             return pack_signs(x)
         # from 65520 on it would round to infinity
         if self.values == "float16" and (np.abs(x) >= 65520).any():
-            raise ValueError("A value is too large for half precision, which ends at 65504.")
+            raise Diverged("A value is too large for half precision, which ends at 65504.")
         return x.astype(_FLOATS[self.values]).tobytes()
 
     def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:

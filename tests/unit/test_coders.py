@@ -9,6 +9,7 @@ import sys
 import tracemalloc
 import zlib
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +24,11 @@ from fedlearn.wire import (
     EDEN,
     QSGD,
     CountSketch,
+    Dense,
     LowRank,
     Mask,
     Natural,
+    Pooled,
     RandomK,
     Signs,
     SmartIdx,
@@ -36,6 +39,7 @@ from fedlearn.wire import (
     decode_positions,
     encode_positions,
 )
+from fedlearn.wire.sparse import how_many
 
 SHAPES = st.one_of(
     st.just(()),
@@ -203,6 +207,17 @@ def test_the_largest_entries_survive(shape, seed, kind, ratio, values):
     assert torch.equal(
         TopK(0.123, values).decode(section, shape), back
     )  # whatever ratio the receiver has
+
+
+@pytest.mark.parametrize("percent", range(1, 101))
+def test_the_ratio_is_rounded_up_and_float_error_is_not(percent):
+    for n in (1, 3, 20, 99, 100, 432, 1000, 10_000):
+        kept = -(-percent * n // 100)
+        x = torch.arange(1.0, n + 1)
+        assert how_many(percent / 100, n) == kept
+        assert there_and_back(TopK(percent / 100), x)[1].count_nonzero() == kept
+        assert len(encode(RandomK(percent / 100), x)) == 4 * kept
+        assert CountSketch(percent / 100, 3).cells(n) == -(-percent * n // 300)
 
 
 # ---- every entry in few bits ---------------------------------------------------------------------
@@ -434,15 +449,16 @@ def test_what_is_not_finite_is_not_coded(coder, bad):
 
 
 def test_what_does_not_fit_is_not_coded():
-    with pytest.raises(ValueError, match="half precision"):
-        TopK(1, "float16").encode(torch.tensor([65520.0]))
     assert there_and_back(TopK(1, "float16"), torch.tensor([65519.0]))[1] == 65504
-    with pytest.raises(ValueError, match="norm"):
-        encode(QSGD(), torch.full((4,), 3e38))
     with pytest.raises(ValueError, match="zeros and ones"):
         Mask().encode(torch.tensor([0.0, 0.5]))
     large = torch.full((4, 4), 3.4e38)
+    large[::2] *= -1
     for coder, says in (
+        (Dense(16), "half precision"),
+        (TopK(1, "float16"), "half precision"),
+        (QSGD(), "norm"),
+        (Uniform(1), "step"),
         (Natural(), "power of two"),
         (EDEN(), "scale"),
         (LowRank(1), "factors"),
@@ -450,6 +466,31 @@ def test_what_does_not_fit_is_not_coded():
     ):
         with pytest.raises(Diverged, match=says):
             encode(coder, large)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "coder", [Dense(), Dense(16), Pooled(), Pooled(16, 0.1), *CODERS], ids=repr
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_floats_of_any_width_are_coded_as_float32(coder, dtype):
+    """And what float32 cannot hold is refused: by the sender, or, where it only copies floats, by
+    the receiver."""
+    x = tensor((6, 4, 3, 3), 1).to(dtype)
+    x = (x > 0).to(dtype) if isinstance(coder, Mask) else x
+    assert bytes(encode(coder, x)) == bytes(encode(coder, x.float()))
+    large = x.double() * 1e300
+    with pytest.raises((Diverged, WireError) if isinstance(coder, Dense) else ValueError):
+        decode(coder, encode(coder, large), large.shape)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("coder", [Dense(16), Pooled(16), *CODERS], ids=repr)
+def test_the_largest_float32_is_coded_or_called_diverged(coder):
+    x = torch.full((4, 4), 3.4e38)
+    with suppress(Diverged):
+        x = torch.ones_like(x) if isinstance(coder, Mask) else x
+        assert decode(coder, encode(coder, x), x.shape).isfinite().all()
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import fedlearn as fl
 from fedlearn import finite, training
 from fedlearn.lab import liars
 from fedlearn.methods.features import Letters
-from fedlearn.parts import Arrival, Code, State, Update
+from fedlearn.parts import Arrival, Code, Lossy, State, Update
 from fedlearn.round import Ask, one_round
-from fedlearn.wire import Dense
+from fedlearn.wire import Dense, TopK
 
 split = import_module("fedlearn.methods.split_learning")
 OTHERS = ("fed_gkt", "split_learning", "local")  # rounds of their own
@@ -108,6 +108,16 @@ def test_a_lie_of_any_size_is_noticed_before_the_next_round(factor, engine, task
         history = fl.run(lie_once(fl.methods.fedavg(), factor), task, 3, engine=engine)
     assert [row["suspects"] for row in history.rows] == [[], [2], []]
     assert history.rows[2]["loss"] < history.rows[1]["loss"] == history.rows[0]["loss"]
+
+
+@pytest.mark.parametrize("coder", [Dense(16), TopK(0.1, "float16")], ids=repr)
+def test_what_no_coder_can_send_is_refused_and_the_run_goes_on(coder, task, lie_once):
+    """Whichever coder it is that cannot hold the update of a client that diverged."""
+    plain = fl.methods.fedavg().but(uplink=fl.Uplink(Update(), Lossy(coder)))
+    with pytest.warns(UserWarning, match="1 answers of fedavg were refused"):
+        history = fl.run(lie_once(plain, 1e9), task, 3)
+    assert [list(row["refused"]) for row in history.rows] == [[], [2], []]
+    assert "diverged sends nothing" in history.rows[1]["refused"][2]
 
 
 @pytest.mark.parametrize("factor", [1e10, 1e30])

@@ -12,13 +12,14 @@ import pytest
 import torch
 
 import fedlearn as fl
+from fedlearn import wire
 from fedlearn.lab import classroom
 from fedlearn.lab.bills import ratio_rows
 from fedlearn.lab.coding import places
 from fedlearn.lab.exercises import empty, solutions
 from fedlearn.lab.grids import chapter_file, experiments, grid
 from fedlearn.lab.inspector import spans
-from fedlearn.wire.bits import pack_rice
+from fedlearn.wire.bits import Reader, pack_rice
 
 matplotlib.use("agg")
 
@@ -335,6 +336,50 @@ def test_every_byte_of_a_message_is_explained_by_the_decoder(name):
     assert shown.content.count('tabindex="0"') == len(parts)
     with pytest.raises(fl.WireError):
         spans(data[:-1] + b"?", server.up, lambda d: server.receive(1, 0, d, state))
+
+
+def coders():
+    """One or more of every coder of the package."""
+    classes = [c for c in vars(wire).values() if isinstance(c, type) and issubclass(c, wire.Coder)]
+    yield from (c() for c in classes if c is not wire.Coder)
+    yield from (wire.Dense(16), wire.Pooled(16), wire.Pooled(threshold=1.0), wire.TopK(1, "sign"))
+    yield from (wire.QSGD(5, entropy=True), wire.CountSketch(merged=True))
+
+
+@pytest.mark.parametrize("coder", [*coders()], ids=repr)
+def test_a_message_of_any_coder_is_taken_apart(coder):
+    schema = fl.wire.Schema({"w": (12, 4, 3, 3), "none": (0, 4, 3, 3)})
+    dice = [torch.Generator().manual_seed(0)] if coder.stochastic or coder.shared else []
+    x = torch.randn(12, 4, 3, 3, generator=torch.Generator().manual_seed(1))
+    x = (x > 0).float() if isinstance(coder, wire.Mask | wire.Whole) else x
+    coded = {"w": coder.encode(x, *dice), "none": coder.encode(x[:0], *dice)}
+    data = wire.pack(wire.Message(wire.UP, 1, 0, 5, coded), schema)
+
+    def decode(data):
+        message = wire.unpack(data, schema, kind=wire.UP, round=1, client=0)
+        for name, section in message.sections.items():
+            coder.decode(section, schema.shapes[name], *dice)
+
+    parts = spans(data, schema, decode)
+    assert [p.start for p in parts] == [0, *(p.end for p in parts[:-1])]
+    assert parts[-1].end == len(data) and all(p.start < p.end for p in parts)
+    told = [p.field for p in parts if p.section.startswith("w ")]
+    floats = {wire.Dense: 432, wire.Pooled: 48}.get(type(coder))
+    if floats and not getattr(coder, "threshold", 0):
+        assert len(told) == 1 and told[0].startswith(f"{floats} floats, ")
+
+
+def test_bytes_that_a_coder_reads_in_its_own_way_are_a_part():
+    class Own(wire.Dense):
+        def decode(self, section, shape, *generator):
+            assert Reader(section[2:]).number(1) == Reader(section[2:]).number(1)  # told once
+            return torch.zeros(shape)
+
+    schema = fl.wire.Schema({"w": (2,)})
+    data = wire.pack(wire.Message(wire.UP, 1, 0, 5, {"w": b"ab\7cde"}), schema)
+    parts = spans(data, schema, lambda d: Own().decode(memoryview(d)[-10:-4], (2,)))
+    told = [p.field for p in parts if p.section == "w 2"]
+    assert told == ["2 bytes", "whole number, 7", "3 bytes"]
 
 
 def test_the_formula_of_a_round_on_flower_is_valid_vega_and_right():

@@ -16,14 +16,18 @@ from hypothesis import strategies as st
 
 import fedlearn as fl
 from fedlearn import WireError
+from fedlearn.methods.feddyn import Sum
 from fedlearn.parts import (
     Arrival,
+    Code,
     Context,
     Feedback,
     HeavyHitters,
     KeptSteps,
     Lossy,
+    Momentum,
     Replay,
+    Residual,
     Update,
     WarmStart,
 )
@@ -141,6 +145,15 @@ def test_the_mean_of_eden_comes_as_near_as_an_unbiased_one(bits, kind):
     mean = sum(through(EDEN(bits), x, i).double() for i in range(m)) / m
     one = np.mean([error(through(EDEN(bits), x, i), x) for i in range(20)])
     assert error(mean, x) < 1.5 * one / m
+
+
+@pytest.mark.parametrize("n, low, high", [(2, 0.3, 0.75), (4, 0.2, 0.45), (16, 0, 0.05)])
+def test_the_mean_of_eden_is_off_for_very_few_entries(n, low, high):
+    """As its docstring says; less than the noise that a mean of so many draws still has."""
+    draws, x = 800, torch.tensor([-2.315, -1.133]) if n == 2 else heavy((n,), 3)
+    mean = sum(through(EDEN(), x, i).double() for i in range(draws)) / draws
+    noise = (math.pi / 2 - 1) / draws
+    assert low < max(error(mean, x) - noise, 1e-9) ** 0.5 < high
 
 
 # ---- rounding at random --------------------------------------------------------------------------
@@ -269,6 +282,30 @@ def test_a_warm_start_comes_to_the_best_matrix_of_its_rank():
     assert list(memory) == ["Q/w"] and memory["Q/w"].shape == (60, 2)
 
 
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (WarmStart(4), Lossy(LowRank(2))),
+        (WarmStart(2), Lossy(TopK())),
+        (WarmStart(2),),
+        (WarmStart(2), Feedback(), Lossy(LowRank(2))),  # which would not hear what was cut off
+        (WarmStart(2), WarmStart(2), Lossy(LowRank(2))),
+    ],
+    ids=repr,
+)
+def test_a_warm_start_comes_just_before_its_coder(steps):
+    says = r"WarmStart\(rank=.\) comes just before Lossy\(LowRank\(rank=.\)\), not "
+    for link in (fl.Uplink, fl.Downlink):
+        with pytest.raises(ValueError, match=says):
+            link(*[Update()] * (link is fl.Uplink), *steps)
+
+
+@pytest.mark.parametrize("rank", [0, -1])
+def test_a_warm_start_has_a_rank_of_the_coder(rank):
+    with pytest.raises(ValueError, match="The rank is a whole number from 1"):
+        WarmStart(rank)
+
+
 def test_what_diverges_does_not_stay_in_a_warm_start():
     memory = {}
     link = fl.Uplink(Update(), WarmStart(1), Lossy(LowRank(1)))
@@ -350,11 +387,16 @@ def test_a_server_adds_only_sketches_like_its_own():
         with pytest.raises(ValueError, match="not"):
             wrong()
     task = fl.tasks.classification("digits", 2, train=20, test=10)
-    mixed = plain.but(
-        uplink=fl.Uplink(Update(), Lossy(sketch, whole=1)), server=HeavyHitters(sketch)
+    for code in (Lossy(sketch, whole=1), Code(sketch)):  # other tensors come as sketches
+        with pytest.raises(ValueError, match="needs count sketches coded by Lossy.*whole=2"):
+            plain.but(uplink=fl.Uplink(Update(), code), server=HeavyHitters(sketch))
+    one = plain.but(
+        uplink=fl.Uplink(Update(), Lossy(sketch, whole=1)), server=HeavyHitters(sketch, whole=1)
     )
-    with pytest.raises(ValueError, match="must leave the same tensors whole"):
-        fl.run(mixed, task, rounds=1)
+    assert math.isfinite(fl.run(one, task, rounds=1).loss[0])
+    for step in (Feedback(), Momentum(), Residual(), Sum()):
+        with pytest.raises(ValueError, match="CountSketch.* decodes to a table"):
+            fl.Uplink(Update(), step, Lossy(sketch))
 
 
 # ---- zipped floats -------------------------------------------------------------------------------

@@ -175,6 +175,14 @@ UNFIT = {
         lambda: FEDAVG.but(uplink=fl.Uplink(Update(), Code(Signs(False)))),
         "needs updates of the weights; the uplink .* gives votes",
     ),
+    "votes of the weights": (
+        lambda: fl.Uplink(Code(Signs(False))),
+        r"must begin with what becomes of the weights: Update\(\)",
+    ),
+    "votes on the way down": (
+        lambda: fl.Downlink(Code(Signs(False))),
+        "Downlink.* must bring the client the server's state",
+    ),
     "masks without scores": (
         lambda: PM.but(model=fl.TaskNetwork()),
         r"needs a network that trains scores of masks \(MaskedNetwork\); the model TaskNetwork",
