@@ -192,7 +192,7 @@ ROW = GOOD["rows"][0]
         (GOOD | {"rows": [ROW | {"clients": 3}]}, "clients is 3 in a round"),
         (GOOD | {"rows": [ROW | {"round": 2}]}, "rounds 1 to 1 were expected"),
         (GOOD | {"rows": []}, "holds a run without an evaluated round"),
-        (GOOD | {"meta": GOOD["meta"] | {"task": 3}}, "no task"),
+        (GOOD | {"meta": GOOD["meta"] | {"task": 3}}, "task has names and values, not 3"),
     ],
 )
 def test_what_is_no_result_is_one_sentence(data, sentence, folder, capsys):
