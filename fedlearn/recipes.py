@@ -134,6 +134,10 @@ class Run:
                 for name in (OLD if old else {**own, **parts})
                 if self._plain(parts.get(name)) != self._plain(own.get(name))
             ]
+        try:
+            float(meta.get("provenance", {}).get("seconds", 0))
+        except (TypeError, ValueError):
+            found.append("provenance")
         return list(dict.fromkeys(found + self._wrong_rows(history)))
 
     def _plain(self, part: Any) -> str:

@@ -194,7 +194,8 @@ def reproduce(
     A run that was stopped goes on from its last round; one that another process is working on is
     left to it. ``hours`` is the time there is: what would not be done by then is not begun.
     Returns the folder. A run that fails does not keep the others from being done; ``ValueError``
-    at the end names it.
+    at the end names it, and before anything runs a file that holds something else. ``DataError``
+    for data that are not here, or in part.
     """
     hours = costs.time_there_is(hours)
     store, runs = Store(folder_of(out, choice)), recipes.runs(recipe, scale, **choice)
@@ -257,7 +258,8 @@ def plan(
     **choice: Any,
 ) -> str:
     """What ``reproduce`` would do, and which data sets it would miss. "fits" is what it would begin
-    with these ``hours``."""
+    with these ``hours``. ``ValueError`` for a file that is no history; one that holds another run
+    is in a line of its own."""
     store, runs = Store(folder_of(out, choice)), recipes.runs(recipe, scale, **choice)
     other = store.other(runs)
     todo = [r for r in runs if store.lacks(r) or r in other]

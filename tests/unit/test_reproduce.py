@@ -15,6 +15,7 @@ from fedlearn import round as rounds
 from fedlearn.cli import main
 from fedlearn.data import sources
 from fedlearn.errors import DataError
+from fedlearn.files import claim
 
 TABLE_1 = [
     "Fed-KGF",
@@ -261,6 +262,21 @@ def test_a_search_is_done_once_and_its_scales_are_kept(tmp_path, monkeypatch):
     assert len(searched) == 1
 
 
+def test_a_search_of_another_process_is_waited_for(tmp_path, monkeypatch):
+    run = next(r for r in recipes.runs("fed_repopt", "small") if r.search)
+    file, waited = tmp_path / run.searched, []
+
+    def sleep(seconds):
+        waited.append(seconds)
+        file.write_text(json.dumps({"stem.s3": [1.0, 2.0]}))
+
+    monkeypatch.setattr(reproduce.methods, "search", None)  # it is not made here
+    monkeypatch.setattr(reproduce.time, "sleep", sleep)
+    with claim(file.with_suffix(".claim")) as mine:
+        found = reproduce.Store(tmp_path).scales(run)
+    assert mine and waited == [reproduce.WAIT] and found.of["stem.s3"].tolist() == [1, 2]
+
+
 @pytest.mark.parametrize(
     "change, sentence",
     [
@@ -339,6 +355,7 @@ def edit(folder, name, change):
         ("meta settings epochs", ..., "epochs"),
         ("meta settings", ..., "participation, epochs"),
         ("meta task", ..., "dataset, clients"),
+        ("meta provenance seconds", "long", "provenance"),
         ("meta", {}, "label, dataset"),
     ],
 )
