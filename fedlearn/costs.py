@@ -1,7 +1,7 @@
 """What runs take: hours (as measured, or estimated from multiply-adds), memory and disk."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ import torch
 from . import models
 from .data.published import known as known_of
 from .history import History
+from .methods.fed_repopt_search import Search
 from .models.cnn import Shape
 from .recipes import SPEEDS, Run
 
@@ -89,9 +90,13 @@ class Costs:
 
 class Estimate:
     """Seconds of runs that are not stored, from those that are of the same network and batch size;
-    from ``SPEEDS`` where there is none."""
+    from ``SPEEDS`` where there is none. ``searched``: whether the scales of such a file are
+    found."""
 
-    def __init__(self, get: Get, runs: Iterable[Run]) -> None:
+    def __init__(
+        self, get: Get, runs: Iterable[Run], searched: Callable[[str], bool] = lambda name: False
+    ) -> None:
+        self.get, self.searched = get, searched
         self.measured: dict[tuple, tuple[float, float]] = {}  # seconds and multiply-adds
         for run in [r for main in runs for r in (*main.tries, main)]:
             history = get(run)
@@ -103,12 +108,38 @@ class Estimate:
     def of(self, run: Run) -> tuple[float, str]:
         """Seconds, and where they are from: "measured" on runs of its kind, or "estimated"."""
         costs = Costs(run)
-        if costs.kind in self.measured:
-            took, work = self.measured[costs.kind]
-            return costs.work * took / work, "measured"
-        network, _, device = costs.kind
+        return self._seconds(costs.kind, costs.work)
+
+    def search(self, run: Run) -> float:
+        """Seconds of its search for scales."""
+        e, spec = run.experiment, run.search or {}
+        known, network = known_of("classification", spec["dataset"]), e.options["network"]
+        images, rounds = spec.get("train") or known.train, spec.get("rounds", Search.rounds)
+        work = 3 * counted(network, known.shape, known.classes).forward * images * rounds
+        kind = network, spec.get("batch_size", Search.batch_size), e.device.split(":")[0]
+        return self._seconds(kind, work)[0]
+
+    def needed(self, run: Run, counted_before: set[Any]) -> float:
+        """Hours to go until the run is stored, its short runs and its search included, but nothing
+        that is in ``counted_before``, where they are put."""
+        if self.get(run) is not None:
+            return 0.0
+        takes: dict[Any, float] = {}
+        for r in (*run.tries, run):
+            if self.get(r) is None and r not in counted_before:
+                takes[r] = self.of(r)[0]
+        if run.search and run.searched not in counted_before and not self.searched(run.searched):
+            takes[run.searched] = self.search(run)
+        counted_before.update(takes)
+        return sum(takes.values()) / 3600
+
+    def _seconds(self, kind: tuple[str, int, str], work: float) -> tuple[float, str]:
+        if kind in self.measured:
+            took, of = self.measured[kind]
+            return work * took / of, "measured"
+        network, _, device = kind
         speed = SPEEDS.get(device) or SPEEDS.get(network, SPEEDS["other"])
-        return costs.work / speed / 1e9, "estimated"
+        return work / speed / 1e9, "estimated"
 
 
 def seconds(history: History) -> float:
@@ -120,7 +151,9 @@ def seconds(history: History) -> float:
 def rows(runs: list[Run], get: Get, estimate: Estimate) -> list[dict[str, Any]]:
     """For each run: whether it is stored, its short runs that are not counted before, hours that
     are spent and needed with them, where the needed are from, bytes of memory and disk."""
-    counted_before, found = set(), []
+    counted_before: set[tuple[str, str]] = set()
+    to_go: set[Any] = set()
+    found = []
     for run in runs:
         names = {(r.folder, r.name): r for r in (*run.tries, run)}
         own = [r for name, r in names.items() if name not in counted_before]
@@ -131,8 +164,8 @@ def rows(runs: list[Run], get: Get, estimate: Estimate) -> list[dict[str, Any]]:
                 "run": run,
                 "stored": there,
                 "tries": len(own) - 1,
-                "spent": sum(seconds(h) for r in own if (h := get(r))) / 3600,
-                "needed": sum(estimate.of(r)[0] for r in own if not get(r)) / 3600,
+                "spent": sum(seconds(h) for r in own if (h := get(r)) is not None) / 3600,
+                "needed": estimate.needed(run, to_go),
                 "from": "measured" if there else estimate.of(run)[1],
                 "memory": costs.memory,
                 "disk": costs.file if there else costs.disk,
@@ -149,29 +182,46 @@ def time_there_is(hours: float | None) -> float | None:
     return hours
 
 
-def plan(runs: list[Run], get: Get, busy: Callable[[Run], bool], hours: float | None = None) -> str:
+def fitting(runs: list[Run], estimate: Estimate, hours: float | None) -> set[Run]:
+    """Of runs that are to be done, in this order, those for which ``hours`` are enough, with all
+    that each needs."""
+    left, begun, found = time_there_is(hours), set[Any](), set[Run]()
+    for run in runs:
+        also = set(begun)
+        needed = 0.0 if left is None else estimate.needed(run, also)
+        if left is None or needed <= left:
+            left, begun = (None if left is None else left - needed), also
+            found.add(run)
+    return found
+
+
+def plan(
+    runs: list[Run], estimate: Estimate, states: Mapping[Run, str], hours: float | None = None
+) -> str:
     """A line a run, in the order in which they are done: state, hours, memory, disk; the short runs
-    that it is tuned with are part of it. Then the sums; with ``hours``, what fits."""
-    left, listed = time_there_is(hours), rows(runs, get, Estimate(get, runs))
+    that it is tuned with, and its search, are part of it. Then the sums; with ``hours``, what fits
+    of the runs that have no state of their own in ``states``."""
+    get, listed = estimate.get, rows(runs, estimate.get, estimate)
+    todo = [run for run in runs if get(run) is None and run not in states]
+    fits = fitting(todo, estimate, hours)
     lines = ["state      hours  from        GB memory  MB disk  run"]
     for row in listed:
-        run, state, needed = row["run"], "stored", row["needed"]
+        run, state = row["run"], "stored"
         if not row["stored"]:
-            state = "running" if busy(run) else "to do"
-            if state == "to do" and left is not None:
-                state, left = ("fits", left - needed) if needed <= left else ("no time", left)
+            fit = "to do" if hours is None else "fits" if run in fits else "no time"
+            state = states.get(run, fit)
         lines.append(
             f"{state:<9}{row['spent' if row['stored'] else 'needed']:>7.2f}  {row['from']:<10}"
             f"{row['memory'] / 1e9:>11.1f}{row['disk'] / 1e6:>9.1f}  {run.folder}/{run.name}"
             + (f" and {row['tries']} tries" if row["tries"] else "")
         )
-    todo = [row for row in listed if not row["stored"]]
+    rest = [row for row in listed if not row["stored"]]
     lines.append(
-        f"{len(runs)} runs, {len(runs) - len(todo)} stored "
-        f"({sum(row['spent'] for row in listed):.1f} hours), {len(todo)} to do: "
+        f"{len(runs)} runs, {len(runs) - len(rest)} stored "
+        f"({sum(row['spent'] for row in listed):.1f} hours), {len(rest)} to do: "
         f"{sum(row['needed'] for row in listed):.1f} hours of one process, up to "
-        f"{max([row['memory'] for row in todo], default=0) / 1e9:.1f} GB of memory, "
-        f"{sum(500 * row['run'].experiment.rounds for row in todo) / 1e6:.0f} MB of results and, "
+        f"{max([row['memory'] for row in rest], default=0) / 1e9:.1f} GB of memory, "
+        f"{sum(500 * row['run'].experiment.rounds for row in rest) / 1e6:.0f} MB of results and, "
         "while they run, their checkpoints."
     )
     return "\n".join(lines)

@@ -57,7 +57,7 @@ MUST: dict[str, dict[str, Callable[[Any], bool]]] = {
     | {"accuracy": _accuracy, "clients": _several},
 }
 MAY: dict[str, dict[str, Callable[[Any], bool]]] = {
-    "meta": {"label": _is(str), "options": _is(dict), "provenance": _is(dict)},
+    "meta": {"label": _is(str)},
     "task": {"seed": _is(int), "accuracy": _is(str)},
     "options": {"method": _is(str)},
     "provenance": {"command": _is(str)},

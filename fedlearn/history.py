@@ -19,6 +19,8 @@ COLUMNS = """
     round accuracy loss bytes_up bytes_up_buffers bytes_down bytes_down_buffers
     bytes_evaluation_up bytes_evaluation_down seconds clients refused unevaluated
 """.split()
+# what a run's meta has values by name for
+TABLES = ("parts", "task", "data", "settings", "options", "tuned", "provenance")
 
 
 @dataclass(eq=False, repr=False)
@@ -159,18 +161,26 @@ class History:
 
     @classmethod
     def from_json(cls, source: str | Path) -> "History":
-        """Read what ``to_json`` wrote: a path, or the text itself."""
+        """Read what ``to_json`` wrote: a path, or the text itself; ``ValueError`` names what is
+        none."""
         text, where = str(source), "This text"
-        if not text.lstrip().startswith("{"):
-            text, where = Path(source).read_text(encoding="utf-8"), text
         try:
+            if not text.lstrip().startswith("{"):
+                where = text
+                text = Path(source).read_text(encoding="utf-8")
             return cls.from_dict(json.loads(text))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{where} is no history of fedlearn ({error}).") from None
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "History":
-        """The inverse of ``to_dict``, also after JSON has made text of the clients' numbers."""
+        """The inverse of ``to_dict``, also after JSON has made text of the clients' numbers;
+        ``ValueError`` and the like for what is no history."""
+        meta = data["meta"]
+        tables = {"meta": meta} | ({n: meta[n] for n in TABLES if n in meta} if meta else {})
+        for name, its in tables.items():
+            if not isinstance(its, dict):
+                raise ValueError(f"{name} has names and values, not {its!r:.40}")
         whose = ("refused", "unevaluated")  # client -> why
         rows = [
             {k: {int(c): why for c, why in v.items()} if k in whose else v for k, v in row.items()}

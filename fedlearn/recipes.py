@@ -2,21 +2,23 @@
 task, how long, at one of three scales. ``fedlearn.reproduce`` runs them."""
 
 import inspect
+import math
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, TypeGuard
 
 import yaml
 
 from . import methods
 from .data import partition as partitions
-from .data.published import known
+from .data.published import known as known_of
 from .data.sources import data_path
 from .errors import pick
 from .history import History
 from .method import Method
 from .parts import SGD, Adam, TaskNetwork
-from .settings import Experiment
+from .settings import Experiment, Settings, kept
 from .tasks.classification import NETWORK
 
 PARTS = {"SGD": SGD, "Adam": Adam, "TaskNetwork": TaskNetwork}  # that a row can name
@@ -27,6 +29,14 @@ PAPERS = {recipe["paper"]: None for recipe in RECIPES.values()}
 SCALES = ("quick", "small", "full")
 # What a block of runs states besides the fields of an experiment.
 NOT_FIELDS = {"partition", "rows", "all", "tune", "turn", "seeds", "engine", "suffix"}
+# What the file of a run states of its task and settings, always.
+STATED = (
+    *("label", "method", "task", "dataset", "clients", "partition", "seed", "network", "augment"),
+    *("train", "test", "rounds", *(f.name for f in fields(Settings))),
+)
+LATER = ("plain",)  # of rpn
+OLD = ("objective", "model", "optimizer")
+FOUND = re.compile(r"scales=(None|Scales\(digest='\w+'\))")
 
 
 @dataclass(frozen=True)
@@ -62,8 +72,18 @@ class Run:
     @property
     def images(self) -> tuple[int, int]:
         """How many are trained on, and tested on."""
-        e, whole = self.experiment, known(self.experiment.task, self.experiment.dataset)
+        e, whole = self.experiment, known_of(self.experiment.task, self.experiment.dataset)
         return e.train or whole.train, e.test or whole.test
+
+    @property
+    def searched(self) -> str:
+        """The file of the scales that its search finds, below data/results, named by all that they
+        depend on; empty without a search."""
+        if not self.search:
+            return ""
+        words = [f"{k}-{v}" for k, v in sorted(self.search.items())]
+        folder = self.folder.removesuffix("/tune")
+        return f"{folder}/search/{'-'.join([self.experiment.options['network'], *words])}.json"
 
     def method(self, **more: Any) -> Method:
         """The method with its options, of which ``more`` replaces any."""
@@ -84,23 +104,67 @@ class Run:
         return {n: "inf" if v == float("inf") else v for n, v in (its | more).items()}
 
     def differences(self, history: History) -> list[str]:
-        """In what a stored run is not this one. An option that its method did not have at the time
-        is no difference; the tuned one is the run's own."""
+        """In what a stored run is not this one.
+
+        The tuned option is the run's own, one of the values that are tried. Files from before a
+        method had one of the options ``LATER`` lack it, which is no difference. Parts are compared
+        as they are described, of files from before options were kept only ``OLD``: the others were
+        described in other words."""
         e, meta, (train, test) = self.experiment, history.meta, self.images
         its = {n: list(v) if isinstance(v, tuple) else v for n, v in asdict(e).items()}
         its |= {"label": self.label}
         if (e.task, e.dataset) != ("classification", "digits"):
             its["dataset"] = e.dataset.replace("digits", "digit_scenes")
         its |= {"partition": repr(partitions.parse(e.partition)), "train": train, "test": test}
-        task = meta["task"] | meta["settings"]
-        stored = task | {"label": meta.get("label"), "rounds": len(history)}
-        pairs = (stored, its), (meta.get("options", {}), self.options())
-        return [
-            name
-            for found, own in pairs
-            for name, value in found.items()
-            if name != self.tuned and value != own.get(name, value)
-        ]
+        stored = {"task": "classification", "metrics": []} | meta.get("task", {})
+        stored |= meta.get("settings", {})
+        stored |= {"label": meta.get("label"), "method": history.method, "rounds": len(history)}
+        found = [n for n in (*STATED, *stored) if n in its and stored.get(n, its) != its[n]]
+        old, options = not meta.keys() & {"options", "data"}, meta.get("options", {})
+        for name, value in self.options().items():
+            tried = [t.experiment.options[name] for t in self.tries] if name == self.tuned else ()
+            right = options.get(name) in (tried or [value]) if name in options else name in LATER
+            found += [name] * (not old and not right)
+        found += [n for n in options if n not in self.options()]
+        if not found:  # with other options, parts are others, too
+            own = self.method(**{n: options[n] for n in [self.tuned] if n}).parts()
+            parts = meta.get("parts", {})
+            found += [
+                name
+                for name in (OLD if old else {**own, **parts})
+                if self._plain(parts.get(name)) != self._plain(own.get(name))
+            ]
+        try:
+            float(meta.get("provenance", {}).get("seconds", 0))
+        except (TypeError, ValueError):
+            found.append("provenance")
+        return list(dict.fromkeys(found + self._wrong_rows(history)))
+
+    def _plain(self, part: Any) -> str:
+        """A part's description without the scales that a search has found."""
+        return FOUND.sub("scales=None", str(part)) if self.search else str(part)
+
+    def _wrong_rows(self, history: History) -> list[str]:
+        """The columns that are not as a run leaves them: in the rounds that are evaluated a metric
+        from 0 to 1, NaN only where the loss shows that training diverged, None only where clients
+        were asked and none could be evaluated."""
+        e, wrong = self.experiment, []
+        for row in history.rows:
+            accuracy, loss, seconds = (row.get(n) for n in ("accuracy", "loss", "seconds"))
+            wrong += [] if _number(seconds) else ["seconds"]
+            looked = row["round"] % e.evaluate_every == 0 or row["round"] == e.rounds
+            if not looked or (accuracy is None and row.get("unevaluated")):
+                wrong += [n for n in ("accuracy", "loss") if row.get(n, n) is not None]
+                continue
+            wrong += [] if _number(loss) else ["loss"]
+            diverged = _number(loss) and not math.isfinite(loss) and accuracy != accuracy
+            right = _number(accuracy) and (0 <= accuracy <= 1 or diverged)
+            wrong += [] if right else ["accuracy"]
+        return wrong
+
+
+def _number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def chosen(recipe: str | None, scale: str) -> list[str]:
@@ -130,7 +194,9 @@ def runs(
     device: str = "cpu",
 ) -> list[Run]:
     """The runs of a recipe, of all recipes of a paper, or of all, most valuable first: the first
-    seed of all comes before the second of any. What two recipes share is there once."""
+    seed of all comes before the second of any. What two recipes share is there once.
+
+    ``ValueError`` for a choice that no run has, or that none can be made with."""
     own = {"rounds": rounds, "train": train, "test": test, "device": str(device)}
     own = {name: value for name, value in own.items() if value is not None}
     gpu = str(device).startswith("cuda")
@@ -170,6 +236,9 @@ def runs(
             shared = {n: v for n, v in block.get("all", {}).items() if n in known}
             how: dict[str, Any] = fields | {"partition": partition, "seed": seed}
             experiment = Experiment(method=method, options=shared | row, **how)
+            whole = known_of(experiment.task, experiment.dataset)
+            kept(experiment.dataset, whole.train, "train", experiment.train)
+            kept(experiment.dataset, whole.test, "test", experiment.test)
             turn = rank.get(seed, len(rank)), block.get("turn", 0), number
             run = Run(folder, label, experiment, engine, but, search, turn=turn)
             if "rounds" in tune:
@@ -177,6 +246,9 @@ def runs(
             before = found.setdefault((folder, run.name), run)
             if before != run:
                 raise ValueError(f"{folder}/{run.name} stands for two different runs.")
+    if not found:
+        rows, partitions_of = ", ".join(only), ", ".join(split or ())
+        raise ValueError(f"No run has a row of {rows} and a partition of {partitions_of}.")
     return sorted(found.values(), key=lambda run: run.turn)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import costs, methods, recipes, round
-from .data import sources
+from .data import published, sources
 from .errors import DataError, pick
 from .files import claim, claimed, write_text
 from .history import History
@@ -63,35 +63,44 @@ class Store:
         if not run.tries:
             return {}
         tries = {t.experiment.options[run.tuned]: self.get(t) for t in run.tries}
-        return {run.tuned: {v: h.final["accuracy"] for v, h in tries.items() if h}}
+        return {run.tuned: {v: h.final["accuracy"] for v, h in tries.items() if h is not None}}
 
     def scales(self, run: Run) -> Scales:
         """FedRepOpt's scales, which a search on data of the server's finds; kept in a file that is
         named by all that they depend on."""
         spec, e = dict(run.search or {}), run.experiment
-        network = e.options["network"]
-        words = [network, *(f"{k}-{v}" for k, v in sorted(spec.items()))]
-        folder = self.root / run.folder.removesuffix("/tune") / "search"
-        path = folder / f"{'-'.join(words)}.json"
-        if not path.exists():
-            data = {k: spec.pop(k) for k in ("dataset", "train", "seed") if k in spec}
-            task = Experiment(**data, clients=1, network=network, device=e.device).make_task()
-            found = methods.search(task, network=network, **spec)
-            values = {name: t.tolist() for name, t in found.of.items()}
-            write_text(path, json.dumps(values, indent=1) + "\n")
+        network, path = e.options["network"], self.root / run.searched
+        while not path.exists():
+            with claim(path.with_suffix(".claim")) as mine:
+                if mine and not path.exists():
+                    data = {k: spec.pop(k) for k in ("dataset", "train", "seed") if k in spec}
+                    its = Experiment(**data, clients=1, network=network, device=e.device)
+                    found = methods.search(its.make_task(), network=network, **spec)
+                    values = {name: t.tolist() for name, t in found.of.items()}
+                    write_text(path, json.dumps(values, indent=1) + "\n")
+            if not path.exists():
+                time.sleep(WAIT)  # another process is at it
         values = json.loads(path.read_text(encoding="utf-8"))
         return Scales({name: torch.tensor(v) for name, v in values.items()})
 
-    def other(self, runs: list[Run]) -> list[str]:
-        """That other runs are stored under their names, a sentence each."""
-        every = [r for run in runs for r in (*run.tries, run)]
-        differ = {r: r.differences(h) for r in every if (h := self.get(r))}
-        return [
-            f"{self.path(r)} holds another run: {', '.join(names)} differ. It stays as it is; "
+    def searched(self, name: str) -> bool:
+        """Whether the scales of a search are in a file of this name."""
+        return (self.root / name).exists()
+
+    def lacks(self, run: Run) -> bool:
+        """Whether the run is not stored."""
+        return self.get(run) is None
+
+    def other(self, runs: list[Run]) -> dict[Run, str]:
+        """Those under whose names other runs are stored, a sentence each."""
+        every = dict.fromkeys(r for run in runs for r in (*run.tries, run))
+        differ = {r: r.differences(h) for r in every if (h := self.get(r)) is not None}
+        return {
+            r: f"{self.path(r)} holds another run: {', '.join(names)} differ. It stays as it is; "
             "move it away, or name another folder (--out)."
             for r, names in differ.items()
             if names
-        ]
+        }
 
 
 def needed(runs: list[Run]) -> list[str]:
@@ -109,6 +118,33 @@ def fetch(names: list[str]) -> None:
     except DataError as error:
         several = f"Missing: {'; '.join(absent)}. " if len(absent) > 1 else ""
         raise DataError(f"{several}{error}") from error
+
+
+def short(runs: list[Run]) -> dict[str, set[Run]]:
+    """The data sets of which less is on this machine than runs train or test on, a line each, and
+    these runs."""
+    found: dict[str, set[Run]] = {}
+    kinds: dict[tuple, set[Run]] = {}
+    for run in runs:
+        kinds.setdefault((run.experiment.task, run.experiment.dataset), set()).add(run)
+    for (task, dataset), of in kinds.items():
+        there = published.there(task, dataset)
+        less = {r for r in of if there and (r.images[0] > there[0] or r.images[1] > there[1])}
+        if there and less:
+            train, test = (max(r.images[i] for r in less) for i in (0, 1))
+            line = (
+                f"{dataset} has {there[0]} of {train} images to train and {there[1]} of {test} to "
+                f"test here: the whole is {sources.origin(dataset)}"
+            )
+            found[line] = less
+    return found
+
+
+def waiting(runs: list[Run]) -> dict[str, set[Run]]:
+    """The runs that wait for data that are fetched by hand, by a line on what is missing."""
+    names = [name for name in needed(runs) if not sources.about(name).torchvision]
+    absent = [(line, name) for name in names for line in sources.missing([name])]
+    return {line: {r for r in runs if name in needed([r])} for line, name in absent} | short(runs)
 
 
 def do(store: Store, run: Run, provenance: dict[str, str], progress: bool | None) -> History:
@@ -158,34 +194,39 @@ def reproduce(
     A run that was stopped goes on from its last round; one that another process is working on is
     left to it. ``hours`` is the time there is: what would not be done by then is not begun.
     Returns the folder. A run that fails does not keep the others from being done; ``ValueError``
-    at the end names it.
+    at the end names it, and before anything runs a file that holds something else. ``DataError``
+    for data that are not here, or in part.
     """
     hours = costs.time_there_is(hours)
     store, runs = Store(folder_of(out, choice)), recipes.runs(recipe, scale, **choice)
-    for sentence in store.other(runs):
+    for sentence in store.other(runs).values():
         raise ValueError(sentence)
-    todo = [r for r in runs if not store.get(r)]
+    todo = list(filter(store.lacks, runs))
     if not todo:
         report("All there already.")
         return store.root
+    wait = waiting(todo)
     if recipe not in recipes.RECIPES:  # of many, those that wait for data fetched by hand can wait
-        names = [name for name in needed(todo) if not sources.about(name).torchvision]
-        for line in sources.missing(names):
+        for line in wait:
             report(f"left out, missing: {line}")
-        absent = {name for name in names if not sources.available(name)}
-        todo = [r for r in todo if not absent & {*needed([r])}] or todo
+        todo = [r for r in todo if not any(r in of for of in wait.values())] or todo
     fetch(needed(todo))
+    for line in short(todo):
+        raise DataError(f"{line}.")
     limit = float("inf") if hours is None else time.time() + 3600 * hours
-    estimate = costs.Estimate(store.get, runs)
+    estimate = costs.Estimate(store.get, runs, store.searched)
     failed: dict[Run, str] = {}
     queue = [(r, main) for main in todo for r in (*main.tries, main)]
     while queue:
+        to_go = [m for m in todo if store.lacks(m) and not store.busy(m)]
+        to_go = [m for m in to_go if not failed.keys() & {m, *m.tries}]
+        time_left = None if hours is None else max(0.0, (limit - time.time()) / 3600)
+        fits = costs.fitting(to_go, estimate, time_left)
         for run, main in queue:
-            takes = sum(estimate.of(r)[0] for r in {run, main})
-            if not all(map(store.get, run.tries)) or time.time() + takes > limit:
+            if any(map(store.lacks, run.tries)) or main not in fits:
                 continue
             with claim(store.path(run, ".claim")) as mine:
-                if not mine or store.get(run):
+                if not mine or not store.lacks(run):
                     continue
                 what = f"{run.folder}/{run.name}"
                 try:
@@ -197,10 +238,10 @@ def reproduce(
                     report(failed[run])
             break
         else:
-            if not any(store.busy(t) for run, _ in queue for t in run.tries if not store.get(t)):
+            if not any(store.busy(t) for run, _ in queue for t in filter(store.lacks, run.tries)):
                 break
             time.sleep(WAIT)  # another process is about to finish what is needed here
-        queue = [(r, main) for r, main in queue if not store.get(r) and r not in failed]
+        queue = [(r, main) for r, main in queue if store.lacks(r) and r not in failed]
     if failed:
         raise ValueError("Not done: " + "; ".join(failed.values()))
     for run, _ in queue:
@@ -216,11 +257,24 @@ def plan(
     hours: float | None = None,
     **choice: Any,
 ) -> str:
-    """What ``reproduce`` would do, and which data sets it would miss."""
+    """What ``reproduce`` would do, and which data sets it would miss. "fits" is what it would begin
+    with these ``hours``. ``ValueError`` for a file that is no history; one that holds another run
+    is in a line of its own."""
     store, runs = Store(folder_of(out, choice)), recipes.runs(recipe, scale, **choice)
-    absent = sources.missing(needed([r for r in runs if not store.get(r)]))
-    lines = [*(f"missing: {line}" for line in absent), *store.other(runs)]
-    return "\n".join([costs.plan(runs, store.get, store.busy, hours), *lines])
+    other = store.other(runs)
+    todo = [r for r in runs if store.lacks(r) or r in other]
+    wait, names = waiting(todo), [n for n in needed(todo) if sources.about(n).torchvision]
+    states = {r: "running" for r in todo if store.busy(r)}
+    without = [r for r in todo if any(r in of for of in wait.values())]
+    states |= dict.fromkeys(todo if recipe in recipes.RECIPES and wait else without, "no data")
+    states |= dict.fromkeys(other, "another")
+
+    def get(run: Run) -> History | None:
+        return None if run in other else store.get(run)
+
+    lines = [*(f"missing: {line}" for line in (*sources.missing(names), *wait)), *other.values()]
+    estimate = costs.Estimate(get, runs, store.searched)
+    return "\n".join([costs.plan(runs, estimate, states, hours), *lines])
 
 
 def status(paper: str) -> "pandas.DataFrame":
@@ -233,7 +287,7 @@ def status(paper: str) -> "pandas.DataFrame":
     store, found = Store(sources.data_path("results")), []
     device = dict.fromkeys(recipes.SCALES, "cpu") | {"full": "cuda"}
     every = {s: recipes.runs(paper, s, device=device[s]) for s in recipes.SCALES}
-    estimates = {s: costs.Estimate(store.get, runs) for s, runs in every.items()}
+    estimates = {s: costs.Estimate(store.get, runs, store.searched) for s, runs in every.items()}
     for name in recipes.RECIPES:
         of = recipes.RECIPES[name]
         for scale in (s for s in recipes.SCALES if s in of and of["paper"] == paper):

@@ -32,6 +32,14 @@ def whole_number(name: str, value: object) -> None:
         raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}.")
 
 
+def kept(name: str, total: int, purpose: str, count: int | None) -> None:
+    """Refuse to keep ``count`` of a data set's ``total`` images for ``purpose``, train or test."""
+    if count is not None and not 1 <= count <= total:
+        raise ValueError(
+            f"{name} has {total} {purpose} images, so {purpose}={count!r} cannot be kept."
+        )
+
+
 def thread_count(value: object) -> None:
     """Refuse a number of CPU threads that no machine of this kind has use for."""
     most = max(64, os.cpu_count() or 1)
@@ -142,6 +150,8 @@ class Experiment(Settings):
         super().__post_init__()
         whole_number("rounds", self.rounds)
         thread_count(self.threads)
+        if self.seed < 0:
+            raise ValueError(f"seed must be a whole number of at least 0, not {self.seed!r}.")
         for name, kind, what in (
             ("options", dict, "a dict"),
             ("augment", tuple | list, "a list"),

@@ -22,8 +22,9 @@ import numpy as np
 from ..arguments import checked
 from ..errors import DataError, pick
 from .annotated import CROWD, VOID, from_boxes, from_masks
+from .folders import counted
 from .scenes import SIDE
-from .sources import ANNOTATED, SETS, Known, Source, found
+from .sources import ANNOTATED, SETS, Known, Source, available, found
 
 VOC = (
     *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
@@ -41,6 +42,7 @@ WHOLE = {
     ("masks", "2012"): (1464, 1449),
     ("boxes", "2017"): (118287, 5000),
 }
+INSIDE = {"voc": "VOCdevkit", "coco": "coco"}  # the folder in a pack
 
 
 class Item(NamedTuple):
@@ -96,6 +98,32 @@ def known(task: str, dataset: str) -> Known:
     return Known(ANNOTATED[name].classes + masks, (3, size, size), *WHOLE[targets, year])
 
 
+def there(task: str, dataset: str) -> tuple[int, int] | None:
+    """How many pictures of a set that can be here in part are, to train and to test; None for one
+    that is absent, and for all others. No picture is read; ``DataError`` for a damaged copy."""
+    name = dataset.partition(":")[0]
+    if name not in (*ANNOTATED, "cinic10", "tiny_imagenet") or not available(name):
+        return None
+    place = found(name)
+    try:
+        if name not in ANNOTATED:
+            return counted(name, place)
+        root: Any = place if place.suffix != ".zip" else zipfile.Path(place, f"{INSIDE[name]}/")
+        if name == "coco":
+            train, test = (sum(1 for _ in (root / f"{p}2017").iterdir()) for p in ("train", "val"))
+            return train, test
+        year = root / "VOC2012"
+        pictures = {file.name for file in (year / "JPEGImages").iterdir()}
+        lists = year / "ImageSets" / ("Segmentation" if task == "segmentation" else "Main")
+        train, test = (
+            sum(f"{line}.jpg" in pictures for line in (lists / f"{p}.txt").read_text().split())
+            for p in ("train", "val")
+        )
+        return train, test
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise _bad(place, f"is no {name} that can be read", error) from None
+
+
 def _sized(size: int) -> int:
     if not 32 <= size <= LARGEST:
         raise ValueError(f"size is a number of pixels from 32 to {LARGEST}, not {size!r}.")
@@ -112,7 +140,7 @@ def _load(place: Path, targets: str, year: str, size: int, skip: bool) -> Source
                     pack.extractall(folder)
             except (OSError, zipfile.BadZipFile) as error:
                 raise _bad(place, "is no zip file that can be read", error) from None
-            inside = Path(folder, "coco" if year == "2017" else "VOCdevkit")
+            inside = Path(folder, INSIDE["coco" if year == "2017" else "voc"])
             return _read(inside, targets, year, size, skip)
     return _read(place, targets, year, size, skip)
 

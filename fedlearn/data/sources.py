@@ -274,12 +274,14 @@ def found(name: str) -> Path:
 def missing(names: Iterable[str]) -> list[str]:
     """A line for each data set that is not on this machine: which, how large, where from."""
     wanted = [name for name in dict.fromkeys(names) if not available(name)]
-    found = {name: about(name) for name in wanted}
-    return [
-        f"{name}: {of.megabytes} MB from {of.site}"
-        + ("" if of.torchvision else f", to be unpacked as {of.places[0][0]} in FEDLEARN_DATA")
-        for name, of in found.items()
-    ]
+    return [f"{name}: {origin(name, not about(name).torchvision)}" for name in wanted]
+
+
+def origin(name: str, by_hand: bool = True) -> str:
+    """How large a data set is and where from, and where it has to lie."""
+    of = about(name)
+    where = f", to be unpacked as {of.places[0][0]} in FEDLEARN_DATA" if by_hand else ""
+    return f"{of.megabytes} MB from {of.site}{where}"
 
 
 def _reason(error):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from .. import models, rng
+from .. import models, rng, settings
 from ..arguments import short
 from ..data import partition as partitions
 from ..data.sources import Source
@@ -254,11 +254,7 @@ class Task:
             raise ValueError("The partition permuted would tear boxes and masks: choose another.")
 
         def keep(count, total, purpose):
-            if count is not None and not 1 <= count <= total:
-                raise ValueError(
-                    f"{source.name} has {total} {purpose} images, so {purpose}={count!r} cannot be "
-                    "kept."
-                )
+            settings.kept(source.name, total, purpose, count)
             if count is None:
                 return slice(None)
             return torch.randperm(total, generator=rng.generator(seed, purpose))[:count]

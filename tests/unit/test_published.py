@@ -14,7 +14,7 @@ from PIL import Image
 
 import fedlearn as fl
 from fedlearn import DataError
-from fedlearn.data import sources
+from fedlearn.data import published, sources
 from fedlearn.data.annotated import CROWD, NOTHING, VOID
 from fedlearn.data.published import VOC, named
 from fedlearn.tasks.detection import average_precision
@@ -280,6 +280,26 @@ def test_difficult_objects_and_crowds_in_evaluation(mark, second, map_50):
     y = torch.tensor([[[0.0, 0, 10, 10, 0, 0], [20, 0, 40, 20, 0, mark]]])
     measured = average_precision([found([0.0, 0, 10, 10, 0, 0.5], [*second, 0, 0.9])], y)
     assert measured["map_50"] == pytest.approx(map_50, abs=1e-3)
+
+
+def test_how_many_are_there(copies):
+    """Of what is listed, what has its picture; nothing is read."""
+    kinds = ("detection", "voc:96"), ("segmentation", "voc:96"), ("detection", "coco:96")
+    assert [published.there(*kind) for kind in kinds] == 3 * [(2, 1)]
+    for folder in ("VOCdevkit/VOC2012/JPEGImages", "coco/train2017"):
+        (copies / folder / "b.jpg").unlink()
+    assert [published.there(*kind) for kind in kinds] == 3 * [(1, 1)]
+    with zipfile.ZipFile(copies / "voc_subset.zip", "w") as packed:
+        for file in sorted((copies / "VOCdevkit").rglob("*")):
+            packed.write(file, file.relative_to(copies))
+    shutil.rmtree(copies / "VOCdevkit")
+    assert published.there("detection", "voc:96") == (1, 1)
+    (copies / "voc_subset.zip").write_bytes(b"x")
+    with pytest.raises(DataError, match=r"voc_subset.zip is no voc that can be read \("):
+        published.there("detection", "voc:96")
+    assert published.there("detection", "digits") is None
+    shutil.rmtree(copies / "coco")
+    assert published.there("detection", "coco:96") is None
 
 
 def pack(name):

@@ -2,8 +2,10 @@
 share the work, that a stopped run goes on, that nothing stored is overwritten."""
 
 import json
+import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +15,7 @@ from fedlearn import round as rounds
 from fedlearn.cli import main
 from fedlearn.data import sources
 from fedlearn.errors import DataError
+from fedlearn.files import claim
 
 TABLE_1 = [
     "Fed-KGF",
@@ -140,6 +143,14 @@ def test_two_tables_of_fed_repopt():
 FEW = "--rounds 2 --seed 3 --partition iid --train 100 --test 50 --only FedAvg --only Fed-KGF"
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder with both runs; it is copied."""
+    folder = tmp_path_factory.mktemp("finished")
+    assert not main(arguments(folder))
+    return folder
+
+
 def arguments(folder, *more):
     return [
         "reproduce",
@@ -251,6 +262,21 @@ def test_a_search_is_done_once_and_its_scales_are_kept(tmp_path, monkeypatch):
     assert len(searched) == 1
 
 
+def test_a_search_of_another_process_is_waited_for(tmp_path, monkeypatch):
+    run = next(r for r in recipes.runs("fed_repopt", "small") if r.search)
+    file, waited = tmp_path / run.searched, []
+
+    def sleep(seconds):
+        waited.append(seconds)
+        file.write_text(json.dumps({"stem.s3": [1.0, 2.0]}))
+
+    monkeypatch.setattr(reproduce.methods, "search", None)  # it is not made here
+    monkeypatch.setattr(reproduce.time, "sleep", sleep)
+    with claim(file.with_suffix(".claim")) as mine:
+        found = reproduce.Store(tmp_path).scales(run)
+    assert mine and waited == [reproduce.WAIT] and found.of["stem.s3"].tolist() == [1, 2]
+
+
 @pytest.mark.parametrize(
     "change, sentence",
     [
@@ -258,11 +284,21 @@ def test_a_search_is_done_once_and_its_scales_are_kept(tmp_path, monkeypatch):
         (("--scale", "huge"), "There is no scale 'huge'"),
         (("--rounds", "0"), "rounds must be a whole number"),
         (("--partition", "shards:2"), "There is no partition of this recipe 'shards:2'"),
+        (("--seed", "-1"), "seed must be a whole number of at least 0, not -1."),
+        (("--train", "0"), "digits has 1347 train images, so train=0 cannot be kept."),
+        (("--test", "451"), "digits has 450 test images, so test=451 cannot be kept."),
     ],
 )
 def test_wrong_choices(tmp_path, capsys, change, sentence):
-    assert main([*arguments(tmp_path), *change]) == 2
-    assert sentence in capsys.readouterr().err and not list(tmp_path.iterdir())
+    for more in ((), ("--plan",)):
+        assert main([*arguments(tmp_path), *change, *more]) == 2
+        assert sentence in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_a_row_and_a_partition_that_no_run_has(tmp_path, capsys):
+    command = ["reproduce", "fed_gkt_table1", "--only", "centralised, large"]
+    assert main([*command, "--partition", "dirichlet:0.5", "--out", str(tmp_path)]) == 2
+    assert "No run has a row of centralised, large and a partition of" in capsys.readouterr().err
 
 
 def test_a_shorter_run_does_not_go_into_the_books_folder(capsys):
@@ -285,6 +321,105 @@ def test_a_run_of_other_settings_is_never_overwritten(tmp_path, monkeypatch, cap
     assert main(arguments(tmp_path)) == 2
     assert "holds another run: lr differ" in capsys.readouterr().err
     assert stored(tmp_path) == before
+
+
+def edit(folder, name, change):
+    """What ``change`` makes of a stored run, put in its place."""
+    path = folder / "fed_kgf_digits" / f"{name}.json"
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+    return path
+
+
+@pytest.mark.parametrize(
+    "keys, value, says",
+    [
+        ("rows", [], "rounds"),
+        ("rows 0 accuracy", None, "accuracy"),
+        ("rows 0 accuracy", float("nan"), "accuracy"),
+        ("rows 1 accuracy", "high", "accuracy"),
+        ("rows 1 accuracy", 5.0, "accuracy"),
+        ("rows 1 loss", None, "loss"),
+        ("rows 1 seconds", ..., "seconds"),
+        ("method", "rpn", "method"),
+        ("meta parts optimizer", "SGD(lr=0.9)", "optimizer"),
+        ("meta parts model", "Nonsense()", "model"),
+        ("meta parts", ..., "model, objective"),
+        ("meta options", ..., "lr, "),
+        ("meta options lr", ..., "lr"),
+        ("meta options secret", 1, "secret"),
+        ("meta task train", ..., "train"),
+        ("meta task network", ..., "network"),
+        ("meta task metrics", ["per_class"], "metrics"),
+        ("meta settings epochs", ..., "epochs"),
+        ("meta settings", ..., "participation, epochs"),
+        ("meta task", ..., "dataset, clients"),
+        ("meta provenance seconds", "long", "provenance"),
+        ("meta", {}, "label, dataset"),
+    ],
+)
+def test_a_run_that_was_changed_by_hand_is_another_run(
+    tmp_path, finished, capsys, keys, value, says
+):
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+
+    def change(data):
+        *way, last = keys.split()
+        for key in way:
+            data = data[int(key) if key.isdecimal() else key]
+        if value is ...:
+            del data[last]
+        else:
+            data[last] = value
+
+    path = edit(tmp_path, "fedavg-digits-iid-3", change)
+    before = path.read_bytes()
+    assert main(arguments(tmp_path)) == 2
+    assert f"{path} holds another run: {says}" in capsys.readouterr().err
+    assert path.read_bytes() == before
+    assert not main(arguments(tmp_path, "--plan"))
+    out = capsys.readouterr().out
+    assert "another" in out and f"{path} holds another run: {says}" in out
+
+
+def test_a_run_that_diverged_is_itself(tmp_path, finished):
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    nothing = {"accuracy": float("nan"), "loss": float("nan")}
+    edit(tmp_path, "fedavg-digits-iid-3", lambda data: data["rows"][1].update(nothing))
+    assert not main(arguments(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(json.dumps({"method": "fedavg", "meta": meta, "rows": []}) for meta in ([], None, "x")),
+        *(
+            json.dumps({"method": "fedavg", "meta": {name: value}, "rows": []})
+            for name, value in (("task", None), ("options", None), ("settings", []))
+        ),
+        "\ufeff{}",
+        b"\xff\xfe{\x00}\x00",
+        "",
+        "[]",
+    ],
+)
+def test_what_is_no_run_is_said_with_its_file(tmp_path, capsys, content):
+    path = tmp_path / "fed_kgf_digits" / "fedavg-digits-iid-3.json"
+    path.parent.mkdir()
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    for more in ((), ("--plan",)):
+        assert main(arguments(tmp_path, *more)) == 2
+        assert f"{path} is no history of fedlearn" in capsys.readouterr().err
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_stored_runs_are_their_recipes_runs():
+    store = reproduce.Store(sources.data_path("results"))
+    for scale, count in (("quick", 471), ("small", 13)):
+        listed = recipes.runs(None, scale)
+        assert not store.other(listed)
+        assert len(listed) - sum(map(store.lacks, listed)) >= count
 
 
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
@@ -365,6 +500,80 @@ def test_hours_begin_only_what_fits(tmp_path, capsys):
         for hours in (-1, float("nan")):
             with pytest.raises(ValueError, match=f"hours must be at least 0, not {hours:g}."):
                 function("rpn", out=tmp_path, hours=hours)
+
+
+def state_of(text):
+    """Run -> its state in a plan."""
+    return {
+        line.split("/")[1].split()[0]: line[:9].strip()
+        for line in text.splitlines()
+        if "/" in line and not line.startswith("missing")
+    }
+
+
+def test_what_the_plan_calls_fits_is_what_is_begun(tmp_path, monkeypatch):
+    """Two runs, of two hours each, share three tries of one hour: the first takes five, the second
+    two more."""
+    block = recipes.RECIPES["fed_kgf_figure3"]["quick"]["runs"][0]
+    tune = {"rounds": 1, "share": 0.5, "options": {"lr": [0.1, 0.2, 0.3]}}
+    monkeypatch.setitem(block, "tune", tune)
+    takes = lambda self, run: (3600.0 * (2 if run.tries else 1), "estimated")  # noqa: E731
+    monkeypatch.setattr(costs.Estimate, "of", takes)
+    how = {"only": ("FedAvg",), "seeds": (0, 1), "split": ("iid",), "train": 60, "test": 50}
+    for hours, fit in ((4.9, 0), (5.1, 1), (7.1, 2)):
+        began, out, clock = [], tmp_path / str(hours), [0.0]
+
+        def do(store, run, *_, began=began, clock=clock):
+            clock[0] += takes(None, run)[0]
+            began.append(run.name)
+            row = {"round": 1, "accuracy": 0.5}
+            store._read[store.path(run)] = fl.History("fedavg", {}, [row])
+            return store.get(run)
+
+        states = state_of(reproduce.plan("fed_kgf_figure3", out=out, hours=hours, **how))
+        assert list(states.values()) == ["fits"] * fit + ["no time"] * (2 - fit)
+        monkeypatch.setattr(reproduce, "do", do)
+        monkeypatch.setattr(reproduce, "time", SimpleNamespace(time=lambda of=clock: of[0]))
+        reproduce.reproduce("fed_kgf_figure3", out=out, hours=hours, report=str, **how)
+        mains = [name for name in began if "lr" not in name]
+        assert len(began) - len(mains) == 3 * (fit > 0) and len(mains) == fit
+
+
+def test_a_search_is_in_the_plan_once(tmp_path):
+    rows = "RepVGG CSLA", "RepVGG RepOpt"
+    run, other = recipes.runs("fed_repopt_table1", "small", rows, (0,))[:2]
+    assert run.searched == other.searched and run.searched.startswith("fed_repopt_small/search/")
+    ready = costs.Estimate(lambda run: None, [], lambda name: True)
+    fresh, counted = costs.Estimate(lambda run: None, []), set()
+    search = fresh.search(run) / 3600
+    assert search > 0
+    for of, more in ((run, search), (other, 0)):
+        assert fresh.needed(of, counted) == pytest.approx(ready.needed(of, set()) + more)
+    full = next(r for r in recipes.runs("fed_repopt", "full", device="cuda") if r.search)
+    assert full.search["rounds"] == 240 and fresh.search(full) > 3600
+
+
+def test_part_of_a_data_set_is_not_taken_for_the_whole(tmp_path, monkeypatch, capsys):
+    """The packed subsets are enough for the scale small, not for the scale full."""
+    there = {"voc": {"detection": (352, 348), "segmentation": (437, 445)}, "coco": (122, 106)}
+
+    def counted(task, dataset):
+        of = there.get(dataset.partition(":")[0])
+        return of[task] if isinstance(of, dict) else of
+
+    monkeypatch.setattr(reproduce.published, "there", counted)
+    monkeypatch.setattr(sources, "available", lambda name: True)
+    monkeypatch.setattr(reproduce, "fetch", lambda names: None)
+    line = "voc:416 has 352 of 5717 images to train and 348 of 5823 to test here: the whole is 1999"
+    with pytest.raises(DataError, match=line):
+        reproduce.reproduce("rpn_detection", "full", tmp_path)
+    text = reproduce.plan("rpn_detection", "full", tmp_path)
+    assert f"missing: {line}" in text and set(state_of(text).values()) == {"no data"}
+    assert "0 to train" not in reproduce.plan("rpn_detection", "full", tmp_path, train=40, test=20)
+    assert not list(tmp_path.iterdir())
+    for name in ("rpn_detection", "rpn_segmentation", "fed_kgf_detection"):
+        assert not reproduce.short(recipes.runs(name, "small"))
+        assert reproduce.short(recipes.runs(name, "full"))
 
 
 def test_missing_data_is_said_before_anything_runs(tmp_path, monkeypatch, capsys):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import fedlearn as fl
-from fedlearn.data import sources
+from fedlearn.data import published, sources
 from fedlearn.errors import DataError
 
 FOLDER = os.environ.get("FEDLEARN_DATA")
@@ -204,6 +204,57 @@ def test_damaged_tiny_imagenet(empty, wrong):
         (folder / "wnids.txt").write_text("n05\n" + (folder / "wnids.txt").read_text())
     about = {"unknown class": "n99", "no annotations": "val_annotations", "missing class": "n05"}
     with pytest.raises(DataError, match=f"tiny_imagenet at .*{about[wrong]}"):
+        sources.load("tiny_imagenet")
+
+
+def test_the_systems_own_files_are_left_alone(empty):
+    folders = [empty / "mine" / name for name in ("CINIC-10", "tiny-imagenet-200")]
+    write_cinic10(folders[0])
+    write_tiny_imagenet(folders[1])
+    for inside in (
+        *(folders[0] / "train", folders[0] / "train" / "cat", folders[0] / "test" / "cat"),
+        *(folders[1] / "train" / "n01" / "images", folders[1] / "val" / "images"),
+    ):
+        inside.mkdir(parents=True, exist_ok=True)
+        (inside / ".DS_Store").write_text("x")
+    (folders[1] / "train" / "n01" / "images" / ".DS_Store").unlink()
+    (folders[0] / "train" / ".hidden").mkdir()
+    assert len(sources.load("cinic10").train_y) == len(sources.load("cinic10").test_y) == 20
+    assert published.there("classification", "cinic10") == (20, 20)
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        (lambda text: text.replace("\tn09\t", "\tn99\t"), "line . of .*, not 'val_.*n99"),
+        (lambda text: text + "val_9.JPEG\n", "line 4 of .*, not 'val_9.JPEG'"),
+        (lambda text: text.replace("val_9.JPEG", "../../x.JPEG"), "line . of .*, not '../../x.JP"),
+        (lambda text: "", "val_annotations.txt names no picture"),
+        (lambda text: "\n\n", "val_annotations.txt names no picture"),
+    ],
+)
+def test_wrong_annotations_of_tiny_imagenet(empty, change, says):
+    folder = empty / "mine" / "tiny-imagenet-200"
+    write_tiny_imagenet(folder)
+    picture(folder / "x.JPEG", (0, 0, 0), 64)
+    file = folder / "val" / "val_annotations.txt"
+    file.write_text(change(file.read_text()))
+    with pytest.raises(DataError, match=says):
+        sources.load("tiny_imagenet")
+
+
+def test_a_class_twice_and_half_a_picture(empty):
+    folder = empty / "mine" / "tiny-imagenet-200"
+    write_tiny_imagenet(folder)
+    assert published.there("classification", "tiny_imagenet") == (6, 3)
+    file = sorted((folder / "val" / "images").iterdir())[0]
+    file.write_bytes(file.read_bytes()[:-40])
+    with pytest.raises(DataError, match=f"{file.name} is no picture: image file is truncated"):
+        sources.load("tiny_imagenet")
+    names = folder / "wnids.txt"
+    first = names.read_text().split()[0]
+    names.write_text(names.read_text() + f"\n{first}\n")
+    with pytest.raises(DataError, match=f"wnids.txt has the class {first} twice"):
         sources.load("tiny_imagenet")
 
 
