@@ -39,7 +39,7 @@ OTHER = {
     "metrics": ("per_class",),
     "train": 100,
     "test": 50,
-    "seed": -7,
+    "seed": 7,
     "device": "cuda:1",
     "rounds": 4,
     "threads": 2,
