@@ -75,9 +75,11 @@ class Store:
                 if mine and not path.exists():
                     data = {k: spec.pop(k) for k in ("dataset", "train", "seed") if k in spec}
                     its = Experiment(**data, clients=1, network=network, device=e.device)
-                    found = methods.search(its.make_task(), network=network, **spec)
+                    spec |= {"network": network, "checkpoint": path.with_suffix(".checkpoint")}
+                    found = methods.search(its.make_task(), **spec)
                     values = {name: t.tolist() for name, t in found.of.items()}
                     write_text(path, json.dumps(values, indent=1) + "\n")
+                    spec["checkpoint"].unlink()
             if not path.exists():
                 time.sleep(WAIT)  # another process is at it
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -206,10 +208,11 @@ def reproduce(
         report("All there already.")
         return store.root
     wait = waiting(todo)
-    if recipe not in recipes.RECIPES:  # of many, those that wait for data fetched by hand can wait
+    ready = [r for r in todo if not any(r in of for of in wait.values())]
+    if ready and wait:  # those that wait for data fetched by hand need not keep the others
         for line in wait:
             report(f"left out, missing: {line}")
-        todo = [r for r in todo if not any(r in of for of in wait.values())] or todo
+        todo = ready
     fetch(needed(todo))
     for line in short(todo):
         raise DataError(f"{line}.")

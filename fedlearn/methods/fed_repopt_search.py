@@ -14,7 +14,7 @@ from ..errors import pick
 from ..models import reparam
 from ..models.repopt import SCALES, Scales, target
 from ..parts import SGD, Model, Named, Smoothed, TaskLoss
-from ..settings import Settings, whole_number
+from ..settings import whole_number
 
 
 @dataclass(frozen=True)
@@ -97,24 +97,21 @@ def search(
     batch_size: int = 32,
     spare: bool = False,
     smoothing: float = 0.0,
+    checkpoint: Any = None,
 ) -> Scales:
     """Train the network with all scales trained on the one client of ``task``, which is the server
-    itself. ``spare`` and ``smoothing``: as in ``fed_repopt``."""
+    itself. ``spare`` and ``smoothing``: as in ``fed_repopt``; ``checkpoint``: as in ``run``."""
     if task.clients != 1:
         raise ValueError(
             f"The search is the server's own: a task with one client, not {task.clients}."
         )
+    from .. import round  # the round knows the methods
+
     sgd = SGD(lr, momentum, weight_decay, spare=spare)
     loss = Smoothed(smoothing) if smoothing else TaskLoss()
-    method, settings = (
-        Averaging("search", Form("search", network), loss, optimizer=sgd),
-        Settings(batch_size=batch_size),
-    )
-    server, client = method.server_side(task, settings), method.client_side(task, settings)
-    state = server.start()
-    for t in range(1, rounds + 1):
-        answer = client.answer(t, 0, "train", server.send(t, 0, state)[0], {})
-        state = server.aggregate(t, state, [server.receive(t, 0, answer, state)])
+    method = Averaging("search", Form("search", network), loss, optimizer=sgd)
+    how = {"batch_size": batch_size, "evaluate_every": rounds, "progress": False}
+    history = round.run(method, task, rounds, checkpoint=checkpoint, **how)
     ends = tuple(f".{s}.value" for s in SCALES)
-    found = {n: t.clone() for n, t in state.weights.items() if n.endswith(ends)}
+    found = {n: t.clone() for n, t in history.state.items() if n.endswith(ends)}
     return Scales({n.removesuffix(".value"): t for n, t in found.items()})

@@ -262,6 +262,30 @@ def test_a_search_is_done_once_and_its_scales_are_kept(tmp_path, monkeypatch):
     assert len(searched) == 1
 
 
+def test_a_search_that_was_stopped_goes_on_from_its_last_round(tmp_path, monkeypatch):
+    block = recipes.RECIPES["fed_repopt_table1"]["quick"]["runs"][0]
+    spec = {"dataset": "digits", "train": 60, "rounds": 3, "lr": 0.1}
+    monkeypatch.setitem(block["rows"]["RepVGG CSLA"], "scales", spec)
+    run = next(r for r in recipes.runs("fed_repopt_table1", "quick", only=["RepVGG CSLA"]))
+    whole, trained = reproduce.Store(tmp_path / "whole").scales(run), []
+    assert [p.suffix for p in (tmp_path / "whole" / run.searched).parent.iterdir()] == [".json"]
+    real = rounds.one_round
+
+    def stops(server, engine, t, *rest, **how):
+        trained.append(t)
+        if trained == [1, 2, 3]:
+            raise KeyboardInterrupt
+        return real(server, engine, t, *rest, **how)
+
+    monkeypatch.setattr(rounds, "one_round", stops)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce.Store(tmp_path).scales(run)
+    again = reproduce.Store(tmp_path).scales(run)
+    assert trained == [1, 2, 3, 3]
+    assert all(t.equal(whole.of[n]) for n, t in again.of.items())
+    assert [p.suffix for p in (tmp_path / run.searched).parent.iterdir()] == [".json"]
+
+
 def test_a_search_of_another_process_is_waited_for(tmp_path, monkeypatch):
     run = next(r for r in recipes.runs("fed_repopt", "small") if r.search)
     file, waited = tmp_path / run.searched, []
