@@ -268,8 +268,7 @@ def plan(
     todo = [r for r in runs if store.lacks(r) or r in other]
     wait, names = waiting(todo), [n for n in needed(todo) if sources.about(n).torchvision]
     states = {r: "running" for r in todo if store.busy(r)}
-    without = [r for r in todo if any(r in of for of in wait.values())]
-    states |= dict.fromkeys(todo if recipe in recipes.RECIPES and wait else without, "no data")
+    states |= dict.fromkeys((r for of in wait.values() for r in of), "no data")
     states |= dict.fromkeys(other, "another")
 
     def get(run: Run) -> History | None:

@@ -633,6 +633,29 @@ def test_what_waits_for_data_fetched_by_hand_is_left_out(tmp_path, monkeypatch, 
     sources.load.cache_clear()
 
 
+def test_a_recipe_of_which_some_rows_wait_for_data_does_the_others(tmp_path, monkeypatch, capsys):
+    rows = {"FedAvg": {"method": "fedavg"}}
+    its = {"partition": ["iid"], "rounds": 1, "train": 40, "test": 20, "clients": 2, "rows": rows}
+    blocks = [its | {"dataset": name, "network": "mlp"} for name in ("cinic10", "digits")]
+    recipe = {"paper": "rpn", "shows": "nothing", "quick": {"seeds": [0], "runs": blocks}}
+    monkeypatch.setitem(recipes.RECIPES, "own", recipe)
+    monkeypatch.setenv("FEDLEARN_DATA", str(tmp_path / "none"))
+    monkeypatch.setattr(sources, "CACHE", tmp_path / "cache")
+    states = state_of(reproduce.plan("own", out=tmp_path / "out"))
+    assert states == {"fedavg-cinic10-iid-0": "no data", "fedavg-digits-iid-0": "to do"}
+    assert not main(["reproduce", "own", "--no-progress", "--out", str(tmp_path / "out")])
+    assert "left out, missing: cinic10: 688 MB from datashare" in capsys.readouterr().out
+    assert list(stored(tmp_path / "out")) == ["fedavg-digits-iid-0"]
+
+
+def test_a_plan_for_a_gpu_needs_none(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    command = ["reproduce", "rpn", "--device", "cuda", "--out", str(tmp_path)]
+    assert main(command) == 2 and "no CUDA GPU" in capsys.readouterr().err
+    assert not main([*command, "--plan"])
+    assert "to do" in capsys.readouterr().out and not list(tmp_path.iterdir())
+
+
 # ---- what is read --------------------------------------------------------------------------------
 
 
