@@ -73,14 +73,15 @@ it has nothing to average, and all other tensors get the weighted mean, as in Fe
 
 (b) The client adds the steps to the model that it keeps, in the order in which the
 server added them, and gets the server's model to the last bit. So it trains from the
-same weights, with the same batches, and uploads the same bytes. Without the server's
-part there are no steps to replay: a sparse message of a dense change would leave the
-client with another model than the server's, and (11.4) refuses it.
+same weights, with the same batches, and uploads the same bytes: only the bytes down
+can differ. Without the server's part there are no steps to replay: a sparse message of
+a dense change would leave the client with another model than the server's, and (11.4)
+refuses it.
 
-(c) It follows from a few constants of the network, which are sent once (or are the same
-for all by default), and from then on each client works it out itself. It would be lost
-at once if the server changed the constants without a word, which is why they are in a
-message and not in everybody's program.
+(c) They follow from a few constants of the network, which are sent once (or are the
+same for all by default), and from then on each client works them out itself. They would
+be lost at once if the server changed the constants without a word, which is why they
+are in a message and not in everybody's program.
 
 (d) Adam divides each gradient by its running size, so its first steps are as long as
 the learning rate in every entry, whatever the loss. Where the best of three rates is

@@ -47,7 +47,7 @@ answer = saved / (0.012 - 0.002)
 
 # %% shootout-images
 """Both accuracies err, so the difference has the variance $2p(1-p)/N$. Two of its
-standard errors are to be 0.01: $N = 4 \\cdot 2p(1-p) / 0.01^2$, which is 1,950. With
+standard errors are to be 0.01: $N = 8p(1-p) / 0.01^2$, which is 1,950. With
 450 images two standard errors are two points: differences below that are not worth a
 discussion, however many seeds there were."""
 p = 0.975
@@ -60,10 +60,11 @@ one of them is right: only those carry information about who is better (McNemar'
 test).
 
 (b) Take the difference of the two methods seed by seed, and the standard error of
-these differences: $s_d / \\sqrt n$. What a hard split does to both goes away, so it is
-the better rule where the scores of two methods rise and fall together over the seeds.
-In these contests they hardly do. And with three seeds it has only two degrees of
-freedom, so the factor must be larger: about 5 to decide as few twins as 3 does here.
+these differences: their standard deviation over the root of $n$. What a hard split
+does to both goes away, so it is the better rule where the scores of two methods rise
+and fall together over the seeds. In these contests they hardly do. And with three seeds
+it has only two degrees of freedom, so the factor must be larger: about 5 to decide as
+few twins as 3 does here.
 
 (c) FedAvg with FedGKT's edge and server network in one, at the clients, with the same
 budget of tuning. The clients may then be too weak for it, which is FedGKT's point:

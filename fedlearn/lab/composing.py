@@ -90,7 +90,7 @@ def said(mix: Sequence[str]) -> str:
     if tuple(mix) in _methods_by_mix():
         return _methods_by_mix()[tuple(mix)]
     own = [f"{k} of {n}" for k, n in zip(KINDS, mix, strict=True) if n != "fedavg"]
-    return ", ".join(own)
+    return "; ".join(own)
 
 
 Rule = tuple[str, list[str], str, list[tuple[str, str]]]

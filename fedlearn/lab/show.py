@@ -53,10 +53,21 @@ def said(kind: str, number: str, caption: str) -> tuple[str, str]:
     )
 
 
+MARKS = re.compile(r"`([^`]+)`|\$([^$]+)\$|(?<!\w)\*(?=\S)([^*]+)(?<=\S)\*")
+
+
 def inline(text: str) -> str:
-    """Escaped text in which `code` and *emphasis* are marked up; lines are joined."""
-    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(" ".join(text.split())))
-    return re.sub(r"\*([^*]+)\*", r"<em>\1</em>", text)
+    """Escaped text in which `code`, $formulas$ and *emphasis* are marked up; lines are joined."""
+    return MARKS.sub(_marked, html.escape(" ".join(text.split())))
+
+
+def _marked(found: re.Match[str]) -> str:
+    code, formula, words = found.groups()
+    if words:
+        return f"<em>{MARKS.sub(_marked, words)}</em>"
+    if code:
+        return f"<code>{code}</code>"
+    return f'<span class="math notranslate nohighlight">\\({formula}\\)</span>'
 
 
 def svg(figure: Figure, salt: str) -> str:

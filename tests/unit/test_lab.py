@@ -19,6 +19,7 @@ from fedlearn.lab.coding import places
 from fedlearn.lab.exercises import empty, solutions
 from fedlearn.lab.grids import chapter_file, experiments, grid
 from fedlearn.lab.inspector import spans
+from fedlearn.lab.show import inline
 from fedlearn.wire.bits import Reader, pack_rice
 
 matplotlib.use("agg")
@@ -35,6 +36,17 @@ def axes():
     ax.plot([1, 2], [3, 4])
     ax.set_xlabel("round")
     return ax
+
+
+def test_words_that_stand_in_html():
+    """Formulas as the pages have them, for MathJax; a star between numbers is no emphasis."""
+    formula = r'<span class="math notranslate nohighlight">\(%s\)</span>'
+    assert inline("*a `b*c` d* & $W * x$") == (
+        "<em>a <code>b*c</code> d</em> &amp; " + formula % "W * x"
+    )
+    assert inline("3 * 64 and 64 * 64\n<x>") == "3 * 64 and 64 * 64 &lt;x&gt;"
+    found = solutions("shootout")["shootout-images"]
+    assert formula % "2p(1-p)/N" in found._repr_html_()
 
 
 def test_a_figure_has_number_caption_text_and_one_svg_a_panel():

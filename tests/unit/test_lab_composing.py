@@ -92,7 +92,7 @@ def test_mixes_in_words():
     assert composing.said(STC) == "stc" and composing.said(FEDAVG) == "fedavg"
     mix = ("fed_kgf", *STC[1:])
     assert composing.said(mix) == (
-        "model of fed_kgf, uplink of stc, downlink of stc, server of stc"
+        "model of fed_kgf; uplink of stc; downlink of stc; server of stc"
     )
     for name, own in composing.origins().items():
         assert mixes.build(own).parts() == mixes.methods()[name].parts()

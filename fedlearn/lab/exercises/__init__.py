@@ -7,7 +7,6 @@ the sentence "not yet, because ...". Reference answers are in ``book/solutions``
 """
 
 import dis
-import html
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from types import FunctionType
 from typing import Any
 
 from ...errors import pick
+from ..show import inline
 
 CHAPTERS = dict.fromkeys(
     (
@@ -108,19 +108,13 @@ class Solution:
         from pygments.lexers import PythonLexer
 
         paragraphs = re.split(r"\n\s*\n", self.text.strip())
-        said = "".join(f"<p>{marked(p)}</p>" for p in paragraphs if p)
+        said = "".join(f"<p>{inline(p)}</p>" for p in paragraphs if p)
         look = HtmlFormatter(classprefix="fl-", nowrap=True)  # colours: lab.css, light and dark
         code = f"<pre>{highlight(self.code, PythonLexer(), look)}</pre>" if self.code else ""
         return f'<details class="fl fl-solution"><summary>Solution</summary>{said}{code}</details>'
 
     def __repr__(self) -> str:
         return "\n\n".join(filter(None, (self.text, self.code)))
-
-
-def marked(text: str) -> str:
-    """Escaped text in which `code` and *emphasis* are marked up; $formulas$ stay."""
-    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(" ".join(text.split())))
-    return re.sub(r"(?<![*\w])\*([^*$]+)\*", r"<em>\1</em>", text)
 
 
 def solutions(chapter: str) -> dict[str, Solution]:
