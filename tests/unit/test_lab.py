@@ -41,8 +41,8 @@ def axes():
 def test_words_that_stand_in_html():
     """Formulas as the pages have them, for MathJax; a star between numbers is no emphasis."""
     formula = r'<span class="math notranslate nohighlight">\(%s\)</span>'
-    assert inline("*a `b*c` d* & $W * x$") == (
-        "<em>a <code>b*c</code> d</em> &amp; " + formula % "W * x"
+    assert inline("*a `b` c* `d*e` & $W * x$") == (
+        "<em>a <code>b</code> c</em> <code>d*e</code> &amp; " + formula % "W * x"
     )
     assert inline("3 * 64 and 64 * 64\n<x>") == "3 * 64 and 64 * 64 &lt;x&gt;"
     found = solutions("shootout")["shootout-images"]
