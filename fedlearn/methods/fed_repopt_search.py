@@ -110,8 +110,16 @@ def search(
     sgd = SGD(lr, momentum, weight_decay, spare=spare)
     loss = Smoothed(smoothing) if smoothing else TaskLoss()
     method = Averaging("search", Form("search", network), loss, optimizer=sgd)
-    how = {"batch_size": batch_size, "evaluate_every": rounds, "progress": False}
-    history = round.run(method, task, rounds, checkpoint=checkpoint, **how)
+    history = round.run(
+        method,
+        task,
+        rounds,
+        batch_size=batch_size,
+        evaluate_every=rounds,
+        progress=False,
+        checkpoint=checkpoint,
+    )
     ends = tuple(f".{s}.value" for s in SCALES)
-    found = {n: t.clone() for n, t in history.state.items() if n.endswith(ends)}
+    state = history.state or {}
+    found = {n: t.clone() for n, t in state.items() if n.endswith(ends)}
     return Scales({n.removesuffix(".value"): t for n, t in found.items()})
