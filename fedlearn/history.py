@@ -112,6 +112,12 @@ class History:
         """The last evaluated row."""
         return next(row for row in reversed(self.rows) if row["accuracy"] is not None)
 
+    def late_accuracy(self, tests: int = 5) -> float:
+        """Mean accuracy of the last ``tests`` evaluated rounds: a curve that jumps from one test to
+        the next says little by the last one alone."""
+        evaluated = [row["accuracy"] for row in self.rows if row["accuracy"] is not None]
+        return float(np.mean(evaluated[-tests:]))
+
     def rounds_to(self, accuracy: float) -> int | None:
         """The first round whose test accuracy reaches ``accuracy`` (0 to 1), or ``None``."""
         return next(

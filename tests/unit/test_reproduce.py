@@ -48,7 +48,8 @@ def test_every_run_of_every_recipe_can_be_made(name, scale):
     for run in listed:
         assert run.method().parts() and json.dumps(run.options(), allow_nan=False)
         tuned = scale == "small" and run.experiment.task == "classification"
-        tuned &= run.label != "FedFusion+Conv, lr 0.03"  # with that rate beside the best of three
+        # with that rate beside the best of three
+        tuned &= run.label not in ("FedFusion+Conv, lr 0.03", "Fed-KGF, lr 0.3")
         assert len(run.tries) == (3 if tuned else 0)
         assert costs.Costs(run).work > 0 and costs.Costs(run).memory > costs.PYTORCH
         fl.partition.parse(run.experiment.partition)
