@@ -2,6 +2,7 @@
 share the work, that a stopped run goes on, that nothing stored is overwritten."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -367,6 +368,17 @@ def edit(folder, name, change):
         ("rows 1 accuracy", 5.0, "accuracy"),
         ("rows 1 loss", None, "loss"),
         ("rows 1 seconds", ..., "seconds"),
+        ("rows 1 bytes_up", ..., "bytes_up"),
+        ("rows 0 bytes_up", "many", "bytes_up"),
+        ("rows 0 bytes_down", -1, "bytes_down"),
+        ("rows 0 bytes_up_buffers", 1.5, "bytes_up_buffers"),
+        ("rows 0 bytes_evaluation_up", None, "bytes_evaluation_up"),
+        ("rows 0 bytes_handover", "few", "bytes_handover"),
+        ("rows 0 clients", [0, 1], "clients"),
+        ("rows 0 clients", [*range(9), 10], "clients"),
+        ("rows 0 clients", [*range(9), 8], "clients"),
+        ("rows 0 clients", "all", "clients"),
+        ("rows 0 refused", ..., "refused"),
         ("method", "rpn", "method"),
         ("meta parts optimizer", "SGD(lr=0.9)", "optimizer"),
         ("meta parts model", "Nonsense()", "model"),
@@ -377,6 +389,9 @@ def edit(folder, name, change):
         ("meta task train", ..., "train"),
         ("meta task network", ..., "network"),
         ("meta task metrics", ["per_class"], "metrics"),
+        ("meta task future", 1, "future"),
+        ("meta task accuracy", "mIoU", "accuracy"),
+        ("meta settings future", 1, "future"),
         ("meta settings epochs", ..., "epochs"),
         ("meta settings", ..., "participation, epochs"),
         ("meta task", ..., "dataset, clients"),
@@ -423,6 +438,11 @@ def test_a_run_that_diverged_is_itself(tmp_path, finished):
             json.dumps({"method": "fedavg", "meta": {name: value}, "rows": []})
             for name, value in (("task", None), ("options", None), ("settings", []))
         ),
+        *(
+            json.dumps({"method": "fedavg", "meta": {} | more, "rows": []} | top)
+            for more, top in (({"version": 99}, {}), ({}, {"version": 99}), ({}, {"version": "1"}))
+        ),
+        "[" * 100_000,
         "\ufeff{}",
         b"\xff\xfe{\x00}\x00",
         "",
@@ -439,12 +459,39 @@ def test_what_is_no_run_is_said_with_its_file(tmp_path, capsys, content):
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
+def test_a_file_of_a_newer_version_says_so(tmp_path, finished, capsys):
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    path = edit(tmp_path, "fedavg-digits-iid-3", lambda data: data.update(version=99))
+    assert main(arguments(tmp_path)) == 2
+    reason = f"{path} is no history of fedlearn (its version is 99; this program reads 1)."
+    assert reason in capsys.readouterr().err
+
+
 def test_stored_runs_are_their_recipes_runs():
     store = reproduce.Store(sources.data_path("results"))
     for scale, count in (("quick", 471), ("small", 13)):
         listed = recipes.runs(None, scale)
         assert not store.other(listed)
         assert len(listed) - sum(map(store.lacks, listed)) >= count
+
+
+def test_an_old_file_is_compared_by_all_its_parts():
+    """Files from before options were kept have other words for links and servers, and no other
+    difference; a changed number in any part is one."""
+    store, seen = reproduce.Store(sources.data_path("results")), 0
+    for run in recipes.runs(None, "quick", seeds=(0,)):
+        history = store.get(run)
+        if run.experiment.partition != "iid" or "options" in history.meta:
+            continue
+        parts = history.meta["parts"]
+        assert {*parts} == {"model", "objective", "optimizer", "uplink", "downlink", "server"}
+        for name, text in dict(parts).items():
+            for other in ("Nonsense()", re.sub(r"\d+", "77", text, count=1)):
+                parts[name] = other
+                assert run.differences(history) == [name] * (other != text)
+                seen += other != text
+            parts[name] = text
+    assert seen > 300
 
 
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
