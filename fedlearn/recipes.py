@@ -79,7 +79,8 @@ class Run:
 
     ``but`` replaces parts of the method; ``search`` is the data of the server's own search for
     FedRepOpt's scales. ``tries`` are short runs with several values of the option ``tuned``; the
-    best of them is taken. ``turn`` orders runs by how much they are worth.
+    best of them is taken. ``turn`` orders runs by how much they are worth; ``groups`` are the
+    comparisons that it belongs to: what recipe, turn, data set, split and seed it shares.
     """
 
     folder: str  # below data/results
@@ -91,6 +92,7 @@ class Run:
     tuned: str = ""
     tries: tuple["Run", ...] = ()
     turn: tuple[int, ...] = field(default=(), compare=False)
+    groups: tuple[tuple, ...] = field(default=(), compare=False)
 
     def __hash__(self) -> int:
         return hash((self.folder, self.name))
@@ -299,12 +301,15 @@ def runs(
             kept(experiment.dataset, whole.train, "train", experiment.train)
             kept(experiment.dataset, whole.test, "test", experiment.test)
             turn = rank.get(seed, len(rank)), block.get("turn", 0), number
-            run = Run(folder, label, experiment, engine, but, search, turn=turn)
+            group = turn, experiment.task, experiment.dataset, partition, seed
+            run = Run(folder, label, experiment, engine, but, search, turn=turn, groups=(group,))
             if "rounds" in tune:
                 run = tried(run, tune, its["seeds"][0])
             before = found.setdefault((folder, run.name), run)
             if before != run:
                 raise ValueError(f"{folder}/{run.name} stands for two different runs.")
+            if group not in before.groups:
+                found[folder, run.name] = replace(before, groups=(*before.groups, group))
     if not found:
         rows, partitions_of = ", ".join(only), ", ".join(split or ())
         raise ValueError(f"No run has a row of {rows} and a partition of {partitions_of}.")
