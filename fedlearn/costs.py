@@ -249,8 +249,8 @@ def fitting(runs: list[Run], estimate: Estimate, hours: float | None) -> list[Ru
 def plan(
     runs: list[Run], estimate: Estimate, states: Mapping[Run, str], hours: float | None = None
 ) -> str:
-    """A line a run, most valuable first: state, hours, memory, disk; the short runs that it is tuned
-    with, and its search, are part of it. Then the sums; with ``hours``, what fits of the runs that
+    """A line a run, most valuable first: state, hours, memory, disk; the short runs that tune it,
+    and its search, are part of it. Then the sums; with ``hours``, what fits of the runs that
     have no state of their own in ``states``."""
     get, listed = estimate.get, rows(runs, estimate.get, estimate)
     todo = [run for run in runs if get(run) is None and run not in states]

@@ -747,6 +747,26 @@ def test_hours_are_filled_with_whole_comparisons(monkeypatch):
     assert fits(4, few) == [*skewed[:2], "Fed-KGF main_class:0.8 1", "FedAvg main_class:0.8 1"]
 
 
+def test_comparisons_are_done_one_after_the_other(tmp_path, monkeypatch):
+    """Of nine hours Figure 3 would take twelve; Figures 8, 7 and 4 fit, in this order."""
+    monkeypatch.setattr(costs.Estimate, "of", lambda self, run: (3600.0, "estimated"))
+    began, clock, how = [], [0.0], {"seeds": (0,), "split": ("iid",), "train": 60, "test": 50}
+
+    def do(store, run, *_):
+        clock[0] += 3600
+        began.append(run)
+        store._read[store.path(run)] = fl.History("x", {}, [{"round": 1, "accuracy": 0.5}])
+        return store.get(run)
+
+    monkeypatch.setattr(reproduce, "do", do)
+    monkeypatch.setattr(reproduce, "time", SimpleNamespace(time=lambda: clock[0]))
+    monkeypatch.setitem(recipes.RECIPES, "fed_kgf_detection", {"paper": "none"})
+    reproduce.reproduce("fed_kgf", "quick", tmp_path, 9, report=str, **how)
+    first = ["Fed-KGF without sign", "Fed-KGF without alpha", "module uploading alone"]
+    first += [f"Fed-KGF, {n} base kernels" for n in (2, 8, 16)] + ["Fed-KGF", "FedAvg"]
+    assert [run.label for run in began] == [*first, "Fed-KGF without MU"]  # the last for itself
+
+
 def test_a_search_is_in_the_plan_once(tmp_path):
     rows = "RepVGG CSLA", "RepVGG RepOpt"
     run, other = recipes.runs("fed_repopt_table1", "small", rows, (0,))[:2]
