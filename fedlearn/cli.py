@@ -195,7 +195,10 @@ class Recipe:
         "FOLDER",
     )
     hours: float | None = opt(
-        None, "begin only what is done within H hours, most valuable first", "H"
+        None,
+        "begin only what is done within H hours: whole comparisons, then single runs, most "
+        "valuable first",
+        "H",
     )
     progress: bool | None = no_bar()
 

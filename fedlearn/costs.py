@@ -1,31 +1,39 @@
 """What runs take: hours (as measured, or estimated from multiply-adds), memory and disk."""
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from contextlib import suppress
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import torch
 
 from . import models
+from .data import published
 from .data.published import known as known_of
+from .errors import DataError
 from .history import History
 from .methods.fed_repopt_search import Search
 from .models.cnn import Shape
-from .recipes import SPEEDS, Run
+from .recipes import KINDS, SPEEDS, Run
 
-PYTORCH = 4e8  # bytes that the program takes before it has any data
+PYTORCH = 6e8  # bytes that the program takes before it has any data
+LAYERS = 6  # layers' outputs, as large as the largest, that are in memory at once without training
+STEP = 0.01  # seconds of a GPU's step at least, however small: a guess, as is its speed
 Get = Callable[[Run], History | None]  # the stored run, if there is one
 
 
 class Counted(NamedTuple):
     """Of a network for one image: multiply-adds, of them the extractor's, bytes of its state, bytes
-    of what all its layers give, and the shape of what the extractor gives, if that is one map."""
+    of what all its layers give and of what the largest gives, and the shape of what the extractor
+    gives, if that is one map."""
 
     forward: int
     extractor: int
     state: int
     outputs: int
+    largest: int
     maps: Shape
 
 
@@ -47,12 +55,23 @@ def counted(name: str, shape: Shape, classes: int) -> Counted:
         module.register_forward_hook(note)
     forward = models.multiply_adds(net, shape)
     state = sum(t.nbytes for t in models.state_of(net).values())
-    numbers = sum(math.prod(y) for m, y in given.items() if not list(m.children()))
-    return Counted(forward, extractor, state, 4 * numbers, tuple(given.get(part, ())))
+    sizes = [4 * math.prod(y) for m, y in given.items() if not list(m.children())]
+    maps = tuple(given.get(part, ()))
+    return Counted(forward, extractor, state, sum(sizes), max(sizes), maps)
+
+
+def pictures(task: str, dataset: str) -> int:
+    """How many pictures are read: of a set that can be here in part, those that are."""
+    known, there = known_of(task, dataset), None
+    if task != "classification":
+        with suppress(DataError):  # a damaged copy is said where it is read
+            there = published.there(task, dataset)
+    return sum(there or (known.train, known.test))
 
 
 class Costs:
-    """Of one run: multiply-adds (``work``), bytes of memory, bytes on the disk while it runs."""
+    """Of one run: multiply-adds (``work``), steps of training, bytes of memory, bytes on the disk
+    while it runs."""
 
     def __init__(self, run: Run) -> None:
         e, (train, test) = run.experiment, run.images
@@ -63,38 +82,53 @@ class Costs:
         one = counted(network, known.shape, known.classes)
         # a training step is three passes: forward, and backward to inputs and to weights
         step, look, state, outputs, maps = 3 * one.forward, one.forward, one.state, one.outputs, 0
+        largest, server_steps = one.largest, 0
         views = clients if e.partition == "permuted" else 1
         if "edge" in its:  # two networks, one behind the other's extractor
             network = f"{its['edge']}, {its['server']}"
             edge = counted(its["edge"], known.shape, known.classes)
             server = counted(its["server"], edge.maps, known.classes)
             state, outputs = edge.state + server.state, edge.outputs + server.outputs
+            largest = max(edge.largest, server.largest)
             look = edge.extractor + server.forward
             step = 3 * look
         if e.method == "fed_gkt":
-            step = 4 * edge.forward + 3 * its["server_epochs"] * server.forward
-            maps, views = 4 * math.prod(edge.maps) * train, clients
+            server_steps, views = its["server_epochs"], clients
+            step = 4 * edge.forward + 3 * server_steps * server.forward
+            maps = 4 * math.prod(edge.maps) * train
         elif e.method in ("fedmmd", "fedfusion"):
             step += one.forward  # of the global stream
         self.kind = network, e.batch_size, e.device.split(":")[0]  # runs of it are equally fast
         looks = math.ceil(e.rounds / e.evaluate_every) * views * test
         self.work = e.rounds * e.participation * e.epochs * train * step + looks * look
-        images = math.prod(known.shape) * (known.train + known.test) * 2
-        batch = max(3 * e.batch_size, 512)
+        batches = math.ceil(train / clients / e.batch_size)
+        self.steps = e.rounds * e.drawn(clients) * (e.epochs + server_steps) * batches
+        looked_at = inspect.signature(KINDS[e.task].evaluate).parameters["batch"].default
         copies = 6 + 2 * clients * e.participation
-        self.memory = PYTORCH + images + 3 * maps + batch * outputs + copies * state
+        # a step of training keeps what all layers give, in two streams at most
+        most = max(2 * e.batch_size * outputs, looked_at * LAYERS * largest)
+        self._of, self._image = (e.task, e.dataset), math.prod(known.shape)
+        self._held = PYTORCH + 3 * maps + most + copies * state
         keeps = any(name in parts for name in ("Feedback", "Momentum", "Remember"))
         self.file = 500 * e.rounds  # of it the file that stays
         self.disk = self.file + (2 + 2 * clients * keeps) * state + maps
 
+    @cached_property
+    def memory(self) -> float:
+        """Bytes; images are there twice while they are read."""
+        return self._held + 2 * self._image * pictures(*self._of)
+
 
 class Estimate:
     """Seconds of runs that are not stored, from those that are of the same network and batch size;
-    from ``SPEEDS`` where there is none. ``searched``: whether the scales of such a file are
-    found."""
+    from ``SPEEDS`` where there is none, and on a GPU at least ``STEP`` for each step. ``searched``:
+    the seconds in which a run's scales were found, ``None`` if they are not."""
 
     def __init__(
-        self, get: Get, runs: Iterable[Run], searched: Callable[[str], bool] = lambda name: False
+        self,
+        get: Get,
+        runs: Iterable[Run],
+        searched: Callable[[Run], float | None] = lambda run: None,
     ) -> None:
         self.get, self.searched = get, searched
         self.measured: dict[tuple, tuple[float, float]] = {}  # seconds and multiply-adds
@@ -102,13 +136,16 @@ class Estimate:
             history = get(run)
             if history is not None:
                 costs = Costs(run)
-                took, work = self.measured.get(costs.kind, (0.0, 0.0))
-                self.measured[costs.kind] = took + seconds(history), work + costs.work
+                ran_on = str(history.meta.get("device") or costs.kind[2]).split(" ")[0]
+                kind = (*costs.kind[:2], ran_on)
+                took, work = self.measured.get(kind, (0.0, 0.0))
+                self.measured[kind] = took + seconds(history), work + costs.work
 
     def of(self, run: Run) -> tuple[float, str]:
-        """Seconds, and where they are from: "measured" on runs of its kind, or "estimated"."""
+        """Seconds, and where they are from: "measured" on runs of its kind, "estimated" from the
+        speed of a CPU's core, or "guessed" of a GPU."""
         costs = Costs(run)
-        return self._seconds(costs.kind, costs.work)
+        return self._seconds(costs.kind, costs.work, costs.steps)
 
     def search(self, run: Run) -> float:
         """Seconds of its search for scales."""
@@ -116,8 +153,9 @@ class Estimate:
         known, network = known_of("classification", spec["dataset"]), e.options["network"]
         images, rounds = spec.get("train") or known.train, spec.get("rounds", Search.rounds)
         work = 3 * counted(network, known.shape, known.classes).forward * images * rounds
-        kind = network, spec.get("batch_size", Search.batch_size), e.device.split(":")[0]
-        return self._seconds(kind, work)[0]
+        batch_size = spec.get("batch_size", Search.batch_size)
+        kind = network, batch_size, e.device.split(":")[0]
+        return self._seconds(kind, work, rounds * math.ceil(images / batch_size))[0]
 
     def needed(self, run: Run, counted_before: set[Any]) -> float:
         """Hours to go until the run is stored, its short runs and its search included, but nothing
@@ -128,18 +166,19 @@ class Estimate:
         for r in (*run.tries, run):
             if self.get(r) is None and r not in counted_before:
                 takes[r] = self.of(r)[0]
-        if run.search and run.searched not in counted_before and not self.searched(run.searched):
+        if run.search and run.searched not in counted_before and self.searched(run) is None:
             takes[run.searched] = self.search(run)
         counted_before.update(takes)
         return sum(takes.values()) / 3600
 
-    def _seconds(self, kind: tuple[str, int, str], work: float) -> tuple[float, str]:
+    def _seconds(self, kind: tuple[str, int, str], work: float, steps: int) -> tuple[float, str]:
         if kind in self.measured:
             took, of = self.measured[kind]
             return work * took / of, "measured"
         network, _, device = kind
-        speed = SPEEDS.get(device) or SPEEDS.get(network, SPEEDS["other"])
-        return work / speed / 1e9, "estimated"
+        if device in SPEEDS:  # a GPU's
+            return max(work / SPEEDS[device] / 1e9, steps * STEP), "guessed"
+        return work / SPEEDS.get(network, SPEEDS["other"]) / 1e9, "estimated"
 
 
 def seconds(history: History) -> float:
@@ -159,12 +198,16 @@ def rows(runs: list[Run], get: Get, estimate: Estimate) -> list[dict[str, Any]]:
         own = [r for name, r in names.items() if name not in counted_before]
         counted_before |= names.keys()  # seeds share their tries
         there, costs = get(run) is not None, Costs(run)
+        spent = sum(seconds(h) for r in own if (h := get(r)) is not None)
+        if run.search and (file := ("", run.searched)) not in counted_before:
+            counted_before.add(file)  # and rows their search
+            spent += estimate.searched(run) or 0.0
         found.append(
             {
                 "run": run,
                 "stored": there,
                 "tries": len(own) - 1,
-                "spent": sum(seconds(h) for r in own if (h := get(r)) is not None) / 3600,
+                "spent": spent / 3600,
                 "needed": estimate.needed(run, to_go),
                 "from": "measured" if there else estimate.of(run)[1],
                 "memory": costs.memory,
@@ -182,25 +225,33 @@ def time_there_is(hours: float | None) -> float | None:
     return hours
 
 
-def fitting(runs: list[Run], estimate: Estimate, hours: float | None) -> set[Run]:
-    """Of runs that are to be done, in this order, those for which ``hours`` are enough, with all
-    that each needs."""
-    left, begun, found = time_there_is(hours), set[Any](), set[Run]()
+def fitting(runs: list[Run], estimate: Estimate, hours: float | None) -> list[Run]:
+    """Of runs that are to be done, most valuable first, those for which ``hours`` are enough, with
+    all that each needs, in the order in which they are to be begun: whole comparisons
+    (``Run.groups``), and then single runs in what time these leave."""
+    left, begun, found = time_there_is(hours), set[Any](), dict[Run, None]()
+    if left is None:
+        return list(runs)
+    groups: dict[Any, list[Run]] = {}
     for run in runs:
+        for group in run.groups:
+            groups.setdefault(group, []).append(run)
+    whole = [groups[group] for group in sorted(groups, key=lambda group: group[0])]  # its turn
+    for several in (*whole, *([run] for run in runs)):
         also = set(begun)
-        needed = 0.0 if left is None else estimate.needed(run, also)
-        if left is None or needed <= left:
-            left, begun = (None if left is None else left - needed), also
-            found.add(run)
-    return found
+        needed = sum(estimate.needed(run, also) for run in several if run not in found)
+        if needed <= left:
+            left, begun = left - needed, also
+            found |= dict.fromkeys(several)
+    return list(found)
 
 
 def plan(
     runs: list[Run], estimate: Estimate, states: Mapping[Run, str], hours: float | None = None
 ) -> str:
-    """A line a run, in the order in which they are done: state, hours, memory, disk; the short runs
-    that it is tuned with, and its search, are part of it. Then the sums; with ``hours``, what fits
-    of the runs that have no state of their own in ``states``."""
+    """A line a run, most valuable first: state, hours, memory, disk; the short runs that tune it,
+    and its search, are part of it. Then the sums; with ``hours``, what fits of the runs that
+    have no state of their own in ``states``."""
     get, listed = estimate.get, rows(runs, estimate.get, estimate)
     todo = [run for run in runs if get(run) is None and run not in states]
     fits = fitting(todo, estimate, hours)
@@ -214,6 +265,11 @@ def plan(
             f"{state:<9}{row['spent' if row['stored'] else 'needed']:>7.2f}  {row['from']:<10}"
             f"{row['memory'] / 1e9:>11.1f}{row['disk'] / 1e6:>9.1f}  {run.folder}/{run.name}"
             + (f" and {row['tries']} tries" if row["tries"] else "")
+        )
+    if any(row["from"] == "guessed" for row in listed):
+        lines.append(
+            "Guessed: no run of that network is measured on a GPU, and these hours may be several "
+            "times too few or too many."
         )
     rest = [row for row in listed if not row["stored"]]
     lines.append(

@@ -19,6 +19,7 @@ COLUMNS = """
     round accuracy loss bytes_up bytes_up_buffers bytes_down bytes_down_buffers
     bytes_evaluation_up bytes_evaluation_down seconds clients refused unevaluated
 """.split()
+VERSION = 1  # of what is written; a file that states none is of the first
 # what a run's meta has values by name for
 TABLES = ("parts", "task", "data", "settings", "options", "tuned", "provenance")
 
@@ -175,7 +176,7 @@ class History:
                 where = text
                 text = Path(source).read_text(encoding="utf-8")
             return cls.from_dict(json.loads(text))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{where} is no history of fedlearn ({error}).") from None
 
     @classmethod
@@ -183,6 +184,9 @@ class History:
         """The inverse of ``to_dict``, also after JSON has made text of the clients' numbers;
         ``ValueError`` and the like for what is no history."""
         meta = data["meta"]
+        for its in filter(lambda its: isinstance(its, dict), (data, meta)):
+            if (version := its.get("version", VERSION)) != VERSION:
+                raise ValueError(f"its version is {short(version)}; this program reads {VERSION}")
         tables = {"meta": meta} | ({n: meta[n] for n in TABLES if n in meta} if meta else {})
         for name, its in tables.items():
             if not isinstance(its, dict):

@@ -57,7 +57,7 @@ class Side:
         """The clients of round ``t``, in ascending order: both sides draw them from the shared
         seed."""
         if self._drawn[0] != t:
-            count = max(1, int(self.settings.participation * self.task.clients + 0.5))
+            count = self.settings.drawn(self.task.clients)
             generator = rng.generator(self.task.seed, "participants", t)
             order = torch.randperm(self.task.clients, generator=generator)
             self._drawn = t, tuple(sorted(order[:count].tolist()))

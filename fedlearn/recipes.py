@@ -18,7 +18,9 @@ from .errors import pick
 from .history import History
 from .method import Method
 from .parts import SGD, Adam, TaskNetwork
+from .round import BYTES
 from .settings import Experiment, Settings, kept
+from .tasks import Classification, Detection, Segmentation
 from .tasks.classification import NETWORK
 
 PARTS = {"SGD": SGD, "Adam": Adam, "TaskNetwork": TaskNetwork}  # that a row can name
@@ -27,6 +29,7 @@ SPEEDS: dict[str, float] = ALL["_speeds"]  # in 10^9 multiply-adds a second
 RECIPES = {name: recipe for name, recipe in ALL.items() if not name.startswith("_")}
 PAPERS = {recipe["paper"]: None for recipe in RECIPES.values()}
 SCALES = ("quick", "small", "full")
+KINDS = {kind.__name__.lower(): kind for kind in (Classification, Detection, Segmentation)}
 # What a block of runs states besides the fields of an experiment.
 NOT_FIELDS = {"partition", "rows", "all", "tune", "turn", "seeds", "engine", "suffix"}
 # What the file of a run states of its task and settings, always.
@@ -35,8 +38,39 @@ STATED = (
     *("train", "test", "rounds", *(f.name for f in fields(Settings))),
 )
 LATER = ("plain",)  # of rpn
-OLD = ("objective", "model", "optimizer")
 FOUND = re.compile(r"scales=(None|Scales\(digest='\w+'\))")
+# How files from before options were kept spell links and servers, by today's spelling.
+SPELT = {
+    r"Uplink\(Update\(\), Feedback\(\), Lossy\(coder=(.+), whole=(\d+)\)\)": (
+        r"Compressed(coder=\1, feedback=True, whole=\2)"
+    ),
+    r"Uplink\(Update\(\), Remember\(\), Lossy\(coder=(.+), whole=(\d+)\)\)": (
+        r"Remembered(coder=\1, feedback=False, whole=\2)"
+    ),
+    r"Uplink\(Update\(\), Lossy\(coder=(.+), whole=(\d+)\)\)": (
+        r"Compressed(coder=\1, feedback=False, whole=\2)"
+    ),
+    r"Uplink\(Sample\(\), Lossy\(coder=Mask\(\), whole=0\)\)": "MaskUplink(coder=Mask())",
+    r"Uplink\(Modules\(groups=(\w+)\), Update\(\)\)": (
+        r"ModuleUplink(coder=Dense(bits=32), groups=\1)"
+    ),
+    r"Uplink\(Update\(\), Pool\((.+)\)\)": r"PooledUplink(\1)",
+    r"Uplink\(Update\(\)\)": "Uplink(coder=Dense(bits=32))",
+    r"Downlink\(Residual\(\), PoolState\((.+), share=(.+)\)\)": (
+        r"PooledDownlink(\1, residual=True, share=\2)"
+    ),
+    r"Downlink\(Constants\(\)\)": "Constants(coder=Dense(bits=32), residual=False)",
+    r"Downlink\(\)": "Downlink(coder=Dense(bits=32), residual=False)",
+    r"Replay\((.+)\)": r"Replay(coder=Dense(bits=32), residual=False, link=\1)",
+    r"KeptSteps\(": "Steps(",
+}
+# FedGKT's, which are other parts today. Its limit of memory, which changes no result, is in none.
+SPELT_GKT = {
+    "uplink": "Features(coder=Dense(bits={bits}), logits={logits})",
+    "downlink": "Knowledge(coder=Dense(bits={bits}))",
+    "server": "Transfer(network={network}, optimizer={server_optimizer}, epochs={server_epochs}, "
+    "T={T}, alpha={alpha}, back={answers}, asynchronous={asynchronous}, patience={patience})",
+}
 
 
 @dataclass(frozen=True)
@@ -45,7 +79,8 @@ class Run:
 
     ``but`` replaces parts of the method; ``search`` is the data of the server's own search for
     FedRepOpt's scales. ``tries`` are short runs with several values of the option ``tuned``; the
-    best of them is taken. ``turn`` orders runs by how much they are worth.
+    best of them is taken. ``turn`` orders runs by how much they are worth; ``groups`` are the
+    comparisons that it belongs to: what recipe, turn, data set, split and seed it shares.
     """
 
     folder: str  # below data/results
@@ -57,6 +92,7 @@ class Run:
     tuned: str = ""
     tries: tuple["Run", ...] = ()
     turn: tuple[int, ...] = field(default=(), compare=False)
+    groups: tuple[tuple, ...] = field(default=(), compare=False)
 
     def __hash__(self) -> int:
         return hash((self.folder, self.name))
@@ -107,19 +143,20 @@ class Run:
         """In what a stored run is not this one.
 
         The tuned option is the run's own, one of the values that are tried. Files from before a
-        method had one of the options ``LATER`` lack it, which is no difference. Parts are compared
-        as they are described, of files from before options were kept only ``OLD``: the others were
-        described in other words."""
+        method had one of the options ``LATER`` lack it, which is no difference. Files from before
+        options were kept at all are compared by their parts, in the words of then."""
         e, meta, (train, test) = self.experiment, history.meta, self.images
         its = {n: list(v) if isinstance(v, tuple) else v for n, v in asdict(e).items()}
-        its |= {"label": self.label}
+        its |= {"label": self.label} | KINDS[e.task].about
         if (e.task, e.dataset) != ("classification", "digits"):
             its["dataset"] = e.dataset.replace("digits", "digit_scenes")
         its |= {"partition": repr(partitions.parse(e.partition)), "train": train, "test": test}
         stored = {"task": "classification", "metrics": []} | meta.get("task", {})
+        stored.pop("note", None)  # on the copy of the data set that was at hand
         stored |= meta.get("settings", {})
         stored |= {"label": meta.get("label"), "method": history.method, "rounds": len(history)}
-        found = [n for n in (*STATED, *stored) if n in its and stored.get(n, its) != its[n]]
+        names = (*STATED, *KINDS[e.task].about, *stored)
+        found = [n for n in names if n not in its or stored.get(n, its) != its[n]]
         old, options = not meta.keys() & {"options", "data"}, meta.get("options", {})
         for name, value in self.options().items():
             tried = [t.experiment.options[name] for t in self.tries] if name == self.tuned else ()
@@ -128,10 +165,10 @@ class Run:
         found += [n for n in options if n not in self.options()]
         if not found:  # with other options, parts are others, too
             own = self.method(**{n: options[n] for n in [self.tuned] if n}).parts()
-            parts = meta.get("parts", {})
+            own, parts = _in_old_words(own) if old else own, meta.get("parts", {})
             found += [
                 name
-                for name in (OLD if old else {**own, **parts})
+                for name in {**own, **parts}
                 if self._plain(parts.get(name)) != self._plain(own.get(name))
             ]
         try:
@@ -145,13 +182,21 @@ class Run:
         return FOUND.sub("scales=None", str(part)) if self.search else str(part)
 
     def _wrong_rows(self, history: History) -> list[str]:
-        """The columns that are not as a run leaves them: in the rounds that are evaluated a metric
-        from 0 to 1, NaN only where the loss shows that training diverged, None only where clients
-        were asked and none could be evaluated."""
+        """The columns that are not as a run leaves them: bytes are whole numbers, clients as many
+        as are drawn; in the rounds that are evaluated a metric from 0 to 1, NaN only where the loss
+        shows that training diverged, None only where clients were asked and none could be
+        evaluated."""
         e, wrong = self.experiment, []
+        count = e.drawn(int(e.clients))
         for row in history.rows:
             accuracy, loss, seconds = (row.get(n) for n in ("accuracy", "loss", "seconds"))
             wrong += [] if _number(seconds) else ["seconds"]
+            sent = [n for n in row if n.startswith("bytes_") and n not in BYTES]
+            wrong += [n for n in (*BYTES, *sent) if not _whole(row.get(n))]
+            who: Any = row.get("clients")
+            known = isinstance(who, list) and all(_whole(k) and k < int(e.clients) for k in who)
+            wrong += [] if known and len({*who}) == len(who) == count else ["clients"]
+            wrong += [] if "refused" in row else ["refused"]
             looked = row["round"] % e.evaluate_every == 0 or row["round"] == e.rounds
             if not looked or (accuracy is None and row.get("unevaluated")):
                 wrong += [n for n in ("accuracy", "loss") if row.get(n, n) is not None]
@@ -161,6 +206,22 @@ class Run:
             right = _number(accuracy) and (0 <= accuracy <= 1 or diverged)
             wrong += [] if right else ["accuracy"]
         return wrong
+
+
+def _in_old_words(parts: Mapping[str, Any]) -> dict[str, str]:
+    """Parts as files from before options were kept describe them."""
+    today = {name: str(part) for name, part in parts.items()}
+    if "server_epochs" in today:
+        today["logits"] = str(float(today["alpha"]) > 0)
+        links = {name: old.format(**today) for name, old in SPELT_GKT.items()}
+        return {name: today[name] for name in ("model", "objective", "optimizer")} | links
+    for now, old in SPELT.items():
+        today = {name: re.sub(now, old, part) for name, part in today.items()}
+    return today
+
+
+def _whole(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _number(value: Any) -> TypeGuard[float]:
@@ -240,12 +301,15 @@ def runs(
             kept(experiment.dataset, whole.train, "train", experiment.train)
             kept(experiment.dataset, whole.test, "test", experiment.test)
             turn = rank.get(seed, len(rank)), block.get("turn", 0), number
-            run = Run(folder, label, experiment, engine, but, search, turn=turn)
+            group = turn, experiment.task, experiment.dataset, partition, seed
+            run = Run(folder, label, experiment, engine, but, search, turn=turn, groups=(group,))
             if "rounds" in tune:
                 run = tried(run, tune, its["seeds"][0])
             before = found.setdefault((folder, run.name), run)
             if before != run:
                 raise ValueError(f"{folder}/{run.name} stands for two different runs.")
+            if group not in before.groups:
+                found[folder, run.name] = replace(before, groups=(*before.groups, group))
     if not found:
         rows, partitions_of = ", ".join(only), ", ".join(split or ())
         raise ValueError(f"No run has a row of {rows} and a partition of {partitions_of}.")

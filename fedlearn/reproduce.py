@@ -7,14 +7,14 @@ checkpoint beside its file; the file is written in one step, and the checkpoint 
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import costs, methods, recipes, round
+from . import checkpoint, costs, methods, models, recipes, round
 from .data import published, sources
 from .errors import DataError, pick
 from .files import claim, claimed, write_text
@@ -42,6 +42,7 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._read: dict[Path, History] = {}
+        self._searches: dict[Path, tuple[Scales, float]] = {}
 
     def path(self, run: Run, suffix: str = ".json") -> Path:
         """The run's file, or one beside it."""
@@ -65,7 +66,7 @@ class Store:
         tries = {t.experiment.options[run.tuned]: self.get(t) for t in run.tries}
         return {run.tuned: {v: h.final["accuracy"] for v, h in tries.items() if h is not None}}
 
-    def scales(self, run: Run) -> Scales:
+    def scales(self, run: Run, provenance: Mapping[str, str] | None = None) -> Scales:
         """FedRepOpt's scales, which a search on data of the server's finds; kept in a file that is
         named by all that they depend on."""
         spec, e = dict(run.search or {}), run.experiment
@@ -76,18 +77,46 @@ class Store:
                     data = {k: spec.pop(k) for k in ("dataset", "train", "seed") if k in spec}
                     its = Experiment(**data, clients=1, network=network, device=e.device)
                     spec |= {"network": network, "checkpoint": path.with_suffix(".checkpoint")}
+                    began = time.time()
                     found = methods.search(its.make_task(), **spec)
+                    before = checkpoint.history(spec["checkpoint"])
+                    seconds = max(time.time() - began, float(before.seconds.sum()))
                     values = {name: t.tolist() for name, t in found.of.items()}
-                    write_text(path, json.dumps(values, indent=1) + "\n")
+                    whence = origin(provenance, e.device, seconds)
+                    both = {"provenance": whence, "scales": values}
+                    write_text(path, json.dumps(both, indent=1) + "\n")
                     spec["checkpoint"].unlink()
             if not path.exists():
                 time.sleep(WAIT)  # another process is at it
-        values = json.loads(path.read_text(encoding="utf-8"))
-        return Scales({name: torch.tensor(v) for name, v in values.items()})
+        return self._search(run)[0]
 
-    def searched(self, name: str) -> bool:
-        """Whether the scales of a search are in a file of this name."""
-        return (self.root / name).exists()
+    def searched(self, run: Run) -> float | None:
+        """The seconds in which the run's scales were found, 0 if their file does not say; ``None``
+        if they are not there, or it has no search. ``ValueError`` for a file that holds none."""
+        there = run.search and (self.root / run.searched).exists()
+        return self._search(run)[1] if there else None
+
+    def _search(self, run: Run) -> tuple[Scales, float]:
+        """What is in the file of a search; the first such files hold the scales alone."""
+        path, e = self.root / run.searched, run.experiment
+        if path not in self._searches:
+            try:
+                data = json.loads(path.read_text(encoding="utf-8"))
+                of = data.get("scales", data)
+                scales = Scales({name: torch.tensor(its) for name, its in of.items()})
+                with torch.device("meta"):  # shapes alone
+                    net = models.NETWORKS[e.options["network"]](
+                        published.known(e.task, e.dataset).shape, 2
+                    )
+                    scales.put_into(models.reparam.reform(net, "csla"))
+                seconds = float(data.get("provenance", {}).get("seconds", 0))
+            except (ValueError, TypeError, AttributeError, RuntimeError, RecursionError) as error:
+                raise ValueError(
+                    f"{path} holds no scales of a search that its recipe can use ({error}): move "
+                    "it away, and they are searched again."
+                ) from None
+            self._searches[path] = scales, seconds
+        return self._searches[path]
 
     def lacks(self, run: Run) -> bool:
         """Whether the run is not stored."""
@@ -144,29 +173,38 @@ def short(runs: list[Run]) -> dict[str, set[Run]]:
 
 def waiting(runs: list[Run]) -> dict[str, set[Run]]:
     """The runs that wait for data that are fetched by hand, by a line on what is missing."""
-    names = [name for name in needed(runs) if not sources.about(name).torchvision]
-    absent = [(line, name) for name in names for line in sources.missing([name])]
-    return {line: {r for r in runs if name in needed([r])} for line, name in absent} | short(runs)
+    found: dict[str, set[Run]] = {}
+    for name in needed(runs):
+        if not sources.about(name).torchvision:
+            for line in sources.missing([name]):  # one for all sizes of its pictures
+                found.setdefault(line, set()).update(r for r in runs if name in needed([r]))
+    return found | short(runs)
 
 
 def do(store: Store, run: Run, provenance: dict[str, str], progress: bool | None) -> History:
     """One run whose tries are stored, from its checkpoint if there is one."""
     e, tuned = run.experiment, store.tuned(run)
     best = {option: max(of, key=lambda value: of[value]) for option, of in tuned.items()}
-    method = run.method(**best, **({"scales": store.scales(run)} if run.search else {}))
-    task, began, checkpoint = e.make_task(), time.time(), store.path(run, ".checkpoint")
+    scales = {"scales": store.scales(run, provenance)} if run.search else {}
+    method = run.method(**best, **scales)
+    task, began, path = e.make_task(), time.time(), store.path(run, ".checkpoint")
     how = asdict(e.settings) | {"engine": run.engine, "threads": e.threads, "progress": progress}
-    history = round.run(method, task, e.rounds, checkpoint=checkpoint, **how)
+    history = round.run(method, task, e.rounds, checkpoint=path, **how)
     # the seconds of a run that was stopped are those of its rounds, without their evaluation
     seconds = max(time.time() - began, float(history.seconds.sum()))
     history.meta |= {"label": run.label, "options": run.options(**best)}
     history.meta |= {"tuned": tuned} if tuned else {}
     history.meta |= {"note": task.source.note} if task.source.note else {}
-    origin = {"date": time.strftime("%Y-%m-%d"), "hardware": hardware(e.device)}
-    history.meta["provenance"] = provenance | origin | {"seconds": f"{seconds:.1f}"}
+    history.meta["provenance"] = origin(provenance, e.device, seconds)
     write_text(store.path(run), text(history))
-    checkpoint.unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
     return history
+
+
+def origin(provenance: Mapping[str, str] | None, device: str, seconds: float) -> dict[str, str]:
+    """What a file says of how it was made: command and commit, as given, date, machine, seconds."""
+    here = {"date": time.strftime("%Y-%m-%d"), "hardware": hardware(device)}
+    return {**(provenance or {}), **here, "seconds": f"{seconds:.1f}"}
 
 
 def hardware(device: str) -> str:
@@ -203,6 +241,8 @@ def reproduce(
     store, runs = Store(folder_of(out, choice)), recipes.runs(recipe, scale, **choice)
     for sentence in store.other(runs).values():
         raise ValueError(sentence)
+    for run in runs:
+        store.searched(run)  # refuses a file that holds no scales
     todo = list(filter(store.lacks, runs))
     if not todo:
         report("All there already.")
@@ -224,9 +264,9 @@ def reproduce(
         to_go = [m for m in todo if store.lacks(m) and not store.busy(m)]
         to_go = [m for m in to_go if not failed.keys() & {m, *m.tries}]
         time_left = None if hours is None else max(0.0, (limit - time.time()) / 3600)
-        fits = costs.fitting(to_go, estimate, time_left)
-        for run, main in queue:
-            if any(map(store.lacks, run.tries)) or main not in fits:
+        fits = {r: i for i, r in enumerate(costs.fitting(to_go, estimate, time_left))}
+        for run, _ in sorted((q for q in queue if q[1] in fits), key=lambda q: fits[q[1]]):
+            if any(map(store.lacks, run.tries)):
                 continue
             with claim(store.path(run, ".claim")) as mine:
                 if not mine or not store.lacks(run):

@@ -80,6 +80,10 @@ class Settings:
             whole_number(name, getattr(self, name))
         pick(self.precision, PRECISIONS, "precision")
 
+    def drawn(self, clients: int) -> int:
+        """How many of so many clients take part in a round."""
+        return max(1, int(self.participation * clients + 0.5))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment(Settings):

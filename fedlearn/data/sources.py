@@ -272,8 +272,10 @@ def found(name: str) -> Path:
 
 
 def missing(names: Iterable[str]) -> list[str]:
-    """A line for each data set that is not on this machine: which, how large, where from."""
-    wanted = [name for name in dict.fromkeys(names) if not available(name)]
+    """A line for each data set that is not on this machine, whatever the size of its pictures:
+    which, how large, where from."""
+    names = dict.fromkeys(name.partition(":")[0] for name in names)
+    wanted = [name for name in names if not available(name)]
     return [f"{name}: {origin(name, not about(name).torchvision)}" for name in wanted]
 
 

@@ -239,8 +239,8 @@ def test_a_set_that_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "CACHE", tmp_path)
     with pytest.raises(DataError, match="The data set voc .* FEDLEARN_OFFLINE forbids"):
         fl.tasks.detection("voc")
-    assert sources.missing(["coco:96", "digits:0.2"]) == [
-        "coco:96: 19900 MB from cocodataset.org, to be unpacked as coco in FEDLEARN_DATA"
+    assert sources.missing(["coco:96", "digits:0.2", "coco:64"]) == [
+        "coco: 19900 MB from cocodataset.org, to be unpacked as coco in FEDLEARN_DATA"
     ]
     (tmp_path / "voc_subset.zip").write_text("no zip")
     with pytest.raises(DataError, match="voc_subset.zip is no zip file that can be read"):

@@ -1,13 +1,16 @@
 """The recipes of ``fedlearn reproduce``: what they run, that each run has one file, that processes
 share the work, that a stopped run goes on, that nothing stored is overwritten."""
 
+import inspect
 import json
+import re
 import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 import fedlearn as fl
 from fedlearn import costs, recipes, reproduce
@@ -259,6 +262,17 @@ def test_a_search_is_done_once_and_its_scales_are_kept(tmp_path, monkeypatch):
     csla, repopt = (stored(tmp_path)[f"repvgg-{n}-digits-iid-0"] for n in ("csla", "repopt"))
     for run in (csla, repopt):
         assert "scales=Scales(digest=" in run["meta"]["parts"]["model"]
+    [search] = stored(tmp_path / "fed_repopt_digits" / "search").values()
+    alike = {name: csla["meta"]["provenance"][name] for name in ("command", "commit", "hardware")}
+    assert search["provenance"].items() >= alike.items() and "date" in search["provenance"]
+    took = float(search["provenance"]["seconds"])
+    chosen = ("fed_repopt_table1", "quick", ("RepVGG CSLA", "RepVGG RepOpt"), (0,))
+    listed = recipes.runs(*chosen, 2, 60, 50, ("iid",))
+    store = reproduce.Store(tmp_path)
+    assert took > 0 and store.searched(listed[0]) == took
+    rows = costs.rows(listed, store.get, costs.Estimate(store.get, listed, store.searched))
+    both = took + sum(float(run["meta"]["provenance"]["seconds"]) for run in (csla, repopt))
+    assert sum(row["spent"] for row in rows) == pytest.approx(both / 3600)  # the search once
     assert csla["rows"][-1]["loss"] == pytest.approx(repopt["rows"][-1]["loss"], rel=1e-3)
     assert not main(["reproduce", "fed_repopt_table1", *few, *only, "--out", str(tmp_path)])
     assert len(searched) == 1
@@ -284,6 +298,8 @@ def test_a_search_that_was_stopped_goes_on_from_its_last_round(tmp_path, monkeyp
         reproduce.Store(tmp_path).scales(run)
     again = reproduce.Store(tmp_path).scales(run)
     assert trained == [1, 2, 3, 3]
+    seconds = [reproduce.Store(tmp_path / out).searched(run) for out in ("", "whole")]
+    assert min(seconds) > 0  # also of the rounds before the stop
     assert all(t.equal(whole.of[n]) for n, t in again.of.items())
     assert [p.suffix for p in (tmp_path / run.searched).parent.iterdir()] == [".json"]
 
@@ -291,16 +307,54 @@ def test_a_search_that_was_stopped_goes_on_from_its_last_round(tmp_path, monkeyp
 def test_a_search_of_another_process_is_waited_for(tmp_path, monkeypatch):
     run = next(r for r in recipes.runs("fed_repopt", "small") if r.search)
     file, waited = tmp_path / run.searched, []
+    before = sources.data_path("results", run.searched).read_text()  # scales alone
 
     def sleep(seconds):
         waited.append(seconds)
-        file.write_text(json.dumps({"stem.s3": [1.0, 2.0]}))
+        file.write_text(before)
 
     monkeypatch.setattr(reproduce.methods, "search", None)  # it is not made here
     monkeypatch.setattr(reproduce.time, "sleep", sleep)
     with claim(file.with_suffix(".claim")) as mine:
         found = reproduce.Store(tmp_path).scales(run)
-    assert mine and waited == [reproduce.WAIT] and found.of["stem.s3"].tolist() == [1, 2]
+    assert mine and waited == [reproduce.WAIT]
+    assert all(found.of[n].equal(torch.tensor(its)) for n, its in json.loads(before).items())
+
+
+@pytest.mark.parametrize(
+    "content, says",
+    [
+        ("[1]", "list"),
+        ("null", "NoneType"),
+        ("", "Expecting value"),
+        ('{"extractor.0.s3": [0.9', "Expecting"),
+        ("[" * 100_000, "recursion"),
+        (b"\xff\xfe", "decode"),
+        ("{}", "does not fit"),
+        ('{"scales": {"extractor.0.s3": [1.0]}}', "does not fit"),
+        ('{"extractor.0.s3": ["a"]}', ""),
+        ('{"extractor.0.s3": [NaN]}', "finite"),
+        ('{"scales": [1]}', "list"),
+        ("seconds", "long"),
+    ],
+)
+def test_a_file_of_no_scales_is_said_before_anything_runs(tmp_path, capsys, content, says):
+    run = next(r for r in recipes.runs("fed_repopt_table7", "quick") if r.search)
+    path = tmp_path / run.searched
+    path.parent.mkdir(parents=True)
+    if content == "seconds":
+        scales = json.loads(sources.data_path("results", run.searched).read_text())
+        content = json.dumps({"scales": scales, "provenance": {"seconds": "long"}})
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    before = path.read_bytes()
+    for more in ((), ("--plan",)):
+        command = ["reproduce", "fed_repopt_table7", "--out", str(tmp_path), *more]
+        assert main(command) == 2
+        said = capsys.readouterr().err
+        assert f"{path} holds no scales of a search that its recipe can use (" in said
+        assert says in said
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == [path]
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -368,6 +422,17 @@ def edit(folder, name, change):
         ("rows 1 accuracy", 5.0, "accuracy"),
         ("rows 1 loss", None, "loss"),
         ("rows 1 seconds", ..., "seconds"),
+        ("rows 1 bytes_up", ..., "bytes_up"),
+        ("rows 0 bytes_up", "many", "bytes_up"),
+        ("rows 0 bytes_down", -1, "bytes_down"),
+        ("rows 0 bytes_up_buffers", 1.5, "bytes_up_buffers"),
+        ("rows 0 bytes_evaluation_up", None, "bytes_evaluation_up"),
+        ("rows 0 bytes_handover", "few", "bytes_handover"),
+        ("rows 0 clients", [0, 1], "clients"),
+        ("rows 0 clients", [*range(9), 10], "clients"),
+        ("rows 0 clients", [*range(9), 8], "clients"),
+        ("rows 0 clients", "all", "clients"),
+        ("rows 0 refused", ..., "refused"),
         ("method", "rpn", "method"),
         ("meta parts optimizer", "SGD(lr=0.9)", "optimizer"),
         ("meta parts model", "Nonsense()", "model"),
@@ -378,6 +443,9 @@ def edit(folder, name, change):
         ("meta task train", ..., "train"),
         ("meta task network", ..., "network"),
         ("meta task metrics", ["per_class"], "metrics"),
+        ("meta task future", 1, "future"),
+        ("meta task accuracy", "mIoU", "accuracy"),
+        ("meta settings future", 1, "future"),
         ("meta settings epochs", ..., "epochs"),
         ("meta settings", ..., "participation, epochs"),
         ("meta task", ..., "dataset, clients"),
@@ -424,6 +492,11 @@ def test_a_run_that_diverged_is_itself(tmp_path, finished):
             json.dumps({"method": "fedavg", "meta": {name: value}, "rows": []})
             for name, value in (("task", None), ("options", None), ("settings", []))
         ),
+        *(
+            json.dumps({"method": "fedavg", "meta": {} | more, "rows": []} | top)
+            for more, top in (({"version": 99}, {}), ({}, {"version": 99}), ({}, {"version": "1"}))
+        ),
+        "[" * 100_000,
         "\ufeff{}",
         b"\xff\xfe{\x00}\x00",
         "",
@@ -440,12 +513,39 @@ def test_what_is_no_run_is_said_with_its_file(tmp_path, capsys, content):
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
+def test_a_file_of_a_newer_version_says_so(tmp_path, finished, capsys):
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    path = edit(tmp_path, "fedavg-digits-iid-3", lambda data: data.update(version=99))
+    assert main(arguments(tmp_path)) == 2
+    reason = f"{path} is no history of fedlearn (its version is 99; this program reads 1)."
+    assert reason in capsys.readouterr().err
+
+
 def test_stored_runs_are_their_recipes_runs():
     store = reproduce.Store(sources.data_path("results"))
     for scale, count in (("quick", 471), ("small", 13)):
         listed = recipes.runs(None, scale)
         assert not store.other(listed)
         assert len(listed) - sum(map(store.lacks, listed)) >= count
+
+
+def test_an_old_file_is_compared_by_all_its_parts():
+    """Files from before options were kept have other words for links and servers, and no other
+    difference; a changed number in any part is one."""
+    store, seen = reproduce.Store(sources.data_path("results")), 0
+    for run in recipes.runs(None, "quick", seeds=(0,)):
+        history = store.get(run)
+        if run.experiment.partition != "iid" or "options" in history.meta:
+            continue
+        parts = history.meta["parts"]
+        assert {*parts} == {"model", "objective", "optimizer", "uplink", "downlink", "server"}
+        for name, text in dict(parts).items():
+            for other in ("Nonsense()", re.sub(r"\d+", "77", text, count=1)):
+                parts[name] = other
+                assert run.differences(history) == [name] * (other != text)
+                seen += other != text
+            parts[name] = text
+    assert seen > 300
 
 
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
@@ -484,10 +584,55 @@ def test_estimates_follow_the_work():
     stored = fl.History("fedavg", meta)
     measured = costs.Estimate(lambda run: stored if run is two else None, [two])
     assert measured.of(one) == (pytest.approx(50), "measured")
-    [gpu, *_] = recipes.runs("rpn", "small", rounds=10, device="cuda")
-    assert nothing.of(gpu)[0] / nothing.of(one)[0] == pytest.approx(
-        recipes.SPEEDS["rpn_cnn"] / recipes.SPEEDS["cuda"]
+    [gpu, *_] = recipes.runs("fed_kgf_figure3", "full", rounds=10, device="cuda")
+    assert nothing.of(gpu) == (
+        pytest.approx(costs.Costs(gpu).work / 1e9 / recipes.SPEEDS["cuda"]),
+        "guessed",
     )
+
+
+def test_a_small_step_on_a_gpu_takes_its_time_too(tmp_path):
+    """However few its multiply-adds are: a step is a hundred operations that are started."""
+    only = ("RepGhost Tr",)
+    [gpu, *_] = recipes.runs("fed_repopt_table1", "full", only, split=("iid",), device="cuda")
+    assert gpu.experiment.dataset == "cifar100" and gpu.experiment.clients == 10
+    steps = 240 * 10 * 157  # of 32 images, the last of fewer
+    fresh = costs.Estimate(lambda run: None, [])
+    assert fresh.of(gpu) == (steps * costs.STEP, "guessed") and steps * costs.STEP > 3600
+    [cpu, *_] = recipes.runs("fed_repopt_table1", "full", only, split=("iid",))
+    stored = fl.History("x", {"device": "cpu (of some kind)", "provenance": {"seconds": "1"}})
+    both = costs.Estimate(lambda run: stored, [gpu])
+    assert both.of(gpu) == fresh.of(gpu) and both.of(cpu) == (1.0, "measured")  # by a CPU
+    stored.meta["device"] = "cuda (of some kind)"
+    assert costs.Estimate(lambda run: stored, [gpu]).of(gpu) == (1.0, "measured")
+    search = next(r for r in recipes.runs("fed_repopt", "full", device="cuda") if r.search)
+    assert fresh.search(search) >= 240 * 1563 * costs.STEP
+    text = reproduce.plan("rpn", "full", tmp_path, device="cuda")
+    assert " guessed " in text and "Guessed: no run of that network is measured on a GPU" in text
+    assert "uessed" not in reproduce.plan("rpn", "full", tmp_path)
+
+
+def test_memory_is_that_of_the_pictures_that_are_here(monkeypatch):
+    [coco, *_] = recipes.runs("fed_kgf_detection", "small", ("FedAvg",))
+    monkeypatch.setattr(costs.published, "there", lambda task, dataset: (122, 106))
+    part = costs.Costs(coco).memory
+    assert 0.6e9 < part < 1.5e9  # 1.2 GB were measured
+    monkeypatch.setattr(costs.published, "there", lambda task, dataset: None)
+    whole = costs.Costs(coco).memory
+    images = 118287 + 5000 - 228
+    assert whole - part == pytest.approx(2 * images * 3 * 160**2)  # the whole set is read
+
+    def damaged(task, dataset):
+        raise DataError("A damaged copy.")
+
+    monkeypatch.setattr(costs.published, "there", damaged)
+    assert costs.Costs(coco).memory == whole
+    [voc, *_] = recipes.runs("rpn_detection", "full", ("FedAvg",))
+    # an image's layers give 463 MB, of which a step of 16 keeps all
+    assert 16 * 463e6 < costs.Costs(voc).memory < 5 * 16 * 463e6
+    for run, batch in ((coco, 128), (recipes.runs("rpn", "quick")[0], 512)):
+        of = recipes.KINDS[run.experiment.task].evaluate
+        assert inspect.signature(of).parameters["batch"].default == batch
 
 
 def test_every_speed_is_a_networks():
@@ -565,11 +710,69 @@ def test_what_the_plan_calls_fits_is_what_is_begun(tmp_path, monkeypatch):
         assert len(began) - len(mains) == 3 * (fit > 0) and len(mains) == fit
 
 
+def names(runs):
+    return [f"{r.label} {r.experiment.partition} {r.experiment.seed}" for r in runs]
+
+
+def test_hours_are_filled_with_whole_comparisons(monkeypatch):
+    """First with all rows of a recipe, split and seed; what is left then with single runs."""
+    monkeypatch.setattr(costs.Estimate, "of", lambda self, run: (3600.0, "estimated"))
+    only = "Fed-KGF", "FedAvg", "STC"
+    stored = set()
+    estimate = costs.Estimate(lambda run: fl.History("x") if run in stored else None, [])
+
+    def fits(hours, listed):
+        return names(costs.fitting([r for r in listed if r not in stored], estimate, hours))
+
+    three = recipes.runs("fed_kgf_figure3", "quick", only, (0, 1))
+    iid, skewed = ([f"{n} {p} 0" for n in only] for p in ("iid", "main_class:0.8"))
+    later = [f"{n} iid 1" for n in only]
+    assert fits(2, three) == iid[:2] and fits(3, three) == iid
+    assert fits(4, three) == iid + skewed[:1]
+    assert fits(6, three) == iid + skewed and fits(9, three) == iid + skewed + later
+    assert len(fits(None, three)) == 12 and fits(0, three) == []
+    stored.update(three[:2])  # of the comparison that is begun one run is to go
+    assert fits(1, three) == iid[2:] and fits(4, three) == iid[2:] + skewed
+    stored.clear()
+    # Figure 4's comparison is of two runs that are Figure 3's, too
+    both = recipes.runs("fed_kgf", "quick", seeds=(0,), split=("iid",))
+    assert names(both[:2]) == ["Fed-KGF iid 0", "Fed-KGF without MU iid 0"]
+    assert fits(2, both) == ["Fed-KGF iid 0", "FedAvg iid 0"]
+    # what takes long is left out, and not half of it done
+    monkeypatch.setattr(
+        costs.Estimate,
+        "of",
+        lambda self, run: (3600.0 * (5 if run.label == "STC" else 1), "estimated"),
+    )
+    few = [r for r in three if r.label != "STC" or r.experiment.partition == "iid"]
+    assert fits(4, few) == [*skewed[:2], "Fed-KGF main_class:0.8 1", "FedAvg main_class:0.8 1"]
+
+
+def test_comparisons_are_done_one_after_the_other(tmp_path, monkeypatch):
+    """Of nine hours Figure 3 would take twelve; Figures 8, 7 and 4 fit, in this order."""
+    monkeypatch.setattr(costs.Estimate, "of", lambda self, run: (3600.0, "estimated"))
+    began, clock, how = [], [0.0], {"seeds": (0,), "split": ("iid",), "train": 60, "test": 50}
+
+    def do(store, run, *_):
+        clock[0] += 3600
+        began.append(run)
+        store._read[store.path(run)] = fl.History("x", {}, [{"round": 1, "accuracy": 0.5}])
+        return store.get(run)
+
+    monkeypatch.setattr(reproduce, "do", do)
+    monkeypatch.setattr(reproduce, "time", SimpleNamespace(time=lambda: clock[0]))
+    monkeypatch.setitem(recipes.RECIPES, "fed_kgf_detection", {"paper": "none"})
+    reproduce.reproduce("fed_kgf", "quick", tmp_path, 9, report=str, **how)
+    first = ["Fed-KGF without sign", "Fed-KGF without alpha", "module uploading alone"]
+    first += [f"Fed-KGF, {n} base kernels" for n in (2, 8, 16)] + ["Fed-KGF", "FedAvg"]
+    assert [run.label for run in began] == [*first, "Fed-KGF without MU"]  # the last for itself
+
+
 def test_a_search_is_in_the_plan_once(tmp_path):
     rows = "RepVGG CSLA", "RepVGG RepOpt"
     run, other = recipes.runs("fed_repopt_table1", "small", rows, (0,))[:2]
     assert run.searched == other.searched and run.searched.startswith("fed_repopt_small/search/")
-    ready = costs.Estimate(lambda run: None, [], lambda name: True)
+    ready = costs.Estimate(lambda run: None, [], lambda run: 0.0)
     fresh, counted = costs.Estimate(lambda run: None, []), set()
     search = fresh.search(run) / 3600
     assert search > 0
@@ -613,6 +816,12 @@ def test_missing_data_is_said_before_anything_runs(tmp_path, monkeypatch, capsys
     assert not out.exists()
     assert not main(["reproduce", "rpn", "--scale", "small", "--plan", "--out", str(out)])
     assert "missing: mnist: 12 MB from ossci-datasets" in capsys.readouterr().out
+    text = reproduce.plan("rpn", "full", out)  # VOC in two sizes is one download
+    [line] = [x for x in text.splitlines() if x.startswith("missing: voc")]
+    assert line.startswith("missing: voc: 1999 MB from ")
+    coco = recipes.runs("fed_kgf_detection", "full") + recipes.runs("fed_kgf_detection", "small")
+    [(line, wait)] = reproduce.waiting(coco).items()
+    assert line.startswith("coco: 19900 MB from ") and wait == {*coco}
 
 
 def test_what_waits_for_data_fetched_by_hand_is_left_out(tmp_path, monkeypatch, capsys):
