@@ -83,7 +83,7 @@ class Costs:
         batch = max(3 * e.batch_size, 512)
         copies = 6 + 2 * clients * e.participation
         self.memory = PYTORCH + images + 3 * maps + batch * outputs + copies * state
-        keeps = any(name in parts for name in ("Feedback", "Momentum", "Remember"))
+        keeps = any(name in parts for name in ("Feedback", "Momentum", "Remember", "Continued"))
         self.file = 500 * e.rounds  # of it the file that stays
         self.disk = self.file + (2 + 2 * clients * keeps) * state + maps
 

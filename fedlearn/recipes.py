@@ -17,11 +17,16 @@ from .data.sources import data_path
 from .errors import pick
 from .history import History
 from .method import Method
-from .parts import SGD, Adam, TaskNetwork
+from .parts import SGD, Adam, Continued, TaskNetwork
 from .settings import Experiment, Settings, kept
 from .tasks.classification import NETWORK
 
-PARTS = {"SGD": SGD, "Adam": Adam, "TaskNetwork": TaskNetwork}  # that a row can name
+PARTS = {  # that a row can name
+    "SGD": SGD,
+    "Adam": Adam,
+    "Continued": Continued,
+    "TaskNetwork": TaskNetwork,
+}
 ALL = yaml.safe_load(data_path("recipes.yaml").read_text(encoding="utf-8"))
 SPEEDS: dict[str, float] = ALL["_speeds"]  # in 10^9 multiply-adds a second
 RECIPES = {name: recipe for name, recipe in ALL.items() if not name.startswith("_")}
@@ -89,10 +94,7 @@ class Run:
         """The method with its options, of which ``more`` replaces any."""
         e = self.experiment
         made = replace(e, options=e.options | more).make_method()
-        for part, value in self.but.items():
-            for name, of in value.items():
-                made = made.but(**{part: PARTS[name](**of)})
-        return made
+        return made.but(**{part: named(value) for part, value in self.but.items()})
 
     def options(self, **more: Any) -> dict[str, Any]:
         """The method's name and all its options, defaults too, as the run's file has them: JSON
@@ -161,6 +163,15 @@ class Run:
             right = _number(accuracy) and (0 <= accuracy <= 1 or diverged)
             wrong += [] if right else ["accuracy"]
         return wrong
+
+
+def named(value: Any) -> Any:
+    """The part that a row names, {"Continued": {"of": {"Adam": {"lr": 0.01}}}}; another value as it
+    is."""
+    if not isinstance(value, dict):
+        return value
+    [(name, options)] = value.items()
+    return PARTS[name](**{option: named(its) for option, its in options.items()})
 
 
 def _number(value: Any) -> TypeGuard[float]:
