@@ -29,11 +29,13 @@ PARTS = {  # that a row can name
 }
 ALL = yaml.safe_load(data_path("recipes.yaml").read_text(encoding="utf-8"))
 SPEEDS: dict[str, float] = ALL["_speeds"]  # in 10^9 multiply-adds a second
+WITHOUT: dict[str, dict[str, str]] = ALL["_without"]  # of a paper, what has no recipe: why
 RECIPES = {name: recipe for name, recipe in ALL.items() if not name.startswith("_")}
 PAPERS = {recipe["paper"]: None for recipe in RECIPES.values()}
 SCALES = ("quick", "small", "full")
 # What a block of runs states besides the fields of an experiment.
 NOT_FIELDS = {"partition", "rows", "all", "tune", "turn", "seeds", "engine", "suffix"}
+NOT_FIELDS |= {"newcomers"}
 # What the file of a run states of its task and settings, always.
 STATED = (
     *("label", "method", "task", "dataset", "clients", "partition", "seed", "network", "augment"),
@@ -50,7 +52,8 @@ class Run:
 
     ``but`` replaces parts of the method; ``search`` is the data of the server's own search for
     FedRepOpt's scales. ``tries`` are short runs with several values of the option ``tuned``; the
-    best of them is taken. ``turn`` orders runs by how much they are worth.
+    best of them is taken. ``turn`` orders runs by how much they are worth. ``newcomers``: for so
+    many epochs clients that arrive afterwards train (``fedlearn.newcomers``).
     """
 
     folder: str  # below data/results
@@ -62,6 +65,7 @@ class Run:
     tuned: str = ""
     tries: tuple["Run", ...] = ()
     turn: tuple[int, ...] = field(default=(), compare=False)
+    newcomers: int = 0
 
     def __hash__(self) -> int:
         return hash((self.folder, self.name))
@@ -128,6 +132,7 @@ class Run:
             right = options.get(name) in (tried or [value]) if name in options else name in LATER
             found += [name] * (not old and not right)
         found += [n for n in options if n not in self.options()]
+        found += ["newcomers"] * (self.newcomers > 0 and "newcomers" not in meta)
         if not found:  # with other options, parts are others, too
             own = self.method(**{n: options[n] for n in [self.tuned] if n}).parts()
             parts = meta.get("parts", {})
@@ -252,6 +257,7 @@ def runs(
             kept(experiment.dataset, whole.test, "test", experiment.test)
             turn = rank.get(seed, len(rank)), block.get("turn", 0), number
             run = Run(folder, label, experiment, engine, but, search, turn=turn)
+            run = replace(run, newcomers=block.get("newcomers", 0))
             if "rounds" in tune:
                 run = tried(run, tune, its["seeds"][0])
             before = found.setdefault((folder, run.name), run)
