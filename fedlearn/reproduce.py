@@ -159,7 +159,7 @@ def do(store: Store, run: Run, provenance: dict[str, str], progress: bool | None
     how = asdict(e.settings) | {"engine": run.engine, "threads": e.threads, "progress": progress}
     history = round.run(method, task, e.rounds, checkpoint=checkpoint, **how)
     if run.newcomers:
-        its = newcomers.newcomers(method, e, history.state, task.sizes[0], run.newcomers)
+        its = newcomers.newcomers(method, e, history.state or {}, task.sizes[0], run.newcomers)
         history.meta["newcomers"] = its
     # the seconds of a run that was stopped are those of its rounds, without their evaluation
     seconds = max(time.time() - began, float(history.seconds.sum()))

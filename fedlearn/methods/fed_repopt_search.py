@@ -155,7 +155,12 @@ def search(
         )
     from .. import round  # the round knows the methods
 
-    its = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "spare": spare}
+    its: dict[str, Any] = {
+        "lr": lr,
+        "momentum": momentum,
+        "weight_decay": weight_decay,
+        "spare": spare,
+    }
     sgd: Optimizer = SGD(**its)
     if warmup or clip:
         sgd = Continued(Planned(**its, rounds=rounds, warmup=warmup, clip=clip))

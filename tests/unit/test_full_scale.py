@@ -36,12 +36,14 @@ def networks(run):
 
 def kind(run):
     """What a run shares with those that need no test of their own: the method, the networks, the
-    options that are not the method's own, words and switches with their values, the parts that
-    are replaced and the data of a search."""
+    options that switch something on or name it, the parts that are replaced and the data of a
+    search."""
     e, known = run.experiment, inspect.signature(methods.METHODS[run.experiment.method]).parameters
-    own = {n: v for n, v in e.options.items() if v != known[n].default}
-    names = [f"{n}={v}" if isinstance(v, str | bool) else n for n, v in own.items()]
-    names = [n for n in names if n.split("=")[0] not in ("network", "edge", "server")]
+    own = {n: v for n, v in e.options.items() if n not in ("network", "edge", "server")}
+    names = [
+        f"{n}={v}" for n, v in own.items() if v != known[n].default and isinstance(v, str | bool)
+    ]
+    names += [n for n, v in own.items() if v and not known[n].default and f"{n}={v}" not in names]
     but = [f"{n}={'+'.join(words(v))}" for n, v in run.but.items()]
     search = [f"search={run.search['dataset']}"] if run.search else []
     return "-".join([e.method, *networks(run), *sorted(names), *but, *search])
@@ -111,8 +113,8 @@ def two_rounds(run, root, monkeypatch, **changed):
     trained, searched, real = [], [], rounds.one_round
 
     def one_round(server, engine, t, *rest, **how):
-        if server.method.name == "search":
-            searched.append(t)
+        searched.extend([t] * (server.method.name == "search"))
+        if server.method.name == "search" or server.task.seed != e.seed:  # a newcomer's
             return real(server, engine, t, *rest, **how)
         if trained == [1]:
             trained.append("stopped")
@@ -133,6 +135,7 @@ def two_rounds(run, root, monkeypatch, **changed):
     assert {*run.differences(stored)} <= {"train", "test"}  # so few images
     network = stored.meta["task"]["network"]
     assert network in networks(run) or run.experiment.method == "fed_gkt"
+    assert len(stored.meta.get("newcomers", [])) == 3 * (run.newcomers > 0)
     if search:
         assert json.loads((root / run.searched).read_text())
     return stored
@@ -147,9 +150,9 @@ def test_two_steps(run, noise, tmp_path, monkeypatch):
 OWN = {  # images, and a run that is trained with its own clients, partition and share of clients
     "fed_mmd_fusion/FedMMD/shards:2": 400,
     "fed_mmd_fusion/FedFusion+Conv, momentum/permuted": 40,
-    "fed_gkt/FedGKT/table:fedgkt_table6": 400,
-    "fed_gkt/FedGKT, asynchronous/iid": 32,
-    "fed_repopt/RepGhost RepOpt/dirichlet:0.1": 60,
+    "fed_gkt/FedGKT/table:fedgkt_table6": 64,
+    "fed_gkt/FedGKT, asynchronous/iid": 16,
+    "fed_repopt/RepGhost RepOpt/dirichlet:0.1": 160,
 }
 
 
