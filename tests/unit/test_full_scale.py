@@ -36,14 +36,14 @@ def networks(run):
 
 def kind(run):
     """What a run shares with those that need no test of their own: the method, the networks, the
-    options that switch something on or name it, the parts that are replaced and the data of a
-    search."""
+    options that are words, switches or usually off, the parts that are replaced and the data of a
+    search. Other numbers are of no account."""
     e, known = run.experiment, inspect.signature(methods.METHODS[run.experiment.method]).parameters
-    own = {n: v for n, v in e.options.items() if n not in ("network", "edge", "server")}
-    names = [
-        f"{n}={v}" for n, v in own.items() if v != known[n].default and isinstance(v, str | bool)
-    ]
-    names += [n for n, v in own.items() if v and not known[n].default and f"{n}={v}" not in names]
+    names = []
+    for n in e.options.keys() - {"network", "edge", "server"}:
+        value, default = e.options[n], known[n].default
+        named = isinstance(value, str | bool) or default is None
+        names += [f"{n}={value}"] if named and value != default else []
     but = [f"{n}={'+'.join(words(v))}" for n, v in run.but.items()]
     search = [f"search={run.search['dataset']}"] if run.search else []
     return "-".join([e.method, *networks(run), *sorted(names), *but, *search])
@@ -150,7 +150,6 @@ def test_two_steps(run, noise, tmp_path, monkeypatch):
 OWN = {  # images, and a run that is trained with its own clients, partition and share of clients
     "fed_mmd_fusion/FedMMD/shards:2": 400,
     "fed_mmd_fusion/FedFusion+Conv, momentum/permuted": 40,
-    "fed_gkt/FedGKT/table:fedgkt_table6": 64,
     "fed_gkt/FedGKT, asynchronous/iid": 16,
     "fed_repopt/RepGhost RepOpt/dirichlet:0.1": 160,
 }
