@@ -109,7 +109,7 @@ class Costs:
         most = max(2 * e.batch_size * outputs, looked_at * LAYERS * largest)
         self._of, self._image = (e.task, e.dataset), math.prod(known.shape)
         self._held = PYTORCH + 3 * maps + most + copies * state
-        keeps = any(name in parts for name in ("Feedback", "Momentum", "Remember"))
+        keeps = any(name in parts for name in ("Feedback", "Momentum", "Remember", "Continued"))
         self.file = 500 * e.rounds  # of it the file that stays
         self.disk = self.file + (2 + 2 * clients * keeps) * state + maps
 

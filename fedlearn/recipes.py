@@ -17,21 +17,28 @@ from .data.sources import data_path
 from .errors import pick
 from .history import History
 from .method import Method
-from .parts import SGD, Adam, TaskNetwork
+from .parts import SGD, Adam, Continued, TaskNetwork
 from .round import BYTES
 from .settings import Experiment, Settings, kept
 from .tasks import Classification, Detection, Segmentation
 from .tasks.classification import NETWORK
 
-PARTS = {"SGD": SGD, "Adam": Adam, "TaskNetwork": TaskNetwork}  # that a row can name
+PARTS = {  # that a row can name
+    "SGD": SGD,
+    "Adam": Adam,
+    "Continued": Continued,
+    "TaskNetwork": TaskNetwork,
+}
 ALL = yaml.safe_load(data_path("recipes.yaml").read_text(encoding="utf-8"))
 SPEEDS: dict[str, float] = ALL["_speeds"]  # in 10^9 multiply-adds a second
+WITHOUT: dict[str, dict[str, str]] = ALL["_without"]  # of a paper, what has no recipe: why
 RECIPES = {name: recipe for name, recipe in ALL.items() if not name.startswith("_")}
 PAPERS = {recipe["paper"]: None for recipe in RECIPES.values()}
 SCALES = ("quick", "small", "full")
 KINDS = {kind.__name__.lower(): kind for kind in (Classification, Detection, Segmentation)}
 # What a block of runs states besides the fields of an experiment.
 NOT_FIELDS = {"partition", "rows", "all", "tune", "turn", "seeds", "engine", "suffix"}
+NOT_FIELDS |= {"newcomers"}
 # What the file of a run states of its task and settings, always.
 STATED = (
     *("label", "method", "task", "dataset", "clients", "partition", "seed", "network", "augment"),
@@ -81,6 +88,7 @@ class Run:
     FedRepOpt's scales. ``tries`` are short runs with several values of the option ``tuned``; the
     best of them is taken. ``turn`` orders runs by how much they are worth; ``groups`` are the
     comparisons that it belongs to: what recipe, turn, data set, split and seed it shares.
+    ``newcomers``: for so many epochs clients that arrive afterwards train (``fedlearn.newcomers``).
     """
 
     folder: str  # below data/results
@@ -93,6 +101,7 @@ class Run:
     tries: tuple["Run", ...] = ()
     turn: tuple[int, ...] = field(default=(), compare=False)
     groups: tuple[tuple, ...] = field(default=(), compare=False)
+    newcomers: int = 0
 
     def __hash__(self) -> int:
         return hash((self.folder, self.name))
@@ -125,10 +134,7 @@ class Run:
         """The method with its options, of which ``more`` replaces any."""
         e = self.experiment
         made = replace(e, options=e.options | more).make_method()
-        for part, value in self.but.items():
-            for name, of in value.items():
-                made = made.but(**{part: PARTS[name](**of)})
-        return made
+        return made.but(**{part: named(value) for part, value in self.but.items()})
 
     def options(self, **more: Any) -> dict[str, Any]:
         """The method's name and all its options, defaults too, as the run's file has them: JSON
@@ -163,6 +169,7 @@ class Run:
             right = options.get(name) in (tried or [value]) if name in options else name in LATER
             found += [name] * (not old and not right)
         found += [n for n in options if n not in self.options()]
+        found += ["newcomers"] * (self.newcomers > 0 and "newcomers" not in meta)
         if not found:  # with other options, parts are others, too
             own = self.method(**{n: options[n] for n in [self.tuned] if n}).parts()
             own, parts = _in_old_words(own) if old else own, meta.get("parts", {})
@@ -222,6 +229,15 @@ def _in_old_words(parts: Mapping[str, Any]) -> dict[str, str]:
 
 def _whole(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def named(value: Any) -> Any:
+    """The part that a row names, {"Continued": {"of": {"Adam": {"lr": 0.01}}}}; another value as it
+    is."""
+    if not isinstance(value, dict):
+        return value
+    [(name, options)] = value.items()
+    return PARTS[name](**{option: named(its) for option, its in options.items()})
 
 
 def _number(value: Any) -> TypeGuard[float]:
@@ -303,6 +319,7 @@ def runs(
             turn = rank.get(seed, len(rank)), block.get("turn", 0), number
             group = turn, experiment.task, experiment.dataset, partition, seed
             run = Run(folder, label, experiment, engine, but, search, turn=turn, groups=(group,))
+            run = replace(run, newcomers=block.get("newcomers", 0))
             if "rounds" in tune:
                 run = tried(run, tune, its["seeds"][0])
             before = found.setdefault((folder, run.name), run)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import checkpoint, costs, methods, models, recipes, round
+from . import checkpoint, costs, methods, models, newcomers, recipes, round
 from .data import published, sources
 from .errors import DataError, pick
 from .files import claim, claimed, write_text
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pandas  # takes long to load: only where a table is made
 
 WAIT = 5.0  # seconds between two looks at what another process does
+NOTHING = 0, 0, 0.0, 0.0  # runs, of them stored, hours spent and to go
 
 
 def text(history: History) -> str:
@@ -190,6 +191,9 @@ def do(store: Store, run: Run, provenance: dict[str, str], progress: bool | None
     task, began, path = e.make_task(), time.time(), store.path(run, ".checkpoint")
     how = asdict(e.settings) | {"engine": run.engine, "threads": e.threads, "progress": progress}
     history = round.run(method, task, e.rounds, checkpoint=path, **how)
+    if run.newcomers:
+        its = newcomers.newcomers(method, e, history.state or {}, task.sizes[0], run.newcomers)
+        history.meta["newcomers"] = its
     # the seconds of a run that was stopped are those of its rounds, without their evaluation
     seconds = max(time.time() - began, float(history.seconds.sum()))
     history.meta |= {"label": run.label, "options": run.options(**best)}
@@ -320,9 +324,10 @@ def plan(
 
 
 def status(paper: str) -> "pandas.DataFrame":
-    """A row for each table or figure of a paper and each scale at which it can be reproduced: its
-    runs, how many are stored, the hours that they took, the hours to go, and the command. The hours
-    to go are one CPU core's; at full scale a GPU's."""
+    """A row for each table or figure of a paper that shows accuracies and each scale: its runs, how
+    many are stored, the hours that they took, the hours to go, and the command. The hours to go are
+    one CPU core's; at full scale a GPU's. Where there are no runs, it says why in place of the
+    command; what has no recipe has the scale "none"."""
     import pandas
 
     pick(paper, recipes.PAPERS, "paper")
@@ -332,12 +337,17 @@ def status(paper: str) -> "pandas.DataFrame":
     estimates = {s: costs.Estimate(store.get, runs, store.searched) for s, runs in every.items()}
     for name in recipes.RECIPES:
         of = recipes.RECIPES[name]
-        for scale in (s for s in recipes.SCALES if s in of and of["paper"] == paper):
+        for scale in recipes.SCALES if of["paper"] == paper else ():
+            if scale not in of:
+                found.append([of["shows"], scale, *NOTHING, f"not run: {of['without'][scale]}"])
+                continue
             runs = recipes.runs(name, scale, device=device[scale])
             rows = pandas.DataFrame(costs.rows(runs, store.get, estimates[scale]))
             sums = rows["stored"].sum(), rows["spent"].sum(), rows["needed"].sum()
             command = f"fedlearn reproduce {name} --scale {scale}"
             found.append([of["shows"], scale, len(runs), *sums, command])
+    for shows, why in recipes.WITHOUT.get(paper, {}).items():
+        found.append([shows, "none", *NOTHING, f"no recipe: {why}"])
     columns = "table or figure,scale,runs,stored,hours spent,hours to go,command".split(",")
     return pandas.DataFrame(found, columns=columns).set_index(columns[:2])
 

@@ -1,10 +1,12 @@
 """FedRepOpt's first step (``fed_repopt.py``): the forms of a network, and the search in which the
 server trains the scales of its branches on data of its own."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+import torch
 from torch import nn
 
 from .. import tasks
@@ -13,8 +15,45 @@ from ..averaging import Averaging
 from ..errors import pick
 from ..models import reparam
 from ..models.repopt import SCALES, Scales, target
-from ..parts import SGD, Model, Named, Smoothed, TaskLoss
+from ..parts import SGD, Context, Continued, Model, Named, Optimizer, Smoothed, TaskLoss
 from ..settings import whole_number
+from ..wire.base import brief
+
+
+@dataclass(frozen=True)
+class Planned(SGD):
+    """SGD as the authors' program searches with it: of ``rounds`` rounds the first ``warmup`` raise
+    the rate evenly to lr, the others let it fall along half a cosine to 0; without a warm-up it
+    stays. With ``clip`` a gradient that is longer, over all parameters, is cut to that length."""
+
+    recordable = True
+
+    rounds: int = 1
+    warmup: int = 0
+    clip: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.warmup <= self.rounds or not 0 <= self.clip < math.inf:
+            raise ValueError(
+                "A search needs 0 <= warmup <= rounds and a finite clip >= 0, not "
+                f"warmup={self.warmup!r}, rounds={self.rounds!r}, clip={self.clip!r}."
+            )
+
+    def init(self, params: list[torch.Tensor], ctx: Context) -> dict[str, Any]:
+        state, t = super().init(params, ctx), ctx.round - 0.5  # the middle of the round
+        if self.warmup:
+            falling = (1 + math.cos(math.pi * t / self.rounds)) / 2
+            state["lr"] *= t / self.warmup if t < self.warmup else falling
+        return state
+
+    def step(
+        self, params: list[torch.Tensor], grads: list[torch.Tensor], state: dict[str, Any]
+    ) -> None:
+        if self.clip:
+            norm = torch.stack(list(torch._foreach_norm(grads))).norm()
+            grads = list(torch._foreach_mul(grads, (self.clip / norm).clamp(max=1)))
+        super().step(params, grads, state)
 
 
 @dataclass(frozen=True)
@@ -32,11 +71,15 @@ class Search(Checked):
     smoothing: float = 0.0
     train: int | None = None
     seed: int = 0
+    warmup: int = field(default=0, repr=False)
+    clip: float = field(default=0.0, repr=False)
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         whole_number("rounds", self.rounds)
         whole_number("batch_size", self.batch_size)
-        SGD(self.lr, self.momentum, self.weight_decay)  # refuses what is no rate, momentum, decay
+        its = {n: getattr(self, n) for n in ("lr", "momentum", "weight_decay", "rounds")}
+        Planned(**its, warmup=self.warmup, clip=self.clip)  # refuses what is no rate, decay, ...
         Smoothed(self.smoothing)
 
     @cache  # noqa: B019 (records of a few numbers, alive as long as the module anyway)
@@ -98,16 +141,29 @@ def search(
     spare: bool = False,
     smoothing: float = 0.0,
     checkpoint: Any = None,
+    warmup: int = 0,
+    clip: float = 0.0,
 ) -> Scales:
     """Train the network with all scales trained on the one client of ``task``, which is the server
-    itself. ``spare`` and ``smoothing``: as in ``fed_repopt``; ``checkpoint``: as in ``run``."""
+    itself. ``spare`` and ``smoothing``: as in ``fed_repopt``; ``checkpoint``: as in ``run``. With
+    ``warmup`` the rate rises for so many rounds and then falls along half a cosine; ``clip`` is the
+    greatest length of a gradient; with either, momentum goes on from round to round. The authors'
+    program has 10 rounds and 5."""
     if task.clients != 1:
         raise ValueError(
             f"The search is the server's own: a task with one client, not {task.clients}."
         )
     from .. import round  # the round knows the methods
 
-    sgd = SGD(lr, momentum, weight_decay, spare=spare)
+    its: dict[str, Any] = {
+        "lr": lr,
+        "momentum": momentum,
+        "weight_decay": weight_decay,
+        "spare": spare,
+    }
+    sgd: Optimizer = SGD(**its)
+    if warmup or clip:
+        sgd = Continued(Planned(**its, rounds=rounds, warmup=warmup, clip=clip))
     loss = Smoothed(smoothing) if smoothing else TaskLoss()
     method = Averaging("search", Form("search", network), loss, optimizer=sgd)
     history = round.run(

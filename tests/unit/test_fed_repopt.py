@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import math
 from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from fedlearn.round import Ask
 from fedlearn.wire import DOWN, Message, pack, unpack
 
 repopt = import_module("fedlearn.methods.fed_repopt")
+search = import_module("fedlearn.methods.fed_repopt_search")
 FAMILIES = ["digits_repvgg", "digits_repghost"]
 
 
@@ -522,6 +524,31 @@ def test_a_search_is_the_first_step_of_a_run(task):
     assert all(torch.equal(a.state[n], t) for n, t in b.state.items())
     plain = fl.methods.search(own, 2, lr=0.05)
     assert any(not torch.equal(plain.of[n], t) for n, t in found.of.items())
+
+
+def test_a_searchs_rate_rises_and_falls_and_its_gradients_are_clipped():
+    """The authors' program: warm-up from 0, half a cosine to 0, gradients of norm 5 at most."""
+    torch.manual_seed(0)
+    w, part = torch.randn(4, 3), search.Planned(0.1, 0.9, 0.01, rounds=10, warmup=2, clip=0.5)
+    ours, theirs = [w.clone(), torch.ones(3)], [w.clone().requires_grad_(), torch.ones(3)]
+    theirs[1].requires_grad_()
+    rates = [part.init(ours, SimpleNamespace(round=t))["lr"] for t in (1, 2, 3, 10)]
+    cosine = [0.05 * (1 + math.cos(math.pi * t / 10)) for t in (2.5, 9.5)]
+    assert rates == pytest.approx([0.025, 0.075, *cosine])
+    state = part.init(ours, SimpleNamespace(round=3))
+    sgd = torch.optim.SGD(theirs, rates[2], 0.9, weight_decay=0.01)
+    for size in (0.01, 10.0):
+        for p in theirs:
+            p.grad = size * torch.randn_like(p)
+        grads = [p.grad.clone() for p in theirs]
+        torch.nn.utils.clip_grad_norm_(theirs, 0.5)
+        sgd.step()
+        part.step(ours, grads, state)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(ours, theirs, strict=True))
+    for wrong in ({"warmup": 11}, {"warmup": -1}, {"clip": -1.0}):
+        with pytest.raises(ValueError, match="0 <= warmup <= rounds"):
+            repopt.Search(**{"rounds": 10} | wrong)
+    assert "warmup" not in repr(repopt.Search()) and "clip=5.0" in repr(repopt.Search(clip=5.0))
 
 
 def test_csla_is_repopt_with_the_authors_weight_decay_and_smoothing(task):

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -129,6 +130,92 @@ def test_a_stored_run_of_scenes_is_its_recipes_run(tmp_path, monkeypatch):
     [run] = recipes.runs("rpn_detection", "quick", ("RPN",), (0,))
     store = reproduce.Store(tmp_path)
     assert not store.other([run]) and store.get(run).measure == "mAP@0.5"
+
+
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_a_scale_without_runs_says_why(name):
+    without = recipes.RECIPES[name].get("without", {})
+    assert {*without} == {s for s in recipes.SCALES if s not in recipes.RECIPES[name]}
+    assert all(len(why) > 20 for why in without.values()) and "full" not in without
+
+
+def test_the_status_lists_what_is_not_run():
+    table = reproduce.status("fed_repopt")
+    last = table.xs("none", level="scale")
+    assert list(last["command"].str.partition(":")[0]) == 3 * ["no recipe"]
+    assert {what.partition(",")[0] for what in last.index} == {
+        *("Tables 1 and 5", "Table 7", "Table 8")
+    }
+    small = table.xs("small", level="scale")
+    assert len(small) == 8 and list(small["runs"] > 0) == 2 * [True] + 6 * [False]
+    assert all(small["command"][2:].str.startswith("not run: "))
+
+
+def test_the_full_scale_trains_as_the_authors_programs_do():
+    """The options that their defaults leave out."""
+    full = {(r.folder, r.label, r.experiment.dataset): r for r in recipes.runs(None, "full")}
+    options = {key[1:]: r.options() for key, r in full.items()}
+    forms = [r for r in full.values() if r.experiment.method == "fed_repopt"]
+    for run in forms:
+        o, e = run.options(), run.experiment
+        assert (o["smoothing"], o["spare"], o["lr"]) == (0.1, True, 0.01)
+        assert e.network == o["network"]
+        searched = o["form"] in ("csla", "repopt")
+        assert bool(run.search) == searched
+        if searched:
+            its = {"repvgg_b1": (240, 0.1, 4e-5, 128), "repghost_05": (600, 0.6, 1e-5, 512)}
+            names = "rounds", "lr", "weight_decay", "batch_size"
+            assert tuple(run.search[n] for n in names) == its[e.network]
+            assert (run.search["warmup"], run.search["clip"], run.search["spare"]) == (
+                10,
+                5.0,
+                True,
+            )
+            assert run.search["dataset"] != e.dataset
+    assert options["FedMMD, lr 0.0001", "mnist"]["lr"] == 0.0001
+    for dataset in ("mnist", "cifar10"):
+        assert options["FedMMD", dataset]["least"] == 0.0001
+        its = options["FedFusion+Multi, momentum", dataset]
+        assert (its["momentum"], its["weight_decay"], its["keep"]) == (0.9, 0.0005, True)
+        assert (its["decay"], its["floor"]) == (0.99, 0.0001)
+        assert "Continued(of=SGD(" in str(
+            full["fed_mmd_fusion_full", "FedAvg, momentum", dataset].method().optimizer
+        )
+    for dataset in ("cifar10", "cifar100"):
+        its = options["FedCAMS", dataset]
+        assert (its["scale"], its["corrected"]) == ("model", True)
+        its = options["FedPM", dataset]
+        assert its["scaled"] and its["softened"] and its["keep"]
+        alone = full["fed_gkt_full", "centralised, large", dataset].method().optimizer
+        assert alone == fl.parts.Continued(fl.parts.Adam(0.003, weight_decay=1e-4, amsgrad=True))
+    gkt = [r.options() for r in full.values() if r.experiment.method == "fed_gkt"]
+    assert all(o["keep"] for o in gkt)
+    split = ("iid", "table:fedgkt_table6")
+    both = recipes.runs("fed_gkt_table1", "full", only=("FedGKT",), split=split)
+    assert [r.options()["optimizer"] for r in both] == ["amsgrad", "nesterov"]
+
+
+def test_newcomers_train_from_where_the_others_stopped(tmp_path, monkeypatch):
+    rows = {"Multi": {"method": "fedfusion"}}
+    block = {"partition": ["permuted"], "rounds": 1, "train": 200, "test": 50, "clients": 4}
+    block |= {"rows": rows, "newcomers": 2, "epochs": 2}
+    made = {"paper": "rpn", "quick": {"seeds": [0], "runs": [block]}}
+    monkeypatch.setitem(recipes.RECIPES, "made", made)
+    [run] = recipes.runs("made")
+    store = reproduce.Store(tmp_path)
+    history = reproduce.do(store, run, {}, False)
+    its = history.meta["newcomers"]
+    assert [len(curve) for curve in its] == 3 * [3] and all(0 <= a <= 1 for c in its for a in c)
+    assert not store.other([run])
+    assert store.other([replace(run, newcomers=0)]) == {}  # they change nothing else
+    del history.meta["newcomers"]
+    assert run.differences(history) == ["newcomers"]
+    # by hand: a client of its own, from the same weights
+    e = run.experiment
+    task = replace(e, clients=1, train=50, seed=1000).make_task()
+    net = fl.training.new_network(run.method().model, task)
+    fl.training.load(fl.models.state_of(net), history.state)
+    assert task.evaluate(net, client=0)["accuracy"] == its[0][0]
 
 
 def test_two_tables_of_fed_repopt():
