@@ -36,10 +36,10 @@ Deviations from paper and authors' program: what, why, effect measured::
 
 Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
 
-    FedGKT                          ?
-    FedGKT, AMSGrad                 ?
-    FedGKT, keep                    ?
-    FedGKT, AMSGrad, keep           ?
+    FedGKT                          0.979 ± 0.005    0.892 ± 0.005
+    FedGKT, AMSGrad                 0.981 ± 0.004    0.903 ± 0.001
+    FedGKT, keep                    0.980 ± 0.004    0.899 ± 0.003
+    FedGKT, AMSGrad, keep           0.981 ± 0.004    0.902 ± 0.008
 """
 
 from collections.abc import Callable

@@ -25,10 +25,10 @@ Deviations from paper and authors' program: what, why, effect measured::
 
 Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
 
-    Fed-KGF                         ?
-    Fed-KGF, every call             ?
-    Fed-KGF, redraw                 ?
-    Fed-KGF, detach                 ?
+    Fed-KGF                         0.633 ± 0.039    0.139 ± 0.035
+    Fed-KGF, every call             0.314 ± 0.098    0.099 ± 0.003
+    Fed-KGF, redraw                 0.404 ± 0.166    0.106 ± 0.007
+    Fed-KGF, detach                 0.636 ± 0.110    0.161 ± 0.080
 """
 
 from dataclasses import dataclass, field

@@ -30,11 +30,11 @@ Deviations from paper and authors' program: what, why, effect measured::
 
 Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
 
-    RepOpt                          ?
-    RepOpt, smoothing               ?
-    RepOpt, decay 0.01              ?
-    RepOpt, decay 0.01, spare       ?
-    RepOpt, searched                ?
+    RepOpt                          0.983 ± 0.008    0.944 ± 0.008
+    RepOpt, smoothing               0.982 ± 0.009    0.938 ± 0.010
+    RepOpt, decay 0.01              0.981 ± 0.006    0.937 ± 0.013
+    RepOpt, decay 0.01, spare       0.983 ± 0.003    0.945 ± 0.006
+    RepOpt, searched                0.983 ± 0.006    0.947 ± 0.005
 """
 
 from collections.abc import Hashable

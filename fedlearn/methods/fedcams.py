@@ -19,10 +19,10 @@ Deviations from paper and authors' program: what, why, effect measured::
 
 Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
 
-    FedCAMS                         ?
-    FedCAMS, one scale              ?
-    FedCAMS, corrected              ?
-    FedCAMS, both                   ?
+    FedCAMS                         0.972 ± 0.010    0.973 ± 0.010
+    FedCAMS, one scale              0.967 ± 0.009    0.952 ± 0.006
+    FedCAMS, corrected              0.973 ± 0.005    0.967 ± 0.012
+    FedCAMS, both                   0.972 ± 0.013    0.936 ± 0.012
 """
 
 import math

@@ -25,8 +25,8 @@ Deviations from paper and authors' program: what, why, effect measured::
 
 Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
 
-    FedDyn                          ?
-    FedDyn, decay 0.001             ?
+    FedDyn                          0.984 ± 0.008    0.987 ± 0.004
+    FedDyn, decay 0.001             0.987 ± 0.004    0.984 ± 0.007
 """
 
 from collections.abc import Iterable

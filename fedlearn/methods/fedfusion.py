@@ -25,10 +25,10 @@ Deviations from paper and authors' program: what, why, effect measured::
 
 Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
 
-    FedFusion                       ?
-    FedFusion, their rates      ?
-    FedFusion, momentum 0.9         ?
-    FedFusion, momentum 0.9, keep   ?
+    FedFusion                       0.983 ± 0.006    0.956 ± 0.008
+    FedFusion, their rates          0.970 ± 0.003    0.922 ± 0.008
+    FedFusion, momentum 0.9         0.968 ± 0.006    0.922 ± 0.006
+    FedFusion, momentum 0.9, keep   0.981 ± 0.003    0.962 ± 0.008
 """
 
 from collections.abc import Iterable

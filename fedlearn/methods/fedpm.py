@@ -27,11 +27,11 @@ Deviations from paper and authors' program: what, why, effect measured::
 
 Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
 
-    FedPM                           ?
-    FedPM, scaled                   ?
-    FedPM, softened                 ?
-    FedPM, keep                     ?
-    FedPM, all three                ?
+    FedPM                           0.946 ± 0.025    0.756 ± 0.053
+    FedPM, scaled                   0.930 ± 0.018    0.671 ± 0.071
+    FedPM, softened                 0.937 ± 0.027    0.693 ± 0.015
+    FedPM, keep                     0.933 ± 0.019    0.821 ± 0.055
+    FedPM, all three                0.915 ± 0.018    0.620 ± 0.111
 """
 
 import math

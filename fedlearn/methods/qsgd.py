@@ -20,8 +20,8 @@ Deviations from paper and authors' program: what, why, effect measured::
 
 Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
 
-    QSGD                            ?
-    QSGD, one norm                  ?
+    QSGD                            0.980 ± 0.004    0.955 ± 0.008
+    QSGD, one norm                  0.986 ± 0.008    0.961 ± 0.008
 """
 
 from ..averaging import Averaging

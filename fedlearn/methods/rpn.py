@@ -27,9 +27,9 @@ Deviations from paper and authors' program: what, why, effect measured::
 
 Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
 
-    RPN                             ?
-    RPN, 0.2 of sum |R|             ?
-    RPN, 0.2 of the plain sum       ?
+    RPN                             0.850 ± 0.054    0.744 ± 0.046
+    RPN, 0.2 of sum |R|             0.841 ± 0.104    0.717 ± 0.032
+    RPN, 0.2 of the plain sum       0.739 ± 0.021    0.528 ± 0.022
 """
 
 from dataclasses import dataclass

@@ -16,8 +16,8 @@ Deviations from paper and authors' program: what, why, effect measured::
 
 Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
 
-    SmartIdx                        ?
-    SmartIdx, full 0.2              ?
+    SmartIdx                        0.981 ± 0.009    0.924 ± 0.006
+    SmartIdx, full 0.2              0.976 ± 0.006    0.914 ± 0.007
 """
 
 from ..averaging import Averaging
