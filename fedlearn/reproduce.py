@@ -333,7 +333,8 @@ def status(paper: str) -> "pandas.DataFrame":
     pick(paper, recipes.PAPERS, "paper")
     store, found = Store(sources.data_path("results")), []
     device = dict.fromkeys(recipes.SCALES, "cpu") | {"full": "cuda"}
-    every = {s: recipes.runs(paper, s, device=device[s]) for s in recipes.SCALES}
+    its = {s: s for r in recipes.RECIPES.values() if r["paper"] == paper for s in device if s in r}
+    every = {s: recipes.runs(paper, s, device=device[s]) for s in its}
     estimates = {s: costs.Estimate(store.get, runs, store.searched) for s, runs in every.items()}
     for name in recipes.RECIPES:
         of = recipes.RECIPES[name]

@@ -12,17 +12,21 @@ Vectors and batch statistics travel whole.
 
 Deviations from paper and authors' program: what, why, effect measured::
 
-    g is the update of a round          federated, not distributed,    not measured
-                                        SGD
-    exact top k; authors': a            theirs saves time on a GPU     not measured
-      threshold from a sample of 1 %
-    what travels whole gets its         the same sum if all take       accuracy 0.944 +- 0.017
-      momentum at the client;           part; the absent keep theirs   IID; with no momentum there
-      authors': at the receiver                                        0.967 +- 0.006 [a]
-    ratio 1/32, not 1/1000; warm-up     the Fed-KGF paper's; no        1.2 bits an entry
-      by rounds                         epochs between messages
+    g is the update of a round          federated, not distributed,    not measured: a message a
+                                        SGD                            batch is another task
+    exact top k; authors': a            theirs saves time on a GPU     of 9,216 entries theirs
+      threshold from a sample of 1 %                                   sends 0.9 to 6.6 %, not 3.1
+    what travels whole gets its         the same sum if all take       none where all take part;
+      momentum at the client;           part; the absent keep theirs   without any: "no momentum"
+      authors': at the receiver
+    ratio 1/32, not 1/1000; warm-up     the Fed-KGF paper's; no        1.2 bits an entry, not
+      by rounds                         epochs between messages        0.1; "1/1000"
 
-    [a] digits_resnet, 10 clients, batches of 16, 20 rounds, seeds 0 to 2
+Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
+
+    DGC                             0.961 ± 0.010    0.847 ± 0.053
+    DGC, no momentum                0.979 ± 0.006    0.924 ± 0.001
+    DGC, 1/1000                     0.793 ± 0.089    0.550 ± 0.082
 """
 
 from dataclasses import dataclass, replace

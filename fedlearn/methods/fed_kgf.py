@@ -13,17 +13,22 @@ the tensor itself where only one did.
 
 Deviations from paper and authors' program: what, why, effect measured::
 
-    alpha, beta once a run, from the    clients that draw by           accuracy 0.610 +- 0.095, at
-      shared seed; Algorithm 1: at      themselves hold different      each call 0.467 +- 0.132
-      each call and client              networks                       IID [a]
+    alpha, beta once a run, from the    clients that draw by           accuracy: "every call"; new
+      shared seed; Algorithm 1: at      themselves hold different      each round, the same for
+      each call and client              networks                       all: "redraw"
       (``every_call``)
-    gradients flow through the          the text can also mean         not measured
+    gradients flow through the          the text can also mean         "detach"
       copies, times beta |w|^(beta -    ``detach``
       1)
     a 1 x 1 shortcut belongs to the     18 modules of ResNet-18, as    none: a choice of groups
       module before it                  the paper counts
 
-    [a] digits_resnet, 10 clients, batches of 16, 20 rounds, seeds 0 to 2, base_kernels 4
+Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
+
+    Fed-KGF                         0.633 ± 0.039    0.139 ± 0.035
+    Fed-KGF, every call             0.314 ± 0.098    0.099 ± 0.003
+    Fed-KGF, redraw                 0.404 ± 0.166    0.106 ± 0.007
+    Fed-KGF, detach                 0.636 ± 0.110    0.161 ± 0.080
 """
 
 from dataclasses import dataclass, field

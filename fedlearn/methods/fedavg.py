@@ -10,10 +10,10 @@ weights.
 
 Deviations from paper and authors' program: what, why, effect measured::
 
-    batch statistics are averaged,      the paper's networks have      not measured
-      too                               none
-    clients with few images have        the paper says nothing of it   not measured
-      short batches
+    batch statistics are averaged,      the paper's networks have      not measured: without, the
+      too                               none                           server's network has none
+    clients with few images have        the paper says nothing of it   not measured: there is
+      short batches                                                    nothing to compare with
 """
 
 from ..averaging import Averaging

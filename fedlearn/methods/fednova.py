@@ -11,8 +11,8 @@ takes. The local learning rate is part of d_i here. Batch statistics are average
 Deviations from paper and authors' program: what, why, effect measured::
 
     tau_i is not sent                   the server knows n_i, B and E  no byte more than FedAvg
-    no proximal term, no momentum of    the paper's options            not measured
-      the server
+    no proximal term, no momentum of    the paper's options            not measured: its rule does
+      the server                                                       without them
 """
 
 from collections.abc import Iterable

@@ -7,8 +7,8 @@ w^t is what the client has downloaded. All else is federated averaging, which is
 
 Deviations from paper and authors' program: what, why, effect measured::
 
-    everybody trains E epochs           the share of stragglers that   not measured
-                                        do less is the experiment's
+    everybody trains E epochs           the share of stragglers that   not measured: E is of a
+                                        do less is the experiment's    run, not of a client
     clients drawn alike, the mean is    the program does so; in the    none with equal shares
       weighted by n_k                   paper drawn by n_k, mean of
                                         all alike

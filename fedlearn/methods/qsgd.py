@@ -8,14 +8,20 @@ taken over buckets of entries (Section 4).
 
 Deviations from paper and authors' program: what, why, effect measured::
 
-    g is the update of a round          federated, not distributed,    not measured
-                                        SGD
+    g is the update of a round          federated, not distributed,    not measured: a message a
+                                        SGD                            batch is another task
     one norm for every 512 entries      section 4; less noise          error of an update 0.06;
-                                                                       with one norm a tensor 0.18
+                                                                       with one norm a tensor
+                                                                       0.18; "one norm"
     fixed width or a range code, not    shorter, and decoded at once   8.06 bits an entry,
       Elias'                                                           range-coded 4.68
     biases and normalisation travel     1.1 % of the numbers of        0.36 bits for each entry of
       dense                             digits_resnet                  the model
+
+Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
+
+    QSGD                            0.980 ± 0.004    0.955 ± 0.008
+    QSGD, one norm                  0.986 ± 0.008    0.961 ± 0.008
 """
 
 from ..averaging import Averaging

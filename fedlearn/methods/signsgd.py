@@ -9,8 +9,8 @@ are averaged and travel whole.
 
 Deviations from paper and authors' program: what, why, effect measured::
 
-    sign of the update of a round       federated, not distributed,    not measured
-                                        SGD
+    sign of the update of a round       federated, not distributed,    not measured: a message a
+                                        SGD                            batch is another task
     a tie counts as up; so does an      one bit has no third value     0.03 % of an update's
       entry that did not move                                          entries are 0
 """

@@ -10,9 +10,14 @@ Deviations from paper and authors' program: what, why, effect measured::
 
     a kernel goes whole if more than    the thresholds are not in the  an update: 1.73 kB, error
       half of it was selected           material at hand: our reading  0.86; with 0.2 1.66 kB,
-      (``full``)                                                       error 0.87
-    two kernels with one pattern        the same                       not measured
-      share it
+      (``full``)                                                       error 0.87; "full 0.2"
+    two kernels with one pattern        the same                       not measured: no option;
+      share it                                                         the same entries are sent
+
+Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
+
+    SmartIdx                        0.981 ± 0.009    0.924 ± 0.006
+    SmartIdx, full 0.2              0.976 ± 0.006    0.914 ± 0.007
 """
 
 from ..averaging import Averaging

@@ -1,0 +1,57 @@
+"""What the methods' files say of their deviations is what the stored runs of the recipe
+``deviations`` say: a row there is "label   mean ± deviation, IID   the same, with a main class"."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import fedlearn as fl
+from fedlearn import recipes
+from fedlearn.data.sources import data_path
+from fedlearn.reproduce import Store
+
+FILES = sorted(Path(fl.methods.__file__).parent.glob("*.py"))
+DOCS = {path.stem: path.read_text(encoding="utf-8").split('"""')[1] for path in FILES}
+ROW = re.compile(r"^    (\S.*?)  +(\S+ ± \S+)  +(\S+ ± \S+)$", re.M)
+EFFECT = slice(70, None)  # of a line of a table of deviations
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """By label the accuracies IID and with a main class, as a method's file has them."""
+    store, found = Store(data_path("results")), {}
+    for run in recipes.runs("deviations"):
+        history = store.get(run)
+        assert history is not None, f"{run.name} is not stored"
+        assert not run.differences(history)
+        splits = found.setdefault(run.label, {"iid": [], "main_class:0.8": []})
+        splits[run.experiment.partition].append(history.final["accuracy"])
+    assert {len(v) for splits in found.values() for v in splits.values()} == {3}
+    return {label: tuple(map(fl.report.spread, of.values())) for label, of in found.items()}
+
+
+@pytest.mark.parametrize("name", DOCS)
+def test_accuracies_are_those_of_the_stored_runs(name, measured):
+    rows = {label: accuracies for label, *accuracies in ROW.findall(DOCS[name])}
+    assert rows == {label: list(measured[label]) for label in rows}
+    assert DOCS[name].count("±") == 2 * len(rows) and "+-" not in DOCS[name]
+    method = {r.label: r.experiment.method for r in recipes.runs("deviations")}
+    its = {"fedcom": ["fedcom", "fedcomgate"]}.get(name, [name])
+    assert {method[label] for label in rows} <= {*its}
+
+
+def test_every_row_is_in_one_file(measured):
+    assert Counter(r[0] for doc in DOCS.values() for r in ROW.findall(doc)) == Counter([*measured])
+
+
+@pytest.mark.parametrize("name", DOCS)
+def test_what_is_not_measured_says_why(name):
+    """And what is quoted as measured is the end of a row's label."""
+    labels = [label for label, *_ in ROW.findall(DOCS[name])]
+    table = DOCS[name].partition("\nDeviations")[2].partition("\nAccuracy")[0]
+    text = " ".join(line[EFFECT].strip() for line in table.splitlines())
+    assert text.count("not measured") == len(re.findall(r"not measured: \w", text))
+    for quoted in re.findall(r'"([^"]+)"', text):
+        assert any(label.endswith(f", {quoted}") for label in labels), quoted
