@@ -37,8 +37,9 @@ PAPERS = {recipe["paper"]: None for recipe in RECIPES.values()}
 SCALES = ("quick", "small", "full")
 KINDS = {kind.__name__.lower(): kind for kind in (Classification, Detection, Segmentation)}
 # What a block of runs states besides the fields of an experiment.
-NOT_FIELDS = {"partition", "rows", "all", "tune", "turn", "seeds", "engine", "suffix"}
-NOT_FIELDS |= {"newcomers"}
+NOT_FIELDS = {
+    *("partition", "rows", "all", "tune", "turn", "seeds", "engine", "suffix", "newcomers")
+}
 # What the file of a run states of its task and settings, always.
 STATED = (
     *("label", "method", "task", "dataset", "clients", "partition", "seed", "network", "augment"),
@@ -318,8 +319,8 @@ def runs(
             kept(experiment.dataset, whole.test, "test", experiment.test)
             turn = rank.get(seed, len(rank)), block.get("turn", 0), number
             group = turn, experiment.task, experiment.dataset, partition, seed
-            run = Run(folder, label, experiment, engine, but, search, turn=turn, groups=(group,))
-            run = replace(run, newcomers=block.get("newcomers", 0))
+            more = {"turn": turn, "groups": (group,), "newcomers": block.get("newcomers", 0)}
+            run = Run(folder, label, experiment, engine, but, search, **more)
             if "rounds" in tune:
                 run = tried(run, tune, its["seeds"][0])
             before = found.setdefault((folder, run.name), run)

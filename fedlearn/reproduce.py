@@ -333,8 +333,9 @@ def status(paper: str) -> "pandas.DataFrame":
     pick(paper, recipes.PAPERS, "paper")
     store, found = Store(sources.data_path("results")), []
     device = dict.fromkeys(recipes.SCALES, "cpu") | {"full": "cuda"}
-    its = {s: s for r in recipes.RECIPES.values() if r["paper"] == paper for s in device if s in r}
-    every = {s: recipes.runs(paper, s, device=device[s]) for s in its}
+    own = [recipe for recipe in recipes.RECIPES.values() if recipe["paper"] == paper]
+    there = [s for s in recipes.SCALES if any(s in recipe for recipe in own)]
+    every = {s: recipes.runs(paper, s, device=device[s]) for s in there}
     estimates = {s: costs.Estimate(store.get, runs, store.searched) for s, runs in every.items()}
     for name in recipes.RECIPES:
         of = recipes.RECIPES[name]
