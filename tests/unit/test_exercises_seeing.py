@@ -19,6 +19,15 @@ def iou_of_sum(a, b):
     return both / (1 + both)
 
 
+def iou_of_sizes(a, b):
+    return iou(*((x, y, x + w, y + h) for x, y, w, h in (a, b)))
+
+
+def iou_of_areas_of_sizes(a, b):
+    width, height = (max(0, min(a[i + 2], b[i + 2]) - max(a[i], b[i])) for i in (0, 1))
+    return width * height / (a[2] * a[3] + b[2] * b[3] - width * height)
+
+
 def iou_pixels(a, b):  # as if x2 and y2 were the last pixels of a box
     return iou((a[0], a[1], a[2] + 1, a[3] + 1), (b[0], b[1], b[2] + 1, b[3] + 1))
 
@@ -80,7 +89,9 @@ RIGHT = {
 WRONG = [
     ("seeing-iou", iou_unclamped, "overlap by nothing"),
     ("seeing-iou", iou_of_sum, "overlap wholly"),
-    ("seeing-iou", iou_pixels, "counts once"),
+    ("seeing-iou", iou_pixels, "no + 1"),
+    ("seeing-iou", iou_of_sizes, "not a width and height"),
+    ("seeing-iou", iou_of_areas_of_sizes, "not a width and height"),
     ("seeing-iou", lambda a, b: float(a == b), "counts once"),
     ("seeing-iou", lambda a, b: max(0.0, iou(a, b)) if a[0] <= b[0] else 0.0, "counts once"),
     ("seeing-ap", area_without_envelope, "or beyond"),
