@@ -19,26 +19,23 @@ BOXES = (  # two boxes, their IoU, and what a wrong answer has not seen
 )
 
 
-def shared(a: Sequence[int], b: Sequence[int], areas: tuple[int, int]) -> float:
-    """IoU of two boxes with these areas."""
+def shared(a: Sequence[int], b: Sequence[int], areas: Sequence[int] = ()) -> float:
+    """IoU of two boxes; their areas, if they are taken to be others."""
+    areas = areas or [(x2 - x1) * (y2 - y1) for x1, y1, x2, y2 in (a, b)]
     sides = [max(0, min(a[i + 2], b[i + 2]) - max(a[i], b[i])) for i in (0, 1)]
     both = sides[0] * sides[1]
     return both / (sum(areas) - both)
 
 
-def size(box: Sequence[int]) -> int:
-    return (box[2] - box[0]) * (box[3] - box[1])
-
-
 def misread(a: Sequence[int], b: Sequence[int]) -> list[tuple[float, str]]:
     """What other meanings of x2, y2 give, and what to say to it."""
     corner = "x2, y2 is a corner, not a width and height"
-    sized = [(x, y, x + w, y + h) for x, y, w, h in (a, b)]
-    longer = [(x1, y1, x2 + 1, y2 + 1) for x1, y1, x2, y2 in (a, b)]
+    sized, other = ((x, y, x + w, y + h) for x, y, w, h in (a, b))
+    longer, last = ((x1, y1, x2 + 1, y2 + 1) for x1, y1, x2, y2 in (a, b))
     return [
-        (shared(*sized, (size(sized[0]), size(sized[1]))), corner),
+        (shared(sized, other), corner),
         (shared(a, b, (a[2] * a[3], b[2] * b[3])), corner),
-        (shared(*longer, (size(longer[0]), size(longer[1]))), "edges lie between pixels: no + 1"),
+        (shared(longer, last), "edges lie between pixels: no + 1"),
     ]
 
 
