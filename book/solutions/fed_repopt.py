@@ -36,10 +36,10 @@ that is multiplied. The package does so with `optimizer="adamw"`."""
 import torch
 
 
-def change(u, s3, s1, identity, lr):
+def change(u, s3, s1, copies, lr):
     M = s3[:, None, None, None].repeat(1, u.shape[1], 3, 3)
     M[:, :, 1, 1] += s1[:, None]
-    if identity:
+    if copies:
         M[:, :, 1, 1] += torch.eye(len(s3)).to(M)
     return -lr * M * u
 

@@ -59,15 +59,18 @@ def mirrored(boxes):
 answer = mirrored
 
 # %% seeing-flat
-"""(a) None. A flat kernel adds up nine neighbours, so it is blind to which of them was
-bright: it blurs. Edges, and with them the borders of a box, are *differences* of
-neighbours, and those have to come from what the seed drew into $M^0$.
+"""(a) None: it adds all nine up, so it is blind to which of them was bright, and blurs.
+Edges, and with them the borders of a box, are *differences* of neighbours, and those
+have to come from what the seed drew into $M^0$.
 
-(b) Both save the same bytes; the very last one is the one to pool. Our reading, which
-the runs do not prove: behind the last layer comes only a 1 x 1 convolution, and what a
-cell must know of its surroundings can be worked out one layer before. Pool that layer,
-too, and no kernel behind the last shrinking of the map tells left from right any more.
+(b) Each saves a client 131,072 bytes a round. The very last one costs 13 points, from
+0.807 to 0.676; both cost 42, down to 0.389. So the last one is the one to pool. Our
+reading, which the runs do not prove: behind the last layer comes only a 1 x 1
+convolution, and what a cell must know of its surroundings can be worked out one layer
+before. Pool that layer, too, and no kernel behind the last shrinking of the map tells
+left from right any more.
 
 (c) A box has to be right to a part of its size, the class only as such: mAP@0.5:0.95
-asks for more of the first than mAP@0.5 does, so it falls by a larger factor. Look at
-both columns of the stored runs."""
+asks for more of the first than mAP@0.5 does, so it falls by a larger factor. The stored
+runs agree: RPN has 45 % of FedAvg's mAP@0.5 (0.404 of 0.897), and 25 % of its
+mAP@0.5:0.95 (0.143 of 0.569)."""

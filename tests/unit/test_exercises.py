@@ -38,3 +38,25 @@ def test_wrong_answers_are_told_why(exercise, answer, reason):
     assert not verdict.right
     nothing = reason in ("TypeError", "returns nothing", "empty dictionary")
     assert reason in verdict.reason or (nothing and "no answer yet" in verdict.reason)
+
+
+def forgets_to_return(x, generator):
+    x.clone()
+
+
+def fails(x, generator):
+    raise AttributeError("mine")
+
+
+@pytest.mark.parametrize(
+    "exercise, answer, reason",
+    [
+        ("wire-coin", forgets_to_return, "is the `return` missing?"),
+        ("wire-coin", lambda x, g: "heads", "what it returns is not what is asked for (TypeError"),
+        ("wire-coin", lambda x: x, "other arguments than those asked for (TypeError"),
+        ("wire-coin", fails, "it stopped with AttributeError: mine"),
+        ("wire-ratio", [1, 2], "it is not what is asked for (TypeError"),
+    ],
+)
+def test_an_error_is_told_from_a_wrong_kind_of_answer(exercise, answer, reason):
+    assert reason in fl.check(exercise, answer).reason

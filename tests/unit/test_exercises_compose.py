@@ -65,6 +65,10 @@ def luck_anew(chosen, again):
     return sum(gaps) / len(gaps)
 
 
+def luck_of_the_last(chosen, again):
+    return luck([row[::-1] for row in chosen], [row[::-1] for row in again])
+
+
 RIGHT = {
     "compose-needs": [unmet],
     "compose-link": [choose],
@@ -100,6 +104,7 @@ WRONG = [
         lambda c, a: sum(luck([r], [o]) for r, o in zip(c, a, strict=True)),
         "the mean",
     ),
+    ("compose-luck", luck_of_the_last, "the first counts"),
     ("compose-luck", lambda c, a: abs(luck(c, a)), "bad"),
     ("compose-luck", lambda c, a: luck(a, c), "chosen by the first"),
 ]

@@ -43,12 +43,32 @@ def signed(w, beta, g):
     return gradient(w, beta, g) * w.sign()
 
 
+def last_only(w, beta, g):
+    which, out = torch.arange(len(g)) % len(w), torch.zeros_like(w)
+    out[which] += g * beta * w[which].abs() ** (beta - 1)
+    return out
+
+
 def in_blocks(w, beta, g):
     return gradient(w, beta, g, by=torch.arange(len(g)) // -(-len(g) // len(w)))
 
 
 def line(w, alpha, beta):
     return w.sign() * w.abs() ** beta + alpha * (10 * w).clamp(-1, 1)
+
+
+def gap(w, alpha, beta):
+    return w.sign() * (w.abs() ** beta + alpha) * (w.abs() > 1e-5)
+
+
+def moved(w, alpha, beta):
+    bias = torch.where(w.abs() < 0.05, (20 * w).clamp(-1, 1), w.sign())
+    return w.sign() * w.abs() ** beta + alpha * torch.where(w.abs() < 0.02, bias / 5, bias.sign())
+
+
+def astray(w, alpha, beta):
+    bias = torch.where(w.abs() < 0.05, -(20 * w).clamp(-1, 1), w.sign())
+    return w.sign() * w.abs() ** beta + alpha * bias
 
 
 RIGHT = {
@@ -58,6 +78,7 @@ RIGHT = {
         line,
         lambda w, alpha, beta: w.sign() * w.abs() ** beta + alpha * torch.tanh(20 * w),
         lambda w, alpha, beta: w.sign() * w.abs() ** beta + alpha * torch.tanh(1000 * w),
+        lambda w, alpha, beta: w.sign() * w.abs() ** beta + alpha * torch.atan(20 * w),
     ],
 }
 WRONG = [
@@ -73,6 +94,8 @@ WRONG = [
     ("fed_kgf-gradient", signed, "no sign"),
     ("fed_kgf-gradient", lambda w, b, g: gradient(w, b, g, factor=torch.ones_like), "factor beta"),
     ("fed_kgf-gradient", lambda w, b, g: gradient(w, b, g, power=lambda b: b), "falls by one"),
+    ("fed_kgf-gradient", last_only, "`index_add_`"),
+    ("fed_kgf-gradient", lambda w, b, g: print(end=""), "is the `return` missing"),
     ("fed_kgf-gradient", in_blocks, "mod m"),
     ("fed_kgf-gradient", lambda w, b, g: 2 * gradient(w, b, g), "not those of (5.2)"),
     ("fed_kgf-upload", 79_882, "running mean"),
@@ -90,6 +113,9 @@ WRONG = [
     ("fed_kgf-smooth", lambda w, a, b: w.sign() * w.abs() ** b + a * w, "smaller than alpha / 2"),
     ("fed_kgf-smooth", lambda w, a, b: a * (10 * w).clamp(-1, 1), "power"),
     ("fed_kgf-smooth", lambda w, a, b: line(w, a, b).sum(), "shape"),
+    ("fed_kgf-smooth", gap, "near zero"),
+    ("fed_kgf-smooth", astray, "near zero"),
+    ("fed_kgf-smooth", moved, "stands elsewhere"),
 ]
 
 

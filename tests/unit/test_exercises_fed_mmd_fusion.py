@@ -4,6 +4,7 @@ import torch
 
 import fedlearn as fl
 from fedlearn.methods.fedfusion import Convolution
+from fedlearn.methods.fedmmd import WIDTHS, l2, mmd2
 from fedlearn.models import parameter_count
 
 
@@ -101,3 +102,12 @@ def test_the_folded_operator_is_the_package_s_with_equal_streams():
     torch.testing.assert_close(
         operator(maps, maps), torch.einsum("oi,nihw->nohw", W, maps) + b[:, None, None]
     )
+
+
+def test_one_image_has_the_distances_that_the_solution_names():
+    a, b = torch.randn(2, 1, 10, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    squared, widths = (a - b).square().sum(), torch.tensor(WIDTHS, dtype=torch.float64)
+    torch.testing.assert_close(mmd2(a, b), 2 * (1 - torch.exp(-squared / (2 * widths))).sum())
+    torch.testing.assert_close(l2(a, b), squared / 2)
+    text = fl.solution("fed_mmd_fusion-think").text
+    assert f"{2 * len(WIDTHS)} in all" in text and mmd2(a, 1e6 * b) <= 2 * len(WIDTHS)

@@ -36,23 +36,27 @@ def depthwise(s, power=2, more=1.0, channels=slice(None)):
     return M
 
 
-def adam(u, s3, s1, identity, lr, power=1, one=True, inner=True):
+def adam(u, s3, s1, copies, lr, power=1, one=True, inner=True):
     M = each(s3**power).repeat(1, u.shape[1], 3, 3)
     if inner:
         M[:, :, 1, 1] += s1[:, None] ** power
-    if identity and one:
+    if copies and one:
         M[:, :, 1, 1] += torch.eye(len(s3), dtype=u.dtype)
     return -lr * M * u
 
 
-def always(u, s3, s1, identity, lr):
+def always(u, s3, s1, copies, lr):
     return (
         adam(u, s3, s1, False, lr)
         - lr * F.pad(torch.eye(*u.shape[:2], dtype=u.dtype)[:, :, None, None], [1] * 4) * u
     )
 
 
-def everywhere(u, s3, s1, identity, lr):
+def where_square(u, s3, s1, copies, lr):
+    return adam(u, s3, s1, u.shape[0] == u.shape[1], lr)
+
+
+def everywhere(u, s3, s1, copies, lr):
     return (
         adam(u, s3, s1, False, lr)
         - lr * F.pad(torch.ones(*u.shape[:2], 1, 1, dtype=u.dtype), [1] * 4) * u
@@ -125,12 +129,8 @@ WRONG = [
     ("fed_repopt-adam", lambda u, *rest: u.mul_(2), "changes u"),
     ("fed_repopt-adam", lambda u, *rest: adam(u, *rest)[0], "shape"),
     ("fed_repopt-adam", lambda *of: -adam(*of), "against the gradient"),
-    (
-        "fed_repopt-adam",
-        lambda u, s3, s1, identity, lr: adam(u, s3, s1, identity, 1),
-        "learning rate",
-    ),
-    ("fed_repopt-adam", lambda u, s3, s1, identity, lr: -lr * u, "plain kernel"),
+    ("fed_repopt-adam", lambda u, s3, s1, copies, lr: adam(u, s3, s1, copies, 1), "learning rate"),
+    ("fed_repopt-adam", lambda u, s3, s1, copies, lr: -lr * u, "plain kernel"),
     ("fed_repopt-adam", lambda *of: adam(*of, power=2), "only once"),
     ("fed_repopt-adam", lambda *of: adam(*of, one=False), "copies its input moves"),
     ("fed_repopt-adam", lambda *of: adam(*of, inner=False, one=False), "other two branches"),
@@ -142,6 +142,7 @@ WRONG = [
     ),
     ("fed_repopt-adam", everywhere, "from a channel to itself"),
     ("fed_repopt-adam", always, "not every block"),
+    ("fed_repopt-adam", where_square, "not every block"),
     ("fed_repopt-adam", lambda *of: 3 * adam(*of), "not those"),
 ]
 

@@ -81,6 +81,7 @@ def unsorted(clients, share, generator):
     "exercise, answer",
     [
         ("fedavg-average", average),
+        ("fedavg-average", lambda s, n: {k: t.double() for k, t in average(s, n).items()}),
         ("fedavg-bytes", MESSAGE * 1000),
         ("fedavg-participants", participants),
     ],

@@ -28,9 +28,14 @@ def mcmahan_shards(labels, clients, rng):
     return owner
 
 
-def layer_drift(updates, samples, weighted=True, root=True):
+def lists(labels, clients, rng):
+    owner = pure_shards(labels, clients, rng)
+    return [np.flatnonzero(owner == k) for k in range(clients)]
+
+
+def layer_drift(updates, samples, weighted=True, root=True, divided=True):
     p = torch.tensor(samples, dtype=torch.float32) if weighted else torch.ones(len(samples))
-    p, drift = p / p.sum(), {}
+    p, drift = p / p.sum() if divided else p, {}
     for name in updates[0]:
         u = torch.stack([update[name].flatten() for update in updates])
         squared = (p @ (u - p @ u).square().sum(1)) / (p @ u).square().sum()
@@ -54,7 +59,14 @@ CASES = [
         lambda labels, clients, rng: pure_shards(labels, clients, np.random.default_rng(0)),
         "rng",
     ),
+    (
+        "heterogeneity-shards",
+        lambda labels, clients, rng: pure_shards(labels, clients, np.random),
+        "no other source",
+    ),
+    ("heterogeneity-shards", lists, "not one list for each client"),
     ("heterogeneity-layers", layer_drift, None),
+    ("heterogeneity-layers", lambda u, n: layer_drift(u, n, divided=False), "sum to one"),
     ("heterogeneity-layers", lambda u, n: layer_drift(u, n, weighted=False), "weigh by samples"),
     ("heterogeneity-layers", lambda u, n: layer_drift(u, n, root=False), "square root"),
     ("heterogeneity-layers", all_together, "each name"),

@@ -1,6 +1,12 @@
 """Answers to the exercises on seeing: right ones, and typical wrong ones with their reasons."""
 
+import json
+from pathlib import Path
+from statistics import mean
+
 import torch
+
+import fedlearn as fl
 
 
 def iou(a, b, least=0):
@@ -17,6 +23,15 @@ def iou_unclamped(a, b):
 def iou_of_sum(a, b):
     both = iou(a, b)
     return both / (1 + both)
+
+
+def iou_of_sizes(a, b):
+    return iou(*((x, y, x + w, y + h) for x, y, w, h in (a, b)))
+
+
+def iou_of_areas_of_sizes(a, b):
+    width, height = (max(0, min(a[i + 2], b[i + 2]) - max(a[i], b[i])) for i in (0, 1))
+    return width * height / (a[2] * a[3] + b[2] * b[3] - width * height)
 
 
 def iou_pixels(a, b):  # as if x2 and y2 were the last pixels of a box
@@ -80,7 +95,9 @@ RIGHT = {
 WRONG = [
     ("seeing-iou", iou_unclamped, "overlap by nothing"),
     ("seeing-iou", iou_of_sum, "overlap wholly"),
-    ("seeing-iou", iou_pixels, "counts once"),
+    ("seeing-iou", iou_pixels, "no + 1"),
+    ("seeing-iou", iou_of_sizes, "not a width and height"),
+    ("seeing-iou", iou_of_areas_of_sizes, "not a width and height"),
     ("seeing-iou", lambda a, b: float(a == b), "counts once"),
     ("seeing-iou", lambda a, b: max(0.0, iou(a, b)) if a[0] <= b[0] else 0.0, "counts once"),
     ("seeing-ap", area_without_envelope, "or beyond"),
@@ -104,3 +121,22 @@ WRONG = [
     ("seeing-mirror", lambda boxes: mirrored(boxes)[:2], "come out as"),
     ("seeing-mirror", lambda boxes: mirrored(boxes, 60), "is not that"),
 ]
+
+
+def test_the_numbers_on_flat_kernels_are_those_of_the_runs():
+    text = " ".join(fl.solution("seeing-flat").text.split())
+    grid = fl.lab.pooled_layers().query("clients == 4 and round == 12").set_index("pooled")
+    up, quality = grid["up"], grid["map"]
+    assert up[0] - up[1] == up[1] - up[2] == 131_072 and "131,072" in text
+    assert f"costs {100 * (quality[0] - quality[1]):.0f} points" in text
+    assert f"from {quality[0]:.3f} to {quality[1]:.3f}" in text
+    assert f"both cost {100 * (quality[0] - quality[2]):.0f}, down to {quality[2]:.3f}" in text
+
+    def ends(method, column):
+        folder = Path(__file__).parents[2] / "data" / "results" / "seeing_digits"
+        paths = sorted(folder.glob(f"{method}-detection-digits-iid-[0-9].json"))
+        return mean(json.loads(path.read_text())["rows"][-1][column] for path in paths)
+
+    for column in ("accuracy", "map_50_95"):
+        rpn, fedavg = ends("rpn", column), ends("fedavg", column)
+        assert f"{rpn:.3f} of {fedavg:.3f}" in text and f"{100 * rpn / fedavg:.0f} %" in text

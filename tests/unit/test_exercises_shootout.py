@@ -107,9 +107,12 @@ WRONG = [
     ("shootout-even", 8 * 40_957 / 0.01, "saves"),
     ("shootout-even", 8 * 11_249 / 0.01, "not what it sends"),
     ("shootout-even", 23.8, "bits a second"),
+    ("shootout-even", 23.766, "bits a second"),
+    ("shootout-even", 19.8e6, "FedAvg computes, too"),
     ("shootout-images", 488, "not one"),
     ("shootout-images", 975, "variances add up"),
     ("shootout-images", 243.75, "both have an error"),
-    ("shootout-images", 975.1, "too small"),
+    ("shootout-images", 975.1, "variances add up"),
+    ("shootout-images", 900, "too small"),
     ("shootout-images", 450, "how many would do"),
 ]

@@ -1,5 +1,7 @@
 """Answers to the chapter on sending less: right ones, and typical wrong ones with reasons."""
 
+import random
+
 import torch
 
 import fedlearn as fl
@@ -66,10 +68,39 @@ def by_adding(x, generator):
     return low + width * (torch.rand(x.shape, generator=generator) < share)
 
 
+def numpy_coin(x, generator):
+    return coin(x, generator).numpy()
+
+
+def coin_from_elsewhere(x, generator):
+    low, high = x.min(), x.max()
+    if low == high:
+        return x.clone()
+    up = torch.tensor([random.random() for _ in x]) < (x - low) / (high - low)
+    return torch.where(up, high, low)
+
+
+def pair(where):
+    """The two sides, with the positions where(n, k, generator)."""
+
+    def at(n, k, seed):
+        return where(n, k, torch.Generator().manual_seed(seed))
+
+    return (
+        lambda x, k, seed: x[at(len(x), k, seed)],
+        lambda v, n, seed: put(v * n / len(v), n, at(n, len(v), seed)),
+    )
+
+
+but_the_last = pair(lambda n, k, g: torch.randperm(n - 1, generator=g)[:k])
+ring = pair(lambda n, k, g: (torch.arange(k) + torch.randint(n, (), generator=g)) % n)
+block = pair(lambda n, k, g: torch.arange(k) + torch.randint(n - k + 1, (), generator=g))
+double = (send, lambda v, n, s: receive(v, n, s).double())
+
 RIGHT = {
-    "wire-random": [(send, receive), (send_globally, receive_globally)],
+    "wire-random": [(send, receive), (send_globally, receive_globally), double, ring],
     "wire-ratio": [32 / (0.01 * (6 + 1 / (1 - 0.99**64) + 1)), 351, 353],
-    "wire-coin": [coin, by_adding],
+    "wire-coin": [coin, by_adding, numpy_coin],
 }
 WRONG = [
     ("wire-random", send, "pair"),
@@ -97,6 +128,8 @@ WRONG = [
         (lambda x, k, s: send(x, k, 0), lambda v, n, s: receive(v, n, 0)),
         "same for every seed",
     ),
+    ("wire-random", but_the_last, "more often than others"),
+    ("wire-random", block, "more often than others"),
     ("wire-ratio", 3200, "leaves out the positions"),
     ("wire-ratio", 3200 / 33, "not 32-bit"),
     ("wire-ratio", 394.7, "sign"),
@@ -108,6 +141,7 @@ WRONG = [
     ("wire-coin", lambda x, g: x.mul_(0), "changes the tensor"),
     ("wire-coin", lambda x, g: coin(x, g)[:3], "shape"),
     ("wire-coin", lambda x, g: coin(x, None), "generator that is given"),
+    ("wire-coin", coin_from_elsewhere, "no other source"),
     ("wire-coin", lambda x, g: x.sign(), "something else"),
     (
         "wire-coin",

@@ -8,6 +8,7 @@ the sentence "not yet, because ...". Reference answers are in ``book/solutions``
 
 import dis
 import re
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -80,6 +81,20 @@ def module_of(exercise: str) -> Any:
     return import_module(f".{chapter}", __name__)
 
 
+def stopped(error: Exception, answer: Any) -> str:
+    """The reason for an error: in the answer's own code, or in a test that could not use it."""
+    kind = f"{type(error).__name__}: {error}"
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    if Path(__file__).parent not in Path(frame.f_code.co_filename).parents:
+        return f"it stopped with {kind}"
+    if re.search(r"\) (takes|missing|got) ", str(error)):
+        return f"it takes other arguments than those asked for ({kind})"
+    if "NoneType" in str(error):
+        return "it returns nothing: is the `return` missing?"
+    what = "what it returns" if callable(answer) or isinstance(answer, tuple) else "it"
+    return f"{what} is not what is asked for ({kind})"
+
+
 def check(exercise: str, answer: Any) -> Verdict:
     """Check an answer: a number, a tensor or a function, as the exercise asks.
 
@@ -90,8 +105,8 @@ def check(exercise: str, answer: Any) -> Verdict:
         return Verdict(exercise, "there is no answer yet", answered=False)
     try:
         return Verdict(exercise, test(answer))
-    except Exception as error:  # whatever the reader's code raises
-        return Verdict(exercise, f"it stopped with {type(error).__name__}: {error}")
+    except Exception as error:  # whatever the reader's code raises, or the test on what it returns
+        return Verdict(exercise, stopped(error, answer))
 
 
 @dataclass(frozen=True)
@@ -161,8 +176,9 @@ def number(
         value = float(answer)
         if abs(value - expected) <= tolerance * abs(expected):
             return None
-        return dict(wrong).get(
-            value, f"{value:,.10g} is too {'large' if value > expected else 'small'}"
-        )
+        for other, why in dict(wrong).items():
+            if abs(value - other) <= max(tolerance, 1e-9) * abs(other):
+                return why
+        return f"{value:,.10g} is too {'large' if value > expected else 'small'}"
 
     return test

@@ -113,6 +113,7 @@ def luck(answer: Function) -> str | None:
         ([[0.5, 0.9, 0.7]], [[0.5, 0.6, 0.8]], "the rate is not chosen anew with the other seed"),
         ([[0.9, 0.5], [0.6, 0.8]], [[0.7, 0.9], [0.9, 0.8]], "the mean over mixes is asked for"),
         ([[0.4, 0.6], [0.7, 0.3]], [[0.4, 0.8], [0.8, 0.1]], "luck may be bad, too"),
+        ([[0.8, 0.8, 0.5]], [[0.7, 0.9, 0.5]], "of rates that are equally good the first counts"),
     )
     for first, again, reason in tables:
         its = [max(range(len(row)), key=row.__getitem__) for row in first]

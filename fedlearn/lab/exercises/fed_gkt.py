@@ -1,5 +1,7 @@
 """Exercises of the chapter on FedGKT."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
@@ -44,6 +46,15 @@ def gradient(function: Function) -> str | None:
             ((q - p) / (T * n), "the factor T^2 is missing"),
             (T**2 * (q - p) / n, "the logits are divided by T, which gives a factor 1/T"),
             ((q - p) / n, "of T^2 and the 1/T of the divided logits one T is left"),
+            (
+                (q - p) / T,
+                "that is one image without T^2: the factor T^2 and the mean over n are missing",
+            ),
+            (
+                q - p,
+                "of T^2 and the 1/T of the divided logits one T is left, "
+                "and the mean over the images is missing",
+            ),
             (T * (q - p), "it is the sum over the images, not the mean"),
             (T * (q - p) / (n * 5), "it is the mean over images and classes; classes are summed"),
             (T * undivided / n, "the softmax needs logits divided by T"),
@@ -85,7 +96,7 @@ FLOATS, STATISTICS, H, C = 1_147_738, 17_056, 16 * 32 * 32, 10
 EACH = 4 * H + 8 * C + 6
 CROSSOVER = 8 * FLOATS // EACH
 # images of a client up to which a round of FedGKT sends less than one of FedAvg with ResNet-110
-crossover = number(
+_crossover = number(
     CROSSOVER,
     wrong=[
         (
@@ -93,12 +104,17 @@ crossover = number(
             "with that many FedGKT sends more: count the logits both ways, and round down",
         ),
         (8 * (FLOATS + STATISTICS) // EACH, "batch statistics are left out here"),
-        (8 * FLOATS / EACH, "a number of images is whole"),
         (4 * FLOATS // EACH, "FedAvg's model travels both ways"),
         (8 * FLOATS // H, "each float of H has four bytes, too"),
         (FLOATS // H, "each float of H has four bytes, and FedAvg's model travels both ways"),
     ],
 )
+
+
+def crossover(answer: Any) -> str | None:
+    if float(answer) % 1:
+        return "a number of images is whole"
+    return _crossover(answer)
 
 
 EXERCISES = {"fed_gkt-gradient": gradient, "fed_gkt-match": match, "fed_gkt-crossover": crossover}

@@ -31,10 +31,17 @@ def gradient(answer: Function) -> str | None:
 
         if torch.allclose(got, heard(g * slope), atol=1e-6):
             continue
+        last = torch.zeros_like(w)
+        last[which] += g * slope  # of equal indices one counts
         other = beta * w[blocks].abs() ** (beta - 1)
         count = which.bincount(minlength=m).clamp(min=1)[:, None, None, None]
         for wrong, reason in (
             (heard(g * slope) / count, "that is the mean over the copies; their gradients add up"),
+            (
+                last,
+                "`out[index] += ...` keeps only one of several equal indices; "
+                "use `index_add_`, or a loop",
+            ),
             (heard(slope), "the slopes still have to be multiplied by g"),
             (
                 heard(g * slope * copies.sign()),
@@ -89,6 +96,13 @@ def smooth(function: Function) -> str | None:
     least = function(torch.full_like(w, 0.1), alpha, beta)
     if (least < alpha / 2).any() or (there < alpha / 2).any():
         return "for some |w| of at least 0.1 the result is smaller than alpha / 2"
+    grid = torch.arange(50_001, dtype=torch.float64) * 2e-6
+    for a, b in ((0.05, 2.0), (0.1, 10.0), (0.001, 5.0)):
+        y = function(grid, torch.full_like(grid, a), torch.full_like(grid, b))
+        if (y[1:] <= 0).any():
+            return "the sign of the result is not that of w near zero"
+        if (y.diff().abs() > a / 10 + 2e-6 * b * grid[1:] ** (b - 1)).any():
+            return "the jump is gone from zero and stands elsewhere"
     if torch.allclose(there, function(w, alpha, beta + 1), atol=1e-7):
         return "the power |w|^beta is gone"
     return None

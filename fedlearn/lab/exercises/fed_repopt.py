@@ -105,22 +105,22 @@ def depthwise(answer: Function) -> str | None:
 
 
 def adam(answer: Function) -> str | None:
-    """answer(u [out, in, 3, 3], s3, s1 [out], identity, lr) -> what one step of Adam on the
+    """answer(u [out, in, 3, 3], s3, s1 [out], copies, lr) -> what one step of Adam on the
     branches changes in W'."""
     s3, s1 = drawn(2, 3, seed=4).abs() + 0.2
-    for inputs, identity in ((3, True), (2, False)):
+    for inputs, copies in ((3, True), (3, False), (2, False)):
         u, lr = drawn(3, inputs, 3, 3, seed=5), 0.5
-        before, got = u.clone(), answer(u, s3, s1, identity, lr)
+        before, got = u.clone(), answer(u, s3, s1, copies, lr)
         if not torch.equal(u, before):
             return "it changes u, which it is given"
         if got.shape != u.shape:
             return f"it returns the shape {list(got.shape)} for u of shape {list(u.shape)}"
-        one = middle(torch.eye(3, inputs) * identity, 3, inputs)
+        unit = middle(torch.eye(3, inputs), 3, inputs)
+        one = unit * copies
         outer, inner = each(s3).expand(u.shape), middle(s1[:, None], 3, inputs)
         expected, got = -lr * (outer + inner + one) * u, got.double()
         if torch.allclose(got, expected):
             continue
-        copies = middle(torch.eye(3, inputs), 3, inputs)
         for other, reason in (
             (-expected, "a step goes against the gradient: the sign is missing"),
             (expected / lr, "the learning rate is missing"),
@@ -142,7 +142,7 @@ def adam(answer: Function) -> str | None:
                 " and only where the block has that branch",
             ),
             (
-                -lr * (outer + inner + copies) * u,
+                -lr * (outer + inner + unit) * u,
                 "not every block has the branch that copies its input",
             ),
         ):

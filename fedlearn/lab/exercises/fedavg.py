@@ -28,7 +28,8 @@ def _average(answer: Function) -> str | None:
     def fits(weights: Sequence[float]) -> bool:
         right = {n: sum(w * s[n] for w, s in zip(weights, states, strict=True)) for n in mean}
         return all(
-            mean[n].shape == t.shape and torch.allclose(mean[n], t, rtol=1e-4, atol=1e-4)
+            mean[n].shape == t.shape
+            and torch.allclose(mean[n].to(t.dtype), t, rtol=1e-4, atol=1e-4)
             for n, t in right.items()
         )
 

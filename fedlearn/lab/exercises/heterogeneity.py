@@ -13,7 +13,13 @@ def _pure_shards(answer: Function) -> str | None:
         labels = np.random.default_rng(clients).permutation(np.arange(n) % classes)
         draws = []
         for seed in range(4):
-            owner = np.asarray(answer(labels.copy(), clients, np.random.default_rng(seed)))
+            given, again = (
+                answer(labels.copy(), clients, np.random.default_rng(seed)) for _ in range(2)
+            )
+            try:
+                owner = np.asarray(given)
+            except ValueError:
+                return "one owner for each image is asked for, not one list for each client"
             if owner.shape != labels.shape:
                 return (
                     f"there should be one owner for each of the {n} samples, "
@@ -35,6 +41,11 @@ def _pure_shards(answer: Function) -> str | None:
                         f"class {c} is not shared evenly: "
                         f"its holders have {column[column > 0].tolist()} samples"
                     )
+            if not np.array_equal(owner, again):
+                return (
+                    "the same generator gives another result the second time: "
+                    "use no other source of randomness"
+                )
             draws.append(owner)
         if all(np.array_equal(draws[0], other) for other in draws[1:]):
             return "four different generators gave one and the same split: draw from rng"
@@ -66,6 +77,7 @@ def _layer_drift(answer: Function) -> str | None:
         return f"the answer should be a dictionary with a number for each of {', '.join(shapes)}"
     for name, stacked in flat.items():
         value, right = float(given[name]), drift(stacked, p)
+        whole = drift(stacked, torch.tensor(samples).float())
         if abs(value - right) <= 1e-4 * right:
             continue
         if abs(value - drift(stacked, even)) <= 1e-4 * right:
@@ -73,6 +85,8 @@ def _layer_drift(answer: Function) -> str | None:
                 "every client counts the same in it: weigh by samples, "
                 "in the mean and in the spread around it"
             )
+        if abs(value - whole) <= 1e-4 * whole:
+            return "the p_k have to sum to one: divide by the sum of the samples"
         if abs(value - right**2) <= 1e-4 * right**2:
             return "the square root is missing"
         if abs(value - drift(torch.cat(list(flat.values()), 1), p)) <= 1e-4:

@@ -1,5 +1,6 @@
 """Exercises of the chapter on seeing."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -8,6 +9,7 @@ from . import Function, number
 
 BOXES = (  # two boxes, their IoU, and what a wrong answer has not seen
     ((0, 0, 10, 10), (0, 0, 10, 10), 1.0, "a box and itself overlap wholly: 1"),
+    ((2, 3, 6, 7), (4, 3, 8, 7), 1 / 3, "of the union the part that both have counts once"),
     ((0, 0, 10, 10), (5, 0, 15, 10), 1 / 3, "of the union the part that both have counts once"),
     ((0, 0, 10, 10), (2, 4, 7, 8), 0.2, "a box inside another is all of the overlap"),
     ((0, 0, 4, 4), (4, 0, 8, 4), 0.0, "boxes that only touch share no area"),
@@ -17,12 +19,35 @@ BOXES = (  # two boxes, their IoU, and what a wrong answer has not seen
 )
 
 
+def shared(a: Sequence[int], b: Sequence[int], areas: Sequence[int] = ()) -> float:
+    """IoU of two boxes; their areas, if they are taken to be others."""
+    areas = areas or [(x2 - x1) * (y2 - y1) for x1, y1, x2, y2 in (a, b)]
+    sides = [max(0, min(a[i + 2], b[i + 2]) - max(a[i], b[i])) for i in (0, 1)]
+    both = sides[0] * sides[1]
+    return both / (sum(areas) - both)
+
+
+def misread(a: Sequence[int], b: Sequence[int]) -> list[tuple[float, str]]:
+    """What other meanings of x2, y2 give, and what to say to it."""
+    corner = "x2, y2 is a corner, not a width and height"
+    sized, other = ((x, y, x + w, y + h) for x, y, w, h in (a, b))
+    longer, last = ((x1, y1, x2 + 1, y2 + 1) for x1, y1, x2, y2 in (a, b))
+    return [
+        (shared(sized, other), corner),
+        (shared(a, b, (a[2] * a[3], b[2] * b[3])), corner),
+        (shared(longer, last), "edges lie between pixels: no + 1"),
+    ]
+
+
 def overlap(answer: Function) -> str | None:
     """answer(a, b) -> intersection over union of two boxes x1, y1, x2, y2."""
     for a, b, want, reason in BOXES:
         for one, other in ((a, b), (b, a)):
             got = float(answer(one, other))
             if abs(got - want) > 1e-6:
+                for value, why in misread(one, other):
+                    if abs(got - value) < 1e-6:
+                        return why
                 return f"{reason} ({got:.3g} for {one} and {other})"
     return None
 

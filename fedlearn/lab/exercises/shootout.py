@@ -97,7 +97,7 @@ even = number(
         8 * SAVED / SLOW: "FedAvg computes, too: what counts is by how much longer QSGD does",
         8 * UP / (SLOW - FAST): "what counts is what QSGD saves, not all that FedAvg sends",
         8 * COARSE / (SLOW - FAST): "what counts is what QSGD saves, not what it sends",
-        round(8 * SAVED / (SLOW - FAST) / 1e6, 1): "the question is for bits a second",
+        8 * SAVED / (SLOW - FAST) / 1e6: "the question is for bits a second",
     },
 )
 
@@ -109,11 +109,7 @@ FEWER = {
     ONE: "both have an error, and one point is to be two standard errors",
     450: "that is how many there are; how many would do?",
 }
-images = number(
-    8 * ONE,
-    tolerance=0.002,
-    wrong=[(v, why) for n, why in FEWER.items() for v in (n, round(n, 6), round(n))],
-)
+images = number(8 * ONE, tolerance=0.002, wrong=FEWER)
 
 EXERCISES = {
     "shootout-rounds": fitting,

@@ -24,7 +24,7 @@ def _random_positions(answer: Any) -> str | None:
     send, receive = answer
     n, k = 40, 10
     x = torch.rand(n, generator=seeded(7)) + 1
-    before, places, elsewhere = x.clone(), set(), False
+    before, places, elsewhere = x.clone(), torch.zeros(n), False
     for seed in range(20):
         torch.manual_seed(1000 + seed)  # the two sides are two machines: only the seed is shared
         state = torch.get_rng_state()
@@ -35,7 +35,7 @@ def _random_positions(answer: Any) -> str | None:
         if tuple(values.shape) != (k,):
             return f"send returns the shape {list(values.shape)}, not [{k}]: only the values travel"
         torch.manual_seed(2000 + seed)
-        got = receive(values, n, seed)
+        got = torch.as_tensor(receive(values, n, seed)).to(x.dtype)
         if tuple(got.shape) != (n,):
             return f"receive returns the shape {list(got.shape)}, not [{n}]"
         there = got != 0
@@ -43,7 +43,7 @@ def _random_positions(answer: Any) -> str | None:
             return "more than k entries come out; all that were not sent are zero"
         if there.sum() < k:
             return f"only {int(there.sum())} of {k} entries come out: a position was drawn twice"
-        places.add(tuple(there.tolist()))
+        places += there
         if not torch.allclose(got[there], x[there] * n / k):
             if torch.allclose(got[there], x[there]):
                 return (
@@ -56,7 +56,13 @@ def _random_positions(answer: Any) -> str | None:
                     "other side does not have; use the seed"
                 )
             return "what comes out is not n/k times the entry at the same place"
-    return "the positions are the same for every seed" if len(places) == 1 else None
+    if ((places == 0) | (places == 20)).all():
+        return "the positions are the same for every seed"
+    for seed in range(20, 400):
+        places += torch.as_tensor(receive(send(x, k, seed), n, seed)) != 0
+    if places.min() < 55 or places.max() > 145:  # 100 expected, standard deviation 8.7
+        return "some entries are sent more often than others, so the mean over seeds is not x"
+    return None
 
 
 BITS = 6 + 1 / (1 - 0.99**64)  # a position at p = 0.01, with b* = 6
@@ -85,13 +91,19 @@ def coin(answer: Any) -> str | None:
     x, state = torch.randn(6, generator=seeded(7)), torch.get_rng_state()
     before, low, high, draws = x.clone(), x.min(), x.max(), 4000
     generator = seeded(1)
-    got = torch.stack([answer(x, generator) for _ in range(draws)])
+    got = torch.stack([torch.as_tensor(answer(x, generator)) for _ in range(draws)])
     if not torch.equal(x, before):
         return "coin changes the tensor that it is given"
     if got.shape != (draws, 6):
         return f"coin returns the shape {list(got.shape[1:])} for [6]"
     if not torch.equal(torch.get_rng_state(), state):
         return "the randomness does not come from the generator that is given"
+    twice = [[torch.as_tensor(answer(x, g)) for _ in range(20)] for g in (seeded(3), seeded(3))]
+    if not torch.equal(torch.stack(twice[0]), torch.stack(twice[1])):
+        return (
+            "the same generator gives another result the second time: "
+            "use no other source of randomness"
+        )
     # low + (high - low) may miss high by the last bit: that is no other entry
     off = torch.minimum((got - low).abs(), (got - high).abs()) / (high - low)
     if not (off < 1e-5).all():
@@ -107,7 +119,7 @@ def coin(answer: Any) -> str | None:
     if (correlation - torch.eye(len(correlation))).abs().max() > 0.2:
         return "the entries go up and down together; each needs a uniform number of its own"
     same = torch.full((3,), 2.5)
-    if not torch.allclose(answer(same, seeded(1)), same):
+    if not torch.allclose(torch.as_tensor(answer(same, seeded(1))).to(same.dtype), same):
         return "a tensor of equal entries does not come back as it was"
     return None
 
