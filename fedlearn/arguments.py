@@ -3,10 +3,13 @@ methods and public functions.
 
 What is annotated as float, int, bool, str, or one of them or None, is checked; what else a value
 must be, such as above 0, is up to the callee. Numbers are finite, unless the default is infinite.
+Numbers of another kind, such as numpy's, become Python's own, and a whole number that is given for
+a float becomes a float: what is equal has the same ``repr``, by which two machines know it.
 """
 
 import inspect
 import math
+from abc import ABCMeta
 from collections.abc import Callable, Mapping
 from functools import lru_cache, wraps
 from numbers import Integral, Real
@@ -21,46 +24,58 @@ WORDS = {
     NoneType: "None",
 }
 LARGEST = 3.4028234663852886e38  # of float32, in which all training computes
+LONGEST = 10**4000  # Python shows no whole number of more than 4,300 digits
 
 P = ParamSpec("P")
 R = TypeVar("R")
 _signature = lru_cache(1024)(inspect.signature)
 
 
-def check_arguments(function: Callable, args: tuple = (), kwargs: Mapping[str, Any] = {}) -> None:
-    """``ValueError`` for an argument that cannot be what ``function``, or a class, says it is."""
+def check_arguments(
+    function: Callable, args: tuple = (), kwargs: Mapping[str, Any] = {}
+) -> tuple[tuple, dict[str, Any]]:
+    """The arguments, each as ``check_value`` gives it; ``ValueError`` for one that cannot be what
+    ``function``, or a class, says it is."""
     signature = _signature(function)
     try:
-        given = signature.bind_partial(*args, **kwargs).arguments
+        bound = signature.bind_partial(*args, **kwargs)
     except TypeError:  # too many, or unknown: the call itself will say so
-        return
-    for name, value in given.items():
+        return args, dict(kwargs)
+    for name, value in bound.arguments.items():
         parameter = signature.parameters[name]
-        check_value(
+        bound.arguments[name] = check_value(
             f"{name} of {function.__name__}", value, parameter.annotation, parameter.default
         )
+    return bound.args, bound.kwargs
 
 
-def check_value(name: str, value: Any, annotation: Any, default: Any = None) -> None:
-    """``ValueError`` unless ``value`` is what an annotation says. Without one, a number as default
-    asks for a number."""
+def check_value(name: str, value: Any, annotation: Any, default: Any = None) -> Any:
+    """``value``, a number as Python's own; ``ValueError`` unless it is what an annotation says.
+    Without one, a number as default asks for a number."""
     union = get_origin(annotation) in (UnionType, Union)
     kinds = get_args(annotation) if union else (annotation,)
-    if annotation is inspect.Parameter.empty:
+    bare = annotation is inspect.Parameter.empty
+    if bare:
         number = isinstance(default, Real) and not isinstance(default, bool)
         kinds = (float,) if number else (type(default),)
         if kinds[0] not in (float, bool):
-            return
-    if all(kind in WORDS for kind in kinds) and not any(_is(value, k, default) for k in kinds):
+            return value
+    if not all(kind in WORDS for kind in kinds):
+        return value
+    if not any(_is(value, k, default) for k in kinds):
         wanted = [WORDS[kind] for kind in kinds]
         raise ValueError(f"{name} must be {' or '.join(wanted)}, not {short(value)}.")
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return value
+    return int(value) if isinstance(value, Integral) and (bare or int in kinds) else float(value)
 
 
 def _is(value: Any, kind: type, default: Any) -> bool:
     if kind is float and isinstance(value, Real) and not isinstance(value, bool):
         return -LARGEST <= value <= LARGEST or (value == default and math.isinf(default))  # type: ignore[operator]
     if kind is int:
-        return isinstance(value, Integral) and not isinstance(value, bool)
+        whole = isinstance(value, Integral) and not isinstance(value, bool)
+        return whole and -LONGEST < value < LONGEST
     return kind is not float and isinstance(value, kind)
 
 
@@ -78,15 +93,25 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        check_arguments(function, args, kwargs)
-        return function(*args, **kwargs)
+        own, named = check_arguments(function, args, kwargs)
+        return function(*own, **named)
 
     return call
 
 
-class Checked:
-    """Base of classes that check what they are made of."""
+class _Checking(ABCMeta):  # of ABCMeta, so that a subclass may have abstract methods
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        own, named = check_arguments(cls, args, kwargs)
+        return super().__call__(*own, **named)
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        check_arguments(cls, args, kwargs)
-        return super().__new__(cls)
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        init: Callable = cls.__init__  # type: ignore[misc]
+        if init is object.__init__:
+            return inspect.Signature()
+        whole = inspect.signature(init)
+        return whole.replace(parameters=list(whole.parameters.values())[1:])
+
+
+class Checked(metaclass=_Checking):
+    """Base of classes that check what they are made of."""

@@ -5,6 +5,8 @@ from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
 
+from .arguments import short
+
 
 class Diverged(ValueError):
     """What is to be sent holds NaN or infinite values; the client then sends nothing, and the
@@ -26,7 +28,8 @@ def pick(name: Any, options: Mapping[Any, Any], what: str) -> Any:
     allowed."""
     with suppress(KeyError, TypeError):  # what cannot be hashed is no name
         return options[name]
-    lower = {str(o).lower(): str(o) for o in options}
-    near = get_close_matches(str(name).lower(), lower, n=3, cutoff=0.5)
+    lower, text = {str(o).lower(): str(o) for o in options}, isinstance(name, str)
+    near = get_close_matches(name.lower(), lower, n=3, cutoff=0.5) if text else []
     hint = f" Did you mean {' or '.join(repr(lower[o]) for o in near)}?" if near else ""
-    raise ValueError(f"There is no {what} {name!r}.{hint} Allowed: {', '.join(map(str, options))}.")
+    shown = repr(name) if text else short(name)
+    raise ValueError(f"There is no {what} {shown}.{hint} Allowed: {', '.join(map(str, options))}.")

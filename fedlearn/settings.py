@@ -11,9 +11,10 @@ import math
 import os
 from dataclasses import asdict, dataclass, fields
 from functools import partial
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self
 
-from .arguments import check_arguments, check_value
+from .arguments import check_arguments, check_value, short
 from .errors import pick
 from .options import opt
 
@@ -28,15 +29,15 @@ PRECISIONS = dict.fromkeys(("float32", "tf32", "bf16"))
 
 def whole_number(name: str, value: object) -> None:
     """Refuse anything but 1, 2, 3, ..."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}.")
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, not {short(value)}.")
 
 
 def kept(name: str, total: int, purpose: str, count: int | None) -> None:
     """Refuse to keep ``count`` of a data set's ``total`` images for ``purpose``, train or test."""
     if count is not None and not 1 <= count <= total:
         raise ValueError(
-            f"{name} has {total} {purpose} images, so {purpose}={count!r} cannot be kept."
+            f"{name} has {total} {purpose} images, so {purpose}={short(count)} cannot be kept."
         )
 
 
@@ -44,9 +45,9 @@ def thread_count(value: object) -> None:
     """Refuse a number of CPU threads that no machine of this kind has use for."""
     most = max(64, os.cpu_count() or 1)
     if value is not None and (
-        isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most
+        isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= int(value) <= most
     ):
-        raise ValueError(f"threads must be a whole number from 1 to {most}, not {value!r}.")
+        raise ValueError(f"threads must be a whole number from 1 to {most}, not {short(value)}.")
 
 
 _training = partial(opt, group="training")
@@ -70,7 +71,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            check_value(f.name, getattr(self, f.name), f.type)
+            own = check_value(f.name, getattr(self, f.name), f.type)
+            object.__setattr__(self, f.name, own)
         if not 0 < self.participation <= 1:
             raise ValueError(
                 "participation is a share of the clients, above 0 and at most 1, "
@@ -155,7 +157,7 @@ class Experiment(Settings):
         whole_number("rounds", self.rounds)
         thread_count(self.threads)
         if self.seed < 0:
-            raise ValueError(f"seed must be a whole number of at least 0, not {self.seed!r}.")
+            raise ValueError(f"seed must be a whole number of at least 0, not {short(self.seed)}.")
         for name, kind, what in (
             ("options", dict, "a dict"),
             ("augment", tuple | list, "a list"),
@@ -191,7 +193,7 @@ class Experiment(Settings):
             pick(name, known, f"option of {self.method}")
             if known[name].annotation is str and options[name] == math.inf:
                 options = options | {name: "inf"}  # read as a number where a word is meant
-        check_arguments(function, (), options)
+        args, named = check_arguments(function, (), options)
         lacking = [
             n
             for n, p in known.items()
@@ -199,7 +201,7 @@ class Experiment(Settings):
         ]
         for name in set(lacking) - set(options):
             raise ValueError(f"{self.method} needs its option {name}: --option {name}=VALUE.")
-        made = function(**options)
+        made = function(*args, **named)
         if not isinstance(made, Method):
             raise ValueError(f"{self.method} makes a {type(made).__name__}, not a fedlearn.Method.")
         return made

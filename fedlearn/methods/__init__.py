@@ -1,5 +1,7 @@
 """One file a method. Each holds the parts that the method replaces and one function that returns
-the ``Method``. FedGKT has three more: its server, its messages, and distillation."""
+the ``Method``; each such function raises ``ValueError`` for an option that is not what its
+docstring says. Further files: FedGKT's server, its messages (``features``) and distillation,
+FedRepOpt's search, and the messages of split learning (``split_letters``)."""
 
 from collections.abc import Callable
 from typing import Any

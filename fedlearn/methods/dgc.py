@@ -1,10 +1,10 @@
 """DGC: Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for
 Distributed Training", ICLR 2018.
 
-    u <- m u + g,   v <- v + u         momentum correction and accumulation    Section 3.1, Eq. (4)
+    u <- m u + g,   v <- v + u         momentum correction and accumulation    Section 3.2
     send the entries of v that are largest in magnitude, a share ``ratio`` of each tensor
-    u, v <- 0 where an entry was sent  momentum factor masking                 Section 3.2
-    g <- g min(1, clip / (sqrt(N) ||g||))   local gradient clipping            Section 3.1
+    u, v <- 0 where an entry was sent  momentum factor masking                 Section 3.3
+    g <- g min(1, clip / (sqrt(N) ||g||))   local gradient clipping            Section 3.2
 
 In federated learning g is the update of the round, after local training without momentum.
 Sparsity is warmed up: 75, 93.75, 98.4, 99.6 % in the first rounds, as far as ``ratio`` allows.
@@ -19,6 +19,8 @@ Deviations from paper and authors' program: what, why, effect measured::
     what travels whole gets its         the same sum if all take       none where all take part;
       momentum at the client;           part; the absent keep theirs   without any: "no momentum"
       authors': at the receiver
+    biases and normalisation travel     1.1 % of the numbers of        0.36 bits for each entry of
+      dense                             digits_resnet                  the model
     ratio 1/32, not 1/1000; warm-up     the Fed-KGF paper's; no        1.2 bits an entry, not
       by rounds                         epochs between messages        0.1; "1/1000"
 
@@ -31,6 +33,7 @@ Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
 
 from dataclasses import dataclass, replace
 
+from ..arguments import short
 from ..averaging import Averaging
 from ..parts import SGD, Clip, Context, Feedback, Lossy, Momentum, Update, Uplink
 from ..wire import Coder, TopK
@@ -46,8 +49,10 @@ class Warming(Lossy):
         super().__post_init__()
         if not isinstance(self.coder, TopK):
             raise ValueError(f"What warms up is the ratio of TopK; {self.coder!r} has none.")
-        if not isinstance(self.warmup, int) or self.warmup < 0:
-            raise ValueError(f"warmup is a whole number of rounds, not {self.warmup!r}.")
+        if self.warmup < 0:
+            raise ValueError(
+                f"warmup is a whole number of rounds, of at least 0, not {short(self.warmup)}."
+            )
 
     def coder_for(self, name: str, ctx: Context) -> Coder:
         coder = super().coder_for(name, ctx)

@@ -23,7 +23,8 @@ Deviations from paper and authors' program: what, why, effect measured::
     a 1 x 1 shortcut belongs to the     18 modules of ResNet-18, as    none: a choice of groups
       module before it                  the paper counts
 
-Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
+Accuracy IID and with a main class, of ``fedlearn reproduce deviations``: lr 0.3,
+base_kernels 4, 20 rounds, 10 clients, batches of 16, digits_resnet::
 
     Fed-KGF                         0.633 ± 0.039    0.139 ± 0.035
     Fed-KGF, every call             0.314 ± 0.098    0.099 ± 0.003
@@ -38,6 +39,7 @@ import torch
 from torch import nn
 
 from .. import rng
+from ..arguments import short
 from ..averaging import Averaging
 from ..models.kernels import ALPHA as ALPHA  # for those who look for them here
 from ..models.kernels import BETA as BETA
@@ -107,15 +109,18 @@ class Modules(Step):
 
     groups: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.groups is not None:
+            whole_number("groups", self.groups)
+
     def validate(self, ctx: Context) -> None:
         if self.groups is None:
             return
-        whole_number("groups", self.groups)
         count, participants = len(modules(ctx.schema)), len(ctx.participants)
         if self.groups > count or participants % self.groups:
             raise ValueError(
                 f"groups must be at most {count}, the modules, and divide {participants}, the "
-                f"participants, not {self.groups}."
+                f"participants, not {short(self.groups)}."
             )
 
     def names(self, names: list[str], ctx: Context) -> list[str]:

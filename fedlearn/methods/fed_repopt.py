@@ -16,6 +16,9 @@ Deviations from paper and authors' program: what, why, effect measured::
     M by position; the paper prints a   only so RepOpt is CSLA         kernels off by 1e-14, with
       scalar                                                           the scalar 85 % of what was
                                                                        learned
+    W' has s_id I; section 3.2: s_3 W_3 blocks with an identity branch not measured: without it W'
+      + s_1 W_1                         have it in their sum           is not the sum of CSLA's
+                                                                       branches
     with ``spare`` Ghost's t shrinks    exact                          CSLA and RepOpt else 7e-3
       as its kernel does; authors':                                    (weight decay 0.01) apart
       it does not
@@ -38,7 +41,7 @@ Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -155,14 +158,20 @@ def fed_repopt(
     """``form``: "repopt", or what the paper compares it with, trained by plain SGD: "tr", "inf",
     "csla". ``network``: one of the package's multi-branch networks; None is the task's. ``scales``:
     what ``search`` found, or a ``Search`` (or its options as a dict) that is made first; by default
-    those of the search's start. ``optimizer``: "sgd" or "adamw". ``spare`` keeps weight decay from
-    vectors, ``smoothing`` is that of labels: 0.00004 and 0.1 in the authors' program."""
+    those of the search's start. ``optimizer``: "sgd", or "adamw", which takes no ``momentum``.
+    ``spare`` keeps weight decay from vectors, ``smoothing`` is that of labels. The authors' program
+    has ``weight_decay`` 0.00004, ``spare`` and ``smoothing`` 0.1."""
     rep, part = form == "repopt", pick(optimizer, {"sgd": SGD, "adamw": Adam}, "optimizer")
+    pick(form, dict.fromkeys(("repopt", "tr", "inf", "csla")), "form")
+    if optimizer == "adamw" and momentum:
+        raise ValueError('momentum belongs to optimizer "sgd"; "adamw" has its own.')
     own: dict[str, Any] = {"weight_decay": weight_decay, "spare": spare}
     own |= {"momentum": momentum} if optimizer == "sgd" else {"decoupled": True}
     if rep:
         part = {SGD: RepSGD, Adam: RepAdam}[part]
-    if isinstance(scales, dict) and scales:
+    if isinstance(scales, dict):
+        for name in scales:
+            pick(name, dict.fromkeys(f.name for f in fields(Search)), "option of a search")
         scales = Search(**scales)
     return Averaging(
         "fed_repopt",

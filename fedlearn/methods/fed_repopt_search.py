@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from .. import tasks
-from ..arguments import Checked
+from ..arguments import Checked, checked, short
 from ..averaging import Averaging
 from ..errors import pick
 from ..models import reparam
@@ -37,7 +37,7 @@ class Planned(SGD):
         if not 0 <= self.warmup <= self.rounds or not 0 <= self.clip < math.inf:
             raise ValueError(
                 "A search needs 0 <= warmup <= rounds and a finite clip >= 0, not "
-                f"warmup={self.warmup!r}, rounds={self.rounds!r}, clip={self.clip!r}."
+                f"warmup={short(self.warmup)}, rounds={short(self.rounds)}, clip={self.clip!r}."
             )
 
     def init(self, params: list[torch.Tensor], ctx: Context) -> dict[str, Any]:
@@ -107,6 +107,7 @@ class Form(Model):
         return frozenset({"constants"} if self.form == "repopt" else ())
 
     def __post_init__(self) -> None:
+        Named(self.network)  # refuses what is no network
         pick(self.form, reparam.FORMS | {"repopt": None}, "form")
         if self.scales is not None and (
             not isinstance(self.scales, (Scales, Search))
@@ -114,7 +115,7 @@ class Form(Model):
         ):
             raise ValueError(
                 'scales are Scales or a Search, for the forms "csla", "search" and "repopt", not '
-                f'{self.scales!r} for "{self.form}".'
+                f'{short(self.scales)} for "{self.form}".'
             )
 
     def build(self, task: Any) -> nn.Module:
@@ -130,6 +131,7 @@ class Form(Model):
         return target(net) if self.form == "repopt" else net
 
 
+@checked
 def search(
     task: Any,
     rounds: int = 5,
@@ -149,6 +151,9 @@ def search(
     ``warmup`` the rate rises for so many rounds and then falls along half a cosine; ``clip`` is the
     greatest length of a gradient; with either, momentum goes on from round to round. The authors'
     program has 10 rounds and 5."""
+    if not hasattr(task, "evaluate"):
+        raise ValueError(f"A search takes a task (fedlearn.tasks), not {short(task)}.")
+    whole_number("rounds", rounds)
     if task.clients != 1:
         raise ValueError(
             f"The search is the server's own: a task with one client, not {task.clients}."

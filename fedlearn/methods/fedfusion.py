@@ -15,6 +15,13 @@ Deviations from paper and authors' program: what, why, effect measured::
 
     conv begins as the identity on      then the first step is         not measured: no option;
       E_l; authors': Xavier             FedAvg's                       FedAvg's step is lost
+    conv adds b; Eq. (6) has none       authors' program has it        not measured: no option; b
+                                                                       begins as 0
+    multi: lam is the share of E_g      Eq. (7) is damaged in the      none: their form
+                                        scan; Eq. (8), authors'
+                                        program
+    the mean is weighted by n_k;        as everywhere in this package  none with equal shares
+      authors': plain
     E_g stands first; authors': E_l     Eq. (6)                        none: a name of channels
     tested with E_g = E_l; authors':    one network, known to all      not measured: that pair is
       E_g of the round before                                          no client's network

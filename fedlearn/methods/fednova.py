@@ -34,7 +34,7 @@ class Normalised(Aggregator):
 
     def __post_init__(self) -> None:
         if not 0 <= self.momentum < 1:
-            raise ValueError(f"Momentum lies between 0 and 1, not {self.momentum!r}.")
+            raise ValueError(f"Momentum is at least 0 and below 1, not {self.momentum!r}.")
 
     def _norm(self, tau: int) -> float:
         """||a_i||_1: the entries of a_i say how often each local gradient counts."""
@@ -57,5 +57,6 @@ class Normalised(Aggregator):
 
 
 def fednova(lr: float = 0.1, momentum: float = 0.0) -> Averaging:
-    """Normalised averaging; ``momentum`` is the clients'."""
+    """Normalised averaging; ``momentum`` is the clients'. With ``but(optimizer=...)`` the optimizer
+    must be SGD whose momentum is that of ``Normalised``, or ||a_i||_1 is wrong."""
     return Averaging("fednova", optimizer=SGD(lr, momentum), server=Normalised(momentum))

@@ -13,6 +13,10 @@ theta > 1/2.
 
 Deviations from paper and authors' program: what, why, effect measured::
 
+    tested with m = 1 where theta >     one model, the same in every   0.949 for FedPM, IID, seed 0,
+      1/2; authors': a mask drawn for   test                           below; its state with drawn
+      every test                                                       masks 0.844 to 0.936 in 5
+                                                                       draws
     the gradient of m passes whole;     the textbook's                 scores' gradient twice as
       authors': times theta             straight-through estimator     large; "scaled"
       (``scaled``)
@@ -20,12 +24,13 @@ Deviations from paper and authors' program: what, why, effect measured::
       authors soften the masks          nothing else                   0.01; "softened"
       (``softened``)
     Adam starts anew each round;        as the other methods here      "keep"; the authors'
-      authors': goes on (``keep``)                                     program: "all three"
+      authors': goes on (``keep``)                                     training: "all three"
     no learned scale and shift of       the paper's networks have no   not measured: a mask cannot
       batch normalisation; its          such layers                    shift
       statistics travel dense
 
-Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
+Accuracy IID and with a main class, of ``fedlearn reproduce deviations``: lr 0.3, 20 rounds,
+10 clients, batches of 16, digits_resnet::
 
     FedPM                           0.946 ± 0.025    0.756 ± 0.053
     FedPM, scaled                   0.930 ± 0.018    0.671 ± 0.071
@@ -187,7 +192,7 @@ def fedpm(
 ) -> Averaging:
     """``lr`` is Adam's, on the scores. ``scaled``, ``softened``: see ``MaskedNetwork`` and
     ``BetaPosterior``; with ``keep`` Adam goes on at a client where it stopped. All three together
-    are the authors' program."""
+    are the authors' training; their test draws masks."""
     adam: Optimizer = Continued(Adam(lr)) if keep else Adam(lr)
     uplink = Uplink(Sample(), Lossy(Mask(), whole=0))
     model, server = MaskedNetwork(scaled=scaled), BetaPosterior(softened)

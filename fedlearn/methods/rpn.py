@@ -15,6 +15,8 @@ Deviations from paper and authors' program: what, why, effect measured::
 
     clients hear the running sum        one message, whatever was      none: the same model
                                         missed
+    M^0 comes of the shared seed;       no byte for what both can make none: the same model
+      Algorithm 1 sends it
     threshold on sum |R|; section       entries of both signs cancel   0.2 keeps 85 % of the
       3.2: on the sum (``plain``)       in a sum                       filters, on the plain sum
                                                                        13 % of digits_resnet;

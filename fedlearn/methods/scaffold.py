@@ -108,7 +108,8 @@ class Controlling(Aggregator):
 
 
 def scaffold(lr: float = 0.1, server_lr: float = 1.0) -> Averaging:
-    """``lr`` is eta_l, ``server_lr`` eta_g. Twice FedAvg's bytes, in both directions."""
+    """``lr`` is eta_l, ``server_lr`` eta_g. Twice FedAvg's bytes, in both directions. The parts go
+    together: with another optimizer than ``Controlled`` the variates travel and correct nothing."""
     return Averaging(
         "scaffold",
         optimizer=Controlled(lr),

@@ -197,7 +197,8 @@ class SplitLearning(Method):
 def split_learning(
     lr: float = 0.1, edge: Any = "digits_edge", server: Any = "digits_server"
 ) -> SplitLearning:
-    """Train the extractor of ``edge`` with ``server`` on top, with SGD on both sides. In a round
-    every participant has its turn of E local epochs. A column more in the history,
-    ``bytes_handover``, is the share of the bytes that W_e takes from client to client."""
+    """Train the extractor of ``edge`` with ``server`` on top, with SGD on both sides; None is the
+    task's network. In a round every participant has its turn of E local epochs. A column more in
+    the history, ``bytes_handover``, is the share of the bytes that W_e takes from client to
+    client."""
     return SplitLearning(model=Edge(edge), optimizer=SGD(lr), network=Named(server))

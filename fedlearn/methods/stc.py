@@ -16,6 +16,7 @@ Deviations from paper and authors' program: what, why, effect measured::
       dense                             digits_resnet                  the model
     a late client gets the model if     the paper sends all steps      never more than the model
       that is shorter
+    the mean is weighted by n_k         as everywhere in this package  none with equal shares
 """
 
 from ..averaging import Averaging

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from ..arguments import short
 from ..models import Network
 from .base import Part
 
@@ -37,6 +38,13 @@ class Named(Model):
 
     network: str | Callable | None
     shape: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.network is None or isinstance(self.network, str) or callable(self.network)):
+            raise ValueError(
+                f"There is no network {short(self.network)}: a network is a name, a function "
+                "(shape, classes) -> module, or None, the task's."
+            )
 
     def __repr__(self) -> str:  # a function by its name: its address would be another one tomorrow
         known = isinstance(self.network, str | None)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..arguments import short
 from ..errors import WireError
 from .base import Arrival, Context, Tensors
 from .link import DENSE, Downlink, Sections, Uplink
@@ -78,6 +79,8 @@ class Replay(Downlink):
     comes twice counts once and a missing one is noticed."""
 
     def __init__(self, link: Uplink) -> None:
+        if not isinstance(link, Uplink):
+            raise ValueError(f"The server's steps travel through an Uplink, not {short(link)}.")
         super().__init__()
         self.link, self.personal, self.needs = link, True, frozenset({("steps", link)})
 

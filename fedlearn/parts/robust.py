@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..arguments import short
 from ..settings import whole_number
 from ..wire.sparse import how_many
 from .base import Arrival, Context, Tensors
@@ -127,7 +128,8 @@ class Krum(Aggregator):
         there, least = len(ctx.participants), 2 * self.liars + 3
         if there < least or self.keep > there:
             raise ValueError(
-                f"{self!r} needs at least {max(least, self.keep)} clients a round, not {there}."
+                f"{short(self)} needs at least {short(max(least, self.keep))} clients a round, "
+                f"not {there}."
             )
 
     def aggregate(self, state: Tensors, arrivals: Iterable[Arrival], ctx: Context) -> Tensors:

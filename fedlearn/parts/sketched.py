@@ -37,7 +37,7 @@ class HeavyHitters(Aggregator):
         if not isinstance(self.sketch, CountSketch) or not self.sketch.merged:
             raise ValueError(f"What is added up are CountSketch(merged=True), not {self.sketch!r}.")
         if not 0 <= self.momentum < 1:
-            raise ValueError(f"Momentum lies between 0 and 1, not {self.momentum!r}.")
+            raise ValueError(f"Momentum is at least 0 and below 1, not {self.momentum!r}.")
 
     @property
     def needs(self) -> frozenset:

@@ -51,7 +51,7 @@ class Residual(Step):
 @dataclass(frozen=True)
 class Clip(Step):
     """g <- g min(1, norm / (sqrt(N) ||g||)) over all tensors that are coded with loss; N is the
-    number of clients in the round (DGC, section 3.1)."""
+    number of clients in the round (DGC, section 3.2)."""
 
     norm: float = float("inf")
 
@@ -69,7 +69,7 @@ class Clip(Step):
 
 @dataclass(frozen=True)
 class Momentum(Step):
-    """u <- m u + g, and u <- 0 where an entry was sent (DGC, Eq. (4) and section 3.2). What travels
+    """u <- m u + g, and u <- 0 where an entry was sent (DGC, sections 3.2 and 3.3). What travels
     whole anyway, biases and normalisation, has the same momentum and is never set to zero: as in
     the authors' program, where SGD's momentum does not know what is compressed."""
 
@@ -79,7 +79,7 @@ class Momentum(Step):
 
     def __post_init__(self) -> None:
         if not 0 <= self.momentum < 1:
-            raise ValueError(f"Momentum lies between 0 and 1, not {self.momentum!r}.")
+            raise ValueError(f"Momentum is at least 0 and below 1, not {self.momentum!r}.")
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         own = x.keys() - ctx.schema.buffers

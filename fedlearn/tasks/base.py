@@ -114,7 +114,7 @@ class Task:
     ) -> torch.nn.Module:
         """The task's network; or another one, by name or as a function, and for inputs of another
         shape."""
-        network = network or self.network_name
+        network = self.network_name if network is None else network
         build = find_network(network, self.networks)
         try:
             return build(shape or self.shape, self.source.classes)

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from numbers import Integral
 from typing import Any
 
 import torch
 
-from ..arguments import Checked
+from ..arguments import Checked, short
 
 Shape = Sequence[int]
 
@@ -20,8 +21,11 @@ def brief(record: Any) -> str:
 
 def check_whole(what: str, value: object, lowest: int, highest: int) -> None:
     """``ValueError`` for what is no whole number between two."""
-    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
-        raise ValueError(f"{what} is a whole number from {lowest} to {highest}, not {value!r}.")
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or not lowest <= value <= highest:  # type: ignore[operator]
+        raise ValueError(
+            f"{what} is a whole number from {lowest} to {highest}, not {short(value)}."
+        )
 
 
 class Coder(Checked):

@@ -144,7 +144,7 @@ class Reader:
         return values
 
     def fields(self, count: int, width: int) -> np.ndarray:
-        """The inverse of ``pack``: uint8, or int32 for a width of 9 to 31."""
+        """The inverse of ``pack_fields``: uint8, or int32 for a width of 9 to 31."""
         if width == 8:
             return self.take(count)
         if width > 8:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch._utils import _unflatten_dense_tensors
 
+from ..arguments import short
 from ..errors import Diverged, WireError
 from .base import Coder, Shape, brief
 
@@ -77,7 +78,7 @@ class Dense(Coder):
 
     def __post_init__(self) -> None:
         if self.bits not in (16, 32):
-            raise ValueError(f"A float has 16 or 32 bits on the wire, not {self.bits!r}.")
+            raise ValueError(f"A float has 16 or 32 bits on the wire, not {short(self.bits)}.")
 
     @property
     def dtype(self) -> str:

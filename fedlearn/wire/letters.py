@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..arguments import short
 from ..errors import WireError
 from .base import Coder, Shape
 from .coders import Dense
@@ -17,13 +18,22 @@ from .message import Message, Schema, pack, unpack
 
 @dataclass(frozen=True)
 class Whole(Coder):
-    """Whole numbers from 0 to 2^(8 size) - 1, ``size`` bytes each; they decode to int64."""
+    """Whole numbers from 0 to 2^(8 size) - 1, ``size`` bytes each: 1, 2 or 4; they decode to int64.
+    ``ValueError`` for an entry that is none of these numbers."""
 
     size: int = 4
 
+    def __post_init__(self) -> None:
+        if self.size not in (1, 2, 4):
+            raise ValueError(f"A whole number has 1, 2 or 4 bytes, not {short(self.size)}.")
+
     def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> Any:
-        values = tensor.detach().cpu().numpy().astype(f"<u{self.size}")
-        return values.reshape(-1).view(np.uint8).data
+        values, most = tensor.detach().cpu().numpy(), 2 ** (8 * self.size) - 1
+        if values.size and not (values.min() >= 0 and values.max() <= most):
+            raise ValueError(f"In {self.size} bytes go whole numbers from 0 to {most}, no others.")
+        if values.dtype.kind == "f" and (values != np.floor(values)).any():
+            raise ValueError(f"In {self.size} bytes go whole numbers, no fractions.")
+        return values.astype(f"<u{self.size}").reshape(-1).view(np.uint8).data
 
     def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
         if len(section) != math.prod(shape) * self.size:

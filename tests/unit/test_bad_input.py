@@ -1,6 +1,7 @@
 """Bad input ends in one sentence: what was wrong and what is allowed. Nothing trains, nothing is
 written, and no line of a traceback is seen."""
 
+import inspect
 import io
 import os
 import random
@@ -208,8 +209,6 @@ VALUES = """
 
 def lines_of_a_fuzz(count, seed=0):
     """Command lines with one option of a method each, any value behind it."""
-    import inspect
-
     draw = random.Random(seed)
     options = [
         (name, option)
@@ -237,6 +236,7 @@ def test_any_value_of_any_option_is_taken_or_refused_in_one_sentence(nothing_tra
 
 X, Y = np.random.default_rng(0).integers(0, 255, (60, 8, 8), np.uint8), np.arange(60) % 3
 TASK = fl.tasks.classification("digits", 2, train=40, test=20)
+HUGE = 10**5000
 HISTORY = fl.History("fedavg", {}, [{"round": 1, "accuracy": 0.5, "loss": 1.0}])
 
 
@@ -273,6 +273,35 @@ CALLS = {
     "settings": (lambda: fl.Settings(epochs=True), "whole number"),
     "experiment": (lambda: fl.Experiment(options=3), "options must be a dict"),
     "experiment's metrics": (lambda: fl.Experiment(metrics="per_class"), "a list"),
+    "momentum 1": (lambda: fl.methods.dgc(momentum=1), "at least 0 and below 1, not 1.0"),
+    "warmup": (lambda: fl.methods.dgc(warmup=-1), "of at least 0, not -1"),
+    "fedcams' server_lr": (
+        lambda: fl.methods.fedcams(server_lr=0),
+        "server_lr of fedcams is above",
+    ),
+    "fed_gkt's server_lr": (
+        lambda: fl.methods.fed_gkt(server_lr=0),
+        "server_lr of fed_gkt is above",
+    ),
+    "fed_gkt's edge": (lambda: fl.methods.fed_gkt(edge=0), "no network 0: a network is a name"),
+    "fed_gkt's server": (lambda: fl.methods.fed_gkt(server=0), "no network 0"),
+    "split learning's edge": (lambda: fl.methods.split_learning(edge=0), "no network 0"),
+    "fed_repopt's network": (lambda: fl.methods.fed_repopt(network=0), "no network 0"),
+    "groups": (lambda: fl.methods.fed_kgf(groups=0), "groups must be a whole number of at least 1"),
+    "groups -1": (lambda: fl.methods.fed_kgf(groups=-1), "of at least 1, not -1"),
+    "replay": (lambda: fl.parts.Replay([1]), r"through an Uplink, not \[1\]"),
+    "a search's task": (lambda: fl.methods.search(5), "A search takes a task .*, not 5"),
+    "a search's rounds": (lambda: fl.methods.search(TASK, 0), "rounds must be a whole number"),
+    "huge bits": (lambda: fl.methods.rpn(bits=HUGE), "not a number too long to show"),
+    "huge levels": (lambda: fl.methods.qsgd(levels=HUGE), "not a number too long to show"),
+    "huge base": (lambda: fl.methods.fed_kgf(base_kernels=-HUGE), "too long to show"),
+    "huge groups": (lambda: fl.run(fl.methods.fed_kgf(groups=HUGE), TASK), "too long to show"),
+    "huge liars": (
+        lambda: fl.run(fl.methods.fedavg().but(server=fl.parts.Krum(HUGE)), TASK),
+        "liars of Krum must be a whole number, not a number too long to show",
+    ),
+    "huge scales": (lambda: fl.methods.fed_repopt(scales=HUGE), "not a number too long to show"),
+    "huge network": (lambda: fl.methods.fed_repopt(network=HUGE), "too long to show"),
     "one history": (lambda: fl.plot.compare(HISTORY, what="precision"), "no column"),
     "no histories": (lambda: fl.plot.compare(3), "Histories are drawn"),
     "no rounds": (lambda: fl.plot.compare([fl.History("fedavg")]), "with rounds"),
@@ -415,3 +444,29 @@ def test_a_download_goes_on_while_something_comes(tmp_path, monkeypatch):
 
     sources._while_it_grows(tmp_path, slowly)
     assert (tmp_path / "part").stat().st_size == 8
+
+
+def test_numbers_of_numpy_are_as_good_as_pythons():
+    i, f = np.int64, np.float32
+    for numpy, python in (
+        (fl.methods.fed_kgf(base_kernels=i(4)), fl.methods.fed_kgf(base_kernels=4)),
+        (fl.methods.fedcom(bits=i(4)), fl.methods.fedcom(bits=4)),
+        (fl.methods.qsgd(levels=np.int32(5)), fl.methods.qsgd(levels=5)),
+        (fl.parts.Krum(liars=i(2)), fl.parts.Krum(liars=2)),
+        (fl.methods.dgc(warmup=i(2)), fl.methods.dgc(warmup=2)),
+        (fl.methods.fed_gkt(memory_limit=f(1e6)), fl.methods.fed_gkt(memory_limit=1e6)),
+        (fl.methods.rpn(bits=i(16)), fl.methods.rpn(bits=16)),
+        (fl.methods.stc(ratio=np.float64(0.25)), fl.methods.stc(ratio=0.25)),
+        (fl.methods.stc(ratio=1), fl.methods.stc(ratio=1.0)),
+        (fl.methods.dgc(clip=5), fl.methods.dgc(clip=5.0)),
+        (fl.Settings(epochs=i(2), participation=f(0.5)), fl.Settings(epochs=2, participation=0.5)),
+    ):
+        assert numpy == python and repr(numpy) == repr(python)
+    assert len(fl.run("fedavg", TASK, rounds=i(1))) == 1
+
+
+def test_classes_show_what_they_are_made_of():
+    assert list(inspect.signature(fl.Mean).parameters) == ["by"]
+    assert not inspect.signature(fl.parts.Update).parameters
+    with pytest.raises(TypeError, match="positional argument"):
+        fl.parts.Update(1)

@@ -428,7 +428,7 @@ def test_a_client_answers_only_what_it_is_asked_for(task):
         ({"server": "digits_serve"}, "Did you mean 'digits_server'"),
         ({"bits": 8}, "16 or 32 bits"),
         ({"edge": lambda shape, classes: nn.Flatten()}, "unlike this Flatten"),
-        ({"server_lr": 0}, "lr > 0"),
+        ({"server_lr": 0}, "server_lr of fed_gkt is above 0"),
         (
             {"server": lambda shape, classes: models.digits_server(shape, 9)},
             r"gives \[9\] logits an image, the edge network \[10\]",

@@ -285,11 +285,11 @@ def test_multiplier_by_its_definition(family, task):
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_with_all_multipliers_one_it_is_the_optimiser_itself(optimizer, task):
-    part = fl.methods.fed_repopt(optimizer=optimizer, momentum=0.9, weight_decay=0.1).optimizer
+    momentum = 0.9 if optimizer == "sgd" else 0.0
+    how = {"optimizer": optimizer, "momentum": momentum, "weight_decay": 0.1}
+    part = fl.methods.fed_repopt(**how).optimizer
     assert isinstance(part, (SGD, Adam))
-    plain = fl.methods.fed_repopt(
-        form="inf", optimizer=optimizer, momentum=0.9, weight_decay=0.1
-    ).optimizer
+    plain = fl.methods.fed_repopt(form="inf", **how).optimizer
     params = [[noise(2, 3)], [noise(2, 3)]]
     states = [
         part.__class__.__mro__[2].init(part, params[0], Context(task, 1))
@@ -437,7 +437,10 @@ def test_bad_scales_are_one_clear_sentence(change, sentence, form, task, monkeyp
         ({"network": "digits_cnn"}, "has no multi-branch blocks"),
         ({"network": None}, "has no multi-branch blocks"),
         ({"form": "rep"}, "There is no form 'rep'"),
-        ({"scales": {}}, "scales are Scales"),
+        ({"form": "deploy"}, "There is no form 'deploy'.*Allowed: repopt, tr, inf, csla"),
+        ({"form": "search"}, "There is no form 'search'"),
+        ({"scales": {"foo": 0}}, "no option of a search 'foo'.*Allowed: dataset, rounds"),
+        ({"optimizer": "adamw", "momentum": 0.9}, 'momentum belongs to optimizer "sgd"'),
         ({"optimizer": "adam"}, "Did you mean 'adamw'"),
         ({"lr": 0}, "lr > 0"),
     ],

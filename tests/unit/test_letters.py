@@ -131,6 +131,14 @@ def test_whole_numbers(case):
                 coder.decode(lie, x.shape)
 
 
+@pytest.mark.parametrize("values", [[70000, -1, 3], [65536.0], [-1], [0.5], [float("nan")]])
+def test_what_does_not_fit_is_no_whole_number(values):
+    with pytest.raises(ValueError, match="In 2 bytes go whole numbers"):
+        Whole(2).encode(torch.tensor(values))
+    with pytest.raises(ValueError, match="1, 2 or 4 bytes, not 3"):
+        Whole(3)
+
+
 def test_whole_numbers_of_a_view_and_without_entries():
     x = torch.arange(12).reshape(3, 4).T
     assert torch.equal(Whole(2).decode(Whole(2).encode(x), (4, 3)), x)
