@@ -77,7 +77,6 @@ def _layer_drift(answer: Function) -> str | None:
         return f"the answer should be a dictionary with a number for each of {', '.join(shapes)}"
     for name, stacked in flat.items():
         value, right = float(given[name]), drift(stacked, p)
-        whole = drift(stacked, torch.tensor(samples).float())
         if abs(value - right) <= 1e-4 * right:
             continue
         if abs(value - drift(stacked, even)) <= 1e-4 * right:
@@ -85,6 +84,7 @@ def _layer_drift(answer: Function) -> str | None:
                 "every client counts the same in it: weigh by samples, "
                 "in the mean and in the spread around it"
             )
+        whole = drift(stacked, torch.tensor(samples).float())
         if abs(value - whole) <= 1e-4 * whole:
             return "the p_k have to sum to one: divide by the sum of the samples"
         if abs(value - right**2) <= 1e-4 * right**2:
