@@ -85,7 +85,7 @@ def resume(
             raise ValueError("it was changed after it was written")
         head = json.loads(metadata["head"])
         before = History.from_dict(json.loads(metadata["history"]))
-    except (SafetensorError, KeyError, ValueError) as error:
+    except (SafetensorError, KeyError, ValueError, OSError) as error:
         raise ValueError(
             f"{path} is not a readable checkpoint of fedlearn ({error}); delete it to start anew."
         ) from None

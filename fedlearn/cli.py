@@ -219,11 +219,8 @@ def reproduce(recipe: Recipe, planning: Planning) -> None:
     share the work.
     """
     from . import reproduce as recipes
-    from .tasks.base import find_device
 
     how = asdict(recipe)
-    if not (planning.plan and recipe.device == "cuda"):  # what a GPU would do can be asked anywhere
-        how["device"] = str(find_device(recipe.device))
     if planning.plan:
         how.pop("progress")
         print(recipes.plan(**how))

@@ -16,7 +16,7 @@ from .errors import DataError
 from .history import History
 from .methods.fed_repopt_search import Search
 from .models.cnn import Shape
-from .recipes import KINDS, SPEEDS, Run
+from .recipes import KINDS, SPEEDS, Run, taken
 
 PYTORCH = 6e8  # bytes that the program takes before it has any data
 LAYERS = 6  # layers' outputs, as large as the largest, that are in memory at once without training
@@ -183,8 +183,7 @@ class Estimate:
 
 def seconds(history: History) -> float:
     """What a stored run took."""
-    stated = history.meta.get("provenance", {}).get("seconds")
-    return float(stated) if stated else float(history.seconds.sum())
+    return taken(history.meta.get("provenance", {})) or float(history.seconds.sum())
 
 
 def rows(runs: list[Run], get: Get, estimate: Estimate) -> list[dict[str, Any]]:
@@ -263,7 +262,7 @@ def plan(
             state = states.get(run, fit)
         lines.append(
             f"{state:<9}{row['spent' if row['stored'] else 'needed']:>7.2f}  {row['from']:<10}"
-            f"{row['memory'] / 1e9:>11.1f}{row['disk'] / 1e6:>9.1f}  {run.folder}/{run.name}"
+            f"{row['memory'] / 1e9:>11.1f}{row['disk'] / 1e6:>9.1f}  {run.where}"
             + (f" and {row['tries']} tries" if row["tries"] else "")
         )
     if any(row["from"] == "guessed" for row in listed):

@@ -3,10 +3,13 @@
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+LOOK = 0.05  # seconds, in which whoever looks at a claim is done
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
@@ -51,7 +54,9 @@ def write_text(path: str | Path, text: str) -> None:
 
 def check_writable(path: str | Path) -> Path:
     """Where a file of that name is written, links followed; ``OSError`` if none can be."""
-    target = Path(path).resolve()
+    target = Path(path)
+    if not target.exists() or target.is_file() or target.is_dir():
+        target = target.resolve()  # what a pipe's link says is no path
     if target.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file.")
     there = next(p for p in (target, *target.parents) if p.exists())  # the rest can be made
@@ -80,6 +85,9 @@ def claim(path: Path) -> Iterator[bool]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a") as file:
         mine = _locked(file)
+        if not mine:  # somebody may just be looking whether it is claimed
+            time.sleep(LOOK)
+            mine = _locked(file)
         # it may have been given back and removed just now
         mine = mine and path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino
         try:
@@ -96,6 +104,8 @@ def claimed(path: Path) -> bool:
             return not _locked(file, shared=True)
     except FileNotFoundError:
         return False
+    except OSError:  # somebody else's
+        return True
 
 
 def _locked(file: Any, shared: bool = False) -> bool:

@@ -110,8 +110,11 @@ class History:
 
     @property
     def final(self) -> dict[str, Any]:
-        """The last evaluated row."""
-        return next(row for row in reversed(self.rows) if row["accuracy"] is not None)
+        """The last evaluated row; ``ValueError`` if there is none."""
+        seen = [row for row in self.rows if row["accuracy"] is not None]
+        if not seen:
+            raise ValueError(f"No round of this run of {self.method} was evaluated.")
+        return seen[-1]
 
     def late_accuracy(self, tests: int = 5) -> float:
         """Mean accuracy of the last ``tests`` evaluated rounds: a curve that jumps from one test to

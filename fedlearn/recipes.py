@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 import yaml
 
 from . import methods
+from .arguments import LARGEST, checked, short
 from .data import partition as partitions
 from .data.published import known as known_of
 from .data.sources import data_path
@@ -21,6 +22,7 @@ from .parts import SGD, Adam, Continued, TaskNetwork
 from .round import BYTES
 from .settings import Experiment, Settings, kept
 from .tasks import Classification, Detection, Segmentation
+from .tasks.base import find_device
 from .tasks.classification import NETWORK
 
 PARTS = {  # that a row can name
@@ -116,6 +118,11 @@ class Run:
         return "-".join("".join(c if c.isalnum() or c == "." else " " for c in text).split())
 
     @property
+    def where(self) -> str:
+        """Folder and name."""
+        return f"{self.folder}/{self.name}"
+
+    @property
     def images(self) -> tuple[int, int]:
         """How many are trained on, and tested on."""
         e, whole = self.experiment, known_of(self.experiment.task, self.experiment.dataset)
@@ -180,8 +187,8 @@ class Run:
                 if self._plain(parts.get(name)) != self._plain(own.get(name))
             ]
         try:
-            float(meta.get("provenance", {}).get("seconds", 0))
-        except (TypeError, ValueError):
+            taken(meta.get("provenance", {}))
+        except ValueError:
             found.append("provenance")
         return list(dict.fromkeys(found + self._wrong_rows(history)))
 
@@ -198,7 +205,7 @@ class Run:
         count = e.drawn(int(e.clients))
         for row in history.rows:
             accuracy, loss, seconds = (row.get(n) for n in ("accuracy", "loss", "seconds"))
-            wrong += [] if _number(seconds) else ["seconds"]
+            wrong += [] if _number(seconds) and 0 <= seconds < math.inf else ["seconds"]
             sent = [n for n in row if n.startswith("bytes_") and n not in BYTES]
             wrong += [n for n in (*BYTES, *sent) if not _whole(row.get(n))]
             who: Any = row.get("clients")
@@ -228,8 +235,20 @@ def _in_old_words(parts: Mapping[str, Any]) -> dict[str, str]:
     return today
 
 
+def taken(provenance: Mapping[str, Any]) -> float:
+    """The seconds that a file says its run took, 0 if it does not; ``ValueError`` for what is no
+    length of time."""
+    seconds = provenance.get("seconds", 0)
+    try:
+        if 0 <= float(seconds) < math.inf:
+            return float(seconds)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise ValueError(f"{short(seconds)} is no number of seconds")
+
+
 def _whole(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
 
 
 def named(value: Any) -> Any:
@@ -242,7 +261,8 @@ def named(value: Any) -> Any:
 
 
 def _number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
+    return whole or isinstance(value, float)
 
 
 def chosen(recipe: str | None, scale: str) -> list[str]:
@@ -251,6 +271,8 @@ def chosen(recipe: str | None, scale: str) -> list[str]:
     if recipe is not None:
         pick(recipe, PAPERS | dict.fromkeys(RECIPES), "paper or recipe")
     of = {n: r for n, r in RECIPES.items() if recipe in (None, n, r["paper"])}
+    if why := of.get(recipe, {}).get("without", {}).get(scale):
+        raise ValueError(f"{recipe} has no runs of scale {scale}: {why}.")
     pick(scale, {s: 1 for s in SCALES for r in of.values() if s in r}, f"scale of {recipe}")
     return [name for name, r in of.items() if scale in r]
 
@@ -260,6 +282,7 @@ def results_folder(name: str, scale: str) -> str:
     return f"{name}_{'digits' if scale == 'quick' else scale}"
 
 
+@checked
 def runs(
     recipe: str | None = None,
     scale: str = "quick",
@@ -274,10 +297,16 @@ def runs(
     """The runs of a recipe, of all recipes of a paper, or of all, most valuable first: the first
     seed of all comes before the second of any. What two recipes share is there once.
 
-    ``ValueError`` for a choice that no run has, or that none can be made with."""
-    own = {"rounds": rounds, "train": train, "test": test, "device": str(device)}
+    ``ValueError`` for a choice that no run has, or that none can be made with. What a GPU would do
+    can be asked where there is none."""
+    for name, several in (("only", only), ("split", split or ()), ("seeds", seeds or ())):
+        if not isinstance(several, tuple | list):
+            raise ValueError(f"{name} must be a list, not {short(several)}.")
+    if not device.startswith("cuda"):
+        device = str(find_device(device))
+    own = {"rounds": rounds, "train": train, "test": test, "device": device}
     own = {name: value for name, value in own.items() if value is not None}
-    gpu = str(device).startswith("cuda")
+    gpu = device.startswith("cuda")
     blocks = [
         (number, RECIPES[name], RECIPES[name][scale], block | {"rows": labelled(block)})
         for number, name in enumerate(chosen(recipe, scale))

@@ -5,6 +5,7 @@ checkpoint beside its file; the file is written in one step, and the checkpoint 
 """
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -15,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import checkpoint, costs, methods, models, newcomers, recipes, round
+from .arguments import checked
 from .data import published, sources
 from .errors import DataError, pick
-from .files import claim, claimed, write_text
+from .files import LOOK, check_writable, claim, claimed, write_text
 from .history import History
 from .models.repopt import Scales
 from .recipes import Run
 from .settings import Experiment
+from .tasks.base import find_device
 
 if TYPE_CHECKING:
     import pandas  # takes long to load: only where a table is made
@@ -42,7 +45,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._read: dict[Path, History] = {}
+        self._read: dict[Path, tuple[History, list[str]]] = {}  # and in what it is another run
         self._searches: dict[Path, tuple[Scales, float]] = {}
 
     def path(self, run: Run, suffix: str = ".json") -> Path:
@@ -50,11 +53,26 @@ class Store:
         return self.root / run.folder / (run.name + suffix)
 
     def get(self, run: Run) -> History | None:
-        """The stored run, if there is one."""
+        """The stored run, if there is one; another's file is not this run's."""
+        its, names = self._there(run)
+        return None if names else its
+
+    def other(self, run: Run) -> str:
+        """A sentence if another run is stored under the name of this one, else nothing."""
+        _, names = self._there(run)
+        if not names:
+            return ""
+        return (
+            f"{self.path(run)} holds another run: {', '.join(names)} differ. It stays as it is; "
+            "move it away, or name another folder (--out)."
+        )
+
+    def _there(self, run: Run) -> tuple[History | None, list[str]]:
         path = self.path(run)
-        if path not in self._read and path.exists():
-            self._read[path] = History.from_json(path)
-        return self._read.get(path)
+        if path not in self._read and path.is_file():  # written by now, perhaps by another process
+            history = History.from_json(path)
+            self._read[path] = history, run.differences(history)
+        return self._read.get(path, (None, []))
 
     def busy(self, run: Run) -> bool:
         """Whether a process is working on it."""
@@ -65,7 +83,7 @@ class Store:
         if not run.tries:
             return {}
         tries = {t.experiment.options[run.tuned]: self.get(t) for t in run.tries}
-        return {run.tuned: {v: h.final["accuracy"] for v, h in tries.items() if h is not None}}
+        return {run.tuned: {v: reached(h) for v, h in tries.items() if h is not None}}
 
     def scales(self, run: Run, provenance: Mapping[str, str] | None = None) -> Scales:
         """FedRepOpt's scales, which a search on data of the server's finds; kept in a file that is
@@ -110,7 +128,7 @@ class Store:
                         published.known(e.task, e.dataset).shape, 2
                     )
                     scales.put_into(models.reparam.reform(net, "csla"))
-                seconds = float(data.get("provenance", {}).get("seconds", 0))
+                seconds = recipes.taken(data.get("provenance", {}))
             except (ValueError, TypeError, AttributeError, RuntimeError, RecursionError) as error:
                 raise ValueError(
                     f"{path} holds no scales of a search that its recipe can use ({error}): move "
@@ -123,16 +141,17 @@ class Store:
         """Whether the run is not stored."""
         return self.get(run) is None
 
-    def other(self, runs: list[Run]) -> dict[Run, str]:
-        """Those under whose names other runs are stored, a sentence each."""
-        every = dict.fromkeys(r for run in runs for r in (*run.tries, run))
-        differ = {r: r.differences(h) for r in every if (h := self.get(r)) is not None}
-        return {
-            r: f"{self.path(r)} holds another run: {', '.join(names)} differ. It stays as it is; "
-            "move it away, or name another folder (--out)."
-            for r, names in differ.items()
-            if names
-        }
+
+def others(store: Store, runs: list[Run]) -> dict[Run, str]:
+    """Those, and their tries, under whose names other runs are stored, a sentence each."""
+    every = dict.fromkeys(r for run in runs for r in (*run.tries, run))
+    return {r: sentence for r in every if (sentence := store.other(r))}
+
+
+def reached(history: History) -> float:
+    """The last accuracy, NaN if none could be measured."""
+    seen = [row["accuracy"] for row in history.rows if row["accuracy"] is not None]
+    return seen[-1] if seen else float("nan")
 
 
 def needed(runs: list[Run]) -> list[str]:
@@ -153,14 +172,18 @@ def fetch(names: list[str]) -> None:
 
 
 def short(runs: list[Run]) -> dict[str, set[Run]]:
-    """The data sets of which less is on this machine than runs train or test on, a line each, and
-    these runs."""
+    """The data sets of which less is on this machine than runs train or test on, or a damaged copy,
+    a line each, and these runs."""
     found: dict[str, set[Run]] = {}
     kinds: dict[tuple, set[Run]] = {}
     for run in runs:
         kinds.setdefault((run.experiment.task, run.experiment.dataset), set()).add(run)
     for (task, dataset), of in kinds.items():
-        there = published.there(task, dataset)
+        try:
+            there = published.there(task, dataset)
+        except DataError as error:
+            found.setdefault(str(error).rstrip("."), set()).update(of)
+            continue
         less = {r for r in of if there and (r.images[0] > there[0] or r.images[1] > there[1])}
         if there and less:
             train, test = (max(r.images[i] for r in less) for i in (0, 1))
@@ -173,10 +196,10 @@ def short(runs: list[Run]) -> dict[str, set[Run]]:
 
 
 def waiting(runs: list[Run]) -> dict[str, set[Run]]:
-    """The runs that wait for data that are fetched by hand, by a line on what is missing."""
+    """The runs that wait for data that somebody has to bring, by a line on what is missing."""
     found: dict[str, set[Run]] = {}
     for name in needed(runs):
-        if not sources.about(name).torchvision:
+        if sources.offline() or not sources.about(name).torchvision:
             for line in sources.missing([name]):  # one for all sizes of its pictures
                 found.setdefault(line, set()).update(r for r in runs if name in needed([r]))
     return found | short(runs)
@@ -185,10 +208,11 @@ def waiting(runs: list[Run]) -> dict[str, set[Run]]:
 def do(store: Store, run: Run, provenance: dict[str, str], progress: bool | None) -> History:
     """One run whose tries are stored, from its checkpoint if there is one."""
     e, tuned = run.experiment, store.tuned(run)
-    best = {option: max(of, key=lambda value: of[value]) for option, of in tuned.items()}
+    # the largest number; what diverged has NaN
+    best = {o: max(of, key=lambda v: (of[v] == of[v], of[v])) for o, of in tuned.items()}
     scales = {"scales": store.scales(run, provenance)} if run.search else {}
     method = run.method(**best, **scales)
-    task, began, path = e.make_task(), time.time(), store.path(run, ".checkpoint")
+    task, began, path = e.make_task(), time.time(), store.path(run, f".{e.rounds}.checkpoint")
     how = asdict(e.settings) | {"engine": run.engine, "threads": e.threads, "progress": progress}
     history = round.run(method, task, e.rounds, checkpoint=path, **how)
     if run.newcomers:
@@ -223,6 +247,7 @@ def hardware(device: str) -> str:
     return f"{(*names, platform.machine())[0]}, {os.cpu_count()} cores"
 
 
+@checked
 def reproduce(
     recipe: str | None = None,
     scale: str = "quick",
@@ -237,13 +262,15 @@ def reproduce(
 
     A run that was stopped goes on from its last round; one that another process is working on is
     left to it. ``hours`` is the time there is: what would not be done by then is not begun.
-    Returns the folder. A run that fails does not keep the others from being done; ``ValueError``
-    at the end names it, and before anything runs a file that holds something else. ``DataError``
-    for data that are not here, or in part.
+    Returns the folder. A run that fails does not keep the others from being done; what failed is
+    reported, and ``ValueError`` at the end names the runs. Before anything runs: ``ValueError`` for
+    a file that holds something else, ``OSError`` where none can be written, ``DataError`` for data
+    that are not here, or in part.
     """
+    find_device(choice.get("device", "cpu"))
     hours = costs.time_there_is(hours)
     store, runs = Store(folder_of(out, choice)), recipes.runs(recipe, scale, **choice)
-    for sentence in store.other(runs).values():
+    for sentence in others(store, runs).values():
         raise ValueError(sentence)
     for run in runs:
         store.searched(run)  # refuses a file that holds no scales
@@ -251,52 +278,81 @@ def reproduce(
     if not todo:
         report("All there already.")
         return store.root
+    for run in todo:
+        check_writable(store.path(run))
     wait = waiting(todo)
     ready = [r for r in todo if not any(r in of for of in wait.values())]
-    if ready and wait:  # those that wait for data fetched by hand need not keep the others
+    if ready and wait:  # those that wait for data need not keep the others
         for line in wait:
             report(f"left out, missing: {line}")
         todo = ready
-    fetch(needed(todo))
-    for line in short(todo):
+    estimate = costs.Estimate(store.get, runs, store.searched)
+    first = costs.fitting(todo, estimate, hours)
+    fetch(needed(first))
+    for line in short(first):
         raise DataError(f"{line}.")
     limit = float("inf") if hours is None else time.time() + 3600 * hours
-    estimate = costs.Estimate(store.get, runs, store.searched)
+    try:
+        _do_all(store, todo, estimate, limit, report, provenance or {}, progress)
+    except KeyboardInterrupt:
+        report("Stopped. What is finished is kept; the same command goes on from there.")
+        raise
+    return store.root
+
+
+def _do_all(
+    store: Store,
+    todo: list[Run],
+    estimate: costs.Estimate,
+    limit: float,
+    report: Callable[[str], object],
+    provenance: dict[str, str],
+    progress: bool | None,
+) -> None:
+    """What can be begun before the clock shows ``limit``, beside other processes."""
     failed: dict[Run, str] = {}
+    awaited: set[Run] = set()
     queue = [(r, main) for main in todo for r in (*main.tries, main)]
     while queue:
         to_go = [m for m in todo if store.lacks(m) and not store.busy(m)]
         to_go = [m for m in to_go if not failed.keys() & {m, *m.tries}]
-        time_left = None if hours is None else max(0.0, (limit - time.time()) / 3600)
-        fits = {r: i for i, r in enumerate(costs.fitting(to_go, estimate, time_left))}
-        for run, _ in sorted((q for q in queue if q[1] in fits), key=lambda q: fits[q[1]]):
-            if any(map(store.lacks, run.tries)):
-                continue
-            with claim(store.path(run, ".claim")) as mine:
-                if not mine or not store.lacks(run):
-                    continue
-                what = f"{run.folder}/{run.name}"
-                try:
-                    history = do(store, run, provenance or {}, progress)
-                    reached = f"accuracy {history.final['accuracy']:.4f}"
-                    report(f"{what}: {reached} after {len(history)} rounds")
-                except (ValueError, RuntimeError) as error:
-                    failed[run] = f"{what}: {error}"
-                    report(failed[run])
+        hours = None if math.isinf(limit) else max(0.0, (limit - time.time()) / 3600)
+        fits = {r: i for i, r in enumerate(costs.fitting(to_go, estimate, hours))}
+        now = sorted((q for q in queue if q[1] in fits), key=lambda q: fits[q[1]])
+        now = [(run, main) for run, main in now if not any(map(store.lacks, run.tries))]
+        for run, _ in now:
+            try:
+                with claim(store.path(run, ".claim")) as mine:
+                    if not mine or not store.lacks(run):
+                        continue
+                    if sentence := store.other(run):  # which another process has written since
+                        raise ValueError(sentence)
+                    history = do(store, run, provenance, progress)
+                report(f"{run.where}: accuracy {reached(history):.4f} after {len(history)} rounds")
+            except (ValueError, RuntimeError, OSError) as error:
+                failed[run] = f"{run.where}: {error}"
+                report(failed[run])
             break
         else:
-            if not any(store.busy(t) for run, _ in queue for t in filter(store.lacks, run.tries)):
+            busy = [t for run, _ in queue for t in filter(store.lacks, run.tries) if store.busy(t)]
+            free = [run for run, _ in now if store.lacks(run) and not store.busy(run)]
+            if not busy and not free:
                 break
-            time.sleep(WAIT)  # another process is about to finish what is needed here
+            for run in set(busy) - awaited:
+                report(f"{run.where}: waiting for another process")
+            awaited |= set(busy)
+            time.sleep(LOOK if free else WAIT)
         queue = [(r, main) for r, main in queue if store.lacks(r) and r not in failed]
+    for run, main in [(r, main) for r, main in queue if store.lacks(r)]:
+        why = [f"left out, as {r.where} failed" for r in (*main.tries, main) if r in failed]
+        why += ["another process is at it"] * store.busy(run) + ["does not fit into the hours"]
+        report(f"{run.where}: {why[0]}")
     if failed:
-        raise ValueError("Not done: " + "; ".join(failed.values()))
-    for run, _ in queue:
-        left = "another process is at it" if store.busy(run) else "does not fit into the hours"
-        report(f"{run.folder}/{run.name}: {left}")
-    return store.root
+        names = ", ".join(run.where for run in failed)
+        raise ValueError(f"Not done, for the reasons above: {names}.")
 
 
+@checked
 def plan(
     recipe: str | None = None,
     scale: str = "quick",
@@ -308,18 +364,15 @@ def plan(
     with these ``hours``. ``ValueError`` for a file that is no history; one that holds another run
     is in a line of its own."""
     store, runs = Store(folder_of(out, choice)), recipes.runs(recipe, scale, **choice)
-    other = store.other(runs)
-    todo = [r for r in runs if store.lacks(r) or r in other]
+    other, todo = others(store, runs), list(filter(store.lacks, runs))
     wait, names = waiting(todo), [n for n in needed(todo) if sources.about(n).torchvision]
     states = {r: "running" for r in todo if store.busy(r)}
     states |= dict.fromkeys((r for of in wait.values() for r in of), "no data")
     states |= dict.fromkeys(other, "another")
 
-    def get(run: Run) -> History | None:
-        return None if run in other else store.get(run)
-
-    lines = [*(f"missing: {line}" for line in (*sources.missing(names), *wait)), *other.values()]
-    estimate = costs.Estimate(get, runs, store.searched)
+    absent = dict.fromkeys([*sources.missing(names), *wait])
+    lines = [*(f"missing: {line}" for line in absent), *other.values()]
+    estimate = costs.Estimate(store.get, runs, store.searched)
     return "\n".join([costs.plan(runs, estimate, states, hours), *lines])
 
 
@@ -357,12 +410,15 @@ def status(paper: str) -> "pandas.DataFrame":
 def folder_of(out: str | Path | None, choice: dict[str, Any]) -> Path:
     """Where runs are kept; ``ValueError`` for a file, and for the book's folder if the choice makes
     other runs of those that the book shows."""
+    if not isinstance(out, str | Path | None) or out == "":
+        raise ValueError(f"out must be a folder's name, or None, not {out!r}.")
+    book = sources.data_path("results")
+    root = book if out is None else Path(out)
     own = [o for o in ("rounds", "train", "test") if choice.get(o) is not None]
-    if out is None and own:
+    if own and root.resolve() == book.resolve():
         raise ValueError(
             f"With {', '.join(own)} of your own, name a folder of your own, too (--out FOLDER)."
         )
-    root = Path(out or sources.data_path("results"))
     if root.is_file() or root.suffix == ".json":
         raise ValueError(f"{root} is a file; --out names a folder, in which each run has a file.")
     return root

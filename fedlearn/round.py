@@ -162,6 +162,11 @@ def train(
     state = server.start()
     if checkpoint is not None:
         state = checkpoints.resume(checkpoint, history, state, engine.memories, server.task.device)
+        if len(history) > rounds:
+            raise ValueError(
+                f"{checkpoint} has {len(history)} rounds already, more than the {rounds} asked "
+                "for; name another file or delete it."
+            )
     heard, calls = history.heard(), (on_round,) if callable(on_round) else tuple(on_round)
 
     def stops() -> bool:
@@ -181,6 +186,11 @@ def train(
                 bar.set_postfix(accuracy=f"{row['accuracy']:.3f}")
             if stops():
                 break
+        row = history.rows[-1] if len(history) == rounds else {"accuracy": 0.0}
+        if row["accuracy"] is None and not row["unevaluated"]:
+            # the checkpoint's last round, which a longer run did not look at
+            engine.ready(rounds, row["clients"])
+            row |= server.evaluate(rounds, state, Ask(rounds, engine, row, heard))
     untaken = [row["round"] for row in history.rows if row.get("untaken")]
     if untaken:
         warnings.warn(

@@ -165,6 +165,8 @@ class Experiment(Settings):
         ):
             if not isinstance(getattr(self, name), kind):
                 raise ValueError(f"{name} must be {what}, not {getattr(self, name)!r}.")
+        if self.lr is not None and "lr" in self.options:
+            raise ValueError("lr is stated twice: state lr, or the method's option lr.")
         # JSON has lists only; the tuples here are equal to those that were written
         object.__setattr__(self, "augment", tuple(self.augment))
         object.__setattr__(self, "metrics", tuple(self.metrics))
@@ -201,6 +203,10 @@ class Experiment(Settings):
         ]
         for name in set(lacking) - set(options):
             raise ValueError(f"{self.method} needs its option {name}: --option {name}=VALUE.")
+        try:
+            inspect.signature(function).bind(*args, **named)
+        except TypeError as error:
+            raise ValueError(f"{self.method} makes no method of options ({error}).") from None
         made = function(*args, **named)
         if not isinstance(made, Method):
             raise ValueError(f"{self.method} makes a {type(made).__name__}, not a fedlearn.Method.")

@@ -292,7 +292,8 @@ def _reason(error):
 
 def _absent(name, why):
     where, known = " and ".join(map(str, _folders())), about(name)
-    remedy = ", or connect to the network once." if known.torchvision else "."
+    by_hand = f" as {known.places[0][0]}."
+    remedy = ", or connect to the network once." if known.torchvision else by_hand
     return DataError(
         f"The data set {name} ({known.megabytes} MB, from {known.site}) is not in {where} "
         f"and {why}: set FEDLEARN_DATA to a folder that holds it{remedy}"
@@ -324,12 +325,17 @@ def _while_it_grows(folder, work):
         raise errors[0]
 
 
+def offline() -> bool:
+    """Whether ``FEDLEARN_OFFLINE`` forbids to fetch anything."""
+    return os.environ.get("FEDLEARN_OFFLINE", "0") not in ("", "0")
+
+
 def _fetch(name):
     """Download once into the cache."""
     kind = about(name).torchvision
     if kind is None:
         raise _absent(name, "has to be fetched by hand")
-    if os.environ.get("FEDLEARN_OFFLINE", "0") not in ("", "0"):
+    if offline():
         raise _absent(name, "FEDLEARN_OFFLINE forbids to fetch it")
     from torchvision import datasets
 

@@ -117,12 +117,17 @@ class Task:
         network = self.network_name if network is None else network
         build = find_network(network, self.networks)
         try:
-            return build(shape or self.shape, self.source.classes)
-        except RuntimeError as error:
+            net = build(shape or self.shape, self.source.classes)
+        except (RuntimeError, TypeError) as error:
             raise ValueError(
                 f"The network {network!r} cannot be built for inputs of shape "
                 f"{list(shape or self.shape)} ({short(str(error))})."
             ) from error
+        if not isinstance(net, torch.nn.Module):
+            raise ValueError(
+                f"The network {network!r} is a {type(net).__name__}, not a torch.nn.Module."
+            )
+        return net
 
     def permute(self, x: torch.Tensor, client: int | None) -> torch.Tensor:
         """The client's own order of pixels, if the partition permutes them."""

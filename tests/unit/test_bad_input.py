@@ -136,6 +136,12 @@ REFUSED = """
     run fedavg --augment blur ~ no augmentation
     run fedavg --network lenet ~ no network
     run fedavg --network mine.py:nothing ~ no network in mine.py
+    run fedavg --network os:system ~ The network 'os:system' cannot be built for inputs
+    run fedavg --network os:strerror ~ The network 'os:strerror' cannot be built for inputs
+    run fedavg --network builtins:dict ~ The network 'builtins:dict'
+    run math:sin ~ math:sin makes no method of options (missing a required argument: 'x').
+    run fedavg --lr 0.1 --option lr=0.2 ~ lr is stated twice
+    compare fedavg:lr=0.1/0.3 --lr 0.2 ~ lr is stated twice
     run fedavg --metric f1 ~ no metric 'f1'
     run fedavg --metric per_class --metric per_class ~ name of its own
     run fedavg --engine warp ~ engine

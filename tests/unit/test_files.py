@@ -1,11 +1,12 @@
 """Files that are there in full or not at all."""
 
+import fcntl
 import os
 import threading
 
 import pytest
 
-from fedlearn.files import check_writable, claim, claimed, write_atomically, write_text
+from fedlearn.files import LOOK, check_writable, claim, claimed, write_atomically, write_text
 
 
 def test_a_link_is_written_through(tmp_path):
@@ -30,6 +31,15 @@ def test_a_pipe_is_written_to_and_stays_one(tmp_path):
     write_text(pipe, "new")
     reader.join(60)
     assert got == ["new"] and pipe.is_fifo()
+
+
+def test_a_pipe_that_a_link_names_is_written_to(tmp_path):
+    """As /dev/stdout and bash's >(command) do."""
+    end, other = os.pipe()
+    write_text(f"/dev/fd/{other}", "new")
+    os.close(other)
+    assert os.read(end, 9) == b"new"
+    os.close(end)
 
 
 def test_what_fails_leaves_the_old_file_and_no_rest(tmp_path):
@@ -76,6 +86,24 @@ def test_a_claim_is_held_by_one(tmp_path):
             assert not second
         assert claimed(path)
     assert not path.exists() and not claimed(path)
+
+
+def test_who_looks_at_a_claim_does_not_keep_others_from_it(tmp_path):
+    path = tmp_path / "x.claim"
+    path.touch()
+    with open(path) as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        threading.Timer(LOOK / 5, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
+        with claim(path) as mine:
+            assert mine
+
+
+def test_a_claim_that_cannot_be_read_is_somebody_elses(tmp_path, monkeypatch):
+    def denied(*_):
+        raise PermissionError
+
+    monkeypatch.setattr("builtins.open", denied)
+    assert claimed(tmp_path / "x.claim")
 
 
 def test_a_claim_ends_with_an_error_and_with_its_process(tmp_path):

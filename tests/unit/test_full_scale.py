@@ -125,13 +125,13 @@ def two_rounds(run, root, monkeypatch, **changed):
     monkeypatch.setattr(rounds, "one_round", one_round)
     with pytest.raises(KeyboardInterrupt):
         reproduce.do(store, run, {}, False)
-    assert store.path(run, ".checkpoint").exists() and not store.path(run).exists()
+    assert store.path(run, ".2.checkpoint").exists() and not store.path(run).exists()
     history = reproduce.do(store, run, {}, False)
     assert trained == [1, "stopped", 2] and len(history) == 2
     assert searched == ([1, 2] if search else [])
     assert not any(row["refused"] for row in history.rows) and history.bytes_up.min() > 0
     stored = fl.History.from_json(store.path(run))
-    assert stored == history and not store.path(run, ".checkpoint").exists()
+    assert stored == history and not store.path(run, ".2.checkpoint").exists()
     assert {*run.differences(stored)} <= {"train", "test"}  # so few images
     network = stored.meta["task"]["network"]
     assert network in networks(run) or run.experiment.method == "fed_gkt"

@@ -3,6 +3,7 @@ share the work, that a stopped run goes on, that nothing stored is overwritten."
 
 import inspect
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -19,7 +20,7 @@ from fedlearn import round as rounds
 from fedlearn.cli import main
 from fedlearn.data import sources
 from fedlearn.errors import DataError
-from fedlearn.files import claim
+from fedlearn.files import LOOK, claim
 
 TABLE_1 = [
     "Fed-KGF",
@@ -132,7 +133,7 @@ def test_a_stored_run_of_scenes_is_its_recipes_run(tmp_path, monkeypatch):
     reproduce.reproduce("rpn_detection", "quick", tmp_path, only=("RPN",), seeds=(0,))
     [run] = recipes.runs("rpn_detection", "quick", ("RPN",), (0,))
     store = reproduce.Store(tmp_path)
-    assert not store.other([run]) and store.get(run).measure == "mAP@0.5"
+    assert not store.other(run) and store.get(run).measure == "mAP@0.5"
 
 
 @pytest.mark.parametrize("name", recipes.RECIPES)
@@ -141,6 +142,10 @@ def test_a_scale_without_runs_says_why(name):
     assert {*without} == {s for s in recipes.SCALES if s not in recipes.RECIPES[name]}
     assert all(len(why) > 20 for why in without.values())
     assert ("full" in without) == (name == "deviations")
+    for scale, why in without.items():
+        with pytest.raises(ValueError) as error:
+            recipes.runs(name, scale)
+        assert str(error.value) == f"{name} has no runs of scale {scale}: {why}."
 
 
 def test_the_status_lists_what_is_not_run():
@@ -210,8 +215,8 @@ def test_newcomers_train_from_where_the_others_stopped(tmp_path, monkeypatch):
     history = reproduce.do(store, run, {}, False)
     its = history.meta["newcomers"]
     assert [len(curve) for curve in its] == 3 * [3] and all(0 <= a <= 1 for c in its for a in c)
-    assert not store.other([run])
-    assert store.other([replace(run, newcomers=0)]) == {}  # they change nothing else
+    assert not store.other(run)
+    assert not replace(run, newcomers=0).differences(history)  # they change nothing else
     del history.meta["newcomers"]
     assert run.differences(history) == ["newcomers"]
     # by hand: a client of its own, from the same weights
@@ -402,13 +407,14 @@ def test_a_search_of_another_process_is_waited_for(tmp_path, monkeypatch):
 
     def sleep(seconds):
         waited.append(seconds)
-        file.write_text(before)
+        if seconds == reproduce.WAIT:
+            file.write_text(before)
 
     monkeypatch.setattr(reproduce.methods, "search", None)  # it is not made here
     monkeypatch.setattr(reproduce.time, "sleep", sleep)
     with claim(file.with_suffix(".claim")) as mine:
         found = reproduce.Store(tmp_path).scales(run)
-    assert mine and waited == [reproduce.WAIT]
+    assert mine and waited == [LOOK, reproduce.WAIT]
     assert all(found.of[n].equal(torch.tensor(its)) for n, its in json.loads(before).items())
 
 
@@ -472,14 +478,39 @@ def test_a_row_and_a_partition_that_no_run_has(tmp_path, capsys):
     assert "No run has a row of centralised, large and a partition of" in capsys.readouterr().err
 
 
-def test_a_shorter_run_does_not_go_into_the_books_folder(capsys):
-    assert main(["reproduce", "fed_kgf", "--rounds", "2"]) == 2
-    assert "name a folder of your own" in capsys.readouterr().err
+@pytest.mark.parametrize("more", [(), ("--plan",)])
+def test_a_shorter_run_does_not_go_into_the_books_folder(capsys, monkeypatch, more):
+    for out in ((), ("--out", str(sources.data_path("results")))):
+        assert main(["reproduce", "fed_kgf", "--rounds", "2", *out, *more]) == 2
+        assert "name a folder of your own" in capsys.readouterr().err
+    assert main(["reproduce", "fed_kgf", "--rounds", "2", "--out", "", *more]) == 2
+    assert "out must be a folder's name, or None, not ''." in capsys.readouterr().err
 
 
 def test_a_file_is_no_folder(tmp_path, capsys):
     assert main(arguments(tmp_path / "x.json")) == 2
     assert "--out names a folder" in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "choice, sentence",
+    [
+        ({"hours": "3"}, "hours of reproduce must be a finite number or None, not '3'."),
+        ({"out": 5}, "out must be a folder's name, or None, not 5."),
+        ({"seeds": 5}, "seeds must be a list, not 5."),
+        ({"only": "RPN"}, "only must be a list, not 'RPN'."),
+        ({"split": "iid"}, "split must be a list, not 'iid'."),
+        ({"rounds": 1.5}, "rounds of runs must be a whole number or None, not 1.5."),
+        ({"device": "bogus"}, "There is no device 'bogus' here"),
+    ],
+)
+def test_wrong_choices_in_python(tmp_path, choice, sentence):
+    for function in (reproduce.reproduce, reproduce.plan):
+        with pytest.raises(ValueError) as error:
+            function("rpn", **{"out": tmp_path / "out"} | choice)
+        its_own = sentence.replace("of reproduce", f"of {function.__name__}")
+        assert str(error.value).startswith(its_own)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_run_of_other_settings_is_never_overwritten(tmp_path, monkeypatch, capsys):
@@ -492,6 +523,70 @@ def test_a_run_of_other_settings_is_never_overwritten(tmp_path, monkeypatch, cap
     assert main(arguments(tmp_path)) == 2
     assert "holds another run: lr differ" in capsys.readouterr().err
     assert stored(tmp_path) == before
+
+
+def test_a_file_that_another_process_wrote_since_is_compared_too(tmp_path, monkeypatch, capsys):
+    """Two processes with other settings and one folder: neither takes the other's tries."""
+    block = recipes.RECIPES["fed_kgf_figure3"]["quick"]["runs"][0]
+    tune = {"rounds": 1, "share": 0.5, "options": {"lr": [0.1, 0.2]}}
+    monkeypatch.setitem(block, "tune", tune)
+    elsewhere, real = tmp_path / "elsewhere", reproduce.do
+    longer = ["--only", "QSGD", "--train", "120"]
+    assert not main(arguments(elsewhere, *longer))
+    done = []
+
+    def do(store, run, *rest):
+        if not done:
+            path = store.path(run).with_name("qsgd-lr-0.2-digits-iid-0.json")
+            shutil.copy(elsewhere / "fed_kgf_digits" / "tune" / path.name, path)
+        done.append(run.name)
+        return real(store, run, *rest)
+
+    monkeypatch.setattr(reproduce, "do", do)
+    path = tmp_path / "fed_kgf_digits" / "tune"
+    path.mkdir(parents=True)
+    capsys.readouterr()
+    assert main([*arguments(tmp_path, "--only", "QSGD"), "--hours", "5"]) == 2
+    said = capsys.readouterr()
+    assert "qsgd-lr-0.2-digits-iid-0.json holds another run: train differ" in said.out
+    assert "for the reasons above: fed_kgf_digits/tune/qsgd-lr-0.2-digits-iid-0." in said.err
+    needs = "qsgd-digits-iid-3: left out, as fed_kgf_digits/tune/qsgd-lr-0.2-digits-iid-0 failed"
+    assert needs in said.out and "qsgd-digits-iid-3" not in done
+    assert not (tmp_path / "fed_kgf_digits" / "qsgd-digits-iid-3.json").exists()
+
+
+def test_a_checkpoint_belongs_to_so_many_rounds(tmp_path, monkeypatch, capsys):
+    real = rounds.one_round
+
+    def stopped(server, engine, t, *rest, **how):
+        if t == 4:
+            raise KeyboardInterrupt
+        return real(server, engine, t, *rest, **how)
+
+    monkeypatch.setattr(rounds, "one_round", stopped)
+    assert main(arguments(tmp_path, "--rounds", "5")) == 130
+    assert "Stopped. What is finished is kept" in capsys.readouterr().out
+    assert not main(arguments(tmp_path))  # of two rounds
+    assert {len(data["rows"]) for data in stored(tmp_path).values()} == {2}
+
+
+def test_where_no_file_can_be_written_is_said_first(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(reproduce, "do", None)
+    (tmp_path / "fed_kgf_digits").touch()
+    assert main(arguments(tmp_path)) == 2
+    assert "fed_kgf_digits is no folder" in capsys.readouterr().err
+    (tmp_path / "fed_kgf_digits").unlink()
+    (tmp_path / "fed_kgf_digits" / "fedavg-digits-iid-3.json").mkdir(parents=True)
+    assert main(arguments(tmp_path)) == 2
+    assert "fedavg-digits-iid-3.json is a folder; name a file." in capsys.readouterr().err
+
+
+def test_a_run_that_cannot_be_written_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
+    (tmp_path / "fed_kgf_digits" / "fed-kgf-digits-iid-3.2.checkpoint").mkdir(parents=True)
+    assert main(arguments(tmp_path)) == 2
+    said = capsys.readouterr()
+    assert "fed-kgf-digits-iid-3.2.checkpoint is not a readable checkpoint" in said.out
+    assert said.err.count("fed_kgf_digits/") == 1 and [*stored(tmp_path)] == ["fedavg-digits-iid-3"]
 
 
 def edit(folder, name, change):
@@ -513,6 +608,11 @@ def edit(folder, name, change):
         ("rows 1 accuracy", 5.0, "accuracy"),
         ("rows 1 loss", None, "loss"),
         ("rows 1 seconds", ..., "seconds"),
+        ("rows 1 seconds", -1, "seconds"),
+        ("rows 1 seconds", float("inf"), "seconds"),
+        ("rows 1 seconds", 10**400, "seconds"),
+        ("rows 1 loss", 10**400, "loss"),
+        ("rows 1 bytes_up", 10**400, "bytes_up"),
         ("rows 1 bytes_up", ..., "bytes_up"),
         ("rows 0 bytes_up", "many", "bytes_up"),
         ("rows 0 bytes_down", -1, "bytes_down"),
@@ -541,6 +641,10 @@ def edit(folder, name, change):
         ("meta settings", ..., "participation, epochs"),
         ("meta task", ..., "dataset, clients"),
         ("meta provenance seconds", "long", "provenance"),
+        ("meta provenance seconds", "-1e9", "provenance"),
+        ("meta provenance seconds", "nan", "provenance"),
+        ("meta provenance seconds", "inf", "provenance"),
+        ("meta provenance seconds", 10**400, "provenance"),
         ("meta", {}, "label, dataset"),
     ],
 )
@@ -616,7 +720,7 @@ def test_stored_runs_are_their_recipes_runs():
     store = reproduce.Store(sources.data_path("results"))
     for scale, count in (("quick", 471), ("small", 13)):
         listed = recipes.runs(None, scale)
-        assert not store.other(listed)
+        assert not reproduce.others(store, listed)
         assert len(listed) - sum(map(store.lacks, listed)) >= count
 
 
@@ -643,8 +747,26 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, capsys
     rows = recipes.RECIPES["fed_kgf_figure3"]["quick"]["runs"][0]["rows"]
     monkeypatch.setitem(rows["Fed-KGF"], "base_kernels", 999)
     assert main(arguments(tmp_path)) == 2
-    assert "Not done" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "Not done, for the reasons above: fed_kgf_digits/fed-kgf-digits-iid-3." in said.err
+    assert "fed_kgf_digits/fed-kgf-digits-iid-3: No convolution has more than 999" in said.out
     assert list(stored(tmp_path)) == ["fedavg-digits-iid-3"]
+
+
+def test_a_try_that_diverged_is_not_the_best(tmp_path, monkeypatch):
+    def history(*accuracies):
+        return fl.History("fedavg", {}, [{"round": 1, "accuracy": a} for a in accuracies])
+
+    assert reproduce.reached(history(0.2, None)) == 0.2
+    assert math.isnan(reproduce.reached(history(None)))
+    block = recipes.RECIPES["fed_kgf_figure3"]["quick"]["runs"][0]
+    tune = {"rounds": 1, "share": 0.5, "options": {"lr": [0.1, 0.2]}}
+    monkeypatch.setitem(block, "tune", tune)
+    worse = lambda history: math.nan if history.meta["options"]["lr"] == 0.1 else 0.0  # noqa: E731
+    monkeypatch.setattr(reproduce, "reached", worse)
+    assert not main(arguments(tmp_path))
+    its = stored(tmp_path)["fedavg-digits-iid-3"]["meta"]
+    assert its["options"]["lr"] == 0.2 and list(its["tuned"]["lr"]) == ["0.1", "0.2"]
 
 
 def test_no_such_recipe(capsys):
@@ -733,20 +855,22 @@ def test_every_speed_is_a_networks():
 
 
 def test_status_counts_files(tmp_path, monkeypatch):
-    at = lambda *parts: tmp_path.joinpath(*parts[1:])  # noqa: E731
-    monkeypatch.setattr(sources, "data_path", at)
+    monkeypatch.setattr(sources, "data_path", tmp_path.joinpath)
     table = reproduce.status("rpn")
     assert list(table.index.get_level_values("scale")) == 3 * list(recipes.SCALES)
     assert set(table["hours spent"]) == {0} and (table["hours to go"] > 0).all()
     assert list(table["runs"])[:3] == [6, 2, 10] and set(table["stored"]) == {0}
     [run, *_] = recipes.runs("rpn")
-    meta = {"label": run.label, "provenance": {"seconds": "7200"}}
-    row = {"round": 1, "seconds": 1.0}
-    path = tmp_path / run.folder / f"{run.name}.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps({"method": "fedavg", "meta": meta, "rows": [row]}))
+    path = tmp_path / "results" / run.folder / f"{run.name}.json"
+    data = json.loads((sources.DATA / "results" / run.folder / f"{run.name}.json").read_text())
+    data["meta"]["provenance"]["seconds"] = "7200"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(data))
     quick = reproduce.status("rpn").xs("quick", level="scale").iloc[0]
     assert (quick["runs"], quick["stored"], quick["hours spent"]) == (6, 1, 2.0)
+    data["meta"]["task"]["seed"] = 7  # another run under its name
+    path.write_text(json.dumps(data))
+    assert set(reproduce.status("rpn")["stored"]) == {0}
     assert quick["command"] == "fedlearn reproduce rpn_table1 --scale quick"
     with pytest.raises(ValueError, match="There is no paper 'fed_kg'. Did you mean 'fed_kgf'"):
         reproduce.status("fed_kg")
@@ -759,8 +883,8 @@ def test_hours_begin_only_what_fits(tmp_path, capsys):
     assert not main(arguments(tmp_path, "--hours", "1"))
     assert len(stored(tmp_path)) == 2
     for function in (reproduce.reproduce, reproduce.plan):
-        for hours in (-1, float("nan")):
-            with pytest.raises(ValueError, match=f"hours must be at least 0, not {hours:g}."):
+        for hours in (-1, float("nan"), "3"):
+            with pytest.raises(ValueError, match=f"hours .*must be .*, not '?{hours}'?."):
                 function("rpn", out=tmp_path, hours=hours)
 
 
@@ -788,9 +912,9 @@ def test_what_the_plan_calls_fits_is_what_is_begun(tmp_path, monkeypatch):
         def do(store, run, *_, began=began, clock=clock):
             clock[0] += takes(None, run)[0]
             began.append(run.name)
-            row = {"round": 1, "accuracy": 0.5}
-            store._read[store.path(run)] = fl.History("fedavg", {}, [row])
-            return store.get(run)
+            history = fl.History("fedavg", {}, [{"round": 1, "accuracy": 0.5}])
+            store._read[store.path(run)] = history, []
+            return history
 
         states = state_of(reproduce.plan("fed_kgf_figure3", out=out, hours=hours, **how))
         assert list(states.values()) == ["fits"] * fit + ["no time"] * (2 - fit)
@@ -847,8 +971,9 @@ def test_comparisons_are_done_one_after_the_other(tmp_path, monkeypatch):
     def do(store, run, *_):
         clock[0] += 3600
         began.append(run)
-        store._read[store.path(run)] = fl.History("x", {}, [{"round": 1, "accuracy": 0.5}])
-        return store.get(run)
+        history = fl.History("x", {}, [{"round": 1, "accuracy": 0.5}])
+        store._read[store.path(run)] = history, []
+        return history
 
     monkeypatch.setattr(reproduce, "do", do)
     monkeypatch.setattr(reproduce, "time", SimpleNamespace(time=lambda: clock[0]))
@@ -948,6 +1073,44 @@ def test_a_recipe_of_which_some_rows_wait_for_data_does_the_others(tmp_path, mon
     assert not main(["reproduce", "own", "--no-progress", "--out", str(tmp_path / "out")])
     assert "left out, missing: cinic10: 688 MB from datashare" in capsys.readouterr().out
     assert list(stored(tmp_path / "out")) == ["fedavg-digits-iid-0"]
+
+
+def test_offline_only_what_needs_absent_data_is_left_out(tmp_path, monkeypatch, capsys):
+    rows = {"FedAvg": {"method": "fedavg"}}
+    its = {"partition": ["iid"], "rounds": 1, "train": 40, "test": 20, "clients": 2, "rows": rows}
+    blocks = [its | {"dataset": name, "network": "mlp"} for name in ("cifar10", "digits")]
+    recipe = {"paper": "rpn", "shows": "nothing", "quick": {"seeds": [0], "runs": blocks}}
+    monkeypatch.setitem(recipes.RECIPES, "own", recipe)
+    monkeypatch.setenv("FEDLEARN_DATA", str(tmp_path / "none"))
+    monkeypatch.setenv("FEDLEARN_OFFLINE", "1")
+    monkeypatch.setattr(sources, "CACHE", tmp_path / "cache")
+    sources.load.cache_clear()
+    plan = reproduce.plan("own", out=tmp_path / "out")
+    assert plan.count("missing: cifar10: 170 MB from ") == 1
+    assert state_of(plan)["fedavg-cifar10-iid-0"] == "no data"
+    how = {"out": tmp_path / "out", "progress": False}
+    reproduce.reproduce("own", **how)
+    assert "left out, missing: cifar10: 170 MB from" in capsys.readouterr().out
+    assert list(stored(tmp_path / "out")) == ["fedavg-digits-iid-0"]
+    with pytest.raises(DataError, match="cifar10 .170 MB.* FEDLEARN_OFFLINE forbids"):
+        reproduce.reproduce("own", **how)
+    monkeypatch.delenv("FEDLEARN_OFFLINE")  # what does not fit into the hours is not fetched
+    monkeypatch.setattr(reproduce, "fetch", lambda names: fetched.extend(names))
+    fetched = []
+    reproduce.reproduce("own", hours=0, **how)
+    assert not fetched
+
+
+def test_a_damaged_copy_stops_its_own_runs_only(tmp_path, monkeypatch, capsys):
+    (tmp_path / "voc_subset.zip").write_bytes(b"nonsense")
+    monkeypatch.setenv("FEDLEARN_DATA", str(tmp_path))
+    monkeypatch.setattr(sources, "CACHE", tmp_path / "cache")
+    its = recipes.runs("rpn_detection", "small") + recipes.runs("rpn_segmentation", "small")
+    [(line, of)] = reproduce.short(its).items()
+    assert line.startswith(f"{tmp_path}/voc_subset.zip is no voc that can be read") and of == {*its}
+    assert f"missing: {line}" in reproduce.plan("rpn_detection", "small", tmp_path / "out")
+    with pytest.raises(DataError, match="is no voc that can be read"):
+        reproduce.reproduce("rpn_detection", "small", tmp_path / "out")
 
 
 def test_a_plan_for_a_gpu_needs_none(tmp_path, monkeypatch, capsys):

@@ -450,6 +450,23 @@ def test_killed_while_writing(task, tmp_path, writes):
     )
 
 
+def test_a_checkpoint_of_a_longer_run_is_refused_and_one_that_was_not_tested_is(task, tmp_path):
+    path, how = tmp_path / "run.checkpoint", {"evaluate_every": 3, "checkpoint": tmp_path / "r"}
+    fl.run(fl.methods.fedavg(), task, 3, checkpoint=path)
+    with pytest.raises(ValueError, match="has 3 rounds already, more than the 2 asked for; name"):
+        fl.run(fl.methods.fedavg(), task, 2, checkpoint=path)
+
+    def stop(row, state):
+        if row["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fl.run(fl.methods.fedavg(), task, 4, on_round=stop, **how)
+    cut, whole = fl.run(fl.methods.fedavg(), task, 2, **how), fl.run(fl.methods.fedavg(), task, 2)
+    assert cut.final == whole.final | {"seconds": cut.final["seconds"]} and len(cut) == 2
+    assert cut.rows[0]["accuracy"] is None
+
+
 def test_checkpoints_of_other_runs_are_refused(task, tmp_path):
     path = tmp_path / "run.checkpoint"
     fl.run(fl.methods.fedavg(), task, 1, checkpoint=path)
@@ -458,8 +475,9 @@ def test_checkpoints_of_other_runs_are_refused(task, tmp_path):
     with pytest.raises(ValueError, match="settings differ"):
         fl.run(fl.methods.fedavg(), task, 2, batch_size=8, checkpoint=path)
     path.write_bytes(b"nonsense")
-    with pytest.raises(ValueError, match="not a readable checkpoint"):
-        fl.run(fl.methods.fedavg(), task, 2, checkpoint=path)
+    for file in (path, tmp_path):  # a folder is none either
+        with pytest.raises(ValueError, match="not a readable checkpoint"):
+            fl.run(fl.methods.fedavg(), task, 2, checkpoint=file)
 
 
 def test_a_flipped_bit_of_a_checkpoint_is_never_another_result(task, tmp_path):
