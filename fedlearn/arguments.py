@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, wraps
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin
+from typing import Any, ParamSpec, TypeGuard, TypeVar, Union, get_args, get_origin
 
 WORDS = {
     float: "a finite number",
@@ -56,8 +56,7 @@ def check_value(name: str, value: Any, annotation: Any, default: Any = None) -> 
     kinds = get_args(annotation) if union else (annotation,)
     bare = annotation is inspect.Parameter.empty
     if bare:
-        number = isinstance(default, Real) and not isinstance(default, bool)
-        kinds = (float,) if number else (type(default),)
+        kinds = (float,) if is_number(default) else (type(default),)
         if kinds[0] not in (float, bool):
             return value
     if not all(kind in WORDS for kind in kinds):
@@ -65,17 +64,26 @@ def check_value(name: str, value: Any, annotation: Any, default: Any = None) -> 
     if not any(_is(value, k, default) for k in kinds):
         wanted = [WORDS[kind] for kind in kinds]
         raise ValueError(f"{name} must be {' or '.join(wanted)}, not {short(value)}.")
-    if not isinstance(value, Real) or isinstance(value, bool):
+    if not is_number(value):
         return value
-    return int(value) if isinstance(value, Integral) and (bare or int in kinds) else float(value)
+    return int(value) if is_whole(value) and (bare or int in kinds) else float(value)
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether it is a real number of any kind: Python's, numpy's, but not True."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def is_whole(value: Any) -> TypeGuard[int]:
+    """Whether it is a whole number of any kind."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _is(value: Any, kind: type, default: Any) -> bool:
-    if kind is float and isinstance(value, Real) and not isinstance(value, bool):
-        return -LARGEST <= value <= LARGEST or (value == default and math.isinf(default))  # type: ignore[operator]
+    if kind is float and is_number(value):
+        return -LARGEST <= value <= LARGEST or (value == default and math.isinf(default))
     if kind is int:
-        whole = isinstance(value, Integral) and not isinstance(value, bool)
-        return whole and -LONGEST < value < LONGEST
+        return is_whole(value) and -LONGEST < value < LONGEST
     return kind is not float and isinstance(value, kind)
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from .arguments import LARGEST, checked, short
+from .arguments import LARGEST, checked, is_number, short
 from .errors import pick
 from .history import History
 
@@ -103,7 +103,7 @@ PRESETS = {
 
 
 def _read(text: str | float, units: dict[str, float], what: str, unit: str) -> float:
-    if isinstance(text, int | float) and not isinstance(text, bool):
+    if is_number(text):
         return float(text) if abs(text) <= LARGEST else math.inf
     found = re.fullmatch(r"\s*([-+]?[\d.]+(?:e[-+]?\d+)?)\s*([A-Za-z]*?)(?:/s)?\s*", str(text))
     try:

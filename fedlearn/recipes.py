@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 import yaml
 
 from . import methods
-from .arguments import LARGEST, checked, short
+from .arguments import LARGEST, checked, is_whole, short
 from .data import partition as partitions
 from .data.published import known as known_of
 from .data.sources import data_path
@@ -248,7 +248,7 @@ def taken(provenance: Mapping[str, Any]) -> float:
 
 
 def _whole(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
+    return is_whole(value) and 0 <= value <= LARGEST
 
 
 def named(value: Any) -> Any:
@@ -261,8 +261,7 @@ def named(value: Any) -> Any:
 
 
 def _number(value: Any) -> TypeGuard[float]:
-    whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
-    return whole or isinstance(value, float)
+    return isinstance(value, float) or (is_whole(value) and abs(value) <= LARGEST)
 
 
 def chosen(recipe: str | None, scale: str) -> list[str]:

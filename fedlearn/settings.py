@@ -11,10 +11,9 @@ import math
 import os
 from dataclasses import asdict, dataclass, fields
 from functools import partial
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self
 
-from .arguments import check_arguments, check_value, short
+from .arguments import check_arguments, check_value, is_whole, short
 from .errors import pick
 from .options import opt
 
@@ -29,7 +28,7 @@ PRECISIONS = dict.fromkeys(("float32", "tf32", "bf16"))
 
 def whole_number(name: str, value: object) -> None:
     """Refuse anything but 1, 2, 3, ..."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+    if not is_whole(value) or value < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, not {short(value)}.")
 
 
@@ -44,9 +43,7 @@ def kept(name: str, total: int, purpose: str, count: int | None) -> None:
 def thread_count(value: object) -> None:
     """Refuse a number of CPU threads that no machine of this kind has use for."""
     most = max(64, os.cpu_count() or 1)
-    if value is not None and (
-        isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= int(value) <= most
-    ):
+    if value is not None and not (is_whole(value) and 1 <= value <= most):
         raise ValueError(f"threads must be a whole number from 1 to {most}, not {short(value)}.")
 
 

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from .. import rng, training
+from ..arguments import is_number
 from ..data import sources
 from ..errors import pick
 from ..files import write_text
@@ -59,11 +60,7 @@ def choose(
     pick(engine, ENGINES, "engine")
     if engine == "sequential" and memory_limit is None:
         return Engine("sequential", 1, "asked for")
-    if memory_limit is not None and (
-        isinstance(memory_limit, bool)
-        or not isinstance(memory_limit, (int, float))
-        or not memory_limit >= 0
-    ):
+    if memory_limit is not None and not (is_number(memory_limit) and memory_limit >= 0):
         raise ValueError(f"memory_limit is a number of bytes, not {memory_limit!r}.")
     limit = free_memory(task.device) // 2 if memory_limit is None else memory_limit
     need = bytes_for_one(method, task, settings.batch_size)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from .. import training
+from ..arguments import is_whole
 from ..checkpoint import apart
 from ..errors import WireError
 from ..files import write_atomically
@@ -53,7 +54,7 @@ def _party(make: Callable[[Any], Job], context: Any) -> tuple[Job, int, ClientSi
         job = make(context)
         _HERE[run] = job, job.method.client_side(job.task, job.settings)
     job, side = _HERE[run]
-    if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k < job.task.clients:
+    if not is_whole(k) or not 0 <= k < job.task.clients:
         raise ValueError(
             "The node's partition-id must be a client's number, 0 to "
             f"{job.task.clients - 1}, not {k!r}."

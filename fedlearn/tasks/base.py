@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from .. import models, rng, settings
-from ..arguments import short
+from ..arguments import is_whole, short
 from ..data import partition as partitions
 from ..data.sources import Source
 from ..errors import pick
@@ -216,7 +216,7 @@ class Task:
         metrics: Any,
     ) -> Self:
         """A task of this kind; the arguments are explained at ``classification``."""
-        counted = isinstance(clients, int) and not isinstance(clients, bool)
+        counted = is_whole(clients)
         if isinstance(clients, bool | float | None | dict) or (counted and clients < 1):
             raise ValueError(f"clients must be a whole number of at least 1, not {clients!r}.")
         if isinstance(clients, str) and clients != "users":

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
-from numbers import Integral
 from typing import Any
 
 import torch
 
-from ..arguments import Checked, short
+from ..arguments import Checked, is_whole, short
 
 Shape = Sequence[int]
 
@@ -21,8 +20,7 @@ def brief(record: Any) -> str:
 
 def check_whole(what: str, value: object, lowest: int, highest: int) -> None:
     """``ValueError`` for what is no whole number between two."""
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if not whole or not lowest <= value <= highest:  # type: ignore[operator]
+    if not is_whole(value) or not lowest <= value <= highest:
         raise ValueError(
             f"{what} is a whole number from {lowest} to {highest}, not {short(value)}."
         )
