@@ -42,7 +42,8 @@ tensor. With fewer groups than clients, several clients share a group and sums h
 more than one term.
 
 (b) Its modules stay as they were, beside nine that moved on: a mixture of two
-rounds. The mean over nine clients is a little noisier and nothing worse.
+rounds. The mean over nine clients is a little noisier where clients are alike; where
+each has a main class it also leans away from the class of the missing client.
 
 (c) Ordinary training of the network with generated kernels; the one client sends
 everything."""

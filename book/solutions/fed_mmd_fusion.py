@@ -43,7 +43,8 @@ answer = fold
 """(a) With one point each, the squared MMD is 2 K(a, a) - 2 K(a, b), the sum over all
 widths w of $2 (1 - e^{-||a - b||^2 / 2w})$. L2 is $||a - b||^2 / 2$, as before. Both
 depend on the distance of the two answers alone: both want each image answered as
-before. But L2 has no bound, and MMD is at most twice the number of widths, 38 in all.
+before. But L2 has no bound, and the squared MMD is at most twice the number of widths,
+38 in all.
 
 (b) The stored maps belong to one view of an image. Augmented, the local stream sees
 another view, and the two streams no longer look at the same image. With dropout on, the

@@ -165,13 +165,13 @@ def join(
                 "A client needs the server's ca.pem (--root-certificate) and a key of its own "
                 "(--key), or --insecure on both sides."
             )
-        check_certificate(root_certificate)
-        if not Path(key).exists():
+        if not Path(key).exists():  # the server wants it before it makes a certificate
             make_key(Path(key))
             raise ValueError(
                 f"A new key is in {key}: put {key}.pub into the server's folder of keys, start the "
                 "server, and join again."
             )
+        check_certificate(root_certificate)
         security = ["--root-certificates", root_certificate, "--auth-supernode-private-key", key]
     log, secret = folder / "supernode.log", folder / "flower" / "secret"
     write_text(log, "")

@@ -35,8 +35,8 @@ def require() -> str:
         version = metadata.version("flwr")
     except metadata.PackageNotFoundError:
         raise ImportError(
-            'Flower is not installed: pip install "fedlearn[flower]", best in an environment of '
-            "its own."
+            "Flower is not installed in this environment: make puts it into .venv-flower; by hand, "
+            'pip install ".[flower]" in the folder of the repository.'
         ) from None
     first, end = FLOWER
     if not first <= tuple(map(int, re.findall(r"\d+", version)[:2])) < end:

@@ -48,7 +48,8 @@ def simulate(
         from flwr.simulation import run_simulation
     except ImportError:
         raise ImportError(
-            'Flower is installed without its simulation: pip install "fedlearn[flower]".'
+            "Flower is installed without its simulation: "
+            'pip install ".[flower]" in the folder of the repository.'
         ) from None
     if not cpus_per_client > 0 or not gpus_per_client >= 0:
         raise ValueError(

@@ -94,8 +94,7 @@ def test_encrypted_run_with_keys_and_who_is_kept_out(deploy, record):
     d = deploy("rpn --clients 2 --rounds 3")
     keys, refusals = d.folder / "keys", []
 
-    # a client makes its key first, and is told what to do with it
-    make_certificates(d.folder / "unknown", ["localhost"])
+    # a client makes its key first, before there is a certificate, and is told what to do with it
     unknown = ["--root-certificate", "unknown/ca.pem", "--key"]
     firsts = [d.join(k, *unknown, f"{k}.key") for k in (0, 1)]
     for k, first in enumerate(firsts):
@@ -109,6 +108,7 @@ def test_encrypted_run_with_keys_and_who_is_kept_out(deploy, record):
     for k in (0, 1):
         shutil.copy(d.folder / f"{k}.key.pub", keys)
     make_key(d.folder / "stranger.key")
+    make_certificates(d.folder / "unknown", ["localhost"])
 
     server = d.serve("--keys", "keys")
     server.wait_for("fedlearn join")
@@ -229,6 +229,7 @@ def test_bad_input_is_one_sentence(tmp_path, capsys, monkeypatch):
         capsys, *join, "--client", "2", "--insecure"
     )
     assert "needs the server's ca.pem" in fails(capsys, *join, "--client", "0")
+    make_key(tmp_path / "k")
     assert "There is no certificate ca.pem" in fails(
         capsys, *join, "--client", "0", "--root-certificate", "ca.pem", "--key", "k"
     )

@@ -992,7 +992,8 @@ def test_a_job_and_flowers_version_are_checked(monkeypatch):
 
     monkeypatch.setattr(metadata, "version", missing)
     with pytest.raises(
-        ImportError, match=r'Flower is not installed: pip install "fedlearn\[flower\]"'
+        ImportError,
+        match=r'Flower is not installed in this environment: .*pip install "\.\[flower\]"',
     ):
         fl.run(fl.methods.fedavg(), small(), 1, engine="flower-sim")
 
