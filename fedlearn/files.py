@@ -1,14 +1,17 @@
 """Files that are there in full or not at all."""
 
 import os
+import re
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 from typing import Any
 
+OPEN = re.compile(r"/(dev/(stdout|stderr|fd)|proc)\b")
 LOOK = 0.05  # seconds, in which whoever looks at a claim is done
 
 
@@ -27,15 +30,16 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
 
 
 def _write(path: Path, write: Callable[[Path], object]) -> None:
-    if path.exists() and not path.is_file():
+    if is_device(path):
         with tempfile.TemporaryDirectory() as folder:
             write(part := Path(folder, path.name))
-            with open(part, "rb") as source, open(path, "wb") as target:
+            with open(part, "rb") as source, open(path, "ab") as target:
                 shutil.copyfileobj(source, target)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    for old in path.parent.glob(f"{path.name}.*.part"):
-        if not _runs(old.suffixes[-2][1:]):
+    for old in path.parent.glob(f"{escape(path.name)}.*.part"):
+        pid = old.name.removeprefix(f"{path.name}.").removesuffix(".part")
+        if pid.isdecimal() and not _runs(pid):
             old.unlink(missing_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
@@ -55,8 +59,11 @@ def write_text(path: str | Path, text: str) -> None:
 def check_writable(path: str | Path) -> Path:
     """Where a file of that name is written, links followed; ``OSError`` if none can be."""
     target = Path(path)
-    if not target.exists() or target.is_file() or target.is_dir():
-        target = target.resolve()  # what a pipe's link says is no path
+    if not is_device(target):  # what a pipe's link says is no path
+        try:
+            target = target.resolve()
+        except RuntimeError:
+            raise OSError(f"{path} cannot be written: its links form a ring.") from None
     if target.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file.")
     there = next(p for p in (target, *target.parents) if p.exists())  # the rest can be made
@@ -65,6 +72,14 @@ def check_writable(path: str | Path) -> Path:
     if not os.access(there, os.W_OK):
         raise PermissionError(f"{path} cannot be written: {there} is read-only.")
     return target
+
+
+def is_device(path: Path) -> bool:
+    """Whether it is a pipe or a device, or a name that the system has for an open file, such as
+    /dev/stdout."""
+    if not path.exists() or path.is_dir():
+        return False
+    return not path.is_file() or bool(OPEN.match(str(path)))
 
 
 def _runs(pid: str) -> bool:
@@ -88,13 +103,20 @@ def claim(path: Path) -> Iterator[bool]:
         if not mine:  # somebody may just be looking whether it is claimed
             time.sleep(LOOK)
             mine = _locked(file)
-        # it may have been given back and removed just now
-        mine = mine and path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino
+        mine = mine and _still(path, file)  # it may have been given back and removed just now
         try:
             yield mine
         finally:
-            if mine:
-                path.unlink()
+            if mine and _still(path, file):
+                path.unlink(missing_ok=True)
+
+
+def _still(path: Path, file: Any) -> bool:
+    """Whether an open file is the one of that name."""
+    try:
+        return path.stat().st_ino == os.fstat(file.fileno()).st_ino
+    except FileNotFoundError:
+        return False
 
 
 def claimed(path: Path) -> bool:
@@ -104,7 +126,7 @@ def claimed(path: Path) -> bool:
             return not _locked(file, shared=True)
     except FileNotFoundError:
         return False
-    except OSError:  # somebody else's
+    except PermissionError:  # somebody else's
         return True
 
 

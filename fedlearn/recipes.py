@@ -301,7 +301,7 @@ def runs(
     for name, several in (("only", only), ("split", split or ()), ("seeds", seeds or ())):
         if not isinstance(several, tuple | list):
             raise ValueError(f"{name} must be a list, not {short(several)}.")
-    if not device.startswith("cuda"):
+    if not re.fullmatch(r"cuda(:\d+)?", device):
         device = str(find_device(device))
     own = {"rounds": rounds, "train": train, "test": test, "device": device}
     own = {name: value for name, value in own.items() if value is not None}

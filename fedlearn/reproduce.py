@@ -78,6 +78,14 @@ class Store:
         """Whether a process is working on it."""
         return claimed(self.path(run, ".claim"))
 
+    def awaited(self, run: Run) -> list[str]:
+        """What the run needs and another process is working on: tries, a search."""
+        names = [t.where for t in filter(self.lacks, run.tries) if self.busy(t)]
+        search = (self.root / run.searched).with_suffix(".claim") if run.search else None
+        if search and self.searched(run) is None and claimed(search):
+            names.append(run.searched)
+        return names
+
     def tuned(self, run: Run) -> dict[str, dict[float, float]]:
         """The tuned option, if there is one, and for each value the accuracy that it reached."""
         if not run.tries:
@@ -154,21 +162,22 @@ def reached(history: History) -> float:
     return seen[-1] if seen else float("nan")
 
 
-def needed(runs: list[Run]) -> list[str]:
-    """The data sets that runs and their searches need."""
-    names = [n for r in runs for n in (r.experiment.dataset, (r.search or {}).get("dataset")) if n]
+def needed(store: Store, runs: list[Run]) -> list[str]:
+    """The data sets that runs need, and their searches that are not done."""
+    names = [r.experiment.dataset for r in runs]
+    names += [r.search["dataset"] for r in runs if r.search and store.searched(r) is None]
     return list(dict.fromkeys(names))
 
 
-def fetch(names: list[str]) -> None:
-    """Load the data sets; if one cannot be had, ``DataError`` names all that are missing."""
-    absent = sources.missing(names)
-    try:
-        for name in names:
+def fetch(names: list[str]) -> dict[str, str]:
+    """Load the data sets -> those that cannot be had, and why."""
+    found = {}
+    for name in names:
+        try:
             (sources.load if name in sources.SETS else sources.found)(name)
-    except DataError as error:
-        several = f"Missing: {'; '.join(absent)}. " if len(absent) > 1 else ""
-        raise DataError(f"{several}{error}") from error
+        except DataError as error:
+            found[name] = str(error)
+    return found
 
 
 def short(runs: list[Run]) -> dict[str, set[Run]]:
@@ -195,13 +204,13 @@ def short(runs: list[Run]) -> dict[str, set[Run]]:
     return found
 
 
-def waiting(runs: list[Run]) -> dict[str, set[Run]]:
+def waiting(store: Store, runs: list[Run]) -> dict[str, set[Run]]:
     """The runs that wait for data that somebody has to bring, by a line on what is missing."""
     found: dict[str, set[Run]] = {}
-    for name in needed(runs):
+    for name in needed(store, runs):
         if sources.offline() or not sources.about(name).torchvision:
             for line in sources.missing([name]):  # one for all sizes of its pictures
-                found.setdefault(line, set()).update(r for r in runs if name in needed([r]))
+                found.setdefault(line, set()).update(r for r in runs if name in needed(store, [r]))
     return found | short(runs)
 
 
@@ -210,6 +219,9 @@ def do(store: Store, run: Run, provenance: dict[str, str], progress: bool | None
     e, tuned = run.experiment, store.tuned(run)
     # the largest number; what diverged has NaN
     best = {o: max(of, key=lambda v: (of[v] == of[v], of[v])) for o, of in tuned.items()}
+    for option, of in tuned.items():
+        if all(map(math.isnan, of.values())):
+            raise ValueError(f"no value of {option} that was tried gave an accuracy.")
     scales = {"scales": store.scales(run, provenance)} if run.search else {}
     method = run.method(**best, **scales)
     task, began, path = e.make_task(), time.time(), store.path(run, f".{e.rounds}.checkpoint")
@@ -280,17 +292,18 @@ def reproduce(
         return store.root
     for run in todo:
         check_writable(store.path(run))
-    wait = waiting(todo)
-    ready = [r for r in todo if not any(r in of for of in wait.values())]
-    if ready and wait:  # those that wait for data need not keep the others
-        for line in wait:
-            report(f"left out, missing: {line}")
-        todo = ready
     estimate = costs.Estimate(store.get, runs, store.searched)
-    first = costs.fitting(todo, estimate, hours)
-    fetch(needed(first))
-    for line in short(first):
-        raise DataError(f"{line}.")
+    wait = waiting(store, todo)
+    ready = [r for r in todo if not any(r in of for of in wait.values())]
+    failed = fetch(needed(store, costs.fitting(ready or todo, estimate, hours)))
+    ready = [r for r in ready if not failed.keys() & needed(store, [r])]
+    if not ready and (failed or wait):
+        lines = [*failed.values()] or [f"{line}." for line in wait]
+        absent = sources.missing(failed)
+        raise DataError((f"Missing: {'; '.join(absent)}. " if len(absent) > 1 else "") + lines[0])
+    for line in (*wait, *failed.values()):  # what waits for data need not keep the others
+        report(f"left out, missing: {line}")
+    todo = ready
     limit = float("inf") if hours is None else time.time() + 3600 * hours
     try:
         _do_all(store, todo, estimate, limit, report, provenance or {}, progress)
@@ -310,8 +323,8 @@ def _do_all(
     progress: bool | None,
 ) -> None:
     """What can be begun before the clock shows ``limit``, beside other processes."""
-    failed: dict[Run, str] = {}
-    awaited: set[Run] = set()
+    failed: dict[Run, None] = {}
+    awaited: set[str] = set()
     queue = [(r, main) for main in todo for r in (*main.tries, main)]
     while queue:
         to_go = [m for m in todo if store.lacks(m) and not store.busy(m)]
@@ -319,7 +332,11 @@ def _do_all(
         hours = None if math.isinf(limit) else max(0.0, (limit - time.time()) / 3600)
         fits = {r: i for i, r in enumerate(costs.fitting(to_go, estimate, hours))}
         now = sorted((q for q in queue if q[1] in fits), key=lambda q: fits[q[1]])
-        now = [(run, main) for run, main in now if not any(map(store.lacks, run.tries))]
+        now = [
+            (run, main)
+            for run, main in now
+            if not any(map(store.lacks, run.tries)) and not store.awaited(run)
+        ]
         for run, _ in now:
             try:
                 with claim(store.path(run, ".claim")) as mine:
@@ -328,24 +345,28 @@ def _do_all(
                     if sentence := store.other(run):  # which another process has written since
                         raise ValueError(sentence)
                     history = do(store, run, provenance, progress)
+                    if store.lacks(run):
+                        raise ValueError("its file is not there after it was written.")
                 report(f"{run.where}: accuracy {reached(history):.4f} after {len(history)} rounds")
             except (ValueError, RuntimeError, OSError) as error:
-                failed[run] = f"{run.where}: {error}"
-                report(failed[run])
+                failed[run] = None
+                report(f"{run.where}: {error}")
             break
         else:
-            busy = [t for run, _ in queue for t in filter(store.lacks, run.tries) if store.busy(t)]
+            others = {name for run, main in queue if main in fits for name in store.awaited(run)}
             free = [run for run, _ in now if store.lacks(run) and not store.busy(run)]
-            if not busy and not free:
+            new = not all(store.lacks(run) for run, _ in queue)  # another process was faster
+            if not others and not free and not new:
                 break
-            for run in set(busy) - awaited:
-                report(f"{run.where}: waiting for another process")
-            awaited |= set(busy)
-            time.sleep(LOOK if free else WAIT)
+            for name in sorted(others - awaited):
+                report(f"{name}: waiting for another process")
+            awaited |= others
+            time.sleep(LOOK if free or new else WAIT)
         queue = [(r, main) for r, main in queue if store.lacks(r) and r not in failed]
     for run, main in [(r, main) for r, main in queue if store.lacks(r)]:
         why = [f"left out, as {r.where} failed" for r in (*main.tries, main) if r in failed]
-        why += ["another process is at it"] * store.busy(run) + ["does not fit into the hours"]
+        why += ["does not fit into the hours"] * (not store.busy(run) and limit < math.inf)
+        why += ["another process is at it"]
         report(f"{run.where}: {why[0]}")
     if failed:
         names = ", ".join(run.where for run in failed)
@@ -365,7 +386,8 @@ def plan(
     is in a line of its own."""
     store, runs = Store(folder_of(out, choice)), recipes.runs(recipe, scale, **choice)
     other, todo = others(store, runs), list(filter(store.lacks, runs))
-    wait, names = waiting(todo), [n for n in needed(todo) if sources.about(n).torchvision]
+    wait, names = waiting(store, todo), needed(store, todo)
+    names = [n for n in names if sources.about(n).torchvision]
     states = {r: "running" for r in todo if store.busy(r)}
     states |= dict.fromkeys((r for of in wait.values() for r in of), "no data")
     states |= dict.fromkeys(other, "another")

@@ -172,10 +172,15 @@ def train(
     def stops() -> bool:
         return any([call(history.rows[-1], state) is True for call in calls])
 
-    # a run that was stopped may not have come to call them for its last round
-    done = bool(history.rows) and stops()
     bar = progress_bar(history.method, len(history), rounds, progress)
     with training.threads(history.meta["threads"], server.settings.precision), bar:
+        row = history.rows[-1] if len(history) == rounds else None
+        if row and row["accuracy"] is None and not row["unevaluated"]:
+            # the checkpoint's last round, which a longer run did not look at
+            engine.ready(rounds, row["clients"])
+            row |= server.evaluate(rounds, state, Ask(rounds, engine, row, heard))
+        # a run that was stopped may not have come to call them for its last round
+        done = bool(history.rows) and stops()
         for t in range(len(history) + 1, 1 if done else rounds + 1):
             state, row = one_round(server, engine, t, state, heard, last=t == rounds)
             history.rows.append(row)
@@ -186,11 +191,6 @@ def train(
                 bar.set_postfix(accuracy=f"{row['accuracy']:.3f}")
             if stops():
                 break
-        row = history.rows[-1] if len(history) == rounds else {"accuracy": 0.0}
-        if row["accuracy"] is None and not row["unevaluated"]:
-            # the checkpoint's last round, which a longer run did not look at
-            engine.ready(rounds, row["clients"])
-            row |= server.evaluate(rounds, state, Ask(rounds, engine, row, heard))
     untaken = [row["round"] for row in history.rows if row.get("untaken")]
     if untaken:
         warnings.warn(

@@ -12,7 +12,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .files import check_writable
+from .files import check_writable, is_device
 from .options import opt
 from .settings import Experiment, whole_number
 
@@ -179,9 +179,11 @@ def run_all(
         paths = [base]
     if len(set(paths)) < len(paths):
         raise ValueError("Every run of a comparison needs a method, options or a seed of its own.")
-    for path in (out, picture.plot, *paths):
-        if path is not None:
-            check_writable(path)
+    log = engine.log if len(ends) == 1 else None  # several have names of their own
+    named = [check_writable(path) for path in (out, picture.plot, log, *paths) if path is not None]
+    for path in named:
+        if named.count(path) > 1 and not is_device(path):
+            raise ValueError(f"{path} is named for two things: each needs a file of its own.")
     if picture.plot:
         from .lab import plot
 

@@ -10,6 +10,7 @@ before anything is trained; ``skip=True`` leaves such pictures out and notes how
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache
@@ -42,6 +43,8 @@ WHOLE = {
     ("masks", "2012"): (1464, 1449),
     ("boxes", "2017"): (118287, 5000),
 }
+# what a damaged or encrypted zip file raises
+UNREADABLE = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 INSIDE = {"voc": "VOCdevkit", "coco": "coco"}  # the folder in a pack
 
 
@@ -120,7 +123,7 @@ def there(task: str, dataset: str) -> tuple[int, int] | None:
             for p in ("train", "val")
         )
         return train, test
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+    except (KeyError, ValueError, *UNREADABLE) as error:
         raise _bad(place, f"is no {name} that can be read", error) from None
 
 
@@ -138,7 +141,7 @@ def _load(place: Path, targets: str, year: str, size: int, skip: bool) -> Source
             try:
                 with zipfile.ZipFile(place) as pack:
                     pack.extractall(folder)
-            except (OSError, zipfile.BadZipFile) as error:
+            except UNREADABLE as error:
                 raise _bad(place, "is no zip file that can be read", error) from None
             inside = Path(folder, INSIDE["coco" if year == "2017" else "voc"])
             return _read(inside, targets, year, size, skip)

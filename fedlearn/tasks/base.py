@@ -217,6 +217,7 @@ class Task:
     ) -> Self:
         """A task of this kind; the arguments are explained at ``classification``."""
         counted = is_whole(clients)
+        clients = int(clients) if counted else clients
         if isinstance(clients, bool | float | None | dict) or (counted and clients < 1):
             raise ValueError(f"clients must be a whole number of at least 1, not {clients!r}.")
         if isinstance(clients, str) and clients != "users":

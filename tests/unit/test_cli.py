@@ -299,6 +299,9 @@ def test_seeds_and_options_of_one_method_are_runs_of_their_own(tmp_path, monkeyp
     [
         (["--out", "folder"], "folder is a folder; name a file"),
         (["--checkpoint", "folder"], "folder is a folder; name a file"),
+        (["--out", "a.json", "--checkpoint", "./a.json"], "a.json is named for two things"),
+        (["--out", "a.png", "--plot", "a.png"], "a.png is named for two things"),
+        (["--out", "a.jsonl", "--log", "a.jsonl"], "a.jsonl is named for two things"),
         (["--plot", "file/x.png"], "file is no folder"),
         (["--plot", "x.pmg"], "no image type 'pmg'. Did you mean 'png'"),
         (["--plot", "x"], "no image type ''"),

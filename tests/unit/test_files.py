@@ -3,6 +3,7 @@
 import fcntl
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -42,6 +43,26 @@ def test_a_pipe_that_a_link_names_is_written_to(tmp_path):
     os.close(end)
 
 
+def test_a_file_that_the_system_has_open_is_written_to_at_its_end(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("earlier\n")
+    with open(path, "a") as log:
+        write_text(f"/dev/fd/{log.fileno()}", "new\n")
+    assert path.read_text() == "earlier\nnew\n"
+    shm = Path("/dev/shm") / f"{os.getpid()}.txt"
+    if shm.parent.is_dir():  # a folder like any other
+        write_text(shm, "old")
+        write_text(shm, "new")
+        assert shm.read_text() == "new"
+        shm.unlink()
+
+
+def test_a_ring_of_links(tmp_path):
+    (tmp_path / "a").symlink_to("a")
+    with pytest.raises(OSError, match="cannot be written"):
+        write_text(tmp_path / "a", "new")
+
+
 def test_what_fails_leaves_the_old_file_and_no_rest(tmp_path):
     path = tmp_path / "a.json"
     write_text(path, "old")
@@ -58,10 +79,12 @@ def test_what_fails_leaves_the_old_file_and_no_rest(tmp_path):
 def test_what_a_killed_process_left_goes_and_what_a_living_one_writes_stays(tmp_path):
     dead = tmp_path / f"a.json.{2**22 + 1}.part"  # above what a process number can be
     living = tmp_path / f"a.json.{os.getppid()}.part"
-    for part in (dead, living):
+    foreign = tmp_path / "a.json.zip.part"  # a browser's
+    for part in (dead, living, foreign):
         part.touch()
     write_text(tmp_path / "a.json", "new")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.json", living.name]
+    there = {p.name for p in tmp_path.iterdir()}
+    assert there == {"a.json", living.name, foreign.name}
 
 
 def test_where_nothing_can_be_written(tmp_path):
@@ -104,6 +127,15 @@ def test_a_claim_that_cannot_be_read_is_somebody_elses(tmp_path, monkeypatch):
 
     monkeypatch.setattr("builtins.open", denied)
     assert claimed(tmp_path / "x.claim")
+
+
+def test_a_claim_whose_file_goes_is_no_error(tmp_path):
+    path = tmp_path / "x.claim"
+    with claim(path) as mine:
+        path.unlink()
+        with claim(path) as second:  # another's now, which stays
+            assert mine and second
+    assert not path.exists()
 
 
 def test_a_claim_ends_with_an_error_and_with_its_process(tmp_path):

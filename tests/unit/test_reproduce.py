@@ -502,6 +502,7 @@ def test_a_file_is_no_folder(tmp_path, capsys):
         ({"split": "iid"}, "split must be a list, not 'iid'."),
         ({"rounds": 1.5}, "rounds of runs must be a whole number or None, not 1.5."),
         ({"device": "bogus"}, "There is no device 'bogus' here"),
+        ({"device": "cuda0"}, "There is no device 'cuda0' here"),
     ],
 )
 def test_wrong_choices_in_python(tmp_path, choice, sentence):
@@ -568,6 +569,94 @@ def test_a_checkpoint_belongs_to_so_many_rounds(tmp_path, monkeypatch, capsys):
     assert "Stopped. What is finished is kept" in capsys.readouterr().out
     assert not main(arguments(tmp_path))  # of two rounds
     assert {len(data["rows"]) for data in stored(tmp_path).values()} == {2}
+
+
+def test_a_try_that_another_process_just_stored_is_taken(tmp_path, monkeypatch):
+    """Between the look for what can be done and the look for who is at work."""
+    block = recipes.RECIPES["fed_kgf_figure3"]["quick"]["runs"][0]
+    tune = {"rounds": 1, "share": 0.5, "options": {"lr": [0.1, 0.2]}}
+    monkeypatch.setitem(block, "tune", tune)
+    how = {
+        "rounds": 1,
+        "train": 60,
+        "test": 30,
+        "seeds": (3,),
+        "only": ("FedAvg",),
+        "split": ("iid",),
+    }
+    elsewhere = tmp_path / "elsewhere"
+    reproduce.reproduce("fed_kgf_figure3", out=elsewhere, progress=False, report=str, **how)
+    [run] = recipes.runs("fed_kgf_figure3", **how)
+    here, there = reproduce.Store(tmp_path / "here"), reproduce.Store(elsewhere)
+    here.path(run.tries[0]).parent.mkdir(parents=True)
+    shutil.copy(there.path(run.tries[0]), here.path(run.tries[0]))
+    last = run.tries[1]
+    with claim(here.path(last, ".claim")):
+        real = reproduce.Store.awaited
+
+        def awaited(store, its):
+            if its == run and not here.path(last).exists():  # stored while others look
+                shutil.copy(there.path(last), here.path(last))
+                return []
+            return real(store, its)
+
+        monkeypatch.setattr(reproduce.Store, "awaited", awaited)
+        said = []
+        reproduce.reproduce("fed_kgf_figure3", out=here.root, report=said.append, **how)
+    assert here.path(run).exists() and not any("hours" in line for line in said)
+
+
+def test_no_longer_than_the_hours_is_waited(tmp_path, monkeypatch):
+    block = recipes.RECIPES["fed_kgf_figure3"]["quick"]["runs"][0]
+    tune = {"rounds": 1, "share": 0.5, "options": {"lr": [0.1]}}
+    monkeypatch.setitem(block, "tune", tune)
+    monkeypatch.setattr(reproduce, "WAIT", 0.01)
+    how = {
+        "rounds": 1,
+        "train": 60,
+        "test": 30,
+        "seeds": (3,),
+        "only": ("FedAvg",),
+        "split": ("iid",),
+    }
+    [run] = recipes.runs("fed_kgf_figure3", **how)
+    store, said = reproduce.Store(tmp_path), []
+    with claim(store.path(run.tries[0], ".claim")) as mine:
+        reproduce.reproduce("fed_kgf_figure3", out=tmp_path, hours=2e-4, report=said.append, **how)
+    assert mine and said[0] == f"{run.tries[0].where}: waiting for another process"
+    assert said[-1] == f"{run.where}: does not fit into the hours" and len(said) == 3
+
+
+def test_another_process_search_is_waited_for_and_named(tmp_path, monkeypatch):
+    run = next(r for r in recipes.runs("fed_repopt", "small") if r.search)
+    store = reproduce.Store(tmp_path)
+    assert store.awaited(run) == []
+    with claim((tmp_path / run.searched).with_suffix(".claim")):
+        assert store.awaited(run) == [run.searched]
+        before = sources.data_path("results", run.searched).read_text()
+        (tmp_path / run.searched).write_text(before)
+        assert store.awaited(run) == []
+    assert reproduce.needed(store, [run]) == [run.experiment.dataset]
+    assert reproduce.needed(reproduce.Store(tmp_path / "x"), [run])[1:] == [run.search["dataset"]]
+
+
+def test_a_file_that_is_not_there_after_it_was_written(tmp_path, capsys):
+    path = tmp_path / "fed_kgf_digits" / "fedavg-digits-iid-3.json"
+    path.parent.mkdir()
+    path.symlink_to("/dev/null")
+    assert main(arguments(tmp_path, "--hours", "1")) == 2
+    assert (
+        "fedavg-digits-iid-3: its file is not there after it was written" in capsys.readouterr().out
+    )
+
+
+def test_tries_of_which_none_gives_a_number(tmp_path, monkeypatch, capsys):
+    block = recipes.RECIPES["fed_kgf_figure3"]["quick"]["runs"][0]
+    tune = {"rounds": 1, "share": 0.5, "options": {"lr": [0.1, 0.2]}}
+    monkeypatch.setitem(block, "tune", tune)
+    monkeypatch.setattr(reproduce, "reached", lambda history: math.nan)
+    assert main(arguments(tmp_path)) == 2
+    assert "no value of lr that was tried gave an accuracy." in capsys.readouterr().out
 
 
 def test_where_no_file_can_be_written_is_said_first(tmp_path, monkeypatch, capsys):
@@ -1008,7 +1097,7 @@ def test_part_of_a_data_set_is_not_taken_for_the_whole(tmp_path, monkeypatch, ca
 
     monkeypatch.setattr(reproduce.published, "there", counted)
     monkeypatch.setattr(sources, "available", lambda name: True)
-    monkeypatch.setattr(reproduce, "fetch", lambda names: None)
+    monkeypatch.setattr(reproduce, "fetch", lambda names: {})
     line = "voc:416 has 352 of 5717 images to train and 348 of 5823 to test here: the whole is 1999"
     with pytest.raises(DataError, match=line):
         reproduce.reproduce("rpn_detection", "full", tmp_path)
@@ -1036,7 +1125,7 @@ def test_missing_data_is_said_before_anything_runs(tmp_path, monkeypatch, capsys
     [line] = [x for x in text.splitlines() if x.startswith("missing: voc")]
     assert line.startswith("missing: voc: 1999 MB from ")
     coco = recipes.runs("fed_kgf_detection", "full") + recipes.runs("fed_kgf_detection", "small")
-    [(line, wait)] = reproduce.waiting(coco).items()
+    [(line, wait)] = reproduce.waiting(reproduce.Store(out), coco).items()
     assert line.startswith("coco: 19900 MB from ") and wait == {*coco}
 
 
@@ -1095,7 +1184,9 @@ def test_offline_only_what_needs_absent_data_is_left_out(tmp_path, monkeypatch, 
     with pytest.raises(DataError, match="cifar10 .170 MB.* FEDLEARN_OFFLINE forbids"):
         reproduce.reproduce("own", **how)
     monkeypatch.delenv("FEDLEARN_OFFLINE")  # what does not fit into the hours is not fetched
-    monkeypatch.setattr(reproduce, "fetch", lambda names: fetched.extend(names))
+    monkeypatch.setattr(
+        reproduce, "fetch", lambda names: dict.fromkeys(names, fetched.extend(names))
+    )
     fetched = []
     reproduce.reproduce("own", hours=0, **how)
     assert not fetched

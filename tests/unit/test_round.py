@@ -834,7 +834,7 @@ def test_without_flower_its_engine_says_how_to_get_it(monkeypatch, capsys):
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", missing)
-    with pytest.raises(ImportError, match=r'pip install "fedlearn\[flower\]"'):
+    with pytest.raises(ImportError, match=r'pip install "\.\[flower\]"'):
         fl.run(fl.methods.fedavg(), fl.tasks.classification("digits", 2), 1, engine="flower-sim")
     for argv in (
         ["run", "fedavg", "--engine", "flower-sim"],
