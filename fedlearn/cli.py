@@ -187,7 +187,8 @@ class Recipe:
     )
     device: str = opt(
         "auto",
-        "auto (default: a GPU if there is one), cpu, cuda, ...; on a GPU training uses bfloat16",
+        "auto (default: a GPU if there is one), cpu, cuda, ...; on a GPU, runs of full scale train "
+        "in bfloat16",
     )
     out: str | None = opt(
         None,
@@ -225,7 +226,9 @@ def reproduce(recipe: Recipe, planning: Planning) -> None:
         how.pop("progress")
         print(recipes.plan(**how))
     else:
-        print(recipes.reproduce(**how, provenance=provenance()))
+        place = recipes.reproduce(**how, provenance=provenance())
+        if place.exists():  # some run fitted into the hours
+            print(place)
 
 
 # ---- leaderboard and advise ----------------------------------------------------------------------

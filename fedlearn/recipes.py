@@ -156,7 +156,8 @@ class Run:
     def differences(self, history: History) -> list[str]:
         """In what a stored run is not this one.
 
-        The tuned option is the run's own, one of the values that are tried. Files from before a
+        The tuned option is the run's own, one of the values that are tried. At full scale the
+        arithmetic is the device's (bfloat16 on a GPU), and either will do. Files from before a
         method had one of the options ``LATER`` lack it, which is no difference. Files from before
         options were kept at all are compared by their parts, in the words of then."""
         e, meta, (train, test) = self.experiment, history.meta, self.images
@@ -169,6 +170,8 @@ class Run:
         stored.pop("note", None)  # on the copy of the data set that was at hand
         stored |= meta.get("settings", {})
         stored |= {"label": meta.get("label"), "method": history.method, "rounds": len(history)}
+        if self.folder.split("/")[0].endswith("_full"):  # begun on a GPU or not, it is this run
+            its["precision"] = stored.get("precision", e.precision)
         names = (*STATED, *KINDS[e.task].about, *stored)
         found = [n for n in names if n not in its or stored.get(n, its) != its[n]]
         old, options = not meta.keys() & {"options", "data"}, meta.get("options", {})

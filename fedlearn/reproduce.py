@@ -105,13 +105,15 @@ class Store:
                     its = Experiment(**data, clients=1, network=network, device=e.device)
                     spec |= {"network": network, "checkpoint": path.with_suffix(".checkpoint")}
                     began = time.time()
-                    found = methods.search(its.make_task(), **spec)
+                    task = its.make_task()
+                    found = methods.search(task, **spec)
                     before = checkpoint.history(spec["checkpoint"])
                     seconds = max(time.time() - began, float(before.seconds.sum()))
                     values = {name: t.tolist() for name, t in found.of.items()}
                     whence = origin(provenance, e.device, seconds)
-                    both = {"provenance": whence, "scales": values}
-                    write_text(path, json.dumps(both, indent=1) + "\n")
+                    about = {"note": task.source.note} if task.source.note else {}
+                    about |= {"provenance": whence, "scales": values}
+                    write_text(path, json.dumps(about, indent=1) + "\n")
                     spec["checkpoint"].unlink()
             if not path.exists():
                 time.sleep(WAIT)  # another process is at it
@@ -207,11 +209,15 @@ def short(runs: list[Run]) -> dict[str, set[Run]]:
 def waiting(store: Store, runs: list[Run]) -> dict[str, set[Run]]:
     """The runs that wait for data that somebody has to bring, by a line on what is missing."""
     found: dict[str, set[Run]] = {}
-    for name in needed(store, runs):
-        if sources.offline() or not sources.about(name).torchvision:
-            for line in sources.missing([name]):  # one for all sizes of its pictures
-                found.setdefault(line, set()).update(r for r in runs if name in needed(store, [r]))
+    for name in by_hand(needed(store, runs)):
+        for line in sources.missing([name]):  # one for all sizes of its pictures
+            found.setdefault(line, set()).update(r for r in runs if name in needed(store, [r]))
     return found | short(runs)
+
+
+def by_hand(names: list[str]) -> list[str]:
+    """Those of the data sets that this machine cannot download."""
+    return [n for n in names if sources.offline() or not sources.about(n).torchvision]
 
 
 def do(store: Store, run: Run, provenance: dict[str, str], progress: bool | None) -> History:
@@ -295,7 +301,8 @@ def reproduce(
     estimate = costs.Estimate(store.get, runs, store.searched)
     wait = waiting(store, todo)
     ready = [r for r in todo if not any(r in of for of in wait.values())]
-    failed = fetch(needed(store, costs.fitting(ready or todo, estimate, hours)))
+    names = needed(store, costs.fitting(ready or todo, estimate, hours))
+    failed = fetch(names if ready else by_hand(names))  # nothing is downloaded for no run
     ready = [r for r in ready if not failed.keys() & needed(store, [r])]
     if not ready and (failed or wait):
         lines = [*failed.values()] or [f"{line}." for line in wait]
@@ -394,6 +401,7 @@ def plan(
 
     absent = dict.fromkeys([*sources.missing(names), *wait])
     lines = [*(f"missing: {line}" for line in absent), *other.values()]
+    lines += [f"note: {n} here is {its}" for n in names if (its := sources.note(n))]
     estimate = costs.Estimate(store.get, runs, store.searched)
     return "\n".join([costs.plan(runs, estimate, states, hours), *lines])
 

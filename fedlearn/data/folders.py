@@ -1,6 +1,7 @@
 """Data sets that are published as folders of picture files: CINIC-10 and Tiny ImageNet.
 
-Files and folders whose names begin with a dot are the operating system's and left alone."""
+What else lies beside the pictures (an operating system's files, Tiny ImageNet's lists of boxes) is
+left alone: a picture is known by its ending."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,10 +9,13 @@ from pathlib import Path
 import numpy as np
 
 Listed = tuple[list[Path], list[int]]  # files and their labels
+PICTURES = ".png", ".jpeg", ".jpg"
 
 
-def _seen(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+def _seen(folder: Path, *endings: str) -> list[Path]:
+    """What is in a folder, of names with these endings, but for what the operating system hides."""
+    its = (path for path in folder.iterdir() if not path.name.startswith("."))
+    return sorted(path for path in its if not endings or path.suffix.lower() in endings)
 
 
 def _read(size: int, *parts: Listed) -> tuple:
@@ -39,9 +43,9 @@ def _classes(folder: Path, names: Sequence[str], inside: str = "") -> Listed:
     """Of a folder that has a folder for each class."""
     files, labels = [], []
     for label, name in enumerate(names):
-        own = _seen(folder / name / inside)
+        own = _seen(folder / name / inside, *PICTURES)
         if not own:
-            raise ValueError(f"{folder / name / inside} is empty")
+            raise ValueError(f"{folder / name / inside} has no picture")
         files, labels = files + own, labels + [label] * len(own)
     return files, labels
 
@@ -66,7 +70,7 @@ def _tiny_imagenet(folder: Path) -> tuple[Listed, Listed]:
         twice = next(name for i, name in enumerate(names) if label[name] != i)
         raise ValueError(f"{folder / 'wnids.txt'} has the class {twice} twice")
     file = folder / "val" / "val_annotations.txt"
-    files, labels = [], []
+    files, labels, seen = [], [], set[str]()
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip():
             continue
@@ -78,6 +82,9 @@ def _tiny_imagenet(folder: Path) -> tuple[Listed, Listed]:
             )
         files.append(folder / "val" / "images" / picture)
         labels.append(label[name])
+        if picture in seen:
+            raise ValueError(f"line {number} of {file} names {picture} once more")
+        seen.add(picture)
     if not files:
         raise ValueError(f"{file} names no picture")
     return _classes(folder / "train", names, "images"), (files, labels)

@@ -264,6 +264,12 @@ def available(name: str) -> bool:
     return _find(name) is not None
 
 
+def note(name: str) -> str:
+    """What to print beside figures made with the copy on this machine; empty for most."""
+    its = _find(name)
+    return its[2] if its else ""
+
+
 def found(name: str) -> Path:
     """Where a data set lies, which is fetched if it has to be; ``DataError`` if it cannot be."""
     if _find(name) is None:

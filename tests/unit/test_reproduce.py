@@ -63,7 +63,7 @@ def test_every_run_of_every_recipe_can_be_made(name, scale):
         fl.partition.parse(run.experiment.partition)
         for each in run.tries:
             e = each.experiment
-            assert e.rounds == 10 and e.options[run.tuned] > 0
+            assert e.rounds == min(10, run.experiment.rounds) and e.options[run.tuned] > 0
             assert e.train * 5 == run.experiment.train
 
 
@@ -155,9 +155,9 @@ def test_the_status_lists_what_is_not_run():
     assert {what.partition(",")[0] for what in last.index} == {
         *("Tables 1 and 5", "Table 7", "Table 8")
     }
-    small = table.xs("small", level="scale")
-    assert len(small) == 8 and list(small["runs"] > 0) == 2 * [True] + 6 * [False]
-    assert all(small["command"][2:].str.startswith("not run: "))
+    assert list(table.xs("small", level="scale")["runs"] > 0) == 8 * [True]
+    deep = reproduce.status("fed_gkt").loc[("Table 1, ResNet-110", ["quick", "small"]), :]
+    assert not deep["runs"].any() and all(deep["command"].str.startswith("not run: "))
 
 
 def test_the_full_scale_trains_as_the_authors_programs_do():
@@ -763,6 +763,18 @@ def test_a_run_that_was_changed_by_hand_is_another_run(
     assert "another" in out and f"{path} holds another run: {says}" in out
 
 
+def test_a_run_of_full_scale_is_itself_on_any_device(finished):
+    """On a GPU it trains in bfloat16: what one has begun another need not do again."""
+    history = fl.History.from_json(finished / "fed_kgf_digits" / "fedavg-digits-iid-3.json")
+    few = {"seeds": (3,), "rounds": 2, "train": 100, "test": 50}
+    [run] = recipes.runs("fed_kgf_figure3", only=("FedAvg",), split=("iid",), **few)
+    assert not run.differences(history)
+    history.meta["settings"]["precision"] = "bf16"
+    assert run.differences(history) == ["precision"]
+    assert not replace(run, folder="fed_kgf_full").differences(history)
+    assert not replace(run, folder="fed_kgf_full/tune").differences(history)
+
+
 def test_a_run_that_diverged_is_itself(tmp_path, finished):
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     nothing = {"accuracy": float("nan"), "loss": float("nan")}
@@ -984,7 +996,7 @@ def state_of(text):
     return {
         line.split("/")[1].split()[0]: line[:9].strip()
         for line in text.splitlines()
-        if "/" in line and not line.startswith("missing")
+        if "/" in line and not line.startswith(("missing", "note"))
     }
 
 
@@ -1192,6 +1204,29 @@ def test_offline_only_what_needs_absent_data_is_left_out(tmp_path, monkeypatch, 
     fetched = []
     reproduce.reproduce("own", hours=0, **how)
     assert not fetched
+
+
+def test_nothing_is_fetched_for_runs_that_cannot_begin(tmp_path, monkeypatch):
+    """Searched on a set that can be fetched, trained on one that somebody has to bring."""
+    monkeypatch.setenv("FEDLEARN_DATA", str(tmp_path / "none"))
+    monkeypatch.setattr(sources, "CACHE", tmp_path / "cache")
+    fetched, real = [], sources._fetch
+    monkeypatch.setattr(sources, "_fetch", lambda name: (fetched.append(name), real(name)))
+    sources.load.cache_clear()
+    run = recipes.runs("fed_repopt_table8", "full")[0]
+    assert reproduce.needed(reproduce.Store(tmp_path), [run]) == ["tiny_imagenet", "fashion_mnist"]
+    with pytest.raises(DataError, match="tiny_imagenet .248 MB, from cs231n"):
+        reproduce.reproduce("fed_repopt_table8", "full", out=tmp_path / "out")
+    assert fetched == ["tiny_imagenet"]
+
+
+def test_a_plan_says_which_copies_are_lossy(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "note", lambda name: "a copy" * (name == "cifar100"))
+    monkeypatch.setattr(sources, "missing", lambda names: [])
+    plan = reproduce.plan("fed_kgf_figure4", "small", tmp_path)
+    assert [x for x in plan.splitlines() if x.startswith("note")] == [
+        "note: cifar100 here is a copy"
+    ]
 
 
 def test_a_damaged_copy_stops_its_own_runs_only(tmp_path, monkeypatch, capsys):

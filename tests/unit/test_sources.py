@@ -184,7 +184,7 @@ def test_damaged_folders(empty):
         sources.load("cinic10")
     for file in (folder / "train" / "cat").iterdir():
         file.unlink()
-    with pytest.raises(DataError, match="cat is empty"):
+    with pytest.raises(DataError, match="cat has no picture"):
         sources.load("cinic10")
     (folder / "train" / "cat").rmdir()
     with pytest.raises(DataError, match="train has 9 folders"):
@@ -213,14 +213,16 @@ def test_the_systems_own_files_are_left_alone(empty):
     write_tiny_imagenet(folders[1])
     for inside in (
         *(folders[0] / "train", folders[0] / "train" / "cat", folders[0] / "test" / "cat"),
-        *(folders[1] / "train" / "n01" / "images", folders[1] / "val" / "images"),
+        *(folders[1] / "train" / "n09" / "images", folders[1] / "val" / "images"),
     ):
         inside.mkdir(parents=True, exist_ok=True)
-        (inside / ".DS_Store").write_text("x")
-    (folders[1] / "train" / "n01" / "images" / ".DS_Store").unlink()
+        for name in (".DS_Store", "Thumbs.db", "list.txt"):
+            (inside / name).write_text("x")
     (folders[0] / "train" / ".hidden").mkdir()
     assert len(sources.load("cinic10").train_y) == len(sources.load("cinic10").test_y) == 20
     assert published.there("classification", "cinic10") == (20, 20)
+    assert published.there("classification", "tiny_imagenet") == (6, 3)
+    assert len(sources.load("tiny_imagenet").train_y) == 6
 
 
 @pytest.mark.parametrize(
@@ -229,6 +231,7 @@ def test_the_systems_own_files_are_left_alone(empty):
         (lambda text: text.replace("\tn09\t", "\tn99\t"), "line . of .*, not 'val_.*n99"),
         (lambda text: text + "val_9.JPEG\n", "line 4 of .*, not 'val_9.JPEG'"),
         (lambda text: text.replace("val_9.JPEG", "../../x.JPEG"), "line . of .*, not '../../x.JP"),
+        (lambda text: text + text[:11] + "n08\n", "line 4 of .* names val_7.JPEG once more"),
         (lambda text: "", "val_annotations.txt names no picture"),
         (lambda text: "\n\n", "val_annotations.txt names no picture"),
     ],
