@@ -13,15 +13,15 @@ the tensor itself where only one did.
 
 Deviations from paper and authors' program: what, why, effect measured::
 
-    alpha, beta once a run, from the    clients that draw by           accuracy: "every call"; new
-      shared seed; Algorithm 1: at      themselves hold different      each round, the same for
-      each call and client              networks                       all: "redraw"
-      (``every_call``)
+    alpha, beta once a run, from the    clients that draw by           accuracy: at each call and
+      shared seed; Algorithm 1: each    themselves hold different      client, "every call"; new
+      client in each epoch t            networks                       each round, the same for
+                                                                       all, "redraw"
     gradients flow through the          the text can also mean         "detach"
       copies, times beta |w|^(beta -    ``detach``
       1)
-    a 1 x 1 shortcut belongs to the     18 modules of ResNet-18, as    none: a choice of groups
-      module before it                  the paper counts
+    a 1 x 1 convolution belongs to      18 modules of ResNet-18, as    none: a choice of groups
+      the module before it              the paper counts
 
 Accuracy IID and with a main class, of ``fedlearn reproduce deviations``: lr 0.3,
 base_kernels 4, 20 rounds, 10 clients, batches of 16, digits_resnet::

@@ -27,6 +27,10 @@ Deviations from paper and authors' program: what, why, effect measured::
       0.1, ``spare``                                                   "spare"
     no normalisation behind the sum     RepVGG has none                24,704 numbers less in
       of Tr; authors': one                                             RepVGG-B1
+    the search's rate changes by        a round is an epoch there      not measured: no option
+      rounds; authors': by batches
+    CSLA of Ghost modules has the       then it is what RepOpt         not measured: no option
+      scales of RepOpt; authors': 1     stands for
     scales are those with which a       a search costs more than a     "searched" (5 rounds on 300
       search begins, unless             run here                       of the digits)
       ``scales`` says more

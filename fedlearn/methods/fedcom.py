@@ -15,6 +15,9 @@ Deviations from paper and authors' program: what, why, effect measured::
 
     mean_j Q_j is computed at the       its next download tells it     half the paper's downlink
       client, not sent
+    delta_j moves by Q_j; authors': by  Algorithm 3                    not measured: no option
+      what the client moved, unquantised,
+      and they quantise the way down, too
     Q takes the nearest level; the      less error, no generator       error of an update 0.010
       theorems want it drawn                                           with 8 bits [u]
     biases and normalisation travel     1.1 % of the numbers of        0.36 bits for each entry of

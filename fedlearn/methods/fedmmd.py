@@ -18,8 +18,11 @@ Deviations from paper and authors' program: what, why, effect measured::
       authors': at 0.0001 (``least``)                                  0.0001" are the same
     the mean is weighted by n_k         the paper's is                 none: the program's shares
                                                                        are equal
-    rate 0.1; paper: 0.002 (CIFAR-10)   as the other methods here      not measured: lr is an option
-      and 0.0001 (MNIST)
+    rate 0.1; paper: 0.002 (CIFAR-10)   as the other methods here      not measured: lr and decay
+      and 0.0001 (MNIST); authors':                                    are options
+      CIFAR-10 times 0.999 each round
+    dropout of the network stays;       one network for all methods    not measured: no option
+      authors' two streams have none
 
 Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
 

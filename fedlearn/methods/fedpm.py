@@ -17,12 +17,15 @@ Deviations from paper and authors' program: what, why, effect measured::
       1/2; authors': a mask drawn for   test                           below; its state with drawn
       every test                                                       masks 0.844 to 0.936 in 5
                                                                        draws
-    the gradient of m passes whole;     the textbook's                 scores' gradient twice as
-      authors': times theta             straight-through estimator     large; "scaled"
+    the gradient of m passes whole;     the textbook's                 scores' gradient 1.7 times as
+      authors': times theta             straight-through estimator     large (s normal); "scaled"
       (``scaled``)
-    theta is cut to 0.01 and 0.99;      the paper's posterior and      theta differs by up to
+    theta is cut to 0.01 and 0.99;      the posterior's mode and       theta differs by up to
       authors soften the masks          nothing else                   0.01; "softened"
       (``softened``)
+    the prior begins anew each round,   theta is all that the server   none where all take part;
+      as in the authors' program; one   keeps                          else not measured: no option
+      may keep it for several
     Adam starts anew each round;        as the other methods here      "keep"; the authors'
       authors': goes on (``keep``)                                     training: "all three"
     no learned scale and shift of       the paper's networks have no   not measured: a mask cannot
