@@ -5,6 +5,7 @@ import re
 import shutil
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from glob import escape
@@ -98,7 +99,7 @@ def claim(path: Path) -> Iterator[bool]:
     """Whether the file ``path`` is now this process's; it is until the block ends, or the process
     does: a lock, so that no claim is left by a process that died."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a") as file:
+    with open(path, opener=_reader) as file:
         mine = _locked(file)
         if not mine:  # somebody may just be looking whether it is claimed
             time.sleep(LOOK)
@@ -109,6 +110,11 @@ def claim(path: Path) -> Iterator[bool]:
         finally:
             if mine and _still(path, file):
                 path.unlink(missing_ok=True)
+
+
+def _reader(path: str, _: int) -> int:
+    """To read is enough for a lock, and what another user's process left cannot be written."""
+    return os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
 
 
 def _still(path: Path, file: Any) -> bool:
@@ -124,18 +130,24 @@ def claimed(path: Path) -> bool:
     try:
         with open(path) as file:
             return not _locked(file, shared=True)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     except PermissionError:  # somebody else's
         return True
 
 
 def _locked(file: Any, shared: bool = False) -> bool:
-    """Whether this process now has the operating system's lock on an open file."""
-    import fcntl  # not on Windows
-
+    """Whether this process now has the operating system's lock on an open file. Where there are no
+    locks, on Windows and on some network disks, everybody has it."""
     try:
+        import fcntl
+
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except OSError:
+    except (BlockingIOError, PermissionError):
         return False
+    except (ImportError, OSError) as error:
+        warnings.warn(
+            f"{Path(file.name).parent} keeps no locks ({error}): let one process alone work there.",
+            stacklevel=3,
+        )
     return True

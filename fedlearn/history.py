@@ -180,7 +180,8 @@ class History:
                 text = Path(source).read_text(encoding="utf-8")
             return cls.from_dict(json.loads(text))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ValueError(f"{where} is no history of fedlearn ({error}).") from None
+            why = f"it has no {error}" if isinstance(error, KeyError) else error
+            raise ValueError(f"{where} is no history of fedlearn ({why}).") from None
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "History":
@@ -195,6 +196,8 @@ class History:
             if not isinstance(its, dict):
                 raise ValueError(f"{name} has names and values, not {its!r:.40}")
         whose = ("refused", "unevaluated")  # client -> why
+        if any(not isinstance(row.get(k, {}), dict) for row in data["rows"] for k in whose):
+            raise ValueError(f"{' and '.join(whose)} are of clients, each with a reason")
         rows = [
             {k: {int(c): why for c, why in v.items()} if k in whose else v for k, v in row.items()}
             for row in data["rows"]

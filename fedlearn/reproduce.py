@@ -139,7 +139,7 @@ class Store:
                     )
                     scales.put_into(models.reparam.reform(net, "csla"))
                 seconds = recipes.taken(data.get("provenance", {}))
-            except (ValueError, TypeError, AttributeError, RuntimeError, RecursionError) as error:
+            except (OSError, ValueError, TypeError, AttributeError, RuntimeError) as error:
                 raise ValueError(
                     f"{path} holds no scales of a search that its recipe can use ({error}): move "
                     "it away, and they are searched again."
@@ -165,24 +165,35 @@ def reached(history: History) -> float:
 
 
 def needed(store: Store, runs: list[Run]) -> list[str]:
-    """The data sets that runs need, and their searches that are not done."""
+    """The data sets that runs need, and those of their searches that are not done."""
     names = [r.experiment.dataset for r in runs]
     names += [r.search["dataset"] for r in runs if r.search and store.searched(r) is None]
     return list(dict.fromkeys(names))
 
 
 def fetch(names: list[str]) -> dict[str, str]:
-    """Load the data sets -> those that cannot be had, and why."""
+    """Load the data sets -> those that cannot be had, or are no copies of what was published, and
+    why."""
     found = {}
     for name in names:
         try:
-            (sources.load if name in sources.SETS else sources.found)(name)
+            if name not in sources.SETS:
+                sources.found(name)
+                continue
+            its, known = sources.load(name), published.known("classification", name)
+            here, whole = (len(its.train_y), len(its.test_y)), (known.train, known.test)
+            part = published.there("classification", name)  # of which runs may need no more
+            if here != whole and (not part or here[0] > whole[0] or here[1] > whole[1]):
+                found[name] = (
+                    f"The copy of {name} has {here[0]} images to train and {here[1]} to test; "
+                    f"published are {whole[0]} and {whole[1]}."
+                )
         except DataError as error:
             found[name] = str(error)
     return found
 
 
-def short(runs: list[Run]) -> dict[str, set[Run]]:
+def in_part(runs: list[Run]) -> dict[str, set[Run]]:
     """The data sets of which less is on this machine than runs train or test on, or a damaged copy,
     a line each, and these runs."""
     found: dict[str, set[Run]] = {}
@@ -212,7 +223,7 @@ def waiting(store: Store, runs: list[Run]) -> dict[str, set[Run]]:
     for name in by_hand(needed(store, runs)):
         for line in sources.missing([name]):  # one for all sizes of its pictures
             found.setdefault(line, set()).update(r for r in runs if name in needed(store, [r]))
-    return found | short(runs)
+    return found | in_part(runs)
 
 
 def by_hand(names: list[str]) -> list[str]:
@@ -301,9 +312,14 @@ def reproduce(
     estimate = costs.Estimate(store.get, runs, store.searched)
     wait = waiting(store, todo)
     ready = [r for r in todo if not any(r in of for of in wait.values())]
-    names = needed(store, costs.fitting(ready or todo, estimate, hours))
-    failed = fetch(names if ready else by_hand(names))  # nothing is downloaded for no run
-    ready = [r for r in ready if not failed.keys() & needed(store, [r])]
+    # nothing is downloaded for no run
+    failed = {} if ready else fetch(by_hand(needed(store, costs.fitting(todo, estimate, hours))))
+    asked: set[str] = set()
+    # without the runs of what cannot be had others fit into the hours
+    while names := {*needed(store, costs.fitting(ready, estimate, hours))} - asked:
+        asked |= names
+        failed |= fetch(sorted(names))
+        ready = [r for r in ready if not failed.keys() & needed(store, [r])]
     if not ready and (failed or wait):
         lines = [*failed.values()] or [f"{line}." for line in wait]
         absent = sources.missing(failed)
@@ -333,9 +349,9 @@ def _do_all(
     failed: dict[Run, None] = {}
     awaited: set[str] = set()
     queue = [(r, main) for main in todo for r in (*main.tries, main)]
-    while queue:
-        to_go = [m for m in todo if store.lacks(m) and not store.busy(m)]
-        to_go = [m for m in to_go if not failed.keys() & {m, *m.tries}]
+    while queue := _left(store, queue, failed, report):
+        to_go = [m for m in todo if not failed.keys() & {m, *m.tries}]
+        to_go = [m for m in to_go if store.lacks(m) and not store.busy(m)]
         hours = None if math.isinf(limit) else max(0.0, (limit - time.time()) / 3600)
         fits = {r: i for i, r in enumerate(costs.fitting(to_go, estimate, hours))}
         now = sorted((q for q in queue if q[1] in fits), key=lambda q: fits[q[1]])
@@ -353,7 +369,9 @@ def _do_all(
                         raise ValueError(sentence)
                     history = do(store, run, provenance, progress)
                     if store.lacks(run):
-                        raise ValueError("its file is not there after it was written.")
+                        raise ValueError(
+                            store.other(run) or "its file is not there after it was written."
+                        )
                 report(f"{run.where}: accuracy {reached(history):.4f} after {len(history)} rounds")
             except (ValueError, RuntimeError, OSError) as error:
                 failed[run] = None
@@ -369,8 +387,7 @@ def _do_all(
                 report(f"{name}: waiting for another process")
             awaited |= others
             time.sleep(LOOK if free or new else WAIT)
-        queue = [(r, main) for r, main in queue if store.lacks(r) and r not in failed]
-    for run, main in [(r, main) for r, main in queue if store.lacks(r)]:
+    for run, main in _left(store, queue, failed, report):
         why = [f"left out, as {r.where} failed" for r in (*main.tries, main) if r in failed]
         why += ["does not fit into the hours"] * (not store.busy(run) and limit < math.inf)
         why += ["another process is at it"]
@@ -378,6 +395,31 @@ def _do_all(
     if failed:
         names = ", ".join(run.where for run in failed)
         raise ValueError(f"Not done, for the reasons above: {names}.")
+
+
+def _left(
+    store: Store,
+    queue: list[tuple[Run, Run]],
+    failed: dict[Run, None],
+    report: Callable[[str], object],
+) -> list[tuple[Run, Run]]:
+    """What of the queue is not done. A run whose file or claim cannot be read any more has
+    failed."""
+    found = []
+    for run, main in queue:
+        if run in failed:
+            continue
+        try:
+            lacks = store.lacks(run)
+            store.busy(run)
+            if not failed.keys() & {*run.tries}:
+                store.awaited(run)
+        except (ValueError, OSError) as error:
+            failed[run] = None
+            report(f"{run.where}: {error}")
+            continue
+        found += [(run, main)] * lacks
+    return found
 
 
 @checked
@@ -389,8 +431,8 @@ def plan(
     **choice: Any,
 ) -> str:
     """What ``reproduce`` would do, and which data sets it would miss. "fits" is what it would begin
-    with these ``hours``. ``ValueError`` for a file that is no history; one that holds another run
-    is in a line of its own."""
+    with these ``hours``. ``ValueError`` for a file that is no history, or that holds no scales; one
+    that holds another run is in a line of its own."""
     store, runs = Store(folder_of(out, choice)), recipes.runs(recipe, scale, **choice)
     other, todo = others(store, runs), list(filter(store.lacks, runs))
     wait, names = waiting(store, todo), needed(store, todo)
@@ -450,5 +492,6 @@ def folder_of(out: str | Path | None, choice: dict[str, Any]) -> Path:
             f"With {', '.join(own)} of your own, name a folder of your own, too (--out FOLDER)."
         )
     if root.is_file() or root.suffix == ".json":
-        raise ValueError(f"{root} is a file; --out names a folder, in which each run has a file.")
+        what = "is a file" if root.is_file() else "is a file's name"
+        raise ValueError(f"{root} {what}; --out names a folder, in which each run has a file.")
     return root

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from .arguments import check_arguments, check_value, is_whole, short
+from .arguments import LARGEST, check_arguments, check_value, is_whole, short
 from .errors import pick
 from .options import opt
 
@@ -30,6 +30,8 @@ def whole_number(name: str, value: object) -> None:
     """Refuse anything but 1, 2, 3, ..."""
     if not is_whole(value) or value < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, not {short(value)}.")
+    if value > LARGEST:
+        raise ValueError(f"{name} must be a whole number below 10^38, not {short(value)}.")
 
 
 def kept(name: str, total: int, purpose: str, count: int | None) -> None:

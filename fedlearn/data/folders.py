@@ -75,7 +75,8 @@ def _tiny_imagenet(folder: Path) -> tuple[Listed, Listed]:
         if not line.strip():
             continue
         picture, name, *_ = *line.split("\t"), ""
-        if Path(picture).name != picture or name not in label:
+        is_one = Path(picture).name == picture and Path(picture).suffix.lower() in PICTURES
+        if not is_one or name not in label:
             raise ValueError(
                 f"line {number} of {file} is a picture's name, a tab and a class of wnids.txt, not "
                 f"{line!r:.80}"

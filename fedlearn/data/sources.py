@@ -26,6 +26,7 @@ import torch
 
 from fedlearn.errors import DataError, pick
 
+from ..files import claim, claimed
 from .folders import cinic10, tiny_imagenet
 
 # A checkout keeps its data beside the package; an installed wheel carries a copy inside it and may
@@ -271,9 +272,20 @@ def note(name: str) -> str:
 
 
 def found(name: str) -> Path:
-    """Where a data set lies, which is fetched if it has to be; ``DataError`` if it cannot be."""
-    if _find(name) is None:
-        _fetch(name)
+    """Where a data set lies, which is fetched if it has to be, by one process, while others wait;
+    ``DataError`` if it cannot be."""
+    path = CACHE / f"{name.partition(':')[0]}.claim"
+    while _find(name) is None or claimed(path):
+        if _find(name) is None:
+            _can_be_fetched(name)
+        try:
+            with claim(path) as mine:
+                if mine and _find(name) is None:
+                    _fetch(name)
+        except OSError as error:
+            raise _absent(name, f"fetching it failed ({_reason(error)})") from error
+        if not mine:
+            time.sleep(1)
     return Path(_find(name)[0])
 
 
@@ -336,14 +348,18 @@ def offline() -> bool:
     return os.environ.get("FEDLEARN_OFFLINE", "0") not in ("", "0")
 
 
-def _fetch(name):
-    """Download once into the cache."""
-    kind = about(name).torchvision
-    if kind is None:
+def _can_be_fetched(name):
+    if about(name).torchvision is None:
         raise _absent(name, "has to be fetched by hand")
     if offline():
         raise _absent(name, "FEDLEARN_OFFLINE forbids to fetch it")
+
+
+def _fetch(name):
+    """Download once into the cache."""
     from torchvision import datasets
+
+    kind = about(name).torchvision
 
     print(f"Fetching {name} into {CACHE}, once.", file=sys.stderr)
     timeout = socket.getdefaulttimeout()

@@ -1,5 +1,6 @@
 """Files that are there in full or not at all."""
 
+import errno
 import fcntl
 import os
 import threading
@@ -127,6 +128,32 @@ def test_a_claim_that_cannot_be_read_is_somebody_elses(tmp_path, monkeypatch):
 
     monkeypatch.setattr("builtins.open", denied)
     assert claimed(tmp_path / "x.claim")
+
+
+def test_a_claim_that_cannot_be_written_can_be_held(tmp_path, monkeypatch):
+    """Another user's killed process left it; who reads it may lock it."""
+    path, real = tmp_path / "x.claim", os.open
+    path.touch()
+
+    def reads(name, flags, *rest):
+        if flags & (os.O_WRONLY | os.O_RDWR):
+            raise PermissionError
+        return real(name, flags, *rest)
+
+    monkeypatch.setattr(os, "open", reads)
+    with claim(path) as mine:
+        assert mine
+
+
+def test_a_disk_without_locks_serves_one_process(tmp_path, monkeypatch):
+    def none(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    with pytest.warns(UserWarning, match=f"{tmp_path} keeps no locks .*No locks available"):
+        with claim(tmp_path / "x.claim") as mine:
+            assert mine and not claimed(tmp_path / "x.claim")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_claim_whose_file_goes_is_no_error(tmp_path):

@@ -680,6 +680,27 @@ def test_a_run_that_cannot_be_written_does_not_stop_the_others(tmp_path, monkeyp
     assert said.err.count("fed_kgf_digits/") == 1 and [*stored(tmp_path)] == ["fedavg-digits-iid-3"]
 
 
+@pytest.mark.parametrize("spoilt", ["file", "claim"])
+def test_a_file_that_becomes_unreadable_stops_its_own_run_only(
+    tmp_path, monkeypatch, capsys, spoilt
+):
+    folder, real = tmp_path / "fed_kgf_digits", reproduce.do
+
+    def do(store, run, *rest):
+        name = folder / f"{'fed-kgf' if run.label == 'FedAvg' else 'fedavg'}-digits-iid-3"
+        if spoilt == "file":
+            name.with_suffix(".json").write_text("{}")
+        else:
+            name.with_suffix(".claim").mkdir()
+        return real(store, run, *rest)
+
+    monkeypatch.setattr(reproduce, "do", do)
+    assert main(arguments(tmp_path)) == 2
+    said = capsys.readouterr()
+    why = {"file": "is no history of fedlearn (it has no 'meta')", "claim": "Is a directory"}
+    assert why[spoilt] in said.out and said.out.count("accuracy") == 1
+
+
 def edit(folder, name, change):
     """What ``change`` makes of a stored run, put in its place."""
     path = folder / "fed_kgf_digits" / f"{name}.json"
@@ -773,6 +794,18 @@ def test_a_run_of_full_scale_is_itself_on_any_device(finished):
     assert run.differences(history) == ["precision"]
     assert not replace(run, folder="fed_kgf_full").differences(history)
     assert not replace(run, folder="fed_kgf_full/tune").differences(history)
+
+
+def test_an_old_file_of_a_tuned_run_is_another(finished):
+    """It says neither options nor what was tried."""
+    history = fl.History.from_json(finished / "fed_kgf_digits" / "fedavg-digits-iid-3.json")
+    few = {"seeds": (3,), "rounds": 2, "train": 100, "test": 50}
+    [run] = recipes.runs("fed_kgf_figure3", only=("FedAvg",), split=("iid",), **few)
+    run = recipes.tried(run, {"rounds": 1, "share": 0.5, "option": {"lr": [0.1, 0.2]}}, 3)
+    assert "lr" not in run.differences(history)
+    for name in ("options", "data"):
+        history.meta.pop(name, None)
+    assert "lr" in run.differences(history)
 
 
 def test_a_run_that_diverged_is_itself(tmp_path, finished):
@@ -1120,8 +1153,8 @@ def test_part_of_a_data_set_is_not_taken_for_the_whole(tmp_path, monkeypatch, ca
     assert "0 to train" not in reproduce.plan("rpn_detection", "full", tmp_path, train=40, test=20)
     assert not list(tmp_path.iterdir())
     for name in ("rpn_detection", "rpn_segmentation", "fed_kgf_detection"):
-        assert not reproduce.short(recipes.runs(name, "small"))
-        assert reproduce.short(recipes.runs(name, "full"))
+        assert not reproduce.in_part(recipes.runs(name, "small"))
+        assert reproduce.in_part(recipes.runs(name, "full"))
 
 
 def test_missing_data_is_said_before_anything_runs(tmp_path, monkeypatch, capsys):
@@ -1210,14 +1243,45 @@ def test_nothing_is_fetched_for_runs_that_cannot_begin(tmp_path, monkeypatch):
     """Searched on a set that can be fetched, trained on one that somebody has to bring."""
     monkeypatch.setenv("FEDLEARN_DATA", str(tmp_path / "none"))
     monkeypatch.setattr(sources, "CACHE", tmp_path / "cache")
-    fetched, real = [], sources._fetch
-    monkeypatch.setattr(sources, "_fetch", lambda name: (fetched.append(name), real(name)))
+    monkeypatch.setattr(sources, "_fetch", lambda name: pytest.fail(f"{name} is fetched"))
     sources.load.cache_clear()
     run = recipes.runs("fed_repopt_table8", "full")[0]
     assert reproduce.needed(reproduce.Store(tmp_path), [run]) == ["tiny_imagenet", "fashion_mnist"]
     with pytest.raises(DataError, match="tiny_imagenet .248 MB, from cs231n"):
         reproduce.reproduce("fed_repopt_table8", "full", out=tmp_path / "out")
-    assert fetched == ["tiny_imagenet"]
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+def test_a_copy_of_another_size_is_refused_before_anything_runs(tmp_path, monkeypatch, more):
+    known = sources.SETS["digits"]
+    its = known._replace(train=known.train + more)
+    monkeypatch.setitem(sources.SETS, "digits", its)
+    monkeypatch.setattr(reproduce, "do", None)
+    with pytest.raises(DataError, match=f"of digits has 1347 images to train .* are {1347 + more}"):
+        reproduce.reproduce("rpn_table1", "quick", tmp_path, seeds=(0,))
+    assert not [*tmp_path.iterdir()]
+
+
+def test_what_moves_up_in_place_of_what_cannot_be_had_is_fetched_first(tmp_path, monkeypatch):
+    rows = {"FedAvg": {"method": "fedavg"}}
+    its = {"partition": ["iid"], "rounds": 1, "train": 40, "test": 20, "clients": 2, "rows": rows}
+    blocks = [its | {"dataset": n, "network": "mlp"} for n in ("mnist", "fashion_mnist")]
+    recipe = {"paper": "rpn", "shows": "nothing", "quick": {"seeds": [0], "runs": blocks}}
+    monkeypatch.setitem(recipes.RECIPES, "own", recipe)
+    asked, begun = [], []
+    monkeypatch.setattr(reproduce, "waiting", lambda *_: {})
+    monkeypatch.setattr(reproduce.costs, "fitting", lambda runs, *_: runs[:1])
+    failing = {"mnist": "it is broken"}
+
+    def fetch(names):
+        asked.append(names)
+        return {n: failing[n] for n in names if n in failing}
+
+    monkeypatch.setattr(reproduce, "fetch", fetch)
+    monkeypatch.setattr(reproduce, "_do_all", lambda store, todo, *_: begun.extend(todo))
+    reproduce.reproduce("own", out=tmp_path, hours=1)
+    assert asked == [["mnist"], ["fashion_mnist"]]
+    assert [r.experiment.dataset for r in begun] == ["fashion_mnist"]
 
 
 def test_a_plan_says_which_copies_are_lossy(tmp_path, monkeypatch):
@@ -1234,7 +1298,7 @@ def test_a_damaged_copy_stops_its_own_runs_only(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("FEDLEARN_DATA", str(tmp_path))
     monkeypatch.setattr(sources, "CACHE", tmp_path / "cache")
     its = recipes.runs("rpn_detection", "small") + recipes.runs("rpn_segmentation", "small")
-    [(line, of)] = reproduce.short(its).items()
+    [(line, of)] = reproduce.in_part(its).items()
     assert line.startswith(f"{tmp_path}/voc_subset.zip is no voc that can be read") and of == {*its}
     assert f"missing: {line}" in reproduce.plan("rpn_detection", "small", tmp_path / "out")
     with pytest.raises(DataError, match="is no voc that can be read"):

@@ -4,6 +4,8 @@ sentence."""
 import gzip
 import os
 import struct
+import threading
+import time
 import urllib.error
 
 import numpy as np
@@ -207,6 +209,35 @@ def test_damaged_tiny_imagenet(empty, wrong):
         sources.load("tiny_imagenet")
 
 
+def test_one_process_fetches_and_others_wait(empty, monkeypatch):
+    """Also for one that comes while files are being unpacked."""
+    place, order = empty / "cache" / "MNIST", []
+
+    def fetch(name):
+        place.mkdir()
+        order.append("begun")
+        time.sleep(0.2)
+        order.append("done")
+
+    monkeypatch.setattr(sources, "CACHE", place.parent)
+    monkeypatch.setattr(sources, "_find", lambda name: (place, None, "") if order else None)
+    monkeypatch.setattr(sources, "_fetch", fetch)
+    monkeypatch.delenv("FEDLEARN_OFFLINE", raising=False)
+
+    def ask():
+        assert sources.found("mnist") == place
+        order.append("found")
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.05)
+    for thread in threads:
+        thread.join()
+    assert order == ["begun", "done", "found", "found", "found"]
+    assert [p.name for p in place.parent.iterdir()] == ["MNIST"]
+
+
 def test_the_systems_own_files_are_left_alone(empty):
     folders = [empty / "mine" / name for name in ("CINIC-10", "tiny-imagenet-200")]
     write_cinic10(folders[0])
@@ -232,6 +263,8 @@ def test_the_systems_own_files_are_left_alone(empty):
         (lambda text: text + "val_9.JPEG\n", "line 4 of .*, not 'val_9.JPEG'"),
         (lambda text: text.replace("val_9.JPEG", "../../x.JPEG"), "line . of .*, not '../../x.JP"),
         (lambda text: text + text[:11] + "n08\n", "line 4 of .* names val_7.JPEG once more"),
+        (lambda text: text.replace("val_9.JPEG", ".."), "line . of .*, not '..\\\\tn"),
+        (lambda text: text.replace("val_9.JPEG", ""), "line . of .*, not '\\\\tn"),
         (lambda text: "", "val_annotations.txt names no picture"),
         (lambda text: "\n\n", "val_annotations.txt names no picture"),
     ],
