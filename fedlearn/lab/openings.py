@@ -48,8 +48,8 @@ def measured(row: dict[str, Any], histories: list[Any]) -> list[float]:
 def origin(histories: Iterable[History]) -> str:
     """Where stored runs come from, a sentence: device, arithmetic, day, seed and commit of each."""
     each = [
-        f"{h.meta.get('label') or h.method} on {h.meta['device']} "
-        f"({h.meta['settings']['precision']}), "
+        f"{h.meta.get('label') or h.method} on {h.meta['device']}, "
+        f"{h.meta.get('settings', {}).get('precision', 'float32')}, "
         f"{h.meta.get('provenance', {}).get('date', 'no date')}, seed {h.meta['task']['seed']}, "
         f"commit {h.meta.get('provenance', {}).get('commit', 'unknown')}"
         for h in histories
