@@ -178,9 +178,8 @@ class Run:
         for name, value in self.options().items():
             tried = [t.experiment.options[name] for t in self.tries] if name == self.tuned else ()
             right = options.get(name) in (tried or [value]) if name in options else name in LATER
-            found += [name] * (not old and not right)
+            found += [name] * (not right and (not old or name == self.tuned))
         found += [n for n in options if n not in self.options()]
-        found += [self.tuned] * (bool(self.tries) and self.tuned not in options)
         found += ["newcomers"] * (self.newcomers > 0 and "newcomers" not in meta)
         if not found:  # with other options, parts are others, too
             own = self.method(**{n: options[n] for n in [self.tuned] if n}).parts()

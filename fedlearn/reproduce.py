@@ -182,8 +182,9 @@ def fetch(names: list[str]) -> dict[str, str]:
                 continue
             its, known = sources.load(name), published.known("classification", name)
             here, whole = (len(its.train_y), len(its.test_y)), (known.train, known.test)
-            part = published.there("classification", name)  # of which runs may need no more
-            if here != whole and (not part or here[0] > whole[0] or here[1] > whole[1]):
+            more = here[0] > whole[0] or here[1] > whole[1]
+            # runs may need no more than the part of such a set that is there
+            if here != whole and (more or not published.there("classification", name)):
                 found[name] = (
                     f"The copy of {name} has {here[0]} images to train and {here[1]} to test; "
                     f"published are {whole[0]} and {whole[1]}."

@@ -360,7 +360,6 @@ def _fetch(name):
     from torchvision import datasets
 
     kind = about(name).torchvision
-
     print(f"Fetching {name} into {CACHE}, once.", file=sys.stderr)
     timeout = socket.getdefaulttimeout()
     socket.setdefaulttimeout(PATIENCE)  # torchvision sets none: it would wait for ever

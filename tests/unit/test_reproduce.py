@@ -264,6 +264,28 @@ def arguments(folder, *more):
     ]
 
 
+TINY = {
+    **{"rounds": 1, "train": 60, "test": 30, "seeds": (3,)},
+    **{"only": ("FedAvg",), "split": ("iid",)},
+}
+
+
+def tuned(monkeypatch, *rates):
+    """The digits' runs of Figure 3 choose among these rates."""
+    block = recipes.RECIPES["fed_kgf_figure3"]["quick"]["runs"][0]
+    tune = {"rounds": 1, "share": 0.5, "options": {"lr": list(rates)}}
+    monkeypatch.setitem(block, "tune", tune)
+
+
+def own_recipe(monkeypatch, *datasets):
+    """A recipe "own": a short run of FedAvg on each data set."""
+    rows = {"FedAvg": {"method": "fedavg"}}
+    its = {"partition": ["iid"], "rounds": 1, "train": 40, "test": 20, "clients": 2, "rows": rows}
+    blocks = [its | {"dataset": name, "network": "mlp"} for name in datasets]
+    recipe = {"paper": "rpn", "shows": "nothing", "quick": {"seeds": [0], "runs": blocks}}
+    monkeypatch.setitem(recipes.RECIPES, "own", recipe)
+
+
 def stored(folder):
     return {p.stem: json.loads(p.read_text()) for p in sorted(folder.glob("**/*.json"))}
 
@@ -330,9 +352,7 @@ def test_a_run_of_another_process_is_left_to_it(tmp_path, capsys):
 
 
 def test_the_best_of_three_is_taken_and_all_are_kept(tmp_path, monkeypatch):
-    block = recipes.RECIPES["fed_kgf_figure3"]["quick"]["runs"][0]
-    tune = {"rounds": 1, "share": 0.5, "options": {"lr": [1e-6, 0.2, 1e-5]}}
-    monkeypatch.setitem(block, "tune", tune)
+    tuned(monkeypatch, 1e-6, 0.2, 1e-5)
     assert not main(arguments(tmp_path, "--only", "QSGD"))
     tries = stored(tmp_path / "fed_kgf_digits" / "tune")
     assert {d["meta"]["task"]["train"] for d in tries.values()} == {50} and len(tries) == 9
@@ -530,9 +550,7 @@ def test_a_run_of_other_settings_is_never_overwritten(tmp_path, monkeypatch, cap
 
 def test_a_file_that_another_process_wrote_since_is_compared_too(tmp_path, monkeypatch, capsys):
     """Two processes with other settings and one folder: neither takes the other's tries."""
-    block = recipes.RECIPES["fed_kgf_figure3"]["quick"]["runs"][0]
-    tune = {"rounds": 1, "share": 0.5, "options": {"lr": [0.1, 0.2]}}
-    monkeypatch.setitem(block, "tune", tune)
+    tuned(monkeypatch, 0.1, 0.2)
     elsewhere, real = tmp_path / "elsewhere", reproduce.do
     longer = ["--only", "QSGD", "--train", "120"]
     assert not main(arguments(elsewhere, *longer))
@@ -575,20 +593,10 @@ def test_a_checkpoint_belongs_to_so_many_rounds(tmp_path, monkeypatch, capsys):
 
 def test_a_try_that_another_process_just_stored_is_taken(tmp_path, monkeypatch):
     """Between the look for what can be done and the look for who is at work."""
-    block = recipes.RECIPES["fed_kgf_figure3"]["quick"]["runs"][0]
-    tune = {"rounds": 1, "share": 0.5, "options": {"lr": [0.1, 0.2]}}
-    monkeypatch.setitem(block, "tune", tune)
-    how = {
-        "rounds": 1,
-        "train": 60,
-        "test": 30,
-        "seeds": (3,),
-        "only": ("FedAvg",),
-        "split": ("iid",),
-    }
+    tuned(monkeypatch, 0.1, 0.2)
     elsewhere = tmp_path / "elsewhere"
-    reproduce.reproduce("fed_kgf_figure3", out=elsewhere, progress=False, report=str, **how)
-    [run] = recipes.runs("fed_kgf_figure3", **how)
+    reproduce.reproduce("fed_kgf_figure3", out=elsewhere, progress=False, report=str, **TINY)
+    [run] = recipes.runs("fed_kgf_figure3", **TINY)
     here, there = reproduce.Store(tmp_path / "here"), reproduce.Store(elsewhere)
     here.path(run.tries[0]).parent.mkdir(parents=True)
     shutil.copy(there.path(run.tries[0]), here.path(run.tries[0]))
@@ -604,27 +612,17 @@ def test_a_try_that_another_process_just_stored_is_taken(tmp_path, monkeypatch):
 
         monkeypatch.setattr(reproduce.Store, "awaited", awaited)
         said = []
-        reproduce.reproduce("fed_kgf_figure3", out=here.root, report=said.append, **how)
+        reproduce.reproduce("fed_kgf_figure3", out=here.root, report=said.append, **TINY)
     assert here.path(run).exists() and not any("hours" in line for line in said)
 
 
 def test_no_longer_than_the_hours_is_waited(tmp_path, monkeypatch):
-    block = recipes.RECIPES["fed_kgf_figure3"]["quick"]["runs"][0]
-    tune = {"rounds": 1, "share": 0.5, "options": {"lr": [0.1]}}
-    monkeypatch.setitem(block, "tune", tune)
+    tuned(monkeypatch, 0.1)
     monkeypatch.setattr(reproduce, "WAIT", 0.01)
-    how = {
-        "rounds": 1,
-        "train": 60,
-        "test": 30,
-        "seeds": (3,),
-        "only": ("FedAvg",),
-        "split": ("iid",),
-    }
-    [run] = recipes.runs("fed_kgf_figure3", **how)
+    [run] = recipes.runs("fed_kgf_figure3", **TINY)
     store, said = reproduce.Store(tmp_path), []
     with claim(store.path(run.tries[0], ".claim")) as mine:
-        reproduce.reproduce("fed_kgf_figure3", out=tmp_path, hours=2e-4, report=said.append, **how)
+        reproduce.reproduce("fed_kgf_figure3", out=tmp_path, hours=2e-4, report=said.append, **TINY)
     assert mine and said[0] == f"{run.tries[0].where}: waiting for another process"
     assert said[-1] == f"{run.where}: does not fit into the hours" and len(said) == 3
 
@@ -653,9 +651,7 @@ def test_a_file_that_is_not_there_after_it_was_written(tmp_path, capsys):
 
 
 def test_tries_of_which_none_gives_a_number(tmp_path, monkeypatch, capsys):
-    block = recipes.RECIPES["fed_kgf_figure3"]["quick"]["runs"][0]
-    tune = {"rounds": 1, "share": 0.5, "options": {"lr": [0.1, 0.2]}}
-    monkeypatch.setitem(block, "tune", tune)
+    tuned(monkeypatch, 0.1, 0.2)
     monkeypatch.setattr(reproduce, "reached", lambda history: math.nan)
     assert main(arguments(tmp_path)) == 2
     assert "no value of lr that was tried gave an accuracy." in capsys.readouterr().out
@@ -787,8 +783,7 @@ def test_a_run_that_was_changed_by_hand_is_another_run(
 def test_a_run_of_full_scale_is_itself_on_any_device(finished):
     """On a GPU it trains in bfloat16: what one has begun another need not do again."""
     history = fl.History.from_json(finished / "fed_kgf_digits" / "fedavg-digits-iid-3.json")
-    few = {"seeds": (3,), "rounds": 2, "train": 100, "test": 50}
-    [run] = recipes.runs("fed_kgf_figure3", only=("FedAvg",), split=("iid",), **few)
+    [run] = recipes.runs("fed_kgf_figure3", **TINY | {"rounds": 2, "train": 100, "test": 50})
     assert not run.differences(history)
     history.meta["settings"]["precision"] = "bf16"
     assert run.differences(history) == ["precision"]
@@ -799,8 +794,7 @@ def test_a_run_of_full_scale_is_itself_on_any_device(finished):
 def test_an_old_file_of_a_tuned_run_is_another(finished):
     """It says neither options nor what was tried."""
     history = fl.History.from_json(finished / "fed_kgf_digits" / "fedavg-digits-iid-3.json")
-    few = {"seeds": (3,), "rounds": 2, "train": 100, "test": 50}
-    [run] = recipes.runs("fed_kgf_figure3", only=("FedAvg",), split=("iid",), **few)
+    [run] = recipes.runs("fed_kgf_figure3", **TINY | {"rounds": 2, "train": 100, "test": 50})
     run = recipes.tried(run, {"rounds": 1, "share": 0.5, "option": {"lr": [0.1, 0.2]}}, 3)
     assert "lr" not in run.differences(history)
     for name in ("options", "data"):
@@ -895,9 +889,7 @@ def test_a_try_that_diverged_is_not_the_best(tmp_path, monkeypatch):
 
     assert reproduce.reached(history(0.2, None)) == 0.2
     assert math.isnan(reproduce.reached(history(None)))
-    block = recipes.RECIPES["fed_kgf_figure3"]["quick"]["runs"][0]
-    tune = {"rounds": 1, "share": 0.5, "options": {"lr": [0.1, 0.2]}}
-    monkeypatch.setitem(block, "tune", tune)
+    tuned(monkeypatch, 0.1, 0.2)
     worse = lambda history: math.nan if history.meta["options"]["lr"] == 0.1 else 0.0  # noqa: E731
     monkeypatch.setattr(reproduce, "reached", worse)
     assert not main(arguments(tmp_path))
@@ -1036,9 +1028,7 @@ def state_of(text):
 def test_what_the_plan_calls_fits_is_what_is_begun(tmp_path, monkeypatch):
     """Two runs, of two hours each, share three tries of one hour: the first takes five, the second
     two more."""
-    block = recipes.RECIPES["fed_kgf_figure3"]["quick"]["runs"][0]
-    tune = {"rounds": 1, "share": 0.5, "options": {"lr": [0.1, 0.2, 0.3]}}
-    monkeypatch.setitem(block, "tune", tune)
+    tuned(monkeypatch, 0.1, 0.2, 0.3)
     takes = lambda self, run: (3600.0 * (2 if run.tries else 1), "estimated")  # noqa: E731
     monkeypatch.setattr(costs.Estimate, "of", takes)
     how = {"only": ("FedAvg",), "seeds": (0, 1), "split": ("iid",), "train": 60, "test": 50}
@@ -1197,11 +1187,7 @@ def test_what_waits_for_data_fetched_by_hand_is_left_out(tmp_path, monkeypatch, 
 
 
 def test_a_recipe_of_which_some_rows_wait_for_data_does_the_others(tmp_path, monkeypatch, capsys):
-    rows = {"FedAvg": {"method": "fedavg"}}
-    its = {"partition": ["iid"], "rounds": 1, "train": 40, "test": 20, "clients": 2, "rows": rows}
-    blocks = [its | {"dataset": name, "network": "mlp"} for name in ("cinic10", "digits")]
-    recipe = {"paper": "rpn", "shows": "nothing", "quick": {"seeds": [0], "runs": blocks}}
-    monkeypatch.setitem(recipes.RECIPES, "own", recipe)
+    own_recipe(monkeypatch, "cinic10", "digits")
     monkeypatch.setenv("FEDLEARN_DATA", str(tmp_path / "none"))
     monkeypatch.setattr(sources, "CACHE", tmp_path / "cache")
     states = state_of(reproduce.plan("own", out=tmp_path / "out"))
@@ -1212,11 +1198,7 @@ def test_a_recipe_of_which_some_rows_wait_for_data_does_the_others(tmp_path, mon
 
 
 def test_offline_only_what_needs_absent_data_is_left_out(tmp_path, monkeypatch, capsys):
-    rows = {"FedAvg": {"method": "fedavg"}}
-    its = {"partition": ["iid"], "rounds": 1, "train": 40, "test": 20, "clients": 2, "rows": rows}
-    blocks = [its | {"dataset": name, "network": "mlp"} for name in ("cifar10", "digits")]
-    recipe = {"paper": "rpn", "shows": "nothing", "quick": {"seeds": [0], "runs": blocks}}
-    monkeypatch.setitem(recipes.RECIPES, "own", recipe)
+    own_recipe(monkeypatch, "cifar10", "digits")
     monkeypatch.setenv("FEDLEARN_DATA", str(tmp_path / "none"))
     monkeypatch.setenv("FEDLEARN_OFFLINE", "1")
     monkeypatch.setattr(sources, "CACHE", tmp_path / "cache")
@@ -1263,11 +1245,7 @@ def test_a_copy_of_another_size_is_refused_before_anything_runs(tmp_path, monkey
 
 
 def test_what_moves_up_in_place_of_what_cannot_be_had_is_fetched_first(tmp_path, monkeypatch):
-    rows = {"FedAvg": {"method": "fedavg"}}
-    its = {"partition": ["iid"], "rounds": 1, "train": 40, "test": 20, "clients": 2, "rows": rows}
-    blocks = [its | {"dataset": n, "network": "mlp"} for n in ("mnist", "fashion_mnist")]
-    recipe = {"paper": "rpn", "shows": "nothing", "quick": {"seeds": [0], "runs": blocks}}
-    monkeypatch.setitem(recipes.RECIPES, "own", recipe)
+    own_recipe(monkeypatch, "mnist", "fashion_mnist")
     asked, begun = [], []
     monkeypatch.setattr(reproduce, "waiting", lambda *_: {})
     monkeypatch.setattr(reproduce.costs, "fitting", lambda runs, *_: runs[:1])
