@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "_ext"))
@@ -35,12 +36,21 @@ def main(kinds: list[str]) -> None:
 
 
 def check(book: Path) -> None:
-    """What EPUBCheck says, where it is installed; an error of it is one of ours."""
-    if not shutil.which("epubcheck"):
-        print("EPUBCheck is not installed: the EPUB was not checked.")
-        return
-    if subprocess.run(["epubcheck", str(book)]).returncode:
+    """What EPUBCheck says, where it is installed and can run; an error of it is one of ours."""
+    if not (command := epubcheck()):
+        print("EPUBCheck is not installed, or lacks Java: the EPUB was not checked.")
+    elif subprocess.run([*command, str(book)]).returncode:
         sys.exit("EPUBCheck found errors (above).")
+
+
+def epubcheck() -> list[str]:
+    """The command that starts EPUBCheck, empty where there is none. Debian's is the archive of
+    Java classes itself, which starts by its name only where the system's kernel was told how."""
+    path = shutil.which("epubcheck")
+    if not path or not zipfile.is_zipfile(path):
+        return [path] if path else []
+    java = shutil.which("java")
+    return [java, "-jar", path] if java else []
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import io
 import json
 import runpy
+import zipfile
 from pathlib import Path
 
 import ipywidgets as W
@@ -172,3 +173,22 @@ def test_a_system_package_is_installed_only_if_somebody_says_so(monkeypatch, cap
         typed.isatty = lambda: True
         monkeypatch.setattr("sys.stdin", typed)
         assert allowed("it") == may
+
+
+def test_epubcheck_is_started_as_it_is_installed(monkeypatch, tmp_path):
+    """Debian's command is an archive of Java classes; others are programs."""
+    folder = Path(__file__).parents[2] / "book" / "_editions"
+    monkeypatch.syspath_prepend(folder)
+    command = runpy.run_path(str(folder / "__main__.py"))["epubcheck"]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert command() == []
+    program, java = tmp_path / "epubcheck", tmp_path / "java"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert command() == [str(program)]
+    with zipfile.ZipFile(program, "w") as jar:
+        jar.writestr("META-INF/MANIFEST.MF", "")
+    assert command() == [], "nothing to run it with"
+    java.write_text("#!/bin/sh\n")
+    java.chmod(0o755)
+    assert command() == [str(java), "-jar", str(program)]
