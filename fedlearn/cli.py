@@ -436,8 +436,8 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
         sys.stdout = None
         return 0
-    except (ValueError, OSError, ImportError, DataError, WireError) as error:
-        print(f"fedlearn: {error}", file=sys.stderr)
+    except (ValueError, OSError, ImportError, DataError, WireError, MemoryError) as error:
+        print(f"fedlearn: {error or 'not enough memory.'}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

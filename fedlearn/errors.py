@@ -18,6 +18,11 @@ class WireError(ValueError):
     foreign or not finite."""
 
 
+def no_memory(error: BaseException) -> bool:
+    """Whether it says that memory could not be had, as Python, numpy or PyTorch say it."""
+    return isinstance(error, MemoryError) or "allocate memory" in str(error)
+
+
 class DataError(RuntimeError):
     """A data set that is not on this machine and cannot be fetched, or is not the one its name
     says."""

@@ -47,40 +47,7 @@ STATED = (
     *("label", "method", "task", "dataset", "clients", "partition", "seed", "network", "augment"),
     *("train", "test", "rounds", *(f.name for f in fields(Settings))),
 )
-LATER = ("plain",)  # of rpn
 FOUND = re.compile(r"scales=(None|Scales\(digest='\w+'\))")
-# How files from before options were kept spell links and servers, by today's spelling.
-SPELT = {
-    r"Uplink\(Update\(\), Feedback\(\), Lossy\(coder=(.+), whole=(\d+)\)\)": (
-        r"Compressed(coder=\1, feedback=True, whole=\2)"
-    ),
-    r"Uplink\(Update\(\), Remember\(\), Lossy\(coder=(.+), whole=(\d+)\)\)": (
-        r"Remembered(coder=\1, feedback=False, whole=\2)"
-    ),
-    r"Uplink\(Update\(\), Lossy\(coder=(.+), whole=(\d+)\)\)": (
-        r"Compressed(coder=\1, feedback=False, whole=\2)"
-    ),
-    r"Uplink\(Sample\(\), Lossy\(coder=Mask\(\), whole=0\)\)": "MaskUplink(coder=Mask())",
-    r"Uplink\(Modules\(groups=(\w+)\), Update\(\)\)": (
-        r"ModuleUplink(coder=Dense(bits=32), groups=\1)"
-    ),
-    r"Uplink\(Update\(\), Pool\((.+)\)\)": r"PooledUplink(\1)",
-    r"Uplink\(Update\(\)\)": "Uplink(coder=Dense(bits=32))",
-    r"Downlink\(Residual\(\), PoolState\((.+), share=(.+)\)\)": (
-        r"PooledDownlink(\1, residual=True, share=\2)"
-    ),
-    r"Downlink\(Constants\(\)\)": "Constants(coder=Dense(bits=32), residual=False)",
-    r"Downlink\(\)": "Downlink(coder=Dense(bits=32), residual=False)",
-    r"Replay\((.+)\)": r"Replay(coder=Dense(bits=32), residual=False, link=\1)",
-    r"KeptSteps\(": "Steps(",
-}
-# FedGKT's, which are other parts today. Its limit of memory, which changes no result, is in none.
-SPELT_GKT = {
-    "uplink": "Features(coder=Dense(bits={bits}), logits={logits})",
-    "downlink": "Knowledge(coder=Dense(bits={bits}))",
-    "server": "Transfer(network={network}, optimizer={server_optimizer}, epochs={server_epochs}, "
-    "T={T}, alpha={alpha}, back={answers}, asynchronous={asynchronous}, patience={patience})",
-}
 
 
 @dataclass(frozen=True)
@@ -157,9 +124,7 @@ class Run:
         """In what a stored run is not this one.
 
         The tuned option is the run's own, one of the values that are tried. At full scale the
-        arithmetic is the device's (bfloat16 on a GPU), and either will do. Files from before a
-        method had one of the options ``LATER`` lack it, which is no difference. Files from before
-        options were kept at all are compared by their parts, in the words of then."""
+        arithmetic is the device's (bfloat16 on a GPU), and either will do."""
         e, meta, (train, test) = self.experiment, history.meta, self.images
         its = {n: list(v) if isinstance(v, tuple) else v for n, v in asdict(e).items()}
         its |= {"label": self.label} | KINDS[e.task].about
@@ -174,16 +139,16 @@ class Run:
             its["precision"] = stored.get("precision", e.precision)
         names = (*STATED, *KINDS[e.task].about, *stored)
         found = [n for n in names if n not in its or stored.get(n, its) != its[n]]
-        old, options = not meta.keys() & {"options", "data"}, meta.get("options", {})
+        options = meta.get("options", {})
         for name, value in self.options().items():
             tried = [t.experiment.options[name] for t in self.tries] if name == self.tuned else ()
-            right = options.get(name) in (tried or [value]) if name in options else name in LATER
-            found += [name] * (not right and (not old or name == self.tuned))
+            right = name in options and options[name] in (tried or [value])
+            found += [name] * (not right)
         found += [n for n in options if n not in self.options()]
         found += ["newcomers"] * (self.newcomers > 0 and "newcomers" not in meta)
         if not found:  # with other options, parts are others, too
             own = self.method(**{n: options[n] for n in [self.tuned] if n}).parts()
-            own, parts = _in_old_words(own) if old else own, meta.get("parts", {})
+            parts = meta.get("parts", {})
             found += [
                 name
                 for name in {**own, **parts}
@@ -224,18 +189,6 @@ class Run:
             right = _number(accuracy) and (0 <= accuracy <= 1 or diverged)
             wrong += [] if right else ["accuracy"]
         return wrong
-
-
-def _in_old_words(parts: Mapping[str, Any]) -> dict[str, str]:
-    """Parts as files from before options were kept describe them."""
-    today = {name: str(part) for name, part in parts.items()}
-    if "server_epochs" in today:
-        today["logits"] = str(float(today["alpha"]) > 0)
-        links = {name: old.format(**today) for name, old in SPELT_GKT.items()}
-        return {name: today[name] for name in ("model", "objective", "optimizer")} | links
-    for now, old in SPELT.items():
-        today = {name: re.sub(now, old, part) for name, part in today.items()}
-    return today
 
 
 def taken(provenance: Mapping[str, Any]) -> float:

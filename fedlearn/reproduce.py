@@ -4,164 +4,27 @@ A run is claimed while it goes on, so that another process leaves it alone; its 
 checkpoint beside its file; the file is written in one step, and the checkpoint goes last.
 """
 
-import json
 import math
-import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from . import checkpoint, costs, methods, models, newcomers, recipes, round
-from .arguments import checked
+from . import costs, newcomers, recipes, round
+from .arguments import checked, short
 from .data import published, sources
 from .errors import DataError, pick
-from .files import LOOK, check_writable, claim, claimed, write_text
+from .files import LOOK, check_writable, claim, write_text
 from .history import History
-from .models.repopt import Scales
 from .recipes import Run
-from .settings import Experiment
+from .store import WAIT, Store, folder_of, origin, others, reached, text
 from .tasks.base import find_device
 
 if TYPE_CHECKING:
     import pandas  # takes long to load: only where a table is made
 
-WAIT = 5.0  # seconds between two looks at what another process does
 NOTHING = 0, 0, 0.0, 0.0  # runs, of them stored, hours spent and to go
-
-
-def text(history: History) -> str:
-    """JSON with one line a round."""
-    data = history.to_dict()
-    rows, data["rows"] = ",\n".join(map(json.dumps, data["rows"])), []
-    return json.dumps(data, indent=1).replace('"rows": []', f'"rows": [\n{rows}\n]') + "\n"
-
-
-class Store:
-    """The files below ``root``, one a run."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._read: dict[Path, tuple[History, list[str]]] = {}  # and in what it is another run
-        self._searches: dict[Path, tuple[Scales, float]] = {}
-
-    def path(self, run: Run, suffix: str = ".json") -> Path:
-        """The run's file, or one beside it."""
-        return self.root / run.folder / (run.name + suffix)
-
-    def get(self, run: Run) -> History | None:
-        """The stored run, if there is one; another's file is not this run's."""
-        its, names = self._there(run)
-        return None if names else its
-
-    def other(self, run: Run) -> str:
-        """A sentence if another run is stored under the name of this one, else nothing."""
-        _, names = self._there(run)
-        if not names:
-            return ""
-        return (
-            f"{self.path(run)} holds another run: {', '.join(names)} differ. It stays as it is; "
-            "move it away, or name another folder (--out)."
-        )
-
-    def _there(self, run: Run) -> tuple[History | None, list[str]]:
-        path = self.path(run)
-        if path not in self._read and path.is_file():  # written by now, perhaps by another process
-            history = History.from_json(path)
-            self._read[path] = history, run.differences(history)
-        return self._read.get(path, (None, []))
-
-    def busy(self, run: Run) -> bool:
-        """Whether a process is working on it."""
-        return claimed(self.path(run, ".claim"))
-
-    def awaited(self, run: Run) -> list[str]:
-        """What the run needs and another process is working on: tries, a search."""
-        names = [t.where for t in filter(self.lacks, run.tries) if self.busy(t)]
-        search = (self.root / run.searched).with_suffix(".claim") if run.search else None
-        if search and self.searched(run) is None and claimed(search):
-            names.append(run.searched)
-        return names
-
-    def tuned(self, run: Run) -> dict[str, dict[float, float]]:
-        """The tuned option, if there is one, and for each value the accuracy that it reached."""
-        if not run.tries:
-            return {}
-        tries = {t.experiment.options[run.tuned]: self.get(t) for t in run.tries}
-        return {run.tuned: {v: reached(h) for v, h in tries.items() if h is not None}}
-
-    def scales(self, run: Run, provenance: Mapping[str, str] | None = None) -> Scales:
-        """FedRepOpt's scales, which a search on data of the server's finds; kept in a file that is
-        named by all that they depend on."""
-        spec, e = dict(run.search or {}), run.experiment
-        network, path = e.options["network"], self.root / run.searched
-        while not path.exists():
-            with claim(path.with_suffix(".claim")) as mine:
-                if mine and not path.exists():
-                    data = {k: spec.pop(k) for k in ("dataset", "train", "seed") if k in spec}
-                    its = Experiment(**data, clients=1, network=network, device=e.device)
-                    spec |= {"network": network, "checkpoint": path.with_suffix(".checkpoint")}
-                    began = time.time()
-                    task = its.make_task()
-                    found = methods.search(task, **spec)
-                    before = checkpoint.history(spec["checkpoint"])
-                    seconds = max(time.time() - began, float(before.seconds.sum()))
-                    values = {name: t.tolist() for name, t in found.of.items()}
-                    whence = origin(provenance, e.device, seconds)
-                    about = {"note": task.source.note} if task.source.note else {}
-                    about |= {"provenance": whence, "scales": values}
-                    write_text(path, json.dumps(about, indent=1) + "\n")
-                    spec["checkpoint"].unlink()
-            if not path.exists():
-                time.sleep(WAIT)  # another process is at it
-        return self._search(run)[0]
-
-    def searched(self, run: Run) -> float | None:
-        """The seconds in which the run's scales were found, 0 if their file does not say; ``None``
-        if they are not there, or it has no search. ``ValueError`` for a file that holds none."""
-        there = run.search and (self.root / run.searched).exists()
-        return self._search(run)[1] if there else None
-
-    def _search(self, run: Run) -> tuple[Scales, float]:
-        """What is in the file of a search; the first such files hold the scales alone."""
-        path, e = self.root / run.searched, run.experiment
-        if path not in self._searches:
-            try:
-                data = json.loads(path.read_text(encoding="utf-8"))
-                of = data.get("scales", data)
-                scales = Scales({name: torch.tensor(its) for name, its in of.items()})
-                with torch.device("meta"):  # shapes alone
-                    net = models.NETWORKS[e.options["network"]](
-                        published.known(e.task, e.dataset).shape, 2
-                    )
-                    scales.put_into(models.reparam.reform(net, "csla"))
-                seconds = recipes.taken(data.get("provenance", {}))
-            except (OSError, ValueError, TypeError, AttributeError, RuntimeError) as error:
-                raise ValueError(
-                    f"{path} holds no scales of a search that its recipe can use ({error}): move "
-                    "it away, and they are searched again."
-                ) from None
-            self._searches[path] = scales, seconds
-        return self._searches[path]
-
-    def lacks(self, run: Run) -> bool:
-        """Whether the run is not stored."""
-        return self.get(run) is None
-
-
-def others(store: Store, runs: list[Run]) -> dict[Run, str]:
-    """Those, and their tries, under whose names other runs are stored, a sentence each."""
-    every = dict.fromkeys(r for run in runs for r in (*run.tries, run))
-    return {r: sentence for r in every if (sentence := store.other(r))}
-
-
-def reached(history: History) -> float:
-    """The last accuracy, NaN if none could be measured."""
-    seen = [row["accuracy"] for row in history.rows if row["accuracy"] is not None]
-    return seen[-1] if seen else float("nan")
 
 
 def needed(store: Store, runs: list[Run]) -> list[str]:
@@ -185,9 +48,11 @@ def fetch(names: list[str]) -> dict[str, str]:
             more = here[0] > whole[0] or here[1] > whole[1]
             # runs may need no more than the part of such a set that is there
             if here != whole and (more or not published.there("classification", name)):
+                origin = sources.origin(name, not sources.about(name).torchvision)
                 found[name] = (
-                    f"The copy of {name} has {here[0]} images to train and {here[1]} to test; "
-                    f"published are {whole[0]} and {whole[1]}."
+                    f"The copy of {name} at {sources.found(name)} has {here[0]} images to train "
+                    f"and {here[1]} to test; published are {whole[0]} and {whole[1]}: replace or "
+                    f"remove it; the whole is {origin}."
                 )
         except DataError as error:
             found[name] = str(error)
@@ -205,7 +70,8 @@ def in_part(runs: list[Run]) -> dict[str, set[Run]]:
         try:
             there = published.there(task, dataset)
         except DataError as error:
-            found.setdefault(str(error).rstrip("."), set()).update(of)
+            line = f"{str(error).rstrip('.')} (the whole is {sources.origin(dataset)})"
+            found.setdefault(line, set()).update(of)
             continue
         less = {r for r in of if there and (r.images[0] > there[0] or r.images[1] > there[1])}
         if there and less:
@@ -242,14 +108,14 @@ def do(store: Store, run: Run, provenance: dict[str, str], progress: bool | None
             raise ValueError(f"no value of {option} that was tried gave an accuracy.")
     scales = {"scales": store.scales(run, provenance)} if run.search else {}
     method = run.method(**best, **scales)
-    task, began, path = e.make_task(), time.time(), store.path(run, f".{e.rounds}.checkpoint")
+    task, began, path = e.make_task(), time.monotonic(), store.path(run, f".{e.rounds}.checkpoint")
     how = asdict(e.settings) | {"engine": run.engine, "threads": e.threads, "progress": progress}
     history = round.run(method, task, e.rounds, checkpoint=path, **how)
     if run.newcomers:
         its = newcomers.newcomers(method, e, history.state or {}, task.sizes[0], run.newcomers)
         history.meta["newcomers"] = its
     # the seconds of a run that was stopped are those of its rounds, without their evaluation
-    seconds = max(time.time() - began, float(history.seconds.sum()))
+    seconds = max(time.monotonic() - began, float(history.seconds.sum()))
     history.meta |= {"label": run.label, "options": run.options(**best)}
     history.meta |= {"tuned": tuned} if tuned else {}
     history.meta |= {"note": task.source.note} if task.source.note else {}
@@ -259,22 +125,9 @@ def do(store: Store, run: Run, provenance: dict[str, str], progress: bool | None
     return history
 
 
-def origin(provenance: Mapping[str, str] | None, device: str, seconds: float) -> dict[str, str]:
-    """What a file says of how it was made: command and commit, as given, date, machine, seconds."""
-    here = {"date": time.strftime("%Y-%m-%d"), "hardware": hardware(device)}
-    return {**(provenance or {}), **here, "seconds": f"{seconds:.1f}"}
-
-
-def hardware(device: str) -> str:
-    """The processor's name, or the GPU's, and how many cores there are."""
-    if device.startswith("cuda"):
-        return torch.cuda.get_device_name(device)
-    import platform
-
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    names = [x.split(": ")[1] for x in lines if x.startswith("model name")]
-    return f"{(*names, platform.machine())[0]}, {os.cpu_count()} cores"
+def say(line: str) -> None:
+    """Print at once: who looks at a file that this is written to sees how far it is."""
+    print(line, flush=True)
 
 
 @checked
@@ -284,7 +137,7 @@ def reproduce(
     out: str | Path | None = None,
     hours: float | None = None,
     provenance: dict[str, str] | None = None,
-    report: Callable[[str], object] = print,
+    report: Callable[[str], object] = say,
     progress: bool | None = None,
     **choice: Any,
 ) -> Path:
@@ -297,6 +150,11 @@ def reproduce(
     a file that holds something else, ``OSError`` where none can be written, ``DataError`` for data
     that are not here, or in part.
     """
+    if not callable(report):
+        raise ValueError(f"report must be a function of a line, not {short(report)}.")
+    texts = provenance.values() if isinstance(provenance, dict) else [provenance or ""]
+    if not all(isinstance(its, str) for its in texts):
+        raise ValueError(f"provenance must be a dict of texts, not {short(provenance)}.")
     find_device(choice.get("device", "cpu"))
     hours = costs.time_there_is(hours)
     store, runs = Store(folder_of(out, choice)), recipes.runs(recipe, scale, **choice)
@@ -304,12 +162,16 @@ def reproduce(
         raise ValueError(sentence)
     for run in runs:
         store.searched(run)  # refuses a file that holds no scales
+        for its in (*run.tries, run):
+            store.tidy(its)
     todo = list(filter(store.lacks, runs))
     if not todo:
         report("All there already.")
         return store.root
     for run in todo:
-        check_writable(store.path(run))
+        searched = [store.root / run.searched] if run.search else []
+        for path in (*map(store.path, (*run.tries, run)), *searched):
+            check_writable(path)
     estimate = costs.Estimate(store.get, runs, store.searched)
     wait = waiting(store, todo)
     ready = [r for r in todo if not any(r in of for of in wait.values())]
@@ -328,7 +190,7 @@ def reproduce(
     for line in (*wait, *failed.values()):  # what waits for data need not keep the others
         report(f"left out, missing: {line}")
     todo = ready
-    limit = float("inf") if hours is None else time.time() + 3600 * hours
+    limit = float("inf") if hours is None else time.monotonic() + 3600 * hours
     try:
         _do_all(store, todo, estimate, limit, report, provenance or {}, progress)
     except KeyboardInterrupt:
@@ -353,7 +215,7 @@ def _do_all(
     while queue := _left(store, queue, failed, report):
         to_go = [m for m in todo if not failed.keys() & {m, *m.tries}]
         to_go = [m for m in to_go if store.lacks(m) and not store.busy(m)]
-        hours = None if math.isinf(limit) else max(0.0, (limit - time.time()) / 3600)
+        hours = None if math.isinf(limit) else max(0.0, (limit - time.monotonic()) / 3600)
         fits = {r: i for i, r in enumerate(costs.fitting(to_go, estimate, hours))}
         now = sorted((q for q in queue if q[1] in fits), key=lambda q: fits[q[1]])
         now = [
@@ -373,10 +235,10 @@ def _do_all(
                         raise ValueError(
                             store.other(run) or "its file is not there after it was written."
                         )
-                report(f"{run.where}: accuracy {reached(history):.4f} after {len(history)} rounds")
-            except (ValueError, RuntimeError, OSError) as error:
-                failed[run] = None
-                report(f"{run.where}: {error}")
+                what = f"accuracy {reached(history):.4f} after {len(history)} rounds"
+            except (ValueError, RuntimeError, OSError, MemoryError) as error:
+                failed[run], what = None, str(error) or "not enough memory."
+            report(f"{run.where}: {what}")
             break
         else:
             others = {name for run, main in queue if main in fits for name in store.awaited(run)}
@@ -437,12 +299,12 @@ def plan(
     store, runs = Store(folder_of(out, choice)), recipes.runs(recipe, scale, **choice)
     other, todo = others(store, runs), list(filter(store.lacks, runs))
     wait, names = waiting(store, todo), needed(store, todo)
-    names = [n for n in names if sources.about(n).torchvision]
+    fetched = [n for n in names if sources.about(n).torchvision]
     states = {r: "running" for r in todo if store.busy(r)}
     states |= dict.fromkeys((r for of in wait.values() for r in of), "no data")
     states |= dict.fromkeys(other, "another")
 
-    absent = dict.fromkeys([*sources.missing(names), *wait])
+    absent = dict.fromkeys([*sources.missing(fetched), *wait])
     lines = [*(f"missing: {line}" for line in absent), *other.values()]
     lines += [f"note: {n} here is {its}" for n in names if (its := sources.note(n))]
     estimate = costs.Estimate(store.get, runs, store.searched)
@@ -478,21 +340,3 @@ def status(paper: str) -> "pandas.DataFrame":
         found.append([shows, "none", *NOTHING, f"no recipe: {why}"])
     columns = "table or figure,scale,runs,stored,hours spent,hours to go,command".split(",")
     return pandas.DataFrame(found, columns=columns).set_index(columns[:2])
-
-
-def folder_of(out: str | Path | None, choice: dict[str, Any]) -> Path:
-    """Where runs are kept; ``ValueError`` for a file, and for the book's folder if the choice makes
-    other runs of those that the book shows."""
-    if not isinstance(out, str | Path | None) or out == "":
-        raise ValueError(f"out must be a folder's name, or None, not {out!r}.")
-    book = sources.data_path("results")
-    root = book if out is None else Path(out)
-    own = [o for o in ("rounds", "train", "test") if choice.get(o) is not None]
-    if own and root.resolve() == book.resolve():
-        raise ValueError(
-            f"With {', '.join(own)} of your own, name a folder of your own, too (--out FOLDER)."
-        )
-    if root.is_file() or root.suffix == ".json":
-        what = "is a file" if root.is_file() else "is a file's name"
-        raise ValueError(f"{root} {what}; --out names a folder, in which each run has a file.")
-    return root

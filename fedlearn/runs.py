@@ -250,15 +250,19 @@ def slug(text: str) -> str:
 
 
 def provenance() -> dict[str, str]:
-    """Where a result comes from: the command, the day, and the commit of the checkout, if any."""
+    """Where a result comes from: the command, the day, and the commit of the checkout, if any;
+    "dirty" if a program or what it reads is not as committed (results, which runs add, aside)."""
     import shlex
     import subprocess
     from datetime import date
 
-    here = str(Path(__file__).parent)
-    git = ["git", "-C", here, "describe", "--always", "--dirty", "--abbrev=12"]
+    git = ["git", "-C", str(Path(__file__).parents[1])]
+    what = ["--", "fedlearn", "data", ":(exclude)data/results"]
     try:
-        commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+        name = [*git, "describe", "--always", "--abbrev=12"]
+        commit = subprocess.run(name, capture_output=True, text=True, check=True).stdout.strip()
+        changed = subprocess.run([*git, "diff", "--quiet", "HEAD", *what], capture_output=True)
+        commit += "-dirty" * (changed.returncode != 0)
     except (OSError, subprocess.CalledProcessError):
         commit = "not a checkout"
     command = shlex.join(["fedlearn", *sys.argv[1:]])  # to be typed again as it is

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import html
+import io
 import re
 import uuid
 import zipfile
@@ -10,20 +11,20 @@ from datetime import datetime, timezone
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from PIL import Image
+
 from pages import Page, config
 from pdf import style
 
-TYPES = {
-    "png": "image/png",
-    "jpg": "image/jpeg",
-    "gif": "image/gif",
-    "svg": "image/svg+xml",
-    "webp": "image/webp",
-}
+TYPES = {"png": "image/png", "jpg": "image/jpeg", "gif": "image/gif", "svg": "image/svg+xml"}
 CONTAINER = """<?xml version="1.0" encoding="UTF-8"?>
 <container version="1.0" xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>
 <rootfile full-path="book/content.opf" media-type="application/oebps-package+xml"/>
 </rootfiles></container>"""
+EMPTY = re.compile(
+    r"(<path\b(?![^>]*\sd=)[^>]*?)(/?>)"
+)  # matplotlib's glyph of a space draws nothing
+HAS = re.compile(r"[^{}]*:has\([^{}]*\{[^{}]*\}")  # a rule that readers of EPUBs do not know
 # what a browser forgives and an EPUB's XHTML does not have
 OLD = re.compile(
     r'(<(?:table|td|th|tr|col|img)\b[^>]*?) (?:border|align|valign|width|height)="[^"]*"'
@@ -31,14 +32,18 @@ OLD = re.compile(
 
 
 def picture(source: str) -> tuple[str, bytes]:
-    """An image's name in the book and its bytes, from a file or from a data address."""
+    """An image's name in the book and its bytes, from a file or from a data address. What an EPUB
+    need not show, such as WebP, becomes PNG."""
     if source.startswith("data:"):
         head, _, body = source.partition(",")
-        kind = next(k for k, its in TYPES.items() if its in head)
+        kind = next((k for k, its in TYPES.items() if its in head), "")
         data = base64.b64decode(body) if "base64" in head else unquote(body).encode()
     else:
         path = Path(unquote(urlsplit(source).path))
         kind, data = path.suffix.lstrip(".").lower(), path.read_bytes()
+    if kind not in TYPES:
+        Image.open(io.BytesIO(data)).save(out := io.BytesIO(), "PNG")
+        kind, data = "png", out.getvalue()
     return f"images/{hashlib.sha256(data).hexdigest()[:16]}.{kind}", data
 
 
@@ -60,7 +65,7 @@ def body(page: Page, pages: list[Page], images: dict[str, bytes]) -> str:
     text = re.sub(r'(<img\b[^>]*?) src="([^"]*)"', image, text)
     while OLD.search(text):
         text = OLD.sub(r"\1", text)
-    return text
+    return EMPTY.sub(r'\1 d="M0 0"\2', text)
 
 
 def xhtml(title: str, content: str, kind: str = "") -> str:
@@ -140,7 +145,11 @@ def make(pages: list[Page], target: Path) -> int:
     files: dict[str, str | bytes] = {
         f"{page.slug}.xhtml": xhtml(page.title, body(page, pages, images)) for page in pages
     }
-    files = {"nav.xhtml": xhtml("Contents", contents(pages)), "style.css": style()} | files | images
+    files = (
+        {"nav.xhtml": xhtml("Contents", contents(pages)), "style.css": HAS.sub("", style())}
+        | files
+        | images
+    )
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as book:
         # the first entry says what the file is, and is not compressed
         book.writestr("mimetype", "application/epub+zip", zipfile.ZIP_STORED)

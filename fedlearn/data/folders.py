@@ -30,6 +30,8 @@ def _read(size: int, *parts: Listed) -> tuple:
             try:
                 with Image.open(file) as picture:
                     pixels, own = picture.size, np.asarray(picture.convert("RGB"))
+            except MemoryError:
+                raise
             except Exception as error:
                 raise ValueError(f"{file} is no picture: {error}") from error
             if pixels != (size, size):
@@ -64,7 +66,7 @@ def cinic10(folder: Path) -> tuple:
 
 
 def _tiny_imagenet(folder: Path) -> tuple[Listed, Listed]:
-    names = sorted((folder / "wnids.txt").read_text(encoding="utf-8").split())
+    names = sorted((folder / "wnids.txt").read_text(encoding="utf-8-sig").split())
     label = {name: i for i, name in enumerate(names)}
     if len(label) < len(names):
         twice = next(name for i, name in enumerate(names) if label[name] != i)

@@ -24,10 +24,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from fedlearn.errors import DataError, pick
+from fedlearn.errors import DataError, no_memory, pick
 
 from ..files import claim, claimed
-from .folders import cinic10, tiny_imagenet
+from .folders import cinic10, counted, tiny_imagenet
 
 # A checkout keeps its data beside the package; an installed wheel carries a copy inside it and may
 # not be writable.
@@ -268,7 +268,21 @@ def available(name: str) -> bool:
 def note(name: str) -> str:
     """What to print beside figures made with the copy on this machine; empty for most."""
     its = _find(name)
+    if its and its[1] in (cinic10, tiny_imagenet):  # whose copy may be a part
+        with suppress(OSError, ValueError):  # what is wrong with it is said where it is read
+            return _part(name, *counted(name, its[0]))
     return its[2] if its else ""
+
+
+def _part(name, train, test):
+    """What to say of a copy with so many images; empty if it is whole."""
+    of = about(name)
+    if (train, test) == (of.train, of.test):
+        return ""
+    return (
+        f"a part of {name}: {train:,} of {of.train:,} images to train, {test:,} of {of.test:,} "
+        "to test"
+    )
 
 
 def found(name: str) -> Path:
@@ -407,9 +421,12 @@ def load(name: str) -> Source:
                 or not 0 <= int(y.min()) <= int(y.max()) < classes
             ):
                 raise ValueError("images and labels do not fit together")
+        mean, std = moments(train_x)
     except Exception as error:
+        if no_memory(error):
+            raise MemoryError(f"There is not enough memory to read {name}.") from error
         why = f"cannot be read ({_reason(error)}): replace or remove it."
         raise DataError(f"The copy of {name} at {place} {why}") from error
-    mean, std = moments(train_x)
+    note = note or _part(name, len(train_y), len(test_y))
     coarse = np.array(COARSE) if name == "cifar100" else None
     return Source(name, train_x, train_y, test_x, test_y, mean, std, classes, coarse, note)

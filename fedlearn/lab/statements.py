@@ -94,12 +94,12 @@ def holds(number: str, name: str) -> Shown:
     ]
     counts = Counter(what for its in found.values() for what, _ in its.values())
     caption = f"""What the paper says, asked of stored runs: by how many points of accuracy (mean
-        of the last five tests, because curves jump) the first that is named is in front of the
-        second, mean ± standard deviation over the seeds. *Ahead* holds if it is in front with each
-        seed, and on average by more than the standard deviation; it does not hold if it is in
-        front with none. *Level* holds if the two are at most {POINT:g} point apart with each seed,
-        *no lower* if the first is at most as far behind; they do not hold if one is ahead, or the
-        second. With more than one seed {counts["holds"]} hold, {counts["does not hold"]} do not
+        of the last five tests, or of all if there are fewer, because curves jump) the first that is
+        named is in front of the second, mean ± standard deviation over the seeds. *Ahead* holds if
+        it is in front with each seed, and on average by more than the standard deviation; it does
+        not hold if it is in front with none. *Level* holds if the two are at most {POINT:g} point
+        apart with each seed, *no lower* if the first is at most as far behind; they do not hold if
+        one is ahead, or the second. With more than one seed {counts["holds"]} hold, {counts["does not hold"]} do not
         and {counts["cannot be told"]} cannot be told."""
     return table(
         number, rows, " ".join(caption.split()), dict.fromkeys(columns, "points of accuracy")

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 import fedlearn as fl
-from fedlearn import methods, models, reproduce, runs, wire
+from fedlearn import methods, models, runs, store, wire
 from fedlearn.data.annotated import from_boxes, from_masks
 from fedlearn.data.sources import data_path
 from fedlearn.files import write_text
@@ -91,7 +91,7 @@ def measured(label, network, classes, clients, method, claim):
         "provenance": runs.provenance()
         | {"command": "python tests/benchmarks/payloads.py"}
         | {
-            "hardware": reproduce.hardware("cpu"),
+            "hardware": store.hardware("cpu"),
             "seconds": f"{time.process_time() - began:.1f}",
             "memory": f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.1f} GB",
         },

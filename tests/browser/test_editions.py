@@ -17,6 +17,7 @@ EDITIONS = ROOT / "_build" / "editions"
 PAGES = [name for name in toc_pages() if name != "appendix/api"]  # the reference is on the site
 EVERY_PAGE = pytest.mark.parametrize("name", PAGES)
 XHTML = "{http://www.w3.org/1999/xhtml}"
+SVG = "{http://www.w3.org/2000/svg}"
 MATH = "{http://www.w3.org/1998/Math/MathML}math"
 OPF = "{http://www.idpf.org/2007/opf}"
 
@@ -112,6 +113,18 @@ def test_captions_code_and_solutions_are_on_paper(paper, name):
     ]
     # a line of a cell may be parted by a page's end, and by the page's number
     assert len(lost) <= 2, lost
+
+
+def test_the_epub_has_nothing_that_its_readers_need_not_know():
+    """What EPUBCheck has found before, for machines that do not have it."""
+    with zipfile.ZipFile(edition("epub")) as book:
+        names = book.namelist()
+        assert ":has(" not in book.read("book/style.css").decode()
+        for name in (name for name in names if name.endswith(".xhtml")):
+            for path in ElementTree.fromstring(book.read(name)).iter(f"{SVG}path"):
+                assert "d" in path.attrib, name
+    kinds = {PurePosixPath(name).suffix for name in names if "/images/" in name}
+    assert kinds <= {".png", ".jpg", ".gif", ".svg"}
 
 
 @EVERY_PAGE

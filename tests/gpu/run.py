@@ -101,6 +101,9 @@ class Gpu:
         defaults = {"CUDA_VISIBLE_DEVICES": gpus, "FEDLEARN_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
         own = {"PYTHONPATH": path, "MPLBACKEND": "Agg", "PYTHONUNBUFFERED": "1"}
         self.env = defaults | os.environ | own | {"FEDLEARN_TEST_DEVICE": args.device}
+        # what a shell starts in the background ignores Ctrl-C, and so would what is started here
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def note(self, what, **result):
         """One line of the summary, kept at once: the machine may be taken back at any time."""

@@ -10,7 +10,7 @@ import pytest
 import fedlearn as fl
 from fedlearn import recipes
 from fedlearn.data.sources import data_path
-from fedlearn.reproduce import Store
+from fedlearn.store import Store
 
 FILES = sorted(Path(fl.methods.__file__).parent.glob("*.py"))
 DOCS = {path.stem: path.read_text(encoding="utf-8").split('"""')[1] for path in FILES}

@@ -23,6 +23,7 @@ from fedlearn import methods, recipes, reproduce
 from fedlearn import round as rounds
 from fedlearn.data import partition, published, sources
 from fedlearn.data.annotated import from_boxes, from_masks
+from fedlearn.store import Store
 
 SLOW = {"repvgg_b1", "yolov3", "yolox_s", "fcn32s"}
 FULL = recipes.runs(None, "full")
@@ -109,7 +110,7 @@ def two_rounds(run, root, monkeypatch, **changed):
     e = replace(run.experiment, options=run.experiment.options | few, **changed)
     short = {"rounds": 2, "train": 2, "warmup": 1}
     search = run.search and run.search | short
-    run, store = replace(run, experiment=e, search=search), reproduce.Store(root)
+    run, store = replace(run, experiment=e, search=search), Store(root)
     trained, searched, real = [], [], rounds.one_round
 
     def one_round(server, engine, t, *rest, **how):

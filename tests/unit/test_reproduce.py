@@ -17,6 +17,7 @@ import torch
 import fedlearn as fl
 from fedlearn import costs, recipes, reproduce
 from fedlearn import round as rounds
+from fedlearn import store as stores
 from fedlearn.cli import main
 from fedlearn.data import sources
 from fedlearn.errors import DataError
@@ -132,7 +133,7 @@ def test_a_stored_run_of_scenes_is_its_recipes_run(tmp_path, monkeypatch):
         monkeypatch.setitem(block, key, value)
     reproduce.reproduce("rpn_detection", "quick", tmp_path, only=("RPN",), seeds=(0,))
     [run] = recipes.runs("rpn_detection", "quick", ("RPN",), (0,))
-    store = reproduce.Store(tmp_path)
+    store = stores.Store(tmp_path)
     assert not store.other(run) and store.get(run).measure == "mAP@0.5"
 
 
@@ -211,7 +212,7 @@ def test_newcomers_train_from_where_the_others_stopped(tmp_path, monkeypatch):
     made = {"paper": "rpn", "quick": {"seeds": [0], "runs": [block]}}
     monkeypatch.setitem(recipes.RECIPES, "made", made)
     [run] = recipes.runs("made")
-    store = reproduce.Store(tmp_path)
+    store = stores.Store(tmp_path)
     history = reproduce.do(store, run, {}, False)
     its = history.meta["newcomers"]
     assert [len(curve) for curve in its] == 3 * [3] and all(0 <= a <= 1 for c in its for a in c)
@@ -370,7 +371,7 @@ def test_a_search_is_done_once_and_its_scales_are_kept(tmp_path, monkeypatch):
         monkeypatch.setitem(block["rows"][label], "scales", spec)
     searched, real = [], fl.methods.search
     monkeypatch.setattr(
-        reproduce.methods, "search", lambda *a, **k: searched.append(k) or real(*a, **k)
+        stores.methods, "search", lambda *a, **k: searched.append(k) or real(*a, **k)
     )
     few = "--rounds 2 --seed 0 --partition iid --train 60 --test 50 --no-progress".split()
     only = ["--only", "RepVGG CSLA", "--only", "RepVGG RepOpt"]
@@ -385,7 +386,7 @@ def test_a_search_is_done_once_and_its_scales_are_kept(tmp_path, monkeypatch):
     took = float(search["provenance"]["seconds"])
     chosen = ("fed_repopt_table1", "quick", ("RepVGG CSLA", "RepVGG RepOpt"), (0,))
     listed = recipes.runs(*chosen, 2, 60, 50, ("iid",))
-    store = reproduce.Store(tmp_path)
+    store = stores.Store(tmp_path)
     assert took > 0 and store.searched(listed[0]) == took
     rows = costs.rows(listed, store.get, costs.Estimate(store.get, listed, store.searched))
     both = took + sum(float(run["meta"]["provenance"]["seconds"]) for run in (csla, repopt))
@@ -400,7 +401,7 @@ def test_a_search_that_was_stopped_goes_on_from_its_last_round(tmp_path, monkeyp
     spec = {"dataset": "digits", "train": 60, "rounds": 3, "lr": 0.1}
     monkeypatch.setitem(block["rows"]["RepVGG CSLA"], "scales", spec)
     run = next(r for r in recipes.runs("fed_repopt_table1", "quick", only=["RepVGG CSLA"]))
-    whole, trained = reproduce.Store(tmp_path / "whole").scales(run), []
+    whole, trained = stores.Store(tmp_path / "whole").scales(run), []
     assert [p.suffix for p in (tmp_path / "whole" / run.searched).parent.iterdir()] == [".json"]
     real = rounds.one_round
 
@@ -413,10 +414,10 @@ def test_a_search_that_was_stopped_goes_on_from_its_last_round(tmp_path, monkeyp
 
     monkeypatch.setattr(rounds, "one_round", stops)
     with pytest.raises(KeyboardInterrupt):
-        reproduce.Store(tmp_path).scales(run)
-    again = reproduce.Store(tmp_path).scales(run)
+        stores.Store(tmp_path).scales(run)
+    again = stores.Store(tmp_path).scales(run)
     assert trained == [1, 2, 3, 3]
-    seconds = reproduce.Store(tmp_path).searched(run)
+    seconds = stores.Store(tmp_path).searched(run)
     assert seconds is not None and seconds >= 30  # also of the rounds before the stop
     assert all(t.equal(whole.of[n]) for n, t in again.of.items())
     assert [p.suffix for p in (tmp_path / run.searched).parent.iterdir()] == [".json"]
@@ -429,14 +430,14 @@ def test_a_search_of_another_process_is_waited_for(tmp_path, monkeypatch):
 
     def sleep(seconds):
         waited.append(seconds)
-        if seconds == reproduce.WAIT:
+        if seconds == stores.WAIT:
             file.write_text(before)
 
-    monkeypatch.setattr(reproduce.methods, "search", None)  # it is not made here
+    monkeypatch.setattr(stores.methods, "search", None)  # it is not made here
     monkeypatch.setattr(reproduce.time, "sleep", sleep)
     with claim(file.with_suffix(".claim")) as mine:
-        found = reproduce.Store(tmp_path).scales(run)
-    assert mine and waited == [LOOK, reproduce.WAIT]
+        found = stores.Store(tmp_path).scales(run)
+    assert mine and waited == [LOOK, stores.WAIT]
     assert all(found.of[n].equal(torch.tensor(its)) for n, its in json.loads(before).items())
 
 
@@ -454,6 +455,7 @@ def test_a_search_of_another_process_is_waited_for(tmp_path, monkeypatch):
         ('{"extractor.0.s3": ["a"]}', ""),
         ('{"extractor.0.s3": [NaN]}', "finite"),
         ('{"scales": [1]}', "list"),
+        ('{"extractor.0.s3": [1%s]}' % (400 * "0"), "large"),
         ("seconds", "long"),
     ],
 )
@@ -518,6 +520,9 @@ def test_a_file_is_no_folder(tmp_path, capsys):
     "choice, sentence",
     [
         ({"hours": "3"}, "hours of reproduce must be a finite number or None, not '3'."),
+        ({"report": None}, "report must be a function of a line, not None."),
+        ({"provenance": 5}, "provenance must be a dict of texts, not 5."),
+        ({"provenance": {"a": 5}}, "provenance must be a dict of texts, not {'a': 5}."),
         ({"out": 5}, "out must be a folder's name, or None, not 5."),
         ({"seeds": 5}, "seeds must be a list, not 5."),
         ({"only": "RPN"}, "only must be a list, not 'RPN'."),
@@ -528,7 +533,8 @@ def test_a_file_is_no_folder(tmp_path, capsys):
     ],
 )
 def test_wrong_choices_in_python(tmp_path, choice, sentence):
-    for function in (reproduce.reproduce, reproduce.plan):
+    both = not choice.keys() & {"report", "provenance"}
+    for function in (reproduce.reproduce, *[reproduce.plan] * both):
         with pytest.raises(ValueError) as error:
             function("rpn", **{"out": tmp_path / "out"} | choice)
         its_own = sentence.replace("of reproduce", f"of {function.__name__}")
@@ -576,6 +582,39 @@ def test_a_file_that_another_process_wrote_since_is_compared_too(tmp_path, monke
     assert not (tmp_path / "fed_kgf_digits" / "qsgd-digits-iid-3.json").exists()
 
 
+def test_what_a_process_left_that_ended_after_it_had_written_the_file_goes(tmp_path, finished):
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    paths = [*(tmp_path / "fed_kgf_digits").glob("*.json")]
+    left = [path.with_suffix(".2.checkpoint") for path in paths]
+    for path in left:
+        path.touch()
+    with claim(paths[0].with_suffix(".claim")):  # somebody is at it
+        assert not main(arguments(tmp_path))
+    assert [path.exists() for path in left] == [True, False]
+
+
+def test_a_run_that_lacks_memory_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
+    real, failing = reproduce.do, [MemoryError()]
+
+    def do(*args):
+        if failing:
+            raise failing.pop()
+        return real(*args)
+
+    monkeypatch.setattr(reproduce, "do", do)
+    assert main(arguments(tmp_path)) == 2 and len(stored(tmp_path)) == 1
+    assert ": not enough memory." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("target", ["out", "absent"])
+def test_a_link_to_nothing_is_no_folder(tmp_path, capsys, target):
+    out = tmp_path / "out"
+    out.symlink_to(tmp_path / target)
+    for more in ((), ("--plan",)):
+        assert main(arguments(out, *more)) == 2
+        assert "is a link to what is not there; --out names" in capsys.readouterr().err
+
+
 def test_a_checkpoint_belongs_to_so_many_rounds(tmp_path, monkeypatch, capsys):
     real = rounds.one_round
 
@@ -597,12 +636,12 @@ def test_a_try_that_another_process_just_stored_is_taken(tmp_path, monkeypatch):
     elsewhere = tmp_path / "elsewhere"
     reproduce.reproduce("fed_kgf_figure3", out=elsewhere, progress=False, report=str, **TINY)
     [run] = recipes.runs("fed_kgf_figure3", **TINY)
-    here, there = reproduce.Store(tmp_path / "here"), reproduce.Store(elsewhere)
+    here, there = stores.Store(tmp_path / "here"), stores.Store(elsewhere)
     here.path(run.tries[0]).parent.mkdir(parents=True)
     shutil.copy(there.path(run.tries[0]), here.path(run.tries[0]))
     last = run.tries[1]
     with claim(here.path(last, ".claim")):
-        real = reproduce.Store.awaited
+        real = stores.Store.awaited
 
         def awaited(store, its):
             if its == run and not here.path(last).exists():  # stored while others look
@@ -610,7 +649,7 @@ def test_a_try_that_another_process_just_stored_is_taken(tmp_path, monkeypatch):
                 return []
             return real(store, its)
 
-        monkeypatch.setattr(reproduce.Store, "awaited", awaited)
+        monkeypatch.setattr(stores.Store, "awaited", awaited)
         said = []
         reproduce.reproduce("fed_kgf_figure3", out=here.root, report=said.append, **TINY)
     assert here.path(run).exists() and not any("hours" in line for line in said)
@@ -620,7 +659,7 @@ def test_no_longer_than_the_hours_is_waited(tmp_path, monkeypatch):
     tuned(monkeypatch, 0.1)
     monkeypatch.setattr(reproduce, "WAIT", 0.01)
     [run] = recipes.runs("fed_kgf_figure3", **TINY)
-    store, said = reproduce.Store(tmp_path), []
+    store, said = stores.Store(tmp_path), []
     with claim(store.path(run.tries[0], ".claim")) as mine:
         reproduce.reproduce("fed_kgf_figure3", out=tmp_path, hours=2e-4, report=said.append, **TINY)
     assert mine and said[0] == f"{run.tries[0].where}: waiting for another process"
@@ -629,7 +668,7 @@ def test_no_longer_than_the_hours_is_waited(tmp_path, monkeypatch):
 
 def test_another_process_search_is_waited_for_and_named(tmp_path, monkeypatch):
     run = next(r for r in recipes.runs("fed_repopt", "small") if r.search)
-    store = reproduce.Store(tmp_path)
+    store = stores.Store(tmp_path)
     assert store.awaited(run) == []
     with claim((tmp_path / run.searched).with_suffix(".claim")):
         assert store.awaited(run) == [run.searched]
@@ -637,7 +676,7 @@ def test_another_process_search_is_waited_for_and_named(tmp_path, monkeypatch):
         (tmp_path / run.searched).write_text(before)
         assert store.awaited(run) == []
     assert reproduce.needed(store, [run]) == [run.experiment.dataset]
-    assert reproduce.needed(reproduce.Store(tmp_path / "x"), [run])[1:] == [run.search["dataset"]]
+    assert reproduce.needed(stores.Store(tmp_path / "x"), [run])[1:] == [run.search["dataset"]]
 
 
 def test_a_file_that_is_not_there_after_it_was_written(tmp_path, capsys):
@@ -652,7 +691,7 @@ def test_a_file_that_is_not_there_after_it_was_written(tmp_path, capsys):
 
 def test_tries_of_which_none_gives_a_number(tmp_path, monkeypatch, capsys):
     tuned(monkeypatch, 0.1, 0.2)
-    monkeypatch.setattr(reproduce, "reached", lambda history: math.nan)
+    monkeypatch.setattr(stores, "reached", lambda history: math.nan)
     assert main(arguments(tmp_path)) == 2
     assert "no value of lr that was tried gave an accuracy." in capsys.readouterr().out
 
@@ -847,28 +886,27 @@ def test_a_file_of_a_newer_version_says_so(tmp_path, finished, capsys):
 
 
 def test_stored_runs_are_their_recipes_runs():
-    store = reproduce.Store(sources.data_path("results"))
-    for scale, count in (("quick", 471), ("small", 13)):
+    store = stores.Store(sources.data_path("results"))
+    for scale, count in (("quick", 717), ("small", 235)):
         listed = recipes.runs(None, scale)
-        assert not reproduce.others(store, listed)
+        assert not stores.others(store, listed)
         assert len(listed) - sum(map(store.lacks, listed)) >= count
 
 
-def test_an_old_file_is_compared_by_all_its_parts():
-    """Files from before options were kept have other words for links and servers, and no other
-    difference; a changed number in any part is one."""
-    store, seen = reproduce.Store(sources.data_path("results")), 0
+def test_a_file_is_compared_by_all_its_parts():
+    """A changed number in any part is a difference."""
+    store, seen = stores.Store(sources.data_path("results")), 0
     for run in recipes.runs(None, "quick", seeds=(0,)):
         history = store.get(run)
-        if run.experiment.partition != "iid" or "options" in history.meta:
+        if run.experiment.partition != "iid":
             continue
         parts = history.meta["parts"]
-        assert {*parts} == {"model", "objective", "optimizer", "uplink", "downlink", "server"}
         for name, text in dict(parts).items():
             for other in ("Nonsense()", re.sub(r"\d+", "77", text, count=1)):
                 parts[name] = other
-                assert run.differences(history) == [name] * (other != text)
-                seen += other != text
+                changed = run._plain(other) != run._plain(text)  # a search's scales are no matter
+                assert run.differences(history) == [name] * changed
+                seen += changed
             parts[name] = text
     assert seen > 300
 
@@ -887,11 +925,11 @@ def test_a_try_that_diverged_is_not_the_best(tmp_path, monkeypatch):
     def history(*accuracies):
         return fl.History("fedavg", {}, [{"round": 1, "accuracy": a} for a in accuracies])
 
-    assert reproduce.reached(history(0.2, None)) == 0.2
-    assert math.isnan(reproduce.reached(history(None)))
+    assert stores.reached(history(0.2, None)) == 0.2
+    assert math.isnan(stores.reached(history(None)))
     tuned(monkeypatch, 0.1, 0.2)
     worse = lambda history: math.nan if history.meta["options"]["lr"] == 0.1 else 0.0  # noqa: E731
-    monkeypatch.setattr(reproduce, "reached", worse)
+    monkeypatch.setattr(stores, "reached", worse)
     assert not main(arguments(tmp_path))
     its = stored(tmp_path)["fedavg-digits-iid-3"]["meta"]
     assert its["options"]["lr"] == 0.2 and list(its["tuned"]["lr"]) == ["0.1", "0.2"]
@@ -1045,7 +1083,7 @@ def test_what_the_plan_calls_fits_is_what_is_begun(tmp_path, monkeypatch):
         states = state_of(reproduce.plan("fed_kgf_figure3", out=out, hours=hours, **how))
         assert list(states.values()) == ["fits"] * fit + ["no time"] * (2 - fit)
         monkeypatch.setattr(reproduce, "do", do)
-        monkeypatch.setattr(reproduce, "time", SimpleNamespace(time=lambda of=clock: of[0]))
+        monkeypatch.setattr(reproduce, "time", SimpleNamespace(monotonic=lambda of=clock: of[0]))
         reproduce.reproduce("fed_kgf_figure3", out=out, hours=hours, report=str, **how)
         mains = [name for name in began if "lr" not in name]
         assert len(began) - len(mains) == 3 * (fit > 0) and len(mains) == fit
@@ -1102,7 +1140,7 @@ def test_comparisons_are_done_one_after_the_other(tmp_path, monkeypatch):
         return history
 
     monkeypatch.setattr(reproduce, "do", do)
-    monkeypatch.setattr(reproduce, "time", SimpleNamespace(time=lambda: clock[0]))
+    monkeypatch.setattr(reproduce, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setitem(recipes.RECIPES, "fed_kgf_detection", {"paper": "none"})
     reproduce.reproduce("fed_kgf", "quick", tmp_path, 9, report=str, **how)
     first = ["Fed-KGF without sign", "Fed-KGF without alpha", "module uploading alone"]
@@ -1162,7 +1200,7 @@ def test_missing_data_is_said_before_anything_runs(tmp_path, monkeypatch, capsys
     [line] = [x for x in text.splitlines() if x.startswith("missing: voc")]
     assert line.startswith("missing: voc: 1999 MB from ")
     coco = recipes.runs("fed_kgf_detection", "full") + recipes.runs("fed_kgf_detection", "small")
-    [(line, wait)] = reproduce.waiting(reproduce.Store(out), coco).items()
+    [(line, wait)] = reproduce.waiting(stores.Store(out), coco).items()
     assert line.startswith("coco: 19900 MB from ") and wait == {*coco}
 
 
@@ -1228,7 +1266,7 @@ def test_nothing_is_fetched_for_runs_that_cannot_begin(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "_fetch", lambda name: pytest.fail(f"{name} is fetched"))
     sources.load.cache_clear()
     run = recipes.runs("fed_repopt_table8", "full")[0]
-    assert reproduce.needed(reproduce.Store(tmp_path), [run]) == ["tiny_imagenet", "fashion_mnist"]
+    assert reproduce.needed(stores.Store(tmp_path), [run]) == ["tiny_imagenet", "fashion_mnist"]
     with pytest.raises(DataError, match="tiny_imagenet .248 MB, from cs231n"):
         reproduce.reproduce("fed_repopt_table8", "full", out=tmp_path / "out")
 
@@ -1236,10 +1274,10 @@ def test_nothing_is_fetched_for_runs_that_cannot_begin(tmp_path, monkeypatch):
 @pytest.mark.parametrize("more", [-1, 1])
 def test_a_copy_of_another_size_is_refused_before_anything_runs(tmp_path, monkeypatch, more):
     known = sources.SETS["digits"]
-    its = known._replace(train=known.train + more)
+    its = known._replace(train=known.train + more, site="x.org", megabytes=3, torchvision="X")
     monkeypatch.setitem(sources.SETS, "digits", its)
     monkeypatch.setattr(reproduce, "do", None)
-    with pytest.raises(DataError, match=f"of digits has 1347 images to train .* are {1347 + more}"):
+    with pytest.raises(DataError, match=f"has 1347 .* {1347 + more} .* 3 MB from x.org"):
         reproduce.reproduce("rpn_table1", "quick", tmp_path, seeds=(0,))
     assert not [*tmp_path.iterdir()]
 

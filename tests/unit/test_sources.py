@@ -154,11 +154,31 @@ def test_cinic10_folders(empty, folder):
     assert d.train_x[:, 2].unique().tolist() == [0]  # the validation set (1) is left alone
     assert d.test_x[:, 2].unique().tolist() == [2]
     assert d.mean == pytest.approx((90, 0.5, 0))
+    part = "a part of cinic10: 20 of 90,000 images to train, 20 of 90,000 to test"
+    assert d.note == sources.note("cinic10") == part
+    (empty / "mine" / folder / "test" / "cat").rename(empty / "gone")
+    assert sources.note("cinic10") == ""  # what is wrong is said where it is read
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes")]
+)
+def test_too_little_memory_is_not_the_copys_fault(empty, monkeypatch, error):
+    write_cinic10(empty / "mine" / "CINIC-10")
+
+    def fails(*args):
+        raise error
+
+    monkeypatch.setattr(sources, "moments", fails)
+    with pytest.raises(MemoryError, match="There is not enough memory to read cinic10."):
+        sources.load("cinic10")
 
 
 def test_tiny_imagenet_folders(empty, monkeypatch):
     assert not sources.available("tiny_imagenet")
     write_tiny_imagenet(empty / "mine" / "tiny-imagenet-200")
+    names = empty / "mine" / "tiny-imagenet-200" / "wnids.txt"
+    names.write_text(names.read_text(), encoding="utf-8-sig")  # as some editors save it
     d = sources.load("tiny_imagenet")
     assert d.train_x.shape == (6, 3, 64, 64) and d.test_x.shape == (3, 3, 64, 64)
     assert d.classes == 200 and d.train_y.tolist() == [0, 0, 1, 1, 2, 2]
