@@ -99,8 +99,8 @@ def holds(number: str, name: str) -> Shown:
         it is in front with each seed, and on average by more than the standard deviation; it does
         not hold if it is in front with none. *Level* holds if the two are at most {POINT:g} point
         apart with each seed, *no lower* if the first is at most as far behind; they do not hold if
-        one is ahead, or the second. With more than one seed {counts["holds"]} hold, {counts["does not hold"]} do not
-        and {counts["cannot be told"]} cannot be told."""
+        one is ahead, or the second. With more than one seed {counts["holds"]} hold,
+        {counts["does not hold"]} do not and {counts["cannot be told"]} cannot be told."""
     return table(
         number, rows, " ".join(caption.split()), dict.fromkeys(columns, "points of accuracy")
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import fedlearn as fl
-from fedlearn import cli
+from fedlearn import cli, runs
 from fedlearn.cli import main
 from fedlearn.options import add, given, read_pairs, read_value, words, write_value
 from fedlearn.settings import Experiment, Settings
@@ -514,3 +514,24 @@ def test_installed_command_exists():
     if not os.path.exists(path):
         pytest.skip("the package is on the path but not installed in this environment")
     assert subprocess.run([path, "methods"], capture_output=True).returncode == 0
+
+
+def test_a_commit_is_dirty_if_programs_differ_not_if_results_do(tmp_path, monkeypatch):
+    def git(*words):
+        own = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        subprocess.run(["git", "-C", tmp_path, *own, *words], check=True, capture_output=True)
+
+    files = [tmp_path / name for name in ("fedlearn/runs.py", "data/results/a.json", "book/a.md")]
+    for file in files:
+        file.parent.mkdir(parents=True)
+        file.write_text("1")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "all")
+    monkeypatch.setattr(runs, "__file__", str(files[0]))
+    whole = runs.provenance()["commit"]
+    for file in files[1:]:
+        file.write_text("2")
+    assert runs.provenance()["commit"] == whole and len(whole) == 12
+    files[0].write_text("2")
+    assert runs.provenance()["commit"] == f"{whole}-dirty"
