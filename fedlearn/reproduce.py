@@ -48,11 +48,11 @@ def fetch(names: list[str]) -> dict[str, str]:
             more = here[0] > whole[0] or here[1] > whole[1]
             # runs may need no more than the part of such a set that is there
             if here != whole and (more or not published.there("classification", name)):
-                origin = sources.origin(name, not sources.about(name).torchvision)
+                where = sources.origin(name, not sources.about(name).torchvision)
                 found[name] = (
                     f"The copy of {name} at {sources.found(name)} has {here[0]} images to train "
                     f"and {here[1]} to test; published are {whole[0]} and {whole[1]}: replace or "
-                    f"remove it; the whole is {origin}."
+                    f"remove it; the whole is {where}."
                 )
         except DataError as error:
             found[name] = str(error)

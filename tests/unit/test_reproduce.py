@@ -893,6 +893,30 @@ def test_stored_runs_are_their_recipes_runs():
         assert len(listed) - sum(map(store.lacks, listed)) >= count
 
 
+@pytest.mark.parametrize(
+    "recipe, labels",
+    [
+        ("fed_kgf_figure3", ("FedAvg", "Fed-KGF", "RPN", "signSGD")),
+        ("fed_mmd_fusion_table1", ("FedFusion+Conv",)),
+        ("fed_gkt_table1", ("FedGKT",)),
+        ("fed_repopt_table1", ("RepVGG RepOpt",)),
+    ],
+)
+def test_stored_runs_come_out_again(tmp_path, recipe, labels):
+    """Their first rounds: bytes exactly, accuracies but for what another processor rounds."""
+    chosen = {"only": labels, "seeds": (0,), "split": ("iid",)}
+    reproduce.reproduce(recipe, out=tmp_path, rounds=2, report=str, progress=False, **chosen)
+    here, book = stores.Store(tmp_path), stores.Store(sources.data_path("results"))
+    both = zip(
+        recipes.runs(recipe, rounds=2, **chosen), recipes.runs(recipe, **chosen), strict=True
+    )
+    for short, whole in both:
+        again, before = here.get(short), book.get(whole)
+        for column in ("bytes_up", "bytes_down", "clients"):
+            assert [r[column] for r in again.rows] == [r[column] for r in before.rows[:2]]
+        assert again.accuracy == pytest.approx(before.accuracy[:2], abs=0.05)
+
+
 def test_a_file_is_compared_by_all_its_parts():
     """A changed number in any part is a difference."""
     store, seen = stores.Store(sources.data_path("results")), 0
