@@ -1,4 +1,4 @@
-"""The two errors of the package and the one way to say "no such name"."""
+"""The errors of the package, and the one way to say "no such name"."""
 
 from collections.abc import Mapping
 from contextlib import suppress
