@@ -16,7 +16,7 @@ from itertools import product
 from typing import Any, NoReturn, get_args
 
 from . import __version__
-from .errors import DataError, WireError, pick
+from .errors import DataError, WireError, pick, said
 from .options import add, flags_of, given, opt, read_pairs, read_value
 from .runs import Comparison, Engine, Link, Picture, no_bar, provenance, run_all, show
 from .settings import Experiment
@@ -437,7 +437,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
         sys.stdout = None
         return 0
     except (ValueError, OSError, ImportError, DataError, WireError, MemoryError) as error:
-        print(f"fedlearn: {error or 'not enough memory.'}", file=sys.stderr)
+        print(f"fedlearn: {said(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

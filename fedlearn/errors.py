@@ -23,6 +23,12 @@ def no_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or "allocate memory" in str(error)
 
 
+def said(error: BaseException) -> str:
+    """What an error says; Python's own of too little memory says nothing."""
+    silent = "not enough memory." if no_memory(error) else type(error).__name__
+    return str(error) or silent
+
+
 class DataError(RuntimeError):
     """A data set that is not on this machine and cannot be fetched, or is not the one its name
     says."""

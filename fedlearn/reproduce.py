@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from . import costs, newcomers, recipes, round
 from .arguments import checked, short
 from .data import published, sources
-from .errors import DataError, pick
+from .errors import DataError, pick, said
 from .files import LOOK, check_writable, claim, write_text
 from .history import History
 from .recipes import Run
@@ -237,7 +237,7 @@ def _do_all(
                         )
                 what = f"accuracy {reached(history):.4f} after {len(history)} rounds"
             except (ValueError, RuntimeError, OSError, MemoryError) as error:
-                failed[run], what = None, str(error) or "not enough memory."
+                failed[run], what = None, said(error)
             report(f"{run.where}: {what}")
             break
         else:

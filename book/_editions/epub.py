@@ -21,10 +21,10 @@ CONTAINER = """<?xml version="1.0" encoding="UTF-8"?>
 <container version="1.0" xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>
 <rootfile full-path="book/content.opf" media-type="application/oebps-package+xml"/>
 </rootfiles></container>"""
-EMPTY = re.compile(
-    r"(<path\b(?![^>]*\sd=)[^>]*?)(/?>)"
-)  # matplotlib's glyph of a space draws nothing
-HAS = re.compile(r"[^{}]*:has\([^{}]*\{[^{}]*\}")  # a rule that readers of EPUBs do not know
+# matplotlib's glyph of a space, which draws nothing
+EMPTY = re.compile(r"(<path\b(?![^>]*\sd=)[^>]*?)(/?>)")
+# a rule that readers of EPUBs do not know
+HAS = re.compile(r"[^{}]*:has\([^{}]*\{[^{}]*\}")
 # what a browser forgives and an EPUB's XHTML does not have
 OLD = re.compile(
     r'(<(?:table|td|th|tr|col|img)\b[^>]*?) (?:border|align|valign|width|height)="[^"]*"'

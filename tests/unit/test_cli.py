@@ -535,3 +535,13 @@ def test_a_commit_is_dirty_if_programs_differ_not_if_results_do(tmp_path, monkey
     assert runs.provenance()["commit"] == whole and len(whole) == 12
     files[0].write_text("2")
     assert runs.provenance()["commit"] == f"{whole}-dirty"
+
+
+def test_an_error_without_words_is_said_in_some(monkeypatch, capsys):
+    def fails():
+        """Nothing."""
+        raise MemoryError
+
+    monkeypatch.setitem(cli.COMMANDS, "methods", fails)
+    assert main(["methods"]) == 2
+    assert capsys.readouterr().err == "fedlearn: not enough memory.\n"
