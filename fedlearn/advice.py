@@ -214,7 +214,7 @@ def candidates(question: Question, of: list[Block]) -> list[Candidate]:
             break
         data = question.dataset or block.average.task["dataset"]
         if why := unsplit(data, question.partition, question.clients):
-            reasons[SETS[data].train] = why
+            reasons[data] = why
             continue
         nearest = min(nearest, block.distance)
         before = set(found)
@@ -225,7 +225,8 @@ def candidates(question: Question, of: list[Block]) -> list[Candidate]:
             if made and (g.method not in found or _order(made) < _order(found[g.method])):
                 found[g.method] = made
     if reasons and nearest == math.inf:
-        raise ValueError(reasons[max(reasons)])  # of the largest data set
+        scarce = "classes" if question.partition == "classes" else "train"  # owned whole, or shared
+        raise ValueError(reasons[max(reasons, key=lambda data: getattr(SETS[data], scarce))])
     best = sorted(found.values(), key=_order)[:COUNTED]
     again = [judged(question, c.block, c.group, count=True) for c in best]
     return sorted((c for c in again if c), key=_order)
