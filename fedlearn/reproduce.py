@@ -108,7 +108,7 @@ def do(store: Store, run: Run, provenance: dict[str, str], progress: bool | None
             raise ValueError(f"no value of {option} that was tried gave an accuracy.")
     scales = {"scales": store.scales(run, provenance)} if run.search else {}
     method = run.method(**best, **scales)
-    task, began, path = e.make_task(), time.monotonic(), store.path(run, f".{e.rounds}.checkpoint")
+    task, began, path = e.make_task(), time.monotonic(), store.checkpoint(run)
     how = asdict(e.settings) | {"engine": run.engine, "threads": e.threads, "progress": progress}
     history = round.run(method, task, e.rounds, checkpoint=path, **how)
     if run.newcomers:
@@ -152,8 +152,10 @@ def reproduce(
     """
     if not callable(report):
         raise ValueError(f"report must be a function of a line, not {short(report)}.")
-    texts = provenance.values() if isinstance(provenance, dict) else [provenance or ""]
-    if not all(isinstance(its, str) for its in texts):
+    provenance = {} if provenance is None else provenance
+    if not isinstance(provenance, dict) or not all(
+        isinstance(its, str) for its in provenance.values()
+    ):
         raise ValueError(f"provenance must be a dict of texts, not {short(provenance)}.")
     find_device(choice.get("device", "cpu"))
     hours = costs.time_there_is(hours)
@@ -192,7 +194,7 @@ def reproduce(
     todo = ready
     limit = float("inf") if hours is None else time.monotonic() + 3600 * hours
     try:
-        _do_all(store, todo, estimate, limit, report, provenance or {}, progress)
+        _do_all(store, todo, estimate, limit, report, provenance, progress)
     except KeyboardInterrupt:
         report("Stopped. What is finished is kept; the same command goes on from there.")
         raise

@@ -52,6 +52,10 @@ class Store:
         """The run's file, or one beside it."""
         return self.root / run.folder / (run.name + suffix)
 
+    def checkpoint(self, run: Run) -> Path:
+        """Where its rounds are while it goes on."""
+        return self.path(run, f".{run.experiment.rounds}.checkpoint")
+
     def get(self, run: Run) -> History | None:
         """The stored run, if there is one; another's file is not this run's."""
         its, names = self._there(run)
@@ -81,7 +85,7 @@ class Store:
     def tidy(self, run: Run) -> None:
         """Remove the checkpoints of what is stored: they stay where a process ended after it had
         written the file."""
-        pairs = [(self.path(run), self.path(run, f".{run.experiment.rounds}.checkpoint"))]
+        pairs = [(self.path(run), self.checkpoint(run))]
         if run.search:
             path = self.root / run.searched
             pairs.append((path, path.with_suffix(".checkpoint")))

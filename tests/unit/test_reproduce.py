@@ -522,6 +522,7 @@ def test_a_file_is_no_folder(tmp_path, capsys):
         ({"hours": "3"}, "hours of reproduce must be a finite number or None, not '3'."),
         ({"report": None}, "report must be a function of a line, not None."),
         ({"provenance": 5}, "provenance must be a dict of texts, not 5."),
+        ({"provenance": "a"}, "provenance must be a dict of texts, not 'a'."),
         ({"provenance": {"a": 5}}, "provenance must be a dict of texts, not {'a': 5}."),
         ({"out": 5}, "out must be a folder's name, or None, not 5."),
         ({"seeds": 5}, "seeds must be a list, not 5."),
