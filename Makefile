@@ -12,6 +12,7 @@ BIN    := $(VENV)/bin
 PY     := $(BIN)/python
 STAMP  := $(VENV)/.fedlearn-installed
 FLOWER := $(VENV)-flower
+CLASS  := $(VENV)-class
 HTML   := _build/html
 
 # The clone that is being built always wins over whatever clone the environment was installed for.
@@ -34,17 +35,19 @@ title   = @printf '\n==== %s ====\n' '$(1)'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env env-flower with-flower book pdf epub editions live test lint test-unit test-chapters test-browser test-flower record-flower gpu lock clean
+.PHONY: help env env-flower env-class with-flower book pdf live test test-all lint test-unit test-chapters test-class test-browser test-flower record-flower gpu lock clean
 
 help:
 	@echo 'make book           environment, execution of all chapters, site in $(HTML)'
-	@echo 'make editions       book, then the PDF and the EPUB of it, which the site offers (make pdf, make epub: one of them)'
-	@echo 'make test           everything that is tested, in the order of the next five lines'
+	@echo 'make pdf            book, then the whole of it as one PDF, which the site offers'
+	@echo 'make test           everything that is tested, in the order of the next six lines'
 	@echo 'make lint             ruff and mypy'
 	@echo 'make test-unit        the package'
 	@echo 'make test-chapters    every chapter through nbval, with other parameters'
-	@echo 'make test-browser     every chapter through papermill into the book; the built site and live widgets in headless Chromium'
+	@echo 'make test-class       the class edition through nbgrader, in an environment of its own ($(notdir $(CLASS)), beside the other)'
 	@echo 'make test-flower      the same methods on Flower, in an environment of its own ($(notdir $(FLOWER)), beside the other)'
+	@echo 'make test-browser     every chapter through papermill into the book; the built site and live widgets in headless Chromium'
+	@echo 'make test-all       the same, then what is marked slow: every pair of parts, kills, large networks'
 	@echo 'make live           JupyterLab on the chapters'
 	@echo 'make gpu            all that only a GPU can show, into a folder (OUT=gpu-results MINUTES=20 STEPS="tests chapters speed recipes");'
 	@echo '                    PYTHON needs torch, numpy, scikit-learn and safetensors; no environment is made'
@@ -75,28 +78,28 @@ env:
 	fi; \
 	printf '%s\n%s\n' "$$deps" "$$here" > "$(STAMP)"
 
-# Flower pins packaging, typer, rich and others tightly, so it gets an environment of its own: a small one on top of the first
-# (whose packages it sees, so that torch is there once), in which Flower's versions come first.
-env-flower: env
-	@set -e; \
-	deps=$$(cat pyproject.toml requirements.lock requirements-flower.lock | cksum); \
-	if [ "$$(cat "$(FLOWER)/.fedlearn-installed" 2>/dev/null)" != "$$deps" ]; then \
-	  printf '\n==== installing Flower into %s ====\n' "$(FLOWER)"; \
-	  rm -rf "$(FLOWER)"; \
-	  "$(PY)" -m venv "$(FLOWER)"; \
+# Flower pins packaging, typer, rich and others tightly, and nbgrader is needed by one test only, so each gets an environment of
+# its own: a small one on top of the first (whose packages it sees, so that torch is there once), in which its versions come first.
+env-flower env-class: env-%: env
+	@set -e; its="$(VENV)-$*"; \
+	deps=$$(cat pyproject.toml requirements.lock requirements-$*.lock | cksum); \
+	if [ "$$(cat "$$its/.fedlearn-installed" 2>/dev/null)" != "$$deps" ]; then \
+	  printf '\n==== installing into %s ====\n' "$$its"; \
+	  rm -rf "$$its"; \
+	  "$(PY)" -m venv "$$its"; \
 	  base=$$("$(PY)" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
-	  own=$$("$(FLOWER)/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	  own=$$("$$its/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 	  printf 'import site; site.addsitedir("%s")\n' "$$base" > "$$own/fedlearn_base.pth"; \
-	  "$(FLOWER)/bin/python" -m pip install --disable-pip-version-check -q --require-hashes -r requirements-flower.lock; \
-	  "$(FLOWER)/bin/python" -m pip install --disable-pip-version-check -q --no-build-isolation --no-deps -e .; \
-	  "$(FLOWER)/bin/python" -m ipykernel install --prefix "$(FLOWER)" --name python3 >/dev/null; \
-	  printf '%s\n' "$$deps" > "$(FLOWER)/.fedlearn-installed"; \
+	  "$$its/bin/python" -m pip install --disable-pip-version-check -q --require-hashes -r requirements-$*.lock; \
+	  "$$its/bin/python" -m pip install --disable-pip-version-check -q --no-build-isolation --no-deps -e .; \
+	  "$$its/bin/python" -m ipykernel install --prefix "$$its" --name python3 >/dev/null; \
+	  printf '%s\n' "$$deps" > "$$its/.fedlearn-installed"; \
 	fi
 
 # Where Flower can be had, the chapters' kernels have it; where not, the book is built without, and says so.
-NO_FLOWER = printf '\n**** Flower cannot be installed here (see above): %s. ****\n\n' "$(1)"
+ABSENT = printf '\n**** %s cannot be installed here (see above): %s. ****\n\n' "$(1)" "$(2)"
 with-flower: env
-	@$(MAKE) --no-print-directory env-flower || { rm -rf "$(FLOWER)"; $(call NO_FLOWER,the chapter about it shows a recorded run instead); }
+	@$(MAKE) --no-print-directory env-flower || { rm -rf "$(FLOWER)"; $(call ABSENT,Flower,the chapter about it shows a recorded run instead); }
 
 # The versions of constraints.txt, for every system, with the hashes that pip must find. Needs a network.
 lock: env
@@ -113,22 +116,21 @@ book: env with-flower
 	@test -f _config.yml
 	@printf '\nThe book is ready: open %s in a browser (no server and no network needed).\n' "file://$(CURDIR)/$(HTML)/index.html"
 
-# Printed from the built site. One call makes both, since looking at every page takes longer than writing them.
-EDITION = CHROMIUM="$$($(PY) tests/browser/chromium.py)" && export CHROMIUM && $(PY) book/_editions
-pdf epub: book
-	$(call title,$@)
-	@$(EDITION) $@
-
-editions: book
-	$(call title,PDF and EPUB)
-	@$(EDITION) pdf epub
+# Printed from the built site.
+pdf: book
+	$(call title,PDF)
+	@CHROMIUM="$$($(PY) tests/browser/chromium.py)" && export CHROMIUM && $(PY) book/_pdf.py
 
 live: env with-flower
 	@$(BIN)/jupyter lab --allow-root --notebook-dir=book
 
 # ---- tests -------------------------------------------------------------------------------------------------------
-test: lint test-unit test-chapters test-flower test-browser
+test: lint test-unit test-chapters test-class test-flower test-browser
 	@printf '\n==== all tests passed ====\n'
+
+test-all: test
+	$(call title,slow tests)
+	@MPLBACKEND=Agg $(PYTEST) tests/unit -m slow -n $(JOBS)
 
 lint: env
 	$(call title,ruff: rules and form)
@@ -149,21 +151,27 @@ test-chapters: env
 	$(call title,chapters: form and parameters)
 	@$(PYTEST) tests/chapters -n $(JOBS)
 
-# Fails if a test fails; only where Flower cannot be installed at all is it left out, loudly.
+# This and the next fail if a test fails; only where nbgrader or Flower cannot be installed at all is it left out, loudly.
+test-class: env
+	$(call title,the class edition through nbgrader)
+	@if $(MAKE) --no-print-directory env-class; then $(CLASS)/bin/python -m pytest tests/class; \
+	else rm -rf "$(CLASS)"; $(call ABSENT,nbgrader,ITS TEST DID NOT RUN); fi
+
 test-flower: env
 	$(call title,Flower)
 	@if $(MAKE) --no-print-directory env-flower; then \
-	  MPLBACKEND=Agg $(FLOWER)/bin/python -m pytest tests/flower -n 2 --dist loadfile && \
+	  MPLBACKEND=Agg $(FLOWER)/bin/python -m pytest tests/flower $(SLOW) && \
 	  $(PY) tests/chapters/other.py _build/other-flower together/flower && \
 	  $(FLOWER)/bin/python -m pytest _build/other-flower $(NBVAL); \
-	else rm -rf "$(FLOWER)"; $(call NO_FLOWER,ITS TESTS DID NOT RUN); fi
+	else rm -rf "$(FLOWER)"; $(call ABSENT,Flower,ITS TESTS DID NOT RUN); fi
 
-# What the tests saw becomes what the chapter shows.
+# What the tests saw, with every method in the simulation, becomes what the chapter shows.
+record-flower: SLOW := -m ""
 record-flower: test-flower
 	$(FLOWER)/bin/python tests/benchmarks/flower.py
 	$(PY) tests/flower/record.py
 
-test-browser: editions
+test-browser: pdf
 	$(call title,the built site in Chromium)
 	@CHROMIUM="$$($(PY) tests/browser/chromium.py)" && export CHROMIUM && $(PYTEST) tests/browser -n $(JOBS)
 

@@ -2,20 +2,20 @@
 
 from typing import TYPE_CHECKING
 
-from . import callbacks, engines, link, methods, models, parts, rng, tasks, wire
-from .advice import advise
-from .averaging import Averaging
+from . import callbacks, link, methods, models, parts, results, rng, tasks, wire
 from .data import partition
 from .errors import DataError, WireError
+from .experiment import Experiment
 from .history import History
 from .lab.exercises import check, solution
+from .local import initial_network
 from .method import Method
+from .methods.fed_repopt_search import search as repopt_search
 from .metrics import refit
 from .parts import SGD, Adam, Downlink, Mean, TaskLoss, TaskNetwork, Uplink
-from .report import results, summary
-from .round import clients, run
-from .settings import Experiment, Settings
-from .training import initial_network
+from .report import summary
+from .round import Averaging, clients, run
+from .settings import Settings
 
 if TYPE_CHECKING:  # loaded when first used
     from . import flower, lab
@@ -24,7 +24,8 @@ if TYPE_CHECKING:  # loaded when first used
 
 __all__ = """
     Adam Averaging DataError Downlink Experiment History Mean Method SGD Settings TaskLoss
-    TaskNetwork Uplink WireError advise callbacks check claims clients engines flower
-    initial_network lab link methods models partition parts plot refit results rng run solution
+    TaskNetwork Uplink WireError callbacks check claims clients flower
+    initial_network lab link methods models partition parts plot refit repopt_search results rng run
+    solution
     summary tasks widgets wire
 """.split()

@@ -8,20 +8,16 @@ from typing import Any
 
 import torch
 
+from .context import State, Tensors
 from .files import write_atomically
 from .history import History
-from .parts import State, Tensors
 
 
 def _head(history: History) -> dict[str, Any]:
     """What has to be equal for a checkpoint to belong to a run. Versions and hardware may
     differ."""
-    where = {"clients": "elsewhere"} if "run" in history.meta else {}  # and so is what they keep
-    return (
-        {"method": history.method}
-        | {k: history.meta[k] for k in ("parts", "task", "data", "settings")}
-        | where
-    )
+    names = ("parts", "task", "data", "settings")
+    return {"method": history.method} | {k: history.meta[k] for k in names}
 
 
 def apart(tensors: Tensors) -> Tensors:
@@ -39,7 +35,7 @@ def _crc(texts: Iterable[str], tensors: Tensors) -> str:
 
 
 def save(path: Any, history: History, state: State, memories: dict[int, Tensors]) -> None:
-    """The server's state, what the clients of this process keep, and the history so far."""
+    """The server's state, what the clients keep, and the history so far."""
     groups = {"state": state.weights, "server": state.memory}
     groups |= {f"client {k}": memory for k, memory in memories.items()}
     tensors = {f"{group}/{name}": t for group, part in groups.items() for name, t in part.items()}
@@ -107,6 +103,4 @@ def resume(
             place = memories.setdefault(int(group.removeprefix("client ")), {})
         place[name] = tensor.to(device)
     history.rows += before.rows
-    if "run" in before.meta:  # by which the clients know the run again
-        history.meta["run"] = before.meta["run"]
     return state

@@ -1,8 +1,8 @@
-"""``fedlearn``: run and compare methods from a terminal, serve and join real runs, check claims,
-reproduce the papers' comparisons, show stored runs and what they advise, make the class edition.
+"""``fedlearn``: run and compare methods from a terminal, check claims, reproduce the papers'
+comparisons, pack and show stored runs, make the class edition.
 
 A command is a function named in ``COMMANDS``. Its docstring is its help, and the fields of the
-dataclasses that it takes are its options; what states a run is ``fedlearn.settings.Experiment``.
+dataclasses that it takes are its options; what states a run is ``fedlearn.experiment.Experiment``.
 Nothing that needs torch is imported before a command is called.
 """
 
@@ -17,9 +17,9 @@ from typing import Any, NoReturn, get_args
 
 from . import __version__
 from .errors import DataError, WireError, pick, said
+from .experiment import Experiment
 from .options import add, flags_of, given, opt, read_pairs, read_value
-from .runs import Comparison, Engine, Link, Picture, no_bar, provenance, run_all, show
-from .settings import Experiment
+from .runs import Comparison, Engine, Picture, no_bar, provenance, run_all
 
 _unnamed = partial(opt, MISSING, positional=True)
 
@@ -44,88 +44,13 @@ def compare(experiments: list[Experiment], engine: Engine, comparison: Compariso
     run_all(experiments, engine, comparison, comparison.jobs)
 
 
-# ---- serve and join ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Server:
-    """The server's end, in the words of ``deploy.serve``."""
-
-    folder: str = opt("fedlearn-server", "where certificates, logs and finished rounds are kept")
-    host: str | None = opt(
-        None,
-        "the address to listen on (default 0.0.0.0, all of this machine's; with --insecure "
-        "127.0.0.1)",
-    )
-    port: int = opt(8000, "the port to listen on")
-    names: tuple[str, ...] = opt(
-        (),
-        "a name or address of this machine that clients use; may be given several times",
-        "NAME",
-        flag="--name",
-    )
-    keys: str | None = opt(
-        None, "the public keys of the clients that may join: K.key.pub for client K", "FOLDER"
-    )
-    out: str | None = opt(None, "also write the history as JSON here", "FILE")
-    insecure: bool = opt(False, "without encryption and keys: for trials on one machine only")
-    wait: float = opt(600.0, "seconds to wait for the other side to be there", "S")
-    timeout: float = opt(600.0, "seconds to wait for the answers of a round", "S")
-    start_with: int | None = opt(
-        None, "begin the first round as soon as N clients are here (default: all of them)", "N"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Client:
-    """A client's end, in the words of ``deploy.join``."""
-
-    address: str = _unnamed("where the server listens", "HOST:PORT")
-    client: int = opt(MISSING, "which client this is, 0 to the number of clients less 1", "K")
-    folder: str | None = opt(
-        None, "where this client keeps what is its own (default fedlearn-client-K)"
-    )
-    root_certificate: str | None = opt(None, "the server's ca.pem", "FILE")
-    key: str | None = opt(
-        None,
-        "this client's private key, best named K.key; a new one is made if the file is missing",
-        "FILE",
-    )
-    insecure: bool = opt(False, "without encryption and keys: for trials on one machine only")
-    wait: float = opt(600.0, "seconds to wait for the other side to be there", "S")
-
-
-def serve(experiment: Experiment, server: Server) -> None:
-    """Be the server of a run with real clients (needs Flower).
-
-    Starts the server, prints what to type on each client's machine, waits for the clients and runs.
-    Stopped between rounds, the same command goes on where it was.
-    """
-    from .flower import deploy
-
-    how = asdict(server)
-    out = how.pop("out")
-    history = deploy.serve(experiment, **how, provenance=provenance())
-    show({experiment.label: [history]}, out)
-
-
-def join(client: Client, experiment: Experiment) -> None:
-    """Be one client of such a run.
-
-    Method and options are those that the server was started with; it turns others away.
-    """
-    from .flower import deploy
-
-    deploy.join(experiment, **asdict(client))
-
-
-# ---- methods, check, reproduce, classroom --------------------------------------------------------
+# ---- methods, check, reproduce, pack -------------------------------------------------------------
 
 
 def methods() -> None:
     """List the methods, their options and the parts they replace."""
-    from .averaging import Averaging
     from .methods import METHODS
+    from .round import Averaging
 
     base = Averaging().parts()
     for name, function in METHODS.items():
@@ -190,18 +115,8 @@ class Recipe:
         "auto (default: a GPU if there is one), cpu, cuda, ...; on a GPU, runs of full scale train "
         "in bfloat16",
     )
-    out: str | None = opt(
-        None,
-        "where the runs are kept, a file each (default: data/results, where the book looks)",
-        "FOLDER",
-    )
-    hours: float | None = opt(
-        None,
-        "begin only what is done within H hours: whole comparisons, then single runs, most "
-        "valuable first",
-        "H",
-    )
-    progress: bool | None = no_bar()
+    jobs: int = opt(1, "runs at a time, each in a process of its own", "N")
+    progress: bool = no_bar()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,29 +124,52 @@ class Planning:
     """Whether anything is run."""
 
     plan: bool = opt(
-        False, "run nothing; list the runs, what is stored, hours, memory, disk and missing data"
+        False, "run nothing; list the runs, what is stored, about how many hours, and missing data"
     )
 
 
 def reproduce(recipe: Recipe, planning: Planning) -> None:
-    """Do the runs behind a table or figure of the papers, and keep each in a file.
+    """Do the runs behind a table or figure of the papers, and print what is stored of it.
 
-    What is stored is left alone, and what was stopped goes on. Several processes with one folder
-    share the work.
+    What is stored is left alone, and what was stopped goes on. New runs are kept in runs/ below the
+    working directory, a file each, until `pack` puts them beside the book's.
     """
     from . import reproduce as recipes
 
     how = asdict(recipe)
     if planning.plan:
-        how.pop("progress")
+        for name in ("jobs", "progress"):
+            how.pop(name)
         print(recipes.plan(**how))
     else:
-        place = recipes.reproduce(**how, provenance=provenance())
-        if place.exists():  # some run fitted into the hours
-            print(place)
+        print(recipes.reproduce(**how, provenance=provenance()).to_string())
 
 
-# ---- leaderboard and advise ----------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Packing:
+    """Which runs are packed."""
+
+    names: tuple[str, ...] = opt(
+        (),
+        "a table or figure, or all of a paper, as for `reproduce` (default: all)",
+        "RECIPE",
+        positional=True,
+        nargs="*",
+        action="extend",
+    )
+
+
+def pack(packing: Packing) -> None:
+    """Put finished runs of runs/ into data/results of the checkout.
+
+    Each paper and scale has one file there. Runs of code that was not committed are refused.
+    """
+    from .reproduce import pack as packed
+
+    print("\n".join(packed(packing.names)) or "Nothing to pack.")
+
+
+# ---- leaderboard and classroom -------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,46 +206,6 @@ def leaderboard(board: Board) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What advice is asked for."""
-
-    network: str = _unnamed(
-        "a network of fedlearn.models, or a number of parameters such as 1.2M", "NETWORK"
-    )
-    clients: int = opt(10, "number of clients")
-    split: str = opt(
-        "iid", "how the images are split, as for `run`: iid, dirichlet:ALPHA, main_class:SHARE, "
-        "...", "P", flag="--partition"
-    )  # fmt: skip
-    dataset: str | None = opt(None, "the data set (default: that of the evidence)")
-    loss: float = opt(
-        0.02,
-        "how far below FedAvg's last accuracy a method may be when it first counts as there; the "
-        "answer says if it falls further below again",
-    )
-    results: tuple[str, ...] = opt(
-        (),
-        "runs of your own beside the book's, a file or a folder; may be given several times",
-        "FILE",
-    )
-
-
-def advise(asked: Asked, on: Link) -> None:
-    """Say what to send on your link: three methods, from the stored runs nearest to your question.
-
-    Needs --link, or --uplink and --downlink. Says what is measured, counted or scaled, and how far
-    from the question the runs are.
-    """
-    from .advice import advise as answer
-
-    its = on.its_link()
-    if its is None:
-        raise ValueError("Advice needs a link: --link 3G, or --uplink and --downlink.")
-    how = asdict(asked)
-    print(answer(how.pop("network"), link=its, partition=how.pop("split"), **how))
-
-
-@dataclass(frozen=True, kw_only=True)
 class Folders:
     """From where to where."""
 
@@ -323,31 +221,10 @@ def classroom(folders: Folders) -> None:
     print(*make(folders.folder, folders.out, folders.force), sep="\n")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shell:
-    """For which shell."""
-
-    shell: str = _unnamed("bash, zsh, tcsh, fish or powershell", "SHELL")
-
-
-def completion(shell: Shell) -> None:
-    """Print what teaches a shell to complete this command.
-
-    For bash: fedlearn completion bash > ~/.local/share/bash-completion/completions/fedlearn
-    """
-    from .completion import script
-
-    print(script(parser(), shell.shell))
-
-
 # ---- the parser ----------------------------------------------------------------------------------
 
 COMMANDS: dict[str, Callable[..., int | None]] = {
-    f.__name__: f
-    for f in (
-        *(run, compare, serve, join, methods, check, reproduce),
-        *(leaderboard, advise, classroom, completion),
-    )
+    f.__name__: f for f in (run, compare, methods, check, reproduce, pack, leaderboard, classroom)
 }
 
 

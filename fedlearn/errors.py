@@ -18,6 +18,10 @@ class WireError(ValueError):
     foreign or not finite."""
 
 
+class StartError(ConnectionError):
+    """A program that a run needs does not start on this machine."""
+
+
 def no_memory(error: BaseException) -> bool:
     """Whether it says that memory could not be had, as Python, numpy or PyTorch say it."""
     return isinstance(error, MemoryError) or "allocate memory" in str(error)

@@ -1,7 +1,7 @@
 """Whether a run can go on from a state, and who sent what made it otherwise.
 
 Every number that comes off the wire is finite, and yet one upload of 1e30 makes an aggregate from
-which nobody can train. Such an aggregate is not taken (``round.one_round``).
+which nobody can train. Such an aggregate is not taken (``round.run``).
 """
 
 import math
@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from .context import State
 from .errors import Diverged
 from .models import evaluating
-from .parts import State
 
 LIMIT = torch.finfo(torch.float32).max  # of a squared norm
 IMAGES = 4  # that a network is tried on
@@ -33,7 +33,7 @@ def norm(tensors: Iterable[Any]) -> float:
     return math.sqrt(square) if square < LIMIT else math.nan
 
 
-def judge(state: State, before: State) -> bool:
+def check(state: State, before: State) -> bool:
     """``Diverged`` if what is new in ``state`` overflows: weights or the memory of a part; else
     whether the weights have grown so much that the network had better be tried."""
     for what, new, old in (

@@ -96,7 +96,7 @@ class History:
         ]
         return self.method == other.method and strip[0] == strip[1]
 
-    def heard(self) -> dict[int, int]:
+    def last_seen(self) -> dict[int, int]:
         """Client -> the last round in which an answer of it was used."""
         return {
             k: row["round"] for row in self.rows for k in row["clients"] if k not in row["refused"]

@@ -2,20 +2,20 @@
 how to get it again. ``fedlearn leaderboard results/`` writes it as one HTML page."""
 
 import html
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from .data.sources import data_path
-from .evidence import Group, contests, files, paths, read
+from . import results
 from .files import check_writable, write_text
-from .history import History
-from .lab import sortable
+from .lab import contest, sortable
 from .lab.show import Shown, inline
-from .link import shares
 from .report import spread
+
+if TYPE_CHECKING:
+    import pandas
 
 SHARE = 0.9  # of the best accuracy on the same task and split: the target, unless one is stated
 ABOUT = """A row is a method on a task: mean and standard deviation of its seeds. Rows can be
@@ -35,59 +35,89 @@ UNITS = {
 }
 
 
-def field(group: Group) -> tuple[Any, ...]:
-    """What rows are compared on: data set, clients, split, and the measure in their accuracy."""
-    return group.task["dataset"], group.task["clients"], group.split, group.runs[0].measure
-
-
-def sent(history: History, way: str, target: float | None = None) -> float | None:
-    """Megabytes of all clients until the end, or until ``target`` is reached, if it is."""
-    last = len(history) if target is None else history.rounds_to(target)
-    return None if last is None else float(getattr(history, f"bytes_{way}")[:last].sum() / 1e6)
-
-
-def rows(groups: Sequence[Group], target: float | None = None) -> list[dict[str, Any]]:
-    """A row a group, in the words of ``HEADS``, and with ``data``, ``clients``, ``command`` and
-    ``files``.
+def rows(
+    runs: "pandas.DataFrame", rounds: "pandas.DataFrame", target: float | None = None
+) -> list[dict[str, Any]]:
+    """A row for runs that differ in their seed alone, in the words of ``HEADS``, and with ``data``,
+    ``clients``, ``command`` and ``files``. The tables are those of ``results.tables``.
 
     ``target`` is an accuracy, 0 to 1; without one it is 0.9 of the best row on the same data set,
-    clients and split.
+    clients and split, with the same measure.
     """
     if target is not None and not 0 < target <= 1:
         raise ValueError(f"A target is an accuracy above 0 and at most 1, not {target!r}.")
-    best: dict[tuple[Any, ...], float] = {}
-    for g in groups:
-        best[field(g)] = max(best.get(field(g), 0.0), float(g.finals.mean()))
+    again = runs.groupby(["folder", "alike", "seed"]).cumcount()  # the same seed is another row
+    row = [runs["folder"], runs["alike"], again]
+    mean = runs.groupby(row)["accuracy"].transform("mean")
+    comparable = runs[["dataset", "clients", "partition", "measure"]].agg(tuple, axis=1)
+    aim = target or SHARE * mean.groupby(comparable).transform("max")
+    runs = runs.assign(target=aim)
+    there = rounds["accuracy"] >= rounds["run"].map(runs["target"])
+    first = rounds[there].groupby("run")["round"].min()
+    until = rounds[rounds["round"] <= rounds["run"].map(first)]
+    for way in ("up", "down"):
+        runs[f"MB {way}"] = rounds.groupby("run")[f"bytes_{way}"].sum() / 1e6
+        runs[f"MB {way} to it"] = until.groupby("run")[f"bytes_{way}"].sum() / 1e6
+    computing = rounds["seconds"] / rounds["clients"].clip(lower=1)
+    runs["client seconds"] = computing.groupby(rounds["run"]).sum()
     made = []
-    for g in groups:
-        task, aim = g.task, target or SHARE * best[field(g)]
-        measure = "" if g.runs[0].measure == "accuracy" else f" {g.runs[0].measure}"
-        seconds = [float(shares(h)["computing"].sum()) for h in g.runs]
-        row = {
-            "method": g.label,
-            "task": f"{task['dataset']}, {task.get('network')}, {task['clients']} client"
-            + "s" * (task["clients"] != 1),
-            "split": g.split,
-            "seeds": str(len(g.runs)),
-            "accuracy": spread([float(a) for a in g.finals]) + measure,
-            **{f"MB {w}": f"{np.mean([sent(h, w) for h in g.runs]):,.3f}" for w in ("up", "down")},
-            "target": f"{aim:.3f}",
-            **{f"MB {w} to it": _mean([sent(h, w, aim) for h in g.runs]) for w in ("up", "down")},
-            "rounds": str(len(g.runs[0])),
-            "client seconds": f"{np.mean(seconds):,.2f}",
-        }
-        more = {"data": str(task["dataset"]), "clients": str(task["clients"])}
-        made.append({**row, **more, "command": g.command, "files": g.files})
+    for _, of in runs.groupby(row, sort=False):
+        one = of.iloc[0]
+        measure = "" if one["measure"] == "accuracy" else f" {one['measure']}"
+        task = f"{one['dataset']}, {one['network']}, {one['clients']} client"
+        made.append(
+            {
+                "method": one["label"],
+                "task": task + ("" if one["clients"] == 1 else "s"),
+                "split": one["partition"],
+                "seeds": str(len(of)),
+                "accuracy": spread(list(of["accuracy"])) + measure,
+                **{f"MB {way}": f"{of[f'MB {way}'].mean():,.3f}" for way in ("up", "down")},
+                "target": f"{one['target']:.3f}",
+                **{f"MB {way} to it": _mean(of[f"MB {way} to it"]) for way in ("up", "down")},
+                "rounds": str(one["rounds"]),
+                "client seconds": f"{of['client seconds'].mean():,.2f}",
+                "data": one["dataset"],
+                "clients": str(one["clients"]),
+                "command": command(of),
+                "files": tuple(dict.fromkeys(of["file"])),
+            }
+        )
     return made
 
 
-def _mean(values: list[float | None]) -> str:
+@cache
+def recipe_runs() -> dict[tuple[str, str], tuple[Any, list[str]]]:
+    """File and hash of the recipes' runs -> the run, and the words of the command that makes it."""
+    from . import recipes
+
+    found: dict[tuple[str, str], tuple[Any, list[str]]] = {}
+    for name, recipe in recipes.RECIPES.items():
+        for scale in [s for s in recipes.SCALES if s in recipe]:
+            for run in recipes.runs(name, scale):
+                words = ["fedlearn", "reproduce", name, *(["--scale", scale] * (scale != "quick"))]
+                words += ["--only", run.label, "--partition", run.experiment.partition]
+                found.setdefault((run.folder, run.key), (run, words))
+    return found
+
+
+def command(of: "pandas.DataFrame") -> str:
+    """What to type to get the runs of a row again."""
+    one = of.iloc[0]
+    name = Path(one["file"]).name.removesuffix(results.PACKED)
+    _, words = recipe_runs().get((name, one["hash"]), (None, []))
+    if not words:
+        return "; ".join(filter(None, dict.fromkeys(of["command"])))
+    return shlex.join([*words, *(w for seed in of["seed"] for w in ("--seed", str(seed)))])
+
+
+def _mean(values: "pandas.Series") -> str:
     """The mean of those that are there, and how many that are if not all."""
-    there = [v for v in values if v is not None]
-    if not there:
+    there = values.dropna()
+    if there.empty:
         return "not reached"
     some = "" if len(there) == len(values) else f" ({len(there)} of {len(values)} runs)"
-    return f"{np.mean(there):,.3f}{some}"
+    return f"{there.mean():,.3f}{some}"
 
 
 def body(row: Mapping[str, Any]) -> str:
@@ -133,9 +163,9 @@ def table(
 ) -> Shown:
     """The table of the runs in ``places``, a file or folder or several; without any, of the book's
     own in data/results and in the contest of all methods."""
-    groups, _ = read([data_path("results")] if places is None else places)
-    groups += contests() if places is None else []
-    return shown(number, caption, rows(groups, target))
+    made = rows(*results.tables(places), target)
+    made += rows(*contest.tables(), target) if places is None else []
+    return shown(number, caption, made)
 
 
 def write(
@@ -144,11 +174,11 @@ def write(
     """Write the page of all runs in a file or folder or several to ``out``, one file that needs no
     network; returns how many rows it has and of how many runs, and a sentence for each file left
     out. ``ValueError`` if ``out`` is one of the files that are read."""
-    places, page = paths(places), check_writable(out)
-    if page in [path.resolve() for path, _ in files(places) if path.is_file()]:
+    page, left = check_writable(out), list[str]()
+    if page in [path.resolve() for path, _ in results.files(places) if path.is_file()]:
         raise ValueError(f"{out} is one of the results that are read: name another file.")
-    groups, left = read(places)
-    made = rows(groups, target)
+    runs, rounds = results.tables(places, left)
+    made = rows(runs, rounds, target)
     caption = ABOUT + ("" if target else f" The target is {SHARE:.0%} of the best such row's.")
     write_text(out, sortable.page("Leaderboard", shown("1.1", caption, made).content))
-    return len(made), sum(len(g.runs) for g in groups), left
+    return len(made), len(runs), left

@@ -4,23 +4,23 @@ from typing import Any
 
 import torch
 
-from . import training
+from . import local
+from .context import Tensors
 from .method import Method
 from .models import state_of
-from .parts import Tensors
 
 
 def refit(method: Method, task: Any, state: Tensors, images: int = 2000) -> dict[str, float]:
     """Accuracy and loss of a state whose batch statistics are measured anew on that many training
     images, in one batch; all learned weights stay as they are. A diagnosis, not a method: it looks
     at images of all clients."""
-    net = training.initial_network(method, task)
+    net = local.initial_network(method, task)
     if state.keys() != state_of(net).keys():
         raise ValueError(
             f"refit needs a state of the network that clients of {method.name} train; this is "
             "another one's."
         )
-    training.load(state_of(net), state)
+    local.load(state_of(net), state)
     for module in net.modules():
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
             module.momentum = 1.0  # forget the old statistics at once

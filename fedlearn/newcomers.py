@@ -11,11 +11,11 @@ from typing import Any
 
 from torch import nn
 
-from . import round, training
+from . import local, round
+from .experiment import Experiment
 from .method import Method
 from .models import state_of
 from .parts import Model, Tensors
-from .settings import Experiment
 
 COUNT = 3  # of newcomers
 
@@ -27,16 +27,15 @@ class Begun(Model):
     of: Model
     weights: Tensors = field(repr=False)
 
-    @property
-    def gives(self) -> Any:
-        return self.of.gives
+    def given(self) -> set[Any]:
+        return super().given() | self.of.given()
 
     def refresh(self, net: nn.Module, task: Any, round: int) -> None:
         self.of.refresh(net, task, round)
 
     def build(self, task: Any) -> nn.Module:
         net = self.of.build(task)
-        training.load(state_of(net), self.weights)
+        local.load(state_of(net), self.weights)
         return net
 
 
@@ -52,7 +51,7 @@ def newcomers(
     for k in range(COUNT):
         seed = experiment.seed + 1000 * (k + 1)  # the recipes' own seeds are small numbers
         task = replace(experiment, clients=1, train=images, seed=seed).make_task()
-        first = task.evaluate(training.new_network(begun.model, task), client=0)["accuracy"]
+        first = task.evaluate(local.new_network(begun.model, task), client=0)["accuracy"]
         after = [  # each from the start: the longer begins as the shorter does
             round.run(begun, task, 1, **how | {"epochs": n}).final["accuracy"]
             for n in range(1, epochs + 1)

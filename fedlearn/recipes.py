@@ -2,26 +2,24 @@
 task, how long, at one of three scales. ``fedlearn.reproduce`` runs them."""
 
 import inspect
-import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, TypeGuard
+from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any
 
 import yaml
 
 from . import methods
-from .arguments import LARGEST, checked, is_whole, short
-from .data import partition as partitions
+from .arguments import checked, short
 from .data.published import known as known_of
 from .data.sources import data_path
 from .errors import pick
-from .history import History
+from .experiment import Experiment
 from .method import Method
 from .parts import SGD, Adam, Continued, TaskNetwork
-from .round import BYTES
-from .settings import Experiment, Settings, kept
-from .tasks import Classification, Detection, Segmentation
+from .results import hash_of
+from .settings import kept
 from .tasks.base import find_device
 from .tasks.classification import NETWORK
 
@@ -32,62 +30,108 @@ PARTS = {  # that a row can name
     "TaskNetwork": TaskNetwork,
 }
 ALL = yaml.safe_load(data_path("recipes.yaml").read_text(encoding="utf-8"))
-SPEEDS: dict[str, float] = ALL["_speeds"]  # in 10^9 multiply-adds a second
 WITHOUT: dict[str, dict[str, str]] = ALL["_without"]  # of a paper, what has no recipe: why
 RECIPES = {name: recipe for name, recipe in ALL.items() if not name.startswith("_")}
 PAPERS = {recipe["paper"]: None for recipe in RECIPES.values()}
 SCALES = ("quick", "small", "full")
-KINDS = {kind.__name__.lower(): kind for kind in (Classification, Detection, Segmentation)}
 # What a block of runs states besides the fields of an experiment.
 NOT_FIELDS = {
     *("partition", "rows", "all", "tune", "turn", "seeds", "engine", "suffix", "newcomers")
 }
-# What the file of a run states of its task and settings, always.
-STATED = (
-    *("label", "method", "task", "dataset", "clients", "partition", "seed", "network", "augment"),
-    *("train", "test", "rounds", *(f.name for f in fields(Settings))),
-)
-FOUND = re.compile(r"scales=(None|Scales\(digest='\w+'\))")
+# Where a run is computed, and in what arithmetic, is no part of what it is.
+MACHINE = ("device", "threads", "precision")
+
+
+@dataclass(frozen=True)
+class Search:
+    """The server's own search for FedRepOpt's scales, ``spec`` its data and settings."""
+
+    folder: str
+    network: str
+    spec: dict[str, Any]
+    device: str
+
+    @cached_property
+    def stated(self) -> dict[str, Any]:
+        """What its line in the packed file states of it."""
+        return {"method": "search", "network": self.network} | self.spec
+
+    @cached_property
+    def key(self) -> str:
+        return hash_of(self.stated)
+
+    @property
+    def name(self) -> str:
+        return f"search {self.network}"
+
+    @property
+    def datasets(self) -> list[tuple[str, str, int, int]]:
+        """Task and data set, and how many images it trains and is tested on."""
+        name = self.spec["dataset"]
+        whole = known_of("classification", name)
+        return [("classification", name, self.spec.get("train") or whole.train, whole.test)]
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run, which has one file.
+    """One run, which has one line in the file ``folder`` of stored runs.
 
-    ``but`` replaces parts of the method; ``search`` is the data of the server's own search for
-    FedRepOpt's scales. ``tries`` are short runs with several values of the option ``tuned``; the
-    best of them is taken. ``turn`` orders runs by how much they are worth; ``groups`` are the
-    comparisons that it belongs to: what recipe, turn, data set, split and seed it shares.
-    ``newcomers``: for so many epochs clients that arrive afterwards train (``fedlearn.newcomers``).
+    ``but`` replaces parts of the method; ``search`` is the server's own search for FedRepOpt's
+    scales. ``tries`` are short runs with several values of the option ``tuned``; the best of them
+    is taken. ``turn`` orders runs by how much they are worth. ``newcomers``: for so many epochs
+    clients that arrive afterwards train (``fedlearn.newcomers``).
     """
 
-    folder: str  # below data/results
+    folder: str
     label: str
     experiment: Experiment
     engine: str
     but: dict[str, Any]
-    search: dict[str, Any] | None
+    search: Search | None = None
     tuned: str = ""
     tries: tuple["Run", ...] = ()
     turn: tuple[int, ...] = field(default=(), compare=False)
-    groups: tuple[tuple, ...] = field(default=(), compare=False)
     newcomers: int = 0
+    short: bool = False  # a try of others
 
     def __hash__(self) -> int:
-        return hash((self.folder, self.name))
+        return hash(self.key)
+
+    @cached_property
+    def stated(self) -> dict[str, Any]:
+        """What its line in the packed file states of it: all that is not as by default, but for the
+        machine that it is computed on."""
+        e, tune = self.experiment, {}
+        if self.tries:
+            first = self.tries[0].experiment
+            values = [t.experiment.options[self.tuned] for t in self.tries]
+            tune = {n: getattr(first, n) for n in ("rounds", "train", "seed")}
+            tune[self.tuned] = values
+        more = {"label": self.label, "but": self.but, "newcomers": self.newcomers, "tune": tune}
+        more |= {"scales": self.search.stated if self.search else {}, "short": self.short}
+        plain = {
+            f.name: getattr(e, f.name)
+            for f in fields(e)
+            if f.name not in MACHINE and getattr(e, f.name) != default_of(f)
+        }
+        return plain | {name: value for name, value in more.items() if value}
+
+    @cached_property
+    def key(self) -> str:
+        """The hash by which the run is known."""
+        return hash_of(self.stated)
 
     @property
     def name(self) -> str:
-        """The name of its file, made of label, task, data set, partition and seed."""
+        """Label, task, data set, partition and seed."""
         e = self.experiment
         task = "" if e.task == "classification" else e.task
-        text = f"{self.label} {task} {e.dataset} {e.partition} {e.seed}".lower()
-        return "-".join("".join(c if c.isalnum() or c == "." else " " for c in text).split())
+        return " ".join(f"{self.label} {task} {e.dataset} {e.partition} {e.seed}".split())
 
     @property
-    def where(self) -> str:
-        """Folder and name."""
-        return f"{self.folder}/{self.name}"
+    def needs(self) -> tuple["Run | Search", ...]:
+        """What has to be done before it."""
+        return (*self.tries, *([self.search] if self.search else ()))
 
     @property
     def images(self) -> tuple[int, int]:
@@ -96,14 +140,11 @@ class Run:
         return e.train or whole.train, e.test or whole.test
 
     @property
-    def searched(self) -> str:
-        """The file of the scales that its search finds, below data/results, named by all that they
-        depend on; empty without a search."""
-        if not self.search:
-            return ""
-        words = [f"{k}-{v}" for k, v in sorted(self.search.items())]
-        folder = self.folder.removesuffix("/tune")
-        return f"{folder}/search/{'-'.join([self.experiment.options['network'], *words])}.json"
+    def datasets(self) -> list[tuple[str, str, int, int]]:
+        """Task and data set, and how many images it trains and is tested on; its search's, too."""
+        e = self.experiment
+        own = [(e.task, e.dataset, *self.images)]
+        return own + (self.search.datasets if self.search else [])
 
     def method(self, **more: Any) -> Method:
         """The method with its options, of which ``more`` replaces any."""
@@ -112,99 +153,24 @@ class Run:
         return made.but(**{part: named(value) for part, value in self.but.items()})
 
     def options(self, **more: Any) -> dict[str, Any]:
-        """The method's name and all its options, defaults too, as the run's file has them: JSON
-        knows no infinity, so that is a text."""
+        """The method's name and all its options, defaults too, as the history has them: JSON knows
+        no infinity, so that is a text."""
         e = self.experiment
         known = inspect.signature(methods.METHODS[e.method]).parameters
         its = {name: p.default for name, p in known.items()} | e.options | {"method": e.method}
-        its |= {n: v for n, v in {"but": self.but, "scales": self.search}.items() if v}
+        scales = self.search.spec if self.search else {}
+        its |= {n: v for n, v in {"but": self.but, "scales": scales}.items() if v}
         return {n: "inf" if v == float("inf") else v for n, v in (its | more).items()}
 
-    def differences(self, history: History) -> list[str]:
-        """In what a stored run is not this one.
 
-        The tuned option is the run's own, one of the values that are tried. At full scale the
-        arithmetic is the device's (bfloat16 on a GPU), and either will do."""
-        e, meta, (train, test) = self.experiment, history.meta, self.images
-        its = {n: list(v) if isinstance(v, tuple) else v for n, v in asdict(e).items()}
-        its |= {"label": self.label} | KINDS[e.task].about
-        if (e.task, e.dataset) != ("classification", "digits"):
-            its["dataset"] = e.dataset.replace("digits", "digit_scenes")
-        its |= {"partition": repr(partitions.parse(e.partition)), "train": train, "test": test}
-        stored = {"task": "classification", "metrics": []} | meta.get("task", {})
-        stored.pop("note", None)  # on the copy of the data set that was at hand
-        stored |= meta.get("settings", {})
-        stored |= {"label": meta.get("label"), "method": history.method, "rounds": len(history)}
-        if self.folder.split("/")[0].endswith("_full"):  # begun on a GPU or not, it is this run
-            its["precision"] = stored.get("precision", e.precision)
-        names = (*STATED, *KINDS[e.task].about, *stored)
-        found = [n for n in names if n not in its or stored.get(n, its) != its[n]]
-        options = meta.get("options", {})
-        for name, value in self.options().items():
-            tried = [t.experiment.options[name] for t in self.tries] if name == self.tuned else ()
-            right = name in options and options[name] in (tried or [value])
-            found += [name] * (not right)
-        found += [n for n in options if n not in self.options()]
-        found += ["newcomers"] * (self.newcomers > 0 and "newcomers" not in meta)
-        if not found:  # with other options, parts are others, too
-            own = self.method(**{n: options[n] for n in [self.tuned] if n}).parts()
-            parts = meta.get("parts", {})
-            found += [
-                name
-                for name in {**own, **parts}
-                if self._plain(parts.get(name)) != self._plain(own.get(name))
-            ]
-        try:
-            taken(meta.get("provenance", {}))
-        except ValueError:
-            found.append("provenance")
-        return list(dict.fromkeys(found + self._wrong_rows(history)))
-
-    def _plain(self, part: Any) -> str:
-        """A part's description without the scales that a search has found."""
-        return FOUND.sub("scales=None", str(part)) if self.search else str(part)
-
-    def _wrong_rows(self, history: History) -> list[str]:
-        """The columns that are not as a run leaves them: bytes are whole numbers, clients as many
-        as are drawn; in the rounds that are evaluated a metric from 0 to 1, NaN only where the loss
-        shows that training diverged, None only where clients were asked and none could be
-        evaluated."""
-        e, wrong = self.experiment, []
-        count = e.drawn(int(e.clients))
-        for row in history.rows:
-            accuracy, loss, seconds = (row.get(n) for n in ("accuracy", "loss", "seconds"))
-            wrong += [] if _number(seconds) and 0 <= seconds < math.inf else ["seconds"]
-            sent = [n for n in row if n.startswith("bytes_") and n not in BYTES]
-            wrong += [n for n in (*BYTES, *sent) if not _whole(row.get(n))]
-            who: Any = row.get("clients")
-            known = isinstance(who, list) and all(_whole(k) and k < int(e.clients) for k in who)
-            wrong += [] if known and len({*who}) == len(who) == count else ["clients"]
-            wrong += [] if "refused" in row else ["refused"]
-            looked = row["round"] % e.evaluate_every == 0 or row["round"] == e.rounds
-            if not looked or (accuracy is None and row.get("unevaluated")):
-                wrong += [n for n in ("accuracy", "loss") if row.get(n, n) is not None]
-                continue
-            wrong += [] if _number(loss) else ["loss"]
-            diverged = _number(loss) and not math.isfinite(loss) and accuracy != accuracy
-            right = _number(accuracy) and (0 <= accuracy <= 1 or diverged)
-            wrong += [] if right else ["accuracy"]
-        return wrong
+def file_name(text: str) -> str:
+    """A name in words that files can have."""
+    return "-".join("".join(c if c.isalnum() or c == "." else " " for c in text.lower()).split())
 
 
-def taken(provenance: Mapping[str, Any]) -> float:
-    """The seconds that a file says its run took, 0 if it does not; ``ValueError`` for what is no
-    length of time."""
-    seconds = provenance.get("seconds", 0)
-    try:
-        if 0 <= float(seconds) < math.inf:
-            return float(seconds)
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise ValueError(f"{short(seconds)} is no number of seconds")
-
-
-def _whole(value: Any) -> TypeGuard[int]:
-    return is_whole(value) and 0 <= value <= LARGEST
+def default_of(f: Any) -> Any:
+    """Of a field of a dataclass."""
+    return f.default if f.default_factory is MISSING else f.default_factory()
 
 
 def named(value: Any) -> Any:
@@ -214,10 +180,6 @@ def named(value: Any) -> Any:
         return value
     [(name, options)] = value.items()
     return PARTS[name](**{option: named(its) for option, its in options.items()})
-
-
-def _number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, float) or (is_whole(value) and abs(value) <= LARGEST)
 
 
 def chosen(recipe: str | None, scale: str) -> list[str]:
@@ -272,7 +234,7 @@ def runs(
     for its in split or ():
         allowed = {its: 1 for *_, block in blocks for its in block["partition"]}
         pick(its, allowed, "partition of this recipe")
-    found: dict[tuple[str, str], Run] = {}
+    found: dict[str, Run] = {}
     for number, of_paper, its, block in blocks:
         # the lower scales are the same runs on a GPU
         precision = "bf16" if gpu and scale == "full" else "float32"
@@ -302,16 +264,12 @@ def runs(
             kept(experiment.dataset, whole.train, "train", experiment.train)
             kept(experiment.dataset, whole.test, "test", experiment.test)
             turn = rank.get(seed, len(rank)), block.get("turn", 0), number
-            group = turn, experiment.task, experiment.dataset, partition, seed
-            more = {"turn": turn, "groups": (group,), "newcomers": block.get("newcomers", 0)}
-            run = Run(folder, label, experiment, engine, but, search, **more)
+            searched = search and Search(folder, experiment.options["network"], search, device)
+            more = {"turn": turn, "newcomers": block.get("newcomers", 0)}
+            run = Run(folder, label, experiment, engine, but, searched, **more)
             if "rounds" in tune:
                 run = tried(run, tune, its["seeds"][0])
-            before = found.setdefault((folder, run.name), run)
-            if before != run:
-                raise ValueError(f"{folder}/{run.name} stands for two different runs.")
-            if group not in before.groups:
-                found[folder, run.name] = replace(before, groups=(*before.groups, group))
+            found.setdefault(run.folder + run.key, run)
     if not found:
         rows, partitions_of = ", ".join(only), ", ".join(split or ())
         raise ValueError(f"No run has a row of {rows} and a partition of {partitions_of}.")
@@ -332,7 +290,7 @@ def tried(run: Run, tune: Mapping[str, Any], seed: int) -> Run:
     tries = [
         replace(
             run,
-            folder=f"{run.folder}/tune",
+            short=True,
             label=f"{run.label}, {option} {value}",
             experiment=replace(
                 e, seed=seed, rounds=rounds, train=images, options=e.options | {option: value}
@@ -343,9 +301,9 @@ def tried(run: Run, tune: Mapping[str, Any], seed: int) -> Run:
     return replace(run, tuned=option, tries=tuple(tries))
 
 
-def order(folder: str) -> dict[str, int]:
-    """The names of the runs in a folder below data/results, and where each stands in the recipes,
-    seed after seed."""
-    every = [r for scale in SCALES for run in runs(None, scale) for r in (*run.tries, run)]
-    names = dict.fromkeys(r.name for r in every if r.folder == folder)
-    return {name: i for i, name in enumerate(names)}
+def every(recipe: str | None = None) -> list[Run | Search]:
+    """All that is stored of a recipe, of a paper or of all: the runs at all scales, what each needs
+    before it; in the order of the recipes, seed after seed, each once."""
+    of = {n: r for n, r in RECIPES.items() if recipe in (None, n, r["paper"])}
+    listed = [run for s in SCALES if any(s in r for r in of.values()) for run in runs(recipe, s)]
+    return list({(r.folder, r.key): r for run in listed for r in (*run.needs, run)}.values())

@@ -1,12 +1,10 @@
-"""What histories say together: tables of several runs, and the results that are kept in files."""
+"""What histories say together: tables of several runs."""
 
-import json
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .data.sources import data_path
 from .history import History
 from .link import described, energy, time
 
@@ -60,26 +58,6 @@ def summary(
                 f"{np.mean([getattr(h, f'bytes_{way}').sum() for h in histories]) / 1e6:.2f}"
             )
     return pandas.DataFrame(rows).T.rename_axis("method")
-
-
-def results(name: str) -> list[History]:
-    """The stored runs of that name: the file data/results/<name>.json, made by ``fedlearn compare
-    ... --out``, and the files of the folder data/results/<name>, made by ``fedlearn reproduce``,
-    in the order of the recipes.
-
-    The list is empty if there are none.
-    """
-    single, folder = data_path("results", f"{name}.json"), data_path("results", name)
-    stored = [json.loads(single.read_text(encoding="utf-8"))] if single.exists() else []
-    paths = list(folder.glob("*.json")) if folder.is_dir() else []
-    if paths:
-        from .recipes import order
-
-        known = order(name)
-        paths.sort(key=lambda path: (known.get(path.stem, len(known)), path.stem))
-        stored += [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-    runs = [run for data in stored for run in (data if isinstance(data, list) else [data])]
-    return [History.from_dict(data) for data in runs]
 
 
 def table(

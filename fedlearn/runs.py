@@ -12,9 +12,10 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .experiment import Experiment
 from .files import check_writable, is_device
-from .options import opt
-from .settings import Experiment, whole_number
+from .options import opt, words
+from .settings import whole_number
 
 if TYPE_CHECKING:
     from .history import History
@@ -26,7 +27,8 @@ _link = partial(opt, group="minutes on a link")
 
 def no_bar(**more: Any) -> Any:
     """The option ``--no-progress``."""
-    return opt(None, "no progress bar", flag="--no-progress", action="store_false", **more)
+    what = "no progress bar, and no lines where there is no terminal for one"
+    return opt(True, what, flag="--no-progress", action="store_false", **more)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +38,8 @@ class Engine:
     engine: str = _how(
         "sequential",
         "sequential: clients train one after another (default); stacked: all of a round in one "
-        "step; auto: whichever is faster; flower-sim: in processes of their own, through Flower's "
-        "simulation",
+        "step; auto: stacked where steps are small; flower-sim: in processes of their own, through "
+        "Flower's simulation",
     )
     memory_limit: float | None = _how(
         None, "memory for stacked training (default: half of what is free)", "MB"
@@ -58,7 +60,15 @@ class Engine:
         None, "write every number for TensorBoard; a folder for each run", "FOLDER"
     )
     until: float | None = _output(None, "end a run at this test accuracy, 0 to 1", "ACCURACY")
-    progress: bool | None = no_bar(group="output")
+    progress: bool = no_bar(group="output")
+
+    def chosen(self) -> Any:
+        """The engine, in the words of ``fl.run``."""
+        if self.engine != "flower-sim":
+            return self.engine
+        from .flower import Simulation
+
+        return Simulation(self.cpus_per_client, self.gpus_per_client)
 
     def callbacks(self, end: str) -> list[Any]:
         """What is called after each round of the run whose files end so."""
@@ -174,7 +184,7 @@ def run_all(
     device = out and Path(out).exists() and not Path(out).is_file()  # beside which nothing goes
     base = Path(engine.checkpoint or (not device and out) or "fedlearn.json")
     ends = [f".{slug(e.label)}" + f".{e.seed}" * (e.seed > 0) for e in experiments]
-    paths = [base.with_suffix(f"{end}.checkpoint") for end in ends]
+    paths = [base.with_suffix(f".{told(e)}.checkpoint") for e in experiments]
     if engine.checkpoint and len(experiments) == 1:
         paths = [base]
     if len(set(paths)) < len(paths):
@@ -197,7 +207,8 @@ def run_all(
         from concurrent.futures import ProcessPoolExecutor
         from multiprocessing import get_context
 
-        quiet = replace(engine, progress=False)
+        # on a terminal the bars of several processes would draw over each other
+        quiet = replace(engine, progress=engine.progress and not sys.stderr.isatty())
         with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
             histories = list(pool.map(run_one, experiments, repeat(quiet), paths, ends))
     runs: dict[str, list[History]] = {}
@@ -211,10 +222,6 @@ def run_all(
         plot.save(drawn.figure, picture.plot)
     for path in paths:
         path.unlink(missing_ok=True)
-        if engine.engine == "flower-sim":
-            from . import flower
-
-            flower.forget(path)
     return histories
 
 
@@ -228,20 +235,24 @@ def run_one(e: Experiment, engine: Engine, checkpoint: Path, end: str = "") -> "
     how: dict[str, Any] = {"checkpoint": checkpoint, "progress": engine.progress}
     how["on_round"] = engine.callbacks(end)
     try:
-        if engine.engine == "flower-sim" and engine.memory_limit is None:
-            from . import flower
-
-            job = flower.Job(method, task, e.rounds, e.settings, e.threads)
-            cpus, gpus = engine.cpus_per_client, engine.gpus_per_client
-            return flower.simulate(job, cpus_per_client=cpus, gpus_per_client=gpus, **how)
         limit = engine.memory_limit and engine.memory_limit * 1e6
-        how |= {"engine": engine.engine, "memory_limit": limit, "threads": e.threads}
+        how |= {"engine": engine.chosen(), "memory_limit": limit, "threads": e.threads}
         return round.run(method, task, e.rounds, **asdict(e.settings), **how)
     except KeyboardInterrupt:
         if checkpoint.exists():
             kept = f"The finished rounds are in {checkpoint}"
             print(f"\nStopped. {kept}; the same command goes on from there.", file=sys.stderr)
         raise
+
+
+def told(e: Experiment) -> str:
+    """An experiment as a part of a file's name: what one types for it, but for what may differ when
+    a run goes on."""
+    from zlib import crc32
+
+    same = replace(e, rounds=Experiment.rounds, threads=None, device=Experiment.device)
+    text = slug(" ".join(words(same)).replace(" --", "."))
+    return text if len(text) <= 100 else f"{slug(e.label)[:50]}.{crc32(text.encode()):08x}"
 
 
 def slug(text: str) -> str:

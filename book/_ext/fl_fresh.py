@@ -6,12 +6,15 @@ are read:
 1. when the package, the data, the pinned versions or Python itself changed since the
    last build, the cache is emptied;
 2. chapters that are then missing from the cache are executed by papermill, with their
-   own parameters, side by side (FEDLEARN_JOBS at a time, one thread each); one that
-   fails ends the build;
-3. every chapter's page says below its title how long it took.
+   own parameters, side by side (FEDLEARN_JOBS at a time, one thread each);
+3. the page of a chapter that failed says so below its title: all pages are built, and
+   those that are not complete are named last. What a chapter showed until it failed is
+   in the cache, marked, and executed again by the next build.
 """
 
+import atexit
 import hashlib
+import html
 import os
 import shutil
 import sys
@@ -19,6 +22,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import nbformat
 import papermill
@@ -26,7 +30,7 @@ from jupyter_cache import get_cache
 from jupyter_cache.base import CacheBundleIn
 from jupyter_client.kernelspec import KernelSpecManager
 from papermill.exceptions import PapermillExecutionError
-from sphinx.errors import ExtensionError
+from papermill.execute import remove_error_markers
 from sphinx.util import logging
 
 log = logging.getLogger(__name__)
@@ -83,10 +87,24 @@ def empty_stale_cache(app):
 
 
 def pages_to_read_again(app, env, added, changed, removed):
-    return list(env.found_docs) if app.fl_stale else []
+    return list(env.found_docs if app.fl_stale else incomplete(env))
+
+
+def execution_of(env, page):
+    """What MyST-NB knows about the execution of a page's cells, if it has any."""
+    return getattr(env, "nb_metadata", {}).get(page, {}).get("exec_data") or {}
+
+
+def incomplete(env):
+    """The pages of which a cell failed, each with the error."""
+    about = {page: execution_of(env, page) for page in env.found_docs}
+    return {
+        page: its["error"] for page, its in sorted(about.items()) if its.get("error")
+    }
 
 
 def execute_side_by_side(app, env, docnames):
+    app.fl_failed = {}
     config = env.mystnb_config
     if config.execution_mode != "cache":
         return
@@ -96,62 +114,86 @@ def execute_side_by_side(app, env, docnames):
         if path.suffix == ".ipynb":
             notebook = nbformat.read(path, 4)
             try:
-                cache.match_cache_notebook(notebook)
+                again = cache.match_cache_notebook(notebook).data.get("error")
             except KeyError:
+                again = True
+            if again:
                 missing.append((path, notebook))
 
     def execute(job):
         path, notebook = job
-        log.info("executing %s", path.relative_to(app.srcdir))
-        began = time.perf_counter()
-        try:
-            done = papermill.execute_notebook(
-                str(path),
-                None,
-                progress_bar=False,
-                start_timeout=3600,
-                execution_timeout=config.execution_timeout,
-                # not ``cwd``, which is one for all threads
-                resources={"metadata": {"path": str(path.parent)}},
-                **QUIET,
-            )
-        except PapermillExecutionError as error:
-            return path, notebook, str(error)
+        page = env.path2doc(str(path))
+        log.info("executing %s", page)
+        began, error = time.perf_counter(), None
+        with TemporaryDirectory() as folder:
+            out = Path(folder) / path.name
+            try:
+                done = papermill.execute_notebook(
+                    str(path),
+                    str(out),
+                    progress_bar=False,
+                    request_save_on_cell_execute=False,
+                    start_timeout=3600,
+                    execution_timeout=config.execution_timeout,
+                    # not ``cwd``, which is one for all threads
+                    resources={"metadata": {"path": str(path.parent)}},
+                    **QUIET,
+                )
+            except PapermillExecutionError as failed:
+                error, text = f"{failed.ename}: {failed.evalue}", failed
+                done = remove_error_markers(nbformat.read(out, 4))
+            except Exception as failed:  # of the kernel, which leaves no outputs
+                error = text = f"{type(failed).__name__}: {failed}"
+                done = notebook
         seconds = time.perf_counter() - began
-        log.info("%s: done after %.0f s", path.relative_to(app.srcdir), seconds)
+        if error:
+            error = error.splitlines()[0]
+            log.warning("failed after %.0f s: %s", seconds, text, location=page)
+            app.fl_failed[page] = error
+        else:
+            log.info("%s: done after %.0f s", page, seconds)
         # the cache knows a chapter by its cells; papermill writes into their metadata
         for cell, its in zip(notebook.cells, done.cells, strict=True):
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = its.outputs, its.execution_count
         of = {k: v for k, v in done.metadata.items() if k not in notebook.metadata}
         notebook.metadata.update(of)
-        bundle = CacheBundleIn(notebook, str(path), data={"execution_seconds": seconds})
-        return path, bundle, None
+        about = {"execution_seconds": seconds, "error": error}
+        return CacheBundleIn(notebook, str(path), data=about)
 
     jobs = max(1, int(os.environ.get("FEDLEARN_JOBS", min(4, os.cpu_count() or 1))))
-    failed = []
     with ThreadPoolExecutor(jobs) as pool:
-        for path, bundle, error in pool.map(execute, missing):
-            if error is None:
-                cache.cache_notebook_bundle(
-                    bundle, check_validity=False, overwrite=True
-                )
-            else:
-                failed.append(f"{path.relative_to(app.srcdir)}: {error}")
-    if failed:
-        raise ExtensionError("\n".join(failed))
+        for bundle in pool.map(execute, missing):
+            cache.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
 
 
-def say_how_long(app, page, template, context, doctree):
-    about = getattr(app.env, "nb_metadata", {}).get(page, {}).get("exec_data") or {}
-    chapter = page in app.env.found_docs and app.env.doc2path(page).endswith(".ipynb")
-    if chapter and about.get("runtime") and "body" in context:
-        minutes, cores = about["runtime"] / 60, os.cpu_count()
-        text = f"All cells ran in {minutes:.1f} minutes when this page was built"
+def note_errors(app, env):
+    """What comes from the cache counts as a success for MyST-NB."""
+    for page, error in app.fl_failed.items():
+        execution_of(env, page).update(succeeded=False, error=error)
+
+
+def say_what_failed(app, page, template, context, doctree):
+    error = execution_of(app.env, page).get("error")
+    if error and "body" in context:
         text = (
-            f'<p class="fl-time">{text}, one thread on a machine of {cores} cores.</p>'
+            '<div class="admonition danger">'
+            '<p class="admonition-title">This page is not complete</p>'
+            "<p>A cell of it failed when the book was built, and the cells below that "
+            f"one did not run: <code>{html.escape(error)}</code></p></div>"
         )
         context["body"] = context["body"].replace("</h1>", f"</h1>{text}", 1)
+
+
+def name_incomplete(app, error):
+    failed = incomplete(app.env) if error is None else {}
+    if failed:  # said when the program ends, behind everything that is printed
+        lines = "".join(f"\n{page}: {why}" for page, why in failed.items())
+        atexit.register(
+            print,
+            f"All pages are built, but a cell failed on each of these:{lines}",
+            file=sys.stderr,
+        )
 
 
 def setup(app):
@@ -160,5 +202,7 @@ def setup(app):
     app.connect("builder-inited", empty_stale_cache, priority=900)
     app.connect("env-get-outdated", pages_to_read_again)
     app.connect("env-before-read-docs", execute_side_by_side)
-    app.connect("html-page-context", say_how_long)
+    app.connect("env-updated", note_errors)
+    app.connect("html-page-context", say_what_failed)
+    app.connect("build-finished", name_incomplete)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,13 +1,10 @@
-"""Local Sphinx extension: the built book needs no network and has a clean console, and
-it builds as one page or EPUB as well.
+"""Local Sphinx extension: the built book needs no network and has a clean console.
 
 * sphinx-thebe adds its inline script twice ("Identifier 'THEBE_JS_URL' has already been
   declared"): drop repetitions.
 * The theme's fontawesome.js swaps every <i> for an <svg>, which breaks ipywidgets' Play
   button: stop it from watching. It still draws the theme's own icons; widgets appear
   later and use the widget manager's icon font.
-* Some extensions register HTML visitors under the name of one builder ("singlehtml",
-  "epub"), which hides those that the others registered for "html": share them.
 """
 
 from sphinx.application import Sphinx
@@ -29,19 +26,10 @@ def _drop_roles_of_references(app, pagename, templatename, context, doctree):
         context["body"] = body.replace('role="list" class="citation', 'class="citation')
 
 
-def _share_html_visitors(app: Sphinx):
-    handlers = app.registry.translation_handlers
-    for builder in ("singlehtml", "epub"):
-        if builder in handlers:
-            for node, visitors in handlers.get("html", {}).items():
-                handlers[builder].setdefault(node, visitors)
-
-
 def setup(app: Sphinx):
     app.add_js_file(
         None, body="window.FontAwesomeConfig = {observeMutations: false}", priority=1
     )
-    app.connect("builder-inited", _share_html_visitors)
     app.connect("html-page-context", _drop_repeated_inline_scripts, priority=900)
     app.connect("html-page-context", _drop_roles_of_references)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

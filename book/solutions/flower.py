@@ -10,21 +10,6 @@ never drawn."""
 greetings = 100 * (1_500 + 2_100)
 answer = 50 * 20 * (2 * 6_781 + 1_100 + 1_300) + greetings
 
-# %% flower-remember
-"""The memory before the round if it is asked again, after it otherwise; a note of
-another run says nothing."""
-
-
-def remember(note, run, t):
-    if note is None or note["run"] != run:
-        return {}
-    if note["round"] > t:
-        raise ValueError(f"round {note['round']} was answered; round {t} is over")
-    return note["before"] if note["round"] == t else note["after"]
-
-
-answer = remember
-
 # %% flower-silent
 """Each upload that was averaged brought `size` bytes. A refused one may have brought
 some, too, so only too few bytes prove anything."""
@@ -47,6 +32,6 @@ answer = silent
 """(a) The checksum. TLS sees nothing, for the bytes were wrong before they left. (b)
 Nobody: shape, round and checksum are right. (c) Nobody. Our task knows the true number
 and could compare; on real devices nobody knows it. (d) The envelope names its round,
-and the server expects another. (e) The head: it holds the method's parts. (f) Nobody.
+and the server expects another. (e) The head: it holds hashes of the data. (f) Nobody.
 Equality is a promise among honest parties. (g) TLS: that machine has no certificate
 signed by the one in `ca.pem`, so no client talks to it."""

@@ -5,7 +5,7 @@ x is images [n, channels, height, width], [n, height, width, channels] with 1, 3
 [n, height, width], or vectors [n, features], which become [n, 1, 1, features]; uint8 stays uint8,
 other numbers become float32. y is one label a sample: 0, 1, ... or texts, which are numbered in
 alphabetical order. ``test`` is a share that is split off, the same whatever the seed of an
-experiment, or (x, y).
+experiment, or (x, y), or (x, y, users).
 """
 
 from collections.abc import Sequence
@@ -23,6 +23,7 @@ from .sources import SETS, Source
 
 IMAGES = ".png .jpg .jpeg .bmp .gif .webp .ppm .pgm .pbm .tif .tiff".split()
 TRAIN_AND_TEST = "train", "test"  # folders in a folder
+TESTS = "test_x", "test_y", "test_users"  # arrays in a file
 Arrays = tuple[np.ndarray, np.ndarray]
 
 
@@ -30,17 +31,18 @@ def from_arrays(
     x: Any, y: Any, test: Any = 0.2, name: str = "own", users: Any = None, note: str = ""
 ) -> Source:
     """Arrays, tensors or lists. ``users`` names each sample's user: whole numbers or texts [n];
-    then every user gives the same share to the test set, and otherwise every class.
+    then every user gives the same share to the test set, and otherwise every class. A test set that
+    is given may name its samples' users, too.
 
     Raises ``ValueError``, in one sentence, for what cannot be learned from."""
     check_value("name", name, str)
     x, y = _images(x), _labels(y)
-    users = None if users is None else np.array(_numpy(users).tolist())
+    users, test_users = _users(users), None
     for what, column in (("labels", y), ("users", users)):
         if column is not None and column.shape != (len(x),):
             raise ValueError(f"{len(x)} samples cannot have {what} {list(column.shape)}.")
-    if isinstance(test, tuple | list) and len(test) == 2:
-        test_x, test_y = _images(test[0]), _labels(test[1])
+    if isinstance(test, tuple | list) and len(test) in (2, 3):
+        test_x, test_y, test_users = _images(test[0]), _labels(test[1]), _users(*test[2:])
         if test_x.shape[1:] != x.shape[1:] or test_x.dtype != x.dtype:
             raise ValueError(
                 f"Samples to test are {test_x.dtype} {list(test_x.shape[1:])}, but those to train "
@@ -48,10 +50,17 @@ def from_arrays(
             )
         if test_y.shape != (len(test_x),) or test_y.dtype.kind != y.dtype.kind:
             raise ValueError("The test set's labels do not fit its samples, or the other labels.")
+        if test_users is not None and (
+            users is None
+            or test_users.shape != test_y.shape
+            or test_users.dtype.kind != users.dtype.kind
+        ):
+            raise ValueError("The test set's users do not fit its samples, or the other users.")
     else:
         chosen = _split(y if users is None else users, test)
         test_x, test_y, x, y = x[chosen], y[chosen], x[~chosen], y[~chosen]
-        users = None if users is None else users[~chosen]
+        if users is not None:
+            users, test_users = users[~chosen], users[chosen]
     if not len(x) or not len(test_x):
         raise ValueError(f"{len(x)} samples to train and {len(test_x)} to test are too few.")
     y, test_y, names = _numbered(y, test_y)
@@ -70,8 +79,9 @@ def from_arrays(
         torch.from_numpy(np.ascontiguousarray(a)) for a in (x, y, test_x, test_y)
     )
     m, s = tuple(mean.tolist()), tuple(std.tolist())
+    who = {"users": users, "test_users": test_users}
     return Source(
-        name, train_x, train_y, test_x, test_y, m, s, classes, note=note, names=names, users=users
+        name, train_x, train_y, test_x, test_y, m, s, classes, note=note, names=names, **who
     )
 
 
@@ -119,7 +129,7 @@ def from_folder(path: str | Path, size: int | None = None, test: Any = 0.2) -> S
 
 
 def from_npz(path: str | Path) -> Source:
-    """A file of ``numpy.savez`` with x and y, and maybe test_x and test_y, and users."""
+    """A file of ``numpy.savez`` with x and y, and maybe test_x and test_y, users and test_users."""
     path = Path(path)
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -129,10 +139,12 @@ def from_npz(path: str | Path) -> Source:
         raise DataError(f"{path} is not a file of numpy.savez that can be read ({why}).") from None
     for key in ("x", "y", *arrays):
         pick(key, dict.fromkeys(arrays), f"array in {path}")
-        pick(key, dict.fromkeys(("x", "y", "test_x", "test_y", "users")), "array of a data set")
+        pick(key, dict.fromkeys(("x", "y", *TESTS, "users")), "array of a data set")
     if ("test_x" in arrays) != ("test_y" in arrays):
         raise DataError(f"{path} has one of test_x and test_y, not both.")
-    test = (arrays["test_x"], arrays["test_y"]) if "test_x" in arrays else 0.2
+    if "test_users" in arrays and "test_x" not in arrays:
+        raise DataError(f"{path} has test_users without test_x.")
+    test = tuple(arrays[key] for key in TESTS if key in arrays) or 0.2
     try:
         return from_arrays(arrays["x"], arrays["y"], test, path.stem, arrays.get("users"))
     except ValueError as error:
@@ -226,6 +238,11 @@ def _labels(y: Any) -> np.ndarray:
             raise ValueError(f"Labels are 0, 1, 2, ..., not {short(y.min())} to {short(y.max())}.")
         y = y.astype(np.int64)
     return y
+
+
+def _users(users: Any = None) -> np.ndarray | None:
+    """Whole numbers or texts [n]."""
+    return None if users is None else np.array(_numpy(users).tolist())
 
 
 def _numbered(y: np.ndarray, test_y: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:

@@ -32,10 +32,9 @@ from .folders import cinic10, counted, tiny_imagenet
 # A checkout keeps its data beside the package; an installed wheel carries a copy inside it and may
 # not be writable.
 _REPO = Path(__file__).resolve().parents[2] / "data"
-DATA = (
-    _REPO if (_REPO / "partitions").is_dir() else Path(__file__).resolve().parents[1] / "bookdata"
-)
-CACHE = DATA / "cache" if DATA == _REPO else Path.home() / ".cache" / "fedlearn"
+INSTALLED = not (_REPO / "partitions").is_dir()
+DATA = Path(__file__).resolve().parents[1] / "bookdata" if INSTALLED else _REPO
+CACHE = Path.home() / ".cache" / "fedlearn" if INSTALLED else DATA / "cache"
 
 # CIFAR-100's super-class of each class, both in alphabetical order (Krizhevsky 2009), one base-20
 # digit each.
@@ -65,6 +64,7 @@ class Source:
     note: str = ""  # print it beside every figure made with this copy
     names: tuple[str, ...] = ()  # of the classes, if they have any
     users: np.ndarray | None = None  # whose each training sample is: whole numbers or texts [n]
+    test_users: np.ndarray | None = None  # the same of the test samples
     labels: np.ndarray | None = None  # the main class of each, if ``train_y`` has more than that
     counts: np.ndarray | None = None  # how many objects it shows, int [n]
 

@@ -28,12 +28,12 @@ _ROOMS = {
     "message": "inspector",
     "minutes": "front",
     "mixing": "composing",
-    "mixtures": "composing",
+    "mixtures": "mixes",
     "moving_boxes": "boxes",
     "kernel_widths": "streams",
     "opening": "openings",
     "origin": "openings",
-    "pareto": "composing",
+    "pareto": "mixes",
     "positions": "coding",
     "quantiser": "coding",
     "pooled_kernel": "cells",
@@ -48,6 +48,7 @@ _ROOMS = {
     "styles": "setup",
     "table": "show",
     "two_parabolas": "skew",
+    "usual_processor": "setup",
 }
 
 

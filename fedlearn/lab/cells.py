@@ -2,9 +2,15 @@
 
 from typing import Any
 
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.colors import to_hex
+
+from .plot import SIGNED
 from .vega import GREY, NUMBER, frame, slider, tick
 
 OWN = [1.3, -0.4, -1.1, 0.6, -1.2, 0.9, -0.7, 1.4, -0.8]  # sums to zero: no common push
+SHADES = 11  # of a colour map, between which Vega mixes
 
 
 def panels(
@@ -97,7 +103,11 @@ def pooled_kernel() -> dict[str, Any]:
         "[c + (1 - c) * datum.own, c, (1 - c) * datum.own][datum.panel]",
         ["'kept: ' + format(c * c / (c * c + (1 - c) * (1 - c)), '.0%') + ' of the energy'"],
         [slider("c", "share of the common push", 0.3, 0, 1, 0.02)],
-        {"scheme": "purpleorange", "domain": [-2, 2], "reverse": True},
+        {
+            "interpolate": "rgb",
+            "domain": np.linspace(-2, 2, SHADES).round(1).tolist(),
+            "range": [to_hex(c) for c in colormaps[SIGNED](np.linspace(0, 1, SHADES))],
+        },
         own=tuple(round(x * scale, 4) for x in OWN),
     )
 

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ..parts import WORDS
-from .grids import Row, stored
-from .mixes import KINDS, RATES, ROUNDS, SLOWER, SPLITS, Mix, choices, distinct, methods
+from ..context import in_words, provides
+from .mixes import KINDS, RATES, ROUNDS, SPLITS, Mix, choices, methods_by_mix, mixtures
 from .plot import COLOURS
-from .vega import GREY, NUMBER, choice, frame, slider
+from .vega import GREY, NUMBER, choice, frame, slider, tick
 
 if TYPE_CHECKING:
     import pandas
@@ -22,73 +21,10 @@ EVERY = "every part"
 DRAWN = (*KINDS, "split", "method", "accuracy", "bytes", "rate")  # columns of the chart's data
 
 
-def mixtures(rows: Sequence[Row] | None = None) -> "pandas.DataFrame":
-    """The grid, a row a mix and split, each at the learning rate that was best with seed 0.
-
-    The six parts; ``method`` if the mix is one; ``rate``, and ``rates``, how many of them trained;
-    ``accuracy`` with seed 0, and ``slower``, the same with the rate ``SLOWER``, if that was tried;
-    ``up``, ``down`` and their sum ``bytes`` of one client in all rounds; ``again`` and ``spread``,
-    mean and standard deviation of the accuracy with the other seeds, and ``seeds``, how many these
-    are. A mix that trained at no rate has no row.
-    """
-    import pandas
-
-    rows = stored("mixes")[0] if rows is None else rows
-    if not rows:
-        raise ValueError("There is no grid 'mixes' yet; python -m fedlearn.lab.mixes")
-    named = _methods_by_mix()
-    best: dict[tuple, dict[str, Any]] = {}
-    for row in rows:
-        mix = tuple(row[k] for k in KINDS)
-        if row["seed"] or row["accuracy"] is None or row["rate"] not in RATES:
-            continue
-        last = best.get((row["split"], *mix), {"rates": 0, "accuracy": -1.0})
-        better = row if row["accuracy"] > last["accuracy"] else last
-        own = {k: better[k] for k in ("rate", "accuracy", "up", "down")}
-        of = {"split": row["split"], "method": named.get(mix, "")}
-        best[row["split"], *mix] = {**dict(zip(KINDS, mix, strict=True)), **of, **own}
-        best[row["split"], *mix] |= {"bytes": own["up"] + own["down"], "rates": last["rates"] + 1}
-        best[row["split"], *mix]["slower"] = None
-    found: dict[tuple, list[float]] = {where: [] for where in best}
-    for row in rows:
-        where = (row["split"], *(row[k] for k in KINDS))
-        if row["seed"] and row["accuracy"] is not None and row["rate"] == best[where]["rate"]:
-            found[where].append(row["accuracy"])
-        if row["rate"] == SLOWER:
-            best[where]["slower"] = row["accuracy"]
-    for where, its in found.items():
-        several = pandas.Series(its, dtype=float)
-        best[where] |= {"again": several.mean(), "spread": several.std(), "seeds": len(its)}
-    return pandas.DataFrame(list(best.values()))
-
-
-def origins() -> dict[str, Mix]:
-    """The methods as mixes: a part is named by the first method that has it."""
-    names = {kind: {part: name for name, part in distinct(kind)} for kind in KINDS}
-    return {
-        name: tuple(names[kind][getattr(method, kind)] for kind in KINDS)
-        for name, method in methods().items()
-    }
-
-
-@cache
-def _methods_by_mix() -> dict[Mix, str]:
-    """The inverse of ``origins``; of methods that are the same mix the first."""
-    return {mix: name for name, mix in reversed(list(origins().items()))}
-
-
-def pareto(table: "pandas.DataFrame", cost: str = "bytes") -> "pandas.DataFrame":
-    """The rows that no other row beats, cheapest first: more accurate than all that cost as much or
-    less. Of several that are equal in both the first one stands for all."""
-    ordered = table.sort_values([cost, "accuracy"], ascending=[True, False], kind="stable")
-    before = ordered["accuracy"].cummax().shift(fill_value=-1.0)
-    return ordered[ordered["accuracy"] > before]
-
-
 def said(mix: Sequence[str]) -> str:
     """A mix in words: the parts that are not FedAvg's, or the method that it is."""
-    if tuple(mix) in _methods_by_mix():
-        return _methods_by_mix()[tuple(mix)]
+    if tuple(mix) in methods_by_mix():
+        return methods_by_mix()[tuple(mix)]
     own = [f"{k} of {n}" for k, n in zip(KINDS, mix, strict=True) if n != "fedavg"]
     return "; ".join(own)
 
@@ -107,8 +43,8 @@ def rules() -> list[Rule]:
             found.setdefault((kind, need), []).append(name)
     made: list[Rule] = []
     for (kind, need), names in sorted(found.items(), key=repr):
-        givers = [(k, n) for k, n, part in every if k != kind and need in part.gives]
-        what = WORDS[need[0] if isinstance(need, tuple) else need]
+        givers = [(k, n) for k, n, part in every if k != kind and provides(part.given(), need)]
+        what = in_words(need)
         if len(givers) == 1:
             what = "the {} of {}".format(*givers[0])
         made.append((kind, names, what, givers))
@@ -191,7 +127,7 @@ def _flags() -> list[dict[str, Any]]:
 def mixing(guess: float | None = None, table: "pandas.DataFrame | None" = None) -> dict[str, Any]:
     """Accuracy against the bytes of one client for all mixes of a split: six menus choose one,
     which lights up beside its parents and the Pareto front. ``guess``: per cent of FedAvg's bytes,
-    a line."""
+    a line; without it FedAvg is alone until the reader asks for the mixes."""
     table = mixtures() if table is None else table
     text = io.StringIO()
     shown = table[list(DRAWN)].assign(bytes=(table["bytes"] / 1000).round(1))
@@ -200,6 +136,7 @@ def mixing(guess: float | None = None, table: "pandas.DataFrame | None" = None) 
     there = [f"{k}: {n}" for k in KINDS for n in choices(k) if n in set(table[k])]
     x = {"field": "bytes", **NUMBER, "title": f"kB of one client, up and down, {ROUNDS} rounds"}
     x |= {"scale": {"type": "log", "nice": False, "padding": 12}, "axis": {"format": "~s"}}
+    x["scale"] |= {"domain": [float(shown["bytes"].min()), float(shown["bytes"].max())]}
     x["axis"] |= {"values": [10, 20, 50, 100, 200, 500, 1000, 2000, 5000]}
     ends = {"domainMin": {"expr": "low"}, "domainMax": {"expr": "low + 1.27 * (1 - low)"}}
     y = {"field": "accuracy", **NUMBER, "title": f"accuracy after {ROUNDS} rounds"}
@@ -215,6 +152,7 @@ def mixing(guess: float | None = None, table: "pandas.DataFrame | None" = None) 
 
     def points(where: str, shape: str, size: int, colour: Any, **more: Any) -> dict[str, Any]:
         mark = {"type": "point", "shape": shape, "size": size, "filled": True, "clip": True}
+        mark |= {"aria": shape == "circle"}  # which every point has; the others may be empty
         look = {"color": colour, **({"opacity": {"value": 1}} | more)}
         return {
             "transform": [{"filter": where}],
@@ -251,13 +189,15 @@ def mixing(guess: float | None = None, table: "pandas.DataFrame | None" = None) 
         f"({_refused()} || 'Not trained: it can be built, but is none\\nof the grid\\'s mixes')"
     )
     says = (
-        "'FedAvg ' + format(datum.level, '.3f') + '; for at most ' + guess + '% of its bytes '"
-        f" + format(datum.within, '.3f') + '\\n' + (datum.at ? {own} : {missing})"
+        "'FedAvg ' + format(datum.level, '.3f') + (!reveal ? '; your guess: ' + guess"
+        " + '% of its bytes' : '; for at most ' + guess + '% of its bytes '"
+        f" + format(datum.within, '.3f') + '\\n' + (datum.at ? {own} : {missing}))"
     )
     params = [
         slider(
             "guess", "your guess, % of FedAvg's bytes", 50 if guess is None else guess, 1, 100, 1
         ),
+        tick("reveal", "show the mixes", guess is not None),
         choice("dealt", "split", SPLITS, SPLITS[1]),
         *(choice(k, k, list(choices(k)), n, "select") for k, n in zip(KINDS, START, strict=True)),
         choice("part", "show", [EVERY, *there], EVERY, "select"),
@@ -267,7 +207,7 @@ def mixing(guess: float | None = None, table: "pandas.DataFrame | None" = None) 
         430,
         params,
         data={"values": text.getvalue(), "format": {"type": "csv", "parse": numbers}},
-        transform=_flags(),
+        transform=[{"filter": "reveal || datum.method == 'fedavg'"}, *_flags()],
         layer=[
             points(
                 "datum.kept == 0 || datum.kept == 1",

@@ -3,18 +3,21 @@ rows as histories, ranks with ties, and the explorer that opens the chapter."""
 
 import json
 import math
+import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import link
+from .. import link, results
 from ..history import History
+from ..options import words
 from .grids import Row, stored
-from .shootout import COLUMNS, contests, spec, tuning
+from .shootout import COLUMNS, contests, experiment, spec, tuning
 from .shootout import short as short_runs
-from .vega import GREY, LASTS, SPEED, choice, frame, slider
+from .vega import GREY, LASTS, SPEED, choice, frame, slider, tick
 
 if TYPE_CHECKING:
     import pandas
@@ -128,6 +131,26 @@ def history(row: Any) -> History:
     return History(row.method, {"task": about}, rows)
 
 
+def tables() -> "tuple[pandas.DataFrame, pandas.DataFrame]":
+    """The whole runs as ``results.tables`` has runs and rounds. A label says how many more of its
+    runs diverged, a command is that of its first run."""
+    keys, file = ("task", "split", "clients", "method"), "data/grids/shootout.json"
+    lost = Counter(tuple(r[k] for k in keys) for r in failed() if not r["short"])
+    made, commands = [], dict[Any, str]()
+    for row in entries().itertuples():
+        where = row.task, row.split, row.clients, row.method
+        e = experiment(*where, row.value, row.seed, False)  # type: ignore
+        command = commands.setdefault(where, shlex.join(["fedlearn", "run", *map(str, words(e))]))
+        task = {k: getattr(e, k) for k in ("dataset", "clients", "seed", "partition", "train")}
+        task["network"] = e.options.get("network", e.options.get("edge", e.network))
+        label = row.method + (f" ({lost[where]} more diverged)" if lost[where] else "")
+        meta = {"task": task, "label": label, "settings": vars(e.settings)}
+        meta["provenance"] = {"command": command}
+        made.append(History(e.method, meta, history(row).rows))
+    runs, rounds = results.tables(made)
+    return runs.assign(file=file, folder=file), rounds
+
+
 def ahead(a: Sequence[float], b: Sequence[float], apart: float = APART) -> bool:
     """Is the mean of ``a`` above that of ``b`` by more than ``apart`` standard errors of their
     difference? ``ValueError`` if one of them has fewer than two values: it has no spread."""
@@ -237,7 +260,8 @@ def _absent(there: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def rivals(guess: int | None = None) -> dict[str, Any]:
     """The explorer: who is how accurate within a budget of time, bytes or rounds, as a list whose
-    order moves with the link. ``guess`` is the place of FedAvg that the reader expects."""
+    order moves with the link. ``guess`` is the place of FedAvg that the reader expects; without it
+    FedAvg is hidden until the reader asks to see it."""
     its = spec()
     values = lines(entries())
     places = len(its["methods"])
@@ -257,6 +281,7 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
     )
     params = [
         slider("guess", "your guess: place of FedAvg", guess or 1, 1, places, 1),
+        tick("reveal", "show FedAvg", guess is not None),
         choice("task", "task", [*its["tasks"]], None, "select"),
         choice("split", "split", [*its["splits"]], [*its["splits"]][-1]),
         choice("clients", "clients", its["clients"]),
@@ -304,6 +329,7 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
         data={"values": values + _absent(values)},
         transform=[
             {"filter": "datum.task == task && datum.split == split && datum.clients == clients"},
+            {"filter": f"reveal || !({own})"},
             {"calculate": COST.format(its="datum"), "as": "cost"},
             {"calculate": "min(datum.last, floor(limit / datum.cost + 1e-9))", "as": "done"},
             {"calculate": "floor(datum.done / datum.every)", "as": "k"},
@@ -359,7 +385,9 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
                 "encoding": {"y": y, "x": {"value": 0}, "text": {"field": "words"}},
             },
             {
-                "transform": [{"filter": "datum.place == guess"}],
+                "transform": [
+                    {"filter": f"datum.place == min(guess, reveal ? {places} : {places - 1})"}
+                ],
                 "mark": {"type": "text", "align": "left", "dx": 4, "fontWeight": "bold", **small},
                 "encoding": {"y": y, "x": {"value": 0}, "text": {"value": "◂ your guess"}},
             },

@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import link
-from ..data.sources import data_path
+from .. import link, results
 from ..history import History
-from ..report import results
 from .drawings import DOWN, FEDAVG, PLATE, UP, Canvas, kilobytes, width
 from .grids import chapter_file
 from .plot import COLOURS
@@ -37,7 +35,7 @@ def runs_of(its: dict[str, Any]) -> dict[str, list[History]]:
     """The stored runs of a comparison by their line, FedAvg's first; a run for each seed."""
     names = its.get("lines")
     found: dict[str, list[History]] = {}
-    for h in results(its["results"]):
+    for h in results.load(its["results"]):
         label = h.meta.get("label") or h.method
         if h.meta["task"]["partition"] == its["partition"] and (names is None or label in names):
             found.setdefault(names[label] if names else label, []).append(h)
@@ -235,14 +233,20 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
     return chart(number, picture, caption, alt, says=says, moved=moved)
 
 
-def small(name: str, its: dict[str, Any]) -> str:
-    """A card's drawing: the round as in ``drawings``, plates without words."""
-    new = set(chapter_file(name)["drawing"]["replaces"])
-    runs = {(h.meta.get("label") or h.method): h for h in results(its["results"])[::-1]
+def messages(its: dict[str, Any]) -> tuple[float, float, float]:
+    """Bytes of one client in a round of a card's run: down, up, and a dense message."""
+    runs = {(h.meta.get("label") or h.method): h for h in results.load(its["results"])[::-1]
             if h.meta["task"]["partition"] == its["partition"]}  # fmt: skip
     row, plain = (runs[its[k]].rows[1] for k in ("line", "dense"))
     down, up = (row[f"bytes_{way}"] / len(row["clients"]) for way in ("down", "up"))
-    dense = plain["bytes_up"] / len(plain["clients"])
+    return down, up, plain["bytes_up"] / len(plain["clients"])
+
+
+def small(name: str, title: str, sizes: tuple[float, float, float], widest: float) -> str:
+    """A card's drawing: the round as in ``drawings``, plates without words. ``sizes`` are those of
+    its ``messages``; an arrow of ``widest`` bytes is as wide as an arrow may be."""
+    new = set(chapter_file(name)["drawing"]["replaces"])
+    down, up, dense = sizes
     c = Canvas(284, 190, "small")
 
     def plate(x: float, y: float, part: str) -> None:
@@ -262,27 +266,29 @@ def small(name: str, its: dict[str, Any]) -> str:
         ("down", down, DOWN, ((100, 68), (184, 68)), 19, 13),
         ("up", up, UP, ((184, 120), (100, 120)), 148, 185),
     ):
-        c.arrow(*ends, 0.8 * width(count, dense), colour, 0.8 * width(dense, dense))
+        c.arrow(*ends, 0.8 * width(count, widest), colour, 0.8 * width(dense, widest))
         plate(102, y, f"{way}link")
         c.text(142, below, kilobytes(count), 12, text_anchor="middle", font_weight=700)
     what = ", ".join(p for p in FEDAVG if p in new) or "nothing"
     alt = (
-        f"{its['title']} replaces {what} of the round. {kilobytes(down)} down, {kilobytes(up)} up "
+        f"{title} replaces {what} of the round. {kilobytes(down)} down, {kilobytes(up)} up "
         f"for one client; a dense message has {kilobytes(dense)}."
     )
     return f'<div role="img" aria-label="{html.escape(alt)}">{c.svg()}</div>'
 
 
 def cards(start: str = "") -> Shown:
-    """FedAvg and the five papers side by side, each with its drawing, a sentence and a link.
+    """FedAvg and the five papers side by side, each with its drawing, a sentence and a link. The
+    arrows of all drawings have one scale.
 
     ``start`` is the path from the page to the book's folder.
     """
     made, words = [], []
-    for name, its in chapter_file("index")["cards"].items():
-        # a chapter that states no drawing has none
-        there = data_path("chapters", f"{name}.yaml").exists()
-        drawing = small(name, its) if there and "drawing" in chapter_file(name) else ""
+    stated = chapter_file("index")["cards"]
+    sizes = {name: messages(its) for name, its in stated.items()}
+    widest = max(map(max, sizes.values()))
+    for name, its in stated.items():
+        drawing = small(name, its["title"], sizes[name], widest)
         made.append(
             f'<div class="fl-card"><h3><a href="{start}{its["page"]}.html">'
             f"{html.escape(its['title'])}</a></h3>{drawing}<p>{html.escape(its['says'])}</p></div>"

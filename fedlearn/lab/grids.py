@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from ..data.sources import data_path
+from ..experiment import Experiment
 from ..files import write_text
-from ..settings import Experiment
 
 if TYPE_CHECKING:
     import pandas

@@ -1,15 +1,15 @@
 """Clients that lie, to try a server on: what they send is a right message with wrong numbers."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 
-from ..averaging import Averaging, Client, Server
+from ..context import Context, Tensors
 from ..errors import pick
-from ..parts import Context, Tensors
-from ..wire import UP, Message, pack
+from ..round import Averaging, Client, Server
+from ..wire import UP, pack, unpack
 
 # u, the client's context, how much -> what it claims as its update
 LIES: dict[str, Callable[[Tensors, Context, float], Tensors]] = {
@@ -34,22 +34,16 @@ class Liar(Client):
     """The clients of a method; ``method.liars`` of them lie when they upload."""
 
     def upload(self, trained: Tensors, ctx: Context) -> bytes:
-        method = self.method
-        if ctx.client in method.liars:
-            u = {n: w.detach() - ctx.start[n] for n, w in trained.items()}
-            u = LIES[method.lie](u, ctx, method.factor)
-            trained = {n: ctx.start[n] + t for n, t in u.items()}
-        return super().upload(trained, ctx)
-
-    def upload_rows(self, trained: Tensors, ctx: Context) -> list[bytes] | None:
-        return (
-            None if set(ctx.client) & set(self.method.liars) else super().upload_rows(trained, ctx)
-        )
-
-    def _pack(self, t: int, client: int, sections: dict) -> bytes:
-        inflates = client in self.method.liars and self.method.lie == "inflate"
-        samples = int(self.task.sizes[client] * (self.method.factor if inflates else 1))
-        return pack(Message(UP, t, client, samples, sections), self.up)
+        method, k = self.method, ctx.client
+        if k not in method.liars:
+            return super().upload(trained, ctx)
+        u = {n: w.detach() - ctx.start[n] for n, w in trained.items()}
+        u = LIES[method.lie](u, ctx, method.factor)
+        data = super().upload({n: ctx.start[n] + t for n, t in u.items()}, ctx)
+        if method.lie != "inflate":
+            return data
+        message = unpack(data, self.up, kind=UP, round=ctx.round, client=k)
+        return pack(replace(message, samples=int(message.samples * method.factor)), self.up)
 
 
 @dataclass(frozen=True)

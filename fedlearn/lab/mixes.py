@@ -12,14 +12,17 @@ client over all rounds.
 import itertools
 import random
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..averaging import Averaging
 from ..errors import Diverged, WireError
-from .grids import Row, command_line, fill
+from ..round import Averaging
+from .grids import Row, command_line, fill, stored
+
+if TYPE_CHECKING:
+    import pandas
 
 SPLITS = ("iid", "dirichlet:0.1")
 RATES = (0.3, 1.0, 3.0)  # times the learning rate that the optimizer has in its method
@@ -124,12 +127,73 @@ def trained(where: tuple) -> tuple:
     return (*where, round(history.final["accuracy"], 4), up, down)
 
 
+def mixtures(rows: Sequence[Row] | None = None) -> "pandas.DataFrame":
+    """The grid, a row a mix and split, each at the learning rate that was best with seed 0.
+
+    The six parts; ``method`` if the mix is one; ``rate``, and ``rates``, how many of them trained;
+    ``accuracy`` with seed 0, and ``slower``, the same with the rate ``SLOWER``, if that was tried;
+    ``up``, ``down`` and their sum ``bytes`` of one client in all rounds; ``again`` and ``spread``,
+    mean and standard deviation of the accuracy with the other seeds, and ``seeds``, how many these
+    are. A mix that trained at no rate has no row.
+    """
+    import pandas
+
+    rows = stored("mixes")[0] if rows is None else rows
+    if not rows:
+        raise ValueError("There is no grid 'mixes' yet; python -m fedlearn.lab.mixes")
+    named = methods_by_mix()
+    best: dict[tuple, dict[str, Any]] = {}
+    for row in rows:
+        mix = tuple(row[k] for k in KINDS)
+        if row["seed"] or row["accuracy"] is None or row["rate"] not in RATES:
+            continue
+        last = best.get((row["split"], *mix), {"rates": 0, "accuracy": -1.0})
+        better = row if row["accuracy"] > last["accuracy"] else last
+        own = {k: better[k] for k in ("rate", "accuracy", "up", "down")}
+        of = {"split": row["split"], "method": named.get(mix, "")}
+        best[row["split"], *mix] = {**dict(zip(KINDS, mix, strict=True)), **of, **own}
+        best[row["split"], *mix] |= {"bytes": own["up"] + own["down"], "rates": last["rates"] + 1}
+        best[row["split"], *mix]["slower"] = None
+    found: dict[tuple, list[float]] = {where: [] for where in best}
+    for row in rows:
+        where = (row["split"], *(row[k] for k in KINDS))
+        if row["seed"] and row["accuracy"] is not None and row["rate"] == best[where]["rate"]:
+            found[where].append(row["accuracy"])
+        if row["rate"] == SLOWER:
+            best[where]["slower"] = row["accuracy"]
+    for where, its in found.items():
+        several = pandas.Series(its, dtype=float)
+        best[where] |= {"again": several.mean(), "spread": several.std(), "seeds": len(its)}
+    return pandas.DataFrame(list(best.values()))
+
+
+def origins() -> dict[str, Mix]:
+    """The methods as mixes: a part is named by the first method that has it."""
+    names = {kind: {part: name for name, part in distinct(kind)} for kind in KINDS}
+    return {
+        name: tuple(names[kind][getattr(method, kind)] for kind in KINDS)
+        for name, method in methods().items()
+    }
+
+
+@cache
+def methods_by_mix() -> dict[Mix, str]:
+    """The inverse of ``origins``; of methods that are the same mix the first."""
+    return {mix: name for name, mix in reversed(list(origins().items()))}
+
+
+def pareto(table: "pandas.DataFrame", cost: str = "bytes") -> "pandas.DataFrame":
+    """The rows that no other row beats, cheapest first: more accurate than all that cost as much or
+    less. Of several that are equal in both the first one stands for all."""
+    ordered = table.sort_values([cost, "accuracy"], ascending=[True, False], kind="stable")
+    before = ordered["accuracy"].cummax().shift(fill_value=-1.0)
+    return ordered[ordered["accuracy"] > before]
+
+
 def again(rows: list[Row]) -> Iterator[tuple]:
     """With the other seeds, at the rate that was their best: of each split the most accurate mixes,
     those on the front, and the methods."""
     import pandas
-
-    from .composing import mixtures, pareto
 
     every = mixtures(rows)
     for split in SPLITS:
@@ -143,8 +207,6 @@ def again(rows: list[Row]) -> Iterator[tuple]:
 def slower(rows: list[Row]) -> Iterator[tuple]:
     """With a tenth of the smallest rate: FedAvg, FedAvg with Adam, and what is ``POOR`` where
     clients differ, but for FedPM's network, which learns nothing without FedPM's uplink."""
-    from .composing import mixtures
-
     split = SPLITS[-1]
     of = mixtures(rows).query("split == @split and model != 'fedpm' and accuracy < @POOR")
     plain = ("fedavg",) * len(KINDS)

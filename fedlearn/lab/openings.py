@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from .. import results
 from ..history import History
 from ..ledger import claims
-from ..report import results, spread
+from ..report import spread
 from .grids import chapter_file
 from .show import Shown, missing, table
 
@@ -30,19 +31,19 @@ def printed(claim: str, k: int | list[int]) -> float:
     return float(numbers[k].strip(",").replace(",", "").replace("−", "-"))
 
 
-def measured(row: dict[str, Any], histories: list[Any]) -> list[float]:
+def measured(row: dict[str, Any], histories: Iterable[History]) -> list[float]:
     """One number a seed: the row's measure of the runs with its line's label, and where it says of
     which task, data set or split (``where``: the beginnings of their names), of those alone."""
-    wanted, where = str(row["line"]).lower(), row.get("where", {})
-    its = [
-        h
-        for h in histories
-        if str(h.meta.get("label") or h.method).lower() == wanted
-        and all(str(h.meta["task"].get(k)).startswith(tuple(v)) for k, v in where.items())
-    ]
+    runs, rounds = results.tables(histories)
+    if runs.empty:
+        return []
+    its = runs["label"].str.lower() == str(row["line"]).lower()
+    for name, starts in row.get("where", {}).items():
+        its &= runs[name].str.startswith(tuple(starts))
     if row["measure"] == "up":  # bytes of one client in a round
-        return [float(h.bytes_up.mean() / len(h.rows[0]["clients"])) for h in its]
-    return [float(h.final[row["measure"]]) for h in its]
+        sent = (rounds["bytes_up"] / rounds["clients"]).groupby(rounds["run"]).mean()
+        return sent[its].tolist()
+    return runs[its][row["measure"]].tolist()
 
 
 def origin(histories: Iterable[History]) -> str:
@@ -55,10 +56,6 @@ def origin(histories: Iterable[History]) -> str:
         for h in histories
     ]
     return ("; ".join(each) or "not yet run") + "."
-
-
-def form(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.4f}"
 
 
 def difference(values: Iterable[float], paper: float | None, digits: int = 4) -> str:
@@ -75,26 +72,28 @@ def opening(number: str, name: str) -> Shown:
     """``fl.lab.opening("4.1", "rpn")``: what the paper reports beside what was measured here."""
     spec = chapter_file(name)["opening"]
     compared = spec.get("compares", list(spec["here"]))  # columns that the paper's number is for
-    stored = {scale: results(its["results"]) for scale, its in spec["here"].items()}
+    stored = {scale: results.load(its["results"]) for scale, its in spec["here"].items()}
     rows = []
     for row in spec["rows"]:
         paper = printed(*row["paper"])
-        line: dict[str, Any] = {"": row["what"], "paper": form(paper)}
+        counted = [float(claims.evaluate(row["here"]))] if "here" in row else []
+        # of measures four, of counts two, but of whole ones none
+        whole = bool(counted) and all(value.is_integer() for value in (paper, *counted))
+        digits = 0 if whole else 2 if counted else 4
+        line: dict[str, Any] = {"": row["what"], "paper": f"{paper:,.{digits}f}"}
         last: list[float] = []
         for scale, its in spec["here"].items():
             if scale not in row.get("only", spec["here"]):
                 line[f"here, {scale}"] = ""
                 continue
-            if "here" in row:  # counted from the network, not measured
-                values = [float(claims.evaluate(row["here"]))]
-            else:
-                values = measured(row, stored[scale])
+            # counted from the network, or else measured
+            values = counted or measured(row, stored[scale])
             if not values:
                 line[f"here, {scale}"] = missing(its["command"].format(**row))
                 continue
             last = values if scale in compared else last
-            line[f"here, {scale}"] = spread(values, ".4f") if len(values) > 1 else form(values[0])
-        line["difference"] = difference(last, paper, 0 if abs(paper) >= 100 else 4)
+            line[f"here, {scale}"] = spread(values, f",.{digits}f")
+        line["difference"] = difference(last, paper, digits)
         rows.append(line)
     units = {f"here, {scale}": its.get("says", "") for scale, its in spec["here"].items()}
     units = {k: v for k, v in units.items() if v}

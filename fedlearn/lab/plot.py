@@ -22,6 +22,7 @@ from ..tasks import Task
 
 # Okabe and Ito's palette without its yellow, in an order whose grey values alternate
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]
+SIGNED = "PuOr_r"  # wherever colour is a sign: violet is negative, white zero, orange positive
 MARKERS, DASHES = "os^Dv*X", ["-", "--", "-.", ":"]
 MEASURES = {
     "rounds": "round",
@@ -169,8 +170,8 @@ def kernels(
 ) -> Sequence[Axes]:
     """The first ``count`` kernels of a convolution weight [out, in, k, k], all of input channel 0.
 
-    Violet is negative, white zero, orange positive; ``limit`` is the value of the darkest colours,
-    by default the largest that is shown. Returns the axes, a new row of them if none are given.
+    The colours are those of ``SIGNED``; ``limit`` is the value of the darkest ones, by default the
+    largest that is shown. Returns the axes, a new row of them if none are given.
     """
     weight = weight.detach().cpu()
     shown = weight[:count, 0]
@@ -178,7 +179,7 @@ def kernels(
     if axs is None:
         axs = plt.subplots(1, count, figsize=(0.8 * count, 1), layout="constrained")[1]
     for ax, kernel in zip(axs, shown, strict=False):
-        ax.imshow(kernel, cmap="PuOr_r", vmin=-limit, vmax=limit)
+        ax.imshow(kernel, cmap=SIGNED, vmin=-limit, vmax=limit)
         ax.set_xticks([])
         ax.set_yticks([])
     return axs

@@ -46,10 +46,10 @@ def trained(
     shared: dict[str, Any], its: dict[str, Any], watch: Callable[..., None]
 ) -> tuple[Any, Any, History]:
     """One run with Adam: method, task, history. After each round ``watch(round, task, net)``."""
+    from ..experiment import Experiment
+    from ..local import initial_network
     from ..parts import Adam
     from ..round import run
-    from ..settings import Experiment
-    from ..training import initial_network
 
     own = {key: its[key] for key in ("method", "options", "clients", "task") if key in its}
     e = Experiment(**shared | own, seed=0, device="cpu")

@@ -1,6 +1,5 @@
 """What a chapter's set-up does in one call: checks the parameters, and makes tasks and runs."""
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,6 @@ class Chapter:
         few = scale == "quick" and task.get("dataset", "digits") != "digits"
         part = {"train": 600, "test": 500} if few else {}
         self.options: dict[str, Any] = {"device": device, **part, **task}
-        self.began = time.perf_counter()
         self.how: dict[str, Any] = {"batch_size": 16, "engine": "stacked", "progress": False}
         torch.set_num_threads(1)  # for networks this small, one CPU thread is fastest
 
@@ -68,12 +66,6 @@ class Chapter:
             for label, m in methods.items()
         }
 
-    def time(self) -> Shown:
-        """How long the cells took since the first one."""
-        minutes = (time.perf_counter() - self.began) / 60
-        text = f"The cells above took {minutes:.1f} minutes on {self.device} when they last ran."
-        return Shown(f'<p class="fl fl-small">{text}</p>', text)
-
     def _repr_html_(self) -> str:
         return f'{styles().content}<p class="fl fl-small">{self!r}</p>'
 
@@ -94,3 +86,10 @@ def chapter(
     made = Chapter(scale, device, seed, rounds, **task)
     made.task()  # a data set that is absent is said here
     return made
+
+
+def usual_processor() -> bool:
+    """Whether this processor adds as the one does on which the numbers in the texts were measured
+    (AVX-512). On another the last bits of a sum differ, and where training hangs by a thread, as
+    with one bit an entry, so does where it ends."""
+    return torch.backends.cpu.get_cpu_capability() == "AVX512"

@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any
 
 from ..errors import Diverged, WireError, pick
-from ..settings import Experiment
+from ..experiment import Experiment
 from .grids import Row, chapter_file, command_line, fill
 
 RUN = ("task", "split", "clients", "method", "value", "seed", "short")

@@ -9,10 +9,10 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from ..evidence import split_text
+from .. import results
 from ..history import History
 from ..recipes import SCALES, results_folder
-from ..report import results, spread
+from ..report import spread
 from .grids import chapter_file
 from .show import Shown, missing, table
 
@@ -31,16 +31,18 @@ def leads(histories: Iterable[History], one: str, other: str) -> dict[tuple[str,
     """(data set, split) -> by how many points of accuracy, mean of the last five tests, the runs
     with the label ``one`` are ahead of those with the label ``other``, a number for each seed that
     both have."""
-    ends: dict[str, dict[tuple[str, str, int], float]] = {}
-    for h in histories:
-        task, label = h.meta["task"], str(h.meta.get("label") or h.method).lower()
-        where = task["dataset"], split_text(task["partition"]), task["seed"]
-        ends.setdefault(label, {})[where] = 100 * h.late_accuracy()
-    first, second = (ends.get(label.lower(), {}) for label in (one, other))
-    found: dict[tuple[str, str], list[float]] = {}
-    for where in sorted(first.keys() & second.keys()):
-        found.setdefault(where[:2], []).append(first[where] - second[where])
-    return found
+    runs, _ = results.tables(histories)
+    if runs.empty:
+        return {}
+    where = ["dataset", "partition", "seed"]
+    ends = runs.assign(label=runs["label"].str.lower()).set_index(["label", *where])["late"]
+    ends = ends[~ends.index.duplicated(keep="last")]
+    first, second = (
+        100 * ends[ends.index.get_level_values("label") == label.lower()].droplevel("label")
+        for label in (one, other)
+    )
+    lead = (first - second).dropna().sort_index()
+    return {key: list(its) for key, its in lead.groupby(level=where[:2])}
 
 
 def verdict(lead: Sequence[float], wanted: str) -> str:
@@ -77,7 +79,7 @@ def holds(number: str, name: str) -> Shown:
     found: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
     columns: dict[str, str] = {}  # its first cell, if it has no runs: the command for them
     for scale, of in spec.get("runs", _scales(name)).items():
-        stored = results(of["results"])
+        stored = results.load(of["results"])
         if not stored:
             columns[scale] = missing(of["command"])
         for said in spec["statements"]:

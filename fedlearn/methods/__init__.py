@@ -1,18 +1,17 @@
 """One file a method. Each holds the parts that the method replaces and one function that returns
 the ``Method``; each such function raises ``ValueError`` for an option that is not what its
-docstring says. Further files: FedGKT's server, its messages (``features``) and distillation,
-FedRepOpt's search, and the messages of split learning (``split_letters``)."""
+docstring says. A further file has FedRepOpt's search."""
 
 from collections.abc import Callable
 from typing import Any
 
 from .. import extensions
 from ..arguments import checked
-from ..method import Method
+from ..method import METHODS, Method
 from .dgc import dgc
 from .fed_gkt import fed_gkt
 from .fed_kgf import fed_kgf, represent, write_out
-from .fed_repopt import fed_repopt, search
+from .fed_repopt import fed_repopt
 from .fedavg import fedavg
 from .fedcams import fedcams
 from .fedcom import fedcom, fedcomgate
@@ -38,7 +37,7 @@ _NAMES = """
     fedprox scaffold fednova fedadagrad fedyogi fedadam feddyn local
 """
 # their arguments are checked here, once for all of them
-METHODS = {name: checked(globals()[name]) for name in _NAMES.split()}
+METHODS.update({name: checked(globals()[name]) for name in _NAMES.split()})
 globals().update(METHODS)
 
 

@@ -38,8 +38,8 @@ Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
 from dataclasses import dataclass, replace
 
 from ..arguments import short
-from ..averaging import Averaging
 from ..parts import SGD, Clip, Context, Feedback, Lossy, Momentum, Update, Uplink
+from ..round import Averaging
 from ..wire import Coder, TopK
 
 

@@ -40,12 +40,12 @@ from torch import nn
 
 from .. import rng
 from ..arguments import short
-from ..averaging import Averaging
 from ..models.kernels import ALPHA as ALPHA  # for those who look for them here
 from ..models.kernels import BETA as BETA
 from ..models.kernels import Generated, draw, represent
 from ..models.kernels import write_out as write_out
 from ..parts import SGD, Context, Model, Step, TaskNetwork, Tensors, Update, Uplink
+from ..round import Averaging
 from ..settings import whole_number
 from ..wire import Schema
 from ..wire.base import brief

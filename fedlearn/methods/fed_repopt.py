@@ -45,25 +45,78 @@ Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..averaging import Averaging
+from ..arguments import short
 from ..errors import WireError, pick
-from ..models.repopt import Scales, constants, multipliers
-from ..parts import SGD, Adam, Context, Downlink, Optimizer, Smoothed, Step, TaskLoss, Tensors
+from ..models import reparam
+from ..models.repopt import Scales, constants, multipliers, target
+from ..parts import (
+    SGD,
+    Adam,
+    Context,
+    Downlink,
+    Model,
+    Named,
+    Optimizer,
+    Smoothed,
+    Step,
+    TaskLoss,
+    Tensors,
+)
+from ..round import Averaging
 from ..wire.base import brief
-from .fed_repopt_search import Form, Search
-from .fed_repopt_search import search as search
+
+
+class Repopt:
+    """What the model gives whose blocks are one kernel each."""
+
+    words, giver = 'a network in the form "repopt" (Form)', "model"
+
+
+@dataclass(frozen=True)
+class Form(Model):
+    """The network of that name (or the task's, if None) with its blocks in one of the forms of
+    ``models.reparam``; or as "repopt": "csla" collapsed into one kernel a block. ``scales``:
+    instead of those that the network begins with."""
+
+    form: str = "repopt"
+    network: Any = None
+    scales: Scales | None = None
+
+    @property
+    def gives(self) -> frozenset[Any]:  # type: ignore[override]
+        return frozenset({Repopt} if self.form == "repopt" else ())
+
+    def __post_init__(self) -> None:
+        Named(self.network)  # refuses what is no network
+        pick(self.form, reparam.FORMS | {"repopt": None}, "form")
+        if self.scales is not None and (
+            not isinstance(self.scales, Scales) or self.form not in ("csla", "search", "repopt")
+        ):
+            raise ValueError(
+                'scales are Scales, for the forms "csla", "search" and "repopt", not '
+                f'{short(self.scales)} for "{self.form}".'
+            )
+
+    def build(self, task: Any) -> nn.Module:
+        whole = Named(self.network).build(task)
+        if self.form not in ("csla", "search", "repopt"):
+            return reparam.reform(whole, self.form)
+        net = reparam.reform(whole, "search" if self.form == "search" else "csla")
+        if self.scales:
+            self.scales.put_into(net)
+        return target(net) if self.form == "repopt" else net
 
 
 class Multiplied(Optimizer):
     """What both optimisers share: M, and its product with a list of tensors."""
 
-    needs = frozenset({"constants"})
+    needs = frozenset({Repopt})
     _power = 2
 
     def init(self, params: list[torch.Tensor], ctx: Context) -> dict[str, Any]:
@@ -98,7 +151,6 @@ class Multiplied(Optimizer):
 class RepSGD(Multiplied, SGD):
     """RepOpt with SGD: first M, then weight decay, momentum and step."""
 
-    recordable = True
     __repr__ = brief
 
     def step(
@@ -113,7 +165,6 @@ class RepAdam(Multiplied, Adam):
     what M multiplies: a step of W_3 moves W' by s_3 times as much. Equal to the training of the
     branches but for Adam's eps."""
 
-    recordable = True
     __repr__ = brief
     _power = 1
 
@@ -125,14 +176,14 @@ class RepAdam(Multiplied, Adam):
 class Constants(Step):
     """With the first message to a client the constants, which it keeps."""
 
-    needs, personal = frozenset({"constants"}), True
+    needs = frozenset({Repopt})
 
     def shapes(self, net: nn.Module) -> dict[str, tuple[int, ...]]:
         return {name: tuple(t.shape) for name, t in constants(net).items()}
 
     def group(self, ctx: Context) -> Hashable:
         """Who has been heard has the constants: a message may have been lost before."""
-        return ctx.client in ctx.heard
+        return ctx.client in ctx.last_seen
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         return x if self.group(ctx) else x | constants(ctx.net)
@@ -152,7 +203,7 @@ def fed_repopt(
     lr: float = 0.1,
     form: str = "repopt",
     network: Any = "digits_repvgg",
-    scales: Scales | Search | dict | None = None,
+    scales: Scales | None = None,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     optimizer: str = "sgd",
@@ -161,8 +212,8 @@ def fed_repopt(
 ) -> Averaging:
     """``form``: "repopt", or what the paper compares it with, trained by plain SGD: "tr", "inf",
     "csla". ``network``: one of the package's multi-branch networks; None is the task's. ``scales``:
-    what ``search`` found, or a ``Search`` (or its options as a dict) that is made first; by default
-    those of the search's start. ``optimizer``: "sgd", or "adamw", which takes no ``momentum``.
+    what ``fl.repopt_search`` found; by default those of the search's start. ``optimizer``: "sgd",
+    or "adamw", which takes no ``momentum``.
     ``spare`` keeps weight decay from vectors, ``smoothing`` is that of labels. The authors' program
     has ``weight_decay`` 0.00004, ``spare`` and ``smoothing`` 0.1."""
     rep, part = form == "repopt", pick(optimizer, {"sgd": SGD, "adamw": Adam}, "optimizer")
@@ -173,13 +224,9 @@ def fed_repopt(
     own |= {"momentum": momentum} if optimizer == "sgd" else {"decoupled": True}
     if rep:
         part = {SGD: RepSGD, Adam: RepAdam}[part]
-    if isinstance(scales, dict):
-        for name in scales:
-            pick(name, dict.fromkeys(f.name for f in fields(Search)), "option of a search")
-        scales = Search(**scales)
     return Averaging(
         "fed_repopt",
-        Form(form, network, scales),  # type: ignore[arg-type]
+        Form(form, network, scales),
         Smoothed(smoothing) if smoothing else TaskLoss(),
         optimizer=part(lr, **own),
         downlink=Downlink(Constants()) if rep else Downlink(),

@@ -1,23 +1,18 @@
-"""FedRepOpt's first step (``fed_repopt.py``): the forms of a network, and the search in which the
-server trains the scales of its branches on data of its own."""
+"""FedRepOpt's first step: the search in which the server trains the scales of a network's branches
+on data of its own (``fed_repopt.py`` has the rounds that follow)."""
 
 import math
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
-from .. import tasks
-from ..arguments import Checked, checked, short
-from ..averaging import Averaging
-from ..errors import pick
-from ..models import reparam
-from ..models.repopt import SCALES, Scales, target
-from ..parts import SGD, Context, Continued, Model, Named, Optimizer, Smoothed, TaskLoss
+from ..arguments import checked, short
+from ..models.repopt import SCALES, Scales
+from ..parts import SGD, Context, Continued, Optimizer, Smoothed, TaskLoss
+from ..round import Averaging, run
 from ..settings import whole_number
-from ..wire.base import brief
+from .fed_repopt import Form
 
 
 @dataclass(frozen=True)
@@ -25,8 +20,6 @@ class Planned(SGD):
     """SGD as the authors' program searches with it: of ``rounds`` rounds the first ``warmup`` raise
     the rate evenly to lr, the others let it fall along half a cosine to 0; without a warm-up it
     stays. With ``clip`` a gradient that is longer, over all parameters, is cut to that length."""
-
-    recordable = True
 
     rounds: int = 1
     warmup: int = 0
@@ -56,81 +49,6 @@ class Planned(SGD):
         super().step(params, grads, state)
 
 
-@dataclass(frozen=True)
-class Search(Checked):
-    """A search by its settings: the data set (``train`` of its images, or all), and the options of
-    ``search``. It is made once a process, when its scales are first asked for."""
-
-    dataset: str = "digits"
-    rounds: int = 5
-    lr: float = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    batch_size: int = 32
-    spare: bool = False
-    smoothing: float = 0.0
-    train: int | None = None
-    seed: int = 0
-    warmup: int = field(default=0, repr=False)
-    clip: float = field(default=0.0, repr=False)
-    __repr__ = brief
-
-    def __post_init__(self) -> None:
-        whole_number("rounds", self.rounds)
-        whole_number("batch_size", self.batch_size)
-        its = {n: getattr(self, n) for n in ("lr", "momentum", "weight_decay", "rounds")}
-        Planned(**its, warmup=self.warmup, clip=self.clip)  # refuses what is no rate, decay, ...
-        Smoothed(self.smoothing)
-
-    @cache  # noqa: B019 (records of a few numbers, alive as long as the module anyway)
-    def found(self, network: Any, device: str = "cpu") -> Scales:
-        """The scales of that network."""
-        how = vars(self) | {"network": network}
-        data = {n: how.pop(n) for n in ("dataset", "train", "seed")}
-        task = tasks.classification(**data, clients=1, test=1, device=device)
-        return search(task, **how)
-
-
-@dataclass(frozen=True)
-class Form(Model):
-    """The network of that name (or the task's, if None) with its blocks in one of the forms of
-    ``models.reparam``; or as "repopt": "csla" collapsed into one kernel a block. ``scales``:
-    instead of those that the network begins with; a ``Search`` is made when the first network is
-    built."""
-
-    form: str = "repopt"
-    network: Any = None
-    scales: Scales | Search | None = None
-
-    @property
-    def gives(self) -> frozenset[str]:
-        return frozenset({"constants"} if self.form == "repopt" else ())
-
-    def __post_init__(self) -> None:
-        Named(self.network)  # refuses what is no network
-        pick(self.form, reparam.FORMS | {"repopt": None}, "form")
-        if self.scales is not None and (
-            not isinstance(self.scales, (Scales, Search))
-            or self.form not in ("csla", "search", "repopt")
-        ):
-            raise ValueError(
-                'scales are Scales or a Search, for the forms "csla", "search" and "repopt", not '
-                f'{short(self.scales)} for "{self.form}".'
-            )
-
-    def build(self, task: Any) -> nn.Module:
-        whole = Named(self.network).build(task)
-        if self.form not in ("csla", "search", "repopt"):
-            return reparam.reform(whole, self.form)
-        net = reparam.reform(whole, "search" if self.form == "search" else "csla")
-        scales = self.scales
-        if isinstance(scales, Search):
-            scales = scales.found(self.network, str(task.device))
-        if scales:
-            scales.put_into(net)
-        return target(net) if self.form == "repopt" else net
-
-
 @checked
 def search(
     task: Any,
@@ -158,8 +76,6 @@ def search(
         raise ValueError(
             f"The search is the server's own: a task with one client, not {task.clients}."
         )
-    from .. import round  # the round knows the methods
-
     its: dict[str, Any] = {
         "lr": lr,
         "momentum": momentum,
@@ -171,7 +87,7 @@ def search(
         sgd = Continued(Planned(**its, rounds=rounds, warmup=warmup, clip=clip))
     loss = Smoothed(smoothing) if smoothing else TaskLoss()
     method = Averaging("search", Form("search", network), loss, optimizer=sgd)
-    history = round.run(
+    history = run(
         method,
         task,
         rounds,

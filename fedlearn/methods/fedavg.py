@@ -16,8 +16,8 @@ Deviations from paper and authors' program: what, why, effect measured::
       short batches                                                    nothing to compare with
 """
 
-from ..averaging import Averaging
 from ..parts import SGD
+from ..round import Averaging
 
 
 def fedavg(lr: float = 0.1, momentum: float = 0.0) -> Averaging:

@@ -37,17 +37,15 @@ Accuracy IID and with a main class, of ``fedlearn reproduce deviations``: server
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
 
-from ..averaging import Averaging
 from ..errors import pick
 from ..parts import (
     SGD,
     Aggregator,
-    Arrival,
+    Arrivals,
     Context,
     Feedback,
     Lossy,
@@ -57,6 +55,7 @@ from ..parts import (
     Update,
     Uplink,
 )
+from ..round import Averaging
 from ..wire import Signs, TopK
 from ..wire.base import brief
 
@@ -78,7 +77,7 @@ class AMSGrad(Aggregator):
     """FedAMS, the server's adaptive step (Option 1: the floor eps inside the maximum).
     ``corrected``: m / (1 - b1^t) and v^ / (1 - b2^t) in place of m and v^, as in Adam."""
 
-    needs = frozenset({"update"})
+    needs = frozenset({Update})
     __repr__ = brief
 
     lr: float = 1.0
@@ -94,7 +93,7 @@ class AMSGrad(Aggregator):
                 f"AMSGrad needs a finite lr > 0, 0 <= beta1, beta2 < 1 and eps > 0, not {self}."
             )
 
-    def aggregate(self, state: Tensors, arrivals: Iterable[Arrival], ctx: Context) -> Tensors:
+    def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         new, memory = Mean().aggregate(state, arrivals, ctx), ctx.memory
         t = int(memory.get("steps", 0)) + 1
         rate = self.lr

@@ -34,8 +34,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..averaging import Averaging
 from ..parts import SGD, Context, Lossy, Shifted, Step, Tensors, Update, Uplink
+from ..round import Averaging
 from ..wire import Uniform
 
 
@@ -45,11 +45,24 @@ def fedcom(lr: float = 0.1, bits: int = 8) -> Averaging:
 
 
 @dataclass(frozen=True)
+class Remember(Step):
+    """Keeps what was sent, and what it was the update of, until the next round."""
+
+    words = "an uplink that remembers what it sent (Remember)"
+
+    def sent(self, x: Tensors, sent: Tensors, ctx: Context) -> None:
+        for n in set(sent) - ctx.schema.buffers:
+            ctx.memory[f"sent/{n}"], ctx.memory[f"start/{n}"] = sent[n], ctx.start[n].clone()
+        ctx.memory["round"] = torch.tensor(ctx.round)
+        ctx.memory["steps"] = torch.tensor(ctx.steps(ctx.client))
+
+
+@dataclass(frozen=True)
 class Tracked(Shifted):
     """SGD on g - delta_j, together with the step ``Remember``. A client that was absent for some
     rounds takes the mean of what the model did in them."""
 
-    needs = frozenset({"past"})
+    needs = frozenset({Remember})
 
     def _shift(self, params: list[torch.Tensor], ctx: Context) -> list[torch.Tensor]:
         alone = not isinstance(ctx.memory, list)
@@ -67,19 +80,6 @@ class Tracked(Shifted):
             moved = (start[n] - memory[f"start/{n}"]) / rounds
             delta = (moved - memory[f"sent/{n}"]) / (self.lr * steps)
             memory[f"delta/{n}"] = memory.get(f"delta/{n}", 0) + delta
-
-
-@dataclass(frozen=True)
-class Remember(Step):
-    """Keeps what was sent, and what it was the update of, until the next round."""
-
-    listens, gives = True, frozenset({"past"})
-
-    def sent(self, x: Tensors, sent: Tensors, ctx: Context) -> None:
-        for n in set(sent) - ctx.schema.buffers:
-            ctx.memory[f"sent/{n}"], ctx.memory[f"start/{n}"] = sent[n], ctx.start[n].clone()
-        ctx.memory["round"] = torch.tensor(ctx.round)
-        ctx.memory["steps"] = torch.tensor(ctx.steps(ctx.client))
 
 
 def fedcomgate(lr: float = 0.1, bits: int = 8) -> Averaging:

@@ -29,17 +29,16 @@ Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
     FedDyn, decay 0.001             0.987 ± 0.004    0.984 ± 0.007
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from ..averaging import Averaging
+from ..local import Loss, inner, trained
 from ..parts import (
     SGD,
     Aggregator,
-    Arrival,
+    Arrivals,
     Batch,
     Context,
     Objective,
@@ -48,16 +47,26 @@ from ..parts import (
     Update,
     Uplink,
 )
-from ..parts.base import Loss
-from ..parts.objective import inner, trained
-from ..parts.server import mean_update
+from ..round import Averaging
+from ..servers import mean_update
+
+
+@dataclass(frozen=True)
+class Sum(Step):
+    """Keeps s_k, the sum of all that was sent."""
+
+    words = "an uplink that keeps the sum of what it sent (Sum)"
+
+    def sent(self, x: Tensors, sent: Tensors, ctx: Context) -> None:
+        for n in sent.keys() - ctx.schema.buffers:
+            ctx.memory[f"sum/{n}"] = ctx.memory.get(f"sum/{n}", 0) + sent[n]
 
 
 @dataclass(frozen=True)
 class Dynamic(Objective):
     """The task's loss + alpha (<s_k, theta - theta^t> + 1/2 ||theta - theta^t||^2)."""
 
-    needs, recordable = frozenset({"sum"}), True
+    needs = frozenset({Sum})
 
     alpha: float = 0.1
 
@@ -78,23 +87,12 @@ class Dynamic(Objective):
 
 
 @dataclass(frozen=True)
-class Sum(Step):
-    """Keeps s_k, the sum of all that was sent."""
-
-    listens, gives = True, frozenset({"sum"})
-
-    def sent(self, x: Tensors, sent: Tensors, ctx: Context) -> None:
-        for n in sent.keys() - ctx.schema.buffers:
-            ctx.memory[f"sum/{n}"] = ctx.memory.get(f"sum/{n}", 0) + sent[n]
-
-
-@dataclass(frozen=True)
 class Summing(Aggregator):
     """The mean of the clients, and S = -h / alpha on top of it."""
 
-    needs = frozenset({"update", "sum"})
+    needs = frozenset({Update, Sum})
 
-    def aggregate(self, state: Tensors, arrivals: Iterable[Arrival], ctx: Context) -> Tensors:
+    def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         u, share = mean_update(state, arrivals, ctx)
         for n in state.keys() - ctx.schema.buffers:
             S = ctx.memory[f"sum/{n}"] = ctx.memory.get(f"sum/{n}", 0) + share * u[n]

@@ -46,13 +46,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..averaging import Averaging
 from ..errors import Diverged, WireError, pick
+from ..local import Loss
 from ..models import Network
 from ..parts import (
     SGD,
     Aggregator,
-    Arrival,
+    Arrivals,
     Batch,
     Context,
     Continued,
@@ -68,7 +68,7 @@ from ..parts import (
     Update,
     Uplink,
 )
-from ..parts.base import Loss
+from ..round import Averaging
 
 
 class Convolution(nn.Module):
@@ -117,7 +117,7 @@ class FusionNetwork(Model):
     """The network of another model part with a fusion operator ("conv", "multi", "single")
     between extractor and classifier."""
 
-    gives = frozenset({"fusion"})
+    words = "a network with a fusion operator (FusionNetwork)"
 
     operator: str = "multi"
     of: Model = TaskNetwork()
@@ -150,7 +150,7 @@ class FusionNetwork(Model):
 class FusionLoss(Objective):
     """The task's loss of the fused streams."""
 
-    needs = frozenset({"fusion"})
+    needs = frozenset({FusionNetwork})
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         E_g, J = Reference(net.extractor, ctx), ctx.task.loss
@@ -166,7 +166,7 @@ class MovingAverage(Aggregator):
     """The weighted mean, of which the fusion weights take a share: lam <- mu lam + (1 - mu)
     mean."""
 
-    needs = frozenset({"update"})
+    needs = frozenset({Update})
 
     mu: float = 0.9
 
@@ -177,7 +177,7 @@ class MovingAverage(Aggregator):
                 f"{self.mu!r}."
             )
 
-    def aggregate(self, state: Tensors, arrivals: Iterable[Arrival], ctx: Context) -> Tensors:
+    def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         new = Mean().aggregate(state, arrivals, ctx)
         return new | {n: state[n].lerp(new[n], 1 - self.mu) for n in fusion(state)}
 
@@ -189,8 +189,6 @@ def fusion(names: Iterable[str]) -> list[str]:
 
 class Outside(Step):
     """Everything but the fusion travels."""
-
-    stacks = False
 
     def names(self, names: list[str], ctx: Context) -> list[str]:
         return [n for n in names if n not in fusion(names)]
@@ -214,8 +212,6 @@ class Keep(Outside):
 @dataclass(frozen=True)
 class TakeBack(Outside):
     """... who has kept it from its last round (downlink)."""
-
-    personal = True
 
     def decode(self, x: Tensors, ctx: Context) -> Tensors:
         if fusion(x):

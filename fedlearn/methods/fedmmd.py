@@ -36,10 +36,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from ..averaging import Averaging
 from ..errors import pick
+from ..local import Loss
 from ..parts import SGD, Batch, Context, Objective, Reference
-from ..parts.base import Loss
+from ..round import Averaging
 from ..wire.base import brief
 
 # the paper gives none; these are of the authors' public code

@@ -15,12 +15,11 @@ Deviations from paper and authors' program: what, why, effect measured::
       the server                                                       without them
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..averaging import Averaging
-from ..parts import SGD, Aggregator, Arrival, Context, Tensors
-from ..parts.server import mean_update
+from ..parts import SGD, Aggregator, Arrivals, Context, Tensors, Update
+from ..round import Averaging
+from ..servers import mean_update
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class Normalised(Aggregator):
     """The mean of the clients' directions, as long as the mean of their ways. ``momentum`` is that
     of the clients' SGD."""
 
-    needs = frozenset({"update"})
+    needs = frozenset({Update})
 
     momentum: float = 0.0
 
@@ -41,17 +40,16 @@ class Normalised(Aggregator):
         rho = self.momentum
         return (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
 
-    def aggregate(self, state: Tensors, arrivals: Iterable[Arrival], ctx: Context) -> Tensors:
+    def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         buffers, n = ctx.schema.buffers, ctx.task.sizes
-        a: dict[int, float] = {}  # of those who came
-
-        def direction(one: Arrival) -> Arrival:
-            a_i = a[one.client] = self._norm(ctx.steps(one.client))
-            return one._replace(
-                update={m: u if m in buffers else u / a_i for m, u in one.update.items()}
+        a = {one.client: self._norm(ctx.steps(one.client)) for one in arrivals}
+        directions = [
+            one._replace(
+                update={m: u if m in buffers else u / a[one.client] for m, u in one.update.items()}
             )
-
-        d, _ = mean_update(state, map(direction, arrivals), ctx)
+            for one in arrivals
+        ]
+        d, _ = mean_update(state, directions, ctx)
         tau_eff = sum(n[i] * a[i] for i in a) / sum(n[i] for i in a)
         return {m: x + (d[m] if m in buffers else tau_eff * d[m]) for m, x in state.items()}
 

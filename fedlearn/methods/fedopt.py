@@ -16,15 +16,14 @@ Deviations from paper and authors' program: what, why, effect measured::
                                         Algorithm 2: clients alike
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
-from ..averaging import Averaging
 from ..errors import pick
-from ..parts import SGD, Aggregator, Arrival, Context, Tensors
-from ..parts.server import mean_update
+from ..parts import SGD, Aggregator, Arrivals, Context, Tensors, Update
+from ..round import Averaging
+from ..servers import mean_update
 
 SECOND = {  # v, D^2, beta2 -> the next v
     "adagrad": lambda v, square, beta2: v + square,
@@ -37,7 +36,7 @@ SECOND = {  # v, D^2, beta2 -> the next v
 class Adaptive(Aggregator):
     """The server's step, with the second moment v of one of the three ``kind``."""
 
-    needs = frozenset({"update"})
+    needs = frozenset({Update})
 
     kind: str = "adam"
     lr: float = 0.03
@@ -54,7 +53,7 @@ class Adaptive(Aggregator):
                 f"beta2 < 1, not {self}."
             )
 
-    def aggregate(self, state: Tensors, arrivals: Iterable[Arrival], ctx: Context) -> Tensors:
+    def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         (mean, _), memory = mean_update(state, arrivals, ctx), ctx.memory
         new = {n: x + mean[n] for n, x in state.items()}
         for n in state.keys() - ctx.schema.buffers:

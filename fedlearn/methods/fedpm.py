@@ -43,7 +43,6 @@ Accuracy IID and with a main class, of ``fedlearn reproduce deviations``: lr 0.3
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,13 +50,12 @@ import torch
 from torch import nn
 
 from .. import rng
-from ..averaging import Averaging
 from ..errors import Diverged
 from ..models.computed import Drawing, computed
 from ..parts import (
     Adam,
     Aggregator,
-    Arrival,
+    Arrivals,
     Context,
     Continued,
     Lossy,
@@ -67,10 +65,12 @@ from ..parts import (
     Step,
     TaskNetwork,
     Tensors,
+    Trained,
     Uplink,
     summed,
 )
-from ..wire import Mask
+from ..round import Averaging
+from ..wire import Mask, Masks
 from ..wire.base import brief
 
 FLOOR = 0.01  # theta stays between this and one minus this: no weight is decided for ever
@@ -111,7 +111,7 @@ class MaskedNetwork(Model):
     """The network of another model part with trained masks over random weights. ``scaled``: the
     gradient of m is passed to theta multiplied by theta."""
 
-    gives = frozenset({"scores"})
+    words = "a network that trains scores of masks (MaskedNetwork)"
     __repr__ = brief
 
     of: Model = TaskNetwork()
@@ -152,7 +152,7 @@ class MaskedNetwork(Model):
 class Sample(Step):
     """A mask drawn from the trained probabilities; of batch statistics the update."""
 
-    takes, makes, needs = "trained", "mask", frozenset({"scores"})
+    takes, makes, needs = Trained, Masks, frozenset({MaskedNetwork})
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         generator, m = ctx.generator("mask"), {}
@@ -172,14 +172,13 @@ class BetaPosterior(Aggregator):
     round; statistics are averaged. It is kept off 0 and 1 by ``FLOOR``: what lies beyond is cut, or
     with ``softened`` each m is FLOOR in place of 0 and 1 - FLOOR in place of 1."""
 
-    needs = frozenset({"mask"})
+    needs = frozenset({Masks})
     __repr__ = brief
 
     softened: bool = field(default=False, repr=False)
 
-    def aggregate(self, state: Tensors, arrivals: Iterable[Arrival], ctx: Context) -> Tensors:
-        ones: dict[str, tuple[torch.Tensor, int]] = {}
-        rest = summed(arrivals, state.keys() - ctx.schema.buffers, ones)
+    def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
+        rest, ones = summed(arrivals, state.keys() - ctx.schema.buffers)
         new = Mean().aggregate(state, rest, ctx)
         for n, (m, K) in ones.items():
             m = m.to(state[n].device)

@@ -19,17 +19,14 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ..averaging import Averaging
+from ..local import Loss, inner, trained
 from ..parts import SGD, Batch, Context, Objective
-from ..parts.base import Loss
-from ..parts.objective import inner, trained
+from ..round import Averaging
 
 
 @dataclass(frozen=True)
 class Proximal(Objective):
     """The task's loss plus ``mu`` / 2 times the squared distance from the downloaded model."""
-
-    recordable = True
 
     mu: float = 0.01
 

@@ -15,18 +15,18 @@ from typing import Any
 
 import torch
 
-from .. import training
 from ..errors import WireError
-from ..method import EVALUATE, Method, ServerSide, Trainee
+from ..local import load
+from ..method import Method, ServerSide, Trainee
 from ..parts import SGD, Context, State, Tensors
 from ..wire import DOWN, UP, Schema
-from ..wire.letters import Letter
+from ..wire.fixed import FixedMessage
 
 
-def _letter(side: Any) -> Letter:
+def _message(side: Any) -> FixedMessage:
     """A client's model, or nothing if it has not trained yet."""
     shapes = {n: tuple(w.shape) for n, w in side.initial.items()}
-    return Letter(Schema(shapes), device=side.task.device)
+    return FixedMessage(Schema(shapes), device=side.task.device)
 
 
 def _nothing(k: int, data: bytes = b"") -> bytes:
@@ -39,33 +39,28 @@ def _nothing(k: int, data: bytes = b"") -> bytes:
 class Server(ServerSide):
     """Knows no more than M^0, and tests the clients' own models."""
 
-    def longest(self) -> int:
-        return _letter(self).schema.limit
-
     def round(self, t: int, state: State, ask: Any) -> State:
-        list(ask(self.participants(t), _nothing, _nothing))
+        list(ask.read(ask(self.participants(t), _nothing), _nothing))
         return state
 
     def evaluate(self, t: int, state: State, ask: Any) -> dict[str, Any]:
-        letter, n = _letter(self), self.task.sizes
+        message, n = _message(self), self.task.sizes
 
         def network(k: int, data: bytes) -> torch.nn.Module:
-            training.load(self.tensors, self.initial | letter.read(UP, t, k, data, samples=n[k]))
+            load(self.tensors, self.initial | message.read(UP, t, k, data, samples=n[k]))
             return self.net
 
         self.method.model.refresh(self.net, self.task, t)
-        return self.evaluate_each(ask, lambda k: letter.write(DOWN, t, k, {}), network)
+        return self.evaluate_each(ask, lambda k: message.write(DOWN, t, k, {}), network)
 
 
 class Client(Trainee):
     """Goes on with its own model ("own/..." in its memory)."""
 
-    def answer(self, t: int, client: int, what: str, data: bytes, memory: Tensors) -> bytes:
-        if what != EVALUATE:
-            return self.train(t, client, data, memory)
-        _letter(self).read(DOWN, t, client, data)
+    def show(self, t: int, client: int, data: bytes, memory: Tensors) -> bytes:
+        _message(self).read(DOWN, t, client, data)
         own = {n: memory[f"own/{n}"] for n in self.initial if f"own/{n}" in memory}
-        return _letter(self).write(UP, t, client, own, self.task.sizes[client])
+        return _message(self).write(UP, t, client, own, self.task.sizes[client])
 
     def download(self, t: int, client: int, data: bytes, memory: Tensors) -> Context:
         _nothing(client, data)

@@ -27,8 +27,8 @@ Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
     QSGD, one norm                  0.986 ± 0.008    0.961 ± 0.008
 """
 
-from ..averaging import Averaging
 from ..parts import SGD, Lossy, Update, Uplink
+from ..round import Averaging
 from ..wire import QSGD
 
 

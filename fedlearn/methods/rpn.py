@@ -37,8 +37,8 @@ Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
 
 from dataclasses import dataclass
 
-from ..averaging import Averaging
 from ..parts import DENSE, SGD, Code, Context, Downlink, Mean, Residual, Update, Uplink
+from ..round import Averaging
 from ..wire import Coder, Pooled, Schema
 
 
@@ -53,7 +53,7 @@ def pooled_layers(schema: Schema, share: float) -> list[str]:
 class Pool(Code):
     """Pool only a share of the convolution layers; everything else travels dense."""
 
-    gives = frozenset({"pooled"})
+    words = "pooled updates (Pool)"
 
     share: float = 1.0
 
@@ -75,7 +75,7 @@ class PoolState(Pool):
     of any other state it would lose most, and clients would train another model than the
     server's."""
 
-    needs, gives = frozenset({"pooled"}), frozenset()
+    needs = frozenset({Pool})
 
 
 def rpn(

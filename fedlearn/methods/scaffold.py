@@ -24,22 +24,19 @@ Deviations from paper and authors' program: what, why, effect measured::
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from ..averaging import Averaging
 from ..errors import WireError
-from ..parts import Aggregator, Arrival, Context, Downlink, Shifted, Step, Tensors, Update, Uplink
-from ..parts.server import mean_update
+from ..parts import Aggregator, Arrivals, Context, Downlink, Shifted, Step, Tensors, Update, Uplink
+from ..round import Averaging
+from ..servers import mean_update
 
 
 class Controlled(Shifted):
     """SGD on g - (c_i - c)."""
-
-    needs = frozenset({"controls"})
 
     def _shift(self, params: list[torch.Tensor], ctx: Context) -> list[torch.Tensor]:
         apart = torch._foreach_sub(ctx.kept("c_i", params), ctx.kept("c", params))
@@ -57,7 +54,7 @@ class _Variates(Step):
 class Controls(_Variates):
     """The server's c beside its state; the client keeps it until it has answered."""
 
-    needs, gives, personal = frozenset({"variates"}), frozenset({"controls"}), True
+    words, giver = "the server's control variates (Controls)", "downlink"
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         return x | {c: ctx.memory.get(c, torch.zeros_like(x[c[2:]])) for c in self.shapes(ctx.net)}
@@ -74,7 +71,8 @@ class Controls(_Variates):
 class Changes(_Variates):
     """dc_i beside the update. What was sent is what c_i changes by."""
 
-    needs, takes, makes, listens = frozenset({"controls"}), "update", "changes", True
+    words = "changes of control variates beside the updates (Changes)"
+    needs, takes, makes = frozenset({Controls}), Update, property(type)
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         K = ctx.steps(ctx.client)
@@ -91,7 +89,8 @@ class Changes(_Variates):
 class Controlling(Aggregator):
     """Moves x by ``lr`` times the mean update, and keeps c."""
 
-    needs, gives = frozenset({"changes"}), frozenset({"variates"})
+    words = "a server that keeps control variates (Controlling)"
+    needs = frozenset({Changes})
 
     lr: float = 1.0
 
@@ -99,12 +98,15 @@ class Controlling(Aggregator):
         if not 0 < self.lr < math.inf:
             raise ValueError(f"The server's step must be above 0 and finite, not {self.lr!r}.")
 
-    def aggregate(self, state: Tensors, arrivals: Iterable[Arrival], ctx: Context) -> Tensors:
+    def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         moved = [n for n in state if n not in ctx.schema.buffers]
         c = {f"c/{n}": ctx.memory.get(f"c/{n}", torch.zeros_like(state[n])) for n in moved}
         d, share = mean_update(state | c, arrivals, ctx)
         ctx.memory |= {n: t + share * d[n] for n, t in c.items()}
         return {n: x + (self.lr if n in moved else 1) * d[n] for n, x in state.items()}
+
+
+Controlled.needs, Controls.needs = frozenset({Controls}), frozenset({Controlling})
 
 
 def scaffold(lr: float = 0.1, server_lr: float = 1.0) -> Averaging:

@@ -16,16 +16,14 @@ Deviations from paper and authors' program: what, why, effect measured::
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
-from ..averaging import Averaging
 from ..parts import (
     SGD,
     Aggregator,
-    Arrival,
+    Arrivals,
     Context,
     KeptSteps,
     Lossy,
@@ -36,7 +34,8 @@ from ..parts import (
     Uplink,
     summed,
 )
-from ..wire import Signs
+from ..round import Averaging
+from ..wire import Signs, Votes
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Majority(Aggregator):
     """Each parameter moves by ``lr`` where most clients want it to. A tie counts as up; so does,
     at a client, an update of exactly zero, since one bit has no third value."""
 
-    needs = frozenset({"votes"})
+    needs = frozenset({Votes})
 
     lr: float = 0.01
 
@@ -52,9 +51,8 @@ class Majority(Aggregator):
         if not 0 < self.lr < math.inf:
             raise ValueError(f"The server's step must be above 0 and finite, not {self.lr!r}.")
 
-    def aggregate(self, state: Tensors, arrivals: Iterable[Arrival], ctx: Context) -> Tensors:
-        votes: dict[str, tuple[torch.Tensor, int]] = {}
-        rest = summed(arrivals, state.keys() - ctx.schema.buffers, votes, torch.sign)
+    def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
+        rest, votes = summed(arrivals, state.keys() - ctx.schema.buffers, torch.sign)
         new = Mean("clients").aggregate(state, rest, ctx)
         for n, (v, _) in votes.items():
             up = v.to(state[n].device) >= 0

@@ -25,8 +25,8 @@ Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
     SmartIdx, full 0.2              0.976 ± 0.006    0.914 ± 0.007
 """
 
-from ..averaging import Averaging
 from ..parts import SGD, Feedback, Lossy, Update, Uplink
+from ..round import Averaging
 from ..wire import SmartIdx
 
 

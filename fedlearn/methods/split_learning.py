@@ -25,16 +25,48 @@ from zlib import crc32
 import torch
 from torch import nn
 
-from .. import finite, rng, training
+from .. import finite, local, rng
 from ..errors import Diverged, WireError
 from ..method import ClientSide, Method, ServerSide
 from ..models import state_of
 from ..parts import SGD, Context, Edge, Named, Optimizer, State, Tensors, lasting, recalled
 from ..settings import Settings
-from ..wire import DOWN, UP
-from .split_letters import Letters, Slice
+from ..wire import DOWN, UP, FixedMessage, Schema
 
 HAND_OVER, STEP = "hand over", "step"  # what a client may be asked for
+
+
+Slice = tuple[int, int, int]  # of a client's turn, one step: epoch, first sample, end
+
+
+class Messages:
+    """The three messages: the extractor's weights, feature maps with labels, and a gradient."""
+
+    def __init__(self, task: Any, f_e: nn.Module, settings: Settings) -> None:
+        if settings.precision == "bf16":
+            raise ValueError("Split learning trains in float32 or tf32, not in bf16.")
+        self.task, self.settings = task, settings
+        with torch.no_grad():
+            self.maps = tuple(f_e.eval()(torch.zeros(1, *task.shape, device=task.device)).shape[1:])
+        self.weights = self._message({name: tuple(w.shape) for name, w in state_of(f_e).items()})
+
+    def _message(self, shapes: dict[str, tuple[int, ...]]) -> FixedMessage:
+        return FixedMessage(
+            Schema(shapes, coder="split learning"), whole=True, device=self.task.device
+        )
+
+    def steps(self, k: int) -> list[Slice]:
+        """The steps of a client's turn."""
+        n, E, B = self.task.sizes[k], self.settings.epochs, self.settings.batch_size
+        return [(epoch, at, min(at + B, n)) for epoch in range(E) for at in range(0, n, B)]
+
+    def features(self, step: Slice) -> FixedMessage:
+        """H and y of the batch of a step."""
+        return self._message({"H": (step[2] - step[1], *self.maps), "y": (step[2] - step[1],)})
+
+    def gradient(self, step: Slice) -> FixedMessage:
+        """dCE / dH of that batch."""
+        return self._message({"dH": (step[2] - step[1], *self.maps)})
 
 
 class Server(ServerSide):
@@ -43,8 +75,8 @@ class Server(ServerSide):
     def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
         super().__init__(method, task, settings)
         self.f_e = self.net.extractor
-        self.letters = Letters(task, self.f_e, self.settings)
-        self.f_s = training.new_network(replace(method.network, shape=self.letters.maps), task)
+        self.messages = Messages(task, self.f_e, self.settings)
+        self.f_s = local.new_network(replace(method.network, shape=self.messages.maps), task)
         parts = {"edge": self.f_e, "server": self.f_s}
         self.W = {f"{of}.{n}": w for of, net in parts.items() for n, w in state_of(net).items()}
         self.first = self._copy()
@@ -55,25 +87,22 @@ class Server(ServerSide):
     def start(self) -> State:
         return State(dict(self.first))
 
-    def longest(self) -> int:
-        most = self.letters.features((0, 0, min(self.settings.batch_size, max(self.task.sizes))))
-        return max(most.schema.limit, self.letters.weights.schema.limit)
-
     def round(self, t: int, state: State, ask: Any) -> State:
         ask.note("bytes_handover", 0)  # the column is there even if no client is
-        training.load(self.W, state.weights)
+        local.load(self.W, state.weights)
         for k in self.participants(t):
             before = self._copy()
             if not self.turn(t, k, ask):
-                training.load(self.W, before)
+                local.load(self.W, before)
         return State(self._copy())
 
     def turn(self, t: int, k: int, ask: Any) -> bool:
         """The turn of client k -> whether it came to its end."""
-        W_e, weights = state_of(self.f_e), self.letters.weights
+        W_e, weights = state_of(self.f_e), self.messages.weights
 
         def exchange(write: Any, read: Any, what: str) -> Any:
-            return dict(ask([k], lambda k: write(), lambda k, data: read(data), what)).get(k)
+            answers = ask([k], lambda k: write(), what)
+            return dict(ask.read(answers, lambda k, data: read(data), what)).get(k)
 
         def hand_over() -> bytes:
             data = weights.write(DOWN, t, k, W_e)
@@ -81,9 +110,9 @@ class Server(ServerSide):
             return data
 
         def take_over(data: bytes) -> bool:
-            training.load(W_e, weights.read(UP, t, k, data, samples=self.task.sizes[k]))
+            local.load(W_e, weights.read(UP, t, k, data, samples=self.task.sizes[k]))
             try:
-                finite.judge(State(self.W), State({}))
+                finite.check(State(self.W), State({}))
                 finite.try_out(nn.Sequential(self.f_e, self.f_s), self.task)
             except Diverged as error:
                 raise WireError(f"After the turn of client {k}: {error}") from None
@@ -91,10 +120,10 @@ class Server(ServerSide):
             return True
 
         own = self.method.optimizer.init(
-            training.trainable(self.f_s), Context(self.task, t, k, net=self.f_s)
+            local.trainable(self.f_s), Context(self.task, t, k, net=self.f_s)
         )
         what, write = HAND_OVER, hand_over
-        for i, step in enumerate(self.letters.steps(k)):
+        for i, step in enumerate(self.messages.steps(k)):
             read = partial(self.step, t, k, i, step, own)
             if (message := exchange(write, read, what)) is None:
                 return False
@@ -104,8 +133,8 @@ class Server(ServerSide):
     def step(self, t: int, k: int, i: int, step: Slice, own: dict, data: bytes) -> bytes:
         """H and y of client k's i-th batch -> dCE / dH, and a step of W_s; ``own``: the optimiser's
         state. ``WireError`` for labels that are none, or if the gradient is not finite."""
-        batch = self.letters.features(step).read(UP, t, k, data, samples=step[2] - step[1])
-        H, y, W_s = batch["H"].requires_grad_(), batch["y"], training.trainable(self.f_s)
+        batch = self.messages.features(step).read(UP, t, k, data, samples=step[2] - step[1])
+        H, y, W_s = batch["H"].requires_grad_(), batch["y"], local.trainable(self.f_s)
         if not ((y == y.floor()) & (y >= 0) & (y < self.task.source.classes)).all():
             raise WireError(f"Client {k} sent labels that are no numbers of classes.")
         with rng.scope(self.task.seed, "server dropout", t, k, i, device=self.task.device):
@@ -115,10 +144,10 @@ class Server(ServerSide):
             raise WireError(f"What client {k} sent gives no finite gradient.")
         with torch.no_grad():
             self.method.optimizer.step(W_s, grads, own)
-        return self.letters.gradient(step).write(DOWN, t, k, {"dH": dH})
+        return self.messages.gradient(step).write(DOWN, t, k, {"dH": dH})
 
     def evaluate(self, t: int, state: State, ask: Any) -> dict[str, float]:
-        training.load(self.W, state.weights)
+        local.load(self.W, state.weights)
         return self.task.evaluate(nn.Sequential(self.f_e, self.f_s))
 
 
@@ -132,23 +161,23 @@ class Client(ClientSide):
     def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
         super().__init__(method, task, settings)
         self.f_e = self.net.extractor
-        self.letters = Letters(task, self.f_e, self.settings)
+        self.messages = Messages(task, self.f_e, self.settings)
         self._epoch: tuple = (None, None)  # (round, client, epoch), its images and labels
         self._ahead: tuple = (None, None)  # (round, client, step, checksum), H with its graph
 
     @torch.enable_grad()
     def answer(self, t: int, client: int, what: str, data: bytes, memory: Tensors) -> bytes:
-        letters, steps, part = self.letters, self.letters.steps(client), self.method.optimizer
-        W_e, params = state_of(self.f_e), training.trainable(self.f_e)
+        messages, steps, part = self.messages, self.messages.steps(client), self.method.optimizer
+        W_e, params = state_of(self.f_e), local.trainable(self.f_e)
         ctx = Context(self.task, t, client, net=self.f_e)
         own, i, seen = part.init(params, ctx), 0, crc32(data)
         if what == HAND_OVER:
-            training.load(W_e, letters.weights.read(DOWN, t, client, data))
+            local.load(W_e, messages.weights.read(DOWN, t, client, data))
         elif what == STEP and "step" in memory:
             i, seen = memory["step"].tolist()
-            dH = letters.gradient(steps[i]).read(DOWN, t, client, data)["dH"]
+            dH = messages.gradient(steps[i]).read(DOWN, t, client, data)["dH"]
             if self._ahead[0] != (t, client, i, seen):
-                training.load(W_e, {name: memory[f"edge/{name}"] for name in W_e})
+                local.load(W_e, {name: memory[f"edge/{name}"] for name in W_e})
                 self._forward(t, client, i, steps[i], seen)
             (_, H), self._ahead = self._ahead, (None, None)
             own, i, seen = recalled(own, memory), i + 1, crc32(data, seen)
@@ -159,11 +188,11 @@ class Client(ClientSide):
             raise WireError(f"Client {client} cannot answer {what!r} now.")
         memory.clear()
         if i == len(steps):
-            return letters.weights.write(UP, t, client, W_e, self.task.sizes[client])
+            return messages.weights.write(UP, t, client, W_e, self.task.sizes[client])
         keep = {f"edge/{name}": w for name, w in W_e.items()} | lasting(own)
         memory |= {name: x.clone() for name, x in keep.items()} | {"step": torch.tensor([i, seen])}
         H, y = self._forward(t, client, i, steps[i], seen)
-        return letters.features(steps[i]).write(UP, t, client, {"H": H, "y": y}, len(y))
+        return messages.features(steps[i]).write(UP, t, client, {"H": H, "y": y}, len(y))
 
     def _forward(self, t: int, k: int, i: int, step: Slice, seen: int) -> tuple:
         """H, with its graph, and the labels of the batch of step ``i``."""

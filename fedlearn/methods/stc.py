@@ -19,8 +19,8 @@ Deviations from paper and authors' program: what, why, effect measured::
     the mean is weighted by n_k         as everywhere in this package  none with equal shares
 """
 
-from ..averaging import Averaging
 from ..parts import SGD, Feedback, KeptSteps, Lossy, Replay, Update, Uplink
+from ..round import Averaging
 from ..wire import TopK
 
 

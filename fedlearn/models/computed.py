@@ -13,7 +13,7 @@ class Drawing:
 def computed(mixin: type, *kinds: type[nn.Module]) -> dict[type, type]:
     """For each kind of layer, a class whose ``weight`` (or ``bias``) is computed as the
     properties of ``mixin`` say. They count dimensions from the end, so that the stacked form
-    (``engines.layers``) computes the weights of all clients."""
+    (``stacked``) computes the weights of all clients."""
     return {
         kind: type(
             f"{mixin.__name__}{kind.__name__}", (mixin, kind), {"computed_by": (mixin, kind)}

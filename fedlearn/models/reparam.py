@@ -27,7 +27,7 @@ FORMS = dict.fromkeys(("tr", "csla", "search", "inf", "deploy"))
 class Scale(nn.Module):
     """One factor a channel, [..., C] on [..., n, C, h, w]: counted from the end, so that clients
     may be stacked in front. A constant is no part of the state: it never changes. ``decays``:
-    weight decay that spares vectors is for this one all the same (``parts.optimizer.shrunk``)."""
+    weight decay that spares vectors is for this one all the same (``optim.shrunk``)."""
 
     def __init__(self, channels: int, value: float, trained: bool, decays: bool = False) -> None:
         super().__init__()
@@ -62,8 +62,9 @@ class Branches(nn.Module):
         self.identity = inputs == outputs and stride == 1
         several, scaled = form in ("tr", "csla", "search"), form in ("csla", "search")
         self.conv3 = nn.Conv2d(inputs, outputs, 3, stride, 1, groups=groups, bias=form == "deploy")
+        # takes the pixels that a stride leaves, see ``forward``
         self.conv1 = (
-            nn.Conv2d(inputs, outputs, 1, stride, groups=groups, bias=False)
+            nn.Conv2d(inputs, outputs, 1, groups=groups, bias=False)
             if several and pointwise
             else None
         )
@@ -77,14 +78,17 @@ class Branches(nn.Module):
         self.bn = nn.BatchNorm2d(outputs) if scaled or form == "inf" else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.conv3(x)
+        y, stride = self.conv3(x), self.conv3.stride[0]
+        # not by a stride of conv1: of few channels, channels last, its gradient makes oneDNN 3.13
+        # write where it must not (processors with AVX2 and no AVX-512)
+        pixels = x[..., ::stride, ::stride]
         if self.form == "tr":
             y = self.bn3(y)
-            y = y if self.conv1 is None else y + self.bn1(self.conv1(x))
+            y = y if self.conv1 is None else y + self.bn1(self.conv1(pixels))
             return y if self.bn_id is None else y + self.bn_id(x)
         if self.s3 is not None:
             y = self.s3(y)
-            y = y if self.s1 is None else y + self.s1(self.conv1(x))
+            y = y if self.s1 is None else y + self.s1(self.conv1(pixels))
             y = y if self.s_id is None else y + self.s_id(x)
         return y if self.bn is None else self.bn(y)
 

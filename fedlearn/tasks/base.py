@@ -16,7 +16,7 @@ from ..data import partition as partitions
 from ..data.sources import Source
 from ..errors import pick
 from ..extensions import find
-from .metrics import Metric, Seen, find_metrics, measured
+from .metrics import ByClient, Metric, Seen, find_metrics, measured, refuse_without_owners
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +25,8 @@ class Task:
     uint8, and are normalised when they are used.
 
     ``train`` and ``test`` are x [n, channels, height, width] and y [n, ...]: labels, or whatever
-    the task's ``loss`` and ``evaluate`` take."""
+    the task's ``loss`` and ``evaluate`` take. ``owners`` is the client of each test sample, int64
+    [n], -1 where it is nobody's; None if the data do not say whose they are."""
 
     dataset: str
     clients: int
@@ -38,12 +39,12 @@ class Task:
     split: Any = field(repr=False)
     train: tuple = field(repr=False)
     test: tuple = field(repr=False)
+    owners: torch.Tensor | None = field(default=None, repr=False)
     metrics: dict[str, Metric] = field(default_factory=dict, repr=False)  # by their columns' names
 
     networks: ClassVar[Mapping[str, Callable]] = models.NETWORKS  # that a name may mean
     augmentations: ClassVar[Mapping[str, Callable]] = {}
     ignored: ClassVar[int] = -100  # in place of all of a sample's y if it is to count for nothing
-    recordable: ClassVar[bool] = True  # the loss does nothing but tensor operations
     about: ClassVar[dict[str, str]] = {}  # what a history says besides, such as its main metric
 
     def loss(self, outputs: Any, y: torch.Tensor) -> torch.Tensor:
@@ -56,14 +57,19 @@ class Task:
         net: torch.nn.Module,
         batch: int = 512,
         client: int | None = None,
-        seen: dict | None = None,
+        predictions: ByClient | None = None,
     ) -> dict[str, Any]:
-        """{"accuracy": the task's main metric, "loss", ...} on the test set."""
+        """{"accuracy": the task's main metric, "loss", ...} on the test set, and the task's
+        metrics; or, if there is a dict ``predictions``, what ``measure`` makes them of is put
+        there, for this client or, under None, for all."""
         raise NotImplementedError
 
-    def measure(self, seen: Seen) -> dict[str, Any]:
-        """The task's metrics, from a confusion matrix for each client or, under None, for all."""
-        return measured(self.metrics, seen, self.held) if self.metrics else {}
+    def measure(self, predictions: ByClient) -> dict[str, Any]:
+        """The task's metrics, from predictions for each client or, under None, for all."""
+        if not self.metrics:
+            return {}
+        seen = Seen(predictions, self.test[1].cpu(), self.owners, self.held)
+        return measured(self.metrics, seen)
 
     def augmented(
         self, name: str, x: torch.Tensor, y: torch.Tensor, generator: torch.Generator
@@ -180,6 +186,8 @@ class Task:
         arrays = {"images": (*self.train, *self.test), "clients": self.owned}
         if self.split.permutations is not None:
             arrays["permutations"] = map(torch.as_tensor, self.split.permutations)
+        if self.owners is not None:
+            arrays["owners"] = (self.owners,)
         return {name: _digest(tensors) for name, tensors in arrays.items()}
 
     def describe(self) -> dict[str, Any]:
@@ -243,8 +251,10 @@ class Task:
         if whole and not counted and not isinstance(clients, str):
             users = partitions.given(clients, len(dataset[0])).owner
         source = cls.find_source(dataset, users)
+        owners = None
         if not counted:
-            column = clients if users is None and not isinstance(clients, str) else source.users
+            named = users is not None or isinstance(clients, str)
+            column = source.users if named else clients
             if column is None:
                 raise ValueError(
                     f'{source.name} names no users, so clients="users" is not possible.'
@@ -252,6 +262,11 @@ class Task:
             given = partitions.Given(column) if users is not None else None
             partition = given or partitions.given(column, len(source.train_y))
             clients = partition.clients
+            if named and source.test_users is not None:
+                client_of = dict(zip(column.tolist(), partition.owner.tolist(), strict=True))
+                owners = torch.tensor([client_of.get(u, -1) for u in source.test_users.tolist()])
+        if owners is None:
+            refuse_without_owners(metrics, source.name)
         shape = source.train_x.shape[1:]
         network = network or cls.default_network(source)
         if augment and min(shape[1:]) == 1:
@@ -276,9 +291,10 @@ class Task:
         )
         chosen = keep(test, len(source.test_y), "test")
         kept_test = source.test_x[chosen].to(device), source.test_y[chosen].to(device)
+        owners = None if owners is None else owners[chosen]
         return cls(
             *(source.name, clients, partition, seed, network, augment, device),
-            *(source, split, kept, kept_test, metrics),
+            *(source, split, kept, kept_test, owners, metrics),
         )
 
 

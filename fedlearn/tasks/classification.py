@@ -13,7 +13,7 @@ from ..arguments import checked
 from ..data import own
 from ..data.sources import Source
 from .base import Task
-from .metrics import Seen
+from .metrics import ByClient
 
 NETWORK = {"digits": "digits_cnn", "mnist": "mcmahan_cnn", "fashion_mnist": "mcmahan_cnn"}
 PADDING = 4  # pixels on each side that a random crop may shift an image by
@@ -74,14 +74,14 @@ class Classification(Task):
         net: torch.nn.Module,
         batch: int = 512,
         client: int | None = None,
-        seen: Seen | None = None,
+        predictions: ByClient | None = None,
     ) -> dict[str, Any]:
         """Accuracy and mean loss on the test set; with permuted pixels, under the permutation of
         ``client`` or, if none is named, the mean over the clients' permutations. And the task's
-        metrics; or, if there is a dict ``seen``, what ``measure`` makes them of is put there, for
-        this client or, under None, for all."""
+        metrics; or, if there is a dict ``predictions``, what ``measure`` makes them of is put
+        there, for this client or, under None, for all."""
         x, y = self.test
-        classes, found = self.source.classes, {} if seen is None else seen
+        found = {} if predictions is None else predictions
         views = (
             [None]
             if self.split.permutations is None
@@ -92,19 +92,18 @@ class Classification(Task):
         totals = torch.zeros(2, device=self.device, dtype=torch.float64)
         with models.evaluating(net), torch.inference_mode():
             for view in views:
+                predicted = []
                 for at in range(0, len(y), batch):
                     target = y[at : at + batch]
                     logits = net(self.inputs(x[at : at + batch], view))
-                    totals[0] += (logits.argmax(-1) == target).sum()
+                    predicted.append(logits.argmax(-1))
+                    totals[0] += (predicted[-1] == target).sum()
                     totals[1] += self.loss(logits, target) * len(target)
-                    if self.metrics:
-                        pairs = target * classes + logits.argmax(-1)
-                        counts = torch.bincount(pairs, minlength=classes**2).double().cpu()
-                        k = client if view is None else view
-                        found[k] = found.get(k, 0) + counts.view(classes, classes)
+                if self.metrics:
+                    found[client if view is None else view] = torch.cat(predicted).cpu()
         accuracy, loss = (totals / (len(y) * len(views))).tolist()
         result = {"accuracy": accuracy, "loss": loss}
-        return result if seen is not None else result | self.measure(found)
+        return result if predictions is not None else result | self.measure(found)
 
     @cached_property
     def held(self) -> torch.Tensor:

@@ -12,6 +12,7 @@ from ..data import published, scenes
 from ..data.annotated import CROWD, from_boxes, source_of
 from ..data.sources import Source
 from .base import Task
+from .metrics import ByClient
 from .moves import MOVES
 
 DATASETS: dict[str, Callable[[str], Source]] = {
@@ -64,7 +65,6 @@ class Detection(Task):
 
     networks = models.DETECTORS
     augmentations = MOVES
-    recordable = False  # torchvision's loss picks entries by what they are
     about = {"task": "detection", "accuracy": "mAP@0.5"}
 
     @classmethod
@@ -105,7 +105,7 @@ class Detection(Task):
         net: torch.nn.Module,
         batch: int = 128,
         client: int | None = None,
-        seen: dict | None = None,
+        predictions: ByClient | None = None,
     ) -> dict[str, Any]:
         """{"accuracy": mAP@0.5, "loss", "map_50_95": mAP@0.5:0.95} on the test set."""
         (x, y), total, found = self.test, 0.0, []

@@ -1,15 +1,15 @@
 """What a task may measure on its test set beyond accuracy and loss, once a round.
 
-A metric is a function ``metric(confusion, clients)`` that returns a number or a list of numbers,
-which become a column of the history under the function's name. ``confusion`` is float64 [classes,
-classes]: how many test images of the class of a row were taken for the class of a column.
-``clients`` is a list with, for each client, a pair: the same matrix as its own network or its own
-view of the pixels has it (for most methods the very same matrix; None if it was not seen), and how
-many training images of each class it holds, [classes].
+A metric is a function ``metric(seen)`` that returns a number or a list of numbers, which become
+a column of the history under the function's name. It costs no byte: the server has the test set,
+and in a simulation knows who holds what.
 """
 
+import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,38 +18,98 @@ from ..arguments import short
 from ..extensions import find
 from ..history import COLUMNS
 
-Clients = list[tuple[torch.Tensor | None, torch.Tensor]]
-Metric = Callable[[torch.Tensor, Clients], Any]
-Seen = dict[int | None, torch.Tensor]  # confusion matrices by client, or of all under None
+ByClient = dict[int | None, torch.Tensor]  # or, under None, one for all
 
 
-def per_class(confusion: torch.Tensor, clients: Clients) -> list[float]:
-    """The share of each class's test images that is recognised (recall)."""
-    return (confusion.diag() / confusion.sum(1)).tolist()
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What a metric sees of a test set: predictions, labels and owners."""
+
+    predictions: ByClient  # of clients with a network or a view of their own, else of all
+    labels: torch.Tensor  # [n], or of pixels [n, height, width]: void has the number of no class
+    owners: torch.Tensor | None  # [n], whose sample it is, -1 nobody's; None if the data do not say
+    held: torch.Tensor  # [clients, classes]: how much of each class a client has to train
+
+    def of(self, client: int) -> torch.Tensor | None:
+        """The predictions for a client, those of all for most methods; None if it was not seen."""
+        return self.predictions.get(client, self.predictions.get(None))
+
+    @cached_property
+    def confusion(self) -> torch.Tensor:
+        """How many test samples of the class of a row were taken for the class of a column, float64
+        [classes, classes]; summed over ``predictions``."""
+        return sum(self.confusions.values(), torch.zeros(()))
+
+    @cached_property
+    def confusions(self) -> ByClient:
+        """The same, with the keys of ``predictions``."""
+        classes, known = self.held.shape[1], self.labels < self.held.shape[1]
+        first = self.labels.long() * classes
+        pairs = {k: (first + own)[known] for k, own in self.predictions.items()}
+        counts = {k: torch.bincount(p, minlength=classes**2).double() for k, p in pairs.items()}
+        return {k: own.view(classes, classes) for k, own in counts.items()}
+
+    @cached_property
+    def rows(self) -> list[torch.Tensor]:
+        """The positions of each client's own test samples; ``ValueError`` if the data do not say
+        whose they are."""
+        if self.owners is None:
+            raise ValueError("The test samples have no owners.")
+        sizes = torch.bincount(self.owners + 1, minlength=len(self.held) + 1)
+        return list(self.owners.argsort(stable=True).split(sizes.tolist()))[1:]
 
 
-def per_client(confusion: torch.Tensor, clients: Clients) -> list[float]:
-    """For each client the accuracy on test images that are mixed as its own training images are: a
-    class counts as much as the client holds of it. Costs no byte: the server knows the test set,
-    and in a simulation the partition."""
-    return [math.nan if own is None else _as_held(own, held) for own, held in clients]
+Metric = Callable[[Seen], Any]
 
 
-def client_spread(confusion: torch.Tensor, clients: Clients) -> float:
+def per_class(seen: Seen) -> list[float]:
+    """The share of each class's test samples that is recognised (recall)."""
+    return (seen.confusion.diag() / seen.confusion.sum(1)).tolist()
+
+
+def per_client(seen: Seen) -> list[float]:
+    """For each client the accuracy on its own test samples; None for a client that has none."""
+    classes, found = seen.held.shape[1], []
+    for k, rows in enumerate(seen.rows):
+        own, labels = seen.of(k), seen.labels[rows]
+        known = labels < classes
+        right = math.nan if own is None else (own[rows] == labels)[known].double().mean()
+        found.append(float(right))
+    return found
+
+
+def client_spread(seen: Seen) -> float:
     """The standard deviation of ``per_client`` over the clients."""
-    values = [v for v in per_client(confusion, clients) if not math.isnan(v)]
-    mean = sum(values) / len(values) if values else math.nan
-    return math.sqrt(sum((v - mean) ** 2 for v in values) / len(values)) if values else math.nan
+    return _spread(per_client(seen))
 
 
-def worst_client(confusion: torch.Tensor, clients: Clients) -> float:
+def worst_client(seen: Seen) -> float:
     """The lowest of ``per_client``."""
-    return min((v for v in per_client(confusion, clients) if not math.isnan(v)), default=math.nan)
+    return _lowest(per_client(seen))
 
 
-METRICS: dict[str, Metric] = {
-    f.__name__: f for f in (per_class, per_client, client_spread, worst_client)
-}
+def per_class_mix(seen: Seen) -> list[float]:
+    """For each client the accuracy on everybody's test samples, mixed as its own training samples
+    are: a class counts as much as the client holds of it. It stands in for ``per_client`` where
+    test samples have no owners, and says nothing of what else is particular to a client."""
+    found = seen.confusions
+    mixes = ((found.get(k, found.get(None)), held) for k, held in enumerate(seen.held))
+    return [math.nan if own is None else _as_held(own, held) for own, held in mixes]
+
+
+def class_mix_spread(seen: Seen) -> float:
+    """The standard deviation of ``per_class_mix`` over the clients."""
+    return _spread(per_class_mix(seen))
+
+
+def worst_class_mix(seen: Seen) -> float:
+    """The lowest of ``per_class_mix``."""
+    return _lowest(per_class_mix(seen))
+
+
+OWNED = per_client, client_spread, worst_client  # of test samples that have owners
+MIXED = per_class_mix, class_mix_spread, worst_class_mix  # in their place where they have none
+METRICS: dict[str, Metric] = {f.__name__: f for f in (per_class, *OWNED, *MIXED)}
 
 
 def find_metrics(metrics: Any) -> dict[str, Metric]:
@@ -61,21 +121,46 @@ def find_metrics(metrics: Any) -> dict[str, Metric]:
         name = getattr(metric, "__name__", "")
         if not name.isidentifier() or name in found or name in COLUMNS:
             raise ValueError(f"A metric needs a name of its own, as a column, not {name!r}.")
+        try:
+            inspect.signature(metric).bind(None)
+        except TypeError:
+            raise ValueError(
+                f"A metric takes one argument, what it sees of the test set, unlike {name}."
+            ) from None
         found[name] = metric
     return found
 
 
-def measured(metrics: dict[str, Metric], seen: Seen, held: Iterable[torch.Tensor]) -> dict:
+def refuse_without_owners(metrics: dict[str, Metric], dataset: str) -> None:
+    """``ValueError`` for a metric of test samples with owners, which the data set has not."""
+    for own, mixed in zip(OWNED, MIXED, strict=True):
+        if own in metrics.values():
+            raise ValueError(
+                f"The test samples of {dataset} belong to no client, so {own.__name__} cannot be "
+                f"measured; {mixed.__name__} weights their classes as a client's training samples."
+            )
+
+
+def measured(metrics: dict[str, Metric], seen: Seen) -> dict:
     """The columns; what is not a finite number is None."""
-    total: Any = sum(seen.values())
-    clients = [(seen.get(k, seen.get(None)), own) for k, own in enumerate(held)]
-    return {name: _column(name, f(total, clients) if seen else None) for name, f in metrics.items()}
+    known = bool(seen.predictions)
+    return {name: _column(name, f(seen) if known else None) for name, f in metrics.items()}
 
 
 def _as_held(own: torch.Tensor, held: torch.Tensor) -> float:
     weights = held * (own.sum(1) > 0)  # a class that the test set lacks says nothing
     right = (own.diag() / own.sum(1)).nan_to_num()
     return float((weights * right).sum() / weights.sum())
+
+
+def _spread(values: list[float]) -> float:
+    known = [v for v in values if not math.isnan(v)]
+    mean = sum(known) / len(known) if known else math.nan
+    return math.sqrt(sum((v - mean) ** 2 for v in known) / len(known)) if known else math.nan
+
+
+def _lowest(values: list[float]) -> float:
+    return min((v for v in values if not math.isnan(v)), default=math.nan)
 
 
 def _column(name: str, value: Any) -> Any:

@@ -13,6 +13,7 @@ from ..data import published, scenes
 from ..data.annotated import VOID, from_masks, source_of
 from ..data.sources import Source
 from .base import Task
+from .metrics import ByClient
 from .moves import MOVES
 
 DATASETS: dict[str, Callable[[str], Source]] = {
@@ -60,13 +61,13 @@ class Segmentation(Task):
         net: torch.nn.Module,
         batch: int = 128,
         client: int | None = None,
-        seen: dict | None = None,
+        predictions: ByClient | None = None,
     ) -> dict[str, Any]:
         """{"accuracy": mIoU, "loss", "pixel_accuracy"} on the test set, and the task's metrics. A
         class that is neither shown nor predicted counts for nothing."""
         from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
 
-        (x, y), classes, total = self.test, self.source.classes, 0.0
+        (x, y), classes, total, predicted = self.test, self.source.classes, 0.0, []
         about = {"num_classes": classes, "ignore_index": VOID, "validate_args": False}
         overlap = MulticlassJaccardIndex(**about).to(self.device)
         right = MulticlassAccuracy(average="micro", **about).to(self.device)
@@ -74,18 +75,20 @@ class Segmentation(Task):
             for images, own in zip(x.split(batch), y.split(batch), strict=True):
                 scores = net(self.inputs(images))
                 total += float(self.loss(scores, own)) * len(own)
+                best = scores.argmax(1)
                 for metric in (overlap, right):
-                    metric.update(scores.argmax(1), own.long())
-            confusion = overlap.confmat.double().cpu()
+                    metric.update(best, own.long())
+                if self.metrics:
+                    predicted.append(best.to(torch.uint8).cpu())
             result = {
                 "accuracy": float(overlap.compute()),
                 "loss": total / len(y),
                 "pixel_accuracy": float(right.compute()),
             }
-        if seen is None:
-            return result | self.measure({None: confusion})
-        seen[client] = confusion
-        return result
+        found = {} if predictions is None else predictions
+        if self.metrics:
+            found[client] = torch.cat(predicted)
+        return result if predictions is not None else result | self.measure(found)
 
     @cached_property
     def held(self) -> torch.Tensor:

@@ -1,9 +1,9 @@
 """What travels: the envelope of a message and the coders of its tensors."""
 
-from .base import Coder
+from .base import Coder, Masks, Sketches, Votes
 from .coders import Dense, Pooled
 from .drawn import Natural, TernGrad
-from .letters import Letter, Whole
+from .fixed import FixedMessage, Whole
 from .lowrank import LowRank
 from .masks import Mask
 from .message import DOWN, UP, Message, Schema, assemble, open_envelope, pack, take_apart, unpack

@@ -1,9 +1,9 @@
 """Dense coders: every entry, or the mean of a kernel's, as one float."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -15,37 +15,20 @@ from ..errors import Diverged, WireError
 from .base import Coder, Shape, brief
 
 
-def write_rows(tensors: Sequence[torch.Tensor], dtype: str = "<f4") -> list[list[memoryview]]:
-    """Tensors [clients, ...] -> for each client the little-endian bytes of its part of each
-    tensor, all cut from one buffer; ``Diverged`` if half precision cannot hold a value. Float32
-    holds any: what is NaN, infinite or too large for it is refused by who reads it."""
-    rows = _one_buffer(tensors)
-    if rows is None:
-        flat = [t.detach().flatten(1) if t.dim() > 1 else t.detach()[:, None] for t in tensors]
-        rows = torch.cat(flat, 1)
+def write_floats(tensors: Sequence[torch.Tensor], dtype: str = "<f4") -> list[memoryview]:
+    """Tensors -> the little-endian bytes of each, cut from one buffer; ``Diverged`` if half
+    precision cannot hold a value. Float32 holds any: what is NaN, infinite or too large for it is
+    refused by who reads it."""
+    flat = torch.cat([t.detach().reshape(-1) for t in tensors]) if tensors else torch.empty(0)
     with np.errstate(over="ignore"):
-        rows = rows.to("cpu", torch.float32).numpy().astype(dtype, copy=False)
-    if dtype != "<f4" and not np.isfinite(rows).all():
+        values = flat.to("cpu", torch.float32).numpy().astype(dtype, copy=False)
+    if dtype != "<f4" and not np.isfinite(values).all():
         raise Diverged(
             "A value that is NaN, infinite or too large for half precision cannot be coded."
         )
-    ends = list(accumulate(t[0].numel() * rows.itemsize for t in tensors))
-    slices = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
-    return [[data[part] for part in slices] for data in (row.view(np.uint8).data for row in rows)]
-
-
-def _one_buffer(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """The matrix [clients, numbers] of which the tensors are all the columns, in this order, if
-    there is one."""
-    base, end = tensors[0]._base, 0
-    if base is None:
-        return None
-    for t in tensors:
-        if t._base is not base or t.storage_offset() != end or not t[0].is_contiguous():
-            return None
-        end += t[0].numel()
-    whole = base.dim() == 2 and base.shape == (len(tensors[0]), end) and base.is_contiguous()
-    return base if whole else None
+    data, ends = values.view(np.uint8).data, [0]
+    ends += accumulate(t.numel() * values.itemsize for t in tensors)
+    return [data[start:end] for start, end in pairwise(ends)]
 
 
 def read_floats(
@@ -85,29 +68,11 @@ class Dense(Coder):
         """As numpy calls it."""
         return f"<f{self.bits // 8}"
 
-    def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> Any:
-        return self._rows([tensor[None]])[0][0]
+    def encode(self, tensor: torch.Tensor) -> Any:
+        return write_floats([tensor], self.dtype)[0]
 
-    def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
-        return next(iter(self._all([section], [shape])))
-
-    def encode_rows(
-        self, tensors: Sequence[torch.Tensor], generators: list, shared: list | None = None
-    ) -> list[list[Any]]:
-        return self._rows(tensors)
-
-    def decode_all(
-        self, sections: Sequence[Any], shapes: Sequence[Shape], shared: list | None = None
-    ) -> Iterable[torch.Tensor]:
-        return self._all(sections, shapes)
-
-    # none of the four calls another: a subclass may replace any of them and call its parent's
-
-    def _rows(self, tensors: Sequence[torch.Tensor]) -> list[list[Any]]:
-        return write_rows(tensors, self.dtype)
-
-    def _all(self, sections: Sequence[Any], shapes: Sequence[Shape]) -> Iterable[torch.Tensor]:
-        return read_floats(sections, shapes, self.dtype)
+    def decode(self, section: Any, shape: Shape) -> torch.Tensor:
+        return read_floats([section], [shape], self.dtype)[0]
 
 
 @dataclass(frozen=True)
@@ -134,43 +99,28 @@ class Pooled(Dense):
                 f"{self.threshold!r}."
             )
 
-    def _rows(self, tensors: Sequence[torch.Tensor]) -> list[list[Any]]:
-        if self.threshold:
-            return [[self._encode_some(t) for t in row] for row in zip(*tensors, strict=True)]
-        # [.., out, in, k, k] -> [.., out, in]
-        return super()._rows([t.float().flatten(3).mean(3) if t.dim() > 3 else t for t in tensors])
-
-    def _all(self, sections: Sequence[Any], shapes: Sequence[Shape]) -> Iterable[torch.Tensor]:
-        if self.threshold:
-            means = list(map(self._decode_some, sections, shapes))
-        else:
-            pooled = [shape[:2] if len(shape) > 2 else shape for shape in shapes]
-            means = list(super()._all(sections, pooled))
-        # one mean for all k*k positions
-        return [
-            m[(..., *[None] * (len(s) - 2))].expand(s) if len(s) > 2 else m
-            for m, s in zip(means, shapes, strict=True)
-        ]
-
-    def _encode_some(self, tensor: torch.Tensor) -> Any:
+    def encode(self, tensor: torch.Tensor) -> Any:
         if tensor.dim() < 3:
-            return write_rows([tensor[None]], self.dtype)[0][0]
-        tensor = tensor.float()
-        size = tensor.flatten(1).sum(1) if self.plain else tensor.abs().flatten(1).sum(1)
-        keep = size.abs() >= self.threshold
-        means = tensor[keep].flatten(2).mean(2)
-        bits = np.packbits(keep.cpu().numpy())
-        return b"".join([bits, *write_rows([means[None]], self.dtype)[0]])
+            return super().encode(tensor)
+        tensor, bits = tensor.float(), b""
+        if self.threshold:
+            size = tensor.flatten(1).sum(1).abs() if self.plain else tensor.abs().flatten(1).sum(1)
+            keep = size >= self.threshold
+            tensor, bits = tensor[keep], np.packbits(keep.cpu().numpy()).tobytes()
+        means = super().encode(tensor.flatten(2).mean(2))  # [out, in, k, k] -> [out, in]
+        return bits + bytes(means) if bits else means
 
-    def _decode_some(self, section: Any, shape: Shape) -> torch.Tensor:
+    def decode(self, section: Any, shape: Shape) -> torch.Tensor:
         if len(shape) < 3:
-            return read_floats([section], [shape], self.dtype)[0]
+            return super().decode(section, shape)
         out, inputs = shape[:2]
-        bits = (out + 7) // 8
-        keep = np.unpackbits(np.frombuffer(section[:bits], np.uint8)).astype(bool)
-        if len(keep) < out or keep[out:].any():
-            raise WireError("A pooled section marks filters that the layer does not have.")
-        keep = torch.from_numpy(keep[:out])
-        means = torch.zeros(out, inputs)
-        means[keep] = read_floats([section[bits:]], [(int(keep.sum()), inputs)], self.dtype)[0]
-        return means
+        if self.threshold:
+            bits = (out + 7) // 8
+            keep = np.unpackbits(np.frombuffer(section[:bits], np.uint8)).astype(bool)
+            if len(keep) < out or keep[out:].any():
+                raise WireError("A pooled section marks filters that the layer does not have.")
+            means, there = torch.zeros(out, inputs), torch.from_numpy(keep[:out])
+            means[there] = super().decode(section[bits:], (int(there.sum()), inputs))
+        else:
+            means = super().decode(section, shape[:2])
+        return means[(..., *[None] * (len(shape) - 2))].expand(tuple(shape))  # one for all k*k

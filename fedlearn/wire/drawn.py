@@ -24,20 +24,20 @@ class Natural(Coder):
 
     stochastic = True
 
-    def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> bytes:
+    def encode(self, tensor: torch.Tensor, generator: torch.Generator) -> bytes:
         """``generator``: a CPU generator of torch; it decides about up and down."""
         x = flat(tensor)
         exponent = np.maximum(np.frexp(x)[1] + 126, 0)  # of float32: 2^(exponent - 127) <= |x|
         small = exponent == 0  # below the smallest power with a fraction: towards 0 or 2^-126
         above = np.ldexp(np.abs(x.astype(np.float64)), np.where(small, 126, 127 - exponent))
         chance = np.where(small, above, above - 1)
-        up = torch.rand(len(x), generator=generator[0]).numpy() < chance
+        up = torch.rand(len(x), generator=generator).numpy() < chance
         exponent = np.where(x == 0, 0, exponent) + up
         if (exponent > 254).any():
             raise Diverged("An entry is too large for a power of two in float32.")
         return pack_fields(exponent | ((x < 0) & (exponent > 0)).astype(np.int64) << 8, 9)
 
-    def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
+    def decode(self, section: Any, shape: Shape) -> torch.Tensor:
         reader = Reader(section)
         codes = reader.fields(math.prod(shape), 9)
         reader.end()
@@ -69,7 +69,7 @@ class TernGrad(Coder):
                 f"Entries are cut at so many standard deviations, above 0, not {self.clip!r}."
             )
 
-    def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> bytes:
+    def encode(self, tensor: torch.Tensor, generator: torch.Generator) -> bytes:
         """``generator``: a CPU generator of torch; it decides about zero and one."""
         x = flat(tensor)
         if not len(x):
@@ -79,11 +79,11 @@ class TernGrad(Coder):
         if self.clip is not None:
             limit = self.clip * math.sqrt(np.square(x, dtype=np.float64).mean())
             s = np.float32(min(float(s), limit))  # compared before it could overflow
-        b = torch.rand(len(x), generator=generator[0]).numpy() < size / (s or np.float32(1))
+        b = torch.rand(len(x), generator=generator).numpy() < size / (s or np.float32(1))
         digits = np.pad(np.where(x < 0, 2, 1) * b, (0, -len(x) % 5)).reshape(-1, 5)
         return struct.pack("<f", s) + (digits @ _POWERS).astype(np.uint8).tobytes()
 
-    def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
+    def decode(self, section: Any, shape: Shape) -> torch.Tensor:
         reader, n = Reader(section), math.prod(shape)
         if not n:
             reader.end()

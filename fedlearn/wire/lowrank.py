@@ -44,19 +44,19 @@ class LowRank(Coder):
         n, m = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (1, math.prod(shape))
         return (n, m) if self.rank * (n + m) < n * m else None
 
-    def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> bytes:
+    def encode(self, tensor: torch.Tensor, generator: torch.Generator) -> bytes:
         """``generator``: a CPU generator of torch, for the start."""
         x, sizes = flat(tensor), self.factors(tensor.shape)
         if sizes is None:
             return x.astype("<f4").tobytes()
         M = torch.from_numpy(x.astype(np.float64)).reshape(sizes)
-        start = torch.randn(sizes[1], self.rank, generator=generator[0], dtype=torch.float64)
+        start = torch.randn(sizes[1], self.rank, generator=generator, dtype=torch.float64)
         both = torch.cat(power_step(M, start)).numpy()
         if np.abs(both).max() > _LARGEST:
             raise Diverged("The entries are too large for factors in float32.")
         return both.astype("<f4").tobytes()
 
-    def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
+    def decode(self, section: Any, shape: Shape) -> torch.Tensor:
         reader, sizes = Reader(section), self.factors(shape)
         if sizes is None:
             x = torch.from_numpy(reader.floats(math.prod(shape)).copy())

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ..errors import WireError
-from .base import Coder, Shape
+from .base import Coder, Masks, Shape
 from .bits import Reader, pack_fields, range_decode, range_encode
 
 _ZEROS, _ONES, _PLAIN, _CODED = range(4)
@@ -21,9 +21,9 @@ class Mask(Coder):
     zeros, all ones, plain or coded; then nothing, one bit an entry, or the number of ones as u32
     and a range code, whichever is shorter."""
 
-    takes = "mask"
+    takes = makes = Masks
 
-    def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> bytes:
+    def encode(self, tensor: torch.Tensor) -> bytes:
         tensor = tensor.detach().cpu()
         bits = (tensor == 1).reshape(-1).numpy()
         if not ((tensor == 0) | (tensor == 1)).all():
@@ -35,7 +35,7 @@ class Mask(Coder):
         coded = struct.pack("<I", ones) + range_encode(bits, np.array([len(bits) - ones, ones]))
         return bytes([_CODED]) + coded if len(coded) < len(plain) else bytes([_PLAIN]) + plain
 
-    def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
+    def decode(self, section: Any, shape: Shape) -> torch.Tensor:
         reader, n = Reader(section), math.prod(shape)
         bits = self._read(reader, reader.number(1), n)
         reader.end()

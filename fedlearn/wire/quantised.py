@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ..errors import Diverged, WireError
-from .base import Coder, Shape, check_whole
+from .base import Coder, Shape, Votes, check_whole
 from .bits import Reader, flat, pack_fields, pack_signs, range_decode, range_encode
 
 _LARGEST = np.finfo(np.float32).max
@@ -23,14 +23,14 @@ class Signs(Coder):
     scaled: bool = True
 
     @property
-    def gives(self) -> str | None:
-        return None if self.scaled else "votes"
+    def makes(self) -> type | None:  # type: ignore[override]
+        return None if self.scaled else Votes
 
-    def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> bytes:
+    def encode(self, tensor: torch.Tensor) -> bytes:
         x = flat(tensor)
         return pack_signs(x) if self.scaled else pack_fields(x < 0, 1)
 
-    def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
+    def decode(self, section: Any, shape: Shape) -> torch.Tensor:
         reader, n = Reader(section), math.prod(shape)
         x = reader.signs(n) if self.scaled else reader.either(n, np.float32(1))
         reader.end()
@@ -48,7 +48,7 @@ class Uniform(Coder):
     def __post_init__(self) -> None:
         check_whole("The number of bits of a level", self.bits, 1, 16)
 
-    def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> bytes:
+    def encode(self, tensor: torch.Tensor) -> bytes:
         x, highest = flat(tensor).astype(np.float64), 2**self.bits - 1
         if not len(x):
             return b""
@@ -62,7 +62,7 @@ class Uniform(Coder):
         level = np.rint((x - x.min()) / (step or 1))
         return struct.pack("<ff", x.min(), step) + pack_fields(level.astype(np.uint16), self.bits)
 
-    def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
+    def decode(self, section: Any, shape: Shape) -> torch.Tensor:
         reader, n = Reader(section), math.prod(shape)
         if not n:
             reader.end()
@@ -95,7 +95,7 @@ class QSGD(Coder):
         if self.bucket is not None:
             check_whole("The size of a bucket", self.bucket, 1, 2**31 - 1)
 
-    def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> bytes:
+    def encode(self, tensor: torch.Tensor, generator: torch.Generator) -> bytes:
         """``generator``: a CPU generator of torch; it decides about up and down."""
         x = flat(tensor)
         rows = self._rows(x)
@@ -106,11 +106,11 @@ class QSGD(Coder):
         # rounding keeps order: no norm comes out smaller than an entry, no level above the last
         exact = np.abs(rows) / np.where(norms, norms, 1)[:, None] * np.float32(self.levels)
         xi = np.floor(exact)
-        xi += self._rows(torch.rand(len(x), generator=generator[0]).numpy()) < exact - xi
+        xi += self._rows(torch.rand(len(x), generator=generator).numpy()) < exact - xi
         signed = np.copysign(xi, rows).reshape(-1)[: len(x)]
         return norms.tobytes() + self._pack(signed.astype(np.int32) + self.levels)
 
-    def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
+    def decode(self, section: Any, shape: Shape) -> torch.Tensor:
         reader, n = Reader(section), math.prod(shape)
         norms = reader.magnitudes(-(-n // self._size(n)))
         symbols = self._read(reader, n)

@@ -102,14 +102,14 @@ class EDEN(Coder):
     def __post_init__(self) -> None:
         check_whole("The number of bits of a level", self.bits, 1, 8)
 
-    def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> bytes:
+    def encode(self, tensor: torch.Tensor, generator: torch.Generator) -> bytes:
         x = flat(tensor)
         if not len(x):
             return b""
         largest = float(np.abs(x).max()) or 1.0
         unit = (x.astype(np.float64) / largest).astype(np.float32)  # its square fits into float32
         energy = float(np.square(unit, dtype=np.float64).sum())
-        y = rotate(torch.from_numpy(unit), generator[0]).numpy()
+        y = rotate(torch.from_numpy(unit), generator).numpy()
         q = centroids(self.bits)
         normal = y * np.float32(math.sqrt(len(x) / (energy or 1)))
         level = np.searchsorted((q[1:] + q[:-1]) / 2, normal, "right")
@@ -119,7 +119,7 @@ class EDEN(Coder):
             raise Diverged("The entries are too large for a scale in float32.")
         return struct.pack("<f", scale) + pack_fields(level, self.bits)
 
-    def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
+    def decode(self, section: Any, shape: Shape, generator: torch.Generator) -> torch.Tensor:
         reader, n = Reader(section), math.prod(shape)
         if not n:
             reader.end()
@@ -127,5 +127,5 @@ class EDEN(Coder):
         scale = float(reader.magnitudes(1)[0])
         q = torch.from_numpy(centroids(self.bits)[reader.fields(n, self.bits)])
         reader.end()
-        x = rotate_back(q, generator[0]).double() * scale
+        x = rotate_back(q, generator).double() * scale
         return x.clamp(-_LARGEST, _LARGEST).float().reshape(shape)

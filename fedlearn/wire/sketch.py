@@ -9,7 +9,7 @@ import torch
 
 from .. import rng
 from ..errors import Diverged
-from .base import Coder, Shape, brief, check_whole
+from .base import Coder, Shape, Sketches, brief, check_whole
 from .bits import Reader, flat
 from .sparse import check_ratio, how_many, largest
 
@@ -44,8 +44,8 @@ class CountSketch(Coder):
         check_whole("The number of rows", self.rows, 1, 64)
 
     @property
-    def gives(self) -> str | None:
-        return "sketch" if self.merged else None
+    def makes(self) -> type | None:  # type: ignore[override]
+        return Sketches if self.merged else None
 
     def cells(self, n: int) -> int:
         """How many cells a row has, for a tensor of n entries."""
@@ -71,14 +71,14 @@ class CountSketch(Coder):
         index = largest(estimate, how_many(self.ratio, n))
         return index, estimate[index]
 
-    def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> bytes:
+    def encode(self, tensor: torch.Tensor) -> bytes:
         x = flat(tensor)
         table = self.table(x.astype(np.float64)) if len(x) else np.zeros(0)
         if (np.abs(table) > _LARGEST).any():
             raise Diverged("The entries are too large for a sketch in float32.")
         return table.astype("<f4").tobytes()
 
-    def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
+    def decode(self, section: Any, shape: Shape) -> torch.Tensor:
         reader, n = Reader(section), math.prod(shape)
         table = reader.floats(self.rows * self.cells(n)).reshape(self.rows, -1)
         reader.end()

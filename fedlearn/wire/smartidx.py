@@ -50,7 +50,7 @@ class SmartIdx(Coder):
                 f"The share that makes a kernel full lies between 0 and 1, not {self.full!r}."
             )
 
-    def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> bytes:
+    def encode(self, tensor: torch.Tensor) -> bytes:
         kernels, entries = _layout(tensor.shape)
         if entries < 2:
             return TopK(self.ratio, "sign").encode(tensor)
@@ -84,7 +84,7 @@ class SmartIdx(Coder):
             [*parts, encode_positions(single, x.size), pack_signs(x.reshape(-1)[single])]
         )
 
-    def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
+    def decode(self, section: Any, shape: Shape) -> torch.Tensor:
         kernels, entries = _layout(shape)
         if entries < 2:
             return TopK(self.ratio, "sign").decode(section, shape)

@@ -99,7 +99,7 @@ class TopK(Coder):
         check_ratio(self.ratio)
         pick(self.values, dict.fromkeys([*_FLOATS, "sign"]), "form of values")
 
-    def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> bytes:
+    def encode(self, tensor: torch.Tensor) -> bytes:
         x = flat(tensor)
         index = largest(x, how_many(self.ratio, len(x)))
         return encode_positions(index, len(x)) + self._pack(x[index])
@@ -112,7 +112,7 @@ class TopK(Coder):
             raise Diverged("A value is too large for half precision, which ends at 65504.")
         return x.astype(_FLOATS[self.values]).tobytes()
 
-    def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
+    def decode(self, section: Any, shape: Shape) -> torch.Tensor:
         reader, x = Reader(section), np.zeros(math.prod(shape), np.float32)
         index = read_positions(reader, len(x))
         if self.values == "sign":
@@ -145,14 +145,14 @@ class RandomK(Coder):
     def _index(self, n: int, generator: torch.Generator) -> np.ndarray:
         return torch.randperm(n, generator=generator)[: how_many(self.ratio, n)].numpy()
 
-    def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> bytes:
+    def encode(self, tensor: torch.Tensor, generator: torch.Generator) -> bytes:
         x = flat(tensor)
-        return x[self._index(len(x), generator[0])].astype("<f4").tobytes()
+        return x[self._index(len(x), generator)].astype("<f4").tobytes()
 
-    def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
+    def decode(self, section: Any, shape: Shape, generator: torch.Generator) -> torch.Tensor:
         reader, n = Reader(section), math.prod(shape)
         x, k = np.zeros(n), how_many(self.ratio, n)
-        x[self._index(n, generator[0])] = reader.floats(k)
+        x[self._index(n, generator)] = reader.floats(k)
         reader.end()
         most = np.finfo(np.float32).max
         x = (x * (n / max(k, 1) if self.unbiased else 1)).clip(-most, most)

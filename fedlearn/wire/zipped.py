@@ -23,14 +23,14 @@ class Zipped(Coder):
     their usual order, such as zstd or zlib, finds less, because the exponent lies across two bytes.
     """
 
-    def encode(self, tensor: torch.Tensor, *generator: torch.Generator) -> bytes:
+    def encode(self, tensor: torch.Tensor) -> bytes:
         bits = flat(tensor).astype("<f4", copy=False).view("<u4")
         rest = (bits & 0x7FFFFF | bits >> 31 << 23).astype("<u4").view(np.uint8).reshape(-1, 4)
         code = zlib.compressobj(1, strategy=zlib.Z_HUFFMAN_ONLY)
         exponents = code.compress((bits >> 23 & 0xFF).astype(np.uint8).data) + code.flush()
         return rest[:, :3].T.tobytes() + exponents if len(bits) else b""
 
-    def decode(self, section: Any, shape: Shape, *generator: torch.Generator) -> torch.Tensor:
+    def decode(self, section: Any, shape: Shape) -> torch.Tensor:
         reader, n = Reader(section), math.prod(shape)
         if not n:
             reader.end()

@@ -1,14 +1,12 @@
-"""What a round costs besides training, for ``speed.py``: start-up, messages, memory, Flower's
-network; and what limits a round."""
+"""What a round costs besides training, for ``speed.py``: start-up, messages, memory; and what
+limits a round."""
 
-import importlib.util
 import json
 import os
 import re
 import resource
 import subprocess
 import sys
-import tempfile
 import time
 import zlib
 from pathlib import Path
@@ -97,7 +95,7 @@ def stages(network, shape, repeats, clients=4):
             receive(k)
 
     def add():  # as a round does it, whether it adds at once or at the end
-        server.aggregate(1, state, (receive(k) for k in range(clients)))
+        server.aggregate(1, state, [receive(k) for k in range(clients)])
 
     def turns(function, times):
         return lambda: [function() for _ in range(times)]
@@ -171,47 +169,6 @@ def held(label, quick=False):
         "message_MB": float(history.bytes_up[-1]) / drawn / 1e6,
         "seconds": float(history.seconds[-1]),
     }
-
-
-# ---- flower: a round on its network --------------------------------------------------------------
-
-
-def flower(args):
-    """Two clients, FedAvg on the digits, each in processes of its own. CPU seconds of a round: of
-    all processes together, a long run less a short one by the rounds between them."""
-    if not all(map(importlib.util.find_spec, ("flwr", "psutil"))):
-        print(
-            "Flower is not installed here: python tests/benchmarks/speed.py flower, run with its "
-            "environment, measures it."
-        )
-        return None
-    sys.path.insert(0, str(ROOT / "tests"))
-    from flower.processes import Deployment
-
-    def run(rounds):
-        before = cpu_of_children()
-        with tempfile.TemporaryDirectory() as folder:
-            d = Deployment(Path(folder), f"fedavg --clients 2 --rounds {rounds} --threads 1")
-            try:
-                clients = [d.join(k, "--insecure") for k in (0, 1)]
-                if any((d.serve("--insecure").end(), *(c.end() for c in clients))):
-                    raise RuntimeError("\n".join(line for t in d.all for line in t.lines))
-                history = fl.History.from_json(Path(folder) / "history.json")
-            finally:
-                d.stop()
-        return history.seconds, cpu_of_children() - before
-
-    short, long = (1, 3) if args.quick else (2, 12)
-    (_, few), (seconds, many) = run(short), run(long)
-    result = {
-        "seconds": median(seconds[1:]),
-        "first": float(seconds[0]),
-        "rounds": long,
-        "cpu": (many - few) / (long - short),
-        "cpu_of_the_rest": few,
-    }
-    print(", ".join(f"{name} {value:.2f}" for name, value in result.items()), flush=True)
-    return result
 
 
 # ---- what limits a round -------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import fedlearn as fl
-from fedlearn.engines import Loop
+from fedlearn.local import OneByOne
 from fedlearn.method import EVALUATE
 from fedlearn.round import one_round
 
@@ -63,7 +63,7 @@ def altered(data: bytes, dice: random.Random, other: bytes) -> tuple[str, bytes]
     return kind, new
 
 
-class Hostile(Loop):
+class Hostile(OneByOne):
     """Clients between whom and the server somebody alters messages: ``way`` is "up" or "down"."""
 
     def __init__(self, side, dice, way):
@@ -75,8 +75,13 @@ class Hostile(Loop):
         """The client's own answer, trained for once; what it remembers then."""
         key = t, k, what, data, repr(sorted(self.memories.get(k, {})))
         if key not in self.genuine:
-            self.genuine[key] = self._try(t, k, data, what), dict(self.memories[k])
+            self.genuine[key] = self.tried(t, k, data, what), dict(self.memories[k])
         answer, self.memories[k] = self.genuine[key][0], dict(self.genuine[key][1])
+        return answer
+
+    def tried(self, t, k, data, what):
+        """The client's answer to these bytes, or why there is none."""
+        [(_, answer)] = super().exchange(t, what, [k], lambda k: data)
         return answer
 
     def exchange(self, t, what, clients, write):
@@ -85,7 +90,7 @@ class Hostile(Loop):
             sent = write(k)
             if self.way == "down":
                 kind, data = altered(sent, self.dice, before)
-                answer, same, before = self._try(t, k, data, what), data == sent, sent
+                answer, same, before = self.tried(t, k, data, what), data == sent, sent
                 refused = isinstance(answer, fl.WireError)
                 if refused and answer.__cause__ is not None:
                     self.broken.append((kind, answer.__cause__))
@@ -107,7 +112,7 @@ def messages(name: str, count: int, seed: int = 0) -> Counter:
     dice, found = random.Random(f"{name} {seed}"), Counter()
     task = fl.tasks.classification("digits", 4, "dirichlet:0.5", train=120, test=40)
     method, settings = fl.methods.get(name), fl.Settings(batch_size=16)
-    quick = patch("fedlearn.training.train", lambda *a, **k: None)
+    quick = patch("fedlearn.local.train", lambda *a, **k: None)
     for way in ("up", "down"):
         server, engine = method.server_side(task, settings), None
         start, sofar = server.start(), found.total()

@@ -25,7 +25,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PLACES = ("round.py", "averaging.py", "method.py", "parts", "methods", "wire", "engines/loop.py")
+CORE = ("round", "local", "method", "links", "servers", "optim", "context")
+PLACES = (*(f"{name}.py" for name in CORE), "methods", "wire")
 COMPARE = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -63,7 +64,7 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "width >= 8  ->  Gt",
     ): "both ways pack eight bits into one byte",
     (
-        "fedlearn/wire/letters.py",
+        "fedlearn/wire/fixed.py",
         "return values.reshape(-1).view(np.uint8).data",
         "1  ->  2",
     ): "numpy takes every negative number of a shape for -1",
@@ -83,12 +84,12 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "0.0  ->  1.0",
     ): "only keeps the place in the row: the seconds of the round replace it",
     (
-        "fedlearn/methods/distillation.py",
+        "fedlearn/methods/fed_gkt.py",
         "filled = [known[:1] * 0 if z is None else z for z in z_s]",
         "1  ->  2",
     ): "padded to the longest anyway",
     (
-        "fedlearn/parts/base.py",
+        "fedlearn/context.py",
         "near = get_close_matches(name, known, n=1)",
         "1  ->  2",
     ): "only the nearest of them is used",

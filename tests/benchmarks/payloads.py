@@ -3,9 +3,9 @@ step a client, on noise of 64 x 64 pixels (a message's size does not depend on t
 
     python tests/benchmarks/payloads.py [--only YOLOX] [--out data/results/seeing_bytes.json]
 
-Each run is kept as a history; ``fl.results("seeing_bytes")`` reads them. ``meta["claim"]`` is the
-entry of data/claims.yaml that has the printed number, ``meta["numbers"]`` what a client sends up
-apart from batch statistics and the message's own description (of methods that send float32), and
+``fl.results.load("seeing_bytes")`` reads them as histories. ``meta["claim"]`` is the entry of
+data/claims.yaml that has the printed number, ``meta["numbers"]`` what a client sends up apart from
+batch statistics and the message's own description (of methods that send float32), and
 ``meta["mib"]`` all that goes up in a round, in MiB, as Fed-KGF counts."""
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 import fedlearn as fl
-from fedlearn import methods, models, runs, store, wire
+from fedlearn import methods, models, reproduce, runs, wire
 from fedlearn.data.annotated import from_boxes, from_masks
 from fedlearn.data.sources import data_path
 from fedlearn.files import write_text
@@ -91,7 +91,7 @@ def measured(label, network, classes, clients, method, claim):
         "provenance": runs.provenance()
         | {"command": "python tests/benchmarks/payloads.py"}
         | {
-            "hardware": store.hardware("cpu"),
+            "hardware": reproduce.hardware("cpu"),
             "seconds": f"{time.process_time() - began:.1f}",
             "memory": f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.1f} GB",
         },

@@ -4,15 +4,15 @@ import time
 from collections import Counter
 
 import fedlearn as fl
-from fedlearn import training
-from fedlearn.engines import choose
+from fedlearn import local, stacked
 from fedlearn.round import one_round
+from fedlearn.stacked import choose
 
 PARTS = {  # what a round consists of, and the functions in which it happens
-    "training": [(training, "train"), (training, "train_stacked")],
+    "training": [(local, "train"), (stacked, "train")],
     "batch assembly": [("task", "gather")],
     "messages down": [("server", "send"), ("clients", "download")],
-    "messages up": [("clients", "upload"), ("clients", "upload_rows"), ("server", "receive")],
+    "messages up": [("clients", "upload"), ("server", "receive")],
     "aggregation": [("server", "aggregate")],
     "evaluation": [("server", "evaluate")],
 }

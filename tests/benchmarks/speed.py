@@ -7,18 +7,17 @@
 
 table    a round of federated averaging: bare PyTorch loop, fedlearn's engines, and the simulators
          of requirements-peers.txt that are installed; they take turns, medians count, ratios are to
-         the bare loop. On a GPU also channels last, bfloat16, with and without CUDA graphs
+         the bare loop. On a GPU also channels last, bfloat16
 job      20 rounds on digits in a fresh process, start-up included: seconds and peak memory
 growth   seconds a round against the number of clients and against the number of samples
 profile  where a round spends its time
 import   CPU seconds from the start of Python to `import fedlearn`, `--help`, a first round
 message  GB/s of encoding, checksum, decoding and averaging a dense message, beside memcpy's
 memory   the most memory that large federations hold
-flower   seconds and CPU seconds of a round on Flower's network, where Flower is installed
 uneven   uneven clients, stacked, beside what their sizes alone allow
 
 With --out, rows and parts that were not measured keep their old entries. ``shares.py`` has the
-profile, ``uneven.py`` the last part, ``cost.py`` the four before it and what limits a round.
+profile, ``uneven.py`` the last part, ``cost.py`` the three before it and what limits a round.
 """
 
 import argparse
@@ -32,16 +31,15 @@ from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
 from statistics import median
-from unittest import mock
 
 import torch
 import torch.nn.functional as F
 
 import fedlearn as fl
-from fedlearn import training
-from fedlearn.engines import choose
+from fedlearn import local
 from fedlearn.files import write_text
 from fedlearn.round import good_threads, one_round
+from fedlearn.stacked import choose
 
 sys.path.insert(0, str(Path(__file__).parent))
 import cost  # noqa: E402
@@ -60,9 +58,8 @@ NETWORKS = {
     "ResNet-18, 32x32 colour": ("resnet18", (3, 32, 32), {10: 16}),
     "ResNet-56, 32x32 colour": ("resnet56", (3, 32, 32), {10: 16}),
 }
-# only on a GPU: batches enough for a CUDA graph, and what takes a CPU too long
+# only on a GPU: what takes a CPU too long
 MORE = {
-    "digits CNN, 20 batches": ("digits_cnn", (1, 8, 8), {10: 640, 100: 640}),
     "McMahan CNN, 32x32 colour": ("mcmahan_cnn", (3, 32, 32), {1000: 32}),
     "ResNet-18, 32x32 colour": ("resnet18", (3, 32, 32), {100: 32, 1000: 32}),
     "ResNet-56, 32x32 colour": ("resnet56", (3, 32, 32), {100: 32, 1000: 32}),
@@ -111,30 +108,28 @@ def bare(task, layout=torch.contiguous_format, precision="float32"):
     return round
 
 
-def ours(task, engine, precision="float32", graphs=None):
+def ours(task, engine, precision="float32"):
     """The package, real messages included. "auto" also chooses the number of threads, as ``fl.run``
-    does by itself. ``graphs`` forces CUDA graphs, or forbids them."""
+    does by itself."""
     method, settings = (
         fl.methods.fedavg(LR),
         fl.Settings(batch_size=BATCH, evaluate_every=10**9, precision=precision),
     )
-    with training.threads(CORES):
+    with local.threads(CORES):
         own = good_threads(plain(task), task, BATCH)
     threads = own if engine == "auto" else torch.get_num_threads()
-    with training.threads(threads, precision):
+    with local.threads(threads, precision):
         chosen = choose(engine, method, task, settings, task.clients)
     server, clients = (
         method.server_side(task, settings),
         fl.clients(method, task, settings, chosen.together),
     )
     turn, state, heard = iter(range(1, 10**9)), server.start(), {}
-    steps = training.GRAPH_PAYS if graphs is None else 3 if graphs else math.inf
-    rule = mock.patch.object(training, "GRAPH_PAYS", steps)
 
     def round():
         nonlocal state
         wait(task)
-        with training.threads(threads, precision), rule:
+        with local.threads(threads, precision):
             state, row = one_round(server, clients, next(turn), state, heard)
         return row["seconds"]
 
@@ -178,13 +173,10 @@ def contenders(task, forms):
     made = {"bare loop": lambda: bare(task)}
     made |= {e: lambda e=e: ours(task, e) for e in ("sequential", "stacked", "auto")}
     if forms:
-        graphs = max(task.sizes) // BATCH >= training.GRAPH_PAYS
-        label = "no graphs" if graphs else "graphs"  # the other of what the package does by itself
         made["bare loop, channels last"] = lambda: bare(task, torch.channels_last)
         made["bare loop, bf16"] = lambda: bare(task, precision="bf16")
         for e in ("sequential", "stacked"):
             made[f"{e}, bf16"] = lambda e=e: ours(task, e, "bf16")
-            made[f"{e}, {label}"] = lambda e=e: ours(task, e, graphs=not graphs)
     return made
 
 
@@ -338,7 +330,7 @@ def uneven(args):
 def main():
     own = {"job": job, "growth": growth, "profile": shares.profile}
     more = {"import": cost.starts, "message": cost.message, "memory": cost.memory}
-    what = {"table": table, **own, **more, "flower": cost.flower, "uneven": uneven}
+    what = {"table": table, **own, **more, "uneven": uneven}
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -376,7 +368,7 @@ def main():
         "cores": os.cpu_count(),
         "device": torch.cuda.get_device_name(args.device) if cuda else "CPU",
     }
-    with training.threads(args.threads):
+    with local.threads(args.threads):
         for name in args.what or (what if not cuda else ("table", "growth")):
             if args.missing and name != "table" and name in result:
                 continue

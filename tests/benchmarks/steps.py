@@ -23,7 +23,7 @@ from statistics import median
 import torch
 
 import fedlearn as fl
-from fedlearn import training
+from fedlearn import local
 from fedlearn.models import state_of
 from fedlearn.parts import Context
 
@@ -66,10 +66,10 @@ def trainer(method, task, batch_size, anew):
     initial = {n: t.clone() for n, t in state_of(net).items()}
 
     def train():
-        training.load(state_of(net), initial)
+        local.load(state_of(net), initial)
         began = time.perf_counter()
         where = Alone(task) if anew else task
-        training.train(net, method, Context(where, 1, 0, initial, initial, net=net), settings)
+        local.train(net, method, Context(where, 1, 0, initial, initial, net=net), settings)
         return time.perf_counter() - began
 
     train()  # warms up

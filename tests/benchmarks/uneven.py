@@ -13,8 +13,7 @@ import torch
 from speed import BATCH, bare, ours, random_task
 
 import fedlearn as fl
-from fedlearn import training
-from fedlearn.engines import layers
+from fedlearn import local, stacked
 from fedlearn.models import state_of
 from fedlearn.parts import Context
 
@@ -35,13 +34,11 @@ def step(clients, rows, repeats):
     """One stacked step of even clients."""
     task, method = random_task(*NETWORK, clients, rows), fl.methods.fedavg()
     net = fl.initial_network(method, task)
-    both = layers.stack(net, clients)
+    both = stacked.stack(net, clients)
     start = {name: t.clone() for name, t in state_of(both).items()}
     ctx = Context(task, 1, list(range(clients)), start, start, [{} for _ in start], net=net)
     settings = [fl.Settings(epochs=epochs, batch_size=BATCH) for epochs in (1, 6)]
-    few, many = (
-        cpu(lambda s=s: training.train_stacked(both, method, ctx, s), repeats) for s in settings
-    )
+    few, many = (cpu(lambda s=s: stacked.train(both, method, ctx, s), repeats) for s in settings)
     return (many - few) / 5  # without what comes before the first step
 
 
@@ -70,5 +67,5 @@ def bounds(repeats=7, cases=((10, 134), (100, 13))):
 
 
 if __name__ == "__main__":
-    with training.threads(1):
+    with local.threads(1):
         bounds()

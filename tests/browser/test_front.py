@@ -7,7 +7,7 @@ import pytest
 from conftest import HTML
 
 import fedlearn as fl
-from fedlearn.lab import front
+from fedlearn.lab import contest, front
 from fedlearn.lab.grids import chapter_file
 
 MINUTES = chapter_file("index")["minutes"]
@@ -176,11 +176,11 @@ def test_the_leaderboard_sorts_from_the_keyboard_and_filters(page):
     open_from_disk(page, "appendix/leaderboard")
     box = page.locator(".fl-leaderboard.fl-moves")
     box.wait_for()
-    groups, _ = fl.evidence.read([fl.leaderboard.data_path("results")])
-    groups += fl.evidence.contests()
-    assert box.locator("output").inner_text() == f"{len(groups)} of {len(groups)} rows"
+    made = fl.leaderboard.rows(*fl.results.tables())
+    made += fl.leaderboard.rows(*contest.tables())
+    assert box.locator("output").inner_text() == f"{len(made)} of {len(made)} rows"
     box.locator("select[name=split]").select_option("main_class:0.8")
-    some = [g for g in groups if g.split == "main_class:0.8"]
+    some = [row for row in made if row["split"] == "main_class:0.8"]
     assert len(some) > 5 and box.locator("tbody:visible").count() == len(some)
     head = box.locator("th", has_text=re.compile("^MB up(?! to)"))
     column = list(fl.leaderboard.HEADS).index("MB up") + 1
@@ -200,4 +200,4 @@ def test_the_leaderboard_sorts_from_the_keyboard_and_filters(page):
     summary.focus()
     page.keyboard.press("Enter")
     shown = box.locator("details[open] > code").first.inner_text()
-    assert shown in {f for g in groups for f in g.files}
+    assert shown in {f for row in made for f in row["files"]}

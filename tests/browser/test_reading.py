@@ -1,5 +1,5 @@
-"""What keeps readers from reading: text that leaves its column, clipped code, and what axe-core
-finds (contrast, names, landmarks). Each page is loaded once for all of it."""
+"""What keeps readers from reading: text that leaves its column, clipped code, tables that are cut
+off, and what axe-core finds (contrast, names, landmarks). Each page is loaded once for all."""
 
 import pytest
 from axe_playwright_python.base import AXE_FILE_PATH
@@ -23,6 +23,8 @@ WIDE = """() => {
     return true; }).map(e => e.outerHTML.slice(0, 120));
   if (document.documentElement.scrollWidth > innerWidth + 1) found.push('the page itself');
   return found; }"""
+CUT = """() => [...document.querySelectorAll('article .fl-scroll')]
+  .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.getAttribute('aria-label'))"""
 CLIPPED = """() => [...document.querySelectorAll('article .cell_input pre')]
   .filter(pre => pre.scrollWidth > pre.clientWidth + 1)
   .map(pre => pre.textContent.split('\\n').sort((a, b) => b.length - a.length)[0])"""
@@ -59,6 +61,7 @@ def see(page, name):
             wrong[f"too wide at {width} px, {scheme}"] = page.evaluate(WIDE)
             if width == 1440 and scheme == "light" and (ROOT / f"book/{name}.ipynb").exists():
                 wrong["clipped code"] = page.evaluate(CLIPPED)
+                wrong["tables that are cut off"] = page.evaluate(CUT)
     page.set_viewport_size({"width": 1440, "height": 900})
     page.evaluate(LIGHTER)
     page.evaluate(AXE_FILE_PATH.read_text(encoding="utf-8"))
@@ -83,12 +86,13 @@ def test_faults_are_seen(page, site):
         const article = document.querySelector('article');
         article.insertAdjacentHTML('afterbegin', '<div style="width: 3000px">wide</div>'
           + '<p style="color: #999; background: #aaa">pale</p><img src="x.png">');
-        document.querySelector('.cell_input pre').append('x'.repeat(200)); }"""
+        document.querySelector('.cell_input pre').append('x'.repeat(200));
+        document.querySelector('#table-4-1 td').append('x'.repeat(200)); }"""
     )
     page.errors.clear()  # the picture that is not there
     wrong = see(page, "papers/rpn")
     assert {f"too wide at {w} px, {s}" for w in WIDTHS for s in ("light", "dark")} <= set(wrong)
-    assert wrong["clipped code"]
+    assert wrong["clipped code"] and wrong["tables that are cut off"] == ["Table 4.1"]
     assert "color-contrast" in {found[0] for found in wrong["axe, dark"]}
     assert {"color-contrast", "image-alt"} <= {found[0] for found in wrong["axe, light"]}
     page.errors.clear()

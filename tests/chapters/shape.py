@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import nbformat
 
-SHOWS = re.compile(r"(fl\.lab\.|fl\.plot\.|print$|display$|plt\.|chapter$|chapter\.time$)")
+SHOWS = re.compile(r"(fl\.lab\.|fl\.plot\.|print$|display$|plt\.|chapter$)")
 HIDDEN = {"hide-input", "parameters", "exercise", "remove-input", "remove-cell"}
 
 

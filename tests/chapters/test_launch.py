@@ -1,16 +1,13 @@
 """The launch buttons, set by one value: a book of one empty chapter, with this book's settings."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import nbformat
 import pytest
+import tiny
 import yaml
 from IPython.core.inputtransformer2 import TransformerManager
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -18,41 +15,14 @@ def build(tmp_path):
     """build(url): the page, and the first cell of the notebook that the site publishes."""
 
     def made(url):
-        book = tmp_path / "book"
-        book.mkdir()
-        (book / "references.bib").write_text("")
-        (book / "_toc.yml").write_text(
-            "format: jb-book\nroot: index\nchapters: [{file: papers/rpn}]\n"
+        tiny.write(
+            tmp_path,
+            {"index.md": "# A book\n", "papers/rpn.ipynb": tiny.chapter("# RPN")},
+            execute={"execute_notebooks": "off"},
+            repository={"url": url},
         )
-        (book / "index.md").write_text("# A book\n")
-        (book / "papers").mkdir()
-        chapter = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# RPN")])
-        chapter.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
-        nbformat.write(chapter, book / "papers/rpn.ipynb")
-        config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
-        config["execute"]["execute_notebooks"] = "off"
-        config["repository"]["url"] = url
-        extensions = config["sphinx"]["local_extensions"]
-        for name in extensions:
-            extensions[name] = str(ROOT / "book" / "_ext")
-        config["sphinx"]["config"]["html_static_path"] = [str(ROOT / "book" / "_assets")]
-        (tmp_path / "_config.yml").write_text(yaml.safe_dump(config))
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                "from jupyter_book.cli.main import main; main()",
-                "build",
-                "book",
-            ]
-            + ["--config", "_config.yml", "--path-output", "."],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        said = done.stdout + done.stderr
-        if done.returncode:
+        status, said = tiny.build(tmp_path)
+        if status:
             return said, None
         site = tmp_path / "_build" / "html"
         source = nbformat.read(site / "_sources/papers/rpn.ipynb", 4)
@@ -63,7 +33,7 @@ def build(tmp_path):
 
 def test_without_a_repository_there_is_no_button(build):
     page, first = build("")
-    assert yaml.safe_load((ROOT / "_config.yml").read_text())["repository"]["url"] is not None
+    assert yaml.safe_load((tiny.ROOT / "_config.yml").read_text())["repository"]["url"] is not None
     for word in ("launch-buttons", "fa-rocket", "colab.research", "mybinder", "github.com/exec"):
         assert word not in page, word
     assert first.cell_type == "markdown"
@@ -85,7 +55,7 @@ def test_one_value_gives_binder_and_colab_and_a_cell_that_gets_the_package(build
     exec(compile(code, "first cell", "exec"), {})
     assert Path.cwd() == before
     # what Binder builds installs the package
-    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    environment = yaml.safe_load((tiny.ROOT / "environment.yml").read_text())
     assert any("-e ." in line for line in environment["dependencies"][-1]["pip"])
 
 

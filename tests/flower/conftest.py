@@ -1,11 +1,9 @@
-"""What the tests on Flower share. They need the environment of `make test-flower`; two of the files
-start real processes."""
+"""What the tests on Flower share. They need the environment of `make test-flower`."""
 
 import itertools
 import json
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -13,88 +11,60 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"  # before torch: worker processes inherit it
 os.environ["RAY_worker_niceness"] = "0"  # Ray's 15 starves them where anything else is running
 
+from contextlib import contextmanager  # noqa: E402
+
 import fedlearn as fl  # noqa: E402
 from fedlearn import flower  # noqa: E402
 
 flower.require()
+flower.LIMIT = 1800  # seconds for Ray to start, where anything else may be running
 from flwr.app import Context, RecordDict  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = (
     1  # without which no message can be made
 )
-
-ROOT = Path(__file__).resolve().parents[2]
-MINE = """
-import fedlearn as fl
-from torch import nn
-
-
-class Halved(fl.SGD):
-    pass
-
-
-class Own(fl.Averaging):
-    pass
-
-
-def halved(lr=0.05):
-    return Own("halved", optimizer=Halved(lr / 2))
-
-
-def net(shape, classes):
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
-"""  # a method and a network of somebody's own, for mine.py
 RUNS = itertools.count(1)
+ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="session")
-def record():
-    """Keep what a test saw, for ``tests/flower/record.py`` and the chapter: ``record("faults",
-    {...})``."""
+class Grid:
+    """A Flower grid without Flower's processes, and an engine: real messages, contexts and client
+    apps, delivered in this process. What was pushed can be pulled from then on, the last answer
+    first. ``simulated``: what clients keep travels with the messages."""
 
-    def keep(name, value):
-        path = ROOT / "_build" / "flower" / f"{name}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(value, indent=1), encoding="utf-8")
+    def __init__(self, simulated=False, **waits):
+        self.simulated, self.waits = simulated, {"wait": 5.0, "timeout": 5.0} | waits
+        self.contexts, self.replies, self.sent = {}, [], []
 
-    return keep
+    def describe(self):
+        return {"name": "grid"}
 
-
-class Loop:
-    """A Flower grid without Flower's processes: real messages, contexts and client apps, delivered
-    in this process. What was pushed is answered at once and can be pulled from then on, the last
-    answer first."""
-
-    def __init__(self, job, folder=None, clients=None):
-        self.job, self.run = job, next(RUNS)
-        self.app, self.contexts, self.replies, self.sent = (
-            flower.client_app(lambda context: job, folder),
-            {},
-            [],
-            [],
-        )
-        self.names, self.stuck = {}, set()  # messages whose answer somebody goes on fetching
-        for k in range(job.task.clients) if clients is None else clients:
+    @contextmanager
+    def connect(self, *job):
+        self.job, run = flower.Job(*job), next(RUNS)
+        own = self.job, self.job.method.client_side(*job[1:3])
+        self.app = flower._client_app(lambda asked, context: (run, None))
+        flower._HERE[run] = own
+        for k in range(self.job.task.clients):
             self.join(k)
+        known = b"known" if self.simulated else None
+        with flower.Nodes(self, **self.waits, simulated=known).connect(*job) as nodes:
+            yield nodes
 
     def join(self, k, node=None):
-        node = node or 100 + k
-        self.contexts[node] = Context(self.run, node, {"partition-id": k}, RecordDict(), {})
+        node = 100 + k if node is None else node
+        self.contexts[node] = Context(1, node, {"partition-id": k}, RecordDict(), {})
 
-    def get_nodes(self):
-        return [
-            SimpleNamespace(node_id=node, name=self.names.get(node, "")) for node in self.contexts
-        ]
+    def get_node_ids(self):
+        return list(self.contexts)
 
     def push_messages(self, messages):
-        ids = []
         for message in messages:
-            ids.append(f"message {len(self.sent)}")
-            message.metadata.__dict__["_message_id"] = ids[-1]
+            message.metadata.__dict__["_message_id"] = f"message {len(self.sent)}"
             self.sent.append(message)
             self.replies += self.deliver(message, self.contexts[message.metadata.dst_node_id])
-        return ids
+            yield message.metadata.message_id
 
     def deliver(self, message, context):
         """The answers to a message; tests replace it with something worse."""
@@ -108,3 +78,18 @@ class Loop:
 
 def small(clients=4, **more):
     return fl.tasks.classification("digits", clients, train=120, test=60, **more)
+
+
+@pytest.fixture(scope="session")
+def record():
+    """Keep what a run on Flower saw beside the one in this process, for ``make record-flower``."""
+
+    def keep(name, here, there, kind="simulation"):
+        messages = sum(len(row["clients"]) for row in here.rows)
+        seen = {"method": name, "equal": there == here}
+        seen["bytes_up"] = round(here.bytes_up.sum() / messages)  # of a client's round
+        path = ROOT / "_build" / "flower" / f"{kind}_{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(seen, indent=1), encoding="utf-8")
+
+    return keep

@@ -6,7 +6,7 @@
 tests     tests/gpu: every method, engine, coder and checkpoint, compared with the CPU
 chapters  the code of every chapter at quick scale, as a script
 speed     the table and the growth of tests/benchmarks/speed.py -> speed_cuda.json
-recipes   the papers' comparisons at full scale, most valuable first -> histories/
+recipes   the papers' comparisons at full scale, most valuable first -> runs/
 
 Each step writes a log into the folder, and what came of it into summary.json; one that fails does
 not stop the next. The same command again goes on where the last one stopped: what passed is not
@@ -115,13 +115,13 @@ class Gpu:
     def passed(self, what):
         return self.summary.get(what, {}).get("status") in ("passed", "left out")
 
-    def python(self, what, log, *command, minutes=None):
+    def python(self, what, log, *command, minutes=None, folder=ROOT):
         """Run Python with these words, its output at the end of a log -> status, seconds, last
         line. After ``minutes`` it is interrupted, as by Ctrl-C."""
         began, part = time.monotonic(), self.out / f"{what.replace('/', '-')}.part"
         words = [sys.executable, *map(str, command)]
         with open(part, "w", encoding="utf-8") as file:
-            child = subprocess.Popen(words, stdout=file, stderr=file, cwd=ROOT, env=self.env)
+            child = subprocess.Popen(words, stdout=file, stderr=file, cwd=folder, env=self.env)
             try:
                 status = child.wait(None if minutes is None else 60 * minutes)
             except subprocess.TimeoutExpired:
@@ -186,17 +186,17 @@ class Gpu:
         sys.path.insert(0, str(ROOT))
         from fedlearn.recipes import RECIPES
 
-        end, out = time.monotonic() + 60 * self.args.minutes, self.out / "histories"
+        end = time.monotonic() + 60 * self.args.minutes
         scale = "quick" if self.args.quick else "full"
         for name in ("all", *(n for n, recipe in RECIPES.items() if scale in recipe)):
             left = max(0.0, (end - time.monotonic()) / 60)
             which = [] if name == "all" else [name]
-            how = ["--scale", scale, "--device", self.args.device, "--hours", f"{left / 60:.3f}"]
-            command = ["-m", "fedlearn.cli", "reproduce", *which, *how, "--out", out]
+            how = ["--scale", scale, "--device", self.args.device, "--no-progress"]
+            command = ["-m", "fedlearn.cli", "reproduce", *which, *how]
             status, seconds, last = self.python(
-                f"recipes {name}", "recipes", *command, "--no-progress", minutes=left + 1
+                f"recipes {name}", "recipes", *command, minutes=left, folder=self.out
             )
-            runs = len(list(out.glob("*/*.json")))
+            runs = len(list(self.out.glob("runs/*/*.json")))
             data = status == 2 and "data set" in last  # some of them are absent
             text = "passed" if status == 0 else "left out" if data else "failed"
             text = status if isinstance(status, str) else text

@@ -8,16 +8,14 @@ import pytest
 import torch
 
 import fedlearn as fl
-from fedlearn import training
-from fedlearn.engines import choose
 from fedlearn.models import state_of
+from fedlearn.stacked import choose
 from fedlearn.tasks.base import find_device
 from fedlearn.tasks.classification import AUGMENTATIONS
 
 DEVICE = os.environ.get("FEDLEARN_TEST_DEVICE", "cuda")
 if DEVICE == "cuda" and not torch.cuda.is_available():
     pytest.skip("no CUDA GPU here (make gpu)", allow_module_level=True)
-cuda = pytest.mark.skipif(DEVICE == "cpu", reason="only a GPU has CUDA graphs and autocast to both")
 
 METHODS = sorted(fl.methods.METHODS)
 STACKING = [name for name in METHODS if fl.methods.get(name).sides[1].stacks]
@@ -60,8 +58,6 @@ def test_a_round_is_that_of_a_cpu(name, engine):
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
 def test_weights_are_those_of_a_cpu(engine):
-    """Also with enough steps for a CUDA graph."""
-
     def train(device):
         task = fl.tasks.classification("digits", 3, train=240, device=device)
         how = {"engine": engine, "epochs": 8, "batch_size": 16}
@@ -145,12 +141,3 @@ def test_a_task_keeps_images_and_network_on_the_device():
         )["loss"],
         rel=1e-3,
     )
-
-
-@cuda
-def test_a_recorded_step_is_the_step():
-    x = torch.zeros(3, device="cuda")
-    replay = training.recorded(lambda t: x.add_(t), torch.device("cuda"))
-    for i in range(6):
-        replay(torch.full((3,), float(i), device="cuda"))
-    assert x.tolist() == [15.0] * 3

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fedlearn as fl
-from fedlearn.engines import layers
+from fedlearn import stacked
 from fedlearn.methods.fedmmd import mmd2
 from fedlearn.parts import Adam, Arrival, Batch, Context, Continued
 from fedlearn.wire import Pooled, Schema, SmartIdx
@@ -85,8 +85,8 @@ def test_the_gradient_of_a_mask_times_theta(task):
         theta, dm = layer.weight_score.detach().sigmoid(), upstream * layer.frozen_weight
         factor = theta if scaled else 1.0
         torch.testing.assert_close(slopes[scaled], dm * factor * theta * (1 - theta))
-    stacked = layers.stack(net, 2)
-    assert all(m.scaled for m in stacked.modules() if isinstance(m, pm.Masked))
+    both = stacked.stack(net, 2)
+    assert all(m.scaled for m in both.modules() if isinstance(m, pm.Masked))
 
 
 def test_masks_between_the_end_points():

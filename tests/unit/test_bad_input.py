@@ -35,6 +35,7 @@ def folder(tmp_path_factory):
     (path / "noise.npz").write_bytes(b"PK\x03\x04 no archive")
     np.savez(path / "lacks.npz", x=np.zeros((4, 2)))
     np.savez(path / "pickled.npz", x=np.array([{}, []], dtype=object), y=np.zeros(2))
+    np.savez(path / "whose.npz", x=np.eye(40), y=np.arange(40) % 2, test_users=np.arange(40))
     np.savez(path / "fine.npz", x=np.eye(40), y=np.arange(40) % 2, users=np.arange(40) % 4)
     (path / "empty").mkdir()
     (path / "broken" / "cats").mkdir(parents=True)
@@ -149,6 +150,9 @@ REFUSED = """
     run fedavg --engine stacked --memory-limit -1 ~ memory_limit
     run fedavg --dataset mnits ~ Did you mean 'mnist'
     run fedavg --dataset nowhere/photos ~ no file or folder
+    run fedavg --metric per_client ~ digits belong to no client, so per_client cannot be measured
+    run fedavg --metric mine.py:odd ~ A metric takes one argument
+    run fedavg --dataset whose.npz ~ whose.npz has test_users without test_x
     run fedavg --dataset noise.npz ~ can be read
     run fedavg --dataset lacks.npz ~ lacks.npz 'y'
     run fedavg --dataset pickled.npz ~ can be read
@@ -178,12 +182,6 @@ REFUSED = """
     compare fedavg rpn:share=abc ~ finite
     compare fedavg --jobs 0 ~ jobs
     compare fedavg --against speed ~ invalid choice
-    serve fedavg --port 99999999 --insecure ~ port
-    serve fedavg --wait nan --insecure ~ finite
-    serve fedavg --option lr=abc --insecure ~ finite
-    join nowhere fedavg --client 0 --insecure ~ nowhere
-    join 127.0.0.1:1 fedavg --client -1 --insecure ~ client's number
-    join 127.0.0.1:1 fedavg --client 0 --insecure --device banana ~ no device
     check --paper none ~ no paper
     reproduce nothing ~ nothing
     classroom nowhere there ~ nowhere
@@ -193,8 +191,6 @@ LINES = [line.strip().split(" ~ ") for line in REFUSED.strip().splitlines()]
 
 @pytest.mark.parametrize(("line", "sentence"), LINES)
 def test_a_command_line_is_refused_in_one_sentence(nothing_trains, folder, line, sentence):
-    if line.startswith(("serve", "join")):
-        pytest.importorskip("flwr", reason="needs Flower")
     before = {p: p.stat().st_size for p in folder.rglob("*") if "__pycache__" not in p.parts}
     status, err = said(line.split())
     assert status == 2 and sentence in err, err
@@ -263,8 +259,8 @@ CALLS = {
     "batch size": (lambda: fl.run("fedavg", TASK, batch_size=8.0), "whole number"),
     "precision": (lambda: fl.run("fedavg", TASK, precision=16), "text"),
     "precision list": (lambda: fl.run("fedavg", TASK, precision=["bf16"]), "text"),
-    "engine": (lambda: fl.run("fedavg", TASK, engine=["stacked"]), "text"),
-    "memory": (lambda: fl.run("fedavg", TASK, memory_limit=float("nan")), "finite"),
+    "engine": (lambda: fl.run("fedavg", TASK, engine=["stacked"]), "An engine is one of"),
+    "memory": (lambda: fl.run("fedavg", TASK, memory_limit=float("nan")), "number of bytes"),
     "lr text": (lambda: fl.methods.fedavg(lr="abc"), "lr of fedavg must be a finite number"),
     "lr inf": (lambda: fl.SGD(float("inf")), "lr of SGD must be a finite number"),
     "lr None": (lambda: fl.Adam(None), "finite"),
@@ -296,8 +292,8 @@ CALLS = {
     "groups": (lambda: fl.methods.fed_kgf(groups=0), "groups must be a whole number of at least 1"),
     "groups -1": (lambda: fl.methods.fed_kgf(groups=-1), "of at least 1, not -1"),
     "replay": (lambda: fl.parts.Replay([1]), r"through an Uplink, not \[1\]"),
-    "a search's task": (lambda: fl.methods.search(5), "A search takes a task .*, not 5"),
-    "a search's rounds": (lambda: fl.methods.search(TASK, 0), "rounds must be a whole number"),
+    "a search's task": (lambda: fl.repopt_search(5), "A search takes a task .*, not 5"),
+    "a search's rounds": (lambda: fl.repopt_search(TASK, 0), "rounds must be a whole number"),
     "huge bits": (lambda: fl.methods.rpn(bits=HUGE), "not a number too long to show"),
     "huge levels": (lambda: fl.methods.qsgd(levels=HUGE), "not a number too long to show"),
     "huge base": (lambda: fl.methods.fed_kgf(base_kernels=-HUGE), "too long to show"),
@@ -337,6 +333,10 @@ CALLS = {
     "nothing": (tasks((X[:0], Y[:0]), 2), "Samples are images"),
     "a share": (lambda: fl.data.from_arrays(X, Y, test=1.5), "share above 0 and below 1"),
     "another shape": (lambda: fl.data.from_arrays(X, Y, (X[:, :4], Y)), "but those to train"),
+    "users of the test": (
+        lambda: fl.data.from_arrays(X, Y, (X, Y, Y)),
+        "The test set's users do not fit its samples, or the other users",
+    ),
     "no folder": (lambda: fl.data.from_folder("no/where"), "There is no folder"),
     "size": (lambda: fl.data.from_folder(".", size=0), "number of pixels"),
     "nobody": (tasks((X, Y), [[0, 1], []]), "Client 1 is given no sample"),

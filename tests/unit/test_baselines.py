@@ -186,7 +186,6 @@ def arrived(updates, sizes, epochs=1, batch_size=10):
         schema=Schema({"w": (2,), "b": (1,)}, frozenset({"b"})),
         settings=fl.Settings(epochs=epochs, batch_size=batch_size),
         participants=tuple(updates),
-        sends=lambda k: ["w", "b"],
     )
     found = [
         Arrival(k, sizes[k], {"w": torch.tensor(u), "b": torch.tensor([float(k)])})
@@ -381,7 +380,7 @@ def test_messages_of_a_client_that_trains_alone_are_empty():
     server, engine = method.server_side(uneven()), fl.clients(method, uneven())
     with pytest.raises(fl.WireError, match="Client 1 trains alone: its messages are empty"):
         engine.answer(1, 1, b"hello")
-    engine.answer = lambda *args: b"hello"
+    engine.side.answer = lambda *args: b"hello"
     state, row = one_round(server, engine, 1, server.start(), {0: 1})
     assert list(row["refused"]) == [0, 1, 2] and list(row["unevaluated"]) == [0, 1, 2]
     assert row["accuracy"] is None and all(

@@ -9,8 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedlearn.data import sources
-
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
@@ -43,7 +41,6 @@ def test_a_row_of_the_table(speed, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(
         speed, "PEERS", {"broken": ("json", broken), "missing": ("no_such_module", broken)}
     )
-    monkeypatch.setattr(sources, "CACHE", tmp_path)
     out = tmp_path / "speed.json"
     old = {"network": "large", "clients": 5, "seconds": {"bare loop": 1.0}}
     out.write_text(json.dumps({"table": {"rows": [old]}}))
@@ -51,7 +48,7 @@ def test_a_row_of_the_table(speed, monkeypatch, tmp_path, capsys):
     speed.main()
     printed = capsys.readouterr().out
     row, kept = json.loads(out.read_text())["table"]["rows"]
-    assert kept == old and row["seconds"].keys() > {"bare loop, bf16", "stacked, graphs", "broken"}
+    assert kept == old and row["seconds"].keys() > {"bare loop, bf16", "stacked, bf16", "broken"}
     assert {"arithmetic", "memory", "overhead", "gflops"} == row["limits"].keys()
     assert all(s > 0 for s in row["seconds"].values() if isinstance(s, float))
     monkeypatch.setattr(speed, "row_of", lambda *args: pytest.fail("measured again"))
@@ -86,12 +83,10 @@ def test_what_cannot_be_measured_is_said(speed, monkeypatch, tmp_path, capsys):
     out = tmp_path / "speed.json"
     broken = {"no such": [sys.executable, "-c", "raise SystemExit('not this one')"]}
     monkeypatch.setattr(speed.cost, "STARTS", broken)
-    monkeypatch.setattr(speed.cost.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(sys, "argv", ["speed.py", "import", "flower", "--quick", "--out", str(out)])
+    monkeypatch.setattr(sys, "argv", ["speed.py", "import", "--quick", "--out", str(out)])
     speed.main()
     result, printed = json.loads(out.read_text()), capsys.readouterr().out
-    assert result["import"] == {} and "flower" not in result
-    assert "failed: not this one" in printed and "Flower is not installed here" in printed
+    assert result["import"] == {} and "failed: not this one" in printed
 
 
 JOB = """

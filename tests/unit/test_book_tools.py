@@ -1,10 +1,12 @@
 """What the chapters lean on: plots, explorers, exercise checks, the class edition."""
 
+import builtins
 import io
 import json
+import re
 import runpy
-import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import ipywidgets as W
 import matplotlib
@@ -12,6 +14,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 import fedlearn as fl
+from fedlearn import cli
 from fedlearn.lab import classroom
 from fedlearn.lab.exercises import Verdict, number
 
@@ -140,7 +143,126 @@ def test_class_edition_holds_no_solution(tmp_path):
     (tmp_path / "book" / "a.ipynb").write_text(json.dumps({"cells": cells}))
     (path,) = classroom.make(tmp_path / "book", tmp_path / "out")
     kept = ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"]]
-    assert kept == [text for _, text in sources[:3]] + ["x = 1"]
+    verdict = 'verdict = fl.check("a-b", f)\nassert verdict, verdict'
+    assert kept == [text for _, text in sources[:2]] + [verdict, "x = 1"]
+
+
+class Anything(dict):
+    """Names for a cell that is executed without its chapter."""
+
+    def __missing__(self, name):
+        if hasattr(builtins, name):
+            raise KeyError(name)
+        return lambda *args, **its: None
+
+
+def marked(cell, *wrong):
+    """What a cell with checks ends with where the exercises named are wrong: what nbgrader sees."""
+
+    def check(exercise, answer):
+        return Verdict(exercise, "it is wrong" if exercise in wrong else None)
+
+    exec(cell, {}, Anything(fl=SimpleNamespace(check=check)))
+
+
+def test_every_check_of_the_class_edition_stops_at_a_wrong_answer(tmp_path):
+    points = 0
+    for path in classroom.make(Path(__file__).parents[2] / "book", tmp_path):
+        for cell in json.loads(path.read_text())["cells"]:
+            source = "".join(cell["source"])
+            exercise = re.search(r'fl\.check\("([\w-]+)"', source)
+            points += cell["metadata"].get("nbgrader", {}).get("points", 0)
+            if exercise:
+                assert cell["metadata"]["nbgrader"]["points"] == 1
+                marked(source)
+                with pytest.raises(AssertionError, match=f"{exercise[1]}: not yet, because it is"):
+                    marked(source, exercise[1])
+                points -= 1
+    assert points == 0, "points without a check"
+
+
+FORMS = """
+fl.check("a-b", f)  # of é
+||verdict = fl.check("a-b", f)  # of é
+assert verdict, verdict
+----
+right = fedlearn.check("a-b", f)
+right
+||right = fedlearn.check("a-b", f)
+assert right, right
+----
+f = 1
+fl.check(
+    "a-b",
+    f,
+)
+if f:
+    mine = fl.check("a-c", f)
+    print(mine)
+||f = 1
+verdict = fl.check(
+    "a-b",
+    f,
+)
+assert verdict, verdict
+if f:
+    mine = fl.check("a-c", f)
+    assert mine, mine
+    print(mine)
+----
+assert fl.check("a-b", f)
+"fl.check()"
+||assert fl.check("a-b", f)
+"fl.check()"
+"""
+
+
+@pytest.mark.parametrize("form", FORMS.strip().split("\n----\n"))
+def test_checks_are_asserted_in_every_form(form):
+    cell, _, expected = form.partition("\n||")
+    made = classroom.asserted(cell)
+    assert made == expected
+    named = re.findall(r'check\(\s*"(a-\w)"', cell)
+    fedlearn = "fedlearn = fl\n"
+    marked(fedlearn + made)
+    for exercise in named:
+        with pytest.raises(AssertionError):
+            marked(fedlearn + made, exercise)
+
+
+@pytest.mark.parametrize(
+    ("cell", "sentence"),
+    [
+        ('print(fl.check("a-b", f))', "line of its own"),
+        ('f = 1; fl.check("a-b", f)', "line of its own"),
+        ('all([fl.check("a-b", f), fl.check("a-c", g)])', "line of its own"),
+        ('%time fl.check("a-b", f)', "plain Python"),
+    ],
+)
+def test_a_check_that_cannot_be_asserted_is_refused(tmp_path, cell, sentence):
+    book = {"a": "x = 1", "b": cell}
+    (tmp_path / "book").mkdir()
+    for name, source in book.items():
+        cells = [{"cell_type": "code", "source": [source], "metadata": {}}]
+        (tmp_path / "book" / f"{name}.ipynb").write_text(json.dumps({"cells": cells}))
+    with pytest.raises(ValueError, match=rf"b\.ipynb: .*{sentence}"):
+        classroom.make(tmp_path / "book", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_exercise_without_its_check_is_refused(tmp_path, capsys):
+    chapter = json.loads((Path(__file__).parents[2] / "book/foundations/fedavg.ipynb").read_text())
+    gone = "fedavg-bytes-check"
+    chapter["cells"] = [
+        cell
+        for cell in chapter["cells"]
+        if cell["metadata"].get("nbgrader", {}).get("grade_id") != gone
+    ]
+    (tmp_path / "book").mkdir()
+    (tmp_path / "book" / "fedavg.ipynb").write_text(json.dumps(chapter))
+    assert cli.main(["classroom", str(tmp_path / "book"), str(tmp_path / "out")]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "the answer fedavg-bytes has no check" in err
 
 
 def test_class_edition_of_the_book(tmp_path):
@@ -173,22 +295,3 @@ def test_a_system_package_is_installed_only_if_somebody_says_so(monkeypatch, cap
         typed.isatty = lambda: True
         monkeypatch.setattr("sys.stdin", typed)
         assert allowed("it") == may
-
-
-def test_epubcheck_is_started_as_it_is_installed(monkeypatch, tmp_path):
-    """Debian's command is an archive of Java classes; others are programs."""
-    folder = Path(__file__).parents[2] / "book" / "_editions"
-    monkeypatch.syspath_prepend(folder)
-    command = runpy.run_path(str(folder / "__main__.py"))["epubcheck"]
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert command() == []
-    program, java = tmp_path / "epubcheck", tmp_path / "java"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    assert command() == [str(program)]
-    with zipfile.ZipFile(program, "w") as jar:
-        jar.writestr("META-INF/MANIFEST.MF", "")
-    assert command() == [], "nothing to run it with"
-    java.write_text("#!/bin/sh\n")
-    java.chmod(0o755)
-    assert command() == [str(java), "-jar", str(program)]

@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import asdict, fields
@@ -14,8 +13,9 @@ import pytest
 import fedlearn as fl
 from fedlearn import cli, runs
 from fedlearn.cli import main
+from fedlearn.experiment import Experiment
 from fedlearn.options import add, given, read_pairs, read_value, words, write_value
-from fedlearn.settings import Experiment, Settings
+from fedlearn.settings import Settings
 
 SMALL = ["--clients", "3", "--rounds", "2", "--train", "120", "--test", "50"]
 # every field as it is not by default
@@ -87,11 +87,11 @@ def test_every_field_can_be_typed(name):
         )
 
 
-def test_what_serve_prints_for_clients_states_the_same_run():
-    """Only what is not as by default is on it."""
+def test_a_run_is_stated_in_words():
+    """Only what is not as by default is in them."""
     assert words(Experiment(method="rpn", clients=2)) == ["rpn", "--clients", "2"]
     whole = Experiment(**OTHER)
-    args = cli.parser().parse_args(["join", "a:1", *words(whole), "--client", "0", "--insecure"])
+    args = cli.parser().parse_args(["run", *words(whole)])
     assert cli.experiments(args) == [whole]
 
 
@@ -129,12 +129,10 @@ def test_defaults_are_those_of_the_python_functions():
 
 def test_options_of_a_dataclass_are_those_that_it_has():
     parser = argparse.ArgumentParser()
-    add(parser, cli.Client)
-    with pytest.raises(SystemExit):
-        parser.parse_args(["a:1"])
-    args = parser.parse_args(["a:1", "--client", "3"])
-    assert given(args, cli.Client) == {"address": "a:1", "client": 3}
-    assert cli.Client(**given(args, cli.Client)).wait == 600
+    add(parser, cli.Recipe)
+    args = parser.parse_args(["rpn", "--jobs", "3"])
+    assert given(args, cli.Recipe) == {"recipe": "rpn", "jobs": 3}
+    assert cli.Recipe(**given(args, cli.Recipe)).scale == "quick"
 
 
 def test_help_does_not_wait_for_torch():
@@ -256,7 +254,8 @@ def test_a_comparison_that_stops_in_its_second_run_keeps_the_first(tmp_path, mon
         main(["compare", "fedavg", "rpn", *SMALL, "--out", str(out), "--option", "share=0.5"])
         == 130
     )
-    assert [p.name for p in tmp_path.iterdir()] == ["both.fedavg.checkpoint"] and not out.exists()
+    left = ["both.fedavg.clients-3.train-120.test-50.checkpoint"]
+    assert [p.name for p in tmp_path.iterdir()] == left and not out.exists()
     rounds = []
     monkeypatch.setattr(
         "fedlearn.round.one_round",
@@ -268,6 +267,57 @@ def test_a_comparison_that_stops_in_its_second_run_keeps_the_first(tmp_path, mon
     )
     assert len(rounds) == 2, "only the two rounds of the second method were left to do"
     assert [p.name for p in tmp_path.iterdir()] == ["both.json"]
+
+
+def test_a_stopped_run_is_in_nobodys_way(tmp_path, monkeypatch):
+    """The name of its checkpoint says what it is a run of; only rounds, threads and device may be
+    others when it goes on."""
+    monkeypatch.chdir(tmp_path)
+    few = ["--clients", "2", "--train", "8", "--test", "4", "--no-progress"]
+    detect, segment = (["run", "fed_kgf", "--task", t, *few] for t in ("detection", "segmentation"))
+    real, trained = fl.round.one_round, []
+
+    def stops(server, engine, t, *rest, **how):
+        trained.append(t)
+        if trained == [1, 2]:
+            raise KeyboardInterrupt
+        return real(server, engine, t, *rest, **how)
+
+    monkeypatch.setattr("fedlearn.round.one_round", stops)
+    assert main([*detect, "--rounds", "2"]) == 130
+    left = ["fedlearn.fed_kgf.task-detection.clients-2.train-8.test-4.checkpoint"]
+    assert [p.name for p in tmp_path.iterdir()] == left
+    assert not main([*segment, "--rounds", "1"])
+    assert [p.name for p in tmp_path.iterdir()] == left
+    assert not main([*detect, "--rounds", "3", "--threads", "2"]) and not [*tmp_path.iterdir()]
+    assert trained == [1, 2, 1, 2, 3]
+
+
+def test_every_field_that_makes_another_run_makes_another_checkpoint():
+    names = [runs.told(Experiment())]
+    for name in OTHER.keys() - {"rounds", "threads", "device"}:
+        names.append(runs.told(Experiment(**{name: OTHER[name]})))
+    names += [runs.told(Experiment(dataset=f"/{letter}{200 * 'x'}.npz")) for letter in "ab"]
+    assert len(set(names)) == len(names) and max(map(len, names)) <= 100
+    assert not any("/" in name for name in names)
+    same = {name: OTHER[name] for name in ("rounds", "threads", "device")}
+    assert runs.told(Experiment(**same)) == runs.told(Experiment()) == "fedavg"
+
+
+def test_without_a_terminal_lines_say_how_far_a_run_is(monkeypatch, capsys):
+    """At once when it begins, and then a round's, but at most one every ten seconds."""
+    words = ["run", "fedavg", *SMALL]
+    assert not main([*words, "--until", "0"])
+    assert capsys.readouterr().err == "fedavg: 0 of 2 rounds\n"
+    monkeypatch.setattr("fedlearn.progress.EVERY", 0.0)
+    assert not main(words)
+    first, *lines = capsys.readouterr().err.splitlines()
+    assert first == "fedavg: 0 of 2 rounds" and len(lines) == 2
+    for t, line in enumerate(lines, 1):
+        assert line.startswith(f"fedavg: {t} of 2 rounds, accuracy 0.")
+    assert not main([*words, "--no-progress"]) and not capsys.readouterr().err
+    fl.run("fedavg", fl.tasks.classification("digits", 2, train=20, test=10), 1)
+    assert not capsys.readouterr().err, "in Python only where somebody looks, or asks"
 
 
 def test_seeds_and_options_of_one_method_are_runs_of_their_own(tmp_path, monkeypatch, capsys):
@@ -311,7 +361,7 @@ def test_where_results_go_is_checked_before_training(
     tmp_path, monkeypatch, capsys, words, sentence
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedlearn.training.train", lambda *a: pytest.fail("training started"))
+    monkeypatch.setattr("fedlearn.local.train", lambda *a: pytest.fail("training started"))
     Path("folder").mkdir()
     Path("file").touch()
     assert main(["run", "fedavg", *SMALL, *words]) == 2
@@ -328,9 +378,10 @@ def test_nothing_is_lost_when_the_result_cannot_be_written(tmp_path, monkeypatch
     assert "/dev/full cannot be written: No space left" in capsys.readouterr().err
     assert Path("/dev/full").is_char_device() and Path("kept").exists()
     assert main(words[:-2]) == 2
-    assert Path("fedlearn.fedavg.checkpoint").exists(), "not in the folder of the devices"
+    here = Path("fedlearn.fedavg.clients-3.train-120.test-50.checkpoint")
+    assert here.exists(), "not in the folder of the devices"
     with monkeypatch.context() as patch:
-        patch.setattr("fedlearn.training.train", lambda *a: pytest.fail("it trained again"))
+        patch.setattr("fedlearn.local.train", lambda *a: pytest.fail("it trained again"))
         assert not main([*words[:-4], "--out", "there.json", "--checkpoint", "kept"])
     assert Path("there.json").exists() and not Path("kept").exists()
 
@@ -398,7 +449,7 @@ def test_methods_lists_options_and_parts(capsys):
 )
 def test_errors_are_one_sentence(arguments, sentence, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedlearn.training.train", lambda *a: pytest.fail("training started"))
+    monkeypatch.setattr("fedlearn.local.train", lambda *a: pytest.fail("training started"))
     assert main(arguments) == 2
     err = capsys.readouterr().err
     assert sentence in err and err.startswith("fedlearn: ") and err.count("\n") == 1
@@ -432,45 +483,6 @@ def test_help_for_a_stranger(arguments, capsys):
     assert done.value.code == 0 and "usage: fedlearn" in capsys.readouterr().out
 
 
-COMPLETED = """
-source "$1"; shift
-_wanted=$(complete -p fedlearn); _wanted=${_wanted##*-F }; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
-${_wanted% fedlearn}; echo "${COMPREPLY[@]}"
-"""
-
-
-@pytest.mark.parametrize(
-    "line, offered",
-    [
-        ("fedlearn comp", "compare completion"),
-        ("fedlearn run fed_k", "fed_kgf"),
-        ("fedlearn compare fedavg rp", "rpn"),
-        ("fedlearn run rpn --eng", "--engine"),
-        ("fedlearn run rpn --partition dir", "dirichlet:0.5"),
-        ("fedlearn reproduce fed_kgf_figure3 --scale sm", "small"),
-        ("fedlearn completion z", "zsh"),
-    ],
-)
-def test_a_shell_completes(completion_script, line, offered):
-    if not shutil.which("bash"):
-        pytest.skip("no bash on this machine")
-    command = ["bash", "-c", COMPLETED, "bash", str(completion_script), *line.split()]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == offered.split(), done.stderr
-
-
-@pytest.fixture(scope="module")
-def completion_script(tmp_path_factory):
-    path = tmp_path_factory.mktemp("completion") / "fedlearn"
-    command = [sys.executable, "-m", "fedlearn", "completion", "bash"]
-    path.write_text(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    return path
-
-
-def test_completion_for_an_unknown_shell(capsys):
-    assert main(["completion", "bsh"]) == 2 and "Did you mean 'bash'" in capsys.readouterr().err
-
-
 CTRL_C_IN_ROUND_5 = """
 import os, signal, sys
 from fedlearn import cli, round as rounds
@@ -499,7 +511,7 @@ def test_interrupted_and_continued(tmp_path):
 
     assert command(whole, "-m", "fedlearn.cli").returncode == 0
     stopped = command(broken, "-c", CTRL_C_IN_ROUND_5)
-    checkpoint = tmp_path / "broken.fedavg.checkpoint"
+    checkpoint = tmp_path / "broken.fedavg.clients-3.train-150.checkpoint"
     assert stopped.returncode == 130 and "the same command goes on from there" in stopped.stderr
     assert checkpoint.exists() and not broken.exists()
     again = command(broken, "-m", "fedlearn.cli")

@@ -121,7 +121,7 @@ WRONG = [
 
 def test_the_upload_is_that_of_the_network():
     net = represent(resnet18(), 16)
-    found = modules(fl.methods.fed_kgf().uplink.schema(net, None))
+    found = modules(fl.methods.fed_kgf().uplink.schema(net))
     assert (
         sum(state_of(net)[name].numel() for names in found[-2:] for name in names)
         == RIGHT["fed_kgf-upload"][0]

@@ -1,35 +1,6 @@
 """Answers to the exercises on Flower: right ones, and typical wrong ones with their reasons."""
 
 
-def remember(note, run, t):
-    if note is None or note["run"] != run:
-        return {}
-    if note["round"] > t:
-        raise ValueError("too late")
-    return note["before"] if note["round"] == t else note["after"]
-
-
-def remember_next_only(note, run, t):
-    memory = remember(note, run, t)
-    return memory if note is None or t - note["round"] in (0, 1) else {}
-
-
-def remember_any_run(note, run, t):
-    return remember(note and note | {"run": run}, run, t)
-
-
-def remember_after(note, run, t):
-    return remember(note, run, t) and note["after"]
-
-
-def remember_without_error(note, run, t):
-    return (
-        {}
-        if note is None or note["run"] != run
-        else note["before" if note["round"] >= t else "after"]
-    )
-
-
 def claimed(row):
     return len(row["clients"]) - len(row["refused"])
 
@@ -50,11 +21,7 @@ def quiet(history, size):
     return [t for t in silent(history, size) if not history.rows[t - 1]["refused"]]
 
 
-RIGHT = {
-    "flower-bytes": [16_322_000, 16_322_000.0],
-    "flower-remember": [remember],
-    "flower-silent": [silent],
-}
+RIGHT = {"flower-bytes": [16_322_000, 16_322_000.0], "flower-silent": [silent]}
 WRONG = [
     ("flower-bytes", 15_962_000, "greetings are missing"),
     ("flower-bytes", 16_034_000, "never drawn"),
@@ -68,13 +35,6 @@ WRONG = [
     ("flower-bytes", 130_576_000, "bits"),
     ("flower-bytes", 1_000, "too small"),
     ("flower-bytes", None, "TypeError"),
-    ("flower-remember", lambda note, run, t: None, "empty dictionary"),
-    ("flower-remember", remember_any_run, "another run"),
-    ("flower-remember", lambda note, run, t: {} if note is None else note["after"], "another run"),
-    ("flower-remember", remember_after, "asked again"),
-    ("flower-remember", remember_next_only, "not drawn"),
-    ("flower-remember", remember_without_error, "ValueError is due"),
-    ("flower-remember", lambda note, run, t: remember(note, run, 0), "there is a right answer"),
     ("flower-silent", uneven, "damaged"),
     ("flower-silent", everybody, "openly"),
     ("flower-silent", quiet, "one is named"),

@@ -14,15 +14,13 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import fedlearn as fl
-from fedlearn import models, training
+from fedlearn import local, models
 from fedlearn.models import state_of
 from fedlearn.parts import SGD, Adam, Batch, Context, State
-from fedlearn.round import Ask
-from fedlearn.wire import DOWN, UP, Letter, Message, Schema, pack, unpack
+from fedlearn.round import Exchange
+from fedlearn.wire import DOWN, UP, FixedMessage, Message, Schema, pack, unpack
 
 gkt = import_module("fedlearn.methods.fed_gkt")  # fl.methods.fed_gkt is the function
-side = import_module("fedlearn.methods.fed_gkt_server")
-features = import_module("fedlearn.methods.features")
 B = 16
 
 
@@ -55,7 +53,7 @@ class Only:
 
 def asking(clients, t, who=range(4), change=None):
     row = {"refused": {}, "unevaluated": {}}
-    return Ask(t, Only(clients, who, change), row, {})
+    return Exchange(t, Only(clients, who, change), row, {})
 
 
 def played(server, clients, state, t, who=range(4), change=None):
@@ -73,7 +71,7 @@ def message(server, state, t, k):
             return iter([(k, fl.WireError("only listening")) for k in heard])
 
     with suppress(fl.WireError):  # of a synchronous server, to which nobody has answered
-        server.round(t, state, Ask(t, Ear(), {"refused": {}}, {}))
+        server.round(t, state, Exchange(t, Ear(), {"refused": {}}, {}))
     return heard[k]
 
 
@@ -126,7 +124,7 @@ def test_extractor_and_server_network_make_the_large_network(edge, server, whole
         models.NETWORKS[whole](),
     )
     weights = [*state_of(f_e).values(), *state_of(f_s).values()]
-    training.load(dict(enumerate(state_of(f).values())), dict(enumerate(weights)))
+    local.load(dict(enumerate(state_of(f).values())), dict(enumerate(weights)))
     shape = (1, 8, 8) if edge == "digits_edge" else (3, 32, 32)
     x = noise(2, *shape)
     torch.testing.assert_close(f.eval()(x), f_s.eval()(f_e.eval()(x)))
@@ -190,6 +188,8 @@ def test_teacher_is_looked_up_by_sample(task):
 # ---- a round, written out
 
 
+# oneDNN sums in another order for each layout of the maps, and what follows makes much of it
+@torch.backends.mkldnn.flags(enabled=False)
 def test_two_rounds_written_out(task):
     method = fl.methods.fed_gkt(lr=0.01, server_epochs=2, optimizer="sgd")
     server, clients = parties(method, task)
@@ -207,7 +207,7 @@ def test_two_rounds_written_out(task):
         came, H, z, y = {}, {}, {}, {}
 
         def keep(k, data, t=t, came=came):
-            came[k] = server.letters.read_knowledge(t, k, data)
+            came[k] = server.messages.read_knowledge(t, k, data)
             return data
 
         state = played(server, clients, state, t, change=keep)
@@ -283,7 +283,7 @@ def upload(task, method=None, change=None, client=1):
     it."""
     server, clients = parties(method or fl.methods.fed_gkt(), task)
     answer = clients.answer(1, client, message(server, server.start(), 1, client))
-    schema = server.letters.up(client).schema
+    schema = server.messages.up(client).schema
     taken = unpack(answer, schema, kind=UP, round=1, client=client)
     sections = {name: bytes(data) for name, data in taken.sections.items()}
     samples = taken.samples
@@ -313,13 +313,6 @@ def test_bytes_on_the_wire(task):
         assert history.bytes_down[1] == 4 * (empty + 4 * bool(rows)) + 4 * rows * sum(task.sizes)
 
 
-def test_the_longest_message_is_the_longest_that_is_read(task):
-    server, clients = parties(fl.methods.fed_gkt(), task)
-    data = {k: clients.answer(1, k, message(server, server.start(), 1, k)) for k in range(4)}
-    assert max(map(len, data.values())) < server.longest() < 3 * max(map(len, data.values()))
-    assert server.longest() >= server.letters.edge.schema.limit
-
-
 def test_the_order_in_which_samples_come_does_not_matter(task):
     def turned(sections, n):
         order = np.random.default_rng(0).permutation(n)
@@ -332,7 +325,7 @@ def test_the_order_in_which_samples_come_does_not_matter(task):
     (one, data, _), (other, mixed, _) = upload(task), upload(task, change=turned)
     assert data != mixed
     one, other = (
-        server.letters.read_knowledge(1, 1, d) for server, d in ((one, data), (other, mixed))
+        server.messages.read_knowledge(1, 1, d) for server, d in ((one, data), (other, mixed))
     )
     assert one.keys() == other.keys() == {"features", "labels", "logits"}
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -401,7 +394,7 @@ def test_bad_uploads_are_refused_and_nothing_changes(change, reason, task):
 
 def test_logits_for_another_number_of_images_are_refused(task):
     server, clients = parties(fl.methods.fed_gkt(), task)
-    schema = server.letters.down(0).schema
+    schema = server.messages.down(0).schema
     data = pack(Message(DOWN, 1, 0, 0, {"z_s": bytes(40 * (task.sizes[0] + 1))}), schema)
     with pytest.raises(fl.WireError, match="bytes came for a tensor"):
         clients.answer(1, 0, data)
@@ -439,7 +432,7 @@ def test_a_client_answers_only_what_it_is_asked_for(task):
     ],
 )
 def test_bad_options_are_one_clear_sentence(options, sentence, task, monkeypatch):
-    monkeypatch.setattr(training, "train", lambda *a: pytest.fail("training began"))
+    monkeypatch.setattr(local, "train", lambda *a: pytest.fail("training began"))
     with pytest.raises(ValueError, match=sentence):
         fl.run(fl.methods.fed_gkt(**options), task, 1)
 
@@ -528,19 +521,19 @@ def test_features_on_disk_change_nothing(task, tmp_path):
     assert history(0) == history(1e9)
     method = fl.methods.fed_gkt(memory_limit=0, asynchronous=True)
     fl.run(method, task, 2, checkpoint=tmp_path / "c")
-    seen, stored = [], features.stored
+    seen, stored = [], gkt.stored
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            side, "stored", lambda H, task, limit: seen.append(stored(H, task, limit)) or seen[-1]
+            gkt, "stored", lambda H, task, limit: seen.append(stored(H, task, limit)) or seen[-1]
         )
         assert history(0, checkpoint=tmp_path / "c") == history(0)
     # also what the checkpoint had brought into memory
-    assert seen and all(isinstance(H, features.OnDisk) for H in seen)
+    assert seen and all(isinstance(H, gkt.OnDisk) for H in seen)
 
 
 def test_rows_on_disk_are_the_tensors(task):
     H = noise(9, 2, 3, 3)
-    stored = features.OnDisk(H)
+    stored = gkt.OnDisk(H)
     assert (
         len(stored) == 9
         and torch.equal(stored[torch.tensor([8, 0, 3])], H[[8, 0, 3]])
@@ -564,7 +557,7 @@ def test_a_network_that_is_not_finite_is_not_kept_even_if_what_it_knows_is(task)
     side, sent = clients.side, {}
 
     def write(k):
-        return server.letters.down(k).write(DOWN, 1, k, {})
+        return server.messages.down(k).write(DOWN, 1, k, {})
 
     ctx = side.download(1, 0, write(0), {})
     trained = {name: w.clone() for name, w in state_of(side.net).items()}
@@ -581,11 +574,11 @@ def test_soft_labels_that_half_precision_cannot_hold_are_not_taken(task):
     whole, half = (fl.methods.fed_gkt(bits=bits).server_side(task) for bits in (32, 16))
     before = whole.start()
     labels = State(before.weights, {"z_s 0": torch.full((task.sizes[0], 10), 7e4)})
-    whole.judge(1, labels, before, {})
+    whole.check(1, labels, before, {})
     with pytest.raises(fl.errors.Diverged, match="half precision"):
-        half.judge(1, labels, before, {})
+        half.check(1, labels, before, {})
     own = State(before.weights, {"exp_avg_sq": torch.full((3,), 7e4)})  # is never sent
-    half.judge(1, own, before, {})
+    half.check(1, own, before, {})
 
 
 def test_a_server_that_diverges_says_so(task):
@@ -607,13 +600,13 @@ def test_features_too_large_to_compute_with_are_not_taken(times, asynchronous, t
     variance at the least): the round is that of the others, the run goes on, the history says
     why."""
     method = fl.methods.fed_gkt(asynchronous=asynchronous, server_epochs=1)
-    knowledge = features.Letters.knowledge
+    knowledge = gkt.Messages.knowledge
 
-    def huge(letters, net, k, batch_size):
-        own = knowledge(letters, net, k, batch_size)
+    def huge(messages, net, k, batch_size):
+        own = knowledge(messages, net, k, batch_size)
         return own | {"features": own["features"] * times} if k == 2 else own
 
-    monkeypatch.setattr(features.Letters, "knowledge", huge)
+    monkeypatch.setattr(gkt.Messages, "knowledge", huge)
     server, clients = parties(method, task)
     ask = asking(clients, 1)
     state = server.round(1, server.start(), ask)
@@ -638,14 +631,14 @@ def test_functions_are_named_in_histories(task):
 def test_the_rate_is_cut_on_a_plateau(task, monkeypatch):
     method = fl.methods.fed_gkt(server_epochs=1).but(patience=1)
     server, clients = parties(method, task)
-    rates, step, state = [], training.local_step, server.start()
+    rates, init, state = [], fl.Adam.init, server.start()
 
-    def spy(net, method, *rest):
-        if net is server.f_s:
-            rates.append(method.optimizer.lr)
-        return step(net, method, *rest)
+    def spy(part, params, ctx):
+        if ctx.net is server.f_s:
+            rates.append(part.lr)
+        return init(part, params, ctx)
 
-    monkeypatch.setattr(training, "local_step", spy)
+    monkeypatch.setattr(fl.Adam, "init", spy)
     for t in range(1, 6):
         if t == 2:  # as if everything had been right
             state.memory["plateau"][0] = 1.0
@@ -740,7 +733,7 @@ def test_evaluation_is_the_mean_over_those_who_show_their_network(trained):
         found = server.evaluate(1, state, ask)
         assert found == pytest.approx(worth(server, clients, state, who))
         assert ask.row["unevaluated"] == {k: "silent" for k in range(4) if k not in who}
-        assert not ask.row["refused"] and not ask.heard  # which are about training
+        assert not ask.row["refused"] and not ask.last_seen  # which are about training
     assert server.evaluate(1, state, asking(clients, 1, ())) == {"accuracy": None, "loss": None}
 
 
@@ -791,13 +784,13 @@ def test_evaluation_changes_nothing(trained):
 
 def shown(server, change):
     """What ``change`` makes of the tensors and the head of a client's edge network."""
-    letter = server.letters.edge
+    message = server.messages.edge
 
     def answer(k, data):
         head = {"kind": UP, "round": 1, "client": k, "samples": server.task.sizes[k]}
-        taken = unpack(data, letter.schema, kind=UP, round=1, client=k)
+        taken = unpack(data, message.schema, kind=UP, round=1, client=k)
         sections, head = change({n: bytes(s) for n, s in taken.sections.items()}, head)
-        return pack(Message(**head, sections=sections), letter.schema)
+        return pack(Message(**head, sections=sections), message.schema)
 
     return answer
 
@@ -824,12 +817,12 @@ HOSTILE = {
         "got kind 1 of round 2",
     ),
     "an echo": (
-        lambda server: lambda k, data: server.letters.down(k).write(DOWN, 1, k, {}),
+        lambda server: lambda k, data: server.messages.down(k).write(DOWN, 1, k, {}),
         "another model, method or coder",
     ),
     "another network's": (
         lambda server: (
-            lambda k, data: Letter(Schema({"w": (3,)})).write(UP, 1, k, {"w": torch.zeros(3)})
+            lambda k, data: FixedMessage(Schema({"w": (3,)})).write(UP, 1, k, {"w": torch.zeros(3)})
         ),
         "another model, method or coder",
     ),
@@ -867,7 +860,7 @@ def test_hostile_networks_are_left_out_of_the_mean(lie, reason, trained):
     assert list(ask.row["unevaluated"]) == [2] and reason in ask.row["unevaluated"][2]
     assert found == pytest.approx(worth(server, clients, state, (0, 1, 3)))
     length = len(
-        answer(2, clients.answer(1, 2, server.letters.down(2).write(DOWN, 1, 2, {}), "evaluate"))
+        answer(2, clients.answer(1, 2, server.messages.down(2).write(DOWN, 1, 2, {}), "evaluate"))
     )
     assert ask.row["bytes_evaluation_up"] == 3 * edge_bytes() + length  # lies cost, too
 

@@ -10,7 +10,7 @@ import torchvision
 from torch import nn
 
 import fedlearn as fl
-from fedlearn import training
+from fedlearn import local
 from fedlearn.models import parameter_count, state_of
 from fedlearn.parts import Context
 from fedlearn.wire import UP, Message, pack
@@ -250,7 +250,7 @@ def test_more_base_kernels_than_any_layer_has(task):
 
 @pytest.mark.parametrize("groups", [3, 5, 8, 0, 1.5])
 def test_groups_that_cannot_be(groups, task, monkeypatch):
-    monkeypatch.setattr(training, "train", lambda *a: pytest.fail("training began"))
+    monkeypatch.setattr(local, "train", lambda *a: pytest.fail("training began"))
     with pytest.raises(ValueError, match="groups( of fed_kgf)? must be"):
         fl.run(fl.methods.fed_kgf(base_kernels=8, groups=groups), task, 1)
 

@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import fedlearn as fl
-from fedlearn import engines, models, training
+from fedlearn import local, models, stacked
 from fedlearn.models import reparam, state_of
 from fedlearn.parts import SGD, Adam, Context, Residual
-from fedlearn.round import Ask
+from fedlearn.round import Exchange
 from fedlearn.wire import DOWN, Message, pack, unpack
 
 repopt = import_module("fedlearn.methods.fed_repopt")
@@ -146,7 +146,7 @@ def test_collapse_keeps_the_output_in_both_modes(family, mode):
 def federated(method, task, rounds=3, settings=None):
     """Federated averaging in double precision; the global network after each round."""
     settings = settings or fl.Settings(batch_size=8, epochs=2)
-    csla = training.new_network(dataclasses.replace(method.model, form="csla"), task).double()
+    csla = local.new_network(dataclasses.replace(method.model, form="csla"), task).double()
     net = (
         models.repopt.target(csla) if method.model.form == "repopt" else csla
     )  # collapsed in double precision, too
@@ -154,8 +154,8 @@ def federated(method, task, rounds=3, settings=None):
     for t in range(1, rounds + 1):
         total = {n: torch.zeros_like(w) for n, w in state.items()}
         for k in range(task.clients):
-            training.load(state_of(net), state)
-            training.train(
+            local.load(state_of(net), state)
+            local.train(
                 net,
                 method,
                 Context(task, t, k, start=state, memory={}, net=net, settings=settings),
@@ -164,7 +164,7 @@ def federated(method, task, rounds=3, settings=None):
             for n, w in state_of(net).items():
                 total[n] += w * task.sizes[k] / sum(task.sizes)
         state = total
-        training.load(state_of(net), state)
+        local.load(state_of(net), state)
         seen.append(copy.deepcopy(net))
     return seen
 
@@ -208,7 +208,7 @@ def test_repopt_is_csla_with_adamw_too(task):
         for form, m in tiny.items()
     }
     csla, rep = (federated(m, task, 2)[-1] for m in tiny.values())
-    start = training.initial_network(tiny["repopt"], task).double()
+    start = local.initial_network(tiny["repopt"], task).double()
     learned, gap = (kernels(csla) - kernels(start)).norm(), (kernels(csla) - kernels(rep)).norm()
     plain = federated(
         tiny["repopt"].but(optimizer=Adam(0.002, eps=1e-30, weight_decay=0.01, decoupled=True)),
@@ -244,7 +244,7 @@ def test_other_multipliers_are_another_training(wrong, least, task, monkeypatch)
     monkeypatch.setattr(repopt, "multipliers", multipliers)
     other = federated(fl.methods.fed_repopt(0.05), task)[-1]
     learned = kernels(csla) - kernels(
-        training.initial_network(fl.methods.fed_repopt(0.05), task).double()
+        local.initial_network(fl.methods.fed_repopt(0.05), task).double()
     )
     gap = float((kernels(csla) - kernels(other)).norm() / learned.norm())
     print(wrong, gap)
@@ -254,7 +254,7 @@ def test_other_multipliers_are_another_training(wrong, least, task, monkeypatch)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_multiplier_by_its_definition(family, task):
     method = fl.methods.fed_repopt(network=family)
-    net = training.initial_network(method, task)
+    net = local.initial_network(method, task)
     M = dict(
         zip((n for n, _ in net.named_parameters()), models.repopt.multipliers(net), strict=True)
     )
@@ -311,7 +311,7 @@ def test_stacked_training_is_sequential_training(family, form, task):
     )
     for name, t in one.state.items():
         torch.testing.assert_close(other.state[name], t, atol=2e-5, rtol=2e-4)
-    assert engines.choice.obstacle(method, task) is None
+    assert stacked.obstacle(method, task, fl.Settings()) is None
 
 
 def test_package_runs_agree_in_single_precision(task):
@@ -347,8 +347,8 @@ def test_client_believes_the_wire(task):
     assert its_own() == [1.0]
     server.receive(1, 0, clients.answer(1, 0, server.send(1, 0, state)[0]), state)
     assert its_own() == [2.0]
-    without = server.send(2, 0, state, heard={0: 1})[0]
-    assert len(without) < len(server.send(2, 1, state, heard={0: 1})[0])
+    without = server.send(2, 0, state, last_seen={0: 1})[0]
+    assert len(without) < len(server.send(2, 1, state, last_seen={0: 1})[0])
     clients.answer(2, 0, without)  # it has kept them
     assert its_own() == [2.0]
 
@@ -383,7 +383,7 @@ def test_constants_are_sent_until_the_client_has_answered(task):
 
     for t in range(1, 5):
         row = {"refused": {}}
-        state = server.round(t, state, Ask(t, Unlucky(), row, heard))
+        state = server.round(t, state, Exchange(t, Unlucky(), row, heard))
         assert list(row["refused"]) == ([0] if t < 3 else [])
     assert lengths[0] == lengths[1] == lengths[2] > lengths[3]
     assert heard == dict.fromkeys(range(3), 4)
@@ -401,17 +401,17 @@ def scales(task, factor=1.0, **change):
 
 def test_searched_scales_are_those_of_the_trained_network():
     own = fl.tasks.classification("digits", 1, train=100, test=50)
-    found = fl.methods.search(own, 2)
+    found = fl.repopt_search(own, 2)
     assert found.of.keys() == scales(own).of.keys()
     assert all(not torch.equal(t, scales(own).of[n]) for n, t in found.of.items())
     method = fl.methods.fed_repopt(scales=found)
-    net = training.initial_network(method, own)
+    net = local.initial_network(method, own)
     assert torch.equal(models.repopt.constants(net)["extractor.2.s3"], found.of["extractor.2.s3"])
-    csla = training.initial_network(fl.methods.fed_repopt(form="csla", scales=found), own)
+    csla = local.initial_network(fl.methods.fed_repopt(form="csla", scales=found), own)
     torch.testing.assert_close(
         net.eval()(torch.ones(1, 1, 8, 8)), csla.eval()(torch.ones(1, 1, 8, 8))
     )
-    assert repr(found) == repr(fl.methods.search(own, 2)) != repr(scales(own))
+    assert repr(found) == repr(fl.repopt_search(own, 2)) != repr(scales(own))
 
 
 BAD = {
@@ -426,7 +426,7 @@ BAD = {
 @pytest.mark.parametrize("change, sentence", BAD.values(), ids=BAD)
 @pytest.mark.parametrize("form", ["repopt", "csla"])
 def test_bad_scales_are_one_clear_sentence(change, sentence, form, task, monkeypatch):
-    monkeypatch.setattr(training, "train", lambda *a: pytest.fail("training began"))
+    monkeypatch.setattr(local, "train", lambda *a: pytest.fail("training began"))
     with pytest.raises(ValueError, match=sentence):
         fl.run(fl.methods.fed_repopt(form=form, scales=scales(task, **change)), task, 1)
 
@@ -439,14 +439,14 @@ def test_bad_scales_are_one_clear_sentence(change, sentence, form, task, monkeyp
         ({"form": "rep"}, "There is no form 'rep'"),
         ({"form": "deploy"}, "There is no form 'deploy'.*Allowed: repopt, tr, inf, csla"),
         ({"form": "search"}, "There is no form 'search'"),
-        ({"scales": {"foo": 0}}, "no option of a search 'foo'.*Allowed: dataset, rounds"),
+        ({"scales": {"foo": 0}}, "scales are Scales"),
         ({"optimizer": "adamw", "momentum": 0.9}, 'momentum belongs to optimizer "sgd"'),
         ({"optimizer": "adam"}, "Did you mean 'adamw'"),
         ({"lr": 0}, "lr > 0"),
     ],
 )
 def test_bad_options_are_one_clear_sentence(options, sentence, task, monkeypatch):
-    monkeypatch.setattr(training, "train", lambda *a: pytest.fail("training began"))
+    monkeypatch.setattr(local, "train", lambda *a: pytest.fail("training began"))
     with pytest.raises(ValueError, match=sentence):
         fl.run(fl.methods.fed_repopt(**options), task, 1)
 
@@ -459,13 +459,11 @@ def test_the_optimiser_alone_is_refused_with_a_reason(task):
         with pytest.raises(ValueError, match=r"The downlink Downlink\(Constants\(\)\) needs"):
             method.but(downlink=fl.Downlink(repopt.Constants()))
     with pytest.raises(ValueError, match="multi-branch blocks"):
-        models.repopt.constants(training.initial_network(fl.methods.fedavg(), task))
+        models.repopt.constants(local.initial_network(fl.methods.fedavg(), task))
     for form in ("tr", "inf"):
         with pytest.raises(ValueError, match="needs the constants"):
-            models.repopt.constants(
-                training.initial_network(fl.methods.fed_repopt(form=form), task)
-            )
-    net = training.initial_network(fl.methods.fed_repopt(), task)
+            models.repopt.constants(local.initial_network(fl.methods.fed_repopt(form=form), task))
+    net = local.initial_network(fl.methods.fed_repopt(), task)
     with pytest.raises(ValueError, match="do not fit the parameters"):
         repopt.RepSGD(0.1).init(list(net.parameters())[1:], Context(task, 1, net=net))
 
@@ -510,22 +508,13 @@ def test_of_a_refused_message_nothing_is_kept(missing, task):
 
 def test_the_search_is_the_servers_own(task):
     with pytest.raises(ValueError, match="one client, not 3"):
-        fl.methods.search(task, 1)
+        fl.repopt_search(task, 1)
 
 
-def test_a_search_is_the_first_step_of_a_run(task):
-    """By its settings alone: the scales, the starting weights and the run are those of ``search``
-    made before, and the record says which search it was."""
-    its = {"rounds": 2, "train": 100, "lr": 0.05, "smoothing": 0.1, "spare": True}
+def test_smoothing_and_spare_change_what_a_search_finds():
     own = fl.tasks.classification("digits", 1, train=100, test=50)
-    found = fl.methods.search(own, 2, lr=0.05, smoothing=0.1, spare=True)
-    one, two = (fl.methods.fed_repopt(scales=scales) for scales in (its, found))
-    assert one == fl.methods.fed_repopt(scales=repopt.Search(**its))
-    assert "Search(dataset='digits', rounds=2, lr=0.05" in one.parts()["model"]
-    a, b = fl.run(one, task, 2), fl.run(two, task, 2)
-    assert a.rows[-1]["accuracy"] == b.rows[-1]["accuracy"]
-    assert all(torch.equal(a.state[n], t) for n, t in b.state.items())
-    plain = fl.methods.search(own, 2, lr=0.05)
+    found = fl.repopt_search(own, 2, lr=0.05, smoothing=0.1, spare=True)
+    plain = fl.repopt_search(own, 2, lr=0.05)
     assert any(not torch.equal(plain.of[n], t) for n, t in found.of.items())
 
 
@@ -550,8 +539,7 @@ def test_a_searchs_rate_rises_and_falls_and_its_gradients_are_clipped():
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(ours, theirs, strict=True))
     for wrong in ({"warmup": 11}, {"warmup": -1}, {"clip": -1.0}):
         with pytest.raises(ValueError, match="0 <= warmup <= rounds"):
-            repopt.Search(**{"rounds": 10} | wrong)
-    assert "warmup" not in repr(repopt.Search()) and "clip=5.0" in repr(repopt.Search(clip=5.0))
+            search.Planned(**{"rounds": 10} | wrong)
 
 
 def test_csla_is_repopt_with_the_authors_weight_decay_and_smoothing(task):

@@ -114,29 +114,34 @@ def test_a_stored_line_takes_as_long_as_its_runs(shown):
         )
 
 
-def test_a_card_shows_what_a_paper_replaces():
+@pytest.fixture(scope="module")
+def drawings():
+    """The drawing of each card, by its chapter."""
+    made = re.findall('<div role="img".*?</svg></div>', fl.lab.cards().content)
+    return dict(zip(SPEC["cards"], made, strict=True))
+
+
+def test_a_card_shows_what_a_paper_replaces(drawings):
     cards = fl.lab.cards().content
     for name, its in SPEC["cards"].items():
         assert f'href="{its["page"]}.html"' in cards and its["says"] in cards
-        try:
-            replaced = chapter_file(name)["drawing"]["replaces"]
-        except (ValueError, KeyError):
-            continue
-        drawing = front.small(name, its)
+        replaced = chapter_file(name)["drawing"]["replaces"]
+        drawing = drawings[name]
         assert drawing.count(front.PLATE) == len(replaced)
         alt = re.search('aria-label="([^"]+)"', drawing)[1]
         assert all(part in alt for part in replaced) and "dense message" in alt
-    widths = {
-        name: [
-            float(w)
-            for w in re.findall(
-                r'stroke-width="([\d.]+)"/><polygon', front.small(name, SPEC["cards"][name])
-            )
-        ]
-        for name in ("fedavg", "rpn")
-    }  # pale and full, down and up
-    assert widths["fedavg"][0] == pytest.approx(widths["fedavg"][1])
-    assert widths["rpn"][1] < widths["rpn"][0] / 3
+
+
+def test_the_arrows_of_all_cards_have_one_scale(drawings):
+    arrows = []
+    for drawing in drawings.values():
+        alt = re.search('aria-label="([^"]+)"', drawing)[1]
+        down, up, dense = (float(n) for n in re.findall(r"([\d.]+) kB", alt))
+        widths = re.findall(r'stroke-width="([\d.]+)"/><polygon', drawing)  # pale and full
+        arrows += zip((dense, down, dense, up), map(float, widths), strict=True)
+    most, widest = max(arrows)
+    for size, wide in arrows:
+        assert wide == pytest.approx(max(1.2, widest * size / most), abs=0.06)
 
 
 def test_the_table_of_claims_has_every_claim_once_with_its_readings():

@@ -19,11 +19,10 @@ import pytest
 import torch
 
 import fedlearn as fl
-from fedlearn import methods, recipes, reproduce
+from fedlearn import methods, recipes, reproduce, results
 from fedlearn import round as rounds
 from fedlearn.data import partition, published, sources
 from fedlearn.data.annotated import from_boxes, from_masks
-from fedlearn.store import Store
 
 SLOW = {"repvgg_b1", "yolov3", "yolox_s", "fcn32s"}
 FULL = recipes.runs(None, "full")
@@ -46,7 +45,7 @@ def kind(run):
         named = isinstance(value, str | bool) or default is None
         names += [f"{n}={value}"] if named and value != default else []
     but = [f"{n}={'+'.join(words(v))}" for n, v in run.but.items()]
-    search = [f"search={run.search['dataset']}"] if run.search else []
+    search = [f"search={run.search.spec['dataset']}"] if run.search else []
     return "-".join([e.method, *networks(run), *sorted(names), *but, *search])
 
 
@@ -109,8 +108,8 @@ def two_rounds(run, root, monkeypatch, **changed):
     changed |= {"rounds": 2, "evaluate_every": 2, "epochs": 1}
     e = replace(run.experiment, options=run.experiment.options | few, **changed)
     short = {"rounds": 2, "train": 2, "warmup": 1}
-    search = run.search and run.search | short
-    run, store = replace(run, experiment=e, search=search), Store(root)
+    search = run.search and replace(run.search, spec=run.search.spec | short)
+    run = replace(run, experiment=e, search=search)
     trained, searched, real = [], [], rounds.one_round
 
     def one_round(server, engine, t, *rest, **how):
@@ -124,21 +123,26 @@ def two_rounds(run, root, monkeypatch, **changed):
         return real(server, engine, t, *rest, **how)
 
     monkeypatch.setattr(rounds, "one_round", one_round)
+    scales = reproduce.do(search, {}, False, root)["scales"] if search else {}
     with pytest.raises(KeyboardInterrupt):
-        reproduce.do(store, run, {}, False)
-    assert store.path(run, ".2.checkpoint").exists() and not store.path(run).exists()
-    history = reproduce.do(store, run, {}, False)
+        reproduce.do(run, {}, False, root)
+    [left] = root.glob("*/*.checkpoint")
+    line = reproduce.do(run, {}, False, root)
+    history = fl.History.from_dict(line)
     assert trained == [1, "stopped", 2] and len(history) == 2
     assert searched == ([1, 2] if search else [])
     assert not any(row["refused"] for row in history.rows) and history.bytes_up.min() > 0
-    stored = fl.History.from_json(store.path(run))
-    assert stored == history and not store.path(run, ".2.checkpoint").exists()
-    assert {*run.differences(stored)} <= {"train", "test"}  # so few images
+    again = results.stored(run.folder, root)[run.key]
+    stored = fl.History.from_dict(again)
+    assert (
+        stored == history
+        and not left.exists()
+        and again["experiment"] == json.loads(json.dumps(run.stated))
+    )
     network = stored.meta["task"]["network"]
     assert network in networks(run) or run.experiment.method == "fed_gkt"
     assert len(stored.meta.get("newcomers", [])) == 3 * (run.newcomers > 0)
-    if search:
-        assert json.loads((root / run.searched).read_text())
+    assert bool(scales) == bool(search)
     return stored
 
 
@@ -191,6 +195,6 @@ def test_every_network_and_every_search_of_the_full_scale_is_among_them():
         *("yolov3", "yolox_s", "fcn32s"),
     }
     fast = [run for run in KINDS.values() if not SLOW & {*networks(run)}]
-    assert {run.search["dataset"] for run in fast if run.search} == {
+    assert {run.search.spec["dataset"] for run in fast if run.search} == {
         *("cifar10", "cifar100", "fashion_mnist")
     }

@@ -2,6 +2,7 @@
 
 import math
 import re
+from pathlib import Path
 
 import altair
 import matplotlib
@@ -114,7 +115,7 @@ def test_runs_are_a_table_with_units(histories):
 def test_the_opening_table_says_what_was_not_run(monkeypatch):
     from fedlearn.lab import openings
 
-    monkeypatch.setattr(openings, "results", lambda name: [])
+    monkeypatch.setattr(openings.results, "load", lambda name: [])
     page = fl.lab.opening("4.1", "rpn")._repr_html_()
     assert "1,199,882" in page and "0.9912" in page
     assert page.count("not yet run") == 6 and "fedlearn reproduce rpn" in page
@@ -123,9 +124,23 @@ def test_the_opening_table_says_what_was_not_run(monkeypatch):
 
 def test_the_opening_table_of_stored_runs():
     page = fl.lab.opening("4.1", "rpn")._repr_html_()
-    stored = {h.method: h.final["accuracy"] for h in fl.results("rpn_mnist")}
+    stored = {h.method: h.final["accuracy"] for h in fl.results.load("rpn_mnist")}
     for accuracy, paper in zip(stored.values(), (0.991, 0.9912), strict=False):
         assert f"{accuracy:.4f}" in page and f"{accuracy - paper:+.4f}" in page
+
+
+PAPERS = ["rpn", "fed_kgf", "fed_mmd_fusion", "fed_gkt", "fed_repopt"]
+
+
+@pytest.mark.parametrize("name", [*PAPERS, "seeing"])
+def test_decimals_agree_in_a_column_of_the_opening_table(name):
+    rows = re.findall("<tr>(.*?)</tr>", fl.lab.opening("4.1", name).content)[1:]
+    cells = [re.findall("<td[^>]*>(.*?)</td>", row)[1:] for row in rows]
+    for column in zip(*cells, strict=True):
+        numbers = [n for cell in column for n in re.findall(r"^[-+]?([\d,]+\.?\d*)", cell)]
+        decimals = {len(n.partition(".")[2]) for n in numbers}
+        # numbers in a message are whole, and stand above accuracies
+        assert len(decimals - {0}) <= 1 and (len(decimals) <= 1 or name in ("rpn", "seeing"))
 
 
 def test_a_difference_is_that_of_the_mean_over_the_seeds():
@@ -197,6 +212,22 @@ def test_the_formula_of_pooling_is_valid_vega():
     altair.LayerChart.from_dict(spec)
     own = torch.tensor([row["own"] for row in spec["data"]["values"][:9]])
     assert abs(float(own.sum())) < 1e-3 and abs(float(own.square().sum()) - 9) < 1e-2
+
+
+def test_positive_is_one_colour_throughout_the_book():
+    colours = fl.lab.pooled_kernel()["layer"][0]["encoding"]["color"]["scale"]
+    shades = matplotlib.colormaps[fl.plot.SIGNED]
+    for value, colour in zip(colours["domain"], colours["range"], strict=True):
+        assert colour == matplotlib.colors.to_hex(shades((value + 2) / 4))
+    root = Path(__file__).resolve().parents[2]
+    written = [*root.glob("fedlearn/lab/*.py"), *root.glob("book/*/*.ipynb")]
+    two_sided = re.compile(  # the maps with two ends, by matplotlib's names and by Vega's
+        r"\b(PuOr|PRGn|PiYG|BrBG|RdBu|RdGy|RdYlBu|RdYlGn|Spectral|coolwarm|bwr|seismic|purpleorange"
+        r"|purplegreen|pinkyellowgreen|brownbluegreen|redblue|redgrey|redyellowblue|redyellowgreen"
+        r"|blueorange|spectral)(_r)?\b"
+    )
+    named = [p.name for p in written if two_sided.search(p.read_text(encoding="utf-8"))]
+    assert named == ["plot.py"]
 
 
 def test_the_multiplier_of_repopt_is_valid_vega():
@@ -361,7 +392,8 @@ def coders():
 @pytest.mark.parametrize("coder", [*coders()], ids=repr)
 def test_a_message_of_any_coder_is_taken_apart(coder):
     schema = fl.wire.Schema({"w": (12, 4, 3, 3), "none": (0, 4, 3, 3)})
-    dice = [torch.Generator().manual_seed(0)] if coder.stochastic or coder.shared else []
+    drawn = [torch.Generator().manual_seed(0)]
+    dice, same = drawn * (coder.stochastic or coder.shared), drawn * coder.shared
     x = torch.randn(12, 4, 3, 3, generator=torch.Generator().manual_seed(1))
     x = (x > 0).float() if isinstance(coder, wire.Mask | wire.Whole) else x
     coded = {"w": coder.encode(x, *dice), "none": coder.encode(x[:0], *dice)}
@@ -370,7 +402,7 @@ def test_a_message_of_any_coder_is_taken_apart(coder):
     def decode(data):
         message = wire.unpack(data, schema, kind=wire.UP, round=1, client=0)
         for name, section in message.sections.items():
-            coder.decode(section, schema.shapes[name], *dice)
+            coder.decode(section, schema.shapes[name], *same)
 
     parts = spans(data, schema, decode)
     assert [p.start for p in parts] == [0, *(p.end for p in parts[:-1])]

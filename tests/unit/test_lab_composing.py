@@ -94,7 +94,7 @@ def test_mixes_in_words():
     assert composing.said(mix) == (
         "model of fed_kgf; uplink of stc; downlink of stc; server of stc"
     )
-    for name, own in composing.origins().items():
+    for name, own in mixes.origins().items():
         assert mixes.build(own).parts() == mixes.methods()[name].parts()
 
 
@@ -113,6 +113,14 @@ def test_the_chart_is_valid_vega_small_and_has_every_part_in_its_menus():
     assert len(rows) == len(fl.lab.mixtures())
     assert {r["split"] for r in rows if r["method"] == "fedavg"} == set(mixes.SPLITS)
     assert any(tuple(r[kind] for kind in mixes.KINDS) == composing.START for r in rows)
+
+
+@pytest.mark.parametrize("guess", [None, 20])
+def test_the_answer_is_not_there_before_the_guess(guess):
+    spec = fl.lab.mixing(guess)
+    (its,) = (p for p in spec["params"] if p["name"] == "reveal")
+    assert its["value"] is (guess is not None)
+    assert spec["transform"][0] == {"filter": "reveal || datum.method == 'fedavg'"}
 
 
 def test_the_stored_grid_has_each_method_at_each_rate():

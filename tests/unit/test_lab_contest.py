@@ -202,6 +202,14 @@ def test_the_picture_is_valid_vega_and_small():
         assert len(v["mean"]) == len(v["low"]) == len(v["high"]) == v["last"] // v["every"]
 
 
+@pytest.mark.parametrize("guess", [None, 5])
+def test_the_answer_is_not_there_before_the_guess(guess):
+    spec = fl.lab.rivals(guess)
+    (its,) = (p for p in spec["params"] if p["name"] == "reveal")
+    assert its["value"] is (guess is not None)
+    assert spec["transform"][1] == {"filter": "reveal || !(datum.method == 'FedAvg')"}
+
+
 @pytest.mark.parametrize("guess", [0, 28])
 def test_a_place_that_is_none(guess):
     with pytest.raises(ValueError, match="from 1 to 27"):

@@ -3,7 +3,6 @@
 import csv
 import json
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -101,8 +100,11 @@ def test_the_explorer_moves_boxes_and_has_five_positions_a_slider():
 
 
 def history(label, accuracy, **task):
-    meta = {"label": label, "task": {"partition": "Iid()", **task}}
-    return SimpleNamespace(meta=meta, method="fedavg", final={"accuracy": accuracy})
+    task = {"dataset": "digits", "clients": 2, "partition": "Iid()"} | task
+    meta = {"label": label, "task": task}
+    row = {"round": 1, "accuracy": accuracy, "loss": 1.0, "clients": [], "refused": {}}
+    row |= dict.fromkeys(("bytes_up", "bytes_down", "seconds"), 1)
+    return fl.History("fedavg", meta, [row])
 
 
 def test_an_opening_table_tells_tasks_and_sets_apart():

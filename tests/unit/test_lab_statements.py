@@ -8,8 +8,9 @@ from fedlearn.lab.statements import leads, verdict
 
 
 def run(label, accuracy, seed=0, dataset="digits", partition="Iid()"):
-    task = {"dataset": dataset, "partition": partition, "seed": seed}
-    rows = [{"accuracy": accuracy, "round": 1}]
+    task = {"dataset": dataset, "partition": partition, "seed": seed, "clients": 1}
+    sent = {"bytes_up": 1, "bytes_down": 1, "seconds": 1.0, "clients": [0]}
+    rows = [{"accuracy": accuracy, "loss": 1.0, "round": 1, **sent}]
     return fl.History("m", {"task": task, "label": label}, rows)
 
 
@@ -47,7 +48,7 @@ def test_leads_pair_the_seeds_of_one_data_set_and_split():
 def test_the_table_says_what_holds_and_what_was_not_run(monkeypatch):
     both = [run("RPN", 0.9), run("FedAvg", 0.905), run("RPN", 0.8, 1), run("FedAvg", 0.8, 1)]
     stored = {"rpn_small": both}
-    monkeypatch.setattr(statements, "results", lambda name: stored.get(name, []))
+    monkeypatch.setattr(statements.results, "load", lambda name: stored.get(name, []))
     page = fl.lab.holds("4.8", "rpn")._repr_html_().replace("\N{NO-BREAK SPACE}", " ")
     assert "holds (-0.2 ± 0.4; 2 seeds)" in page and "digits, small" in page
     assert "1 hold, 0 do not and 0 cannot be told" in page

@@ -60,7 +60,7 @@ def test_two_runs_are_the_same_run_also_after_a_stop(name, task, tmp_path):
 
 def test_only_split_learning_cannot_be_stacked_and_says_so(task):
     assert set(METHODS) - set(STACKING) == {"split_learning"}
-    with pytest.raises(ValueError, match="because of its round, in which clients take turns"):
+    with pytest.raises(ValueError, match="its clients take turns in a round"):
         fl.run(fl.methods.split_learning(), task, 1, engine="stacked")
 
 

@@ -1,5 +1,6 @@
 """What is measured beside accuracy: right by hand, and the same on every engine."""
 
+import dataclasses
 import json
 import math
 
@@ -10,7 +11,8 @@ import torch
 import fedlearn as fl
 from fedlearn.tasks import metrics as M
 
-NAMES = ("per_class", "per_client", "client_spread", "worst_client")
+NAMES = ("per_class", "per_class_mix", "class_mix_spread", "worst_class_mix")
+OWNED = ("per_client", "client_spread", "worst_client")
 
 
 def few(**more):
@@ -38,10 +40,10 @@ def test_every_metric_is_what_its_name_says():
     for own in task.owned:  # each client's classes in its own proportions
         labels = task.train[1][own]
         expected.append(float(np.mean([by_class[c] for c in labels.tolist()])))
-    assert row["per_client"] == pytest.approx(expected)
-    assert row["worst_client"] == min(row["per_client"])
-    assert row["client_spread"] == pytest.approx(float(np.std(expected)))
-    assert len(set(row["per_client"])) > 1
+    assert row["per_class_mix"] == pytest.approx(expected)
+    assert row["worst_class_mix"] == min(row["per_class_mix"])
+    assert row["class_mix_spread"] == pytest.approx(float(np.std(expected)))
+    assert len(set(row["per_class_mix"])) > 1
 
 
 def test_permuted_clients_are_measured_with_their_own_eyes():
@@ -51,10 +53,11 @@ def test_permuted_clients_are_measured_with_their_own_eyes():
     held = [torch.bincount(task.train[1][own], minlength=10) for own in task.owned]
     seen = {}
     for k in range(4):
-        task.evaluate(net_of(task, history), client=k, seen=seen)
-        assert float(seen[k].diag().sum() / seen[k].sum()) == alone[k]
-    for k, value in enumerate(history.final["per_client"]):
-        recall = seen[k].diag() / seen[k].sum(1)
+        task.evaluate(net_of(task, history), client=k, predictions=seen)
+        assert float((seen[k] == task.test[1]).double().mean()) == alone[k]
+    for k, value in enumerate(history.final["per_class_mix"]):
+        own = M.Seen({k: seen[k]}, task.test[1], None, task.held).confusion
+        recall = own.diag() / own.sum(1)
         assert value == pytest.approx(float((recall * held[k]).sum() / held[k].sum()))
 
 
@@ -89,10 +92,10 @@ def test_rounds_without_evaluation_and_a_way_through_json(tmp_path):
     history = fl.run("fedavg", few(), 3, evaluate_every=2)
     assert "per_class" not in history.rows[0]
     assert history.per_class.shape == (3, 10) and np.isnan(history.per_class[0]).all()
-    assert np.isnan(history.worst_client[0]) and history.worst_client[1:].min() >= 0
+    assert np.isnan(history.worst_class_mix[0]) and history.worst_class_mix[1:].min() >= 0
     assert fl.History.from_json(history.to_json()) == history
-    lines = fl.plot.compare(history, what="worst_client").lines
-    assert lines[0].get_ydata().tolist() == history.worst_client[1:].tolist()
+    lines = fl.plot.compare(history, what="worst_class_mix").lines
+    assert lines[0].get_ydata().tolist() == history.worst_class_mix[1:].tolist()
 
 
 def test_a_run_that_goes_on_has_the_same_columns(tmp_path):
@@ -104,41 +107,177 @@ def test_a_run_that_goes_on_has_the_same_columns(tmp_path):
 
 
 def test_a_metric_of_ones_own(tmp_path, monkeypatch, capsys):
-    def balanced(confusion, clients):
-        assert len(clients) == 4 and clients[0][1].sum() > 0
-        return (confusion.diag() / confusion.sum(1)).mean()
+    def balanced(seen):
+        assert len(seen.held) == 4 and seen.owners is None
+        assert float(seen.confusion.sum()) == len(seen.labels) == len(seen.of(0)) == 100
+        return (seen.confusion.diag() / seen.confusion.sum(1)).mean()
 
     history = fl.run("fedavg", few(metrics=[balanced, "per_class"]), 1)
     assert history.balanced[0] == pytest.approx(history.per_class[0].mean())
-    (tmp_path / "mine.py").write_text("def seen(confusion, clients):\n    return confusion.sum()\n")
+    (tmp_path / "mine.py").write_text("def total(seen):\n    return seen.confusion.sum()\n")
     monkeypatch.chdir(tmp_path)
-    words = ["run", "fedavg", "--metric", "mine.py:seen", "--rounds", "1", "--test", "50"]
+    words = ["run", "fedavg", "--metric", "mine.py:total", "--rounds", "1", "--test", "50"]
     assert not fl.cli.main([*words, "--out", "-"])
-    assert json.loads(capsys.readouterr().out)["rows"][0]["seen"] == 50.0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["total"] == 50.0
 
 
 def test_what_no_number_is_and_what_is_not_there():
-    none, held = torch.zeros(2, 2), torch.tensor([3, 1])
-    some = torch.tensor([[3.0, 1.0], [0.0, 0.0]])  # the test set has no class 1
-    found = {f.__name__: f for f in M.METRICS.values()}
-    row = M.measured(found, {None: some}, [held, torch.tensor([0, 2])])
-    assert row["per_class"] == [0.75, None] and row["per_client"] == [0.75, None]
-    assert row["worst_client"] == 0.75 and row["client_spread"] == 0.0
-    assert M.measured(found, {}, [held])["per_class"] is None
-    row = M.measured(found, {1: some}, [held, held])  # client 0 was not seen
-    assert row["per_client"] == [None, 0.75]
-    assert M.measured(found, {None: none}, [held])["worst_client"] is None
+    predicted, labels = torch.tensor([0, 0, 0, 1]), torch.zeros(4, dtype=torch.int64)
+    held = torch.tensor([[3, 1], [0, 2]])  # the test set has no class 1
+    named = {name: M.METRICS[name] for name in NAMES}
+
+    def row(predictions, held=held, metrics=named, owners=None):
+        return M.measured(metrics, M.Seen(predictions, labels, owners, held))
+
+    found = row({None: predicted})
+    assert found["per_class"] == [0.75, None] and found["per_class_mix"] == [0.75, None]
+    assert found["worst_class_mix"] == 0.75 and found["class_mix_spread"] == 0.0
+    assert row({})["per_class"] is None
+    found = row({1: predicted}, held[[0, 0]])  # client 0 was not seen
+    assert found["per_class_mix"] == [None, 0.75]
+    assert row({None: predicted}, held[1:])["worst_class_mix"] is None
     for wrong in ("much", True, {"a": 1}):
         with pytest.raises(ValueError, match="not a number or several"):
-            M.measured({"mine": lambda c, k, wrong=wrong: wrong}, {None: some}, [held])
-    assert M.measured({"mine": lambda c, k: math.inf}, {None: some}, [held]) == {"mine": None}
+            row({None: predicted}, metrics={"mine": lambda seen, wrong=wrong: wrong})
+    assert row({None: predicted}, metrics={"mine": lambda seen: math.inf}) == {"mine": None}
+
+    # client 1 has no test sample, one is nobody's; None, and no division by zero
+    named = {name: M.METRICS[name] for name in OWNED}
+    held, owners = held[[0, 0, 0]], torch.tensor([2, -1, 0, 0])
+    found = row({None: predicted}, held, named, owners)
+    assert found == {"per_client": [0.5, None, 1.0], "client_spread": 0.25, "worst_client": 0.5}
+    found = row({2: 1 - predicted}, held, named, owners)  # client 0 was not seen
+    assert found == {"per_client": [None, None, 0.0], "client_spread": 0.0, "worst_client": 0.0}
+    found = row({None: predicted}, held, named, torch.full((4,), -1))
+    assert found == dict(zip(OWNED, ([None] * 3, None, None), strict=True))
+
+
+def hospitals(n=400):
+    """Three hospitals' samples and labels; the third's labels are the wrong way round."""
+    draw = np.random.default_rng(0)
+    ill, whose = draw.integers(0, 2, 3 * n), np.arange(3 * n) // n
+    x = draw.normal(size=(3 * n, 8)) + 2 * ill[:, None] * (np.arange(8) < 4)
+    return x.astype(np.float32), np.where(whose == 2, 1 - ill, ill), whose
+
+
+def by_hand(task, history, x, y, whose):
+    """The trained model's accuracy on the test samples of each hospital, found in its table."""
+    table = {row.tobytes(): k for row, k in zip(x, whose, strict=True)}
+    test_x, test_y = task.test
+    owner = np.array([table[row.numpy().tobytes()] for row in test_x.flatten(1)])
+    with torch.no_grad():
+        right = (net_of(task, history)(task.inputs(test_x)).argmax(1) == test_y).numpy()
+    return [float(right[owner == k].mean()) for k in range(3)]
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+@pytest.mark.parametrize("way", ["lists", "column", "users", "test"])
+def test_per_client_is_the_accuracy_on_the_clients_own_test_samples(way, engine):
+    x, y, whose = hospitals()
+    names = np.array(["north", "south", "west"])[whose]
+    clients, dataset = "users", (x, y)
+    if way == "lists":
+        clients = [np.flatnonzero(whose == k) for k in range(3)]
+    elif way == "column":
+        clients = names
+    elif way == "users":
+        dataset = fl.data.from_arrays(x, y, users=names)
+    else:
+        test = np.arange(len(x)) % 4 == 0
+        own = x[test], y[test], names[test]
+        dataset = fl.data.from_arrays(x[~test], y[~test], own, users=names[~test])
+    task = fl.tasks.classification(dataset, clients, metrics=OWNED)
+    history = fl.run("fedavg", task, 10, engine=engine)
+    row, expected = history.final, by_hand(task, history, x, y, whose)
+    assert row["per_client"] == expected
+    assert min(expected[:2]) > 0.95 and expected[2] < 0.1
+    assert row["worst_client"] == expected[2]
+    assert row["client_spread"] == pytest.approx(np.std(expected))
+    mixed = fl.tasks.classification(dataset, clients, metrics="per_class_mix")
+    mixed = mixed.evaluate(net_of(task, history))["per_class_mix"]
+    assert max(abs(np.subtract(mixed, row["accuracy"]))) < 0.01, "hides the third"
+    assert row["accuracy"] == pytest.approx(np.mean(expected))  # of equally many samples each
+
+
+def test_a_clients_own_network_is_tested_on_its_own_samples():
+    x, y, whose = hospitals()
+    task = fl.tasks.classification((x, y), whose, metrics=OWNED)
+    row = fl.run("local", task, 10).final
+    assert min(row["per_client"]) > 0.9, "each has learned its own labels"
+    assert row["accuracy"] < 0.7, "the mean of their networks on everybody's"
+    nets, found, rows = [net_of(task, fl.run("fedavg", task, t)) for t in (1, 2, 3)], {}, []
+    for k, net in enumerate(nets):
+        task.evaluate(net, client=k, predictions=found)
+        own = task.owners == k
+        alone = dataclasses.replace(task, test=tuple(t[own] for t in task.test), metrics={})
+        rows.append(alone.evaluate(net)["accuracy"])
+    assert task.measure(found)["per_client"] == rows and len(set(rows)) > 1
+
+
+def test_owners_are_clients_or_nobody(tmp_path):
+    x, y, whose = hospitals()
+    # a sample in no list is nobody's, and so is a test sample of a user who has none to train
+    task = fl.tasks.classification((x, y), [range(400), range(400, 600)], metrics="per_client")
+    assert torch.bincount(task.owners + 1).tolist() == [120, 80, 40]
+    known = whose < 2
+    source = fl.data.from_arrays(x[known], y[known], (x, y, whose), users=whose[known])
+    task = fl.tasks.classification(source, "users", test=600, metrics="per_client")
+    assert torch.bincount(task.owners + 1, minlength=3).sum() == 600 and task.owners.min() == -1
+    assert torch.equal(
+        task.owners, fl.tasks.classification(source, "users", test=600).owners
+    ) and not torch.equal(task.owners, fl.tasks.classification(source, "users").owners[:600])
+    # only clients who are the users have test samples of their own
+    for how in ({"clients": 2}, {"clients": [range(400), range(400, 800)]}):
+        task = fl.tasks.classification(source, **how, metrics="per_class_mix")
+        assert task.owners is None and "owners" not in task.digests
+        for name, instead in zip(OWNED, NAMES[1:], strict=True):
+            with pytest.raises(ValueError, match=f"so {name} cannot be .*; {instead} weights"):
+                fl.tasks.classification(source, **how, metrics=[name])
+    np.savez(tmp_path / "a.npz", x=x, y=y, users=whose, test_x=x, test_y=y, test_users=whose)
+    task = fl.tasks.classification(str(tmp_path / "a.npz"), "users", metrics="per_client")
+    assert task.owners.tolist() == whose.tolist()
+
+
+def test_a_run_goes_on_only_with_the_same_owners(tmp_path):
+    x, y, whose = hospitals(40)
+    owners = whose, whose[::-1].copy()
+    a, b = (fl.data.from_arrays(x, y, (x, y, own), users=whose) for own in owners)
+    a, b = (fl.tasks.classification(s, "users", metrics="per_client") for s in (a, b))
+    whole = fl.run("fedavg", a, 2)
+    fl.run("fedavg", a, 1, checkpoint=tmp_path / "c")
+    with pytest.raises(ValueError, match="data differ"):
+        fl.run("fedavg", b, 2, checkpoint=tmp_path / "c")
+    assert fl.run("fedavg", a, 2, checkpoint=tmp_path / "c") == whole
+
+
+def test_masks_are_measured_by_their_owners_too():
+    x, y = np.zeros((12, 16, 16), np.uint8), np.zeros((12, 16, 16), np.uint8)
+    x[:, :8], y[:, :8] = 200, 1
+    y[::2, 8:] = 255  # counts for nothing
+    whose = np.arange(12) % 3
+    source = fl.data.from_masks(x, y, 2, (x, y), users=whose, test_users=whose)
+    task = fl.tasks.segmentation(source, "users", metrics=(*NAMES, *OWNED))
+    history = fl.run("fedavg", task, 1)
+    with torch.no_grad():
+        predicted = task.predict(net_of(task, history), task.test[0])
+    for k, value in enumerate(history.final["per_client"]):
+        own, labels = predicted[whose == k], task.test[1][whose == k]
+        assert value == float((own == labels)[labels != 255].double().mean())
+    known = task.test[1] != 255
+    by_class = [(predicted == c)[known & (task.test[1] == c)].double().mean() for c in range(2)]
+    assert history.final["per_class"] == pytest.approx([float(v) for v in by_class])
 
 
 def test_names_of_metrics_are_their_own():
-    def loss(confusion, clients):
+    def loss(seen):
+        return 0.0
+
+    def old(confusion, clients):
         return 0.0
 
     for wrong in ([loss], ["per_class", "per_class"], ["f1"]):
         with pytest.raises(ValueError, match="name of its own|no metric 'f1'"):
             few(metrics=wrong)
     assert list(few(metrics="per_class").metrics) == ["per_class"]
+    with pytest.raises(ValueError, match="takes one argument, .* unlike old"):
+        few(metrics=old)

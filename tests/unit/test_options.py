@@ -20,13 +20,14 @@ TRIED = (-1, -0.5, 0, 1e-6, 0.5, 1, 2, 3, 16, 17, 40, float("inf"))
 def classes():
     """The dataclasses of all parts, coders and partitions, by module and name."""
     found = {}
-    for name in ("parts", "wire", "methods", "data"):
-        package = importlib.import_module(f"fedlearn.{name}")
-        for info in pkgutil.iter_modules(package.__path__):
-            module = importlib.import_module(f"{package.__name__}.{info.name}")
-            for kind in vars(module).values():
-                if is_dataclass(kind) and isinstance(kind, type) and issubclass(kind, Checked):
-                    found[f"{kind.__module__}.{kind.__qualname__}"] = kind
+    names = ["context", "links", "local", "optim", "servers"]
+    for name in ("wire", "methods", "data"):
+        path = importlib.import_module(f"fedlearn.{name}").__path__
+        names += [f"{name}.{info.name}" for info in pkgutil.iter_modules(path)]
+    for module in (importlib.import_module(f"fedlearn.{name}") for name in names):
+        for kind in vars(module).values():
+            if is_dataclass(kind) and isinstance(kind, type) and issubclass(kind, Checked):
+                found[f"{kind.__module__}.{kind.__qualname__}"] = kind
     return dict(sorted(found.items()))
 
 

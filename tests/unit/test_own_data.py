@@ -207,7 +207,7 @@ def test_every_shape_has_a_network_that_takes_it(shape, name):
 def test_vectors_train_stacked_as_one_by_one():
     x = DRAW.normal(size=(200, 5)) * [1, 100, 1, 1e-3, 1]
     y = np.where(x[:, 0] + x[:, 1] / 100 > 0, "above", "below")
-    task = fl.tasks.classification((x, y), 4, metrics=("per_class", "worst_client"))
+    task = fl.tasks.classification((x, y), 4, metrics=("per_class", "worst_class_mix"))
     one, together = (fl.run("fedavg", task, 8, engine=e) for e in ("sequential", "stacked"))
     assert one.final["accuracy"] == together.final["accuracy"] > 0.85
     assert one.final["per_class"] == together.final["per_class"]

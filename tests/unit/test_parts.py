@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import re
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from fedlearn.methods.fedpm import BetaPosterior, MaskedNetwork, Sample
 from fedlearn.methods.signsgd import Majority
 from fedlearn.parts import (
     Aggregator,
+    Clip,
     Code,
     Context,
     Edge,
@@ -33,8 +36,8 @@ from fedlearn.parts import (
     Step,
     Update,
 )
-from fedlearn.round import Ask
-from fedlearn.wire import Coder, Dense, Mask, Schema, Signs, TopK
+from fedlearn.round import Exchange
+from fedlearn.wire import Coder, Dense, Mask, RandomK, Schema, Signs, TopK, Votes
 
 FEDAVG = fl.methods.fedavg()
 
@@ -61,11 +64,10 @@ MISSPELT = [
     (FEDAVG, "model", Model, "biuld", "build"),
     (FEDAVG, "model", fl.TaskNetwork, "refesh", "refresh"),
     (FEDAVG, "objective", Objective, "begn", "begin"),
-    (FEDAVG, "objective", fl.TaskLoss, "recordabel", "recordable"),
+    (FEDAVG, "objective", fl.TaskLoss, "need", "needs"),
     (FEDAVG, "optimizer", Optimizer, "stpe", "step"),
     (FEDAVG, "optimizer", fl.SGD, "inti", "init"),
     (FEDAVG, "uplink", fl.Uplink, "encoed", "encode"),
-    (FEDAVG, "uplink", fl.Uplink, "encode_row", "encode_rows"),
     (FEDAVG, "downlink", fl.Downlink, "gruop", "group"),
     (FEDAVG, "server", Aggregator, "agregate", "aggregate"),
     (FEDAVG, "server", fl.Mean, "valdiate", "validate"),
@@ -99,9 +101,7 @@ STEPS = [
     (Step, "name", "names"),
     (Step, "gruop", "group"),
     (Step, "valdiate", "validate"),
-    (Step, "persnal", "personal"),
-    (Feedback, "listen", "listens"),
-    (Update, "stack", "stacks"),
+    (Update, "make", "makes"),
     (Residual, "need", "needs"),
     (Code, "coder_of", "coder_for"),
     (Lossy, "coderfor", "coder_for"),
@@ -240,6 +240,35 @@ UNFIT = {
         lambda: fl.methods.fedcomgate().but(uplink=fl.Uplink()),
         r"needs an uplink that remembers what it sent \(Remember\)",
     ),
+    "few entries of the model": (
+        lambda: fl.Downlink(Lossy(TopK(1 / 16))),
+        r"TopK\(ratio=0.0625.* takes changes, but gets the server's state: .* comes down as steps, "
+        r"with downlink=Replay\(link\), server=KeptSteps\(link\) and a link such as Uplink\(Update",
+    ),
+    "few entries of the model, with feedback": (
+        lambda: fl.Downlink(Feedback(), Lossy(TopK(1 / 16))),
+        "TopK.* takes changes, but gets the server's state",
+    ),
+    "few entries of what has changed since the start": (
+        lambda: fl.Downlink(Residual(), Feedback(), Lossy(RandomK(1 / 16))),
+        "RandomK.* takes changes, but gets the server's state",
+    ),
+    "momentum of the model": (
+        lambda: fl.Downlink(Momentum()),
+        r"Momentum\(momentum=0.9\) takes changes, but gets the server's state",
+    ),
+    "clipped weights": (
+        lambda: fl.Uplink(Clip(1.0), Update()),
+        r"Clip\(norm=1.0\) takes changes, but gets what was trained: Update\(\) comes before it\.",
+    ),
+    "feedback of weights": (
+        lambda: fl.Uplink(Feedback(), Update(), Lossy(TopK(1 / 16))),
+        r"Feedback\(\) takes changes, but gets what was trained: Update\(\) comes before it\.",
+    ),
+    "a residual of an update": (
+        lambda: fl.Uplink(Update(), Residual()),
+        r"Residual\(\) takes the server's state, but gets updates of the weights",
+    ),
     "a mask coder on updates": (
         lambda: fl.Uplink(Update(), Code(Mask())),
         r"Mask\(\) takes masks of zeros and ones, but gets updates of the weights",
@@ -304,6 +333,18 @@ def test_parts_that_do_not_fit_are_refused_with_one_sentence(make, says):
     sentence(error)
 
 
+def test_the_form_that_the_refusal_of_few_entries_names_trains():
+    """The model's largest weights do not: 0.10 of all test images, as by chance."""
+    with pytest.raises(ValueError) as error:
+        fl.Downlink(Feedback(), Lossy(TopK(1 / 32)))
+    named = re.search(r"Uplink\(.*\)\)\)", sentence(error))[0]
+    link = eval(named, {**vars(fl.parts), **vars(fl.wire)})
+    method = FEDAVG.but(downlink=Replay(link), server=KeptSteps(link))
+    task = fl.tasks.classification("digits", 4)
+    history = fl.run(method, task, 8, engine="stacked", threads=1, evaluate_every=8)
+    assert history.final["accuracy"] > 0.8 and history.bytes_down[1] < history.bytes_up[1] / 4
+
+
 FIT = {
     "the mean of scaled signs": lambda: FEDAVG.but(uplink=fl.Uplink(Update(), Code(Signs()))),
     "a vote of updates": lambda: FEDAVG.but(server=Majority()),
@@ -317,6 +358,13 @@ FIT = {
         uplink=fl.Uplink(Update(), Remember())
     ),
     "a fusion that the mean averages": lambda: fl.methods.fedfusion().but(server=fl.Mean()),
+    "few entries of the server's steps": lambda: FEDAVG.but(
+        downlink=Replay(STC.uplink), server=KeptSteps(STC.uplink)
+    ),
+    "half the bits of the model, with feedback": lambda: FEDAVG.but(
+        downlink=fl.Downlink(Feedback(), Lossy(Dense(16)))
+    ),
+    "the model in a few bits": lambda: FEDAVG.but(downlink=fl.Downlink(Lossy(fl.wire.QSGD()))),
     "constants for plain SGD": lambda: fl.methods.fed_repopt().but(optimizer=fl.SGD(0.05)),
 }
 
@@ -450,8 +498,8 @@ def test_what_adds_tensors_cannot_follow_what_leaves_some_out():
 
 def test_signs_of_dense_updates_are_votes_and_no_others_are():
     sparse = fl.Uplink(Update(), Code(TopK(0.1)))
-    assert {"update", "votes"} <= fl.Uplink().gives
-    assert "votes" not in sparse.gives | fl.methods.fedpm().uplink.gives
+    assert {Update, Votes} <= fl.Uplink().given()
+    assert Votes not in sparse.given() | fl.methods.fedpm().uplink.given()
 
 
 # ---- what is replaced is obeyed ------------------------------------------------------------------
@@ -587,7 +635,7 @@ def test_clip_scales_what_is_too_long_and_nothing_else(length, clients):
     g = {"a": length * torch.tensor([[0.6, 0.0]]), "b": length * torch.tensor([[0.0, 0.8]])}
     g["whole"] = torch.tensor([7.0])
     ctx = Context(None, 1, participants=tuple(range(clients)), lossy=frozenset({"a", "b"}))
-    clipped = fl.parts.Clip(0.1).encode(g, ctx)
+    clipped = Clip(0.1).encode(g, ctx)
     factor = min(1.0, 0.1 / clients**0.5 / length) if length else 1.0
     for name in ("a", "b"):
         torch.testing.assert_close(clipped[name], factor * g[name])
@@ -645,7 +693,7 @@ def test_a_client_that_diverged_once_is_heard_again(name, task):
     for t in (1, 2, 3):
         engine.side.method = method.but(optimizer=fl.SGD(1e38)) if t == 2 else method
         row = {"refused": {}}
-        state = server.round(t, state, Ask(t, engine, row, {}))
+        state = server.round(t, state, Exchange(t, engine, row, {}))
         assert all(torch.isfinite(x).all() for m in engine.memories.values() for x in m.values())
         assert set(row["refused"]) == (set(range(4)) if t == 2 else set()), row["refused"]
 
@@ -657,10 +705,7 @@ def test_a_client_that_diverged_once_is_heard_again(name, task):
         (fl.parts.Objective, "begin", 2),
         (fl.parts.Optimizer, "step", 3),
         (fl.parts.Aggregator, "aggregate", 3),
-        (fl.wire.Coder, "encode", 2),
-        (fl.wire.Coder, "decode", 2),
         (ServerSide, "round", 3),
-        (ServerSide, "longest", 0),
         (ClientSide, "answer", 5),
         (Trainee, "download", 4),
         (Trainee, "upload", 2),
@@ -669,3 +714,30 @@ def test_a_client_that_diverged_once_is_heard_again(name, task):
 def test_what_a_part_or_side_must_have_is_missed_and_not_taken_for_nothing(base, member, arguments):
     with pytest.raises(NotImplementedError):
         getattr(base, member)(object.__new__(base), *[None] * arguments)
+
+
+# ---- a kind of message of one's own --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ternary(Update):
+    """Each entry of the update as its sign times the mean magnitude, or zero below that."""
+
+    def encode(self, x, ctx):
+        u = super().encode(x, ctx)
+        return {n: t.sign() * (t.abs() >= t.abs().mean()) * t.abs().mean() for n, t in u.items()}
+
+
+@dataclass(frozen=True)
+class TernaryMean(fl.Mean):
+    needs = frozenset({Ternary})
+
+
+def test_a_kind_of_message_of_ones_own_fits_what_needs_it_and_nothing_else(task):
+    method = FEDAVG.but(uplink=fl.Uplink(Ternary()), server=TernaryMean())
+    for engine in ("sequential", "stacked"):
+        history = fl.run(method, task, 1, engine=engine)
+        assert not history.rows[0]["refused"]
+    assert FEDAVG.but(uplink=fl.Uplink(Ternary()))  # it is an update, too
+    with pytest.raises(ValueError, match="TernaryMean.* needs Ternary; .* gives updates"):
+        FEDAVG.but(server=TernaryMean())

@@ -1,12 +1,69 @@
-"""What the README shows runs as it stands there."""
+"""What the README shows runs as it stands there: its Python, and its commands in a clean clone."""
 
+import json
+import os
 import re
+import shlex
+import shutil
+import subprocess
+import sys
+from itertools import pairwise
 from pathlib import Path
+
+import pytest
 
 import fedlearn as fl
 from fedlearn import cli
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+COMMANDS = [
+    line.partition(" #")[0].strip()
+    for language, text in BLOCKS
+    if language in ("bash", "sh")
+    for line in text.splitlines()
+    if line.strip()
+]
+# What is not run here, by how it begins: why not, and what does it instead.
+ELSEWHERE = {
+    "make book": "builds the whole book, which tests/browser looks at",
+    "make test": "runs this test",
+    "make live": "is JupyterLab, until somebody ends it",
+    "papermill": "runs a whole chapter: tests/chapters/test_papermill.py",
+    "fedlearn run rpn --engine flower-sim": "needs Flower: tests/flower/test_simulation.py",
+    "flower-superlink": "is Flower's server: tests/flower/test_deployment.py",
+    "flower-supernode": "is a client of Flower's: tests/flower/test_deployment.py",
+    "flwr run": "needs both: tests/flower/test_deployment.py",
+}
+FEW = "--rounds 1 --train 100 --test 20"  # whatever trains is made smaller by it
+# What a command prints or leaves behind, by a part of it.
+SHOWS = {
+    "fedlearn methods": ["rpn(", "fed_gkt("],
+    "--out results/both.json --plot both.png": ["fedavg ", "rpn ", "results/both.json", "both.png"],
+    "rpn:share=0.25/0.5/1": ["fedavg ", "rpn share=0.25 ", "rpn share=1 ", " ± "],
+    "--uplink 1Mbit": ["minutes: 1Mbit up, 10Mbit down"],
+    "--link LTE": ["minutes: ", "joules: a client's radio"],
+    "fedlearn leaderboard": ["rows of", "leaderboard.html"],
+    "--task detection": ["mAP@0.5"],
+    "--task segmentation": ["mIoU"],
+    "fedlearn check": ["rpn-table1-fl-params", "claims: "],
+    "fedlearn reproduce fed_kgf": ["Fed-KGF without MU", " ± "],
+    "--plan": ["to do", "missing: cifar10: 170 MB from"],
+    "fedlearn reproduce rpn --scale small": ["segmentation", "STC"],
+    "fedlearn pack": ["Nothing to pack."],
+    "compare fedavg mine.py:rotated": ["fedavg ", "mine.py:rotated "],
+    "run mine.py:rotated": ["mine.py:rotated ratio=0.01 "],
+}
+MORE = ["fedlearn run fed_kgf --task segmentation"]  # which a comment names
+LOGGERS = """
+import sys
+from types import SimpleNamespace as Named
+logged = []
+log = lambda numbers, round: logged.append((numbers, round))
+sys.modules["wandb"] = Named(init=lambda project: Named(log=log))
+sys.modules["mlflow"] = Named(log_metrics=log)
+"""
 
 
 def block(heading):
@@ -19,6 +76,88 @@ def run(code):
     names = {}
     exec(compile(code, "README.md", "exec"), names)
     return names
+
+
+def elsewhere(command):
+    return next((why for begin, why in ELSEWHERE.items() if command.startswith(begin)), None)
+
+
+@pytest.fixture
+def do(tmp_path):
+    """do(words): run in a clean clone, of what is there now if not all is committed."""
+    clone, git = tmp_path / "clone", ["git", "-C", str(ROOT)]
+    if shutil.which("git") is None or subprocess.run([*git, "rev-parse"]).returncode:
+        pytest.skip("no git, or no checkout that could be cloned")
+    subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
+    words = [*git, "ls-files", "-z", "--modified", "--others", "--exclude-standard"]
+    changed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    for name in changed.split("\0")[:-1]:
+        (clone / name).unlink(missing_ok=True)
+        if (ROOT / name).is_file():
+            (clone / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, clone / name)
+    env = {k: v for k, v in os.environ.items() if k != "FEDLEARN_DATA"}
+    env |= {"PYTHONPATH": str(clone), "PYTHONDONTWRITEBYTECODE": "1", "MPLBACKEND": "agg"}
+    env["FEDLEARN_OFFLINE"] = "1"
+    how = {"cwd": clone, "env": env, "text": True, "capture_output": True}
+
+    def done(*words):
+        return subprocess.run([sys.executable, *words], **how)
+
+    done.folder = clone
+    return done
+
+
+def test_the_commands_run_in_a_clean_clone_one_after_the_other(do):
+    (do.folder / "mine.py").write_text(block("Add a method"))
+    commands, shown = [c for c in COMMANDS if not elsewhere(c)] + MORE, set()
+    for command in commands:
+        program, *words = shlex.split(command)
+        assert program == "fedlearn", f"{command}: run it here, or name it in ELSEWHERE"
+        few = FEW.split() if words[0] in ("run", "compare") else []
+        done = do("-m", "fedlearn", *words, *few)
+        said = f"{command}\n{done.stdout}\n{done.stderr}"
+        [(part, expected)] = [(p, e) for p, e in SHOWS.items() if p in command]
+        assert done.returncode == 0 and "Traceback" not in said, said
+        for text in expected:
+            assert text in done.stdout + done.stderr or (do.folder / text).is_file(), said
+        if words[0] in ("run", "compare"):
+            assert "0 of 1 rounds" in done.stderr, f"nothing is said while it runs: {said}"
+        shown.add(part)
+    assert shown == SHOWS.keys()
+    page = (do.folder / "leaderboard.html").read_text(encoding="utf-8")
+    assert "results/both.json" in page and "data/results/" in page
+    assert not [*do.folder.glob("*.checkpoint")]
+
+
+@pytest.mark.parametrize("command", list(filter(elsewhere, COMMANDS)))
+def test_a_command_that_is_not_run_here_can_be_typed(command):
+    program, *words = shlex.split(command)
+    if program == "make":
+        assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    elif program == "papermill":
+        cells = json.loads((ROOT / words[0]).read_text(encoding="utf-8"))["cells"]
+        [cell] = [c for c in cells if "parameters" in c["metadata"].get("tags", [])]
+        for name in (after for word, after in pairwise(words) if word == "-p"):
+            assert any(line.startswith(f"{name} = ") for line in cell["source"])
+    elif program == "fedlearn":
+        args, unknown = cli.parser().parse_known_args(words)
+        [experiment] = cli.experiments(args)
+        assert not unknown and experiment.make_method().name == "rpn"
+    pytest.skip(f"not run here: {command}: {elsewhere(command)}")
+
+
+def test_the_python_of_a_user_runs_in_a_clean_clone(do):
+    """One block after the other, with one round; loggers that want an account are played."""
+    texts = [text for language, text in BLOCKS if language == "python"]
+    here = [text for text in texts if "flower-sim" not in text and "RotatedTopK" not in text]
+    assert len(here) == len(texts) - 2
+    code = re.sub(r"rounds=20|\b50\b", lambda m: "rounds=1" if "=" in m[0] else "1", "".join(here))
+    code = code.replace("import wandb", "method = fl.methods.fedavg()\nimport wandb")
+    code = code.replace("fl.run(method, task,", "fl.run(method, task, 1,")
+    done = do("-c", f"{LOGGERS}{code}\nassert [round for _, round in logged] == [1, 1]\n")
+    assert done.returncode == 0, done.stderr
+    assert (do.folder / "rpn.csv").read_text().count("\n") == 2
 
 
 def test_a_method_of_ones_own_takes_thirty_lines(tmp_path, monkeypatch):

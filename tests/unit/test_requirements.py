@@ -39,11 +39,14 @@ def test_every_pin_allows_python_3_11_0():
         pytest.skip("other versions than the pinned ones are installed")
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-flower.lock"])
-def test_every_locked_package_has_one_version_and_hashes(name):
+@pytest.mark.parametrize(
+    ("name", "fewest"),
+    [("requirements.lock", 51), ("requirements-flower.lock", 51), ("requirements-class.lock", 5)],
+)
+def test_every_locked_package_has_one_version_and_hashes(name, fewest):
     text = (ROOT / name).read_text().replace("\\\n", "")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-    assert len(lines) > 50
+    assert len(lines) >= fewest
     for line in lines:
         assert line.count("--hash=sha256:") > 0 and "==" in line and "file:" not in line, line[:80]
 
@@ -66,3 +69,11 @@ def test_the_lock_is_what_is_wanted(lock, extras, constraints):
         assert need.specifier.contains(versions[canonicalize_name(need.name)]), need
     pinned = {n: v for n, v in locked(constraints) if n in versions}
     assert pinned and pinned.items() <= dict(locked(lock)).items()
+
+
+def test_the_lock_for_the_class_edition_is_what_is_wanted():
+    """The same; and nothing that the environment below it has in another version."""
+    lock = locked("requirements-class.lock")
+    assert locked("constraints-class.txt") <= lock
+    below = dict(locked("requirements.lock"))
+    assert all(below.get(name, version) == version for name, version in lock)

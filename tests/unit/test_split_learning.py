@@ -12,10 +12,10 @@ from torch import nn
 
 import fedlearn as fl
 from fedlearn import models
+from fedlearn.local import new_network
 from fedlearn.models import state_of
 from fedlearn.parts import SGD, Adam, Context, Named
-from fedlearn.round import Ask
-from fedlearn.training import new_network
+from fedlearn.round import Exchange
 from fedlearn.wire import DOWN, UP, Message, Schema, pack, unpack
 
 split = import_module(
@@ -64,7 +64,7 @@ def played(task, rounds=1, method=None, change=None, fresh=False, **settings):
     engine, states, rows = Spied(method, task, settings, change, fresh), [server.start()], []
     for t in range(1, rounds + 1):
         rows.append({"refused": {}})
-        states.append(server.round(t, states[-1], Ask(t, engine, rows[-1], {})))
+        states.append(server.round(t, states[-1], Exchange(t, engine, rows[-1], {})))
     return server, states, rows, engine
 
 
@@ -157,7 +157,7 @@ def test_every_message_is_counted(task):
 
 def test_handover_is_exactly_the_messages_with_weights(task):
     server, _, rows, engine = played(task, 2, epochs=2)
-    digest, handover, each = server.letters.weights.schema.digest, [0, 0], {}
+    digest, handover, each = server.messages.weights.schema.digest, [0, 0], {}
     for k, what, question, answer in engine.seen:
         for data in (question, answer):
             round = int.from_bytes(data[14:18], "little")
@@ -199,12 +199,6 @@ def test_half_of_the_clients(task):
     assert history == fl.run(fl.methods.split_learning(), task, 4, participation=0.5, batch_size=B)
 
 
-def test_the_longest_message(task):
-    server, _, _, engine = played(task)
-    longest = max(len(answer) for *_, answer in engine.seen)
-    assert longest < server.longest() < 3 * longest
-
-
 # ---- another process may answer
 
 
@@ -240,7 +234,7 @@ def test_a_memory_is_tensors_and_survives_a_checkpoint(task, tmp_path):
     method, settings = fl.methods.split_learning().but(optimizer=Adam()), fl.Settings(batch_size=B)
     engine = Spied(method, task, settings, look)
     server = method.server_side(task, settings)
-    server.round(1, server.start(), Ask(1, engine, {"refused": {}}, {}))
+    server.round(1, server.start(), Exchange(1, engine, {"refused": {}}, {}))
     assert seen and all(torch.is_tensor(x) for memory in seen for x in memory.values())
     assert all(memory["step"].tolist()[0] == 1 and "m 0" in memory for memory in seen)
     fl.run(method, task, 2, batch_size=B, checkpoint=tmp_path / "c")
@@ -256,10 +250,10 @@ def test_a_turn_that_begins_again_is_the_same_turn(task):
 
     method, settings = fl.methods.split_learning(), fl.Settings(batch_size=B)
     server, engine = method.server_side(task, settings), Spied(method, task, settings, silent)
-    server.round(1, server.start(), Ask(1, engine, {"refused": {}}, {}))
+    server.round(1, server.start(), Exchange(1, engine, {"refused": {}}, {}))
     assert engine.memories[0]  # client 0 waits for a gradient that will not come
     engine.change = lambda what, k, i, data: data
-    again = server.round(1, server.start(), Ask(1, engine, {"refused": {}}, {}))
+    again = server.round(1, server.start(), Exchange(1, engine, {"refused": {}}, {}))
     assert same(again, played(task)[1][1])
 
 
@@ -271,14 +265,14 @@ def test_a_batch_of_another_turn_is_not_taken_for_this_ones(task):
     for name, w in server.start().weights.items():
         if name.startswith("edge."):
             W_e[name.removeprefix("edge.")] = w
-    letters, memory = server.letters, {}
+    messages, memory = server.messages, {}
     one, other = method.client_side(task, settings), method.client_side(task, settings)
-    one.answer(1, 0, split.HAND_OVER, letters.weights.write(DOWN, 1, 0, W_e), memory)
+    one.answer(1, 0, split.HAND_OVER, messages.weights.write(DOWN, 1, 0, W_e), memory)
     moved = {name: 1.5 * w + 0.1 for name, w in W_e.items()}
-    other.answer(1, 0, split.HAND_OVER, letters.weights.write(DOWN, 1, 0, moved), memory)
-    step = letters.steps(0)[0]
-    dH = {"dH": torch.ones(step[2] - step[1], *letters.maps)}
-    data, copy = letters.gradient(step).write(DOWN, 1, 0, dH), dict(memory)
+    other.answer(1, 0, split.HAND_OVER, messages.weights.write(DOWN, 1, 0, moved), memory)
+    step = messages.steps(0)[0]
+    dH = {"dH": torch.ones(step[2] - step[1], *messages.maps)}
+    data, copy = messages.gradient(step).write(DOWN, 1, 0, dH), dict(memory)
     expected = other.answer(1, 0, split.STEP, data, memory)
     assert one.answer(1, 0, split.STEP, data, copy) == expected
     assert copy.keys() == memory.keys() and all(torch.equal(copy[n], memory[n]) for n in copy)
@@ -303,13 +297,13 @@ def test_a_client_that_drops_out_leaves_everything_as_before(when, task):
     left = [a for k, _, _, a in engine.seen if k == 0][-1]
     got = next(q for k, what, q, _ in engine.seen if (k, what) == (2, split.HAND_OVER))
     W_e = [
-        unpack(data, server.letters.weights.schema, kind=kind, round=1, client=k).sections
+        unpack(data, server.messages.weights.schema, kind=kind, round=1, client=k).sections
         for data, kind, k in ((left, UP, 0), (got, 0, 2))
     ]
     assert {n: bytes(s) for n, s in W_e[0].items()} == {n: bytes(s) for n, s in W_e[1].items()}
     without = fl.methods.split_learning().server_side(task, fl.Settings(batch_size=B))
     without.participants = lambda t: (0, 2, 3)
-    ask = Ask(1, Spied(without.method, task, without.settings), {"refused": {}}, {})
+    ask = Exchange(1, Spied(without.method, task, without.settings), {"refused": {}}, {})
     assert same(states[1], without.round(1, without.start(), ask))
 
 
@@ -330,7 +324,7 @@ def test_nobody_can_be_asked(task):
 
     server = fl.methods.split_learning().server_side(task)
     row = {"refused": {}}
-    assert same(server.round(1, server.start(), Ask(1, Nobody(), row, {})), server.start())
+    assert same(server.round(1, server.start(), Exchange(1, Nobody(), row, {})), server.start())
     assert row == {"refused": dict.fromkeys(range(4), "not there"), "bytes_handover": 0}
 
 
@@ -338,11 +332,11 @@ def other(change):
     """An answer with other sections: ``change(sections)`` -> sections."""
 
     def lie(server, k, i, data):
-        steps = server.letters.steps(k)
-        letter = server.letters.weights if i == len(steps) else server.letters.features(steps[i])
-        taken = unpack(data, letter.schema, kind=UP, round=1, client=k)
+        steps = server.messages.steps(k)
+        message = server.messages.weights if i == len(steps) else server.messages.features(steps[i])
+        taken = unpack(data, message.schema, kind=UP, round=1, client=k)
         sections = change({n: bytes(s) for n, s in taken.sections.items()})
-        return pack(Message(UP, 1, k, taken.samples, sections), letter.schema)
+        return pack(Message(UP, 1, k, taken.samples, sections), message.schema)
 
     return lie
 
@@ -353,8 +347,8 @@ def filled(name, value):
 
 def swapped(server, k, i, data):
     """The weights in place of features."""
-    shapes = server.letters.weights.schema.shapes
-    return server.letters.weights.write(UP, 1, k, {n: torch.zeros(s) for n, s in shapes.items()})
+    shapes = server.messages.weights.schema.shapes
+    return server.messages.weights.write(UP, 1, k, {n: torch.zeros(s) for n, s in shapes.items()})
 
 
 LIES = {
@@ -424,7 +418,7 @@ def test_training_that_diverges_leaves_a_finite_state_and_says_why(task):
 def test_a_client_answers_only_what_it_is_asked_for(task):
     method = fl.methods.split_learning()
     server, side = method.server_side(task), method.client_side(task)
-    weights, memory = server.letters.weights, {}
+    weights, memory = server.messages.weights, {}
     W_e = {n.removeprefix("edge."): w for n, w in server.start().weights.items() if n[0] == "e"}
     for what in ("train", "evaluate", split.STEP):  # a step before it has the weights
         with pytest.raises(fl.WireError, match="Client 0 cannot answer"):
@@ -451,7 +445,7 @@ def test_what_cannot_be_is_refused(task):
         fl.methods.split_learning(lr=0)
     with pytest.raises(ValueError, match="not in bf16"):
         fl.run(fl.methods.split_learning(), task, 1, precision="bf16")
-    with pytest.raises(ValueError, match="cannot be trained stacked because of its round"):
+    with pytest.raises(ValueError, match="cannot be trained stacked: its clients take turns"):
         fl.run(fl.methods.split_learning(), task, 1, engine="stacked")
     with pytest.raises(ValueError, match="There is no part of a method 'uplink'"):
         fl.methods.split_learning().but(uplink=fl.Uplink())

@@ -4,7 +4,6 @@ allows it."""
 import copy
 import dataclasses
 import gc
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -17,8 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import fedlearn as fl
-from fedlearn import training
-from fedlearn.engines import choice, layers
+from fedlearn import local, stacked
 from fedlearn.models import state_of
 from fedlearn.parts import Code, Context, Step, Update
 
@@ -49,7 +47,7 @@ LAYERS = [
 def different(net):
     """``net`` for three clients with parameters and statistics of their own, and the three networks
     one by one."""
-    both = layers.stack(net, CLIENTS)
+    both = stacked.stack(net, CLIENTS)
     with torch.no_grad():
         for name, t in state_of(both).items():
             t.copy_(torch.rand_like(t) + 0.5 if "var" in name else torch.randn_like(t))
@@ -69,7 +67,11 @@ def test_a_stacked_layer_is_a_loop_over_clients(layer, shape, training):
     with fl.rng.scope(0, "layer"):
         both, alone = different(nn.Sequential(copy.deepcopy(layer)).double().train(training))
         batch = torch.randn(6, CLIENTS, *shape, dtype=torch.float64)
-    x = (layers.channels_last(batch) if len(shape) == 3 else batch).transpose(0, 1).requires_grad_()
+    x = (
+        (stacked.channels_last(batch) if len(shape) == 3 else batch)
+        .transpose(0, 1)
+        .requires_grad_()
+    )
     y = both(x)
     expected = torch.stack([net(x[k]) for k, net in enumerate(alone)])
     torch.testing.assert_close(y, expected, atol=1e-12, rtol=0)
@@ -93,7 +95,7 @@ def test_a_stacked_layer_is_a_loop_over_clients(layer, shape, training):
 def test_narrow_shows_some_clients_and_shares_their_memory():
     with fl.rng.scope(0, "narrow"):
         both, _ = different(fl.models.digits_cnn())
-    part = layers.narrow(both, 1, 3)
+    part = stacked.narrow(both, 1, 3)
     assert list(state_of(part)) == list(state_of(both))
     for name, t in state_of(part).items():
         t.fill_(7)
@@ -104,7 +106,7 @@ def test_narrow_shows_some_clients_and_shares_their_memory():
 def test_narrow_keeps_frozen_parameters_frozen():
     net = nn.Linear(4, 4)
     net.weight.requires_grad_(False)
-    part = layers.narrow(layers.stack(net, 3), 0, 2)
+    part = stacked.narrow(stacked.stack(net, 3), 0, 2)
     assert not part.weight.requires_grad and part.bias.requires_grad
 
 
@@ -130,8 +132,8 @@ def test_a_network_that_counts_on_the_default_layout_still_trains():
 
 def test_narrow_keeps_tied_parameters_tied():
     first = nn.Linear(4, 4)
-    net = layers.stack(nn.Sequential(first, first), 3)
-    part = layers.narrow(net, 0, 2)
+    net = stacked.stack(nn.Sequential(first, first), 3)
+    part = stacked.narrow(net, 0, 2)
     assert part[0].weight is part[1].weight
 
 
@@ -139,7 +141,7 @@ def test_narrow_keeps_tied_parameters_tied():
 def test_steps_take_every_sample_once_in_batches_of_sequential_training(sizes, batch_size, spare):
     sizes = sorted(sizes, reverse=True)
     taken = {k: [] for k in range(len(sizes))}
-    for at, first, last, counts in training.steps(sizes, batch_size, spare):
+    for at, first, last, counts in stacked.steps(sizes, batch_size, spare):
         assert counts == tuple(sorted(counts, reverse=True)) and len(counts) == last - first
         assert spare or len(set(counts)) == 1
         for k in range(first, last):
@@ -150,8 +152,8 @@ def test_steps_take_every_sample_once_in_batches_of_sequential_training(sizes, b
 
 def test_steps_example():
     both = (4, 0, 2, (1, 1))
-    assert training.steps([5, 5, 3], 4) == [(0, 0, 2, (4, 4)), (0, 2, 3, (3,)), both]
-    assert training.steps([5, 5, 3], 4, spare=2) == [(0, 0, 3, (4, 4, 3)), both]
+    assert stacked.steps([5, 5, 3], 4) == [(0, 0, 2, (4, 4)), (0, 2, 3, (3,)), both]
+    assert stacked.steps([5, 5, 3], 4, spare=2) == [(0, 0, 3, (4, 4, 3)), both]
 
 
 def trained_both_ways(method, task, settings, dtype, spare=0):
@@ -160,14 +162,14 @@ def trained_both_ways(method, task, settings, dtype, spare=0):
     net = fl.initial_network(method, task).to(dtype)
     initial = {name: t.clone() for name, t in state_of(net).items()}
     clients = sorted(range(task.clients), key=lambda k: -task.sizes[k])
-    both = layers.stack(net, task.clients)
+    both = stacked.stack(net, task.clients)
     start = {name: t.clone() for name, t in state_of(both).items()}
     ctx = Context(task, 2, clients, initial, start, [{} for _ in clients], net=net)
-    training.train_stacked(both, method, ctx, settings, spare)
+    stacked.train(both, method, ctx, settings, spare)
     apart = moved = 0.0
     for i, k in enumerate(clients):
-        training.load(state_of(net), initial)
-        training.train(net, method, Context(task, 2, k, initial, initial, net=net), settings)
+        local.load(state_of(net), initial)
+        local.train(net, method, Context(task, 2, k, initial, initial, net=net), settings)
         for name, t in state_of(net).items():
             apart = max(apart, float((state_of(both)[name][i] - t).abs().max()))
             moved = max(moved, float((t - initial[name]).abs().max()))
@@ -195,7 +197,7 @@ def test_every_method_trains_the_same(task, name, dtype, limit):
             {"partition": "permuted"},
         ),  # dropout behind a pooling layer and behind a linear one
         ("mcmahan_cnn", {"partition": "dirichlet:0.5"}),
-        ("resnet18", {"train": 30}),
+        pytest.param("resnet18", {"train": 30}, marks=pytest.mark.slow),
     ],
 )
 def test_every_network_trains_the_same(network, changes):
@@ -290,7 +292,7 @@ class Remembering(fl.Uplink):
         }
         ctx.memory.update({name: t / 2 for name, t in update.items()})
         halves = {name: t / 2 for name, t in update.items()}
-        return self._pack({n: t[None] for n, t in halves.items()}, ctx, [None])[0]
+        return self.write(halves, ctx)
 
 
 class Half(Step):
@@ -306,34 +308,16 @@ class Half(Step):
 def test_an_uplink_that_remembers_gets_one_client_at_a_time(task, uplink):
     method = fl.methods.fedavg().but(uplink=uplink)
     one, other = (fl.run(method, task, 2, engine=e) for e in ("sequential", "stacked"))
-    assert other.meta["engine"]["name"] == "stacked" and not method.uplink.stacks
+    assert other.meta["engine"]["name"] == "stacked"
     for name, t in one.state.items():
         torch.testing.assert_close(other.state[name], t, atol=1e-4, rtol=0)
 
 
-def test_a_step_that_stacks_is_handed_all_clients_at_once(task):
-    dimensions = []
-
-    class Silent(Step):
-        stacks = True
-
-        def encode(self, x, ctx):
-            dimensions.append(next(iter(x.values())).dim())
-            return {name: torch.zeros_like(t) for name, t in x.items()}
-
-    method = fl.methods.fedavg().but(uplink=fl.Uplink(Update(), Silent()))
-    initial = method.server_side(task).initial
-    still = fl.run(method, task, 1, engine="stacked").state
-    assert dimensions == [next(iter(initial.values())).dim() + 1]
-    assert all(torch.equal(t, initial[name]) for name, t in still.items())
-
-
-def test_a_step_that_replaces_encode_has_to_say_anew_that_it_stacks(task):
+def test_a_step_of_ones_own_is_handed_one_client_at_a_time(task):
     class Normed(Update):
         def encode(self, x, ctx):
             return {name: t / (1 + t.norm()) for name, t in super().encode(x, ctx).items()}
 
-    assert Update.stacks and not Normed.stacks
     method = fl.methods.fedavg().but(uplink=fl.Uplink(Normed()))
     one, other = (fl.run(method, task, 1, engine=e) for e in ("sequential", "stacked"))
     for name, t in one.state.items():
@@ -365,7 +349,7 @@ def forbidden(*args):
 
 @dataclasses.dataclass(frozen=True)
 class Pooled(fl.TaskLoss):
-    """Averages over the clients as well: the mistake that the trial is there for."""
+    """Averages over the clients as well: the mistake that the comparison is there for."""
 
     def begin(self, net, ctx):
         return lambda net, batch: F.cross_entropy(net(batch.x).flatten(0, -2), batch.y.flatten())
@@ -402,24 +386,22 @@ def normalised(shape, classes):
 
 
 @pytest.mark.parametrize(
-    "part, method, network",
+    "why, method, network",
     [
-        ("objective", fl.methods.fedavg().but(objective=Pooled()), None),
-        ("objective", fl.methods.fedavg().but(objective=Anchored()), None),
-        ("optimizer", fl.methods.fedavg().but(optimizer=Clipped()), None),
-        ("model", fl.methods.fedavg(), normalised),
+        ("losses of a first step", fl.methods.fedavg().but(objective=Pooled()), None),
+        ("losses of a first step", fl.methods.fedavg().but(objective=Anchored()), None),
+        ("losses of a first step", fl.methods.fedavg().but(optimizer=Clipped()), None),
+        ("LayerNorm", fl.methods.fedavg(), normalised),
     ],
 )
-def test_what_cannot_be_stacked_is_named(part, method, network, monkeypatch):
-    # on a busy machine a step may be so slow that nobody asks whether it can be stacked
-    monkeypatch.setattr("fedlearn.engines.choice.remembered", lambda measure, *case: False)
+def test_what_cannot_be_stacked_is_refused_with_the_reason(why, method, network, monkeypatch):
     task = fl.tasks.classification("digits", 3, train=60, network=network)
     history = fl.run(method, task, 1, engine="auto")
     assert history.meta["engine"]["name"] == "sequential"
-    assert f"cannot be stacked because of its {part} (" in history.meta["engine"]["why"]
+    assert why in history.meta["engine"]["why"]
     assert history == fl.run(method, task, 1)
-    monkeypatch.setattr("fedlearn.engines.Loop.exchange", forbidden)
-    with pytest.raises(ValueError, match=f"cannot be trained stacked because of its {part}"):
+    monkeypatch.setattr("fedlearn.local.OneByOne.exchange", forbidden)
+    with pytest.raises(ValueError, match=f"cannot be trained stacked: .*{why}"):
         fl.run(method, task, 1, engine="stacked")
 
 
@@ -439,7 +421,7 @@ def test_what_cannot_be_stacked_is_named(part, method, network, monkeypatch):
     ],
 )
 def test_bad_input_stops_before_training(task, monkeypatch, settings, words):
-    monkeypatch.setattr("fedlearn.engines.Loop.exchange", forbidden)
+    monkeypatch.setattr("fedlearn.local.OneByOne.exchange", forbidden)
     with pytest.raises(ValueError, match=words):
         fl.run(fl.methods.fedavg(), task, 1, **settings)
 
@@ -448,7 +430,7 @@ def test_bad_input_stops_before_training(task, monkeypatch, settings, words):
 
 
 def test_memory_limits_how_many_train_together(task):
-    need = choice.bytes_for_one(fl.methods.fedavg(), task, 32)
+    need = stacked.bytes_for_one(fl.methods.fedavg(), task, 32)
     assert need > 7 * 4 * (10_078 + 136)
     history = fl.run(fl.methods.fedavg(), task, 1, engine="stacked", memory_limit=2.5 * need)
     assert history.meta["engine"]["together"] == 2
@@ -464,7 +446,7 @@ GROWTH = """
 import re, sys
 sys.path.insert(0, sys.argv[1])
 import fedlearn as fl
-from fedlearn.engines import choice
+from fedlearn import stacked
 from fedlearn.round import one_round
 from common import random_task
 
@@ -479,10 +461,11 @@ def peak(clients):
     return 1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]), task, method
 
 few, (many, task, method) = peak(4)[0], peak(20)
-print((many - few) / 16, choice.bytes_for_one(method, task, 32))
+print((many - few) / 16, stacked.bytes_for_one(method, task, 32))
 """
 
 
+@pytest.mark.slow
 def test_the_estimate_of_memory_holds_what_a_client_really_takes_and_not_thrice_that():
     """Measured: by how much the peak of a process grows with every client in the stack."""
     status = Path("/proc/self/status")
@@ -504,66 +487,19 @@ def test_one_client_a_round_needs_no_stack(task):
     }
 
 
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(choice.sources, "CACHE", tmp_path / "cache")
-    return tmp_path / "cache" / "engine.json"
-
-
-def pretend(monkeypatch, ratio, slow=False):
-    """Put measured values in place of measuring; the list tells how often the ratio was asked
-    for."""
-    asked = []
-
-    def calibrate(*case):
-        asked.append(case)
-        return ratio
-
-    def slow_step(*case):
-        return slow
-
-    monkeypatch.setattr(choice, "calibrate", calibrate)
-    monkeypatch.setattr(choice, "slow_step", slow_step)
-    return asked
-
-
-@pytest.mark.parametrize("ratio, name", [(0.5, "stacked"), (1.5, "sequential")])
-def test_auto_takes_the_faster_and_remembers(task, monkeypatch, cache, ratio, name):
-    asked = pretend(monkeypatch, ratio)
-    for _ in range(2):
-        assert fl.run(fl.methods.fedavg(), task, 1, engine="auto").meta["engine"]["name"] == name
-    assert len(asked) == 1 and list(json.loads(cache.read_text()).values()) == [False, ratio]
-    fl.run(fl.methods.fedavg(), task, 1, engine="auto", batch_size=8)
-    assert len(asked) == 2
-
-
-def test_auto_does_not_stack_slow_steps(task, monkeypatch, cache):
-    asked = pretend(monkeypatch, 0.5, slow=True)
-    history = fl.run(fl.methods.fedavg(), task, 1, engine="auto")
-    assert "one step of one client takes more than" in history.meta["engine"]["why"] and not asked
-
-
-@pytest.mark.parametrize("content", ["", "[1, 2]", '{"a": '])
-def test_auto_survives_a_broken_cache(task, monkeypatch, cache, content):
-    cache.parent.mkdir()
-    cache.write_text(content)
-    pretend(monkeypatch, 0.5)
-    assert fl.run(fl.methods.fedavg(), task, 1, engine="auto").meta["engine"]["name"] == "stacked"
-
-
-def test_auto_survives_a_folder_that_cannot_be_written(task, monkeypatch, cache):
-    cache.parent.write_text("a file where the folder should be")
-    pretend(monkeypatch, 0.5)
-    assert fl.run(fl.methods.fedavg(), task, 1, engine="auto").meta["engine"]["name"] == "stacked"
-
-
-def test_calibration_measures(task, monkeypatch):
-    settings = fl.Settings()
-    assert 0 < choice.calibrate(fl.methods.fedavg(), task, settings, 4) < float("inf")
-    monkeypatch.setattr(choice, "SLOW", 0.0)
-    assert choice.slow_step(fl.methods.fedavg(), task, settings, 4)
-    monkeypatch.setattr(choice, "SLOW", float("inf"))
-    assert not choice.slow_step(fl.methods.fedavg(), task, settings, 4)
+@pytest.mark.parametrize(
+    "network, batch_size, name, why",
+    [
+        ("digits_cnn", 32, "stacked", "2.4 million multiply-adds a step"),
+        ("cifar_cnn", 32, "sequential", "million multiply-adds a step"),
+        ("cifar_cnn", 8, "stacked", "million multiply-adds a step"),
+    ],
+)
+def test_auto_stacks_small_steps(network, batch_size, name, why):
+    task = fl.tasks.classification("digits", 3, train=120, network=network)
+    how = fl.Settings(batch_size=batch_size)
+    one, two = (stacked.choose("auto", fl.methods.fedavg(), task, how, 3) for _ in range(2))
+    assert one == two and one.name == name and why in one.why
 
 
 # ---- arithmetic ----------------------------------------------------------------------------------
@@ -577,68 +513,6 @@ def test_bf16_trains_in_bf16_and_keeps_float32_weights(task, name):
     differ = max(float((rough.state[n] - t).abs().max()) for n, t in exact.state.items())
     assert 1e-5 < differ < 0.3 and all(t.dtype == torch.float32 for t in rough.state.values())
     assert rough.meta["settings"]["precision"] == "bf16"
-
-
-def test_what_is_recorded_and_when(monkeypatch):
-    """The bookkeeping of ``recorded`` on a pretended GPU, whose graphs keep what they are given
-    instead of running it."""
-    log, tape = [], []
-
-    class Nothing:
-        def __init__(self, *args):
-            pass
-
-        def wait_stream(self, other):
-            pass
-
-        def __enter__(self):
-            pass
-
-        def __exit__(self, *error):
-            pass
-
-    class Graph:
-        def replay(self):
-            self.kept()
-
-    class Recording(Nothing):
-        def __init__(self, graph):
-            self.graph = graph
-
-        def __enter__(self):
-            tape.append(self.graph)
-
-        def __exit__(self, *error):
-            tape.pop()
-
-    def step(x):
-        if tape:
-            tape[-1].kept = lambda: log.append(("replayed", x.tolist()))
-        else:
-            log.append(("run", x.tolist()))
-
-    for name, fake in {
-        "device": Nothing,
-        "Stream": Nothing,
-        "stream": Nothing,
-        "current_stream": Nothing,
-        "CUDAGraph": Graph,
-        "graph": Recording,
-    }.items():
-        monkeypatch.setattr(torch.cuda, name, fake)
-    replay = training.recorded(step, "cuda:1")
-    for value in range(4):
-        replay(torch.tensor([value]))
-    replay(torch.tensor([7, 7]))  # another shape starts anew
-    replay(torch.tensor([4]))
-    assert log == [
-        ("run", [0]),
-        ("run", [1]),
-        ("replayed", [2]),
-        ("replayed", [3]),
-        ("run", [7, 7]),
-        ("replayed", [4]),
-    ]
 
 
 def test_a_run_leaves_no_tensor_behind():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import fedlearn as fl
-from fedlearn import training
+from fedlearn import local
 from fedlearn.lab import streams
 from fedlearn.models import state_of
 from fedlearn.parts import Arrival, Batch, Context, Reference
@@ -314,7 +314,7 @@ def test_augmented_images_are_looked_at_anew(method):
     task = fl.tasks.classification("digits", 2, train=40, augment=("crop",))
     net = fl.initial_network(method, task)
     ctx = Context(task, 1, 0, start=state_of(net))
-    training.train(net, method, ctx, fl.Settings(epochs=2))
+    local.train(net, method, ctx, fl.Settings(epochs=2))
     reference = Reference(net, ctx)
     assert reference.images is None
     one, other = (fl.run(method, task, 1, epochs=2, engine=e) for e in ("sequential", "stacked"))

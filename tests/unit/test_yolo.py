@@ -235,7 +235,10 @@ def few(side, channels=3):
     return from_boxes(x[:2].astype("uint8"), objects, 2, (x[2:].astype("uint8"), objects[:1]))
 
 
-@pytest.mark.parametrize("network", ["small_yolox", "yolox_s", "yolov3"])
+LARGE = [pytest.param(name, marks=pytest.mark.slow) for name in ("yolox_s", "yolov3")]
+
+
+@pytest.mark.parametrize("network", ["small_yolox", *LARGE])
 def test_one_step_of_training(network):
     """Of one client, on two pictures of 64 pixels: bytes cross and the loss is a number."""
     task = fl.tasks.detection(few(64), 1, network=network)

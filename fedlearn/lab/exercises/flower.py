@@ -1,7 +1,5 @@
 """Exercises of the chapter on Flower."""
 
-from typing import Any
-
 from ...history import History
 from . import Function, number
 
@@ -31,42 +29,6 @@ total = number(
         (8 * (TRAINING + GREETINGS), "these are bits"),
     ],
 )
-
-
-AFTER = "the next round starts from what was there after the last one"
-BEFORE = "a round that is asked again starts from what was there before it"
-PAUSE = "who was not drawn for a while still has what was there after its last round"
-
-
-def remember(answer: Function) -> str | None:
-    """answer(note, run, t) -> the memory to start round t from; ``ValueError`` if the note is from
-    a later round."""
-
-    def note() -> dict[str, Any]:
-        return {"run": "a", "round": 4, "before": {"error": 1}, "after": {"error": 2}}
-
-    for given, run, t, want, reason in (
-        (None, "a", 1, {}, "without a note there is nothing to remember: an empty dictionary"),
-        (note(), "b", 5, {}, "the note of another run is of no use: an empty dictionary"),
-        (note(), "b", 2, {}, "in another run the note's round says nothing: an empty dictionary"),
-        (note(), "a", 5, {"error": 2}, AFTER),
-        (note(), "a", 4, {"error": 1}, BEFORE),
-        (note(), "a", 9, {"error": 2}, PAUSE),
-    ):
-        try:
-            got = answer(given, run, t)
-        except ValueError:
-            return f"it raises ValueError, and there is a right answer: {reason}"
-        if got != want:
-            return reason
-    try:
-        answer(note(), "a", 3)
-    except ValueError:
-        return None
-    return (
-        "the note is from a later round than the one that is asked for; no memory fits, "
-        "so ValueError is due"
-    )
 
 
 def history(*rows: tuple[dict[int, str], int]) -> History:
@@ -126,4 +88,4 @@ def silent(answer: Function) -> str | None:
     return None
 
 
-EXERCISES = {"flower-bytes": total, "flower-remember": remember, "flower-silent": silent}
+EXERCISES = {"flower-bytes": total, "flower-silent": silent}

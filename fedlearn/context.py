@@ -1,0 +1,145 @@
+"""What all parts share: what a part is, what one gives another, and what it may know at work."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from difflib import get_close_matches
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+
+from . import rng
+from .arguments import Checked
+from .settings import Settings
+from .wire import Schema
+
+Tensors = dict[str, torch.Tensor]  # a state, an update, a memory: tensors by name
+
+
+class Batch(NamedTuple):
+    """Images, labels, and their positions in the client's own data. [batch, ...], or stacked
+    [clients, batch, ...]."""
+
+    x: torch.Tensor
+    y: torch.Tensor
+    index: torch.Tensor
+
+
+class Arrival(NamedTuple):
+    """What the server decoded from one client; ``buffers`` are bytes."""
+
+    client: int
+    samples: int
+    update: Tensors
+    buffers: int = 0
+
+
+@dataclass
+class State:
+    """All that the server keeps from round to round: the global state, and the memory of its
+    parts."""
+
+    weights: Tensors
+    memory: Tensors = field(default_factory=dict)
+
+
+class Part(Checked):
+    """Base of all parts. A part gives itself to the others, by its class, and says what it
+    ``needs`` of them and what else it ``gives``: classes, or objects where details must agree. So
+    two that do not fit are refused before anything is trained. ``words`` names it there, and
+    ``giver`` the part that can give it."""
+
+    needs: Any = frozenset()
+    gives: Any = frozenset()
+    words: ClassVar[str] = ""
+    giver: ClassVar[str] = "model"
+
+    def given(self) -> set[Any]:
+        """All that this part gives."""
+        return {type(self), *self.gives}
+
+    def says(self) -> str:
+        """In words, what it gives that others may need."""
+        named = [in_words(g) for g in self.given() if g is not type(self) or self.words]
+        return " and ".join(sorted(named)) or "nothing of the kind"
+
+    def refuse_unknown(self, kind: type["Part"]) -> None:
+        """``ValueError`` if this part, or one of its kind inside it, has a public member that no
+        part of its kind has: it would never be called. Fields of dataclasses and names that begin
+        with _ are the part's own."""
+        own: set[str] = {f.name for f in fields(self)} if is_dataclass(self) else set()
+        for cls in set(type(self).__mro__) - set(kind.__mro__):
+            for name in vars(cls):
+                if not name.startswith("_") and name not in own and not hasattr(kind, name):
+                    known = [n for n in dir(kind) if not n.startswith("_")]
+                    near = get_close_matches(name, known, n=1)
+                    hint = f"did you mean {near[0]!r}?" if near else "its own names begin with _."
+                    raise ValueError(
+                        f"{type(self).__name__} has {name!r}, which no {kind.__name__} has: {hint}"
+                    )
+        for inner in (getattr(self, name) for name in own):
+            if isinstance(inner, kind):
+                inner.refuse_unknown(kind)
+
+
+def provides(given: Iterable[Any], need: Any) -> bool:
+    """Whether one of these is what is needed: a class or one below it, or an equal object."""
+    if not isinstance(need, type):
+        return need in given
+    return any(issubclass(g if isinstance(g, type) else type(g), need) for g in given)
+
+
+def in_words(content: Any) -> str:
+    """What a part gives or needs, for a sentence: the ``words`` of its class, or its name."""
+    kind = content if isinstance(content, type) else type(content)
+    text = vars(kind).get("words") or kind.__name__
+    return text if isinstance(content, type) else f"{text} {content!r}"
+
+
+@dataclass
+class Context:
+    """What a part may know while it works for one client in one round. While clients train stacked,
+    objective and optimizer see several of them: then ``client``, ``memory`` and what ``generator``
+    returns are lists, and the tensors of ``start`` are [clients, ...]."""
+
+    task: Any
+    round: int  # 1, 2, ...
+    client: Any = -1  # -1: the server itself
+    initial: Tensors = field(default_factory=dict)  # M^0, built on both sides, never sent
+    start: Tensors = field(default_factory=dict)  # where local training starts; not to be changed
+    memory: Any = field(default_factory=dict)  # tensors that this side keeps between rounds
+    schema: Schema = Schema({})  # of the message at hand
+    settings: Settings = Settings()
+    participants: tuple[int, ...] = ()  # the clients of this round, ascending
+    net: Any = None  # this side's network
+    last_seen: Mapping[int, int] = field(default_factory=dict)  # at the server: client -> the last
+    # round in which an answer of it was taken
+    lossy: frozenset[str] = frozenset()  # tensors that do not travel as they are
+
+    def generator(self, purpose: str) -> Any:
+        """The generator for this purpose, round and client."""
+        if isinstance(self.client, list):
+            return [rng.generator(self.task.seed, purpose, self.round, k) for k in self.client]
+        return rng.generator(self.task.seed, purpose, self.round, self.client)
+
+    def steps(self, client: int) -> int:
+        """The local steps that a client takes in a round: E epochs of its batches."""
+        return self.settings.epochs * -(-self.task.sizes[client] // self.settings.batch_size)
+
+    def kept(self, what: str, params: list[torch.Tensor]) -> list[torch.Tensor]:
+        """What a client keeps as ``what``/name of each parameter that is trained, zero where it
+        keeps nothing: tensors like ``params``, for stacked clients [clients, ...]."""
+        many, found = isinstance(self.memory, list), [torch.zeros_like(p) for p in params]
+        names = [name for name, p in self.net.named_parameters() if p.requires_grad]
+        for name, kept in zip(names, found, strict=True):
+            rows = zip(kept, self.memory, strict=True) if many else [(kept, self.memory)]
+            for row, memory in rows:
+                if f"{what}/{name}" in memory:
+                    row.copy_(memory[f"{what}/{name}"])
+        return found
+
+    def narrow(self, first: int, last: int) -> "Context":
+        """The same for some of the stacked clients; tensors are views."""
+        start = {name: t[first:last] for name, t in self.start.items()}
+        return replace(
+            self, client=self.client[first:last], memory=self.memory[first:last], start=start
+        )

@@ -1,0 +1,296 @@
+"""Local training of one client; and the two parts that say what it trains: which network, and what
+is minimised."""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from . import rng
+from .arguments import short
+from .context import Batch, Context, Part, Tensors
+from .errors import WireError
+from .models import Network
+from .settings import Settings
+
+Loss = Callable[[nn.Module, Batch], torch.Tensor]
+
+
+@torch.enable_grad()
+def train(net: nn.Module, method: Any, ctx: Context, settings: Settings) -> None:
+    """E epochs of minibatch training on the client's own data, in place on ``net``.
+
+    Shuffling, augmentation and dropout draw from generators named after (seed, purpose, round,
+    client). Each epoch is gathered, augmented and normalised in one go, so that a step only
+    slices."""
+    task, params, B = ctx.task, trainable(net), settings.batch_size
+    net.train()
+    n = task.sizes[ctx.client]
+    state = method.optimizer.init(params, ctx)
+    loss = in_precision(method.objective.begin(net, ctx), task, settings)
+    shuffle, augment = ctx.generator("shuffle"), ctx.generator("augment")
+    with rng.scope(task.seed, "dropout", ctx.round, ctx.client, device=task.device):
+        for _ in range(settings.epochs):
+            order = torch.randperm(n, generator=shuffle)
+            x, y = task.epoch(ctx.client, order, augment)
+            x = x.to(params[0].dtype, memory_format=layout(net))
+            index = order.to(task.device)
+            for at in range(0, n, B):
+                batch = Batch(x[at : at + B], y[at : at + B], index[at : at + B])
+                step(loss(net, batch), params, method.optimizer, state)
+
+
+def step(loss: torch.Tensor, params: list, optimizer: Any, state: dict[str, Any]) -> None:
+    """One local step, in place; of several stacked clients the losses come as [clients]."""
+    grads = torch.autograd.grad(loss if loss.dim() == 0 else loss.sum(), params)
+    with torch.no_grad():
+        optimizer.step(params, grads, state)
+
+
+def in_precision(
+    loss: Callable[..., torch.Tensor], task: Any, settings: Settings
+) -> Callable[..., torch.Tensor]:
+    """The loss in the arithmetic that the settings name."""
+    if settings.precision != "bf16":
+        return loss
+    return torch.autocast(task.device.type, torch.bfloat16)(loss)
+
+
+def trainable(net: nn.Module) -> list[torch.Tensor]:
+    """The parameters that local training moves."""
+    return [p for p in net.parameters() if p.requires_grad]
+
+
+def initial_network(method: Any, task: Any) -> nn.Module:
+    """M^0: the method's network with the weights that the task's seed gives it, on its device."""
+    return new_network(method.model, task)
+
+
+def new_network(model: "Model", task: Any) -> nn.Module:
+    """The network of a model part, with the weights that the task's seed gives it."""
+    with rng.scope(task.seed, "initial weights"):
+        net = model.build(task).to(task.device)
+    for p in net.parameters():
+        if p.dim() == 4:  # unlike contiguous(), also for a single input channel
+            p.data = p.data.to(memory_format=layout(net))
+    return net
+
+
+def layout(net: nn.Module) -> torch.memory_format:
+    """How a network's kernels and images lie in memory. The book's own networks have channels
+    last, which makes convolution and pooling up to a third faster on a CPU; another network's
+    ``forward`` may count on torch's default."""
+    return torch.channels_last if isinstance(net, Network) else torch.contiguous_format
+
+
+def load(own: Tensors, state: Tensors) -> None:
+    """Copy a state into a network, in place: ``own`` is its ``state_of``."""
+    with torch.no_grad():
+        torch._foreach_copy_([own[name] for name in state], list(state.values()))
+
+
+@contextmanager
+def threads(count: int, precision: str = "float32") -> Iterator[None]:
+    """Run a block on that many CPU threads, with TensorFloat-32 products on a GPU unless they
+    shall be exact."""
+    cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = torch.get_num_threads(), cuda.allow_tf32, cudnn.allow_tf32
+    torch.set_num_threads(count)
+    cuda.allow_tf32 = cudnn.allow_tf32 = precision != "float32"
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        cuda.allow_tf32, cudnn.allow_tf32 = before[1:]
+
+
+class OneByOne:
+    """The clients of this process, one after another. ``memories`` is what each of them keeps.
+
+    One whose code raises is refused, with the error as the reason and its cause, and keeps what it
+    had before."""
+
+    def __init__(self, side: Any) -> None:
+        self.side = side
+        self.memories: dict[int, Tensors] = {}
+
+    def ready(self, t: int, clients: Iterable[int]) -> None:
+        """They always are."""
+
+    def answer(self, t: int, client: int, data: bytes, what: str = "train") -> bytes:
+        """One client's answer, bytes -> bytes."""
+        memory = dict(self.memories.setdefault(client, {}))
+        answer = self.side.answer(t, client, what, data, memory)
+        self.memories[client] = memory
+        return answer
+
+    def exchange(
+        self, t: int, what: str, clients: Iterable[int], write: Callable[[int], bytes]
+    ) -> Iterator[tuple[int, bytes | WireError]]:
+        """See ``round.Engine``."""
+        for k in clients:
+            memory = dict(self.memories.setdefault(k, {}))
+            try:
+                answer: Any = self.side.answer(t, k, what, write(k), memory)
+                self.memories[k] = memory
+            except WireError as error:
+                answer = error
+            except Exception as error:
+                answer = WireError(f"Client {k} raised {type(error).__name__}: {error}")
+                answer.__cause__ = error
+            yield k, answer
+
+
+# ---- which network does a client train? ----------------------------------------------------------
+
+
+class Model(Part):
+    """Builds the network. ``gives`` says what is special about it."""
+
+    def build(self, task: Any) -> nn.Module:
+        """A new network, initialised from torch's global generator."""
+        raise NotImplementedError
+
+    def refresh(self, net: nn.Module, task: Any, round: int) -> None:
+        """Called on both sides in each round, before training and before evaluation, for networks
+        that have parts which change with the round."""
+
+
+@dataclass(frozen=True)
+class TaskNetwork(Model):
+    """The network that the task names."""
+
+    def build(self, task: Any) -> nn.Module:
+        return task.network()
+
+
+@dataclass(frozen=True, repr=False)
+class Named(Model):
+    """The network of that name, or made by that function, whatever the task's own is; for inputs of
+    another shape if given."""
+
+    network: str | Callable | None
+    shape: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.network is None or isinstance(self.network, str) or callable(self.network)):
+            raise ValueError(
+                f"There is no network {short(self.network)}: a network is a name, a function "
+                "(shape, classes) -> module, or None, the task's."
+            )
+
+    def __repr__(self) -> str:  # a function by its name: its address would be another one tomorrow
+        known = isinstance(self.network, str | None)
+        name = self.network if known else getattr(self.network, "__name__", repr(self.network))
+        return f"{type(self).__name__}({name!r}{f', {self.shape}' if self.shape else ''})"
+
+    def build(self, task: Any) -> nn.Module:
+        return task.network(self.network, self.shape)
+
+
+@dataclass(frozen=True, repr=False)
+class Edge(Named):
+    """A network that must be split into the extractor f_e and the classifier f_c."""
+
+    def build(self, task: Any) -> nn.Module:
+        net = super().build(task)
+        if not isinstance(net, Network):
+            raise ValueError(
+                "An edge network is split into extractor and classifier (models.Network), unlike "
+                f"this {type(net).__name__}."
+            )
+        return net
+
+
+# ---- what does local training minimise? ----------------------------------------------------------
+
+
+class Objective(Part):
+    """The loss of a batch.
+
+    When all clients of a round train at once, parameters are [clients, ...], images [clients,
+    batch, ...] and the loss is [clients]. So a loss is averaged over the batch axis only, and
+    dimensions are counted from the end.
+    """
+
+    giver = "objective"
+
+    def begin(self, net: nn.Module, ctx: Context) -> Loss:
+        """Called before local training -> ``loss(net, batch)``."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class TaskLoss(Objective):
+    """The task's own loss, for classification the mean cross-entropy of the batch."""
+
+    def begin(self, net: nn.Module, ctx: Context) -> Loss:
+        loss = ctx.task.loss
+        return lambda net, batch: loss(net(batch.x), batch.y)
+
+
+@dataclass(frozen=True)
+class Smoothed(Objective):
+    """Label smoothing (Szegedy et al., 2016, section 7), the arithmetic of torch's
+    ``label_smoothing``: J <- (1 - eps) J + eps mean_c(-log p_c) over all classes c."""
+
+    eps: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.eps < 1:
+            raise ValueError(f"Label smoothing takes a share eps of 0 to below 1, not {self.eps}.")
+
+    def begin(self, net: nn.Module, ctx: Context) -> Loss:
+        J, eps = ctx.task.loss, self.eps
+
+        def loss(net: nn.Module, batch: Batch) -> torch.Tensor:
+            logits = net(batch.x)
+            return (1 - eps) * J(logits, batch.y) - eps * F.log_softmax(logits, -1).mean((-2, -1))
+
+        return loss
+
+
+def trained(net: nn.Module, ctx: Context) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The parameters that local training moves, and where they start from."""
+    named = [(name, p) for name, p in net.named_parameters() if p.requires_grad]
+    return [p for _, p in named], [ctx.start[name] for name, _ in named]
+
+
+def inner(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor], ctx: Context) -> torch.Tensor:
+    """<a, b> over all tensors of two lists; of each stacked client: [clients]."""
+    first = int(isinstance(ctx.client, list))  # axis that is summed
+    products = [x * y for x, y in zip(a, b, strict=True)]
+    sums = [p.sum(tuple(range(first, p.dim()))) if p.dim() > first else p for p in products]
+    return torch.stack(sums).sum(0)
+
+
+class Reference:
+    """What a frozen copy of a network, as it is now, says about a client's batches.
+
+    A client that trains by itself and does not augment its images meets the same ones in every
+    epoch. Their outputs are computed in the first epoch and looked up in the others. Batch
+    normalisation and dropout are in evaluation mode.
+    """
+
+    def __init__(self, net: nn.Module, ctx: Context) -> None:
+        self.net = copy.deepcopy(net).eval().requires_grad_(False)
+        alone = not isinstance(ctx.client, list) and not ctx.task.augment
+        self.images = ctx.task.sizes[ctx.client] if alone else None
+        self.seen, self.table = 0, torch.empty(0)
+
+    def __call__(self, batch: Batch) -> torch.Tensor:
+        if self.seen == self.images:
+            return self.table[batch.index]
+        with torch.no_grad():
+            outputs = self.net(batch.x)
+        if self.images:
+            if not len(self.table):
+                self.table = outputs.new_empty(self.images, *outputs.shape[1:])
+            self.table[batch.index] = outputs
+            self.seen += len(outputs)
+        return outputs

@@ -1,0 +1,629 @@
+"""All clients of a round train in one step: an engine that replaces local training, and nothing
+else. Same method, same batches, same draws: only the last bits of sums differ, which over many
+rounds can grow. ``choose`` says which engine a run has: "sequential" is the default, "stacked"
+refuses a method that does not allow it, "auto" is a rule, the same every time: it stacks small
+steps of networks whose layers all have a stacked form.
+
+Every parameter and buffer of a stacked network is [clients, ...], every activation [clients,
+batch, ...]. In memory the batch comes before the clients: then [clients, batch, channels, h, w]
+is, without a copy, the [batch, clients*channels, h, w] on which one grouped convolution, one
+pooling or one normalisation serves all clients at once. A network may consist of the layers of
+``FORMS``, of layers without parameters that work entry by entry, and of modules that call such
+layers. Modules of other kinds work if their ``forward`` expects the client axis, that is, counts
+dimensions from the end."""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from . import local, rng
+from .arguments import is_number
+from .context import Batch, Context
+from .errors import WireError, pick
+from .models import multiply_adds, state_of
+from .models.computed import Drawing
+from .settings import Settings
+
+
+class Stacked(local.OneByOne):
+    """Clients train ``together`` so many at a time. No more messages than those of one group are
+    there at once."""
+
+    def __init__(self, side: Any, together: int) -> None:
+        super().__init__(side)
+        self.together = together
+        self._stack: Any = None
+
+    def exchange(
+        self, t: int, what: str, clients: Iterable[int], write: Callable[[int], bytes]
+    ) -> Iterator[tuple[int, bytes | WireError]]:
+        order = list(clients)
+        for i in range(0, len(order), self.together):
+            group = order[i : i + self.together]
+            if what != "train" or len(group) == 1:
+                yield from super().exchange(t, what, group, write)
+                continue
+            falling = sorted(group, key=lambda k: -self.side.task.sizes[k])
+            messages = {k: write(k) for k in falling}
+            try:
+                answers = self._together(t, messages)
+            except Exception:  # of one of them: each by itself
+                answers = dict(super().exchange(t, what, falling, messages.__getitem__))
+                if not any(isinstance(answer, WireError) for answer in answers.values()):
+                    raise  # it is the stack that fails
+            yield from ((k, answers.pop(k)) for k in group)
+
+    def _together(self, t: int, messages: dict[int, bytes]) -> dict[int, Any]:
+        """Download, training and upload of several clients; only training is common."""
+        side, memories = self.side, {k: dict(self.memories.setdefault(k, {})) for k in messages}
+        contexts = [side.download(t, k, data, memories[k]) for k, data in messages.items()]
+        if self._stack is None:
+            self._stack = stack(side.net, self.together)
+            self._spare = spare_rows(side.net, side.task)
+        net = narrow(self._stack, 0, len(contexts))
+        trained, first = state_of(net), contexts[0].start
+        for name, w in trained.items():
+            same = all(ctx.start[name] is first[name] for ctx in contexts)
+            w.copy_(first[name] if same else torch.stack([ctx.start[name] for ctx in contexts]))
+        start = {name: w.clone() for name, w in trained.items()}
+        kept = [ctx.memory for ctx in contexts]
+        ctx = replace(contexts[0], client=list(messages), memory=kept, start=start)
+        side.method.model.refresh(net, side.task, t)
+        train(net, side.method, ctx, side.settings, self._spare)
+        answers = {}
+        for own, row in zip(contexts, zip(*trained.values(), strict=True), strict=True):
+            local.load(side.tensors, dict(zip(trained, row, strict=True)))
+            answers[own.client] = side.upload(side.tensors, own)
+        self.memories |= memories
+        return answers
+
+
+SMALL_STEP = 50e6  # multiply-adds (forward) of a client's step in which overhead counts
+
+
+def step_work(net: nn.Module, task: Any, batch_size: int) -> int:
+    """Multiply-adds (forward) of one client's largest batch."""
+    return multiply_adds(net, task.shape) * min(batch_size, max(task.sizes))
+
+
+STEP = 7e6  # multiply-adds (forward) that take as long as what a stacked step costs anyway
+
+
+def steps(
+    sizes: list[int], batch_size: int, spare: float = 0
+) -> list[tuple[int, int, int, tuple[int, ...]]]:
+    """One epoch of stacked training, as (at, first, last, counts): clients first..last-1 take
+    their samples from ``at`` on, so many each.
+
+    ``sizes`` (n_k) must fall. Clients share a step where their batches have the same size: sizes
+    5, 5, 3 in batches of 4 give (0, 0, 2, (4, 4)), (0, 2, 3, (3,)), (4, 0, 2, (1, 1)). Batches of
+    different size share one where rows that count for nothing are cheaper than another step, which
+    costs as much as ``spare`` rows."""
+    plan = []
+    for at in range(0, max(sizes), batch_size):
+        counts = tuple(min(batch_size, n - at) for n in sizes if n > at)
+        ends = [0, *(i for i in range(1, len(counts)) if counts[i] < counts[i - 1]), len(counts)]
+        best: list[tuple[float, list]] = [(0.0, [])]  # cost and steps of the clients up to each end
+        for last in ends[1:]:
+            ways = (
+                (cost + spare + counts[first] * (last - first), [*before, (first, last)])
+                for first, (cost, before) in zip(ends, best, strict=False)
+            )
+            best.append(min(ways))
+        plan += [(at, first, last, counts[first:last]) for first, last in best[-1][1]]
+    return plan
+
+
+def spare_rows(net: nn.Module, task: Any) -> float:
+    """How many samples of arithmetic a stacked step less is worth."""
+    return STEP / multiply_adds(net, task.shape)
+
+
+@torch.enable_grad()
+def train(net: nn.Module, method: Any, ctx: Context, settings: Settings, spare: float = 0) -> None:
+    """``local.train`` for all clients of ``ctx`` at once, those with most samples first; ``net``
+    is stacked. ``spare``: see ``steps``; without effect where the loss is not the task's own, a
+    mean over samples that does not look at any other.
+
+    Every draw comes from the generator that sequential training uses, and only the last bits of
+    sums differ. (On a GPU dropout is drawn for the whole stack from one generator, named after all
+    its clients.)"""
+    task, params = ctx.task, local.trainable(net)
+    sizes = [task.sizes[k] for k in ctx.client]
+    pads = type(method.objective) is local.TaskLoss and settings.precision != "bf16"
+    plan = steps(sizes, settings.batch_size, spare * pads)
+    net.train()
+    seed_dropout(net, ctx)
+    state, dtype = method.optimizer.init(params, ctx), params[0].dtype
+    step = {}
+    for _, first, last, counts in plan:  # all before training: an objective may copy the network
+        if (first, last, _padded(counts)) in step:
+            continue
+        part = narrow(net, first, last)
+        if _padded(counts):
+            pad(part, counts)
+        its_state = {
+            k: [t[first:last] for t in v] if isinstance(v, list) else v for k, v in state.items()
+        }
+        loss = method.objective.begin(part, ctx.narrow(first, last))
+        # a mean over n_k of n rows, of which the others are zero
+        share = [max(counts) / n for n in counts] if _padded(counts) else []
+        weight = torch.tensor(share, device=task.device, dtype=dtype)
+
+        def on_images(part, batch, loss=loss, weight=weight):
+            x = task.inputs(channels_last(batch.x)).to(dtype).transpose(0, 1)
+            value = loss(part, Batch(x, batch.y.transpose(0, 1), batch.index.T))
+            return value * weight if len(weight) else value
+
+        own = local.in_precision(on_images, task, settings), part, local.trainable(part), its_state
+        step[first, last, _padded(counts)] = own
+    shuffle, augment = ctx.generator("shuffle"), ctx.generator("augment")
+    # Samples are gathered in the order of use: in each step by position in the batch, then by
+    # client.
+    n = torch.tensor(sizes)
+    starts, wanted, there = n.cumsum(0) - n, [], []
+    for at, i, j, counts in plan:
+        row = torch.arange(at, at + counts[0])[:, None]
+        wanted.append((starts[i:j] + row.minimum(n[i:j] - 1)).flatten())
+        there.append((row < n[i:j]).flatten())
+    use, absent = torch.cat(wanted).to(task.device), ~torch.cat(there).to(task.device)
+    with rng.scope(task.seed, "dropout", ctx.round, *ctx.client, device=task.device):
+        for _ in range(settings.epochs):
+            orders = [torch.randperm(n, generator=g) for n, g in zip(sizes, shuffle, strict=True)]
+            x, y = task.gather(ctx.client, orders, augment)
+            y = y[use].masked_fill_(absent.view(-1, *[1] * (y.dim() - 1)), task.ignored)
+            data, done = (x[use], y, torch.cat(orders).to(task.device)[use]), 0
+            for _, first, last, counts in plan:
+                end = done + counts[0] * (last - first)
+                batch = Batch(*(t[done:end].unflatten(0, (counts[0], -1)) for t in data))
+                loss, part, own, its_state = step[first, last, _padded(counts)]
+                local.step(loss(part, batch), own, method.optimizer, its_state)
+                done = end
+
+
+def _padded(counts: tuple[int, ...]) -> tuple[int, ...]:
+    """The rows of each client that count, if they are not all."""
+    return counts if counts[-1] < counts[0] else ()
+
+
+# ---- layers with a client axis -------------------------------------------------------------------
+
+
+def merge(x: torch.Tensor) -> torch.Tensor:
+    """[clients, batch, channels, ...] -> [batch, clients*channels, ...]."""
+    return x.transpose(0, 1).flatten(1, 2)
+
+
+def split(x: torch.Tensor, clients: int) -> torch.Tensor:
+    """The inverse of ``merge``."""
+    return x.unflatten(1, (clients, -1)).transpose(0, 1)
+
+
+def _flat(t):
+    return None if t is None else t.flatten(0, 1)
+
+
+def channels_last(x: torch.Tensor) -> torch.Tensor:
+    """[batch, clients, channels, height, width] in the order batch, height, width, clients,
+    channels: on a CPU, convolution, pooling and normalisation of many small groups of channels
+    then run over all clients' channels at once."""
+    return x.flatten(1, 2).contiguous(memory_format=torch.channels_last).unflatten(1, x.shape[1:3])
+
+
+class Conv2d(nn.Conv2d):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight, bias, groups = _flat(self.weight), _flat(self.bias), len(x) * self.groups
+        return split(
+            F.conv2d(merge(x), weight, bias, self.stride, self.padding, self.dilation, groups),
+            len(x),
+        )
+
+
+class _Ragged(torch.autograd.Function):
+    """Batch normalisation over some of the rows: x [batch, channels, ...], ``real`` [batch,
+    channels, 1...] is one where a row counts and zero elsewhere, n [channels] the entries that
+    count. No gradient may come from the other rows; none goes to them."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, real, n, eps):
+        axes, wide = [0, *range(2, x.dim())], (-1, *[1] * (x.dim() - 2))
+        mean = (x * real).sum(axes) / n
+        var = ((x - mean.view(wide)) * real).square_().sum(axes) / n
+        scale = mean.new_ones(mean.shape) if weight is None else weight
+        ctx.save_for_backward(x, scale, real, n, mean, var)  # kept on ctx, outputs are never freed
+        ctx.mark_non_differentiable(mean, var)
+        ctx.eps, ctx.wide = eps, wide
+        return F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps), mean, var
+
+    @staticmethod
+    def backward(ctx, g, *_):
+        x, weight, real, n, mean, var = ctx.saved_tensors
+        dx, dw, db = torch.ops.aten.native_batch_norm_backward(
+            g, x, weight, mean, var, None, None, False, ctx.eps, [True] * 3
+        )  # as if the statistics were constants
+        invstd = (var + ctx.eps).rsqrt()
+        slope, scale = dw * invstd, weight * invstd / n
+        at_zero, slope = (
+            (scale * (db - mean * slope)).view(ctx.wide),
+            (scale * slope).view(ctx.wide),
+        )
+        dx -= torch.addcmul(at_zero, x, slope) * real
+        own = [
+            t if need else None for t, need in zip((dw, db), ctx.needs_input_grad[1:3], strict=True)
+        ]
+        return dx, *own, None, None, None
+
+
+@lru_cache(64)
+def _counting(
+    rows: tuple[int, ...], shape: torch.Size, dtype: torch.dtype, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``real`` and ``n`` of ``_Ragged`` where of each client's ``shape`` [batch, channels, ...] so
+    many rows count: the same in every round."""
+    batch, channels, *image = shape
+    each = torch.tensor(rows, device=device).repeat_interleave(channels)
+    real = torch.arange(batch, device=device)[:, None] < each
+    return real.to(dtype).view(*real.shape, *[1] * len(image)), (each * prod(image)).to(dtype)
+
+
+class _Norm:
+    """Batch normalisation: the statistics of each client's own batch."""
+
+    rows: tuple[int, ...] = ()  # see ``pad``
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean, var = _flat(self.running_mean), _flat(self.running_var)
+        use_batch = self.training or mean is None
+        if self.rows and use_batch:
+            return self._some(x, mean, var)
+        y = F.batch_norm(
+            merge(x),
+            mean,
+            var,
+            _flat(self.weight),
+            _flat(self.bias),
+            use_batch,
+            self.momentum,
+            self.eps,
+        )
+        return split(y, len(x))
+
+    def _some(self, x, mean, var):
+        if min(self.rows) * x[0, 0, 0].numel() < 2:
+            raise ValueError("Expected more than 1 value per channel when training.")
+        real, n = _counting(self.rows, x.shape[1:], x.dtype, x.device)
+        y, new_mean, new_var = _Ragged.apply(
+            merge(x), _flat(self.weight), _flat(self.bias), real, n, self.eps
+        )
+        if mean is not None:
+            with torch.no_grad():
+                mean.lerp_(new_mean, self.momentum)
+                var.lerp_(new_var * (n / (n - 1)), self.momentum)
+        return split(y, len(x))
+
+
+class BatchNorm1d(_Norm, nn.BatchNorm1d):
+    pass
+
+
+class BatchNorm2d(_Norm, nn.BatchNorm2d):
+    pass
+
+
+class GroupNorm(nn.GroupNorm):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        groups = len(x) * self.num_groups
+        return split(
+            F.group_norm(merge(x), groups, _flat(self.weight), _flat(self.bias), self.eps), len(x)
+        )
+
+
+class Linear(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight, bias = self.weight.transpose(1, 2), self.bias  # looked at once: may be drawn
+        return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias[:, None], x, weight)
+
+
+class _Pool:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return split(super().forward(merge(x)), len(x))
+
+
+class MaxPool2d(_Pool, nn.MaxPool2d):
+    pass
+
+
+class AvgPool2d(_Pool, nn.AvgPool2d):
+    pass
+
+
+class AdaptiveAvgPool2d(_Pool, nn.AdaptiveAvgPool2d):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.output_size in (
+            1,
+            (1, 1),
+        ):  # the same mean, but its gradient lies in memory in the order of ``x``
+            return split(F.avg_pool2d(merge(x), x.shape[-2:]), len(x))
+        return super().forward(x)
+
+
+class Upsample(_Pool, nn.Upsample):
+    pass
+
+
+class Flatten(nn.Flatten):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, last = (d + 1 if d >= 0 else d for d in (self.start_dim, self.end_dim))
+        return x.flatten(first, last)
+
+
+class Dropout(Drawing, nn.Dropout):
+    """Draws each client's mask from that client's own generator, the numbers that sequential
+    training draws."""
+
+    layout = torch.contiguous_format  # see ``stack``
+    rows: tuple[int, ...] = ()  # see ``pad``
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.training or self.p == 0:
+            return x
+        if x.is_cuda:  # one launch for all
+            return super().forward(x)
+        layout = (
+            self.layout if x.dim() == 5 else torch.contiguous_format
+        )  # as in sequential training
+        masks = torch.zeros(x.shape)
+        rows = self.rows or [x.shape[1]] * len(x)
+        for mask, n, g in zip(masks, rows, self.generators, strict=True):
+            draw = torch.empty((n, *x.shape[2:]), memory_format=layout)
+            mask[:n] = draw.bernoulli_(1 - self.p, generator=g)
+        return x * masks.to(x).div_(1 - self.p)
+
+
+FORMS = {
+    getattr(nn, kind.__name__): kind
+    for kind in (
+        Conv2d,
+        BatchNorm1d,
+        BatchNorm2d,
+        GroupNorm,
+        Linear,
+        MaxPool2d,
+        AvgPool2d,
+        AdaptiveAvgPool2d,
+        Upsample,
+        Flatten,
+        Dropout,
+    )
+}
+
+
+@cache
+def form(kind: type[nn.Module]) -> type[nn.Module]:
+    """The stacked form of a kind of layer; of a kind that has none, itself."""
+    if "computed_by" in vars(kind):  # see ``models.computed``
+        mixin, plain = vars(kind)["computed_by"]
+        return type(f"Stacked{kind.__name__}", (mixin, FORMS[plain]), {})
+    return FORMS.get(kind, kind)
+
+
+def stack(net: nn.Module, clients: int) -> nn.Module:
+    """A copy of ``net`` for that many clients: each layer in its stacked form, each tensor
+    repeated along a new axis 0."""
+    memo = {}
+    for t in net.parameters():
+        memo[id(t)] = nn.Parameter(t.detach().expand(clients, *t.shape).clone(), t.requires_grad)
+    for t in net.buffers():
+        if t.is_floating_point():
+            memo[id(t)] = t.detach().expand(clients, *t.shape).clone()
+    stacked = copy.deepcopy(net, memo)
+    for module in stacked.modules():
+        module.__class__ = form(type(module))
+        if isinstance(module, Dropout):
+            module.layout = local.layout(net)
+    return stacked
+
+
+def without_form(net: nn.Module) -> list[str]:
+    """Torch's layers with weights or statistics in ``net`` that have no stacked form, by name."""
+    kinds = {
+        type(m)
+        for m in net.modules()
+        if type(m).__module__.startswith("torch.nn") and (m._parameters or m._buffers)
+    }
+    return sorted(kind.__name__ for kind in kinds if form(kind) is kind)
+
+
+def seed_dropout(net: nn.Module, ctx: Any) -> None:
+    """Give the layers that draw at random, if there are any, the clients' generators: all share
+    one for each client."""
+    layers = [module for module in net.modules() if isinstance(module, Drawing)]
+    generators = ctx.generator("dropout") if layers else None
+    for layer in layers:
+        layer.generators = generators
+
+
+def pad(net: nn.Module, rows: tuple[int, ...]) -> None:
+    """Of each client's batch only so many rows count, all of them if ``rows`` is empty: for layers
+    that draw for a row, or whose statistics are those of all."""
+    for module in net.modules():
+        if isinstance(module, (_Norm, Dropout)):
+            module.rows = rows
+
+
+def narrow(net: nn.Module, first: int, last: int, memo: dict | None = None) -> nn.Module:
+    """The same stacked network for clients ``first`` to ``last - 1``: its tensors are views."""
+    memo = {} if memo is None else memo
+
+    def part(t, kind):
+        if t is None or not t.is_floating_point():
+            return t
+        if id(t) not in memo:
+            memo[id(t)] = kind(t.detach()[first:last], t.requires_grad)
+        return memo[id(t)]
+
+    new = net.__class__.__new__(net.__class__)
+    new.__dict__ |= net.__dict__ | {  # not one by one: Module looks long at what it is given
+        "_parameters": {n: part(t, nn.Parameter) for n, t in net._parameters.items()},
+        "_buffers": {n: part(t, lambda view, grad: view) for n, t in net._buffers.items()},
+        "_modules": {
+            n: child and narrow(child, first, last, memo) for n, child in net._modules.items()
+        },
+    }
+    if isinstance(net, Drawing):
+        new.generators = net.generators[first:last]
+    return new
+
+
+# ---- which engine a run has ----------------------------------------------------------------------
+
+ENGINES = dict.fromkeys(
+    ("sequential", "stacked", "auto", "flower-sim")
+)  # the last is not chosen here, but in ``round.run``
+MOST = 128  # clients in one step on a CPU: with more, a step needs more memory and gains nothing
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen: ``together`` clients in a step, and the reason, for the history."""
+
+    name: str
+    together: int
+    why: str
+
+
+def choose(
+    engine: str,
+    method: Any,
+    task: Any,
+    settings: Settings,
+    count: int,
+    memory_limit: float | None = None,
+) -> Choice:
+    """The ``Choice`` for runs with ``count`` clients a round. ``memory_limit`` in bytes; by
+    default half of what is free."""
+    pick(engine, ENGINES, "engine")
+    if engine == "sequential" and memory_limit is None:
+        return Choice("sequential", 1, "asked for")
+    if memory_limit is not None and not (is_number(memory_limit) and memory_limit >= 0):
+        raise ValueError(f"memory_limit is a number of bytes, not {memory_limit!r}.")
+    limit = free_memory(task.device) // 2 if memory_limit is None else memory_limit
+    need = bytes_for_one(method, task, settings.batch_size)
+    if limit < need and (memory_limit is not None or engine == "stacked"):
+        raise ValueError(
+            f"Training one client takes about {need / 1e6:.1f} MB, but memory_limit allows "
+            f"{limit / 1e6:.1f} MB."
+        )
+    if engine == "sequential":
+        return Choice("sequential", 1, "asked for")
+    together = int(min(max(1, limit / need), count, MOST if task.device.type == "cpu" else count))
+    if together == 1:
+        why = "one client a round" if count == 1 else "memory for one client at a time"
+        return Choice("sequential", 1, why)
+    work = step_work(local.initial_network(method, task), task, settings.batch_size)
+    size = f"{work / 1e6:,.1f} million multiply-adds a step"
+    if engine == "auto" and work >= SMALL_STEP:
+        return Choice("sequential", 1, size)
+    problem = obstacle(method, task, settings)
+    if problem and engine == "stacked":
+        raise ValueError(f"{method.name} cannot be trained stacked: {problem}.")
+    if problem:
+        return Choice("sequential", 1, problem)
+    return Choice("stacked", together, "asked for" if engine == "stacked" else size)
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that are free on the device."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    import psutil
+
+    return psutil.virtual_memory().available
+
+
+def bytes_for_one(method: Any, task: Any, batch_size: int) -> int:
+    """Memory that one stacked client takes: seven times its state (parameters, gradients, optimiser
+    state, start, update, two messages), twice what its largest batch saves for the backward pass,
+    and its images twice."""
+    net, client = local.initial_network(method, task), int(np.argmax(task.sizes))
+    state = sum(t.nbytes for t in state_of(net).values())
+    saved = {}
+
+    def note(t):  # and keep it until all is counted, but not its history, which would keep it
+        saved[t.untyped_storage().data_ptr()] = t.detach().untyped_storage()
+
+    order = torch.arange(min(batch_size, task.sizes[client]))
+    x, y = task.epoch(client, order, rng.generator(0))
+    loss = method.objective.begin(net.train(), _context(task, net, client))
+    with (
+        torch.autograd.graph.saved_tensors_hooks(note, lambda _: None),
+        rng.scope(0, device=task.device),
+    ):
+        loss(net, Batch(x, y, order.to(task.device)))
+    images = task.sizes[client] * task.train[0][0].nbytes
+    return 7 * state + 2 * sum(s.nbytes() for s in saved.values()) + 2 * images
+
+
+def obstacle(method: Any, task: Any, settings: Settings) -> str | None:
+    """What keeps a method from being stacked, ``None`` if nothing does: a round in which clients
+    take turns, a layer without a stacked form, or a first step around which the losses of two
+    clients are not those of each by itself."""
+    if not method.sides[1].stacks:
+        return "its clients take turns in a round"
+    net = local.initial_network(method, task).double().train()
+    if unknown := without_form(net):
+        return f"its network has layers without a stacked form ({', '.join(unknown)})"
+    for module in net.modules():
+        if isinstance(module, torch.nn.Dropout) and task.device.type == "cuda":
+            module.p = 0.0  # on a GPU the two forms draw different masks
+    pair = np.argsort(task.sizes)[-2:].tolist()
+    order = torch.arange(min(settings.batch_size, *(task.sizes[k] for k in pair), 8))
+    x, y = zip(*(task.epoch(k, order, rng.generator(0)) for k in pair), strict=True)
+    x, index = [t.double() for t in x], order.to(task.device)
+    theirs = [
+        _losses(copy.deepcopy(net), method, task, *its, index)
+        for its in zip(pair, x, y, strict=True)
+    ]
+    images = channels_last(torch.stack(x, 1)).transpose(0, 1)
+    both = stack(net, 2), method, task, pair, images, torch.stack(y), index.expand(2, -1)
+    try:
+        ours = _losses(*both, net)
+    except Exception as error:  # whatever a part that does not expect the client axis does with it
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    if ours.dim() == 2 and torch.allclose(ours, torch.stack(theirs, 1), 1e-6, equal_nan=True):
+        return None
+    return "the losses of a first step are not those of each client by itself"
+
+
+def _losses(net, method, task, client, x, y, index, alone=None):
+    """The losses before and after one step on a batch."""
+    ctx, seen = _context(task, net, client, alone), []
+    if alone:
+        seed_dropout(net, ctx)
+    state = method.optimizer.init(local.trainable(net), ctx)
+    loss = method.objective.begin(net, ctx)
+
+    def noted(net, batch):
+        seen.append(loss(net, batch))
+        return seen[-1]
+
+    params = local.trainable(net)
+    with rng.scope(task.seed, "dropout", 1, *(client if alone else [client]), device=task.device):
+        for _ in range(2):
+            local.step(noted(net, Batch(x, y, index)), params, method.optimizer, state)
+    return torch.stack(seen).detach()
+
+
+def _context(task, net, client, alone=None):
+    """``alone``: the network of one client, if ``net`` is stacked."""
+    start = {name: t.clone() for name, t in state_of(net).items()}
+    memory = [{} for _ in client] if isinstance(client, list) else {}
+    return Context(task, 1, client, start, start, memory, net=alone or net)

@@ -1,0 +1,5 @@
+"""The server's part: the rounds of the method that the run config names."""
+
+from fedlearn.flower import server_app
+
+app = server_app()

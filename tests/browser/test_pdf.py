@@ -1,0 +1,110 @@
+"""The PDF holds what the site holds: titles, captions, code, solutions."""
+
+import re
+import unicodedata
+from functools import cache
+from pathlib import PurePosixPath
+
+import pytest
+import yaml
+from bs4 import BeautifulSoup
+from conftest import HTML, ROOT, chapters, toc_pages
+from pypdf import PdfReader
+
+PAGES = [name for name in toc_pages() if name != "appendix/api"]  # the reference is on the site
+EVERY_PAGE = pytest.mark.parametrize("name", PAGES)
+
+
+def squeezed(text):
+    """Letters and signs without white space: lines break elsewhere on paper."""
+    return re.sub(r"[\s\u00ad\u200b]", "", unicodedata.normalize("NFKC", text))
+
+
+@cache
+def article(name):
+    """A page's article as Sphinx wrote it."""
+    text = (HTML / f"{name}.html").read_text(encoding="utf-8")
+    its = BeautifulSoup(text, "html.parser").find("article")
+    for link in its.select("a.headerlink, style, script"):
+        link.decompose()
+    return its
+
+
+def path():
+    (found,) = HTML.glob("*.pdf")  # `make pdf` makes it
+    return found
+
+
+@pytest.fixture(scope="module")
+def pdf():
+    return PdfReader(path())
+
+
+@pytest.fixture(scope="module")
+def paper(pdf):
+    """All that is printed, squeezed."""
+    return squeezed("".join(page.extract_text() for page in pdf.pages))
+
+
+def captions(name):
+    """What stands below figures and above tables; formulas in them are pictures on paper."""
+    texts = [c.get_text() for c in article(name).select("figcaption")]
+    return [squeezed(text) for text in texts if "\\(" not in text and "$" not in text]
+
+
+def titles(outline):
+    """The outermost entries of a PDF's outline."""
+    return [entry for entry in outline if not isinstance(entry, list)]
+
+
+def test_the_outline_names_every_page_where_it_is(pdf):
+    """In the book's order; and the contents' numbers are those of the outline."""
+    entries = [e for e in titles(pdf.outline) if e.title != "Contents"]
+    wanted = [squeezed(article(name).find("h1").get_text()) for name in PAGES]
+    assert [squeezed(e.title) for e in entries] == wanted
+    numbers = [pdf.get_destination_page_number(e) + 1 for e in entries]
+    assert numbers == sorted(set(numbers))
+    contents = squeezed("".join(p.extract_text() for p in pdf.pages[: numbers[0] - 1]))
+    for title, number in list(zip(wanted, numbers, strict=True))[1:]:
+        assert f"{title}{number}" in contents, (title, number)
+
+
+def test_the_pdf_is_for_paper(pdf, paper):
+    sizes = {tuple(round(float(x)) for x in page.mediabox[2:]) for page in pdf.pages}
+    assert sizes == {(595, 842)}, "A4"
+    for words in ("Search this book", "Copy to clipboard"):
+        assert squeezed(words) not in paper, words
+    links = [link.get_object() for page in pdf.pages for link in page.get("/Annots") or []]
+    assert not [link for link in links if str(link.get("/A", {}).get("/URI")).startswith("file:")]
+
+
+@EVERY_PAGE
+def test_captions_code_and_solutions_are_on_paper(paper, name):
+    """Nothing is clipped or left folded."""
+    its = article(name)
+    assert squeezed(its.find("h1").get_text()) in paper
+    for caption in captions(name):
+        assert caption in paper, caption
+    lost = [
+        line
+        for block in its.select(".cell_input pre, .fl-solution pre")
+        for line in block.get_text().splitlines()
+        if squeezed(line) not in paper
+    ]
+    # a line of a cell may be parted by a page's end, and by the page's number
+    assert len(lost) <= 2, lost
+
+
+def test_there_are_captions():
+    """The tests above must have something to go over."""
+    assert sum(len(captions(name)) for name in chapters()) > 50
+
+
+@pytest.mark.parametrize("name", ["index", "papers/rpn"])
+def test_the_site_offers_it(name):
+    title = yaml.safe_load((ROOT / "_config.yml").read_text())["title"]
+    text = (HTML / f"{name}.html").read_text(encoding="utf-8")
+    menu = BeautifulSoup(text, "html.parser").select_one(".dropdown-download-buttons")
+    (link,) = [a["href"] for a in menu.select("a") if a["href"].endswith(".pdf")]
+    assert (HTML / PurePosixPath(name).parent / link).resolve() == path()
+    assert "-".join(re.findall(r"\w+", title.lower())) == path().stem

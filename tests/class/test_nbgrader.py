@@ -1,0 +1,144 @@
+"""The class edition in nbgrader, the real program: points for right answers only.
+
+Needs the environment of `make test-class`. What is handed out is a chapter's parameters, set-up and
+exercises: no exercise uses what is trained between, which takes minutes for each submission.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbgrader.api import Gradebook
+
+from fedlearn.lab import classroom
+from fedlearn.lab.exercises import solutions
+
+BOOK = Path(__file__).resolve().parents[2] / "book"
+BIN = Path(sys.executable).parent
+AVERAGE, BYTES, WHO = EXERCISES = "fedavg-average", "fedavg-bytes", "fedavg-participants"
+RIGHT = {name: solutions("fedavg")[name].code for name in EXERCISES}
+RIGHT[BYTES] += "\ntotal = answer"
+WRONG = {
+    AVERAGE: "def weighted_average(states, samples):\n    return states[0]",
+    BYTES: "total = 5",
+    WHO: "def participants(clients, share, generator):\n    return [0]",
+}
+
+
+def grade_id(cell):
+    return cell.metadata.get("nbgrader", {}).get("grade_id")
+
+
+PATIENCE = """c = get_config()
+c.Execute.timeout = c.Execute.iopub_timeout = c.Execute.startup_timeout = 1800
+"""  # the machine may be busy
+
+
+class Course:
+    """A course whose one assignment is the class edition of chapter 1."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        (folder / "nbgrader_config.py").write_text(PATIENCE)
+        classroom.make(BOOK / "foundations", folder / "class")
+        chapter = nbformat.read(folder / "class" / "fedavg.ipynb", 4)
+        begin, end = (
+            next(k for k, cell in enumerate(chapter.cells) if text in cell.source)
+            for text in ("import fedlearn as fl", "### Exercise 1.1")
+        )
+        del chapter.cells[begin + 1 : end]
+        cells = {grade_id(cell): cell.source for cell in chapter.cells}
+        self.empty = {name: cells[name] for name in EXERCISES}
+        (folder / "source" / "one").mkdir(parents=True)
+        nbformat.write(chapter, folder / "source" / "one" / "fedavg.ipynb")
+        self.nbgrader("generate_assignment", "one")
+
+    def nbgrader(self, *words):
+        """What it says."""
+        path = f"{BIN}{os.pathsep}{os.environ['PATH']}"  # nbgrader calls alembic
+        done = subprocess.run(
+            [sys.executable, "-m", "nbgrader", *words],
+            **{"cwd": self.folder, "env": os.environ | {"PATH": path}, "timeout": 1800},
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True},
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def submit(self, student, answers, without=None):
+        chapter = nbformat.read(self.folder / "release" / "one" / "fedavg.ipynb", 4)
+        chapter.cells = [c for c in chapter.cells if not (without and grade_id(c) == without)]
+        for cell in chapter.cells:
+            cell.source = answers.get(grade_id(cell), cell.source)
+        place = self.folder / "submitted" / student / "one"
+        place.mkdir(parents=True)
+        nbformat.write(chapter, place / "fedavg.ipynb")
+
+    def points(self):
+        """Of each student, exercise by exercise; "by hand" where nbgrader leaves it to the
+        teacher."""
+        with Gradebook(f"sqlite:///{self.folder}/gradebook.db") as book:
+            return {
+                submission.student.id: {
+                    grade.name.removesuffix("-check"): (
+                        "by hand" if grade.needs_manual_grade else grade.score
+                    )
+                    for grade in submission.notebooks[0].grades
+                }
+                for submission in book.assignment_submissions("one")
+            }
+
+    def said(self, student):
+        """The error below each check, as a student gets it back."""
+        path = self.folder / "autograded" / student / "one" / "fedavg.ipynb"
+        return {
+            grade_id(cell).removesuffix("-check"): f"{output.ename}: {output.evalue}"
+            for cell in nbformat.read(path, 4).cells
+            if cell.cell_type == "code"
+            for output in cell.outputs
+            if output.output_type == "error"
+        }
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    its = Course(tmp_path_factory.mktemp("course"))
+    its.submit("perfect", RIGHT)
+    its.submit("half", WRONG | {BYTES: RIGHT[BYTES]})
+    its.submit("wrong", WRONG)
+    its.submit("untouched", its.empty)
+    its.submit("unanswered", RIGHT, without=BYTES)
+    its.submit("unchecked", RIGHT, without=f"{BYTES}-check")
+    its.nbgrader("autograde", "one")
+    return its
+
+
+def test_points_are_given_for_right_answers_only(course):
+    points = course.points()
+    assert points["perfect"] == {AVERAGE: 1, BYTES: 1, WHO: 1}
+    assert points["half"] == {AVERAGE: 0, BYTES: 1, WHO: 0}
+    assert points["wrong"] == points["untouched"] == {AVERAGE: 0, BYTES: 0, WHO: 0}
+
+
+def test_a_student_gets_the_reason_back(course):
+    assert not course.said("perfect")
+    said = course.said("wrong")
+    assert list(said) == list(EXERCISES)
+    assert said[BYTES].startswith(f"AssertionError: {BYTES}: not yet, because 5 is too small")
+    assert all("no answer yet" in its for its in course.said("untouched").values())
+
+
+def test_an_answer_that_was_removed_earns_nothing(course):
+    assert course.points()["unanswered"] == {AVERAGE: 1, BYTES: 0, WHO: 1}
+    assert course.said("unanswered") == {BYTES: "NameError: name 'total' is not defined"}
+
+
+def test_a_check_that_was_removed_is_left_to_the_teacher_or_put_back(course):
+    """As the README says."""
+    assert course.points()["unchecked"] == {AVERAGE: 1, BYTES: "by hand", WHO: 1}
+    again = ("autograde", "one", "--student=unchecked", "--force")
+    said = course.nbgrader(*again, "--OverwriteCells.add_missing_cells=True")
+    assert f"Missing grade cell {BYTES}-check encountered, adding to notebook" in said
+    assert course.points()["unchecked"] == {AVERAGE: 1, BYTES: 1, WHO: 1}
