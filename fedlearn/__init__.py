@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 # need matplotlib, ipywidgets, yaml, Flower
 _ROOMS = {
-    "plot": "lab.plot",
-    "widgets": "lab.widgets",
+    "plot": "book.plot",
+    "widgets": "book.widgets",
     "claims": "ledger.claims",
     "flower": "flower",
 }

@@ -7,7 +7,7 @@ from .data import partition
 from .errors import DataError, WireError
 from .experiment import Experiment
 from .history import History
-from .lab.exercises import check, solution
+from .book.exercises import check, solution
 from .local import initial_network
 from .method import Method
 from .methods.fed_repopt_search import search as repopt_search
@@ -18,14 +18,14 @@ from .round import Averaging, clients, run
 from .settings import Settings
 
 if TYPE_CHECKING:  # loaded when first used
-    from . import flower, lab
-    from .lab import plot, widgets
+    from . import book, flower
+    from .book import plot, widgets
     from .ledger import claims
 
 __all__ = """
     Adam Averaging DataError Downlink Experiment History Mean Method SGD Settings TaskLoss
     TaskNetwork Uplink WireError callbacks check claims clients flower
-    initial_network lab link methods models partition parts plot refit repopt_search results rng run
+    book initial_network link methods models partition parts plot refit repopt_search results rng run
     solution
     summary tasks widgets wire
 """.split()

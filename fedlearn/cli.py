@@ -216,7 +216,7 @@ class Folders:
 
 def classroom(folders: Folders) -> None:
     """Write the chapters without the solutions, for a class."""
-    from .lab.classroom import make
+    from .book.classroom import make
 
     print(*make(folders.folder, folders.out, folders.force), sep="\n")
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import results
 from .files import check_writable, write_text
-from .lab import contest, sortable
-from .lab.show import Shown, inline
+from .book import contest, sortable
+from .book.show import Shown, inline
 from .report import spread
 
 if TYPE_CHECKING:

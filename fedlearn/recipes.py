@@ -99,8 +99,8 @@ class Run:
 
     @cached_property
     def stated(self) -> dict[str, Any]:
-        """What its line in the packed file states of it: all that is not as by default, but for the
-        machine that it is computed on."""
+        """What its line in the packed file states, which is all that is not as by default, but for
+        the machine that it is computed on."""
         e, tune = self.experiment, {}
         if self.tries:
             first = self.tries[0].experiment

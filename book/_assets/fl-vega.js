@@ -1,4 +1,4 @@
-// Draws the charts that fl.lab.chart puts into a page (a spec beside each `.fl-vega`), with no kernel and no network,
+// Draws the charts that fl.book.chart puts into a page (a spec beside each `.fl-vega`), with no kernel and no network,
 // and tells screen readers what sliders say. Loaded on every page; fetches Vega only where there is a chart.
 (function () {
   var root = document.documentElement.dataset.content_root || "./";

@@ -1,5 +1,5 @@
 """How do server parts stand clients that lie? Test accuracy of FedAvg on the digits when 0 to 4
-of 10 clients lie, for each lie of ``fedlearn.lab.liars`` and each server part.
+of 10 clients lie, for each lie of ``fedlearn.book.liars`` and each server part.
 
     python tests/benchmarks/liars.py --out data/results/liars_digits.json   # 20 minutes, one core
     python tests/benchmarks/liars.py --quick              # two rounds, 0 and 1 liars
@@ -21,7 +21,7 @@ import torch
 import fedlearn as fl
 from fedlearn.cli import provenance
 from fedlearn.files import write_text
-from fedlearn.lab.liars import FACTORS, lying
+from fedlearn.book.liars import FACTORS, lying
 from fedlearn.parts import Clipped, Krum, Median, TrimmedMean
 
 SERVERS = {

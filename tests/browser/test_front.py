@@ -7,8 +7,8 @@ import pytest
 from conftest import HTML
 
 import fedlearn as fl
-from fedlearn.lab import contest, front
-from fedlearn.lab.grids import chapter_file
+from fedlearn.book import contest, front
+from fedlearn.book.grids import chapter_file
 
 MINUTES = chapter_file("index")["minutes"]
 UNITS = {"s": 1, "min": 60, "h": 3600, "days": 86400}

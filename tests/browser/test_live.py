@@ -221,12 +221,12 @@ def test_a_chapter_reads_in_jupyterlab(lab, page):  # in this order: the page cl
     source = nbformat.read(ROOT / chapter, 4)
     code = "\n".join(cell.source for cell in source.cells if cell.cell_type == "code")
     # whatever the call's name: what is shown has a number
-    shows = r'(?:\bnumber=|fl\.(?:lab|widgets)\.\w+\(\s*)"([\dA-Z]+\.\d+)"'
+    shows = r'(?:\bnumber=|fl\.(?:book|widgets)\.\w+\(\s*)"([\dA-Z]+\.\d+)"'
     numbers = sorted(re.findall(shows, code))
     # a caption is not in the source's text: sources are folded or in an editor of their own
     captions = page.locator(".jp-OutputArea figcaption b")
     wait(page, lambda: captions.count() >= len(numbers), "all captions")
-    count = len(re.findall(r"fl\.lab\.(?:chart|explorer)\(", code))
+    count = len(re.findall(r"fl\.book\.(?:chart|explorer)\(", code))
     wait(page, lambda: page.locator(".vega-embed").count() == count, "all charts")
     assert page.locator(ERRORS).count() == 0, page.locator(ERRORS).first.inner_text()[-2000:]
     texts = page.locator(".jp-OutputArea figcaption").all_inner_texts()

@@ -166,7 +166,7 @@ def test_explorers_fit_a_telephone(page, site, name):
 
 
 def charts(page):
-    """The charts that fl.lab.chart put into the page, drawn."""
+    """The charts that fl.book.chart put into the page, drawn."""
     page.wait_for_function(
         "[...document.querySelectorAll('article .fl-vega')].every(d => d.dataset.drawn)"
     )

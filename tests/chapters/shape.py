@@ -3,7 +3,7 @@
 A *visible* cell is a code cell that is neither folded (tag ``hide-input``) nor the parameters nor
 part of an exercise (tag ``exercise``). A *line* is one that is not blank. Lines of the *method* are
 all visible lines but those of these statements at the top of a cell: imports, assertions, and bare
-calls that show something (``fl.lab``, ``fl.plot``, ``print``, ``display``, ``plt``).
+calls that show something (``fl.book``, ``fl.plot``, ``print``, ``display``, ``plt``).
 
     python tests/chapters/shape.py book/papers/rpn.ipynb       prints the numbers
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import nbformat
 
-SHOWS = re.compile(r"(fl\.lab\.|fl\.plot\.|print$|display$|plt\.|chapter$)")
+SHOWS = re.compile(r"(fl\.book\.|fl\.plot\.|print$|display$|plt\.|chapter$)")
 HIDDEN = {"hide-input", "parameters", "exercise", "remove-input", "remove-cell"}
 
 

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from shape import code, shape, visible
 
-from fedlearn.lab.exercises import CHAPTERS as EXERCISES
-from fedlearn.lab.exercises import empty, module_of, solutions
-from fedlearn.lab.grids import chapter_file
+from fedlearn.book.exercises import CHAPTERS as EXERCISES
+from fedlearn.book.exercises import empty, module_of, solutions
+from fedlearn.book.grids import chapter_file
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 CHAPTERS = {
@@ -47,7 +47,7 @@ def prose(notebook):
 
 
 def lab_calls(notebook):
-    """Every call of ``fl.lab``, and of ``fl.widgets``: its name and its node, in the order of the
+    """Every call of ``fl.book``, and of ``fl.widgets``: its name and its node, in the order of the
     chapter."""
     return [
         (node.func.attr, node)
@@ -57,7 +57,7 @@ def lab_calls(notebook):
             key=lambda n: (n.lineno, n.col_offset),
         )
         if isinstance(node.func, ast.Attribute)
-        and ast.unparse(node.func.value) in ("fl.lab", "fl.widgets")
+        and ast.unparse(node.func.value) in ("fl.book", "fl.widgets")
     ]
 
 
@@ -130,7 +130,7 @@ def test_figures_and_tables_are_numbered_in_order(name):
 def test_nothing_is_shown_without_caption_and_text(name):
     for call, node in lab_calls(CHAPTERS[name]):
         given = {k.arg for k in node.keywords}
-        assert NEEDS.get(call, set()) <= given, f"fl.lab.{call} without {NEEDS[call] - given}"
+        assert NEEDS.get(call, set()) <= given, f"fl.book.{call} without {NEEDS[call] - given}"
     for cell in code(CHAPTERS[name]):
         assert "plt.show(" not in cell.source and "mystnb" not in cell.metadata, cell.source
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from fedlearn.lab import show
+from fedlearn.book import show
 
 PAPERS = Path(__file__).resolve().parents[2] / "book" / "papers"
 

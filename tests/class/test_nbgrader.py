@@ -13,8 +13,8 @@ import nbformat
 import pytest
 from nbgrader.api import Gradebook
 
-from fedlearn.lab import classroom
-from fedlearn.lab.exercises import solutions
+from fedlearn.book import classroom
+from fedlearn.book.exercises import solutions
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 BIN = Path(sys.executable).parent

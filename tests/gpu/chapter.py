@@ -33,7 +33,7 @@ def stand_ins():
         def explore(draw, live=False, start=None, **values):
             return draw(**{name: next(iter(v)) for name, v in values.items()} | dict(start or {}))
 
-        sys.modules["fedlearn.lab.widgets"] = SimpleNamespace(explore=explore)
+        sys.modules["fedlearn.book.widgets"] = SimpleNamespace(explore=explore)
         made.append("ipywidgets")
     return made
 

@@ -15,8 +15,8 @@ import pytest
 
 import fedlearn as fl
 from fedlearn import cli
-from fedlearn.lab import classroom
-from fedlearn.lab.exercises import Verdict, number
+from fedlearn.book import classroom
+from fedlearn.book.exercises import Verdict, number
 
 matplotlib.use("agg")
 

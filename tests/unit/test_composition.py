@@ -15,7 +15,7 @@ import yaml
 
 import fedlearn as fl
 from fedlearn.data.sources import data_path
-from fedlearn.lab import mixes
+from fedlearn.book import mixes
 
 ROUNDS, SHARE = 6, 0.7  # after so many rounds at least this share of FedAvg's accuracy
 BADLY = yaml.safe_load(data_path("composition.yaml").read_text(encoding="utf-8"))

@@ -121,7 +121,7 @@ WRONG = [
 
 def test_the_numbers_on_flat_kernels_are_those_of_the_runs():
     text = " ".join(fl.solution("seeing-flat").text.split())
-    grid = fl.lab.pooled_layers().query("clients == 4 and round == 12").set_index("pooled")
+    grid = fl.book.pooled_layers().query("clients == 4 and round == 12").set_index("pooled")
     up, quality = grid["up"], grid["map"]
     assert up[0] - up[1] == up[1] - up[2] == 131_072 and "131,072" in text
     assert f"costs {100 * (quality[0] - quality[1]):.0f} points" in text

@@ -10,7 +10,7 @@ from torch import nn
 
 import fedlearn as fl
 from fedlearn import finite, local
-from fedlearn.lab import liars
+from fedlearn.book import liars
 from fedlearn.methods.fed_gkt import Messages
 from fedlearn.parts import Arrival, Code, Lossy, State, Update
 from fedlearn.round import Exchange, one_round

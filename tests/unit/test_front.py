@@ -12,15 +12,15 @@ import pytest
 from test_link import history
 
 import fedlearn as fl
-from fedlearn.lab import front
-from fedlearn.lab.grids import chapter_file
+from fedlearn.book import front
+from fedlearn.book.grids import chapter_file
 
 SPEC = chapter_file("index")
 
 
 @pytest.fixture(scope="module")
 def shown():
-    return fl.lab.minutes("0.1", caption="c", alt="a")
+    return fl.book.minutes("0.1", caption="c", alt="a")
 
 
 def test_the_picture_is_valid_vega_with_named_sliders(shown):
@@ -117,12 +117,12 @@ def test_a_stored_line_takes_as_long_as_its_runs(shown):
 @pytest.fixture(scope="module")
 def drawings():
     """The drawing of each card, by its chapter."""
-    made = re.findall('<div role="img".*?</svg></div>', fl.lab.cards().content)
+    made = re.findall('<div role="img".*?</svg></div>', fl.book.cards().content)
     return dict(zip(SPEC["cards"], made, strict=True))
 
 
 def test_a_card_shows_what_a_paper_replaces(drawings):
-    cards = fl.lab.cards().content
+    cards = fl.book.cards().content
     for name, its in SPEC["cards"].items():
         assert f'href="{its["page"]}.html"' in cards and its["says"] in cards
         replaced = chapter_file(name)["drawing"]["replaces"]
@@ -145,7 +145,7 @@ def test_the_arrows_of_all_cards_have_one_scale(drawings):
 
 
 def test_the_table_of_claims_has_every_claim_once_with_its_readings():
-    content = fl.lab.ledger("B.2", "c").content
+    content = fl.book.ledger("B.2", "c").content
     entries = fl.claims.load()
     bodies = content.split("<tbody")[1:]
     claims = [c for c in entries if "reading_of" not in c]
@@ -160,7 +160,7 @@ def test_the_table_of_claims_has_every_claim_once_with_its_readings():
 
 
 def test_the_counts_are_of_claims():
-    rows = fl.lab.ledger_counts("B.1", "c").text
+    rows = fl.book.ledger_counts("B.1", "c").text
     entries = fl.claims.load()
     assert f"'claims': {sum('reading_of' not in c for c in entries)}" in rows
     assert f"'readings': {sum('reading_of' in c for c in entries)}" in rows

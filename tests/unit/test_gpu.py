@@ -133,6 +133,6 @@ def test_stand_ins_where_a_page_is_missing(monkeypatch, capsys):
     monkeypatch.setattr(chapter.sys, "modules", found)
     assert chapter.stand_ins() == ["IPython", "ipywidgets"]
     found["IPython.display"].display("a table")
-    explore = found["fedlearn.lab.widgets"].explore
+    explore = found["fedlearn.book.widgets"].explore
     drawn = explore(lambda a, b: (a, b), a=[1, 2], b=[3, 4], start={"b": 4})
     assert drawn == (1, 4) and capsys.readouterr().out == "a table\n"

@@ -11,7 +11,7 @@ import pytest
 import fedlearn as fl
 from fedlearn import cli, leaderboard, results
 from fedlearn.data.sources import data_path
-from fedlearn.lab import contest, grids, shootout, sortable
+from fedlearn.book import contest, grids, shootout, sortable
 
 MINE = """
 import fedlearn as fl
@@ -93,7 +93,7 @@ def test_the_page_needs_nothing_else_and_escapes_what_it_shows(folder, capsys):
 
 
 def test_one_table_for_claims_and_for_runs():
-    claims = fl.lab.ledger("B.2", "c").content
+    claims = fl.book.ledger("B.2", "c").content
     runs = leaderboard.shown("C.1", "c", leaderboard.rows(*results.tables())).content
     for content in (claims, runs):
         assert 'class="fl fl-sortable' in content

@@ -9,7 +9,7 @@ import torch
 
 import fedlearn as fl
 from fedlearn import rng
-from fedlearn.lab.liars import FACTORS, lying
+from fedlearn.book.liars import FACTORS, lying
 from fedlearn.parts import (
     Arrival,
     Clipped,

@@ -10,7 +10,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from fedlearn.lab import grids, shootout
+from fedlearn.book import grids, shootout
 from fedlearn.methods import METHODS
 
 SPEC = copy.deepcopy(shootout.spec())

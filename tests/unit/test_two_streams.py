@@ -14,7 +14,7 @@ from torch import nn
 
 import fedlearn as fl
 from fedlearn import local
-from fedlearn.lab import streams
+from fedlearn.book import streams
 from fedlearn.models import state_of
 from fedlearn.parts import Arrival, Batch, Context, Reference
 from fedlearn.wire import DOWN, UP, Message, pack
@@ -374,8 +374,8 @@ def test_the_explorer_of_widths_has_the_mean_of_sampled_clouds(w, size, s, d, n)
 
 
 def test_the_explorer_of_widths_is_valid_vega():
-    spec = fl.lab.kernel_widths(mmd.WIDTHS)
+    spec = fl.book.kernel_widths(mmd.WIDTHS)
     altair.LayerChart.from_dict(spec)
     dots = spec["layer"][2]["data"]["values"]
     assert [row["w"] for row in dots] == list(mmd.WIDTHS)
-    fl.lab.chart("6.3", spec, caption="c", alt="a")  # named sliders of five positions or more
+    fl.book.chart("6.3", spec, caption="c", alt="a")  # named sliders of five positions or more

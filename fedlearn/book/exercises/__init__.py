@@ -124,7 +124,7 @@ class Solution:
 
         paragraphs = re.split(r"\n\s*\n", self.text.strip())
         said = "".join(f"<p>{inline(p)}</p>" for p in paragraphs if p)
-        look = HtmlFormatter(classprefix="fl-", nowrap=True)  # colours: lab.css, light and dark
+        look = HtmlFormatter(classprefix="fl-", nowrap=True)  # colours: book.css, light and dark
         code = f"<pre>{highlight(self.code, PythonLexer(), look)}</pre>" if self.code else ""
         return f'<details class="fl fl-solution"><summary>Solution</summary>{said}{code}</details>'
 

@@ -1,6 +1,6 @@
 """Grids: many short runs behind an explorer, made once and kept in ``data/grids``.
 
-``python -m fedlearn.lab.grids rpn`` runs what ``data/chapters/rpn.yaml`` states under ``grid``:
+``python -m fedlearn.book.grids rpn`` runs what ``data/chapters/rpn.yaml`` states under ``grid``:
 each of its lines at each position of its control, for each number of clients and each seed. If it
 states ``splits``, ``{control: .., positions: {position: partition}}``, that is for each of them,
 too, except for lines with a ``partition`` of their own. The file has columns, not rows; bytes are
@@ -78,7 +78,7 @@ def build(name: str) -> None:
                 columns[column].append(value)
         print(*where, row["accuracy"], flush=True)
     spent = round(seconds + time.perf_counter() - began)
-    keep(name, columns, f"python -m fedlearn.lab.grids {name}", seconds=spent)
+    keep(name, columns, f"python -m fedlearn.book.grids {name}", seconds=spent)
 
 
 def origin(command: str) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def fill(
     lists runs, given the rows of the stages before it. ``args`` are those of ``command_line``.
     """
     (rows, before), began = stored(name), time.monotonic()
-    command, written = f"python -m fedlearn.lab.{name}", began
+    command, written = f"python -m fedlearn.book.{name}", began
 
     def write() -> None:
         spent = before + args.jobs * (time.monotonic() - began)
@@ -183,7 +183,7 @@ def grid(name: str) -> "pandas.DataFrame":
 
     path = data_path("grids", f"{name}.json")
     if not path.exists():
-        raise ValueError(f"There is no grid {name!r} yet; python -m fedlearn.lab.grids {name}")
+        raise ValueError(f"There is no grid {name!r} yet; python -m fedlearn.book.grids {name}")
     spec = chapter_file(name)["grid"]
     rows = pd.DataFrame(_columns(json.loads(path.read_text(encoding="utf-8"))))
     sums = rows.groupby(list(RUN), dropna=False, sort=False)[["up", "down"]]

@@ -1,7 +1,7 @@
 """What the chapter on seeing shows of runs that were made before: a grid of short ones, whose boxes
 move under sliders, and what a few longer ones draw after some of their rounds.
 
-``python -m fedlearn.lab.seeing`` makes both as ``data/chapters/seeing.yaml`` states them, and keeps
+``python -m fedlearn.book.seeing`` makes both as ``data/chapters/seeing.yaml`` states them, and keeps
 them in ``data/grids/seeing.json``. Runs that the file has already are not repeated.
 """
 
@@ -131,7 +131,7 @@ def build() -> None:
         for kind, new in make().items():
             rows[kind] += new
         spent = round(old.get("cpu_seconds", 0) + time.process_time() - began, 1)
-        old |= origin("python -m fedlearn.lab.seeing") | {"cpu_seconds": spent}
+        old |= origin("python -m fedlearn.book.seeing") | {"cpu_seconds": spent}
         write_text(path, written(old, rows))
         print(len(rows["rounds"]), len(rows["boxes"]), len(rows["pictures"]), flush=True)
 
@@ -153,7 +153,7 @@ def seen() -> dict[str, Any]:
 
     path = data_path("grids", "seeing.json")
     if not path.exists():
-        raise ValueError("There is no grid 'seeing' yet; python -m fedlearn.lab.seeing")
+        raise ValueError("There is no grid 'seeing' yet; python -m fedlearn.book.seeing")
     found = json.loads(path.read_text(encoding="utf-8"))
     for its in found["pictures"]:
         if its["task"] == "segmentation":

@@ -3,8 +3,8 @@
 import pytest
 
 import fedlearn as fl
-from fedlearn.lab import statements
-from fedlearn.lab.statements import leads, verdict
+from fedlearn.book import statements
+from fedlearn.book.statements import leads, verdict
 
 
 def run(label, accuracy, seed=0, dataset="digits", partition="Iid()"):
@@ -49,12 +49,12 @@ def test_the_table_says_what_holds_and_what_was_not_run(monkeypatch):
     both = [run("RPN", 0.9), run("FedAvg", 0.905), run("RPN", 0.8, 1), run("FedAvg", 0.8, 1)]
     stored = {"rpn_small": both}
     monkeypatch.setattr(statements.results, "load", lambda name: stored.get(name, []))
-    page = fl.lab.holds("4.8", "rpn")._repr_html_().replace("\N{NO-BREAK SPACE}", " ")
+    page = fl.book.holds("4.8", "rpn")._repr_html_().replace("\N{NO-BREAK SPACE}", " ")
     assert "holds (-0.2 ± 0.4; 2 seeds)" in page and "digits, small" in page
     assert "1 hold, 0 do not and 0 cannot be told" in page
     assert page.count("not yet run") == 3 and "fedlearn reproduce rpn --scale full" in page
     stored.clear()
-    assert fl.lab.holds("4.8", "rpn")._repr_html_().count("not yet run") == 4
+    assert fl.book.holds("4.8", "rpn")._repr_html_().count("not yet run") == 4
 
 
 @pytest.mark.parametrize("name", ["rpn", "fed_kgf", "fed_gkt", "fed_repopt"])

@@ -54,7 +54,7 @@ _ROOMS = {
 
 def __getattr__(name: str) -> Any:
     if name not in _ROOMS:
-        raise AttributeError(f"module 'fedlearn.lab' has no attribute {name!r}")
+        raise AttributeError(f"module 'fedlearn.book' has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)
 
 

@@ -159,7 +159,7 @@ def draw(spec: dict[str, Any], down: float, up: float, dense: float, narrow: boo
 def drawing(
     number: str, name: str, history: History, dense: History, caption: str = "", round: int = 1
 ) -> Shown:
-    """``fl.lab.drawing("4.2", "rpn", runs["RPN"][0], dense=runs["FedAvg"][0])``.
+    """``fl.book.drawing("4.2", "rpn", runs["RPN"][0], dense=runs["FedAvg"][0])``.
 
     The arrows carry the bytes of one client in the ``round``-th round of ``history``, counted from
     0; ``dense`` is a run of FedAvg with the same network.

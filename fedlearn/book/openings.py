@@ -69,7 +69,7 @@ def difference(values: Iterable[float], paper: float | None, digits: int = 4) ->
 
 
 def opening(number: str, name: str) -> Shown:
-    """``fl.lab.opening("4.1", "rpn")``: what the paper reports beside what was measured here."""
+    """``fl.book.opening("4.1", "rpn")``: what the paper reports beside what was measured here."""
     spec = chapter_file(name)["opening"]
     compared = spec.get("compares", list(spec["here"]))  # columns that the paper's number is for
     stored = {scale: results.load(its["results"]) for scale, its in spec["here"].items()}

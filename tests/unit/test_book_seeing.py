@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import fedlearn as fl
-from fedlearn.lab import boxes, openings, seeing
-from fedlearn.lab.grids import chapter_file
+from fedlearn.book import boxes, openings, seeing
+from fedlearn.book.grids import chapter_file
 
 
 def test_weak_boxes_are_not_kept_and_others_stay_in_the_picture():
@@ -59,10 +59,10 @@ def test_the_file_is_json_with_a_line_a_row():
 
 
 def test_the_stored_runs_are_those_that_the_chapter_states():
-    spec, its = chapter_file("seeing"), fl.lab.seen()
+    spec, its = chapter_file("seeing"), fl.book.seen()
     runs = {tuple(row[:2]) for row in its["rounds"]}
     assert runs == {(c, p) for c in spec["grid"]["clients"] for p in spec["grid"]["pooled"]}
-    frame = fl.lab.pooled_layers()
+    frame = fl.book.pooled_layers()
     assert len(frame) == len(runs) * spec["grid"]["shared"]["rounds"]
     stated = [(r["task"], r["label"], r["rate"]) for r in spec["pictures"]["runs"]]
     assert sorted((p["task"], p["label"], p["rate"]) for p in its["pictures"]) == sorted(stated)
@@ -94,8 +94,8 @@ def test_the_explorer_moves_boxes_and_has_five_positions_a_slider():
         if "format" in layer["data"] and "x2" in layer["data"]["format"]["parse"]
     )
     rows = list(csv.DictReader(data["values"].splitlines()))
-    assert len(rows) == len(fl.lab.seen()["boxes"]) and float(rows[0]["x2"]) <= 64
-    shown = fl.lab.chart("10.1", spec, caption="c", alt="a")  # refuses sliders of fewer positions
+    assert len(rows) == len(fl.book.seen()["boxes"]) and float(rows[0]["x2"]) <= 64
+    shown = fl.book.chart("10.1", spec, caption="c", alt="a")  # refuses sliders of fewer positions
     assert shown.spec["description"] == "a"
 
 

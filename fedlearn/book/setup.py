@@ -19,7 +19,7 @@ SCALES = dict.fromkeys(("quick", "full"))
 
 def styles() -> Shown:
     """The styles of figures and tables, for pages that are no chapter."""
-    text = Path(__file__).with_name("lab.css").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("book.css").read_text(encoding="utf-8")
     return Shown(f"<style>{text}</style>", "")
 
 
@@ -77,7 +77,7 @@ class Chapter:
 def chapter(
     scale: str = "quick", device: str = "auto", seed: int = 0, rounds: int = 10, **task: Any
 ) -> Chapter:
-    """``chapter = fl.lab.chapter(scale, device, seed, rounds, dataset=dataset, clients=clients)``.
+    """``chapter = fl.book.chapter(scale, device, seed, rounds, dataset=dataset, clients=clients)``.
 
     ``task`` are arguments of ``fl.tasks.classification``, or of the kind that ``task="detection"``
     names. With ``scale="full"`` there are five seeds instead of three. What cannot be is said in

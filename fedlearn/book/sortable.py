@@ -64,7 +64,7 @@ def table(
 def page(title: str, content: str) -> str:
     """A whole HTML page around ``content``, with styles and script in it: it needs nothing else,
     and is dark where the reader's system is."""
-    styles, script = ((HERE / f).read_text(encoding="utf-8") for f in ("lab.css", "sortable.js"))
+    styles, script = ((HERE / f).read_text(encoding="utf-8") for f in ("book.css", "sortable.js"))
     dark = 'matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"'
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedlearn as fl
-from fedlearn.lab import contest, shootout
+from fedlearn.book import contest, shootout
 
 SPEC = shootout.spec()
 
@@ -62,7 +62,7 @@ def test_short_runs_tell_the_computing_too_in_proportion_to_their_images():
 
 def test_short_failed_and_whole_runs_are_apart(stored):
     stored([row(), row(seed=1, accuracy=[]), row(short=True)])
-    assert len(fl.lab.entries()) == len(fl.lab.entries(short=True)) == 1
+    assert len(fl.book.entries()) == len(fl.book.entries(short=True)) == 1
     assert [r["seed"] for r in contest.failed()] == [1]
     there = contest.progress()["digits"]
     assert there == (1, 489, 2, 489)
@@ -76,7 +76,7 @@ def test_a_split_that_cannot_be_is_no_run_that_is_missing(stored):
     stored(tried + unlucky)
     assert len(contest.dead()) == 27  # STC has a value left that may train
     assert contest.progress()["digits"] == (83, 489, 0, 489 - 3 * 27)
-    (line,) = (v for v in fl.lab.rivals()["data"]["values"] if v["method"] == "no such split")
+    (line,) = (v for v in fl.book.rivals()["data"]["values"] if v["method"] == "no such split")
     assert (line["task"], line["split"], line["clients"]) == ("digits", "one main class", 100)
 
 
@@ -93,8 +93,8 @@ def test_ranks_are_drawn_with_the_best_on_top(stored):
 
 def test_nothing_stored_is_no_error(stored):
     stored([])
-    assert fl.lab.entries().empty and contest.central(fl.lab.entries()) == {}
-    values = fl.lab.rivals()["data"]["values"]
+    assert fl.book.entries().empty and contest.central(fl.book.entries()) == {}
+    values = fl.book.rivals()["data"]["values"]
     assert len(values) == 18 and {v["method"] for v in values} == {"not yet run"}
     assert {v["words"] for v in values} == {contest.COMMAND}
 
@@ -189,7 +189,7 @@ def test_the_page_computes_with_the_formula_of_the_package(preset, slower):
 
 
 def test_the_picture_is_valid_vega_and_small():
-    spec = fl.lab.rivals(5)
+    spec = fl.book.rivals(5)
     altair.LayerChart.from_dict(spec)
     assert len(json.dumps(spec, separators=(",", ":"))) < 500_000
     params = {p["name"]: p for p in spec["params"]}
@@ -204,7 +204,7 @@ def test_the_picture_is_valid_vega_and_small():
 
 @pytest.mark.parametrize("guess", [None, 5])
 def test_the_answer_is_not_there_before_the_guess(guess):
-    spec = fl.lab.rivals(guess)
+    spec = fl.book.rivals(guess)
     (its,) = (p for p in spec["params"] if p["name"] == "reveal")
     assert its["value"] is (guess is not None)
     assert spec["transform"][1] == {"filter": "reveal || !(datum.method == 'FedAvg')"}
@@ -213,7 +213,7 @@ def test_the_answer_is_not_there_before_the_guess(guess):
 @pytest.mark.parametrize("guess", [0, 28])
 def test_a_place_that_is_none(guess):
     with pytest.raises(ValueError, match="from 1 to 27"):
-        fl.lab.rivals(guess)
+        fl.book.rivals(guess)
 
 
 # ---- the stored runs ----

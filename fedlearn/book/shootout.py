@@ -1,7 +1,7 @@
 """All methods on the same tasks with the same budget of tuning: the runs behind the chapter on
 which one wins, kept in ``data/grids/shootout.json``.
 
-``python -m fedlearn.lab.shootout --jobs 2`` runs what ``data/chapters/shootout.yaml`` states and
+``python -m fedlearn.book.shootout --jobs 2`` runs what ``data/chapters/shootout.yaml`` states and
 the file does not have yet: each method on each task, split and number of clients. First short runs
 with three values of one of its options, usually the learning rate, then whole runs with the best
 of them, seed after seed. It may be stopped at any time. A row of the file is a run; ``accuracy``

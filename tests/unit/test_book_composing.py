@@ -11,7 +11,7 @@ import pandas
 import pytest
 
 import fedlearn as fl
-from fedlearn.lab import composing, mixes
+from fedlearn.book import composing, mixes
 
 FEDAVG = ("fedavg",) * 6
 STC = ("fedavg", "fedavg", "fedavg", "stc", "stc", "stc")
@@ -33,7 +33,7 @@ def test_the_best_rate_of_a_mix_is_that_of_the_first_seed():
         row(FEDAVG, 0.5, 3.0, split="dirichlet:0.1"),
     ]
     for order in (rows, rows[::-1]):  # the file may have grown in any order
-        table = fl.lab.mixtures(order).set_index("split")
+        table = fl.book.mixtures(order).set_index("split")
         its = table.loc["iid"]
         assert (its["accuracy"], its["rate"], its["rates"], its["bytes"]) == (0.9, 1.0, 3, 310)
         assert its["again"] == pytest.approx(0.7) and its["seeds"] == 2
@@ -46,10 +46,10 @@ def test_the_best_rate_of_a_mix_is_that_of_the_first_seed():
 
 def test_what_did_not_train_has_no_row():
     rows = [row(FEDAVG, 0.9), row(STC, None), row(STC, None, 3.0, seed=1), row(FEDAVG, None, 3.0)]
-    table = fl.lab.mixtures(rows)
+    table = fl.book.mixtures(rows)
     assert list(table["method"]) == ["fedavg"] and list(table["rates"]) == [1]
     with pytest.raises(ValueError, match="no grid 'mixes'"):
-        fl.lab.mixtures([])
+        fl.book.mixtures([])
 
 
 def test_the_front_has_what_nobody_beats_for_as_little():
@@ -57,7 +57,7 @@ def test_the_front_has_what_nobody_beats_for_as_little():
     for _ in range(20):
         points = [(dice.randint(1, 9), dice.randint(1, 9) / 10) for _ in range(12)]
         table = pandas.DataFrame(points, columns=["bytes", "accuracy"])
-        front = fl.lab.pareto(table)
+        front = fl.book.pareto(table)
         kept = list(zip(front["bytes"], front["accuracy"], strict=True))
         beaten = {
             (b, a)
@@ -66,7 +66,7 @@ def test_the_front_has_what_nobody_beats_for_as_little():
         }
         assert kept == sorted(set(points) - beaten)
     dear = pandas.DataFrame({"up": [1, 2], "bytes": [9, 3], "accuracy": [0.5, 0.6]})
-    assert len(fl.lab.pareto(dear)) == 1 and len(fl.lab.pareto(dear, "up")) == 2
+    assert len(fl.book.pareto(dear)) == 1 and len(fl.book.pareto(dear, "up")) == 2
 
 
 def test_a_refusal_is_foretold():
@@ -99,7 +99,7 @@ def test_mixes_in_words():
 
 
 def test_the_chart_is_valid_vega_small_and_has_every_part_in_its_menus():
-    shown = fl.lab.chart("11.1", fl.lab.mixing(20), caption="c", alt="a", keep=["guess"])
+    shown = fl.book.chart("11.1", fl.book.mixing(20), caption="c", alt="a", keep=["guess"])
     altair.LayerChart.from_dict(shown.spec)  # the schema of Vega-Lite 5
     assert len(json.dumps(shown.spec)) < 400_000
     params = {p["name"]: p for p in shown.spec["params"]}
@@ -110,21 +110,21 @@ def test_the_chart_is_valid_vega_small_and_has_every_part_in_its_menus():
         mixes.SPLITS
     )
     rows = list(csv.DictReader(io.StringIO(shown.spec["data"]["values"])))
-    assert len(rows) == len(fl.lab.mixtures())
+    assert len(rows) == len(fl.book.mixtures())
     assert {r["split"] for r in rows if r["method"] == "fedavg"} == set(mixes.SPLITS)
     assert any(tuple(r[kind] for kind in mixes.KINDS) == composing.START for r in rows)
 
 
 @pytest.mark.parametrize("guess", [None, 20])
 def test_the_answer_is_not_there_before_the_guess(guess):
-    spec = fl.lab.mixing(guess)
+    spec = fl.book.mixing(guess)
     (its,) = (p for p in spec["params"] if p["name"] == "reveal")
     assert its["value"] is (guess is not None)
     assert spec["transform"][0] == {"filter": "reveal || datum.method == 'fedavg'"}
 
 
 def test_the_stored_grid_has_each_method_at_each_rate():
-    table = fl.lab.mixtures()
+    table = fl.book.mixtures()
     for split, name in itertools.product(mixes.SPLITS, mixes.methods()):
         its = table[(table["split"] == split) & (table["method"] == name)]
         assert list(its["rates"]) == [len(mixes.RATES)], (split, name)
@@ -156,5 +156,5 @@ def test_what_trained_badly_is_tried_with_a_smaller_rate():
     tried = list(mixes.slower(rows))
     assert tried == [(*mix, split, mixes.SLOWER, 0) for mix in (FEDAVG, adam, poor)]
     rows += [row(poor, 0.8, mixes.SLOWER, split=split)]
-    its = fl.lab.mixtures(rows).set_index(["split", "model", "server"]).loc[split, "fed_kgf", "stc"]
+    its = fl.book.mixtures(rows).set_index(["split", "model", "server"]).loc[split, "fed_kgf", "stc"]
     assert (its["accuracy"], its["slower"], its["rates"]) == (0.4, 0.8, 1)

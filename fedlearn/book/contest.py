@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
 
-COMMAND = "python -m fedlearn.lab.shootout"
+COMMAND = "python -m fedlearn.book.shootout"
 APART = 3.0  # standard errors between two methods of which one is ahead
 TIME, BYTES, ROUNDS = "time on this link", "bytes of one client", "rounds"
 # link.time for a round; up and down are powers of ten of Mbit/s, latency is in ms

@@ -14,13 +14,13 @@ import torch
 
 import fedlearn as fl
 from fedlearn import wire
-from fedlearn.lab import classroom
-from fedlearn.lab.bills import ratio_rows
-from fedlearn.lab.coding import places
-from fedlearn.lab.exercises import empty, solutions
-from fedlearn.lab.grids import chapter_file, experiments, grid
-from fedlearn.lab.inspector import spans
-from fedlearn.lab.show import inline
+from fedlearn.book import classroom
+from fedlearn.book.bills import ratio_rows
+from fedlearn.book.coding import places
+from fedlearn.book.exercises import empty, solutions
+from fedlearn.book.grids import chapter_file, experiments, grid
+from fedlearn.book.inspector import spans
+from fedlearn.book.show import inline
 from fedlearn.wire.bits import Reader, pack_rice
 
 matplotlib.use("agg")
@@ -52,7 +52,7 @@ def test_words_that_stand_in_html():
 
 def test_a_figure_has_number_caption_text_and_one_svg_a_panel():
     before = set(plt.get_fignums())  # of other tests
-    shown = fl.lab.figure("4.2", [axes(), axes()], caption="What *is*.", alt="two <lines>")
+    shown = fl.book.figure("4.2", [axes(), axes()], caption="What *is*.", alt="two <lines>")
     page = shown._repr_html_()
     assert page.count("<svg") == 2 and "Figure 4.2.</b> What <em>is</em>." in page
     assert 'role="img"' in page and 'aria-label="two &lt;lines&gt;"' in page
@@ -66,7 +66,7 @@ def test_a_figure_has_number_caption_text_and_one_svg_a_panel():
 
 def test_axes_of_one_figure_are_one_picture():
     _, axs = plt.subplots(1, 2, figsize=(4, 2))
-    assert fl.lab.figure("1.1", axs, caption="c", alt="a")._repr_html_().count("<svg") == 1
+    assert fl.book.figure("1.1", axs, caption="c", alt="a")._repr_html_().count("<svg") == 1
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_axes_of_one_figure_are_one_picture():
 def test_a_figure_is_refused(change, reason):
     its = {"number": "1.1", "picture": axes(), "caption": "c", "alt": "a"} | change
     with pytest.raises(ValueError, match=reason):
-        fl.lab.figure(**its)
+        fl.book.figure(**its)
     plt.close("all")
 
 
@@ -88,7 +88,7 @@ def test_letters_that_a_telephone_cannot_show_are_refused():
     ax = fl.plot.axes(size=(8, 3))
     ax.set_xlabel("round")
     with pytest.raises(ValueError, match=r"at most 5\.6 inches wide"):
-        fl.lab.figure("1.1", ax, caption="c", alt="a")
+        fl.book.figure("1.1", ax, caption="c", alt="a")
     plt.close("all")
 
 
@@ -97,33 +97,33 @@ def test_a_table_sets_numbers_right_and_names_units():
         {"method": "RPN", "size": 1234, "accuracy": "0.9 ± 0.1", "note": "6 of 7"},
         {"method": "STC", "size": 5, "accuracy": "not reached", "note": "see"},
     ]
-    page = fl.lab.table("1.1", rows, caption="c", units={"size": "bytes"})._repr_html_()
+    page = fl.book.table("1.1", rows, caption="c", units={"size": "bytes"})._repr_html_()
     assert '<th scope="col" class="fl-number">size<span class="fl-unit">bytes</span></th>' in page
     assert '<td class="fl-number">1,234</td>' in page and "<td>RPN</td>" in page
     assert '<td class="fl-number">0.9 ± 0.1</td>' in page and "<td>6 of 7</td>" in page
     frame = pd.DataFrame({"a": [1.5, np.nan]}, index=["x", "y"]).rename_axis("name")
-    page = fl.lab.table("1.1", frame, caption="c")._repr_html_()
+    page = fl.book.table("1.1", frame, caption="c")._repr_html_()
     assert '<th scope="row">x</th><td class="fl-number">1.500</td>' in page
     assert '<th scope="row">y</th><td class="fl-number"></td>' in page
 
 
 def test_runs_are_a_table_with_units(histories):
-    page = fl.lab.runs("1.1", histories, caption="c", target=0.99)._repr_html_()
+    page = fl.book.runs("1.1", histories, caption="c", target=0.99)._repr_html_()
     assert "not reached" in page and page.count("fl-unit") >= 5
 
 
 def test_the_opening_table_says_what_was_not_run(monkeypatch):
-    from fedlearn.lab import openings
+    from fedlearn.book import openings
 
     monkeypatch.setattr(openings.results, "load", lambda name: [])
-    page = fl.lab.opening("4.1", "rpn")._repr_html_()
+    page = fl.book.opening("4.1", "rpn")._repr_html_()
     assert "1,199,882" in page and "0.9912" in page
     assert page.count("not yet run") == 6 and "fedlearn reproduce rpn" in page
-    assert "fl.lab" not in page
+    assert "fl.book" not in page
 
 
 def test_the_opening_table_of_stored_runs():
-    page = fl.lab.opening("4.1", "rpn")._repr_html_()
+    page = fl.book.opening("4.1", "rpn")._repr_html_()
     stored = {h.method: h.final["accuracy"] for h in fl.results.load("rpn_mnist")}
     for accuracy, paper in zip(stored.values(), (0.991, 0.9912), strict=False):
         assert f"{accuracy:.4f}" in page and f"{accuracy - paper:+.4f}" in page
@@ -134,7 +134,7 @@ PAPERS = ["rpn", "fed_kgf", "fed_mmd_fusion", "fed_gkt", "fed_repopt"]
 
 @pytest.mark.parametrize("name", [*PAPERS, "seeing"])
 def test_decimals_agree_in_a_column_of_the_opening_table(name):
-    rows = re.findall("<tr>(.*?)</tr>", fl.lab.opening("4.1", name).content)[1:]
+    rows = re.findall("<tr>(.*?)</tr>", fl.book.opening("4.1", name).content)[1:]
     cells = [re.findall("<td[^>]*>(.*?)</td>", row)[1:] for row in rows]
     for column in zip(*cells, strict=True):
         numbers = [n for cell in column for n in re.findall(r"^[-+]?([\d,]+\.?\d*)", cell)]
@@ -144,7 +144,7 @@ def test_decimals_agree_in_a_column_of_the_opening_table(name):
 
 
 def test_a_difference_is_that_of_the_mean_over_the_seeds():
-    from fedlearn.lab.openings import difference
+    from fedlearn.book.openings import difference
 
     assert difference([0.70, 0.80, 0.81], 0.75, 3) == "+0.020"
     assert difference([0.5], 0.75) == "-0.2500" and difference([2.0], 2.0) == "0"
@@ -177,7 +177,7 @@ def test_a_grid_may_have_splits():
 
 @pytest.mark.parametrize("guess", [None, 0.4])
 def test_the_explorer_is_valid_vega_and_keeps_the_guess(guess):
-    shown = fl.lab.explorer("4.1", "rpn", caption="c", alt="a", guess=guess)
+    shown = fl.book.explorer("4.1", "rpn", caption="c", alt="a", guess=guess)
     spec = shown.spec
     altair.LayerChart.from_dict({k: v for k, v in spec.items()})  # the schema of Vega-Lite 5
     params = {p["name"]: p for p in spec["params"]}
@@ -195,32 +195,32 @@ def test_the_explorer_is_valid_vega_and_keeps_the_guess(guess):
 
 def test_an_explorer_refuses_what_is_no_accuracy():
     with pytest.raises(ValueError, match="from 0 to 1"):
-        fl.lab.explorer("4.1", "rpn", caption="c", alt="a", guess=97)
+        fl.book.explorer("4.1", "rpn", caption="c", alt="a", guess=97)
 
 
 def test_a_chart_needs_five_positions_and_names():
     bind = {"input": "range", "min": 0, "max": 3, "step": 1, "name": "x "}
     with pytest.raises(ValueError, match="fewer than 5"):
-        fl.lab.chart("1.1", {"params": [{"name": "x", "bind": bind}]}, caption="c", alt="a")
+        fl.book.chart("1.1", {"params": [{"name": "x", "bind": bind}]}, caption="c", alt="a")
     nameless = {"input": "range", "min": 0, "max": 9}
     with pytest.raises(ValueError, match="needs a name"):
-        fl.lab.chart("1.1", {"params": [{"name": "x", "bind": nameless}]}, caption="c", alt="a")
+        fl.book.chart("1.1", {"params": [{"name": "x", "bind": nameless}]}, caption="c", alt="a")
 
 
 def test_the_formula_of_pooling_is_valid_vega():
-    spec = fl.lab.pooled_kernel()
+    spec = fl.book.pooled_kernel()
     altair.LayerChart.from_dict(spec)
     own = torch.tensor([row["own"] for row in spec["data"]["values"][:9]])
     assert abs(float(own.sum())) < 1e-3 and abs(float(own.square().sum()) - 9) < 1e-2
 
 
 def test_positive_is_one_colour_throughout_the_book():
-    colours = fl.lab.pooled_kernel()["layer"][0]["encoding"]["color"]["scale"]
+    colours = fl.book.pooled_kernel()["layer"][0]["encoding"]["color"]["scale"]
     shades = matplotlib.colormaps[fl.plot.SIGNED]
     for value, colour in zip(colours["domain"], colours["range"], strict=True):
         assert colour == matplotlib.colors.to_hex(shades((value + 2) / 4))
     root = Path(__file__).resolve().parents[2]
-    written = [*root.glob("fedlearn/lab/*.py"), *root.glob("book/*/*.ipynb")]
+    written = [*root.glob("fedlearn/book/*.py"), *root.glob("book/*/*.ipynb")]
     two_sided = re.compile(  # the maps with two ends, by matplotlib's names and by Vega's
         r"\b(PuOr|PRGn|PiYG|BrBG|RdBu|RdGy|RdYlBu|RdYlGn|Spectral|coolwarm|bwr|seismic|purpleorange"
         r"|purplegreen|pinkyellowgreen|brownbluegreen|redblue|redgrey|redyellowblue|redyellowgreen"
@@ -231,7 +231,7 @@ def test_positive_is_one_colour_throughout_the_book():
 
 
 def test_the_multiplier_of_repopt_is_valid_vega():
-    shown = fl.lab.chart("8.4", fl.lab.gradient_multiplier(), caption="c", alt="a")
+    shown = fl.book.chart("8.4", fl.book.gradient_multiplier(), caption="c", alt="a")
     altair.LayerChart.from_dict(shown.spec)
     assert len(shown.spec["data"]["values"]) == 27  # three panels of nine cells
     derived, _, printed = shown.spec["transform"][0]["calculate"].rpartition(" : ")
@@ -239,22 +239,22 @@ def test_the_multiplier_of_repopt_is_valid_vega():
 
 
 def test_the_formula_of_a_round_is_valid_vega():
-    shown = fl.lab.chart("1.1", fl.lab.round_time(), caption="c", alt="a")
+    shown = fl.book.chart("1.1", fl.book.round_time(), caption="c", alt="a")
     altair.LayerChart.from_dict(shown.spec)
 
 
 def test_the_formula_of_soft_labels_is_valid_vega():
-    spec = fl.lab.soft_labels([[2.0, 0.0, -1.0], [0.5, 1.0, 0.0]], [0, 1])
+    spec = fl.book.soft_labels([[2.0, 0.0, -1.0], [0.5, 1.0, 0.0]], [0, 1])
     altair.LayerChart.from_dict(spec)
     bars = spec["data"]["values"]
     assert [b["class"] for b in bars if b["true"]] == [0, 1] and len(bars) == 6
-    shown = fl.lab.chart("7.3", spec, caption="c", alt="a", units={"T": "temperature"})
+    shown = fl.book.chart("7.3", spec, caption="c", alt="a", units={"T": "temperature"})
     assert shown.spec["params"][1]["value"] == ["a 0: surest", "a 1: least sure"]
 
 
 def test_the_formula_of_a_dirichlet_split_is_valid_vega():
     """And its numbers, through Marsaglia and Tsang's formula, have the variance of Dirichlet."""
-    spec = fl.lab.dirichlet_shares()
+    spec = fl.book.dirichlet_shares()
     altair.LayerChart.from_dict(spec)
     value = {p["name"]: np.array(p.get("value")) for p in spec["params"]}
     x, x2, w, u = (value[n].reshape(3, 10, 20) for n in ("x", "x2", "w", "u"))
@@ -270,9 +270,9 @@ def test_the_formula_of_a_dirichlet_split_is_valid_vega():
 
 
 def test_the_formula_of_two_parabolas_is_valid_vega():
-    spec = fl.lab.two_parabolas()
+    spec = fl.book.two_parabolas()
     altair.LayerChart.from_dict(spec)
-    shown = fl.lab.chart("2.6", spec, caption="c", alt="a")
+    shown = fl.book.chart("2.6", spec, caption="c", alt="a")
     assert sum("bind" in p for p in shown.spec["params"]) == 3
 
 
@@ -284,8 +284,8 @@ def vega(expression, **values):
 
 @pytest.mark.parametrize("p", [0.5, 0.2, 1 / 32, 0.001])
 def test_the_formula_of_positions_is_valid_vega_and_right(p):
-    altair.LayerChart.from_dict(fl.lab.positions())
-    shown = fl.lab.positions([{"e": 3, "positions": 0.5, "mask": 0.6}])
+    altair.LayerChart.from_dict(fl.book.positions())
+    shown = fl.book.positions([{"e": 3, "positions": 0.5, "mask": 0.6}])
     altair.LayerChart.from_dict(shown)
     bits = {code: vega(formula, p=p) for code, formula in places("p").items()}
     gaps = np.random.default_rng(0).geometric(p, 20_000) - 1
@@ -295,7 +295,7 @@ def test_the_formula_of_positions_is_valid_vega_and_right(p):
 
 
 def test_the_formula_of_levels_is_valid_vega():
-    spec = fl.lab.quantiser()
+    spec = fl.book.quantiser()
     altair.LayerChart.from_dict(spec)
     assert {p["name"] for p in spec["params"]} == {"levels", "widest", "rounding", "m"}
 
@@ -318,12 +318,12 @@ def computed(spec, field):
 
 
 def test_the_formula_of_flowers_share_is_valid_vega_and_right():
-    spec = fl.lab.framed(ON_FLOWER[:2], 2100.0, hidden="stc", guess=30)
+    spec = fl.book.framed(ON_FLOWER[:2], 2100.0, hidden="stc", guess=30)
     altair.LayerChart.from_dict(spec)
     params = controls(spec)
     assert {*params} == {"guess", "reveal", "bytes"} and params["guess"]["value"] == 30
     assert [p["value"] for p in spec["params"] if p["name"] == "reveal"] == [True]
-    assert not controls(fl.lab.framed(ON_FLOWER[:2], 2100.0, "stc"))["reveal"]["value"]
+    assert not controls(fl.book.framed(ON_FLOWER[:2], 2100.0, "stc"))["reveal"]["value"]
     assert all(p["bind"]["name"].strip() for p in params.values())
     condition = re.compile(r"\(method == '([^']+)' \? (.+?) : (.+?)\)(?= \+)")
     own, share = condition.search(computed(spec, "value"))[1], computed(spec, "value")
@@ -347,9 +347,9 @@ def test_the_errors_of_coders_are_a_chart_of_five_rounds():
         for t in (1, 3, 10, 30, 100)
     ]
     rows.append({"coder": "whole", "setting": "", "round": 1, "bits": 27.0, "error": 0.0})
-    spec = fl.lab.errors(rows, "one", "other")
+    spec = fl.book.errors(rows, "one", "other")
     altair.LayerChart.from_dict(spec)
-    fl.lab.chart("3.10", spec, caption="c", alt="a", units={"e": "power of ten"})
+    fl.book.chart("3.10", spec, caption="c", alt="a", units={"e": "power of ten"})
     shown = spec["data"]["values"]
     assert len(shown) == 20 and {row["e"] for row in shown} == {0, 0.5, 1, 1.5, 2}
     says = next(p["expr"] for p in spec["params"] if p["name"] == "saysRound")
@@ -373,7 +373,7 @@ def test_every_byte_of_a_message_is_explained_by_the_decoder(name):
     fields = " ".join(part.field for part in parts)
     assert ("Golomb-Rice" in fields) == (name in ("stc", "smartidx"))
     assert ("8-bit number" in fields) == (name == "qsgd") and "float" in fields
-    shown = fl.lab.message("3.11", data, server.up, lambda d: server.receive(1, 0, d, state), "c")
+    shown = fl.book.message("3.11", data, server.up, lambda d: server.receive(1, 0, d, state), "c")
     hexadecimal = re.sub(r'<span class="fl-says">.*?</span>|<[^>]*>', "", shown.content)
     assert bytes.fromhex(hexadecimal.split("Figure")[0].replace(" ", "")) == data
     assert shown.content.count('tabindex="0"') == len(parts)
@@ -427,7 +427,7 @@ def test_bytes_that_a_coder_reads_in_its_own_way_are_a_part():
 
 
 def test_the_formula_of_a_round_on_flower_is_valid_vega_and_right():
-    spec = fl.lab.carried(ON_FLOWER, 6.7, "large", clients=20, link=0.0, server=1.0)
+    spec = fl.book.carried(ON_FLOWER, 6.7, "large", clients=20, link=0.0, server=1.0)
     altair.LayerChart.from_dict(spec)
     assert {k: p["value"] for k, p in controls(spec).items()} == {
         "network": "large", "clients": 20, "link": 0.0, "server": 1.0
@@ -450,13 +450,13 @@ def test_ratios_to_the_bare_loop_are_what_was_measured():
     assert [(r["clients"], r["form"], r["ratio"]) for r in rows] == [
         (clients, *its) for clients in (1, 10) for its in (("sequential", 1.5), ("stacked", 0.5))
     ]
-    spec = fl.lab.ratios(measured)
+    spec = fl.book.ratios(measured)
     altair.LayerChart.from_dict(spec)
     assert "['b']" in str(spec["layer"][-1])  # what says that it was not measured
 
 
 def test_a_drawing_is_as_wide_as_its_bytes(histories):
-    page = fl.lab.drawing("4.2", "rpn", histories["rpn"], histories["fedavg"])._repr_html_()
+    page = fl.book.drawing("4.2", "rpn", histories["rpn"], histories["fedavg"])._repr_html_()
     assert page.count("<svg") == 2, "a wide form and a narrow one"
     wide, dense = (
         history.rows[1]["bytes_up"] / 3 for history in (histories["rpn"], histories["fedavg"])
@@ -464,7 +464,7 @@ def test_a_drawing_is_as_wide_as_its_bytes(histories):
     assert f'stroke-width="{22 * wide / dense:.1f}"' in page and 'stroke-width="22.0"' in page
     assert page.count('type="radio"') == 5 and page.count(" checked>") == 1
     assert "uplink: pooled residual" in page
-    whole = fl.lab.drawing("1.1", "fedavg", histories["fedavg"], histories["fedavg"])
+    whole = fl.book.drawing("1.1", "fedavg", histories["fedavg"], histories["fedavg"])
     assert "All six parts are FedAvg" in whole._repr_html_()
 
 
@@ -482,18 +482,18 @@ def test_a_drawing_is_as_wide_as_its_bytes(histories):
 )
 def test_a_chapter_refuses_in_one_sentence(change, reason):
     with pytest.raises(ValueError, match=reason):
-        fl.lab.chapter(**{"device": "cpu", "dataset": "digits", "clients": 3} | change)
+        fl.book.chapter(**{"device": "cpu", "dataset": "digits", "clients": 3} | change)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_chapter_without_a_gpu():
     with pytest.raises(ValueError, match="no GPU"):
-        fl.lab.chapter(device="cuda", dataset="digits", clients=3)
-    assert fl.lab.chapter(device="auto", dataset="digits", clients=3).device == "cpu"
+        fl.book.chapter(device="cuda", dataset="digits", clients=3)
+    assert fl.book.chapter(device="auto", dataset="digits", clients=3).device == "cpu"
 
 
 def test_a_chapter_runs_each_seed():
-    chapter = fl.lab.chapter(rounds=1, dataset="digits", clients=3, train=60, test=20)
+    chapter = fl.book.chapter(rounds=1, dataset="digits", clients=3, train=60, test=20)
     runs = chapter.runs({"FedAvg": fl.methods.fedavg()})
     assert [h.meta["task"]["seed"] for h in runs["FedAvg"]] == [0, 1, 2]
     assert "<style>" in chapter._repr_html_() and "seeds 0, 1, 2" in repr(chapter)

@@ -74,7 +74,7 @@ def _points(lead: Sequence[float]) -> str:
 
 
 def holds(number: str, name: str) -> Shown:
-    """``fl.lab.holds("5.11", "fed_kgf")``: the statements and what became of each here."""
+    """``fl.book.holds("5.11", "fed_kgf")``: the statements and what became of each here."""
     spec = chapter_file(name)["holds"]
     found: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
     columns: dict[str, str] = {}  # its first cell, if it has no runs: the command for them

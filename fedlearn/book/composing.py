@@ -1,4 +1,4 @@
-"""What the chapter on composing shows of the grid of mixes (``fedlearn.lab.mixes``): the best rate
+"""What the chapter on composing shows of the grid of mixes (``fedlearn.book.mixes``): the best rate
 of each mix, Pareto fronts, why two parts are refused, and the chart in which menus choose a mix."""
 
 import csv

@@ -1,4 +1,4 @@
-// Sorts and filters a table (fedlearn/lab/sortable.py) in the page, with no network. Each <tbody> is an entry with the lines
+// Sorts and filters a table (fedlearn/book/sortable.py) in the page, with no network. Each <tbody> is an entry with the lines
 // that belong to it, and they stay together.
 (function () {
   function start(box) {

@@ -104,7 +104,7 @@ def svg(figure: Figure, salt: str) -> str:
 def figure(
     number: str, picture: Figure | Axes | Sequence[Figure | Axes], caption: str, alt: str
 ) -> Shown:
-    """A figure: ``fl.lab.figure("4.2", ax, caption="...", alt="...")``.
+    """A figure: ``fl.book.figure("4.2", ax, caption="...", alt="...")``.
 
     ``picture`` is a matplotlib figure, axes of it, or several of them, which stand side by side and
     below one another on a telephone. ``alt`` says what there is to see.

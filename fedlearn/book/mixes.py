@@ -1,7 +1,7 @@
 """Mixes of the six parts of all methods, trained on the digits: the grid behind the chapter on
 composing, kept in ``data/grids/mixes.json``.
 
-``python -m fedlearn.lab.mixes --jobs 2`` runs what is missing, a process each: first every method
+``python -m fedlearn.book.mixes --jobs 2`` runs what is missing, a process each: first every method
 and every single-part swap, then mixes drawn at random, each under two splits and at three learning
 rates with one seed; then the most accurate, the front and the methods with four more seeds at their
 best rate, and what trained badly with a much smaller one. It may be stopped at any time. The file
@@ -140,7 +140,7 @@ def mixtures(rows: Sequence[Row] | None = None) -> "pandas.DataFrame":
 
     rows = stored("mixes")[0] if rows is None else rows
     if not rows:
-        raise ValueError("There is no grid 'mixes' yet; python -m fedlearn.lab.mixes")
+        raise ValueError("There is no grid 'mixes' yet; python -m fedlearn.book.mixes")
     named = methods_by_mix()
     best: dict[tuple, dict[str, Any]] = {}
     for row in rows:
