@@ -356,7 +356,8 @@ class Update(Step):
     words = "updates of the weights"
     takes = Trained
 
-    makes = property(type)  # itself: a class below this one makes updates of a kind of its own
+    # a class below this one makes updates of a kind of its own
+    makes = property(type, doc="The class of what comes out.")
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         return {n: (w - ctx.start[n]).contiguous() for n, w in x.items()}
