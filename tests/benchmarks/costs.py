@@ -1,0 +1,187 @@
+"""What single chapters show of time, and of lies: each part makes a file of data/results.
+
+    python tests/benchmarks/costs.py steps    # a local step of each two-stream method, FedAvg = 1
+    python tests/benchmarks/costs.py forms    # a round of FedRepOpt's four forms, Inf = 1
+    python tests/benchmarks/costs.py liars    # accuracy with 0 to 4 liars of ten, 20 minutes
+    ... --quick                               # the smallest case, two repeats
+    ... --out FILE                            # write it
+
+Methods and forms take turns; medians of ratios within a turn, one thread. "each step" computes the
+frozen stream's feature maps anew, where the package looks them up in the second epoch.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+import warnings
+from pathlib import Path
+from statistics import median
+
+import torch
+
+import fedlearn as fl
+from fedlearn import local
+from fedlearn.files import write_text
+from fedlearn.models import parameter_count, state_of
+from fedlearn.parts import Clipped, Context, Krum, Median, TrimmedMean
+from fedlearn.round import one_round
+from fedlearn.runs import provenance
+
+sys.path.insert(0, str(Path(__file__).parent))
+from common import random_task  # noqa: E402
+
+# ---- a local step --------------------------------------------------------------------------------
+
+NETWORKS = {  # label -> network, image shape, samples, batch size
+    "digits CNN, 8x8": ("digits_cnn", (1, 8, 8), 320, 16),
+    "McMahan CNN, 28x28": ("mcmahan_cnn", (1, 28, 28), 256, 32),
+    "CIFAR CNN, 32x32 colour": ("cifar_cnn", (3, 32, 32), 256, 128),
+}
+METHODS = {"FedAvg": fl.methods.fedavg(), "FedMMD": fl.methods.fedmmd()}
+METHODS["FedMMD, each step"] = METHODS["FedMMD"]
+METHODS["L2"] = fl.methods.fedmmd(distance="l2", lam=0.001)
+METHODS |= {
+    f"FedFusion, {o}": fl.methods.fedfusion(operator=o) for o in ("single", "multi", "conv")
+}
+METHODS["FedFusion, multi, each step"] = METHODS["FedFusion, multi"]
+
+
+class Augmented:
+    """A task that says of itself that it augments, so that nothing is looked up."""
+
+    def __init__(self, task):
+        self.task, self.augment = task, ("nothing",)
+
+    def __getattr__(self, name):
+        return getattr(self.task, name)
+
+
+def trainer(method, task, batch_size, anew):
+    """A function that trains once, from the same state -> seconds."""
+    net, settings = fl.initial_network(method, task), fl.Settings(epochs=2, batch_size=batch_size)
+    initial = {n: t.clone() for n, t in state_of(net).items()}
+    task = Augmented(task) if anew else task
+
+    def train():
+        local.load(state_of(net), initial)
+        began = time.perf_counter()
+        local.train(net, method, Context(task, 1, 0, initial, initial, net=net), settings)
+        return time.perf_counter() - began
+
+    return train
+
+
+def ratios(contenders, reference, repeats):
+    """Medians of seconds over those of the reference in the same turn, and its seconds."""
+    turns = [{name: play() for name, play in contenders.items()} for _ in range(repeats + 1)][1:]
+    row = {name: median(turn[name] / turn[reference] for turn in turns) for name in contenders}
+    return row, median(turn[reference] for turn in turns)
+
+
+def steps(quick, networks=NETWORKS):
+    rows = {}
+    for label, (network, shape, samples, batch) in list(networks.items())[: 1 if quick else None]:
+        task = random_task(network, shape, 1, samples)
+        trainers = {n: trainer(m, task, batch, "each" in n) for n, m in METHODS.items()}
+        rows[label], _ = ratios(trainers, "FedAvg", 2 if quick else 7)
+    return rows
+
+
+# ---- a round of FedRepOpt ------------------------------------------------------------------------
+
+FORMS = "tr", "inf", "csla", "repopt"
+FAMILIES = {  # label -> network, image shape, samples a client, batch size, turns
+    "RepVGG, digits": ("digits_repvgg", (1, 8, 8), 320, 32, 42),
+    "RepGhost, digits": ("digits_repghost", (1, 8, 8), 320, 32, 42),
+    "RepGhostNet 0.5x, 64x64": ("repghost_05", (3, 64, 64), 64, 32, 14),
+    "RepVGG-B1, 64x64": ("repvgg_b1", (3, 64, 64), 32, 32, 7),
+}
+
+
+def player(method, task, batch_size):
+    """A function that plays the next round of two clients -> seconds."""
+    settings, t = fl.Settings(batch_size=batch_size, evaluate_every=10**9), 0
+    server, clients = method.server_side(task, settings), fl.clients(method, task, settings)
+    state = server.start()
+
+    def play():
+        nonlocal t, state
+        t += 1
+        state, row = one_round(server, clients, t, state, {})
+        return row["seconds"]
+
+    return play
+
+
+def forms(quick, families=FAMILIES):
+    rows = {}
+    for label, (network, shape, samples, batch, turns) in list(families.items())[
+        : 1 if quick else None
+    ]:
+        task = random_task(network, shape, 2, samples)
+        players = {f: player(fl.methods.fed_repopt(0.01, f, None), task, batch) for f in FORMS}
+        row, seconds = ratios(players, "inf", 2 if quick else turns)
+        rows[label] = row | {
+            "seconds of inf": seconds,
+            "parameters": parameter_count(task.network()),
+        }
+    return rows
+
+
+# ---- liars ---------------------------------------------------------------------------------------
+
+SERVERS = {
+    "Mean": fl.Mean(),
+    "Clipped": Clipped(1.0),
+    "TrimmedMean": TrimmedMean(0.3),
+    "Median": Median(),
+    "Krum": Krum(3),
+    "Multi-Krum": Krum(3, keep=6),
+}
+
+
+def liars(quick):
+    """{lie: {server: a row for each number of liars}}; clients 0, 1, ... are the liars."""
+    from fedlearn.book.liars import FACTORS, lying
+
+    warnings.filterwarnings("ignore", message=".* rounds of fedavg were not taken")
+    task, rows = fl.tasks.classification("digits", 10, "dirichlet:0.5"), {}
+    for lie in FACTORS:
+        for name, server in SERVERS.items():
+            for count in range(2 if quick else 5):
+                method = lying(fl.methods.fedavg().but(server=server), range(count), lie)
+                how = {"epochs": 2, "engine": "stacked", "threads": 1, "progress": False}
+                history = fl.run(method, task, 2 if quick else 15, **how)
+                row = {"liars": count, "accuracy": history.final["accuracy"]}
+                row["untaken"] = sum(r["untaken"] is not None for r in history.rows)
+                rows.setdefault(lie, {}).setdefault(name, []).append(row)
+    return rows
+
+
+PARTS = {part.__name__: part for part in (steps, forms, liars)}
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--out", metavar="FILE")
+    args = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    origin = provenance() | {"command": " ".join(["python", *sys.argv])}
+    settings = {"rounds": 15, "threads": 1, "cores": os.cpu_count(), "machine": platform.machine()}
+    settings |= {"date": origin["date"], "torch": torch.__version__}
+    result = {"provenance": origin, "settings": settings, "rows": PARTS[args.part](args.quick)}
+    text = json.dumps(result, indent=1)
+    if args.out:
+        write_text(args.out, text + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
