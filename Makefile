@@ -46,8 +46,8 @@ help:
 	@echo 'make test-chapters    every chapter through nbval, with other parameters'
 	@echo 'make test-class       the class edition through nbgrader, in an environment of its own ($(notdir $(CLASS)), beside the other)'
 	@echo 'make test-flower      the same methods on Flower, in an environment of its own ($(notdir $(FLOWER)), beside the other)'
-	@echo 'make test-browser     every chapter through papermill into the book; the built site and live widgets in headless Chromium'
-	@echo 'make test-all       the same, then what is marked slow: every pair of parts, kills, large networks'
+	@echo 'make test-browser     every chapter through papermill into the book; the built site and live widgets in headless Chromium (a choice of pages; test-all: each)'
+	@echo 'make test-all       the same with what is marked slow: every page, method and pair of parts, the PDF, kills'
 	@echo 'make live           JupyterLab on the chapters'
 	@echo 'make gpu            all that only a GPU can show, into a folder (OUT=gpu-results MINUTES=20 STEPS="tests chapters speed recipes");'
 	@echo '                    PYTHON needs torch, numpy, scikit-learn and safetensors; no environment is made'
@@ -125,12 +125,18 @@ live: env with-flower
 	@$(BIN)/jupyter lab --allow-root --notebook-dir=book
 
 # ---- tests -------------------------------------------------------------------------------------------------------
-test: lint test-unit test-chapters test-class test-flower test-browser
+# `make test-all` takes what is marked slow, too: every page, every method on Flower, every pair of parts, the PDF.
+EACH := test-unit test-chapters test-class test-flower
+test: lint $(EACH) test-browser
 	@printf '\n==== all tests passed ====\n'
 
-test-all: test
-	$(call title,slow tests)
-	@MPLBACKEND=Agg $(PYTEST) tests/unit -m slow -n $(JOBS)
+test-all: SLOW := -m ""
+test-all: lint $(EACH) pdf test-browser
+	$(call title,golden histories; hostile messages and kills)
+	@$(PY) tests/golden/golden.py compare --engines sequential stacked
+	@$(PY) tests/benchmarks/fuzz.py messages --count 100000
+	@$(PY) tests/benchmarks/fuzz.py kills --count 20
+	@printf '\n==== all tests passed, the slow ones, too ====\n'
 
 lint: env
 	$(call title,ruff: rules and form)
@@ -140,7 +146,7 @@ lint: env
 
 test-unit: env
 	$(call title,unit tests)
-	@MPLBACKEND=Agg $(PYTEST) tests/unit -n $(JOBS)
+	@MPLBACKEND=Agg $(PYTEST) tests/unit $(SLOW) -n $(JOBS)
 
 # nbval, papermill and Playwright each get a process of their own: their event loops block one another.
 # Each chapter is executed twice: here by nbval with other parameters, and by papermill with its own when the book is built.
@@ -149,7 +155,7 @@ test-chapters: env
 	@$(PY) tests/chapters/other.py _build/other
 	@$(PYTEST) _build/other $(NBVAL) -n $(JOBS) --dist loadfile
 	$(call title,chapters: form and parameters)
-	@$(PYTEST) tests/chapters -n $(JOBS)
+	@$(PYTEST) tests/chapters $(SLOW) -n $(JOBS)
 
 # This and the next fail if a test fails; only where nbgrader or Flower cannot be installed at all is it left out, loudly.
 test-class: env
@@ -171,9 +177,9 @@ record-flower: test-flower
 	$(FLOWER)/bin/python tests/benchmarks/flower.py
 	$(PY) tests/flower/record.py
 
-test-browser: pdf
+test-browser: book
 	$(call title,the built site in Chromium)
-	@CHROMIUM="$$($(PY) tests/browser/chromium.py)" && export CHROMIUM && $(PYTEST) tests/browser -n $(JOBS)
+	@CHROMIUM="$$($(PY) tests/browser/chromium.py)" && export CHROMIUM && $(PYTEST) tests/browser $(SLOW) -n $(JOBS)
 
 # With the Python that is there: a machine with a GPU may have neither network nor book tools.
 gpu:
