@@ -62,8 +62,8 @@ def from_arrays(
     x, y, users = kept = _checked(x, y, users)
     if isinstance(test, tuple | list) and len(test) in (2, 3):
         test_x, test_y, test_users = _checked(*test)
-        parts = zip(("samples", "labels", "users"), kept, (test_x, test_y, test_users), strict=True)
-        for what, a, b in parts:
+        other = test_x, test_y, test_users
+        for what, a, b in zip(("samples", "labels", "users"), kept, other, strict=True):
             if b is not None and (a is None or _kind(a) != _kind(b)):
                 raise ValueError(f"The test set's {what} are not of the kind of the others.")
     else:
@@ -85,9 +85,11 @@ def from_arrays(
     axes = (0, 1, 2) if x.shape[1:3] == (1, 1) else (0, 2, 3)
     mean, std = x.mean(axes, np.float64), x.std(axes, np.float64)
     m, s = tuple(mean.tolist()), tuple(np.where(std > 0, std, 1).tolist())
-    parts = (torch.from_numpy(np.ascontiguousarray(a)) for a in (x, y, test_x, test_y))
-    more = {"note": note, "names": names, "users": users, "test_users": test_users}
-    return Source(name, *parts, m, s, classes, **more)
+    x, y, test_x, test_y = (
+        torch.from_numpy(np.ascontiguousarray(a)) for a in (x, y, test_x, test_y)
+    )
+    about = note, names, users, test_users
+    return Source(name, x, y, test_x, test_y, m, s, classes, None, *about)
 
 
 def from_dataset(dataset: Any, test: Any = 0.2, name: str = "own") -> Source:
@@ -95,7 +97,8 @@ def from_dataset(dataset: Any, test: Any = 0.2, name: str = "own") -> Source:
     tensor) and its label. ``test`` may be another one."""
     if hasattr(test, "__getitem__") and not isinstance(test, tuple):
         test = _items(test)
-    return from_arrays(*_items(dataset), test, name)
+    x, y = _items(dataset)
+    return from_arrays(x, y, test, name)
 
 
 def from_folder(path: str | Path, size: int | None = None, test: Any = 0.2) -> Source:
@@ -160,7 +163,8 @@ def source_of(dataset: Any, users: Any = None) -> Source:
         return dataset
     if isinstance(dataset, tuple) and len(dataset) == 2:
         if all(isinstance(part, tuple) and len(part) == 2 for part in dataset):
-            return from_arrays(*dataset[0], dataset[1], users=users)
+            (x, y), test = dataset
+            return from_arrays(x, y, test, users=users)
         return from_arrays(*dataset, users=users)
     if isinstance(dataset, str | Path):
         path, name = Path(dataset).expanduser(), str(dataset)
@@ -270,8 +274,8 @@ def _items(dataset: Any) -> tuple[np.ndarray, list]:
         raise ValueError(
             f"A data set has a length, and dataset[i] is an image and its label ({error})."
         ) from None
-    y = [getattr(label, "item", lambda label=label: label)() for label in y]
-    return _numpy([_numpy(image) for image in x]), y
+    labels = [getattr(label, "item", lambda label=label: label)() for label in y]
+    return _numpy([_numpy(image) for image in x]), labels
 
 
 def _folders(path: Path) -> list[Path]:

@@ -33,13 +33,11 @@ VOC = (
 SIZE = 160  # pixels, unless asked for otherwise
 LARGEST = 2048
 SLACK = 1.0  # pixels by which rounding may put a box outside its picture
-# pictures to train and to test, by what is asked for and the year
-WHOLE = {
-    ("boxes", "2007"): (2501, 2510),
-    ("masks", "2007"): (209, 213),
-    ("boxes", "2012"): (5717, 5823),
-    ("masks", "2012"): (1464, 1449),
-    ("boxes", "2017"): (118287, 5000),
+YEARS = {"voc": "2012", "coco": "2017"}
+WHOLE = {  # pictures to train and to test
+    ("voc", "boxes"): (5717, 5823),
+    ("voc", "masks"): (1464, 1449),
+    ("coco", "boxes"): (118287, 5000),
 }
 # what a damaged or encrypted zip file raises
 UNREADABLE = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
@@ -56,14 +54,13 @@ class Item(NamedTuple):
 
 
 @checked
-def voc(targets: str = "boxes", size: int = SIZE, year: str = "2012", skip: bool = False) -> Source:
-    """VOC's ``train`` to train and its ``val`` to test, with ``targets`` "boxes" or "masks".
+def voc(targets: str = "boxes", size: int = SIZE, skip: bool = False) -> Source:
+    """VOC 2012's ``train`` to train and its ``val`` to test, with ``targets`` "boxes" or "masks".
 
     Objects marked difficult count neither for nor against a detector, as in VOC's evaluation, and
     train nothing; borders of masks are void."""
     pick(targets, {"boxes": 1, "masks": 1}, "target of VOC")
-    pick(year, {"2007": 1, "2012": 1}, "year of VOC here")
-    return _load(found("voc"), targets, year, _sized(size), skip)
+    return _load(found("voc"), "voc", targets, _sized(size), skip)
 
 
 @checked
@@ -71,7 +68,7 @@ def coco(size: int = SIZE, skip: bool = False) -> Source:
     """COCO's ``train2017`` and ``val2017``, with boxes. Crowds train nothing, and what is found in
     one counts neither for nor against a detector, as in COCO's evaluation. A picture without an
     object stays: whatever is found in it is wrong."""
-    return _load(found("coco"), "boxes", "2017", _sized(size), skip)
+    return _load(found("coco"), "coco", "boxes", _sized(size), skip)
 
 
 def _sized(size: int) -> int:
@@ -88,7 +85,7 @@ def named(name: str, targets: str, argument: str) -> Source:
     if len(sizes) > 1 or not all(word.isdecimal() for word in sizes):
         raise ValueError(f"Sizes of {name} are written like '{name}:160', not {argument!r}.")
     size, skip = int(sizes[0]) if sizes else SIZE, "skip" in words
-    return voc(targets, size, skip=skip) if name == "voc" else coco(size, skip)
+    return voc(targets, size, skip) if name == "voc" else coco(size, skip)
 
 
 def known(task: str, dataset: str) -> Known:
@@ -100,8 +97,8 @@ def known(task: str, dataset: str) -> Known:
     if name == "digits":
         return Known(10 + masks, (1, SIDE, SIDE), 2000, 300)
     size = int(argument.partition(",")[0] or SIZE)
-    targets, year = ("masks" if masks else "boxes"), {"voc": "2012", "coco": "2017"}[name]
-    return Known(ANNOTATED[name].classes + masks, (3, size, size), *WHOLE[targets, year])
+    whole = WHOLE[name, "masks" if masks else "boxes"]
+    return Known(ANNOTATED[name].classes + masks, (3, size, size), *whole)
 
 
 def there(task: str, dataset: str) -> tuple[int, int] | None:
@@ -130,27 +127,25 @@ def there(task: str, dataset: str) -> tuple[int, int] | None:
 
 
 @lru_cache(4)
-def _load(place: Path, targets: str, year: str, size: int, skip: bool) -> Source:
+def _load(place: Path, name: str, targets: str, size: int, skip: bool) -> Source:
     """The data set whose folder, or packed subset, this is."""
     if place.suffix != ".zip":
-        return _read(place, targets, year, size, skip)
+        return _read(place, name, targets, size, skip)
     with TemporaryDirectory() as folder:
         try:
             with zipfile.ZipFile(place) as pack:
                 pack.extractall(folder)
         except UNREADABLE as error:
             raise _bad(place, "is no zip file that can be read", error) from None
-        inside = Path(folder, FOLDERS["coco" if year == "2017" else "voc"])
-        return _read(inside, targets, year, size, skip)
+        return _read(Path(folder, FOLDERS[name]), name, targets, size, skip)
 
 
-def _read(place: Path, targets: str, year: str, size: int, skip: bool) -> Source:
-    name = "coco" if year == "2017" else "voc"
+def _read(place: Path, name: str, targets: str, size: int, skip: bool) -> Source:
     names: tuple[str, ...] = VOC if name == "voc" else ()
     parts, files, counts, left_out = [], [], [], 0
     for part in ("train", "val"):
         if name == "voc":
-            items = _voc(place, targets, year, part)
+            items = _voc(place, targets, part)
         else:
             names, items = _coco(place, part, names)
         pairs = []
@@ -167,7 +162,7 @@ def _read(place: Path, targets: str, year: str, size: int, skip: bool) -> Source
         pictures, ys = zip(*pairs, strict=True)
         parts.append((np.stack(pictures), ys))
         counts.append(len(items))
-    whole, note = WHOLE[targets, year], f"{name.upper()} {year}, scaled to {size} pixels"
+    whole, note = WHOLE[name, targets], f"{name.upper()} {YEARS[name]}, scaled to {size} pixels"
     if counts != list(whole):
         note = (
             f"a subset of {note}: {counts[0]} of {whole[0]:,} pictures to train, {counts[1]} of "
@@ -208,16 +203,16 @@ def _scaled(item: Item, size: int, targets: str) -> tuple[np.ndarray, np.ndarray
     return x, y
 
 
-def _voc(place: Path, targets: str, year: str, part: str) -> list[Item]:
+def _voc(place: Path, targets: str, part: str) -> list[Item]:
     """torchvision's list of the pictures of VOC's own division."""
     from torchvision.datasets import VOCDetection, VOCSegmentation
 
     kind = VOCDetection if targets == "boxes" else VOCSegmentation
     read = _voc_objects if targets == "boxes" else _voc_mask
     try:
-        listing = kind(place.parent, year, part)
+        listing = kind(place.parent, YEARS["voc"], part)
     except (OSError, RuntimeError) as error:
-        raise _bad(place, f"is no VOC {year} with {targets}", error) from None
+        raise _bad(place, f"is no VOC {YEARS['voc']} with {targets}", error) from None
     pairs = zip(map(Path, listing.images), map(Path, listing.targets), strict=True)
     return [Item(picture, target, partial(read, target)) for picture, target in pairs]
 

@@ -59,9 +59,10 @@ def idx(file: Path) -> tuple:
         shape = struct.unpack_from(f">{header}I", data)[1:]  # after the magic number
         return np.frombuffer(data, np.uint8, offset=4 * header).reshape(shape)
 
-    parts = (("train", "images-idx3", 4), ("train", "labels-idx1", 2))
-    parts += (("t10k", "images-idx3", 4), ("t10k", "labels-idx1", 2))
-    x, y, test_x, test_y = (array(f"{part}-{kind}", header) for part, kind, header in parts)
+    kinds = ("images-idx3", 4), ("labels-idx1", 2)
+    x, y, test_x, test_y = (
+        array(f"{part}-{kind}", header) for part in ("train", "t10k") for kind, header in kinds
+    )
     return x[..., None], y, test_x[..., None], test_y
 
 
@@ -150,7 +151,9 @@ def tiny_imagenet_files(folder: Path) -> tuple[Listing, Listing]:
         if line.strip():
             picture, name, *_ = *line.split("\t"), ""
             if name not in classes or picture in test or Path(picture).name != picture:
-                raise DataError(f"Line {number} of {file} is no new picture and class: {line!r:.80}")
+                raise DataError(
+                    f"Line {number} of {file} is no new picture and class: {line!r:.80}"
+                )
             test[picture] = classes.index(name)
     if not test:
         raise DataError(f"{file} names no picture.")

@@ -173,11 +173,11 @@ def available(name: str) -> bool:
 
 def note(name: str) -> str:
     """What to print beside figures made with the copy on this machine; empty for most."""
-    path, read, text = _find(name) or (None, None, "")
-    if read in (readers.cinic10, readers.tiny_imagenet):  # whose copy may be a part
+    copy = _find(name)
+    if copy and name in ("cinic10", "tiny_imagenet"):  # which may be a part
         with suppress(OSError, ValueError, DataError):  # said where it is read
-            return _part(name, *count_files(name, path))
-    return text
+            return _part(name, *count_files(name, copy[0]))
+    return copy[2] if copy else ""
 
 
 def _part(name, train, test):
