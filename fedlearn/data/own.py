@@ -236,7 +236,7 @@ def _labels(y: Any) -> np.ndarray:
             f"{y.dtype} {list(y.shape)}" + (" (one-hot?)." if y.ndim == 2 else ".")
         )
     if len(y) and not 0 <= y.min() <= y.max() < 2**31:
-        raise ValueError(f"Labels are 0, 1, 2, ..., not {short(y.min())} to {short(y.max())}.")
+        raise ValueError(f"Labels are 0, 1, 2, ..., not {y.min()} to {y.max()}.")
     return y.astype(np.int64)
 
 

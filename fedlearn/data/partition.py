@@ -6,14 +6,14 @@ refused."""
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from ..arguments import check_value, short
+from ..arguments import Checked, short
 from ..errors import pick
 from .sources import data_path
 
@@ -34,7 +34,7 @@ class Split:
     permutations: list | None = None
 
 
-class Partition:
+class Partition(Checked):
     """Base of all partitions; one of your own has ``owners``.
 
     Examples
@@ -45,11 +45,6 @@ class Partition:
     """
 
     by: ClassVar[str] = "labels"  # what of a ``Source`` it takes for ``labels``
-
-    def __post_init__(self) -> None:
-        for f in fields(self):  # type: ignore[arg-type]
-            name = f"{f.name} of {type(self).__name__}"
-            object.__setattr__(self, f.name, check_value(name, getattr(self, f.name), f.type))
 
     def __call__(
         self,
@@ -152,7 +147,6 @@ class Dirichlet(Partition):
     min_samples: int = 1
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         need(0 < self.alpha, f"Dirichlet's alpha must be a positive number, not {self.alpha}.")
         need(self.min_samples >= 1, f"min_samples must be at least 1, not {self.min_samples}.")
 
@@ -184,7 +178,6 @@ class Shards(Partition):
     per_client: int = 2
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         need(self.per_client >= 1, f"A client needs one or more shards, not {self.per_client}.")
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
@@ -236,7 +229,6 @@ class MainClass(Partition):
     share: float = 0.8
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         need(0 < self.share <= 1, f"The share must be above 0 and at most 1, not {self.share}.")
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
@@ -283,7 +275,6 @@ class Table(Partition):
     source: str
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         self.counts()
 
     def counts(self) -> np.ndarray:
