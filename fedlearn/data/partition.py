@@ -59,27 +59,20 @@ class Partition(Checked):
         ``ValueError`` if not every client would get a sample."""
         labels = np.asarray(labels)
         need(clients >= 1, f"A federation needs at least one client, not {clients}.")
-        need(
-            clients <= len(labels),
-            f"{clients} clients cannot share {len(labels)} samples: use fewer clients.",
-        )
+        n = len(labels)
+        need(clients <= n, f"{clients} clients cannot share {n} samples: use fewer clients.")
         owner = self.owners(labels, clients, rng, coarse)
         sizes = np.bincount(owner + 1, minlength=clients + 1)  # before all, what is nobody's
-        need(
-            sizes[1:].all(),
-            f"{self} leaves client {sizes[1:].argmin()} of {clients} without samples: "
-            "use fewer clients.",
-        )
+        lacking = f"{self} leaves client {sizes[1:].argmin()} without samples: use fewer clients."
+        need(sizes[1:].all(), lacking)
         indices = np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1])
         return Split(indices[1:], self.permutations(clients, rng, pixels))
 
-    def permutations(self, clients: int, rng: np.random.Generator, pixels: Any) -> list | None:
+    def permutations(self, clients, rng, pixels) -> list | None:
         """For each client an order of its pixels, or None for all."""
         return None
 
-    def owners(
-        self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: Any
-    ) -> np.ndarray:
+    def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         """The owner of each sample, int64 [n]; -1 if it is nobody's."""
         raise NotImplementedError
 
@@ -193,12 +186,10 @@ def _class_owner(labels, clients, coarse):
     """The owner of each class: neighbouring classes go together, whole super-classes where they
     are known."""
     order = np.arange(labels.max() + 1) if coarse is None else np.argsort(coarse, kind="stable")
-    need(
-        clients <= len(order),
-        f"{clients} clients cannot each own one of {len(order)} classes: use fewer clients.",
-    )
-    owner = np.empty(len(order), np.int64)
-    owner[order] = np.arange(len(order)) * clients // len(order)
+    n = len(order)
+    need(clients <= n, f"{clients} clients cannot each own one of {n} classes: use fewer clients.")
+    owner = np.empty(n, np.int64)
+    owner[order] = np.arange(n) * clients // n
     return owner
 
 
@@ -298,11 +289,9 @@ class Table(Partition):
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         counts = self.counts()
         total = np.bincount(labels, minlength=counts.shape[1])  # a part of a set may lack the last
-        need(
-            counts.shape == (clients, len(total)),
-            f"The table {self.source} is for {counts.shape[0]} clients "
-            f"and {counts.shape[1]} classes, not for {clients} and {len(total)}.",
-        )
+        wanted = "{} clients and {} classes".format(*counts.shape)
+        problem = f"The table {self.source} is for {wanted}, not for {clients} and {len(total)}."
+        need(counts.shape == (clients, len(total)), problem)
         share, left = np.divmod(counts * total, counts.sum(0))  # in integers: no rounding
         rank = np.argsort(np.argsort(-left, axis=0, kind="stable"), axis=0)
         return _deal(labels, share + (rank < total - share.sum(0)), rng)
@@ -324,11 +313,9 @@ class Given(Partition):
         return int(self.owner.max(initial=-1)) + 1
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
-        need(
-            (len(labels), clients) == (len(self.owner), self.clients),
-            f"{self} tells of {len(self.owner)} training samples, and is not for {clients} clients "
-            f"with {len(labels)}.",
-        )
+        n = len(self.owner)
+        problem = f"{self} tells of {n} training samples, not of {clients} clients' {len(labels)}."
+        need((len(labels), clients) == (n, self.clients), problem)
         return self.owner
 
 
@@ -346,28 +333,20 @@ def given(clients: Any, count: int) -> Given:
     lists = [hasattr(c, "__len__") and not isinstance(c, str | bytes) for c in clients]
     if not any(lists) or not clients:
         column = np.array(clients)
-        need(
-            clients and len(clients) == count and column.dtype.kind in "iuSU",
-            f"clients are lists of positions, or a column with the user of each of {count} "
-            f"samples, a whole number or a text, not {len(clients)} of {short(column[:1])}.",
+        wanted = (
+            f"lists of positions, or a column with a number or text for each of {count} samples"
         )
+        fits = clients and len(clients) == count and column.dtype.kind in "iuSU"
+        need(fits, f"clients are {wanted}, not {len(clients)} of {short(column[:1])}.")
         return Given(np.unique(column, return_inverse=True)[1].astype(np.int64))
     owner = np.full(count, -1, np.int64)
     for k, positions in enumerate(clients):
-        own = np.asarray(positions)
-        need(
-            own.ndim == 1 and own.size and own.dtype.kind in "iu",
-            f"Client {k} is given {short(positions)}, not a list of positions with at least one.",
-        )
-        need(
-            0 <= own.min() and own.max() < count,
-            f"Client {k} is given sample {own.min() if own.min() < 0 else own.max()}, but samples "
-            f"are 0 to {count - 1}.",
-        )
-        need(
-            len(np.unique(own)) == len(own) and (owner[own] < 0).all(),
-            f"Client {k} is given a sample twice, or one that another client has.",
-        )
+        own, problem = np.asarray(positions), f"Client {k} is given {short(positions)}, "
+        is_list = own.ndim == 1 and own.size and own.dtype.kind in "iu"
+        need(is_list, f"{problem}not a list of positions, at least one.")
+        need(0 <= own.min() and own.max() < count, f"{problem}but samples are 0 to {count - 1}.")
+        once = len(np.unique(own)) == len(own) and (owner[own] < 0).all()
+        need(once, f"{problem}with a sample that it or another client has already.")
         owner[own] = k
     return Given(owner)
 
@@ -388,9 +367,9 @@ class Flwr(Partition):
         return f"Flwr({type(self.partitioner).__name__}({own}))"
 
     def __post_init__(self) -> None:
+        part = self.partitioner
         need(
-            hasattr(self.partitioner, "load_partition"),
-            f"A partitioner of flwr-datasets has load_partition, unlike {short(self.partitioner)}.",
+            hasattr(part, "load_partition"), f"A partitioner has load_partition, not {short(part)}."
         )
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
@@ -440,8 +419,6 @@ def parse(text: str) -> Partition:
         value = [read(argument)] if colon else []
     except (TypeError, ValueError):
         raise ValueError(f"{text!r} is not a partition: write it like {example!r}.") from None
-    need(
-        value or name not in ("dirichlet", "table"),
-        f"{text!r} lacks its argument: write it like {example!r}.",
-    )
+    lacking = not value and name in ("dirichlet", "table")
+    need(not lacking, f"{text!r} lacks its argument: write it like {example!r}.")
     return make(*value)

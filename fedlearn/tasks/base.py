@@ -269,17 +269,7 @@ class Task:
 
     @classmethod
     def make(
-        cls,
-        dataset: Any,
-        clients: Any,
-        partition: Any,
-        seed: int,
-        network: str | Callable | None,
-        augment: Any,
-        train: int | None,
-        test: int | None,
-        device: str | torch.device,
-        metrics: Any,
+        cls, dataset, clients, partition, seed, network, augment, train, test, device, metrics
     ) -> Self:
         """A task of this kind; the arguments are explained at ``classification``."""
         if isinstance(partition, str):

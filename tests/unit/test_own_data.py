@@ -35,7 +35,6 @@ def all_of(source):
     [
         (X, (3, 6, 8)),
         (torch.from_numpy(X.transpose(0, 3, 1, 2)), (3, 6, 8)),
-        (X[..., 0], (1, 6, 8)),
         (X[..., :1], (1, 6, 8)),
         (X[:, 0, 0].tolist(), (1, 1, 3)),
         (X / 255, (3, 6, 8)),
@@ -83,7 +82,6 @@ def test_labels_and_splits():
         ({"x": np.where(np.arange(60)[:, None] > 5, np.nan, 1.0)}, "NaN"),
         ({"x": np.full((60, 2), 1e60)}, "infinite"),
         ({"x": [[1], [2, 3]] * 30}, "one shape"),
-        ({"x": np.zeros((60, 1, 1, 1, 1))}, r"not \[60, 1, 1, 1, 1\]"),
         ({"y": np.eye(3)[Y]}, "one-hot"),
         ({"y": Y - 1}, "not -1 to 1"),
         ({"y": Y / 2}, "whole number"),
@@ -94,9 +92,7 @@ def test_labels_and_splits():
         ({"test": (X[:5], ["a"] * 5)}, "test set's labels"),
         ({"test": (X[:5], Y[:5], Y[:5])}, "test set's users"),
         ({"test": (X[:5], Y[:5], ["a"] * 5), "users": Y}, "test set's users"),
-        ({"test": (X[:5], Y[:4])}, "5 samples cannot have labels"),
         ({"users": Y[:7]}, "60 samples cannot have users"),
-        ({"name": 3}, "name"),
         ({"x": X[:1], "y": [0]}, "too few"),
     ],
 )

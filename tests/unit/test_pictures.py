@@ -2,7 +2,6 @@
 packed, what is ignored, and what is wrong with a copy."""
 
 import json
-import os
 import shutil
 import zipfile
 
@@ -353,25 +352,3 @@ def test_packed_and_absent_copies(copies, tmp_path_factory, monkeypatch):
     assert sources.missing(["coco:96", "digits:0.2", "coco:64"]) == [
         "coco: 19900 MB from cocodataset.org, to be unpacked as coco in FEDLEARN_DATA"
     ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name, targets, sizes, objects, classes",
-    [
-        ("voc", "boxes", (352, 348), 1365, 20),
-        ("voc", "masks", (437, 445), None, 21),
-        ("coco", "boxes", (122, 106), 2307, 80),
-    ],
-)
-def test_the_packed_subsets(name, targets, sizes, objects, classes):
-    if "FEDLEARN_DATA" not in os.environ or not sources.available(name):
-        pytest.skip(f"{name} is not in FEDLEARN_DATA")
-    source = named(name, targets, "32")
-    if not source.note.startswith("a subset"):
-        pytest.skip(f"{name} in FEDLEARN_DATA is whole")
-    assert (len(source.train_y), len(source.test_y)) == sizes and source.classes == classes
-    if objects:
-        assert sum(int((y[..., 4] >= 0).sum()) for y in (source.train_y, source.test_y)) == objects
-    else:
-        assert source.train_y[source.train_y < VOID].max() <= 20 and (source.train_y == VOID).any()

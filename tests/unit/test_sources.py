@@ -2,7 +2,6 @@
 sentence."""
 
 import gzip
-import os
 import struct
 import urllib.error
 from pathlib import Path
@@ -254,16 +253,3 @@ def test_names_and_paths():
         with pytest.raises(ValueError, match="Did you mean 'cifar10'"):
             call("cifar-10")
     assert sources.data_path("partitions", "rpn_table4.csv").is_file()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10", "cifar100"])
-def test_real_copies(name):
-    if "FEDLEARN_DATA" not in os.environ or not sources.available(name):
-        pytest.skip(f"{name}: FEDLEARN_DATA is unset or does not hold it")
-    d, known = sources.load(name), sources.SETS[name]
-    assert d.train_x.shape == (known.train, *known.shape) and len(d.test_x) == known.test
-    uneven = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
-    even = [known.train // d.classes] * d.classes
-    assert torch.bincount(d.train_y).tolist() == (uneven if name == "mnist" else even)
-    sources.load.cache_clear()  # 180 MB each
