@@ -66,9 +66,9 @@ def from_boxes(
     y = np.zeros((len(rows), max(1, max(map(len, rows))), 6), np.float32)
     y[..., 4] = NOTHING
     for i, boxes in enumerate(rows):
-        problem = wrong_box(boxes, *x.shape[:1:-1]) or _wrong_kind(boxes, classes, empty)
-        if problem:
-            raise DataError(f"{_picture(i, files)} has {problem}")
+        problem = wrong_object(boxes, *x.shape[:1:-1], classes)
+        if problem or not (len(boxes) or empty):
+            raise DataError(f"{_picture(i, files)} has {problem or NO_OBJECT}")
         if len(boxes):
             area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
             label[i] = np.bincount(boxes[:, 4].astype(int), area).argmax()
@@ -108,37 +108,29 @@ def from_masks(
 NO_OBJECT = "no object: leave it out, or allow empty=True."
 
 
-def wrong_box(rows: Any, width: int, height: int, slack: float = 0) -> str:
-    """What is wrong with the first box that is not inside a picture, as the rest of a sentence;
-    empty if none is. ``slack`` is how many pixels it may reach beyond."""
-    for x1, y1, x2, y2, *_ in rows:
-        box = f"a box ({x1:g}, {y1:g}, {x2:g}, {y2:g})"
-        if not (x2 > x1 and y2 > y1):  # NaN, too
-            return f"{box} of no area; boxes are x1, y1, x2, y2."
-        if min(x1, y1) < -slack or x2 > width + slack or y2 > height + slack:
-            return f"{box} that is not inside its {width} x {height} pixels."
-    return ""
-
-
-def _wrong_kind(rows: np.ndarray, classes: int, empty: bool) -> str:
-    for kind, ignored in rows[:, 4:]:
-        if not (0 <= kind < classes and kind == int(kind)):
-            return f"an object of class {kind:g}; classes are 0 to {classes - 1}."
-        if ignored not in (0, 1, CROWD):
-            return f"an object that is ignored as {ignored:g}: that is 0, 1 or {CROWD}."
-    return "" if len(rows) or empty else NO_OBJECT
+def wrong_object(rows: np.ndarray, width: int, height: int, classes: int, slack: float = 0) -> str:
+    """What is wrong with the first of the objects [k, 6] that cannot be, as the rest of a sentence;
+    empty if none is. ``slack``: how many pixels a box may reach beyond its picture."""
+    x1, y1, x2, y2, kind, ignored = rows.T
+    right = (x1 < x2) & (y1 < y2) & (np.minimum(x1, y1) >= -slack)
+    right &= (x2 <= width + slack) & (y2 <= height + slack)
+    right &= np.isin(kind, np.arange(classes)) & np.isin(ignored, (0, 1, CROWD))
+    if right.all():
+        return ""
+    return (
+        f"an object {rows[~right][0].tolist()}, which is no x1 < x2 and y1 < y2 inside {width} x "
+        f"{height} pixels, a class from 0 to {classes - 1}, and 0, 1 or {CROWD}."
+    )
 
 
 def _wrong_mask(mask: np.ndarray, size: Sequence[int], classes: int) -> str:
-    if mask.shape != tuple(size) or mask.dtype.kind not in "biu":
-        return f"a mask of {mask.dtype} {list(mask.shape)}, not of whole numbers {list(size)}."
-    wrong = mask[((mask < 0) | (mask >= classes)) & (mask != VOID)]
-    if wrong.size:
-        return (
-            f"a pixel of class {wrong[0]}; classes are 0 (background) to {classes - 1}, and {VOID} "
-            "counts for nothing."
-        )
-    return ""
+    fits = mask.shape == tuple(size) and mask.dtype.kind in "biu"
+    if fits and (((mask >= 0) & (mask < classes)) | (mask == VOID)).all():
+        return ""
+    return (
+        f"a mask of {mask.dtype} {list(mask.shape)}, {mask.min()} to {mask.max()}: it needs whole "
+        f"numbers {list(size)}, 0 (background) to {classes - 1}, or {VOID}."
+    )
 
 
 def _rows(objects: Any) -> np.ndarray:

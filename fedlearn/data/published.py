@@ -20,7 +20,7 @@ import numpy as np
 
 from ..arguments import checked
 from ..errors import DataError, pick
-from .annotated import CROWD, VOID, from_boxes, from_masks, wrong_box
+from .annotated import CROWD, VOID, from_boxes, from_masks, wrong_object
 from .readers import count_files, open_image, reason
 from .scenes import SIDE
 from .sources import ANNOTATED, SETS, Known, Source, available, found
@@ -231,25 +231,20 @@ def _voc_objects(file: Path, width: int, height: int) -> np.ndarray:
         rows.append([x1 - 1, y1 - 1, x2, y2, VOC.index(item["name"]), ignored])
     if not rows:
         raise DataError(f"{file} has no object.")
-    return _inside(rows, file, width, height)
+    return _inside(rows, file, width, height, len(VOC))
 
 
 def _voc_mask(file: Path, width: int, height: int) -> Any:
     from PIL import Image
 
     mask = open_image(file)
-    if mask.mode not in ("P", "L"):
-        raise DataError(f"{file} is a picture of mode {mask.mode}, not a mask of class numbers.")
-    if mask.size != (width, height):
-        size = f"{mask.width} x {mask.height}"
-        raise DataError(f"{file} is {size} pixels, but its picture is {width} x {height}.")
     kinds = {*np.unique(np.asarray(mask)).tolist()} - {VOID}
-    if max(kinds, default=0) > len(VOC):
+    right = mask.mode in ("P", "L") and mask.size == (width, height)
+    if not right or not 0 < max(kinds, default=0) <= len(VOC):
         raise DataError(
-            f"{file} has a pixel of class {max(kinds)}; classes are 0 (background) to {len(VOC)}."
+            f"{file} is no mask of {width} x {height} pixels with numbers of classes, 0 "
+            f"(background) to {len(VOC)}, and an object."
         )
-    if not kinds - {0}:
-        raise DataError(f"{file} has no object.")
     return Image.fromarray(np.asarray(mask))
 
 
@@ -280,24 +275,21 @@ def _coco_objects(
 ) -> np.ndarray:
     rows, place = [], f"{file}, image {image['file_name']},"
     for row in objects:
-        kind = row["category_id"]
-        if kind not in kinds:
-            listed = f"{min(kinds)} to {max(kinds)}"
-            raise DataError(f"{place} has an object of category {kind!r}; it lists {listed}.")
-        x, y, w, h = row["bbox"]
-        rows.append([x, y, x + w, y + h, kinds[kind], CROWD if row.get("iscrowd") else 0])
+        (x, y, w, h), kind = row["bbox"], kinds.get(row["category_id"], -1)
+        rows.append([x, y, x + w, y + h, kind, CROWD if row.get("iscrowd") else 0])
     # a copy may be scaled without its annotations, which shows where sizes are stated
     stated = image.get("width", width), image.get("height", height)
     if stated != (width, height):
         raise DataError(f"{place} says {stated}, but the picture is {width, height}.")
-    return _inside(rows, place, width, height)
+    return _inside(rows, place, width, height, max(kinds.values()) + 1)
 
 
-def _inside(rows: list, place: object, width: int, height: int) -> np.ndarray:
+def _inside(rows: list, place: object, width: int, height: int, classes: int) -> np.ndarray:
     """float32 [k, 6]; ``DataError`` for a box that is no part of its picture."""
-    if problem := wrong_box(rows, width, height, SLACK):
+    objects = np.array(rows, float).reshape(-1, 6)
+    if problem := wrong_object(objects, width, height, classes, SLACK):
         raise DataError(f"{place} has {problem}")
-    y = np.array(rows, np.float32).reshape(-1, 6)
+    y = objects.astype(np.float32)
     y[:, :4] = y[:, :4].clip(0, [width, height, width, height])
     return y
 

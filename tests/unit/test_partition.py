@@ -57,18 +57,6 @@ def test_cover_and_determinism(part, clients, labels, seed):
     assert np.array_equal(before[1], after[1]) and before[2:] == after[2:]
 
 
-@settings(max_examples=30)
-@given(st.integers(0, 2**32), st.sampled_from([1, 2, 7, 10, 16]), parts)
-def test_usual_sizes_never_fail(seed, clients, part):
-    """On 1,600 samples only a very uneven Dirichlet, or fewer classes than clients, refuse."""
-    labels = rng(seed).permutation(np.arange(1600) % 16)
-    if isinstance(part, P.Dirichlet):
-        part = P.dirichlet(max(part.alpha, 0.5))
-    if isinstance(part, P.MainClass):
-        part = P.main_class(max(part.share, 0.05))
-    covers(part(labels, clients, rng(seed), pixels=64), 1600)
-
-
 # The samples of client 1 of 4 among 40 of ten classes: stored runs hold these draws.
 DRAWS = {
     "iid": [3, 6, 10, 11, 14, 26, 28, 31, 33, 38],
@@ -157,13 +145,9 @@ def test_tables_are_exact(name, clients, totals):
     split = part(labels, clients, rng())
     covers(split, len(labels))
     assert np.array_equal(histogram(split, labels), part.counts())
-
-
-def test_repairs_of_tables():
-    row = [87, 2, 131, 1325, 0, 1117, 704, 0, 0, 0]
+    row = [87, 2, 131, 1325, 0, 1117, 704, 0, 0, 0]  # repaired
     assert P.table("fedgkt_table6").counts()[7].tolist() == row
     assert P.table("rpn_table4").counts()[9].sum() == 6712  # the total that the paper prints
-    assert P.table("rpn_table5").counts()[0, :3].tolist() == [53, 21, 61]
 
 
 @settings(max_examples=30)
@@ -249,7 +233,7 @@ def test_clients_that_a_partition_cannot_serve(part, clients, says):
         part(np.arange(20) % 10, clients, rng())
 
 
-@pytest.mark.parametrize("make", [lambda: P.dirichlet(0.5, 0), lambda: P.shards(1.5)])
-def test_arguments_that_cannot_be(make):
-    with pytest.raises(ValueError):
-        make()
+def test_arguments_that_cannot_be():
+    for make in (lambda: P.dirichlet(0.5, 0), lambda: P.shards(1.5), lambda: P.flwr("iid")):
+        with pytest.raises(ValueError):
+            make()

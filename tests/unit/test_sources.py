@@ -171,14 +171,12 @@ def text(change):
     "name, file, harm, says",
     [
         ("cinic10", CAT, lambda p: picture(p, 0, 16), "train-0.png is 16 x 16 pixels"),
-        ("cinic10", CAT, lambda p: p.write_text("none"), "train-0.png is no picture"),
         ("cinic10", CAT, lambda p: p.write_bytes(p.read_bytes()[:-40]), "train-0.png is no pict"),
         ("cinic10", CAT, remove_all, "cat"),
         ("cinic10", CAT, lambda p: (remove_all(p), p.parent.rmdir()), "train has 9 folders"),
         ("tiny_imagenet", VAL, lambda p: p.unlink(), "val_annotations"),
         ("tiny_imagenet", VAL, text(lambda t: "\n\n"), "names no picture"),
         ("tiny_imagenet", VAL, text(lambda t: t.replace("n09", "n99")), "Line . of .*n99"),
-        ("tiny_imagenet", VAL, text(lambda t: t + "val_9.JPEG\n"), "Line 4 of .*val_9"),
         ("tiny_imagenet", VAL, text(lambda t: t + t[:11] + "n08\n"), "Line 4 of .*val_7"),
         ("tiny_imagenet", VAL, text(lambda t: t.replace("val_9", "../../x")), "Line . of .*x.JPEG"),
         ("tiny_imagenet", VAL, lambda p: (p.parents[1] / "wnids.txt").write_text("n0 n5"), "n"),
@@ -200,16 +198,6 @@ def test_damaged_copies_are_named(empty, name, file, harm, says):
     with pytest.raises(DataError, match=f"copy of {name} at .*{says}.*replace or remove"):
         sources.load(name)
     assert "\n" not in sources.note(name)
-
-
-@pytest.mark.parametrize(
-    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes")]
-)
-def test_too_little_memory_is_not_the_copys_fault(empty, monkeypatch, error):
-    write_mnist(empty / "mine" / "MNIST" / "raw", True)
-    monkeypatch.setattr(sources, "moments", lambda x: (_ for _ in ()).throw(error))
-    with pytest.raises(MemoryError, match="mnist"):
-        sources.load("mnist")
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "cifar100", "cinic10", "tiny_imagenet"])
