@@ -63,9 +63,9 @@ def from_arrays(
     if isinstance(test, tuple | list) and len(test) in (2, 3):
         test_x, test_y, test_users = _checked(*test)
         other = test_x, test_y, test_users
-        for what, a, b in zip(("samples", "labels", "users"), kept, other, strict=True):
+        for part, a, b in zip(("samples", "labels", "users"), kept, other, strict=True):
             if b is not None and (a is None or _kind(a) != _kind(b)):
-                raise ValueError(f"The test set's {what} are not of the kind of the others.")
+                raise ValueError(f"The test set's {part} are not of the kind of the others.")
     else:
         chosen = split_off(y if users is None else users, test)
         test_x, test_y, test_users = (None if a is None else a[chosen] for a in kept)
@@ -244,9 +244,9 @@ def _checked(x: Any, y: Any, users: Any = None) -> tuple:
     """Samples, labels and users (whole numbers or texts [n], or None) that fit together."""
     x, y = images_of(x), _labels(y)
     users = None if users is None else np.array(_numpy(users).tolist())
-    for what, column in (("labels", y), ("users", users)):
+    for part, column in (("labels", y), ("users", users)):
         if column is not None and column.shape != (len(x),):
-            raise ValueError(f"{len(x)} samples cannot have {what} {list(column.shape)}.")
+            raise ValueError(f"{len(x)} samples cannot have {part} {list(column.shape)}.")
     return x, y, users
 
 

@@ -226,22 +226,22 @@ class MainClass(Partition):
         classes, k = labels.max() + 1, np.arange(clients)
         # [clients, classes]: whose class it is; in a crowd client k has class k mod classes
         if clients > classes:
-            own = k[:, None] % classes == np.arange(classes)
+            mine = k[:, None] % classes == np.arange(classes)
         else:
-            own = k[:, None] == _class_owner(labels, clients, coarse)
+            mine = k[:, None] == _class_owner(labels, clients, coarse)
         total = np.bincount(labels, minlength=classes)
         counts, moved = np.zeros((clients, classes), np.int64), np.zeros(clients, np.int64)
         for c in range(classes):
-            owners, first = np.flatnonzero(own[:, c]), own[:, c].argmax()
+            owners, first = np.flatnonzero(mine[:, c]), mine[:, c].argmax()
             # The others, from a starting point that moves on with each class, so that the odd
             # samples spread too.
             others = (first + k) % clients
-            others = np.roll(others[~own[others, c]], -moved[first])
+            others = np.roll(others[~mine[others, c]], -moved[first])
             main = round(self.share * total[c]) if len(others) else total[c]
             for group, n in ((owners, main), (others, total[c] - main)):
                 counts[group, c] = n // max(len(group), 1)
                 counts[group[: n % max(len(group), 1)], c] += 1
-            moved += (total[c] - main) % max(len(others), 1) if clients > classes else own[:, c]
+            moved += (total[c] - main) % max(len(others), 1) if clients > classes else mine[:, c]
         return _deal(labels, counts, rng)
 
 
@@ -341,13 +341,15 @@ def given(clients: Any, count: int) -> Given:
         return Given(np.unique(column, return_inverse=True)[1].astype(np.int64))
     owner = np.full(count, -1, np.int64)
     for k, positions in enumerate(clients):
-        own, problem = np.asarray(positions), f"Client {k} is given {short(positions)}, "
-        is_list = own.ndim == 1 and own.size and own.dtype.kind in "iu"
+        problem = f"Client {k} is given {short(positions)}, "
+        positions = np.asarray(positions)
+        is_list = positions.ndim == 1 and positions.size and positions.dtype.kind in "iu"
         need(is_list, f"{problem}not a list of positions, at least one.")
-        need(0 <= own.min() and own.max() < count, f"{problem}but samples are 0 to {count - 1}.")
-        once = len(np.unique(own)) == len(own) and (owner[own] < 0).all()
+        inside = 0 <= positions.min() and positions.max() < count
+        need(inside, f"{problem}but samples are 0 to {count - 1}.")
+        once = len(np.unique(positions)) == len(positions) and (owner[positions] < 0).all()
         need(once, f"{problem}with a sample that it or another client has already.")
-        owner[own] = k
+        owner[positions] = k
     return Given(owner)
 
 
@@ -363,8 +365,8 @@ class Flwr(Partition):
     def __repr__(self) -> str:
         values = {n.strip("_"): v for n, v in vars(self.partitioner).items()}
         values = {n: v.tolist() if isinstance(v, np.ndarray) else v for n, v in values.items()}
-        own = ", ".join(f"{n}={v!r}" for n, v in sorted(values.items()) if _plain(v))
-        return f"Flwr({type(self.partitioner).__name__}({own}))"
+        options = ", ".join(f"{n}={v!r}" for n, v in sorted(values.items()) if _plain(v))
+        return f"Flwr({type(self.partitioner).__name__}({options}))"
 
     def __post_init__(self) -> None:
         part = self.partitioner
