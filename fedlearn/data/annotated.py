@@ -66,7 +66,7 @@ def from_boxes(
     y = np.zeros((len(rows), max(1, max(map(len, rows))), 6), np.float32)
     y[..., 4] = NOTHING
     for i, boxes in enumerate(rows):
-        problem = wrong_object(boxes, *x.shape[:1:-1], classes)
+        problem = wrong_object(boxes, x.shape[3], x.shape[2], classes)
         if problem or not (len(boxes) or empty):
             raise DataError(f"{_picture(i, files)} has {problem or NO_OBJECT}")
         if len(boxes):
