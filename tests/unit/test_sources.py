@@ -2,6 +2,7 @@
 sentence."""
 
 import gzip
+import socket
 import struct
 import urllib.error
 from pathlib import Path
@@ -241,3 +242,15 @@ def test_names_and_paths():
         with pytest.raises(ValueError, match="Did you mean 'cifar10'"):
             call("cifar-10")
     assert sources.data_path("partitions", "rpn_table4.csv").is_file()
+
+
+def test_a_server_that_never_answers_is_given_up(empty, monkeypatch):
+    monkeypatch.setenv("FEDLEARN_OFFLINE", "0")
+    assert sources.PATIENCE < 15
+    monkeypatch.setattr(sources, "PATIENCE", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        silent = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        monkeypatch.setattr(datasets.MNIST, "mirrors", [silent])
+        with pytest.raises(DataError, match="fetching it failed .*timed out"):
+            sources.load("mnist")
+    assert not list((empty / "cache").iterdir())
