@@ -10,8 +10,8 @@ import torch
 import fedlearn as fl
 from fedlearn.models import state_of
 from fedlearn.stacked import choose
-from fedlearn.tasks.base import find_device
 from fedlearn.tasks.augment import LABELLED
+from fedlearn.tasks.base import find_device
 
 DEVICE = os.environ.get("FEDLEARN_TEST_DEVICE", "cuda")
 if DEVICE == "cuda" and not torch.cuda.is_available():
