@@ -11,9 +11,36 @@ from .models import state_of
 
 
 def refit(method: Method, task: Any, state: Tensors, images: int = 2000) -> dict[str, float]:
-    """Accuracy and loss of a state whose batch statistics are measured anew on that many training
-    images, in one batch; all learned weights stay as they are. A diagnosis, not a method: it looks
-    at images of all clients."""
+    """Accuracy and loss of a state whose batch statistics are measured anew; all learned weights
+    stay as they are. A diagnosis, not a method: it looks at images of all clients.
+
+    Parameters
+    ----------
+    method, task
+        Of the run.
+    state
+        The tensors of a network, by name, such as ``history.state``.
+    images
+        How many training images to measure them on, in one batch.
+
+    Returns
+    -------
+    dict
+        What ``task.evaluate`` says.
+
+    Raises
+    ------
+    ValueError
+        If the state is not of the method's network.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> task = fl.tasks.classification("digits", 2, train=60, test=40)
+    >>> history = fl.run("fedavg", task, rounds=1, progress=False)
+    >>> sorted(fl.refit(fl.methods.fedavg(), task, history.state))
+    ['accuracy', 'loss']
+    """
     net = local.initial_network(method, task)
     if state.keys() != state_of(net).keys():
         raise ValueError(

@@ -16,7 +16,7 @@ import torch
 from ..arguments import short
 from ..errors import DataError, pick
 from ..settings import whole_number
-from .own import _images, _split
+from .own import images_of, split_off
 from .sources import Source, moments
 
 NOTHING = -1.0  # the class of a row that holds no object
@@ -34,31 +34,46 @@ def from_boxes(
     empty: bool = False,
     **more: Any,
 ) -> Source:
-    """``objects[i]`` is [k, 5] or [k, 6]: x1, y1, x2, y2, class and maybe 1 or 2 for what
-    evaluation ignores. ``test`` is a share, or (x, objects). ``files`` names the pictures, those of
-    the test behind the others, for the sentence of the ``DataError`` that says what is wrong with
-    one of them. A picture without an object is wrong unless ``empty``. ``more`` are fields of
-    ``Source``."""
+    """A data set for detection.
+
+    Parameters
+    ----------
+    x
+        Pictures, as for ``from_arrays``.
+    objects
+        For each picture rows x1, y1, x2, y2, class and maybe 1 or 2 for what evaluation ignores.
+    classes
+        Their number.
+    test
+        A share, or (x, objects).
+    files
+        Names of the pictures for error messages, those of the test behind the others.
+    empty
+        Whether a picture may be without an object.
+    **more
+        Fields of ``Source``, such as ``names`` of the classes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> source = from_boxes(np.zeros((5, 64, 64), np.uint8), [[[20, 10, 36, 30, 0]]] * 5, classes=1)
+    >>> source.train_y[0].tolist()
+    [[20.0, 10.0, 36.0, 30.0, 0.0, 0.0]]
+    """
     whole_number("classes", classes)
-    x, rows = _images(x), list(map(_rows, objects))
-    test_x, test_rows = (
-        (_images(test[0]), list(map(_rows, test[1]))) if _pair(test) else (x[:0], [])
-    )
-    pictures, both = [*x, *test_x], rows + test_rows
-    _same_length(len(pictures), len(both), "lists of objects")
-    label = np.full(len(both), classes)  # a class of its own for those without objects
-    for i, own in enumerate(both):
-        problem = _problem(own, pictures[i].shape[1:], classes, empty)
-        if problem:
-            raise DataError(f"{_named(i, files)} {problem}")
-        if len(own):
-            area = (own[:, 2] - own[:, 0]) * (own[:, 3] - own[:, 1])
-            label[i] = np.bincount(own[:, 4].astype(int), area).argmax()
-    y = np.zeros((len(both), max(1, max(map(len, both))), 6), np.float32)
+    x, rows, trained = _together(x, objects, test, _rows)
+    label = np.full(len(rows), classes)  # a class of its own for those without objects
+    y = np.zeros((len(rows), max(1, max(map(len, rows))), 6), np.float32)
     y[..., 4] = NOTHING
-    for row, own in zip(y, both, strict=True):
-        row[: len(own)] = own
-    return _source(name, x, test_x, y, label, np.array(list(map(len, both))), classes, test, more)
+    for i, boxes in enumerate(rows):
+        problem = wrong_object(boxes, x.shape[3], x.shape[2], classes)
+        if problem or not (len(boxes) or empty):
+            raise DataError(f"{_picture(i, files)} has {problem or NO_OBJECT}")
+        if len(boxes):
+            area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+            label[i] = np.bincount(boxes[:, 4].astype(int), area).argmax()
+            y[i, : len(boxes)] = boxes
+    return _source(name, x, y, trained, test, classes, label, np.array(list(map(len, rows))), more)
 
 
 def from_masks(
@@ -75,68 +90,60 @@ def from_masks(
     the background, or ``VOID``."""
     if classes not in range(2, VOID + 1):
         raise ValueError(f"Masks have 2 to {VOID} classes with the background, not {classes!r}.")
-    x, masks = _images(x), [np.asarray(mask) for mask in masks]
-    test_x, rest = (
-        (_images(test[0]), list(map(np.asarray, test[1]))) if _pair(test) else (x[:0], [])
-    )
-    pictures, both = [*x, *test_x], masks + rest
-    _same_length(len(pictures), len(both), "masks")
-    label, seen = np.full(len(both), classes), np.zeros(len(both), int)
-    for i, mask in enumerate(both):
-        height, width = pictures[i].shape[1:]
-        if mask.shape != (height, width):
-            size = " x ".join(map(str, mask.shape[::-1]))
-            raise DataError(f"{_named(i, files)} is {width} x {height}, but its mask is {size}.")
-        if mask.dtype.kind not in "biu":
-            raise DataError(f"{_named(i, files)} has a mask of {mask.dtype}, not of whole numbers.")
-        wrong = mask[((mask < 0) | (mask >= classes)) & (mask != VOID)]
-        if wrong.size:
-            raise DataError(
-                f"{_named(i, files)} has a pixel of class {wrong[0]}; classes are 0 (background) "
-                f"to {classes - 1}, and {VOID} counts for nothing."
-            )
+    x, masks, trained = _together(x, masks, test, np.asarray)
+    label, counts = np.full(len(masks), classes), np.zeros(len(masks), int)
+    for i, mask in enumerate(masks):
+        if problem := _wrong_mask(mask, x.shape[2:], classes):
+            raise DataError(f"{_picture(i, files)} has {problem}")
         areas = np.bincount(mask[(mask != VOID) & (mask > 0)].astype(int))
-        seen[i] = np.count_nonzero(areas)
-        if seen[i]:
+        counts[i] = np.count_nonzero(areas)
+        if counts[i]:
             label[i] = areas.argmax() - 1
         elif not empty:
-            raise DataError(f"{_named(i, files)} has no object: {ALLOW}")
-    y = np.stack(both).astype(np.uint8)
-    return _source(name, x, test_x, y, label, seen, classes, test, more)
+            raise DataError(f"{_picture(i, files)} has {NO_OBJECT}")
+    y = np.stack(masks).astype(np.uint8)
+    return _source(name, x, y, trained, test, classes, label, counts, more)
 
 
-ALLOW = "leave it out, or allow empty=True."
+NO_OBJECT = "no object: leave it out, or allow empty=True."
 
 
-def _problem(own: np.ndarray, size: Sequence[int], classes: int, empty: bool) -> str:
-    """What is wrong with the objects of a picture, as the rest of a sentence; empty if nothing."""
-    height, width = size
-    if not len(own):
-        return "" if empty else f"has no object: {ALLOW}"
-    for x1, y1, x2, y2, kind, ignored in own:
-        box = f"a box ({x1:g}, {y1:g}, {x2:g}, {y2:g})"
-        if not (x2 > x1 and y2 > y1):  # NaN, too
-            return f"has {box} of no area; boxes are x1, y1, x2, y2."
-        if min(x1, y1) < 0 or x2 > width or y2 > height:
-            return f"has {box} that is not inside its {width} x {height} pixels."
-        if not (0 <= kind < classes and kind == int(kind)):
-            return f"has an object of class {kind:g}; classes are 0 to {classes - 1}."
-        if ignored not in (0, 1, CROWD):
-            return f"has an object that is ignored as {ignored:g}: that is 0, 1 or {CROWD}."
-    return ""
+def wrong_object(rows: np.ndarray, width: int, height: int, classes: int, slack: float = 0) -> str:
+    """What is wrong with the first of the objects [k, 6] that cannot be, as the rest of a sentence;
+    empty if none is. ``slack``: how many pixels a box may reach beyond its picture."""
+    x1, y1, x2, y2, kind, ignored = rows.T
+    right = (x1 < x2) & (y1 < y2) & (np.minimum(x1, y1) >= -slack)
+    right &= (x2 <= width + slack) & (y2 <= height + slack)
+    right &= np.isin(kind, np.arange(classes)) & np.isin(ignored, (0, 1, CROWD))
+    if right.all():
+        return ""
+    return (
+        f"an object {rows[~right][0].tolist()}, which is no x1 < x2 and y1 < y2 inside {width} x "
+        f"{height} pixels, a class from 0 to {classes - 1}, and 0, 1 or {CROWD}."
+    )
 
 
-def _rows(own: Any) -> np.ndarray:
+def _wrong_mask(mask: np.ndarray, size: Sequence[int], classes: int) -> str:
+    fits = mask.shape == tuple(size) and mask.dtype.kind in "biu"
+    if fits and (((mask >= 0) & (mask < classes)) | (mask == VOID)).all():
+        return ""
+    return (
+        f"a mask of {mask.dtype} {list(mask.shape)}, {mask.min()} to {mask.max()}: it needs whole "
+        f"numbers {list(size)}, 0 (background) to {classes - 1}, or {VOID}."
+    )
+
+
+def _rows(objects: Any) -> np.ndarray:
     """float32 [k, 6]."""
     try:
-        rows = np.asarray(own, np.float32)
+        rows = np.asarray(objects, np.float32)
         rows = rows.reshape(-1, 6 if not rows.size else rows.shape[-1])
     except ValueError:
         rows = np.empty((1, 0))
     if rows.shape[1] not in (5, 6):
         raise DataError(
             "Objects are rows of x1, y1, x2, y2, class, and maybe 1 or 2 for what is ignored, not "
-            f"{short(own)}."
+            f"{short(objects)}."
         )
     return np.pad(rows, ((0, 0), (0, 6 - rows.shape[1])))
 
@@ -145,27 +152,31 @@ def _pair(test: Any) -> bool:
     return isinstance(test, tuple | list) and len(test) == 2
 
 
-def _named(i: int, files: Sequence[str]) -> str:
+def _picture(i: int, files: Sequence[str]) -> str:
     return f"Image {i}" + (f" ({files[i]})" if files else "")
 
 
-def _same_length(pictures: int, targets: int, what: str) -> None:
-    if pictures != targets:
-        raise DataError(f"{pictures} images cannot have {targets} {what}.")
+def _together(x, y, test, read):
+    """Pictures and what belongs to each, those of a given test behind the others, of which there
+    are so many."""
+    x, y = images_of(x), list(map(read, y))
+    trained = len(x)
+    if len(x) == len(y) and _pair(test):
+        x, y = np.concatenate([x, images_of(test[0])]), [*y, *map(read, test[1])]
+    if len(x) != len(y):
+        raise DataError(f"{len(x)} images cannot have boxes or masks for {len(y)}.")
+    return x, y, trained
 
 
-def _source(name, x, test_x, y, label, counts, classes, test, more):
+def _source(name, x, y, trained, test, classes, label, counts, more):
     """Split, and with what a ``Source`` says of its pictures."""
-    chosen = np.arange(len(y)) >= len(x) if _pair(test) else _split(label, test)
-    x = np.concatenate([x, test_x])
+    chosen = np.arange(len(y)) >= trained if _pair(test) else split_off(label, test)
     if not chosen.any() or chosen.all():
         raise DataError(f"{len(x)} images, {chosen.sum()} of them to test, are too few.")
-    parts = (torch.from_numpy(a[part]) for part in (~chosen, chosen) for a in (x, y))
-    train_x, train_y, test_x, test_y = parts
+    parts = [torch.from_numpy(a[part]) for part in (~chosen, chosen) for a in (x, y)]
+    mean, std = moments(parts[0])
     more = {"labels": label[~chosen], "counts": counts[~chosen]} | more
-    m, s = moments(train_x)
-    s = tuple(std or 1.0 for std in s)
-    return Source(name, train_x, train_y, test_x, test_y, m, s, classes, **more)
+    return Source(name, *parts, mean, tuple(s or 1.0 for s in std), classes, **more)
 
 
 def source_of(dataset: Any, known: dict[str, Callable[[str], Source]], make: Callable) -> Source:

@@ -8,7 +8,6 @@ alphabetical order. ``test`` is a share that is split off, the same whatever the
 experiment, or (x, y), or (x, y, users).
 """
 
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,78 +18,86 @@ import torch
 from ..arguments import check_value, short
 from ..errors import DataError, pick
 from . import sources
+from .readers import open_image, reason
 from .sources import SETS, Source
 
 IMAGES = ".png .jpg .jpeg .bmp .gif .webp .ppm .pgm .pbm .tif .tiff".split()
-TRAIN_AND_TEST = "train", "test"  # folders in a folder
 TESTS = "test_x", "test_y", "test_users"  # arrays in a file
-Arrays = tuple[np.ndarray, np.ndarray]
 
 
 def from_arrays(
     x: Any, y: Any, test: Any = 0.2, name: str = "own", users: Any = None, note: str = ""
 ) -> Source:
-    """Arrays, tensors or lists. ``users`` names each sample's user: whole numbers or texts [n];
-    then every user gives the same share to the test set, and otherwise every class. A test set that
-    is given may name its samples' users, too.
+    """A data set of arrays, tensors or lists.
 
-    Raises ``ValueError``, in one sentence, for what cannot be learned from."""
+    Parameters
+    ----------
+    x, y
+        Samples, images or vectors, and a label for each (``fedlearn.data.own`` has the shapes).
+    test
+        A share of every class, or of every user, above 0 and below 1; or (x, y), or (x, y, users).
+    name, note
+        What histories and figures call the data, and say of them.
+    users
+        Each sample's user: whole numbers or texts [n].
+
+    Returns
+    -------
+    Source
+        What a task takes.
+
+    Raises
+    ------
+    ValueError
+        In one sentence, for what cannot be learned from.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> source = from_arrays(np.zeros((10, 4)), ["a", "b"] * 5)
+    >>> source.names, tuple(source.train_x.shape)
+    (('a', 'b'), (8, 1, 1, 4))
+    """
     check_value("name", name, str)
-    x, y = _images(x), _labels(y)
-    users, test_users = _users(users), None
-    for what, column in (("labels", y), ("users", users)):
-        if column is not None and column.shape != (len(x),):
-            raise ValueError(f"{len(x)} samples cannot have {what} {list(column.shape)}.")
+    x, y, users = kept = _checked(x, y, users)
     if isinstance(test, tuple | list) and len(test) in (2, 3):
-        test_x, test_y, test_users = _images(test[0]), _labels(test[1]), _users(*test[2:])
-        if test_x.shape[1:] != x.shape[1:] or test_x.dtype != x.dtype:
-            raise ValueError(
-                f"Samples to test are {test_x.dtype} {list(test_x.shape[1:])}, but those to train "
-                f"are {x.dtype} {list(x.shape[1:])}."
-            )
-        if test_y.shape != (len(test_x),) or test_y.dtype.kind != y.dtype.kind:
-            raise ValueError("The test set's labels do not fit its samples, or the other labels.")
-        if test_users is not None and (
-            users is None
-            or test_users.shape != test_y.shape
-            or test_users.dtype.kind != users.dtype.kind
-        ):
-            raise ValueError("The test set's users do not fit its samples, or the other users.")
+        test_x, test_y, test_users = _checked(*test)
+        other = test_x, test_y, test_users
+        for part, a, b in zip(("samples", "labels", "users"), kept, other, strict=True):
+            if b is not None and (a is None or _kind(a) != _kind(b)):
+                raise ValueError(f"The test set's {part} are not of the kind of the others.")
     else:
-        chosen = _split(y if users is None else users, test)
-        test_x, test_y, x, y = x[chosen], y[chosen], x[~chosen], y[~chosen]
-        if users is not None:
-            users, test_users = users[~chosen], users[chosen]
+        chosen = split_off(y if users is None else users, test)
+        test_x, test_y, test_users = (None if a is None else a[chosen] for a in kept)
+        x, y, users = (None if a is None else a[~chosen] for a in kept)
     if not len(x) or not len(test_x):
         raise ValueError(f"{len(x)} samples to train and {len(test_x)} to test are too few.")
-    y, test_y, names = _numbered(y, test_y)
+    names: tuple[str, ...] = ()
+    if y.dtype.kind == "U":
+        kinds, numbers = np.unique(np.concatenate([y, test_y]), return_inverse=True)
+        names, y, test_y = tuple(kinds.tolist()), numbers[: len(y)], numbers[len(y) :]
     classes = len(names) or int(max(y.max(), test_y.max())) + 1
     if not 2 <= classes <= len(y) + len(test_y):
         raise ValueError(
             f"Labels are 0 to the number of classes less 1, of at least two classes; {len(y)} "
             f"samples with {classes} classes are not learned from."
         )
-    if x.shape[1:3] == (1, 1):
-        mean, std = x.mean((0, 1, 2), np.float64), x.std((0, 1, 2), np.float64)
-    else:
-        mean, std = x.mean((0, 2, 3), np.float64), x.std((0, 2, 3), np.float64)
-    std = np.where(std > 0, std, 1)
-    train_x, train_y, test_x, test_y = (
+    axes = (0, 1, 2) if x.shape[1:3] == (1, 1) else (0, 2, 3)
+    mean, std = x.mean(axes, np.float64), x.std(axes, np.float64)
+    m, s = tuple(mean.tolist()), tuple(np.where(std > 0, std, 1).tolist())
+    x, y, test_x, test_y = (
         torch.from_numpy(np.ascontiguousarray(a)) for a in (x, y, test_x, test_y)
     )
-    m, s = tuple(mean.tolist()), tuple(std.tolist())
-    who = {"users": users, "test_users": test_users}
-    return Source(
-        name, train_x, train_y, test_x, test_y, m, s, classes, note=note, names=names, **who
-    )
+    about = note, names, users, test_users
+    return Source(name, x, y, test_x, test_y, m, s, classes, None, *about)
 
 
 def from_dataset(dataset: Any, test: Any = 0.2, name: str = "own") -> Source:
     """A data set in torchvision's style: ``len`` and ``dataset[i]``, an image (PIL, array or
     tensor) and its label. ``test`` may be another one."""
-    x, y = _items(dataset)
     if hasattr(test, "__getitem__") and not isinstance(test, tuple):
         test = _items(test)
+    x, y = _items(dataset)
     return from_arrays(x, y, test, name)
 
 
@@ -104,16 +111,14 @@ def from_folder(path: str | Path, size: int | None = None, test: Any = 0.2) -> S
     path = Path(path).resolve()
     if not path.is_dir():
         raise DataError(f"There is no folder {path}.")
-    parts = [path]
-    if all((path / part).is_dir() for part in TRAIN_AND_TEST):
-        parts = [path / part for part in TRAIN_AND_TEST]
-        unknown = {c.name for c in _folders(parts[1])} - {c.name for c in _folders(parts[0])}
-        if unknown:
-            raise DataError(f"{parts[1]} has classes that train has not: {short(sorted(unknown))}.")
-    found = [(f, c.name, part) for part in parts for c in _folders(part) for f in _files(c)]
-    if not found:
+    parts = [path / "train", path / "test"]
+    parts = parts if all(part.is_dir() for part in parts) else [path]
+    if new := {c.name for c in _folders(parts[-1])} - {c.name for c in _folders(parts[0])}:
+        raise DataError(f"{parts[1]} has classes that train has not: {short(sorted(new))}.")
+    listing = [(f, c.name, part) for part in parts for c in _folders(part) for f in _files(c)]
+    if not listing:
         raise DataError(f"{path} has no folders with images in them, one for each class.")
-    images = [_open(file) for file, _, _ in found]
+    images = [open_image(file) for file, _, _ in listing]
     sizes, note = {image.size for image in images}, ""
     if size is None and len(sizes) > 1:
         size, note = 32, f"images of {len(sizes)} sizes, scaled to 32 x 32"
@@ -121,8 +126,8 @@ def from_folder(path: str | Path, size: int | None = None, test: Any = 0.2) -> S
     images = [image.convert("L" if grey else "RGB") for image in images]
     if size is not None:
         images = [image.resize((size, size)) for image in images]
-    x, y = np.stack([np.asarray(image) for image in images]), np.array([c for _, c, _ in found])
-    train = np.array([part == parts[0] for _, _, part in found])
+    x, y = np.stack([np.asarray(image) for image in images]), np.array([c for _, c, _ in listing])
+    train = np.array([part == parts[0] for _, _, part in listing])
     if len(parts) == 2:
         test = x[~train], y[~train]
     return from_arrays(x[train], y[train], test, path.name, note=note)
@@ -135,18 +140,17 @@ def from_npz(path: str | Path) -> Source:
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
     except Exception as error:
-        why = " ".join(str(error).split())
-        raise DataError(f"{path} is not a file of numpy.savez that can be read ({why}).") from None
+        raise DataError(
+            f"{path} is not a file of numpy.savez that can be read ({reason(error)})."
+        ) from None
     for key in ("x", "y", *arrays):
         pick(key, dict.fromkeys(arrays), f"array in {path}")
         pick(key, dict.fromkeys(("x", "y", *TESTS, "users")), "array of a data set")
-    if ("test_x" in arrays) != ("test_y" in arrays):
-        raise DataError(f"{path} has one of test_x and test_y, not both.")
-    if "test_users" in arrays and "test_x" not in arrays:
-        raise DataError(f"{path} has test_users without test_x.")
-    test = tuple(arrays[key] for key in TESTS if key in arrays) or 0.2
+    test = tuple(arrays[key] for key in TESTS if key in arrays)
+    if test and not {"test_x", "test_y"} <= arrays.keys():
+        raise DataError(f"{path} needs both test_x and test_y for a test set of its own.")
     try:
-        return from_arrays(arrays["x"], arrays["y"], test, path.stem, arrays.get("users"))
+        return from_arrays(arrays["x"], arrays["y"], test or 0.2, path.stem, arrays.get("users"))
     except ValueError as error:
         raise DataError(f"{path}: {error}") from None
 
@@ -159,19 +163,17 @@ def source_of(dataset: Any, users: Any = None) -> Source:
         return dataset
     if isinstance(dataset, tuple) and len(dataset) == 2:
         if all(isinstance(part, tuple) and len(part) == 2 for part in dataset):
-            return from_arrays(dataset[0][0], dataset[0][1], dataset[1], users=users)
-        return from_arrays(dataset[0], dataset[1], users=users)
+            (x, y), test = dataset
+            return from_arrays(x, y, test, users=users)
+        return from_arrays(*dataset, users=users)
     if isinstance(dataset, str | Path):
-        path = Path(dataset).expanduser()
-        if str(dataset) in SETS or not (
-            path.exists() or path.suffix == ".npz" or "/" in str(dataset)
-        ):
-            return sources.load(str(dataset))
+        path, name = Path(dataset).expanduser(), str(dataset)
+        if name in SETS or not (path.exists() or path.suffix == ".npz" or "/" in name):
+            return sources.load(name)
         if not path.exists():
             raise DataError(f"There is no file or folder {path.absolute()}.")
         places = (path, *path.rglob("*")) if path.is_dir() else (path,)
-        changed = max(place.stat().st_mtime_ns for place in places)
-        return _read(path.resolve(), changed)
+        return _read(path.resolve(), max(place.stat().st_mtime_ns for place in places))
     if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
         return from_dataset(dataset)
     raise ValueError(
@@ -191,10 +193,10 @@ def _numpy(values: Any) -> np.ndarray:
     try:
         return np.asarray(values)
     except ValueError:
-        raise ValueError("Samples are not all of one shape.") from None
+        raise ValueError("Samples are not all of one shape: resize them.") from None
 
 
-def _images(x: Any) -> np.ndarray:
+def images_of(x: Any) -> np.ndarray:
     """uint8 or finite float32 [n, channels, height, width]."""
     x = _numpy(x)
     if x.dtype.kind not in "buif":
@@ -203,10 +205,8 @@ def _images(x: Any) -> np.ndarray:
         x = x.astype(np.uint8)
     if x.ndim == 4 and x.shape[3] in (1, 3, 4) and x.shape[1] not in (1, 3, x.shape[3]):
         x = x.transpose(0, 3, 1, 2)
-    elif x.ndim == 3:
+    while x.ndim in (2, 3):
         x = x[:, None]
-    elif x.ndim == 2:
-        x = x[:, None, None]
     if x.ndim != 4 or not x.size:
         raise ValueError(
             "Samples are images [n, channels, height, width], [n, height, width, channels] or "
@@ -227,42 +227,42 @@ def _labels(y: Any) -> np.ndarray:
         y = y[:, 0]
     if y.dtype.kind == "O" and all(isinstance(label, str) for label in y.flat):
         y = y.astype(str)
+    if y.dtype.kind == "U" and y.ndim == 1:
+        return y
     whole = y.dtype.kind in "biu" or (y.dtype.kind == "f" and (y == np.floor(y)).all())
-    if y.ndim != 1 or not (whole or y.dtype.kind == "U"):
+    if y.ndim != 1 or not whole:
         raise ValueError(
             "Labels are one whole number or text for each sample, not "
             f"{y.dtype} {list(y.shape)}" + (" (one-hot?)." if y.ndim == 2 else ".")
         )
-    if whole:
-        if len(y) and not 0 <= y.min() <= y.max() < 2**31:
-            raise ValueError(f"Labels are 0, 1, 2, ..., not {short(y.min())} to {short(y.max())}.")
-        y = y.astype(np.int64)
-    return y
+    if len(y) and not 0 <= y.min() <= y.max() < 2**31:
+        raise ValueError(f"Labels are 0, 1, 2, ..., not {y.min()} to {y.max()}.")
+    return y.astype(np.int64)
 
 
-def _users(users: Any = None) -> np.ndarray | None:
-    """Whole numbers or texts [n]."""
-    return None if users is None else np.array(_numpy(users).tolist())
+def _checked(x: Any, y: Any, users: Any = None) -> tuple:
+    """Samples, labels and users (whole numbers or texts [n], or None) that fit together."""
+    x, y = images_of(x), _labels(y)
+    users = None if users is None else np.array(_numpy(users).tolist())
+    for part, column in (("labels", y), ("users", users)):
+        if column is not None and column.shape != (len(x),):
+            raise ValueError(f"{len(x)} samples cannot have {part} {list(column.shape)}.")
+    return x, y, users
 
 
-def _numbered(y: np.ndarray, test_y: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Labels as numbers, and the names of the classes if they have any."""
-    if y.dtype.kind != "U":
-        return y, test_y, ()
-    names = np.unique(np.concatenate([y, test_y]))
-    numbers = (np.searchsorted(names, labels).astype(np.int64) for labels in (y, test_y))
-    return *numbers, tuple(names.tolist())
+def _kind(a: np.ndarray) -> tuple:
+    return a.dtype.kind, a.shape[1:]
 
 
-def _split(groups: np.ndarray, test: Any) -> np.ndarray:
+def split_off(groups: np.ndarray, test: Any) -> np.ndarray:
     """Which samples are for the test: of every group that share, and never all of them."""
     check_value("test", test, float)
     if not 0 < test < 1:
         raise ValueError(f"test is a share above 0 and below 1, or (x, y), not {test!r}.")
     chosen, random = np.zeros(len(groups), bool), np.random.RandomState(0)
     for group in np.unique(groups):
-        own = random.permutation(np.flatnonzero(groups == group))
-        chosen[own[: min(int(len(own) * test + 0.5), len(own) - 1)]] = True
+        members = random.permutation(np.flatnonzero(groups == group))
+        chosen[members[: min(int(len(members) * test + 0.5), len(members) - 1)]] = True
     return chosen
 
 
@@ -274,27 +274,13 @@ def _items(dataset: Any) -> tuple[np.ndarray, list]:
         raise ValueError(
             f"A data set has a length, and dataset[i] is an image and its label ({error})."
         ) from None
-    arrays = [_numpy(image) for image in x]
-    if len({a.shape for a in arrays}) > 1:
-        raise ValueError("The images of this data set are not all of one shape: resize them.")
-    return np.stack(arrays), [getattr(label, "item", lambda label=label: label)() for label in y]
+    labels = [getattr(label, "item", lambda label=label: label)() for label in y]
+    return _numpy([_numpy(image) for image in x]), labels
 
 
 def _folders(path: Path) -> list[Path]:
     return sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def _files(path: Path) -> Sequence[Path]:
+def _files(path: Path) -> list[Path]:
     return sorted(p for p in path.iterdir() if p.suffix.lower() in IMAGES and p.is_file())
-
-
-def _open(path: Path) -> Any:
-    from PIL import Image
-
-    try:
-        with Image.open(path) as image:
-            image.load()
-            return image
-    except Exception as error:
-        why = " ".join(str(error).split())
-        raise DataError(f"The image {path} cannot be read ({why}).") from None

@@ -1,32 +1,87 @@
 """Which client holds which training sample.
 
-``dirichlet(0.5)(labels, clients=10, rng=rng)`` gives a `Split`. Every partition is a disjoint
-cover of the training set with no empty client: each one answers "whose is sample i?" with one
-array, so neither gap nor overlap can arise."""
+``dirichlet(0.5)(labels, clients=10, rng=rng)`` gives a `Split`. A partition answers "whose is
+sample i?" with one array, so neither gap nor overlap can arise; a client without samples is
+refused."""
 
-import math
+import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
 
-from fedlearn.arguments import short
-from fedlearn.data.sources import data_path
-from fedlearn.errors import pick
-
-from .given import Flwr, Given, given  # noqa: F401  fl.partition has them all
-from .split import Partition, Split, need  # noqa: F401
+from ..arguments import Checked, short
+from ..errors import pick
+from .sources import data_path
 
 TRIES = 10_000  # a hundred clients, 1,000 images, alpha 0.1: a draw in more than a thousand will do
 
 
+def need(condition: object, sentence: str) -> None:
+    if not condition:
+        raise ValueError(sentence)
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """For each client its sample indices, int64 ascending; and its pixel permutation [height *
+    width], or None."""
+
+    indices: list
+    permutations: list | None = None
+
+
+class Partition(Checked):
+    """Base of all partitions; one of your own has ``owners``.
+
+    Examples
+    --------
+    >>> split = Shards(1)(np.array([0, 1, 0, 1]), clients=2, rng=np.random.default_rng(0))
+    >>> sorted(indices.tolist() for indices in split.indices)
+    [[0, 2], [1, 3]]
+    """
+
+    by: ClassVar[str] = "labels"  # what of a ``Source`` it takes for ``labels``
+
+    def __call__(
+        self,
+        labels: np.ndarray,
+        clients: int,
+        rng: np.random.Generator,
+        coarse: np.ndarray | None = None,
+        pixels: int | None = None,
+    ) -> Split:
+        """Deal out samples with these labels, int [n] (for ``objects`` how many they show).
+        ``coarse``: the super-class of each class; ``pixels``: height * width, for ``permuted``.
+        ``ValueError`` if not every client would get a sample."""
+        labels = np.asarray(labels)
+        need(clients >= 1, f"A federation needs at least one client, not {clients}.")
+        n = len(labels)
+        need(clients <= n, f"{clients} clients cannot share {n} samples: use fewer clients.")
+        owner = self.owners(labels, clients, rng, coarse)
+        sizes = np.bincount(owner + 1, minlength=clients + 1)  # before all, what is nobody's
+        lacking = f"{self} leaves client {sizes[1:].argmin()} without samples: use fewer clients."
+        need(sizes[1:].all(), lacking)
+        indices = np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1])
+        return Split(indices[1:], self.permutations(clients, rng, pixels))
+
+    def permutations(self, clients, rng, pixels) -> list | None:
+        """For each client an order of its pixels, or None for all."""
+        return None
+
+    def owners(self, labels, clients, rng, coarse) -> np.ndarray:
+        """The owner of each sample, int64 [n]; -1 if it is nobody's."""
+        raise NotImplementedError
+
+
 def _deal(labels, counts, rng):
     """The owner of each sample when client k gets ``counts[k, c]`` random samples of class c."""
-    owner = np.empty(len(labels), np.int64)
+    owner, clients = np.empty(len(labels), np.int64), np.arange(len(counts))
     for c in range(counts.shape[1]):
-        owner[rng.permutation(np.flatnonzero(labels == c))] = np.repeat(
-            np.arange(len(counts)), counts[:, c]
-        )
+        owner[rng.permutation(np.flatnonzero(labels == c))] = np.repeat(clients, counts[:, c])
     return owner
 
 
@@ -34,9 +89,7 @@ def _deal(labels, counts, rng):
 class Iid(Partition):
     """Shuffle and cut into equal parts (sizes differ by one at most)."""
 
-    def owners(
-        self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: np.ndarray | None
-    ) -> np.ndarray:
+    def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         return rng.permutation(np.arange(len(labels)) % clients)
 
 
@@ -47,9 +100,7 @@ class Objects(Partition):
 
     by = "counts"
 
-    def owners(
-        self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: np.ndarray | None
-    ) -> np.ndarray:
+    def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         owner, order = np.empty(len(labels), np.int64), rng.permutation(len(labels))
         order = order[np.argsort(labels[order], kind="stable")]
         owner[order] = np.arange(len(labels)) * clients // len(labels)
@@ -60,43 +111,43 @@ class Objects(Partition):
 class Permuted(Iid):
     """IID, but each client sees its pixels in an order of its own: permuted MNIST of FedFusion."""
 
-    def permutations(
-        self, clients: int, rng: np.random.Generator, pixels: int | None
-    ) -> list | None:
-        need(
-            pixels,
-            "The permuted partition needs the number of pixels of an image: pass "
-            "pixels=height * width.",
-        )
+    def permutations(self, clients, rng, pixels) -> list | None:
+        need(pixels, "The permuted partition needs the number of pixels of an image.")
         return [rng.permutation(pixels) for _ in range(clients)]
 
 
 @dataclass(frozen=True)
 class Dirichlet(Partition):
-    """Class by class, the clients' shares are drawn from Dirichlet(alpha): the smaller alpha, the
-    more uneven.
+    """Class by class, the clients' shares are drawn from Dirichlet(alpha).
 
     Drawn anew, on from the same generator, until every client has ``min_samples``.
+
+    Parameters
+    ----------
+    alpha
+        Above 0: the smaller, the more uneven.
+    min_samples
+        At least 1.
+
+    Examples
+    --------
+    >>> labels, rng = np.arange(100) % 10, np.random.default_rng(0)
+    >>> [len(indices) for indices in Dirichlet(0.5)(labels, 3, rng).indices]
+    [24, 25, 51]
     """
 
     alpha: float
     min_samples: int = 1
 
     def __post_init__(self) -> None:
-        need(
-            0 < self.alpha < math.inf,
-            f"Dirichlet's alpha must be a positive number, not {self.alpha}.",
-        )
+        need(0 < self.alpha, f"Dirichlet's alpha must be a positive number, not {self.alpha}.")
         need(self.min_samples >= 1, f"min_samples must be at least 1, not {self.min_samples}.")
 
-    def owners(
-        self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: np.ndarray | None
-    ) -> np.ndarray:
+    def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         sizes = np.bincount(labels)
         for _ in range(TRIES):
-            cuts = np.floor(
-                np.cumsum(rng.dirichlet([self.alpha] * clients, len(sizes)), 1) * sizes[:, None]
-            )
+            shares = rng.dirichlet([self.alpha] * clients, len(sizes))
+            cuts = np.floor(np.cumsum(shares, 1) * sizes[:, None])
             cuts[:, -1] = sizes  # the shares add up to 1 only nearly
             counts = np.diff(np.minimum(cuts, sizes[:, None]), axis=1, prepend=0).astype(np.int64).T
             if counts.sum(1).min() >= self.min_samples:
@@ -109,30 +160,25 @@ class Dirichlet(Partition):
 
 @dataclass(frozen=True)
 class Shards(Partition):
-    """McMahan et al.: sort by label, cut into clients * per_client shards, deal each client
-    per_client of them."""
+    """McMahan et al. (2017): sort by label, cut into clients * per_client shards, deal them out.
+
+    Parameters
+    ----------
+    per_client
+        How many shards a client gets.
+    """
 
     per_client: int = 2
 
     def __post_init__(self) -> None:
-        need(
-            self.per_client >= 1 and self.per_client == int(self.per_client),
-            f"A client needs a whole number of shards, one or more, not {self.per_client}.",
-        )
+        need(self.per_client >= 1, f"A client needs one or more shards, not {self.per_client}.")
 
-    def owners(
-        self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: np.ndarray | None
-    ) -> np.ndarray:
-        count = clients * self.per_client
-        need(
-            count <= len(labels),
-            f"{len(labels)} samples cannot fill {count} shards: use fewer clients or shards.",
-        )
+    def owners(self, labels, clients, rng, coarse) -> np.ndarray:
+        n, count = len(labels), clients * self.per_client
+        need(count <= n, f"{n} samples cannot fill {count} shards: use fewer clients or shards.")
         holder = rng.permutation(np.repeat(np.arange(clients), self.per_client))
-        owner = np.empty(len(labels), np.int64)
-        owner[np.argsort(labels, kind="stable")] = holder[
-            np.arange(len(labels)) * count // len(labels)
-        ]
+        owner = np.empty(n, np.int64)
+        owner[np.argsort(labels, kind="stable")] = holder[np.arange(n) * count // n]
         return owner
 
 
@@ -140,12 +186,10 @@ def _class_owner(labels, clients, coarse):
     """The owner of each class: neighbouring classes go together, whole super-classes where they
     are known."""
     order = np.arange(labels.max() + 1) if coarse is None else np.argsort(coarse, kind="stable")
-    need(
-        clients <= len(order),
-        f"{clients} clients cannot each own one of {len(order)} classes: use fewer clients.",
-    )
-    owner = np.empty(len(order), np.int64)
-    owner[order] = np.arange(len(order)) * clients // len(order)
+    n = len(order)
+    need(clients <= n, f"{clients} clients cannot each own one of {n} classes: use fewer clients.")
+    owner = np.empty(n, np.int64)
+    owner[order] = np.arange(n) * clients // n
     return owner
 
 
@@ -154,9 +198,7 @@ class Classes(Partition):
     """No class is shared: two clients hold classes 0-4 and 5-9, the artificial non-IID of
     FedMMD."""
 
-    def owners(
-        self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: np.ndarray | None
-    ) -> np.ndarray:
+    def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         return _class_owner(labels, clients, None)[labels]
 
 
@@ -167,48 +209,59 @@ class MainClass(Partition):
 
     Ten clients, CIFAR-10: 4,000 of the own class and 111 or 112 of every other. CIFAR-100 with
     ``coarse``: 400 each of ten classes (two super-classes) and 11 or 12 of every other. 5,000
-    samples a client in both."""
+    samples a client in both.
+
+    Parameters
+    ----------
+    share
+        Above 0 and at most 1.
+    """
 
     share: float = 0.8
 
     def __post_init__(self) -> None:
-        need(
-            0 < self.share <= 1,
-            f"The main class's share must be above 0 and at most 1, not {self.share}.",
-        )
+        need(0 < self.share <= 1, f"The share must be above 0 and at most 1, not {self.share}.")
 
-    def owners(
-        self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: np.ndarray | None
-    ) -> np.ndarray:
+    def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         classes, k = labels.max() + 1, np.arange(clients)
         # [clients, classes]: whose class it is; in a crowd client k has class k mod classes
         if clients > classes:
-            own = k[:, None] % classes == np.arange(classes)
+            mine = k[:, None] % classes == np.arange(classes)
         else:
-            own = k[:, None] == _class_owner(labels, clients, coarse)
+            mine = k[:, None] == _class_owner(labels, clients, coarse)
         total = np.bincount(labels, minlength=classes)
         counts, moved = np.zeros((clients, classes), np.int64), np.zeros(clients, np.int64)
         for c in range(classes):
-            mine, first = np.flatnonzero(own[:, c]), own[:, c].argmax()
+            owners, first = np.flatnonzero(mine[:, c]), mine[:, c].argmax()
             # The others, from a starting point that moves on with each class, so that the odd
             # samples spread too.
             others = (first + k) % clients
-            others = np.roll(others[~own[others, c]], -moved[first])
+            others = np.roll(others[~mine[others, c]], -moved[first])
             main = round(self.share * total[c]) if len(others) else total[c]
-            for who, n in ((mine, main), (others, total[c] - main)):
-                counts[who, c] = n // max(len(who), 1)
-                counts[who[: n % max(len(who), 1)], c] += 1
-            moved += (total[c] - main) % max(len(others), 1) if clients > classes else own[:, c]
+            for group, n in ((owners, main), (others, total[c] - main)):
+                counts[group, c] = n // max(len(group), 1)
+                counts[group[: n % max(len(group), 1)], c] += 1
+            moved += (total[c] - main) % max(len(others), 1) if clients > classes else mine[:, c]
         return _deal(labels, counts, rng)
 
 
 @dataclass(frozen=True)
 class Table(Partition):
-    """A paper's own split, read from ``data/partitions/<source>.csv`` (or a path): rows clients,
-    columns classes.
+    """A paper's own split, rows clients and columns classes.
 
     Exact when the columns add up to the data set's class counts. Otherwise each class is shared
-    out in the table's proportions by largest remainder, so that every sample is used."""
+    out in the table's proportions by largest remainder, so that every sample is used.
+
+    Parameters
+    ----------
+    source
+        A name in ``data/partitions``, or the path of a ``.csv`` file.
+
+    Examples
+    --------
+    >>> Table("rpn_table4").counts().shape
+    (10, 10)
+    """
 
     source: str
 
@@ -217,41 +270,124 @@ class Table(Partition):
 
     def counts(self) -> np.ndarray:
         """The table as printed, repairs included: int64 [clients, classes]."""
-        known = {p.stem: p for p in sorted(data_path("partitions").glob("*.csv"))}
         path = Path(self.source)
         if path.suffix != ".csv" or not path.is_file():
+            known = {p.stem: p for p in sorted(data_path("partitions").glob("*.csv"))}
             path = pick(self.source, known, "partition table")
         try:
-            rows = [
-                line.split(",")
-                for line in path.read_text(encoding="utf-8").splitlines()
-                if line.strip() and not line.startswith("#")
-            ]
+            lines = path.read_text(encoding="utf-8").splitlines()
+            rows = [line.split(",") for line in lines if line.strip() and line[0] != "#"]
             counts = np.array([[int(cell) for cell in row[1:]] for row in rows[1:]], np.int64)
-            need(
-                counts.ndim == 2 and counts.min() >= 0 and counts.sum(0).all(),
-                "a negative count or an empty class",
-            )
-            need(counts.max() < 2**31, "a count is larger than 2,147,483,647")
+            fits = counts.ndim == 2 and counts.min() >= 0 and counts.max() < 2**31
+            need(fits and counts.sum(0).all(), "a negative or huge count, or an empty class")
         except (ValueError, OverflowError) as error:
             raise ValueError(
                 f"{path} is not a table of counts, clients by classes ({short(str(error))})."
             ) from error
         return counts
 
-    def owners(
-        self, labels: np.ndarray, clients: int, rng: np.random.Generator, coarse: np.ndarray | None
-    ) -> np.ndarray:
+    def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         counts = self.counts()
         total = np.bincount(labels, minlength=counts.shape[1])  # a part of a set may lack the last
-        need(
-            counts.shape == (clients, len(total)),
-            f"The table {self.source} is for {counts.shape[0]} clients "
-            f"and {counts.shape[1]} classes, not for {clients} and {len(total)}.",
-        )
+        wanted = "{} clients and {} classes".format(*counts.shape)
+        problem = f"The table {self.source} is for {wanted}, not for {clients} and {len(total)}."
+        need(counts.shape == (clients, len(total)), problem)
         share, left = np.divmod(counts * total, counts.sum(0))  # in integers: no rounding
         rank = np.argsort(np.argsort(-left, axis=0, kind="stable"), axis=0)
         return _deal(labels, share + (rank < total - share.sum(0)), rng)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Given(Partition):
+    """Who holds what is given: ``owner`` int [n] is each training sample's client, -1 if nobody
+    holds it. ``given`` makes one."""
+
+    owner: np.ndarray
+
+    def __repr__(self) -> str:
+        return f"Given({self.clients} clients, {(self.owner >= 0).sum()} samples)"
+
+    @property
+    def clients(self) -> int:
+        """Their number, one more than the largest in ``owner``."""
+        return int(self.owner.max(initial=-1)) + 1
+
+    def owners(self, labels, clients, rng, coarse) -> np.ndarray:
+        n = len(self.owner)
+        problem = f"{self} tells of {n} training samples, not of {clients} clients' {len(labels)}."
+        need((len(labels), clients) == (n, self.clients), problem)
+        return self.owner
+
+
+def given(clients: Any, count: int) -> Given:
+    """Who holds which of ``count`` samples: a list of their positions for each client, or a column
+    that names each sample's user, who then is a client (the natural partition; clients are numbered
+    in the order of the sorted names). A sample that is in no list is nobody's.
+
+    Examples
+    --------
+    >>> given([[0, 2], [1]], 4).owner.tolist(), given(["eve", "ann", "eve"], 3).owner.tolist()
+    ([0, 1, 0, -1], [1, 0, 1])
+    """
+    clients = list(clients.cpu().numpy() if isinstance(clients, torch.Tensor) else clients)
+    lists = [hasattr(c, "__len__") and not isinstance(c, str | bytes) for c in clients]
+    if not any(lists) or not clients:
+        column = np.array(clients)
+        wanted = (
+            f"lists of positions, or a column with a number or text for each of {count} samples"
+        )
+        fits = clients and len(clients) == count and column.dtype.kind in "iuSU"
+        need(fits, f"clients are {wanted}, not {len(clients)} of {short(column[:1])}.")
+        return Given(np.unique(column, return_inverse=True)[1].astype(np.int64))
+    owner = np.full(count, -1, np.int64)
+    for k, positions in enumerate(clients):
+        problem = f"Client {k} is given {short(positions)}, "
+        positions = np.asarray(positions)
+        is_list = positions.ndim == 1 and positions.size and positions.dtype.kind in "iu"
+        need(is_list, f"{problem}not a list of positions, at least one.")
+        inside = 0 <= positions.min() and positions.max() < count
+        need(inside, f"{problem}but samples are 0 to {count - 1}.")
+        once = len(np.unique(positions)) == len(positions) and (owner[positions] < 0).all()
+        need(once, f"{problem}with a sample that it or another client has already.")
+        owner[positions] = k
+    return Given(owner)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Flwr(Partition):
+    """A partitioner of the package flwr-datasets, such as
+    ``flwr(PathologicalPartitioner(10, "label", 2))``. It is handed a data set with the columns
+    "label" and "index"; a copy of it, so that it can be used again. It draws from a seed of its
+    own, not the task's."""
+
+    partitioner: Any
+
+    def __repr__(self) -> str:
+        values = {n.strip("_"): v for n, v in vars(self.partitioner).items()}
+        values = {n: v.tolist() if isinstance(v, np.ndarray) else v for n, v in values.items()}
+        options = ", ".join(f"{n}={v!r}" for n, v in sorted(values.items()) if _plain(v))
+        return f"Flwr({type(self.partitioner).__name__}({options}))"
+
+    def __post_init__(self) -> None:
+        part = self.partitioner
+        need(
+            hasattr(part, "load_partition"), f"A partitioner has load_partition, not {short(part)}."
+        )
+
+    def owners(self, labels, clients, rng, coarse) -> np.ndarray:
+        from datasets import Dataset
+
+        part = copy.deepcopy(self.partitioner)
+        part.dataset = Dataset.from_dict({"label": labels, "index": np.arange(len(labels))})
+        count = part.num_partitions
+        need(count == clients, f"{self} makes {count} partitions, not {clients}.")
+        return given([part.load_partition(k)["index"] for k in range(clients)], len(labels)).owner
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return len(value) < 50 and all(map(_plain, value))
+    return isinstance(value, bool | int | float | str)
 
 
 iid, permuted, dirichlet, shards = Iid, Permuted, Dirichlet, Shards
@@ -272,16 +408,19 @@ PARTS = {
 
 
 def parse(text: str) -> Partition:
-    """``"dirichlet:0.5"`` -> ``dirichlet(0.5)``: a name of `PARTS`, with an argument where it
-    takes one."""
+    """A partition from its text, a name of `PARTS` with an argument where it takes one.
+
+    Examples
+    --------
+    >>> parse("dirichlet:0.5")
+    Dirichlet(alpha=0.5, min_samples=1)
+    """
     name, colon, argument = text.partition(":")
     make, read, example = pick(name, PARTS, "partition")
     try:
         value = [read(argument)] if colon else []
     except (TypeError, ValueError):
         raise ValueError(f"{text!r} is not a partition: write it like {example!r}.") from None
-    need(
-        value or name not in ("dirichlet", "table"),
-        f"{text!r} lacks its argument: write it like {example!r}.",
-    )
+    lacking = not value and name in ("dirichlet", "table")
+    need(not lacking, f"{text!r} lacks its argument: write it like {example!r}.")
     return make(*value)

@@ -4,30 +4,24 @@ Order: inside scikit-learn (digits), ``$FEDLEARN_DATA``, ``data/cache``, then a 
 torchvision. ``FEDLEARN_OFFLINE=1`` forbids the download. ``data/README.md`` lists the sources,
 licences and accepted files."""
 
-import gzip
-import io
 import os
+import shutil
 import socket
-import struct
 import sys
-import threading
-import time
 from collections.abc import Iterable
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from fedlearn.errors import DataError, no_memory, pick
-
-from ..files import claim, claimed
-from .folders import cinic10, counted, tiny_imagenet
+from ..errors import DataError, no_memory, pick
+from . import readers
+from .readers import count_files, reason
 
 # A checkout keeps its data beside the package; an installed wheel carries a copy inside it and may
 # not be writable.
@@ -38,12 +32,12 @@ CACHE = Path.home() / ".cache" / "fedlearn" if INSTALLED else DATA / "cache"
 
 # CIFAR-100's super-class of each class, both in alphabetical order (Krizhevsky 2009), one base-20
 # digit each.
-COARSE = [
-    int(d, 20)
-    for d in "41e80677i33e9i7b397b6b5a76df3f0b1aceg9b55j88fdehia"
-    "g4h420h4iha32ccgc19j2a01gc9dfdgj246j558ji12f60h8ed"
-]
-PATIENCE = 12  # seconds without a byte after which a download is given up
+_COARSE = (
+    "41e80677i33e9i7b397b6b5a76df3f0b1aceg9b55j88fdehiag4h420h4iha32ccgc19j2a01gc9dfdgj246j558ji"
+)
+_COARSE += "12f60h8ed"
+COARSE = [int(digit, 20) for digit in _COARSE]
+PATIENCE = 12  # seconds without an answer after which a download is given up
 LOSSY = "CIFAR-100 from a lossy AVIF copy (quality 62)"
 
 
@@ -82,97 +76,6 @@ def data_path(*parts: str) -> Path:
     return DATA.joinpath(*parts)
 
 
-def _digits(folder=None):
-    """1,797 images of 8 x 8 with values 0..16. The split belongs to the set: no experiment seed
-    moves it."""
-    x, y = _digits_table()
-    order = np.random.RandomState(0).permutation(
-        len(y)
-    )  # RandomState: numpy has frozen this stream for good
-    order = order[
-        np.argsort(y[order], kind="stable")
-    ]  # grouped by class: every fourth is a stratified 450
-    test = np.isin(np.arange(len(order)), order[::4])
-    x = x.reshape(-1, 8, 8, 1).astype(np.uint8)
-    return x[~test], y[~test], x[test], y[test]
-
-
-def _digits_table():
-    """Pixels [1797, 64] and labels, from scikit-learn's file: importing scikit-learn to read it
-    takes longer than a round."""
-    path = Path(find_spec("sklearn").origin).parent / "datasets" / "data" / "digits.csv.gz"
-    if path.exists():
-        table = np.loadtxt(path, delimiter=",", dtype=np.int64)
-        return table[:, :-1], table[:, -1]
-    from sklearn.datasets import load_digits
-
-    return load_digits(return_X_y=True)
-
-
-def _idx(folder):
-    """MNIST's and Fashion-MNIST's four files, as they are or gzipped."""
-
-    def array(stem, header):
-        raw = folder / stem
-        data = (
-            raw.read_bytes()
-            if raw.exists()
-            else gzip.decompress((folder / f"{stem}.gz").read_bytes())
-        )
-        shape = struct.unpack_from(f">{header}I", data)[1:]  # after the magic number
-        return np.frombuffer(data, np.uint8, offset=4 * header).reshape(
-            shape
-        )  # fails where the length does not fit
-
-    kinds = (("images-idx3", 4), ("labels-idx1", 2))
-    x, y, test_x, test_y = (
-        array(f"{s}-{kind}-ubyte", n) for s in ("train", "t10k") for kind, n in kinds
-    )
-    return x[..., None], y, test_x[..., None], test_y
-
-
-def _torchvision(folder):
-    """The official CIFAR batches. torchvision compares their md5 before it unpickles them."""
-    from torchvision import datasets
-
-    kind = datasets.CIFAR10 if folder.name == "cifar-10-batches-py" else datasets.CIFAR100
-    sets = [kind(folder.parent, train=train) for train in (True, False)]
-    return tuple(a for s in sets for a in (s.data, np.array(s.targets)))
-
-
-def _sheet(file):
-    """One 3200 x 3200 sheet of 100 x 100 tiles, read row by row: uint8 [10000, 32, 32, 3]."""
-    from PIL import Image
-
-    pixels = np.asarray(Image.open(file).convert("RGB"))
-    return pixels.reshape(100, 32, 100, 32, 3).swapaxes(1, 2).reshape(10000, 32, 32, 3)
-
-
-def _webp(index):
-    """CIFAR-10 as six lossless WebP sheets, training batches first, and an index with the
-    labels."""
-    y = np.load(index)["labels"]
-    sheets = [
-        index.parent / f"{s}.webp"
-        for s in (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch")
-    ]
-    return np.concatenate([_sheet(s) for s in sheets[:5]]), y[:50000], _sheet(sheets[5]), y[50000:]
-
-
-def _npz(file):
-    """CIFAR-100's lossy copy: six AVIF sheets with labels, or the arrays unpacked from them."""
-    from PIL import features
-
-    z = np.load(file)
-    if "x_train" in z:
-        return z["x_train"], z["y_train"], z["x_test"], z["y_test"]
-    if not features.check("avif"):
-        raise ValueError("AVIF needs Pillow 11.3 or later")
-    data, at, y, train = z["avif"], z["offsets"], z["labels"], z["split"] == 0
-    x = np.concatenate([_sheet(io.BytesIO(data[a:b].tobytes())) for a, b in pairwise(at)])
-    return x[train], y[train], x[~train], y[~train]
-
-
 class Known(NamedTuple):
     """What is known of a data set before it is there."""
 
@@ -183,15 +86,16 @@ class Known(NamedTuple):
     site: str = ""  # where it comes from, with so many megabytes
     megabytes: int = 0
     torchvision: str | None = None  # its class there, which fetches it
-    # what to look for in a folder, how to read it, a note. For the MNISTs that is the file
-    # torchvision fetches last, so that a broken-off download is taken up again.
-    places: tuple = ()
+    places: tuple = ()  # what to look for in a folder, how to read it, a note
 
 
 def _mnist(folder, *rest):
-    look = f"{folder}/raw/t10k-labels-idx1-ubyte*"
-    place = look, lambda f: _idx(f.parent), ""
+    place = f"{folder}/raw/t10k-labels-idx1-ubyte*", readers.idx, ""
     return Known(10, (1, 28, 28), 60000, 10000, *rest, folder, (place,))
+
+
+def _folders(reader, *names):
+    return tuple((name, reader, "") for name in names)
 
 
 TORONTO = "www.cs.toronto.edu/~kriz/cifar.html"
@@ -203,34 +107,37 @@ SETS = {
     ),
     "cifar10": Known(
         *(10, (3, 32, 32), 50000, 10000, TORONTO, 170, "CIFAR10"),
-        (("cifar-10-batches-py", _torchvision, ""), ("cifar10/cifar10_index.npz", _webp, "")),
+        (
+            ("cifar-10-batches-py", readers.cifar_batches, ""),
+            ("cifar10/cifar10_index.npz", readers.cifar10_sheets, ""),
+        ),
     ),
     "cifar100": Known(
         *(100, (3, 32, 32), 50000, 10000, TORONTO, 169, "CIFAR100"),
         (
-            ("cifar-100-python", _torchvision, ""),
-            ("cifar100.npz", _npz, LOSSY),
-            ("cifar100/cifar100_avif62.npz", _npz, LOSSY),
+            ("cifar-100-python", readers.cifar_batches, ""),
+            ("cifar100.npz", readers.cifar100_npz, LOSSY),
+            ("cifar100/cifar100_avif62.npz", readers.cifar100_npz, LOSSY),
         ),
     ),
     "cinic10": Known(
         *(10, (3, 32, 32), 90000, 90000, "datashare.ed.ac.uk/handle/10283/3192", 688, None),
-        (("CINIC-10", cinic10, ""), ("cinic-10", cinic10, ""), ("cinic10", cinic10, "")),
+        _folders(readers.cinic10, "CINIC-10", "cinic-10", "cinic10"),
     ),
     "tiny_imagenet": Known(
         *(200, (3, 64, 64), 100000, 10000, "cs231n.stanford.edu/tiny-imagenet-200.zip", 248, None),
-        (("tiny-imagenet-200", tiny_imagenet, ""),),
+        _folders(readers.tiny_imagenet, "tiny-imagenet-200"),
     ),
 }
 # For detection (fedlearn.data.published reads them), whole or a packed part, of 160 x 160 pixels.
 ANNOTATED = {
     "voc": Known(
         *(20, (3, 160, 160), 5717, 5823, "host.robots.ox.ac.uk/pascal/VOC/voc2012", 1999),
-        *("VOCDetection", (("VOCdevkit", None, ""), ("voc_subset.zip", None, ""))),
+        *("VOCDetection", _folders(None, "VOCdevkit", "voc_subset.zip")),
     ),
     "coco": Known(
         *(80, (3, 160, 160), 118287, 5000, "cocodataset.org", 19900, None),
-        (("coco", None, ""), ("coco_subset.zip", None, "")),
+        _folders(None, "coco", "coco_subset.zip"),
     ),
 }
 
@@ -240,24 +147,23 @@ def about(name: str) -> Known:
     return pick(name.partition(":")[0], SETS | ANNOTATED, "data set")
 
 
-def _folders():
+def _places():
+    """The folders that may hold data."""
     named = os.environ.get("FEDLEARN_DATA")
-    try:
-        return [Path(named).expanduser(), CACHE] if named else [CACHE]
-    except RuntimeError:
-        raise DataError(f"FEDLEARN_DATA names the home of nobody: {named}.") from None
+    return [Path(named).expanduser(), CACHE] if named else [CACHE]
 
 
 def _find(name):
     """(file or folder, reader, note) of the first local copy, or None."""
-    hits = (
-        (f, read, note)
-        for d in _folders()
+    if name.partition(":")[0] == "digits":
+        return Path("scikit-learn"), readers.digits, ""
+    copies = (
+        (path, read, note)
+        for folder in _places()
         for look, read, note in about(name).places
-        for f in sorted(d.glob(look))
+        for path in sorted(folder.glob(look))
     )
-    digits = name.partition(":")[0] == "digits"
-    return (Path("scikit-learn"), _digits, "") if digits else next(hits, None)
+    return next(copies, None)
 
 
 def available(name: str) -> bool:
@@ -267,39 +173,26 @@ def available(name: str) -> bool:
 
 def note(name: str) -> str:
     """What to print beside figures made with the copy on this machine; empty for most."""
-    its = _find(name)
-    if its and its[1] in (cinic10, tiny_imagenet):  # whose copy may be a part
-        with suppress(OSError, ValueError):  # what is wrong with it is said where it is read
-            return _part(name, *counted(name, its[0]))
-    return its[2] if its else ""
+    copy = _find(name)
+    if copy and name in ("cinic10", "tiny_imagenet"):  # which may be a part
+        with suppress(OSError, ValueError, DataError):  # said where it is read
+            return _part(name, *count_files(name, copy[0]))
+    return copy[2] if copy else ""
 
 
 def _part(name, train, test):
     """What to say of a copy with so many images; empty if it is whole."""
-    of = about(name)
-    if (train, test) == (of.train, of.test):
+    whole = about(name)
+    if (train, test) == (whole.train, whole.test):
         return ""
-    return (
-        f"a part of {name}: {train:,} of {of.train:,} images to train, {test:,} of {of.test:,} "
-        "to test"
-    )
+    images = f"{train:,} of {whole.train:,} images to train, {test:,} of {whole.test:,} to test"
+    return f"a part of {name}: {images}"
 
 
 def found(name: str) -> Path:
-    """Where a data set lies, which is fetched if it has to be, by one process, while others wait;
-    ``DataError`` if it cannot be."""
-    path = CACHE / f"{name.partition(':')[0]}.claim"
-    while _find(name) is None or claimed(path):
-        if _find(name) is None:
-            _can_be_fetched(name)
-        try:
-            with claim(path) as mine:
-                if mine and _find(name) is None:
-                    _fetch(name)
-        except OSError as error:
-            raise _absent(name, f"fetching it failed ({_reason(error)})") from error
-        if not mine:
-            time.sleep(1)
+    """Where a data set lies, which is fetched if it has to be; ``DataError`` if it cannot be."""
+    if _find(name) is None:
+        _fetch(name)
     return Path(_find(name)[0])
 
 
@@ -313,48 +206,9 @@ def missing(names: Iterable[str]) -> list[str]:
 
 def origin(name: str, by_hand: bool = True) -> str:
     """How large a data set is and where from, and where it has to lie."""
-    of = about(name)
-    where = f", to be unpacked as {of.places[0][0]} in FEDLEARN_DATA" if by_hand else ""
-    return f"{of.megabytes} MB from {of.site}{where}"
-
-
-def _reason(error):
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-def _absent(name, why):
-    where, known = " and ".join(map(str, _folders())), about(name)
-    by_hand = f" as {known.places[0][0]}."
-    remedy = ", or connect to the network once." if known.torchvision else by_hand
-    return DataError(
-        f"The data set {name} ({known.megabytes} MB, from {known.site}) is not in {where} "
-        f"and {why}: set FEDLEARN_DATA to a folder that holds it{remedy}"
-    )
-
-
-def _while_it_grows(folder, work):
-    """``work()`` in a thread, which is left alone if for ``PATIENCE`` seconds nothing is written to
-    the folder: a name server, or a chain of mirrors, may be silent for minutes."""
-    errors, size, now, since = [], 0, 0, time.monotonic()
-
-    def attempt():
-        try:
-            work()
-        except Exception as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=attempt, daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(0.1)
-        with suppress(OSError):  # a file that was there a moment ago
-            now = sum(f.stat().st_size for f in folder.rglob("*"))
-        if now != size:
-            size, since = now, time.monotonic()
-        elif time.monotonic() - since > PATIENCE:
-            raise TimeoutError(f"nothing came for {PATIENCE:g} s")
-    if errors:
-        raise errors[0]
+    known = about(name)
+    folder = f", to be unpacked as {known.places[0][0]} in FEDLEARN_DATA" if by_hand else ""
+    return f"{known.megabytes} MB from {known.site}{folder}"
 
 
 def offline() -> bool:
@@ -362,26 +216,39 @@ def offline() -> bool:
     return os.environ.get("FEDLEARN_OFFLINE", "0") not in ("", "0")
 
 
-def _can_be_fetched(name):
-    if about(name).torchvision is None:
-        raise _absent(name, "has to be fetched by hand")
-    if offline():
-        raise _absent(name, "FEDLEARN_OFFLINE forbids to fetch it")
+def _absent(name, why):
+    places, known = " and ".join(map(str, _places())), about(name)
+    by_hand = f" as {known.places[0][0]}."
+    remedy = ", or connect to the network once." if known.torchvision else by_hand
+    return DataError(
+        f"The data set {name} ({known.megabytes} MB, from {known.site}) is not in {places} "
+        f"and {why}: set FEDLEARN_DATA to a folder that holds it{remedy}"
+    )
 
 
 def _fetch(name):
-    """Download once into the cache."""
+    """Download into a folder of this process's own, then put it into the cache in one step."""
+    kind = about(name).torchvision
+    if kind is None:
+        raise _absent(name, "has to be fetched by hand")
+    if offline():
+        raise _absent(name, "FEDLEARN_OFFLINE forbids to fetch it")
     from torchvision import datasets
 
-    kind = about(name).torchvision
     print(f"Fetching {name} into {CACHE}, once.", file=sys.stderr)
     timeout = socket.getdefaulttimeout()
     socket.setdefaulttimeout(PATIENCE)  # torchvision sets none: it would wait for ever
     try:
-        with open(os.devnull, "w") as null, redirect_stdout(null), redirect_stderr(null):
-            _while_it_grows(CACHE, lambda: getattr(datasets, kind)(CACHE, download=True))
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=CACHE) as folder:
+            with open(os.devnull, "w") as null, redirect_stdout(null), redirect_stderr(null):
+                getattr(datasets, kind)(folder, download=True)
+            for path in Path(folder).iterdir():
+                if path.is_dir() and _find(name) is None:  # nobody was faster
+                    shutil.rmtree(CACHE / path.name, ignore_errors=True)
+                    path.replace(CACHE / path.name)
     except Exception as error:
-        raise _absent(name, f"fetching it failed ({_reason(error)})") from error
+        raise _absent(name, f"fetching it failed ({reason(error)})") from error
     finally:
         socket.setdefaulttimeout(timeout)
 
@@ -394,8 +261,8 @@ def moments(x: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     # Counts of the 256 values give both exactly, with no float copy of the images.
     counts = torch.stack([torch.bincount(c.flatten(), minlength=256) for c in x.unbind(1)]).double()
     value, share = torch.arange(256.0, dtype=torch.float64), counts / counts.sum(1, keepdim=True)
-    first = share @ value
-    return tuple(first.tolist()), tuple((share @ value**2 - first**2).sqrt().tolist())
+    mean = share @ value
+    return tuple(mean.tolist()), tuple((share @ value**2 - mean**2).sqrt().tolist())
 
 
 @lru_cache
@@ -410,22 +277,18 @@ def load(name: str) -> Source:
     place, read, note = _find(name)
     try:
         arrays = read(place)
-        train_x, test_x = (
-            torch.from_numpy(np.array(a.transpose(0, 3, 1, 2), order="C")) for a in arrays[::2]
-        )
-        train_y, test_y = (torch.from_numpy(a.astype(np.int64)) for a in arrays[1::2])
+        images = (np.array(x.transpose(0, 3, 1, 2), order="C") for x in arrays[::2])
+        train_x, test_x = map(torch.from_numpy, images)
+        train_y, test_y = (torch.from_numpy(y.astype(np.int64)) for y in arrays[1::2])
         for x, y in ((train_x, train_y), (test_x, test_y)):
-            if (
-                x.dtype != torch.uint8
-                or len(x) != len(y)
-                or not 0 <= int(y.min()) <= int(y.max()) < classes
-            ):
+            fits = x.dtype == torch.uint8 and len(x) == len(y)
+            if not fits or not 0 <= int(y.min()) <= int(y.max()) < classes:
                 raise ValueError("images and labels do not fit together")
         mean, std = moments(train_x)
     except Exception as error:
         if no_memory(error):
             raise MemoryError(f"There is not enough memory to read {name}.") from error
-        why = f"cannot be read ({_reason(error)}): replace or remove it."
+        why = f"cannot be read ({reason(error)}): replace or remove it."
         raise DataError(f"The copy of {name} at {place} {why}") from error
     note = note or _part(name, len(train_y), len(test_y))
     coarse = np.array(COARSE) if name == "cifar100" else None

@@ -25,7 +25,7 @@ class Task:
     uint8, and are normalised when they are used.
 
     ``train`` and ``test`` are x [n, channels, height, width] and y [n, ...]: labels, or whatever
-    the task's ``loss`` and ``evaluate`` take. ``owners`` is the client of each test sample, int64
+    the task's ``loss`` and ``score`` take. ``owners`` is the client of each test sample, int64
     [n], -1 where it is nobody's; None if the data do not say whose they are."""
 
     dataset: str
@@ -45,41 +45,21 @@ class Task:
     networks: ClassVar[Mapping[str, Callable]] = models.NETWORKS  # that a name may mean
     augmentations: ClassVar[Mapping[str, Callable]] = {}
     ignored: ClassVar[int] = -100  # in place of all of a sample's y if it is to count for nothing
+    batch: ClassVar[int] = 512  # of evaluation
     about: ClassVar[dict[str, str]] = {}  # what a history says besides, such as its main metric
+
+    # What a kind of task has to say for itself:
 
     def loss(self, outputs: Any, y: torch.Tensor) -> torch.Tensor:
         """Mean over the batch of the samples' losses, separately for each leading client: outputs
         of a network for x [..., batch, ...], y [..., batch, ...] -> [...]."""
         raise NotImplementedError
 
-    def evaluate(
-        self,
-        net: torch.nn.Module,
-        batch: int = 512,
-        client: int | None = None,
-        predictions: ByClient | None = None,
-    ) -> dict[str, Any]:
-        """{"accuracy": the task's main metric, "loss", ...} on the test set, and the task's
-        metrics; or, if there is a dict ``predictions``, what ``measure`` makes them of is put
-        there, for this client or, under None, for all."""
-        raise NotImplementedError
-
-    def measure(self, predictions: ByClient) -> dict[str, Any]:
-        """The task's metrics, from predictions for each client or, under None, for all."""
-        if not self.metrics:
-            return {}
-        seen = Seen(predictions, self.test[1].cpu(), self.owners, self.held)
-        return measured(self.metrics, seen)
-
-    def augmented(
-        self, name: str, x: torch.Tensor, y: torch.Tensor, generator: torch.Generator
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Images and their y, each image changed at random in this way."""
-        return self.augmentations[name](x, y, generator)
-
-    @property
-    def held(self) -> torch.Tensor:
-        """How much of each class a client holds, [clients, classes]."""
+    def score(
+        self, net: torch.nn.Module, batch: int, client: int | None, predictions: ByClient
+    ) -> dict[str, float]:
+        """{"accuracy": the task's main metric, "loss", ...} of a network in evaluation mode on the
+        test set. What ``measure`` needs is put into ``predictions``, under ``client``."""
         raise NotImplementedError
 
     @classmethod
@@ -92,6 +72,57 @@ class Task:
     def default_network(cls, source: Source) -> str:
         """The name of a small network for these images."""
         raise NotImplementedError
+
+    def classes(self, y: torch.Tensor) -> torch.Tensor:
+        """The class of all that y shows: images, objects, or pixels."""
+        return y.flatten()
+
+    # What follows from it:
+
+    def evaluate(
+        self,
+        net: torch.nn.Module,
+        batch: int | None = None,
+        client: int | None = None,
+        predictions: ByClient | None = None,
+    ) -> dict[str, Any]:
+        """Measure a network on the test set.
+
+        Parameters
+        ----------
+        net
+            Takes normalised images; it is left in the mode that it had.
+        batch
+            Images at a time.
+        client
+            Whose network it is, or whose order of pixels counts; None if it is everybody's.
+        predictions
+            Collects, by client, what ``measure`` makes the task's metrics of.
+
+        Returns
+        -------
+        dict
+            "accuracy" (the task's main metric) and "loss"; without ``predictions`` the task's
+            metrics, too.
+        """
+        collected: ByClient = {} if predictions is None else predictions
+        with models.evaluating(net), torch.inference_mode():
+            result = self.score(net, batch or self.batch, client, collected)
+        return result if predictions is not None else result | self.measure(collected)
+
+    def measure(self, predictions: ByClient) -> dict[str, Any]:
+        """The task's metrics, from predictions for each client or, under None, for all."""
+        if not self.metrics:
+            return {}
+        seen = Seen(predictions, self.test[1].cpu(), self.owners, self.held)
+        return measured(self.metrics, seen)
+
+    @cached_property
+    def held(self) -> torch.Tensor:
+        """How much of each class (images, objects or pixels) a client holds, [clients, classes]."""
+        y, n = self.train[1].cpu(), self.source.classes
+        counts = (torch.bincount(self.classes(y[own]), minlength=n)[:n] for own in self.owned)
+        return torch.stack(list(counts))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -118,16 +149,34 @@ class Task:
     def network(
         self, network: str | Callable | None = None, shape: tuple[int, ...] | None = None
     ) -> torch.nn.Module:
-        """The task's network; or another one, by name or as a function, and for inputs of another
-        shape."""
+        """A new network.
+
+        Parameters
+        ----------
+        network
+            A name or a function, if not the task's own.
+        shape
+            (channels, height, width) of its inputs, if not the images'.
+
+        Raises
+        ------
+        ValueError
+            If it cannot be built for that shape.
+
+        Examples
+        --------
+        >>> from fedlearn.tasks import classification
+        >>> classification("digits", 2).network()(torch.zeros(5, 1, 8, 8)).shape
+        torch.Size([5, 10])
+        """
         network = self.network_name if network is None else network
-        build = find_network(network, self.networks)
+        build, shape = find_network(network, self.networks), shape or self.shape
         try:
-            net = build(shape or self.shape, self.source.classes)
+            net = build(shape, self.source.classes)
         except (RuntimeError, TypeError) as error:
             raise ValueError(
-                f"The network {network!r} cannot be built for inputs of shape "
-                f"{list(shape or self.shape)} ({short(str(error))})."
+                f"The network {network!r} cannot be built for inputs of shape {list(shape)} "
+                f"({short(str(error))})."
             ) from error
         if not isinstance(net, torch.nn.Module):
             raise ValueError(
@@ -151,22 +200,33 @@ class Task:
     def gather(
         self, clients: list[int], orders: list[torch.Tensor], generators: list[torch.Generator]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """One pass over the images of each client, client after client: images as they are
-        stored, augmented and permuted, and their y.
+        """One pass over the images of several clients, client after client.
 
-        For each client, its order (a permutation of its n_k positions) and the generator that
-        draws the augmentation."""
-        picked = torch.cat(
-            [self.owned[k][order] for k, order in zip(clients, orders, strict=True)]
-        ).to(self.device)
+        Parameters
+        ----------
+        clients
+            Their numbers.
+        orders
+            For each a permutation of its n_k positions.
+        generators
+            For each what draws the augmentation.
+
+        Returns
+        -------
+        tuple
+            Images as they are stored, augmented and permuted, [sum of n_k, channels, height,
+            width], and their y.
+        """
+        orders = [self.owned[k][order] for k, order in zip(clients, orders, strict=True)]
+        picked = torch.cat(orders).to(self.device)
         x, y = self.train[0][picked], self.train[1][picked]
         if self.augment or self.split.permutations is not None:
-            sizes = [len(order) for order in orders]
-            parts = list(zip(x.split(sizes), y.split(sizes), strict=True))
-            for i, (client, generator) in enumerate(zip(clients, generators, strict=True)):
+            sizes, parts = [len(order) for order in orders], []
+            images = zip(clients, generators, x.split(sizes), y.split(sizes), strict=True)
+            for client, generator, x, y in images:
                 for name in self.augment:
-                    parts[i] = self.augmented(name, *parts[i], generator)
-                parts[i] = self.permute(parts[i][0], client), parts[i][1]
+                    x, y = self.augmentations[name](x, y, generator)
+                parts.append((self.permute(x, client), y))
             x, y = map(torch.cat, zip(*parts, strict=True))
         return x, y
 
@@ -192,15 +252,13 @@ class Task:
 
     def describe(self) -> dict[str, Any]:
         """What a history says about its task."""
-        name = (
-            self.network_name if isinstance(self.network_name, str) else self.network_name.__name__
-        )
+        network = self.network_name
         return {
             "dataset": self.dataset,
             "clients": self.clients,
             "partition": repr(self.partition),
             "seed": self.seed,
-            "network": name,
+            "network": network if isinstance(network, str) else network.__name__,
             "augment": list(self.augment),
             "train": len(self.train[1]),
             "test": len(self.test[1]),
@@ -211,64 +269,38 @@ class Task:
 
     @classmethod
     def make(
-        cls,
-        dataset: Any,
-        clients: Any,
-        partition: Any,
-        seed: int,
-        network: str | Callable | None,
-        augment: Any,
-        train: int | None,
-        test: int | None,
-        device: str | torch.device,
-        metrics: Any,
+        cls, dataset, clients, partition, seed, network, augment, train, test, device, metrics
     ) -> Self:
         """A task of this kind; the arguments are explained at ``classification``."""
-        counted = is_whole(clients)
-        clients = int(clients) if counted else clients
-        if isinstance(clients, bool | float | None | dict) or (counted and clients < 1):
-            raise ValueError(f"clients must be a whole number of at least 1, not {clients!r}.")
-        if isinstance(clients, str) and clients != "users":
-            raise ValueError(f'clients is a number, lists, a column or "users", not {clients!r}.')
-        if not counted and (partition is not None or train is not None):
-            raise ValueError(
-                "Clients that are given leave no choice: neither partition nor train goes with "
-                "them."
-            )
         if isinstance(partition, str):
             partition = partitions.parse(partition)
-        partition = partition or partitions.iid()
-        if not isinstance(partition, partitions.Partition):
+        if not isinstance(partition, partitions.Partition | None):
             raise ValueError(f"{short(partition)} is no partition (fedlearn.partition).")
         augment = (augment,) if isinstance(augment, str) else tuple(augment)
         for name in augment:
             pick(name, cls.augmentations, "augmentation")
         if network is not None:
             find_network(network, cls.networks)
-        metrics, device = find_metrics(metrics), find_device(device)
-        whole = isinstance(dataset, tuple) and not isinstance(dataset[0], tuple)  # split here
-        users = None
-        if whole and not counted and not isinstance(clients, str):
-            users = partitions.given(clients, len(dataset[0])).owner
-        source = cls.find_source(dataset, users)
-        owners = None
-        if not counted:
-            named = users is not None or isinstance(clients, str)
-            column = source.users if named else clients
-            if column is None:
-                raise ValueError(
-                    f'{source.name} names no users, so clients="users" is not possible.'
-                )
-            given = partitions.Given(column) if users is not None else None
-            partition = given or partitions.given(column, len(source.train_y))
+        metrics, device, owners = find_metrics(metrics), find_device(device), None
+        if is_whole(clients) and clients >= 1:
+            source, clients = cls.find_source(dataset), int(clients)
+            partition = partition or partitions.iid()
+        elif clients != "users" if isinstance(clients, str) else not hasattr(clients, "__iter__"):
+            raise ValueError(
+                'clients must be a whole number of at least 1, lists, a column or "users", not '
+                f"{short(clients)}."
+            )
+        elif partition is not None or train is not None:
+            raise ValueError(
+                "Clients that are given leave no choice: neither partition nor train goes with "
+                "them."
+            )
+        else:
+            source, partition, owners = cls._given_clients(dataset, clients)
             clients = partition.clients
-            if named and source.test_users is not None:
-                client_of = dict(zip(column.tolist(), partition.owner.tolist(), strict=True))
-                owners = torch.tensor([client_of.get(u, -1) for u in source.test_users.tolist()])
         if owners is None:
             refuse_without_owners(metrics, source.name)
         shape = source.train_x.shape[1:]
-        network = network or cls.default_network(source)
         if augment and min(shape[1:]) == 1:
             raise ValueError("crop and flip are for images, and these are vectors.")
         if source.labels is not None and isinstance(partition, partitions.Permuted):
@@ -281,7 +313,6 @@ class Task:
             return torch.randperm(total, generator=rng.generator(seed, purpose))[:count]
 
         chosen = keep(train, len(source.train_y), "train")
-        kept = source.train_x[chosen].to(device), source.train_y[chosen].to(device)
         split = partition(
             source.column(partition.by)[chosen].numpy(),
             clients,
@@ -289,13 +320,37 @@ class Task:
             coarse=source.coarse,
             pixels=int(np.prod(shape[1:])) if min(shape[1:]) > 1 else None,
         )
-        chosen = keep(test, len(source.test_y), "test")
-        kept_test = source.test_x[chosen].to(device), source.test_y[chosen].to(device)
-        owners = None if owners is None else owners[chosen]
+        chosen_test = keep(test, len(source.test_y), "test")
         return cls(
-            *(source.name, clients, partition, seed, network, augment, device),
-            *(source, split, kept, kept_test, owners, metrics),
+            *(source.name, clients, partition, seed, network or cls.default_network(source)),
+            *(augment, device, source, split),
+            tuple(t[chosen].to(device) for t in (source.train_x, source.train_y)),
+            tuple(t[chosen_test].to(device) for t in (source.test_x, source.test_y)),
+            None if owners is None else owners[chosen_test],
+            metrics,
         )
+
+    @classmethod
+    def _given_clients(cls, dataset: Any, clients: Any) -> tuple:
+        """The source, who holds what of it, and the owners of its test samples, if it says so."""
+        arrays = isinstance(dataset, tuple) and not isinstance(dataset[0], tuple)
+        users = None
+        if arrays and not isinstance(clients, str):  # split here, each client's samples apart
+            users = partitions.given(clients, len(dataset[0])).owner
+        source = cls.find_source(dataset, users)
+        named = users is not None or isinstance(clients, str)
+        column = source.users if named else clients
+        if column is None:
+            raise ValueError(f'{source.name} names no users, so clients="users" is not possible.')
+        if users is None:
+            partition = partitions.given(column, len(source.train_y))
+        else:
+            partition = partitions.Given(column)
+        if not named or source.test_users is None:
+            return source, partition, None
+        client_of = dict(zip(column.tolist(), partition.owner.tolist(), strict=True))
+        owners = torch.tensor([client_of.get(user, -1) for user in source.test_users.tolist()])
+        return source, partition, owners
 
 
 def find_network(network: str | Callable, known: Mapping[str, Callable]) -> Callable:
@@ -318,13 +373,13 @@ def find_device(device: str | torch.device = "auto") -> torch.device:
     if name in ("cpu", *gpus) or (gpus and name == "cuda"):
         return torch.device(name)
     named = [f"{gpu} ({torch.cuda.get_device_name(gpu)})" for gpu in gpus]
-    there = ", ".join(named) or f"no CUDA GPU that torch {torch.__version__} can use"
-    raise ValueError(f"There is no device {name!r} here: this machine has cpu and {there}.")
+    listed = ", ".join(named) or f"no CUDA GPU that torch {torch.__version__} can use"
+    raise ValueError(f"There is no device {name!r} here: this machine has cpu and {listed}.")
 
 
 def _digest(tensors: Iterable[torch.Tensor]) -> str:
-    hashed = blake2b(digest_size=8)
+    digest = blake2b(digest_size=8)
     for t in tensors:
-        hashed.update(f"{t.dtype} {tuple(t.shape)}".encode())
-        hashed.update(t.cpu().contiguous().numpy())
-    return hashed.hexdigest()
+        digest.update(f"{t.dtype} {tuple(t.shape)}".encode())
+        digest.update(t.cpu().contiguous().numpy())
+    return digest.hexdigest()

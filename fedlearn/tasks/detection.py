@@ -11,9 +11,9 @@ from ..arguments import checked, short
 from ..data import published, scenes
 from ..data.annotated import CROWD, from_boxes, source_of
 from ..data.sources import Source
+from .augment import ANNOTATED
 from .base import Task
 from .metrics import ByClient
-from .moves import MOVES
 
 DATASETS: dict[str, Callable[[str], Source]] = {
     "digits": partial(scenes.named, "boxes"),
@@ -52,19 +52,20 @@ def average_precision(predictions: list[Boxes], y: torch.Tensor) -> dict[str, fl
         rows = rows[rows[:, 4] >= 0]
         crowd = rows[:, 5] == CROWD
         area = torch.where(rows[:, 5] == 1, 2 * BEYOND, (rows[:, 2:4] - rows[:, :2]).prod(-1))
-        about = {"iscrowd": crowd.long(), "area": area}
-        targets.append({"boxes": rows[:, :4], "labels": rows[:, 4].long(), **about})
+        more = {"iscrowd": crowd.long(), "area": area}
+        targets.append({"boxes": rows[:, :4], "labels": rows[:, 4].long(), **more})
     metric = MeanAveragePrecision(backend="faster_coco_eval")
-    metric.update([{name: t.cpu() for name, t in own.items()} for own in predictions], targets)
-    found = metric.compute()
-    return {"map_50": float(found["map_50"]), "map_50_95": float(found["map"])}
+    metric.update([{name: t.cpu() for name, t in boxes.items()} for boxes in predictions], targets)
+    result = metric.compute()
+    return {"map_50": float(result["map_50"]), "map_50_95": float(result["map"])}
 
 
 class Detection(Task):
     """Images with any number of boxes: y [n, objects, 6], see ``data.annotated``."""
 
     networks = models.DETECTORS
-    augmentations = MOVES
+    augmentations = ANNOTATED
+    batch = 128
     about = {"task": "detection", "accuracy": "mAP@0.5"}
 
     @classmethod
@@ -92,6 +93,10 @@ class Detection(Task):
     def loss(self, outputs: Any, y: torch.Tensor) -> torch.Tensor:
         return self.head.loss(outputs, y, self.shape[1:])
 
+    def classes(self, y: torch.Tensor) -> torch.Tensor:
+        kinds = y[..., 4].long()
+        return kinds[kinds >= 0]
+
     def predict(self, net: torch.nn.Module, x: torch.Tensor) -> list[Boxes]:
         """What ``net`` finds in images as they are stored, best first."""
         return self._read(net(self.inputs(x)))
@@ -100,36 +105,18 @@ class Detection(Task):
         pairs = zip(*self.head.decode(outputs, self.shape[1:]), strict=True)
         return [best(boxes, scores) for boxes, scores in pairs]
 
-    def evaluate(
-        self,
-        net: torch.nn.Module,
-        batch: int = 128,
-        client: int | None = None,
-        predictions: ByClient | None = None,
-    ) -> dict[str, Any]:
+    def score(
+        self, net: torch.nn.Module, batch: int, client: int | None, predictions: ByClient
+    ) -> dict[str, float]:
         """{"accuracy": mAP@0.5, "loss", "map_50_95": mAP@0.5:0.95} on the test set."""
-        (x, y), total, found = self.test, 0.0, []
-        with models.evaluating(net), torch.inference_mode():
-            for images, own in zip(x.split(batch), y.split(batch), strict=True):
-                outputs = net(self.inputs(images))
-                total += float(self.loss(outputs, own)) * len(own)
-                found += self._read(outputs)
-        measured = average_precision(found, y)
-        return {
-            "accuracy": measured["map_50"],
-            "loss": total / len(y),
-            "map_50_95": measured["map_50_95"],
-        }
-
-    @cached_property
-    def held(self) -> torch.Tensor:
-        """How many objects of each class a client holds, [clients, classes]."""
-        kinds = self.train[1][..., 4].cpu().long()
-        counts = (
-            torch.bincount(kinds[own][kinds[own] >= 0], minlength=self.source.classes)
-            for own in self.owned
-        )
-        return torch.stack(list(counts))
+        (x, y), total, boxes = self.test, 0.0, []
+        for images, target in zip(x.split(batch), y.split(batch), strict=True):
+            outputs = net(self.inputs(images))
+            total += float(self.loss(outputs, target)) * len(target)
+            boxes += self._read(outputs)
+        precision = average_precision(boxes, y)
+        accuracy = precision.pop("map_50")
+        return {"accuracy": accuracy, "loss": total / len(y), **precision}
 
 
 @checked
@@ -145,16 +132,33 @@ def detection(
     device: str | torch.device = "auto",
     metrics: Any = (),
 ) -> Detection:
-    """The arguments of ``classification``, for boxes.
+    """Boxes with classes. The column accuracy is mAP@0.5, and there are no other ``metrics``.
 
-    ``dataset`` is "digits", digit scenes (``fl.data.digit_scenes``), or "digits:0.8" in that
-    difficulty from 0 to 1; "voc" or "coco", or "voc:96" for pictures of 96 pixels and "voc:96,skip"
-    to leave out those that are wrong (``fl.data.voc``, ``fl.data.coco``); or your own, as the
-    arguments of ``fl.data.from_boxes`` or what that makes of them. A partition goes by the class
-    that fills most of an image; "objects" goes by their number. ``network`` is a name in
-    ``fedlearn.models.DETECTORS``, with "@FILE" behind it if it starts from weights in a file, or
-    makes a module with a ``head``. ``augment`` lists "crop", "flip" and "scale". The column
-    accuracy is mAP@0.5."""
+    Parameters
+    ----------
+    dataset
+        "digits", digit scenes (``fl.data.digit_scenes``), or "digits:0.8" in that difficulty from
+        0 to 1; "voc" or "coco", or "voc:96" for pictures of 96 pixels and "voc:96,skip" to leave
+        out those that are wrong; or the first arguments of ``fl.data.from_boxes``, or what that
+        makes of them.
+    partition
+        As of ``classification``, by the class that fills most of an image; "objects" goes by their
+        number.
+    network
+        A name in ``fl.models.DETECTORS``, with "@FILE" behind it if it starts from weights in a
+        file, or a function that makes a module with a ``head``.
+    augment
+        Any of "crop", "flip" and "scale".
+    clients, seed, train, test, device
+        As of ``classification``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> pictures, boxes = np.zeros((4, 64, 64), np.uint8), [[[20, 10, 36, 30, 0]]] * 4
+    >>> detection((pictures, boxes, 1, 0.5), clients=2).sizes
+    [1, 1]
+    """
     if metrics:
         raise ValueError("Detection measures mAP and nothing else: leave metrics out.")
     task = Detection.make(

@@ -45,18 +45,9 @@ class Seen:
         """The same, with the keys of ``predictions``."""
         classes, known = self.held.shape[1], self.labels < self.held.shape[1]
         first = self.labels.long() * classes
-        pairs = {k: (first + own)[known] for k, own in self.predictions.items()}
+        pairs = {k: (first + predicted)[known] for k, predicted in self.predictions.items()}
         counts = {k: torch.bincount(p, minlength=classes**2).double() for k, p in pairs.items()}
-        return {k: own.view(classes, classes) for k, own in counts.items()}
-
-    @cached_property
-    def rows(self) -> list[torch.Tensor]:
-        """The positions of each client's own test samples; ``ValueError`` if the data do not say
-        whose they are."""
-        if self.owners is None:
-            raise ValueError("The test samples have no owners.")
-        sizes = torch.bincount(self.owners + 1, minlength=len(self.held) + 1)
-        return list(self.owners.argsort(stable=True).split(sizes.tolist()))[1:]
+        return {k: count.view(classes, classes) for k, count in counts.items()}
 
 
 Metric = Callable[[Seen], Any]
@@ -69,13 +60,15 @@ def per_class(seen: Seen) -> list[float]:
 
 def per_client(seen: Seen) -> list[float]:
     """For each client the accuracy on its own test samples; None for a client that has none."""
-    classes, found = seen.held.shape[1], []
-    for k, rows in enumerate(seen.rows):
-        own, labels = seen.of(k), seen.labels[rows]
-        known = labels < classes
-        right = math.nan if own is None else (own[rows] == labels)[known].double().mean()
-        found.append(float(right))
-    return found
+    if seen.owners is None:
+        raise ValueError("The test samples have no owners.")
+    accuracies = []
+    for k in range(len(seen.held)):
+        predicted, rows = seen.of(k), seen.owners == k
+        known = seen.labels[rows] < seen.held.shape[1]
+        right = None if predicted is None else (predicted[rows] == seen.labels[rows])[known]
+        accuracies.append(math.nan if right is None else float(right.double().mean()))
+    return accuracies
 
 
 def client_spread(seen: Seen) -> float:
@@ -92,9 +85,16 @@ def per_class_mix(seen: Seen) -> list[float]:
     """For each client the accuracy on everybody's test samples, mixed as its own training samples
     are: a class counts as much as the client holds of it. It stands in for ``per_client`` where
     test samples have no owners, and says nothing of what else is particular to a client."""
-    found = seen.confusions
-    mixes = ((found.get(k, found.get(None)), held) for k, held in enumerate(seen.held))
-    return [math.nan if own is None else _as_held(own, held) for own, held in mixes]
+    accuracies = []
+    for k, held in enumerate(seen.held):
+        counts = seen.confusions.get(k, seen.confusions.get(None))
+        if counts is None:
+            accuracies.append(math.nan)
+            continue
+        weights = held * (counts.sum(1) > 0)  # a class that the test set lacks says nothing
+        recall = (counts.diag() / counts.sum(1)).nan_to_num()
+        accuracies.append(float((weights * recall).sum() / weights.sum()))
+    return accuracies
 
 
 def class_mix_spread(seen: Seen) -> float:
@@ -107,52 +107,6 @@ def worst_class_mix(seen: Seen) -> float:
     return _lowest(per_class_mix(seen))
 
 
-OWNED = per_client, client_spread, worst_client  # of test samples that have owners
-MIXED = per_class_mix, class_mix_spread, worst_class_mix  # in their place where they have none
-METRICS: dict[str, Metric] = {f.__name__: f for f in (per_class, *OWNED, *MIXED)}
-
-
-def find_metrics(metrics: Any) -> dict[str, Metric]:
-    """Functions by the names of their columns; each is given as a name of ``METRICS``, a function,
-    or where to find one (``fedlearn.extensions``)."""
-    found = {}
-    for given in [metrics] if isinstance(metrics, str) or callable(metrics) else metrics:
-        metric = given if callable(given) else find(given, METRICS, "metric")
-        name = getattr(metric, "__name__", "")
-        if not name.isidentifier() or name in found or name in COLUMNS:
-            raise ValueError(f"A metric needs a name of its own, as a column, not {name!r}.")
-        try:
-            inspect.signature(metric).bind(None)
-        except TypeError:
-            raise ValueError(
-                f"A metric takes one argument, what it sees of the test set, unlike {name}."
-            ) from None
-        found[name] = metric
-    return found
-
-
-def refuse_without_owners(metrics: dict[str, Metric], dataset: str) -> None:
-    """``ValueError`` for a metric of test samples with owners, which the data set has not."""
-    for own, mixed in zip(OWNED, MIXED, strict=True):
-        if own in metrics.values():
-            raise ValueError(
-                f"The test samples of {dataset} belong to no client, so {own.__name__} cannot be "
-                f"measured; {mixed.__name__} weights their classes as a client's training samples."
-            )
-
-
-def measured(metrics: dict[str, Metric], seen: Seen) -> dict:
-    """The columns; what is not a finite number is None."""
-    known = bool(seen.predictions)
-    return {name: _column(name, f(seen) if known else None) for name, f in metrics.items()}
-
-
-def _as_held(own: torch.Tensor, held: torch.Tensor) -> float:
-    weights = held * (own.sum(1) > 0)  # a class that the test set lacks says nothing
-    right = (own.diag() / own.sum(1)).nan_to_num()
-    return float((weights * right).sum() / weights.sum())
-
-
 def _spread(values: list[float]) -> float:
     known = [v for v in values if not math.isnan(v)]
     mean = sum(known) / len(known) if known else math.nan
@@ -161,6 +115,47 @@ def _spread(values: list[float]) -> float:
 
 def _lowest(values: list[float]) -> float:
     return min((v for v in values if not math.isnan(v)), default=math.nan)
+
+
+OWNED = per_client, client_spread, worst_client  # of test samples that have owners
+MIXED = per_class_mix, class_mix_spread, worst_class_mix  # in their place where they have none
+METRICS: dict[str, Metric] = {f.__name__: f for f in (per_class, *OWNED, *MIXED)}
+
+
+def find_metrics(metrics: Any) -> dict[str, Metric]:
+    """Functions by the names of their columns; each is given as a name of ``METRICS``, a function,
+    or where to find one (``fedlearn.extensions``)."""
+    functions: dict[str, Metric] = {}
+    for given in [metrics] if isinstance(metrics, str) or callable(metrics) else metrics:
+        metric = given if callable(given) else find(given, METRICS, "metric")
+        name = getattr(metric, "__name__", "")
+        if not name.isidentifier() or name in functions or name in COLUMNS:
+            raise ValueError(f"A metric needs a name of its own, as a column, not {name!r}.")
+        try:
+            inspect.signature(metric).bind(None)
+        except TypeError:
+            raise ValueError(
+                f"A metric takes one argument, what it sees of the test set, unlike {name}."
+            ) from None
+        functions[name] = metric
+    return functions
+
+
+def refuse_without_owners(metrics: dict[str, Metric], dataset: str) -> None:
+    """``ValueError`` for a metric of test samples with owners, which the data set has not."""
+    for metric, instead in zip(OWNED, MIXED, strict=True):
+        if metric in metrics.values():
+            raise ValueError(
+                f"The test samples of {dataset} belong to no client, so {metric.__name__} cannot "
+                f"be measured; {instead.__name__} weights their classes as a client's training "
+                "samples."
+            )
+
+
+def measured(metrics: dict[str, Metric], seen: Seen) -> dict:
+    """The columns; what is not a finite number is None."""
+    known = bool(seen.predictions)
+    return {name: _column(name, f(seen) if known else None) for name, f in metrics.items()}
 
 
 def _column(name: str, value: Any) -> Any:

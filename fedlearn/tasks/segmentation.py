@@ -1,7 +1,7 @@
 """Semantic segmentation: the class of each pixel."""
 
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,9 +12,9 @@ from ..arguments import checked
 from ..data import published, scenes
 from ..data.annotated import VOID, from_masks, source_of
 from ..data.sources import Source
+from .augment import ANNOTATED
 from .base import Task
 from .metrics import ByClient
-from .moves import MOVES
 
 DATASETS: dict[str, Callable[[str], Source]] = {
     "digits": partial(scenes.named, "masks"),
@@ -36,8 +36,9 @@ class Segmentation(Task):
     """Images with a mask: y uint8 [n, height, width], see ``data.annotated``."""
 
     networks = models.SEGMENTERS
-    augmentations = MOVES
+    augmentations = ANNOTATED
     ignored = VOID
+    batch = 128
     about = {"task": "segmentation", "accuracy": "mIoU"}
     loss = staticmethod(pixel_cross_entropy)  # type: ignore[assignment]
 
@@ -56,48 +57,29 @@ class Segmentation(Task):
         """The class of each pixel of images as they are stored, [n, height, width]."""
         return net(self.inputs(x)).argmax(-3)
 
-    def evaluate(
-        self,
-        net: torch.nn.Module,
-        batch: int = 128,
-        client: int | None = None,
-        predictions: ByClient | None = None,
-    ) -> dict[str, Any]:
-        """{"accuracy": mIoU, "loss", "pixel_accuracy"} on the test set, and the task's metrics. A
-        class that is neither shown nor predicted counts for nothing."""
+    def score(
+        self, net: torch.nn.Module, batch: int, client: int | None, predictions: ByClient
+    ) -> dict[str, float]:
+        """{"accuracy": mIoU, "loss", "pixel_accuracy"} on the test set. A class that is neither
+        shown nor predicted counts for nothing."""
         from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
 
-        (x, y), classes, total, predicted = self.test, self.source.classes, 0.0, []
-        about = {"num_classes": classes, "ignore_index": VOID, "validate_args": False}
-        overlap = MulticlassJaccardIndex(**about).to(self.device)
-        right = MulticlassAccuracy(average="micro", **about).to(self.device)
-        with models.evaluating(net), torch.inference_mode():
-            for images, own in zip(x.split(batch), y.split(batch), strict=True):
-                scores = net(self.inputs(images))
-                total += float(self.loss(scores, own)) * len(own)
-                best = scores.argmax(1)
-                for metric in (overlap, right):
-                    metric.update(best, own.long())
-                if self.metrics:
-                    predicted.append(best.to(torch.uint8).cpu())
-            result = {
-                "accuracy": float(overlap.compute()),
-                "loss": total / len(y),
-                "pixel_accuracy": float(right.compute()),
-            }
-        found = {} if predictions is None else predictions
+        (x, y), total, predicted = self.test, 0.0, []
+        options = {"num_classes": self.source.classes, "ignore_index": VOID, "validate_args": False}
+        overlap = MulticlassJaccardIndex(**options).to(self.device)
+        right = MulticlassAccuracy(average="micro", **options).to(self.device)
+        for images, target in zip(x.split(batch), y.split(batch), strict=True):
+            scores = net(self.inputs(images))
+            total += float(self.loss(scores, target)) * len(target)
+            kinds = scores.argmax(1)
+            overlap.update(kinds, target.long())
+            right.update(kinds, target.long())
+            if self.metrics:
+                predicted.append(kinds.to(torch.uint8).cpu())
         if self.metrics:
-            found[client] = torch.cat(predicted)
-        return result if predictions is not None else result | self.measure(found)
-
-    @cached_property
-    def held(self) -> torch.Tensor:
-        """How many pixels of each class a client holds, [clients, classes]."""
-        y, classes = self.train[1].cpu(), self.source.classes
-        counts = (
-            torch.bincount(y[own].flatten(), minlength=VOID + 1)[:classes] for own in self.owned
-        )
-        return torch.stack(list(counts))
+            predictions[client] = torch.cat(predicted)
+        accuracy = {"accuracy": float(overlap.compute()), "loss": total / len(y)}
+        return accuracy | {"pixel_accuracy": float(right.compute())}
 
 
 @checked
@@ -113,10 +95,26 @@ def segmentation(
     device: str | torch.device = "auto",
     metrics: Any = (),
 ) -> Segmentation:
-    """The arguments of ``detection``, for masks: ``dataset`` is "digits" or "voc", or the arguments
-    of ``fl.data.from_masks``, or what that makes of them. ``network`` is a name in
-    ``fedlearn.models.SEGMENTERS`` or makes a module that gives scores [batch, classes, height,
-    width]. The column accuracy is mIoU; ``metrics`` are those of ``classification``, of pixels."""
+    """Masks. The column accuracy is mIoU; ``metrics`` are those of ``classification``, of pixels.
+
+    Parameters
+    ----------
+    dataset
+        "digits" or "voc" as of ``detection``; or the first arguments of ``fl.data.from_masks``, or
+        what that makes of them.
+    network
+        A name in ``fl.models.SEGMENTERS``, or a function that makes a module that gives scores
+        [batch, classes, height, width].
+    clients, partition, seed, augment, train, test, device
+        As of ``detection``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> pictures, masks = np.zeros((4, 64, 64), np.uint8), np.ones((4, 64, 64), np.uint8)
+    >>> segmentation((pictures, masks, 2, 0.5), clients=2).held.tolist()
+    [[0, 4096], [0, 4096]]
+    """
     return Segmentation.make(
         dataset, clients, partition, seed, network, augment, train, test, device, metrics
     )

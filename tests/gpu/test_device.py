@@ -10,8 +10,8 @@ import torch
 import fedlearn as fl
 from fedlearn.models import state_of
 from fedlearn.stacked import choose
+from fedlearn.tasks.augment import LABELLED
 from fedlearn.tasks.base import find_device
-from fedlearn.tasks.classification import AUGMENTATIONS
 
 DEVICE = os.environ.get("FEDLEARN_TEST_DEVICE", "cuda")
 if DEVICE == "cuda" and not torch.cuda.is_available():
@@ -84,11 +84,11 @@ def test_a_coder_writes_the_same_bytes(name):
         assert bytes(CODERS[name].encode(t.to(DEVICE))) == bytes(CODERS[name].encode(t))
 
 
-@pytest.mark.parametrize("name", AUGMENTATIONS)
+@pytest.mark.parametrize("name", LABELLED)
 def test_an_augmentation_draws_the_same(name):
     x = torch.randint(256, (20, 3, 8, 8), dtype=torch.uint8, generator=fl.rng.generator(0))
-    here = AUGMENTATIONS[name](x.to(DEVICE), fl.rng.generator(1))
-    assert torch.equal(here.cpu(), AUGMENTATIONS[name](x, fl.rng.generator(1)))
+    here, _ = LABELLED[name](x.to(DEVICE), None, fl.rng.generator(1))
+    assert torch.equal(here.cpu(), LABELLED[name](x, None, fl.rng.generator(1))[0])
 
 
 def test_permuted_pixels_and_drawn_clients():

@@ -1,0 +1,354 @@
+"""Pictures with boxes and masks: digit scenes, one's own, VOC and COCO in their own format and
+packed, what is ignored, and what is wrong with a copy."""
+
+import json
+import shutil
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import fedlearn as fl
+from fedlearn import DataError
+from fedlearn.data import published, sources
+from fedlearn.data.annotated import CROWD, NOTHING, VOID, from_boxes, from_masks, source_of
+from fedlearn.data.published import VOC, named
+from fedlearn.data.scenes import NAMES, digit_scenes
+from fedlearn.data.scenes import named as named_scenes
+
+FEW = {"train": 60, "test": 20}
+
+
+def test_boxes_and_masks_belong_to_the_same_scenes_and_are_exact():
+    boxes, masks = digit_scenes("boxes", **FEW), digit_scenes("masks", **FEW)
+    assert torch.equal(boxes.train_x, masks.train_x) and torch.equal(boxes.test_x, masks.test_x)
+    assert boxes.train_x.shape == (60, 1, 64, 64) and boxes.train_x.dtype == torch.uint8
+    assert boxes.names == NAMES and masks.names[1:] == NAMES and masks.classes == 11
+    for rows, mask, count in zip(boxes.train_y, masks.train_y, boxes.counts, strict=True):
+        own, inside = rows[rows[:, 4] > NOTHING], torch.zeros(64, 64, dtype=torch.bool)
+        assert 1 <= len(own) == count <= 6 and not own[:, 5].any()
+        for x1, y1, x2, y2, kind in own[:, :5].int().tolist():
+            part = mask[y1:y2, x1:x2]
+            assert set(part.unique().tolist()) == {0, kind + 1}, "squares do not overlap"
+            digit = part > 0  # the tight rectangle: ink on each of its four sides
+            assert digit[0].any() and digit[-1].any() and digit[:, 0].any() and digit[:, -1].any()
+            inside[y1:y2, x1:x2] = True
+        assert not mask[~inside].any(), "no ink without a box"
+    assert int(masks.test_y.sum()) == 45894, "those of stored runs"
+    assert int(boxes.train_x.sum()) == pytest.approx(5404067, rel=1e-5)
+
+
+def test_difficulty_adds_clutter_and_moves_no_box():
+    scenes = {d: digit_scenes("masks", d, **FEW) for d in (0.0, 0.5, 1.0)}
+    assert [s.name for s in scenes.values()] == ["digit_scenes:0", "digit_scenes", "digit_scenes:1"]
+    behind = {}
+    for d, s in scenes.items():
+        assert torch.equal(s.train_y, scenes[0.0].train_y)
+        behind[d] = s.train_x[:, 0][s.train_y == 0].float()
+    ink = [float((b > 100).float().mean()) for b in behind.values()]
+    assert ink[0] == 0 < ink[1] < ink[2] < 0.1
+    assert behind[0.0].std() < behind[0.5].std() < behind[1.0].std()
+    other = digit_scenes("masks", seed=1, **FEW)
+    assert not torch.equal(other.train_x, scenes[0.5].train_x)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"difficulty": 1.5}, {"train": 0}, {"targets": "box"}, {"difficulty": float("nan")}]
+)
+def test_scenes_that_cannot_be(wrong):
+    with pytest.raises(ValueError, match="(?i)digit.scenes"):
+        digit_scenes(**wrong)
+    for text in ("hard", "2"):
+        with pytest.raises(ValueError, match="'digits:0.8'"):
+            source_of(f"digits:{text}", {"digits": lambda a: named_scenes("boxes", a)}, from_boxes)
+
+
+# ---- one's own
+
+X = np.zeros((3, 8, 10), np.uint8)
+GOOD = [[1, 2, 5, 6, 0, 0], [0, 0, 10, 8, 1, 1]]
+
+
+def test_own_boxes_are_padded_and_the_largest_class_is_the_main_one():
+    source = from_boxes(X, [GOOD, [], GOOD[:1]], 2, (X[:1], [GOOD]), empty=True)
+    assert source.train_y.shape == (3, 2, 6) and source.train_y.dtype == torch.float32
+    assert source.train_y[0, 1].tolist() == [0, 0, 10, 8, 1, 1]
+    assert (source.train_y[1, :, 4] == NOTHING).all() and source.train_y[2, 1, 4] == NOTHING
+    assert source.labels.tolist() == [1, 2, 0] and source.counts.tolist() == [2, 0, 1]
+    assert torch.equal(source.test_y[0], source.train_y[0]) and source.std == (1.0,)
+    x = np.random.RandomState(0).rand(4, 3, 8, 10).astype(np.float32)
+    source = from_boxes(x, [GOOD] * 4, 2, 0.5)
+    assert source.train_x.dtype == torch.float32 and len(source.test_x) == 2
+    assert source.mean == pytest.approx(source.train_x.mean((0, 2, 3)).tolist())
+    assert source.std == pytest.approx(source.train_x.std((0, 2, 3), correction=0).tolist())
+
+
+@pytest.mark.parametrize(
+    "bad, says",
+    [
+        ([], "no object"),
+        ([[1, 2, 1, 6, 0]], "1.0, 2.0, 1.0, 6.0, 0.0, 0.0.*inside 10 x 8 pixels"),
+        ([GOOD[0], [1, 6, 5, 6, 0, 0]], "6.0, 5.0, 6.0"),
+        ([[np.nan, 2, 1, 6, 0]], "nan"),
+        ([[1, 2, 11, 6, 0]], "11.0"),
+        ([[1, -1, 5, 6, 0]], "-1.0"),
+        ([[1, 2, 5, 9, 0]], "9.0"),
+        ([[1, 2, 5, 6, 2]], "class from 0 to 1"),
+        ([[1, 2, 5, 6, 0.5]], "0.5"),
+        ([[1, 2, 5, 6, 0, 3]], "3.0"),
+    ],
+)
+def test_boxes_that_cannot_be_learned_from(bad, says):
+    files = ["a.png", "b.png", "c.png"]
+    with pytest.raises(DataError, match=rf"^Image 2 \(c.png\) has .*{says}"):
+        from_boxes(X, [GOOD[:1], [[0, 0, 1, 1, 1]], bad], 2, 0.4, files=files)
+
+
+@pytest.mark.parametrize(
+    "bad, says",
+    [
+        (np.zeros((8, 10), int), "no object"),
+        (np.full((8, 10), VOID), "no object"),
+        (np.ones((10, 8), int), r"\[10, 8\]"),
+        (np.full((8, 10), 3), "3 to 3: .* to 2, or 255"),
+        (np.full((8, 10), -1), "-1 to -1"),
+        (np.ones((8, 10)), "float64"),
+    ],
+)
+def test_masks_that_cannot_be_learned_from(bad, says):
+    good = np.ones((8, 10), int)
+    with pytest.raises(DataError, match=f"Image 2 has .*{says}"):
+        from_masks(X, [good, good, bad], 3)
+    whole = from_masks(X, [good, good, good * 2], 3, (X[:1], [good]))
+    assert whole.labels.tolist() == [0, 0, 1] and whole.train_y.dtype == torch.uint8
+
+
+@pytest.mark.parametrize(
+    "make, objects, classes, says",
+    [
+        (from_boxes, [GOOD, GOOD], 2, "3 images"),
+        (from_masks, X[:1], 2, "3 images"),
+        (from_boxes, [[[1, 2, 5]]] * 3, 2, "rows of x1"),
+        (from_boxes, [[[1, 2, 5, 6, 1], [1, 2]]] * 3, 2, "rows of x1"),
+        (from_boxes, [GOOD] * 3, 0, "classes"),
+        (from_masks, X + 1, 1, "2 to 255 classes"),
+        (from_masks, X + 1, 256, "2 to 255 classes"),
+    ],
+)
+def test_numbers_that_do_not_fit(make, objects, classes, says):
+    with pytest.raises((DataError, ValueError), match=says):
+        make(X, objects, classes)
+
+
+# ---- VOC and COCO
+
+OBJECT = (
+    "<object><name>{}</name><difficult>{}</difficult><part><name>head</name></part><bndbox>"
+    "<xmin>{}</xmin><ymin>{}</ymin><xmax>{}</xmax><ymax>{}</ymax></bndbox></object>"
+)
+DOG, HARD = ("dog", 0, 1, 1, 40, 40), ("person", 1, 11, 21, 60, 30)
+
+
+def picture(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((40, 80, 3), 200, np.uint8)).save(path, quality=95)
+
+
+def annotation(path, *objects):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(OBJECT.format(*own) for own in objects)
+    path.write_text(f"<annotation><filename>x</filename>{text}</annotation>")
+
+
+def mask(path, pixels):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = Image.fromarray(np.asarray(pixels, np.uint8))
+    made.putpalette(list(range(256)) * 3)
+    made.save(path)
+
+
+def squares(*kinds, width=80):
+    pixels = np.zeros((40, width), np.uint8)
+    for i, kind in enumerate(kinds):
+        pixels[10:30, 10 + 20 * i : 20 + 20 * i] = kind
+        pixels[30:32, 10 + 20 * i : 20 + 20 * i] = VOID
+    return pixels
+
+
+@pytest.fixture
+def copies(tmp_path, monkeypatch):
+    """VOC and COCO of two pictures to train and one to test."""
+    monkeypatch.setenv("FEDLEARN_DATA", str(tmp_path))
+    root = tmp_path / "VOCdevkit" / "VOC2012"
+    for kind in ("Main", "Segmentation"):
+        lists = root / "ImageSets" / kind
+        lists.mkdir(parents=True)
+        (lists / "train.txt").write_text("a\nb\n")
+        (lists / "val.txt").write_text("c\n")
+    for name in "abc":
+        picture(root / "JPEGImages" / f"{name}.jpg")
+        annotation(root / "Annotations" / f"{name}.xml", DOG, *[HARD] * (name != "a"))
+        mask(root / "SegmentationClass" / f"{name}.png", squares(12, *[15] * (name == "b")))
+    coco = tmp_path / "coco"
+    (coco / "annotations").mkdir(parents=True)
+    for part, names in (("train", "ab"), ("val", "c")):
+        images = [
+            {"id": 7 * i, "file_name": f"{n}.jpg", "width": 80, "height": 40}
+            for i, n in enumerate(names)
+        ]
+        for n in names:
+            picture(coco / f"{part}2017" / f"{n}.jpg")
+        own = {"image_id": 0, "category_id": 90, "bbox": [0, 0, 40.5, 20], "iscrowd": 0}
+        crowd = own | {"category_id": 1, "bbox": [10, 5, 20, 30], "iscrowd": 1}
+        kinds = [{"id": 90, "name": "brush"}, {"id": 1, "name": "person"}]
+        lists = {"images": images, "annotations": [own, crowd], "categories": kinds}
+        (coco / "annotations" / f"instances_{part}2017.json").write_text(json.dumps(lists))
+    return tmp_path
+
+
+def test_boxes_and_masks_of_voc(copies):
+    source = fl.data.voc(size=40)
+    assert source.name == "voc:40" and source.names == VOC and source.classes == 20
+    part = "2 of 5,717 pictures to train, 1 of 5,823 to test"
+    assert source.note == f"a subset of VOC 2012, scaled to 40 pixels: {part}"
+    x, y = source.train_x, source.train_y
+    assert x.shape == (2, 3, 40, 40) and x.dtype == torch.uint8
+    assert (x[:, :, :20] > 190).all() and not x[:, :, 20:].any()  # in proportion, at the top left
+    dog, person = VOC.index("dog"), VOC.index("person")
+    # pixels 1 to 40 of 80, the last one included, are half of the picture's width
+    assert y[0].tolist() == [[0, 0, 20, 20, dog, 0], [0, 0, 0, 0, NOTHING, 0]]
+    assert y[1, 1].tolist() == [5, 10, 30, 15, person, 1]
+    assert source.labels.tolist() == [dog, dog] and source.counts.tolist() == [1, 2]
+
+    source = fl.data.voc("masks", 40)
+    assert source.names == ("background", *VOC) and source.classes == 21
+    y = source.train_y
+    assert "2 of 1,464 pictures" in source.note and y.shape == (2, 40, 40)
+    assert (y[:, 20:] == VOID).all()
+    assert set(y[0, :20].unique().tolist()) == {0, 12, VOID}, "borders are void"
+    assert (y[0, 5:15, 5:10] == 12).all() and (y[1, 5:15, 15:20] == 15).all()
+
+
+def test_boxes_of_coco(copies):
+    source = fl.data.coco(80)
+    assert source.names == ("person", "brush"), "in the order of their ids"
+    assert source.train_y[0].tolist() == [[0, 0, 40.5, 20, 1, 0], [10, 5, 30, 35, 0, CROWD]]
+    assert (source.train_y[1, :, 4] == NOTHING).all(), "a picture without an object stays"
+    assert source.labels.tolist() == [1, 2] and "1 of 5,000 to test" in source.note
+
+
+A, LIST = "VOCdevkit/VOC2012/Annotations/b.xml", "coco/annotations/instances_train2017.json"
+MASK, JPEG = "VOCdevkit/VOC2012/SegmentationClass/b.png", "VOCdevkit/VOC2012/JPEGImages/b.jpg"
+
+
+def text(what):
+    return lambda path: path.write_text(what)
+
+
+def objects(*own):
+    return lambda path: annotation(path, *own)
+
+
+def pixels(*kinds, **how):
+    return lambda path: mask(path, squares(*kinds, **how))
+
+
+def table(**changes):
+    def change(path):
+        rows = json.loads(path.read_text())
+        for place, value in changes.items():
+            name, _, key = place.partition("_")
+            if key:
+                rows[name][0][key] = value
+            else:
+                rows[name] = value
+        path.write_text(json.dumps(rows))
+
+    return change
+
+
+WRONG = [
+    ("voc", JPEG, text("no picture"), "b.jpg is no picture"),
+    ("voc", JPEG, lambda path: path.unlink(), "b.jpg is no picture"),
+    ("voc", A, text("<annotation>"), "b.xml is no annotation"),
+    ("voc", A, objects(), "b.xml has no object"),
+    ("voc", A, objects(("cat", 0, 5, 5, 4, 9)), "b.xml has an object .4.0, 4.0, 4.0, 9.0, 7"),
+    ("voc", A, objects(("cat", 0, 5, 5, 99, 9)), "b.xml has an object .* inside 80 x 40"),
+    ("voc", A, objects(("elk", 0, 1, 1, 9, 9)), "b.xml has an object of class 'elk'"),
+    ("masks", MASK, pixels(21), "b.png is no mask .* to 20"),
+    ("masks", MASK, pixels(), "b.png is no mask .* and an object"),
+    ("masks", MASK, pixels(12, width=40), "b.png is no mask of 80 x 40"),
+    ("masks", MASK, picture, "b.png is no mask"),
+    ("coco", LIST, text("[1, 2]"), "train2017.json is no COCO"),
+    ("coco", LIST, text("{"), "train2017.json is no JSON"),
+    ("coco", LIST, table(annotations=[{"bbox": 1}]), "no COCO .*image_id"),
+    ("coco", LIST, table(annotations_image_id=5), "no COCO .*5"),
+    ("coco", LIST, table(annotations_category_id=2), "image a.jpg, has an object .* 0 to 1"),
+    ("coco", LIST, table(annotations_bbox=[0, 0, 0, 9]), "image a.jpg, has an object .* x1 < x2"),
+    ("coco", LIST, table(annotations_bbox=[0, 0, 99, 9]), "image a.jpg, .* inside 80 x 40"),
+    ("coco", LIST, table(annotations_bbox=[0, 0]), "train2017.json is no annotation"),
+    ("coco", LIST, table(images_width=640), "image a.jpg, says .640, 40."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind, file, spoil, says", WRONG)
+def test_what_is_wrong_is_said_with_its_file_or_left_out_if_asked(copies, kind, file, spoil, says):
+    spoil(copies / file)
+    make = fl.tasks.segmentation if kind == "masks" else fl.tasks.detection
+    name = "coco" if kind == "coco" else "voc"
+    with pytest.raises(DataError, match=says) as raised:
+        make(f"{name}:40", 1)
+    assert str(copies) in str(raised.value) and "\n" not in str(raised.value)
+    if "json" not in says and "no COCO" not in says:
+        task = make(f"{name}:40,skip", 1)
+        assert task.sizes == [1] and "; 1 that are wrong were left out" in task.source.note
+
+
+@pytest.mark.parametrize(
+    "kind, wrong, says",
+    [
+        ("detection", "voc:big", "'voc:160', not 'big'"),
+        ("detection", "voc:40,50", "written like"),
+        ("detection", "voc:8", "from 32 to 2048, not 8"),
+        ("detection", "vox", "Did you mean 'voc'"),
+        ("segmentation", "coco", "Allowed: digits, voc"),
+    ],
+)
+def test_names_that_mean_nothing(copies, kind, wrong, says):
+    with pytest.raises(ValueError, match=says):
+        getattr(fl.tasks, kind)(wrong, 1)
+
+
+def test_packed_and_absent_copies(copies, tmp_path_factory, monkeypatch):
+    packed = tmp_path_factory.mktemp("packed")
+    for name, folder in (("voc", "VOCdevkit"), ("coco", "coco")):
+        with zipfile.ZipFile(packed / f"{name}_subset.zip", "w") as pack:
+            for file in sorted((copies / folder).rglob("*")):
+                pack.write(file, file.relative_to(copies))
+    whole = {name: named(name, "boxes", "40") for name in ("voc", "coco")}
+    kinds = ("detection", "voc:96"), ("segmentation", "voc:96"), ("detection", "coco:96")
+    assert [published.there(*kind) for kind in kinds] == 3 * [(2, 1)]
+    for folder in ("VOCdevkit/VOC2012/JPEGImages", "coco/train2017"):
+        (copies / folder / "b.jpg").unlink()
+    assert [published.there(*kind) for kind in kinds] == 3 * [(1, 1)]
+    monkeypatch.setenv("FEDLEARN_DATA", str(packed))
+    for name, source in whole.items():
+        again = named(name, "boxes", "40")
+        assert again is not source and torch.equal(again.train_x, source.train_x)
+        assert torch.equal(again.train_y, source.train_y)
+    assert [published.there(*kind) for kind in kinds] == 3 * [(2, 1)]
+    (packed / "voc_subset.zip").write_bytes(b"x")
+    for ask in (lambda: published.there(*kinds[0]), lambda: fl.tasks.detection("voc")):
+        with pytest.raises(DataError, match="voc_subset.zip is no .* that can be read"):
+            ask()
+    shutil.rmtree(packed)
+    monkeypatch.setenv("FEDLEARN_OFFLINE", "1")
+    monkeypatch.setattr(sources, "CACHE", packed)
+    assert published.there("detection", "coco") is published.there("detection", "digits") is None
+    with pytest.raises(DataError, match="The data set voc .* FEDLEARN_OFFLINE forbids"):
+        fl.tasks.detection("voc")
+    assert sources.missing(["coco:96", "digits:0.2", "coco:64"]) == [
+        "coco: 19900 MB from cocodataset.org, to be unpacked as coco in FEDLEARN_DATA"
+    ]
