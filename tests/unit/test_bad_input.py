@@ -78,9 +78,9 @@ REFUSED = """
     run fedavg --option lr=(1,2) ~ finite
     run fedavg --option lr={'a':1} ~ finite
     run fedavg --option momentum=1 ~ 0 <= momentum < 1
-    run fedavg --lr inf ~ --lr must be a finite number, not inf
+    run fedavg --lr inf ~ lr must be a finite number or None, not inf
     run fedavg --lr nan ~ finite
-    run fedavg --lr abc ~ invalid float value
+    run fedavg --lr abc ~ Error parsing --lr
     run fed_gkt --option T=nan ~ T of fed_gkt must be a finite number
     run fed_gkt --option T=0 ~ temperature
     run fed_gkt --option server_lr=inf ~ finite
@@ -117,9 +117,9 @@ REFUSED = """
     run fedavg --threads -2 ~ threads must be a whole number from 1 to
     run fedavg --threads 0 ~ threads
     run fedavg --threads 100000 ~ threads
-    run fedavg --threads two ~ invalid int
+    run fedavg --threads two ~ Error parsing --threads
     run fedavg --rounds 0 ~ rounds
-    run fedavg --rounds 1e3 ~ invalid int
+    run fedavg --rounds 1e3 ~ Error parsing --rounds
     run fedavg --epochs -1 ~ epochs
     run fedavg --batch-size 0 ~ batch_size
     run fedavg --evaluate-every 0 ~ evaluate_every
@@ -176,8 +176,8 @@ REFUSED = """
     run fedavg --plot x.txt ~ image type
     run fedavg --checkpoint noise.npz ~ not a readable checkpoint
     run ~ required
-    run fedavg --seed x ~ invalid int
-    run fedavg --rounds ~ expected one argument
+    run fedavg --seed x ~ Error parsing --seed
+    run fedavg --rounds ~ '--rounds'
     compare fedavg fedavg ~ of its own
     compare fedavg rpn:share=abc ~ finite
     compare fedavg --jobs 0 ~ jobs

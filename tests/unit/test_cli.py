@@ -13,8 +13,7 @@ import pytest
 import fedlearn as fl
 from fedlearn import cli, runs
 from fedlearn.cli import main
-from fedlearn.experiment import Experiment
-from fedlearn.options import add, given, read_pairs, read_value, words, write_value
+from fedlearn.experiment import Experiment, read_pairs, read_value, write_value
 from fedlearn.settings import Settings
 
 SMALL = ["--clients", "3", "--rounds", "2", "--train", "120", "--test", "50"]
@@ -53,8 +52,12 @@ OTHER = {
 
 def typed(texts):
     """What the command line makes of these words behind `fedlearn run`."""
-    (experiment,) = cli.experiments(cli.parser().parse_args(["run", *texts]))
+    (experiment,) = cli.experiments(cli.parse(["run", *texts]).keywords["experiment"])
     return experiment
+
+
+def words(e):
+    return e.arguments()
 
 
 # ---- what is stated
@@ -91,8 +94,7 @@ def test_a_run_is_stated_in_words():
     """Only what is not as by default is in them."""
     assert words(Experiment(method="rpn", clients=2)) == ["rpn", "--clients", "2"]
     whole = Experiment(**OTHER)
-    args = cli.parser().parse_args(["run", *words(whole)])
-    assert cli.experiments(args) == [whole]
+    assert typed(words(whole)) == whole
 
 
 @pytest.mark.parametrize(
@@ -125,14 +127,6 @@ def test_defaults_are_those_of_the_python_functions():
             if hasattr(mine, name) and parameter.default is not parameter.empty:
                 if (name, parameter.default) not in (("method", None), ("partition", None)):
                     assert getattr(mine, name) == parameter.default, name
-
-
-def test_options_of_a_dataclass_are_those_that_it_has():
-    parser = argparse.ArgumentParser()
-    add(parser, cli.Recipe)
-    args = parser.parse_args(["rpn", "--jobs", "3"])
-    assert given(args, cli.Recipe) == {"recipe": "rpn", "jobs": 3}
-    assert cli.Recipe(**given(args, cli.Recipe)).scale == "quick"
 
 
 def test_help_does_not_wait_for_torch():
@@ -294,14 +288,14 @@ def test_a_stopped_run_is_in_nobodys_way(tmp_path, monkeypatch):
 
 
 def test_every_field_that_makes_another_run_makes_another_checkpoint():
-    names = [runs.told(Experiment())]
+    names = [runs.stem(Experiment())]
     for name in OTHER.keys() - {"rounds", "threads", "device"}:
-        names.append(runs.told(Experiment(**{name: OTHER[name]})))
-    names += [runs.told(Experiment(dataset=f"/{letter}{200 * 'x'}.npz")) for letter in "ab"]
+        names.append(runs.stem(Experiment(**{name: OTHER[name]})))
+    names += [runs.stem(Experiment(dataset=f"/{letter}{200 * 'x'}.npz")) for letter in "ab"]
     assert len(set(names)) == len(names) and max(map(len, names)) <= 100
     assert not any("/" in name for name in names)
     same = {name: OTHER[name] for name in ("rounds", "threads", "device")}
-    assert runs.told(Experiment(**same)) == runs.told(Experiment()) == "fedavg"
+    assert runs.stem(Experiment(**same)) == runs.stem(Experiment()) == "fedavg"
 
 
 def test_without_a_terminal_lines_say_how_far_a_run_is(monkeypatch, capsys):
