@@ -69,6 +69,8 @@ def __getattr__(name: str) -> Any:
     if name.startswith("__") or not (name in _FRONT or find_spec(f"{__name__}.{name}")):
         raise AttributeError(f"module 'fedlearn' has no attribute {name!r}")
     home, _, inside = _FRONT.get(name, name).partition(":")
+    if home == "round":
+        import_module(f"{__name__}.methods")  # which a run knows by name
     module = import_module(f"{__name__}.{home}")
     return globals().setdefault(name, getattr(module, inside) if inside else module)
 
