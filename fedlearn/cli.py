@@ -241,10 +241,10 @@ def leaderboard(
     out
         the page to write
     """
-    from . import leaderboard as pages
-
     if not file:
         raise ValueError("A leaderboard takes files or folders (see fedlearn leaderboard --help).")
+    from . import leaderboard as pages
+
     rows, runs, left = pages.write(file, out, target)
     for sentence in left:
         print(f"left out: {sentence}", file=sys.stderr)
