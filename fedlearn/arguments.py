@@ -108,11 +108,11 @@ class Checked:
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        own = vars(cls).get("__post_init__")
+        if own := vars(cls).get("__post_init__"):
 
-        def first_check(self: Any) -> None:
-            Checked.__post_init__(self)
-            own(self)
+            @wraps(own)
+            def first_check(self: Any) -> None:
+                Checked.__post_init__(self)
+                own(self)
 
-        if own:
-            cls.__post_init__ = wraps(own)(first_check)
+            cls.__post_init__ = first_check  # type: ignore[method-assign]

@@ -152,20 +152,33 @@ def check(paper: str | None = None) -> int:
     return 1 if any(r.problem for r in results) else 0
 
 
-def reproduce(
-    recipe: Positional[str | None] = None,
-    scale: str = "quick",
-    only: Annotated[Texts, arg(metavar="ROW")] = (),
-    rounds: int | None = None,
-    train: int | None = None,
-    test: int | None = None,
-    partition: Annotated[Texts, arg(metavar="P")] = (),
-    seed: Seeds = (),
-    device: str = "auto",
-    jobs: int = 1,
-    progress: bool = True,
-    plan: bool = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Which runs are done, and how."""
+
+    # a table or figure, such as fed_kgf_figure3, or all of a paper: fed_gkt, fed_kgf,
+    # fed_mmd_fusion, fed_repopt or rpn; by default all
+    recipe: Positional[str | None] = None
+    # quick: handwritten digits; small: real pictures, networks that two CPU cores train; full: the
+    # paper's data and network
+    scale: str = "quick"
+    # only this row of the comparison
+    only: Annotated[Texts, arg(metavar="ROW")] = ()
+    # communication rounds; by default the recipe's
+    rounds: int | None = None
+    # keep only so many training images
+    train: int | None = None
+    # keep only so many test images
+    test: int | None = None
+    # only this one of the recipe
+    split: Annotated[Texts, arg(name="partition", metavar="P")] = ()
+    # by default the recipe's
+    seeds: Seeds = ()
+    # auto: a GPU if there is one; or cpu, cuda, ...; on a GPU, runs of full scale train in bfloat16
+    device: str = "auto"
+
+
+def reproduce(recipe: Recipe, jobs: int = 1, progress: bool = True, plan: bool = False) -> None:
     """Do the runs behind a table or figure of the papers, and print what is stored of it.
 
     What is stored is left alone, and what was stopped goes on. New runs are kept in runs/ below the
@@ -173,24 +186,6 @@ def reproduce(
 
     Parameters
     ----------
-    recipe
-        a table or figure, such as fed_kgf_figure3, or all of a paper, such as rpn; by default all
-    scale
-        quick: handwritten digits; small: real pictures, for two CPU cores; full: the paper's data
-    only
-        only this row of the comparison
-    rounds
-        communication rounds; by default the recipe's
-    train
-        keep only so many training images
-    test
-        keep only so many test images
-    partition
-        only this one of the recipe
-    seed
-        by default the recipe's
-    device
-        auto: a GPU if there is one; or cpu, cuda, ...; a GPU trains full scale in bfloat16
     jobs
         runs at a time, each in a process of its own
     progress
@@ -200,13 +195,13 @@ def reproduce(
     """
     from . import reproduce as recipes
 
-    choice: dict[str, Any] = {"only": only, "rounds": rounds, "train": train, "test": test}
-    choice |= {"split": partition or None, "seeds": sum(seed, ()) or None, "device": device}
+    choice: dict[str, Any] = {**vars(recipe), "split": recipe.split or None}
+    choice["seeds"] = sum(recipe.seeds, ()) or None
     if plan:
-        print(recipes.plan(recipe, scale, **choice))
+        print(recipes.plan(**choice))
     else:
-        how = {"jobs": jobs, "progress": progress, "provenance": provenance()}
-        print(recipes.reproduce(recipe, scale, **how, **choice).to_string())
+        choice |= {"jobs": jobs, "progress": progress, "provenance": provenance()}
+        print(recipes.reproduce(**choice).to_string())
 
 
 def pack(recipe: Positional[tuple[str, ...]] = ()) -> None:

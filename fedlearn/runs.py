@@ -113,9 +113,8 @@ class Link(Checked):
         ``ValueError`` for what no link can have, and for what is said of none."""
         stated = {"up": self.uplink, "down": self.downlink, "latency": self.latency}
         stated = {k: v for k, v in stated.items() if v is not None}
-        devices = {
-            "slower": self.slower, "stragglers": self.stragglers, "clients": self.waits_for
-        }  # fmt: skip
+        devices: dict[str, Any] = {"slower": self.slower, "stragglers": self.stragglers}
+        devices["clients"] = self.waits_for
         if self.link is None and not stated:
             if devices != {"slower": 1.0, "stragglers": 0.0, "clients": None}:
                 raise ValueError(
