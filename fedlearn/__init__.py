@@ -12,33 +12,68 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import *  # noqa: F403
+    from . import (
+        book,
+        callbacks,
+        data,
+        flower,
+        link,
+        methods,
+        models,
+        parts,
+        results,
+        rng,
+        tasks,
+        wire,
+    )
+    from .book import plot, widgets
+    from .book.exercises import check, solution
+    from .data import partition
+    from .errors import DataError, WireError
+    from .experiment import Experiment
+    from .history import History
+    from .ledger import claims
+    from .local import initial_network
+    from .method import Method
+    from .methods.fed_repopt_search import search as repopt_search
+    from .metrics import refit
+    from .parts import SGD, Adam, Downlink, Mean, TaskLoss, TaskNetwork, Uplink
+    from .report import summary
+    from .round import Averaging, clients, run
+    from .settings import Settings
 
 __version__ = "0.1.0"
-# need matplotlib, ipywidgets, yaml, Flower
-_ROOMS = {
-    "plot": "book.plot",
-    "widgets": "book.widgets",
-    "claims": "ledger.claims",
-    "flower": "flower",
+# each name of the front and where it is: a module, or what a module has behind the colon
+_FRONT = {
+    name: home or name
+    for name, _, home in (
+        text.partition("=")
+        for text in """
+    Adam=parts:Adam Averaging=round:Averaging DataError=errors:DataError Downlink=parts:Downlink
+    Experiment=experiment:Experiment History=history:History Mean=parts:Mean Method=method:Method
+    SGD=parts:SGD Settings=settings:Settings TaskLoss=parts:TaskLoss TaskNetwork=parts:TaskNetwork
+    Uplink=parts:Uplink WireError=errors:WireError book callbacks check=book.exercises:check
+    claims=ledger.claims clients=round:clients data flower initial_network=local:initial_network
+    link methods models partition=data.partition parts plot=book.plot refit=metrics:refit
+    repopt_search=methods.fed_repopt_search:search results rng run=round:run
+    solution=book.exercises:solution summary=report:summary tasks widgets=book.widgets wire
+    """.split()
+    )
 }
+__all__ = list(_FRONT)
 
 
 def __getattr__(name: str) -> Any:
-    """A module of the package, or what ``fedlearn.api`` has under this name.
-
-    Both are loaded when they are first asked for: ``fedlearn --help`` answers without torch.
-    """
-    if name.startswith("__") and name != "__all__":
-        raise AttributeError(name)
-    room = _ROOMS.get(name, name)
-    if name in _ROOMS or find_spec(f"{__name__}.{name}"):
-        return import_module(f"{__name__}.{room}")
-    api = import_module(f"{__name__}.api")
-    if name != "__all__" and name not in api.__all__:
+    """A name of the front, or a module of the package, loaded when it is first asked for: neither
+    ``fedlearn --help`` waits for torch, nor ``fl.run`` for pictures and tables."""
+    if name.startswith("__") or not (name in _FRONT or find_spec(f"{__name__}.{name}")):
         raise AttributeError(f"module 'fedlearn' has no attribute {name!r}")
-    return globals().setdefault(name, getattr(api, name))
+    home, _, inside = _FRONT.get(name, name).partition(":")
+    if home == "round":
+        import_module(f"{__name__}.methods")  # which a run knows by name
+    module = import_module(f"{__name__}.{home}")
+    return globals().setdefault(name, getattr(module, inside) if inside else module)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__getattr__("__all__")})
+    return __all__

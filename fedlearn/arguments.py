@@ -1,5 +1,5 @@
-"""Arguments that are what their annotation says: checked in one place for all parts, coders,
-methods and public functions.
+"""Arguments that are what their annotation says: methods' options, and the fields of parts, coders
+and settings.
 
 What is annotated as float, int, bool, str, or one of them or None, is checked; what else a value
 must be, such as above 0, is up to the callee. Numbers are finite, unless the default is infinite.
@@ -9,14 +9,14 @@ a float becomes a float: what is equal has the same ``repr``, by which two machi
 
 import inspect
 import math
-from abc import ABCMeta
-from collections.abc import Callable, Mapping
-from functools import lru_cache, wraps
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from functools import wraps
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, ParamSpec, TypeGuard, TypeVar, Union, get_args, get_origin
 
-WORDS = {
+KINDS = {
     float: "a finite number",
     int: "a whole number",
     bool: "True or False",
@@ -28,25 +28,6 @@ LONGEST = 10**4000  # Python shows no whole number of more than 4,300 digits
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_signature = lru_cache(1024)(inspect.signature)
-
-
-def check_arguments(
-    function: Callable, args: tuple = (), kwargs: Mapping[str, Any] = {}
-) -> tuple[tuple, dict[str, Any]]:
-    """The arguments, each as ``check_value`` gives it; ``ValueError`` for one that cannot be what
-    ``function``, or a class, says it is."""
-    signature = _signature(function)
-    try:
-        bound = signature.bind_partial(*args, **kwargs)
-    except TypeError:  # too many, or unknown: the call itself will say so
-        return args, dict(kwargs)
-    for name, value in bound.arguments.items():
-        parameter = signature.parameters[name]
-        bound.arguments[name] = check_value(
-            f"{name} of {function.__name__}", value, parameter.annotation, parameter.default
-        )
-    return bound.args, bound.kwargs
 
 
 def check_value(name: str, value: Any, annotation: Any, default: Any = None) -> Any:
@@ -59,10 +40,10 @@ def check_value(name: str, value: Any, annotation: Any, default: Any = None) -> 
         kinds = (float,) if is_number(default) else (type(default),)
         if kinds[0] not in (float, bool):
             return value
-    if not all(kind in WORDS for kind in kinds):
+    if not all(kind in KINDS for kind in kinds):
         return value
     if not any(_is(value, k, default) for k in kinds):
-        wanted = [WORDS[kind] for kind in kinds]
+        wanted = [KINDS[kind] for kind in kinds]
         raise ValueError(f"{name} must be {' or '.join(wanted)}, not {short(value)}.")
     if not is_number(value):
         return value
@@ -98,28 +79,40 @@ def short(value: Any) -> str:
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """The same function, which checks its arguments first."""
+    signature = inspect.signature(function)
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        own, named = check_arguments(function, args, kwargs)
-        return function(*own, **named)
+        try:
+            bound = signature.bind_partial(*args, **kwargs)
+        except TypeError:  # too many, or unknown: the call itself will say so
+            return function(*args, **kwargs)
+        for name, value in bound.arguments.items():
+            p = signature.parameters[name]
+            of = f"{name} of {getattr(function, '__name__', 'the method')}"
+            bound.arguments[name] = check_value(of, value, p.annotation, p.default)
+        return function(*bound.args, **bound.kwargs)
 
     return call
 
 
-class _Checking(ABCMeta):  # of ABCMeta, so that a subclass may have abstract methods
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        own, named = check_arguments(cls, args, kwargs)
-        return super().__call__(*own, **named)
+class Checked:
+    """Base of dataclasses whose fields are checked when one is made, before their own
+    ``__post_init__``."""
 
-    @property
-    def __signature__(cls) -> inspect.Signature:
-        init: Callable = cls.__init__  # type: ignore[misc]
-        if init is object.__init__:
-            return inspect.Signature()
-        whole = inspect.signature(init)
-        return whole.replace(parameters=list(whole.parameters.values())[1:])
+    def __post_init__(self) -> None:
+        for f in fields(self) if is_dataclass(self) else ():
+            if f.init:
+                of, value = f"{f.name} of {type(self).__name__}", getattr(self, f.name)
+                object.__setattr__(self, f.name, check_value(of, value, f.type, f.default))
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if own := vars(cls).get("__post_init__"):
 
-class Checked(metaclass=_Checking):
-    """Base of classes that check what they are made of."""
+            @wraps(own)
+            def first_check(self: Any) -> None:
+                Checked.__post_init__(self)
+                own(self)
+
+            cls.__post_init__ = first_check  # type: ignore[method-assign]

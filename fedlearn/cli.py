@@ -1,50 +1,121 @@
 """``fedlearn``: run and compare methods from a terminal, check claims, reproduce the papers'
 comparisons, pack and show stored runs, make the class edition.
 
-A command is a function named in ``COMMANDS``. Its docstring is its help, and the fields of the
-dataclasses that it takes are its options; what states a run is ``fedlearn.experiment.Experiment``.
-Nothing that needs torch is imported before a command is called.
+A command is a function named in ``COMMANDS``: its docstring is its help, and its arguments, with
+the fields of the dataclasses that it takes, are its options. What states a run is
+``fedlearn.experiment.Experiment``. Nothing that needs torch is imported before a command is called.
 """
 
-import argparse
 import inspect
+import io
+import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, asdict, dataclass
-from functools import partial
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, fields
+from functools import partial, wraps
 from itertools import product
-from typing import Any, NoReturn, get_args
+from typing import Annotated, Any
+
+from tyro import MISSING, cli
+from tyro.conf import (
+    DisallowNone,
+    FlagCreatePairsOff,
+    OmitArgPrefixes,
+    Positional,
+    PositionalMetavarFromFieldName,
+    UseAppendAction,
+    arg,
+)
 
 from . import __version__
 from .errors import DataError, WireError, pick, said
-from .experiment import Experiment
-from .options import add, flags_of, given, opt, read_pairs, read_value
-from .runs import Comparison, Engine, Picture, no_bar, provenance, run_all
+from .experiment import Experiment, read_pairs, read_value
+from .runs import Engine, Link, Output, provenance, run_all
 
-_unnamed = partial(opt, MISSING, positional=True)
+Texts = UseAppendAction[tuple[str, ...]]
+Seeds = Annotated[UseAppendAction[tuple[tuple[int, ...], ...]], arg(name="seed", metavar="SEED")]
+
 
 # ---- run and compare -----------------------------------------------------------------------------
 
 
-def run(experiment: Experiment, engine: Engine, picture: Picture) -> None:
-    """Run one method.
+@dataclass(frozen=True, kw_only=True)
+class One(Experiment):
+    """What states a run, as it is typed."""
 
-    Prints or writes its history.
+    method: Positional[str] = MISSING
+    options: Annotated[Texts, arg(name="option", metavar="NAME=VALUE")] = ()  # type: ignore
+    augment: Annotated[Texts, arg(metavar="A")] = ()
+    metrics: Annotated[Texts, arg(name="metric", metavar="M")] = ()
+
+    def __post_init__(self) -> None:
+        """Checked when ``experiments`` makes an Experiment of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Several(One):
+    """What states several runs, as they are typed."""
+
+    method: Positional[tuple[str, ...]] = MISSING  # type: ignore
+    seed: Seeds = ()  # type: ignore
+
+
+def run(experiment: One, engine: Engine, output: Output, link: Link) -> None:
+    """Run one method. Prints or writes its history."""
+    run_all(experiments(experiment), engine, output, link)
+
+
+def compare(experiment: Several, engine: Engine, output: Output, link: Link, jobs: int = 1) -> None:
+    """Run several methods on the same task. Prints what each reached and what it cost.
+
+    A method may have options of its own behind a colon, each with one value or several, which are
+    all tried: fedavg rpn:share=0.25/0.5/1. With several seeds each runs with each of them, and mean
+    and standard deviation are shown.
+
+    Parameters
+    ----------
+    jobs
+        runs at a time, each in a process of its own
     """
-    run_all([experiment], engine, picture)
+    run_all(experiments(experiment), engine, output, link, jobs)
 
 
-def compare(experiments: list[Experiment], engine: Engine, comparison: Comparison) -> None:
-    """Run several methods on the same task.
+def experiments(stated: One) -> list[Experiment]:
+    """What is stated, once for each method, choice of its options, and seed.
 
-    Prints what each reached and what it cost. A method may have options of its own behind a colon,
-    each with one value or several, which are all tried: fedavg rpn:share=0.25/0.5/1. With several
-    seeds each runs with each of them, and mean and standard deviation are shown.
+    Each method gets the options that it knows. One that none knows they all get, and refuse.
     """
-    run_all(experiments, engine, comparison, comparison.jobs)
+    from .methods import find
+
+    plain: dict[str, Any] = {f.name: getattr(stated, f.name) for f in fields(Experiment)}
+    names, seeds = plain.pop("method"), plain.pop("seed")
+    shared = read_pairs(plain.pop("options"))
+    names = (names,) if isinstance(names, str) else names
+    if not names:
+        raise ValueError("A comparison takes a method, or several (see fedlearn compare --help).")
+    seeds = (seeds,) if isinstance(seeds, int) else sum(seeds, ()) or (Experiment.seed,)
+    chosen = [choice for name in names for choice in choices(name)]
+    known = {name: inspect.signature(find(name)).parameters for name, _ in chosen}
+    foreign = shared.keys() - {option for options in known.values() for option in options}
+    made = []
+    for name, options in chosen:
+        taken = {o: v for o, v in shared.items() if o in known[name] or o in foreign} | options
+        made += [Experiment(**plain, method=name, options=taken, seed=seed) for seed in seeds]
+    return made
 
 
-# ---- methods, check, reproduce, pack -------------------------------------------------------------
+def choices(text: str) -> list[tuple[str, dict[str, Any]]]:
+    """``rpn:share=0.5/1`` -> ("rpn", {"share": 0.5}) and ("rpn", {"share": 1})."""
+    name, _, pairs = text.rpartition(":")
+    if "=" not in pairs:
+        return [(text, {})]
+    values = {o: v.split("/") for o, v in (p.partition("=")[::2] for p in pairs.split(","))}
+    every = product(*(map(read_value, texts) for texts in values.values()))
+    return [(name, dict(zip(values, choice, strict=True))) for choice in every]
+
+
+# ---- all else ------------------------------------------------------------------------------------
 
 
 def methods() -> None:
@@ -63,253 +134,204 @@ def methods() -> None:
         print()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ledger:
-    """Which claims are recomputed."""
+def check(paper: str | None = None) -> int:
+    """Recompute every claim of the ledger data/claims.yaml.
 
-    paper: str | None = opt(None, "only this paper, such as rpn")
-
-
-def check(ledger: Ledger) -> int:
-    """Recompute every claim of the ledger data/claims.yaml."""
+    Parameters
+    ----------
+    paper
+        only this paper, such as rpn
+    """
     from .ledger import claims
 
-    if ledger.paper is not None:
+    if paper is not None:
         papers = dict.fromkeys(claim["paper"] for claim in claims.load())
-        pick(ledger.paper, papers, "paper in the ledger")
-    results = claims.audit(ledger.paper, strict=False)
+        pick(paper, papers, "paper in the ledger")
+    results = claims.audit(paper, strict=False)
     print(claims.report(results))
     return 1 if any(r.problem for r in results) else 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Which runs are done, in the words of ``reproduce.reproduce``."""
+    """Which runs are done, and how."""
 
-    recipe: str | None = opt(
-        None,
-        "a table or figure, such as fed_kgf_figure3, or all of a paper: fed_gkt, fed_kgf, "
-        "fed_mmd_fusion, fed_repopt or rpn (default: all)",
-        positional=True,
-        nargs="?",
-    )
-    scale: str = opt(
-        "quick",
-        "quick: handwritten digits (default); small: real pictures, networks that two CPU cores "
-        "train; full: the paper's data and network",
-    )
-    only: tuple[str, ...] = opt(
-        (), "only this row of the comparison; may be given several times", "ROW"
-    )
-    rounds: int | None = opt(None, "communication rounds (default: the recipe's)")
-    train: int | None = opt(None, "keep only N training images", "N")
-    test: int | None = opt(None, "keep only N test images", "N")
-    split: tuple[str, ...] | None = opt(
-        None, "only this one of the recipe; may be given several times", "P", flag="--partition"
-    )
-    seeds: tuple[int, ...] | None = opt(
-        None, "a seed, may be given several times (default: the recipe's)", "SEED", flag="--seed"
-    )
-    device: str = opt(
-        "auto",
-        "auto (default: a GPU if there is one), cpu, cuda, ...; on a GPU, runs of full scale train "
-        "in bfloat16",
-    )
-    jobs: int = opt(1, "runs at a time, each in a process of its own", "N")
-    progress: bool = no_bar()
+    # a table or figure, such as fed_kgf_figure3, or all of a paper: fed_gkt, fed_kgf,
+    # fed_mmd_fusion, fed_repopt or rpn; by default all
+    recipe: Positional[str | None] = None
+    # quick: handwritten digits; small: real pictures, networks that two CPU cores train; full: the
+    # paper's data and network
+    scale: str = "quick"
+    # only this row of the comparison
+    only: Annotated[Texts, arg(metavar="ROW")] = ()
+    # communication rounds; by default the recipe's
+    rounds: int | None = None
+    # keep only so many training images
+    train: int | None = None
+    # keep only so many test images
+    test: int | None = None
+    # only this one of the recipe
+    split: Annotated[Texts, arg(name="partition", metavar="P")] = ()
+    # by default the recipe's
+    seeds: Seeds = ()
+    # auto: a GPU if there is one; or cpu, cuda, ...; on a GPU, runs of full scale train in bfloat16
+    device: str = "auto"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Planning:
-    """Whether anything is run."""
-
-    plan: bool = opt(
-        False, "run nothing; list the runs, what is stored, about how many hours, and missing data"
-    )
-
-
-def reproduce(recipe: Recipe, planning: Planning) -> None:
+def reproduce(recipe: Recipe, jobs: int = 1, progress: bool = True, plan: bool = False) -> None:
     """Do the runs behind a table or figure of the papers, and print what is stored of it.
 
     What is stored is left alone, and what was stopped goes on. New runs are kept in runs/ below the
     working directory, a file each, until `pack` puts them beside the book's.
+
+    Parameters
+    ----------
+    jobs
+        runs at a time, each in a process of its own
+    progress
+        no progress bar, and no lines where there is no terminal for one
+    plan
+        run nothing; list the runs, what is stored, about how many hours, and missing data
     """
     from . import reproduce as recipes
 
-    how = asdict(recipe)
-    if planning.plan:
-        for name in ("jobs", "progress"):
-            how.pop(name)
-        print(recipes.plan(**how))
+    choice: dict[str, Any] = {**vars(recipe), "split": recipe.split or None}
+    choice["seeds"] = sum(recipe.seeds, ()) or None
+    if plan:
+        print(recipes.plan(**choice))
     else:
-        print(recipes.reproduce(**how, provenance=provenance()).to_string())
+        choice |= {"jobs": jobs, "progress": progress, "provenance": provenance()}
+        print(recipes.reproduce(**choice).to_string())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Packing:
-    """Which runs are packed."""
-
-    names: tuple[str, ...] = opt(
-        (),
-        "a table or figure, or all of a paper, as for `reproduce` (default: all)",
-        "RECIPE",
-        positional=True,
-        nargs="*",
-        action="extend",
-    )
-
-
-def pack(packing: Packing) -> None:
+def pack(recipe: Positional[tuple[str, ...]] = ()) -> None:
     """Put finished runs of runs/ into data/results of the checkout.
 
     Each paper and scale has one file there. Runs of code that was not committed are refused.
+
+    Parameters
+    ----------
+    recipe
+        a table or figure, or all of a paper, as for `reproduce`; by default all
     """
     from .reproduce import pack as packed
 
-    print("\n".join(packed(packing.names)) or "Nothing to pack.")
+    print("\n".join(packed(recipe)) or "Nothing to pack.")
 
 
-# ---- leaderboard and classroom -------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Board:
-    """Of which runs, and where to."""
-
-    places: tuple[str, ...] = _unnamed(
-        "files that `run` or `compare` wrote with --out, or folders of them",
-        "FILE",
-        nargs="+",
-        action="extend",
-    )
-    target: float | None = opt(
-        None,
-        "the accuracy, 0 to 1, until which bytes are counted (default: 0.9 of the best on the same "
-        "data, split and clients)",
-        "ACCURACY",
-    )
-    out: str = opt("leaderboard.html", "the page to write", "FILE")
-
-
-def leaderboard(board: Board) -> None:
+def leaderboard(
+    file: Positional[tuple[str, ...]], target: float | None = None, out: str = "leaderboard.html"
+) -> None:
     """Write a page on which runs are sorted and filtered.
 
     What each reached, what it sent, its command and its files. The page is one file and needs no
     network. The book's own runs are in data/results.
+
+    Parameters
+    ----------
+    file
+        files that `run` or `compare` wrote with --out, or folders of them
+    target
+        the accuracy, 0 to 1, until which bytes are counted; by default 0.9 of the best alike
+    out
+        the page to write
     """
+    if not file:
+        raise ValueError("A leaderboard takes files or folders (see fedlearn leaderboard --help).")
     from . import leaderboard as pages
 
-    rows, runs, left = pages.write(board.places, board.out, board.target)
+    rows, runs, left = pages.write(file, out, target)
     for sentence in left:
         print(f"left out: {sentence}", file=sys.stderr)
-    print(f"{board.out}: {rows} rows of {runs} runs")
+    print(f"{out}: {rows} rows of {runs} runs")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Folders:
-    """From where to where."""
+def classroom(folder: Positional[str], out: Positional[str], force: bool = False) -> None:
+    """Write the chapters without the solutions, for a class.
 
-    folder: str = _unnamed("the folder with the chapters, book/ in a checkout")
-    out: str = _unnamed("the folder to write")
-    force: bool = opt(False, "write over chapters that are there already")
-
-
-def classroom(folders: Folders) -> None:
-    """Write the chapters without the solutions, for a class."""
+    Parameters
+    ----------
+    folder
+        the folder with the chapters, book/ in a checkout
+    out
+        the folder to write
+    force
+        write over chapters that are there already
+    """
     from .book.classroom import make
 
-    print(*make(folders.folder, folders.out, folders.force), sep="\n")
+    print(*make(folder, out, force), sep="\n")
 
 
-# ---- the parser ----------------------------------------------------------------------------------
+# ---- the command line ----------------------------------------------------------------------------
 
 COMMANDS: dict[str, Callable[..., int | None]] = {
     f.__name__: f for f in (run, compare, methods, check, reproduce, pack, leaderboard, classroom)
 }
+CONFIG = (DisallowNone, FlagCreatePairsOff, OmitArgPrefixes, PositionalMetavarFromFieldName)
 
 
-def takes(command: str) -> dict[type, bool]:
-    """The dataclasses that a command takes, and of each whether it takes a list."""
-    kinds = [p.annotation for p in inspect.signature(COMMANDS[command]).parameters.values()]
-    return {(get_args(kind) or (kind,))[0]: bool(get_args(kind)) for kind in kinds}
-
-
-class Parser(argparse.ArgumentParser):
-    """What is wrong is an error like any other, in one sentence."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message} (see {self.prog} --help).")
-
-
-def parser() -> argparse.ArgumentParser:
-    """All commands with their options."""
-    top = Parser(
-        prog="fedlearn",
-        description="Communication-efficient federated learning, simulated with real bytes.",
-        epilog="Example: fedlearn compare fedavg rpn --partition dirichlet:0.5 --rounds 20 "
-        "--out both.json",
+def usage() -> str:
+    """What there is, a line a command."""
+    lines = [f"  {name:<13}{(f.__doc__ or '').splitlines()[0]}" for name, f in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: fedlearn [-h] [--version] COMMAND ...\n",
+            "Communication-efficient federated learning, simulated with real bytes.\n",
+            *lines,
+            "\nfedlearn COMMAND --help lists its options. Example:",
+            "fedlearn compare fedavg rpn --partition dirichlet:0.5 --rounds 20 --out both.json",
+        ]
     )
-    top.add_argument("--version", action="version", version=f"fedlearn {__version__}")
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, call in COMMANDS.items():
-        text = inspect.getdoc(call) or name
-        first = text[0].lower() + text.split("\n\n")[0][1:].rstrip(".")
-        own = commands.add_parser(name, help=first, description=text)
-        for kind, several in takes(name).items():
-            add(own, kind, several)
-    return top
 
 
-def experiments(args: argparse.Namespace) -> list[Experiment]:
-    """What the arguments state, once for each method, choice of its options, and seed.
+def parse(words: Sequence[str]) -> Callable[[], int | None]:
+    """The command with what was typed for it; ``ValueError`` for what it cannot be."""
+    if not words:
+        raise ValueError(f"fedlearn takes a command: {', '.join(COMMANDS)} (see fedlearn --help).")
+    name, *words = words
+    command = pick(name, COMMANDS, "command")
 
-    Each method gets the options that it knows. One that none knows they all get, and refuse.
-    """
-    from .methods import find
+    @wraps(command)
+    def call(*args: Any, **kwargs: Any) -> Callable[[], int | None]:
+        return partial(command, *args, **kwargs)
 
-    plain = given(args, Experiment)
-    words, seeds = plain["method"], plain.pop("seed", 0)
-    words, seeds = (x if isinstance(x, tuple) else (x,) for x in (words, seeds))
-    shared = read_pairs(plain.pop("options", ()))
-    chosen = [choice for word in words for choice in choices(word)]
-    known = {name: inspect.signature(find(name)).parameters for name, _ in chosen}
-    foreign = shared.keys() - {option for own in known.values() for option in own}
-    made = []
-    for name, own in chosen:
-        options = {o: v for o, v in shared.items() if o in known[name] or o in foreign} | own
-        fields = plain | {"method": name, "options": options}
-        made += [Experiment(**fields, seed=seed) for seed in seeds]
+    how: dict[str, Any] = {"prog": f"fedlearn {name}", "config": CONFIG}
+    text = io.StringIO()
+    try:
+        with redirect_stderr(text):
+            made, unknown = cli(call, args=words, return_unknown_args=True, **how)
+    except SystemExit as stop:
+        if not stop.code:  # of --help
+            raise
+        raise ValueError(f"{sentence(text.getvalue())} (see fedlearn {name} --help).") from None
+    for word in (word.partition("=")[0] for word in unknown):
+        if not word.startswith("-"):
+            raise ValueError(f"fedlearn {name} takes no further argument {word!r}.")
+        try:
+            with redirect_stdout(text):
+                cli(call, args=["--help"], **how)
+        except SystemExit:
+            flags = re.findall(r"^\W*(?:-h, )?(--[a-z][\w-]+)", text.getvalue(), re.MULTILINE)
+            pick(word, dict.fromkeys(flags), f"option of fedlearn {name}")
     return made
 
 
-def choices(word: str) -> list[tuple[str, dict[str, Any]]]:
-    """``rpn:share=0.5/1`` -> ("rpn", {"share": 0.5}) and ("rpn", {"share": 1})."""
-    name, _, pairs = word.rpartition(":")
-    if "=" not in pairs:
-        return [(word, {})]
-    values = {o: text.split("/") for o, text in (p.partition("=")[::2] for p in pairs.split(","))}
-    every = product(*(map(read_value, texts) for texts in values.values()))
-    return [(name, dict(zip(values, choice, strict=True))) for choice in every]
+def sentence(box: str) -> str:
+    """What a box of tyro's says between its title and its next rule, in one line."""
+    plain = re.sub(r"\x1b\[[\d;]*m|[│|]", "", box).strip()
+    paragraphs = re.split(r"\n\W*\n", re.sub(r"^.*\n\W*", "", plain, count=1))
+    return " ".join(paragraphs[0].split()).rstrip(".")
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:
     """The command ``fedlearn`` -> its exit status. What is wrong is said in one sentence."""
-    argv = sys.argv[1:] if argv is None else argv
+    words = sys.argv[1:] if argv is None else argv
     try:
-        if argv and not argv[0].startswith("-"):
-            pick(argv[0], COMMANDS, "command")
-        args, unknown = parser().parse_known_args(argv)
-        kinds = takes(args.command)
-        for word in (text.partition("=")[0] for text in unknown):
-            if not word.startswith("-"):
-                raise ValueError(f"fedlearn {args.command} takes no further argument {word!r}.")
-            flags = ["--help", *(name for kind in kinds for name in flags_of(kind))]
-            pick(word, dict.fromkeys(flags), f"option of fedlearn {args.command}")
-        told: list[Any] = []
-        for kind, several in kinds.items():
-            made = experiments(args) if kind is Experiment else [kind(**given(args, kind))]
-            told.append(made if several else made[0])
-        return COMMANDS[args.command](*told)
+        if words and words[0] in ("-h", "--help", "--version"):
+            print(f"fedlearn {__version__}" if words[0] == "--version" else usage())
+            return 0
+        return parse(words)()
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
         sys.stdout = None
         return 0

@@ -1,27 +1,21 @@
-"""All that states a run, in plain values: method, task, how long and how to train.
+"""All that states a run, in plain values. Nothing heavy is imported before a method or a task is
+made, so that ``fedlearn --help`` does not wait for torch."""
 
-Each field has its default and its help text here and nowhere else. Nothing heavy is imported before
-a method or a task is made, so that ``fedlearn --help`` does not wait for torch.
-"""
-
+import ast
 import inspect
 import json
 import math
-from dataclasses import asdict, dataclass, fields
-from functools import partial
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Self
 
-from .arguments import check_arguments, short
+from .arguments import checked, short
 from .errors import pick
-from .options import opt
-from .settings import Settings, thread_count, training, whole_number
+from .settings import Settings, thread_count, whole_number
 
 if TYPE_CHECKING:
     from .method import Method
     from .tasks import Task
-
-_task = partial(opt, group="the task")
-_method = partial(opt, group="the method")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,66 +23,82 @@ class Experiment(Settings):
     """All that states a run: the method and its options, the task, how long and how to train.
 
     Two machines that hold equal experiments hold the same method, task and seed. Names of methods,
-    options, data sets and networks are looked up when the method and the task are made.
+    options, data sets and networks are looked up when the method and the task are made. The fields
+    of ``Settings`` are among the parameters.
+
+    Parameters
+    ----------
+    method : str
+        a name that `fedlearn methods` lists, or your own: mine.py:name or module:name
+    options : dict
+        an option of the method, as `fedlearn methods` lists them, such as share=0.5
+    lr : float, optional
+        local learning rate; None: the method's own
+    task : str
+        classification, detection or segmentation
+    dataset : str
+        digits (embedded), mnist, fashion_mnist, cifar10, cifar100, cinic10, tiny_imagenet; or your
+        own: a folder with a folder of images for each class, or an .npz file; to detect and to
+        segment: digits, or digits:0.8 in that difficulty from 0 to 1; voc and, to detect, coco, or
+        voc:96 for pictures of 96 pixels
+    clients : int or str
+        number of clients; or "users", a client for each of those that an .npz file names
+    partition : str
+        how the images are split: iid, dirichlet:ALPHA, shards:K, classes, main_class:SHARE,
+        permuted, table:NAME, objects
+    network : str, optional
+        a network of fedlearn.models, or your own, a function (shape, classes) -> module:
+        mine.py:name or module:name; None: the data set's own
+    augment : tuple of str
+        crop or flip, to detect and to segment also scale
+    metrics : tuple of str
+        measure more on the test set: per_class; per_client, client_spread, worst_client of clients'
+        own test samples; per_class_mix, class_mix_spread, worst_class_mix where they have none; or
+        your own, mine.py:name
+    train : int, optional
+        keep only so many training images
+    test : int, optional
+        keep only so many test images
+    seed : int
+        the seed of every random choice
+    device : str
+        auto: a GPU if there is one; or cpu, cuda, cuda:1, ...
+    rounds : int
+        communication rounds
+    threads : int, optional
+        CPU threads; None: one for small networks, all for large ones
+
+    Raises
+    ------
+    ValueError
+        For a value that is not of its type or range, and for a learning rate stated twice.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> stated = fl.Experiment(method="rpn", options={"share": 0.5}, clients=4)
+    >>> stated.label, stated.make_task().clients
+    ('rpn share=0.5', 4)
+    >>> fl.Experiment.from_json(stated.to_json()) == stated
+    True
     """
 
-    method: str = opt(
-        "fedavg",
-        "a name that `fedlearn methods` lists, or your own: mine.py:name or module:name",
-        "METHOD",
-        positional=True,
-    )
-    options: dict[str, Any] = _method(
-        dict,
-        "an option of the method, as `fedlearn methods` lists them, such as share=0.5; "
-        "may be given several times",
-        "NAME=VALUE",
-        flag="--option",
-    )
-    lr: float | None = _method(None, "local learning rate; by default the method's own")
-    task: str = _task("classification", "classification (default), detection or segmentation")
-    dataset: str = _task(
-        "digits",
-        "digits (embedded, the default), mnist, fashion_mnist, cifar10, cifar100, cinic10, "
-        "tiny_imagenet; or your own: a folder with a folder of images for each class, or an .npz "
-        "file; to detect and to segment: digits, or digits:0.8 in that difficulty from 0 to 1; voc "
-        "and, to detect, coco, or voc:96 for pictures of 96 pixels",
-    )
-    clients: int | str = _task(
-        10,
-        'number of clients; or "users", a client for each of those that an .npz file names',
-        type=lambda text: int(text) if text.lstrip("+-").isdecimal() else text,
-    )
-    partition: str = _task(
-        "iid",
-        "how the images are split: iid, dirichlet:ALPHA, shards:K, classes, main_class:SHARE, "
-        "permuted, table:NAME, objects",
-        "P",
-    )
-    network: str | None = _task(
-        None,
-        "a network of fedlearn.models, or your own, a function (shape, classes) -> module: "
-        "mine.py:name or module:name; by default the data set's own",
-    )
-    augment: tuple[str, ...] = _task(
-        (), "crop or flip, to detect and to segment also scale; may be given several times", "A"
-    )
-    metrics: tuple[str, ...] = _task(
-        (),
-        "measure more on the test set: per_class; per_client, client_spread, worst_client of "
-        "clients' own test samples; per_class_mix, class_mix_spread, worst_class_mix where they "
-        "have none; or your own, mine.py:name; may be given several times",
-        "M",
-        flag="--metric",
-    )
-    train: int | None = _task(None, "keep only N training images", "N")
-    test: int | None = _task(None, "keep only N test images", "N")
-    seed: int = _task(0, "the seed of every random choice", several=True)
-    device: str = _task("auto", "auto (default: a GPU if there is one), cpu, cuda, cuda:1, ...")
-    rounds: int = training(20, "communication rounds")
-    threads: int | None = training(
-        None, "CPU threads; by default one for small networks, all for large ones"
-    )
+    method: str = "fedavg"
+    options: dict[str, Any] = field(default_factory=dict)
+    lr: float | None = None
+    task: str = "classification"
+    dataset: str = "digits"
+    clients: int | str = 10
+    partition: str = "iid"
+    network: str | None = None
+    augment: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+    train: int | None = None
+    test: int | None = None
+    seed: int = 0
+    device: str = "auto"
+    rounds: int = 20
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,15 +111,12 @@ class Experiment(Settings):
             ("augment", tuple | list, "a list"),
             ("metrics", tuple | list, "a list"),
         ):
-            if not isinstance(getattr(self, name), kind):
-                raise ValueError(f"{name} must be {what}, not {getattr(self, name)!r}.")
+            if not isinstance(value := getattr(self, name), kind):
+                raise ValueError(f"{name} must be {what}, not {value!r}.")
+            # JSON has lists only; the tuples here are equal to those that were written
+            object.__setattr__(self, name, _tuples(value))
         if self.lr is not None and "lr" in self.options:
             raise ValueError("lr is stated twice: state lr, or the method's option lr.")
-        # JSON has lists only; the tuples here are equal to those that were written
-        object.__setattr__(self, "augment", tuple(self.augment))
-        object.__setattr__(self, "metrics", tuple(self.metrics))
-        options = {name: _tuples(value) for name, value in self.options.items()}
-        object.__setattr__(self, "options", options)
 
     @property
     def settings(self) -> Settings:
@@ -128,24 +135,19 @@ class Experiment(Settings):
 
         function = find(self.method)
         options = self.options | ({} if self.lr is None else {"lr": self.lr})
-        known = inspect.signature(function).parameters
+        signature = inspect.signature(function)
         for name in options:
-            pick(name, known, f"option of {self.method}")
-            if known[name].annotation is str and options[name] == math.inf:
+            known = pick(name, signature.parameters, f"option of {self.method}")
+            if known.annotation is str and options[name] == math.inf:
                 options = options | {name: "inf"}  # read as a number where a word is meant
-        args, named = check_arguments(function, (), options)
-        lacking = [
-            n
-            for n, p in known.items()
-            if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
-        ]
-        for name in set(lacking) - set(options):
-            raise ValueError(f"{self.method} needs its option {name}: --option {name}=VALUE.")
+        for name, p in signature.parameters.items():
+            if name not in options and p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD:
+                raise ValueError(f"{self.method} needs its option {name}: --option {name}=VALUE.")
         try:
-            inspect.signature(function).bind(*args, **named)
+            signature.bind(**options)
         except TypeError as error:
             raise ValueError(f"{self.method} makes no method of options ({error}).") from None
-        made = function(*args, **named)
+        made = checked(function)(**options)
         if not isinstance(made, Method):
             raise ValueError(f"{self.method} makes a {type(made).__name__}, not a fedlearn.Method.")
         return made
@@ -155,8 +157,7 @@ class Experiment(Settings):
         from .tasks import TASKS
 
         make = pick(self.task, TASKS, "task")
-        names = inspect.signature(make).parameters
-        stated = {name: getattr(self, name) for name in names}
+        stated = {name: getattr(self, name) for name in inspect.signature(make).parameters}
         if self.clients == "users" and self.partition == "iid":  # nobody asked for it
             stated["partition"] = None
         return make(**stated)
@@ -169,11 +170,55 @@ class Experiment(Settings):
     def from_json(cls, data: str | dict[str, Any]) -> Self:
         """What ``to_json`` wrote, as text or read; a field that is missing has its default."""
         data = json.loads(data) if isinstance(data, str) else data
-        names = [f.name for f in fields(cls)]
         for name in data:
-            pick(name, dict.fromkeys(names), "field of an experiment")
+            pick(name, {f.name: f for f in fields(cls)}, "field of an experiment")
         return cls(**data)
+
+    def arguments(self) -> list[str]:
+        """What one types behind ``fedlearn run`` for it: the method, and all that is not as by
+        default."""
+        plain, typed = Experiment(), [self.method]
+        names = {"options": "option", "metrics": "metric"}
+        for f in fields(self):
+            if f.name == "method" or (value := getattr(self, f.name)) == getattr(plain, f.name):
+                continue
+            if isinstance(value, dict):
+                value = [f"{name}={write_value(v)}" for name, v in value.items()]
+            name = "--" + names.get(f.name, f.name).replace("_", "-")
+            for text in map(str, value if isinstance(value, list | tuple) else [value]):
+                typed += [f"{name}={text}"] if text.startswith("-") else [name, text]
+        return typed
 
 
 def _tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _tuples(v) for name, v in value.items()}
     return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
+
+
+def read_pairs(pairs: Iterable[str]) -> dict[str, Any]:
+    """``("share=0.5",)`` -> ``{"share": 0.5}``."""
+    for pair in pairs:
+        if "=" not in pair:
+            raise ValueError(f"An option has the form NAME=VALUE, not {pair!r}.")
+    return {name: read_value(text) for name, text in (pair.split("=", 1) for pair in pairs)}
+
+
+def read_value(text: str) -> Any:
+    """A Python literal if it is one that JSON knows, or a number such as inf; else the text."""
+    try:
+        value = ast.literal_eval(text)
+        json.dumps(value)
+        return value
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def write_value(value: Any) -> str:
+    """The inverse of ``read_value``."""
+    text = str(value)
+    return text if read_value(text) == value else repr(value)

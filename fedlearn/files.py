@@ -23,24 +23,24 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     killed process left half-written beside it goes."""
     path = check_writable(path)
     try:
-        _write(path, write)
+        if is_device(path):
+            with tempfile.TemporaryDirectory() as folder:
+                write(part := Path(folder, path.name))
+                with open(part, "rb") as source, open(path, "ab") as target:
+                    shutil.copyfileobj(source, target)
+        else:
+            _replace(path, write)
     except OSError as error:
         if error.filename is None:  # such as a full disk
             raise OSError(f"{path} cannot be written: {error.strerror or error}.") from error
         raise
 
 
-def _write(path: Path, write: Callable[[Path], object]) -> None:
-    if is_device(path):
-        with tempfile.TemporaryDirectory() as folder:
-            write(part := Path(folder, path.name))
-            with open(part, "rb") as source, open(path, "ab") as target:
-                shutil.copyfileobj(source, target)
-        return
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     for old in path.parent.glob(f"{escape(path.name)}.*.part"):
         pid = old.name.removeprefix(f"{path.name}.").removesuffix(".part")
-        if pid.isdecimal() and not _runs(pid):
+        if pid.isdecimal() and not _runs(int(pid)):
             old.unlink(missing_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
@@ -50,6 +50,17 @@ def _write(path: Path, write: Callable[[Path], object]) -> None:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _runs(pid: int) -> bool:
+    """Whether there is such a process on this machine."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # somebody else's
+        pass
+    return True
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -81,17 +92,6 @@ def is_device(path: Path) -> bool:
     if not path.exists() or path.is_dir():
         return False
     return not path.is_file() or bool(OPEN.match(str(path)))
-
-
-def _runs(pid: str) -> bool:
-    """Whether there is such a process on this machine."""
-    try:
-        os.kill(int(pid), 0)
-    except (ProcessLookupError, ValueError, OverflowError):
-        return False
-    except PermissionError:  # somebody else's
-        pass
-    return True
 
 
 @contextmanager

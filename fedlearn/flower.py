@@ -32,10 +32,9 @@ from .arguments import is_whole
 from .checkpoint import apart, write_tensors
 from .context import Tensors
 from .errors import StartError, WireError, said
-from .experiment import Experiment
+from .experiment import Experiment, read_pairs
 from .extensions import FILES
 from .method import EVALUATE, Method
-from .options import read_pairs
 from .round import describe, good_threads, run
 from .settings import Settings
 

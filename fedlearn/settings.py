@@ -1,17 +1,10 @@
-"""How clients train, in plain values; ``experiment.py`` adds what states a whole run.
-
-The command line, ``fl.Settings`` and the results (``meta["settings"]``) are all made from the
-fields below, each of which has its default and its help text here and nowhere else.
-Nothing heavy is imported, so that ``fedlearn --help`` does not wait for torch.
-"""
+"""How clients train, in plain values; ``experiment.py`` adds what states a whole run."""
 
 import os
 from dataclasses import dataclass, fields
-from functools import partial
 
 from .arguments import LARGEST, check_value, is_whole, short
 from .errors import pick
-from .options import opt
 
 # What products of float32 numbers may be computed in: exactly, in TensorFloat-32 (GPUs only), in
 # bfloat16.
@@ -41,27 +34,45 @@ def thread_count(value: object) -> None:
         raise ValueError(f"threads must be a whole number from 1 to {most}, not {short(value)}.")
 
 
-training = partial(opt, group="training")
-
-
 @dataclass(frozen=True)
 class Settings:
-    """How clients train, as results store it.
+    """How clients train, as results store it; the letters are McMahan's (2017).
 
-    McMahan's letters: ``participation`` C, ``epochs`` E, ``batch_size`` B. Then how often the test
-    set is looked at, and the arithmetic of local training, a name in ``PRECISIONS``.
+    Parameters
+    ----------
+    participation : float
+        C: share of the clients drawn each round, above 0 and at most 1
+    epochs : int
+        E: local epochs a round
+    batch_size : int
+        B: local batch size, in samples
+    evaluate_every : int
+        look at the test set every N rounds
+    precision : str
+        arithmetic of training: float32, tf32 or bf16
+
+    Raises
+    ------
+    ValueError
+        For a value that is not of its type or range.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> fl.Settings(participation=0.25, epochs=2).drawn(10)
+    3
     """
 
-    participation: float = training(1.0, "share of the clients drawn each round", "C")
-    epochs: int = training(1, "local epochs a round", "E")
-    batch_size: int = training(32, "local batch size", "B")
-    evaluate_every: int = training(1, "look at the test set every N rounds", "N")
-    precision: str = training("float32", "arithmetic of training: float32 (default), tf32 or bf16")
+    participation: float = 1.0
+    epochs: int = 1
+    batch_size: int = 32
+    evaluate_every: int = 1
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            own = check_value(f.name, getattr(self, f.name), f.type)
-            object.__setattr__(self, f.name, own)
+            value = check_value(f.name, getattr(self, f.name), f.type)
+            object.__setattr__(self, f.name, value)
         if not 0 < self.participation <= 1:
             raise ValueError(
                 "participation is a share of the clients, above 0 and at most 1, "

@@ -13,7 +13,6 @@ import numpy as np
 
 from .. import link, results
 from ..history import History
-from ..options import words
 from .grids import Row, stored
 from .shootout import COLUMNS, contests, experiment, spec, tuning
 from .shootout import short as short_runs
@@ -140,7 +139,7 @@ def tables() -> "tuple[pandas.DataFrame, pandas.DataFrame]":
     for row in entries().itertuples():
         where = row.task, row.split, row.clients, row.method
         e = experiment(*where, row.value, row.seed, False)  # type: ignore
-        command = commands.setdefault(where, shlex.join(["fedlearn", "run", *map(str, words(e))]))
+        command = commands.setdefault(where, shlex.join(["fedlearn", "run", *e.arguments()]))
         task = {k: getattr(e, k) for k in ("dataset", "clients", "seed", "partition", "train")}
         task["network"] = e.options.get("network", e.options.get("edge", e.network))
         label = row.method + (f" ({lost[where]} more diverged)" if lost[where] else "")

@@ -1,8 +1,7 @@
 """The command line as a user types it, and the experiment that it states."""
 
-import argparse
+import inspect
 import json
-import os
 import subprocess
 import sys
 from dataclasses import asdict, fields
@@ -13,22 +12,13 @@ import pytest
 import fedlearn as fl
 from fedlearn import cli, runs
 from fedlearn.cli import main
-from fedlearn.experiment import Experiment
-from fedlearn.options import add, given, read_pairs, read_value, words, write_value
-from fedlearn.settings import Settings
+from fedlearn.experiment import Experiment, read_value, write_value
 
-SMALL = ["--clients", "3", "--rounds", "2", "--train", "120", "--test", "50"]
+SMALL = "--clients 3 --rounds 2 --train 120 --test 50".split()
 # every field as it is not by default
 OTHER = {
     "method": "stc",
-    "options": {
-        "ratio": 0.25,
-        "on": True,
-        "of": None,
-        "text": "a b",
-        "number": "1",
-        "two": (1, -2),
-    },
+    "options": dict(ratio=0.25, on=True, of=None, text="a b", number="1", two=(1, -2)),
     "lr": -1e-05,
     "task": "detection",
     "dataset": "mnist",
@@ -51,10 +41,14 @@ OTHER = {
 }
 
 
-def typed(texts):
-    """What the command line makes of these words behind `fedlearn run`."""
-    (experiment,) = cli.experiments(cli.parser().parse_args(["run", *texts]))
-    return experiment
+def typed(words):
+    """The experiments that are stated behind `fedlearn`."""
+    return cli.experiments(cli.parse(words).keywords["experiment"])
+
+
+def python(program, *words, **how):
+    command = [sys.executable, "-c", program, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, **how)
 
 
 # ---- what is stated
@@ -66,466 +60,289 @@ def test_an_experiment_is_the_same_after_a_way_through_json():
         assert Experiment.from_json(text) == Experiment.from_json(json.loads(text)) == experiment
     assert OTHER.keys() == {f.name for f in fields(Experiment)}
     assert Experiment.from_json('{"epochs": 3}') == Experiment(epochs=3)
+    for wrong, noun in (('{"epoch": 3}', "'epochs'"), ('{"batch_size": 0}', "batch_size")):
+        with pytest.raises(ValueError, match=noun):
+            Experiment.from_json(wrong)
 
 
-def test_json_with_a_field_that_there_is_not_is_refused():
-    with pytest.raises(
-        ValueError, match=r"no field of an experiment 'epoch'. Did you mean 'epochs'"
-    ):
-        Experiment.from_json('{"epoch": 3}')
-    with pytest.raises(ValueError, match="batch_size must be a whole number"):
-        Experiment.from_json('{"batch_size": 0}')
+@pytest.mark.parametrize("names", [*([n] for n in OTHER), OTHER], ids=lambda n: "-".join(n)[:9])
+def test_every_field_can_be_typed(names):
+    one = Experiment(**{name: OTHER[name] for name in names})
+    assert one != Experiment() and typed(["run", *one.arguments()]) == [one]
+    assert len(names) > 1 or len(one.arguments()) < 4 or names[0] in ("options", "augment")
 
 
-@pytest.mark.parametrize("name", OTHER)
-def test_every_field_can_be_typed(name):
-    one = Experiment(**{name: OTHER[name]})
-    assert one != Experiment() and typed(words(one)) == one
-    if name not in ("method", "options"):
-        assert len(words(one)) == 2 + (not str(OTHER[name]).startswith("-")) + 2 * (
-            name == "augment"
-        )
-
-
-def test_a_run_is_stated_in_words():
-    """Only what is not as by default is in them."""
-    assert words(Experiment(method="rpn", clients=2)) == ["rpn", "--clients", "2"]
-    whole = Experiment(**OTHER)
-    args = cli.parser().parse_args(["run", *words(whole)])
-    assert cli.experiments(args) == [whole]
+def test_only_what_is_not_as_by_default_is_typed():
+    one = Experiment(method="rpn", clients=2, lr=-1.0, metrics=["per_class"], options={"by": "n"})
+    words = "rpn --lr=-1.0 --clients 2 --metric per_class --option by=n".split()
+    assert sorted(one.arguments()) == sorted(words) and one.arguments()[0] == "rpn"
 
 
 @pytest.mark.parametrize(
-    "value", [1, -0.5, float("inf"), True, None, "conv", "1", "inf", (1, 2), ""]
+    "value", [1, -0.5, float("inf"), True, None, "conv", "1", "inf", (1, 2), "", "{1}", "b'x'"]
 )
 def test_the_value_of_an_option_is_read_as_it_was_written(value):
     again = read_value(write_value(value))
     assert again == value and type(again) is type(value)
 
 
-def test_what_json_does_not_know_stays_text():
-    assert read_value("{1}") == "{1}" and read_value("b'x'") == "b'x'"
+def test_a_word_that_reads_like_a_number_is_a_word():
+    (e,) = typed(["run", "fed_repopt", "--option", "form=inf"])
+    assert e.make_method().model.form == "inf"
 
 
-def test_results_store_the_settings_of_training():
-    experiment = Experiment(clients=2, train=40, test=20, rounds=1, epochs=2)
-    how = asdict(experiment.settings)
-    history = fl.run(experiment.make_method(), experiment.make_task(), experiment.rounds, **how)
-    assert Settings(**history.meta["settings"]) == experiment.settings
-    stored = ["participation", "epochs", "batch_size", "evaluate_every", "precision"]
-    assert list(history.meta["settings"]) == stored
+def test_seeds_options_and_values_are_runs_of_their_own():
+    words = "compare fedavg rpn:share=0.5/1,lr=0.3 --seed 0 1 --seed 4 --option by=pixels"
+    stated = [
+        (e.method, e.options, e.seed, e.epochs) for e in typed([*words.split(), "--epochs=2"])
+    ]
+    both = [("rpn", {"by": "pixels", "share": share, "lr": 0.3}) for share in (0.5, 1)]
+    expected = [(*run, seed, 2) for run in (("fedavg", {}), *both) for seed in (0, 1, 4)]
+    assert stated == expected
 
 
 def test_defaults_are_those_of_the_python_functions():
-    import inspect
-
     mine = Experiment()
     for function in (fl.run, fl.tasks.classification):
         for name, parameter in inspect.signature(function).parameters.items():
-            if hasattr(mine, name) and parameter.default is not parameter.empty:
-                if (name, parameter.default) not in (("method", None), ("partition", None)):
-                    assert getattr(mine, name) == parameter.default, name
+            if hasattr(mine, name) and parameter.default not in (parameter.empty, None):
+                assert getattr(mine, name) == parameter.default, name
 
 
-def test_options_of_a_dataclass_are_those_that_it_has():
-    parser = argparse.ArgumentParser()
-    add(parser, cli.Recipe)
-    args = parser.parse_args(["rpn", "--jobs", "3"])
-    assert given(args, cli.Recipe) == {"recipe": "rpn", "jobs": 3}
-    assert cli.Recipe(**given(args, cli.Recipe)).scale == "quick"
+def test_every_field_that_makes_another_run_makes_another_checkpoint():
+    names = [runs.stem(Experiment())]
+    for name in OTHER.keys() - {"rounds", "threads", "device"}:
+        names.append(runs.stem(Experiment(**{name: OTHER[name]})))
+    names += [runs.stem(Experiment(dataset=f"/{letter}{200 * 'x'}.npz")) for letter in "ab"]
+    assert len(set(names)) == len(names) and max(map(len, names)) <= 100
+    assert not any("/" in name for name in names)
+    same = {name: OTHER[name] for name in ("rounds", "threads", "device")}
+    assert runs.stem(Experiment(**same)) == runs.stem(Experiment()) == "fedavg"
+    assert runs.stem(Experiment(clients=3, train=9)) == "fedavg.clients-3.train-9"
+
+
+# ---- what is loaded
 
 
 def test_help_does_not_wait_for_torch():
     commands = [["--help"], ["--version"], *([name, "--help"] for name in cli.COMMANDS), ["rnu"]]
-    program = f"""
+    done = python(f"""
 import sys
 from fedlearn.cli import main
 for arguments in {commands}:
     try:
-        main(arguments)
-    except SystemExit:
-        pass
+        assert main(arguments) in (0, 2)
+    except SystemExit as end:
+        assert end.code == 0
 print([name for name in ("torch", "numpy", "yaml") if name in sys.modules])
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+""")
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
     assert f"fedlearn {fl.__version__}" in done.stdout.splitlines()
+    assert done.stdout.count("usage: fedlearn") == len(commands) - 2
 
 
 def test_a_run_needs_no_tables_and_no_pictures(tmp_path):
-    program = """
-import sys
-from fedlearn.cli import main
-main(["run", "fedavg", "--rounds", "1", "--out", "-", "--no-progress"])
+    done = python(
+        """
+import sys, fedlearn as fl
+assert [name for name in sys.modules if name.startswith("fedlearn")] == ["fedlearn"]
+fl.run("fedavg", fl.tasks.classification("digits", 2, train=40, test=20), 1)
 heavy = ("torchvision", "pandas", "matplotlib", "sklearn", "scipy", "IPython", "torch._dynamo")
 print([name for name in heavy if name in sys.modules])
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path
+""",
+        cwd=tmp_path,
     )
-    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+    assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
 
 
-def test_all_that_the_package_offers_is_there():
-    assert set(fl.__all__) <= set(dir(fl))
+def test_the_front_is_all_that_is_shown():
+    assert dir(fl) == sorted(fl.__all__) and 30 < len(dir(fl)) < 40
     assert all(getattr(fl, name) is not None for name in fl.__all__ if name != "flower")
-    with pytest.raises(AttributeError, match="no attribute 'rnu'"):
+    assert fl.SGD is fl.parts.SGD and fl.plot.__name__ == "fedlearn.book.plot"
+    assert fl.round.run is fl.run
+    with pytest.raises(AttributeError, match="'rnu'"):
         fl.rnu  # noqa: B018
 
 
 # ---- run and compare
 
 
-def test_run_prints_a_table(capsys):
-    assert main(["run", "fedavg", *SMALL]) is None
-    out = capsys.readouterr().out
-    assert out.startswith("method") and "fedavg" in out
-
-
 def test_json_on_standard_output(capsys):
-    main(["run", "rpn", *SMALL, "--out", "-", "--option", "share=0.5", "--lr", "0.05"])
-    history = fl.History.from_json(capsys.readouterr().out)
-    assert (
-        len(history) == 2
-        and "share=0.5" in history.meta["parts"]["uplink"]
-        and "lr=0.05" in history.meta["parts"]["optimizer"]
-    )
+    words = ["run", "rpn", *SMALL, "--option", "share=0.5", "--lr", "0.05", "--no-progress"]
+    assert main([*words, "--out", "-"]) is None
+    captured = capsys.readouterr()
+    history = fl.History.from_json(captured.out)
+    assert len(history) == 2 and not captured.err
+    assert "share=0.5" in history.meta["parts"]["uplink"]
+    assert "lr=0.05" in history.meta["parts"]["optimizer"]
     assert set(history.meta["provenance"]) == {"command", "date", "commit"}
+    (e,) = typed(words)
+    assert fl.Settings(**history.meta["settings"]) == e.settings
+    assert history == fl.run(e.make_method(), e.make_task(), 2, **asdict(e.settings))
 
 
-def test_compare_writes_json_and_a_picture(tmp_path, capsys):
-    out, picture = tmp_path / "both.json", tmp_path / "both.png"
-    main(
-        [
-            "compare",
-            "fedavg",
-            "rpn",
-            *SMALL,
-            "--out",
-            str(out),
-            "--plot",
-            str(picture),
-            "--partition",
-            "dirichlet:1",
-        ]
-    )
-    first, second = json.loads(out.read_text())
-    assert (first["method"], second["method"]) == (
-        "fedavg",
-        "rpn",
-    ) and picture.stat().st_size > 1000
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["both.json", "both.png"], (
-        "checkpoints go away after the run"
-    )
-
-
-def test_compare_says_how_long_it_takes_on_a_link(tmp_path, capsys):
-    words = ["compare", "fedavg", "rpn", *SMALL, "--out", str(tmp_path / "both.json")]
-    link = ["--link", "3G", "--uplink", "1Mbit", "--slower", "5"]
-    link += ["--stragglers", "0.5", "--waits-for", "7", "--radio-up", "5uJ"]
-    picture = ["--plot", str(tmp_path / "both.svg"), "--against", "minutes"]
-    assert not main([*words, *link, *picture])
+def test_compare_says_what_it_costs_on_a_link(tmp_path, capsys):
+    link = "--link 3G --uplink 1Mbit --slower 5 --stragglers 0.5 --waits-for 7 --radio-up 5uJ"
+    words = ["compare", "fedavg", "rpn", *SMALL, *link.split(), "--against", "minutes"]
+    assert not main([*words, "--out", f"{tmp_path}/both.json", "--plot", f"{tmp_path}/both.svg"])
     table = capsys.readouterr().out.splitlines()
-    assert table[0].split()[-2:] == ["minutes", "joules"]
-    words = "minutes: 1Mbit up, 1.6Mbit down, latency 300ms, slower 5.0, stragglers 0.5, clients 7"
-    assert table[-2] == words
-    assert table[-1] == "joules: a client's radio, 5uJ a byte up, 0.98uJ down"
+    assert table[0].split()[-2:] == ["minutes", "joules"] and "1Mbit up" in table[-2]
     stored = json.loads((tmp_path / "both.json").read_text())
-    for line, data in zip(table[1:], stored, strict=False):
-        its = fl.History.from_dict(data)
-        how = {"slower": 5, "stragglers": 0.5, "clients": 7}
-        end = fl.link.time(its, "1Mbit", "1.6Mbit", "300ms", **how)[-1] / 60
-        used = fl.link.energy(its, "5uJ", "0.98uJ")[-1]
-        assert line.split()[-2:] == [f"{end:.4g}", f"{used:.4g}"]
-    assert (tmp_path / "both.svg").stat().st_size > 1000
+    for line, data in zip(table[1:3], stored, strict=True):
+        history, how = fl.History.from_dict(data), dict(slower=5, stragglers=0.5, clients=7)
+        minutes = fl.link.time(history, "1Mbit", "1.6Mbit", "300ms", **how)[-1] / 60
+        joules = fl.link.energy(history, "5uJ", "0.98uJ")[-1]
+        assert line.split()[-2:] == [f"{minutes:.4g}", f"{joules:.4g}"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["both.json", "both.svg"]
 
 
-def test_a_comparison_that_stops_in_its_second_run_keeps_the_first(tmp_path, monkeypatch):
-    out, interrupts, real = tmp_path / "both.json", [1], fl.round.run
+def stop(monkeypatch, when):
+    """Ctrl-C before round ``when`` of all -> the rounds that were done or begun."""
+    real, began = fl.round.one_round, []
 
-    def run(method, *args, **settings):
-        if method.name == "rpn" and interrupts:
-            interrupts.clear()
-            raise KeyboardInterrupt
-        return real(method, *args, **settings)
-
-    monkeypatch.setattr("fedlearn.round.run", run)
-    assert (
-        main(["compare", "fedavg", "rpn", *SMALL, "--out", str(out), "--option", "share=0.5"])
-        == 130
-    )
-    left = ["both.fedavg.clients-3.train-120.test-50.checkpoint"]
-    assert [p.name for p in tmp_path.iterdir()] == left and not out.exists()
-    rounds = []
-    monkeypatch.setattr(
-        "fedlearn.round.one_round",
-        lambda *a, one=fl.round.one_round, **k: rounds.append(1) or one(*a, **k),
-    )
-    assert (
-        main(["compare", "fedavg", "rpn", *SMALL, "--out", str(out), "--option", "share=0.5"])
-        is None
-    )
-    assert len(rounds) == 2, "only the two rounds of the second method were left to do"
-    assert [p.name for p in tmp_path.iterdir()] == ["both.json"]
-
-
-def test_a_stopped_run_is_in_nobodys_way(tmp_path, monkeypatch):
-    """The name of its checkpoint says what it is a run of; only rounds, threads and device may be
-    others when it goes on."""
-    monkeypatch.chdir(tmp_path)
-    few = ["--clients", "2", "--train", "8", "--test", "4", "--no-progress"]
-    detect, segment = (["run", "fed_kgf", "--task", t, *few] for t in ("detection", "segmentation"))
-    real, trained = fl.round.one_round, []
-
-    def stops(server, engine, t, *rest, **how):
-        trained.append(t)
-        if trained == [1, 2]:
+    def one_round(server, engine, t, *rest, **how):
+        began.append(t)
+        if len(began) == when:
             raise KeyboardInterrupt
         return real(server, engine, t, *rest, **how)
 
-    monkeypatch.setattr("fedlearn.round.one_round", stops)
-    assert main([*detect, "--rounds", "2"]) == 130
-    left = ["fedlearn.fed_kgf.task-detection.clients-2.train-8.test-4.checkpoint"]
-    assert [p.name for p in tmp_path.iterdir()] == left
-    assert not main([*segment, "--rounds", "1"])
-    assert [p.name for p in tmp_path.iterdir()] == left
-    assert not main([*detect, "--rounds", "3", "--threads", "2"]) and not [*tmp_path.iterdir()]
-    assert trained == [1, 2, 1, 2, 3]
+    monkeypatch.setattr("fedlearn.round.one_round", one_round)
+    return began
 
 
-def test_every_field_that_makes_another_run_makes_another_checkpoint():
-    names = [runs.told(Experiment())]
-    for name in OTHER.keys() - {"rounds", "threads", "device"}:
-        names.append(runs.told(Experiment(**{name: OTHER[name]})))
-    names += [runs.told(Experiment(dataset=f"/{letter}{200 * 'x'}.npz")) for letter in "ab"]
-    assert len(set(names)) == len(names) and max(map(len, names)) <= 100
-    assert not any("/" in name for name in names)
-    same = {name: OTHER[name] for name in ("rounds", "threads", "device")}
-    assert runs.told(Experiment(**same)) == runs.told(Experiment()) == "fedavg"
+def test_a_stopped_comparison_keeps_what_it_did(tmp_path, monkeypatch, capsys):
+    began, out = stop(monkeypatch, 3), tmp_path / "both.json"
+    words = ["compare", "fedavg", "rpn", *SMALL, "--out", str(out), "--option", "share=0.5"]
+    assert main(words) == 130
+    assert [p.name for p in tmp_path.iterdir()] == [
+        "both.fedavg.clients-3.train-120.test-50.checkpoint"
+    ]
+    assert main(words) is None and began == [1, 2, 1, 1, 2]
+    assert "Going on from" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["both.json"]
+
+
+def test_a_stopped_run_is_in_nobodys_way(tmp_path, monkeypatch, capsys):
+    """Only rounds, threads and device may be others when it goes on."""
+    monkeypatch.chdir(tmp_path)
+    few, began = "--clients 2 --train 8 --test 4 --no-progress".split(), stop(monkeypatch, 2)
+    assert main(["run", "fedavg", *few, "--rounds", "2"]) == 130
+    assert "the same command goes on" in capsys.readouterr().err
+    left = ["fedlearn.fedavg.clients-2.train-8.test-4.checkpoint"]
+    assert [p.name for p in tmp_path.iterdir()] == left
+    assert not main(["run", "fedavg", *few, "--rounds", "1", "--seed", "1"])
+    assert [p.name for p in tmp_path.iterdir()] == left
+    assert not main(["run", "fedavg", *few, "--rounds", "3", "--threads", "2", "--out", "a.json"])
+    assert began == [1, 2, 1, 1, 2, 3]
+    assert not main(["run", "fedavg", *few, "--rounds", "3", "--out", "b.json"])
+    assert fl.History.from_json("a.json") == fl.History.from_json("b.json")
 
 
 def test_without_a_terminal_lines_say_how_far_a_run_is(monkeypatch, capsys):
     """At once when it begins, and then a round's, but at most one every ten seconds."""
-    words = ["run", "fedavg", *SMALL]
-    assert not main([*words, "--until", "0"])
+    assert not main(["run", "fedavg", *SMALL, "--until", "0"])
     assert capsys.readouterr().err == "fedavg: 0 of 2 rounds\n"
     monkeypatch.setattr("fedlearn.progress.EVERY", 0.0)
-    assert not main(words)
+    assert not main(["run", "fedavg", *SMALL])
     first, *lines = capsys.readouterr().err.splitlines()
     assert first == "fedavg: 0 of 2 rounds" and len(lines) == 2
-    for t, line in enumerate(lines, 1):
-        assert line.startswith(f"fedavg: {t} of 2 rounds, accuracy 0.")
-    assert not main([*words, "--no-progress"]) and not capsys.readouterr().err
-    fl.run("fedavg", fl.tasks.classification("digits", 2, train=20, test=10), 1)
-    assert not capsys.readouterr().err, "in Python only where somebody looks, or asks"
+    assert lines[1].startswith("fedavg: 2 of 2 rounds, accuracy 0.")
 
 
-def test_seeds_and_options_of_one_method_are_runs_of_their_own(tmp_path, monkeypatch, capsys):
+@pytest.mark.slow
+def test_processes_of_their_own_do_the_same(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    words = ["compare", "fedavg", "rpn:share=0.5/1,lr=0.3", *SMALL, "--seed", "0", "1"]
-    assert not main([*words, "--out", "all.json", "--plot", "all.svg"])
+    words = ["compare", "fedavg", "rpn:share=0.5/1", *SMALL, "--seed", "0", "1"]
+    assert not main([*words, "--out", "one.json", "--plot", "all.svg"])
     lines = capsys.readouterr().out.splitlines()
-    labels = ["fedavg", "rpn share=0.5 lr=0.3", "rpn share=1 lr=0.3"]
-    assert [line.startswith(label) for line, label in zip(lines[1:], labels, strict=True)] == 3 * [
-        True
-    ]
-    histories = [fl.History.from_dict(d) for d in json.loads(Path("all.json").read_text())]
-    stated = [(h.meta["label"], h.meta["task"]["seed"]) for h in histories]
-    assert stated == [(label, seed) for label in labels for seed in (0, 1)]
-    mean = sum(h.final["accuracy"] for h in histories[:2]) / 2
+    assert [" ".join(line.split()[:2]) for line in lines[2:4]] == ["rpn share=0.5", "rpn share=1"]
+    assert not main([*words, "--out", "two.json", "--jobs", "2"])
+    one, two = (
+        [fl.History.from_dict(d) for d in json.loads(Path(name).read_text())]
+        for name in ("one.json", "two.json")
+    )
+    assert one == two and len(one) == 6
+    mean = sum(h.final["accuracy"] for h in one[:2]) / 2
     assert f"{mean:.4f} ± " in lines[1]
-    # what the command ran is what the same words run one by one
-    assert not main(["run", "rpn:share=1,lr=0.3", *SMALL, "--seed", "1", "--out", "-"])
-    assert fl.History.from_json(capsys.readouterr().out) == histories[-1]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["all.json", "all.svg"]
-    # and the same in processes of their own, two at a time
-    assert not main([*words, "--out", "again.json", "--jobs", "2"])
-    again = [fl.History.from_dict(d) for d in json.loads(Path("again.json").read_text())]
-    assert again == histories
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "noun"),
     [
-        (["--out", "folder"], "folder is a folder; name a file"),
-        (["--checkpoint", "folder"], "folder is a folder; name a file"),
-        (["--out", "a.json", "--checkpoint", "./a.json"], "a.json is named for two things"),
-        (["--out", "a.png", "--plot", "a.png"], "a.png is named for two things"),
-        (["--out", "a.jsonl", "--log", "a.jsonl"], "a.jsonl is named for two things"),
-        (["--plot", "file/x.png"], "file is no folder"),
-        (["--plot", "x.pmg"], "no image type 'pmg'. Did you mean 'png'"),
-        (["--plot", "x"], "no image type ''"),
+        ("--out folder", "folder is a folder"),
+        ("--checkpoint folder", "folder is a folder"),
+        ("--out a.json --checkpoint ./a.json", "a.json is named for two things"),
+        ("--out a.png --plot a.png", "a.png is named for two things"),
+        ("--out a.jsonl --log a.jsonl", "a.jsonl is named for two things"),
+        ("--plot file/x.png", "file is no folder"),
+        ("--plot x.pmg", "Did you mean 'png'"),
+        ("--log x.txt", ".csv"),
     ],
 )
-def test_where_results_go_is_checked_before_training(
-    tmp_path, monkeypatch, capsys, words, sentence
-):
+def test_where_results_go_is_checked_before_training(tmp_path, monkeypatch, capsys, words, noun):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("fedlearn.local.train", lambda *a: pytest.fail("training started"))
     Path("folder").mkdir()
     Path("file").touch()
-    assert main(["run", "fedavg", *SMALL, *words]) == 2
+    assert main(["run", "fedavg", *SMALL, *words.split()]) == 2
     err = capsys.readouterr().err
-    assert sentence in err and err.count("\n") == 1
+    assert noun in err and err.count("\n") == 1
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_nothing_is_lost_when_the_result_cannot_be_written(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    words = ["run", "fedavg", *SMALL, "--out", "/dev/full", "--checkpoint", "kept"]
-    if not Path("/dev/full").exists():
-        pytest.skip("this system has no /dev/full")
-    assert main(words) == 2
-    assert "/dev/full cannot be written: No space left" in capsys.readouterr().err
-    assert Path("/dev/full").is_char_device() and Path("kept").exists()
-    assert main(words[:-2]) == 2
-    here = Path("fedlearn.fedavg.clients-3.train-120.test-50.checkpoint")
-    assert here.exists(), "not in the folder of the devices"
-    with monkeypatch.context() as patch:
-        patch.setattr("fedlearn.local.train", lambda *a: pytest.fail("it trained again"))
-        assert not main([*words[:-4], "--out", "there.json", "--checkpoint", "kept"])
-    assert Path("there.json").exists() and not Path("kept").exists()
+    words = ["run", "fedavg", *SMALL, "--out", "/dev/full"]
+    assert main(words) == 2 and "/dev/full cannot be written" in capsys.readouterr().err
+    (kept,) = tmp_path.iterdir()  # not in the folder of the devices
+    monkeypatch.setattr("fedlearn.local.train", lambda *a: pytest.fail("it trained again"))
+    assert not main([*words[:-1], "there.json", "--checkpoint", kept.name])
+    assert Path("there.json").exists() and not kept.exists()
 
 
-def test_a_word_that_reads_like_a_number_is_a_word():
-    e = Experiment(method="fed_repopt", options=read_pairs(("form=inf",)))
-    assert e.make_method().model.form == "inf"
-
-
-def test_the_same_run_twice_is_refused(capsys):
-    assert main(["compare", "rpn", "rpn:share=1", "rpn:share=1", *SMALL]) == 2
-    assert "a method, options or a seed of its own" in capsys.readouterr().err
-
-
-def test_python_dash_m():
-    done = subprocess.run(
-        [sys.executable, "-m", "fedlearn", "methods"], capture_output=True, text=True
-    )
-    assert done.returncode == 0 and "rpn(" in done.stdout
-
-
-def test_methods_lists_options_and_parts(capsys):
-    main(["methods"])
-    out = capsys.readouterr().out
-    assert "rpn(" in out and "share=1.0" in out and "uplink" in out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["rnu", "fedavg"], "There is no command 'rnu'. Did you mean 'run'"),
-        (["run", "fedavg", "--patition", "iid"], "Did you mean '--partition'"),
-        (["run", "fedavg", "rpn"], "takes no further argument 'rpn'"),
-        (["run", "fedawg"], "Did you mean 'fedavg'"),
-        (["run", "rpn", "--option", "shear=1"], "Did you mean 'share'"),
-        (["run", "rpn", "--option", "share"], "NAME=VALUE"),
-        (["compare", "fedavg", "rpm"], "Did you mean 'rpn'"),
-        (["compare", "fedavg", "rpn", "--option", "shear=1"], "no option of fedavg 'shear'"),
-        (["compare", "fedavg", "--uplink", "1Mbit"], "A link has two speeds"),
-        (["compare", "fedavg", "--uplink", "0Mbit", "--downlink", "1Mbit"], "must be above 0"),
-        (["compare", "fedavg", "--uplink", "1furlong", "--downlink", "1Mbit"], "Units: bit"),
-        (["compare", "fedavg", "--link", "4G"], "Allowed: LoRaWAN, 2G, 3G"),
-        (["compare", "fedavg", "--link", "LTE", "--slower", "-1"], "slower cannot be below 0"),
-        (["compare", "fedavg", "--link", "LTE", "--stragglers", "9"], "must be 0 to 5"),
-        (["compare", "fedavg", "--link", "LTE", "--waits-for", "0"], "at least 1 client"),
-        (["compare", "fedavg", "--slower", "-3"], "--waits-for need a link: --link LTE, or"),
-        (["compare", "fedavg", "--slower", "5"], "--waits-for need a link: --link LTE, or"),
-        (["compare", "fedavg", "--stragglers", "99"], "--waits-for need a link: --link LTE, or"),
-        (["run", "fedavg", "--waits-for", "0"], "--waits-for need a link: --link LTE, or"),
-        (
-            f"run fedavg --link LTE --stragglers 1 --waits-for 1{'0' * 400}".split(),
-            "A round waits for at least 1 client and at most 1,000,000,000, not 1000",
-        ),
-        (["compare", "fedavg", "--uplink", "0", "--downlink", "1Mbit"], "must be above 0"),
-        (["compare", "fedavg", "--link", "DSL", "--radio-up", ""], "A radio has two numbers"),
-        (["compare", "fedavg", "--link", "DSL", "--radio-up", "1uJ"], "A radio has two numbers"),
-        (["compare", "fedavg", "--link", "LTE", "--radio-up", "1 cal"], "Units: nJ, uJ"),
-        (["run", "fedavg", "--plot", "x.png", "--against", "minutes"], "Minutes need a link"),
-        (["run", "fedavg", "--dataset", "mnits"], "Did you mean 'mnist'"),
-        (["run", "fedavg", "--partition", "dirichlet:-1"], "alpha"),
-        (["run", "fedavg", "--rounds", "0"], "rounds must be"),
-        (["run", "fedavg", "--device", "cuda:99"], "'cuda:99' here: this machine has cpu"),
-        (["run", "fedavg", "--device", "gpu"], "no CUDA GPU that torch"),
-    ],
-)
-def test_errors_are_one_sentence(arguments, sentence, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedlearn.local.train", lambda *a: pytest.fail("training started"))
-    assert main(arguments) == 2
-    err = capsys.readouterr().err
-    assert sentence in err and err.startswith("fedlearn: ") and err.count("\n") == 1
-    assert not list(tmp_path.iterdir())
-
-
-def test_an_absent_data_set_offline(monkeypatch, capsys, tmp_path):
-    monkeypatch.setenv("FEDLEARN_OFFLINE", "1")
-    monkeypatch.setenv("FEDLEARN_DATA", str(tmp_path))
-    fl.data.sources.load.cache_clear()
-    if fl.data.sources.available("cifar100"):
-        pytest.skip("CIFAR-100 lies in data/cache of this checkout")
-    assert main(["run", "fedavg", "--dataset", "cifar100"]) == 2
-    assert "FEDLEARN_DATA" in capsys.readouterr().err
-
-
-def test_check_recomputes_the_ledger(capsys):
-    assert main(["check", "--paper", "rpn"]) == 0
-    out = capsys.readouterr().out
-    assert "rpn-table1-rpn-params" in out or "1,183,242" in out
-    assert " inconsistent" in out.splitlines()[-1]
-    assert (
-        main(["check", "--paper", "rpm"]) == 2 and "Did you mean 'rpn'" in capsys.readouterr().err
-    )
-
-
-@pytest.mark.parametrize("arguments", [[], ["run"], ["compare"], ["check"], ["classroom"]])
-def test_help_for_a_stranger(arguments, capsys):
-    with pytest.raises(SystemExit) as done:
-        main([*arguments, "--help"])
-    assert done.value.code == 0 and "usage: fedlearn" in capsys.readouterr().out
-
-
-CTRL_C_IN_ROUND_5 = """
+CTRL_C = """
 import os, signal, sys
-from fedlearn import cli, round as rounds
-# a background job of a shell inherits that it is ignored
-signal.signal(signal.SIGINT, signal.default_int_handler)
-train = rounds.one_round
-def interrupted(server, engine, t, *rest, **more):
-    if t == 5:
-        os.kill(os.getpid(), signal.SIGINT)
-    return train(server, engine, t, *rest, **more)
-rounds.one_round = interrupted
+from fedlearn import cli, round
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job of a shell may ignore it
+real = round.one_round
+def one_round(server, engine, t, *rest, **more):
+    t == 2 and os.kill(os.getpid(), signal.SIGINT)
+    return real(server, engine, t, *rest, **more)
+round.one_round = one_round
 sys.exit(cli.main(sys.argv[1:]))
 """
 
 
-def test_interrupted_and_continued(tmp_path):
-    """Ctrl-C in the middle; the same command then goes on, and the result is that of an unbroken
-    run."""
-    arguments = ["run", "fedavg", "--clients", "3", "--rounds", "8", "--train", "150", "--out"]
-    whole, broken = tmp_path / "whole.json", tmp_path / "broken.json"
-
-    def command(path, *python):
-        return subprocess.run(
-            [sys.executable, *python, *arguments, str(path)], capture_output=True, text=True
-        )
-
-    assert command(whole, "-m", "fedlearn.cli").returncode == 0
-    stopped = command(broken, "-c", CTRL_C_IN_ROUND_5)
-    checkpoint = tmp_path / "broken.fedavg.clients-3.train-150.checkpoint"
-    assert stopped.returncode == 130 and "the same command goes on from there" in stopped.stderr
-    assert checkpoint.exists() and not broken.exists()
-    again = command(broken, "-m", "fedlearn.cli")
-    assert again.returncode == 0 and "Going on from" in again.stderr and not checkpoint.exists()
-    assert len(fl.History.from_json(broken)) == 8
-    assert fl.History.from_json(whole) == fl.History.from_json(broken)
+@pytest.mark.slow
+def test_interrupted_by_a_signal_and_continued(tmp_path):
+    words = ["run", "fedavg", *SMALL, "--out", tmp_path / "broken.json"]
+    stopped = python(CTRL_C, *words)
+    assert stopped.returncode == 130 and "the same command goes on" in stopped.stderr
+    assert not main([*map(str, words[:-1]), f"{tmp_path}/whole.json"])
+    again = subprocess.run([sys.executable, "-m", "fedlearn", *words], capture_output=True)
+    assert again.returncode == 0 and b"Going on from" in again.stderr
+    whole, broken = (fl.History.from_json(tmp_path / f"{n}.json") for n in ("whole", "broken"))
+    assert whole == broken and len(whole) == 2
 
 
-def test_installed_command_exists():
-    """`pip install -e .` puts `fedlearn` beside python."""
-    path = os.path.join(os.path.dirname(sys.executable), "fedlearn")
-    if not os.path.exists(path):
-        pytest.skip("the package is on the path but not installed in this environment")
-    assert subprocess.run([path, "methods"], capture_output=True).returncode == 0
+# ---- all else
+
+
+def test_methods_lists_options_and_parts(capsys):
+    assert main(["methods"]) is None
+    out = capsys.readouterr().out
+    assert "rpn(" in out and "share: float = 1.0" in out and "uplink" in out
+
+
+@pytest.mark.slow
+def test_check_recomputes_the_ledger(capsys):
+    assert main(["check", "--paper", "rpn"]) == 0
+    assert "rpn-table1" in capsys.readouterr().out
+
+
+def test_plan_of_a_recipe(capsys):
+    assert not main("reproduce rpn --seed 0 --seed 1 --partition iid --plan".split())
+    assert capsys.readouterr().out
 
 
 def test_a_commit_is_dirty_if_programs_differ_not_if_results_do(tmp_path, monkeypatch):

@@ -39,23 +39,12 @@ def here(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["own/mine.py:halved", "own.mine:halved"])
 def test_a_method_and_a_network_by_file_and_by_module(here, name, capsys):
     network = name.replace("halved", "net")
-    words = ["run", name, "--network", network, "--rounds", "2", "--lr", "0.2", "--out", "-"]
-    assert not cli.main(words)
-    ours = json.loads(capsys.readouterr().out)
+    words = ["compare", name, "fedavg:lr=0.1", "--network", network, "--rounds", "2"]
+    assert not cli.main([*words, "--option", "lr=0.2", "--train", "200", "--out", "-"])
+    ours, same = json.loads(capsys.readouterr().out)
     assert ours["method"] == "halved" and ours["meta"]["task"]["network"] == network
-    task = fl.tasks.classification("digits", network=network)
-    same = fl.run(fl.methods.fedavg(lr=0.1), task, rounds=2)
-    assert [r["loss"] for r in ours["rows"]] == [r["loss"] for r in same.rows]
+    assert [r["loss"] for r in ours["rows"]] == [r["loss"] for r in same["rows"]]
     assert not list(here.glob("*.checkpoint")) + list((here / "own").glob("*.checkpoint"))
-
-
-def test_a_comparison_of_ones_own_with_another(here, capsys):
-    assert not cli.main(["compare", "fedavg", "own/mine.py:halved", "--rounds", "1"])
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
-        "method",
-        "fedavg",
-        "own/mine.py:halved",
-    ]
 
 
 def test_an_installed_package_lists_its_methods(here, monkeypatch):
