@@ -4,16 +4,11 @@ import os
 import re
 import shutil
 import tempfile
-import time
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from glob import escape
 from pathlib import Path
-from typing import Any
 
 OPEN = re.compile(r"/(dev/(stdout|stderr|fd)|proc)\b")
-LOOK = 0.05  # seconds, in which whoever looks at a claim is done
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
@@ -92,62 +87,3 @@ def is_device(path: Path) -> bool:
     if not path.exists() or path.is_dir():
         return False
     return not path.is_file() or bool(OPEN.match(str(path)))
-
-
-@contextmanager
-def claim(path: Path) -> Iterator[bool]:
-    """Whether the file ``path`` is now this process's; it is until the block ends, or the process
-    does: a lock, so that no claim is left by a process that died."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, opener=_reader) as file:
-        mine = _locked(file)
-        if not mine:  # somebody may just be looking whether it is claimed
-            time.sleep(LOOK)
-            mine = _locked(file)
-        mine = mine and _still(path, file)  # it may have been given back and removed just now
-        try:
-            yield mine
-        finally:
-            if mine and _still(path, file):
-                path.unlink(missing_ok=True)
-
-
-def _reader(path: str, _: int) -> int:
-    """To read is enough for a lock, and what another user's process left cannot be written."""
-    return os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
-
-
-def _still(path: Path, file: Any) -> bool:
-    """Whether an open file is the one of that name."""
-    try:
-        return path.stat().st_ino == os.fstat(file.fileno()).st_ino
-    except FileNotFoundError:
-        return False
-
-
-def claimed(path: Path) -> bool:
-    """Whether a process has claimed ``path``."""
-    try:
-        with open(path) as file:
-            return not _locked(file, shared=True)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except PermissionError:  # somebody else's
-        return True
-
-
-def _locked(file: Any, shared: bool = False) -> bool:
-    """Whether this process now has the operating system's lock on an open file. Where there are no
-    locks, on Windows and on some network disks, everybody has it."""
-    try:
-        import fcntl
-
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    except (ImportError, OSError) as error:
-        warnings.warn(
-            f"{Path(file.name).parent} keeps no locks ({error}): let one process alone work there.",
-            stacklevel=3,
-        )
-    return True
