@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 _ROOMS = {
     "plot": "book.plot",
     "widgets": "book.widgets",
-    "claims": "ledger.claims",
+    "claims": "ledger",
     "flower": "flower",
 }
 

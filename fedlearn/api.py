@@ -20,7 +20,7 @@ from .settings import Settings
 if TYPE_CHECKING:  # loaded when first used
     from . import book, flower
     from .book import plot, widgets
-    from .ledger import claims
+    from . import ledger as claims
 
 __all__ = """
     Adam Averaging DataError Downlink Experiment History Mean Method SGD Settings TaskLoss

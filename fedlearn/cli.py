@@ -72,7 +72,7 @@ class Ledger:
 
 def check(ledger: Ledger) -> int:
     """Recompute every claim of the ledger data/claims.yaml."""
-    from .ledger import claims
+    from . import ledger as claims
 
     if ledger.paper is not None:
         papers = dict.fromkeys(claim["paper"] for claim in claims.load())

@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import results
 from ..history import History
-from ..ledger import claims
+from .. import ledger as claims
 from ..report import spread
 from .grids import chapter_file
 from .show import Shown, missing, table

@@ -5,7 +5,7 @@ import html
 import json
 from typing import Any
 
-from ..ledger import claims
+from .. import ledger as claims
 from . import sortable
 from .show import Shown, inline, table
 
