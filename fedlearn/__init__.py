@@ -15,13 +15,8 @@ if TYPE_CHECKING:
     from .api import *  # noqa: F403
 
 __version__ = "0.1.0"
-# need matplotlib, ipywidgets, yaml, Flower
-_ROOMS = {
-    "plot": "book.plot",
-    "widgets": "book.widgets",
-    "claims": "ledger",
-    "flower": "flower",
-}
+# need ipywidgets, yaml, Flower
+_ROOMS = {"widgets": "book.widgets", "claims": "ledger", "flower": "flower"}
 
 
 def __getattr__(name: str) -> Any:

@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING
 
 from . import callbacks, link, methods, models, parts, results, rng, tasks, wire
+from .book.exercises import check, solution
 from .data import partition
 from .errors import DataError, WireError
 from .experiment import Experiment
 from .history import History
-from .book.exercises import check, solution
 from .local import initial_network
 from .method import Method
 from .methods.fed_repopt_search import search as repopt_search
@@ -18,9 +18,9 @@ from .round import Averaging, clients, run
 from .settings import Settings
 
 if TYPE_CHECKING:  # loaded when first used
-    from . import book, flower
-    from .book import plot, widgets
+    from . import book, flower, plot
     from . import ledger as claims
+    from .book import widgets
 
 __all__ = """
     Adam Averaging DataError Downlink Experiment History Mean Method SGD Settings TaskLoss

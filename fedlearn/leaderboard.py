@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import results
-from .files import check_writable, write_text
 from .book import contest, sortable
 from .book.show import Shown, inline
+from .files import check_writable, write_text
 from .report import spread
 
 if TYPE_CHECKING:

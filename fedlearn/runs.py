@@ -195,7 +195,7 @@ def run_all(
         if named.count(path) > 1 and not is_device(path):
             raise ValueError(f"{path} is named for two things: each needs a file of its own.")
     if picture.plot:
-        from .book import plot
+        from . import plot
 
         plot.check_image(picture.plot)
     ends = ends if len(ends) > 1 else [""]
