@@ -531,7 +531,7 @@ def test_part_of_a_data_set_is_not_taken_for_the_whole(folder, monkeypatch):
 
     monkeypatch.setattr(reproduce.published, "there", counted)
     monkeypatch.setattr(sources, "available", lambda name: True)
-    monkeypatch.setattr(reproduce, "fetch", lambda *data: "")
+    monkeypatch.setattr(sources, "SETS", {})
     line = "voc:416 has 352 of 5717 images to train and 348 of 5823 to test here"
     with pytest.raises(DataError, match=line):
         reproduce.reproduce("rpn_detection", "full")
@@ -539,7 +539,7 @@ def test_part_of_a_data_set_is_not_taken_for_the_whole(folder, monkeypatch):
     for name in ("rpn_detection", "rpn_segmentation", "fed_kgf_detection"):
         for scale in ("small", "full"):
             data = [d for run in recipes.runs(name, scale) for d in run.datasets]
-            assert all(bool(reproduce.absent(*d)) == (scale == "full") for d in data)
+            assert all(bool(reproduce.lacking(*d)) == (scale == "full") for d in data)
 
 
 def test_missing_data_is_said_before_anything_runs(folder, no_data, capsys):
