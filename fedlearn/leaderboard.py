@@ -52,36 +52,36 @@ def rows(
     comparable = runs[["dataset", "clients", "partition", "measure"]].agg(tuple, axis=1)
     aim = target or SHARE * mean.groupby(comparable).transform("max")
     runs = runs.assign(target=aim)
-    there = rounds["accuracy"] >= rounds["run"].map(runs["target"])
-    first = rounds[there].groupby("run")["round"].min()
+    reached = rounds["accuracy"] >= rounds["run"].map(runs["target"])
+    first = rounds[reached].groupby("run")["round"].min()
     until = rounds[rounds["round"] <= rounds["run"].map(first)]
     for way in ("up", "down"):
         runs[f"MB {way}"] = rounds.groupby("run")[f"bytes_{way}"].sum() / 1e6
         runs[f"MB {way} to it"] = until.groupby("run")[f"bytes_{way}"].sum() / 1e6
     computing = rounds["seconds"] / rounds["clients"].clip(lower=1)
     runs["client seconds"] = computing.groupby(rounds["run"]).sum()
-    made = []
-    for _, of in runs.groupby(row, sort=False):
-        one = of.iloc[0]
+    table = []
+    for _, seeds in runs.groupby(row, sort=False):
+        one = seeds.iloc[0]
         measure = "" if one["measure"] == "accuracy" else f" {one['measure']}"
         task = f"{one['dataset']}, {one['network']}, {one['clients']} client"
-        made.append(
+        table.append(
             {
                 "method": one["label"],
                 "task": task + ("" if one["clients"] == 1 else "s"),
                 "split": one["partition"],
-                "seeds": str(len(of)),
-                "accuracy": spread(list(of["accuracy"])) + measure,
-                **{f"MB {way}": f"{of[f'MB {way}'].mean():,.3f}" for way in ("up", "down")},
+                "seeds": str(len(seeds)),
+                "accuracy": spread(list(seeds["accuracy"])) + measure,
+                **{f"MB {way}": f"{seeds[f'MB {way}'].mean():,.3f}" for way in ("up", "down")},
                 "target": f"{one['target']:.3f}",
-                **{f"MB {way} to it": _mean(of[f"MB {way} to it"]) for way in ("up", "down")},
+                **{f"MB {way} to it": _mean(seeds[f"MB {way} to it"]) for way in ("up", "down")},
                 "rounds": str(one["rounds"]),
-                "client seconds": f"{of['client seconds'].mean():,.2f}",
-                "command": command(of),
-                "files": tuple(dict.fromkeys(of["file"])),
+                "client seconds": f"{seeds['client seconds'].mean():,.2f}",
+                "command": command(seeds),
+                "files": tuple(dict.fromkeys(seeds["file"])),
             }
         )
-    return made
+    return table
 
 
 @cache
@@ -99,15 +99,15 @@ def recipe_commands() -> dict[tuple[str, str], list[str]]:
     return commands
 
 
-def command(of: "pandas.DataFrame") -> str:
+def command(row: "pandas.DataFrame") -> str:
     """What to type to get the runs of a row again."""
-    one = of.iloc[0]
+    one = row.iloc[0]
     name = Path(one["file"]).name.removesuffix(results.PACKED)
     if words := recipe_commands().get((name, one["hash"])):
         return shlex.join(
-            [*words, *(word for seed in of["seed"] for word in ("--seed", str(seed)))]
+            [*words, *(word for seed in row["seed"] for word in ("--seed", str(seed)))]
         )
-    return "; ".join(filter(None, dict.fromkeys(of["command"])))
+    return "; ".join(filter(None, dict.fromkeys(row["command"])))
 
 
 def _mean(values: "pandas.Series") -> str:

@@ -12,7 +12,7 @@ import yaml
 
 from . import methods
 from .arguments import checked, short
-from .data.published import known as known_of
+from .data.published import known as whole_set
 from .data.sources import data_path
 from .errors import pick
 from .experiment import Experiment
@@ -60,7 +60,7 @@ class Search:
     def datasets(self) -> list[tuple[str, str, int, int]]:
         """Task and data set, and how many images it trains and is tested on."""
         name = self.spec["dataset"]
-        whole = known_of("classification", name)
+        whole = whole_set("classification", name)
         return [("classification", name, self.spec.get("train") or whole.train, whole.test)]
 
 
@@ -124,31 +124,30 @@ class Run:
     @property
     def images(self) -> tuple[int, int]:
         """How many are trained on, and tested on."""
-        e, whole = self.experiment, known_of(self.experiment.task, self.experiment.dataset)
+        e, whole = self.experiment, whole_set(self.experiment.task, self.experiment.dataset)
         return e.train or whole.train, e.test or whole.test
 
     @property
     def datasets(self) -> list[tuple[str, str, int, int]]:
         """Task and data set, and how many images it trains and is tested on; its search's, too."""
         e = self.experiment
-        own = [(e.task, e.dataset, *self.images)]
-        return own + (self.search.datasets if self.search else [])
+        return [(e.task, e.dataset, *self.images), *(self.search.datasets if self.search else [])]
 
     def method(self, **more: Any) -> Method:
         """The method with its options, of which ``more`` replaces any."""
         e = self.experiment
-        made = replace(e, options=e.options | more).make_method()
-        return made.but(**{part: named(value) for part, value in self.but.items()})
+        method = replace(e, options=e.options | more).make_method()
+        return method.but(**{part: named(value) for part, value in self.but.items()})
 
     def options(self, **more: Any) -> dict[str, Any]:
         """The method's name and all its options, defaults too, as the history has them: JSON knows
         no infinity, so that is a text."""
         e = self.experiment
         known = inspect.signature(methods.METHODS[e.method]).parameters
-        its = {name: p.default for name, p in known.items()} | e.options | {"method": e.method}
+        all_of = {name: p.default for name, p in known.items()} | e.options | {"method": e.method}
         scales = self.search.spec if self.search else {}
-        its |= {n: v for n, v in {"but": self.but, "scales": scales}.items() if v}
-        return {n: "inf" if v == float("inf") else v for n, v in (its | more).items()}
+        all_of |= {n: v for n, v in {"but": self.but, "scales": scales}.items() if v}
+        return {n: "inf" if v == float("inf") else v for n, v in (all_of | more).items()}
 
 
 def named(value: Any) -> Any:
@@ -160,16 +159,21 @@ def named(value: Any) -> Any:
     return PARTS[name](**{option: named(v) for option, v in options.items()})
 
 
+def meant(recipe: str | None) -> dict[str, Line]:
+    """The recipes of that name, or of the paper of that name, or all."""
+    return {n: r for n, r in RECIPES.items() if recipe in (None, n, r["paper"])}
+
+
 def chosen(recipe: str | None, scale: str) -> list[str]:
-    """The names of the recipes that are meant by a name of one, or of a paper, or by none."""
+    """The names of the recipes that are meant and have runs at a scale."""
     pick(scale, dict.fromkeys(SCALES), "scale")
     if recipe is not None:
         pick(recipe, PAPERS | dict.fromkeys(RECIPES), "paper or recipe")
-    of = {n: r for n, r in RECIPES.items() if recipe in (None, n, r["paper"])}
-    if why := of.get(recipe, {}).get("without", {}).get(scale):
+    recipes = meant(recipe)
+    if why := recipes.get(recipe or "", {}).get("without", {}).get(scale):
         raise ValueError(f"{recipe} has no runs of scale {scale}: {why}.")
-    pick(scale, {s: 1 for s in SCALES for r in of.values() if s in r}, f"scale of {recipe}")
-    return [name for name, r in of.items() if scale in r]
+    pick(scale, {s: 1 for s in SCALES for r in recipes.values() if s in r}, f"scale of {recipe}")
+    return [name for name, r in recipes.items() if scale in r]
 
 
 def results_folder(name: str, scale: str) -> str:
@@ -202,19 +206,20 @@ def runs(
         device = str(find_device(device))
     # the lower scales are the same runs on a GPU
     precision = "bf16" if device.startswith("cuda") and scale == "full" else "float32"
-    asked = {"rounds": rounds, "train": train, "test": test, "device": device}
-    asked = {"precision": precision} | {n: v for n, v in asked.items() if v is not None}
+    machine = {"device": device, "precision": precision}
+    asked = {"rounds": rounds, "train": train, "test": test}
+    asked = {n: v for n, v in asked.items() if v is not None}
     blocks = [
         (number, RECIPES[name], block, labelled(block))
         for number, name in enumerate(chosen(recipe, scale))
         for block in RECIPES[name][scale]["runs"]
     ]
     for label in only:
-        pick(label, {label: 1 for *_, rows in blocks for label in rows}, "row")
+        pick(label, dict.fromkeys(label for *_, rows in blocks for label in rows), "row")
     for partition in split or ():
-        allowed = {p: 1 for *_, block, _ in blocks for p in block["partition"]}
+        allowed = dict.fromkeys(p for *_, block, _ in blocks for p in block["partition"])
         pick(partition, allowed, "partition of this recipe")
-    found: dict[str, Run] = {}
+    by_key: dict[str, Run] = {}
     for number, paper, block, rows in blocks:
         folder = results_folder(paper.get("folder", paper["paper"]), scale)
         listed = paper[scale]["seeds"]
@@ -225,16 +230,16 @@ def runs(
         ):
             rank = listed.index(seed) if seed in listed else len(listed)
             place = {"folder": folder, "turn": (rank, block.get("turn", 0), number)}
-            stated = {"partition": partition, "seed": seed} | asked
-            run = made(block, label, rows[label], stated, listed[0], place)
-            found.setdefault(run.folder + run.key, run)
-    if not found:
+            stated = {"partition": partition, "seed": seed} | machine | asked
+            run = run_of(block, label, rows[label], stated, listed[0], place)
+            by_key.setdefault(run.folder + run.key, run)
+    if not by_key:
         partitions = ", ".join(split or ())
         raise ValueError(f"No run has a row of {', '.join(only)} and a partition of {partitions}.")
-    return sorted(found.values(), key=lambda run: run.turn)
+    return sorted(by_key.values(), key=lambda run: run.turn)
 
 
-def made(block: Line, label: str, row: Line, stated: Line, first: int, place: Line) -> Run:
+def run_of(block: Line, label: str, row: Line, stated: Line, first: int, place: Line) -> Run:
     """The run of a block's row; ``first`` is the seed of its tries."""
     options = {n: v for n, v in row.items() if n not in ("method", "but", "scales", "tune")}
     known = inspect.signature(methods.METHODS[row["method"]]).parameters
@@ -243,7 +248,7 @@ def made(block: Line, label: str, row: Line, stated: Line, first: int, place: Li
     if states.get("task", "classification") == "classification":
         states.setdefault("network", NETWORK.get(states["dataset"], "cifar_cnn"))
     e = Experiment(method=row["method"], options=options, **states)
-    whole = known_of(e.task, e.dataset)
+    whole = whole_set(e.task, e.dataset)
     kept(e.dataset, whole.train, "train", e.train)
     kept(e.dataset, whole.test, "test", e.test)
     search, on_gpu = None, e.device.startswith("cuda")
@@ -283,6 +288,6 @@ def labelled(block: Line) -> Line:
 def every(recipe: str | None = None) -> list[Run | Search]:
     """All that is stored of a recipe, of a paper or of all: the runs at all scales, what each needs
     before it; in the order of the recipes, seed after seed, each once."""
-    of = {n: r for n, r in RECIPES.items() if recipe in (None, n, r["paper"])}
-    listed = [run for s in SCALES if any(s in r for r in of.values()) for run in runs(recipe, s)]
+    scales = [s for s in SCALES if any(s in r for r in meant(recipe).values())]
+    listed = [run for scale in scales for run in runs(recipe, scale)]
     return list({(r.folder, r.key): r for run in listed for r in (*run.needs, run)}.values())

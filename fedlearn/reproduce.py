@@ -65,13 +65,13 @@ def lacking(task: str, name: str, train: int, test: int, load: bool = False) -> 
         missing = sources.missing([name])
         if missing and (sources.offline() or not sources.about(name).torchvision):
             return missing[0]
-        there = published.there(task, name)
-        if there and (train > there[0] or test > there[1]):
+        part = published.there(task, name)
+        if part and (train > part[0] or test > part[1]):
             return (
-                f"{name} has {there[0]} of {train} images to train and {there[1]} of {test} to "
+                f"{name} has {part[0]} of {train} images to train and {part[1]} of {test} to "
                 f"test here: the whole is {sources.origin(name)}"
             )
-        if load and name in sources.SETS and not there:  # of some, a part is enough
+        if load and name in sources.SETS and not part:  # of some, a part is enough
             data, known = sources.load(name), published.known(task, name)
             here, whole = (len(data.train_y), len(data.test_y)), (known.train, known.test)
             if here != whole:
@@ -111,10 +111,8 @@ def do(
 
 def train(run: Run, saved: Path, progress: bool | None, root: Path) -> History:
     """The history of a run, with the best value of its tries and the scales of its search."""
-    e, there, better = run.experiment, stored([run], root), {}
-    accuracies = {
-        t.experiment.options[run.tuned]: _final(there[key(t)], math.nan) for t in run.tries
-    }
+    e, lines, better = run.experiment, stored([run], root), {}
+    accuracies = {t.experiment.options[run.tuned]: _final(lines[key(t)]) for t in run.tries}
     if accuracies:
         best = max(accuracies, key=lambda v: (not math.isnan(accuracies[v]), accuracies[v]))
         if math.isnan(accuracies[best]):  # as what diverged has
@@ -122,7 +120,7 @@ def train(run: Run, saved: Path, progress: bool | None, root: Path) -> History:
         better = {run.tuned: best}
     scales = {}
     if run.search:
-        values = there[key(run.search)]["scales"]
+        values = lines[key(run.search)]["scales"]
         scales = {"scales": Scales({name: torch.tensor(v) for name, v in values.items()})}
     method, task = run.method(**better, **scales), e.make_task()
     how = asdict(e.settings) | {"engine": run.engine, "threads": e.threads, "progress": progress}
@@ -142,14 +140,15 @@ def search(run: Search, saved: Path) -> Line:
     spec = dict(run.spec)
     data = {k: spec.pop(k) for k in ("dataset", "train", "seed") if k in spec}
     task = Experiment(**data, clients=1, network=run.network, device=run.device).make_task()
-    found = fed_repopt_search.search(task, network=run.network, checkpoint=saved, **spec)
+    scales = fed_repopt_search.search(task, network=run.network, checkpoint=saved, **spec)
     note = {"note": task.source.note} if task.source.note else {}
-    return {"meta": note, "scales": {n: t.tolist() for n, t in found.of.items()}}
+    return {"meta": note, "scales": {n: t.tolist() for n, t in scales.of.items()}}
 
 
-def _final(line: Line, none: float) -> float:
-    """The last accuracy, or ``none`` if none could be measured."""
-    return next((r["accuracy"] for r in line["rows"][::-1] if r["accuracy"] is not None), none)
+def _final(line: Line) -> float:
+    """The last accuracy, NaN if none could be measured."""
+    measured = [row["accuracy"] for row in line["rows"] if row["accuracy"] is not None]
+    return measured[-1] if measured else math.nan
 
 
 def hardware(device: str) -> str:
@@ -170,8 +169,8 @@ def attempt(run: Run | Search, *how: Any) -> tuple[Run | Search, str, bool]:
         line = do(run, *how)
     except (ValueError, RuntimeError, OSError, MemoryError) as error:
         return run, said(error), False
-    what = f"accuracy {_final(line, math.nan):.4f}" if "rows" in line else "scales found"
-    return run, f"{what} after {_seconds(line):.0f} s", True
+    end = f"accuracy {_final(line):.4f}" if "rows" in line else "scales found"
+    return run, f"{end} after {_seconds(line):.0f} s", True
 
 
 @checked
@@ -196,8 +195,8 @@ def reproduce(
     whole_number("jobs", jobs)
     find_device(choice.get("device", "cpu"))
     runs = recipes.runs(recipe, scale, **choice)
-    there, without = stored(runs), dict[str, str]()
-    todo = [run for run in runs if key(run) not in there]
+    done, without = stored(runs), dict[str, str]()
+    todo = [run for run in runs if key(run) not in done]
     for load in (False, True):  # nothing is fetched for what waits for other data
         data = dict.fromkeys(data for run in todo for data in run.datasets)
         without |= {d[1]: why for d in data if (why := lacking(*d, load))}
@@ -212,16 +211,16 @@ def reproduce(
     try:
         for _, group in groupby(todo, key=lambda run: run.turn):
             mains = list(group)
-            there = stored(mains)
-            needs = {key(r): r for run in mains for r in run.needs if key(r) not in there}
+            done = stored(mains)
+            needs = {key(r): r for run in mains for r in run.needs if key(r) not in done}
             for batch in (needs.values(), mains):
                 for run in batch:
                     if isinstance(run, Run) and any(key(r) in failed for r in run.needs):
                         failed[key(run)] = run.name
                 ready = [run for run in batch if key(run) not in failed]
-                for run, what, done in pool(delayed(attempt)(run, *how) for run in ready):
-                    report(f"{run.folder}, {run.name}: {what}")
-                    failed |= {} if done else {key(run): run.name}
+                for run, outcome, good in pool(delayed(attempt)(run, *how) for run in ready):
+                    report(f"{run.folder}, {run.name}: {outcome}")
+                    failed |= {} if good else {key(run): run.name}
     except KeyboardInterrupt:
         report("Stopped. What is finished is kept; the same command goes on from there.")
         raise
@@ -238,20 +237,20 @@ def table(runs: list[Run]) -> "pandas.DataFrame":
     five tests, megabytes of all clients."""
     import pandas
 
-    there = stored(runs)
-    lines = [there[key(run)] for run in runs if key(run) in there]
-    made, rounds = results.tables([History.from_dict(line) for line in lines])
-    if made.empty:
+    lines = stored(runs)
+    histories = [History.from_dict(lines[key(run)]) for run in runs if key(run) in lines]
+    frame, rounds = results.tables(histories)
+    if frame.empty:
         return pandas.DataFrame()
     for way in ("up", "down"):
-        made[f"MB {way}"] = rounds.groupby("run")[f"bytes_{way}"].sum() / 1e6
-    of = made.groupby(["task", "dataset", "partition", "label"], sort=False)
-    accuracies = of[["accuracy", "late"]].agg(lambda values: spread(list(values)))
-    means = of[["MB up", "MB down"]].mean().round(2)
-    return accuracies.assign(seeds=of.size(), rounds=of["rounds"].first()).join(means)
+        frame[f"MB {way}"] = rounds.groupby("run")[f"bytes_{way}"].sum() / 1e6
+    rows = frame.groupby(["task", "dataset", "partition", "label"], sort=False)
+    accuracies = rows[["accuracy", "late"]].agg(lambda values: spread(list(values)))
+    means = rows[["MB up", "MB down"]].mean().round(2)
+    return accuracies.assign(seeds=rows.size(), rounds=rows["rounds"].first()).join(means)
 
 
-def listing(runs: Iterable[Run], there: dict[Key, Line]) -> "pandas.DataFrame":
+def listing(runs: Iterable[Run], lines: dict[Key, Line]) -> "pandas.DataFrame":
     """A row a run: its ``file`` and ``name``, whether it is ``stored``, and the ``hours`` of it and
     of what it needs, unless a run above has counted that: as measured, or about as long as the most
     similar stored runs took; NaN if nobody knows."""
@@ -260,19 +259,19 @@ def listing(runs: Iterable[Run], there: dict[Key, Line]) -> "pandas.DataFrame":
     rows, counted = [], set[Key]()
     for run in runs:
         parts = [r for r in (*run.needs, run) if key(r) not in counted]
-        took = sum(_seconds(there[key(r)]) if key(r) in there else _like(r, there) for r in parts)
-        rows.append([run.folder, run.name, key(run) in there, took / 3600])
+        took = sum(_seconds(lines[key(r)]) if key(r) in lines else _like(r, lines) for r in parts)
+        rows.append([run.folder, run.name, key(run) in lines, took / 3600])
         counted |= {*map(key, parts)}
     return pandas.DataFrame(rows, columns=["file", "name", "stored", "hours"])
 
 
-def _like(run: Run | Search, there: dict[Key, Line]) -> float:
+def _like(run: Run | Search, lines: dict[Key, Line]) -> float:
     """Median seconds of the stored runs that are most like it, or NaN."""
     for names in LIKE:
         wanted = [run.stated.get(n) for n in names]
-        lines = [x for x in there.values() if [x["experiment"].get(n) for n in names] == wanted]
-        if lines:
-            return median(map(_seconds, lines))
+        like = [x for x in lines.values() if [x["experiment"].get(n) for n in names] == wanted]
+        if like:
+            return median(map(_seconds, like))
     return math.nan
 
 
@@ -285,8 +284,8 @@ def plan(recipe: str | None = None, scale: str = "quick", **choice: Any) -> str:
     """What ``reproduce`` would do: a line a run with its hours, as measured or about as long as
     runs like it took, with its short runs and search; the sums; data sets that are missing."""
     runs = recipes.runs(recipe, scale, **choice)
-    there = stored(runs)
-    rows, lines = listing(runs, there), ["state      hours  run"]
+    finished, lines = stored(runs), ["state      hours  run"]
+    rows = listing(runs, finished)
     for row in rows.itertuples():
         took = "unknown" if math.isnan(row.hours) else f"{row.hours:.2f}"
         lines.append(f"{'stored' if row.stored else 'to do':<8}{took:>8}  {row.file}, {row.name}")
@@ -296,7 +295,7 @@ def plan(recipe: str | None = None, scale: str = "quick", **choice: Any) -> str:
         f"{(~done).sum()} to do: about {rows['hours'][~done].sum():.1f} hours of one process"
         + (f", and {unknown} of which nobody knows." if unknown else ".")
     )
-    data = dict.fromkeys(d for run in runs if key(run) not in there for d in run.datasets)
+    data = dict.fromkeys(d for run in runs if key(run) not in finished for d in run.datasets)
     names = dict.fromkeys(name for _, name, *_ in data)
     missing = [*filter(None, (lacking(*d) for d in data)), *sources.missing(names)]
     lines += [f"missing: {why}" for why in dict.fromkeys(missing)]

@@ -61,7 +61,7 @@ def read(path: Path) -> list[Line]:
             raise ValueError(f"{path} holds a run whose experiment is not that of its hash {key}.")
         if key in hashes:
             raise ValueError(f"{path} holds the run {key} twice.")
-        hashes |= {key} - {None}
+        hashes |= {key} if key else set()
     return lines
 
 
@@ -126,7 +126,7 @@ def is_whole(line: Line) -> bool:
 def files(places: str | Path | Iterable[str | Path]) -> list[tuple[Path, bool]]:
     """The result files of files and folders, each once, and whether it was named itself;
     ``ValueError`` for what is not there and for a folder without one."""
-    found: dict[str, tuple[Path, bool]] = {}
+    by_path: dict[str, tuple[Path, bool]] = {}
     for place in map(Path, [places] if isinstance(places, str | Path) else places):
         if not place.exists():
             raise ValueError(f"There is no file or folder {place}.")
@@ -134,8 +134,8 @@ def files(places: str | Path | Iterable[str | Path]) -> list[tuple[Path, bool]]:
         if not inside and not place.is_file():
             raise ValueError(f"There is no result in the folder {place}: no .json, no {PACKED}.")
         for path in [place] if place.is_file() else inside:
-            found.setdefault(os.path.realpath(path), (path, path == place))
-    return list(found.values())
+            by_path.setdefault(os.path.realpath(path), (path, path == place))
+    return list(by_path.values())
 
 
 # ---- two tables ----------------------------------------------------------------------------------

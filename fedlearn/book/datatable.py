@@ -46,7 +46,7 @@ def table(
         right = ' class="fl-number"' * (name in units)
         unit = f'<span class="fl-unit">{inline(units[name])}</span>' if units.get(name) else ""
         top += f'<th scope="col"{right}>{inline(name)}{unit}</th>'
-        ordered = texts
+        ordered: Sequence[Cell] = texts
         if name in units and not all(NUMBER.fullmatch(text) for text in texts):
             ordered = [(text, first_number(text)) for text in texts]
         columns.append([cell(text, right) for text in ordered])
