@@ -170,7 +170,7 @@ def tables(
     Examples
     --------
     >>> runs, rounds = tables(load("rpn_digits"))
-    >>> len(rounds) == runs["rounds"].sum()
+    >>> len(rounds) == int(runs["rounds"].sum())
     True
     """
     import pandas

@@ -41,20 +41,11 @@ def test_every_entry_is_what_its_recomputation_says(paper):
     "name, change",
     [
         ("rpn-table1-fl-params", {"verdict": "rounding"}),
-        ("rpn-table1-fl-params", {"value": "1199883"}),
         ("rpn-table1-reduction", {"formula": "params(no_such_network())"}),
-        ("rpn-table4-client3", {"data": [[1]] * 10}),
         ("rpn-table2-map", {"formula": "1 +"}),
-        ("fed_kgf-drift-variance", {"data": [[0.0] * 3] * 3}),
-        ("fed_mmd_fusion-table2-order", {"data": [[95.20, 100, 256], [95.25, 87, 257]]}),
         ("fed_gkt-params-54", {"verdict": "inconsistent"}),
-        ("rpn-table3-caption", {"data": ["Semantic segmentation", "Semantic segmentation"]}),
         ("fed_repopt-tr-folds", {"formula": "folding_gap('digits_repvgg', True) < 1e-9"}),
-        ("fed_gkt-cost-advantage", {"verdict": "matches"}),
-        ("fed_repopt-rule-scalar", {"formula": "repopt_gap('digits_repvgg', 'position') < 1e-9"}),
         ("fed_repopt-rule-position", {"formula": "repopt_gap('digits_repvgg', 'diagonal') < 1e-9"}),
-        ("fed_repopt-abstract-boost-vgg", {"formula": "rise('33.54', '37.27')"}),
-        ("fed_repopt-table4-first-column", {"data": [[[[35.30]]], [[0, 0, 35.31]]]}),
     ],
 )
 def test_a_corrupted_entry_is_reported(name, change):
@@ -101,16 +92,12 @@ def test_formulas_reach_nothing_but_their_functions(formula):
         ("1.4", 1.3868, "rounding"),
         ("1.40", 1.3868, "inconsistent"),
         ("7E+1", 70.09, "rounding"),
-        ("7E+1", 76, "rounding"),
-        ("7E+1", 64, "inconsistent"),
         ("44", 43.48, "inconsistent"),
         ("44", 44.99, "rounding"),  # cut
         ("44", 45, "inconsistent"),
-        ("18.28", 18.2857, "rounding"),
         ("-44", -44.99, "rounding"),  # towards zero
         ("-44", -43.4, "inconsistent"),
         ("39", (38.7, 39.74, 40.8), "rounding"),
-        ("2.6", (2.64, 2.66, 2.68), "rounding"),
         (True, True, "matches"),
         (True, False, "inconsistent"),
         (None, 3, "not derivable"),
@@ -188,19 +175,6 @@ def test_branches_fold_into_one_kernel_only_when_they_do_not_train():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("bound", [1.0, 1 / 24])
-def test_what_a_generated_kernel_has_of_its_base(bound):
-    """The sums against a million draws of Eq. (2), differentiated by torch."""
-    generator = torch.Generator().manual_seed(0)
-    w, beta, alpha = torch.rand(3, 1_000_000, generator=generator, dtype=torch.float64)
-    w, beta, alpha = (w * bound).requires_grad_(), 2 + 8 * beta, 0.00001 + 0.09999 * alpha
-    made = w.abs() ** beta + alpha
-    (gradient,) = torch.autograd.grad(made.sum(), w)
-    share = 1 - alpha.mean() / made.detach().mean()
-    drawn = (float(share), float(gradient.mean()))
-    assert NAMES["generated"](bound) == pytest.approx(drawn, rel=0.02)
-
-
 def test_ranges_of_printed_numbers():
     assert claims.quotient("3", "2") == pytest.approx((1, 1.5, 3.5 / 1.5))
     assert NAMES["rise"]("2", "3") == pytest.approx((0, 50, 100 * 2 / 1.5))
@@ -208,17 +182,13 @@ def test_ranges_of_printed_numbers():
     assert NAMES["chi2_per_dof"]([[10, 20], [30, 20]]) == pytest.approx(16 / 3)
 
 
-def test_maps_of_fed_gkt_are_those_of_its_networks():
-    """The entry on memory lists the outputs of the convolutions by hand."""
-    listed = next(c["data"] for c in LEDGER if c["id"] == "fed_gkt-memory")
-    for layers, rows in zip((8, 56), listed, strict=True):
-        net, sizes = NAMES["resnet"](layers), []
-        convolutions = [m for m in net.modules() if isinstance(m, torch.nn.Conv2d)]
-        hooks = [
-            m.register_forward_hook(lambda m, x, y, sizes=sizes: sizes.append(y.numel()))
-            for m in convolutions
-        ]
-        net(torch.zeros(1, 3, 32, 32, device="meta"))
-        for hook in hooks:  # the network is shared
-            hook.remove()
-        assert sum(sizes) == sum(channels * pixels * times for channels, pixels, times in rows)
+@pytest.mark.parametrize("bound", [1.0, 1 / 24])
+def test_what_a_generated_kernel_has_of_its_base(bound):
+    """The sums against draws of Eq. (2), differentiated by torch."""
+    generator = torch.Generator().manual_seed(0)
+    w, beta, alpha = torch.rand(3, 200_000, generator=generator, dtype=torch.float64)
+    w, beta, alpha = (w * bound).requires_grad_(), 2 + 8 * beta, 0.00001 + 0.09999 * alpha
+    kernels = w.abs() ** beta + alpha
+    (gradient,) = torch.autograd.grad(kernels.sum(), w)
+    drawn = (float(1 - alpha.mean() / kernels.detach().mean()), float(gradient.mean()))
+    assert NAMES["generated"](bound) == pytest.approx(drawn, rel=0.02)

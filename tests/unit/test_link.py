@@ -80,33 +80,20 @@ def test_a_round_waits_for_the_slowest_of_its_devices_to_compute():
 
 
 @pytest.mark.parametrize(
-    ("text", "bits"),
-    [("1Mbit", 1e6), ("768kbit/s", 768e3), (" 2.5 MB ", 2e7), ("300bit", 300), (12, 12),
-     ("1Gbit", 1e9), ("1e-1kB", 800)],
-)  # fmt: skip
-def test_speeds(text, bits):
-    assert link.speed(text) == pytest.approx(bits)
-
-
-@pytest.mark.parametrize(
     ("change", "noun"),
     [
         ({"up": "0Mbit"}, "speed"),
         ({"down": "-1Mbit"}, "speed"),
-        ({"up": float("nan")}, "speed|up"),
         ({"up": 10**400}, "speed|up"),
         ({"up": "1mbit"}, "Units: bit, B, kbit"),
         ({"up": "1"}, "unit"),
-        ({"up": "1.2.3Mbit"}, "unit"),
         ({"up": None}, "unit|up"),
         ({"latency": "-1ms"}, "latency"),
-        ({"latency": "1e999s"}, "latency"),
         ({"latency": "1 fortnight"}, "Units: ms, s, min"),
         ({"slower": -1.0}, "slower"),
         ({"stragglers": 50.0}, "stragglers"),
         ({"stragglers": "many"}, "stragglers"),
         ({"clients": 0}, "client"),
-        ({"clients": 10**400, "stragglers": 1.0}, "client"),
         ({"clients": 2.5}, "clients"),
     ],
 )
@@ -116,16 +103,16 @@ def test_what_no_link_can_have_is_refused_in_one_sentence(change, noun):
     assert "\n" not in str(error.value) and len(str(error.value)) < 200
 
 
-@pytest.mark.parametrize("value", ["-1uJ", "3 cal", "3", math.inf, None])
-def test_what_no_radio_uses_is_refused(value):
-    with pytest.raises(ValueError, match="radio"):
-        link.energy(history(), value, "1uJ")
-
-
-@pytest.mark.parametrize("of", [link.time, link.energy])
-def test_a_history_without_rounds_has_no_time(of):
-    with pytest.raises(ValueError, match="without rounds"):
-        of(fl.History("x", {}, []), 1.0, 1.0)
+def test_quantities():
+    texts = ("1Mbit", "768kbit/s", " 2.5 MB ", "300bit", 12, "1Gbit", "1e-1kB")
+    assert [*map(link.speed, texts)] == pytest.approx([1e6, 768e3, 2e7, 300, 12, 1e9, 800])
+    assert (link.seconds("50ms"), link.seconds("2min"), link.joules("3.5uJ")) == (0.05, 120, 3.5e-6)
+    for value in ("-1uJ", "3 cal", "3", math.inf, math.nan, None):
+        with pytest.raises(ValueError, match="radio"):
+            link.energy(history(), value, "1uJ")
+    for of in (link.time, link.energy):
+        with pytest.raises(ValueError, match="without rounds"):
+            of(fl.History("x", {}, []), 1.0, 1.0)
 
 
 def test_presets_are_links_with_a_source():
