@@ -74,6 +74,11 @@ def test_another_task_has_a_target_of_its_own(folder):
     assert targets == ["0.630", "0.630", "0.270"]
 
 
+def test_a_round_without_clients_takes_its_seconds():
+    [row] = leaderboard.rows(*results.tables([history(clients=0)]))
+    assert row["client seconds"] == "12.00"
+
+
 def test_the_same_seed_twice_is_two_rows(folder):
     history((0.2, None, 0.9)).to_json(folder / "again.json")
     for places in (folder, [folder, folder / "b.json"]):  # one file is named twice
@@ -177,6 +182,8 @@ def test_what_is_no_result_is_one_sentence_and_left_out_of_a_folder(data, folder
     with pytest.raises(ValueError, match="x.json") as error:
         leaderboard.write(path, folder / "p.html")
     assert "\n" not in str(error.value) and not (folder / "p.html").exists()
+    with pytest.raises(ValueError, match="x.json"):  # it was named, beside a good one
+        leaderboard.write([folder / "b.json", path], folder / "p.html")
     rows, runs, left = leaderboard.write(folder, folder / "p.html")
     assert (rows, runs) == (2, 3) and [str(path) in sentence for sentence in left] == [True]
 

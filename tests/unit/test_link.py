@@ -34,6 +34,8 @@ def test_a_round_is_the_sum_of_its_parts():
     times = link.time(history(), up="1kbit", down="2kbit", latency="500ms", slower=3)
     assert times == pytest.approx(np.cumsum([16.5, 20.5, 24.5]))
     assert link.time(history(), 1e3, 2e3, 0.5, 3) == pytest.approx(times)
+    alone = link.time(history(1, clients=0), "1kB", "1kB")  # nobody answered
+    assert alone == pytest.approx([4 + 4])
 
 
 def test_bytes_become_joules():
