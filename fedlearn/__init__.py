@@ -21,18 +21,19 @@ if TYPE_CHECKING:
         methods,
         models,
         parts,
+        plot,
         results,
         rng,
         tasks,
         wire,
     )
-    from .book import plot, widgets
+    from . import ledger as claims
+    from .book import widgets
     from .book.exercises import check, solution
     from .data import partition
     from .errors import DataError, WireError
     from .experiment import Experiment
     from .history import History
-    from .ledger import claims
     from .local import initial_network
     from .method import Method
     from .methods.fed_repopt_search import search as repopt_search
@@ -53,8 +54,8 @@ _FRONT = {
     Experiment=experiment:Experiment History=history:History Mean=parts:Mean Method=method:Method
     SGD=parts:SGD Settings=settings:Settings TaskLoss=parts:TaskLoss TaskNetwork=parts:TaskNetwork
     Uplink=parts:Uplink WireError=errors:WireError book callbacks check=book.exercises:check
-    claims=ledger.claims clients=round:clients data flower initial_network=local:initial_network
-    link methods models partition=data.partition parts plot=book.plot refit=metrics:refit
+    claims=ledger clients=round:clients data flower initial_network=local:initial_network
+    link methods models partition=data.partition parts plot refit=metrics:refit
     repopt_search=methods.fed_repopt_search:search results rng run=round:run
     solution=book.exercises:solution summary=report:summary tasks widgets=book.widgets wire
     """.split()

@@ -142,7 +142,7 @@ def check(paper: str | None = None) -> int:
     paper
         only this paper, such as rpn
     """
-    from .ledger import claims
+    from . import ledger as claims
 
     if paper is not None:
         papers = dict.fromkeys(claim["paper"] for claim in claims.load())

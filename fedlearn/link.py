@@ -14,7 +14,6 @@ left out. A client is asked once a round; split learning asks it once a batch, s
 counted too low.
 """
 
-import inspect
 import math
 import re
 from collections.abc import Mapping
@@ -28,11 +27,12 @@ from .errors import pick
 from .history import History
 
 # bits, so that 1 kB is 8,000 of them; k, M and G are thousands
-UNITS = {f"{k}{u}": n * b for k, n in (("", 1), ("k", 1e3), ("M", 1e6), ("G", 1e9))
-         for u, b in (("bit", 1), ("B", 8))}  # fmt: skip
+SPEEDS = {f"{k}{u}": n * b for k, n in (("", 1), ("k", 1e3), ("M", 1e6), ("G", 1e9))
+          for u, b in (("bit", 1), ("B", 8))}  # fmt: skip
 DURATIONS = {"ms": 1e-3, "s": 1.0, "min": 60.0}
-DEVICES = 10**9  # of which the slowest is known: that of many more lies beyond ``stretch``'s grid
 ENERGIES = {"nJ": 1e-9, "uJ": 1e-6, "mJ": 1e-3, "J": 1.0}
+QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([A-Za-z]*?)(?:/s)?\s*")
+DEVICES = 10**9  # of which the slowest is known: that of many more lies beyond ``stretch``'s grid
 
 
 @dataclass(frozen=True)
@@ -64,34 +64,23 @@ class Preset:
         return {"up": self.up, "down": self.down, "latency": self.latency}
 
 
-_WPT = "WebPageTest, settings/connectivity.ini.sample"
+_LORA = (
+    "LoRaWAN Regional Parameters, EU863-870: data rate 5, first receive window after 1 s. The "
+    "limit of 1 % of the time on air, which makes it a hundred times slower, is left out"
+)
+_SEMTECH = (
+    "Semtech SX1276 data sheet: 29 mA to send at 13 dBm, 11.5 mA to receive; at 3.3 V, for the "
+    "time on air of a byte"
+)
+_GSM = (
+    "Balasubramanian et al. (2009), Energy consumption in mobile phones, Table 5: GSM, 0.036 J a "
+    "kilobyte of a download, taken for both ways"
+)
 _HUANG = "Huang et al. (2012), A close examination of 4G LTE networks, Table 4: mW for each Mbit/s"
+_WPT = "WebPageTest, settings/connectivity.ini.sample"
 PRESETS = {
-    "LoRaWAN": Preset(
-        "5470bit",
-        "5470bit",
-        "1s",
-        "LoRaWAN Regional Parameters, EU863-870: data rate 5, first receive window after 1 s. The "
-        "limit of 1 % of the time on air, which makes it a hundred times slower, is left out",
-        Radio(
-            "140uJ",
-            "55uJ",
-            "Semtech SX1276 data sheet: 29 mA to send at 13 dBm, 11.5 mA to receive; at 3.3 V, for "
-            "the time on air of a byte",
-        ),
-    ),
-    "2G": Preset(
-        "32kbit",
-        "35kbit",
-        "1300ms",
-        f"{_WPT}, 2G",
-        Radio(
-            "36uJ",
-            "36uJ",
-            "Balasubramanian et al. (2009), Energy consumption in mobile phones, Table 5: GSM, "
-            "0.036 J a kilobyte of a download, taken for both ways",
-        ),
-    ),
+    "LoRaWAN": Preset("5470bit", "5470bit", "1s", _LORA, Radio("140uJ", "55uJ", _SEMTECH)),
+    "2G": Preset("32kbit", "35kbit", "1300ms", f"{_WPT}, 2G", Radio("36uJ", "36uJ", _GSM)),
     "3G": Preset("768kbit", "1.6Mbit", "300ms", f"{_WPT}, 3G", Radio("6.95uJ", "0.98uJ", _HUANG)),
     "DSL": Preset("384kbit", "1.5Mbit", "50ms", f"{_WPT}, DSL"),
     "cable": Preset("1Mbit", "5Mbit", "28ms", f"{_WPT}, Cable"),
@@ -102,78 +91,55 @@ PRESETS = {
 }
 
 
-def _read(text: str | float, units: dict[str, float], what: str, unit: str) -> float:
-    if is_number(text):
-        return float(text) if abs(text) <= LARGEST else math.inf
-    found = re.fullmatch(r"\s*([-+]?[\d.]+(?:e[-+]?\d+)?)\s*([A-Za-z]*?)(?:/s)?\s*", str(text))
-    try:
-        value = float(found[1]) if found else 1.0
-    except ValueError:
-        raise ValueError(f"A {what} such as {unit} was expected, not {short(text)}.") from None
-    if found and not found[2] and value <= 0:  # whatever the unit: its range says what is wrong
-        return value
-    if found is None or found[2] not in units:
-        raise ValueError(
-            f"A {what} is a number with a unit, such as {unit}, not {short(text)}. "
-            f"Units: {', '.join(units)}."
-        )
-    return value * units[found[2]]
-
-
-def speed(text: str | float) -> float:
-    """Bits a second of "1Mbit", "768kbit/s" or "100kB"; a number is bits a second already.
-
-    ``ValueError`` for other units and for a speed that is not above 0.
-    """
-    value = _read(text, UNITS, "speed", "1Mbit")
-    if not 0 < value < float("inf"):
-        raise ValueError(f"The speed of a link must be above 0 and finite, not {short(text)}.")
-    return value
-
-
-def seconds(text: str | float) -> float:
-    """Seconds of "50ms", "1s" or "2min"; a number is seconds already.
-
-    ``ValueError`` for other units, for less than 0 and for what is not finite.
-    """
-    value = _read(text, DURATIONS, "latency", "50ms")
-    if not 0 <= value < float("inf"):
-        raise ValueError(f"A latency cannot be below 0 or infinite, but it is {short(text)}.")
-    return value
-
-
 def preset(name: str) -> Preset:
-    """A link by its name; ``ValueError`` with all names if there is none."""
+    """A link by its name.
+
+    Raises
+    ------
+    ValueError
+        With all names, if there is none of this.
+
+    Examples
+    --------
+    >>> preset("LTE").asdict()
+    {'up': '12Mbit', 'down': '12Mbit', 'latency': '70ms'}
+    """
     return pick(name, PRESETS, "link")
 
 
-def stated(link: Any) -> dict[str, Any]:
-    """The arguments of ``time``: a link's by its name, or those of a dictionary, checked.
+def _quantity(value: str | float, units: Mapping[str, float], what: str, example: str) -> float:
+    """A number, or that of a text times its unit; ``ValueError`` unless it is 0 or more."""
+    if is_number(value):
+        number = float(value) if abs(value) <= LARGEST else math.inf
+    else:
+        text = QUANTITY.fullmatch(value) if isinstance(value, str) else None
+        if text is None or text[2] not in units:
+            raise ValueError(
+                f"A {what} is a number with a unit, such as {example}, not {short(value)}. "
+                f"Units: {', '.join(units)}."
+            )
+        number = float(text[1]) * units[text[2]]
+    if not 0 <= number < math.inf:
+        raise ValueError(f"A {what} cannot be below 0 or infinite, but it is {short(value)}.")
+    return number
 
-    ``ValueError`` for another name, for what no link has or can have, and without both speeds.
-    """
-    if not isinstance(link, Mapping):
-        return preset(link).asdict()
-    names = [*inspect.signature(check).parameters]
-    if not {"up", "down"} <= {*link} <= {*names}:
-        more = ", ".join(names[2:])
-        raise ValueError(f"A link has up and down, and may have {more}, unlike {short(link)}.")
-    check(**link)
-    return dict(link)
+
+def speed(value: str | float) -> float:
+    """Bits a second of "1Mbit", "768kbit/s" or "100kB"; a number is bits a second already."""
+    bits = _quantity(value, SPEEDS, "speed", "1Mbit")
+    if bits == 0:
+        raise ValueError(f"The speed of a link must be above 0, not {short(value)}.")
+    return bits
 
 
-def joules(text: str | float) -> float:
-    """Joules of "3.5uJ" or "2mJ"; a number is joules already.
+def seconds(value: str | float) -> float:
+    """Seconds of "50ms", "1s" or "2min"; a number is seconds already."""
+    return _quantity(value, DURATIONS, "latency", "50ms")
 
-    ``ValueError`` for other units, for less than 0 and for what is not finite.
-    """
-    value = _read(text, ENERGIES, "radio's energy for a byte", "3.5uJ")
-    if not 0 <= value < float("inf"):
-        raise ValueError(
-            "A radio cannot use less than 0 J for a byte or infinitely many, but it is "
-            f"{short(text)}."
-        )
-    return value
+
+def joules(value: str | float) -> float:
+    """Joules of "3.5uJ" or "2mJ"; a number is joules already."""
+    return _quantity(value, ENERGIES, "radio's energy for a byte", "3.5uJ")
 
 
 def stretch(clients: int, stragglers: float) -> float:
@@ -198,12 +164,16 @@ def shares(history: History) -> dict[str, np.ndarray]:
     in seconds. ``ValueError`` for a history without rounds."""
     if not history.rows:
         raise ValueError("A history without rounds has no bytes and no seconds: run it first.")
-    clients = np.array([max(1, len(row["clients"])) for row in history.rows])
+    clients = np.array(_clients(history))
     return {
         "down": history.bytes_down / clients,
         "up": history.bytes_up / clients,
         "computing": history.seconds / clients,
     }
+
+
+def _clients(history: History) -> list[int]:
+    return [max(1, len(row["clients"])) for row in history.rows]
 
 
 @checked
@@ -227,7 +197,6 @@ def check(
     return speed(up), speed(down), seconds(latency)
 
 
-@checked
 def time(
     history: History,
     up: str | float,
@@ -237,43 +206,76 @@ def time(
     stragglers: float = 0.0,
     clients: int | None = None,
 ) -> np.ndarray:
-    """Seconds from the start to the end of each round, on this link: [rounds].
+    """Seconds from the start to the end of each round, on this link.
 
-    ``up`` and ``down`` are a client's speeds, "768kbit" or bits a second; ``latency`` is a round
-    trip, "50ms" or seconds. ``slower`` is how many times slower the median device computes than the
-    machine that was measured (0: computing takes no time). ``stragglers`` is how much devices
-    differ: the standard deviation of the logarithm of their times. A round waits for the slowest
-    of ``clients`` devices, ``None``: of as many as took part.
+    Parameters
+    ----------
+    history
+        A run that has rounds.
+    up, down
+        A client's speeds, "768kbit" or bits a second.
+    latency
+        A round trip, "50ms" or seconds.
+    slower
+        How many times slower the median device computes than the machine that was measured; 0:
+        computing takes no time.
+    stragglers
+        How much devices differ, 0 to 5: the standard deviation of the logarithm of their times.
+    clients
+        A round waits for the slowest of so many devices; ``None``: of as many as took part.
+
+    Returns
+    -------
+    numpy.ndarray
+        Seconds, [rounds].
+
+    Raises
+    ------
+    ValueError
+        For a quantity that no link can have, and for a history without rounds.
+
+    Examples
+    --------
+    >>> row = {"bytes_up": 2000, "bytes_down": 0, "seconds": 4.0, "clients": [0, 1]}
+    >>> time(History("fedavg", {}, [row]), up="1kB", down="1kB", latency="500ms")
+    array([3.5])
     """
     uplink, downlink, trip = check(up, down, latency, slower, stragglers, clients)
-    its = shares(history)
-    counts = [clients or max(1, len(row["clients"])) for row in history.rows]
+    each = shares(history)
+    counts = [clients or n for n in _clients(history)]
     slowest = {n: stretch(n, stragglers) for n in set(counts)}
-    computing = slower * its["computing"] * np.array([slowest[n] for n in counts])
-    return np.cumsum(trip + computing + 8 * its["down"] / downlink + 8 * its["up"] / uplink)
+    computing = slower * each["computing"] * np.array([slowest[n] for n in counts])
+    return np.cumsum(trip + computing + 8 * each["down"] / downlink + 8 * each["up"] / uplink)
 
 
-@checked
 def energy(history: History, up: str | float, down: str | float) -> np.ndarray:
-    """Joules that the radio of one of the round's clients has used so far, on average: [rounds].
+    """Joules that the radio of one of the round's clients has used so far, on average. What it uses
+    because it is on and what the device uses to compute are left out.
 
-    ``up`` and ``down`` are joules a byte, "3.5uJ" or a number. What the radio uses because it is on
-    and what the device uses to compute are left out.
+    Parameters
+    ----------
+    history
+        A run that has rounds.
+    up, down
+        Joules a byte, "3.5uJ" or a number.
+
+    Returns
+    -------
+    numpy.ndarray
+        Joules, [rounds].
+
+    Examples
+    --------
+    >>> row = {"bytes_up": 2000, "bytes_down": 0, "seconds": 4.0, "clients": [0, 1]}
+    >>> energy(History("fedavg", {}, [row]), up="2mJ", down="1mJ")
+    array([2.])
     """
-    its, sent, heard = shares(history), joules(up), joules(down)
-    return np.cumsum(sent * its["up"] + heard * its["down"])
-
-
-def said(seconds: float) -> str:
-    """A duration for people: 0.4 s, 32 s, 4.1 min, 2.5 h, 3.2 days."""
-    for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    each = shares(history)
+    return np.cumsum(joules(up) * each["up"] + joules(down) * each["down"])
 
 
 def described(link: Mapping[str, Any]) -> str:
     """A link as a few words, for axes and heads: 1Mbit up, 10Mbit down, latency 50ms."""
     plain = {"latency": 0.0, "slower": 1.0, "stragglers": 0.0, "clients": None}
-    words = [f"{link['up']} up", f"{link['down']} down"]
-    return ", ".join(words + [f"{k} {link[k]}" for k, v in plain.items() if link.get(k, v) != v])
+    phrases = [f"{link['up']} up", f"{link['down']} down"]
+    return ", ".join(phrases + [f"{k} {link[k]}" for k, v in plain.items() if link.get(k, v) != v])

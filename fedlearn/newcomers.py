@@ -24,17 +24,17 @@ COUNT = 3  # of newcomers
 class Begun(Model):
     """The network of another model part, with these weights."""
 
-    of: Model
+    model: Model
     weights: Tensors = field(repr=False)
 
     def given(self) -> set[Any]:
-        return super().given() | self.of.given()
+        return super().given() | self.model.given()
 
     def refresh(self, net: nn.Module, task: Any, round: int) -> None:
-        self.of.refresh(net, task, round)
+        self.model.refresh(net, task, round)
 
     def build(self, task: Any) -> nn.Module:
-        net = self.of.build(task)
+        net = self.model.build(task)
         local.load(state_of(net), self.weights)
         return net
 
@@ -45,7 +45,7 @@ def newcomers(
     """For each newcomer, with that many ``images``, its test accuracy before it trains and after
     1, 2, ..., ``epochs`` epochs. ``weights`` are those that the training of ``experiment`` with
     ``method`` left."""
-    begun, reached = replace(method, model=Begun(method.model, weights)), []
+    begun, curves = replace(method, model=Begun(method.model, weights)), []
     how = asdict(experiment.settings) | {"participation": 1.0, "evaluate_every": 1}
     how |= {"threads": experiment.threads, "progress": False}
     for k in range(COUNT):
@@ -56,5 +56,5 @@ def newcomers(
             round.run(begun, task, 1, **how | {"epochs": n}).final["accuracy"]
             for n in range(1, epochs + 1)
         ]
-        reached.append([first, *after])
-    return reached
+        curves.append([first, *after])
+    return curves

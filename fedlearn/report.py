@@ -17,14 +17,23 @@ def spread(values: Collection[float | None], form: str = ".3f") -> str:
 
     A sign that ``form`` asks for, as in "+.1f", is the mean's. Values that are ``None`` (never
     reached) are left out of both, and the text says how many are there.
+
+    >>> spread([0.8, 0.6]), spread([0.8, None]), spread([None])
+    ('0.700 ± 0.141', '0.800 (1 of 2 runs)', 'not reached')
     """
-    there = [v for v in values if v is not None]
-    if not there:
+    present = [v for v in values if v is not None]
+    if not present:
         return "not reached"
-    text = f"{np.mean(there):{form}}" + (
-        f" ± {np.std(there, ddof=1):{form.lstrip('+')}}" if len(there) > 1 else ""
-    )
-    return text if len(there) == len(values) else f"{text} ({len(there)} of {len(values)} runs)"
+    text = f"{np.mean(present):{form}}"
+    if len(present) > 1:
+        text += f" ± {np.std(present, ddof=1):{form.lstrip('+')}}"
+    return text if len(present) == len(values) else f"{text} ({len(present)} of {len(values)} runs)"
+
+
+def _sent(histories: list[History]) -> tuple[float, float]:
+    """Megabytes of all clients, up and down, the mean of the runs."""
+    up, down = ([h.bytes_up.sum() for h in histories], [h.bytes_down.sum() for h in histories])
+    return float(np.mean(up)) / 1e6, float(np.mean(down)) / 1e6
 
 
 def summary(
@@ -32,31 +41,44 @@ def summary(
     target: float | None = None,
     megabytes: float | None = None,
 ) -> "pandas.DataFrame":
-    """What each method reached and what it cost: a row for each label of ``runs``.
+    """What each method reached and what it cost.
 
-    A label stands for a history or for a list of histories, one a seed, which are shown as mean ±
-    standard deviation. ``target`` is a test accuracy (0 to 1), ``megabytes`` a budget.
+    Parameters
+    ----------
+    runs
+        Labels, each with a history or a list of histories, one a seed, which are shown as mean ±
+        standard deviation.
+    target
+        A test accuracy, 0 to 1: rounds and megabytes until it is reached get columns.
+    megabytes
+        A budget: the accuracy within it gets a column.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row a label; cells are text.
+
+    Examples
+    --------
+    >>> row = {"round": 1, "accuracy": 0.9, "bytes_up": 2e6, "bytes_down": 3e6}
+    >>> summary({"FedAvg": History("fedavg", {}, [row])}, target=0.5).loc["FedAvg"].to_list()
+    [1, '0.900', '1.0', '5.00', '2.00', '3.00']
     """
     import pandas
 
     rows = {}
-    for label, histories in runs.items():
-        histories = histories if isinstance(histories, list) else [histories]
-        row = rows[label] = {
-            "rounds": len(histories[0]),
-            "accuracy": spread([h.final["accuracy"] for h in histories]),
-        }
+    for label, runs_of in runs.items():
+        histories = runs_of if isinstance(runs_of, list) else [runs_of]
+        row: dict[str, Any] = {"rounds": len(histories[0])}
+        row["accuracy"] = spread([h.final["accuracy"] for h in histories])
         if megabytes is not None:
-            row[f"accuracy at {megabytes:.1f} MB"] = spread(
-                [h.accuracy_at(megabytes) for h in histories]
-            )
+            within = [h.accuracy_at(megabytes) for h in histories]
+            row[f"accuracy at {megabytes:.1f} MB"] = spread(within)
         if target is not None:
             row[f"rounds to {target:.0%}"] = spread([h.rounds_to(target) for h in histories], ".1f")
             row[f"MB to {target:.0%}"] = spread([h.megabytes_to(target) for h in histories], ".2f")
-        for way in ("up", "down"):
-            row[f"MB {way}"] = (
-                f"{np.mean([getattr(h, f'bytes_{way}').sum() for h in histories]) / 1e6:.2f}"
-            )
+        up, down = _sent(histories)
+        rows[label] = row | {"MB up": f"{up:.2f}", "MB down": f"{down:.2f}"}
     return pandas.DataFrame(rows).T.rename_axis("method")
 
 
@@ -71,29 +93,25 @@ def table(
     with those of ``link.energy`` the joules that one client's radio uses.
     """
     width = max(12, *(len(label) + 2 for label in runs))
-    several = any(len(histories) > 1 for histories in runs.values())
+    wide = 18 if any(len(histories) > 1 for histories in runs.values()) else 10
     measure = next((h.measure for histories in runs.values() for h in histories), "")
-    lines = [
-        f"{'method':<{width}}{'rounds':>7}{measure:>{18 if several else 10}}{'loss':>9}"
-        f"{'MB up':>10}{'MB down':>10}{'seconds':>9}{'refused':>9}"
-        + (f"{'minutes':>10}" if link else "")
-        + (f"{'joules':>10}" if radio else "")
-    ]
+    head = (
+        f"{'method':<{width}}{'rounds':>7}{measure:>{wide}}{'loss':>9}{'MB up':>10}{'MB down':>10}"
+    )
+    head += f"{'seconds':>9}{'refused':>9}"
+    lines = [head + f"{'minutes':>10}" * bool(link) + f"{'joules':>10}" * bool(radio)]
     for label, histories in runs.items():
         accuracy = spread([h.final["accuracy"] for h in histories], ".4f")
         loss = np.mean([h.final["loss"] for h in histories])
-        up, down = (
-            np.mean([getattr(h, f"bytes_{way}").sum() for h in histories]) / 1e6
-            for way in ("up", "down")
-        )
-        seconds = np.mean([h.seconds.sum() for h in histories])
-        refused = sum(len(row["refused"]) for h in histories for row in h.rows)
-        lines.append(
-            f"{label:<{width}}{len(histories[0]):>7}{accuracy:>{18 if several else 10}}{loss:>9.4f}"
-            f"{up:>10.3f}{down:>10.3f}{seconds:>9.1f}{refused:>9}"
-            + (f"{np.mean([time(h, **link)[-1] for h in histories]) / 60:>10.4g}" if link else "")
-            + (f"{np.mean([energy(h, **radio)[-1] for h in histories]):>10.4g}" if radio else "")
-        )
+        up, down = _sent(histories)
+        line = f"{label:<{width}}{len(histories[0]):>7}{accuracy:>{wide}}{loss:>9.4f}{up:>10.3f}"
+        line += f"{down:>10.3f}{np.mean([h.seconds.sum() for h in histories]):>9.1f}"
+        line += f"{sum(len(row['refused']) for h in histories for row in h.rows):>9}"
+        if link:
+            line += f"{np.mean([time(h, **link)[-1] for h in histories]) / 60:>10.4g}"
+        if radio:
+            line += f"{np.mean([energy(h, **radio)[-1] for h in histories]):>10.4g}"
+        lines.append(line)
     if link:
         lines.append(f"minutes: {described(link)}")
     if radio:

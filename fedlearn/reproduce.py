@@ -5,7 +5,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
@@ -32,6 +32,7 @@ from .tasks.base import find_device
 if TYPE_CHECKING:
     import pandas  # takes long to load: only where a table is made
 
+Key = tuple[str, str]  # of a run: its file and its hash
 LIKE = (  # runs take equally long that share all of these, or else all of those
     ("label", "method", "dataset", "network", "partition", "clients", "epochs", "rounds", "train"),
     ("method", "dataset", "network", "rounds", "train"),
@@ -46,60 +47,38 @@ def say(line: str) -> None:
 # ---- what is there -------------------------------------------------------------------------------
 
 
-def stored(runs: Iterable[Run], root: Path | None = results.RECENT) -> dict[tuple[str, str], Line]:
-    """What is stored in the files of these runs, by file and key; without ``root``, packed."""
-    found = {}
-    for name in dict.fromkeys(run.folder for run in runs):
-        lines = (*results.packed(name), *(results.recent(name, root).values() if root else ()))
-        found |= {(name, line["hash"]): line for line in lines}
-    return found
+def key(run: Run | Search) -> Key:
+    """By which a run is known among those of all files."""
+    return run.folder, run.key
 
 
-def absent(task: str, name: str, train: int, test: int) -> str:
-    """What somebody has to bring so that so many images are on this machine; empty if nothing."""
-    its = sources.missing([name])
-    if its and (sources.offline() or not sources.about(name).torchvision):
-        return its[0]
+def stored(runs: Iterable[Run], root: Path | None = results.RECENT) -> dict[Key, Line]:
+    """What is stored in the files of these runs; without ``root``, packed."""
+    names = dict.fromkeys(run.folder for run in runs)
+    return {(n, k): line for n in names for k, line in results.stored(n, root).items()}
+
+
+def lacking(task: str, name: str, train: int, test: int, load: bool = False) -> str:
+    """Why so many images of a data set cannot be had here, empty if they can; with ``load`` it is
+    fetched, where it is not here, and counted."""
     try:
-        there = published.there(task, name)
-    except DataError as error:
-        return f"{str(error).rstrip('.')} (the whole is {sources.origin(name)})"
-    if there is None or (train <= there[0] and test <= there[1]):
-        return ""
-    return (
-        f"{name} has {there[0]} of {train} images to train and {there[1]} of {test} to test here: "
-        f"the whole is {sources.origin(name)}"
-    )
-
-
-def fetch(task: str, name: str, train: int, test: int) -> str:
-    """Load a data set; what is wrong with it, if anything is."""
-    try:
-        if name not in sources.SETS:
-            sources.found(name)
-            return ""
-        its, known = sources.load(name), published.known(task, name)
-        here, whole = (len(its.train_y), len(its.test_y)), (known.train, known.test)
-        if here == whole or published.there(task, name):  # a part may be enough
-            return ""
-        return f"the copy of {name} at {sources.found(name)} has {here} images, not {whole}"
+        missing = sources.missing([name])
+        if missing and (sources.offline() or not sources.about(name).torchvision):
+            return missing[0]
+        part = published.there(task, name)
+        if part and (train > part[0] or test > part[1]):
+            return (
+                f"{name} has {part[0]} of {train} images to train and {part[1]} of {test} to "
+                f"test here: the whole is {sources.origin(name)}"
+            )
+        if load and name in sources.SETS and not part:  # of some, a part is enough
+            data, known = sources.load(name), published.known(task, name)
+            here, whole = (len(data.train_y), len(data.test_y)), (known.train, known.test)
+            if here != whole:
+                return f"the copy of {name} at {sources.found(name)} has {here} images, not {whole}"
     except DataError as error:
         return str(error)
-
-
-def hours(run: Run | Search, lines: Iterable[Line]) -> float | None:
-    """About how long a run takes: the median of those stored that are most like it, if any is."""
-    for names in LIKE:
-        own = [run.stated.get(n) for n in names]
-        like = [x for x in lines if [x["experiment"].get(n) for n in names] == own]
-        if like:
-            return median(map(seconds, like)) / 3600
-    return None
-
-
-def seconds(line: Line) -> float:
-    """What a stored run took."""
-    return float(line["meta"].get("provenance", {}).get("seconds", 0.0))
+    return ""
 
 
 # ---- running -------------------------------------------------------------------------------------
@@ -107,71 +86,69 @@ def seconds(line: Line) -> float:
 
 def do(
     run: Run | Search,
-    provenance: Mapping[str, str] | None = None,
+    provenance: dict[str, str] | None = None,
     progress: bool | None = None,
     root: Path = results.RECENT,
 ) -> Line:
     """One run, which goes on from its checkpoint if there is one -> what its file now holds. Its
     tries and its search are stored."""
-    path = root / run.folder / f"{recipes.file_name(run.name)}-{run.key[:8]}.json"
-    going, began = path.with_suffix(".checkpoint"), time.monotonic()
+    path = root / run.folder / f"{run.key}.json"
+    saved, began = path.with_suffix(".checkpoint"), time.monotonic()
     if isinstance(run, Search):
-        made, device = search(run, going), run.device
+        line, trained, device = search(run, saved), checkpoint.history(saved), run.device
     else:
-        made, device = train(run, going, progress, root), run.experiment.device
+        trained, device = train(run, saved, progress, root), run.experiment.device
+        line = trained.to_dict()
     # those of a run that was stopped are those of its rounds, without their evaluation
-    took = max(time.monotonic() - began, made.pop("seconds"))
+    took = max(time.monotonic() - began, float(trained.seconds.sum()))
     here = {"date": time.strftime("%Y-%m-%d"), "hardware": hardware(device)}
-    made["meta"]["provenance"] = {**(provenance or {}), **here, "seconds": f"{took:.1f}"}
-    line = {"hash": run.key, "experiment": run.stated, **made}
+    line["meta"]["provenance"] = {**(provenance or {}), **here, "seconds": f"{took:.1f}"}
+    line = {"hash": run.key, "experiment": run.stated, **line}
     write_text(path, json.dumps(line) + "\n")
-    going.unlink(missing_ok=True)
+    saved.unlink(missing_ok=True)
     return line
 
 
-def train(run: Run, going: Path, progress: bool | None, root: Path) -> Line:
-    """The history of a run."""
-    e, there = run.experiment, stored([run], root)
-    tuned, best = {}, {}
-    if run.tries:
-        tried = {
-            t.experiment.options[run.tuned]: reached(there[t.folder, t.key]) for t in run.tries
-        }
-        if all(map(math.isnan, tried.values())):
+def train(run: Run, saved: Path, progress: bool | None, root: Path) -> History:
+    """The history of a run, with the best value of its tries and the scales of its search."""
+    e, lines, better = run.experiment, stored([run], root), {}
+    accuracies = {t.experiment.options[run.tuned]: _final(lines[key(t)]) for t in run.tries}
+    if accuracies:
+        best = max(accuracies, key=lambda v: (not math.isnan(accuracies[v]), accuracies[v]))
+        if math.isnan(accuracies[best]):  # as what diverged has
             raise ValueError(f"no value of {run.tuned} that was tried gave an accuracy.")
-        # what diverged has NaN
-        best = {run.tuned: max(tried, key=lambda v: (tried[v] == tried[v], tried[v]))}
-        tuned = {"tuned": {run.tuned: tried}}
+        better = {run.tuned: best}
     scales = {}
     if run.search:
-        found = there[run.folder, run.search.key]["scales"]
-        scales = {"scales": Scales({name: torch.tensor(its) for name, its in found.items()})}
-    method, task = run.method(**best, **scales), e.make_task()
+        values = lines[key(run.search)]["scales"]
+        scales = {"scales": Scales({name: torch.tensor(v) for name, v in values.items()})}
+    method, task = run.method(**better, **scales), e.make_task()
     how = asdict(e.settings) | {"engine": run.engine, "threads": e.threads, "progress": progress}
-    history = round.run(method, task, e.rounds, checkpoint=going, **how)
+    history = round.run(method, task, e.rounds, checkpoint=saved, **how)
     if run.newcomers:
-        its = newcomers.newcomers(method, e, history.state or {}, task.sizes[0], run.newcomers)
-        history.meta["newcomers"] = its
-    history.meta |= {"label": run.label, "options": run.options(**best), **tuned}
+        history.meta["newcomers"] = newcomers.newcomers(
+            method, e, history.state or {}, task.sizes[0], run.newcomers
+        )
+    history.meta |= {"label": run.label, "options": run.options(**better)}
+    history.meta |= {"tuned": {run.tuned: accuracies}} if accuracies else {}
     history.meta |= {"note": task.source.note} if task.source.note else {}
-    return history.to_dict() | {"seconds": float(history.seconds.sum())}
+    return history
 
 
-def search(run: Search, going: Path) -> Line:
+def search(run: Search, saved: Path) -> Line:
     """The scales that the server's search finds."""
     spec = dict(run.spec)
     data = {k: spec.pop(k) for k in ("dataset", "train", "seed") if k in spec}
     task = Experiment(**data, clients=1, network=run.network, device=run.device).make_task()
-    found = fed_repopt_search.search(task, network=run.network, checkpoint=going, **spec)
+    scales = fed_repopt_search.search(task, network=run.network, checkpoint=saved, **spec)
     note = {"note": task.source.note} if task.source.note else {}
-    took = float(checkpoint.history(going).seconds.sum())
-    return {"meta": note, "scales": {n: t.tolist() for n, t in found.of.items()}, "seconds": took}
+    return {"meta": note, "scales": {n: t.tolist() for n, t in scales.of.items()}}
 
 
-def reached(line: Line) -> float:
+def _final(line: Line) -> float:
     """The last accuracy, NaN if none could be measured."""
-    seen = [row["accuracy"] for row in line["rows"] if row["accuracy"] is not None]
-    return seen[-1] if seen else float("nan")
+    measured = [row["accuracy"] for row in line["rows"] if row["accuracy"] is not None]
+    return measured[-1] if measured else math.nan
 
 
 def hardware(device: str) -> str:
@@ -192,8 +169,8 @@ def attempt(run: Run | Search, *how: Any) -> tuple[Run | Search, str, bool]:
         line = do(run, *how)
     except (ValueError, RuntimeError, OSError, MemoryError) as error:
         return run, said(error), False
-    what = f"accuracy {reached(line):.4f}" if "rows" in line else "scales found"
-    return run, f"{what} after {seconds(line):.0f} s", True
+    end = f"accuracy {_final(line):.4f}" if "rows" in line else "scales found"
+    return run, f"{end} after {_seconds(line):.0f} s", True
 
 
 @checked
@@ -217,46 +194,39 @@ def reproduce(
 
     whole_number("jobs", jobs)
     find_device(choice.get("device", "cpu"))
-    runs, root = recipes.runs(recipe, scale, **choice), results.RECENT.absolute()
-    todo = [r for r in runs if (r.folder, r.key) not in stored(runs)]
-    without: dict[str, str] = {}
-    for look in (absent, fetch):  # nothing is fetched for what waits for other data
-        todo = [r for r in todo if not {d[1] for d in r.datasets} & without.keys()]
-        of = dict.fromkeys(data for run in todo for data in run.datasets)
-        without |= {data[1]: why for data in of if (why := look(*data))}
-    todo = [r for r in todo if not {d[1] for d in r.datasets} & without.keys()]
+    runs = recipes.runs(recipe, scale, **choice)
+    done, without = stored(runs), dict[str, str]()
+    todo = [run for run in runs if key(run) not in done]
+    for load in (False, True):  # nothing is fetched for what waits for other data
+        data = dict.fromkeys(data for run in todo for data in run.datasets)
+        without |= {d[1]: why for d in data if (why := lacking(*d, load))}
+        todo = [run for run in todo if not {d[1] for d in run.datasets} & without.keys()]
     if without and not todo:
         raise DataError(f"No data set of these runs is here: {'; '.join(without.values())}.")
     for why in without.values():
         report(f"left out, missing: {why}")
-    failed: dict[tuple[str, str], str] = {}
-    how = provenance, progress if jobs == 1 else False, root
+    failed: dict[Key, str] = {}
+    how = provenance, progress if jobs == 1 else False, results.RECENT.absolute()
     pool = Parallel(jobs, return_as="generator_unordered")
     try:
         for _, group in groupby(todo, key=lambda run: run.turn):
             mains = list(group)
-            before = {(r.folder, r.key): r for run in mains for r in run.needs}
-            lacking = before.keys() - stored(mains).keys()
-            for batch in ([r for key, r in before.items() if key in lacking], mains):
-                left = [r for r in batch if isinstance(r, Search) or not _failed(r, failed)]
-                for run, what, done in pool(delayed(attempt)(r, *how) for r in left):
-                    report(f"{run.folder}, {run.name}: {what}")
-                    if not done:
-                        failed[run.folder, run.key] = run.name
+            done = stored(mains)
+            needs = {key(r): r for run in mains for r in run.needs if key(r) not in done}
+            for batch in (needs.values(), mains):
+                for run in batch:
+                    if isinstance(run, Run) and any(key(r) in failed for r in run.needs):
+                        failed[key(run)] = run.name
+                ready = [run for run in batch if key(run) not in failed]
+                for run, outcome, good in pool(delayed(attempt)(run, *how) for run in ready):
+                    report(f"{run.folder}, {run.name}: {outcome}")
+                    failed |= {} if good else {key(run): run.name}
     except KeyboardInterrupt:
         report("Stopped. What is finished is kept; the same command goes on from there.")
         raise
     if failed:
         raise ValueError(f"Not done, for the reasons above: {', '.join(failed.values())}.")
     return table(runs)
-
-
-def _failed(run: Run, failed: dict[tuple[str, str], str]) -> bool:
-    """Whether what it needs has failed; it then has, too."""
-    if any((r.folder, r.key) in failed for r in run.needs):
-        failed[run.folder, run.key] = run.name
-        return True
-    return False
 
 
 # ---- what is stored, and what is to do -----------------------------------------------------------
@@ -267,17 +237,46 @@ def table(runs: list[Run]) -> "pandas.DataFrame":
     five tests, megabytes of all clients."""
     import pandas
 
-    there = stored(runs)
-    lines = {run: there[run.folder, run.key] for run in runs if (run.folder, run.key) in there}
-    made, rounds = results.tables([History.from_dict(line) for line in lines.values()])
-    if made.empty:
+    lines = stored(runs)
+    histories = [History.from_dict(lines[key(run)]) for run in runs if key(run) in lines]
+    frame, rounds = results.tables(histories)
+    if frame.empty:
         return pandas.DataFrame()
     for way in ("up", "down"):
-        made[f"MB {way}"] = rounds.groupby("run")[f"bytes_{way}"].sum() / 1e6
-    of = made.groupby(["task", "dataset", "partition", "label"], sort=False)
-    found = of[["accuracy", "late"]].agg(lambda values: spread(list(values)))
-    means = of[["MB up", "MB down"]].mean().round(2)
-    return found.assign(seeds=of.size(), rounds=of["rounds"].first()).join(means)
+        frame[f"MB {way}"] = rounds.groupby("run")[f"bytes_{way}"].sum() / 1e6
+    rows = frame.groupby(["task", "dataset", "partition", "label"], sort=False)
+    accuracies = rows[["accuracy", "late"]].agg(lambda values: spread(list(values)))
+    means = rows[["MB up", "MB down"]].mean().round(2)
+    return accuracies.assign(seeds=rows.size(), rounds=rows["rounds"].first()).join(means)
+
+
+def listing(runs: Iterable[Run], lines: dict[Key, Line]) -> "pandas.DataFrame":
+    """A row a run: its ``file`` and ``name``, whether it is ``stored``, and the ``hours`` of it and
+    of what it needs, unless a run above has counted that: as measured, or about as long as the most
+    similar stored runs took; NaN if nobody knows."""
+    import pandas
+
+    rows, counted = [], set[Key]()
+    for run in runs:
+        parts = [r for r in (*run.needs, run) if key(r) not in counted]
+        took = sum(_seconds(lines[key(r)]) if key(r) in lines else _like(r, lines) for r in parts)
+        rows.append([run.folder, run.name, key(run) in lines, took / 3600])
+        counted |= {*map(key, parts)}
+    return pandas.DataFrame(rows, columns=["file", "name", "stored", "hours"])
+
+
+def _like(run: Run | Search, lines: dict[Key, Line]) -> float:
+    """Median seconds of the stored runs that are most like it, or NaN."""
+    for names in LIKE:
+        wanted = [run.stated.get(n) for n in names]
+        like = [x for x in lines.values() if [x["experiment"].get(n) for n in names] == wanted]
+        if like:
+            return median(map(_seconds, like))
+    return math.nan
+
+
+def _seconds(line: Line) -> float:
+    return float(line["meta"].get("provenance", {}).get("seconds", 0.0))
 
 
 @checked
@@ -285,44 +284,23 @@ def plan(recipe: str | None = None, scale: str = "quick", **choice: Any) -> str:
     """What ``reproduce`` would do: a line a run with its hours, as measured or about as long as
     runs like it took, with its short runs and search; the sums; data sets that are missing."""
     runs = recipes.runs(recipe, scale, **choice)
-    there, lines, counted, sums = stored(runs), [], set(), {"stored": 0.0, "to do": 0.0}
-    unknown, todo = 0, []
-    for run in runs:
-        state = "stored" if (run.folder, run.key) in there else "to do"
-        todo += [run] * (state == "to do")
-        took = spent(run, there, counted)
-        unknown += took is None
-        sums[state] += took or 0.0
-        lines.append(
-            f"{state:<8}{'unknown' if took is None else f'{took:.2f}':>8}  {run.folder}, {run.name}"
-        )
-    names = dict.fromkeys(data[1] for run in todo for data in run.datasets)
-    brought = [absent(*data) for run in todo for data in run.datasets]
-    gone = dict.fromkeys([*filter(None, brought), *sources.missing(names)])
+    finished, lines = stored(runs), ["state      hours  run"]
+    rows = listing(runs, finished)
+    for row in rows.itertuples():
+        took = "unknown" if math.isnan(row.hours) else f"{row.hours:.2f}"
+        lines.append(f"{'stored' if row.stored else 'to do':<8}{took:>8}  {row.file}, {row.name}")
+    done, unknown = rows["stored"], rows["hours"].isna().sum()
     lines.append(
-        f"{len(runs)} runs, {len(runs) - len(todo)} stored ({sums['stored']:.1f} hours), "
-        f"{len(todo)} to do: about {sums['to do']:.1f} hours of one process"
+        f"{len(rows)} runs, {done.sum()} stored ({rows['hours'][done].sum():.1f} hours), "
+        f"{(~done).sum()} to do: about {rows['hours'][~done].sum():.1f} hours of one process"
         + (f", and {unknown} of which nobody knows." if unknown else ".")
     )
-    lines += [f"missing: {line}" for line in gone]
-    lines += [f"note: {n} here is {its}" for n in names if (its := sources.note(n))]
-    return "\n".join(["state      hours  run", *lines])
-
-
-def spent(run: Run, there: Mapping[tuple[str, str], Line], counted: set[Any]) -> float | None:
-    """Hours of a run and what it needs, but for what is ``counted``: of what is stored, or about as
-    many as what is not will take; ``None`` if that is unknown."""
-    sums = 0.0
-    for r in (*run.needs, run):
-        key = r.folder, r.key
-        if key in counted:
-            continue
-        counted.add(key)
-        took = seconds(there[key]) / 3600 if key in there else hours(r, there.values())
-        if took is None:
-            return None
-        sums += took
-    return sums
+    data = dict.fromkeys(d for run in runs if key(run) not in finished for d in run.datasets)
+    names = dict.fromkeys(name for _, name, *_ in data)
+    missing = [*filter(None, (lacking(*d) for d in data)), *sources.missing(names)]
+    lines += [f"missing: {why}" for why in dict.fromkeys(missing)]
+    lines += [f"note: {n} here is {note}" for n in names if (note := sources.note(n))]
+    return "\n".join(lines)
 
 
 def status(paper: str) -> "pandas.DataFrame":
@@ -333,30 +311,23 @@ def status(paper: str) -> "pandas.DataFrame":
     import pandas
 
     pick(paper, recipes.PAPERS, "paper")
-    nothing, found = (0, 0, 0.0, 0.0), []
-    for name, its in recipes.RECIPES.items():
-        for scale in recipes.SCALES if its["paper"] == paper else ():
-            if scale not in its:
-                found.append([its["shows"], scale, *nothing, f"not run: {its['without'][scale]}"])
-                continue
-            runs = recipes.runs(name, scale)
-            there, counted = stored(runs, None), set[Any]()
-            done = [(run.folder, run.key) in there for run in runs]
-            took = [spent(run, there, counted) for run in runs]
-            sums = [
-                sum(
-                    math.nan if h is None else h
-                    for h, d in zip(took, done, strict=True)
-                    if d == own
-                )
-                for own in (True, False)
-            ]
-            command = f"fedlearn reproduce {name} --scale {scale}"
-            found.append([its["shows"], scale, len(runs), sum(done), *sums, command])
+    nothing, rows = (0, 0, 0.0, 0.0), []
+    for name, recipe in recipes.RECIPES.items():
+        for scale in recipes.SCALES if recipe["paper"] == paper else ():
+            counts, command = nothing, f"fedlearn reproduce {name} --scale {scale}"
+            if scale in recipe:
+                runs = recipes.runs(name, scale)
+                each = listing(runs, stored(runs, None))
+                done, hours = each["stored"], each["hours"]
+                spent, left = (hours[which].sum(skipna=False) for which in (done, ~done))
+                counts = len(each), done.sum(), spent, left
+            else:
+                command = f"not run: {recipe['without'][scale]}"
+            rows.append([recipe["shows"], scale, *counts, command])
     for shows, why in recipes.WITHOUT.get(paper, {}).items():
-        found.append([shows, "none", *nothing, f"no recipe: {why}"])
+        rows.append([shows, "none", *nothing, f"no recipe: {why}"])
     columns = "table or figure,scale,runs,stored,hours spent,hours to go,command".split(",")
-    return pandas.DataFrame(found, columns=columns).set_index(columns[:2])
+    return pandas.DataFrame(rows, columns=columns).set_index(columns[:2])
 
 
 # ---- packing -------------------------------------------------------------------------------------
@@ -372,11 +343,11 @@ def pack(names: tuple[str, ...] = (), root: Path = results.RECENT) -> list[str]:
         raise ValueError("Runs are packed into a checkout of the book, and this is none.")
     for name in names:
         pick(name, recipes.PAPERS | dict.fromkeys(recipes.RECIPES), "paper or recipe")
-    wanted = {(r.folder, r.key) for name in names or [None] for r in recipes.every(name)}
-    order = {(r.folder, r.key): k for k, r in enumerate(recipes.every())}
+    wanted = {key(run) for name in names or [None] for run in recipes.every(name)}
+    order = {key(run): k for k, run in enumerate(recipes.every())}
     moved: dict[str, dict[Path, Line]] = {}
     for name in sorted({folder for folder, _ in wanted}):
-        there = {line["hash"] for line in results.packed(name)}
+        hashes = {line["hash"] for line in results.packed(name)}
         for path, line in results.recent(name, root).items():
             if (name, line["hash"]) not in wanted:
                 continue
@@ -386,16 +357,14 @@ def pack(names: tuple[str, ...] = (), root: Path = results.RECENT) -> list[str]:
                     f"{path} is of code that was not committed (commit {commit}): commit it, "
                     "remove the file and run it again."
                 )
-            if line["hash"] in there:
+            if line["hash"] in hashes:
                 raise ValueError(f"{path} is packed already: remove the file.")
-            there.add(line["hash"])
+            hashes.add(line["hash"])
             moved.setdefault(name, {})[path] = line
-    for name, its in moved.items():
-        keyed = {(name, line["hash"]): line for line in (*results.packed(name), *its.values())}
-        ordered = sorted(keyed, key=lambda key: (order.get(key, len(order)), key))
-        results.write(
-            results.data_path("results", name + results.PACKED), map(keyed.__getitem__, ordered)
-        )
-        for path in its:
+    for name, lines in moved.items():
+        every = [*results.packed(name), *lines.values()]
+        every.sort(key=lambda x: (order.get((name, x["hash"]), len(order)), x["hash"]))
+        results.write(results.data_path("results", name + results.PACKED), every)
+        for path in lines:
             path.unlink()
-    return [f"{name}: {len(its)} runs packed" for name, its in moved.items()]
+    return [f"{name}: {len(lines)} runs packed" for name, lines in moved.items()]

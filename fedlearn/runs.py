@@ -174,7 +174,7 @@ def run_all(
         if named.count(path) > 1 and not is_device(path):
             raise ValueError(f"{path} is named for two things: each needs a file of its own.")
     if output.plot:
-        from .book import plot
+        from . import plot
 
         plot.check_image(output.plot)
     for end in ends:

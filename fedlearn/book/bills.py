@@ -5,7 +5,7 @@ measured."""
 from collections.abc import Sequence
 from typing import Any
 
-from .plot import COLOURS
+from ..plot import COLOURS
 from .vega import GREY, NUMBER, choice, frame, slider, tick
 
 GROWTH = "digits CNN, one batch each"

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from ..data.scenes import SIDE
+from ..plot import COLOURS
 from .grids import chapter_file
-from .plot import COLOURS
 from .seeing import BOXES, ROUNDS, seen
 from .vega import GREY, slider
 

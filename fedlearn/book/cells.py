@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
-from .plot import SIGNED
+from ..plot import SIGNED
 from .vega import GREY, NUMBER, frame, slider, tick
 
 OWN = [1.3, -0.4, -1.1, 0.6, -1.2, 0.9, -0.7, 1.4, -0.8]  # sums to zero: no common push

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .plot import COLOURS
+from ..plot import COLOURS
 from .vega import GREY, NUMBER, choice, frame, slider
 
 # what is shown, its axis, and how it is made of the bits of a kept entry

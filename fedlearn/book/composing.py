@@ -9,8 +9,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..context import in_words, provides
+from ..plot import COLOURS
 from .mixes import KINDS, RATES, ROUNDS, SPLITS, Mix, choices, methods_by_mix, mixtures
-from .plot import COLOURS
 from .vega import GREY, NUMBER, choice, frame, slider, tick
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ the method appears when "show" is ticked. In Jupyter ``guess`` comes from the ce
 
 from typing import Any
 
+from ..plot import COLOURS
 from .grids import chapter_file, grid
-from .plot import COLOURS
 from .show import Chart, chart
 from .vega import GREY, choice, frame, slider, tick
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from .. import link, results
 from ..history import History
+from ..plot import COLOURS
 from .drawings import DOWN, FEDAVG, PLATE, UP, Canvas, kilobytes, width
 from .grids import chapter_file
-from .plot import COLOURS
 from .show import Chart, Shown, chart
 from .vega import GREY, LASTS, SPEED, choice, frame, slider
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .plot import COLOURS
+from ..plot import COLOURS
 from .vega import GREY, NUMBER, choice, frame, slider
 
 

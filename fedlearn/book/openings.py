@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from .. import ledger as claims
 from .. import results
 from ..history import History
-from ..ledger import claims
 from ..report import spread
 from .grids import chapter_file
 from .show import Shown, missing, table

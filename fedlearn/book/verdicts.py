@@ -1,12 +1,12 @@
 """The ledger as a page shows it: how many claims hold, and a table that the reader sorts and
-filters (``sortable.py``)."""
+searches."""
 
 import html
 import json
 from typing import Any
 
-from ..ledger import claims
-from . import sortable
+from .. import ledger as claims
+from . import datatable
 from .show import Shown, inline, table
 
 PAPERS = {
@@ -16,8 +16,8 @@ PAPERS = {
     "fed_gkt": "FedGKT",
     "fed_repopt": "FedRepOpt",
 }
-HEADS = {"paper": "place", "where": "text", "printed": "", "recomputed": "",
-         "verdict": "inconsistent|rounding|not derivable|matches", "why": "text"}  # fmt: skip
+HEADS = ("paper", "where", "printed", "recomputed", "verdict", "why")
+RANKS = {"inconsistent": 0, "rounding": 1, "not derivable": 2, "matches": 3}
 
 
 def ledger_counts(number: str, caption: str) -> Shown:
@@ -35,51 +35,49 @@ def ledger_counts(number: str, caption: str) -> Shown:
     return table(number, rows, caption, units)
 
 
-def row(result: claims.Result) -> str:
-    """A claim or a reading as a table's row, and its formula as the next one, which unfolds the
-    printed figures that it uses."""
-    c, reading = result.claim, "reading_of" in result.claim
-    name = "reading" if reading else PAPERS[c["paper"]]
-    printed = inline(str(c["printed"]))
-    if c.get("read"):
-        printed += f'<span class="fl-read">read: {inline(str(c["read"]))}</span>'
-    computed = html.escape(claims.show(result.computed))
-    cells = (name, inline(c["where"]), printed, computed, result.verdict, inline(c["why"]))
-    kind = "fl-reading" if reading else "fl-claim"
-    body = "".join(f"<td>{cell}</td>" for cell in cells)
-    line = f'<tr id="{c["id"]}" class="{kind}" data-verdict="{result.verdict}">{body}</tr>'
-    if not c["formula"]:
-        return line
-    formula = f"<code>{html.escape(c['formula'])}</code>"
-    if "data" in c:
-        figures = html.escape(json.dumps(c["data"], ensure_ascii=False))
-        formula = f"<details><summary>{formula}</summary><code>data = {figures}</code></details>"
-    return f'{line}<tr class="{kind} fl-formula"><td></td><td colspan="5">{formula}</td></tr>'
+def printed(result: claims.Result) -> str:
+    """What the paper prints, and how it is read."""
+    c = result.claim
+    read = f'<span class="fl-read">read: {inline(str(c["read"]))}</span>' if c.get("read") else ""
+    return inline(str(c["printed"])) + read
+
+
+def formula(result: claims.Result) -> str:
+    """The formula, which unfolds the printed figures that it uses."""
+    c = result.claim
+    code = f"<code>{html.escape(c['formula'] or '')}</code>"
+    if "data" not in c:
+        return code * bool(c["formula"])
+    figures = html.escape(json.dumps(c["data"], ensure_ascii=False))
+    return f"<details><summary>{code}</summary><code>data = {figures}</code></details>"
+
+
+def row(result: claims.Result, readings: list[claims.Result]) -> list[datatable.Cell]:
+    """A claim as a table's cells; its other readings unfold in the last one."""
+    c, computed = result.claim, html.escape(claims.show(result.computed))
+    why = f'<span id="{c["id"]}">{inline(c["why"])}</span>{formula(result)}'
+    if readings:
+        why += f"<details><summary>{len(readings)} other readings</summary>"
+        for r in readings:
+            recomputed = html.escape(claims.show(r.computed))
+            why += f'<p id="{r.claim["id"]}">{printed(r)} {recomputed}, <b>{r.verdict}</b>: '
+            why += f"{inline(r.claim['why'])}{formula(r)}</p>"
+        why += "</details>"
+    cells = (PAPERS[c["paper"]], inline(c["where"]), printed(result), computed)
+    return [*cells, (result.verdict, RANKS[result.verdict]), why]
 
 
 def ledger(number: str, caption: str) -> Shown:
-    """All claims as one table, each with its other readings below it."""
+    """All claims as one table, each with its other readings, those that do not hold first."""
     results = claims.audit()
     readings: dict[str, list[claims.Result]] = {}
     for r in results:
         if "reading_of" in r.claim:
             readings.setdefault(r.claim["reading_of"], []).append(r)
-    its = [r for r in results if "reading_of" not in r.claim]
-    bodies = []
-    for r in its:
-        lines = "".join(map(row, [r, *readings.get(r.claim["id"], [])]))
-        bodies.append(
-            f'<tbody data-paper="{r.claim["paper"]}" data-verdict="{r.verdict}">{lines}</tbody>'
-        )
-    verdicts = {v: v for v in claims.VERDICTS if v != "rejected"}
-    form = (
-        sortable.choose("paper", PAPERS),
-        sortable.choose("verdict", verdicts, start="inconsistent"),
-        sortable.find("text or place", "Table 1"),
-        '<label><input type="checkbox" name="readings" data-lines="fl-reading"> show other '
-        "readings</label>",
-    )
+    rows = [row(r, readings.get(r.claim["id"], [])) for r in results if "reading_of" not in r.claim]
+    rows.sort(key=lambda cells: cells[4][1])
+    units = {"recomputed": ""}
     return Shown(
-        sortable.table(number, caption, "claims", HEADS, bodies, form, "fl-ledger"),
+        datatable.table(number, caption, "claims", HEADS, rows, units, "fl-ledger"),
         f"Table {number}. {caption}\n{claims.report(results)}",
     )

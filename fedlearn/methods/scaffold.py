@@ -72,7 +72,11 @@ class Changes(_Variates):
     """dc_i beside the update. What was sent is what c_i changes by."""
 
     words = "changes of control variates beside the updates (Changes)"
-    needs, takes, makes = frozenset({Controls}), Update, property(type, doc="The class of what comes out.")
+    needs, takes, makes = (
+        frozenset({Controls}),
+        Update,
+        property(type, doc="The class of what comes out."),
+    )
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         K = ctx.steps(ctx.client)

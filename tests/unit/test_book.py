@@ -220,7 +220,11 @@ def test_positive_is_one_colour_throughout_the_book():
     for value, colour in zip(colours["domain"], colours["range"], strict=True):
         assert colour == matplotlib.colors.to_hex(shades((value + 2) / 4))
     root = Path(__file__).resolve().parents[2]
-    written = [*root.glob("fedlearn/book/*.py"), *root.glob("book/*/*.ipynb")]
+    written = [
+        root / "fedlearn/plot.py",
+        *root.glob("fedlearn/book/*.py"),
+        *root.glob("book/*/*.ipynb"),
+    ]
     two_sided = re.compile(  # the maps with two ends, by matplotlib's names and by Vega's
         r"\b(PuOr|PRGn|PiYG|BrBG|RdBu|RdGy|RdYlBu|RdYlGn|Spectral|coolwarm|bwr|seismic|purpleorange"
         r"|purplegreen|pinkyellowgreen|brownbluegreen|redblue|redgrey|redyellowblue|redyellowgreen"

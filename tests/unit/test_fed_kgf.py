@@ -293,7 +293,7 @@ def test_composes_with_a_compressing_uplink(task):
 def test_a_detector_and_the_ledgers_own_count():
     """The converter and the formula of the claims ledger, written apart from each other, agree on
     YOLOX-S."""
-    from fedlearn.ledger.claims import evaluate
+    from fedlearn.ledger import evaluate
     from fedlearn.models.yolo import YOLOX
 
     small = kgf.represent(YOLOX())

@@ -17,7 +17,6 @@ from types import FunctionType
 from typing import Any
 
 from ...errors import pick
-from ..show import inline
 
 CHAPTERS = dict.fromkeys(
     (
@@ -121,6 +120,8 @@ class Solution:
         from pygments import highlight
         from pygments.formatters import HtmlFormatter
         from pygments.lexers import PythonLexer
+
+        from ..show import inline
 
         paragraphs = re.split(r"\n\s*\n", self.text.strip())
         said = "".join(f"<p>{inline(p)}</p>" for p in paragraphs if p)

@@ -1,0 +1,70 @@
+"""Drawings of several chapters: who holds which classes, kernels in rows, bars in pairs."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ..plot import COLOURS, SIGNED, axes, label_counts
+from ..tasks import Task
+
+
+def partition(task: Task, ax: Axes | None = None) -> Axes:
+    """Who holds what: for each client and class a disc whose area is the number of images."""
+    counts, ax = label_counts(task), axes(ax)
+    client, label = np.indices(counts.shape)
+    area = 160 * counts.ravel() / max(counts.max(), 1)
+    ax.scatter(client.ravel(), label.ravel(), s=area, color=COLOURS[0])
+    ax.set(xlim=(-0.7, len(counts) - 0.3), ylim=(-0.7, counts.shape[1] - 0.3))
+    # not every client's number: many would run into one another
+    ax.set_xticks(range(0, len(counts), 1 + len(counts) // 13))
+    ax.set_yticks(range(counts.shape[1]))
+    ax.set(xlabel="client", ylabel="class")
+    return ax
+
+
+def kernel_rows(
+    rows: Mapping[str, torch.Tensor], apart: Collection[str] = (), size: float = 0.66
+) -> Figure:
+    """Rows of kernels [count, in, k, k] under one another, labelled, of input channel 0; colours
+    are those of ``SIGNED``.
+
+    All rows share the scale of the largest value but those named in ``apart``.
+    """
+    count = min(map(len, rows.values()))
+    first = {label: w[:count, 0].detach().cpu() for label, w in rows.items()}
+    extent = (0.8 + size * count, size * len(rows))
+    figure, axs = plt.subplots(len(rows), count, figsize=extent, layout="constrained")
+    shared = max(float(w.abs().max()) for label, w in first.items() if label not in apart)
+    for line, (label, kernels) in zip(axs, first.items(), strict=True):
+        limit = float(kernels.abs().max()) if label in apart else shared
+        for ax, kernel in zip(line, kernels, strict=True):
+            ax.imshow(kernel, cmap=SIGNED, vmin=-limit, vmax=limit)
+            ax.set(xticks=[], yticks=[])
+        line[0].set_ylabel(label, rotation=0, ha="right", va="center")
+    return figure
+
+
+def pairs(
+    spread: np.ndarray,
+    values: Sequence[float],
+    labels: Sequence[str],
+    names: tuple[str, str],
+    line: tuple[float, str] | None = None,
+    label: str = "",
+) -> Axes:
+    """Two bars for each label: the mean of a column of ``spread`` with its deviation, light, and
+    the value, dark; ``line`` is a level and its name."""
+    ax, x = axes(), np.arange(len(labels))
+    mean, deviation = spread.mean(0), spread.std(0)
+    ax.bar(x - 0.18, mean, 0.34, yerr=deviation, capsize=3, color="0.75", label=names[0])
+    ax.bar(x + 0.18, values, 0.34, color="0.25", label=names[1])
+    if line is not None:
+        ax.axhline(line[0], linestyle="--", color=COLOURS[1], label=line[1])
+    ax.set_xticks(x, labels)
+    ax.set(ylabel=label, ylim=(0, 1))
+    ax.legend()
+    return ax

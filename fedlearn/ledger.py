@@ -1,0 +1,398 @@
+"""The ledger of the papers' checkable numbers (``data/claims.yaml``), and its checker.
+
+An entry holds the number as printed, a formula for it and a verdict. The checker computes the
+formula and derives the verdict anew:
+
+* matches: the computed value is the printed one;
+* rounding: it is, once rounded to the printed digits, or cut off behind them;
+* inconsistent: it is not;
+* not derivable: the paper prints nothing that would allow the comparison (measured results).
+
+Where words or numbers can be read in several ways, one entry is the claim and the others say of
+which entry they are a ``reading_of``. Readings are not counted as claims; one that does not hold is
+"rejected".
+"""
+
+import ast
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache, partial
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import yaml
+
+from .data.partition import Table
+from .data.sources import data_path
+from .models import NETWORKS, multiply_adds, state_of
+from .models.reparam import blocks, collapse, deploy, unit
+from .models.repopt import multipliers, target
+
+if TYPE_CHECKING:
+    import pandas as pd  # takes long to load: only where a table is made
+
+LEDGER = data_path("claims.yaml")
+VERDICTS = ("matches", "rounding", "inconsistent", "not derivable", "rejected")
+REQUIRED = {"id", "paper", "where", "printed", "value", "formula", "verdict", "why"}
+OPTIONAL = {"read", "reading_of", "data"}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One entry recomputed.
+
+    ``computed`` is a number, a bool, a range (low, middle, high) or None; ``problem`` is "" if all
+    is well.
+    """
+
+    claim: dict[str, Any]
+    computed: Any
+    verdict: str
+    problem: str
+
+
+def load(path: str | Path = LEDGER) -> list[dict[str, Any]]:
+    """The entries of the ledger, a dictionary each.
+
+    Parameters
+    ----------
+    path
+        A file like ``data/claims.yaml``, which is read by default.
+
+    Raises
+    ------
+    ValueError
+        For wrong keys, an id that is used twice, or a reading of no claim of the same paper.
+
+    Examples
+    --------
+    >>> [c["value"] for c in load() if c["id"] == "rpn-upload-factor"]
+    ['9']
+    """
+    claims = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    for claim in claims:
+        wrong = (REQUIRED - claim.keys()) | (claim.keys() - REQUIRED - OPTIONAL)
+        if wrong or claim["verdict"] not in VERDICTS:
+            raise ValueError(
+                f"Claim {claim.get('id')}: check its verdict and its keys {sorted(wrong)}."
+            )
+    if twice := [name for name, n in Counter(claim["id"] for claim in claims).items() if n > 1]:
+        raise ValueError(f"Ids used twice: {twice}.")
+    papers = {claim["id"]: claim["paper"] for claim in claims if "reading_of" not in claim}
+    for claim in claims:
+        if "reading_of" in claim and papers.get(claim["reading_of"]) != claim["paper"]:
+            raise ValueError(f"Claim {claim['id']}: {claim['reading_of']} is no claim to read.")
+    return claims
+
+
+def audit(
+    paper: str | None = None, claims: Iterable[dict[str, Any]] | None = None, strict: bool = True
+) -> list[Result]:
+    """Recompute every entry of a paper.
+
+    Parameters
+    ----------
+    paper
+        Such as "rpn"; all papers by default.
+    claims
+        Entries, by default those of ``load()``.
+    strict
+        Whether an entry that disagrees with its recomputation is an error.
+
+    Raises
+    ------
+    ValueError
+        With ``strict``: it lists the entries that disagree.
+
+    Examples
+    --------
+    >>> [claim] = [c for c in load() if c["id"] == "rpn-upload-factor"]
+    >>> [(r.computed, r.verdict) for r in audit(claims=[claim])]
+    [(9.0, 'matches')]
+    """
+    claims = load() if claims is None else claims
+    results = [_recompute(claim) for claim in claims if paper in (None, claim["paper"])]
+    if strict and (problems := [f"{r.claim['id']}: {r.problem}" for r in results if r.problem]):
+        raise ValueError("The ledger disagrees with its recomputation.\n" + "\n".join(problems))
+    return results
+
+
+def _recompute(claim: dict[str, Any]) -> Result:
+    value, formula, problem = claim["value"], claim["formula"], ""
+    try:
+        computed = None if formula is None else evaluate(formula, claim.get("data"))
+        verdict = verdict_of(value, computed)
+    except Exception as error:  # one bad entry must not hide the others
+        return Result(claim, None, "not derivable", f"no value from {formula!r}: {error!r}")
+    if verdict == "inconsistent" and "reading_of" in claim:
+        verdict = "rejected"
+    if verdict != claim["verdict"]:
+        problem = f"says {claim['verdict']}, recomputed: {verdict} ({computed})"
+    text = f"{claim['printed']} {claim.get('read', '')}".replace(",", "")
+    if isinstance(value, str) and format(Decimal(value), "f") not in text:
+        problem = f"value {value} is not in {text!r}"
+    return Result(claim, computed, verdict, problem)
+
+
+def evaluate(formula: str, data: object = None) -> Any:
+    """A formula's value. It sees ``data``, the entry's own figures, and ``NAMES``; it may not use
+    attributes."""
+    return _value(formula, repr(data))
+
+
+@cache  # a formula depends on nothing else, and takes up to seconds
+def _value(formula: str, data: str) -> Any:
+    tree = ast.parse(formula, mode="eval")
+    if any(isinstance(node, ast.Attribute) for node in ast.walk(tree)):
+        raise ValueError("a formula has no attributes")
+    names = {"__builtins__": {}, **NAMES, "data": ast.literal_eval(data)}
+    return eval(compile(tree, formula, "eval"), names)
+
+
+def verdict_of(value: str | bool | None, computed: Any) -> str:
+    """The verdict on ``value``: the printed digits as text ("7E+1": about 70), a statement's truth,
+    or None where there is nothing to compare."""
+    if value is None or computed is None:
+        return "not derivable"
+    if isinstance(value, bool):
+        return "matches" if computed is value else "inconsistent"
+    printed, half = printed_digits(value)
+    low, middle, high = computed if isinstance(computed, tuple) else (computed,) * 3
+    if abs(middle - printed) <= 1e-9 * abs(printed):
+        return "matches"
+    rounded = low - half <= printed <= high + half
+    if printed < 0:  # digits are cut off towards zero
+        printed, low, high = -printed, -high, -low
+    cut = printed <= high and low < printed + 2 * half
+    return "rounding" if rounded or cut else "inconsistent"
+
+
+def table(paper: str) -> "pd.DataFrame":
+    """A row a claim of a paper, columns as the book shows them; ``ValueError`` where the ledger is
+    wrong."""
+    import pandas as pd
+
+    rows = [{"read": "", **r.claim, "computed": show(r.computed)} for r in audit(paper)]
+    frame = pd.DataFrame(rows).set_index("id").fillna("")
+    frame["printed"] += frame["read"].map(lambda text: text and f" (read: {text})")
+    return frame[["where", "printed", "formula", "computed", "verdict", "why"]]
+
+
+def counts(results: Iterable[Result]) -> dict[str, int]:
+    """How many claims have each verdict, readings left out; those that are absent count 0."""
+    each = Counter(r.verdict for r in results if "reading_of" not in r.claim)
+    return {verdict: each[verdict] for verdict in VERDICTS if verdict != "rejected"}
+
+
+def report(results: Sequence[Result]) -> str:
+    """What ``audit`` found, a line an entry, and below how many claims have each verdict."""
+    width, lines = max(len(r.claim["id"]) for r in results), []
+    for r in results:
+        text = f"printed {r.claim['printed']!s:.60}, computed {show(r.computed) or '-'}"
+        text = f"LEDGER WRONG: {r.problem}" if r.problem else text
+        lines.append(f"{r.claim['id']:<{width}}  {r.verdict:<14}  {text}")
+    each = counts(results)
+    total, readings = sum(each.values()), sum("reading_of" in r.claim for r in results)
+    summed = ", ".join(f"{n} {verdict}" for verdict, n in each.items())
+    return "\n".join([*lines, f"{total} claims: {summed}; and {readings} other readings of them"])
+
+
+def show(computed: Any) -> str:
+    """A computed value as text: 1,183,242; 342.99; yes; 2.659 (2.64 to 2.679)."""
+    if computed is None or isinstance(computed, bool):
+        return {None: "", True: "yes", False: "no"}[computed]
+    if isinstance(computed, tuple):
+        return f"{computed[1]:.4g} ({computed[0]:.4g} to {computed[2]:.4g})"
+    return f"{computed:,}" if isinstance(computed, int) else f"{computed:.5g}"
+
+
+# ---- what formulas may call: arithmetic on printed numbers ---------------------------------------
+
+
+def printed_digits(text: str) -> tuple[float, float]:
+    """A printed number and half a unit of its last digit."""
+    return float(text), float(Decimal(1).scaleb(int(Decimal(text).as_tuple().exponent))) / 2
+
+
+def quotient(a: str, b: str) -> tuple[float, ...]:
+    """Of two printed numbers: (low, middle, high) for what they may round."""
+    (x, half_x), (y, half_y) = printed_digits(a), printed_digits(b)
+    return (x - half_x) / (y + half_y), x / y, (x + half_x) / (y - half_y)
+
+
+def chi2_per_dof(counts: Sequence[Sequence[int]]) -> float:
+    """Pearson's chi-square over its degrees of freedom, of a table of counts: about 1 where the
+    rows were drawn at random from one population."""
+    seen = np.array(counts)
+    expected = seen.sum(1, keepdims=True) * seen.sum(0) / seen.sum()
+    return float(((seen - expected) ** 2 / expected).sum() / np.prod(np.array(seen.shape) - 1))
+
+
+@cache
+def generated(bound: float, steps: int = 400) -> tuple[float, float]:
+    """Of kernels that Fed-KGF's Eq. (2) generates: the share of ``|w|**β``, that is
+    ``E |w|**β / E |w'|``, and the part of their gradient that reaches the base kernel,
+    ``E β |w|**(β - 1)``; ``|w|`` up to ``bound``, α and β in the paper's ranges, all uniform."""
+    middle = (np.arange(steps) + 0.5) / steps  # integrals are sums over midpoints
+    w, beta = bound * middle[:, None], 2 + 8 * middle
+    power = float((w**beta).mean())
+    return power / (power + (0.00001 + 0.1) / 2), float((beta * w ** (beta - 1)).mean())
+
+
+# ---- networks ------------------------------------------------------------------------------------
+
+
+@cache
+def network(name: str, *arguments: Any, **options: Any) -> torch.nn.Module:
+    """A network on torch's meta device: shapes without memory."""
+    from .models import fcn, yolo
+
+    makers = NETWORKS | {"yolov3": yolo.YOLOv3, "fcn32s": fcn.FCN32s, "yolox": yolo.YOLOX}
+    makers["conv"] = partial(torch.nn.Conv2d, bias=False)
+    with torch.device("meta"):
+        return makers[name](*arguments, **options)
+
+
+def _sum(net: torch.nn.Module, count: Callable[..., int], dims: Iterable[int] = range(9)) -> int:
+    return sum(count(p.shape) for p in net.parameters() if p.dim() in dims)
+
+
+def base_params(net: torch.nn.Module, base: int) -> int:
+    """Numbers in Fed-KGF's incomplete network (section 3.2), which has ``base`` kernels of each
+    convolution; biases, batch normalisation and dense layers stay whole."""
+    rest = _sum(net, prod, [0, 1, 2])
+    return rest + _sum(net, lambda shape: prod(shape[1:]) * min(base, shape[0]), KERNELS)
+
+
+@cache
+def repopt(net: torch.nn.Module) -> torch.nn.Module:
+    """What FedRepOpt trains in place of a network in form "csla"; constants count as buffers."""
+    with next(net.parameters()).device:
+        return target(net)
+
+
+@cache
+def repopt_gap(name: str, rule: str) -> float:
+    """RepOpt with a rule for its multipliers against the network with branches: the distance of
+    their kernels in the end over the distance learned.
+
+    Both are trained by FedAvg of two clients for three rounds of two steps, on noise, in double
+    precision. ``rule`` is "position", the package's; "branches", the same without the 1 of the
+    identity branch; or "scalar", Eq. (1)'s s_3^2 + s_1^2 for every entry of a kernel.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        csla = NETWORKS[name](form="csla").double()  # type: ignore[call-arg]
+        batches = torch.randn(3, 2, 2, 8, 1, 8, 8).double()
+        one = target(csla)
+        M, start = multipliers(one), _kernels(one)
+        scaled = [i for i, m in enumerate(M) if torch.is_tensor(m)]
+        for i, block in zip(scaled, blocks(one).values(), strict=True):
+            scales = [s for s in (block.constant_s3, block.constant_s1) if s is not None]
+            M[i] = {
+                "position": M[i],
+                "branches": M[i] - unit(M[i]) * block.identity,
+                "scalar": sum(s[:, None, None, None] ** 2 for s in scales),
+            }[rule]
+        branches = _kernels(_fedavg(csla, [1.0] * 999, batches))
+        kernels = _kernels(_fedavg(one, M, batches))
+    return float((kernels - branches).norm() / (branches - start).norm())
+
+
+def _fedavg(
+    net: torch.nn.Module, M: Sequence[float | torch.Tensor], batches: torch.Tensor
+) -> torch.nn.Module:
+    """The network after federated SGD on ``batches`` [rounds, clients, steps, images, ...]; the
+    labels of a batch are 0, 1, 2, ..."""
+    for clients in batches:
+        ends = [copy.deepcopy(net) for _ in clients]
+        for local, steps in zip(ends, clients, strict=True):
+            for x in steps:
+                params = list(local.parameters())
+                loss = torch.nn.functional.cross_entropy(local(x), torch.arange(len(x)))
+                for p, g, m in zip(params, torch.autograd.grad(loss, params), M, strict=False):
+                    p.data -= 0.05 * m * g
+        states = [state_of(local).values() for local in ends]
+        for t, *parts in zip(state_of(net).values(), *states, strict=True):
+            t.copy_(sum(parts) / len(parts))
+    return net
+
+
+def _kernels(net: torch.nn.Module) -> torch.Tensor:
+    """The kernels of all blocks as one vector; branches count as the one that they add up to."""
+    net = net if any(block.form == "inf" for block in blocks(net).values()) else collapse(net)
+    return torch.cat([block.conv3.weight.detach().flatten() for block in blocks(net).values()])
+
+
+@cache
+def folding_gap(name: str, training: bool = False) -> float:
+    """A network with branches (form "tr") against the same folded into one kernel and a bias a
+    block: the distance of their outputs over the outputs' size.
+
+    Weights, scales and statistics are drawn at random; double precision. ``training``: the network
+    with branches normalises by its batch, as it does while it trains.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = NETWORKS[name](form="tr").double().eval()  # type: ignore[call-arg]
+        for module in net.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                for t in (module.weight.data, module.bias.data, module.running_mean):
+                    t.normal_()  # type: ignore[union-attr]
+                module.running_var.uniform_(0.5, 2.0)  # type: ignore[union-attr]
+        x = torch.randn(8, 1, 8, 8).double()
+        with torch.no_grad():
+            one = deploy(net)(x)
+            several = net.train(training)(x)
+    return float((several - one).norm() / one.norm())
+
+
+KERNELS = range(3, 9)  # a weight of three dimensions or more: [outputs, inputs, size, ...]
+NAMED = ("rpn_cnn", "yolov3", "fcn32s", "resnet18", "mcmahan_cnn", "cifar_cnn", "conv")
+NAMES: dict[str, Callable[..., Any]] = {
+    # networks
+    **{name: partial(network, name) for name in NAMED},
+    "resnet": lambda layers, classes=10: network(f"resnet{layers}", classes=classes),
+    "extractor": lambda net: net.extractor,
+    "repvgg": lambda form, classes=200: network("repvgg_b1", classes=classes, form=form),
+    "repghost": lambda form, classes=200: network("repghost_05", classes=classes, form=form),
+    "yolox_s": partial(network, "yolox"),
+    "yolox_l": partial(network, "yolox", 80, 3, 64),
+    # counts: all parameters; kernel entries; kernels; matrix entries of dense layers; what RPN
+    # sends, by its section 3.6
+    "params": lambda net: _sum(net, prod),
+    "conv_weights": lambda net: _sum(net, prod, KERNELS),
+    "kernels": lambda net: _sum(net, lambda shape: shape[0] * shape[1], KERNELS),
+    "dense_weights": lambda net: _sum(net, prod, [2]),
+    "pooled": lambda net: _sum(net, prod, [0, 1, 2]) + NAMES["kernels"](net),
+    # k x k kernels with k > 1: their entries, and the layers with so many outputs; batch statistics
+    "spatial_weights": lambda net: _sum(net, lambda shape: prod(shape) * (shape[-1] > 1), KERNELS),
+    "spatial_layers": lambda net, outputs: _sum(
+        net, lambda shape: shape[0] == outputs and shape[-1] > 1, KERNELS
+    ),
+    "buffers": lambda net: sum(b.numel() for b in net.buffers() if b.is_floating_point()),
+    "modules": lambda net, *kinds: sum(type(m).__name__ in kinds for m in net.modules()),
+    "darknet_layers": lambda net: sum(net.layers().values()),
+    # relative decline and gain in per cent between two printed numbers: (low, middle, high)
+    "drop": lambda before, after: tuple(100 * (1 - q) for q in quotient(after, before)[::-1]),
+    "rise": lambda before, after: tuple(100 * (q - 1) for q in quotient(after, before)),
+    # numbers of so many bits in MiB (2**20 bytes)
+    "mib": lambda numbers, bits=32: numbers * bits / 8 / 2**20,
+    # squared distances of each entry of each row to a model
+    "distances": lambda rows, model: np.square(np.subtract(rows, model)).tolist(),
+    "mean": lambda rows: float(np.mean(rows)),
+    # a kernel after pooling and recovery: its mean in every place
+    "spread": lambda rows: np.full_like(rows, np.mean(rows)).tolist(),
+    # a table of data/partitions, rows clients, columns classes
+    "partition": lambda name: Table(name).counts().tolist(),
+    "columns": lambda rows: np.sum(rows, 0).tolist(),
+}
+for function in (base_params, multiply_adds, repopt, repopt_gap, folding_gap, generated, quotient,
+                 chi2_per_dof, sum, abs, len, enumerate, max, min, sorted, zip):  # fmt: skip
+    NAMES[function.__name__] = function

@@ -1,1 +1,0 @@
-"""The papers' claims and their checker."""

@@ -1,0 +1,166 @@
+"""Figures for every reader: colours that colour-blind people can tell apart, and markers and dashes
+beside them, so that a figure reads in grey, too."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib import ticker
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .arguments import short
+from .errors import pick
+from .files import write_atomically
+from .history import History
+from .link import described, time
+from .tasks import Task
+
+# Okabe and Ito's palette without its yellow, in an order whose grey values alternate
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]
+SIGNED = "PuOr_r"  # wherever colour is a sign: violet is negative, white zero, orange positive
+MARKERS, DASHES = "os^Dv*X", ["-", "--", "-.", ":"]
+AXES = {
+    "rounds": "round",
+    "bytes": "bytes up and down, all clients",
+    "seconds": "seconds",
+    "minutes": "minutes",
+}
+
+
+def styles() -> Iterator[dict[str, Any]]:
+    """Colour, marker and dash of one line after another."""
+    for colour, marker, dash in zip(cycle(COLOURS), cycle(MARKERS), cycle(DASHES), strict=False):
+        line = {"color": colour, "marker": marker, "linestyle": dash}
+        yield line | {"markersize": 4, "linewidth": 1.6}
+
+
+def check_image(path: str | Path) -> None:
+    """``ValueError`` unless the name ends as an image's does."""
+    types = Figure().canvas.get_supported_filetypes()
+    pick(Path(path).suffix.lstrip("."), types, "image type")
+
+
+def save(figure: Any, path: str | Path) -> None:
+    """Write a figure, in full or not at all."""
+    end = Path(path).suffix.lstrip(".")
+    write_atomically(path, lambda part: figure.savefig(part, format=end, dpi=150))
+
+
+def axes(ax: Axes | None = None, size: tuple[float, float] = (5.2, 3.2)) -> Axes:
+    """The axes given, or those of a new figure."""
+    return ax if ax is not None else plt.subplots(figsize=size, layout="constrained")[1]
+
+
+def _progress(history: History, against: str, link: Mapping[str, Any] | None) -> np.ndarray:
+    if against == "rounds":
+        return history.round
+    if against == "minutes":
+        if link is None:
+            raise ValueError('Minutes need a link, such as link={"up": "1Mbit", "down": "10Mbit"}.')
+        return time(history, **link) / 60
+    sent = history.bytes_up + history.bytes_down
+    return np.cumsum(sent if against == "bytes" else history.seconds)
+
+
+def compare(
+    histories: History | Iterable[History | list[History]],
+    against: str = "rounds",
+    what: str = "accuracy",
+    labels: Sequence[str] | None = None,
+    ax: Axes | None = None,
+    link: Mapping[str, Any] | None = None,
+) -> Axes:
+    """Test accuracy, or another column, of several histories as curves.
+
+    Parameters
+    ----------
+    histories
+        An entry may be a list of histories, one a seed: their mean is drawn, with a band from the
+        lowest to the highest.
+    against
+        "rounds", "bytes", "seconds", or "minutes" on the ``link``.
+    what
+        A column of numbers, such as "loss".
+    labels
+        By default the methods' names.
+    ax
+        By default those of a new figure.
+    link
+        The arguments of ``fl.link.time``.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes that were drawn on.
+
+    Raises
+    ------
+    ValueError
+        For what is no history with rounds, another axis, no such column, and minutes without a
+        link.
+
+    Examples
+    --------
+    >>> rows = [{"round": t, "accuracy": t / 9, "bytes_up": 7, "bytes_down": 9} for t in (1, 2)]
+    >>> compare(History("fedavg", {}, rows), against="bytes").lines[0].get_xdata()
+    array([16., 32.])
+    """
+    many: Any = [histories] if isinstance(histories, History) else histories
+    if not isinstance(many, Iterable):
+        raise ValueError(f"Histories are drawn, not {short(many)}.")
+    if against not in AXES:
+        raise ValueError(f"Histories are drawn against {', '.join(AXES)}, not {against!r}.")
+    groups = [h if isinstance(h, list) else [h] for h in many]
+    for history in (h for group in groups for h in group or [group]):
+        if not isinstance(history, History) or not history.rows:
+            raise ValueError(f"Histories with rounds are drawn, not {short(history)}.")
+        if np.ndim(getattr(history, what, [[]])) != 1:
+            raise ValueError(f"The history of {history.method} has no column of numbers {what!r}.")
+    ax, labels = axes(ax), labels or [group[0].method for group in groups]
+    for group, label, style in zip(groups, labels, styles(), strict=False):
+        values = np.stack([getattr(h, what).astype(float) for h in group])
+        seen = ~np.isnan(values[0])
+        x = np.mean([_progress(h, against, link) for h in group], 0)[seen]
+        ax.plot(x, values[:, seen].mean(0), label=label, **style)
+        if len(group) > 1:
+            low, high = values[:, seen].min(0), values[:, seen].max(0)
+            ax.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
+    ax.set_xlabel(AXES[against])
+    if against == "bytes":
+        ax.set_xscale("log")
+        low, high = ax.get_xlim()  # one label a decade, three where the axis is shorter than that
+        ax.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+        ax.xaxis.set_major_formatter(ticker.EngFormatter("B"))
+        ax.xaxis.set_minor_formatter(ticker.NullFormatter())
+    elif against == "rounds":
+        ax.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
+    elif against == "minutes" and link:
+        ax.set_xlabel(f"minutes: {described(link)}")
+        ax.set_xscale("log")
+    measure = next((h.measure for group in groups for h in group), what)
+    ax.set_ylabel("test " + (measure if what == "accuracy" else what))
+    ax.grid(alpha=0.3)
+    ax.legend()
+    return ax
+
+
+def panels(
+    runs: Mapping[str, History | list[History]], target: float | None = None
+) -> Sequence[Axes]:
+    """``compare`` twice, in two figures: against rounds and against bytes; ``target`` is an
+    accuracy that gets a dotted line. Returns the two axes."""
+    axs = [compare(runs.values(), by, labels=list(runs)) for by in ("rounds", "bytes")]
+    for ax in axs:
+        if target is not None:
+            ax.axhline(target, color="black", linestyle=":", linewidth=1)
+    return axs
+
+
+def label_counts(task: Task) -> np.ndarray:
+    """How many training images, or objects, of each class every client holds: [clients,
+    classes]."""
+    return np.asarray(task.held)
