@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING
 
 from . import callbacks, link, methods, models, parts, results, rng, tasks, wire
+from .book.check import check, solution
 from .data import partition
 from .errors import DataError, WireError
 from .experiment import Experiment
 from .history import History
-from .book.exercises import check, solution
 from .local import initial_network
 from .method import Method
 from .methods.fed_repopt_search import search as repopt_search

@@ -7,7 +7,7 @@ import pytest
 from conftest import HTML
 
 import fedlearn as fl
-from fedlearn.book import contest, front
+from fedlearn.book import front, shootout
 from fedlearn.book.grids import chapter_file
 
 MINUTES = chapter_file("index")["minutes"]
@@ -177,7 +177,7 @@ def test_the_leaderboard_sorts_from_the_keyboard_and_filters(page):
     box = page.locator(".fl-leaderboard.fl-moves")
     box.wait_for()
     made = fl.leaderboard.rows(*fl.results.tables())
-    made += fl.leaderboard.rows(*contest.tables())
+    made += fl.leaderboard.rows(*shootout.tables())
     assert box.locator("output").inner_text() == f"{len(made)} of {len(made)} rows"
     box.locator("select[name=split]").select_option("main_class:0.8")
     some = [row for row in made if row["split"] == "main_class:0.8"]

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from shape import code, shape, visible
 
-from fedlearn.book.exercises import CHAPTERS as EXERCISES
-from fedlearn.book.exercises import empty, module_of, solutions
+from fedlearn.book.check import CHAPTERS as EXERCISES
+from fedlearn.book.check import empty, module_of, solutions
 from fedlearn.book.grids import chapter_file
 
 BOOK = Path(__file__).resolve().parents[2] / "book"

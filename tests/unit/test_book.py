@@ -15,12 +15,11 @@ import torch
 import fedlearn as fl
 from fedlearn import wire
 from fedlearn.book import classroom
-from fedlearn.book.bills import ratio_rows
-from fedlearn.book.coding import places
-from fedlearn.book.exercises import empty, solutions
+from fedlearn.book.check import empty, solutions
 from fedlearn.book.grids import chapter_file, experiments, grid
-from fedlearn.book.inspector import spans
 from fedlearn.book.show import inline
+from fedlearn.book.speed import ratio_rows
+from fedlearn.book.wire import places, spans_of
 from fedlearn.wire.bits import Reader, pack_rice
 
 matplotlib.use("agg")
@@ -113,9 +112,9 @@ def test_runs_are_a_table_with_units(histories):
 
 
 def test_the_opening_table_says_what_was_not_run(monkeypatch):
-    from fedlearn.book import openings
+    from fedlearn.book import claims
 
-    monkeypatch.setattr(openings.results, "load", lambda name: [])
+    monkeypatch.setattr(claims.results, "load", lambda name: [])
     page = fl.book.opening("4.1", "rpn")._repr_html_()
     assert "1,199,882" in page and "0.9912" in page
     assert page.count("not yet run") == 6 and "fedlearn reproduce rpn" in page
@@ -144,7 +143,7 @@ def test_decimals_agree_in_a_column_of_the_opening_table(name):
 
 
 def test_a_difference_is_that_of_the_mean_over_the_seeds():
-    from fedlearn.book.openings import difference
+    from fedlearn.book.claims import difference
 
     assert difference([0.70, 0.80, 0.81], 0.75, 3) == "+0.020"
     assert difference([0.5], 0.75) == "-0.2500" and difference([2.0], 2.0) == "0"
@@ -365,7 +364,7 @@ def test_every_byte_of_a_message_is_explained_by_the_decoder(name):
     server, workers = method.server_side(task, settings), fl.clients(method, task, settings)
     state = server.start()
     data = workers.answer(1, 0, server.send(1, 0, state)[0])
-    parts = spans(data, server.up, lambda d: server.receive(1, 0, d, state))
+    parts = spans_of(data, server.up, lambda d: server.receive(1, 0, d, state))
     assert parts[0].start == 0 and parts[-1].end == len(data)
     assert "samples n_k, 20" in {part.field for part in parts if part.section == "head"}
     lengths = [part.field for part in parts if part.section == "lengths"]
@@ -378,7 +377,7 @@ def test_every_byte_of_a_message_is_explained_by_the_decoder(name):
     assert bytes.fromhex(hexadecimal.split("Figure")[0].replace(" ", "")) == data
     assert shown.content.count('tabindex="0"') == len(parts)
     with pytest.raises(fl.WireError):
-        spans(data[:-1] + b"?", server.up, lambda d: server.receive(1, 0, d, state))
+        spans_of(data[:-1] + b"?", server.up, lambda d: server.receive(1, 0, d, state))
 
 
 def coders():
@@ -404,7 +403,7 @@ def test_a_message_of_any_coder_is_taken_apart(coder):
         for name, section in message.sections.items():
             coder.decode(section, schema.shapes[name], *same)
 
-    parts = spans(data, schema, decode)
+    parts = spans_of(data, schema, decode)
     assert [p.start for p in parts] == [0, *(p.end for p in parts[:-1])]
     assert parts[-1].end == len(data) and all(p.start < p.end for p in parts)
     told = [p.field for p in parts if p.section.startswith("w ")]
@@ -421,7 +420,7 @@ def test_bytes_that_a_coder_reads_in_its_own_way_are_a_part():
 
     schema = fl.wire.Schema({"w": (2,)})
     data = wire.pack(wire.Message(wire.UP, 1, 0, 5, {"w": b"ab\7cde"}), schema)
-    parts = spans(data, schema, lambda d: Own().decode(memoryview(d)[-10:-4], (2,)))
+    parts = spans_of(data, schema, lambda d: Own().decode(memoryview(d)[-10:-4], (2,)))
     told = [p.field for p in parts if p.section == "w 2"]
     assert told == ["2 bytes", "whole number, 7", "3 bytes"]
 

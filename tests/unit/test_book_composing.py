@@ -11,7 +11,7 @@ import pandas
 import pytest
 
 import fedlearn as fl
-from fedlearn.book import composing, mixes
+from fedlearn.book import compose
 
 FEDAVG = ("fedavg",) * 6
 STC = ("fedavg", "fedavg", "fedavg", "stc", "stc", "stc")
@@ -19,7 +19,7 @@ STC = ("fedavg", "fedavg", "fedavg", "stc", "stc", "stc")
 
 def row(mix, accuracy, rate=1.0, seed=0, split="iid", up=100, down=200):
     values = (*mix, split, rate, seed, accuracy, up, down)
-    return dict(zip(mixes.COLUMNS, values, strict=True))
+    return dict(zip(compose.COLUMNS, values, strict=True))
 
 
 def test_the_best_rate_of_a_mix_is_that_of_the_first_seed():
@@ -72,30 +72,28 @@ def test_the_front_has_what_nobody_beats_for_as_little():
 def test_a_refusal_is_foretold():
     dice, refused = random.Random(3), 0
     for _ in range(150):
-        mix = tuple(dice.choice(list(mixes.choices(kind))) for kind in mixes.KINDS)
-        text = composing.refusal(mix)
+        mix = tuple(dice.choice(list(compose.choices(kind))) for kind in compose.KINDS)
+        text = compose.refusal(mix)
         if text is None:
-            mixes.build(mix)
+            compose.build(mix)
             continue
         refused += 1
         with pytest.raises(ValueError, match="needs"):
-            mixes.build(mix)
+            compose.build(mix)
         kind = text.split()[1]
         assert (
             text
-            == f"The {kind} of {mix[mixes.KINDS.index(kind)]} needs{text.partition('needs')[2]}"
+            == f"The {kind} of {mix[compose.KINDS.index(kind)]} needs{text.partition('needs')[2]}"
         )
     assert 100 < refused < 150
 
 
 def test_mixes_in_words():
-    assert composing.said(STC) == "stc" and composing.said(FEDAVG) == "fedavg"
+    assert compose.said(STC) == "stc" and compose.said(FEDAVG) == "fedavg"
     mix = ("fed_kgf", *STC[1:])
-    assert composing.said(mix) == (
-        "model of fed_kgf; uplink of stc; downlink of stc; server of stc"
-    )
-    for name, own in mixes.origins().items():
-        assert mixes.build(own).parts() == mixes.methods()[name].parts()
+    assert compose.said(mix) == ("model of fed_kgf; uplink of stc; downlink of stc; server of stc")
+    for name, own in compose.origins().items():
+        assert compose.build(own).parts() == compose.methods()[name].parts()
 
 
 def test_the_chart_is_valid_vega_small_and_has_every_part_in_its_menus():
@@ -103,16 +101,16 @@ def test_the_chart_is_valid_vega_small_and_has_every_part_in_its_menus():
     altair.LayerChart.from_dict(shown.spec)  # the schema of Vega-Lite 5
     assert len(json.dumps(shown.spec)) < 400_000
     params = {p["name"]: p for p in shown.spec["params"]}
-    for kind, start in zip(mixes.KINDS, composing.START, strict=True):
-        assert params[kind]["bind"]["options"] == list(mixes.choices(kind))
+    for kind, start in zip(compose.KINDS, compose.START, strict=True):
+        assert params[kind]["bind"]["options"] == list(compose.choices(kind))
         assert params[kind]["value"] == start
     assert params["guess"]["value"] == 20 and params["dealt"]["bind"]["options"] == list(
-        mixes.SPLITS
+        compose.SPLITS
     )
     rows = list(csv.DictReader(io.StringIO(shown.spec["data"]["values"])))
     assert len(rows) == len(fl.book.mixtures())
-    assert {r["split"] for r in rows if r["method"] == "fedavg"} == set(mixes.SPLITS)
-    assert any(tuple(r[kind] for kind in mixes.KINDS) == composing.START for r in rows)
+    assert {r["split"] for r in rows if r["method"] == "fedavg"} == set(compose.SPLITS)
+    assert any(tuple(r[kind] for kind in compose.KINDS) == compose.START for r in rows)
 
 
 @pytest.mark.parametrize("guess", [None, 20])
@@ -125,15 +123,15 @@ def test_the_answer_is_not_there_before_the_guess(guess):
 
 def test_the_stored_grid_has_each_method_at_each_rate():
     table = fl.book.mixtures()
-    for split, name in itertools.product(mixes.SPLITS, mixes.methods()):
+    for split, name in itertools.product(compose.SPLITS, compose.methods()):
         its = table[(table["split"] == split) & (table["method"] == name)]
-        assert list(its["rates"]) == [len(mixes.RATES)], (split, name)
+        assert list(its["rates"]) == [len(compose.RATES)], (split, name)
     assert table["accuracy"].between(0, 1).all() and (table["bytes"] > 0).all()
     assert (table["bytes"] == table["up"] + table["down"]).all()
 
 
 def test_the_best_the_front_and_the_methods_are_run_again(monkeypatch):
-    monkeypatch.setattr(mixes, "BEST", 1)
+    monkeypatch.setattr(compose, "BEST", 1)
     good, cheap, poor = (("fed_kgf", *STC[1:5], server) for server in ("rpn", "stc", "fedcams"))
     rows = [
         row(FEDAVG, 0.9, 0.3),
@@ -143,18 +141,20 @@ def test_the_best_the_front_and_the_methods_are_run_again(monkeypatch):
         row(poor, 0.4, 1.0, down=400),
     ]
     wanted = {(*mix, "iid", rate) for mix, rate in ((FEDAVG, 0.3), (good, 3.0), (cheap, 1.0))}
-    assert {run[:-1] for run in mixes.again(rows)} == wanted
-    assert sorted(run[-1] for run in mixes.again(rows)) == sorted([1, 2, 3, 4] * 3)
+    assert {run[:-1] for run in compose.again(rows)} == wanted
+    assert sorted(run[-1] for run in compose.again(rows)) == sorted([1, 2, 3, 4] * 3)
 
 
 def test_what_trained_badly_is_tried_with_a_smaller_rate():
-    split = mixes.SPLITS[-1]
+    split = compose.SPLITS[-1]
     poor, masks = ("fed_kgf", *STC[1:]), ("fedpm", *STC[1:])
     rows = [row(FEDAVG, 0.9, 0.3, split=split), row(STC, 0.75, split=split)]
     rows += [row(poor, 0.4, split=split), row(masks, 0.1, split=split), row(poor, 0.3)]
-    adam = tuple("fedpm" if kind == "optimizer" else "fedavg" for kind in mixes.KINDS)
-    tried = list(mixes.slower(rows))
-    assert tried == [(*mix, split, mixes.SLOWER, 0) for mix in (FEDAVG, adam, poor)]
-    rows += [row(poor, 0.8, mixes.SLOWER, split=split)]
-    its = fl.book.mixtures(rows).set_index(["split", "model", "server"]).loc[split, "fed_kgf", "stc"]
+    adam = tuple("fedpm" if kind == "optimizer" else "fedavg" for kind in compose.KINDS)
+    tried = list(compose.slower(rows))
+    assert tried == [(*mix, split, compose.SLOWER, 0) for mix in (FEDAVG, adam, poor)]
+    rows += [row(poor, 0.8, compose.SLOWER, split=split)]
+    its = (
+        fl.book.mixtures(rows).set_index(["split", "model", "server"]).loc[split, "fed_kgf", "stc"]
+    )
     assert (its["accuracy"], its["slower"], its["rates"]) == (0.4, 0.8, 1)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedlearn as fl
-from fedlearn.book import contest, shootout
+from fedlearn.book import shootout
 
 SPEC = shootout.spec()
 
@@ -25,7 +25,7 @@ def row(method="FedAvg", seed=0, accuracy=None, task="digits", clients=10, short
 
 
 def frame(rows, short=False):
-    return contest.entries(short, rows)
+    return shootout.entries(short, rows)
 
 
 @pytest.fixture
@@ -33,11 +33,11 @@ def stored(monkeypatch):
     """Puts rows in the place of the stored ones."""
 
     def put(rows):
-        monkeypatch.setattr(contest, "stored", lambda name: (rows, 1.0))
-        contest._runs.cache_clear()
+        monkeypatch.setattr(shootout, "stored", lambda name: (rows, 1.0))
+        shootout._runs.cache_clear()
 
     yield put
-    contest._runs.cache_clear()
+    shootout._runs.cache_clear()
 
 
 def test_rows_know_their_rounds():
@@ -63,10 +63,10 @@ def test_short_runs_tell_the_computing_too_in_proportion_to_their_images():
 def test_short_failed_and_whole_runs_are_apart(stored):
     stored([row(), row(seed=1, accuracy=[]), row(short=True)])
     assert len(fl.book.entries()) == len(fl.book.entries(short=True)) == 1
-    assert [r["seed"] for r in contest.failed()] == [1]
-    there = contest.progress()["digits"]
+    assert [r["seed"] for r in shootout.failed()] == [1]
+    there = shootout.progress()["digits"]
     assert there == (1, 489, 2, 489)
-    assert contest.progress()["CIFAR-10"] == (0, 489, 0, 163)
+    assert shootout.progress()["CIFAR-10"] == (0, 489, 0, 163)
 
 
 def test_a_split_that_cannot_be_is_no_run_that_is_missing(stored):
@@ -74,34 +74,34 @@ def test_a_split_that_cannot_be_is_no_run_that_is_missing(stored):
     tried = [row(m, value=v, **nowhere) for m in SPEC["methods"] for v in (0.05, 0.2, 0.8)]
     unlucky = [row("STC", value=v, short=True, accuracy=[]) for v in (0.05, 0.2)]
     stored(tried + unlucky)
-    assert len(contest.dead()) == 27  # STC has a value left that may train
-    assert contest.progress()["digits"] == (83, 489, 0, 489 - 3 * 27)
+    assert len(shootout.dead()) == 27  # STC has a value left that may train
+    assert shootout.progress()["digits"] == (83, 489, 0, 489 - 3 * 27)
     (line,) = (v for v in fl.book.rivals()["data"]["values"] if v["method"] == "no such split")
     assert (line["task"], line["split"], line["clients"]) == ("digits", "one main class", 100)
 
 
 def test_ranks_are_drawn_with_the_best_on_top(stored):
     found = {"IID 10": {"a": 2, "b": 1}, "IID 100": {"a": 3, "b": 1, "c": 2}}
-    ax = contest.standings(found, "equal rounds")
+    ax = shootout.standings(found, "equal rounds")
     assert [t.get_text() for t in ax.get_yticklabels()] == ["b", "c", "a"]
     assert [t.get_text() for t in ax.get_xticklabels()] == ["IID 10", "IID 100"]
     written = {t.get_position(): t.get_text() for t in ax.texts}
     assert written == {(0, 0): "1", (1, 0): "1", (1, 1): "2", (0, 2): "2", (1, 2): "3"}
-    (words,) = contest.standings({}, "equal rounds").texts
-    assert contest.COMMAND in words.get_text()
+    (words,) = shootout.standings({}, "equal rounds").texts
+    assert shootout.COMMAND in words.get_text()
 
 
 def test_nothing_stored_is_no_error(stored):
     stored([])
-    assert fl.book.entries().empty and contest.central(fl.book.entries()) == {}
+    assert fl.book.entries().empty and shootout.central(fl.book.entries()) == {}
     values = fl.book.rivals()["data"]["values"]
     assert len(values) == 18 and {v["method"] for v in values} == {"not yet run"}
-    assert {v["words"] for v in values} == {contest.COMMAND}
+    assert {v["words"] for v in values} == {shootout.COMMAND}
 
 
 def test_a_row_as_a_history_is_measured_by_the_package():
     (run,) = frame([row(accuracy=[0.1, 0.3, 0.2, 0.5] + 16 * [0.6], clients=4)]).itertuples()
-    its = contest.history(run)
+    its = shootout.history(run)
     assert its.rounds_to(0.3) == 2 and its.rounds_to(0.9) is None
     assert its.accuracy_at(3 * 4 * 4000 / 1e6) == 0.2  # three rounds of four clients
     assert its.megabytes_to(0.5) == pytest.approx(4 * 4 * 4000 / 1e6)
@@ -112,7 +112,7 @@ def test_a_row_as_a_history_is_measured_by_the_package():
 
 def test_a_run_that_was_looked_at_every_other_round():
     (run,) = frame([row(task="CIFAR-10", accuracy=[k / 10 for k in range(10)])]).itertuples()
-    its = contest.history(run)
+    its = shootout.history(run)
     assert its.rounds_to(0.3) == 8
     assert its.accuracy_at(5 * 10 * 4000 / 1e6) == 0.1  # after five rounds one knows the fourth
 
@@ -122,34 +122,39 @@ def test_a_run_that_was_looked_at_every_other_round():
 
 def test_equal_methods_share_the_first_rank():
     same = {name: [0.9, 0.91, 0.92] for name in "abc"}
-    assert contest.ranks(same) == {"a": 1, "b": 1, "c": 1}
-    assert contest.ranks({"a": [0.5, 0.5], "b": [0.5, 0.5]}) == {"a": 1, "b": 1}
+    assert shootout.ranks(same) == {"a": 1, "b": 1, "c": 1}
+    assert shootout.ranks({"a": [0.5, 0.5], "b": [0.5, 0.5]}) == {"a": 1, "b": 1}
 
 
 def test_ranks_count_who_is_ahead():
     scores = {"far": [0.95, 0.951, 0.952], "near": [0.949, 0.95, 0.951], "low": [0.2, 0.21, 0.22]}
-    assert contest.ranks(scores) == {"far": 1, "near": 1, "low": 3}
-    assert contest.ranks({"a": [0.9, 0.9], "b": [0.8, 0.8]}) == {"a": 1, "b": 2}  # no spread at all
+    assert shootout.ranks(scores) == {"far": 1, "near": 1, "low": 3}
+    assert shootout.ranks({"a": [0.9, 0.9], "b": [0.8, 0.8]}) == {
+        "a": 1,
+        "b": 2,
+    }  # no spread at all
 
 
 def test_ties_are_not_passed_on():
     spread = np.array([-0.01, 0.0, 0.01])
     scores = {"a": 0.96 + spread, "b": 0.94 + spread, "c": 0.92 + spread}
-    assert contest.ranks(scores) == {"a": 1, "b": 1, "c": 2}  # b ties with both, a beats c
+    assert shootout.ranks(scores) == {"a": 1, "b": 1, "c": 2}  # b ties with both, a beats c
 
 
 def test_one_standard_error_is_less_than_three():
     a, b = [0.90, 0.92, 0.94], [0.87, 0.89, 0.91]
     error = math.sqrt(2 * 0.02**2 / 3)
-    assert (0.03 > error) and contest.ahead(a, b, 1) and not contest.ahead(b, a, 1)
-    assert (0.03 < 3 * error) and not contest.ahead(a, b)
-    assert contest.ahead(a, b, 0.03 / error - 1e-6) and not contest.ahead(a, b, 0.03 / error + 1e-6)
+    assert (0.03 > error) and shootout.ahead(a, b, 1) and not shootout.ahead(b, a, 1)
+    assert (0.03 < 3 * error) and not shootout.ahead(a, b)
+    assert shootout.ahead(a, b, 0.03 / error - 1e-6) and not shootout.ahead(
+        a, b, 0.03 / error + 1e-6
+    )
 
 
 @pytest.mark.parametrize("few", [[0.9], []])
 def test_one_seed_gives_no_rank(few):
     with pytest.raises(ValueError, match="no rank without a second seed"):
-        contest.ranks({"a": few, "b": [0.8, 0.9]})
+        shootout.ranks({"a": few, "b": [0.8, 0.9]})
 
 
 # ---- the explorer ----
@@ -159,13 +164,13 @@ def test_lines_are_means_with_the_extremes():
     ends = [[0.1, 0.2] + 18 * [0.9], [0.3, 0.4] + 18 * [0.8]]
     rows = [row(seed=k, accuracy=a, seconds=0.2 + k) for k, a in enumerate(ends)]
     alone = row(clients=1, accuracy=20 * [0.95])
-    (line,) = contest.lines(frame([*rows, alone]))
+    (line,) = shootout.lines(frame([*rows, alone]))
     assert line["mean"][:2] == [0.2, 0.3] and line["mean"][-1] == 0.85
     assert (line["low"][0], line["high"][0], line["seeds"]) == (0.1, 0.3, 2)
     assert (line["sec"], line["up"], line["down"]) == (0.2, 1000, 3000)
     assert (line["last"], line["every"], line["tuned"]) == (20, 1, "lr 0.2")
     assert line["target"] == round(0.9 * 0.95, 3)
-    assert contest.lines(frame(rows))[0]["target"] is None
+    assert shootout.lines(frame(rows))[0]["target"] is None
 
 
 def as_python(expression, **names):
@@ -180,11 +185,11 @@ def test_the_page_computes_with_the_formula_of_the_package(preset, slower):
     up, down, latency = fl.link.check(**fl.link.PRESETS[preset].asdict())
     (run,) = frame([row(up=12345.0, down=67890.0, clients=3)]).itertuples()
     cost = as_python(
-        contest.SECONDS.format(its="its"),
+        shootout.SECONDS.format(its="its"),
         its_sec=0.5, its_up=12345, its_down=67890, up=math.log10(up) - 6,
         down=math.log10(down) - 6, latency=1000 * latency, slower=slower,
     )  # fmt: skip
-    there = fl.link.time(contest.history(run), up, down, latency, slower)
+    there = fl.link.time(shootout.history(run), up, down, latency, slower)
     assert there == pytest.approx(cost * np.arange(1, 21))
 
 
@@ -220,7 +225,7 @@ def test_a_place_that_is_none(guess):
 
 
 def test_what_is_stored_is_what_is_stated():
-    rows = contest._runs()
+    rows = shootout._runs()
     keys = [tuple(r[k] for k in shootout.RUN) for r in rows]
     assert len({*keys}) == len(keys)  # none twice
     best = shootout.best(rows)
@@ -230,4 +235,4 @@ def test_what_is_stored_is_what_is_stated():
         assert r["value"] in shootout.tuning(r["method"])[1]
         if not r["short"]:
             assert r["value"] == best[which]
-        assert len(r["accuracy"]) in (0, len(contest.looks(r)))
+        assert len(r["accuracy"]) in (0, len(shootout.evaluated(r)))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fedlearn as fl
-from fedlearn.book import boxes, openings, seeing
+from fedlearn.book import claims, seeing
 from fedlearn.book.grids import chapter_file
 
 
@@ -18,8 +18,8 @@ def test_weak_boxes_are_not_kept_and_others_stay_in_the_picture():
         "labels": torch.tensor([7, 1]),
         "scores": torch.tensor([0.512, 0.1]),
     }
-    assert seeing.drawn(found, 0.1) == [[0.0, 1.3, 64.0, 9.0, 7, 0.51]]
-    assert len(seeing.drawn(found, 0.05)) == 2
+    assert seeing.confident(found, 0.1) == [[0.0, 1.3, 64.0, 9.0, 7, 0.51]]
+    assert len(seeing.confident(found, 0.05)) == 2
 
 
 SHARED = {"dataset": "digits", "network": "scene_detector", "train": 8, "test": 4, "rounds": 2}
@@ -78,7 +78,7 @@ def test_scenes_side_by_side():
         {"image": image, "title": "a", "truth": [[1, 2, 3, 9, 4]], "boxes": [[1, 2, 3, 9, 4, 0.9]]},
         {"image": image, "mask": torch.ones(64, 64), "cells": 8},
     ]
-    figure = boxes.scenes(panels, columns=3)
+    figure = seeing.scenes(panels, columns=3)
     first, second, third = figure.axes
     assert len(first.patches) == 2 and [t.get_text() for t in first.texts] == ["4"]
     assert len(second.images) == 2 and len(second.lines) == 14
@@ -86,7 +86,7 @@ def test_scenes_side_by_side():
 
 
 def test_the_explorer_moves_boxes_and_has_five_positions_a_slider():
-    spec = boxes.moving_boxes(0.25)
+    spec = seeing.moving_boxes(0.25)
     assert spec["params"][0]["value"] == 0.25
     data = next(
         layer["data"]
@@ -115,8 +115,8 @@ def test_an_opening_table_tells_tasks_and_sets_apart():
         history("FedAvg", 0.8),
     ]
     row = {"line": "FedAvg", "measure": "accuracy"}
-    assert openings.measured(row, its) == [0.5, 0.6, 0.7, 0.8]
+    assert claims.measured(row, its) == [0.5, 0.6, 0.7, 0.8]
     where = {"task": ["detection"], "dataset": ["digit", "voc"]}
-    assert openings.measured(row | {"where": where}, its) == [0.5]
-    assert openings.printed("fed_kgf-table2-values", [1, 0]) == 0.363
-    assert openings.printed("fed_kgf-table2-values", 0) == 0.384
+    assert claims.measured(row | {"where": where}, its) == [0.5]
+    assert claims.printed("fed_kgf-table2-values", [1, 0]) == 0.363
+    assert claims.printed("fed_kgf-table2-values", 0) == 0.384

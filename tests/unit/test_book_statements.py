@@ -3,8 +3,8 @@
 import pytest
 
 import fedlearn as fl
-from fedlearn.book import statements
-from fedlearn.book.statements import leads, verdict
+from fedlearn.book import claims
+from fedlearn.book.claims import leads, verdict
 
 
 def run(label, accuracy, seed=0, dataset="digits", partition="Iid()"):
@@ -48,7 +48,7 @@ def test_leads_pair_the_seeds_of_one_data_set_and_split():
 def test_the_table_says_what_holds_and_what_was_not_run(monkeypatch):
     both = [run("RPN", 0.9), run("FedAvg", 0.905), run("RPN", 0.8, 1), run("FedAvg", 0.8, 1)]
     stored = {"rpn_small": both}
-    monkeypatch.setattr(statements.results, "load", lambda name: stored.get(name, []))
+    monkeypatch.setattr(claims.results, "load", lambda name: stored.get(name, []))
     page = fl.book.holds("4.8", "rpn")._repr_html_().replace("\N{NO-BREAK SPACE}", " ")
     assert "holds (-0.2 ± 0.4; 2 seeds)" in page and "digits, small" in page
     assert "1 hold, 0 do not and 0 cannot be told" in page
@@ -69,7 +69,7 @@ def test_every_statement_is_about_rows_of_the_recipes(name):
         for run in recipes.runs(recipe, scale)
         if run.folder.startswith(name)
     }
-    for said in statements.chapter_file(name)["holds"]["statements"]:
+    for said in claims.chapter_file(name)["holds"]["statements"]:
         assert {said["one"].lower(), said["other"].lower()} <= known
         assert verdict([3.0, 3.0], said["wanted"]) in ("holds", "does not hold")
 

@@ -16,7 +16,7 @@ import pytest
 import fedlearn as fl
 from fedlearn import cli
 from fedlearn.book import classroom
-from fedlearn.book.exercises import Verdict, number
+from fedlearn.book.check import Verdict, number
 
 matplotlib.use("agg")
 
@@ -124,7 +124,7 @@ def test_start_position():
 def test_check_says_why():
     assert repr(Verdict("a-b", None)) == "a-b: right."
     assert "not yet, because it is too long" in repr(Verdict("a-b", "it is too long"))
-    test = number(100, 0.01)
+    test = number(100, tolerance=0.01)
     assert test(100.5) is None and "too large" in test(120) and "too small" in test(80)
     with pytest.raises(ValueError, match="chapter with exercises"):
         fl.check("nothing-here", 1)

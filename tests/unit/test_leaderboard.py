@@ -10,8 +10,8 @@ import pytest
 
 import fedlearn as fl
 from fedlearn import cli, leaderboard, results
+from fedlearn.book import grids, shootout, sortable
 from fedlearn.data.sources import data_path
-from fedlearn.book import contest, grids, shootout, sortable
 
 MINE = """
 import fedlearn as fl
@@ -263,7 +263,7 @@ def test_the_contests_runs_are_rows_with_their_commands():
     whole = [r for r in grids.stored("shootout")[0] if not r["short"]]
     tasks = {its["dataset"]: name for name, its in shootout.spec()["tasks"].items()}
     splits = {text: name for name, text in shootout.spec()["splits"].items()}
-    runs, rounds = contest.tables()
+    runs, rounds = shootout.tables()
     assert len(runs) == sum(bool(r["accuracy"]) for r in whole)
     for row in leaderboard.rows(runs, rounds):
         (e,) = cli.experiments(cli.parser().parse_args(shlex.split(row["command"])[1:]))
@@ -281,5 +281,5 @@ def test_the_contests_runs_are_rows_with_their_commands():
 
 
 def test_a_table_without_places_has_the_books_runs_and_the_contest():
-    both = [leaderboard.rows(*tables) for tables in (results.tables(), contest.tables())]
+    both = [leaderboard.rows(*tables) for tables in (results.tables(), shootout.tables())]
     assert leaderboard.table("C.1", "All.").content.count("<tbody") == sum(map(len, both))

@@ -24,10 +24,10 @@ def rows_of(runs, accuracy=0.5):
 
 @pytest.mark.parametrize("task", SPEC["tasks"])
 def test_every_stated_run_builds_an_experiment_and_a_method(task):
-    first = shootout.short(task)
+    first = shootout.short_runs(task)
     values = {(*r[:4], r[4]) for r in first}
     assert len(values) == len(first)  # no value twice
-    every = [*first, *shootout.whole(task, rows_of(first))]
+    every = [*first, *shootout.whole_runs(task, rows_of(first))]
     assert len({*every}) == len(every)
     made = set()
     for where in every:
@@ -43,12 +43,12 @@ def test_every_stated_run_builds_an_experiment_and_a_method(task):
 
 def test_each_method_has_the_same_budget_on_the_same_ground():
     for task, its in SPEC["tasks"].items():
-        runs = shootout.short(task)
+        runs = shootout.short_runs(task)
         budgets = Counter(r[1:4] for r in runs if r[2] > 1)
         where = itertools.product(SPEC["splits"], SPEC["clients"], SPEC["methods"])
         assert budgets == {w: 3 for w in where}
         assert {r[5] for r in runs} == {0}
-        whole = shootout.whole(task, rows_of(runs))
+        whole = shootout.whole_runs(task, rows_of(runs))
         assert Counter(r[5] for r in whole) == {s: 163 for s in its["seeds"]}
         order = [r[5] for r in whole]
         assert order == sorted(order)  # the first seed of all before the second of any
@@ -203,13 +203,13 @@ def test_a_stopped_contest_goes_on_where_it_was_and_repeats_nothing(tiny, monkey
 
     def trained(where):
         calls.append(where)
-        return (*where, [where[4] / 10, where[4]], 5.0, 6.0, 0.1)
+        return [(*where, [where[4] / 10, where[4]], 5.0, 6.0, 0.1)]
 
     def go(*words):
         monkeypatch.setattr("sys.argv", ["shootout", *words])
-        stages = [lambda _: shootout.short("digits"), lambda r: shootout.whole("digits", r)]
+        stages = [lambda _: shootout.short_runs("digits"), lambda r: shootout.whole_runs("digits", r)]
         args = grids.command_line(None).parse_args()
-        grids.fill("shootout", len(RUN), shootout.COLUMNS, trained, stages, args)
+        grids.fill("shootout", "command", len(RUN), shootout.COLUMNS, trained, stages, args)
         return grids.stored("shootout")[0]
 
     for k in (1, 2, 3):
@@ -231,10 +231,10 @@ def test_what_a_long_contest_did_until_it_was_killed_is_kept(tiny, monkeypatch):
         calls.append(where)
         if len(calls) == 5:
             raise KeyboardInterrupt
-        return (*where, [0.5, 0.6], 5.0, 6.0, 0.1)
+        return [(*where, [0.5, 0.6], 5.0, 6.0, 0.1)]
 
     args = grids.command_line(None).parse_args([])
     with pytest.raises(KeyboardInterrupt):
-        stages = [lambda _: shootout.short("digits")]
-        grids.fill("shootout", len(RUN), shootout.COLUMNS, trained, stages, args)
+        stages = [lambda _: shootout.short_runs("digits")]
+        grids.fill("shootout", "command", len(RUN), shootout.COLUMNS, trained, stages, args)
     assert 2 <= len(grids.stored("shootout")[0]) <= 4
