@@ -445,44 +445,34 @@ def mixing(guess: float | None = None, table: "pandas.DataFrame | None" = None) 
 
 # ---- exercises -----------------------------------------------------------------------------------
 
-Parts = dict[str, tuple[set[str], set[str]]]
-
-
-def six(**parts: tuple[set[str], set[str]]) -> Parts:
-    """Six parts that need and give nothing, but for those named."""
-    return {kind: parts.get(kind, (set(), set())) for kind in KINDS}
-
-
-UPDATES, MASKS = (set(), {"update"}), ({"scores"}, {"mask"})
-CASES: tuple[tuple[Parts, list[str], str], ...] = (
-    (six(uplink=UPDATES, server=({"update"}, set())), [], "nothing is missing"),
-    (six(uplink=MASKS, server=({"mask"}, set())), ["uplink"], "one need is unmet"),
-    (
-        six(uplink=MASKS, server=({"update"}, set())),
+NONE: set[str] = set()
+UPDATES, MASKS, MEAN = (NONE, {"update"}), ({"scores"}, {"mask"}), ({"update"}, NONE)
+CASES: dict[str, tuple[dict[str, tuple[set[str], set[str]]], list[str]]] = {
+    "nothing is missing": ({"uplink": UPDATES, "server": MEAN}, []),
+    "one need is unmet": ({"uplink": MASKS, "server": ({"mask"}, NONE)}, ["uplink"]),
+    "two parts are refused, each for a need of its own": (
+        {"uplink": MASKS, "server": MEAN},
         ["server", "uplink"],
-        "two parts are refused, each for a need of its own",
     ),
-    (
-        six(downlink=({"steps"}, {"steps"}), uplink=UPDATES, server=({"update"}, set())),
+    "what a part gives itself does not count": (
+        {"downlink": ({"steps"}, {"steps"}), "uplink": UPDATES, "server": MEAN},
         ["downlink"],
-        "what a part gives itself does not count",
     ),
-    (
-        six(model=(set(), {"scores"}), uplink=MASKS, server=({"mask", "update"}, set())),
+    "a part has two needs, and one of them is met": (
+        {"model": (NONE, {"scores"}), "uplink": MASKS, "server": ({"mask", "update"}, NONE)},
         ["server"],
-        "a part has two needs, and one of them is met",
     ),
-    (
-        six(optimizer=({"a", "b"}, set()), model=(set(), {"a"}), downlink=(set(), {"b"})),
+    "two needs are met by two different parts": (
+        {"optimizer": ({"a", "b"}, NONE), "model": (NONE, {"a"}), "downlink": (NONE, {"b"})},
         [],
-        "two needs are met by two different parts",
     ),
-)
+}
 
 
 def unmet(answer: Function) -> str | None:
     """answer(parts) -> the kinds of parts that are refused, sorted; parts: (needs, gives)."""
-    for parts, right, reason in CASES:
+    for reason, (stated, right) in CASES.items():
+        parts = {kind: tuple(map(set, stated.get(kind, (NONE, NONE)))) for kind in KINDS}
         before = repr(parts)
         got = answer(parts)
         if repr(parts) != before:

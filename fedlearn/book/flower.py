@@ -171,55 +171,30 @@ total = number(
 )
 
 
-def history(*rows: tuple[dict[int, str], int]) -> History:
-    """Rounds of four clients, each from a pair: who was refused, and how many bytes came."""
-    same = {"accuracy": 0.5, "clients": [0, 1, 2, 3]}
-    rounds = enumerate(rows, 1)
-    return History(
-        "rpn", {}, [{"round": t, **same, "refused": r, "bytes_up": b} for t, (r, b) in rounds]
-    )
-
-
+GOOD, FEW = ({}, 400), ({}, 300)  # of a round: who was refused, and how many bytes came
 LATE = {2: "No answer within 60 s."}
 DAMAGED = {1: "The checksum does not fit: the message was altered or cut."}
-SILENT: tuple[tuple[History, list[int], str], ...] = (
-    (
-        history(({}, 400), ({}, 400)),
-        [],
-        "nobody was missing in one of the histories, and it reports a round",
-    ),
-    (
-        history(({}, 400), (LATE, 300)),
-        [],
-        "a client that is named in refused is missing openly, not silently",
-    ),
-    (
-        history(({}, 400), (DAMAGED, 400)),
-        [],
-        "the bytes of damaged uploads count, so there may be too many",
-    ),
-    (
-        history(({}, 400), ({}, 300), ({}, 400)),
-        [2],
-        "a round with too few bytes and an empty refused is not found",
-    ),
-    (
-        history((LATE, 200), ({}, 400)),
+SILENT: dict[str, tuple[list[Any], list[int]]] = {  # rounds of four clients, and the silent ones
+    "nobody was missing in one of the histories, and it reports a round": ([GOOD, GOOD], []),
+    "a client that is named in refused is missing openly, not silently": ([GOOD, (LATE, 300)], []),
+    "the bytes of damaged uploads count, so there may be too many": ([GOOD, (DAMAGED, 400)], []),
+    "a round with too few bytes and an empty refused is not found": ([GOOD, FEW, GOOD], [2]),
+    "a round in which one is named and one more is missing is not found": (
+        [(LATE, 200), GOOD],
         [1],
-        "a round in which one is named and one more is missing is not found",
     ),
-    (
-        history(({}, 300), ({}, 400), (LATE, 100)),
-        [1, 3],
-        "not all silent rounds of a history are found, in order",
-    ),
-)
+    "not all silent rounds of a history are found, in order": ([FEW, GOOD, (LATE, 100)], [1, 3]),
+}
 
 
 def silent(answer: Function) -> str | None:
     """answer(history, size) -> the rounds in which fewer uploads came than the row claims."""
-    for rounds, right, reason in SILENT:
-        got = answer(rounds, 100)
+    for reason, (rounds, right) in SILENT.items():
+        row = {"accuracy": 0.5, "clients": [0, 1, 2, 3]}
+        rows = [
+            row | {"round": t, "refused": r, "bytes_up": b} for t, (r, b) in enumerate(rounds, 1)
+        ]
+        got = answer(History("rpn", {}, rows), 100)
         if not isinstance(got, list):
             return f"a list of rounds is asked for, not {type(got).__name__}"
         if got != right:
