@@ -94,7 +94,7 @@ def two_parabolas(rounds: int = 12) -> dict[str, Any]:
     legend = {"orient": "top", "title": None, "labelFontSize": 12, "columns": 3}
     legend |= {"symbolSize": 90, "symbolOpacity": 1}
     forms = ["stroke", "stroke", "stroke", "diamond", "circle", "cross"]
-    looks = {
+    looks: dict[Any, list[Any]] = {
         alt.Color: [GREY, PINK, BLUE, GREEN, ORANGE, ORANGE],
         alt.Shape: forms,
         alt.StrokeDash: [[2, 3], [7, 3], *[[1, 0]] * 4],

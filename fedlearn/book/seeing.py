@@ -136,6 +136,7 @@ def build() -> None:
     missing += [(run,) for run in stated if (run["task"], run["label"]) not in pictures]
     for run in missing:
         began = time.process_time()
+        new: dict[str, list[Any]]
         if len(run) == 2:
             new = of_grid(spec["grid"], *run)
         else:
