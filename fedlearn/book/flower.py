@@ -78,7 +78,7 @@ def framed(
             x="asked:Q", y=alt.value(0), text="says:N"
         ),
     ]
-    title = heading(["added by Flower, % of all bytes of a message"])
+    title = heading("") | {"text": "added by Flower, % of all bytes of a message"}
     return layered(30 * len(methods), params, layers, shared, title=title)
 
 
