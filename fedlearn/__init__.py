@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     )
     from . import ledger as claims
     from .book import widgets
-    from .book.exercises import check, solution
+    from .book.check import check, solution
     from .data import partition
     from .errors import DataError, WireError
     from .experiment import Experiment
@@ -53,11 +53,11 @@ _FRONT = {
     Adam=parts:Adam Averaging=round:Averaging DataError=errors:DataError Downlink=parts:Downlink
     Experiment=experiment:Experiment History=history:History Mean=parts:Mean Method=method:Method
     SGD=parts:SGD Settings=settings:Settings TaskLoss=parts:TaskLoss TaskNetwork=parts:TaskNetwork
-    Uplink=parts:Uplink WireError=errors:WireError book callbacks check=book.exercises:check
+    Uplink=parts:Uplink WireError=errors:WireError book callbacks check=book.check:check
     claims=ledger clients=round:clients data flower initial_network=local:initial_network
     link methods models partition=data.partition parts plot refit=metrics:refit
     repopt_search=methods.fed_repopt_search:search results rng run=round:run
-    solution=book.exercises:solution summary=report:summary tasks widgets=book.widgets wire
+    solution=book.check:solution summary=report:summary tasks widgets=book.widgets wire
     """.split()
     )
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import results
-from .book import contest, datatable
+from .book import datatable, shootout
 from .book.show import Shown
 from .files import check_writable, write_text
 from .report import spread
@@ -142,7 +142,7 @@ def table(
     """The table of the runs in ``places``, a file or folder or several; without any, of the book's
     own in data/results and in the contest of all methods."""
     made = rows(*results.tables(places), target)
-    made += rows(*contest.tables(), target) if places is None else []
+    made += rows(*shootout.tables(), target) if places is None else []
     return shown(number, caption, made)
 
 

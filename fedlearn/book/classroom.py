@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import write_text
-from .exercises import CHAPTERS
+from .check import CHAPTERS
 
 SHOWS = re.compile(r"^(?:fl|fedlearn)\.solution\(.*\)[ \t]*\n?", re.MULTILINE)
 CHECKS = re.compile(r"\b(?:fl|fedlearn)\.check\(")

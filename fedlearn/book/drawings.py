@@ -1,4 +1,5 @@
-"""The drawing of a round, one visual language for all methods, made by code.
+"""The drawing of a round, one visual language for all methods, made by code, and the cards of the
+first page, each with a small one.
 
 Server left, clients right. What a method replaces is a filled plate, what it leaves as FedAvg has
 it an outline, always in the same place. Arrows are as wide as the bytes that they carried in the
@@ -11,6 +12,7 @@ import itertools
 import math
 from typing import Any
 
+from .. import results
 from ..history import History
 from .grids import chapter_file
 from .show import Shown, said
@@ -206,3 +208,70 @@ def drawing(
         f'<div aria-live="polite">{"".join(words)}</div></div>{below}</figure>',
         f"Figure {number}. {caption}",
     )
+
+
+# ---- the cards of the first page -----------------------------------------------------------------
+
+
+def messages(its: dict[str, Any]) -> tuple[float, float, float]:
+    """Bytes of one client in a round of a card's run: down, up, and a dense message."""
+    runs = {(h.meta.get("label") or h.method): h for h in results.load(its["results"])[::-1]
+            if h.meta["task"]["partition"] == its["partition"]}  # fmt: skip
+    row, plain = (runs[its[k]].rows[1] for k in ("line", "dense"))
+    down, up = (row[f"bytes_{way}"] / len(row["clients"]) for way in ("down", "up"))
+    return down, up, plain["bytes_up"] / len(plain["clients"])
+
+
+def small(name: str, title: str, sizes: tuple[float, float, float], widest: float) -> str:
+    """A card's drawing: the round as in ``drawings``, plates without words. ``sizes`` are those of
+    its ``messages``; an arrow of ``widest`` bytes is as wide as an arrow may be."""
+    new = set(chapter_file(name)["drawing"]["replaces"])
+    down, up, dense = sizes
+    c = Canvas(284, 190, "small")
+
+    def plate(x: float, y: float, part: str) -> None:
+        style = {"fill": PLATE, "stroke": "#1b1f24"} if part in new else {"stroke_dasharray": "4 3"}
+        c.box(x, y, 80, 22, stroke_width=1, **style)
+        ink = {"fill": "#1b1f24", "font_weight": 700} if part in new else {}
+        c.text(x + 8, y + 15, part, 12, **ink)
+
+    c.box(3, 48, 92, 92)
+    c.text(12, 69, "Server", 13, font_weight=700)
+    plate(9, 106, "server")
+    c.box(189, 14, 92, 162)
+    c.text(198, 35, "Clients", 13, font_weight=700)
+    for k, part in enumerate(("model", "objective", "optimizer")):
+        plate(195, 56 + 38 * k, part)
+    for way, count, colour, ends, y, below in (
+        ("down", down, DOWN, ((100, 68), (184, 68)), 19, 13),
+        ("up", up, UP, ((184, 120), (100, 120)), 148, 185),
+    ):
+        c.arrow(*ends, 0.8 * width(count, widest), colour, 0.8 * width(dense, widest))
+        plate(102, y, f"{way}link")
+        c.text(142, below, kilobytes(count), 12, text_anchor="middle", font_weight=700)
+    what = ", ".join(p for p in FEDAVG if p in new) or "nothing"
+    alt = (
+        f"{title} replaces {what} of the round. {kilobytes(down)} down, {kilobytes(up)} up "
+        f"for one client; a dense message has {kilobytes(dense)}."
+    )
+    return f'<div role="img" aria-label="{html.escape(alt)}">{c.svg()}</div>'
+
+
+def cards(start: str = "") -> Shown:
+    """FedAvg and the five papers side by side, each with its drawing, a sentence and a link. The
+    arrows of all drawings have one scale.
+
+    ``start`` is the path from the page to the book's folder.
+    """
+    made, words = [], []
+    stated = chapter_file("index")["cards"]
+    sizes = {name: messages(its) for name, its in stated.items()}
+    widest = max(map(max, sizes.values()))
+    for name, its in stated.items():
+        drawing = small(name, its["title"], sizes[name], widest)
+        made.append(
+            f'<div class="fl-card"><h3><a href="{start}{its["page"]}.html">'
+            f"{html.escape(its['title'])}</a></h3>{drawing}<p>{html.escape(its['says'])}</p></div>"
+        )
+        words.append(f"{its['title']}: {its['says']}")
+    return Shown(f'<div class="fl fl-cards">{"".join(made)}</div>', "\n".join(words))

@@ -12,10 +12,10 @@ import argparse
 import json
 import multiprocessing
 import platform
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 RUN = ("line", "clients", "position", "seed", "split")  # which run a row is of
 COLUMNS = (*RUN, "round", "accuracy", "up", "down")
+Row = dict[str, Any]
 
 
 def chapter_file(name: str) -> dict[str, Any]:
@@ -44,41 +45,31 @@ def chapter_file(name: str) -> dict[str, Any]:
 def experiments(name: str) -> Iterator[tuple[tuple[Any, ...], Experiment]]:
     """Every run of a grid: (line, clients, position, seed, split), and what states it."""
     spec = chapter_file(name)["grid"]
-    for line, its in spec["lines"].items():
-        splits = {None: its.get("partition", spec["shared"].get("partition"))}
-        if "splits" in spec and "partition" not in its:
+    for line, of_line in spec["lines"].items():
+        splits = {None: of_line.get("partition", spec["shared"].get("partition"))}
+        if "splits" in spec and "partition" not in of_line:
             splits = spec["splits"]["positions"]
-        positions = its.get("positions", {None: {}})
+        positions = of_line.get("positions", {None: {}})
         for (position, options), (split, partition), clients, seed in product(
             positions.items(), splits.items(), spec["clients"], spec["seeds"]
         ):
-            own = {"method": its["method"], "options": options, "partition": partition}
-            made = Experiment(**spec["shared"] | own, clients=clients, seed=seed)
-            yield (line, clients, position, seed, split), made
+            stated = {"method": of_line["method"], "options": options, "partition": partition}
+            e = Experiment(**spec["shared"] | stated, clients=clients, seed=seed)
+            yield (line, clients, position, seed, split), e
 
 
-def build(name: str) -> None:
-    """Run what is missing of a grid and write its file."""
-    from ..round import run
+def rounds_of(name: str, run: tuple) -> list[tuple]:
+    """One run of a grid -> its rows, a round each."""
+    from ..round import run as train
 
-    path = data_path("grids", f"{name}.json")
-    stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    columns = _columns(stored)
-    done = set(zip(*(columns[c] for c in RUN), strict=True))
-    began, seconds = time.perf_counter(), stored.get("seconds", 0.0)
-    for where, e in experiments(name):
-        if where in done:
-            continue
-        how = asdict(e.settings) | {"engine": "stacked", "progress": False}
-        history = run(e.make_method(), e.make_task(), e.rounds, **how)
-        up, down = history.bytes_up / e.clients, history.bytes_down / e.clients
-        for row, u, d in zip(history.rows, up, down, strict=True):
-            values = (*where, row["round"], round(row["accuracy"], 4), round(u, 1), round(d, 1))
-            for column, value in zip(COLUMNS, values, strict=True):
-                columns[column].append(value)
-        print(*where, row["accuracy"], flush=True)
-    spent = round(seconds + time.perf_counter() - began)
-    keep(name, columns, f"python -m fedlearn.book.grids {name}", seconds=spent)
+    e = dict(experiments(name))[run]
+    how = asdict(e.settings) | {"engine": "stacked", "progress": False}
+    history = train(e.make_method(), e.make_task(), e.rounds, **how)
+    up, down = history.bytes_up / e.clients, history.bytes_down / e.clients
+    return [
+        (*run, row["round"], round(row["accuracy"], 4), round(u, 1), round(d, 1))
+        for row, u, d in zip(history.rows, up, down, strict=True)
+    ]
 
 
 def origin(command: str) -> dict[str, Any]:
@@ -105,17 +96,14 @@ def keep(name: str, columns: Mapping[str, list[Any]], command: str, **about: Any
     write_text(data_path("grids", f"{name}.json"), f'{head},\n "columns": {{\n{text}\n}}}}\n')
 
 
-Row = dict[str, Any]
-
-
 def stored(name: str) -> tuple[list[Row], float]:
     """The rows of a grid's file and the seconds that they took; none if there is no file."""
     path = data_path("grids", f"{name}.json")
     if not path.exists():
         return [], 0.0
-    found = json.loads(path.read_text(encoding="utf-8"))
-    rows = zip(*found["columns"].values(), strict=True)
-    return [dict(zip(found["columns"], row, strict=True)) for row in rows], found["seconds"]
+    grid = json.loads(path.read_text(encoding="utf-8"))
+    rows = zip(*grid["columns"].values(), strict=True)
+    return [dict(zip(grid["columns"], row, strict=True)) for row in rows], grid["seconds"]
 
 
 def command_line(description: str | None) -> argparse.ArgumentParser:
@@ -128,33 +116,34 @@ def command_line(description: str | None) -> argparse.ArgumentParser:
 
 def fill(
     name: str,
+    command: str,
     of: int,
     columns: Sequence[str],
-    trained: Callable[[tuple], tuple],
+    trained: Callable[[tuple], list[tuple]],
     stages: Sequence[Callable[[list[Row]], Iterable[tuple]]],
     args: argparse.Namespace,
     **about: Any,
 ) -> None:
-    """Do what is missing of a grid that is too long for one sitting, a process a run, and write the
-    file after every 50 of them, every five minutes, and at the end.
+    """Do what is missing of a grid, a process a run, and write the file after every 50 of them,
+    every five minutes, and at the end, so that it may be stopped at any time.
 
-    A run is the values of the first ``of`` columns; ``trained`` turns it into its row. A stage
+    A run is the values of the first ``of`` columns; ``trained`` turns it into its rows. A stage
     lists runs, given the rows of the stages before it. ``args`` are those of ``command_line``.
     """
     (rows, before), began = stored(name), time.monotonic()
-    command, written = f"python -m fedlearn.book.{name}", began
+    written = began
 
     def write() -> None:
         spent = before + args.jobs * (time.monotonic() - began)
-        kept = {c: [row[c] for row in rows] for c in columns}
+        kept = {c: [row.get(c) for row in rows] for c in columns}
         keep(name, kept, command, **about, seconds=round(spent))
 
     with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
         for stage in stages:
-            done = {tuple(row[c] for c in columns[:of]) for row in rows}
+            done = {tuple(row.get(c) for c in columns[:of]) for row in rows}
             missing = [run for run in stage(rows) if run not in done]
-            for i, row in enumerate(pool.imap(trained, missing), 1):
-                rows.append(dict(zip(columns, row, strict=True)))
+            for i, new in enumerate(pool.imap(trained, missing), 1):
+                rows += [dict(zip(columns, row, strict=True)) for row in new]
                 now = time.monotonic()
                 late = now - began > 3600 * args.hours
                 if i % 50 == 0 or now - written > 300 or i == len(missing) or late:
@@ -163,13 +152,6 @@ def fill(
                     print(f"{i} of {len(missing)}", flush=True)
                 if late:
                     return
-
-
-def _columns(stored: dict[str, Any]) -> dict[str, list[Any]]:
-    """The columns of a stored grid, in order; a grid without splits need not have theirs."""
-    found = stored.get("columns", {})
-    count = len(found.get("line", []))
-    return {c: found.get(c, [None] * count) for c in COLUMNS}
 
 
 def grid(name: str) -> "pandas.DataFrame":
@@ -185,7 +167,8 @@ def grid(name: str) -> "pandas.DataFrame":
     if not path.exists():
         raise ValueError(f"There is no grid {name!r} yet; python -m fedlearn.book.grids {name}")
     spec = chapter_file(name)["grid"]
-    rows = pd.DataFrame(_columns(json.loads(path.read_text(encoding="utf-8"))))
+    columns = json.loads(path.read_text(encoding="utf-8"))["columns"]
+    rows = pd.DataFrame(columns, columns=list(COLUMNS))  # a grid without splits has no such column
     sums = rows.groupby(list(RUN), dropna=False, sort=False)[["up", "down"]]
     rows[["up", "down"]] = sums.cumsum()
     keys = ["line", "clients", "position", "split", "round"]
@@ -197,14 +180,20 @@ def grid(name: str) -> "pandas.DataFrame":
         down=("down", "mean"),
     )
     table = means.round({"accuracy": 4, "up": 0, "down": 0}).reset_index()
-    for line, its in spec["lines"].items():
-        if "control" in its:
-            table[its["control"]] = table["position"].where(table["line"] == line, None)
+    for line, of_line in spec["lines"].items():
+        if "control" in of_line:
+            table[of_line["control"]] = table["position"].where(table["line"] == line, None)
     if "splits" in spec:
         table[spec["splits"]["control"]] = table["split"]
     return table.drop(columns=["position", "split"])
 
 
 if __name__ == "__main__":
-    for each in sys.argv[1:]:
-        build(each)
+    parser = command_line(__doc__)
+    parser.add_argument("names", nargs="+", help="chapters")
+    args = parser.parse_args()
+    for name in args.names:
+        runs = [run for run, _ in experiments(name)]
+        command = f"python -m fedlearn.book.grids {name}"
+        rows_of, stages = partial(rounds_of, name), [lambda _, runs=runs: runs]
+        fill(name, command, len(RUN), COLUMNS, rows_of, stages, args)

@@ -12,16 +12,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import matplotlib.pyplot as plt
-from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.text import Text
-
 from ..report import summary
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 PHONE = 360  # px that a figure has on a screen of 400 px
 SMALLEST = 9  # px, the smallest letters there
@@ -70,11 +66,15 @@ def _marked(found: re.Match[str]) -> str:
     return f'<span class="math notranslate nohighlight">\\({formula}\\)</span>'
 
 
-def svg(figure: Figure, salt: str) -> str:
+def svg(figure: "Figure", salt: str) -> str:
     """A matplotlib figure as an SVG element as wide as its place; closes the figure.
 
     ``ValueError`` if its letters would be smaller than 9 px on a telephone.
     """
+    import matplotlib.pyplot as plt
+    from matplotlib import rc_context
+    from matplotlib.text import Text
+
     width = float(figure.get_figwidth()) * 72
     sizes = [
         float(t.get_fontsize()) for t in figure.findobj(Text) if t.get_text() and t.get_visible()
@@ -102,7 +102,7 @@ def svg(figure: Figure, salt: str) -> str:
 
 
 def figure(
-    number: str, picture: Figure | Axes | Sequence[Figure | Axes], caption: str, alt: str
+    number: str, picture: "Figure | Axes | Sequence[Figure | Axes]", caption: str, alt: str
 ) -> Shown:
     """A figure: ``fl.book.figure("4.2", ax, caption="...", alt="...")``.
 
@@ -112,10 +112,9 @@ def figure(
     anchor, below = said("Figure", number, caption)
     if not alt.strip():
         raise ValueError(f"Figure {number} needs an alternative text.")
-    figures: dict[int, Figure] = {}  # axes of one figure are one picture
-    for its in [picture] if isinstance(picture, Figure | Axes) else picture:
-        one: Any = its if isinstance(its, Figure) else its.figure
-        figures[id(one)] = one
+    several: Any = [picture] if hasattr(picture, "get_figure") else picture
+    # axes of one figure are one picture
+    figures = {id(figure): figure for figure in (part.get_figure() for part in several)}
     panels = "".join(
         f'<div class="fl-panel">{svg(f, f"{anchor}-{k}")}</div>'
         for k, f in enumerate(figures.values())

@@ -7,7 +7,7 @@ import pytest
 from conftest import HTML
 
 import fedlearn as fl
-from fedlearn.book import contest, front
+from fedlearn.book import front, shootout
 from fedlearn.book.grids import chapter_file
 
 MINUTES = chapter_file("index")["minutes"]
@@ -86,27 +86,6 @@ def test_the_first_page_says_it_in_one_screen(page):
     assert page.locator(".fl-card").count() == len(chapter_file("index")["cards"])
 
 
-def test_the_picture_follows_its_column(page):
-    page.set_viewport_size({"width": 400, "height": 900})
-    open_from_disk(page, "index")
-    page.locator("#figure-0-1[data-drawn]").wait_for()
-    fits = """() => { const [a, b] = ['#figure-0-1 svg.marks', '#figure-0-1'].map(
-      q => document.querySelector(q).getBoundingClientRect().width);
-      return Math.abs(a - b) < 2; }"""
-    for width in (1440, 900, 400):
-        page.set_viewport_size({"width": width, "height": 900})
-        page.wait_for_timeout(500)
-        page.wait_for_function(fits)
-
-
-@pytest.mark.parametrize("name", ["index", "appendix/claims"])
-def test_the_sidebar_shows_the_whole_book(page, name):
-    page.set_viewport_size({"width": 1440, "height": 900})
-    open_from_disk(page, name)
-    last = page.locator(".bd-sidebar-primary nav.bd-links a").last.bounding_box()
-    assert last["y"] + last["height"] <= 900
-
-
 def shown(page):
     """The ids of the claims in the table, in the order in which they stand."""
     cells = page.locator(".fl-ledger tbody td:last-child > span")
@@ -170,7 +149,7 @@ def test_the_leaderboard_sorts_from_the_keyboard_and_is_searched(page):
     box = page.locator(".fl-leaderboard .dt-container")
     box.wait_for()
     made = fl.leaderboard.rows(*fl.results.tables())
-    made += fl.leaderboard.rows(*contest.tables())
+    made += fl.leaderboard.rows(*shootout.tables())
     assert box.locator(".dt-info").inner_text() == f"{len(made)} rows"
     box.locator("input[type=search]").fill("main_class:0.8 cifar10")
     some = [r for r in made if r["split"] == "main_class:0.8" and "cifar10," in r["task"]]

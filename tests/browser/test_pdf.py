@@ -3,12 +3,10 @@
 import re
 import unicodedata
 from functools import cache
-from pathlib import PurePosixPath
 
 import pytest
-import yaml
 from bs4 import BeautifulSoup
-from conftest import HTML, ROOT, chapters, toc_pages
+from conftest import HTML, toc_pages
 from pypdf import PdfReader
 
 PAGES = [name for name in toc_pages() if name != "appendix/api"]  # the reference is on the site
@@ -52,14 +50,9 @@ def captions(name):
     return [squeezed(text) for text in texts if "\\(" not in text and "$" not in text]
 
 
-def titles(outline):
-    """The outermost entries of a PDF's outline."""
-    return [entry for entry in outline if not isinstance(entry, list)]
-
-
 def test_the_outline_names_every_page_where_it_is(pdf):
     """In the book's order; and the contents' numbers are those of the outline."""
-    entries = [e for e in titles(pdf.outline) if e.title != "Contents"]
+    entries = [e for e in pdf.outline if not isinstance(e, list) and e.title != "Contents"]
     wanted = [squeezed(article(name).find("h1").get_text()) for name in PAGES]
     assert [squeezed(e.title) for e in entries] == wanted
     numbers = [pdf.get_destination_page_number(e) + 1 for e in entries]
@@ -74,6 +67,10 @@ def test_the_pdf_is_for_paper(pdf, paper):
     assert sizes == {(595, 842)}, "A4"
     for words in ("Search this book", "Copy to clipboard"):
         assert squeezed(words) not in paper, words
+    text = (HTML / "papers/rpn.html").read_text(encoding="utf-8")  # which offers it
+    menu = BeautifulSoup(text, "html.parser").select_one(".dropdown-download-buttons")
+    (link,) = [a["href"] for a in menu.select("a") if a["href"].endswith(".pdf")]
+    assert (HTML / "papers" / link).resolve() == path()
     links = [link.get_object() for page in pdf.pages for link in page.get("/Annots") or []]
     assert not [link for link in links if str(link.get("/A", {}).get("/URI")).startswith("file:")]
 
@@ -93,18 +90,3 @@ def test_captions_code_and_solutions_are_on_paper(paper, name):
     ]
     # a line of a cell may be parted by a page's end, and by the page's number
     assert len(lost) <= 2, lost
-
-
-def test_there_are_captions():
-    """The tests above must have something to go over."""
-    assert sum(len(captions(name)) for name in chapters()) > 50
-
-
-@pytest.mark.parametrize("name", ["index", "papers/rpn"])
-def test_the_site_offers_it(name):
-    title = yaml.safe_load((ROOT / "_config.yml").read_text())["title"]
-    text = (HTML / f"{name}.html").read_text(encoding="utf-8")
-    menu = BeautifulSoup(text, "html.parser").select_one(".dropdown-download-buttons")
-    (link,) = [a["href"] for a in menu.select("a") if a["href"].endswith(".pdf")]
-    assert (HTML / PurePosixPath(name).parent / link).resolve() == path()
-    assert "-".join(re.findall(r"\w+", title.lower())) == path().stem

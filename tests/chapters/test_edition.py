@@ -1,25 +1,25 @@
-"""Every chapter is of the second edition (``"fedlearn": {"edition": 2}`` in its metadata): plain
-Markdown, one idea a cell, figures and tables by calls."""
+"""Every chapter before it is run: plain Markdown, one idea a cell, figures and tables by calls,
+parameters that papermill finds. Whole chapters are executed with other parameters by nbval
+(``other.py``), and with their own when the book is built."""
 
 import ast
+import itertools
 import re
+import tomllib
 from pathlib import Path
 
 import nbformat
+import other
 import pytest
 import yaml
 from shape import code, shape, visible
 
-from fedlearn.book.exercises import CHAPTERS as EXERCISES
-from fedlearn.book.exercises import empty, module_of, solutions
+from fedlearn.book.check import CHAPTERS as EXERCISES
+from fedlearn.book.check import empty, module_of, solutions
 from fedlearn.book.grids import chapter_file
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
-CHAPTERS = {
-    p.relative_to(BOOK).as_posix(): nbformat.read(p, 4)
-    for p in sorted(BOOK.rglob("*.ipynb"))
-    if ".ipynb_checkpoints" not in p.parts
-}
+CHAPTERS = {p.relative_to(BOOK).as_posix(): nbformat.read(p, 4) for p in other.chapters()}
 EVERY = pytest.mark.parametrize("name", CHAPTERS)
 RAW = {
     "role": r"\{[a-z:]+\}`",
@@ -71,19 +71,40 @@ def chapters_in_order():
     return [c["file"] for p in toc["parts"] if p.get("numbered") for c in p["chapters"]]
 
 
-def test_there_is_a_chapter():
-    assert CHAPTERS
+@EVERY
+def test_is_committed_without_outputs_and_with_the_plain_kernel(name):
+    notebook = CHAPTERS[name]
+    assert notebook.metadata["fedlearn"] == {"edition": 2} and "widgets" not in notebook.metadata
+    assert notebook.metadata.kernelspec.name == "python3"
+    ids = [cell.get("id") for cell in notebook.cells]
+    assert all(ids) and len(set(ids)) == len(ids)
+    for cell in code(notebook):
+        assert not cell.outputs and cell.execution_count is None, f"outputs in:\n{cell.source}"
+        # paths are resolved by the package, never relative to the notebook
+        assert "../" not in cell.source, cell.source
+        folded = "hide-input" in cell.metadata.get("tags", [])
+        assert folded == bool(cell.metadata.get("jupyter", {}).get("source_hidden")), cell.source
+    for cell in visible(notebook):
+        assert "plt." not in cell.source and "pd." not in cell.source, cell.source
 
 
 @EVERY
-def test_is_of_the_second_edition(name):
-    assert CHAPTERS[name].metadata.get("fedlearn", {}).get("edition") == 2
+def test_other_parameters_come_behind_its_own(name, tmp_path):
+    path = BOOK / name
+    assert {"scale", "seed"} <= set(other.parameters(path))
+    cells = nbformat.read(other.copy(path, tmp_path), 4).cells
+    [at] = [i for i, c in enumerate(cells) if "injected-parameters" in c.metadata.get("tags", [])]
+    assert "parameters" in cells[at - 1].metadata.tags
+    own, injected = {}, {}
+    exec(cells[at - 1].source, own)
+    exec(cells[at].source, injected)
+    for parameter, value in other.parameters(path).items():
+        assert parameter in own and injected[parameter] == value
 
 
 @EVERY
-@pytest.mark.parametrize("what", RAW)
-def test_is_plain_markdown(name, what):
-    for text in prose(CHAPTERS[name]):
+def test_is_plain_markdown(name):
+    for what, text in itertools.product(RAW, prose(CHAPTERS[name])):
         text = re.sub(r"```.*?```", "", text, flags=re.DOTALL) if what == "role" else text
         found = re.search(RAW[what], text, flags=re.MULTILINE)
         assert not found, f"a {what}: {found.group(0)!r} in\n{text[:200]}"
@@ -95,14 +116,6 @@ def test_one_idea_a_cell(name):
     assert 25 <= its.cells <= 50, its
     assert its.median <= 7 and its.longest <= 15 and its.widest <= 88, its
     assert its.share >= 0.6, its
-
-
-@EVERY
-def test_folded_cells_are_folded_everywhere(name):
-    for cell in code(CHAPTERS[name]):
-        folded = "hide-input" in cell.metadata.get("tags", [])
-        in_jupyter = bool(cell.metadata.get("jupyter", {}).get("source_hidden"))
-        assert folded == in_jupyter, cell.source
 
 
 @EVERY
@@ -131,16 +144,10 @@ def test_nothing_is_shown_without_caption_and_text(name):
     for call, node in lab_calls(CHAPTERS[name]):
         given = {k.arg for k in node.keywords}
         assert NEEDS.get(call, set()) <= given, f"fl.book.{call} without {NEEDS[call] - given}"
+        if call == "table" and "units" not in given:
+            assert "printed" in ast.unparse(node), f"which units?\n{ast.unparse(node)}"
     for cell in code(CHAPTERS[name]):
         assert "plt.show(" not in cell.source and "mystnb" not in cell.metadata, cell.source
-
-
-@EVERY
-def test_tables_of_numbers_name_their_units(name):
-    for call, node in lab_calls(CHAPTERS[name]):
-        if call == "table" and "units" not in {k.arg for k in node.keywords}:
-            text = ast.unparse(node)
-            assert "printed" in text, f"which units?\n{text}"
 
 
 @EVERY
@@ -197,7 +204,9 @@ def test_every_reference_has_its_paragraph():
         assert re.sub(r"[{}]", "", title).replace("--", "-") in page, title
 
 
-@EVERY
-def test_visible_cells_do_not_plot_by_hand(name):
-    for cell in visible(CHAPTERS[name]):
-        assert "plt." not in cell.source and "pd." not in cell.source, cell.source
+def test_every_folder_of_the_package_is_in_the_wheel():
+    root = BOOK.parent
+    listed = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    folders = {path.parent.relative_to(root) for path in (root / "fedlearn").rglob("*.py")}
+    folders = {".".join(folder.parts) for folder in folders}
+    assert {*listed} == {*folders, "fedlearn.bookdata"}

@@ -29,22 +29,14 @@ def table(monkeypatch):
     return of
 
 
-def test_what_was_run_stands_beside_fed_kgf(table):
-    rows, units = table("fed_kgf", "5.2")
-    assert list(rows[0]) == ["", "images", "rounds", "Fed-KGF", "FedPM", "FedAvg"]
-    assert all(list(row) == list(rows[0]) for row in rows)
+def test_what_was_run_stands_beside_and_nothing_is_subtracted(table):
+    rows, _ = table("fed_kgf", "5.2")
+    assert all(list(row)[:3] == ["", "images", "rounds"] for row in rows)
     ran = {row[""]: (row["images"], row["rounds"]) for row in rows}
-    assert ran["paper, CIFAR-10"] == (50_000, 400)
-    assert ran["CIFAR-10, small, IID"] == (6_000, 40)
-
-
-def test_what_was_run_stands_beside_fedgkt(table):
+    assert ran["paper, CIFAR-10"] == (50_000, 400) and ran["CIFAR-10, small, IID"] == (6_000, 40)
     rows, units = table("fed_gkt", "7.2")
     assert "difference" not in rows[0]
     assert units["paper"] == "%, 50,000 images, 200 rounds"
     assert units["small"] == "%, 5,000 images, 20 rounds"
-
-
-def test_two_streams_are_not_subtracted_either(table):
     rows, _ = table("fed_mmd_fusion", "6.1")
     assert "difference" not in rows[0]

@@ -14,7 +14,7 @@ import pytest
 from nbgrader.api import Gradebook
 
 from fedlearn.book import classroom
-from fedlearn.book.exercises import solutions
+from fedlearn.book.check import solutions
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 BIN = Path(sys.executable).parent

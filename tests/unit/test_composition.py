@@ -14,14 +14,14 @@ import torch
 import yaml
 
 import fedlearn as fl
+from fedlearn.book import compose
 from fedlearn.data.sources import data_path
-from fedlearn.book import mixes
 
 ROUNDS, SHARE = 6, 0.7  # after so many rounds at least this share of FedAvg's accuracy
 BADLY = yaml.safe_load(data_path("composition.yaml").read_text(encoding="utf-8"))
 
 
-METHODS = mixes.methods()
+METHODS = compose.methods()
 FEDAVG = METHODS["fedavg"]
 
 
@@ -38,7 +38,7 @@ def swaps():
 def wires():
     """The same for every uplink x downlink x server; on a network that has what the wire needs."""
     kinds = ("uplink", "downlink", "server")
-    for three in itertools.product(*map(mixes.distinct, kinds)):
+    for three in itertools.product(*map(compose.distinct, kinds)):
         names, parts = zip(*three, strict=True)
         method = FEDAVG
         if "scores" in parts[0].needs:

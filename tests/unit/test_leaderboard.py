@@ -10,7 +10,7 @@ import pytest
 
 import fedlearn as fl
 from fedlearn import cli, leaderboard, results
-from fedlearn.book import contest, datatable, grids, shootout
+from fedlearn.book import datatable, grids, shootout
 from fedlearn.data.sources import data_path
 
 MINE = """
@@ -212,7 +212,7 @@ def test_the_contests_runs_are_rows_with_their_commands():
     whole = [r for r in grids.stored("shootout")[0] if not r["short"]]
     tasks = {its["dataset"]: name for name, its in shootout.spec()["tasks"].items()}
     splits = {text: name for name, text in shootout.spec()["splits"].items()}
-    runs, rounds = contest.tables()
+    runs, rounds = shootout.tables()
     assert len(runs) == sum(bool(r["accuracy"]) for r in whole)
     for row in leaderboard.rows(runs, rounds)[::7]:
         (e,) = cli.experiments(cli.parser().parse_args(shlex.split(row["command"])[1:]))

@@ -28,7 +28,7 @@ ELSEWHERE = {
     "make book": "builds the whole book, which tests/browser looks at",
     "make test": "runs this test",
     "make live": "is JupyterLab, until somebody ends it",
-    "papermill": "runs a whole chapter: tests/chapters/test_papermill.py",
+    "papermill": "runs a whole chapter: tests/chapters/test_edition.py",
     "fedlearn run rpn --engine flower-sim": "needs Flower: tests/flower/test_simulation.py",
     "flower-superlink": "is Flower's server: tests/flower/test_deployment.py",
     "flower-supernode": "is a client of Flower's: tests/flower/test_deployment.py",

@@ -14,7 +14,7 @@ from torch import nn
 
 import fedlearn as fl
 from fedlearn import local
-from fedlearn.book import streams
+from fedlearn.book import fed_mmd_fusion
 from fedlearn.models import state_of
 from fedlearn.parts import Arrival, Batch, Context, Reference
 from fedlearn.wire import DOWN, UP, Message, pack
@@ -368,7 +368,7 @@ def test_the_explorer_of_widths_has_the_mean_of_sampled_clouds(w, size, s, d, n)
     first, alike = size * normal(), size * normal()
     second = size * (s * normal() + torch.tensor([d, 0.0]))
     names = {"w": w, "v": size**2, "s": s, "d": d, "n": n, "exp": math.exp}
-    for cloud, formula in ((second, streams.MMD), (alike, streams.CHANCE)):
+    for cloud, formula in ((second, fed_mmd_fusion.MMD), (alike, fed_mmd_fusion.CHANCE)):
         expected = eval(formula, names)
         assert abs(float(mmd.mmd2(first, cloud, [w]).mean()) - expected) < 0.03 * expected
 

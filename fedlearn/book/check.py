@@ -1,7 +1,7 @@
 """Self-check for the exercises: ``fl.check("fedavg-average", my_function)`` says "right", or what
 is not yet right; ``fl.solution("fedavg-average")`` shows the reference answer, folded.
 
-A chapter's exercises live in the module named like the first word of the exercise. Each is a
+A chapter's module, named like the first word of the exercise, has them in ``EXERCISES``. Each is a
 function that takes the reader's answer and returns ``None`` if it is right, otherwise the end of
 the sentence "not yet, because ...". Reference answers are in ``book/solutions``, a file a chapter.
 """
@@ -9,14 +9,14 @@ the sentence "not yet, because ...". Reference answers are in ``book/solutions``
 import dis
 import re
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from ...errors import pick
+from ..errors import pick
 
 CHAPTERS = dict.fromkeys(
     (
@@ -77,7 +77,7 @@ def module_of(exercise: str) -> Any:
     """The module with the tests of a chapter's exercises; ``ValueError`` if there is none."""
     chapter = exercise.split("-")[0]
     pick(chapter, CHAPTERS, "chapter with exercises")
-    return import_module(f".{chapter}", __name__)
+    return import_module(f".{chapter}", __package__)
 
 
 def stopped(error: Exception, answer: Any) -> str:
@@ -121,7 +121,7 @@ class Solution:
         from pygments.formatters import HtmlFormatter
         from pygments.lexers import PythonLexer
 
-        from ..show import inline
+        from .show import inline
 
         paragraphs = re.split(r"\n\s*\n", self.text.strip())
         said = "".join(f"<p>{inline(p)}</p>" for p in paragraphs if p)
@@ -140,7 +140,7 @@ def solutions(chapter: str) -> dict[str, Solution]:
     text in triple quotes, if any, and code that leaves the answer in ``answer``.
     """
     here = Path.cwd()
-    folders = [Path(__file__).parents[3] / "book", here, *here.parents]
+    folders = [Path(__file__).parents[2] / "book", here, *here.parents]
     path = next((p for f in folders if (p := f / "solutions" / f"{chapter}.py").exists()), None)
     if path is None:
         return {}
@@ -163,10 +163,11 @@ def solution(exercise: str) -> Solution:
     return pick(exercise, there, "solution")
 
 
+# ---- what checks are made of ---------------------------------------------------------------------
+
+
 def number(
-    expected: float,
-    tolerance: float = 0.0,
-    wrong: Mapping[Any, str] | Iterable[tuple[float, str]] = (),
+    expected: float, wrong: Mapping[float, str] | None = None, tolerance: float = 0.0
 ) -> Callable[[Any], str | None]:
     """A test for an answer that is one number, up to a relative ``tolerance``.
 
@@ -177,9 +178,33 @@ def number(
         value = float(answer)
         if abs(value - expected) <= tolerance * abs(expected):
             return None
-        for other, why in dict(wrong).items():
+        for other, reason in (wrong or {}).items():
             if abs(value - other) <= max(tolerance, 1e-9) * abs(other):
-                return why
+                return reason
         return f"{value:,.10g} is too {'large' if value > expected else 'small'}"
 
     return test
+
+
+def compared(
+    answer: Any, right: Any, wrong: Mapping[str, Any], otherwise: str, atol: float = 1e-6
+) -> str | None:
+    """``None`` if a tensor or number is the right one; the reason of the first of ``wrong`` that it
+    is, if it is one of them; ``otherwise`` if not."""
+    import torch
+
+    value = torch.as_tensor(answer)
+
+    def same(other: Any) -> bool:
+        return torch.allclose(value, torch.as_tensor(other).to(value.dtype), atol=atol)
+
+    if same(right):
+        return None
+    return next((reason for reason, other in wrong.items() if same(other)), otherwise)
+
+
+def drawn(*shape: int, seed: int = 0, **options: Any) -> Any:
+    """Normal numbers, the same each time."""
+    import torch
+
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), **options)

@@ -1,0 +1,303 @@
+"""What a paper claims beside what was measured here: the table that opens a chapter, the paper's
+statements asked of the stored runs, and the ledger as a page shows it.
+
+``data/chapters/<name>.yaml`` states the rows of the table under ``opening``: what the paper prints
+is read from the ledger, what was measured here from the stored runs. A cell without a run carries
+the command that fills it. Statements stand under ``holds``: what the paper ``says``, the labels of
+two rows of its recipes, ``one`` and ``other``, and what the first should be, ``ahead``, ``level``
+or ``no lower``; ``splits`` and ``data``, if not all; ``runs``, if not those of the three scales.
+"""
+
+import html
+import json
+import re
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from .. import ledger as claims
+from .. import results
+from ..history import History
+from ..recipes import SCALES, results_folder
+from ..report import spread
+from . import datatable
+from .grids import chapter_file
+from .show import Shown, inline, missing, table
+
+POINT = 1.0  # a difference that is level, in points of accuracy
+DATA = {
+    "digits": "digits",
+    "mnist": "MNIST",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "tiny_imagenet": "Tiny ImageNet",
+    "cinic10": "CINIC-10",
+}
+PAPERS = {
+    "rpn": "RPN",
+    "fed_kgf": "Fed-KGF",
+    "fed_mmd_fusion": "FedMMD and FedFusion",
+    "fed_gkt": "FedGKT",
+    "fed_repopt": "FedRepOpt",
+}
+HEADS = ("paper", "where", "printed", "recomputed", "verdict", "why")
+RANKS = {"inconsistent": 0, "rounding": 1, "not derivable": 2, "matches": 3}
+
+# ---- the table that opens a chapter --------------------------------------------------------------
+
+
+@cache
+def _ledger() -> dict[str, dict[str, Any]]:
+    """The entries of the ledger by their ids."""
+    return {entry["id"]: entry for entry in claims.load()}
+
+
+def printed(claim: str, k: int | list[int]) -> float:
+    """The k-th number that an entry of the ledger prints, or that of a row and column of its
+    data."""
+    entry = _ledger()[claim]
+    if isinstance(k, list):
+        return float(entry["data"][k[0]][k[1]])
+    numbers = re.findall(r"[-−]?\d[\d,]*\.?\d*", str(entry["printed"]))
+    if "." not in entry["printed"]:
+        numbers = [n.rstrip(",") for n in numbers]
+    return float(numbers[k].strip(",").replace(",", "").replace("−", "-"))
+
+
+def measured(row: dict[str, Any], histories: Iterable[History]) -> list[float]:
+    """One number a seed: the row's measure of the runs with its line's label, and where it says of
+    which task, data set or split (``where``: the beginnings of their names), of those alone."""
+    runs, rounds = results.tables(histories)
+    if runs.empty:
+        return []
+    chosen = runs["label"].str.lower() == str(row["line"]).lower()
+    for name, starts in row.get("where", {}).items():
+        chosen &= runs[name].str.startswith(tuple(starts))
+    if row["measure"] == "up":  # bytes of one client in a round
+        sent = (rounds["bytes_up"] / rounds["clients"]).groupby(rounds["run"]).mean()
+        return sent[chosen].tolist()
+    return runs[chosen][row["measure"]].tolist()
+
+
+def origin(histories: Iterable[History]) -> str:
+    """Where stored runs come from, a sentence: device, arithmetic, day, seed and commit of each."""
+    each = [
+        f"{h.meta.get('label') or h.method} on {h.meta['device']}, "
+        f"{h.meta.get('settings', {}).get('precision', 'float32')}, "
+        f"{h.meta.get('provenance', {}).get('date', 'no date')}, seed {h.meta['task']['seed']}, "
+        f"commit {h.meta.get('provenance', {}).get('commit', 'unknown')}"
+        for h in histories
+    ]
+    return ("; ".join(each) or "not yet run") + "."
+
+
+def difference(values: Iterable[float], paper: float | None, digits: int = 4) -> str:
+    """How far the *mean* over the seeds is from the paper, with its sign: "+0.0012", "0" if they
+    are equal, "" if there is no run or no number in the paper."""
+    seeds = list(values)
+    if not seeds or paper is None:
+        return ""
+    gap = float(np.mean(seeds)) - paper
+    return "0" if gap == 0 else f"{gap:+,.{digits}f}"
+
+
+def opening(number: str, name: str) -> Shown:
+    """``fl.book.opening("4.1", "rpn")``: what the paper reports beside what was measured here."""
+    spec = chapter_file(name)["opening"]
+    compared = spec.get("compares", list(spec["here"]))  # columns that the paper's number is for
+    stored = {scale: results.load(of["results"]) for scale, of in spec["here"].items()}
+    rows = []
+    for row in spec["rows"]:
+        paper = printed(*row["paper"])
+        counted = [float(claims.evaluate(row["here"]))] if "here" in row else []
+        # of measures four, of counts two, but of whole ones none
+        whole = bool(counted) and all(value.is_integer() for value in (paper, *counted))
+        digits = 0 if whole else 2 if counted else 4
+        line: dict[str, Any] = {"": row["what"], "paper": f"{paper:,.{digits}f}"}
+        last: list[float] = []
+        for scale, of_scale in spec["here"].items():
+            if scale not in row.get("only", spec["here"]):
+                line[f"here, {scale}"] = ""
+                continue
+            # counted from the network, or else measured
+            values = counted or measured(row, stored[scale])
+            if not values:
+                line[f"here, {scale}"] = missing(of_scale["command"].format(**row))
+                continue
+            last = values if scale in compared else last
+            line[f"here, {scale}"] = spread(values, f",.{digits}f")
+        line["difference"] = difference(last, paper, digits)
+        rows.append(line)
+    units = {f"here, {scale}": of.get("says", "") for scale, of in spec["here"].items()}
+    units = {k: v for k, v in units.items() if v}
+    return table(number, rows, " ".join(spec["caption"].split()), units)
+
+
+# ---- statements ----------------------------------------------------------------------------------
+
+
+def leads(histories: Iterable[History], one: str, other: str) -> dict[tuple[str, str], list[float]]:
+    """(data set, split) -> by how many points of accuracy, mean of the last five tests, the runs
+    with the label ``one`` are ahead of those with the label ``other``, a number for each seed that
+    both have."""
+    runs, _ = results.tables(histories)
+    if runs.empty:
+        return {}
+    keys = ["dataset", "partition", "seed"]
+    ends = runs.assign(label=runs["label"].str.lower()).set_index(["label", *keys])["late"]
+    ends = ends[~ends.index.duplicated(keep="last")]
+    first, second = (
+        100 * ends[ends.index.get_level_values("label") == label.lower()].droplevel("label")
+        for label in (one, other)
+    )
+    lead = (first - second).dropna().sort_index()
+    return {key: list(seeds) for key, seeds in lead.groupby(level=keys[:2])}
+
+
+def verdict(lead: Sequence[float], wanted: str) -> str:
+    """ "holds", "does not hold", "cannot be told", or "one seed" where there are not two.
+
+    >>> verdict([2.0, 3.0], "ahead"), verdict([-0.2, 0.4], "level"), verdict([-2, 3], "no lower")
+    ('holds', 'holds', 'cannot be told')
+    """
+    if len(lead) < 2:
+        return "one seed"
+    behind = _ahead([-points for points in lead])
+    point = POINT + 1e-9  # 20 of 2,000 images are a point, whatever floats make of it
+    holds, fails = {
+        "ahead": (_ahead(lead), max(lead) <= 0),
+        "level": (max(map(abs, lead)) <= point, _ahead(lead) or behind),
+        "no lower": (min(lead) >= -point, behind),
+    }[wanted]
+    return "holds" if holds else "does not hold" if fails else "cannot be told"
+
+
+def _ahead(lead: Sequence[float]) -> bool:
+    return min(lead) > 0 and statistics.mean(lead) > statistics.stdev(lead)
+
+
+def _points(lead: Sequence[float]) -> str:
+    many = f"; {len(lead)} seeds" if len(lead) > 1 else ""
+    text = f"({spread(lead, '+.1f')}{many})"
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def holds(number: str, name: str) -> Shown:
+    """``fl.book.holds("5.11", "fed_kgf")``: the statements and what became of each here."""
+    spec = chapter_file(name)["holds"]
+    cells: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
+    columns: dict[str, str] = {}  # its first cell, if it has no runs: the command for them
+    for scale, of_scale in spec.get("runs", _scales(name)).items():
+        stored = results.load(of_scale["results"])
+        if not stored:
+            columns[scale] = missing(of_scale["command"])
+        for statement in spec["statements"]:
+            of_both = leads(stored, statement["one"], statement["other"])
+            for (data, split), lead in of_both.items():
+                if split in statement.get("splits", [split]) and data == statement.get(
+                    "data", data
+                ):
+                    column = f"{DATA.get(data, data)}, {scale}"
+                    columns[column] = ""
+                    row = cells.setdefault((statement["says"], split), {})
+                    row[column] = verdict(lead, statement["wanted"]), _points(lead)
+    rows = [
+        {"the paper says": says, "split": split}
+        | {c: " ".join(row.get(c, ())) or ("" if k else first) for c, first in columns.items()}
+        for k, ((says, split), row) in enumerate((cells or {("", ""): {}}).items())
+    ]
+    counts = Counter(what for row in cells.values() for what, _ in row.values())
+    caption = f"""What the paper says, asked of stored runs: by how many points of accuracy (mean
+        of the last five tests, or of all if there are fewer, because curves jump) the first that is
+        named is in front of the second, mean ± standard deviation over the seeds. *Ahead* holds if
+        it is in front with each seed, and on average by more than the standard deviation; it does
+        not hold if it is in front with none. *Level* holds if the two are at most {POINT:g} point
+        apart with each seed, *no lower* if the first is at most as far behind; they do not hold if
+        one is ahead, or the second. With more than one seed {counts["holds"]} hold,
+        {counts["does not hold"]} do not and {counts["cannot be told"]} cannot be told."""
+    return table(
+        number, rows, " ".join(caption.split()), dict.fromkeys(columns, "points of accuracy")
+    )
+
+
+def _scales(name: str) -> dict[str, dict[str, str]]:
+    """The stored runs of the three scales of a paper's recipes, and the commands for them."""
+    command = f"fedlearn reproduce {name} --scale"
+    return {
+        scale: {"results": results_folder(name, scale), "command": f"{command} {scale}"}
+        for scale in SCALES
+    }
+
+
+# ---- the ledger ----------------------------------------------------------------------------------
+
+
+def ledger_counts(number: str, caption: str) -> Shown:
+    """How many claims of each paper have each verdict. Readings are counted apart."""
+    rows: list[dict[str, Any]] = []
+    audited = claims.audit()
+    for paper, name in PAPERS.items():
+        of_paper = [r for r in audited if r.claim["paper"] == paper]
+        each = claims.counts(of_paper)
+        readings = sum("reading_of" in r.claim for r in of_paper)
+        rows.append({"paper": name, "claims": sum(each.values()), **each, "readings": readings})
+    total = {k: sum(row[k] for row in rows) for k in rows[0] if k != "paper"}
+    rows.append({"paper": "*all*", **total})
+    units = {"readings": "not counted as claims"}
+    return table(number, rows, caption, units)
+
+
+def as_printed(result: claims.Result) -> str:
+    """What the paper prints, and how it is read."""
+    c = result.claim
+    read = f'<span class="fl-read">read: {inline(str(c["read"]))}</span>' if c.get("read") else ""
+    return inline(str(c["printed"])) + read
+
+
+def formula(result: claims.Result) -> str:
+    """The formula, which unfolds the printed figures that it uses."""
+    c = result.claim
+    code = f"<code>{html.escape(c['formula'] or '')}</code>"
+    if "data" not in c:
+        return code * bool(c["formula"])
+    figures = html.escape(json.dumps(c["data"], ensure_ascii=False))
+    return f"<details><summary>{code}</summary><code>data = {figures}</code></details>"
+
+
+def ledger_row(result: claims.Result, readings: list[claims.Result]) -> list[datatable.Cell]:
+    """A claim as a table's cells; its other readings unfold in the last one."""
+    c, computed = result.claim, html.escape(claims.show(result.computed))
+    why = f'<span id="{c["id"]}">{inline(c["why"])}</span>{formula(result)}'
+    if readings:
+        why += f"<details><summary>{len(readings)} other readings</summary>"
+        for r in readings:
+            recomputed = html.escape(claims.show(r.computed))
+            why += f'<p id="{r.claim["id"]}">{as_printed(r)} {recomputed}, <b>{r.verdict}</b>: '
+            why += f"{inline(r.claim['why'])}{formula(r)}</p>"
+        why += "</details>"
+    cells = (PAPERS[c["paper"]], inline(c["where"]), as_printed(result), computed)
+    return [*cells, (result.verdict, RANKS[result.verdict]), why]
+
+
+def ledger(number: str, caption: str) -> Shown:
+    """All claims as one table, each with its other readings, those that do not hold first."""
+    audited = claims.audit()
+    readings: dict[str, list[claims.Result]] = {}
+    for r in audited:
+        if "reading_of" in r.claim:
+            readings.setdefault(r.claim["reading_of"], []).append(r)
+    rows = [
+        ledger_row(r, readings.get(r.claim["id"], []))
+        for r in audited
+        if "reading_of" not in r.claim
+    ]
+    rows.sort(key=lambda cells: cells[4][1])
+    units = {"recomputed": ""}
+    return Shown(
+        datatable.table(number, caption, "claims", HEADS, rows, units, "fl-ledger"),
+        f"Table {number}. {caption}\n{claims.report(audited)}",
+    )

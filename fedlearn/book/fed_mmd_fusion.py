@@ -1,0 +1,191 @@
+"""Chapter 6, FedMMD and FedFusion: the explorer of kernel widths, and the checks of the
+exercises."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .check import Function, compared, drawn, number
+
+# Two clouds in the plane, S N(0, 1) and S (d + s N(0, 1)): the means of one radial basis function
+# over pairs within the first, within the second and between them (Gaussian integrals), with
+# v = S^2. Vega's expressions are Python's, too, so that a test can compare them with samples.
+WITHIN_FIRST = "w / (w + 2 * v)"
+WITHIN_SECOND = "w / (w + 2 * v * s * s)"
+BETWEEN = "w / (w + v * (1 + s * s)) * exp(-v * d * d / (2 * (w + v * (1 + s * s))))"
+# samples of n points: of their n^2 pairs n are a point with itself, where K = 1
+MMD = (
+    f"{WITHIN_FIRST} + {WITHIN_SECOND} - 2 * {BETWEEN} + (2 - {WITHIN_FIRST} - {WITHIN_SECOND}) / n"
+)
+CHANCE = f"2 * (1 - {WITHIN_FIRST}) / n"
+KINDS = ["these two clouds", "two clouds of one kind"]
+
+
+def kernel_widths(widths: Sequence[float]) -> dict[str, Any]:
+    """Expected MMD^2 of two samples of n points against the width of the kernel, under sliders for
+    shift, spread and size of the clouds and for n; dots stand at ``widths``, whose sum is said."""
+    from .vega import BLUE, BOLD, GREEN, GREY, ORANGE, alt, layered, series, slider
+
+    def calculated(chart: alt.Chart, kind: int) -> alt.Chart:
+        value = [MMD, CHANCE][kind].replace("v", "datum.v").replace("w", "datum.w")
+        return chart.transform_calculate(
+            w="pow(10, datum.x)", v="pow(10, 2 * size)", y=value, kind=f"'{KINDS[kind]}'"
+        )
+
+    axis = alt.Axis(values=[-6, -3, 0, 3, 6], labelExpr="format(pow(10, datum.value), '~g')")
+    scale = alt.Scale(domain=[-6, 6], nice=False)
+    x = alt.X("x:Q", title="width w of the kernel", scale=scale, axis=axis)
+    axis = alt.Axis(values=[0, 0.5, 1], format=".1f", titleAnchor="start")
+    y = alt.Y("y:Q", title="MMD²", scale=alt.Scale(domain=[0, 2.2], nice=False), axis=axis)
+    legend = {"orient": "bottom", "title": None, "symbolSize": 90, "columns": 1}
+    legend |= {"symbolStrokeWidth": 0}
+    colour = series(alt.Color, "kind", KINDS, [BLUE, GREY], legend)
+    dash = alt.StrokeDash("kind:N").scale(domain=KINDS, range=[[1, 0], [5, 3]])
+    steps = alt.sequence(-6, 6.01, 0.06, as_="x")
+    dots = alt.Chart(alt.InlineData(values=[{"w": w} for w in widths]))
+    dots = dots.transform_calculate(x="log(datum.w) / LN10")
+    dice = random.Random(4)
+    clouds = [
+        {"k": k, "a": round(dice.gauss(0, 1), 2), "b": round(dice.gauss(0, 1), 2)}
+        for k in (0, 1)
+        for _ in range(40)
+    ]
+    total = [{"x": 0.6, "y": 1.94, "text": f"sum of {len(widths)} widths"}]
+    layers = [
+        calculated(alt.Chart(steps), kind).mark_line(strokeWidth=2.5).encode(x, y, colour, dash)
+        for kind in (1, 0)
+    ]
+    layers += [
+        calculated(dots, 0).mark_point(filled=True, size=55, opacity=1).encode(x, y, colour),
+        alt.Chart(alt.InlineData(values=clouds))  # above the curves and in a scale of their own
+        .transform_calculate(
+            x="0.3 * (datum.k ? d + s * datum.a : datum.a) - 3.5",
+            y="0.115 * (datum.k ? s * datum.b : datum.b) + 1.78",
+            cloud="datum.k ? 'second cloud' : 'first cloud'",
+        )
+        .mark_point(filled=True, size=34, opacity=0.85, clip=True)
+        .encode(
+            *(x, y, alt.Shape("cloud:N", legend=legend).scale(range=["circle", "triangle-up"])),
+            alt.Fill("cloud:N", legend=legend).scale(range=[GREEN, ORANGE]),
+        ),
+    ]
+    layers += [
+        calculated(dots, kind)
+        .transform_aggregate(sum="sum(y)", groupby=[])
+        .transform_calculate(text=f"'{start} ' + format(datum.sum, '.2f')", x="0.6", y=f"{high}")
+        .mark_text(**BOLD)
+        .encode(x, y, text="text:N")
+        for kind, start, high in ((0, "these two:", 1.78), (1, "by chance:", 1.62))
+    ]
+    layers.append(
+        alt.Chart(alt.InlineData(values=total)).mark_text(**BOLD).encode(x, y, text="text:N")
+    )
+    params = [
+        slider("d", "shift of the second cloud", 1.5, 0, 4, 0.1),
+        slider("s", "spread of the second cloud", 1, 0.5, 2.5, 0.1),
+        slider("size", "size of both clouds, log10", 0, -2, 2, 0.1),
+        slider("n", "points of each cloud", 16, 4, 64, 4),
+    ]
+    return layered(330, params, layers, grid=False)
+
+
+# ---- exercises -----------------------------------------------------------------------------------
+
+
+def grams(n: int, m: int, seed: int = 11) -> tuple[torch.Tensor, ...]:
+    """Kernel matrices [n, n], [m, m] and [n, m] of two small samples."""
+    x, y = drawn(n, 2, seed=seed), drawn(m, 2, seed=seed + 1) + 1
+    return tuple(torch.exp(-torch.cdist(a, b).square() / 2) for a, b in ((x, x), (y, y), (x, y)))
+
+
+def diagonal(unbiased: Function) -> str | None:
+    """unbiased(Kxx [n, n], Kyy [m, m], Kxy [n, m]) -> MMD^2 without pairs of a point and itself."""
+    for n, m in ((4, 6), (5, 5)):
+        Kxx, Kyy, Kxy = grams(n, m)
+        before, got = Kxx.clone(), unbiased(Kxx, Kyy, Kxy)
+        if not torch.equal(Kxx, before):
+            return "it changes the matrices that it is given"
+        if got is None:
+            return "it returns nothing"
+        if torch.as_tensor(got).numel() != 1:
+            return f"one number is asked for, not a tensor of shape {list(got.shape)}"
+        off = [K.sum() - K.trace() for K in (Kxx, Kyy)]
+        pairs, between = [n * (n - 1), m * (m - 1)], 2 * Kxy.mean()
+        within = off[0] / pairs[0] + off[1] / pairs[1]
+        wrong = {
+            "the pairs of a point with itself are still in it": Kxx.mean() + Kyy.mean() - between,
+            "the sums leave the diagonal out, but the means divide by n * n": (
+                off[0] / n**2 + off[1] / m**2 - between
+            ),
+            "the mean between the two samples counts twice": within - between / 2,
+            "the mean between the two samples is subtracted": within + between,
+            "sums are not means": off[0] + off[1] - 2 * Kxy.sum(),
+        }
+        if n == m:
+            cross = (Kxy.sum() - Kxy.trace()) / pairs[0]
+            wrong |= {
+                "between the two samples there are no pairs of a point with itself: "
+                "that mean stays whole": within - 2 * cross
+            }
+        otherwise = f"for samples of {n} and {m} points the value is not right"
+        if reason := compared(float(got), within - between, wrong, otherwise):
+            return reason
+    return None
+
+
+NETWORK, EXTRACTOR, CHANNELS = 1_756_426, 4_864 + 102_464, 64  # models.cifar_cnn
+WEIGHT = 2 * CHANNELS * CHANNELS
+OPERATOR = WEIGHT + CHANNELS
+payload = number(  # what a client of FedFusion with conv sends for models.cifar_cnn
+    NETWORK + OPERATOR,
+    {
+        NETWORK: "the operator is trained and travels, too",
+        NETWORK + WEIGHT: "the 1 x 1 convolution has biases",
+        OPERATOR: "that is the operator alone",
+        NETWORK + CHANNELS: "that is multi; conv has a matrix",
+        NETWORK + CHANNELS**2 + CHANNELS: "the operator has 2C channels in, those of both streams",
+        NETWORK + EXTRACTOR + OPERATOR: "the frozen extractor is never sent: it is the last"
+        " download",
+        2 * NETWORK + OPERATOR: "the frozen stream is never sent: it is the last download",
+        4 * (NETWORK + OPERATOR): "that is the number of bytes; the question is for numbers",
+    },
+)
+
+
+def fold(answer: Function) -> str | None:
+    """fold(W [C, 2C], b [C]) -> (W' [C, C], b' [C]) with W' E + b' = W (E || E) + b."""
+    for C in (3, 5):
+        W, b, E = drawn(C, 2 * C, seed=11), drawn(C, seed=12), drawn(C, 7, seed=13)
+        before, got = W.clone(), answer(W, b)
+        if not torch.equal(W, before):
+            return "it changes the matrix that it is given"
+        if not isinstance(got, (tuple, list)) or len(got) != 2:
+            return "two tensors are asked for, the matrix and the bias"
+        matrix, bias = got
+        if tuple(matrix.shape) != (C, C) or tuple(bias.shape) != (C,):
+            shapes = f"{list(matrix.shape)} and {list(bias.shape)}"
+            return f"the shapes are {shapes}, not {[C, C]} and {[C]}"
+        both = W[:, :C] + W[:, C:]
+        wrong = {
+            "the global half of W is left out, but it meets the same maps": W[:, C:],
+            "the local half of W is left out, but it meets the same maps": W[:, :C],
+            "the two halves are added, not averaged": both / 2,
+            "the matrix is transposed": both.T,
+        }
+        otherwise = f"with {C} channels the folded operator does not do what the operator does"
+        if reason := compared(matrix, both, wrong, otherwise, 1e-5):
+            return reason
+        right = W @ torch.cat([E, E]) + b[:, None]
+        once = "the bias is added once, as it is"
+        if reason := compared(matrix @ E + bias[:, None], right, {}, once, 1e-5):
+            return reason
+    return None
+
+
+EXERCISES = {
+    "fed_mmd_fusion-diagonal": diagonal,
+    "fed_mmd_fusion-payload": payload,
+    "fed_mmd_fusion-fold": fold,
+}

@@ -1,0 +1,158 @@
+"""Chapter 8, FedRepOpt: the explorer of the gradient multiplier, and the checks of the
+exercises."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from .check import Function, compared
+from .check import drawn as normal
+
+
+def gradient_multiplier() -> dict[str, Any]:
+    """FedRepOpt's M of one kernel, from a channel to itself and to another, beside the scalar that
+    the paper prints, under sliders for s_3 and s_1."""
+    from .vega import kernel_panels, slider, tick
+
+    middle = "(datum.u == 1 && datum.v == 1)"
+    copied = f"({middle} && datum.panel == 0 && copies ? 1 : 0)"
+    derived = f"s3 * s3 + ({middle} ? s1 * s1 : 0) + {copied}"
+    far = "format((s3 * s3 + s1 * s1) / (s3 * s3), '.2f')"
+    near = "format((s3 * s3 + s1 * s1) / (s3 * s3 + s1 * s1 + 1), '.2f')"
+    return kernel_panels(
+        ["M, channel to itself", "M, to another", "the paper's scalar"],
+        f"datum.panel < 2 ? {derived} : s3 * s3 + s1 * s1",
+        [
+            f"'printed / derived: ' + {far} + ' in the outer positions,'",
+            f"(copies ? {near} : '1.00') + ' in the middle, from a channel to itself'",
+        ],
+        [
+            slider("s3", "scale s\u2083 of the 3 x 3 branch", 1.4, 0.2, 2, 0.05),
+            slider("s1", "scale s\u2081 of the 1 x 1 branch", 1.4, 0, 2, 0.05),
+            tick("copies", "the block has a copy of its input", True),
+        ],
+        {"scheme": "greys", "domain": [0, 9]},
+        ".2f",
+        {"condition": {"test": "datum.value > 4.5", "value": "#fff"}, "value": "#111"},
+    )
+
+
+# ---- exercises -----------------------------------------------------------------------------------
+
+
+def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return normal(*shape, seed=seed, dtype=torch.float64)
+
+
+def each(s: torch.Tensor) -> torch.Tensor:
+    """[out] -> [out, 1, 1, 1], one factor for each kernel of an output channel."""
+    return s[:, None, None, None]
+
+
+def fold(answer: Function) -> str | None:
+    """fold(W [out, in, 3, 3], b, gamma, beta, mean, var [out], eps) -> W, b of the one convolution,
+    in evaluation mode."""
+    W, (b, gamma, beta, mean) = drawn(3, 3, 3, 3), drawn(4, 3, seed=1)
+    var, eps = drawn(3, seed=2).square() + 0.5, 0.1
+    kernel, bias = answer(W, b, gamma, beta, mean, var, eps)
+    if kernel.shape != W.shape or bias.shape != b.shape:
+        return f"it returns the shapes {list(kernel.shape)} and {list(bias.shape)}"
+    factor = gamma / (var + eps).sqrt()
+    kernels = {
+        "the factor belongs to the output channel, the first axis, and not to the last": factor * W,
+        "the kernel is divided by the variance, not by its square root": each(gamma / (var + eps))
+        * W,
+        "eps is missing under the root": each(gamma / var.sqrt()) * W,
+        "eps stands under the root": each(gamma / (var.sqrt() + eps)) * W,
+        "gamma is missing": each(1 / (var + eps).sqrt()) * W,
+    }
+    biases = {
+        "the convolution's own bias b is missing": beta - factor * mean,
+        "normalisation scales the convolution's bias, too": beta + b - factor * mean,
+        "beta is added behind the scaling, and b before it": b + factor * (beta - mean),
+        "beta is missing": factor * (b - mean),
+        "the running mean is missing": beta + factor * b,
+        "the running mean is subtracted": beta + factor * (b + mean),
+    }
+    return compared(
+        kernel, each(factor) * W, kernels, "the kernel is not the one that does both"
+    ) or compared(
+        bias, beta + factor * (b - mean), biases, "the kernel is right, but the bias is not"
+    )
+
+
+def middle(value: torch.Tensor | float, outputs: int, inputs: int) -> torch.Tensor:
+    """[out, in] or a number in the middle of 3 x 3 kernels."""
+    value = torch.as_tensor(value, dtype=torch.float64).expand(outputs, inputs)
+    return F.pad(value[:, :, None, None], [1] * 4)
+
+
+def depthwise(answer: Function) -> str | None:
+    """answer(s [C]) -> the multiplier [C, 1, 3, 3]."""
+    s = drawn(4, seed=3)
+    M, before = answer(s.clone()), each(s**2).expand(4, 1, 3, 3)
+    if M.shape != before.shape:
+        return (
+            f"it returns the shape {list(M.shape)} for 4 channels; "
+            "a multiplier has the shape of the kernel, [4, 1, 3, 3]"
+        )
+    one, square = middle(1, 4, 1), middle(s[:, None] ** 2, 4, 1)
+    first = middle(torch.tensor([[1.0], [0], [0], [0]]), 4, 1)
+    once = "s acts twice: on the gradient and on what the kernel contributes"
+    for power in (each(s), each(s.abs())):
+        if compared(M, power.expand(4, 1, 3, 3) + one, {}, once) is None:
+            return once
+    wrong = {
+        "the branch with t is missing: it is trained as well": before,
+        "a depth-wise block has no 1 x 1 branch": before + one + square,
+        "a depth-wise block has no 1 x 1 branch, but it has the one with t": before + square,
+        "every channel is its own input: the 1 is there for all of them, "
+        "not for the first only": before + first,
+        "the copy of the input acts on the middle of the kernel only "
+        "(expand shares one number, repeat copies it)": before + 1,
+        "in the middle the 1 is added to s squared; it does not replace it": before + one - square,
+    }
+    return compared(M, before + one, wrong, "the values are not those of the derivation")
+
+
+def adam(answer: Function) -> str | None:
+    """answer(u [out, in, 3, 3], s3, s1 [out], copies, lr) -> what one step of Adam on the
+    branches changes in W'."""
+    s3, s1 = drawn(2, 3, seed=4).abs() + 0.2
+    for inputs, copies in ((3, True), (3, False), (2, False)):
+        u, lr = drawn(3, inputs, 3, 3, seed=5), 0.5
+        before, got = u.clone(), answer(u, s3, s1, copies, lr)
+        if not torch.equal(u, before):
+            return "it changes u, which it is given"
+        if got.shape != u.shape:
+            return f"it returns the shape {list(got.shape)} for u of shape {list(u.shape)}"
+        unit = middle(torch.eye(3, inputs), 3, inputs)
+        one = unit * copies
+        outer, inner = each(s3).expand(u.shape), middle(s1[:, None], 3, inputs)
+        factors = {
+            "that is the step of a plain kernel: each branch takes one, and they add up": 1,
+            "Adam divides the factor in the gradient out, so each s acts only once": (
+                outer**2 + inner**2 + one
+            ),
+            "the branch that copies its input moves, too": outer + inner,
+            "the other two branches move, too": outer,
+            "the 1 x 1 branch is missing": outer + one,
+            "the 1 x 1 branch acts on the middle of the kernel only": outer + each(s1) + one,
+            "the copy of the input leads from a channel to itself only,"
+            " and only where the block has that branch": outer + inner + middle(1, 3, inputs),
+            "not every block has the branch that copies its input": outer + inner + unit,
+        }
+        right = -lr * (outer + inner + one) * u
+        wrong = {
+            "a step goes against the gradient: the sign is missing": -right,
+            "the learning rate is missing": right / lr,
+            **{reason: -lr * factor * u for reason, factor in factors.items()},
+        }
+        otherwise = "the values are not those of three branches that each take a step of Adam"
+        if reason := compared(got, right, wrong, otherwise):
+            return reason
+    return None
+
+
+EXERCISES = {"fed_repopt-fold": fold, "fed_repopt-depthwise": depthwise, "fed_repopt-adam": adam}

@@ -1,0 +1,158 @@
+"""Chapter 1, federated averaging: the time of a round, and the checks of the exercises."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from ..models import digits_cnn, state_of
+from ..wire import Message, Schema, pack
+from .check import Function, compared, drawn, number
+
+
+def round_time() -> dict[str, Any]:
+    """One round of one client in seconds: 32 bits a parameter down, E epochs, 32 bits up."""
+    from .vega import BLUE, GREY, ORANGE, WORDS, alt, heading, layered, slider
+
+    params = [
+        slider("size", "parameters, million", 1, 0.2, 30, 0.2),
+        slider("fast", "link down, Mbit/s", 20, 2, 100, 2),
+        slider("slow", "link up, Mbit/s", 5, 1, 50, 1),
+        slider("work", "seconds a local epoch", 4, 0, 60, 1),
+        slider("epochs", "local epochs", 1, 1, 20, 1),
+    ]
+    whole = "(32 * size / fast + 32 * size / slow + work * epochs)"
+    text = (
+        f"'one round: ' + format({whole}, '.1f') + ' s, of which ' + "
+        f"format(1 - work * epochs / {whole}, '.0%') + ' on the link'"
+    )
+    parts = ["download", "training", "upload"]
+    y = alt.Y("part:N", sort=parts, title=None)
+    x = alt.X("seconds:Q", title="seconds", scale=alt.Scale(domainMin=0))
+    scale = alt.Scale(domain=parts, range=[BLUE, GREY, ORANGE])
+    values = alt.InlineData(values=[{"part": part, "k": k} for k, part in enumerate(parts)])
+    seconds = "[32 * size / fast, work * epochs, 32 * size / slow][datum.k]"
+    return layered(
+        150,
+        params,
+        [
+            alt.Chart()
+            .mark_bar(height=26)
+            .encode(x, y, alt.Color("part:N", scale=scale, legend=None)),
+            alt.Chart().mark_text(**WORDS, dx=5).encode(x, y, alt.Text("seconds:N", format=".1f")),
+        ],
+        alt.Chart(values).transform_calculate(seconds=seconds),
+        title=heading(text, fontSize=14),
+    )
+
+
+# ---- exercises -----------------------------------------------------------------------------------
+
+
+def average(answer: Function) -> str | None:
+    """answer(states, samples) -> the mean of the states, weighted by samples."""
+    samples = [30, 10, 60]
+    states = [
+        {"weight": drawn(4, 3, seed=2 * k), "bias": drawn(4, seed=2 * k + 1)} for k in range(3)
+    ]
+    given = [{n: t.clone() for n, t in state.items()} for state in states]
+    mean = answer(given, list(samples))
+    if not isinstance(mean, dict) or set(mean) != {"weight", "bias"}:
+        return "the answer should be a dictionary with the same names as the states"
+    if any(not torch.equal(a[n], b[n]) for a, b in zip(given, states, strict=True) for n in a):
+        return "it changes the states it was given"
+    if any(mean[n].shape != t.shape for n, t in states[0].items()):
+        return "the values are not the weighted mean"
+
+    def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+        return torch.cat([t.flatten() for t in tensors])
+
+    def weighted(weights: Sequence[float]) -> torch.Tensor:
+        return sum(w * flat(s.values()) for w, s in zip(weights, states, strict=True))  # type: ignore
+
+    wrong = {
+        "the weights do not sum to one: divide by the number of all samples": weighted(samples),
+        "every client counts the same in it: weigh by samples": weighted([1 / 3] * 3),
+        "that is the sum of the states, not a weighted mean": weighted([1] * 3),
+        "it divides twice: the weights n_k / n already sum to one": weighted(
+            [m / 300 for m in samples]
+        ),
+    }
+    right = weighted([m / 100 for m in samples])
+    values = flat(mean[n] for n in states[0])
+    return compared(values, right, wrong, "the values are not the weighted mean", 1e-4)
+
+
+def total_bytes(answer: Any) -> str | None:
+    """The bytes of 50 rounds of the digits network with 10 of 100 clients, both ways."""
+    net = digits_cnn()
+    state = state_of(net)
+    parameters = 4 * sum(p.numel() for p in net.parameters())
+    sections = {name: bytes(4 * t.numel()) for name, t in state.items()}
+    schema = Schema({n: tuple(t.shape) for n, t in state.items()})
+    message = len(pack(Message(0, 1, 0, 0, sections), schema))
+    runs = 2 * 10 * 50
+    numbers = sum(map(len, sections.values()))
+    typical = {
+        message * runs / 2: "that is one direction only",
+        message * runs * 10: "only ten of the hundred clients take part in a round",
+        message * runs / 50: "that is a single round",
+        message * runs / 10: "ten clients take part in each round, not one",
+        message * runs * 8: "that is in bits",
+        parameters * runs: "the buffers and the envelope are missing",
+        (message - numbers + parameters) * runs: "the buffers are missing",
+        numbers * runs: "the envelope is missing",
+    }
+    return number(message * runs, typical)(answer)
+
+
+CASES = ((10, 1.0, 10), (10, 0.5, 5), (10, 0.2, 2), (10, 0.01, 1), (5, 0.5, 3), (7, 0.2, 1))
+
+
+def participants(answer: Function) -> str | None:
+    """answer(clients, share, generator) -> clients drawn without repetition, ascending."""
+    for clients, share, count in CASES:
+        chosen = [int(k) for k in answer(clients, share, torch.Generator().manual_seed(1))]
+        case = f"{clients} clients and a share of {share}"
+        if not chosen:
+            return f"with {case} nobody takes part: at least one must"
+        if len(chosen) != count:
+            return f"with {case} there should be {count} participants, not {len(chosen)}"
+        if len(set(chosen)) != len(chosen):
+            return f"with {case} a client is drawn twice"
+        if min(chosen) < 0 or max(chosen) >= clients:
+            return f"clients are numbered from 0 to {clients - 1}"
+        if chosen != sorted(chosen):
+            return "the numbers are not in ascending order"
+
+    def draws(count: int) -> list[list[int]]:
+        return [list(answer(20, 0.5, torch.Generator().manual_seed(s))) for s in range(count)]
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        first = draws(400)
+        torch.manual_seed(1)
+        if draws(5) != first[:5]:
+            return (
+                "the same generator gives another choice the second time: "
+                "use no other source of randomness"
+            )
+    if all(choice == first[0] for choice in first):
+        return "it always draws the same clients: use the generator"
+    often = torch.bincount(torch.tensor(first).flatten().long(), minlength=20)
+    if often.min() < 140 or often.max() > 260:  # 200 expected, standard deviation 10
+        return "some clients are drawn more often than others"
+    pairs = sum(1 in choice and 0 in choice for choice in first)
+    if not 55 <= pairs <= 135:  # 95 expected, standard deviation 8.5
+        return (
+            "clients 0 and 1 are not drawn independently: "
+            "all sets of clients must be equally likely"
+        )
+    return None
+
+
+EXERCISES = {
+    "fedavg-average": average,
+    "fedavg-bytes": total_bytes,
+    "fedavg-participants": participants,
+}

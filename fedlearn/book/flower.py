@@ -1,0 +1,206 @@
+"""Chapter 9, the same methods on Flower: the explorers of what a round costs there, in bytes and in
+seconds, and the checks of the exercises."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..history import History
+from .check import Function, number
+
+
+def bars(names: Sequence[str], parts: Sequence[int], colours: Sequence[str]) -> list[Any]:
+    """Layers: a bar a name, of parts in this order, and the words of the field ``says`` behind it.
+
+    Rows have ``method``, ``part``, ``value`` and the bar's ``total``.
+    """
+    from .vega import WORDS, alt
+
+    y = alt.Y("method:N", sort=list(names), title=None)
+    axis = alt.Axis(title=None, grid=True, tickCount=5)
+    x = alt.X("value:Q", stack="zero", axis=axis, scale=alt.Scale(domainMin=0))
+    scale = alt.Scale(domain=list(parts), range=list(colours))
+    last = alt.Chart().transform_filter(f"datum.part == {parts[-1]}")
+    return [
+        alt.Chart()
+        .mark_bar(height={"band": 0.7})
+        .encode(x, y, alt.Order("part:O"), alt.Color("part:N", scale=scale, legend=None)),
+        last.mark_text(**WORDS, dx=5).encode(x="total:Q", y=y, text="says:N"),
+        # room for the words at the longest bar
+        last.transform_calculate(wide="(width < 420 ? 2.5 : 1.6) * datum.total")
+        .mark_point(opacity=0)
+        .encode(x="wide:Q", y=y),
+    ]
+
+
+def framed(
+    rows: Sequence[dict[str, Any]], typical: float, hidden: str, guess: float | None = None
+) -> dict[str, Any]:
+    """What share of a message's bytes Flower adds, for each method and for a length of one's own.
+
+    ``rows`` have ``method``, ``message`` (bytes of a client's two messages) and ``added`` (what
+    Flower adds to them); ``typical`` is what it adds to messages of any length. ``hidden`` is a
+    method that is not shown before its share was guessed, in percent. The length is a power of
+    ten; ``saysLength`` says it in words.
+    """
+    from .vega import AMBER, DOTTED, WORDS, alt, heading, layered, slider, tick
+
+    own = "your own"
+    methods = [*(row["method"] for row in rows), own]
+    asked = f"your guess for {hidden}, % "
+    params = [
+        slider("guess", asked, 10 if guess is None else guess, 0, 100, 1),
+        tick("reveal", f"show {hidden}", guess is not None),
+        slider("bytes", "a length of your own", 4.0, 2, 7, 0.05),
+        {"name": "saysLength", "expr": "format(pow(10, bytes), '.2s') + 'B'"},
+    ]
+    values = [{**row, "part": 1} for row in rows]
+    values += [{"method": own, "message": 0, "added": typical, "part": 1}]
+    message = f"(datum.method == '{own}' ? pow(10, bytes) : datum.message)"
+    shared = (
+        alt.Chart(alt.InlineData(values=values))
+        .transform_filter(f"datum.method != '{hidden}' || reveal")
+        .transform_calculate(
+            value=f"100 * datum.added / ({message} + datum.added)",
+            total="datum.value",
+            says="format(datum.value, '.1f') + ' % of ' + "
+            f"format({message} + datum.added, '.3s') + 'B'",
+        )
+    )
+    guessed = (
+        alt.Chart()
+        .transform_aggregate(n="count()")
+        .transform_calculate(asked="guess", says="'your guess: ' + guess + ' %'")
+    )
+    layers = [
+        *bars(methods, [1], [AMBER]),
+        guessed.mark_rule(**DOTTED, strokeWidth=1.5).encode(x="asked:Q"),
+        guessed.mark_text(**WORDS, dx=4, baseline="bottom").encode(
+            x="asked:Q", y=alt.value(0), text="says:N"
+        ),
+    ]
+    title = heading("") | {"text": "added by Flower, % of all bytes of a message"}
+    return layered(30 * len(methods), params, layers, shared, title=title)
+
+
+def carried(
+    rows: Sequence[dict[str, Any]],
+    rest: float,
+    network: str,
+    clients: int = 10,
+    link: float = 0.0,
+    server: float = 2.0,
+) -> dict[str, Any]:
+    """Seconds of one round on Flower, for each method and a choice of networks.
+
+    ``rows`` have ``network``, ``method``, ``message`` (bytes of a client's two messages) and
+    ``added`` (what Flower adds to them). A round lasts ``rest`` seconds and as long as the slower
+    of two links is busy: the client's, with its own messages, and the server's, with all of them.
+    A spot on the bar says how long each is. Both are powers of ten in Mbit/s; ``saysLink`` and
+    ``saysServer`` say them in words.
+    """
+    from .vega import AMBER, BLUE, alt, choice, heading, layered, slider
+
+    networks = list(dict.fromkeys(row["network"] for row in rows))
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    speed = "format(pow(10, {0}) * ({0} < 0 ? 1000 : 1), '.2r') + ({0} < 0 ? ' kbit/s' : ' Mbit/s')"
+    params = [
+        choice("network", "network", networks, network),
+        slider("clients", "clients", clients, 2, 200, 2),
+        slider("link", "a client's link", link, -1, 3, 0.1),
+        slider("server", "the server's link", server, 0, 4, 0.1),
+        {"name": "saysLink", "expr": speed.format("link")},
+        {"name": "saysServer", "expr": speed.format("server")},
+    ]
+    mega = "8e-6 * (datum.message + datum.added)"  # Mbit of a client
+    values = [row | {"part": part} for row in rows for part in (0, 1)]
+    shared = (
+        alt.Chart(alt.InlineData(values=values))
+        .transform_filter("datum.network == network")
+        .transform_calculate(
+            own=f"{mega} * pow(10, -link)",
+            all=f"{mega} * clients * pow(10, -server)",
+            busy="max(datum.own, datum.all)",
+            value=f"datum.part ? {rest:.6g} : datum.busy",
+            total=f"datum.busy + {rest:.6g}",
+            says="format(datum.total, '.3~r') + ' s, ' + format(datum.busy / datum.total, '.0%') + "
+            "' link, ' + format(clients * (datum.message + datum.added) / 1e6, '.3~r') + ' MB'",
+        )
+    )
+    y = alt.Y("method:N", sort=methods, title=None)
+    look = {"size": 70, "filled": True, "opacity": 1, "fill": "white", "stroke": "#1b1f24"}
+    look |= {"strokeWidth": 1.2}
+    spots = [  # where a link is done
+        alt.Chart()
+        .transform_filter("datum.part == 1")
+        .mark_point(**look, shape=shape)
+        .encode(x=f"{field}:Q", y=y)
+        for field, shape in (("own", "circle"), ("all", "square"))
+    ]
+    lines = [
+        "seconds of a round",
+        "blue: a link is busy, orange: the rest",
+        "circle: a client's link is done, square: the server's",
+    ]
+    layers = [*bars(methods, [0, 1], [BLUE, AMBER]), *spots]
+    return layered(40 * len(methods), params, layers, shared, title=heading(lines))
+
+
+# ---- exercises -----------------------------------------------------------------------------------
+
+# bytes, as the exercise gives them
+MESSAGE, UP, DOWN, GREETING = 6_781, 1_100, 1_300, 1_500 + 2_100
+DRAWN, ROUNDS, CLIENTS = 20, 50, 100
+UPLOADS = DRAWN * ROUNDS
+TRAINING, GREETINGS = UPLOADS * (2 * MESSAGE + UP + DOWN), CLIENTS * GREETING
+PLAIN = UPLOADS * 2 * MESSAGE
+total = number(
+    TRAINING + GREETINGS,
+    {
+        TRAINING: "the greetings are missing",
+        TRAINING + DRAWN * GREETING: "everybody is greeted, also who is never drawn",
+        TRAINING + ROUNDS * GREETINGS: "a client is greeted once, not in every round",
+        TRAINING + UPLOADS * GREETING: "a client is greeted once, not each time it is drawn",
+        PLAIN: "these are our bytes; what Flower adds is missing",
+        PLAIN + GREETINGS: "what Flower adds to the messages of the rounds is missing",
+        UPLOADS * (MESSAGE + UP) + GREETINGS: "the downloads are missing",
+        UPLOADS * (MESSAGE + DOWN) + GREETINGS: "the uploads are missing",
+        TRAINING * CLIENTS // DRAWN + GREETINGS: "only a fifth of the clients takes part in a"
+        " round",
+        8 * (TRAINING + GREETINGS): "these are bits",
+    },
+)
+
+
+GOOD, FEW = ({}, 400), ({}, 300)  # of a round: who was refused, and how many bytes came
+LATE = {2: "No answer within 60 s."}
+DAMAGED = {1: "The checksum does not fit: the message was altered or cut."}
+SILENT: dict[str, tuple[list[Any], list[int]]] = {  # rounds of four clients, and the silent ones
+    "nobody was missing in one of the histories, and it reports a round": ([GOOD, GOOD], []),
+    "a client that is named in refused is missing openly, not silently": ([GOOD, (LATE, 300)], []),
+    "the bytes of damaged uploads count, so there may be too many": ([GOOD, (DAMAGED, 400)], []),
+    "a round with too few bytes and an empty refused is not found": ([GOOD, FEW, GOOD], [2]),
+    "a round in which one is named and one more is missing is not found": (
+        [(LATE, 200), GOOD],
+        [1],
+    ),
+    "not all silent rounds of a history are found, in order": ([FEW, GOOD, (LATE, 100)], [1, 3]),
+}
+
+
+def silent(answer: Function) -> str | None:
+    """answer(history, size) -> the rounds in which fewer uploads came than the row claims."""
+    for reason, (rounds, right) in SILENT.items():
+        row = {"accuracy": 0.5, "clients": [0, 1, 2, 3]}
+        rows = [
+            row | {"round": t, "refused": r, "bytes_up": b} for t, (r, b) in enumerate(rounds, 1)
+        ]
+        got = answer(History("rpn", {}, rows), 100)
+        if not isinstance(got, list):
+            return f"a list of rounds is asked for, not {type(got).__name__}"
+        if got != right:
+            from_zero = right and got == [t - 1 for t in right]
+            return "rounds count from 1; take them from the rows" if from_zero else reason
+    return None
+
+
+EXERCISES = {"flower-bytes": total, "flower-silent": silent}
