@@ -15,11 +15,34 @@ class Diverged(ValueError):
 
 class WireError(ValueError):
     """Bytes from outside that are not what the receiver's schema allows: truncated, altered,
-    foreign or not finite."""
+    foreign or not finite.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> fl.wire.Dense().decode(b"", (2,))
+    Traceback (most recent call last):
+        ...
+    fedlearn.errors.WireError: ...
+    """
 
 
 class StartError(ConnectionError):
     """A program that a run needs does not start on this machine."""
+
+
+class DataError(RuntimeError):
+    """A data set that is not on this machine and cannot be fetched, or is not the one its name
+    says.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> raise fl.DataError("cifar10 is not on this machine.")
+    Traceback (most recent call last):
+        ...
+    fedlearn.errors.DataError: cifar10 is not on this machine.
+    """
 
 
 def no_memory(error: BaseException) -> bool:
@@ -31,11 +54,6 @@ def said(error: BaseException) -> str:
     """What an error says; Python's own of too little memory says nothing."""
     silent = "not enough memory." if no_memory(error) else type(error).__name__
     return str(error) or silent
-
-
-class DataError(RuntimeError):
-    """A data set that is not on this machine and cannot be fetched, or is not the one its name
-    says."""
 
 
 def pick(name: Any, options: Mapping[Any, Any], what: str) -> Any:
