@@ -22,17 +22,7 @@ EVERY = 10.0  # seconds at least between two lines that a log gets in place of a
 
 
 def numbers(row: Row) -> dict[str, float]:
-    """What in a row a logger can draw.
-
-    Parameters
-    ----------
-    row : dict
-        A row of a history.
-
-    Returns
-    -------
-    dict
-        Every column that is a number in this round.
+    """What in a row of a history a logger can draw: every column that is a number in this round.
 
     Examples
     --------
@@ -50,12 +40,7 @@ class Until:
     Parameters
     ----------
     accuracy : float
-        The target, 0 to 1.
-
-    Raises
-    ------
-    ValueError
-        For a target that no accuracy can have.
+        The target, 0 to 1; ``ValueError`` for any other.
 
     Examples
     --------
@@ -83,14 +68,8 @@ class Lines:
     Parameters
     ----------
     path : str or path
-        CSV (``.csv``), or JSON lines (``.jsonl``).
-
-    Raises
-    ------
-    ValueError
-        For another ending.
-    OSError
-        If the file cannot be written.
+        CSV (``.csv``), or JSON lines (``.jsonl``); ``ValueError`` for another ending, ``OSError``
+        if the file cannot be written.
 
     Examples
     --------
@@ -131,12 +110,7 @@ class TensorBoard:
     Parameters
     ----------
     folder : str or path
-        Where TensorBoard's files go.
-
-    Raises
-    ------
-    ImportError
-        If the package ``tensorboard`` is not installed.
+        Where TensorBoard's files go; ``ImportError`` if ``tensorboard`` is not installed.
 
     Examples
     --------

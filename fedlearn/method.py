@@ -36,12 +36,8 @@ class Method(Checked):
     ----------
     name : str
         Stands in histories and messages.
-    model : Model
-        Which network a client trains.
-    objective : Objective
-        What local training minimises.
-    optimizer : Optimizer
-        How a local step is taken.
+    model, objective, optimizer : Model, Objective, Optimizer
+        Which network a client trains, what it minimises, and how it takes a step.
 
     Raises
     ------
@@ -97,12 +93,7 @@ class Method(Checked):
         Returns
         -------
         Method
-            Of the same class.
-
-        Raises
-        ------
-        ValueError
-            For a part that this kind of method does not have, or that does not fit.
+            Of the same class; ``ValueError`` for a part that it does not have or that does not fit.
 
         Examples
         --------

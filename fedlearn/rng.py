@@ -18,9 +18,9 @@ def derive(seed: int, *names: object) -> int:
     Parameters
     ----------
     seed : int
-        The task's seed.
+        The task's.
     *names
-        Purpose, round, client and the like, in this order.
+        Purpose, round, client and the like.
 
     Returns
     -------

@@ -38,7 +38,7 @@ from .arguments import short
 from .callbacks import progress_bar
 from .context import Arrival, Context, Part, State, Tensors
 from .errors import Diverged, WireError
-from .history import History
+from .history import COLUMNS, History
 from .links import Downlink, Uplink
 from .method import Exchange, Method, ServerSide, Trainee, method_of
 from .servers import Aggregator, Mean
@@ -157,27 +157,19 @@ class Client(Trainee):
 
 @dataclass(frozen=True)
 class Averaging(Method):
-    """A name and six parts, by default those of federated averaging.
+    """A name and six parts, by default those of federated averaging: McMahan et al. (2017),
+    Algorithm 1.
 
     Parameters
     ----------
     name, model, objective, optimizer
-        As for every ``Method``.
+        As for every ``Method``, which also says what is refused.
     uplink : Uplink
         What bytes go up: a chain of steps, by default the update as float32.
     downlink : Downlink
         What bytes come down: a chain of steps, by default the global state as float32.
     server : Aggregator
         How uploads become the next global state, by default their weighted mean.
-
-    Raises
-    ------
-    ValueError
-        For a part of another kind, with a misspelt member, or that does not fit the others.
-
-    Notes
-    -----
-    The default is McMahan et al. (2017), Algorithm 1.
 
     Examples
     --------
@@ -335,9 +327,7 @@ def one_round(
     """Round ``t`` with the clients of an engine -> the next state, and a row of the history. A
     state that is not finite, or from which no round can begin, is not taken: the old one stays, and
     the row says why."""
-    row: dict[str, Any] = {"round": t, "accuracy": None, "loss": None}
-    row |= {"bytes_up": 0, "bytes_up_buffers": 0, "bytes_down": 0, "bytes_down_buffers": 0}
-    row |= {"bytes_evaluation_up": 0, "bytes_evaluation_down": 0, "seconds": 0.0}
+    row: dict[str, Any] = dict.fromkeys(COLUMNS, 0) | {"round": t, "accuracy": None, "loss": None}
     row |= {"clients": list(server.participants(t)), "refused": {}, "unevaluated": {}}
     row |= {"untaken": None, "suspects": []}
     ask = Exchange(t, people, row, last_seen)
@@ -360,7 +350,10 @@ def one_round(
 
 def warn(history: History) -> None:
     """Say what went wrong in a run that has come to its end all the same."""
-    untaken, more = [row["round"] for row in history.rows if row.get("untaken")], "history.rows says"
+    untaken, more = (
+        [row["round"] for row in history.rows if row.get("untaken")],
+        "history.rows says",
+    )
     if untaken:
         text = f"{len(untaken)} rounds of {history.method} were not taken, first round {untaken[0]}"
         warnings.warn(f"{text}; {more} why and whom it suspects.", stacklevel=3)
@@ -399,12 +392,8 @@ def clients(
 
     Parameters
     ----------
-    method : Method
-        How they train and what they send.
-    task : Task
-        What data they have.
-    settings : Settings, optional
-        Local epochs, batch size and the rest.
+    method, task, settings : Method, Task, Settings
+        How they train and what they send, their data, local epochs and the rest.
     together : int
         How many train in one stacked step; 1: one after another.
 
@@ -436,9 +425,8 @@ def good_threads(net: torch.nn.Module, task: Any, batch_size: int) -> int:
 
 def describe(method: Method, task: Any, settings: Settings, threads: int) -> dict[str, Any]:
     """The head of a history: parts, task, settings, versions and hardware."""
-    hardware = platform.processor() or platform.machine()
-    if task.device.type == "cuda":
-        hardware = torch.cuda.get_device_name(task.device)
+    cuda, cpu = task.device.type == "cuda", platform.processor() or platform.machine()
+    hardware = torch.cuda.get_device_name(task.device) if cuda else cpu
     return {
         "parts": method.parts(),
         "task": task.describe(),

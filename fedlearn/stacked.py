@@ -20,6 +20,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -255,14 +256,6 @@ class _Norm:
         return y if bias is None else y + bias.view(wide)
 
 
-class BatchNorm1d(_Norm, nn.BatchNorm1d):
-    pass
-
-
-class BatchNorm2d(_Norm, nn.BatchNorm2d):
-    pass
-
-
 class GroupNorm(nn.GroupNorm):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         weight, bias, groups = _flat(self.weight), _flat(self.bias), len(x) * self.num_groups
@@ -280,24 +273,12 @@ class _Pool:
         return split(super().forward(merge(x)), len(x))
 
 
-class MaxPool2d(_Pool, nn.MaxPool2d):
-    pass
-
-
-class AvgPool2d(_Pool, nn.AvgPool2d):
-    pass
-
-
 class AdaptiveAvgPool2d(_Pool, nn.AdaptiveAvgPool2d):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.output_size not in (1, (1, 1)):
             return super().forward(x)
         # the same mean, but its gradient lies in memory in the order of ``x``
         return split(F.avg_pool2d(merge(x), x.shape[-2:]), len(x))
-
-
-class Upsample(_Pool, nn.Upsample):
-    pass
 
 
 class Flatten(nn.Flatten):
@@ -327,9 +308,13 @@ class Dropout(Drawing, nn.Dropout):
         return x * masks.to(x).div_(1 - self.p)
 
 
-KINDS = Conv2d, BatchNorm1d, BatchNorm2d, GroupNorm, Linear, MaxPool2d, AvgPool2d
-KINDS += AdaptiveAvgPool2d, Upsample, Flatten, Dropout
-FORMS = {getattr(nn, kind.__name__): kind for kind in KINDS}
+FORMS: dict[type[nn.Module], type] = {
+    **{nn.Conv2d: Conv2d, nn.GroupNorm: GroupNorm, nn.Linear: Linear, nn.Flatten: Flatten},
+    **{nn.AdaptiveAvgPool2d: AdaptiveAvgPool2d, nn.Dropout: Dropout},
+}
+norms, pools = (nn.BatchNorm1d, nn.BatchNorm2d), (nn.MaxPool2d, nn.AvgPool2d, nn.Upsample)
+FORMS |= {layer: type(layer.__name__, (_Norm, layer), {}) for layer in norms}
+FORMS |= {layer: type(layer.__name__, (_Pool, layer), {}) for layer in pools}
 
 
 @cache
@@ -354,16 +339,6 @@ def stack(net: nn.Module, clients: int) -> nn.Module:
         if isinstance(module, Dropout):
             module.layout = local.layout(net)
     return stacked
-
-
-def without_form(net: nn.Module) -> list[str]:
-    """Torch's layers with weights or statistics in ``net`` that have no stacked form, by name."""
-    kinds = {
-        type(m)
-        for m in net.modules()
-        if type(m).__module__.startswith("torch.nn") and (m._parameters or m._buffers)
-    }
-    return sorted(kind.__name__ for kind in kinds if form(kind) is kind)
 
 
 def seed_dropout(net: nn.Module, ctx: Any) -> None:
@@ -434,7 +409,13 @@ def choose(
         return Choice("sequential", 1, "asked for")
     if memory_limit is not None and not (is_number(memory_limit) and memory_limit >= 0):
         raise ValueError(f"memory_limit is a number of bytes, not {memory_limit!r}.")
-    limit = free_memory(task.device) // 2 if memory_limit is None else memory_limit
+    limit = memory_limit
+    if limit is None:
+        cuda = task.device.type == "cuda"
+        free = (
+            torch.cuda.mem_get_info(task.device)[0] if cuda else psutil.virtual_memory().available
+        )
+        limit = free // 2
     need = bytes_for_one(method, task, settings.batch_size)
     if limit < need and (memory_limit is not None or engine == "stacked"):
         raise ValueError(
@@ -459,15 +440,6 @@ def choose(
 def step_work(net: nn.Module, task: Any, batch_size: int) -> int:
     """Multiply-adds (forward) of one client's largest batch."""
     return multiply_adds(net, task.shape) * min(batch_size, max(task.sizes))
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes that are free on the device."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    import psutil
-
-    return psutil.virtual_memory().available
 
 
 def bytes_for_one(method: Any, task: Any, batch_size: int) -> int:
@@ -498,8 +470,14 @@ def obstacle(method: Any, task: Any, settings: Settings) -> str | None:
     if not method.sides[1].stacks:
         return "its clients take turns in a round"
     net = local.initial_network(method, task).double().train()
-    if unknown := without_form(net):
-        return f"its network has layers without a stacked form ({', '.join(unknown)})"
+    unknown = {
+        type(m).__name__
+        for m in net.modules()
+        if type(m).__module__.startswith("torch.nn") and (m._parameters or m._buffers)
+        if form(type(m)) is type(m)
+    }
+    if unknown:
+        return f"its network has layers without a stacked form ({', '.join(sorted(unknown))})"
     for module in net.modules():
         if isinstance(module, torch.nn.Dropout) and task.device.type == "cuda":
             module.p = 0.0  # on a GPU the two forms draw different masks
@@ -524,8 +502,9 @@ def obstacle(method: Any, task: Any, settings: Settings) -> str | None:
 
 def _losses(net: nn.Module, method: Any, ctx: Context, batch: Batch) -> torch.Tensor:
     """The losses before and after one step on a batch, of one client or [2, clients]."""
-    who, params = ctx.client if isinstance(ctx.client, list) else [ctx.client], local.trainable(net)
-    if who is ctx.client:
+    many, params = isinstance(ctx.client, list), local.trainable(net)
+    who = ctx.client if many else [ctx.client]
+    if many:
         seed_dropout(net, ctx)
     state, loss = method.optimizer.init(params, ctx), method.objective.begin(net, ctx)
     with rng.scope(ctx.task.seed, "dropout", 1, *who, device=ctx.task.device):
