@@ -38,7 +38,7 @@ def save(path: Any, history: History, state: State, memories: dict[int, Tensors]
     """The server's state, what the clients keep, and the history so far."""
     groups = {"state": state.weights, "server": state.memory}
     groups |= {f"client {k}": memory for k, memory in memories.items()}
-    tensors = apart({f"{group}/{n}": t for group, its in groups.items() for n, t in its.items()})
+    tensors = apart({f"{group}/{n}": t for group, some in groups.items() for n, t in some.items()})
     metadata = {"head": json.dumps(_head(history)), "history": json.dumps(history.to_dict())}
     write_tensors(path, tensors, metadata | {"crc": _crc(metadata.values(), tensors)})
 

@@ -122,8 +122,8 @@ class Context:
         """The local steps that a client takes in a round: E epochs of its batches."""
         return self.settings.epochs * -(-self.task.sizes[client] // self.settings.batch_size)
 
-    def kept(self, what: str, params: list[torch.Tensor]) -> list[torch.Tensor]:
-        """What a client keeps as ``what``/name of each parameter that is trained, zero where it
+    def kept(self, key: str, params: list[torch.Tensor]) -> list[torch.Tensor]:
+        """What a client keeps as ``key``/name of each parameter that is trained, zero where it
         keeps nothing: tensors like ``params``, for stacked clients [clients, ...]."""
         names = [name for name, p in self.net.named_parameters() if p.requires_grad]
         memories = self.memory if isinstance(self.memory, list) else [self.memory]
@@ -131,8 +131,8 @@ class Context:
         for name, tensor in zip(names, tensors, strict=True):
             rows = tensor if isinstance(self.memory, list) else [tensor]
             for row, memory in zip(rows, memories, strict=True):
-                if f"{what}/{name}" in memory:
-                    row.copy_(memory[f"{what}/{name}"])
+                if f"{key}/{name}" in memory:
+                    row.copy_(memory[f"{key}/{name}"])
         return tensors
 
     def narrow(self, first: int, last: int) -> "Context":

@@ -56,7 +56,7 @@ def said(error: BaseException) -> str:
     return str(error) or silent
 
 
-def pick(name: Any, options: Mapping[Any, Any], what: str) -> Any:
+def pick(name: Any, options: Mapping[Any, Any], noun: str) -> Any:
     """``options[name]``, or a ``ValueError`` that names the nearest matches and everything
     allowed."""
     with suppress(KeyError, TypeError):  # what cannot be hashed is no name
@@ -65,4 +65,4 @@ def pick(name: Any, options: Mapping[Any, Any], what: str) -> Any:
     near = get_close_matches(name.lower(), lower, n=3, cutoff=0.5) if text else []
     hint = f" Did you mean {' or '.join(repr(lower[o]) for o in near)}?" if near else ""
     shown = repr(name) if text else short(name)
-    raise ValueError(f"There is no {what} {shown}.{hint} Allowed: {', '.join(map(str, options))}.")
+    raise ValueError(f"There is no {noun} {shown}.{hint} Allowed: {', '.join(map(str, options))}.")

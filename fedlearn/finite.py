@@ -33,12 +33,12 @@ def norm(tensors: Iterable[Any]) -> float:
 def check(state: State, before: State) -> bool:
     """``Diverged`` if what is new in ``state`` overflows: weights or the memory of a part; else
     whether the weights have grown so much that the network had better be tried."""
-    for what, new, old in (
+    for noun, new, old in (
         ("weights", state.weights, before.weights),
         ("server's memory", state.memory, before.memory),
     ):
         if not norm([t for name, t in new.items() if t is not old.get(name)]) < LIMIT:
-            raise Diverged(f"The norm of the new {what} is NaN, infinite or overflows a float32.")
+            raise Diverged(f"The norm of the new {noun} is NaN, infinite or overflows a float32.")
     return norm(state.weights.values()) > GROWN * norm(before.weights.values())
 
 

@@ -110,11 +110,11 @@ class History:
 
     def __eq__(self, other: Any) -> bool:
         """The same run: the same rows but for the seconds they took."""
-        mine, its = (
+        one, two = (
             [{k: v for k, v in row.items() if k != "seconds"} for row in h.rows]
             for h in (self, other)
         )
-        return self.method == other.method and mine == its
+        return self.method == other.method and one == two
 
     def last_seen(self) -> dict[int, int]:
         """Client -> the last round in which an answer of it was used."""

@@ -142,21 +142,21 @@ class OneByOne:
     def ready(self, t: int, clients: Iterable[int]) -> None:
         """Return when round ``t`` can begin; these clients always are."""
 
-    def answer(self, t: int, client: int, data: bytes, what: str = "train") -> bytes:
+    def answer(self, t: int, client: int, data: bytes, question: str = "train") -> bytes:
         """One client's answer, bytes -> bytes."""
         memory = dict(self.memories.setdefault(client, {}))
-        answer = self.side.answer(t, client, what, data, memory)
+        answer = self.side.answer(t, client, question, data, memory)
         self.memories[client] = memory
         return answer
 
     def exchange(
-        self, t: int, what: str, clients: Iterable[int], write: Callable[[int], bytes]
+        self, t: int, question: str, clients: Iterable[int], write: Callable[[int], bytes]
     ) -> Iterator[tuple[int, bytes | WireError]]:
         """Deliver ``write(k)``, yield each client's answer, or why there is none, in this order."""
         for k in clients:
             memory = dict(self.memories.setdefault(k, {}))
             try:
-                answer: Any = self.side.answer(t, k, what, write(k), memory)
+                answer: Any = self.side.answer(t, k, question, write(k), memory)
                 self.memories[k] = memory
             except WireError as error:
                 answer = error

@@ -1,7 +1,7 @@
 """What a method is: the parts that say how a client trains, and a round, which has two sides.
 
     server side   round(t, state, ask) -> state     ``ask`` is its only way to clients
-    client side   answer(t, client, what, data, memory) -> bytes     ``what`` is asked for
+    client side   answer(t, client, question, data, memory) -> bytes
 
 A round may ask as often as it likes, for whatever it likes: averaging (``round.py``) asks everybody
 once, split learning one client after the other, batch by batch.
@@ -127,10 +127,10 @@ def method_of(method: Any) -> Method:
         return find(method, METHODS, "method")()
     if not isinstance(method, Method):
         name = getattr(method, "__name__", "")
-        what = f"the function {name}: call it, {name}()" if callable(method) and name else ""
+        hint = f"the function {name}: call it, {name}()" if callable(method) and name else ""
         raise ValueError(
             "A run takes a method, such as fl.methods.fedavg(), or its name, not "
-            f"{what or short(method)}."
+            f"{hint or short(method)}."
         )
     return method
 
@@ -148,11 +148,11 @@ class Exchange:
         self.norms: dict[int, float] = {}  # client -> the largest norm that came in this round
 
     def __call__(
-        self, clients: Iterable[int], write: Callable[[int], Any], what: str = TRAIN
+        self, clients: Iterable[int], write: Callable[[int], Any], question: str = TRAIN
     ) -> Iterator[tuple[int, bytes]]:
         """Deliver ``write(k)``, bytes or bytes and how many of them are buffers, to each client,
         and yield the answers that come."""
-        way = "bytes_evaluation" if what == EVALUATE else "bytes"
+        way = "bytes_evaluation" if question == EVALUATE else "bytes"
 
         def counted(k: int) -> bytes:
             message = write(k)
@@ -162,40 +162,40 @@ class Exchange:
                 self.note(f"{way}_down_buffers", buffers)
             return data
 
-        for k, answer in self.clients.exchange(self.t, what, clients, counted):
+        for k, answer in self.clients.exchange(self.t, question, clients, counted):
             if isinstance(answer, bytes):
                 self.note(f"{way}_up", len(answer))
                 yield k, answer
             elif isinstance(answer, WireError):
-                self.refuse(k, answer, what)
+                self.refuse(k, answer, question)
             else:
                 kind = type(answer).__name__
                 error = WireError(f"Client {k} must answer with bytes, not with {kind}.")
-                self.refuse(k, error, what)
+                self.refuse(k, error, question)
 
     def read(
         self,
         answers: Iterable[tuple[int, bytes]],
         read: Callable[[int, bytes], Any],
-        what: str = TRAIN,
+        question: str = TRAIN,
     ) -> Iterator[tuple[int, Any]]:
         """What ``read(k, answer)`` makes of each; a ``WireError`` of it refuses the client."""
         for k, answer in answers:
             try:
                 taken = read(k, answer)
             except WireError as error:
-                self.refuse(k, error, what)
+                self.refuse(k, error, question)
                 continue
-            if what != EVALUATE:
+            if question != EVALUATE:
                 tensors = taken if isinstance(taken, Mapping) else getattr(taken, "update", {})
                 self.last_seen[k] = self.t
                 self.norms[k] = max(self.norms.get(k, 0.0), finite.norm(tensors.values()))
                 self.note("bytes_up_buffers", getattr(taken, "buffers", 0))
             yield k, taken
 
-    def refuse(self, client: int, error: WireError, what: str = TRAIN) -> None:
+    def refuse(self, client: int, error: WireError, question: str = TRAIN) -> None:
         """Note why a client's answer is not used."""
-        column = "unevaluated" if what == EVALUATE else "refused"
+        column = "unevaluated" if question == EVALUATE else "refused"
         self.row[column][client] = str(error)
         self.raised = self.raised or error.__cause__
 
@@ -304,7 +304,7 @@ class ClientSide(Side):
     stacks: ClassVar[bool] = False  # several can train in one stacked network
     remembers: ClassVar[bool] = True  # a round may begin with what was kept in the one before
 
-    def answer(self, t: int, client: int, what: str, data: bytes, memory: Tensors) -> bytes:
+    def answer(self, t: int, client: int, question: str, data: bytes, memory: Tensors) -> bytes:
         """What was asked for in round ``t``; ``WireError`` if the question is not what it must be.
         To answer ``EVALUATE`` changes no memory."""
         raise NotImplementedError
@@ -315,11 +315,11 @@ class Trainee(ClientSide):
 
     stacks = True
 
-    def answer(self, t: int, client: int, what: str, data: bytes, memory: Tensors) -> bytes:
-        if what == EVALUATE:
+    def answer(self, t: int, client: int, question: str, data: bytes, memory: Tensors) -> bytes:
+        if question == EVALUATE:
             return self.show(t, client, data, memory)
-        if what != TRAIN:
-            raise WireError(f"A client of {self.method.name} cannot answer {what!r}.")
+        if question != TRAIN:
+            raise WireError(f"A client of {self.method.name} cannot answer {question!r}.")
         ctx = self.download(t, client, data, memory)
         local.load(self.tensors, ctx.start)
         self.method.model.refresh(self.net, self.task, t)

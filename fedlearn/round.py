@@ -357,9 +357,9 @@ def warn(history: History) -> None:
     if untaken:
         text = f"{len(untaken)} rounds of {history.method} were not taken, first round {untaken[0]}"
         warnings.warn(f"{text}; {more} why and whom it suspects.", stacklevel=3)
-    for column, what in (("refused", "answers"), ("unevaluated", "answers to evaluation")):
+    for column, noun in (("refused", "answers"), ("unevaluated", "answers to evaluation")):
         if count := sum(len(row[column]) for row in history.rows):
-            text = f"{count} {what} of {history.method} were refused or missing"
+            text = f"{count} {noun} of {history.method} were refused or missing"
             warnings.warn(f"{text}; {more} whose and why.", stacklevel=3)
 
 

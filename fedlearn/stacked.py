@@ -49,20 +49,20 @@ class Stacked(local.OneByOne):
         self._stack: Any = None
 
     def exchange(
-        self, t: int, what: str, clients: Iterable[int], write: Callable[[int], bytes]
+        self, t: int, question: str, clients: Iterable[int], write: Callable[[int], bytes]
     ) -> Iterator[tuple[int, bytes | WireError]]:
         order = list(clients)
         for i in range(0, len(order), self.together):
             group = order[i : i + self.together]
-            if what != "train" or len(group) == 1:
-                yield from super().exchange(t, what, group, write)
+            if question != "train" or len(group) == 1:
+                yield from super().exchange(t, question, group, write)
                 continue
             falling = sorted(group, key=lambda k: -self.side.task.sizes[k])
             messages = {k: write(k) for k in falling}
             try:
                 answers = self._together(t, messages)
             except Exception:  # of one of them: each by itself
-                answers = dict(super().exchange(t, what, falling, messages.__getitem__))
+                answers = dict(super().exchange(t, question, falling, messages.__getitem__))
                 if not any(isinstance(answer, WireError) for answer in answers.values()):
                     raise  # it is the stack that fails
             yield from ((k, answers.pop(k)) for k in group)
