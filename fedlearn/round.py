@@ -350,17 +350,13 @@ def one_round(
 
 def warn(history: History) -> None:
     """Say what went wrong in a run that has come to its end all the same."""
-    untaken, more = (
-        [row["round"] for row in history.rows if row.get("untaken")],
-        "history.rows says",
-    )
-    if untaken:
+    if untaken := [row["round"] for row in history.rows if row.get("untaken")]:
         text = f"{len(untaken)} rounds of {history.method} were not taken, first round {untaken[0]}"
-        warnings.warn(f"{text}; {more} why and whom it suspects.", stacklevel=3)
+        warnings.warn(f"{text}; history.rows says why and whom it suspects.", stacklevel=3)
     for column, noun in (("refused", "answers"), ("unevaluated", "answers to evaluation")):
         if count := sum(len(row[column]) for row in history.rows):
             text = f"{count} {noun} of {history.method} were refused or missing"
-            warnings.warn(f"{text}; {more} whose and why.", stacklevel=3)
+            warnings.warn(f"{text}; history.rows says whose and why.", stacklevel=3)
 
 
 def connect(
