@@ -213,6 +213,36 @@ class Conv2d(nn.Conv2d):
         return split(y, len(x))
 
 
+class _Ragged(torch.autograd.Function):
+    """Batch normalisation over some of the rows: x [batch, channels, ...], ``real`` [batch,
+    channels, 1...] is one where a row counts and zero elsewhere, n [channels] the entries that
+    count. No gradient may come from the other rows; none goes to them."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, real, n, eps):
+        axes, wide = [0, *range(2, x.dim())], (-1, *[1] * (x.dim() - 2))
+        mean = (x * real).sum(axes) / n
+        var = ((x - mean.view(wide)) * real).square_().sum(axes) / n
+        scale = mean.new_ones(mean.shape) if weight is None else weight
+        ctx.save_for_backward(x, scale, real, n, mean, var)  # kept on ctx, outputs are never freed
+        ctx.mark_non_differentiable(mean, var)
+        ctx.eps, ctx.wide = eps, wide
+        return F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps), mean, var
+
+    @staticmethod
+    def backward(ctx, g, *_):
+        x, weight, real, n, mean, var = ctx.saved_tensors
+        dx, dw, db = torch.ops.aten.native_batch_norm_backward(
+            g, x, weight, mean, var, None, None, False, ctx.eps, [True] * 3
+        )  # as if the statistics were constants
+        invstd = (var + ctx.eps).rsqrt()
+        slope, scale = dw * invstd, weight * invstd / n
+        at_zero, slope = scale * (db - mean * slope), scale * slope
+        dx -= torch.addcmul(at_zero.view(ctx.wide), x, slope.view(ctx.wide)) * real
+        affine = ctx.needs_input_grad[1]
+        return dx, dw if affine else None, db if affine else None, None, None, None
+
+
 @lru_cache(64)
 def _counting(
     rows: tuple[int, ...], shape: torch.Size, dtype: torch.dtype, device: torch.device
@@ -242,18 +272,13 @@ class _Norm:
     def _some(self, x, mean, var, weight, bias):
         if min(self.rows) * x[0, 0, 0].numel() < 2:
             raise ValueError("Expected more than 1 value per channel when training.")
-        (real, n), x = _counting(self.rows, x.shape[1:], x.dtype, x.device), merge(x)
-        axes, wide = [0, *range(2, x.dim())], (-1, *[1] * (x.dim() - 2))
-        new_mean = (x * real).sum(axes) / n
-        centred = (x - new_mean.view(wide)) * real
-        new_var = centred.square().sum(axes) / n
+        real, n = _counting(self.rows, x.shape[1:], x.dtype, x.device)
+        y, new_mean, new_var = _Ragged.apply(merge(x), weight, bias, real, n, self.eps)
         if mean is not None:
             with torch.no_grad():
                 mean.lerp_(new_mean, self.momentum)
                 var.lerp_(new_var * (n / (n - 1)), self.momentum)
-        scale = (new_var + self.eps).rsqrt()
-        y = centred * (scale if weight is None else scale * weight).view(wide)
-        return y if bias is None else y + bias.view(wide)
+        return y
 
 
 class GroupNorm(nn.GroupNorm):
