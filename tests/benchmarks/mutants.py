@@ -2,9 +2,8 @@
 that run the changed line must fail.
 
     pip install coverage pytest-cov
-    python tests/benchmarks/mutants.py                                  # 200 of the core, seed 0
-    python tests/benchmarks/mutants.py --files round.py wire --tests tests/unit/test_round.py
-    python tests/benchmarks/mutants.py --count 50 --seed 1 --jobs 2
+    python tests/benchmarks/mutants.py --jobs 2                         # 200 of the core, seed 0
+    python tests/benchmarks/mutants.py --count 50 --files round.py wire --tests tests/unit
 
 Drawn evenly over all places where an operator, a comparison, a constant or a whole statement can
 be changed; texts of errors, annotations and documentation do not count. Mutants that no test can
@@ -134,7 +133,7 @@ def judge(path: Path, number: int, tests: list[str]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser()
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
@@ -164,7 +163,8 @@ def main() -> None:
         for (path, line, text, _), result in zip(drawn, pool.map(verdict, drawn), strict=True):
             counts[result] += 1
             if result != "killed":
-                print(f"{result:<12} {path.relative_to(ROOT)}:{line}  {text}", flush=True)
+                place = f"{path.relative_to(ROOT)}:{line}"
+                print(f"{result} as number {counts.total()}: {place}  {text}", flush=True)
     told = counts.total() - counts["equivalent"]
     print(f"{len(places)} places; {dict(counts)}; killed {counts['killed'] / told:.1%}")
 
