@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -295,7 +296,7 @@ def test_what_cannot_be_stacked_is_refused_with_the_reason(why, method, network,
 # ---- which engine --------------------------------------------------------------------------------
 
 
-def test_memory_and_the_clients_of_a_round_say_how_many_train_together(task):
+def test_memory_and_the_clients_of_a_round_say_how_many_train_together(task, monkeypatch):
     method, settings = fl.methods.fedavg(), fl.Settings()
     need = stacked.bytes_for_one(method, task, 32)
     assert need > 7 * 4 * (10_078 + 136)
@@ -310,6 +311,11 @@ def test_memory_and_the_clients_of_a_round_say_how_many_train_together(task):
     assert chosen(4).together == 4 and chosen(1000).together == 128
     with pytest.raises(ValueError, match="memory_limit allows"):
         chosen(4, need - 1)
+    full = SimpleNamespace(virtual_memory=lambda: SimpleNamespace(available=need))
+    monkeypatch.setattr(stacked, "psutil", full)
+    assert chosen(4, engine="auto").why == "memory for one client at a time"
+    with pytest.raises(ValueError, match="memory_limit allows"):
+        chosen(4)
 
 
 @pytest.mark.parametrize(
