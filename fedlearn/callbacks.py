@@ -7,8 +7,10 @@ ends the run. When a run goes on from a checkpoint, its last round comes again.
 import csv
 import io
 import json
+import sys
+import time
 from dataclasses import dataclass
-from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +18,36 @@ from .errors import pick
 from .files import check_writable, write_text
 
 Row = dict[str, Any]
+EVERY = 10.0  # seconds at least between two lines that a log gets in place of a bar
 
 
 def numbers(row: Row) -> dict[str, float]:
-    """What in a row a logger can draw: every column that is a number in this round."""
+    """What in a row of a history a logger can draw: every column that is a number in this round.
+
+    Examples
+    --------
+    >>> from fedlearn.callbacks import numbers
+    >>> numbers({"round": 3, "accuracy": None, "loss": 0.5, "bytes_up": 80, "refused": {}})
+    {'loss': 0.5, 'bytes_up': 80}
+    """
     return {k: v for k, v in row.items() if isinstance(v, int | float) and k != "round"}
 
 
 @dataclass(frozen=True)
 class Until:
-    """Ends the run after the first round whose test accuracy reaches ``accuracy`` (0 to 1)."""
+    """Ends the run after the first round whose test accuracy reaches a target.
+
+    Parameters
+    ----------
+    accuracy : float
+        The target, 0 to 1; ``ValueError`` for any other.
+
+    Examples
+    --------
+    >>> from fedlearn.callbacks import Until
+    >>> Until(0.9)({"round": 3, "accuracy": 0.92}, None)
+    True
+    """
 
     accuracy: float
 
@@ -38,10 +60,24 @@ class Until:
 
 
 class Lines:
-    """Every row as a line of a file, as the run goes: CSV (``.csv``), or JSON lines (``.jsonl``).
+    """Every row as a line of a file, as the run goes.
 
     Round 1 begins the file anew. A run that goes on from a checkpoint goes on with its file, and
     lines of later rounds than its own go.
+
+    Parameters
+    ----------
+    path : str or path
+        CSV (``.csv``), or JSON lines (``.jsonl``); ``ValueError`` for another ending, ``OSError``
+        if the file cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile, fedlearn as fl
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     fl.callbacks.Lines(f"{folder}/run.csv")({"round": 1, "loss": 0.5}, None)
+    ...     open(f"{folder}/run.csv").read()
+    'round,loss\\n1,0.5\\n'
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -69,18 +105,72 @@ def _line(cells: Any) -> str:
 
 
 class TensorBoard:
-    """Every number of a row as a scalar, for ``tensorboard --logdir FOLDER`` (needs the package
-    ``tensorboard``)."""
+    """Every number of a row as a scalar, for ``tensorboard --logdir FOLDER``.
+
+    Parameters
+    ----------
+    folder : str or path
+        Where TensorBoard's files go; ``ImportError`` if ``tensorboard`` is not installed.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> board = fl.callbacks.TensorBoard("runs/rpn")  # doctest: +SKIP
+    """
 
     def __init__(self, folder: str | Path) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise ImportError("TensorBoard is not installed: pip install tensorboard.") from None
-        self._open, self._writer = partial(SummaryWriter, str(folder)), None
+        self._open, self._writer = lambda: SummaryWriter(str(folder)), None
 
     def __call__(self, row: Row, state: Any) -> None:
         self._writer = writer = self._writer or self._open()  # a file, only if a round comes
         for name, value in numbers(row).items():
             writer.add_scalar(name, value, row["round"])
         writer.flush()
+
+
+class _Log:
+    """What a bar says, for a log: a line when a run begins, and one a round but not more often
+    than ``EVERY``."""
+
+    def __init__(self, name: str, done: int, rounds: int) -> None:
+        self.name, self.done, self.rounds, self.reached = name, done, rounds, ""
+        self._print()
+
+    def __enter__(self) -> "_Log":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        pass
+
+    def _print(self) -> None:
+        self.last = time.monotonic()
+        line = f"{self.name}: {self.done} of {self.rounds} rounds{self.reached}"
+        print(line, file=sys.stderr, flush=True)
+
+    def set_postfix(self, **numbers: str) -> None:
+        self.reached = "".join(f", {name} {number}" for name, number in numbers.items())
+
+    def update(self) -> None:
+        self.done += 1
+        if time.monotonic() - self.last >= EVERY:
+            self._print()
+
+
+def progress_bar(name: str, done: int, rounds: int, show: bool | None) -> Any:
+    """A bar, of text on a terminal and a widget in a notebook, if ``show`` is not False; lines
+    elsewhere, if it is True."""
+    kernel = hasattr(getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)(), "kernel")
+    visible = kernel or sys.stderr.isatty()
+    if show and not visible:
+        return _Log(name, done, rounds)
+    if kernel and find_spec("ipywidgets"):
+        from tqdm.notebook import tqdm
+    else:
+        from tqdm import tqdm
+
+    hide = not (visible if show is None else show)
+    return tqdm(initial=done, total=rounds, desc=name, unit="round", disable=hide, leave=False)

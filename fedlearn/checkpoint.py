@@ -17,7 +17,7 @@ def _head(history: History) -> dict[str, Any]:
     """What has to be equal for a checkpoint to belong to a run. Versions and hardware may
     differ."""
     names = ("parts", "task", "data", "settings")
-    return {"method": history.method} | {k: history.meta[k] for k in names}
+    return {"method": history.method} | {name: history.meta[name] for name in names}
 
 
 def apart(tensors: Tensors) -> Tensors:
@@ -38,11 +38,9 @@ def save(path: Any, history: History, state: State, memories: dict[int, Tensors]
     """The server's state, what the clients keep, and the history so far."""
     groups = {"state": state.weights, "server": state.memory}
     groups |= {f"client {k}": memory for k, memory in memories.items()}
-    tensors = {f"{group}/{name}": t for group, part in groups.items() for name, t in part.items()}
-    tensors = apart(tensors)
+    tensors = apart({f"{group}/{n}": t for group, some in groups.items() for n, t in some.items()})
     metadata = {"head": json.dumps(_head(history)), "history": json.dumps(history.to_dict())}
-    metadata["crc"] = _crc((metadata["head"], metadata["history"]), tensors)
-    write_tensors(path, tensors, metadata)
+    write_tensors(path, tensors, metadata | {"crc": _crc(metadata.values(), tensors)})
 
 
 def write_tensors(path: Any, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:
@@ -86,21 +84,16 @@ def resume(
             f"{path} is not a readable checkpoint of fedlearn ({error}); delete it to start anew."
         ) from None
     here = json.loads(json.dumps(_head(history)))
-    if head != here:
-        differ = [key for key in here | head if head.get(key) != here.get(key)]
+    if differ := [name for name in here if head.get(name) != here[name]]:
         raise ValueError(
             f"{path} belongs to another run: {', '.join(differ)} differ. Name another file or "
             "delete it."
         )
-    state = State({}, {})
+    groups: dict[str, Tensors] = {"state": {}, "server": {}}
     for key, tensor in tensors.items():
         group, name = key.split("/", 1)
-        if group == "state":
-            place = state.weights
-        elif group == "server":
-            place = state.memory
-        else:
-            place = memories.setdefault(int(group.removeprefix("client ")), {})
-        place[name] = tensor.to(device)
+        groups.setdefault(group, {})[name] = tensor.to(device)
+    state = State(groups.pop("state"), groups.pop("server"))
+    memories |= {int(group.removeprefix("client ")): memory for group, memory in groups.items()}
     history.rows += before.rows
     return state

@@ -16,7 +16,7 @@ Tensors = dict[str, torch.Tensor]  # a state, an update, a memory: tensors by na
 
 
 class Batch(NamedTuple):
-    """Images, labels, and their positions in the client's own data. [batch, ...], or stacked
+    """Images, labels, and their positions in the client's own data: [batch, ...], or stacked
     [clients, batch, ...]."""
 
     x: torch.Tensor
@@ -35,8 +35,7 @@ class Arrival(NamedTuple):
 
 @dataclass
 class State:
-    """All that the server keeps from round to round: the global state, and the memory of its
-    parts."""
+    """What the server keeps from round to round: the global state, and its parts' memory."""
 
     weights: Tensors
     memory: Tensors = field(default_factory=dict)
@@ -44,9 +43,9 @@ class State:
 
 class Part(Checked):
     """Base of all parts. A part gives itself to the others, by its class, and says what it
-    ``needs`` of them and what else it ``gives``: classes, or objects where details must agree. So
-    two that do not fit are refused before anything is trained. ``words`` names it there, and
-    ``giver`` the part that can give it."""
+    ``needs`` of them and what else it ``gives``: classes, or objects where details must agree.
+    Two that do not fit are refused before anything is trained. ``words`` names what is given in
+    that sentence, and ``giver`` the part that can give it."""
 
     needs: Any = frozenset()
     gives: Any = frozenset()
@@ -64,19 +63,17 @@ class Part(Checked):
 
     def refuse_unknown(self, kind: type["Part"]) -> None:
         """``ValueError`` if this part, or one of its kind inside it, has a public member that no
-        part of its kind has: it would never be called. Fields of dataclasses and names that begin
-        with _ are the part's own."""
-        own: set[str] = {f.name for f in fields(self)} if is_dataclass(self) else set()
+        part of its kind has: a misspelt method would never be called."""
+        members = {f.name for f in fields(self)} if is_dataclass(self) else set[str]()
         for cls in set(type(self).__mro__) - set(kind.__mro__):
-            for name in vars(cls):
-                if not name.startswith("_") and name not in own and not hasattr(kind, name):
-                    known = [n for n in dir(kind) if not n.startswith("_")]
-                    near = get_close_matches(name, known, n=1)
+            for name in vars(cls).keys() - members:
+                if not name.startswith("_") and not hasattr(kind, name):
+                    near = get_close_matches(name, dir(kind), n=1)
                     hint = f"did you mean {near[0]!r}?" if near else "its own names begin with _."
                     raise ValueError(
                         f"{type(self).__name__} has {name!r}, which no {kind.__name__} has: {hint}"
                     )
-        for inner in (getattr(self, name) for name in own):
+        for inner in (getattr(self, name) for name in members):
             if isinstance(inner, kind):
                 inner.refuse_unknown(kind)
 
@@ -111,8 +108,8 @@ class Context:
     settings: Settings = Settings()
     participants: tuple[int, ...] = ()  # the clients of this round, ascending
     net: Any = None  # this side's network
-    last_seen: Mapping[int, int] = field(default_factory=dict)  # at the server: client -> the last
-    # round in which an answer of it was taken
+    # at the server: client -> the last round in which an answer of it was taken
+    last_seen: Mapping[int, int] = field(default_factory=dict)
     lossy: frozenset[str] = frozenset()  # tensors that do not travel as they are
 
     def generator(self, purpose: str) -> Any:
@@ -125,17 +122,18 @@ class Context:
         """The local steps that a client takes in a round: E epochs of its batches."""
         return self.settings.epochs * -(-self.task.sizes[client] // self.settings.batch_size)
 
-    def kept(self, what: str, params: list[torch.Tensor]) -> list[torch.Tensor]:
-        """What a client keeps as ``what``/name of each parameter that is trained, zero where it
+    def kept(self, key: str, params: list[torch.Tensor]) -> list[torch.Tensor]:
+        """What a client keeps as ``key``/name of each parameter that is trained, zero where it
         keeps nothing: tensors like ``params``, for stacked clients [clients, ...]."""
-        many, found = isinstance(self.memory, list), [torch.zeros_like(p) for p in params]
         names = [name for name, p in self.net.named_parameters() if p.requires_grad]
-        for name, kept in zip(names, found, strict=True):
-            rows = zip(kept, self.memory, strict=True) if many else [(kept, self.memory)]
-            for row, memory in rows:
-                if f"{what}/{name}" in memory:
-                    row.copy_(memory[f"{what}/{name}"])
-        return found
+        memories = self.memory if isinstance(self.memory, list) else [self.memory]
+        tensors = [torch.zeros_like(p) for p in params]
+        for name, tensor in zip(names, tensors, strict=True):
+            rows = tensor if isinstance(self.memory, list) else [tensor]
+            for row, memory in zip(rows, memories, strict=True):
+                if f"{key}/{name}" in memory:
+                    row.copy_(memory[f"{key}/{name}"])
+        return tensors
 
     def narrow(self, first: int, last: int) -> "Context":
         """The same for some of the stacked clients; tensors are views."""

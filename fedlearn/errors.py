@@ -15,11 +15,34 @@ class Diverged(ValueError):
 
 class WireError(ValueError):
     """Bytes from outside that are not what the receiver's schema allows: truncated, altered,
-    foreign or not finite."""
+    foreign or not finite.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> fl.wire.Dense().decode(b"", (2,))
+    Traceback (most recent call last):
+        ...
+    fedlearn.errors.WireError: ...
+    """
 
 
 class StartError(ConnectionError):
     """A program that a run needs does not start on this machine."""
+
+
+class DataError(RuntimeError):
+    """A data set that is not on this machine and cannot be fetched, or is not the one its name
+    says.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> raise fl.DataError("cifar10 is not on this machine.")
+    Traceback (most recent call last):
+        ...
+    fedlearn.errors.DataError: cifar10 is not on this machine.
+    """
 
 
 def no_memory(error: BaseException) -> bool:
@@ -33,12 +56,7 @@ def said(error: BaseException) -> str:
     return str(error) or silent
 
 
-class DataError(RuntimeError):
-    """A data set that is not on this machine and cannot be fetched, or is not the one its name
-    says."""
-
-
-def pick(name: Any, options: Mapping[Any, Any], what: str) -> Any:
+def pick(name: Any, options: Mapping[Any, Any], noun: str) -> Any:
     """``options[name]``, or a ``ValueError`` that names the nearest matches and everything
     allowed."""
     with suppress(KeyError, TypeError):  # what cannot be hashed is no name
@@ -47,4 +65,4 @@ def pick(name: Any, options: Mapping[Any, Any], what: str) -> Any:
     near = get_close_matches(name.lower(), lower, n=3, cutoff=0.5) if text else []
     hint = f" Did you mean {' or '.join(repr(lower[o]) for o in near)}?" if near else ""
     shown = repr(name) if text else short(name)
-    raise ValueError(f"There is no {what} {shown}.{hint} Allowed: {', '.join(map(str, options))}.")
+    raise ValueError(f"There is no {noun} {shown}.{hint} Allowed: {', '.join(map(str, options))}.")

@@ -19,29 +19,47 @@ COLUMNS = """
     round accuracy loss bytes_up bytes_up_buffers bytes_down bytes_down_buffers
     bytes_evaluation_up bytes_evaluation_down seconds clients refused unevaluated
 """.split()
-VERSION = 1  # of what is written; a file that states none is of the first
-# what a run's meta has values by name for
-TABLES = ("parts", "task", "data", "settings", "options", "tuned", "provenance")
+REASONS = "refused", "unevaluated"  # columns that hold client -> why
 
 
 @dataclass(eq=False, repr=False)
 class History:
-    """Rows with the keys ``round, accuracy, loss`` (on the test set, ``None`` in rounds without
-    evaluation; what accuracy is, ``measure`` says), ``bytes_up, bytes_up_buffers, bytes_down,
-    bytes_down_buffers`` (summed over the round's clients; the totals contain the buffers),
-    ``bytes_evaluation_up, bytes_evaluation_down`` (what evaluation asked of clients, not in the
-    totals), ``seconds`` (the round without its evaluation), ``clients`` (who took part),
-    ``refused`` and ``unevaluated`` (client -> why its answer was not used, in the round and in its
-    evaluation), ``untaken`` (why what the round made was not taken, or ``None``) and ``suspects``
-    (the clients whose answers were the largest then). A method and the task's metrics may have
-    columns of their own. Every key with a number a round is also an attribute that gives a numpy
+    """The rounds of a run. Every key with a number a round is also an attribute that gives a numpy
     array.
+
+    Parameters
+    ----------
+    method : str
+        The method's name.
+    meta : dict
+        Parts, task, settings, versions and hardware.
+    rows : list of dict
+        One a round, with the keys ``round``; ``accuracy, loss`` (on the test set, ``None`` in
+        rounds without evaluation; what accuracy is, ``measure`` says); ``bytes_up,
+        bytes_up_buffers, bytes_down, bytes_down_buffers`` (summed over the round's clients; the
+        totals contain the buffers); ``bytes_evaluation_up, bytes_evaluation_down`` (what evaluation
+        asked of clients, not in the totals); ``seconds`` (the round without its evaluation);
+        ``clients`` (who took part); ``refused`` and ``unevaluated`` (client -> why its answer was
+        not used, in the round and in its evaluation); ``untaken`` (why what the round made was not
+        taken, or ``None``) and ``suspects`` (the clients whose answers were the largest then). A
+        method and the task's metrics may have columns of their own.
+    state : dict of tensors, optional
+        The final global state; not written to JSON.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> rows = [{"round": t, "accuracy": t / 4, "bytes_up": 10**6, "bytes_down": 0} for t in (1, 2)]
+    >>> history = fl.History("mine", rows=rows)
+    >>> history
+    History('mine', 2 rounds, accuracy 0.5000, 2.000 MB up, 0.000 MB down)
+    >>> history.megabytes_to(0.5)
+    2.0
     """
 
     method: str
-    meta: dict[str, Any] = field(default_factory=dict)  # parts, task, settings, versions, hardware
+    meta: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
-    # the final global state; not written to JSON
     state: dict[str, torch.Tensor] | None = None
 
     def __getattr__(self, name: str) -> np.ndarray:
@@ -50,8 +68,8 @@ class History:
             values = [row.get(name) for row in rows]
             wide = next((len(v) for v in values if isinstance(v, list)), None)
             blank = np.nan if wide is None else [np.nan] * wide
-            found = np.array([blank if v is None else v for v in values])
-            return found.astype(float) if wide and found.dtype == object else found
+            column = np.array([blank if v is None else v for v in values])
+            return column.astype(float) if wide and column.dtype == object else column
         raise AttributeError(
             f"History has no {name!r}" + ("" if rows else ", and no rounds yet") + "."
         )
@@ -61,8 +79,8 @@ class History:
         if not self.rows:
             return f"History({self.method!r}, no rounds yet)"
         up, down = self.bytes_up.sum() / 1e6, self.bytes_down.sum() / 1e6
-        last = next((row for row in reversed(self.rows) if row["accuracy"] is not None), None)
-        end = f"{self.measure} {last['accuracy']:.4f}, " if last else ""
+        rows = self.evaluated
+        end = f"{self.measure} {rows[-1]['accuracy']:.4f}, " if rows else ""
         return (
             f"History({self.method!r}, {len(self)} rounds, {end}{up:.3f} MB up, {down:.3f} MB down)"
         )
@@ -71,30 +89,32 @@ class History:
         """The same, and the evaluated rounds as a table, at most ten of them."""
         from html import escape
 
-        seen = [i for i, row in enumerate(self.rows) if row["accuracy"] is not None]
-        some = dict.fromkeys(
-            seen[i] for i in np.linspace(0, len(seen) - 1, min(10, len(seen))).astype(int)
-        )
-        mb = self.megabytes if self.rows else []
-        lines = [
-            f"<tr><td>{(row := self.rows[i])['round']}</td><td>{row['accuracy']:.4f}</td>"
-            f"<td>{row['loss']:.4f}</td><td>{mb[i]:.3f}</td><td>{len(row['refused'])}</td></tr>"
-            for i in some
+        import pandas
+
+        rows = self.evaluated
+        some = np.unique(np.linspace(0, len(rows) - 1, min(10, len(rows))).astype(int))
+        table = [
+            {
+                "round": str(row["round"]),
+                self.measure: f"{row['accuracy']:.4f}",
+                "loss": f"{row['loss']:.4f}",
+                "MB so far": f"{self.megabytes[row['round'] - 1]:.3f}",
+                "refused": str(len(row["refused"])),
+            }
+            for row in (rows[i] for i in some)
         ]
-        names = ("round", self.measure, "loss", "MB so far", "refused")
-        head = "".join(f"<th>{name}</th>" for name in names)
-        return f"<p>{escape(repr(self))}</p><table><tr>{head}</tr>{''.join(lines)}</table>"
+        return f"<p>{escape(repr(self))}</p>{pandas.DataFrame(table).to_html(index=False)}"
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __eq__(self, other: Any) -> bool:
         """The same run: the same rows but for the seconds they took."""
-        strip = [
+        one, two = (
             [{k: v for k, v in row.items() if k != "seconds"} for row in h.rows]
             for h in (self, other)
-        ]
-        return self.method == other.method and strip[0] == strip[1]
+        )
+        return self.method == other.method and one == two
 
     def last_seen(self) -> dict[int, int]:
         """Client -> the last round in which an answer of it was used."""
@@ -109,29 +129,25 @@ class History:
         return self.meta.get("task", {}).get("accuracy", "accuracy")
 
     @property
+    def evaluated(self) -> list[dict[str, Any]]:
+        """The rows of the rounds in which the test set was looked at."""
+        return [row for row in self.rows if row["accuracy"] is not None]
+
+    @property
     def final(self) -> dict[str, Any]:
         """The last evaluated row; ``ValueError`` if there is none."""
-        seen = [row for row in self.rows if row["accuracy"] is not None]
-        if not seen:
+        if not self.evaluated:
             raise ValueError(f"No round of this run of {self.method} was evaluated.")
-        return seen[-1]
+        return self.evaluated[-1]
 
     def late_accuracy(self, tests: int = 5) -> float:
         """Mean accuracy of the last ``tests`` evaluated rounds: a curve that jumps from one test to
         the next says little by the last one alone."""
-        evaluated = [row["accuracy"] for row in self.rows if row["accuracy"] is not None]
-        return float(np.mean(evaluated[-tests:]))
+        return float(np.mean([row["accuracy"] for row in self.evaluated[-tests:]]))
 
     def rounds_to(self, accuracy: float) -> int | None:
         """The first round whose test accuracy reaches ``accuracy`` (0 to 1), or ``None``."""
-        return next(
-            (
-                r["round"]
-                for r in self.rows
-                if r["accuracy"] is not None and r["accuracy"] >= accuracy
-            ),
-            None,
-        )
+        return next((r["round"] for r in self.evaluated if r["accuracy"] >= accuracy), None)
 
     @property
     def megabytes(self) -> np.ndarray:
@@ -145,12 +161,8 @@ class History:
 
     def accuracy_at(self, megabytes: float) -> float | None:
         """Test accuracy of the last evaluated round that ends within a budget, or ``None``."""
-        within = [
-            r["accuracy"]
-            for r, mb in zip(self.rows, self.megabytes, strict=True)
-            if mb <= megabytes
-        ]
-        return next((a for a in reversed(within) if a is not None), None)
+        within = self.rows[: int((self.megabytes <= megabytes).sum())]
+        return next((r["accuracy"] for r in reversed(within) if r["accuracy"] is not None), None)
 
     def to_pandas(self) -> "pandas.DataFrame":
         """A row a round."""
@@ -173,36 +185,27 @@ class History:
     def from_json(cls, source: str | Path) -> "History":
         """Read what ``to_json`` wrote: a path, or the text itself; ``ValueError`` names what is
         none."""
-        text, where = str(source), "This text"
+        text, name = str(source), "This text"
         try:
             if not text.lstrip().startswith("{"):
-                where = text
-                text = Path(source).read_text(encoding="utf-8")
+                name, text = text, Path(source).read_text(encoding="utf-8")
             return cls.from_dict(json.loads(text))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = f"it has no {error}" if isinstance(error, KeyError) else error
-            raise ValueError(f"{where} is no history of fedlearn ({why}).") from None
+            raise ValueError(f"{name} is no history of fedlearn ({why}).") from None
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "History":
         """The inverse of ``to_dict``, also after JSON has made text of the clients' numbers;
         ``ValueError`` and the like for what is no history."""
-        meta = data["meta"]
-        for its in filter(lambda its: isinstance(its, dict), (data, meta)):
-            if (version := its.get("version", VERSION)) != VERSION:
-                raise ValueError(f"its version is {short(version)}; this program reads {VERSION}")
-        tables = {"meta": meta} | ({n: meta[n] for n in TABLES if n in meta} if meta else {})
-        for name, its in tables.items():
-            if not isinstance(its, dict):
-                raise ValueError(f"{name} has names and values, not {its!r:.40}")
-        whose = ("refused", "unevaluated")  # client -> why
-        if any(not isinstance(row.get(k, {}), dict) for row in data["rows"] for k in whose):
-            raise ValueError(f"{' and '.join(whose)} are of clients, each with a reason")
-        rows = [
-            {k: {int(c): why for c, why in v.items()} if k in whose else v for k, v in row.items()}
-            for row in data["rows"]
-        ]
+        meta, rows = data["meta"], data["rows"]
+        if not isinstance(meta, dict):
+            raise ValueError(f"meta has names and values, not {short(meta)}")
         rounds = [row["round"] for row in rows]
-        if rounds != list(range(1, len(rows) + 1)) or any(type(r) is not int for r in rounds):
+        if rounds != list(range(1, len(rows) + 1)):
             raise ValueError(f"rounds 1 to {len(rows)} were expected, not {short(rounds)}")
-        return cls(data["method"], data["meta"], rows)
+        of_clients = [
+            {name: {int(k): why for k, why in row[name].items()} for name in REASONS if name in row}
+            for row in rows
+        ]
+        return cls(data["method"], meta, [r | c for r, c in zip(rows, of_clients, strict=True)])

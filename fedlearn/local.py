@@ -29,10 +29,9 @@ def train(net: nn.Module, method: Any, ctx: Context, settings: Settings) -> None
     client). Each epoch is gathered, augmented and normalised in one go, so that a step only
     slices."""
     task, params, B = ctx.task, trainable(net), settings.batch_size
-    net.train()
     n = task.sizes[ctx.client]
     state = method.optimizer.init(params, ctx)
-    loss = in_precision(method.objective.begin(net, ctx), task, settings)
+    loss = in_precision(method.objective.begin(net.train(), ctx), task, settings)
     shuffle, augment = ctx.generator("shuffle"), ctx.generator("augment")
     with rng.scope(task.seed, "dropout", ctx.round, ctx.client, device=task.device):
         for _ in range(settings.epochs):
@@ -67,7 +66,27 @@ def trainable(net: nn.Module) -> list[torch.Tensor]:
 
 
 def initial_network(method: Any, task: Any) -> nn.Module:
-    """M^0: the method's network with the weights that the task's seed gives it, on its device."""
+    """M^0, the network with which both sides begin.
+
+    Parameters
+    ----------
+    method : Method
+        Whose ``model`` builds it.
+    task : Task
+        Whose seed gives the weights, and whose device it lies on.
+
+    Returns
+    -------
+    torch.nn.Module
+        A new network, the same each time.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> task = fl.tasks.classification("digits", clients=3)
+    >>> fl.models.parameter_count(fl.initial_network(fl.methods.fedavg(), task))
+    10078
+    """
     return new_network(method.model, task)
 
 
@@ -88,10 +107,10 @@ def layout(net: nn.Module) -> torch.memory_format:
     return torch.channels_last if isinstance(net, Network) else torch.contiguous_format
 
 
-def load(own: Tensors, state: Tensors) -> None:
-    """Copy a state into a network, in place: ``own`` is its ``state_of``."""
+def load(tensors: Tensors, state: Tensors) -> None:
+    """Copy a state into a network, in place: ``tensors`` are its ``state_of``."""
     with torch.no_grad():
-        torch._foreach_copy_([own[name] for name in state], list(state.values()))
+        torch._foreach_copy_([tensors[name] for name in state], list(state.values()))
 
 
 @contextmanager
@@ -110,7 +129,8 @@ def threads(count: int, precision: str = "float32") -> Iterator[None]:
 
 
 class OneByOne:
-    """The clients of this process, one after another. ``memories`` is what each of them keeps.
+    """The clients of this process, one after another: what ``run`` needs of an engine's clients.
+    ``memories`` is what each of them keeps; it is empty where they live elsewhere.
 
     One whose code raises is refused, with the error as the reason and its cause, and keeps what it
     had before."""
@@ -120,23 +140,23 @@ class OneByOne:
         self.memories: dict[int, Tensors] = {}
 
     def ready(self, t: int, clients: Iterable[int]) -> None:
-        """They always are."""
+        """Return when round ``t`` can begin; these clients always are."""
 
-    def answer(self, t: int, client: int, data: bytes, what: str = "train") -> bytes:
+    def answer(self, t: int, client: int, data: bytes, question: str = "train") -> bytes:
         """One client's answer, bytes -> bytes."""
         memory = dict(self.memories.setdefault(client, {}))
-        answer = self.side.answer(t, client, what, data, memory)
+        answer = self.side.answer(t, client, question, data, memory)
         self.memories[client] = memory
         return answer
 
     def exchange(
-        self, t: int, what: str, clients: Iterable[int], write: Callable[[int], bytes]
+        self, t: int, question: str, clients: Iterable[int], write: Callable[[int], bytes]
     ) -> Iterator[tuple[int, bytes | WireError]]:
-        """See ``round.Engine``."""
+        """Deliver ``write(k)``, yield each client's answer, or why there is none, in this order."""
         for k in clients:
             memory = dict(self.memories.setdefault(k, {}))
             try:
-                answer: Any = self.side.answer(t, k, what, write(k), memory)
+                answer: Any = self.side.answer(t, k, question, write(k), memory)
                 self.memories[k] = memory
             except WireError as error:
                 answer = error
@@ -163,7 +183,14 @@ class Model(Part):
 
 @dataclass(frozen=True)
 class TaskNetwork(Model):
-    """The network that the task names."""
+    """The network that the task names: the default ``model`` of every method.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> type(fl.TaskNetwork().build(fl.tasks.classification("digits", clients=3))).__name__
+    'Network'
+    """
 
     def build(self, task: Any) -> nn.Module:
         return task.network()
@@ -227,7 +254,15 @@ class Objective(Part):
 
 @dataclass(frozen=True)
 class TaskLoss(Objective):
-    """The task's own loss, for classification the mean cross-entropy of the batch."""
+    """The task's own loss, for classification the mean cross-entropy of the batch: the default
+    ``objective`` of every method.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> fl.methods.fedavg().but(objective=fl.TaskLoss()) == fl.methods.fedavg()
+    True
+    """
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         loss = ctx.task.loss

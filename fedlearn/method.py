@@ -1,8 +1,7 @@
-"""What a method is: the parts that say how a client trains, and a round, of which an engine knows
-two sides that exchange bytes.
+"""What a method is: the parts that say how a client trains, and a round, which has two sides.
 
     server side   round(t, state, ask) -> state     ``ask`` is its only way to clients
-    client side   answer(t, client, what, data, memory) -> bytes     ``what`` is asked for
+    client side   answer(t, client, question, data, memory) -> bytes
 
 A round may ask as often as it likes, for whatever it likes: averaging (``round.py``) asks everybody
 once, split learning one client after the other, batch by batch.
@@ -11,14 +10,14 @@ once, split learning one client after the other, batch by batch.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 
 from . import finite, local, rng
 from .arguments import Checked, short
 from .context import Context, Part, State, Tensors, in_words, provides
-from .errors import WireError, pick
+from .errors import Diverged, WireError, pick
 from .extensions import find
 from .local import Model, Objective, TaskLoss, TaskNetwork
 from .models import state_of
@@ -31,7 +30,26 @@ TRAIN, EVALUATE = "train", "evaluate"  # what is asked for; a method may ask for
 
 @dataclass(frozen=True)
 class Method(Checked):
-    """A name, the three parts that say how a client trains, and in subclasses what a round is."""
+    """A name, the parts that say how a client trains, and in subclasses what a round is.
+
+    Parameters
+    ----------
+    name : str
+        Stands in histories and messages.
+    model, objective, optimizer : Model, Objective, Optimizer
+        Which network a client trains, what it minimises, and how it takes a step.
+
+    Raises
+    ------
+    ValueError
+        For a part of another kind, with a misspelt member, or that does not fit the others.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> fl.methods.fedavg(lr=0.05).parts()["objective"]
+    'TaskLoss()'
+    """
 
     name: str = "method"
     model: Model = TaskNetwork()
@@ -49,23 +67,40 @@ class Method(Checked):
         parts = {name: getattr(self, name) for name in self.kinds}
         for name, kind in self.kinds.items():
             if not isinstance(parts[name], kind):
-                article = "an" if kind.__name__[0] in "AEIOU" else "a"
                 raise ValueError(
-                    f"{parts[name]!r} cannot be a method's {name}: it is not {article} "
-                    f"{kind.__name__} (fedlearn.parts)."
+                    f"{parts[name]!r} cannot be a method's {name}: it is no {kind.__name__} "
+                    "(fedlearn.parts)."
                 )
             parts[name].refuse_unknown(kind)
         for name, part in parts.items():
-            need = missing(part, parts)
-            if need is not None:
-                giver = parts.get(need.giver)
-                raise ValueError(
-                    f"The {name} {part!r} needs {in_words(need)}; the {need.giver} {giver!r} gives "
-                    f"{giver.says() if giver else 'nothing'}."
-                )
+            given = set[Any]().union(*(p.given() for p in parts.values() if p is not part))
+            for need in sorted(part.needs, key=repr):
+                if not provides(given, need):
+                    giver = parts.get(need.giver)
+                    raise ValueError(
+                        f"The {name} {part!r} needs {in_words(need)}; the {need.giver} {giver!r} "
+                        f"gives {giver.says() if giver else 'nothing'}."
+                    )
 
     def but(self, **parts: Any) -> Any:
-        """The same method with other parts: ``rpn().but(server=Mean("samples"))``."""
+        """The same method with other parts.
+
+        Parameters
+        ----------
+        **parts
+            Parts by their names, or another ``name``.
+
+        Returns
+        -------
+        Method
+            Of the same class; ``ValueError`` for a part that it does not have or that does not fit.
+
+        Examples
+        --------
+        >>> import fedlearn as fl
+        >>> fl.methods.rpn().but(server=fl.Mean("clients")).parts()["server"]
+        "Mean(by='clients')"
+        """
         for part in parts:
             pick(part, dict.fromkeys(f.name for f in fields(self)), "part of a method")
         return replace(self, **parts)
@@ -83,12 +118,6 @@ class Method(Checked):
         return self.sides[1](self, task, settings)
 
 
-def missing(part: Part, parts: Mapping[str, Part]) -> Any:
-    """The first thing that a part needs and no other of the parts gives; None if they fit."""
-    given = set[Any]().union(*(other.given() for other in parts.values() if other is not part))
-    return next((n for n in sorted(part.needs, key=repr) if not provides(given, n)), None)
-
-
 METHODS: dict[str, Callable[..., Method]] = {}  # by name; ``fedlearn.methods`` fills it
 
 
@@ -98,35 +127,97 @@ def method_of(method: Any) -> Method:
         return find(method, METHODS, "method")()
     if not isinstance(method, Method):
         name = getattr(method, "__name__", "")
-        what = f"the function {name}: call it, {name}()" if callable(method) and name else ""
+        hint = f"the function {name}: call it, {name}()" if callable(method) and name else ""
         raise ValueError(
             "A run takes a method, such as fl.methods.fedavg(), or its name, not "
-            f"{what or short(method)}."
+            f"{hint or short(method)}."
         )
     return method
 
 
-class Ask(Protocol):
-    """A round's only way to clients, which counts the bytes and notes who is refused."""
+class Exchange:
+    """A round's only way to clients, ``ask`` in the code of a method. It counts the bytes, and
+    notes in ``row``, of the history, who is refused and why."""
 
-    row: dict[str, Any]  # of the history, as far as it is known
-    last_seen: Mapping[int, int]  # client -> the last round in which an answer of it was taken
+    def __init__(
+        self, t: int, clients: Any, row: dict[str, Any], last_seen: dict[int, int]
+    ) -> None:
+        self.t, self.clients, self.row = t, clients, row
+        self.last_seen = last_seen  # client -> the last round in which an answer of it was taken
+        self.raised: BaseException | None = None  # the first error in the code of a client
+        self.norms: dict[int, float] = {}  # client -> the largest norm that came in this round
 
     def __call__(
-        self, clients: Iterable[int], write: Callable[[int], bytes], what: str = TRAIN
+        self, clients: Iterable[int], write: Callable[[int], Any], question: str = TRAIN
     ) -> Iterator[tuple[int, bytes]]:
-        """Deliver ``write(k)`` to each client, and yield the answers that come."""
+        """Deliver ``write(k)``, bytes or bytes and how many of them are buffers, to each client,
+        and yield the answers that come."""
+        way = "bytes_evaluation" if question == EVALUATE else "bytes"
+
+        def counted(k: int) -> bytes:
+            message = write(k)
+            data, buffers = message if isinstance(message, tuple) else (message, 0)
+            self.note(f"{way}_down", len(data))
+            if buffers:
+                self.note(f"{way}_down_buffers", buffers)
+            return data
+
+        for k, answer in self.clients.exchange(self.t, question, clients, counted):
+            if isinstance(answer, bytes):
+                self.note(f"{way}_up", len(answer))
+                yield k, answer
+            elif isinstance(answer, WireError):
+                self.refuse(k, answer, question)
+            else:
+                kind = type(answer).__name__
+                error = WireError(f"Client {k} must answer with bytes, not with {kind}.")
+                self.refuse(k, error, question)
 
     def read(
         self,
         answers: Iterable[tuple[int, bytes]],
         read: Callable[[int, bytes], Any],
-        what: str = TRAIN,
+        question: str = TRAIN,
     ) -> Iterator[tuple[int, Any]]:
         """What ``read(k, answer)`` makes of each; a ``WireError`` of it refuses the client."""
+        for k, answer in answers:
+            try:
+                taken = read(k, answer)
+            except WireError as error:
+                self.refuse(k, error, question)
+                continue
+            if question != EVALUATE:
+                tensors = taken if isinstance(taken, Mapping) else getattr(taken, "update", {})
+                self.last_seen[k] = self.t
+                self.norms[k] = max(self.norms.get(k, 0.0), finite.norm(tensors.values()))
+                self.note("bytes_up_buffers", getattr(taken, "buffers", 0))
+            yield k, taken
+
+    def refuse(self, client: int, error: WireError, question: str = TRAIN) -> None:
+        """Note why a client's answer is not used."""
+        column = "unevaluated" if question == EVALUATE else "refused"
+        self.row[column][client] = str(error)
+        self.raised = self.raised or error.__cause__
 
     def note(self, column: str, count: int) -> None:
-        """Add to a column of the row."""
+        """Add to a column of the row, such as a share of the bytes that the method tells apart."""
+        self.row[column] = self.row.get(column, 0) + count
+
+    def excuse(self, error: Diverged | WireError) -> None:
+        """Go on after a round that cannot be taken; or raise its error, if clients are not to blame
+        or the method cannot go on."""
+        if isinstance(error, WireError):  # without these answers the method cannot go on
+            if self.last_seen or not self.raised:
+                raise error from self.raised
+        elif not self.norms:  # nobody has answered: nobody else's fault
+            raise error
+        else:
+            self.row |= {"untaken": str(error), "suspects": self.suspects()}
+
+    def suspects(self) -> list[int]:
+        """The clients that sent the largest norm of this round, or a thousandth of it."""
+        most = max(self.norms.values(), default=0.0)
+        return [k for k, norm in self.norms.items() if 1000 * norm >= most]
 
 
 class Side:
@@ -142,12 +233,11 @@ class Side:
         self._drawn: tuple[int, tuple[int, ...]] = (0, ())
 
     def participants(self, t: int) -> tuple[int, ...]:
-        """The clients of round ``t``, in ascending order: both sides draw them from the shared
-        seed."""
+        """The clients of round ``t``, ascending: both sides draw them from the shared seed."""
         if self._drawn[0] != t:
-            count = self.settings.drawn(self.task.clients)
             generator = rng.generator(self.task.seed, "participants", t)
             order = torch.randperm(self.task.clients, generator=generator)
+            count = self.settings.drawn(self.task.clients)
             self._drawn = t, tuple(sorted(order[:count].tolist()))
         return self._drawn[1]
 
@@ -166,7 +256,7 @@ class ServerSide(Side):
         """The state before round 1."""
         return State(dict(self.initial))
 
-    def round(self, t: int, state: State, ask: Ask) -> State:
+    def round(self, t: int, state: State, ask: Exchange) -> State:
         """Round ``t``: ask clients, return the next state. ``state`` is not changed."""
         raise NotImplementedError
 
@@ -175,7 +265,7 @@ class ServerSide(Side):
         ``before``; else whether its weights are suspiciously large."""
         return finite.check(state, before)
 
-    def evaluate(self, t: int, state: State, ask: Ask) -> dict[str, float]:
+    def evaluate(self, t: int, state: State, ask: Exchange) -> dict[str, float]:
         """{"accuracy", "loss"} of the state after round ``t`` on the test set. What is needed of
         clients is asked for."""
         self.method.model.refresh(self.net, self.task, t)
@@ -184,7 +274,7 @@ class ServerSide(Side):
 
     def evaluate_each(
         self,
-        ask: Ask,
+        ask: Exchange,
         write: Callable[[int], bytes],
         network: Callable[[int, bytes], torch.nn.Module],
     ) -> dict[str, Any]:
@@ -200,10 +290,10 @@ class ServerSide(Side):
             return result
 
         answers = ask(range(self.task.clients), write, EVALUATE)
-        found = [own for _, own in ask.read(answers, read, EVALUATE)]
-        if not found:
-            return {"accuracy": None, "loss": None} | self.task.measure(predictions)
-        means = {name: sum(own[name] for own in found) / len(found) for name in found[0]}
+        results = [result for _, result in ask.read(answers, read, EVALUATE)]
+        means: dict[str, Any] = {"accuracy": None, "loss": None}
+        if results:
+            means = {name: sum(r[name] for r in results) / len(results) for name in results[0]}
         return means | self.task.measure(predictions)
 
 
@@ -214,7 +304,7 @@ class ClientSide(Side):
     stacks: ClassVar[bool] = False  # several can train in one stacked network
     remembers: ClassVar[bool] = True  # a round may begin with what was kept in the one before
 
-    def answer(self, t: int, client: int, what: str, data: bytes, memory: Tensors) -> bytes:
+    def answer(self, t: int, client: int, question: str, data: bytes, memory: Tensors) -> bytes:
         """What was asked for in round ``t``; ``WireError`` if the question is not what it must be.
         To answer ``EVALUATE`` changes no memory."""
         raise NotImplementedError
@@ -225,11 +315,11 @@ class Trainee(ClientSide):
 
     stacks = True
 
-    def answer(self, t: int, client: int, what: str, data: bytes, memory: Tensors) -> bytes:
-        if what == EVALUATE:
+    def answer(self, t: int, client: int, question: str, data: bytes, memory: Tensors) -> bytes:
+        if question == EVALUATE:
             return self.show(t, client, data, memory)
-        if what != TRAIN:
-            raise WireError(f"A client of {self.method.name} cannot answer {what!r}.")
+        if question != TRAIN:
+            raise WireError(f"A client of {self.method.name} cannot answer {question!r}.")
         ctx = self.download(t, client, data, memory)
         local.load(self.tensors, ctx.start)
         self.method.model.refresh(self.net, self.task, t)

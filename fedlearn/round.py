@@ -17,38 +17,38 @@ Most methods replace some of six parts:
     downlink    what bytes come down?                          Downlink: a chain of steps
     server      how do uploads become the next global state?   Aggregator: aggregate(...)
 
-Every byte crosses in ``Exchange``, which counts it. Clients are behind an engine: one by one
+Every byte crosses in ``method.Exchange``, which counts it. Clients are behind an engine: one by one
 (``local.OneByOne``), stacked (``stacked.Stacked``) or on Flower.
 """
 
 import platform
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 
 from . import checkpoint as checkpoints
 from . import finite, local
 from .arguments import short
+from .callbacks import progress_bar
 from .context import Arrival, Context, Part, State, Tensors
 from .errors import Diverged, WireError
-from .history import History
+from .history import COLUMNS, History
 from .links import Downlink, Uplink
-from .method import EVALUATE, TRAIN, Ask, Method, ServerSide, Trainee, method_of
-from .progress import progress_bar
+from .method import Exchange, Method, ServerSide, Trainee, method_of
 from .servers import Aggregator, Mean
 from .settings import Settings, thread_count, whole_number
 from .stacked import ENGINES, SMALL_STEP, Stacked, choose, step_work
 from .wire import DOWN, UP, Message, Schema, assemble, pack, unpack
 
-BYTES = ("bytes_up", "bytes_up_buffers", "bytes_down", "bytes_down_buffers")
-EVALUATION = ("bytes_evaluation_up", "bytes_evaluation_down")
-ELSEWHERE = {"flower-sim": (".flower", "Simulation")}  # engines that are loaded when asked for
+PLAIN = Downlink()  # the global state as it is, which can always be coded
+# A row of the history, and the state after it; True ends the run.
+OnRound = Callable[[dict[str, Any], State], Any]
 
 
 class Server(ServerSide):
@@ -61,22 +61,13 @@ class Server(ServerSide):
             part.validate(self.context(1, -1, self.up, {}))
         self._coded: tuple[Any, int, dict] = (None, 0, {})  # state, round, group -> body
 
-    def round(self, t: int, state: State, ask: Ask) -> State:
+    def round(self, t: int, state: State, ask: Exchange) -> State:
         """Algorithm 1, one round."""
-
-        def send(k: int) -> bytes:
-            data, buffers = self.send(t, k, state, ask.last_seen)
-            ask.note("bytes_down_buffers", buffers)
-            return data
-
-        def receive(k: int, data: bytes) -> Arrival:
-            arrival = self.receive(t, k, data, state)
-            ask.note("bytes_up_buffers", arrival.buffers)
-            return arrival
-
-        answers = list(ask(self.participants(t), send))  # send, and train
-        arrivals = [arrival for _, arrival in ask.read(answers, receive)]
-        return self.aggregate(t, state, arrivals, ask.last_seen)
+        who = self.participants(t)
+        messages = {k: self.send(t, k, state, ask.last_seen) for k in who}
+        answers = list(ask(who, messages.pop))  # clients train
+        arrivals = list(ask.read(answers, lambda k, data: self.receive(t, k, data, state)))
+        return self.aggregate(t, state, [arrival for _, arrival in arrivals], ask.last_seen)
 
     def send(
         self, t: int, client: int, state: State, last_seen: Mapping[int, int] = {}
@@ -125,7 +116,7 @@ class Server(ServerSide):
             self.method.model.refresh(self.net, self.task, t)
             local.load(self.tensors, state.weights)
             finite.try_out(self.net, self.task)
-        if self.method.downlink != Downlink():
+        if self.method.downlink is not PLAIN:
             if any(self.method.downlink.hears):
                 state = State(state.weights, dict(state.memory))
             for k in self.participants(t + 1):
@@ -166,12 +157,31 @@ class Client(Trainee):
 
 @dataclass(frozen=True)
 class Averaging(Method):
-    """A name and six parts, by default those of federated averaging. ``but`` replaces parts:
-    ``rpn().but(server=Mean("samples"))``. Parts that do not fit are refused."""
+    """A name and six parts, by default those of federated averaging: McMahan et al. (2017),
+    Algorithm 1.
+
+    Parameters
+    ----------
+    name, model, objective, optimizer
+        As for every ``Method``, which also says what is refused.
+    uplink : Uplink
+        What bytes go up: a chain of steps, by default the update as float32.
+    downlink : Downlink
+        What bytes come down: a chain of steps, by default the global state as float32.
+    server : Aggregator
+        How uploads become the next global state, by default their weighted mean.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> half = fl.Uplink(fl.parts.Update(), fl.parts.Code(fl.wire.Dense(16)))
+    >>> fl.Averaging("half", uplink=half).parts()["server"]
+    "Mean(by='samples')"
+    """
 
     name: str = "fedavg"
     uplink: Uplink = Uplink()
-    downlink: Downlink = Downlink()
+    downlink: Downlink = PLAIN
     server: Aggregator = Mean()
 
     sides = (Server, Client)
@@ -187,113 +197,6 @@ def buffer_bytes(sections: Mapping[str, Any], schema: Schema) -> int:
     return sum(len(section) for name, section in sections.items() if name in schema.buffers)
 
 
-class Clients(Protocol):
-    """What a round needs of the clients of a run, wherever they are."""
-
-    memories: dict[int, Tensors]  # what clients of this process keep; empty if they live elsewhere
-
-    def ready(self, t: int, clients: Iterable[int]) -> None:
-        """Return when round ``t`` can begin."""
-
-    def exchange(
-        self, t: int, what: str, clients: Iterable[int], write: Callable[[int], bytes]
-    ) -> Iterator[tuple[int, bytes | WireError]]:
-        """Deliver ``write(k)``, yield each client's answer, or why there is none, in this order."""
-
-
-class Engine(Protocol):
-    """Clients that live elsewhere, as ``run`` takes them: Flower's simulation, its grid."""
-
-    def describe(self) -> dict[str, Any]:
-        """What a history says of its engine."""
-
-    def connect(
-        self, method: Method, task: Any, settings: Settings, threads: int
-    ) -> AbstractContextManager[Clients]:
-        """The clients of one run, there as long as the block lasts."""
-
-
-class Exchange:
-    """The ``Ask`` of a round, on an engine; and the row of the history that it fills."""
-
-    def __init__(
-        self, t: int, engine: Clients, row: dict[str, Any], last_seen: dict[int, int]
-    ) -> None:
-        self.t, self.engine, self.row, self.last_seen = t, engine, row, last_seen
-        self.raised: BaseException | None = None  # the first error in the code of a client
-        self.sizes: dict[int, float] = {}  # client -> the largest norm that came in this round
-
-    def __call__(
-        self, clients: Iterable[int], write: Callable[[int], bytes], what: str = TRAIN
-    ) -> Iterator[tuple[int, bytes]]:
-        """Deliver ``write(k)`` to each client, and yield the answers that come."""
-        way = "bytes_evaluation" if what == EVALUATE else "bytes"
-
-        def counted(k: int) -> bytes:
-            data = write(k)
-            self.note(f"{way}_down", len(data))
-            return data
-
-        for k, answer in self.engine.exchange(self.t, what, clients, counted):
-            if isinstance(answer, bytes):
-                self.note(f"{way}_up", len(answer))
-                yield k, answer
-            elif isinstance(answer, WireError):
-                self.refuse(k, answer, what)
-            else:
-                kind = type(answer).__name__
-                error = WireError(f"Client {k} must answer with bytes, not with {kind}.")
-                self.refuse(k, error, what)
-
-    def read(
-        self,
-        answers: Iterable[tuple[int, bytes]],
-        read: Callable[[int, bytes], Any],
-        what: str = TRAIN,
-    ) -> Iterator[tuple[int, Any]]:
-        """What ``read(k, answer)`` makes of each; a ``WireError`` of it refuses the client."""
-        for k, answer in answers:
-            try:
-                taken = read(k, answer)
-            except WireError as error:
-                self.refuse(k, error, what)
-                continue
-            if what != EVALUATE:
-                self.last_seen[k] = self.t
-                self.sizes[k] = max(self.sizes.get(k, 0.0), finite.magnitude(taken))
-            yield k, taken
-
-    def refuse(self, client: int, error: WireError, what: str = TRAIN) -> None:
-        """Note why a client's answer is not used."""
-        column = "unevaluated" if what == EVALUATE else "refused"
-        self.row[column][client] = str(error)
-        self.raised = self.raised or error.__cause__
-
-    def note(self, column: str, count: int) -> None:
-        """Add to a column of the row: a share of the bytes that the method tells apart."""
-        self.row[column] = self.row.get(column, 0) + count
-
-    def excuse(self, error: Diverged | WireError) -> None:
-        """Go on after a round that cannot be taken; or raise its error, if clients are not to blame
-        or the method cannot go on."""
-        if isinstance(error, WireError):  # without these answers the method cannot go on
-            if self.last_seen or not self.raised:
-                raise error from self.raised
-        elif not self.sizes:  # nobody has answered: nobody else's fault
-            raise error
-        else:
-            self.row |= {"untaken": str(error), "suspects": self.suspects()}
-
-    def suspects(self) -> list[int]:
-        """The clients that sent the largest norm of this round, or a thousandth of it."""
-        most = max(self.sizes.values(), default=0.0)
-        return [k for k, size in self.sizes.items() if 1000 * size >= most]
-
-
-# A row of the history, and the state after it; True ends the run.
-OnRound = Callable[[dict[str, Any], State], Any]
-
-
 def run(
     method: Method | str,
     task: Any,
@@ -304,33 +207,71 @@ def run(
     batch_size: int = 32,
     evaluate_every: int = 1,
     precision: str = "float32",
-    engine: str | Engine = "sequential",
+    engine: Any = "sequential",
     memory_limit: float | None = None,
     checkpoint: Any = None,
     threads: int | None = None,
     progress: bool | None = None,
     on_round: OnRound | Iterable[OnRound] = (),
 ) -> History:
-    """Run ``method``, or the one of that name, on ``task`` for that many rounds and return its
-    ``History``.
+    """Run a method on a task for some rounds.
 
-    ``participation`` is the share of clients drawn each round (C), ``epochs`` the local epochs
-    (E), ``batch_size`` B. ``precision`` is the arithmetic of training: "float32", "tf32" or "bf16"
-    (mixed; weights stay float32). ``engine`` says how clients train: "sequential", one after
-    another; "stacked", all clients of a round in one step, as many at a time as ``memory_limit``
-    (bytes, by default half of what is free) allows; "auto", stacked where steps are small and the
-    layers allow it; "flower-sim", each in a process of its own, as many at a time as there are
-    CPUs; or an ``Engine``, such as ``fedlearn.flower.Simulation(cpus_per_client=2)``. What clients
-    keep between rounds (error feedback, gradient tracking) is not counted in that limit. With
-    ``checkpoint`` (a path) every finished round is saved there, and a run that finds the file goes
-    on from it. ``threads`` is the number of CPU threads: by default one for networks so small that
-    two would be slower. ``progress`` shows a bar: by default where somebody looks (a terminal or a
-    notebook); True elsewhere prints lines.
+    Parameters
+    ----------
+    method : Method or str
+        A method, or the name of one, with its defaults.
+    task : Task
+        Images or scenes with their owners, a network and a measure (``fedlearn.tasks``).
+    rounds : int
+        Rounds in all, also of a run that goes on from a checkpoint.
+    participation : float
+        C, the share of the clients drawn each round, above 0 and at most 1.
+    epochs : int
+        E, local epochs a round.
+    batch_size : int
+        B, images of a local step.
+    evaluate_every : int
+        The test set is looked at every so many rounds, and after the last.
+    precision : str
+        Arithmetic of training: "float32", "tf32" or "bf16" (mixed; weights stay float32).
+    engine : str or object
+        "sequential", one client after another; "stacked", all clients of a round in one step;
+        "auto", stacked where steps are small and the layers allow it; "flower-sim", each in a
+        process of its own; or an object with ``describe()`` and ``connect(method, task, settings,
+        threads)``, such as ``fedlearn.flower.Simulation(cpus_per_client=2)``.
+    memory_limit : float, optional
+        Bytes that stacked training may take, by default half of what is free. What clients keep
+        between rounds (error feedback, gradient tracking) is not counted.
+    checkpoint : path, optional
+        Every finished round is saved there, and a run that finds the file goes on from it.
+    threads : int, optional
+        CPU threads; by default one for networks so small that two would be slower.
+    progress : bool, optional
+        Shows a bar: by default on a terminal or in a notebook; True elsewhere prints lines.
+    on_round : function or several
+        Called after each round and its checkpoint with the row of the history and the ``State``,
+        not to be changed; one that returns True ends the run, one that raises ends it with its
+        error (``fedlearn.callbacks``). A run that goes on calls them for its last round again.
 
-    ``on_round`` is a function, or several, called with the row of the history and the state
-    (``State``, not to be changed) after each round and its checkpoint; one that returns True ends
-    the run, one that raises ends it with its error (``fedlearn.callbacks``). A run that goes on
-    from a checkpoint calls them for its last finished round again."""
+    Returns
+    -------
+    History
+        A row a round; ``history.state`` is the final global state.
+
+    Raises
+    ------
+    ValueError
+        For a value that cannot be, a method that the engine cannot train, or another run's
+        checkpoint.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> task = fl.tasks.classification("digits", clients=3, train=90, test=60)
+    >>> history = fl.run("fedavg", task, rounds=2, participation=0.5)
+    >>> [len(row["clients"]) for row in history.rows]
+    [2, 2]
+    """
     settings = Settings(participation, epochs, batch_size, evaluate_every, precision)
     method = method_of(method)
     thread_count(threads)
@@ -339,18 +280,8 @@ def run(
     whole_number("rounds", rounds)
     server = method.server_side(task, settings)
     threads = threads or good_threads(server.net, task, batch_size)
-    engine = find_engine(engine)
-    connected: AbstractContextManager[Clients]
-    if isinstance(engine, str):
-        with local.threads(threads, precision):
-            count = len(server.participants(1))
-            chosen = choose(engine, method, task, settings, count, memory_limit)
-        about = asdict(chosen)
-        connected = nullcontext(clients(method, task, settings, chosen.together))
-    else:
-        if memory_limit is not None:
-            raise ValueError("memory_limit is for stacked training, not for clients elsewhere.")
-        about, connected = engine.describe(), engine.connect(method, task, settings, threads)
+    with local.threads(threads, precision):
+        about, connected = connect(engine, server, threads, memory_limit)
     history = History(method.name, describe(method, task, settings, threads) | {"engine": about})
     calls = (on_round,) if callable(on_round) else tuple(on_round)
     state = server.start()
@@ -358,28 +289,28 @@ def run(
     def stops() -> bool:
         return any([call(history.rows[-1], state) is True for call in calls])
 
-    with connected as there, local.threads(threads, precision):
+    with connected as people, local.threads(threads, precision):
         if checkpoint is not None:
-            state = checkpoints.resume(checkpoint, history, state, there.memories, task.device)
+            state = checkpoints.resume(checkpoint, history, state, people.memories, task.device)
             if len(history) > rounds:
                 raise ValueError(
                     f"{checkpoint} has {len(history)} rounds already, more than the {rounds} asked "
                     "for; name another file or delete it."
                 )
         last_seen, begun = history.last_seen(), len(history)
-        with progress_bar(history.method, begun, rounds, progress) as bar:
+        with progress_bar(method.name, begun, rounds, progress) as bar:
             row = history.rows[-1] if begun == rounds else None
             if row and row["accuracy"] is None and not row["unevaluated"]:
                 # the checkpoint's last round, which a longer run did not look at
-                there.ready(rounds, row["clients"])
-                row |= server.evaluate(rounds, state, Exchange(rounds, there, row, last_seen))
+                people.ready(rounds, row["clients"])
+                row |= server.evaluate(rounds, state, Exchange(rounds, people, row, last_seen))
             # a run that was stopped may not have come to call them for its last round
             done = bool(history.rows) and stops()
             for t in range(begun + 1, 1 if done else rounds + 1):
-                state, row = one_round(server, there, t, state, last_seen, last=t == rounds)
+                state, row = one_round(server, people, t, state, last_seen, last=t == rounds)
                 history.rows.append(row)
                 if checkpoint is not None:
-                    checkpoints.save(checkpoint, history, state, there.memories)
+                    checkpoints.save(checkpoint, history, state, people.memories)
                 if row["accuracy"] is not None:
                     bar.set_postfix(accuracy=f"{row['accuracy']:.3f}")
                 bar.update()
@@ -390,35 +321,17 @@ def run(
     return history
 
 
-def find_engine(engine: Any) -> str | Engine:
-    """An engine whose clients live elsewhere, as it is or by its name; any other name stays."""
-    if isinstance(engine, str):
-        home = ELSEWHERE.get(engine)
-        return getattr(import_module(home[0], __package__), home[1])() if home else engine
-    if not hasattr(engine, "connect"):
-        raise ValueError(
-            f"An engine is one of {', '.join(ENGINES)}, or an object with connect, not "
-            f"{short(engine)}."
-        )
-    return engine
-
-
 def one_round(
-    server: Any,
-    engine: Clients,
-    t: int,
-    state: State,
-    last_seen: dict[int, int],
-    last: bool = False,
+    server: Any, people: Any, t: int, state: State, last_seen: dict[int, int], last: bool = False
 ) -> tuple[State, dict[str, Any]]:
-    """Round ``t`` -> the next state, and a row of the history. A state that is not finite, or from
-    which no round can begin, is not taken: the old one stays, and the row says why."""
-    row: dict[str, Any] = {"round": t, "accuracy": None, "loss": None}
-    row |= dict.fromkeys(BYTES + EVALUATION, 0)
-    row |= {"seconds": 0.0, "clients": list(server.participants(t)), "refused": {}}
-    row |= {"unevaluated": {}, "untaken": None, "suspects": []}
-    ask = Exchange(t, engine, row, last_seen)
-    engine.ready(t, row["clients"])
+    """Round ``t`` with the clients of an engine -> the next state, and a row of the history. A
+    state that is not finite, or from which no round can begin, is not taken: the old one stays, and
+    the row says why."""
+    row: dict[str, Any] = dict.fromkeys(COLUMNS, 0) | {"round": t, "accuracy": None, "loss": None}
+    row |= {"clients": list(server.participants(t)), "refused": {}, "unevaluated": {}}
+    row |= {"untaken": None, "suspects": []}
+    ask = Exchange(t, people, row, last_seen)
+    people.ready(t, row["clients"])
     began = time.perf_counter()
     try:
         new = server.round(t, state, ask)
@@ -437,27 +350,63 @@ def one_round(
 
 def warn(history: History) -> None:
     """Say what went wrong in a run that has come to its end all the same."""
-    untaken = [row["round"] for row in history.rows if row.get("untaken")]
-    if untaken:
-        warnings.warn(
-            f"{len(untaken)} rounds of {history.method} were not taken, first round {untaken[0]}; "
-            "history.rows says why and whom it suspects.",
-            stacklevel=3,
+    if untaken := [row["round"] for row in history.rows if row.get("untaken")]:
+        text = f"{len(untaken)} rounds of {history.method} were not taken, first round {untaken[0]}"
+        warnings.warn(f"{text}; history.rows says why and whom it suspects.", stacklevel=3)
+    for column, noun in (("refused", "answers"), ("unevaluated", "answers to evaluation")):
+        if count := sum(len(row[column]) for row in history.rows):
+            text = f"{count} {noun} of {history.method} were refused or missing"
+            warnings.warn(f"{text}; history.rows says whose and why.", stacklevel=3)
+
+
+def connect(
+    engine: Any, server: ServerSide, threads: int, memory_limit: float | None
+) -> tuple[dict[str, Any], AbstractContextManager[Any]]:
+    """What a history says of an engine, and the clients of one run, there as long as the block
+    lasts. Flower is imported only where it is asked for."""
+    method, task, settings = server.method, server.task, server.settings
+    if engine == "flower-sim":
+        engine = import_module(".flower", __package__).Simulation()
+    if hasattr(engine, "connect"):
+        if memory_limit is not None:
+            raise ValueError("memory_limit is for stacked training, not for clients elsewhere.")
+        return engine.describe(), engine.connect(method, task, settings, threads)
+    if not isinstance(engine, str):
+        raise ValueError(
+            f"An engine is one of {', '.join(ENGINES)}, or an object with connect, not "
+            f"{short(engine)}."
         )
-    for column, what in (("refused", "answers"), ("unevaluated", "answers to evaluation")):
-        count = sum(len(row[column]) for row in history.rows)
-        if count:
-            warnings.warn(
-                f"{count} {what} of {history.method} were refused or missing; history.rows says "
-                "whose and why.",
-                stacklevel=3,
-            )
+    count = len(server.participants(1))
+    choice = choose(engine, method, task, settings, count, memory_limit)
+    return asdict(choice), nullcontext(clients(method, task, settings, choice.together))
 
 
 def clients(
     method: Method, task: Any, settings: Settings | None = None, together: int = 1
 ) -> local.OneByOne:
-    """All clients of a run in this process, which train one by one or that many ``together``."""
+    """All clients of a run in this process.
+
+    Parameters
+    ----------
+    method, task, settings : Method, Task, Settings
+        How they train and what they send, their data, local epochs and the rest.
+    together : int
+        How many train in one stacked step; 1: one after another.
+
+    Returns
+    -------
+    OneByOne
+        ``answer(t, client, data)`` makes bytes of bytes; ``memories`` is what clients keep.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> method, task = fl.methods.fedavg(), fl.tasks.classification("digits", clients=3, train=90)
+    >>> server, people = method.server_side(task), fl.clients(method, task)
+    >>> message, buffers = server.send(1, 0, server.start())
+    >>> server.receive(1, 0, people.answer(1, 0, message), server.start()).samples
+    30
+    """
     side = method.client_side(task, settings)
     return local.OneByOne(side) if together == 1 else Stacked(side, together)
 
@@ -465,21 +414,15 @@ def clients(
 def good_threads(net: torch.nn.Module, task: Any, batch_size: int) -> int:
     """One CPU thread for a small step, all that torch may use for a large one. A rule rather than
     a timing, so that it does not change between two runs: the number of threads changes the last
-    bits of a sum.
-
-    The limit is from the table of ``tests/benchmarks``."""
+    bits of a sum."""
     small = step_work(net, task, batch_size) < SMALL_STEP
     return 1 if small else torch.get_num_threads()
 
 
 def describe(method: Method, task: Any, settings: Settings, threads: int) -> dict[str, Any]:
     """The head of a history: parts, task, settings, versions and hardware."""
-    cuda = task.device.type == "cuda"
-    hardware = (
-        torch.cuda.get_device_name(task.device)
-        if cuda
-        else platform.processor() or platform.machine()
-    )
+    cuda, cpu = task.device.type == "cuda", platform.processor() or platform.machine()
+    hardware = torch.cuda.get_device_name(task.device) if cuda else cpu
     return {
         "parts": method.parts(),
         "task": task.describe(),

@@ -20,6 +20,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -32,6 +33,11 @@ from .models import multiply_adds, state_of
 from .models.computed import Drawing
 from .settings import Settings
 
+ENGINES = dict.fromkeys(("sequential", "stacked", "auto", "flower-sim"))
+SMALL_STEP = 50e6  # multiply-adds (forward) of a client's step in which overhead counts
+STEP = 7e6  # multiply-adds (forward) that take as long as what a stacked step costs anyway
+MOST = 128  # clients in one step on a CPU: with more, a step needs more memory and gains nothing
+
 
 class Stacked(local.OneByOne):
     """Clients train ``together`` so many at a time. No more messages than those of one group are
@@ -43,20 +49,20 @@ class Stacked(local.OneByOne):
         self._stack: Any = None
 
     def exchange(
-        self, t: int, what: str, clients: Iterable[int], write: Callable[[int], bytes]
+        self, t: int, question: str, clients: Iterable[int], write: Callable[[int], bytes]
     ) -> Iterator[tuple[int, bytes | WireError]]:
         order = list(clients)
         for i in range(0, len(order), self.together):
             group = order[i : i + self.together]
-            if what != "train" or len(group) == 1:
-                yield from super().exchange(t, what, group, write)
+            if question != "train" or len(group) == 1:
+                yield from super().exchange(t, question, group, write)
                 continue
             falling = sorted(group, key=lambda k: -self.side.task.sizes[k])
             messages = {k: write(k) for k in falling}
             try:
                 answers = self._together(t, messages)
             except Exception:  # of one of them: each by itself
-                answers = dict(super().exchange(t, what, falling, messages.__getitem__))
+                answers = dict(super().exchange(t, question, falling, messages.__getitem__))
                 if not any(isinstance(answer, WireError) for answer in answers.values()):
                     raise  # it is the stack that fails
             yield from ((k, answers.pop(k)) for k in group)
@@ -67,34 +73,21 @@ class Stacked(local.OneByOne):
         contexts = [side.download(t, k, data, memories[k]) for k, data in messages.items()]
         if self._stack is None:
             self._stack = stack(side.net, self.together)
-            self._spare = spare_rows(side.net, side.task)
         net = narrow(self._stack, 0, len(contexts))
         trained, first = state_of(net), contexts[0].start
         for name, w in trained.items():
             same = all(ctx.start[name] is first[name] for ctx in contexts)
             w.copy_(first[name] if same else torch.stack([ctx.start[name] for ctx in contexts]))
-        start = {name: w.clone() for name, w in trained.items()}
-        kept = [ctx.memory for ctx in contexts]
-        ctx = replace(contexts[0], client=list(messages), memory=kept, start=start)
+        start, memory = {n: w.clone() for n, w in trained.items()}, [c.memory for c in contexts]
+        ctx = replace(contexts[0], client=list(messages), memory=memory, start=start)
         side.method.model.refresh(net, side.task, t)
-        train(net, side.method, ctx, side.settings, self._spare)
+        train(net, side.method, ctx, side.settings, STEP / multiply_adds(side.net, side.task.shape))
         answers = {}
-        for own, row in zip(contexts, zip(*trained.values(), strict=True), strict=True):
+        for one, row in zip(contexts, zip(*trained.values(), strict=True), strict=True):
             local.load(side.tensors, dict(zip(trained, row, strict=True)))
-            answers[own.client] = side.upload(side.tensors, own)
+            answers[one.client] = side.upload(side.tensors, one)
         self.memories |= memories
         return answers
-
-
-SMALL_STEP = 50e6  # multiply-adds (forward) of a client's step in which overhead counts
-
-
-def step_work(net: nn.Module, task: Any, batch_size: int) -> int:
-    """Multiply-adds (forward) of one client's largest batch."""
-    return multiply_adds(net, task.shape) * min(batch_size, max(task.sizes))
-
-
-STEP = 7e6  # multiply-adds (forward) that take as long as what a stacked step costs anyway
 
 
 def steps(
@@ -122,59 +115,42 @@ def steps(
     return plan
 
 
-def spare_rows(net: nn.Module, task: Any) -> float:
-    """How many samples of arithmetic a stacked step less is worth."""
-    return STEP / multiply_adds(net, task.shape)
-
-
 @torch.enable_grad()
 def train(net: nn.Module, method: Any, ctx: Context, settings: Settings, spare: float = 0) -> None:
     """``local.train`` for all clients of ``ctx`` at once, those with most samples first; ``net``
     is stacked. ``spare``: see ``steps``; without effect where the loss is not the task's own, a
     mean over samples that does not look at any other.
 
-    Every draw comes from the generator that sequential training uses, and only the last bits of
-    sums differ. (On a GPU dropout is drawn for the whole stack from one generator, named after all
-    its clients.)"""
+    Every draw comes from the generator that sequential training uses. (On a GPU dropout is drawn
+    for the whole stack from one generator, named after all its clients.)"""
     task, params = ctx.task, local.trainable(net)
     sizes = [task.sizes[k] for k in ctx.client]
     pads = type(method.objective) is local.TaskLoss and settings.precision != "bf16"
     plan = steps(sizes, settings.batch_size, spare * pads)
-    net.train()
-    seed_dropout(net, ctx)
-    state, dtype = method.optimizer.init(params, ctx), params[0].dtype
-    step = {}
+    seed_dropout(net.train(), ctx)
+    state, parts = method.optimizer.init(params, ctx), {}
     for _, first, last, counts in plan:  # all before training: an objective may copy the network
-        if (first, last, _padded(counts)) in step:
-            continue
-        part = narrow(net, first, last)
-        if _padded(counts):
-            pad(part, counts)
-        its_state = {
-            k: [t[first:last] for t in v] if isinstance(v, list) else v for k, v in state.items()
-        }
-        loss = method.objective.begin(part, ctx.narrow(first, last))
-        # a mean over n_k of n rows, of which the others are zero
-        share = [max(counts) / n for n in counts] if _padded(counts) else []
-        weight = torch.tensor(share, device=task.device, dtype=dtype)
-
-        def on_images(part, batch, loss=loss, weight=weight):
-            x = task.inputs(channels_last(batch.x)).to(dtype).transpose(0, 1)
-            value = loss(part, Batch(x, batch.y.transpose(0, 1), batch.index.T))
-            return value * weight if len(weight) else value
-
-        own = local.in_precision(on_images, task, settings), part, local.trainable(part), its_state
-        step[first, last, _padded(counts)] = own
+        rows = uneven(counts)
+        if (first, last, rows) not in parts:
+            part = narrow(net, first, last)
+            set_rows(part, rows)
+            loss = method.objective.begin(part, ctx.narrow(first, last))
+            loss = local.in_precision(_on_images(loss, task, rows), task, settings)
+            part_state = {
+                k: [t[first:last] for t in v] if isinstance(v, list) else v
+                for k, v in state.items()
+            }
+            parts[first, last, rows] = loss, part, local.trainable(part), part_state
     shuffle, augment = ctx.generator("shuffle"), ctx.generator("augment")
     # Samples are gathered in the order of use: in each step by position in the batch, then by
     # client.
     n = torch.tensor(sizes)
-    starts, wanted, there = n.cumsum(0) - n, [], []
+    starts, wanted, real = n.cumsum(0) - n, [], []
     for at, i, j, counts in plan:
         row = torch.arange(at, at + counts[0])[:, None]
         wanted.append((starts[i:j] + row.minimum(n[i:j] - 1)).flatten())
-        there.append((row < n[i:j]).flatten())
-    use, absent = torch.cat(wanted).to(task.device), ~torch.cat(there).to(task.device)
+        real.append((row < n[i:j]).flatten())
+    use, absent = torch.cat(wanted).to(task.device), ~torch.cat(real).to(task.device)
     with rng.scope(task.seed, "dropout", ctx.round, *ctx.client, device=task.device):
         for _ in range(settings.epochs):
             orders = [torch.randperm(n, generator=g) for n, g in zip(sizes, shuffle, strict=True)]
@@ -184,14 +160,26 @@ def train(net: nn.Module, method: Any, ctx: Context, settings: Settings, spare: 
             for _, first, last, counts in plan:
                 end = done + counts[0] * (last - first)
                 batch = Batch(*(t[done:end].unflatten(0, (counts[0], -1)) for t in data))
-                loss, part, own, its_state = step[first, last, _padded(counts)]
-                local.step(loss(part, batch), own, method.optimizer, its_state)
+                loss, part, part_params, part_state = parts[first, last, uneven(counts)]
+                local.step(loss(part, batch), part_params, method.optimizer, part_state)
                 done = end
 
 
-def _padded(counts: tuple[int, ...]) -> tuple[int, ...]:
+def uneven(counts: tuple[int, ...]) -> tuple[int, ...]:
     """The rows of each client that count, if they are not all."""
     return counts if counts[-1] < counts[0] else ()
+
+
+def _on_images(loss: Callable, task: Any, rows: tuple[int, ...]) -> Callable:
+    """``loss`` of a batch of pixels [batch, clients, ...]; a mean over n_k of n rows, of which the
+    others are zero, is made one over n_k."""
+
+    def on_images(part, batch):
+        x = task.inputs(channels_last(batch.x)).to(next(part.parameters()).dtype).transpose(0, 1)
+        value = loss(part, Batch(x, batch.y.transpose(0, 1), batch.index.T))
+        return value * value.new_tensor([max(rows) / n for n in rows]) if rows else value
+
+    return on_images
 
 
 # ---- layers with a client axis -------------------------------------------------------------------
@@ -221,10 +209,8 @@ def channels_last(x: torch.Tensor) -> torch.Tensor:
 class Conv2d(nn.Conv2d):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         weight, bias, groups = _flat(self.weight), _flat(self.bias), len(x) * self.groups
-        return split(
-            F.conv2d(merge(x), weight, bias, self.stride, self.padding, self.dilation, groups),
-            len(x),
-        )
+        y = F.conv2d(merge(x), weight, bias, self.stride, self.padding, self.dilation, groups)
+        return split(y, len(x))
 
 
 class _Ragged(torch.autograd.Function):
@@ -251,23 +237,18 @@ class _Ragged(torch.autograd.Function):
         )  # as if the statistics were constants
         invstd = (var + ctx.eps).rsqrt()
         slope, scale = dw * invstd, weight * invstd / n
-        at_zero, slope = (
-            (scale * (db - mean * slope)).view(ctx.wide),
-            (scale * slope).view(ctx.wide),
-        )
-        dx -= torch.addcmul(at_zero, x, slope) * real
-        own = [
-            t if need else None for t, need in zip((dw, db), ctx.needs_input_grad[1:3], strict=True)
-        ]
-        return dx, *own, None, None, None
+        at_zero, slope = scale * (db - mean * slope), scale * slope
+        dx -= torch.addcmul(at_zero.view(ctx.wide), x, slope.view(ctx.wide)) * real
+        affine = ctx.needs_input_grad[1]
+        return dx, dw if affine else None, db if affine else None, None, None, None
 
 
 @lru_cache(64)
 def _counting(
     rows: tuple[int, ...], shape: torch.Size, dtype: torch.dtype, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``real`` and ``n`` of ``_Ragged`` where of each client's ``shape`` [batch, channels, ...] so
-    many rows count: the same in every round."""
+    """Where of each client's ``shape`` [batch, channels, ...] so many rows count: [batch, channels,
+    1...], one where a row counts and zero elsewhere; and the entries [channels] that count."""
     batch, channels, *image = shape
     each = torch.tensor(rows, device=device).repeat_interleave(channels)
     real = torch.arange(batch, device=device)[:, None] < each
@@ -277,53 +258,33 @@ def _counting(
 class _Norm:
     """Batch normalisation: the statistics of each client's own batch."""
 
-    rows: tuple[int, ...] = ()  # see ``pad``
+    rows: tuple[int, ...] = ()  # see ``set_rows``
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         mean, var = _flat(self.running_mean), _flat(self.running_var)
-        use_batch = self.training or mean is None
-        if self.rows and use_batch:
-            return self._some(x, mean, var)
-        y = F.batch_norm(
-            merge(x),
-            mean,
-            var,
-            _flat(self.weight),
-            _flat(self.bias),
-            use_batch,
-            self.momentum,
-            self.eps,
-        )
+        weight, bias = _flat(self.weight), _flat(self.bias)
+        of_batch = self.training or mean is None
+        if self.rows and of_batch:
+            return split(self._some(x, mean, var, weight, bias), len(x))
+        y = F.batch_norm(merge(x), mean, var, weight, bias, of_batch, self.momentum, self.eps)
         return split(y, len(x))
 
-    def _some(self, x, mean, var):
+    def _some(self, x, mean, var, weight, bias):
         if min(self.rows) * x[0, 0, 0].numel() < 2:
             raise ValueError("Expected more than 1 value per channel when training.")
         real, n = _counting(self.rows, x.shape[1:], x.dtype, x.device)
-        y, new_mean, new_var = _Ragged.apply(
-            merge(x), _flat(self.weight), _flat(self.bias), real, n, self.eps
-        )
+        y, new_mean, new_var = _Ragged.apply(merge(x), weight, bias, real, n, self.eps)
         if mean is not None:
             with torch.no_grad():
                 mean.lerp_(new_mean, self.momentum)
                 var.lerp_(new_var * (n / (n - 1)), self.momentum)
-        return split(y, len(x))
-
-
-class BatchNorm1d(_Norm, nn.BatchNorm1d):
-    pass
-
-
-class BatchNorm2d(_Norm, nn.BatchNorm2d):
-    pass
+        return y
 
 
 class GroupNorm(nn.GroupNorm):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        groups = len(x) * self.num_groups
-        return split(
-            F.group_norm(merge(x), groups, _flat(self.weight), _flat(self.bias), self.eps), len(x)
-        )
+        weight, bias, groups = _flat(self.weight), _flat(self.bias), len(x) * self.num_groups
+        return split(F.group_norm(merge(x), groups, weight, bias, self.eps), len(x))
 
 
 class Linear(nn.Linear):
@@ -337,26 +298,12 @@ class _Pool:
         return split(super().forward(merge(x)), len(x))
 
 
-class MaxPool2d(_Pool, nn.MaxPool2d):
-    pass
-
-
-class AvgPool2d(_Pool, nn.AvgPool2d):
-    pass
-
-
 class AdaptiveAvgPool2d(_Pool, nn.AdaptiveAvgPool2d):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.output_size in (
-            1,
-            (1, 1),
-        ):  # the same mean, but its gradient lies in memory in the order of ``x``
-            return split(F.avg_pool2d(merge(x), x.shape[-2:]), len(x))
-        return super().forward(x)
-
-
-class Upsample(_Pool, nn.Upsample):
-    pass
+        if self.output_size not in (1, (1, 1)):
+            return super().forward(x)
+        # the same mean, but its gradient lies in memory in the order of ``x``
+        return split(F.avg_pool2d(merge(x), x.shape[-2:]), len(x))
 
 
 class Flatten(nn.Flatten):
@@ -370,16 +317,14 @@ class Dropout(Drawing, nn.Dropout):
     training draws."""
 
     layout = torch.contiguous_format  # see ``stack``
-    rows: tuple[int, ...] = ()  # see ``pad``
+    rows: tuple[int, ...] = ()  # see ``set_rows``
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if not self.training or self.p == 0:
             return x
         if x.is_cuda:  # one launch for all
             return super().forward(x)
-        layout = (
-            self.layout if x.dim() == 5 else torch.contiguous_format
-        )  # as in sequential training
+        layout = self.layout if x.dim() == 5 else torch.contiguous_format
         masks = torch.zeros(x.shape)
         rows = self.rows or [x.shape[1]] * len(x)
         for mask, n, g in zip(masks, rows, self.generators, strict=True):
@@ -388,22 +333,13 @@ class Dropout(Drawing, nn.Dropout):
         return x * masks.to(x).div_(1 - self.p)
 
 
-FORMS = {
-    getattr(nn, kind.__name__): kind
-    for kind in (
-        Conv2d,
-        BatchNorm1d,
-        BatchNorm2d,
-        GroupNorm,
-        Linear,
-        MaxPool2d,
-        AvgPool2d,
-        AdaptiveAvgPool2d,
-        Upsample,
-        Flatten,
-        Dropout,
-    )
+FORMS: dict[type[nn.Module], type] = {
+    **{nn.Conv2d: Conv2d, nn.GroupNorm: GroupNorm, nn.Linear: Linear, nn.Flatten: Flatten},
+    **{nn.AdaptiveAvgPool2d: AdaptiveAvgPool2d, nn.Dropout: Dropout},
 }
+norms, pools = (nn.BatchNorm1d, nn.BatchNorm2d), (nn.MaxPool2d, nn.AvgPool2d, nn.Upsample)
+FORMS |= {layer: type(layer.__name__, (_Norm, layer), {}) for layer in norms}
+FORMS |= {layer: type(layer.__name__, (_Pool, layer), {}) for layer in pools}
 
 
 @cache
@@ -419,11 +355,9 @@ def stack(net: nn.Module, clients: int) -> nn.Module:
     """A copy of ``net`` for that many clients: each layer in its stacked form, each tensor
     repeated along a new axis 0."""
     memo = {}
-    for t in net.parameters():
-        memo[id(t)] = nn.Parameter(t.detach().expand(clients, *t.shape).clone(), t.requires_grad)
-    for t in net.buffers():
-        if t.is_floating_point():
-            memo[id(t)] = t.detach().expand(clients, *t.shape).clone()
+    for t in filter(torch.is_floating_point, (*net.parameters(), *net.buffers())):
+        many = t.detach().expand(clients, *t.shape).clone()
+        memo[id(t)] = nn.Parameter(many, t.requires_grad) if isinstance(t, nn.Parameter) else many
     stacked = copy.deepcopy(net, memo)
     for module in stacked.modules():
         module.__class__ = form(type(module))
@@ -432,26 +366,16 @@ def stack(net: nn.Module, clients: int) -> nn.Module:
     return stacked
 
 
-def without_form(net: nn.Module) -> list[str]:
-    """Torch's layers with weights or statistics in ``net`` that have no stacked form, by name."""
-    kinds = {
-        type(m)
-        for m in net.modules()
-        if type(m).__module__.startswith("torch.nn") and (m._parameters or m._buffers)
-    }
-    return sorted(kind.__name__ for kind in kinds if form(kind) is kind)
-
-
 def seed_dropout(net: nn.Module, ctx: Any) -> None:
     """Give the layers that draw at random, if there are any, the clients' generators: all share
     one for each client."""
-    layers = [module for module in net.modules() if isinstance(module, Drawing)]
-    generators = ctx.generator("dropout") if layers else None
-    for layer in layers:
-        layer.generators = generators
+    if layers := [module for module in net.modules() if isinstance(module, Drawing)]:
+        generators = ctx.generator("dropout")
+        for layer in layers:
+            layer.generators = generators
 
 
-def pad(net: nn.Module, rows: tuple[int, ...]) -> None:
+def set_rows(net: nn.Module, rows: tuple[int, ...]) -> None:
     """Of each client's batch only so many rows count, all of them if ``rows`` is empty: for layers
     that draw for a row, or whose statistics are those of all."""
     for module in net.modules():
@@ -463,20 +387,20 @@ def narrow(net: nn.Module, first: int, last: int, memo: dict | None = None) -> n
     """The same stacked network for clients ``first`` to ``last - 1``: its tensors are views."""
     memo = {} if memo is None else memo
 
-    def part(t, kind):
+    def part(t):
         if t is None or not t.is_floating_point():
             return t
         if id(t) not in memo:
-            memo[id(t)] = kind(t.detach()[first:last], t.requires_grad)
+            view = t.detach()[first:last]
+            grad = t.requires_grad
+            memo[id(t)] = nn.Parameter(view, grad) if isinstance(t, nn.Parameter) else view
         return memo[id(t)]
 
     new = net.__class__.__new__(net.__class__)
     new.__dict__ |= net.__dict__ | {  # not one by one: Module looks long at what it is given
-        "_parameters": {n: part(t, nn.Parameter) for n, t in net._parameters.items()},
-        "_buffers": {n: part(t, lambda view, grad: view) for n, t in net._buffers.items()},
-        "_modules": {
-            n: child and narrow(child, first, last, memo) for n, child in net._modules.items()
-        },
+        "_parameters": {n: part(t) for n, t in net._parameters.items()},
+        "_buffers": {n: part(t) for n, t in net._buffers.items()},
+        "_modules": {n: c and narrow(c, first, last, memo) for n, c in net._modules.items()},
     }
     if isinstance(net, Drawing):
         new.generators = net.generators[first:last]
@@ -484,11 +408,6 @@ def narrow(net: nn.Module, first: int, last: int, memo: dict | None = None) -> n
 
 
 # ---- which engine a run has ----------------------------------------------------------------------
-
-ENGINES = dict.fromkeys(
-    ("sequential", "stacked", "auto", "flower-sim")
-)  # the last is not chosen here, but in ``round.run``
-MOST = 128  # clients in one step on a CPU: with more, a step needs more memory and gains nothing
 
 
 @dataclass(frozen=True)
@@ -515,38 +434,37 @@ def choose(
         return Choice("sequential", 1, "asked for")
     if memory_limit is not None and not (is_number(memory_limit) and memory_limit >= 0):
         raise ValueError(f"memory_limit is a number of bytes, not {memory_limit!r}.")
-    limit = free_memory(task.device) // 2 if memory_limit is None else memory_limit
+    limit = memory_limit
+    if limit is None:
+        cuda = task.device.type == "cuda"
+        free = (
+            torch.cuda.mem_get_info(task.device)[0] if cuda else psutil.virtual_memory().available
+        )
+        limit = free // 2
     need = bytes_for_one(method, task, settings.batch_size)
     if limit < need and (memory_limit is not None or engine == "stacked"):
         raise ValueError(
             f"Training one client takes about {need / 1e6:.1f} MB, but memory_limit allows "
             f"{limit / 1e6:.1f} MB."
         )
-    if engine == "sequential":
-        return Choice("sequential", 1, "asked for")
-    together = int(min(max(1, limit / need), count, MOST if task.device.type == "cpu" else count))
+    most = MOST if task.device.type == "cpu" else count
+    together = int(min(max(1, limit / need), count, most))
+    work = step_work(local.initial_network(method, task), task, settings.batch_size)
+    why = "asked for" if engine != "auto" else f"{work / 1e6:,.1f} million multiply-adds a step"
+    if engine == "sequential" or (engine == "auto" and together > 1 and work >= SMALL_STEP):
+        return Choice("sequential", 1, why)
     if together == 1:
         why = "one client a round" if count == 1 else "memory for one client at a time"
         return Choice("sequential", 1, why)
-    work = step_work(local.initial_network(method, task), task, settings.batch_size)
-    size = f"{work / 1e6:,.1f} million multiply-adds a step"
-    if engine == "auto" and work >= SMALL_STEP:
-        return Choice("sequential", 1, size)
     problem = obstacle(method, task, settings)
     if problem and engine == "stacked":
         raise ValueError(f"{method.name} cannot be trained stacked: {problem}.")
-    if problem:
-        return Choice("sequential", 1, problem)
-    return Choice("stacked", together, "asked for" if engine == "stacked" else size)
+    return Choice("sequential", 1, problem) if problem else Choice("stacked", together, why)
 
 
-def free_memory(device: torch.device) -> int:
-    """Bytes that are free on the device."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    import psutil
-
-    return psutil.virtual_memory().available
+def step_work(net: nn.Module, task: Any, batch_size: int) -> int:
+    """Multiply-adds (forward) of one client's largest batch."""
+    return multiply_adds(net, task.shape) * min(batch_size, max(task.sizes))
 
 
 def bytes_for_one(method: Any, task: Any, batch_size: int) -> int:
@@ -563,10 +481,8 @@ def bytes_for_one(method: Any, task: Any, batch_size: int) -> int:
     order = torch.arange(min(batch_size, task.sizes[client]))
     x, y = task.epoch(client, order, rng.generator(0))
     loss = method.objective.begin(net.train(), _context(task, net, client))
-    with (
-        torch.autograd.graph.saved_tensors_hooks(note, lambda _: None),
-        rng.scope(0, device=task.device),
-    ):
+    hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda _: None)
+    with hooks, rng.scope(0, device=task.device):
         loss(net, Batch(x, y, order.to(task.device)))
     images = task.sizes[client] * task.train[0][0].nbytes
     return 7 * state + 2 * sum(s.nbytes() for s in saved.values()) + 2 * images
@@ -579,50 +495,50 @@ def obstacle(method: Any, task: Any, settings: Settings) -> str | None:
     if not method.sides[1].stacks:
         return "its clients take turns in a round"
     net = local.initial_network(method, task).double().train()
-    if unknown := without_form(net):
-        return f"its network has layers without a stacked form ({', '.join(unknown)})"
+    unknown = {
+        type(m).__name__
+        for m in net.modules()
+        if type(m).__module__.startswith("torch.nn") and (m._parameters or m._buffers)
+        if form(type(m)) is type(m)
+    }
+    if unknown:
+        return f"its network has layers without a stacked form ({', '.join(sorted(unknown))})"
     for module in net.modules():
         if isinstance(module, torch.nn.Dropout) and task.device.type == "cuda":
             module.p = 0.0  # on a GPU the two forms draw different masks
     pair = np.argsort(task.sizes)[-2:].tolist()
     order = torch.arange(min(settings.batch_size, *(task.sizes[k] for k in pair), 8))
-    x, y = zip(*(task.epoch(k, order, rng.generator(0)) for k in pair), strict=True)
-    x, index = [t.double() for t in x], order.to(task.device)
-    theirs = [
-        _losses(copy.deepcopy(net), method, task, *its, index)
-        for its in zip(pair, x, y, strict=True)
+    index, epochs = order.to(task.device), [task.epoch(k, order, rng.generator(0)) for k in pair]
+    batches = [Batch(x.double(), y, index) for x, y in epochs]
+    apart = [
+        _losses(copy.deepcopy(net), method, _context(task, net, k), batch)
+        for k, batch in zip(pair, batches, strict=True)
     ]
-    images = channels_last(torch.stack(x, 1)).transpose(0, 1)
-    both = stack(net, 2), method, task, pair, images, torch.stack(y), index.expand(2, -1)
+    x, y, index = (torch.stack(tensors) for tensors in zip(*batches, strict=True))
+    x, both = channels_last(x.transpose(0, 1)).transpose(0, 1), stack(net, 2)
     try:
-        ours = _losses(*both, net)
+        losses = _losses(both, method, _context(task, both, pair, net), Batch(x, y, index))
     except Exception as error:  # whatever a part that does not expect the client axis does with it
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    if ours.dim() == 2 and torch.allclose(ours, torch.stack(theirs, 1), 1e-6, equal_nan=True):
+    if losses.dim() == 2 and torch.allclose(losses, torch.stack(apart, 1), 1e-6, equal_nan=True):
         return None
     return "the losses of a first step are not those of each client by itself"
 
 
-def _losses(net, method, task, client, x, y, index, alone=None):
-    """The losses before and after one step on a batch."""
-    ctx, seen = _context(task, net, client, alone), []
-    if alone:
+def _losses(net: nn.Module, method: Any, ctx: Context, batch: Batch) -> torch.Tensor:
+    """The losses before and after one step on a batch, of one client or [2, clients]."""
+    many, params = isinstance(ctx.client, list), local.trainable(net)
+    who = ctx.client if many else [ctx.client]
+    if many:
         seed_dropout(net, ctx)
-    state = method.optimizer.init(local.trainable(net), ctx)
-    loss = method.objective.begin(net, ctx)
-
-    def noted(net, batch):
-        seen.append(loss(net, batch))
-        return seen[-1]
-
-    params = local.trainable(net)
-    with rng.scope(task.seed, "dropout", 1, *(client if alone else [client]), device=task.device):
-        for _ in range(2):
-            local.step(noted(net, Batch(x, y, index)), params, method.optimizer, state)
-    return torch.stack(seen).detach()
+    state, loss = method.optimizer.init(params, ctx), method.objective.begin(net, ctx)
+    with rng.scope(ctx.task.seed, "dropout", 1, *who, device=ctx.task.device):
+        before = loss(net, batch)
+        local.step(before, params, method.optimizer, state)
+        return torch.stack([before, loss(net, batch)]).detach()
 
 
-def _context(task, net, client, alone=None):
+def _context(task: Any, net: nn.Module, client: Any, alone: nn.Module | None = None) -> Context:
     """``alone``: the network of one client, if ``net`` is stacked."""
     start = {name: t.clone() for name, t in state_of(net).items()}
     memory = [{} for _ in client] if isinstance(client, list) else {}

@@ -242,7 +242,7 @@ def test_without_a_terminal_lines_say_how_far_a_run_is(monkeypatch, capsys):
     """At once when it begins, and then a round's, but at most one every ten seconds."""
     assert not main(["run", "fedavg", *SMALL, "--until", "0"])
     assert capsys.readouterr().err == "fedavg: 0 of 2 rounds\n"
-    monkeypatch.setattr("fedlearn.progress.EVERY", 0.0)
+    monkeypatch.setattr("fedlearn.callbacks.EVERY", 0.0)
     assert not main(["run", "fedavg", *SMALL])
     first, *lines = capsys.readouterr().err.splitlines()
     assert first == "fedavg: 0 of 2 rounds" and len(lines) == 2

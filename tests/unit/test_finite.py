@@ -2,7 +2,7 @@
 names round and suspects, and nothing of it is lost when it is stopped and resumed."""
 
 import math
-from importlib import import_module
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -11,19 +11,15 @@ from torch import nn
 import fedlearn as fl
 from fedlearn import finite, local
 from fedlearn.book import liars
+from fedlearn.method import Exchange
 from fedlearn.methods.fed_gkt import Messages
 from fedlearn.parts import Arrival, Code, Lossy, State, Update
-from fedlearn.round import Exchange, one_round
+from fedlearn.round import one_round
 from fedlearn.wire import Dense, TopK
 
-split = import_module("fedlearn.methods.split_learning")
+FEDAVG, HALF = fl.methods.fedavg(), fl.Downlink(Code(Dense(16)))
 OTHERS = ("fed_gkt", "split_learning", "local")  # rounds of their own
 AVERAGING = [name for name in fl.methods.METHODS if name not in OTHERS]
-NOT_TAKEN = "rounds of .* were not taken, first round 2; history.rows says why and whom"
-
-
-def overflows(tensors):
-    return math.isnan(finite.norm(tensors))
 
 
 @pytest.fixture
@@ -37,162 +33,114 @@ def lie_once(monkeypatch):
     return lambda method, factor=1e30: liars.lying(method, (2,), "once", factor)
 
 
-def state_is_good(method, task, state):
-    server = method.server_side(task)
-    assert not overflows(state.values())
-    local.load(server.tensors, state)
-    assert math.isfinite(task.evaluate(server.net)["loss"])
+# ---- what overflows ------------------------------------------------------------------------------
+
+EDGE = math.sqrt(torch.finfo(torch.float32).max)
 
 
-# ---- what overflows
+@pytest.mark.parametrize(
+    "tensors, overflows",
+    [
+        ([torch.tensor([0.99 * EDGE])], False),
+        ([torch.tensor([1.01 * EDGE])], True),
+        ([torch.tensor([0.8 * EDGE]), torch.tensor([[0.8 * EDGE]])], True),
+        ([torch.tensor([math.nan])], True),
+        ([torch.zeros(3), torch.tensor([math.inf])], True),
+        ([torch.tensor([1e200], dtype=torch.float64)], True),
+        ([torch.tensor([2**62]), torch.zeros(0), "no tensor"], False),
+        ([], False),
+    ],
+)
+def test_a_state_overflows_when_its_squared_norm_does(tensors, overflows):
+    state = State(dict(enumerate(tensors)))
+    with pytest.raises(fl.errors.Diverged, match="weights") if overflows else nullcontext():
+        finite.check(state, State({}))
 
 
-def test_a_state_overflows_when_its_squared_norm_does():
-    edge = math.sqrt(torch.finfo(torch.float32).max)
-    assert not overflows([torch.tensor([0.99 * edge])])
-    assert overflows([torch.tensor([1.01 * edge])])
-    assert overflows([torch.tensor([0.8 * edge]), torch.tensor([[0.8 * edge]])])
-    assert overflows([torch.tensor([math.nan])])
-    assert overflows([torch.zeros(3), torch.tensor([math.inf])])
-    assert overflows([torch.tensor([1e200], dtype=torch.float64)])
-    assert not overflows([torch.tensor([2**62]), torch.zeros(0), "no tensor"])
-    assert not overflows([])
-
-
-def test_only_what_is_new_is_looked_at():
-    bad = torch.tensor([math.nan])
+def test_only_what_is_new_is_looked_at_and_whether_it_has_grown():
+    bad, one = torch.tensor([math.nan]), State({"w": torch.ones(2)})
     finite.check(State({"w": bad}, {"m": bad}), State({"w": bad}, {"m": bad}))
     for new in (State({"w": bad + 0}, {"m": bad}), State({"w": bad}, {"m": bad + 0})):
-        with pytest.raises(fl.errors.Diverged, match="new (weights|server's memory) is NaN"):
+        with pytest.raises(fl.errors.Diverged, match="new (weights|server's memory)"):
             finite.check(new, State({"w": bad}, {"m": bad}))
+    assert not finite.check(State({"w": 3.9 * torch.ones(2)}), one)
+    assert finite.check(State({"w": 4.1 * torch.ones(2)}), one)
 
 
-def test_the_magnitude_of_what_came():
+def test_the_largest_norm_that_came_says_who_is_suspected():
+    ask = Exchange(1, None, {"refused": {}, "unevaluated": {}, "bytes_up_buffers": 0}, {})
+    assert ask.suspects() == []
     u = {"a": torch.tensor([1.0, -7.0]), "b": torch.tensor([[2.0]]), "c": torch.tensor([99])}
-    assert finite.magnitude(u) == finite.magnitude(Arrival(0, 1, u)) == pytest.approx(54**0.5)
     huge = {"a": torch.full((4,), 1e30), "b": torch.full((12,), 3e38)}
-    assert finite.magnitude(huge) == pytest.approx((4 * 1e60 + 12 * 9e76) ** 0.5)
-    assert finite.magnitude(b"bytes") == finite.magnitude(True) == finite.magnitude({}) == 0
+    came = {1: u, 2: Arrival(2, 1, u, 5), 3: huge, 4: b"bytes", 5: True, 6: {}}
+    assert len(list(ask.read(came.items(), lambda k, data: data))) == 6
+    assert ask.norms[1] == ask.norms[2] == pytest.approx(54**0.5)
+    assert ask.norms[3] == pytest.approx((4 * 1e60 + 12 * 9e76) ** 0.5)
+    assert ask.norms[4] == ask.norms[5] == ask.norms[6] == 0 and ask.row["bytes_up_buffers"] == 5
+    ask.norms = {3: 2000.0, 5: 2.0, 7: 1.999}
+    assert ask.suspects() == [3, 5]
 
 
-# ---- every method
+# ---- lies ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", AVERAGING)
 def test_one_finite_lie_does_not_end_a_run(name, task, tmp_path, lie_once):
-    method = lie_once(fl.methods.get(name))
-    path = tmp_path / "c"
-    with pytest.warns(UserWarning, match=NOT_TAKEN):
-        whole = fl.run(method, task, 4)
-    with pytest.warns(UserWarning, match=NOT_TAKEN):
-        fl.run(method, task, 2, checkpoint=path)
-        resumed = fl.run(method, task, 4, checkpoint=path)
-    assert resumed == whole and all(
-        torch.equal(resumed.state[n], w) for n, w in whole.state.items()
-    )
-    first, second = whole.rows[:2]
+    method, path = lie_once(fl.methods.get(name)), tmp_path / "c"
+    with pytest.warns(UserWarning, match="not taken, first round 2"):
+        whole = fl.run(method, task, 3, checkpoint=path)
+    first, second, third = whole.rows
     assert second["suspects"] == [2] and not second["refused"]
     assert (first["untaken"], first["suspects"]) == (None, [])
     assert second["accuracy"] == first["accuracy"] and second["loss"] == first["loss"]
-    state_is_good(method, task, whole.state)
     assert all(math.isfinite(row["loss"]) for row in whole.rows)
     keeps = name in ("dgc", "stc", "smartidx", "fedcams")  # the liar's own error feedback lies on
-    assert (whole.rows[3]["untaken"] is None) is not keeps
+    assert (third["untaken"] is None) is not keeps
+    if name in ("fedavg", "dgc"):
+        with pytest.warns(UserWarning, match="not taken"):
+            resumed = fl.run(method, task, 4, checkpoint=path)
+            assert resumed == fl.run(method, task, 4)
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
-@pytest.mark.parametrize("factor", [1e4, 1e12, 1e20, 1e36])
+@pytest.mark.parametrize("factor", [1e4, 1e12, 1e36])
 def test_a_lie_of_any_size_is_noticed_before_the_next_round(factor, engine, task, lie_once):
     """The smaller ones leave weights that are finite, and a network whose output is not."""
     with pytest.warns(UserWarning, match="1 rounds of fedavg were not taken"):
-        history = fl.run(lie_once(fl.methods.fedavg(), factor), task, 3, engine=engine)
+        history = fl.run(lie_once(FEDAVG, factor), task, 3, engine=engine)
     assert [row["suspects"] for row in history.rows] == [[], [2], []]
     assert history.rows[2]["loss"] < history.rows[1]["loss"] == history.rows[0]["loss"]
 
 
 @pytest.mark.parametrize("coder", [Dense(16), TopK(0.1, "float16")], ids=repr)
 def test_what_no_coder_can_send_is_refused_and_the_run_goes_on(coder, task, lie_once):
-    """Whichever coder it is that cannot hold the update of a client that diverged."""
-    plain = fl.methods.fedavg().but(uplink=fl.Uplink(Update(), Lossy(coder)))
+    plain = FEDAVG.but(uplink=fl.Uplink(Update(), Lossy(coder)))
     with pytest.warns(UserWarning, match="1 answers of fedavg were refused"):
         history = fl.run(lie_once(plain, 1e9), task, 3)
     assert [list(row["refused"]) for row in history.rows] == [[], [2], []]
-    assert "diverged sends nothing" in history.rows[1]["refused"][2]
+    assert "diverged" in history.rows[1]["refused"][2]
 
 
 @pytest.mark.parametrize("factor", [1e10, pytest.param(1e30, marks=pytest.mark.slow)])
-def test_features_that_lie_do_not_end_fed_gkt(factor, task, tmp_path, monkeypatch):
-    honest = Messages.knowledge
+def test_features_that_lie_do_not_end_fed_gkt(factor, task, monkeypatch):
+    honest, rounds = Messages.knowledge, []
 
     def knowledge(self, net, k, batch_size):
         known = honest(self, net, k, batch_size)
-        if k == 2 and len(rounds) > 1:
+        if k == 2 and len(rounds) == 1:
             known |= {n: factor * known[n] for n in ("features", "logits") if n in known}
         return known
 
-    rounds = []
     monkeypatch.setattr(Messages, "knowledge", knowledge)
-    count = lambda row, state: rounds.append(row["round"])  # noqa: E731
     with pytest.warns(UserWarning, match="1 (answers|rounds) of fed_gkt were"):
-        history = fl.run(fl.methods.fed_gkt(), task, 3, on_round=count, checkpoint=tmp_path / "c")
-    third = history.rows[2]  # the server leaves out what is far off, or does not take the round
-    assert [*third["refused"], *third["suspects"]] == [2]
-    assert not overflows(history.state.values())
-    monkeypatch.setattr(Messages, "knowledge", honest)
-    with pytest.warns(UserWarning, match="1 (answers|rounds) of fed_gkt"):
-        resumed = fl.run(fl.methods.fed_gkt(), task, 4, checkpoint=tmp_path / "c")
-    assert resumed.rows[3]["untaken"] is None and math.isfinite(resumed.rows[3]["loss"])
+        history = fl.run("fed_gkt", task, 3, on_round=lambda row, state: rounds.append(row))
+    second, third = history.rows[1:]  # it leaves out what is far off, or does not take the round
+    assert [*second["refused"], *second["suspects"]] == [2]
+    assert third["untaken"] is None and math.isfinite(third["loss"])
 
 
-@pytest.mark.parametrize(
-    "what, factor", [("features", 1e10), ("features", 1e30), ("weights", 1e20), ("weights", 1e30)]
-)
-def test_a_turn_that_lies_counts_for_nothing(what, factor, task, monkeypatch):
-    """In split learning it is known whose turn it is: that client is refused, and no other."""
-    answer = split.Client.answer
-
-    def lying(self, t, client, asked, data, memory):
-        lies = t == 2 and client == 1
-        forward = self._forward
-        if lies and what == "features":
-
-            def huge(*args):
-                H, y = forward(*args)
-                return factor * H, y
-
-            self._forward = huge
-        if lies and what == "weights":
-            write = type(self.messages.weights).write
-            monkeypatch.setattr(
-                type(self.messages.weights),
-                "write",
-                lambda message, kind, t, k, tensors, *n: write(
-                    message,
-                    kind,
-                    t,
-                    k,
-                    {m: factor * w if m not in ("H", "y") else w for m, w in tensors.items()},
-                    *n,
-                ),
-            )
-        try:
-            return answer(self, t, client, asked, data, memory)
-        finally:
-            self.__dict__.pop("_forward", None)
-            if lies and what == "weights":
-                monkeypatch.setattr(type(self.messages.weights), "write", write)
-
-    monkeypatch.setattr(split.Client, "answer", lying)
-    with pytest.warns(UserWarning, match="answers of split_learning were refused"):
-        history = fl.run(fl.methods.split_learning(), task, 3)
-    assert [list(row["refused"]) for row in history.rows] == [[], [1], []]
-    assert not any(row["untaken"] for row in history.rows)
-    assert not overflows(history.state.values())
-
-
-def test_a_downlink_that_cannot_be_encoded_is_noticed_in_the_round_that_made_it(task, lie_once):
+def test_a_downlink_that_cannot_be_encoded_is_noticed_in_the_round_that_made_it(task):
     """Half precision ends at 65504: weights of 1e5 are finite, and so is what the network says."""
-    method = fl.methods.fedavg().but(downlink=fl.Downlink(Code(Dense(16))))
 
     class Bias(fl.Uplink):
         def encode(self, trained, ctx):
@@ -202,25 +150,24 @@ def test_a_downlink_that_cannot_be_encoded_is_noticed_in_the_round_that_made_it(
             return super().encode(trained, ctx)
 
     with pytest.warns(UserWarning, match="1 rounds of fedavg were not taken, first round 2"):
-        history = fl.run(method.but(uplink=Bias()), task, 3)
+        history = fl.run(FEDAVG.but(downlink=HALF, uplink=Bias()), task, 3)
     assert [row["suspects"] for row in history.rows] == [[], [2], []]
-    assert "cannot be coded" in history.rows[1]["untaken"]
-    assert all(math.isfinite(loss) for loss in history.loss)
+    assert "coded" in history.rows[1]["untaken"]
+    assert fl.History.from_json(history.to_json()).rows == history.rows
 
 
-def test_to_try_the_downlink_changes_nothing(task, tmp_path):
-    """Here to encode it writes to the server's memory, which is saved before it is sent."""
-    feedback = fl.Downlink(fl.parts.Feedback(), Code(Dense(16)))
-    method, path = fl.methods.fedavg().but(downlink=feedback), tmp_path / "c"
-    whole = fl.run(method, task, 4)
+def test_the_downlink_is_tried_on_those_who_are_next_and_changes_nothing(task, tmp_path):
+    feedback = fl.Downlink(fl.parts.Feedback(), Code(Dense(16)))  # writes to the server's memory
+    method, path = FEDAVG.but(downlink=feedback), tmp_path / "c"
+    whole = fl.run(method, task, 3)
     fl.run(method, task, 2, checkpoint=path)
-    assert fl.run(method, task, 4, checkpoint=path) == whole
-    server, clients = method.server_side(task), fl.clients(method, task)
-    state, _ = one_round(server, clients, 1, server.start(), {})
-    before = {n: t.clone() for n, t in state.memory.items()}
-    server.check(1, state, server.start(), {})
-    assert before.keys() == state.memory.keys()
-    assert all(torch.equal(before[n], t) for n, t in state.memory.items())
+    assert fl.run(method, task, 3, checkpoint=path) == whole
+    server = method.server_side(task, fl.Settings(participation=0.5))
+    asked, start, send = [], server.start(), server.send
+    server.send = lambda t, k, *rest: asked.append((t, k)) or send(t, k, *rest)
+    t = next(t for t in range(1, 9) if server.participants(t + 1) != server.participants(t + 2))
+    server.check(t, start, start, {})
+    assert asked == [(t + 1, k) for k in server.participants(t + 1)] and not start.memory
 
 
 def test_a_model_that_nobody_can_be_sent_is_an_error_at_once(task):
@@ -230,18 +177,11 @@ def test_a_model_that_nobody_can_be_sent_is_an_error_at_once(task):
             nn.init.constant_(net.classifier[2].bias, 1e6)
             return net
 
-    half = fl.Downlink(Code(Dense(16)))
-    with pytest.raises(ValueError, match="too large for half precision cannot be coded"):
-        fl.run(fl.methods.fedavg().but(model=Large(), downlink=half), task, 2)
+    with pytest.raises(ValueError, match="half precision"):
+        fl.run(FEDAVG.but(model=Large(), downlink=HALF), task, 2)
 
 
-def test_history_with_suspects_survives_json(task, lie_once):
-    with pytest.warns(UserWarning, match="not taken"):
-        history = fl.run(lie_once(fl.methods.fedavg()), task, 2)
-    assert fl.History.from_json(history.to_json()).rows == history.rows
-
-
-# ---- clients whose code fails
+# ---- clients whose code fails --------------------------------------------------------------------
 
 
 def failing(when):
@@ -259,22 +199,19 @@ def failing(when):
 
             return checked
 
-    return fl.methods.fedavg().but(objective=Fails())
+    return FEDAVG.but(objective=Fails())
 
 
 @pytest.mark.parametrize("together", [1, 2, 4])
 def test_a_client_that_raises_is_refused_and_the_others_go_on(together, task):
     method = failing(lambda t, k: (t, k) == (2, 1))
     server, engine = method.server_side(task), fl.clients(method, task, together=together)
-    state, heard, rows = server.start(), {}, []
+    state, seen, rows = server.start(), {}, []
     for t in (1, 2, 3):
-        state, row = one_round(server, engine, t, state, heard)
+        state, row = one_round(server, engine, t, state, seen)
         rows.append(row["refused"])
+        assert seen == {0: t, 1: 1 if t == 2 else t, 2: t, 3: t}
     assert rows == [{}, {1: "Client 1 raised ZeroDivisionError: a sample of none"}, {}]
-    plain = fl.methods.fedavg()
-    server, engine = plain.server_side(task), fl.clients(plain, task, together=together)
-    first, _ = one_round(server, engine, 1, server.start(), {})
-    assert heard == {0: 3, 1: 3, 2: 3, 3: 3} and first.weights.keys() == state.weights.keys()
 
 
 @pytest.mark.parametrize("together", [1, 4])
@@ -284,24 +221,19 @@ def test_what_all_clients_raise_before_any_has_answered_is_a_bug_and_raised(toge
     with pytest.raises(ZeroDivisionError, match="a sample of none"):
         one_round(server, engine, 1, server.start(), {})
     later = failing(lambda t, k: t > 1)  # a bug no more: they have answered before
-    with pytest.warns(UserWarning, match="8 answers of fedavg were refused"):
-        history = fl.run(later, task, 3)
-    assert list(history.rows[2]["refused"]) == [0, 1, 2, 3]
+    with pytest.warns(UserWarning, match="4 answers of fedavg were refused"):
+        history = fl.run(later, task, 2)
+    assert list(history.rows[1]["refused"]) == [0, 1, 2, 3]
 
 
-def test_an_error_of_the_server_is_raised_as_ever(task):
+def test_an_error_of_the_server_or_of_a_stack_as_such_is_raised(task):
     class Broken(fl.Mean):
         def aggregate(self, state, arrivals, ctx):
-            list(arrivals)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        fl.run(fl.methods.fedavg().but(server=Broken()), task, 1)
-
-
-def test_a_failing_stack_of_clients_that_do_not_fail_alone_is_a_bug_and_raised(task):
-    method = fl.methods.fedavg()
-    server, engine = method.server_side(task), fl.clients(method, task, together=4)
+        fl.run(FEDAVG.but(server=Broken()), task, 1)
+    server, engine = FEDAVG.server_side(task), fl.clients(FEDAVG, task, together=4)
 
     def broken(*args):
         raise IndexError("stack")
@@ -309,17 +241,6 @@ def test_a_failing_stack_of_clients_that_do_not_fail_alone_is_a_bug_and_raised(t
     engine._together = broken
     with pytest.raises(IndexError, match="stack"):
         one_round(server, engine, 1, server.start(), {0: 1})
-
-
-@pytest.mark.parametrize("answer", [None, "text", 3])
-def test_an_answer_that_is_no_bytes_is_refused(answer, task):
-    method = fl.methods.fedavg()
-    server, engine = method.server_side(task), fl.clients(method, task)
-    honest = engine.side.answer
-    engine.side.answer = lambda t, k, *rest: answer if k == 2 else honest(t, k, *rest)
-    _, row = one_round(server, engine, 1, server.start(), {})
-    name = type(answer).__name__
-    assert row["refused"] == {2: f"Client 2 must answer with bytes, not with {name}."}
 
 
 def test_a_client_that_raises_keeps_what_it_had(task):
@@ -331,7 +252,7 @@ def test_a_client_that_raises_keeps_what_it_had(task):
             if (ctx.round, ctx.client) == (2, 1):
                 raise RuntimeError("late")
 
-    method = fl.methods.fedavg().but(uplink=fl.Uplink(Update(), Late()))
+    method = FEDAVG.but(uplink=fl.Uplink(Update(), Late()))
     server, engine = method.server_side(task), fl.clients(method, task)
     state = server.start()
     for t in (1, 2):
@@ -351,23 +272,17 @@ def test_synchronous_fed_gkt_says_whose_code_failed(task):
         return honest(t, k, *rest)
 
     engine.side.answer = answer
-    with pytest.raises(fl.WireError, match=r"nothing usable came from clients \[3\]") as error:
+    with pytest.raises(fl.WireError, match=r"clients \[3\]") as error:
         one_round(server, engine, 1, server.start(), {})
     assert repr(error.value.__cause__) == "KeyError('lost')"
 
 
-def test_the_downlink_is_tried_on_those_who_are_next(task, monkeypatch):
-    method = fl.methods.fedavg().but(downlink=fl.Downlink(Code(Dense(16))))
-    server = method.server_side(task, fl.Settings(participation=0.5))
-    asked, start = [], server.start()
-    monkeypatch.setattr(server, "send", lambda t, k, *rest: asked.append((t, k)))
-    t = next(t for t in range(1, 9) if server.participants(t + 1) != server.participants(t + 2))
-    server.check(t, start, start, {})
-    assert asked == [(t + 1, k) for k in server.participants(t + 1)]
-
-
-def test_suspects_sent_the_largest_norm_or_a_thousandth_of_it():
-    ask = Exchange(1, None, {"refused": {}, "unevaluated": {}}, {})
-    assert ask.suspects() == []
-    ask.sizes = {3: 2000.0, 5: 2.0, 7: 1.999}
-    assert ask.suspects() == [3, 5]
+def test_a_large_network_is_tried_with_the_weights_of_the_round(task):
+    server = FEDAVG.server_side(task)
+    start = server.start()
+    large = State({n: 1e15 * w for n, w in start.weights.items()})
+    with pytest.raises(fl.errors.Diverged):
+        server.check(1, large, start, {})
+    assert server.check(1, State({n: 5 * w for n, w in start.weights.items()}), start, {})
+    assert not server.check(1, State(dict(start.weights)), start, {})
+    assert local.trainable(server.net)[0].grad is None
