@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate, pairwise
-from math import prod
 from typing import Any
 
 import numpy as np
 import torch
+from torch._utils import _unflatten_dense_tensors
 
 from ..errors import Diverged, WireError
 from .base import Coder, Shape, brief
@@ -32,16 +33,21 @@ def write_floats(tensors: Sequence[torch.Tensor], dtype: str = "<f4") -> list[me
 
 def read_floats(
     sections: Sequence[Any], shapes: Sequence[Shape], dtype: str = "<f4"
-) -> list[torch.Tensor]:
+) -> tuple[torch.Tensor, ...]:
     """The inverse: float32 of those shapes. ``WireError`` if a size is wrong or a value is NaN or
     infinite."""
-    sizes, width = [prod(shape) for shape in shapes], np.dtype(dtype).itemsize
-    for section, size, shape in zip(sections, sizes, shapes, strict=True):
-        if len(section) != size * width:
-            raise WireError(f"{len(section)} bytes came for a tensor of shape {tuple(shape)}.")
+    forms, width = _forms(tuple(map(tuple, shapes))), np.dtype(dtype).itemsize
+    for section, form in zip(sections, forms, strict=True):
+        if len(section) != form.numel() * width:
+            raise WireError(f"{len(section)} bytes came for a tensor of shape {tuple(form.shape)}.")
     values = np.frombuffer(bytearray().join(sections), dtype).astype(np.float32, copy=False)
-    parts = torch.from_numpy(finite(values)).split(sizes)
-    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+    return _unflatten_dense_tensors(torch.from_numpy(finite(values)), forms)
+
+
+@lru_cache(64)
+def _forms(shapes: tuple[tuple[int, ...], ...]) -> list[torch.Tensor]:
+    """Tensors of these shapes without memory."""
+    return [torch.empty(shape, device="meta") for shape in shapes]
 
 
 @dataclass(frozen=True)
