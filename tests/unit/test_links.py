@@ -127,29 +127,6 @@ def test_links_are_equal_if_their_steps_are_and_give_what_they_make():
     assert schema.buffers == {"0.bias", "1.running_mean", "1.running_var"}
 
 
-@dataclass(frozen=True)
-class Ternary(Update):
-    """Each entry of the update as its sign times the mean magnitude, or zero below that."""
-
-    def encode(self, x, ctx):
-        u = super().encode(x, ctx)
-        return {n: t.sign() * (t.abs() >= t.abs().mean()) * t.abs().mean() for n, t in u.items()}
-
-
-@dataclass(frozen=True)
-class TernaryMean(fl.Mean):
-    needs = frozenset({Ternary})
-
-
-@pytest.mark.parametrize("engine", ["sequential", "stacked"])
-def test_a_kind_of_message_of_ones_own_fits_what_needs_it_and_nothing_else(task, engine):
-    method = FEDAVG.but(uplink=fl.Uplink(Ternary()), server=TernaryMean())
-    assert not fl.run(method, task, 1, engine=engine).rows[0]["refused"]
-    assert FEDAVG.but(uplink=fl.Uplink(Ternary()))  # it is an update, too
-    with pytest.raises(ValueError, match="TernaryMean.* needs Ternary; .* gives updates"):
-        FEDAVG.but(server=TernaryMean())
-
-
 # ---- coders in a link ----------------------------------------------------------------------------
 
 

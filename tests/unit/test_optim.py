@@ -5,7 +5,17 @@ import torch
 from torch import nn
 
 import fedlearn as fl
-from fedlearn.parts import SGD, Adam, Context, Continued, Shifted, lasting, recalled
+from fedlearn.parts import (
+    SGD,
+    Adam,
+    Batch,
+    Context,
+    Continued,
+    Shifted,
+    Smoothed,
+    lasting,
+    recalled,
+)
 
 SHAPES = [(4, 3), (4,), (2, 1, 3, 3), ()]
 
@@ -184,9 +194,20 @@ def test_an_option_that_is_off_is_not_in_the_name():
         )),
         lambda: Shifted(decay=0.5),
         lambda: Continued(0.1),
+        lambda: Smoothed(1.0),
     ],
 )  # fmt: skip
 def test_options_that_cannot_be(make):
     with pytest.raises(ValueError, match=r"\.$") as error:
         make()
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (3, 5, 7)])
+def test_label_smoothing_is_torchs(shape, task):
+    z = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    y = torch.randint(7, shape[:-1], generator=torch.Generator().manual_seed(1))
+    loss = Smoothed(0.1).begin(nn.Identity(), Context(task, 1))(nn.Identity(), Batch(z, y, y))
+    rows = zip(z, y, strict=True) if len(shape) > 2 else [(z, y)]
+    torchs = [nn.functional.cross_entropy(a, b, label_smoothing=0.1) for a, b in rows]
+    torch.testing.assert_close(loss.reshape(-1), torch.stack(torchs))

