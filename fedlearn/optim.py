@@ -215,6 +215,10 @@ class Adam(Optimizer):
             torch._foreach_mul_([params[i] for i in only], 1 - self.lr * self.weight_decay)
         elif self.weight_decay:
             grads = decayed(grads, params, self.weight_decay, state["only"])
+        torch._foreach_add_(params, self._direction(grads, state), alpha=-self.lr)
+
+    def _direction(self, grads: Params, state: dict[str, Any]) -> Params:
+        """m / (sqrt(v) + eps), both moments corrected for their start."""
         squares = torch._foreach_mul(grads, grads)
         for moment, count, beta, g in (
             ("m", "c1", self.beta1, grads),
@@ -229,8 +233,7 @@ class Adam(Optimizer):
             v = state["highest"]
         root = torch._foreach_sqrt(torch._foreach_div(v, state["c2"]))
         torch._foreach_add_(root, self.eps)
-        step = torch._foreach_div(torch._foreach_div(state["m"], state["c1"]), root)
-        torch._foreach_add_(params, step, alpha=-self.lr)
+        return list(torch._foreach_div(torch._foreach_div(state["m"], state["c1"]), root))
 
 
 @dataclass(frozen=True)
