@@ -598,6 +598,8 @@ def test_what_is_drawn_is_right_on_average():
     assert unbiased(TernGrad(None), x, 500, spread)
     assert not unbiased(TernGrad(1.0), x, 500, spread)
     assert unbiased(Natural(), x, 500, x.abs() / 8**0.5)
+    small = through(Natural(), torch.full((4000,), 2.0**-128)).double().mean() * 2.0**126
+    assert abs(small - 0.25) < 0.05  # below the smallest power: up with the right chance, too
     worst = torch.full((2000,), 4 / 3)  # E (x^ - x)^2 = (x - 1)(2 - x) is x^2 / 8 there
     worst = np.mean([error(through(Natural(), worst, i), worst) for i in range(50)])
     assert math.isclose(worst, 1 / 8, rel_tol=0.03)
