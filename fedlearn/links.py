@@ -1,13 +1,12 @@
 """What bytes go up, and what bytes come down? Both are a chain of small steps.
 
 A message is made forwards, from tensors to tensors, and at the end to bytes; it is undone
-backwards. When it was made, every step hears, also backwards, what the receiver will decode: so
+backwards. When it was made, every step is told, also backwards, what the receiver will decode: so
 error feedback is a step like any other.
 
     Uplink(Update(), Clip(1.0), Momentum(0.9), Feedback(), Lossy(TopK(1 / 1000)))        # DGC
 """
 
-import struct
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,11 +15,10 @@ import torch
 from torch import nn
 
 from . import rng
-from .arguments import short
 from .context import Context, Part, Tensors, in_words, provides
 from .errors import Diverged, WireError
 from .models import state_of
-from .wire import Coder, Dense, LowRank, Schema, Sketches, Votes, coders
+from .wire import Coder, Dense, LowRank, Schema, SharedRandomness, Sparse, Stochastic, Votes, coders
 from .wire.lowrank import power_step
 
 Sections = dict[str, Any]  # coded bytes by tensor name
@@ -39,19 +37,11 @@ class Trained:
     words, giver = "what was trained", "uplink"
 
 
-# Where changes are to be had by a step that gets weights.
-CHANGES: dict[Any, str] = {
-    Trained: "Update() comes before it",
-    Weights: "what changes comes down as steps, with downlink=Replay(link), server=KeptSteps(link) "
-    "and a link such as Uplink(Update(), Feedback(), Lossy(TopK(1 / 32)))",
-}
-
-
 class Step(Part):
     """One step of a chain. ``takes`` and ``makes`` are the classes of what goes in and what comes
     out, such as ``Trained``, ``Update`` or one of your own; None: anything, and the same.
-    ``refuses``: weights (keys of ``CHANGES``) on which a step that is made for changes would train
-    to nothing."""
+    ``refuses``: weights (``Trained``, ``Weights``) on which a step that is made for changes would
+    train to nothing."""
 
     giver = "uplink"
     takes: Any = None
@@ -98,19 +88,6 @@ class Code(Step):
         if not isinstance(self.coder, Coder):
             raise ValueError(f"{self.coder!r} is no coder (fedlearn.wire.Coder).")
 
-    @property
-    def takes(self) -> Any:  # type: ignore[override]
-        return self.coder.takes
-
-    @property
-    def makes(self) -> Any:  # type: ignore[override]
-        return self.coder.makes
-
-    @property
-    def refuses(self) -> Any:  # type: ignore[override]
-        """A model of which most entries are zero, or those of M^0, is another model."""
-        return frozenset({Weights} if self.coder.sparse else ())
-
     def coder_for(self, name: str, ctx: Context) -> Coder:
         """Which coder this tensor goes through."""
         return self.coder
@@ -143,16 +120,18 @@ class Link(Part):
             if not isinstance(step, Step) or (isinstance(step, Code) and step is not steps[-1]):
                 raise ValueError(f"A link is steps, of which the last may be a Code, not {step!r}.")
             step.refuse_unknown(Code if isinstance(step, Code) else Step)
-            what = step.coder if isinstance(step, Code) else step
-            if step.takes and not provides([kind], step.takes):
+            part: Any = step.coder if isinstance(step, Code) else step
+            if part.takes and not provides([kind], part.takes):
                 raise ValueError(
-                    f"{what!r} takes {in_words(step.takes)}, but gets {in_words(kind)}."
+                    f"{part!r} takes {in_words(part.takes)}, but gets {in_words(kind)}."
                 )
-            if kind in step.refuses:
+            # a model of which most entries are zero, or those of M^0, is another model
+            if kind in step.refuses or (kind is Weights and isinstance(part, Sparse)):
                 raise ValueError(
-                    f"{what!r} takes changes, but gets {in_words(kind)}: {CHANGES[kind]}."
+                    f"{part!r} takes changes, but gets {in_words(kind)}: Update() makes changes of "
+                    "what was trained; they come down with Replay(link) and KeptSteps(link)."
                 )
-            kind = step.makes or kind
+            kind = part.makes or kind
         drops = [s for s in steps if type(s).names is not Step.names]
         adds = [s for s in steps if type(s).shapes is not Step.shapes]
         if drops and adds:
@@ -160,11 +139,8 @@ class Link(Part):
         self.steps, self.makes = steps, kind
         self.code: Code = steps[-1]  # type: ignore[assignment]
         self.hears = [type(step).sent is not Step.sent for step in steps]
-        for i, step in enumerate(steps[:-1]):
-            looks, coder = self.hears[i] or type(step).decode is not Step.decode, self.code.coder
-            if looks and coder.makes is Sketches:
-                raise ValueError(f"{step!r} needs what {coder!r} coded, which decodes to a table.")
-            step.check(steps[i + 1 :])
+        for i, step in enumerate(steps[:-1], 1):
+            step.check(steps[i:])
         self.needs = frozenset[Any]().union(*(step.needs for step in steps))
 
     def given(self) -> set[Any]:
@@ -195,33 +171,23 @@ class Link(Part):
         shapes = {name: tuple(t.shape) for name, t in state_of(net).items()}
         buffers = shapes.keys() - {n for n, p in net.named_parameters() if p.requires_grad}
         for step in self.steps:
-            own = step.shapes(net)
-            shapes, buffers = shapes | own, buffers | own.keys()
+            added = step.shapes(net)
+            shapes, buffers = shapes | added, buffers | added.keys()
         return Schema(shapes, frozenset(buffers), repr(self))
 
-    # ---- the sender ------------------------------------------------------------------------------
-
     def encode(self, x: Tensors, ctx: Context) -> Sections:
-        """Tensors -> sections. Steps read and write what they remember in ``ctx.memory``."""
-        return self.compress(x, ctx)[0]
-
-    def compress(self, x: Tensors, ctx: Context, hear: bool = False) -> tuple[Sections, Tensors]:
-        """The same, and what the receiver will decode the sections to, before steps are undone; {}
-        if nobody wants to know, no step and no caller."""
-        shapes = ctx.schema.shapes
-        dense = {name for name in shapes if self.code.coder_for(name, ctx) == DENSE}
-        ctx = replace(ctx, lossy=frozenset(shapes.keys() - dense))
-        passed = []
+        """The sender: tensors -> sections. What steps remember is in ``ctx.memory``."""
+        lossy = {n for n in ctx.schema.shapes if self.code.coder_for(n, ctx) != DENSE}
+        ctx, passed = replace(ctx, lossy=frozenset(lossy)), []
         for step in self.steps:
             x = step.encode(x, ctx)
-            passed.append(x)
+            passed.append((step, x))
         sections = self.write(x, ctx)
-        if not hear and not any(self.hears):
-            return sections, {}
-        sent = {n: t.to(x[n].device) for n, t in self.read(sections, ctx).items()}
-        for step, x in reversed(list(zip(self.steps, passed, strict=True))):
-            step.sent(x, sent, ctx)
-        return sections, sent
+        if any(self.hears):
+            sent = {n: t.to(x[n].device) for n, t in self.read(sections, ctx).items()}
+            for step, x in reversed(passed):
+                step.sent(x, sent, ctx)
+        return sections
 
     def write(self, x: Tensors, ctx: Context) -> Sections:
         """Each tensor through its coder."""
@@ -231,44 +197,23 @@ class Link(Part):
                 coded = coders.write_floats([x[n] for n in names], coder.dtype)
                 sections.update(zip(names, coded, strict=True))
                 continue
-            own = (self._generator(ctx),) if coder.stochastic else ()
-            for n, drawn in zip(names, self._shared(coder, names, ctx), strict=True):
-                sections[n] = coder.encode(x[n], *own, *drawn)
+            own = [ctx.generator("coder")] if isinstance(coder, Stochastic) else []
+            for n in names:
+                sections[n] = coder.encode(x[n], *own, *_shared(coder, n, ctx))
         return sections
 
-    def _generator(self, ctx: Context) -> torch.Generator:
-        return ctx.generator("coder")
-
-    def _sender(self, ctx: Context) -> int:
-        """Who draws, for the name of a generator: a client, or -1 for the server."""
-        return ctx.client
-
-    def _shared(self, coder: Coder, names: list[str], ctx: Context) -> list[tuple]:
-        """For a ``shared`` coder a generator for each tensor, which both sides derive."""
-        if not coder.shared:
-            return [()] * len(names)
-        who = ctx.task.seed, "shared coder", ctx.round, self._sender(ctx)
-        return [(rng.generator(*who, name),) for name in names]
-
-    def _by_coder(self, names: Iterable[str], ctx: Context) -> Iterable[tuple[Coder, list[str]]]:
-        groups: dict[Coder, list[str]] = {}
-        for name in names:
-            groups.setdefault(self.code.coder_for(name, ctx), []).append(name)
-        return groups.items()
-
-    # ---- the receiver ----------------------------------------------------------------------------
-
     def read(self, sections: Sections, ctx: Context) -> Tensors:
-        """Sections -> the tensors that the sender's coders saw, as far as they keep them."""
+        """The receiver: sections -> the tensors that the sender's coders saw, as far as they keep
+        them."""
         x: Tensors = {}
         for coder, names in self._by_coder(sections, ctx):
-            its, shapes = [sections[n] for n in names], [ctx.schema.shapes[n] for n in names]
+            shapes = [ctx.schema.shapes[n] for n in names]
             if type(coder) is Dense:
-                x.update(zip(names, coders.read_floats(its, shapes, coder.dtype), strict=True))
+                floats = coders.read_floats([sections[n] for n in names], shapes, coder.dtype)
+                x.update(zip(names, floats, strict=True))
                 continue
-            drawn = self._shared(coder, names, ctx)
-            for n, section, shape, own in zip(names, its, shapes, drawn, strict=True):
-                x[n] = coder.decode(section, shape, *own)
+            for n, shape in zip(names, shapes, strict=True):
+                x[n] = coder.decode(sections[n], shape, *_shared(coder, n, ctx))
         return x
 
     def undo(self, x: Tensors, ctx: Context) -> Tensors:
@@ -277,9 +222,11 @@ class Link(Part):
             x = step.decode(x, ctx)
         return x
 
-    def at(self, round: int, name: str, section: Any, ctx: Context) -> torch.Tensor:
-        """One tensor that the server coded in that round."""
-        return self.read({name: section}, replace(ctx, round=round, client=-1))[name]
+    def _by_coder(self, names: Iterable[str], ctx: Context) -> Iterable[tuple[Coder, list[str]]]:
+        groups: dict[Coder, list[str]] = {}
+        for name in names:
+            groups.setdefault(self.code.coder_for(name, ctx), []).append(name)
+        return groups.items()
 
     def expected(self, ctx: Context) -> list[str]:
         """The names of the tensors that this message must have."""
@@ -289,8 +236,33 @@ class Link(Part):
         return names
 
 
+def _shared(coder: Coder, name: str, ctx: Context) -> list[torch.Generator]:
+    """The generator that both sides derive for a tensor, if its coder wants one."""
+    if not isinstance(coder, SharedRandomness):
+        return []
+    return [rng.generator(ctx.task.seed, "shared coder", ctx.round, ctx.client, name)]
+
+
 class Uplink(Link):
-    """What a client sends. With ``Uplink()`` that is the update, dense."""
+    """What a client sends: what was trained goes through ``steps``, one after the other.
+
+    Parameters
+    ----------
+    *steps : Step
+        Such as ``Update()``, ``Feedback()``; the last may be a ``Code``, such as ``Lossy(coder)``,
+        and is by default dense float32. Without steps it is ``Uplink(Update())``, the dense update.
+
+    Raises
+    ------
+    ValueError
+        If a step cannot take what the one before it makes.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> fl.Uplink(fl.parts.Update(), fl.parts.Feedback(), fl.parts.Lossy(fl.wire.Signs()))
+    Uplink(Update(), Feedback(), Lossy(coder=Signs(scaled=True), whole=2))
+    """
 
     begins = Trained
 
@@ -300,7 +272,7 @@ class Uplink(Link):
             raise ValueError(f"{self!r} must begin with what becomes of the weights: Update().")
 
     def given(self) -> set[Any]:
-        dense = provides([self.makes], Update) and not self.code.coder.sparse
+        dense = provides([self.makes], Update) and not isinstance(self.code.coder, Sparse)
         return super().given() | ({Votes} if dense else set())  # an update's signs are votes
 
     def decode(self, sections: Sections, ctx: Context) -> Tensors:
@@ -315,7 +287,24 @@ class Uplink(Link):
 
 
 class Downlink(Link):
-    """What a client gets. With ``Downlink()`` that is the global model, dense."""
+    """What a client gets: the server's state goes through ``steps``, once for all of a ``group``.
+
+    Parameters
+    ----------
+    *steps : Step
+        As for ``Uplink``; by default none, and the global model travels as dense float32.
+
+    Raises
+    ------
+    ValueError
+        If a step cannot take what the one before it makes, or no state comes out at the end.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> fl.Downlink(fl.parts.Residual(), fl.parts.Code(fl.wire.Pooled()))
+    Downlink(Residual(), Code(coder=Pooled(bits=32, threshold=0.0)))
+    """
 
     giver = "downlink"
 
@@ -323,27 +312,26 @@ class Downlink(Link):
         super().__init__(*steps)
         if not provides([self.makes], Weights):
             raise ValueError(
-                f"{self!r} must bring the client the server's state, which no votes, masks or "
-                "sketches are."
+                f"{self!r} must bring the client the server's state, which no votes or masks are."
             )
 
     def group(self, ctx: Context) -> Hashable:
         """All clients of a group get the same sections in a round, which are coded once."""
         return tuple(step.group(ctx) for step in self.steps)
 
+    def write(self, x: Tensors, ctx: Context) -> Sections:
+        return super().write(x, replace(ctx, client=-1))  # who draws is the server
+
+    def read(self, sections: Sections, ctx: Context) -> Tensors:
+        return super().read(sections, replace(ctx, client=-1))
+
     def undo(self, x: Tensors, ctx: Context) -> Tensors:
-        own = replace(ctx, memory=dict(ctx.memory))
-        state = super().undo({n: t.to(ctx.task.device) for n, t in x.items()}, own)
+        kept = replace(ctx, memory=dict(ctx.memory))
+        state = super().undo({n: t.to(ctx.task.device) for n, t in x.items()}, kept)
         if state.keys() != ctx.initial.keys():
             raise WireError("The server's message does not hold the whole model.")
-        ctx.memory.update(own.memory)  # of a message that is refused nothing is kept
+        ctx.memory.update(kept.memory)  # of a message that is refused nothing is kept
         return {n: state[n] for n in ctx.initial}
-
-    def _generator(self, ctx: Context) -> torch.Generator:
-        return rng.generator(ctx.task.seed, "coder", ctx.round, -1)  # the same for all clients
-
-    def _sender(self, ctx: Context) -> int:
-        return -1
 
 
 # ---- steps that more than one method uses --------------------------------------------------------
@@ -419,6 +407,12 @@ class Clip(Step):
         return {n: t * factor if n in lossy else t for n, t in x.items()}
 
 
+def _refuse_diverged(tensors: Iterable[torch.Tensor], ctx: Context) -> None:
+    """What is NaN or infinite would stay so for ever in what is kept."""
+    if not all(torch.isfinite(t).all() for t in tensors):
+        raise Diverged(f"The update of client {ctx.client} is NaN or infinite.")
+
+
 @dataclass(frozen=True)
 class Momentum(Step):
     """u <- m u + g, and u <- 0 where an entry was sent (DGC, sections 3.2 and 3.3). What travels
@@ -434,17 +428,15 @@ class Momentum(Step):
             raise ValueError(f"Momentum is at least 0 and below 1, not {self.momentum!r}.")
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
-        own = x.keys() - ctx.schema.buffers
-        u = {n: self.momentum * ctx.memory.get(f"u/{n}", 0) + x[n] for n in x if n in own}
-        if not all(torch.isfinite(t).all() for t in u.values()):  # or u would stay so for ever
-            raise Diverged(f"The update of client {ctx.client} is NaN or infinite.")
+        moved = [n for n in x if n not in ctx.schema.buffers]
+        u = {n: self.momentum * ctx.memory.get(f"u/{n}", 0) + x[n] for n in moved}
+        _refuse_diverged(u.values(), ctx)
         ctx.memory.update({f"u/{n}": t for n, t in u.items()})
         return x | u
 
     def sent(self, x: Tensors, sent: Tensors, ctx: Context) -> None:
-        for n in sent:
-            if n in ctx.lossy:
-                ctx.memory[f"u/{n}"] = x[n] * (sent[n] == 0)
+        for n in sent.keys() & ctx.lossy:
+            ctx.memory[f"u/{n}"] = x[n] * (sent[n] == 0)
 
 
 @dataclass(frozen=True)
@@ -472,108 +464,11 @@ class WarmStart(Step):
             sizes = coder.factors(x[n].shape)
             if not sizes:
                 continue
-            M = x[n].cpu().double().reshape(sizes)
-            if not torch.isfinite(M).all():  # or Q would stay so for ever
-                raise Diverged(f"The update of client {ctx.client} is NaN or infinite.")
+            _refuse_diverged([x[n]], ctx)
             first = rng.generator(ctx.task.seed, "low rank", n)
             new = torch.randn(sizes[1], self.rank, generator=first)
-            P, Q = power_step(M, ctx.memory.get(f"Q/{n}", new).cpu().double())
+            Q = ctx.memory.get(f"Q/{n}", new).cpu().double()
+            P, Q = power_step(x[n].cpu().double().reshape(sizes), Q)
             ctx.memory[f"Q/{n}"] = Q.float()
             low[n] = (P @ Q.T).to(x[n]).reshape(x[n].shape)
         return x | low
-
-
-# ---- compressed both ways ------------------------------------------------------------------------
-
-_NUMBER = struct.Struct("<I")
-
-
-@dataclass(frozen=True)
-class Steps:
-    """What a server gives that keeps its steps, coded by ``link``."""
-
-    words, giver = "a server that keeps its steps (KeptSteps),", "server"
-
-    link: Uplink
-
-    def __repr__(self) -> str:
-        return f"coded by {self.link!r}"
-
-
-def last_known(ctx: Context, client: int) -> int:
-    """The round whose model this client has: that before the last one it answered."""
-    return max(ctx.last_seen.get(client, 0) - 1, 0)
-
-
-class Replay(Downlink):
-    """All steps that a client may not have heard. A section is a one, the round after which the
-    steps begin, and the step of each round behind its length (0: there was none); or a zero and the
-    whole tensor. The client keeps the model that it adds them to and its round, so that a step that
-    comes twice counts once and a missing one is noticed."""
-
-    def __init__(self, link: Uplink) -> None:
-        if not isinstance(link, Uplink):
-            raise ValueError(f"The server's steps travel through an Uplink, not {short(link)}.")
-        super().__init__()
-        self.link, self.needs = link, frozenset({Steps(link)})
-
-    def __repr__(self) -> str:
-        return f"Replay({self.link!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Replay) and self.link == other.link
-
-    def __hash__(self) -> int:
-        return hash(self.link)
-
-    def group(self, ctx: Context) -> Hashable:
-        return last_known(ctx, ctx.client)
-
-    def encode(self, state: Tensors, ctx: Context) -> Sections:
-        memory, since = ctx.memory, last_known(ctx, ctx.client)
-        sections: Sections = {}
-        for n, w in state.items():
-            there = [memory.get(f"step/{n}/{t}") for t in range(since + 1, ctx.round)]
-            steps = [b"" if s is None else s.cpu().numpy().tobytes() for s in there]
-            parts = [_NUMBER.pack(len(s)) + s for s in steps]
-            replay = b"\1" + _NUMBER.pack(since) + b"".join(parts)
-            known = since + 1 >= int(memory.get(f"from/{n}", 1))
-            whole = not known or len(replay) >= 4 * w.numel() + 1
-            sections[n] = b"\0" + bytes(DENSE.encode(w)) if whole else replay
-        return sections
-
-    def read(self, sections: Sections, ctx: Context) -> Any:
-        return sections  # what they mean depends on the model that the client keeps
-
-    def undo(self, x: Any, ctx: Context) -> Tensors:
-        if x.keys() != ctx.initial.keys():
-            raise WireError("The server's message does not hold the whole model.")
-        model = {n: self._rebuild(n, bytes(data), ctx) for n, data in x.items()}
-        ctx.memory.update({f"model/{n}": w for n, w in model.items()})
-        ctx.memory["heard"] = torch.tensor(ctx.round - 1)
-        return model
-
-    def _rebuild(self, n: str, data: bytes, ctx: Context) -> torch.Tensor:
-        w, heard = ctx.memory.get(f"model/{n}", ctx.initial[n]), int(ctx.memory.get("heard", 0))
-        if data[:1] == b"\0":
-            return DENSE.decode(data[1:], ctx.schema.shapes[n]).to(w.device)
-        if data[:1] != b"\1" or len(data) < 5:
-            raise WireError(f"The section of {n} is neither steps nor a tensor.")
-        (round,), at = _NUMBER.unpack_from(data, 1), 5
-        if round > heard:
-            raise WireError(
-                f"The steps of {n} begin after round {round}, this client knows the model of round "
-                f"{heard}."
-            )
-        while at < len(data):
-            length = _NUMBER.unpack_from(data, at)[0] if at + 4 <= len(data) else len(data)
-            end, round = at + 4 + length, round + 1
-            if end > len(data) or round >= ctx.round:
-                raise WireError(f"The section of {n} ends inside a step or holds too many.")
-            if round > heard and length:
-                step = self.link.at(round, n, data[at + 4 : end], ctx)
-                w = w + step.to(w.device)
-            at = end
-        if round < ctx.round - 1:
-            raise WireError(f"The section of {n} ends before the model of round {ctx.round - 1}.")
-        return w

@@ -9,6 +9,8 @@ from torch import nn
 from .context import Context, Part, Tensors
 from .wire.base import brief
 
+Params = list[torch.Tensor]
+
 
 class Optimizer(Part):
     """One step after the other. Works entry by entry, so that stacked parameters [clients, ...] are
@@ -17,13 +19,11 @@ class Optimizer(Part):
 
     giver = "optimizer"
 
-    def init(self, params: list[torch.Tensor], ctx: Context) -> dict[str, Any]:
+    def init(self, params: Params, ctx: Context) -> dict[str, Any]:
         """The state with which local training begins."""
         return {}
 
-    def step(
-        self, params: list[torch.Tensor], grads: list[torch.Tensor], state: dict[str, Any]
-    ) -> None:
+    def step(self, params: Params, grads: Params, state: dict[str, Any]) -> None:
         """Change the parameters, and the state, in place."""
         raise NotImplementedError
 
@@ -37,11 +37,10 @@ def lasting(state: dict[str, Any]) -> Tensors:
 
 def recalled(state: dict[str, Any], memory: Tensors) -> dict[str, Any]:
     """A state as ``init`` gives it, with copies of the tensors that ``memory`` has kept of it."""
-    return {
+    lists = {key: value for key, value in state.items() if isinstance(value, list)}
+    return state | {
         key: [memory.get(f"{key} {i}", t).clone() for i, t in enumerate(value)]
-        if isinstance(value, list)
-        else value
-        for key, value in state.items()
+        for key, value in lists.items()
     }
 
 
@@ -55,26 +54,43 @@ def shrunk(net: nn.Module) -> tuple[int, ...]:
     return tuple(sorted(chosen))
 
 
-def decayed(
-    grads: list[torch.Tensor], params: list[torch.Tensor], rate: float, only: Any
-) -> list[torch.Tensor]:
+def decayed(grads: Params, params: Params, rate: float, only: Any) -> Params:
     """g + rate w, for the parameters at the positions ``only``, or for all (None)."""
     if only is None:
         return list(torch._foreach_add(grads, params, alpha=rate))
     grads = list(grads)
-    some = [grads[i] for i in only], [params[i] for i in only]
-    for i, g in zip(only, torch._foreach_add(*some, alpha=rate), strict=True):
-        grads[i] = g
+    for i in only:
+        grads[i] = grads[i].add(params[i], alpha=rate)
     return grads
 
 
 @dataclass(frozen=True)
 class SGD(Optimizer):
-    """Stochastic gradient descent, the same arithmetic as ``torch.optim.SGD``. ``decay`` multiplies
-    the rate each round, down to ``floor``; ``spare`` keeps weight decay from vectors (``shrunk``).
+    """Stochastic gradient descent, the same arithmetic as ``torch.optim.SGD``.
 
-    Written with torch's list operations, so that importing torch's compiler, as ``torch.optim``
-    does, is not needed.
+    Parameters
+    ----------
+    lr : float
+        The learning rate of round 1.
+    momentum, weight_decay : float
+        As in torch; a client's velocity starts at zero in every round.
+    decay, floor : float
+        Each round multiplies the rate by ``decay``, down to ``floor``.
+    nesterov : bool
+        Nesterov's momentum.
+    spare : bool
+        No weight decay for vectors: biases and normalisation.
+
+    Raises
+    ------
+    ValueError
+        For what is out of range.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> fl.SGD(0.05, momentum=0.9)
+    SGD(lr=0.05, momentum=0.9, weight_decay=0.0, decay=1.0)
     """
 
     __repr__ = brief
@@ -97,14 +113,12 @@ class SGD(Optimizer):
         if self.nesterov and not self.momentum:
             raise ValueError(f"Nesterov's momentum needs momentum > 0, not {self}.")
 
-    def init(self, params: list[torch.Tensor], ctx: Context) -> dict[str, Any]:
+    def init(self, params: Params, ctx: Context) -> dict[str, Any]:
         velocity = [torch.zeros_like(p) for p in params] if self.momentum else None
         rate = max(self.lr * self.decay ** (ctx.round - 1), self.floor)
         return {"lr": rate, "velocity": velocity, "only": shrunk(ctx.net) if self.spare else None}
 
-    def step(
-        self, params: list[torch.Tensor], grads: list[torch.Tensor], state: dict[str, Any]
-    ) -> None:
+    def step(self, params: Params, grads: Params, state: dict[str, Any]) -> None:
         if self.weight_decay:
             grads = decayed(grads, params, self.weight_decay, state["only"])
         if self.momentum:
@@ -128,25 +142,44 @@ class Shifted(SGD):
                 f"Shifted gradients need a constant learning rate: decay 1, not {self.decay!r}."
             )
 
-    def _shift(self, params: list[torch.Tensor], ctx: Context) -> list[torch.Tensor]:
+    def _shift(self, params: Params, ctx: Context) -> Params:
         """The shift, like the parameters."""
         raise NotImplementedError
 
-    def init(self, params: list[torch.Tensor], ctx: Context) -> dict[str, Any]:
+    def init(self, params: Params, ctx: Context) -> dict[str, Any]:
         return super().init(params, ctx) | {"shift": self._shift(params, ctx)}
 
-    def step(
-        self, params: list[torch.Tensor], grads: list[torch.Tensor], state: dict[str, Any]
-    ) -> None:
+    def step(self, params: Params, grads: Params, state: dict[str, Any]) -> None:
         super().step(params, list(torch._foreach_sub(grads, state["shift"])), state)
 
 
 @dataclass(frozen=True)
 class Adam(Optimizer):
-    """Kingma and Ba (2015), Algorithm 1: the same arithmetic as ``torch.optim.Adam``. At clients it
-    starts anew every round (but see ``Continued``). ``decoupled`` takes the weight decay out of
-    the moments: ``torch.optim.AdamW`` (Loshchilov and Hutter, 2019). ``amsgrad`` divides by the
-    largest second moment so far (Reddi et al., 2018). ``spare``: as for ``SGD``."""
+    """Kingma and Ba (2015), Algorithm 1, the same arithmetic as ``torch.optim.Adam``. At a client
+    it starts anew in every round (but see ``fedlearn.parts.Continued``).
+
+    Parameters
+    ----------
+    lr, beta1, beta2, eps, weight_decay : float
+        As in torch.
+    decoupled : bool
+        Weight decay apart from the moments: AdamW (Loshchilov and Hutter, 2019).
+    amsgrad : bool
+        Divide by the largest second moment so far (Reddi et al., 2018).
+    spare : bool
+        No weight decay for vectors: biases and normalisation.
+
+    Raises
+    ------
+    ValueError
+        For what is out of range.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> fl.methods.fedavg().but(optimizer=fl.Adam(0.01)).optimizer.lr
+    0.01
+    """
 
     __repr__ = brief
 
@@ -167,45 +200,40 @@ class Adam(Optimizer):
                 f"{self}."
             )
 
-    def init(self, params: list[torch.Tensor], ctx: Context) -> dict[str, Any]:
+    def init(self, params: Params, ctx: Context) -> dict[str, Any]:
         # 1 - beta^t, grown like the moments themselves: m <- beta m + (1 - beta) g with g = 1
         many = len(ctx.client) if ctx and isinstance(ctx.client, list) else 1
-        ones = [p.new_zeros(((many,) + (1,) * p.dim())[: p.dim()]) for p in params]
-        zeros = [torch.zeros_like(p) for p in params]
-        again = list(map(torch.clone, zeros)), list(map(torch.clone, ones))
-        state = {"m": zeros, "v": again[0], "c1": ones, "c2": again[1]}
-        if self.amsgrad:
-            state["highest"] = list(map(torch.clone, zeros))
+        moments = ("m", "v", "highest") if self.amsgrad else ("m", "v")
+        state: dict[str, Any] = {n: [torch.zeros_like(p) for p in params] for n in moments}
+        for n in ("c1", "c2"):
+            state[n] = [p.new_zeros(((many,) + (1,) * p.dim())[: p.dim()]) for p in params]
         return state | {"only": shrunk(ctx.net) if self.spare else None}
 
-    def step(
-        self, params: list[torch.Tensor], grads: list[torch.Tensor], state: dict[str, Any]
-    ) -> None:
+    def step(self, params: Params, grads: Params, state: dict[str, Any]) -> None:
         if self.decoupled:
-            own = params if state["only"] is None else [params[i] for i in state["only"]]
-            torch._foreach_mul_(own, 1 - self.lr * self.weight_decay)
+            only = range(len(params)) if state["only"] is None else state["only"]
+            torch._foreach_mul_([params[i] for i in only], 1 - self.lr * self.weight_decay)
         elif self.weight_decay:
             grads = decayed(grads, params, self.weight_decay, state["only"])
         torch._foreach_add_(params, self._direction(grads, state), alpha=-self.lr)
 
-    def _direction(
-        self, grads: list[torch.Tensor], state: dict[str, Any]
-    ) -> list[torch.Tensor] | tuple[torch.Tensor, ...]:
+    def _direction(self, grads: Params, state: dict[str, Any]) -> Params:
         """m / (sqrt(v) + eps), both moments corrected for their start."""
         squares = torch._foreach_mul(grads, grads)
-        for name, beta, g in (("m", self.beta1, grads), ("v", self.beta2, squares)):
-            torch._foreach_mul_(state[name], beta)
-            torch._foreach_add_(state[name], g, alpha=1 - beta)
-        for name, beta in (("c1", self.beta1), ("c2", self.beta2)):
-            torch._foreach_mul_(state[name], beta)
-            torch._foreach_add_(state[name], 1 - beta)
+        for moment, count, beta, g in (
+            ("m", "c1", self.beta1, grads),
+            ("v", "c2", self.beta2, squares),
+        ):
+            torch._foreach_mul_(state[moment] + state[count], beta)
+            torch._foreach_add_(state[moment], g, alpha=1 - beta)
+            torch._foreach_add_(state[count], 1 - beta)
         v = state["v"]
         if self.amsgrad:
             torch._foreach_maximum_(state["highest"], v)
             v = state["highest"]
         root = torch._foreach_sqrt(torch._foreach_div(v, state["c2"]))
         torch._foreach_add_(root, self.eps)
-        return torch._foreach_div(torch._foreach_div(state["m"], state["c1"]), root)
+        return list(torch._foreach_div(torch._foreach_div(state["m"], state["c1"]), root))
 
 
 @dataclass(frozen=True)
@@ -223,7 +251,7 @@ class Continued(Optimizer):
     def needs(self) -> Any:
         return self.of.needs
 
-    def init(self, params: list[torch.Tensor], ctx: Context) -> dict[str, Any]:
+    def init(self, params: Params, ctx: Context) -> dict[str, Any]:
         state, many = self.of.init(params, ctx), isinstance(ctx.memory, list)
         for k, memory in enumerate(ctx.memory if many else [ctx.memory]):
             own = {f"optimizer {n}": t[k] if many else t for n, t in lasting(state).items()}
@@ -234,7 +262,5 @@ class Continued(Optimizer):
             memory.update(own)  # the tensors that training changes
         return state
 
-    def step(
-        self, params: list[torch.Tensor], grads: list[torch.Tensor], state: dict[str, Any]
-    ) -> None:
+    def step(self, params: Params, grads: Params, state: dict[str, Any]) -> None:
         self.of.step(params, grads, state)

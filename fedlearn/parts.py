@@ -1,5 +1,7 @@
-"""The parts of a method in one place: base classes whose members do nothing by default, and the
-common parts."""
+"""What methods are made of, in one place. A part is a plain object with a few methods: a link is a
+chain of steps (``Update``, ``Feedback``, ``Lossy``, ...); model, objective, optimizer and server
+are one part each. Two parts fit or not by the classes that one ``needs`` and the other gives; base
+classes do nothing by default, so that a part of your own has just what it changes."""
 
 from .context import Arrival, Batch, Context, Part, State, Tensors
 from .links import (
@@ -11,10 +13,8 @@ from .links import (
     Link,
     Lossy,
     Momentum,
-    Replay,
     Residual,
     Step,
-    Steps,
     Trained,
     Update,
     Uplink,
@@ -35,12 +35,11 @@ from .local import (
     trained,
 )
 from .optim import SGD, Adam, Continued, Optimizer, Shifted, lasting, recalled
+from .replay import KeptSteps, Replay, Steps
 from .servers import (
     Aggregator,
     Arrivals,
     Clipped,
-    HeavyHitters,
-    KeptSteps,
     Krum,
     Mean,
     Median,

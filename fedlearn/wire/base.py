@@ -1,5 +1,6 @@
 """What a coder is: one tensor -> bytes -> one tensor. The bytes hold no shape: it is known."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import torch
 
 from ..arguments import Checked, is_whole, short
+from .bits import Reader, flat
 
 Shape = Sequence[int]
 
@@ -38,12 +40,6 @@ class Masks:
     words, giver = "masks of zeros and ones", "uplink"
 
 
-class Sketches:
-    """What comes out of a coder of sketches: a table that can be added to others."""
-
-    words, giver = "count sketches", "uplink"
-
-
 class Coder(Checked):
     """Base of all coders: ``encode(tensor) -> bytes`` and ``decode(bytes, shape) -> tensor``.
 
@@ -53,11 +49,38 @@ class Coder(Checked):
     classes of what goes in and comes out, if it is not just any tensor.
     """
 
-    stochastic = False  # ``encode`` takes a second argument, a generator of the sender
-    shared = False  # both take one more, a generator in the same state: draws that cost no byte
-    sparse = False  # most entries decode to zero
     takes: type | None = None
     makes: type | None = None
 
     encode: Callable[..., Any]
     decode: Callable[..., torch.Tensor]
+
+
+class Stochastic(Coder):
+    """A coder that rounds at random: ``encode`` takes the sender's generator, too."""
+
+
+class SharedRandomness(Coder):
+    """A coder of which both functions take one more generator, at both ends in the same state: what
+    it draws costs no byte."""
+
+
+class Sparse(Coder):
+    """A coder that decodes most entries to zero."""
+
+
+class FlatCoder(Coder):
+    """A coder to which a tensor is a list of n numbers: ``write`` makes bytes of a float32 array,
+    ``read`` makes it again of a ``Reader`` and n; both also take what generators there are."""
+
+    write: Callable[..., bytes]
+    read: Callable[..., Any]
+
+    def encode(self, tensor: torch.Tensor, *generators: torch.Generator) -> bytes:
+        return self.write(flat(tensor), *generators)
+
+    def decode(self, section: Any, shape: Shape, *generators: torch.Generator) -> torch.Tensor:
+        reader = Reader(section)
+        x = self.read(reader, math.prod(shape), *generators)
+        reader.end()
+        return torch.from_numpy(x).reshape(shape)

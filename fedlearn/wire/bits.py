@@ -1,9 +1,6 @@
-"""What the coders share: fields of few bits, Golomb-Rice codes, signs, range coding, and a reader
-that trusts nothing.
-
-Bits fill each byte from the lowest on; what is left of the last byte is zero. Longer numbers are
-little-endian.
-"""
+"""What the coders share: numbers of few bits, Golomb-Rice codes, signs, range coding, and a reader
+that trusts nothing. Bits fill each byte from the lowest on, the last byte up with zeros; longer
+numbers are little-endian."""
 
 from typing import Any
 
@@ -11,6 +8,8 @@ import numpy as np
 import torch
 
 from ..errors import Diverged, WireError
+
+LARGEST = np.finfo(np.float32).max
 
 
 def flat(tensor: torch.Tensor) -> np.ndarray:
@@ -20,6 +19,25 @@ def flat(tensor: torch.Tensor) -> np.ndarray:
     if not np.isfinite(x).all():
         raise Diverged("A tensor with NaN or infinite values cannot be coded.")
     return x
+
+
+def clamped(x: np.ndarray) -> np.ndarray:
+    """As float32, at most the largest of them."""
+    return x.clip(-LARGEST, LARGEST).astype(np.float32)
+
+
+def finite(x: np.ndarray) -> np.ndarray:
+    """The same floats; ``WireError`` if one is NaN or infinite."""
+    if not np.isfinite(x).all():
+        raise WireError("The message holds NaN or infinite values.")
+    return x
+
+
+def write_numbers(x: np.ndarray, what: str) -> bytes:
+    """As float32; ``Diverged`` if it cannot hold them."""
+    if x.size and np.abs(x).max() > LARGEST:
+        raise Diverged(f"The entries are too large for {what} in float32.")
+    return x.astype("<f4").tobytes()
 
 
 def pack_fields(values: np.ndarray, width: int) -> bytes:
@@ -131,10 +149,7 @@ class Reader:
     def floats(self, count: int, dtype: str = "<f4") -> np.ndarray:
         """So many finite floats, as float32."""
         data = self.take(count * np.dtype(dtype).itemsize)
-        values = data.view(dtype).astype(np.float32, copy=False)
-        if not np.isfinite(values).all():
-            raise WireError("The message holds NaN or infinite values.")
-        return values
+        return finite(data.view(dtype).astype(np.float32, copy=False))
 
     def magnitudes(self, count: int) -> np.ndarray:
         """So many floats of at least 0."""

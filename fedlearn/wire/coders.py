@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch._utils import _unflatten_dense_tensors
 
-from ..arguments import short
 from ..errors import Diverged, WireError
 from .base import Coder, Shape, brief
+from .bits import finite
 
 
 def write_floats(tensors: Sequence[torch.Tensor], dtype: str = "<f4") -> list[memoryview]:
@@ -41,9 +41,7 @@ def read_floats(
         if len(section) != form.numel() * width:
             raise WireError(f"{len(section)} bytes came for a tensor of shape {tuple(form.shape)}.")
     values = np.frombuffer(bytearray().join(sections), dtype).astype(np.float32, copy=False)
-    if not np.isfinite(values).all():
-        raise WireError("The message holds NaN or infinite values.")
-    return _unflatten_dense_tensors(torch.from_numpy(values), forms)
+    return _unflatten_dense_tensors(torch.from_numpy(finite(values)), forms)
 
 
 @lru_cache(64)
@@ -61,7 +59,7 @@ class Dense(Coder):
 
     def __post_init__(self) -> None:
         if self.bits not in (16, 32):
-            raise ValueError(f"A float has 16 or 32 bits on the wire, not {short(self.bits)}.")
+            raise ValueError(f"A float has 16 or 32 bits on the wire, not {self.bits!r:.80}.")
 
     @property
     def dtype(self) -> str:
@@ -77,8 +75,8 @@ class Dense(Coder):
 
 @dataclass(frozen=True)
 class Pooled(Dense):
-    """RPN's spatial mean pooling (paper, section 3.2): each k x k kernel becomes its mean, k*k
-    times less to send.
+    """Spatial mean pooling (RPN, section 3.2): each k x k kernel becomes its mean, ``bits`` / k^2
+    bits an entry.
 
     Tensors of fewer than three dimensions (biases, linear layers, batch normalisation) travel
     whole. ``threshold`` leaves out output filters that hardly changed, those whose absolute
@@ -115,12 +113,12 @@ class Pooled(Dense):
             return super().decode(section, shape)
         out, inputs = shape[:2]
         if self.threshold:
-            bits = (out + 7) // 8
-            keep = np.unpackbits(np.frombuffer(section[:bits], np.uint8)).astype(bool)
-            if len(keep) < out or keep[out:].any():
+            size = (out + 7) // 8
+            bits = np.unpackbits(np.frombuffer(section[:size], np.uint8)).astype(bool)
+            if len(bits) < out or bits[out:].any():
                 raise WireError("A pooled section marks filters that the layer does not have.")
-            means, there = torch.zeros(out, inputs), torch.from_numpy(keep[:out])
-            means[there] = super().decode(section[bits:], (int(there.sum()), inputs))
+            means, keep = torch.zeros(out, inputs), torch.from_numpy(bits[:out])
+            means[keep] = super().decode(section[size:], (int(keep.sum()), inputs))
         else:
             means = super().decode(section, shape[:2])
         return means[(..., *[None] * (len(shape) - 2))].expand(tuple(shape))  # one for all k*k

@@ -7,11 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import Diverged
-from .base import Coder, Shape, check_whole
-from .bits import Reader, flat
-
-_LARGEST = np.finfo(np.float32).max
+from .base import Shape, Stochastic, check_whole
+from .bits import Reader, clamped, flat, write_numbers
 
 
 def power_step(M: torch.Tensor, Q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -23,7 +20,7 @@ def power_step(M: torch.Tensor, Q: torch.Tensor) -> tuple[torch.Tensor, torch.Te
 
 
 @dataclass(frozen=True)
-class LowRank(Coder):
+class LowRank(Stochastic):
     """A tensor as the matrix M [first axis, all others], which becomes P Q^T of rank ``rank``: one
     step of subspace iteration from a random start (``fedlearn.parts.WarmStart`` begins where the
     last round ended). A projection: it never adds energy, but it is biased and wants ``Feedback``.
@@ -34,8 +31,6 @@ class LowRank(Coder):
 
     rank: int = 2
 
-    stochastic = True
-
     def __post_init__(self) -> None:
         check_whole("The rank", self.rank, 1, 2**15)
 
@@ -45,24 +40,20 @@ class LowRank(Coder):
         return (n, m) if self.rank * (n + m) < n * m else None
 
     def encode(self, tensor: torch.Tensor, generator: torch.Generator) -> bytes:
-        """``generator``: a CPU generator of torch, for the start."""
         x, sizes = flat(tensor), self.factors(tensor.shape)
         if sizes is None:
-            return x.astype("<f4").tobytes()
+            return write_numbers(x, "themselves")
         M = torch.from_numpy(x.astype(np.float64)).reshape(sizes)
         start = torch.randn(sizes[1], self.rank, generator=generator, dtype=torch.float64)
-        both = torch.cat(power_step(M, start)).numpy()
-        if np.abs(both).max() > _LARGEST:
-            raise Diverged("The entries are too large for factors in float32.")
-        return both.astype("<f4").tobytes()
+        return write_numbers(torch.cat(power_step(M, start)).numpy(), "factors")
 
     def decode(self, section: Any, shape: Shape) -> torch.Tensor:
         reader, sizes = Reader(section), self.factors(shape)
         if sizes is None:
-            x = torch.from_numpy(reader.floats(math.prod(shape)).copy())
+            x = reader.floats(math.prod(shape)).copy()
         else:
             both = torch.from_numpy(reader.floats(sum(sizes) * self.rank).astype(np.float64))
             P, Q = both.reshape(-1, self.rank).split(sizes)
-            x = (P @ Q.T).clamp(-_LARGEST, _LARGEST).float()
+            x = clamped((P @ Q.T).numpy())
         reader.end()
-        return x.reshape(shape)
+        return torch.from_numpy(x).reshape(shape)

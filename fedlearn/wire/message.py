@@ -94,21 +94,6 @@ def assemble(sections: Mapping[str, Any], schema: Schema) -> tuple[list, int]:
 def unpack(data: bytes, schema: Schema, *, kind: int, round: int, client: int) -> Message:
     """bytes -> ``Message`` whose sections are views of ``data``; ``WireError`` for anything but
     the message expected."""
-    samples, body, _ = open_envelope(data, schema, kind=kind, round=round, client=client)
-    return Message(kind, round, client, samples, take_apart(body, schema))
-
-
-def open_envelope(
-    data: bytes,
-    schema: Schema,
-    *,
-    kind: int,
-    round: int,
-    client: int,
-    known: tuple[memoryview, int] = (memoryview(b""), 0),
-) -> tuple[int, memoryview, int]:
-    """bytes -> the sender's n_k, the body and its CRC, after every check that does not need to
-    look into the body. ``known``: a body and its CRC, which an equal one need not compute."""
     if len(data) > schema.limit:
         raise WireError(
             f"A message of {len(data)} bytes is longer than the {schema.limit} that the schema "
@@ -122,9 +107,8 @@ def open_envelope(
     if version != VERSION:
         raise WireError(f"The message has version {version}, this side reads version {VERSION}.")
     body = memoryview(data)[_HEADER.size : -_CRC.size]
-    same = len(body) == len(known[0]) and data.startswith(known[0], _HEADER.size)
-    crc = known[1] if same else zlib.crc32(body)
-    if zlib.crc32(data[: _HEADER.size], crc) != _CRC.unpack_from(data, len(data) - _CRC.size)[0]:
+    crc = zlib.crc32(data[: _HEADER.size], zlib.crc32(body))
+    if crc != _CRC.unpack_from(data, len(data) - _CRC.size)[0]:
         raise WireError("The checksum does not fit: the message was altered or cut.")
     if digest != schema.digest:
         raise WireError("The message was made for another model, method or coder.")
@@ -133,7 +117,7 @@ def open_envelope(
             f"Expected kind {kind} of round {round}, client {client}; got kind {its_kind} of round "
             f"{its_round}, client {its_client}."
         )
-    return samples, body, crc
+    return Message(kind, round, client, samples, take_apart(body, schema))
 
 
 def take_apart(body: memoryview, schema: Schema) -> dict[str, memoryview]:

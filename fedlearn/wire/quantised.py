@@ -1,22 +1,31 @@
-"""Every entry, in few bits: signs, uniform levels, and the random levels of QSGD."""
+"""Every entry, in few bits: signs, uniform levels, and levels drawn at random so that the mean is
+right."""
 
 import math
 import struct
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
 from ..errors import Diverged, WireError
-from .base import Coder, Shape, Votes, check_whole
-from .bits import Reader, flat, pack_fields, pack_signs, range_decode, range_encode
+from .base import FlatCoder, Stochastic, Votes, check_whole
+from .bits import (
+    LARGEST,
+    Reader,
+    clamped,
+    pack_fields,
+    pack_signs,
+    range_decode,
+    range_encode,
+    write_numbers,
+)
 
-_LARGEST = np.finfo(np.float32).max
+_POWERS = 3 ** np.arange(5)
 
 
 @dataclass(frozen=True)
-class Signs(Coder):
+class Signs(FlatCoder):
     """One bit an entry. ``scaled``: C(x) = (||x||_1 / n) sign(x) with sign(0) = 1 (FedCAMS, Wang
     et al. 2022), for which one float32 travels; otherwise decodes to +-1."""
 
@@ -26,30 +35,26 @@ class Signs(Coder):
     def makes(self) -> type | None:  # type: ignore[override]
         return None if self.scaled else Votes
 
-    def encode(self, tensor: torch.Tensor) -> bytes:
-        x = flat(tensor)
+    def write(self, x: np.ndarray) -> bytes:
         return pack_signs(x) if self.scaled else pack_fields(x < 0, 1)
 
-    def decode(self, section: Any, shape: Shape) -> torch.Tensor:
-        reader, n = Reader(section), math.prod(shape)
-        x = reader.signs(n) if self.scaled else reader.either(n, np.float32(1))
-        reader.end()
-        return torch.from_numpy(x).reshape(shape)
+    def read(self, reader: Reader, n: int) -> np.ndarray:
+        return reader.signs(n) if self.scaled else reader.either(n, np.float32(1))
 
 
 @dataclass(frozen=True)
-class Uniform(Coder):
+class Uniform(FlatCoder):
     """Per tensor 2^bits evenly spaced levels from the smallest entry to the largest, each entry
     to the nearest (FedCOM, Haddadpour et al. 2021). The section: smallest entry and step as
-    float32, then the numbers of the levels."""
+    float32, then ``bits`` bits an entry, the numbers of the levels."""
 
     bits: int = 8
 
     def __post_init__(self) -> None:
         check_whole("The number of bits of a level", self.bits, 1, 16)
 
-    def encode(self, tensor: torch.Tensor) -> bytes:
-        x, highest = flat(tensor).astype(np.float64), 2**self.bits - 1
+    def write(self, x: np.ndarray) -> bytes:
+        x, highest = x.astype(np.float64), 2**self.bits - 1
         if not len(x):
             return b""
         exact = np.ptp(x) / highest
@@ -57,24 +62,20 @@ class Uniform(Coder):
             step = np.float32(exact)
         if step < exact:  # rounded up, so that the last level reaches the largest entry
             step = np.nextafter(step, np.float32(np.inf))
-        if step > _LARGEST:
+        if step > LARGEST:
             raise Diverged("The entries lie too far apart for a step in float32.")
         level = np.rint((x - x.min()) / (step or 1))
         return struct.pack("<ff", x.min(), step) + pack_fields(level.astype(np.uint16), self.bits)
 
-    def decode(self, section: Any, shape: Shape) -> torch.Tensor:
-        reader, n = Reader(section), math.prod(shape)
+    def read(self, reader: Reader, n: int) -> np.ndarray:
         if not n:
-            reader.end()
-            return torch.zeros(shape)
+            return np.zeros(0, np.float32)
         low, step = reader.floats(1).astype(np.float64), reader.magnitudes(1)
-        x = low + reader.fields(n, self.bits) * step.astype(np.float64)
-        reader.end()
-        return torch.from_numpy(x.clip(-_LARGEST, _LARGEST).astype(np.float32)).reshape(shape)
+        return clamped(low + reader.fields(n, self.bits) * step.astype(np.float64))
 
 
 @dataclass(frozen=True)
-class QSGD(Coder):
+class QSGD(FlatCoder, Stochastic):
     """Levels drawn at random: ``||x||_2 sign(x) xi / levels`` with ``xi = levels |x| / ||x||_2``
     rounded up or down, so that the mean is x (Alistarh et al. 2017); a norm for every ``bucket``
     consecutive entries, or one for all (``None``).
@@ -88,37 +89,29 @@ class QSGD(Coder):
     bucket: int | None = 512
     entropy: bool = False
 
-    stochastic = True
-
     def __post_init__(self) -> None:
         check_whole("The number of levels", self.levels, 1, 2**15 - 1)
         if self.bucket is not None:
             check_whole("The size of a bucket", self.bucket, 1, 2**31 - 1)
 
-    def encode(self, tensor: torch.Tensor, generator: torch.Generator) -> bytes:
-        """``generator``: a CPU generator of torch; it decides about up and down."""
-        x = flat(tensor)
+    def write(self, x: np.ndarray, generator: torch.Generator) -> bytes:
         rows = self._rows(x)
-        with np.errstate(over="ignore"):
-            norms = np.sqrt(np.square(rows, dtype=np.float64).sum(1)).astype("<f4")
-        if not np.isfinite(norms).all():
-            raise Diverged("The entries are too large for a norm in float32.")
+        norms = np.sqrt(np.square(rows, dtype=np.float64).sum(1))
+        head, norms = write_numbers(norms, "a norm"), norms.astype("<f4")
         # rounding keeps order: no norm comes out smaller than an entry, no level above the last
         exact = np.abs(rows) / np.where(norms, norms, 1)[:, None] * np.float32(self.levels)
         xi = np.floor(exact)
         xi += self._rows(torch.rand(len(x), generator=generator).numpy()) < exact - xi
         signed = np.copysign(xi, rows).reshape(-1)[: len(x)]
-        return norms.tobytes() + self._pack(signed.astype(np.int32) + self.levels)
+        return head + self._pack(signed.astype(np.int32) + self.levels)
 
-    def decode(self, section: Any, shape: Shape) -> torch.Tensor:
-        reader, n = Reader(section), math.prod(shape)
+    def read(self, reader: Reader, n: int) -> np.ndarray:
         norms = reader.magnitudes(-(-n // self._size(n)))
-        symbols = self._read(reader, n)
-        reader.end()
+        symbols = self._unpack(reader, n)
         if n and symbols.max() > 2 * self.levels:
             raise WireError(f"The message holds levels above {self.levels}.")
         x = (symbols.astype(np.float32) - np.float32(self.levels)) / np.float32(self.levels)
-        return torch.from_numpy((self._rows(x) * norms[:, None]).reshape(-1)[:n]).reshape(shape)
+        return (self._rows(x) * norms[:, None]).reshape(-1)[:n]
 
     def _size(self, n: int) -> int:
         return self.bucket or max(n, 1)
@@ -146,7 +139,7 @@ class QSGD(Coder):
             coded += range_encode(symbols - low, counts)
         return b"\1" + coded if len(coded) < len(plain) else b"\0" + plain
 
-    def _read(self, reader: Reader, n: int) -> np.ndarray:
+    def _unpack(self, reader: Reader, n: int) -> np.ndarray:
         coded = self.entropy and reader.number(1)
         if not coded:
             return reader.fields(n, self._width)
@@ -159,3 +152,72 @@ class QSGD(Coder):
         if span == 1:
             return np.full(n, low)
         return low + range_decode(reader.take(len(reader.rest)), counts)
+
+
+@dataclass(frozen=True)
+class Natural(FlatCoder, Stochastic):
+    """Natural compression (Horváth et al. 2022): a size between 2^a and 2^(a+1) becomes 2^(a+1)
+    with probability size / 2^a - 1, else 2^a: unbiased, with a relative error of at most 1/8.
+
+    The section: 9 bits an entry, the exponent of its float32 (0: the entry is zero) and the sign.
+    """
+
+    def write(self, x: np.ndarray, generator: torch.Generator) -> bytes:
+        exponent = np.maximum(np.frexp(x)[1] + 126, 0)  # of float32: 2^(exponent - 127) <= |x|
+        small = exponent == 0  # below the smallest power with a fraction: towards 0 or 2^-126
+        above = np.ldexp(np.abs(x.astype(np.float64)), np.where(small, 126, 127 - exponent))
+        chance = np.where(small, above, above - 1)
+        up = torch.rand(len(x), generator=generator).numpy() < chance
+        exponent = np.where(x == 0, 0, exponent) + up
+        if (exponent > 254).any():
+            raise Diverged("An entry is too large for a power of two in float32.")
+        return pack_fields(exponent | ((x < 0) & (exponent > 0)).astype(np.int64) << 8, 9)
+
+    def read(self, reader: Reader, n: int) -> np.ndarray:
+        codes = reader.fields(n, 9)
+        exponent, negative = codes & 0xFF, codes >> 8
+        if (exponent == 255).any() or (negative > exponent).any():
+            raise WireError("A power of two has an exponent of 255, or a zero has a sign.")
+        x = np.where(exponent, np.ldexp(np.float32(1), exponent - 127), np.float32(0))
+        return np.where(negative, -x, x)
+
+
+@dataclass(frozen=True)
+class TernGrad(FlatCoder, Stochastic):
+    """TernGrad (Wen et al. 2017): ``s sign(x) b``, s the largest size, b one with probability
+    ``|x| / s`` and else zero: unbiased. Before, entries beyond ``clip`` standard deviations from
+    zero are cut to that (section 3.3; None: nothing is), which biases these few and lowers s, and
+    so the noise.
+
+    The section: s as float32, then five entries a byte, as digits to the base 3 (0, 1, 2 for 0, s,
+    -s): 1.6 bits an entry, where log2 3 = 1.585 is the least.
+    """
+
+    clip: float | None = 2.5
+
+    def __post_init__(self) -> None:
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(
+                f"Entries are cut at so many standard deviations, above 0, not {self.clip!r}."
+            )
+
+    def write(self, x: np.ndarray, generator: torch.Generator) -> bytes:
+        if not len(x):
+            return b""
+        size = np.abs(x)
+        s = size.max()
+        if self.clip is not None:
+            limit = self.clip * math.sqrt(np.square(x, dtype=np.float64).mean())
+            s = np.float32(min(float(s), limit))  # compared before it could overflow
+        b = torch.rand(len(x), generator=generator).numpy() < size / (s or np.float32(1))
+        digits = np.pad(np.where(x < 0, 2, 1) * b, (0, -len(x) % 5)).reshape(-1, 5)
+        return struct.pack("<f", s) + (digits @ _POWERS).astype(np.uint8).tobytes()
+
+    def read(self, reader: Reader, n: int) -> np.ndarray:
+        if not n:
+            return np.zeros(0, np.float32)
+        s, packed = reader.magnitudes(1)[0], reader.take(-(-n // 5))
+        digits = (packed[:, None] // _POWERS % 3).reshape(-1)
+        if packed.max() >= 3**5 or digits[n:].any():
+            raise WireError("Five entries of three values do not make such a byte.")
+        return np.array([0, s, -s], np.float32)[digits[:n]]

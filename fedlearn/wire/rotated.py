@@ -6,20 +6,16 @@ levels fits all. Sender and receiver draw the rotation from shared randomness: i
 """
 
 import math
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
 
-from ..errors import Diverged
-from .base import Coder, Shape, check_whole
-from .bits import Reader, flat, pack_fields
+from .base import FlatCoder, SharedRandomness, check_whole
+from .bits import Reader, clamped, pack_fields, write_numbers
 
-_LARGEST = float(np.finfo(np.float32).max)
 _FACTOR = 64  # the Hadamard transform goes by matrices of this size
 
 
@@ -84,7 +80,7 @@ def centroids(bits: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class EDEN(Coder):
+class EDEN(FlatCoder, SharedRandomness):
     """The entries of R x, R a random rotation, each to the nearest of 2^bits levels q for normal
     entries of their norm; one bit is DRIVE. Decoded to S R^-1 q with S = ||x||^2 / <R x, q>, for
     which the mean is x if R is uniform (EDEN, section 3). With a Hadamard rotation it nearly is,
@@ -92,18 +88,15 @@ class EDEN(Coder):
     entries, 0.4 for four, 0.1 for eight, and below 0.05 from 16 on. ``Lossy`` leaves vectors whole.
 
     The relative error is D / (1 - D), D that of the levels: 0.571, 0.133, 0.036, 0.010 for 1 to 4
-    bits. The section: S as float32, then the numbers of the levels.
+    bits. The section: S as float32, then ``bits`` bits an entry, the numbers of the levels.
     """
 
     bits: int = 1
 
-    shared = True
-
     def __post_init__(self) -> None:
         check_whole("The number of bits of a level", self.bits, 1, 8)
 
-    def encode(self, tensor: torch.Tensor, generator: torch.Generator) -> bytes:
-        x = flat(tensor)
+    def write(self, x: np.ndarray, generator: torch.Generator) -> bytes:
         if not len(x):
             return b""
         largest = float(np.abs(x).max()) or 1.0
@@ -115,17 +108,11 @@ class EDEN(Coder):
         level = np.searchsorted((q[1:] + q[:-1]) / 2, normal, "right")
         along = float(np.dot(y.astype(np.float64), q[level]))
         scale = largest * energy / along if energy else 0.0
-        if scale > _LARGEST:
-            raise Diverged("The entries are too large for a scale in float32.")
-        return struct.pack("<f", scale) + pack_fields(level, self.bits)
+        return write_numbers(np.array([scale]), "a scale") + pack_fields(level, self.bits)
 
-    def decode(self, section: Any, shape: Shape, generator: torch.Generator) -> torch.Tensor:
-        reader, n = Reader(section), math.prod(shape)
+    def read(self, reader: Reader, n: int, generator: torch.Generator) -> np.ndarray:
         if not n:
-            reader.end()
-            return torch.zeros(shape)
+            return np.zeros(0, np.float32)
         scale = float(reader.magnitudes(1)[0])
         q = torch.from_numpy(centroids(self.bits)[reader.fields(n, self.bits)])
-        reader.end()
-        x = rotate_back(q, generator).double() * scale
-        return x.clamp(-_LARGEST, _LARGEST).float().reshape(shape)
+        return clamped(rotate_back(q, generator).numpy().astype(np.float64) * scale)

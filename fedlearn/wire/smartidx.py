@@ -15,13 +15,13 @@ import numpy as np
 import torch
 
 from ..errors import WireError
-from .base import Coder, Shape, brief
+from .base import Shape, Sparse, brief
 from .bits import Reader, flat, pack_fields, pack_rice, pack_signs
 from .sparse import TopK, check_ratio, encode_positions, how_many, largest, read_positions
 
 
 @dataclass(frozen=True)
-class SmartIdx(Coder):
+class SmartIdx(Sparse):
     """The share ``ratio`` of entries that is largest in magnitude, as signs times one mean
     magnitude for each package.
 
@@ -37,7 +37,6 @@ class SmartIdx(Coder):
     Tensors without kernels of several entries travel as ``TopK(values="sign")``.
     """
 
-    sparse = True
     __repr__ = brief
 
     ratio: float = 1 / 32

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from ..errors import Diverged, WireError, pick
-from .base import Coder, Shape
-from .bits import Reader, flat, pack_rice, pack_signs
+from .base import FlatCoder, SharedRandomness, Sparse
+from .bits import Reader, clamped, pack_rice, pack_signs
 
 _FLOATS = {"float32": "<f4", "float16": "<f2"}
 
@@ -82,15 +82,13 @@ def check_ratio(ratio: float) -> None:
 
 
 @dataclass(frozen=True)
-class TopK(Coder):
+class TopK(FlatCoder, Sparse):
     """The share ``ratio`` of entries that is largest in magnitude; the others decode to zero.
 
     ``values``: "float32", "float16", or "sign", which sends one bit for each and the mean
-    magnitude of all kept (STC). The section says how many entries it holds, so the receiver need
-    not know the ratio.
+    magnitude of all kept (STC, equation 10). About ratio (log2(1 / ratio) + 1.5 + 32, 16 or 1) bits
+    an entry. The section says how many entries it holds, so the receiver need not know the ratio.
     """
-
-    sparse = True
 
     ratio: float = 1 / 32
     values: str = "float32"
@@ -99,8 +97,7 @@ class TopK(Coder):
         check_ratio(self.ratio)
         pick(self.values, dict.fromkeys([*_FLOATS, "sign"]), "form of values")
 
-    def encode(self, tensor: torch.Tensor) -> bytes:
-        x = flat(tensor)
+    def write(self, x: np.ndarray) -> bytes:
         index = largest(x, how_many(self.ratio, len(x)))
         return encode_positions(index, len(x)) + self._pack(x[index])
 
@@ -112,29 +109,23 @@ class TopK(Coder):
             raise Diverged("A value is too large for half precision, which ends at 65504.")
         return x.astype(_FLOATS[self.values]).tobytes()
 
-    def decode(self, section: Any, shape: Shape) -> torch.Tensor:
-        reader, x = Reader(section), np.zeros(math.prod(shape), np.float32)
-        index = read_positions(reader, len(x))
-        if self.values == "sign":
-            x[index] = reader.signs(len(index))
-        else:
-            x[index] = reader.floats(len(index), _FLOATS[self.values])
-        reader.end()
-        return torch.from_numpy(x).reshape(shape)
+    def read(self, reader: Reader, n: int) -> np.ndarray:
+        x, index = np.zeros(n, np.float32), read_positions(reader, n)
+        signs = self.values == "sign"
+        k = len(index)
+        x[index] = reader.signs(k) if signs else reader.floats(k, _FLOATS[self.values])
+        return x
 
 
 @dataclass(frozen=True)
-class RandomK(Coder):
+class RandomK(FlatCoder, SharedRandomness, Sparse):
     """The share ``ratio`` of entries, at positions that both sides draw from shared randomness and
-    that cost no byte. ``unbiased`` decodes them times n/k, so that the mean is x and the relative
-    error n/k - 1 on average; otherwise as they are, with 1 - k/n, which is what ``Feedback`` wants
-    (Wangni et al. 2018, Stich et al. 2018).
+    that cost no byte: 32 ``ratio`` bits an entry. ``unbiased`` decodes them times n/k, so that the
+    mean is x and the relative error n/k - 1 on average; otherwise as they are, with 1 - k/n, which
+    is what ``Feedback`` wants (Wangni et al. 2018, Stich et al. 2018).
 
     The section: the values as float32.
     """
-
-    shared = True
-    sparse = True
 
     ratio: float = 1 / 32
     unbiased: bool = True
@@ -145,15 +136,10 @@ class RandomK(Coder):
     def _index(self, n: int, generator: torch.Generator) -> np.ndarray:
         return torch.randperm(n, generator=generator)[: how_many(self.ratio, n)].numpy()
 
-    def encode(self, tensor: torch.Tensor, generator: torch.Generator) -> bytes:
-        x = flat(tensor)
+    def write(self, x: np.ndarray, generator: torch.Generator) -> bytes:
         return x[self._index(len(x), generator)].astype("<f4").tobytes()
 
-    def decode(self, section: Any, shape: Shape, generator: torch.Generator) -> torch.Tensor:
-        reader, n = Reader(section), math.prod(shape)
-        x, k = np.zeros(n), how_many(self.ratio, n)
-        x[self._index(n, generator)] = reader.floats(k)
-        reader.end()
-        most = np.finfo(np.float32).max
-        x = (x * (n / max(k, 1) if self.unbiased else 1)).clip(-most, most)
-        return torch.from_numpy(x.astype(np.float32)).reshape(shape)
+    def read(self, reader: Reader, n: int, generator: torch.Generator) -> np.ndarray:
+        x, index = np.zeros(n), self._index(n, generator)
+        x[index] = reader.floats(len(index))
+        return clamped(x * (n / max(len(index), 1) if self.unbiased else 1))

@@ -1,26 +1,20 @@
 """How many bytes and seconds does a coder need? All that the book says about it is measured here.
 
-    python tests/benchmarks/coders.py           # an update of ResNet-18: five minutes on a CPU core
-    python tests/benchmarks/coders.py --quick   # a small network, two repeats
-    python tests/benchmarks/coders.py --out data/results/coders_cpu.json
+    python tests/benchmarks/coders.py --out data/results/coders_cpu.json      # of ResNet-18
+    python tests/benchmarks/coders.py --quick   # of a small network, two repeats
     python tests/benchmarks/coders.py --updates --out data/results/coders_updates.json
 
 The update is normal times exp(normal), a heavy tail, for every tensor of the network by itself.
-Speeds are megabytes of its float32 form in a second of the processor, of which other programs take
-little; the coders take turns, medians count. Bits are an entry's share of what is really sent. The
-bound is what no coder of the same values can beat on average: log2 C(n, k) for k of n positions, n
-H(p) for masks, the empirical entropy for range-coded levels and for exponents, log2 3 for three
-values, the numbers that fix a matrix of rank r, r (n + m - r), and their own
-number of bits for all else.
-
-``--updates`` measures errors instead: of what arrives of real updates of federated averaging on the
-digits, in five rounds, and the accuracy that each coder reaches in six.
+Speeds are megabytes of its float32 form in a second of the processor; the coders take turns,
+medians count. The bound is what no coder of the same values can beat on average: log2 C(n, k) for k
+of n positions, n H(p) for masks, the empirical entropy for range-coded levels and for exponents,
+log2 3 for three values, r (n + m - r) numbers for a matrix of rank r, and their own number of bits
+for all else.
 """
 
 import argparse
 import json
 import math
-import os
 import platform
 import time
 from datetime import date
@@ -41,8 +35,10 @@ from fedlearn.wire import (
     Mask,
     Natural,
     RandomK,
+    SharedRandomness,
     Signs,
     SmartIdx,
+    Stochastic,
     TernGrad,
     TopK,
     Uniform,
@@ -97,13 +93,10 @@ ROUNDS = (1, 3, 10, 30, 100)
 
 def update(net):
     """A made-up update, tensor by tensor, and a uniform number for each entry for the masks."""
-    generator = fl.rng.generator(0, "coders")
+    g = fl.rng.generator(0, "coders")
     shapes = [p.shape for p in net.parameters()]
-    tensors = [
-        torch.randn(s, generator=generator) * torch.randn(s, generator=generator).exp()
-        for s in shapes
-    ]
-    return tensors, [torch.rand(s, generator=generator) for s in shapes]
+    tensors = [torch.randn(s, generator=g) * torch.randn(s, generator=g).exp() for s in shapes]
+    return tensors, [torch.rand(s, generator=g) for s in shapes]
 
 
 def entropy(counts):
@@ -119,80 +112,78 @@ def choices(n, k):
 
 def parts(coder, section, decoded):
     """What a section consists of: part -> bits sent and the bound, ``None`` where there is none."""
-    n, bits = decoded.numel(), 8 * len(section)
-    if isinstance(coder, Zipped):
-        exponents = np.unique(np.frexp(decoded.numpy())[1], return_counts=True)[1]
-        return {"sign, fraction": (24 * n, 24 * n), "exponent": (bits - 24 * n, entropy(exponents))}
-    if isinstance(coder, TernGrad):
-        return {"scale": (32, 32), "three values": (bits - 32, n * math.log2(3))}
-    if isinstance(coder, EDEN):
-        return {"scale": (32, 32), "levels": (bits - 32, coder.bits * n)}
-    if isinstance(coder, LowRank):
-        sizes = coder.factors(decoded.shape)
-        return {"factors": (bits, 32 * coder.rank * (sum(sizes) - coder.rank) if sizes else bits)}
-    if isinstance(coder, Natural | RandomK | CountSketch):
-        return {"numbers": (bits, 9 * n if isinstance(coder, Natural) else bits)}
-    if isinstance(coder, TopK):
-        index, used = decode_positions(section, n)
-        values = bits - 8 * used
-        return {"positions": (8 * used, choices(n, len(index))), "values": (values, values)}
-    if isinstance(coder, Mask):
-        ones = int(decoded.sum())
-        return {"mask": (bits, entropy(np.array([ones, n - ones])))}
-    if isinstance(coder, Signs):
-        return {"scale": (32, 32), "signs": (bits - 32, n)}
-    if isinstance(coder, Uniform):
-        return {"scale": (64, 64), "levels": (bits - 64, coder.bits * n)}
-    if isinstance(coder, QSGD):
-        norms = np.frombuffer(section, "<f4", -(-n // coder.bucket)).repeat(coder.bucket)[:n]
-        levels = np.rint(decoded.flatten().numpy() / np.where(norms, norms, 1) * coder.levels)
-        head, fixed = 32 * -(-n // coder.bucket), n * (1 + math.ceil(math.log2(coder.levels + 1)))
-        bound = entropy(np.unique(levels, return_counts=True)[1]) if coder.entropy else fixed
-        return {"norms": (head, head), "levels": (bits - head, bound)}
+    n, bits, x = decoded.numel(), 8 * len(section), decoded.flatten().numpy()
+    match coder:
+        case Zipped():
+            exponents = entropy(np.unique(np.frexp(x)[1], return_counts=True)[1])
+            return {"sign, fraction": (24 * n, 24 * n), "exponent": (bits - 24 * n, exponents)}
+        case TernGrad():
+            return {"scale": (32, 32), "three values": (bits - 32, n * math.log2(3))}
+        case EDEN():
+            return {"scale": (32, 32), "levels": (bits - 32, coder.bits * n)}
+        case LowRank():
+            sizes, r = coder.factors(decoded.shape), coder.rank
+            return {"factors": (bits, 32 * r * (sum(sizes) - r) if sizes else bits)}
+        case Natural():
+            return {"numbers": (bits, 9 * n)}
+        case RandomK() | CountSketch():
+            return {"numbers": (bits, bits)}
+        case TopK():
+            index, used = decode_positions(section, n)
+            values = bits - 8 * used
+            return {"positions": (8 * used, choices(n, len(index))), "values": (values, values)}
+        case Mask():
+            return {"mask": (bits, entropy(np.array([x.sum(), n - x.sum()])))}
+        case Signs():
+            return {"scale": (32, 32), "signs": (bits - 32, n)}
+        case Uniform():
+            return {"scale": (64, 64), "levels": (bits - 64, coder.bits * n)}
+        case QSGD():
+            norms = np.frombuffer(section, "<f4", -(-n // coder.bucket)).repeat(coder.bucket)[:n]
+            levels = np.rint(x / np.where(norms, norms, 1) * coder.levels)
+            head, bound = 32 * -(-n // coder.bucket), n * (1 + coder.levels.bit_length())
+            if coder.entropy:
+                bound = entropy(np.unique(levels, return_counts=True)[1])
+            return {"norms": (head, head), "levels": (bits - head, bound)}
     return {"all": (bits, None)}
 
 
 def round_trip(coder, tensors, seed=0):
     """Seconds to encode and to decode, the sections and what came out."""
 
-    def draws(needed):
-        return (fl.rng.generator(seed, "rounding"),) if needed else ()
+    def draws(*kinds):  # on both sides one generator goes on from tensor to tensor
+        return (fl.rng.generator(seed, "rounding"),) if isinstance(coder, kinds) else ()
 
-    began, extra = time.process_time(), draws(coder.stochastic or coder.shared)
+    began, extra = time.process_time(), draws(Stochastic, SharedRandomness)
     sections = [coder.encode(t, *extra) for t in tensors]
-    between, extra = time.process_time(), draws(coder.shared)
-    # on both sides one generator goes on from tensor to tensor
+    between, extra = time.process_time(), draws(SharedRandomness)
     decoded = [coder.decode(s, t.shape, *extra) for s, t in zip(sections, tensors, strict=True)]
     return between - began, time.process_time() - between, sections, decoded
 
 
 def measure(net, repeats):
     tensors, chances = update(net)
-    inputs = {
-        name: tensors if p is None else [(c < p).float() for c in chances]
-        for name, (_, p) in CODERS.items()
-    }
-    entries = sum(t.numel() for t in tensors)
-    rows = {name: {"coder": repr(coder), "parts": {}} for name, (coder, _) in CODERS.items()}
-    for name, (coder, _) in CODERS.items():  # also warms up
-        _, _, sections, decoded = round_trip(coder, inputs[name])
-        each = [parts(coder, s, d) for s, d in zip(sections, decoded, strict=True)]
-        for part in each[0]:
-            sent, bound = (
-                sum(p[part][i] for p in each) if each[0][part][i] is not None else None
-                for i in (0, 1)
-            )
-            rows[name]["parts"][part] = {
-                "bits": sent / entries,
-                "bound": None if bound is None else bound / entries,
-            }
-        rows[name]["bytes"] = sum(map(len, sections))
-    seconds = {name: [] for name in CODERS}
-    for _ in range(repeats):
-        for name, (coder, _) in CODERS.items():
-            seconds[name].append(round_trip(coder, inputs[name])[:2])
+    entries, rows, seconds = sum(t.numel() for t in tensors), {}, {}
+    for turn in range(repeats + 1):  # the first warms up
+        for name, (coder, p) in CODERS.items():
+            x = tensors if p is None else [(c < p).float() for c in chances]
+            *took, sections, decoded = round_trip(coder, x)
+            if turn:
+                seconds.setdefault(name, []).append(took)
+                continue
+            each = [parts(coder, s, d) for s, d in zip(sections, decoded, strict=True)]
+            rows[name] = {"coder": repr(coder), "parts": {}, "bytes": sum(map(len, sections))}
+            for part, (_, bound) in each[0].items():
+                bits, bounds = zip(*(p[part] for p in each), strict=True)
+                least = None if bound is None else sum(bounds) / entries
+                rows[name]["parts"][part] = {"bits": sum(bits) / entries, "bound": least}
     for name, row in rows.items():
-        row["encode_s"], row["decode_s"] = (median(s) for s in zip(*seconds[name], strict=True))
+        row["encode_s"], row["decode_s"] = map(median, zip(*seconds[name], strict=True))
+        print(f"{name:<28}{8 * row['bytes'] / entries:>9.4f} bits an entry, MB/s", end="")
+        print(*(f"{4e-6 * entries / row[way]:>8.0f}" for way in ("encode_s", "decode_s")))
+        for part, r in row["parts"].items():
+            excess = f"{r['bits'] / r['bound'] - 1:>9.2%} above the bound" if r["bound"] else ""
+            print(f"  {part:<26}{r['bits']:>9.4f}{excess}")
     return entries, rows
 
 
@@ -211,121 +202,71 @@ def real_updates(task, settings):
     client = max(range(task.clients), key=lambda k: task.sizes[k])
     for t, state in states.items():
         answer = workers.answer(t, client, server.send(t, client, state)[0])
-        update = server.receive(t, client, answer, state).update
-        yield t, [u for u in update.values() if u.dim() > 1]
+        arrival = server.receive(t, client, answer, state)
+        yield t, [u for u in arrival.update.values() if u.dim() > 1]
 
 
 def errors(task, settings, draws=5):
     """For each coder, setting and round: bits an entry, and the squared error of what arrives as a
     share of the update's energy, the mean of some draws."""
-    found = []
+    rows = []
     for t, tensors in real_updates(task, settings):
         entries = sum(u.numel() for u in tensors)
         energy = sum(float(u.double().square().sum()) for u in tensors)
-        for label, (coders, _) in KNOBS.items():
-            for coder in coders:
-                wrong = []
-                for seed in range(draws if coder.stochastic or coder.shared else 1):
-                    _, _, sections, came = round_trip(coder, tensors, seed)
-                    pairs = zip(came, tensors, strict=True)
-                    wrong.append(sum(float((c - u).double().square().sum()) for c, u in pairs))
-                row = {"coder": label, "setting": repr(coder), "round": t}
-                bits = 8 * sum(map(len, sections)) / entries
-                found.append(row | {"bits": bits, "error": np.mean(wrong) / energy})
-    return found
+        for label, coder in ((label, c) for label, (coders, _) in KNOBS.items() for c in coders):
+            wrong = []
+            for seed in range(draws if isinstance(coder, Stochastic | SharedRandomness) else 1):
+                _, _, sections, came = round_trip(coder, tensors, seed)
+                pairs = zip(came, tensors, strict=True)
+                wrong.append(sum(float((c - u).double().square().sum()) for c, u in pairs))
+            bits = 8 * sum(map(len, sections)) / entries
+            rows.append({"coder": label, "setting": repr(coder), "round": t, "bits": bits})
+            rows[-1]["error"] = np.mean(wrong) / energy
+            print(*rows[-1].values(), flush=True)
+    return rows
 
 
 def accuracies(task, settings, rounds=6):
     """What federated averaging reaches with each coder in its uplink."""
-    chains = {"dense": ()}
-    for label, (coders, steps) in KNOBS.items():
-        for coder in coders:
-            warm = (WarmStart(coder.rank),) if isinstance(coder, LowRank) else ()
-            chains[label, repr(coder)] = (*steps, *warm, Lossy(coder))
-    found = []
-    for key, chain in chains.items():
-        method = fl.methods.fedavg().but(uplink=fl.Uplink(Update(), *chain))
-        history = fl.run(
-            method, task, rounds=rounds, batch_size=settings.batch_size, engine="stacked"
-        )
-        label, setting = key if isinstance(key, tuple) else (key, "")
-        row = {"coder": label, "setting": setting, "uplink": repr(method.uplink)}
+    rows = []
+    chains = [(label, c, steps) for label, (coders, steps) in KNOBS.items() for c in coders]
+    for label, coder, steps in [("dense", None, ()), *chains]:
+        warm = (WarmStart(coder.rank),) if isinstance(coder, LowRank) else ()
+        uplink = fl.Uplink(Update(), *steps, *warm, *([Lossy(coder)] if coder else []))
+        how = {"batch_size": settings.batch_size, "engine": "stacked"}
+        history = fl.run(fl.methods.fedavg().but(uplink=uplink), task, rounds=rounds, **how)
+        row = {"coder": label, "setting": repr(coder) if coder else "", "uplink": repr(uplink)}
         row["accuracy"] = float(history.final["accuracy"])
-        found.append(row | {"bytes_up": int(history.bytes_up[-1]) // task.clients})
-        print(f"{label:<20}{setting:<48}{row['accuracy']:>8.3f}", flush=True)
-    return found
-
-
-def show(entries, rows):
-    print(f"{'':<28}{'encode':>8}{'decode':>8}{'both':>8}{'bits an':>9}{'bound':>9}{'excess':>9}")
-    print(f"{'':<28}{'MB/s':>8}{'MB/s':>8}{'s':>8}{'entry':>9}")
-    for name, row in rows.items():
-        speed = [4e-6 * entries / row[way] for way in ("encode_s", "decode_s")]
-        both = row["encode_s"] + row["decode_s"]
-        bits = 8 * row["bytes"] / entries
-        print(f"{name:<28}{speed[0]:>8.0f}{speed[1]:>8.0f}{both:>8.2f}{bits:>9.4f}")
-        for part, r in row["parts"].items():
-            bound = (
-                ""
-                if r["bound"] is None
-                else f"{r['bound']:>9.4f}{r['bits'] / r['bound'] - 1:>9.2%}"
-            )
-            print(f"{'  ' + part:<52}{r['bits']:>9.4f}{bound}")
-
-
-def write_updates(out):
-    """The errors and accuracies of ``--updates``, printed and written."""
-    torch.set_num_threads(1)
-    what = {"dataset": "digits", "clients": 10, "partition": "dirichlet:0.5", "seed": 0}
-    task = fl.tasks.classification("digits", 10, "dirichlet:0.5", network="digits_cnn", seed=0)
-    settings = fl.Settings(batch_size=16)
-    rows = errors(task, settings)
-    for row in rows:
-        print(
-            f"{row['coder']:<20}{row['setting']:<48}{row['round']:>4}"
-            f"{row['bits']:>9.3f}{row['error']:>9.4f}"
-        )
-    after = accuracies(task, settings)
-    if out:
-        how = what | {"network": "digits_cnn", "batch_size": 16, "lr": 0.1, "rounds": 6}
-        about = how | {
-            "command": "python tests/benchmarks/coders.py --updates",
-            "date": date.today().isoformat(),
-            "machine": platform.machine(),
-            "versions": {name: version(name) for name in ("torch", "numpy")},
-        }
-        Path(out).write_text(
-            json.dumps({"settings": about, "errors": rows, "accuracy": after}, indent=1) + "\n"
-        )
+        rows.append(row | {"bytes_up": int(history.bytes_up[-1]) // task.clients})
+        print(*rows[-1].values(), flush=True)
+    return rows
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--quick", action="store_true", help="a small network, two repeats")
     parser.add_argument("--updates", action="store_true", help="errors on real updates instead")
-    parser.add_argument("--out", metavar="FILE", help="write the results as JSON")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="write the results as JSON")
     args = parser.parse_args()
-    if args.updates:
-        return write_updates(args.out)
-    repeats = 2 if args.quick else args.repeats
     torch.set_num_threads(1)
-    entries, rows = measure(fl.models.digits_cnn() if args.quick else fl.models.resnet18(), repeats)
-    show(entries, rows)
+    versions = {name: version(name) for name in ("torch", "numpy", "constriction")}
+    about = {"date": date.today().isoformat(), "machine": platform.machine(), "versions": versions}
+    if args.updates:
+        what = {"clients": 10, "partition": "dirichlet:0.5", "network": "digits_cnn", "seed": 0}
+        task = fl.tasks.classification("digits", **what)
+        settings = fl.Settings(batch_size=16)
+        about |= what | {"dataset": "digits", "batch_size": 16, "lr": 0.1, "rounds": 6}
+        about["command"] = "python tests/benchmarks/coders.py --updates"
+        result = {"errors": errors(task, settings), "accuracy": accuracies(task, settings)}
+    else:
+        net = fl.models.digits_cnn() if args.quick else fl.models.resnet18()
+        entries, rows = measure(net, 2 if args.quick else args.repeats)
+        about |= {"network": "digits_cnn" if args.quick else "resnet18", "entries": entries}
+        about |= {"repeats": 2 if args.quick else args.repeats, "threads": 1}
+        result = {"rows": rows}
     if args.out:
-        settings = {
-            "date": date.today().isoformat(),
-            "network": "digits_cnn" if args.quick else "resnet18",
-            "entries": entries,
-            "repeats": repeats,
-            "threads": 1,
-            "cores": os.cpu_count(),
-            "machine": platform.machine(),
-            "versions": {name: version(name) for name in ("torch", "numpy", "constriction")},
-        }
-        Path(args.out).write_text(json.dumps({"settings": settings, "rows": rows}, indent=1) + "\n")
+        args.out.write_text(json.dumps({"settings": about, **result}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

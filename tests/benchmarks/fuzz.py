@@ -1,9 +1,9 @@
 """What may come of hostile messages and of kills: a refusal, or the right result; nothing else.
 
-    python tests/benchmarks/fuzz.py messages --count 1000000     # all methods, both directions
+    python tests/benchmarks/fuzz.py                              # 100,000 messages, all methods
     python tests/benchmarks/fuzz.py kills --count 100            # five methods
 
-CI does the same with fewer (tests/unit/test_hostile.py). Everything is drawn from --seed.
+The unit tests do the same with fewer. Everything is drawn from --seed.
 """
 
 import argparse
@@ -31,23 +31,23 @@ KILLED = ("fedavg", "rpn", "fed_kgf", "dgc", "fed_gkt")
 SLOW = ("fed_gkt", "split_learning")  # whose server trains in every round: a tenth of the messages
 
 
-def sealed(head: bytes, body: bytes) -> bytes:
+def sealed(head, body):
     """A message with a checksum that fits."""
     return head + body + struct.pack("<I", zlib.crc32(head, zlib.crc32(body)))
 
 
-def altered(data: bytes, dice: random.Random, other: bytes) -> tuple[str, bytes]:
+def altered(data, dice, other):
     """What was done, and a message that somebody else might send in the place of ``data``."""
     kind = dice.choice(("noise", "cut", "flip", "head", "body", "length", "other", "nothing"))
     head, body = data[:HEAD], data[HEAD:-4]
 
-    def flipped(text: bytes) -> bytes:
+    def flipped(text):
         text = bytearray(text)
         for _ in range(dice.choice((1, 1, 1, 2, 20)) if text else 0):
             text[dice.randrange(len(text))] ^= 1 << dice.randrange(8)
         return bytes(text)
 
-    made = {
+    new = {
         "noise": lambda: dice.randbytes(dice.randrange(4000)),
         "cut": lambda: data[: dice.randrange(len(data) or 1)],
         "flip": lambda: flipped(data),
@@ -56,11 +56,8 @@ def altered(data: bytes, dice: random.Random, other: bytes) -> tuple[str, bytes]
         "length": lambda: sealed(head, body[: dice.randrange(len(body) + 1)] + dice.randbytes(9)),
         "other": lambda: other,
         "nothing": lambda: data,
-    }
-    new = made[kind]()
-    if kind == "length" and len(new) == len(data):  # nine other bytes in the place of nine
-        kind = "body"
-    return kind, new
+    }[kind]()
+    return "body" if kind == "length" and len(new) == len(data) else kind, new
 
 
 class Hostile(OneByOne):
@@ -71,7 +68,12 @@ class Hostile(OneByOne):
         self.dice, self.way, self.genuine = dice, way, {}
         self.did, self.broken = {}, []  # by client, and whether it was asked for evaluation
 
-    def genuine_answer(self, t, k, data, what):
+    def tried(self, t, k, data, what):
+        """The client's answer to these bytes, or why there is none."""
+        [(_, answer)] = super().exchange(t, what, [k], lambda k: data)
+        return answer
+
+    def honest(self, t, k, data, what):
         """The client's own answer, trained for once; what it remembers then."""
         key = t, k, what, data, repr(sorted(self.memories.get(k, {})))
         if key not in self.genuine:
@@ -79,74 +81,60 @@ class Hostile(OneByOne):
         answer, self.memories[k] = self.genuine[key][0], dict(self.genuine[key][1])
         return answer
 
-    def tried(self, t, k, data, what):
-        """The client's answer to these bytes, or why there is none."""
-        [(_, answer)] = super().exchange(t, what, [k], lambda k: data)
-        return answer
-
     def exchange(self, t, what, clients, write):
         before = b""  # what was sent before, by or to somebody else
         for k in clients:
-            sent = write(k)
+            sent, did = write(k), self.did.setdefault((k, what == EVALUATE), [])
             if self.way == "down":
                 kind, data = altered(sent, self.dice, before)
                 answer, same, before = self.tried(t, k, data, what), data == sent, sent
                 refused = isinstance(answer, fl.WireError)
                 if refused and answer.__cause__ is not None:
                     self.broken.append((kind, answer.__cause__))
-                self.did.setdefault((k, what == EVALUATE), []).append((kind, same, refused))
-            else:
-                answer = self.genuine_answer(t, k, sent, what)
-                if isinstance(answer, bytes):
-                    right = answer
-                    kind, answer = altered(right, self.dice, before)
-                    did = self.did.setdefault((k, what == EVALUATE), [])
-                    did.append((kind, answer == right, None))
-                    before = right
+                did.append((kind, same, refused))
+            elif isinstance(answer := self.honest(t, k, sent, what), bytes):
+                right = answer
+                kind, answer = altered(right, self.dice, before)
+                did.append((kind, answer == right, None))
+                before = right
             yield k, answer
 
 
-def messages(name: str, count: int, seed: int = 0) -> Counter:
+def messages(name, count, seed=0):
     """So many altered messages of a method -> how many of each kind were accepted and refused.
     ``AssertionError`` for one that is neither, or that must not pass and does."""
-    dice, found = random.Random(f"{name} {seed}"), Counter()
+    dice, verdicts = random.Random(f"{name} {seed}"), Counter()
     task = fl.tasks.classification("digits", 4, "dirichlet:0.5", train=120, test=40)
     method, settings = fl.methods.get(name), fl.Settings(batch_size=16)
-    quick = patch("fedlearn.local.train", lambda *a, **k: None)
     for way in ("up", "down"):
-        server, engine = method.server_side(task, settings), None
-        start, sofar = server.start(), found.total()
-        engine = Hostile(fl.clients(method, task, settings).side, dice, way)
-        while found.total() - sofar < count / 2:
-            engine.memories, engine.did, heard = {}, {}, {}
+        server, until = method.server_side(task, settings), verdicts.total() + count / 2
+        start, side = server.start(), fl.clients(method, task, settings).side
+        engine = Hostile(side, dice, way)
+        while verdicts.total() < until:
+            engine.memories, engine.did = {}, {}
             server = method.server_side(task, settings) if way == "down" else server
             try:
+                quick = patch("fedlearn.local.train", lambda *a, **k: None)
                 with quick if way == "down" else nullcontext():
-                    state, row = one_round(server, engine, 1, start, heard)
+                    state, row = one_round(server, engine, 1, start, {})
                 refused = {(k, False) for k in row["refused"]}
                 refused |= {(k, True) for k in row["unevaluated"]}
-                assert all(
-                    t.isfinite().all() for t in state.weights.values() if t.is_floating_point()
-                )
-            except fl.WireError:  # with these answers the method cannot go on, and says so
-                refused = set(engine.did)
-            except fl.errors.Diverged:
+                floats = (t for t in state.weights.values() if t.is_floating_point())
+                assert all(t.isfinite().all() for t in floats)
+            except (fl.WireError, fl.errors.Diverged):  # the method cannot go on, and says so
                 refused = set(engine.did)
             assert not engine.broken, engine.broken[0]
             for k, did in engine.did.items():
                 for kind, _, said_no in did:
                     no = k in refused if said_no is None else said_no
-                    found[f"{way} {kind}", "refused" if no else "accepted"] += 1
+                    verdicts[f"{way} {kind}", "refused" if no else "accepted"] += 1
                 # a body that decodes, and a number of samples, are lies that nobody can see
                 harmless = all(same or kind in ("body", "head") for kind, same, _ in did)
                 assert harmless or k in refused, f"{name}, {way}: {did} of client {k} passed"
-    return found
+    return verdicts
 
 
-# ---- kills ---------------------------------------------------------------------------------------
-
-
-def forked(work) -> int:
+def forked(work):
     """A child process that does ``work`` and ends -> its number."""
     child = os.fork()
     if not child:
@@ -159,17 +147,16 @@ def forked(work) -> int:
     return child
 
 
-def kills(name: str, count: int, seed: int = 0) -> dict[str, int]:
+def kills(name, count, seed=0):
     """Kill runs of a method, start them again, until there were so many kills -> how often they
     were killed, how many runs were finished. Each must give the history of one in one go."""
     dice, done = random.Random(f"{name} {seed}"), Counter(kills=0, finished=0)
-    rounds = 3 if name in SLOW else 5
+    rounds, share = (3, 1.0) if name in SLOW else (5, 0.5)
     task = fl.tasks.classification("digits", 4, "dirichlet:0.5", train=240, test=100)
     folder = Path(tempfile.mkdtemp())
     path, out = folder / "run.checkpoint", folder / "run.json"
 
     def run(checkpoint=path):
-        share = 1.0 if name in SLOW else 0.5
         how = {"participation": share, "batch_size": 16, "progress": False}
         history = fl.run(fl.methods.get(name), task, rounds, checkpoint=checkpoint, **how)
         out.write_text(history.to_json())
@@ -178,52 +165,41 @@ def kills(name: str, count: int, seed: int = 0) -> dict[str, int]:
     assert os.waitpid(forked(lambda: run(None)), 0)[1] == 0
     takes, whole = (time.monotonic() - began) / rounds, fl.History.from_json(out)
     while done["kills"] < count:
-        child, at, changed = forked(run), dice.randrange(rounds), 0
-        last = path.stat().st_mtime_ns if path.exists() else 0
-        ended = 0
-        while changed < at and not ended:
-            ended, status = os.waitpid(child, os.WNOHANG)
-            now = path.stat().st_mtime_ns if path.exists() else last
-            changed, last = changed + (now != last), now
-            time.sleep(0.001)
-        if not ended:
-            time.sleep(dice.uniform(0, 2 * takes))
-            os.kill(child, signal.SIGKILL)
-            status = os.waitpid(child, 0)[1]
-        if os.WIFSIGNALED(status):
+        child, wait = forked(run), dice.uniform(0, (rounds + 1) * takes)
+        time.sleep(wait)
+        os.kill(child, signal.SIGKILL)
+        if os.WIFSIGNALED(status := os.waitpid(child, 0)[1]):
             done["kills"] += 1
             continue
         assert status == 0, f"{name} does not go on after a kill"
         assert fl.History.from_json(out) == whole, f"{name} goes on to another history"
         done["finished"] += 1
         path.unlink()
-    os.waitpid(forked(run), 0)
-    assert fl.History.from_json(out) == whole
+    assert os.waitpid(forked(run), 0)[1] == 0 and fl.History.from_json(out) == whole
     done["finished"] += 1
-    return dict(done)
+    return done
 
 
-def main() -> None:
+def main():
     args = argparse.ArgumentParser(description=__doc__)
-    args.add_argument("what", choices=("messages", "kills"))
-    args.add_argument("--count", type=int, default=1000)
+    args.add_argument("what", nargs="?", default="messages", choices=("messages", "kills"))
+    args.add_argument("--count", type=int, default=100_000)
     args.add_argument("--methods", nargs="+")
     args.add_argument("--seed", type=int, default=0)
     args = args.parse_args()
-    names = args.methods or (KILLED if args.what == "kills" else fl.methods.METHODS)
-    total = Counter()
+    names = args.methods or (KILLED if args.what == "kills" else list(fl.methods.METHODS))
+    total, slow = Counter(), [name for name in names if name in SLOW]
+    parts = len(names) - 0.9 * len(slow)
     for name in names:
         if args.what == "kills":
-            found = Counter(kills(name, -(-args.count // len(names)), args.seed))
+            counts = kills(name, -(-args.count // len(names)), args.seed)
         else:
-            share = args.count // len(names) // (10 if name in SLOW else 1)
+            share = int(args.count / parts * (0.1 if name in slow else 1)) + 1
             kinds = messages(name, share, args.seed)
-            print(
-                json.dumps({name: {" ".join(k): n for k, n in sorted(kinds.items())}}), flush=True
-            )
-            found = Counter(verdict for _, verdict in kinds.elements())
-        total.update(found)
-        print(json.dumps({name: dict(found)}), flush=True)
+            print(json.dumps({name: {" ".join(k): n for k, n in sorted(kinds.items())}}))
+            counts = Counter(verdict for _, verdict in kinds.elements())
+        total.update(counts)
+        print(json.dumps({name: dict(counts)}), flush=True)
     print(json.dumps({"all": dict(total)}))
 
 

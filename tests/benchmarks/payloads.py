@@ -1,28 +1,22 @@
 """What the papers' detection and segmentation networks send: real messages of one round, one local
 step a client, on noise of 64 x 64 pixels (a message's size does not depend on the pictures').
 
-    python tests/benchmarks/payloads.py [--only YOLOX] [--out data/results/seeing_bytes.json]
+    python tests/benchmarks/payloads.py [--only YOLOX-S] [--out data/results/seeing_bytes.json]
 
-``fl.results.load("seeing_bytes")`` reads them as histories. ``meta["claim"]`` is the entry of
-data/claims.yaml that has the printed number, ``meta["numbers"]`` what a client sends up apart from
-batch statistics and the message's own description (of methods that send float32), and
-``meta["mib"]`` all that goes up in a round, in MiB, as Fed-KGF counts."""
+``meta["claim"]`` is the entry of data/claims.yaml that has the printed number, ``meta["numbers"]``
+what a client sends up apart from batch statistics and the message's own description (of methods
+that send float32), ``meta["mib"]`` all that goes up in a round, in MiB, as Fed-KGF counts."""
 
 import argparse
 import json
-import resource
-import time
 from pathlib import Path
 
 import torch
 
 import fedlearn as fl
-from fedlearn import methods, models, reproduce, runs, wire
+from fedlearn import methods, models, wire
 from fedlearn.data.annotated import from_boxes, from_masks
-from fedlearn.data.sources import data_path
-from fedlearn.files import write_text
 
-SIDE, BATCH = 64, 2
 RATE = 1e-5  # small, so that no method meets numbers that are not finite
 WHOLE = "fedavg", "rpn"  # that send every tensor, as float32
 
@@ -55,11 +49,10 @@ ROWS = {
 
 def task_of(network, classes, clients):
     """Noise, two pictures a client and one to test."""
-    count = BATCH * clients
-    g = fl.rng.generator(0, "payloads")
-    x = torch.randint(0, 256, (count + 1, 3, SIDE, SIDE), dtype=torch.uint8, generator=g).numpy()
+    count, g = 2 * clients, fl.rng.generator(0, "payloads")
+    x = torch.randint(0, 256, (count + 1, 3, 64, 64), dtype=torch.uint8, generator=g).numpy()
     if network in models.SEGMENTERS:
-        masks = torch.randint(0, classes, (count + 1, SIDE, SIDE), generator=g).numpy()
+        masks = torch.randint(0, classes, (count + 1, 64, 64), generator=g).numpy()
         source = from_masks(x[:-1], masks[:-1], classes, (x[-1:], masks[-1:]), name="noise")
         return fl.tasks.segmentation(source, clients, network=network, device="cpu")
     boxes = [[[8, 8, 40, 48, i % classes]] for i in range(count + 1)]
@@ -67,20 +60,15 @@ def task_of(network, classes, clients):
     return fl.tasks.detection(source, clients, network=network, device="cpu")
 
 
-def envelope(method, task):
-    """Bytes of a message that has all tensors, of no numbers."""
-    schema = method.uplink.schema(fl.initial_network(method, task), task)
-    nothing = dict.fromkeys(schema.shapes, b"")
-    return len(wire.pack(wire.Message(wire.UP, 1, 0, 1, nothing), schema))
-
-
 def measured(label, network, classes, clients, method, claim):
     """The history of one round."""
-    task, began = task_of(network, classes, clients), time.process_time()
-    history = fl.run(method, task, 1, batch_size=BATCH, progress=False, threads=1)
+    task = task_of(network, classes, clients)
+    history = fl.run(method, task, 1, batch_size=2, progress=False, threads=1)
     [row] = history.rows
     assert not row["refused"] and not row["untaken"], row
-    up = row["bytes_up"] - row["bytes_up_buffers"] - clients * envelope(method, task)
+    schema = method.uplink.schema(fl.initial_network(method, task))
+    nothing = wire.Message(wire.UP, 1, 0, 1, dict.fromkeys(schema.shapes, b""))
+    up = row["bytes_up"] - row["bytes_up_buffers"] - clients * len(wire.pack(nothing, schema))
     history.meta |= {
         "label": label,
         "claim": claim,
@@ -88,37 +76,29 @@ def measured(label, network, classes, clients, method, claim):
         "parameters": models.parameter_count(task.network()),
         "numbers": up / 4 / clients if method.name in WHOLE else None,
         "mib": row["bytes_up"] / 2**20,
-        "provenance": runs.provenance()
-        | {"command": "python tests/benchmarks/payloads.py"}
-        | {
-            "hardware": reproduce.hardware("cpu"),
-            "seconds": f"{time.process_time() - began:.1f}",
-            "memory": f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.1f} GB",
-        },
+        "command": "python tests/benchmarks/payloads.py",
     }
-    return history
+    print(
+        f"{label}: {history.meta['mib']:.2f} MiB up, numbers {history.meta['numbers']}", flush=True
+    )
+    return history.to_dict()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--only", help="a network")
-    parser.add_argument("--out", type=Path, default=data_path("results", "seeing_bytes.json"))
+    parser.add_argument("--out", type=Path, help="rows that are there stay")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    stored = json.loads(args.out.read_text()) if args.out.exists() else []
+    stored = json.loads(args.out.read_text()) if args.out and args.out.exists() else []
     done = {row["meta"]["label"]: row for row in stored}
     for name, (network, classes, clients, of) in ROWS.items():
         for label, (method, claim) in of.items():
             label = f"{name}, {label}"
-            if args.only not in (None, name) or label in done:
-                continue
-            history = measured(label, network, classes, clients, method, claim)
-            about = history.meta
-            print(f"{label}: {about['mib']:.2f} MiB up, numbers {about['numbers']}", flush=True)
-            done[label] = history.to_dict()
-            order = [f"{n}, {m}" for n, row in ROWS.items() for m in row[3]]
-            rows = [done[one] for one in order if one in done]
-            write_text(args.out, json.dumps(rows, indent=1) + "\n")
+            if args.only in (None, name) and label not in done:
+                done[label] = measured(label, network, classes, clients, method, claim)
+    if args.out:
+        args.out.write_text(json.dumps(list(done.values()), indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,16 @@
-"""The wire: round trips, sizes, and what damaged or hostile bytes may do (nothing but raise
+"""The wire: envelope, coders, and what damaged or hostile bytes may do (nothing but raise
 ``WireError``)."""
 
+import importlib.util
+import json
+import math
 import struct
+import subprocess
+import sys
+import tracemalloc
 import zlib
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,23 +21,151 @@ from hypothesis import strategies as st
 import fedlearn as fl
 from fedlearn import WireError
 from fedlearn.errors import Diverged
-from fedlearn.parts import Code, Context, Update
-from fedlearn.wire import DOWN, UP, Dense, FixedMessage, Message, Pooled, Schema, pack, unpack
+from fedlearn.wire import (
+    DOWN,
+    EDEN,
+    QSGD,
+    UP,
+    CountSketch,
+    Dense,
+    FixedMessage,
+    LowRank,
+    Mask,
+    Message,
+    Natural,
+    Pooled,
+    RandomK,
+    Schema,
+    SharedRandomness,
+    Signs,
+    SmartIdx,
+    Stochastic,
+    TernGrad,
+    TopK,
+    Uniform,
+    Whole,
+    Zipped,
+    decode_positions,
+    encode_positions,
+    pack,
+    unpack,
+)
+from fedlearn.wire.rotated import centroids, hadamard, rotate, rotate_back
+from fedlearn.wire.sparse import how_many
 
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+SEEDS = st.integers(0, 2**32)
 SHAPES = st.one_of(
     st.just(()),
-    st.lists(st.integers(0, 9), min_size=1, max_size=2).map(tuple),
-    st.tuples(st.integers(0, 9), st.integers(0, 4), st.integers(1, 3), st.integers(1, 3)),
+    st.lists(st.integers(0, 40), min_size=1, max_size=2).map(tuple),
+    st.tuples(st.integers(0, 9), st.integers(0, 6), st.integers(1, 7), st.integers(1, 3)),
 )
+KINDS = st.sampled_from(["normal", "heavy", "ties", "zeros", "tiny", "constant"])
+RATIOS = st.sampled_from([1e-6, 1 / 32, 0.3, 0.5, 0.8, 1.0])
+# of numbers that every machine draws and adds up alike
+EXACT = torch.randint(-2000, 2000, (8, 6, 3, 3), generator=torch.Generator().manual_seed(1)) / 256
+# coder -> CRC-32 of what it makes of these; None where last bits are the machine's
+CODERS = {
+    Dense(): 0xE1E3DC36,
+    Dense(16): 0x6A922451,
+    Pooled(): None,
+    Pooled(16, 0.1): None,
+    TopK(0.2): 0xAF8B3AF5,
+    TopK(0.7): 0xC0203268,
+    TopK(0.2, "float16"): 0x43F9C7C3,
+    TopK(0.2, "sign"): 0xBB4FAF69,
+    Signs(): 0x02FD16E1,
+    Signs(False): 0x516F20B6,
+    Uniform(): 0x6250B466,
+    Uniform(5): 0xE9DD52E4,
+    Uniform(11): 0x24447A25,
+    QSGD(): 0xC3766838,
+    QSGD(5, 16): 0x7D64D755,
+    QSGD(5, None, True): 0x398CE4B1,
+    Mask(): 0x3FEBB64E,
+    SmartIdx(0.2): 0xC059DE96,
+    SmartIdx(0.6): 0xB3AE6485,
+    Natural(): 0xFDBD212B,
+    TernGrad(): 0xE20582DC,
+    RandomK(0.2): 0x801C0068,
+    RandomK(0.7, False): 0xFB915F7D,
+    CountSketch(): 0x8401F770,
+    CountSketch(0.3, 2, 0.1): 0x7D7E7C17,
+    Zipped(): 0x462EB085,
+    Whole(2): 0x90EBABA6,
+    EDEN(): None,
+    EDEN(3): None,
+    LowRank(): None,
+    LowRank(1): None,
+}
 
 
-def tensor(shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+def dice(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def tensor(shape, seed=0, kind="normal"):
+    g = dice(seed)
+    x = torch.randn(shape, generator=g)
+    return {
+        "normal": x,
+        "heavy": x * torch.randn(shape, generator=g).exp(),
+        "ties": x.round(),
+        "zeros": torch.zeros(shape),
+        "tiny": x * 1e-44,  # far below the smallest normal float32
+        "constant": torch.full(shape, -0.3),
+    }[kind]
+
+
+def input_of(coder, x):
+    """A tensor that the coder takes."""
+    return {Mask: (x > 0.3).float(), Whole: x.abs().floor()}.get(type(coder), x)
+
+
+def encode(coder, x, seed=0):
+    draws = [dice(seed)] if isinstance(coder, Stochastic | SharedRandomness) else []
+    return bytes(coder.encode(x, *draws))
+
+
+def decode(coder, section, shape, seed=0):
+    draws = [dice(seed)] if isinstance(coder, SharedRandomness) else []
+    return coder.decode(section, shape, *draws)
+
+
+def through(coder, x, seed=0):
+    """What arrives."""
+    back = decode(coder, memoryview(encode(coder, x, seed)), tuple(x.shape), seed)
+    assert back.shape == x.shape and back.isfinite().all()
+    return back
+
+
+def error(decoded, x):
+    return float((decoded - x).double().square().sum() / x.double().square().sum())
+
+
+def unbiased(coder, x, draws, deviations):
+    """Is the mean of so many draws within five standard errors of x? ``deviations``: at most that
+    of one draw of each entry."""
+    mean = sum(through(coder, x, i).double() for i in range(draws)) / draws
+    return ((mean - x).abs() <= 5 * deviations / draws**0.5 + 1e-6 * x.abs().max()).all()
+
+
+# ---- the envelope --------------------------------------------------------------------------------
+
+SCHEMA = Schema({"a": (3, 2), "b": (4,), "k": (2, 3, 3, 3)}, frozenset({"b"}), "test")
+
+
+def message(names=("a", "b", "k")):
+    sections = {n: Dense().encode(tensor(SCHEMA.shapes[n])) for n in names}
+    return pack(Message(UP, 3, 5, 17, sections), SCHEMA)
+
+
+def received(data, schema=SCHEMA, kind=UP, round=3, client=5):
+    return unpack(data, schema, kind=kind, round=round, client=client)
 
 
 def test_a_message_of_version_2_stays_what_it_is():
-    """Bytes that were kept or sent by an older copy are read: whoever changes them changes the
-    version as well."""
+    """Bytes that an older copy sent are read: whoever changes them changes the version as well."""
     message = FixedMessage(Schema({"w": (2,), "b": (1,)}))
     tensors = {"w": torch.tensor([1.0, -2.0]), "b": torch.tensor([0.5])}
     data = bytes.fromhex(
@@ -41,148 +177,58 @@ def test_a_message_of_version_2_stays_what_it_is():
     assert all(torch.equal(read[name], t) for name, t in tensors.items())
 
 
-@given(SHAPES, st.integers(0, 2**32))
-def test_dense_32_loses_nothing(shape, seed):
-    t = tensor(shape, seed)
-    section = Dense().encode(t)
-    assert len(section) == 4 * t.numel()
-    back = Dense().decode(section, shape)
-    assert back.shape == t.shape and torch.equal(back, t)
-
-
-@given(SHAPES, st.integers(0, 2**32))
-def test_dense_16_rounds_to_half(shape, seed):
-    t = tensor(shape, seed)
-    section = Dense(16).encode(t)
-    assert len(section) == 2 * t.numel()
-    assert torch.equal(Dense(16).decode(section, shape), t.half().float())
-
-
-@given(SHAPES, st.integers(0, 2**32), st.sampled_from([0.0, 0.5, 3.0, 1e9]))
-def test_pooled_is_the_mean_of_each_kernel(shape, seed, threshold):
-    t = tensor(shape, seed)
-    coder = Pooled(threshold=threshold)
-    back = coder.decode(coder.encode(t), shape)
-    assert back.shape == t.shape
-    if t.dim() < 3:
-        assert torch.equal(back, t)
-        return
-    expected = t.mean((2, 3), keepdim=True).expand(shape)
-    if threshold:
-        small = t.abs().flatten(1).sum(1) < threshold
-        expected = torch.where(small[:, None, None, None], 0.0, expected)
-    torch.testing.assert_close(back, expected)
-
-
-@pytest.mark.parametrize("threshold", [0.0, 1e-9])
-def test_kernels_of_one_and_of_three_dimensions_are_pooled_too(threshold):
-    coder = Pooled(threshold=threshold)
-    for shape in ((4, 3, 5), (4, 3, 2, 3, 4)):
-        x = torch.randn(shape)
-        section = coder.encode(x)
-        mean = x.flatten(2).mean(2)
-        assert len(section) == 4 * 12 + (threshold > 0)  # a bit for each of the filters
-        decoded = coder.decode(section, shape).flatten(2)
-        torch.testing.assert_close(decoded, mean[..., None].expand_as(decoded))
-
-
-def test_pooled_sizes():
-    t = tensor((20, 7, 5, 5))
-    assert len(Pooled().encode(t)) == 4 * 20 * 7
-    assert (
-        len(Pooled(threshold=1e9).encode(t)) == 3
-    )  # one bit for each of the 20 filters, and nothing kept
-
-
-def test_what_is_decoded_can_be_written_to():
-    back = Dense().decode(Dense().encode(tensor((3, 2))), (3, 2))
-    back += 1
-
-
-SCHEMA = Schema({"a": (3, 2), "b": (4,), "k": (2, 3, 3, 3)}, frozenset({"b"}), "test")
-
-
-def message(kind=UP, names=("a", "b", "k"), value=None):
-    sections = {
-        n: Dense().encode(tensor(SCHEMA.shapes[n]) if value is None else value) for n in names
-    }
-    return pack(Message(kind, 3, 5, 17, sections), SCHEMA)
-
-
-def test_round_trip_of_a_message():
-    got = unpack(message(), SCHEMA, kind=UP, round=3, client=5)
+@pytest.mark.parametrize("names", [(), ("b",), ("a", "k"), ("a", "b", "k")])
+def test_tensors_travel_or_stay_at_home(names):
+    data = message(names)
+    got = received(data)
     assert (got.kind, got.round, got.client, got.samples) == (UP, 3, 5, 17)
-    assert list(got.sections) == ["a", "b", "k"]
-    assert torch.equal(Dense().decode(got.sections["a"], (3, 2)), tensor((3, 2)))
-
-
-@pytest.mark.parametrize("names", [(), ("b",), ("a", "k")])
-def test_tensors_may_stay_at_home(names):
-    assert tuple(unpack(message(names=names), SCHEMA, kind=UP, round=3, client=5).sections) == names
-
-
-def test_unknown_tensor_is_not_packed():
-    with pytest.raises(ValueError, match="Not in the schema: zz"):
+    assert tuple(got.sections) == names
+    for n, section in got.sections.items():
+        assert torch.equal(Dense().decode(section, SCHEMA.shapes[n]), tensor(SCHEMA.shapes[n]))
+    assert len(data) == 26 + 1 + 4 * len(names) + sum(map(len, got.sections.values())) + 4
+    with pytest.raises(ValueError, match="zz"):
         pack(Message(UP, 1, 1, 1, {"zz": b""}), SCHEMA)
 
 
-@pytest.mark.parametrize("tensors", [1, 10, 200, 1000])
-def test_envelope_is_small(tensors):
-    """At most 1 KiB or 1 % of the message, whichever is larger."""
-    schema = Schema({f"layer.{i}.weight": (64, 8) for i in range(tensors)})
-    sections = {n: bytes(64 * 8 * 4) for n in schema.shapes}
-    whole = len(pack(Message(UP, 1, 0, 1, sections), schema))
-    assert whole - tensors * 64 * 8 * 4 <= max(1024, whole / 100)
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        (lambda m: b"", "shorter than its envelope"),
-        (lambda m: m[:20], "shorter than its envelope"),
-        (lambda m: m[:29], "shorter than its envelope"),
-        (lambda m: m[:30], "checksum"),
-        (lambda m: m[:-1], "checksum"),
-        (lambda m: m + b"\0", "checksum"),
-        (lambda m: b"\x80\x04" + m[2:], "not a fedlearn message"),
-        (lambda m: m[:4] + b"\x09" + m[5:], "version 9"),
-        (lambda m: m[:40] + bytes([m[40] ^ 1]) + m[41:], "checksum"),
-    ],
-)
-def test_damage_is_named(change, sentence):
-    with pytest.raises(WireError, match=sentence):
-        unpack(change(message()), SCHEMA, kind=UP, round=3, client=5)
-
-
-def test_foreign_messages_are_refused():
-    other = Schema(dict(SCHEMA.shapes), SCHEMA.buffers, "another coder")
-    with pytest.raises(WireError, match="another model, method or coder"):
-        unpack(message(), other, kind=UP, round=3, client=5)
-    for expected in ({"kind": DOWN}, {"round": 4}, {"client": 6}):
-        with pytest.raises(WireError, match="Expected kind"):
-            unpack(message(), SCHEMA, **({"kind": UP, "round": 3, "client": 5} | expected))
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_values_that_are_not_finite(bad):
-    t = tensor((3, 2))
-    t[1, 1] = bad
-    for coder in (Dense(), Dense(16), Pooled()):
-        with pytest.raises((WireError, Diverged), match="NaN(,| or) infinite"):
-            coder.decode(coder.encode(t), (3, 2))
-
-
-def test_settings_that_make_no_sense():
-    with pytest.raises(ValueError, match="16 or 32 bits"):
-        Dense(8)
-    for threshold in (-1, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="threshold"):
-            Pooled(threshold=threshold)
-
-
-def with_checksum(data):
+def sealed(data):
     """What an attacker who knows the format would send: any content, a fitting checksum."""
     return data + struct.pack("<I", zlib.crc32(data[:26], zlib.crc32(data[26:])))
+
+
+DAMAGED = {
+    "empty": (lambda m: b"", "envelope"),
+    "shorter than its envelope": (lambda m: m[:29], "envelope"),
+    "cut after the head": (lambda m: m[:30], "checksum"),
+    "cut": (lambda m: m[:-1], "checksum"),
+    "longer": (lambda m: m + b"\0", "checksum"),
+    "another file": (lambda m: b"\x80\x04" + m[2:], "fedlearn"),
+    "another version": (lambda m: m[:4] + b"\x09" + m[5:], "version 9"),
+    "a flipped bit": (lambda m: m[:40] + bytes([m[40] ^ 1]) + m[41:], "checksum"),
+    "no present bits": (lambda m: sealed(m[:26]), "present bits"),
+    "a tensor too many": (lambda m: sealed(m[:26] + b"\xf0" + m[27:-4]), "does not have"),
+    "half a table": (lambda m: sealed(m[:33]), "table of lengths"),
+    "a byte too many": (lambda m: sealed(m[:-4] + b"\0"), "add up"),
+}
+
+
+@pytest.mark.parametrize("change, noun", DAMAGED.values(), ids=DAMAGED)
+def test_damage_is_named(change, noun):
+    with pytest.raises(WireError, match=noun):
+        received(change(message()))
+
+
+@pytest.mark.parametrize("other", [{"kind": DOWN}, {"round": 4}, {"client": 6}])
+def test_foreign_messages_are_refused(other):
+    with pytest.raises(WireError, match="Expected kind"):
+        received(message(), **other)
+    shapes = dict(SCHEMA.shapes)
+    for schema in (
+        Schema(shapes, SCHEMA.buffers, "another coder"),
+        Schema(shapes, frozenset(), "test"),
+        Schema(shapes | {"b": (5,)}, SCHEMA.buffers, "test"),
+    ):
+        with pytest.raises(WireError, match="another model, method or coder"):
+            received(message(), schema)
 
 
 @settings(max_examples=300)
@@ -190,57 +236,622 @@ def with_checksum(data):
 def test_hostile_bodies_behind_a_right_head(body, cut):
     head = message()[: 26 + cut]
     for coder in (Dense(), Pooled(), Pooled(threshold=0.5)):
-        try:
-            got = unpack(with_checksum(head + body), SCHEMA, kind=UP, round=3, client=5)
-            for name, section in got.sections.items():
+        with suppress(WireError):
+            for name, section in received(sealed(head + body)).sections.items():
                 assert coder.decode(section, SCHEMA.shapes[name]).shape == SCHEMA.shapes[name]
-        except WireError:
-            pass
 
 
-def test_decoding_allocates_no_more_than_the_schema(monkeypatch):
-    """A section of the wrong size is refused before anything of its claimed size exists."""
-    with pytest.raises(WireError, match="4000000 bytes came"):
-        Dense().decode(memoryview(bytes(4_000_000)), (3, 2))
-
-
-class Louder(Pooled):
-    """Replaces one function of its parent; the list forms that it inherits must not win."""
-
-    def decode(self, section, shape):
-        return 3 * super().decode(section, shape)
-
-
-class Quieter(Dense):
-    def encode(self, tensor):
-        return super().encode(tensor / 2)
-
-
-def test_a_subclass_that_replaces_one_function_is_obeyed():
-    tensors = {"w": torch.ones(2, 3, 3, 3), "b": torch.ones(2)}
-    start = {name: torch.zeros_like(t) for name, t in tensors.items()}
-    schema = Schema({name: tuple(t.shape) for name, t in tensors.items()})
-    task = fl.tasks.classification("digits", 2, train=20, test=10)
-    ctx = Context(task, 1, 0, start, start, schema=schema)
-    for coder, factor in ((Louder(), 3), (Quieter(), 0.5), (Pooled(), 1)):
-        link = fl.Uplink(Update(), Code(coder))
-        alone = link.decode(link.encode(tensors, ctx), ctx)
-        assert all(torch.equal(alone[name], factor * t) for name, t in tensors.items())
-        down = fl.Downlink(Code(coder))
-        got = down.undo(down.read(down.encode(tensors, ctx), ctx), ctx)
-        assert all(torch.equal(got[name], factor * t) for name, t in tensors.items())
-
-
-def test_a_message_longer_than_its_schema_allows_is_refused_before_memory_is_taken():
-    import tracemalloc
-
+def test_no_more_memory_than_the_schema_allows():
+    limit = 26 + 4 + 69 * 2 + 8 * 103  # of any coder: eight bytes an entry and 64 a tensor
     schema = Schema({"a": (10, 10), "b": (3,)})
-    data = bytes(20_000_000)
+    large, bomb = bytes(20_000_000), bytes(30) + zlib.compress(bytes(50_000_000))
+    positions = [
+        struct.pack("<IB", count, b) + bytes(size)
+        for count, b, size in ((2**32 - 1, 0, 20), (5, 0x80, 20), (5, 31, 20), (5, 0, 10**7))
+    ]
     tracemalloc.start()
-    with pytest.raises(
-        WireError, match=f"20000000 bytes is longer than the {schema.limit} that the schema allows"
-    ):
-        unpack(data, schema, kind=UP, round=1, client=0)
-    assert tracemalloc.get_traced_memory()[1] < 100_000
-    tracemalloc.stop()
-    assert schema.limit < 1500 and Schema({"a": (10, 10, 10), "b": (3,)}).limit > 9 * 8 * 103
+    try:
+        with pytest.raises(WireError, match=f"20000000 bytes is longer than the {limit} "):
+            received(large, schema)
+        with pytest.raises(WireError, match="20000000 bytes came"):
+            Dense().decode(memoryview(large), (3, 2))
+        with pytest.raises(WireError, match="just 10 exponents"):
+            Zipped().decode(bomb, (10,))
+        for data in positions:
+            with pytest.raises(WireError):
+                decode_positions(data, 1000 if len(data) > 100 else 2**40)
+        assert tracemalloc.get_traced_memory()[1] < 500_000
+    finally:
+        tracemalloc.stop()
+    assert schema.limit == limit
+
+
+# ---- messages of known tensors -------------------------------------------------------------------
+
+KNOWN = Schema({"index": (5,), "H": (5, 2, 3), "z": (5, 4)})
+FIXED = FixedMessage(KNOWN, {"index": Whole(), "H": Dense(16)})
+TENSORS = {"index": torch.tensor([4, 0, 3, 1, 2]), "H": tensor((5, 2, 3)), "z": tensor((5, 4), 1)}
+
+
+def test_a_fixed_message_goes_there_and_back_each_tensor_by_its_coder():
+    H = TENSORS["H"].clone().requires_grad_() * 1
+    data = FIXED.write(UP, 3, 2, TENSORS | {"H": H}, samples=5)
+    assert len(data) == 26 + 1 + 4 * 3 + 4 * 5 + 2 * 30 + 4 * 20 + 4 and H.requires_grad
+    got = FIXED.read(UP, 3, 2, data, samples=5)
+    assert list(got) == list(TENSORS) and torch.equal(got["H"], TENSORS["H"].half().float())
+    assert torch.equal(got["index"], TENSORS["index"]) and got["index"].dtype == torch.int64
+    # one of them may be kept for long, and must not keep the others' bytes alive
+    assert all(t.untyped_storage().nbytes() == t.nbytes for t in got.values())
+    with pytest.raises(WireError, match="Client 2 has 6 images, and sent 5"):
+        FIXED.read(UP, 3, 2, data, samples=6)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_fixed_message_is_whole_or_empty(whole):
+    fixed = FixedMessage(FIXED.schema, FIXED.coders, whole)
+    for left_out in TENSORS:
+        some = {n: fixed.coder(n).encode(t) for n, t in TENSORS.items() if n != left_out}
+        with pytest.raises(WireError, match=f"{left_out} is missing"):
+            fixed.read(UP, 1, 0, pack(Message(UP, 1, 0, 5, some), fixed.schema))
+    empty = fixed.write(DOWN, 1, 0, {})
+    if whole:
+        with pytest.raises(WireError, match="index, H, z is missing"):
+            fixed.read(DOWN, 1, 0, empty)
+    else:
+        assert fixed.read(DOWN, 1, 0, empty) == {}
+
+
+@given(st.sampled_from([1, 2, 4]), st.lists(st.integers(0, 255), max_size=20))
+def test_whole_numbers(size, values):
+    x = torch.tensor(values, dtype=torch.int64) * ((2 ** (8 * size) - 1) // 255)
+    data = encode(Whole(size), x)
+    assert data == b"".join(v.to_bytes(size, "little") for v in x.tolist())
+    assert torch.equal(Whole(size).decode(data, x.shape), x)
+    with pytest.raises(WireError, match="bytes came for a tensor"):
+        Whole(size).decode(data + b"\0", x.shape)
+
+
+@pytest.mark.parametrize("values", [[65536.0], [-1], [0.5], [float("nan")]])
+def test_what_does_not_fit_is_no_whole_number(values):
+    with pytest.raises(ValueError, match="whole numbers"):
+        Whole(2).encode(torch.tensor(values))
+    assert Whole(2).encode(torch.tensor([65535.0])) == b"\xff\xff"
+
+
+# ---- what all coders have in common --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("coder", CODERS, ids=repr)
+def test_sections_stay_what_they_are(coder):
+    """And do not depend on layout in memory, type of float, or gradients."""
+    x = input_of(coder, EXACT)
+    section, known = encode(coder, x), CODERS[coder]
+    assert known is None or zlib.crc32(section) == known, f"{coder!r}: {zlib.crc32(section):#010X}"
+    turned = x.transpose(0, 1).contiguous().transpose(0, 1)
+    last = x.to(memory_format=torch.channels_last)
+    for same in (last, turned, x.double(), x.clone().requires_grad_()):
+        assert encode(coder, same) == section or isinstance(coder, Pooled)  # sums round
+    assert encode(coder, x.half()) == encode(coder, x.half().float())
+
+
+@pytest.mark.parametrize("coder", CODERS, ids=repr)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 1e300])
+def test_what_is_not_finite_is_refused_by_the_sender_or_by_the_reader_of_copies(coder, bad):
+    x = torch.tensor([[1.0, bad, 0.0]], dtype=torch.float64)
+    with pytest.raises(WireError if coder in (Dense(), Pooled()) else ValueError):
+        decode(coder, encode(coder, x), (1, 3))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("coder", CODERS, ids=repr)
+def test_the_largest_float32_is_coded_or_called_diverged(coder):
+    large = torch.full((4, 4), 3.4e38)
+    large[::2] *= -1
+    with suppress(Diverged):
+        through(coder, torch.ones_like(large) if isinstance(coder, Mask | Whole) else large)
+
+
+@pytest.mark.parametrize(
+    "coder, noun",
+    [
+        *((Dense(16), "half precision"), (TopK(1, "float16"), "half"), (QSGD(), "norm")),
+        *((Uniform(1), "step"), (Natural(), "power"), (EDEN(), "scale"), (LowRank(1), "factors")),
+        (CountSketch(1 / 16, 1), "sketch"),
+    ],
+)
+def test_what_does_not_fit_is_not_coded(coder, noun):
+    with pytest.raises(Diverged, match=noun):
+        encode(coder, torch.full((4, 4), 3.4e38) * torch.tensor([1.0, -1.0, 1.0, 1.0])[:, None])
+
+
+@pytest.mark.parametrize("make", [
+    *(lambda r=r: TopK(r) for r in (0, -1, 1.01, float("nan"), "few")),
+    *(lambda b=b: Uniform(b) for b in (0, 17, 8.5)), *(lambda b=b: EDEN(b) for b in (0, 9)),
+    *(lambda q=q: QSGD(*q) for q in ((0,), (2**15,), (8, 0), (8, 2**31))),
+    *(lambda c=c: TernGrad(c) for c in (0, -1)), *(lambda r=r: RandomK(r) for r in (0, 1.01)),
+    *(lambda t=t: Pooled(threshold=t) for t in (-1, float("nan"), float("inf"))),
+    *(lambda s=s: CountSketch(*s) for s in ((0,), (0.5, 0), (0.5, 65), (0.5, 5, 2))),
+    lambda: TopK(values="int8"), lambda: SmartIdx(0), lambda: SmartIdx(full=2), lambda: LowRank(0),
+    lambda: Dense(8), lambda: Whole(3),
+])  # fmt: skip
+def test_settings_out_of_range(make):
+    with pytest.raises(ValueError, match=r"\.$"):
+        make()
+
+
+@pytest.mark.parametrize("coder", CODERS, ids=repr)
+def test_nothing_is_cut_or_added_unnoticed(coder):
+    x = input_of(coder, tensor((5, 4, 3, 3)))
+    section = encode(coder, x)
+    for size in range(len(section)):
+        with pytest.raises(WireError):
+            decode(coder, section[:size], x.shape)
+    for more in (b"\0", bytes(4), b"\x01\x02\x03\x04"):
+        with pytest.raises(WireError):
+            decode(coder, section + more, x.shape)
+
+
+@pytest.mark.parametrize("coder", CODERS, ids=repr)
+@settings(max_examples=40)
+@given(st.data())
+def test_any_bytes_decode_or_are_refused(coder, data):
+    shape = data.draw(SHAPES)
+    x = input_of(coder, tensor(shape, data.draw(SEEDS), data.draw(KINDS)))
+    with suppress(Diverged):
+        through(coder, x)
+        section = bytearray(encode(coder, x))
+        damage = data.draw(st.sampled_from(["random", "cut", "flip", "flip the head"]))
+        if damage == "random":
+            section = data.draw(st.binary(max_size=60))
+        elif damage == "cut":
+            section = section[: data.draw(st.integers(0, len(section)))]
+        elif section:
+            last = len(section) - 1 if damage == "flip" else min(len(section) - 1, 12)
+            for _ in range(data.draw(st.integers(1, 3))):
+                section[data.draw(st.integers(0, last))] ^= data.draw(st.integers(1, 255))
+        with suppress(WireError):
+            back = decode(coder, memoryview(section), shape)
+            assert back.shape == x.shape and back.isfinite().all()
+
+
+# ---- dense, pooled, few entries ------------------------------------------------------------------
+
+
+@given(SHAPES, SEEDS)
+def test_dense(shape, seed):
+    x = tensor(shape, seed)
+    assert torch.equal(through(Dense(), x), x) and len(encode(Dense(), x)) == 4 * x.numel()
+    assert torch.equal(through(Dense(16), x), x.half().float())
+    back = through(Dense(), x)
+    back += 1  # what is decoded can be written to
+
+
+@given(SHAPES, SEEDS, st.sampled_from([0.0, 0.5, 3.0, 1e9]), st.booleans())
+def test_pooled_is_the_mean_of_each_kernel_of_filters_that_changed(shape, seed, threshold, plain):
+    x, coder = tensor(shape, seed), Pooled(threshold=threshold, plain=plain)
+    section = encode(coder, x)
+    if x.dim() < 3:
+        assert torch.equal(through(coder, x), x)
+        return
+    size = x.flatten(1).sum(1).abs() if plain else x.abs().flatten(1).sum(1)
+    keep = size >= threshold
+    expected = x.mean((2, 3), keepdim=True).expand(shape) * keep[:, None, None, None]
+    torch.testing.assert_close(through(coder, x), expected)
+    bits = math.ceil(len(x) / 8) if threshold else 0
+    assert len(section) == bits + 4 * int(keep.sum()) * x.shape[1]
+
+
+@pytest.mark.parametrize("shape", [(4, 3, 5), (4, 3, 2, 3, 4)])
+def test_kernels_of_one_and_of_three_dimensions_are_pooled_too(shape):
+    x = tensor(shape)
+    mean = x.flatten(2).mean(2)[..., None].expand_as(x.flatten(2))
+    for coder in (Pooled(), Pooled(threshold=1e-9)):
+        torch.testing.assert_close(through(coder, x).flatten(2), mean)
+
+
+@given(st.integers(0, 300), st.floats(0, 1), SEEDS)
+def test_positions_there_and_back_in_the_fewest_bytes(n, p, seed):
+    index = np.flatnonzero(np.random.default_rng(seed).random(n) < p)
+    data = encode_positions(index, n)
+    got, used = decode_positions(data + b"more", n)
+    assert used == len(data) and got.tolist() == index.tolist()
+    others = np.setdiff1d(np.arange(n), index)
+    gaps = np.diff(others if 2 * len(index) > n else index, prepend=-1) - 1
+    unary = [int((gaps >> b).sum()) + len(gaps) for b in range(32)]
+    sizes = [(bits + 7) // 8 + (len(gaps) * b + 7) // 8 for b, bits in enumerate(unary)]
+    assert len(data) == 5 + min(sizes)
+
+
+@pytest.mark.parametrize("p", [0.001, 1 / 32, 0.3, 0.7, 0.97])
+def test_random_positions_and_masks_come_near_their_bounds(p):
+    n = 200_000
+    ones = np.random.default_rng(0).random(n) < p
+    k, q = ones.sum(), ones.mean()
+    bound = (math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)) / math.log(2)
+    assert bound < 8 * len(encode_positions(np.flatnonzero(ones), n)) < 1.05 * bound
+    entropy, mask = -n * (q * math.log2(q) + (1 - q) * math.log2(1 - q)), torch.from_numpy(ones)
+    assert 0.999 * entropy < 8 * len(encode(Mask(), mask)) < 1.05 * entropy
+    assert torch.equal(through(Mask(), mask), mask.float())
+
+
+def largest(x, ratio):
+    flat = x.flatten().numpy()
+    return np.sort(np.argsort(-np.abs(flat), kind="stable")[: math.ceil(ratio * len(flat))]), flat
+
+
+@given(SHAPES, SEEDS, KINDS, RATIOS, st.sampled_from(["float32", "float16", "sign"]))
+def test_the_largest_entries_survive(shape, seed, kind, ratio, values):
+    x = tensor(shape, seed, kind)
+    (index, flat), n = largest(x, ratio), x.numel()
+    expected, k = np.zeros(n, np.float32), len(index)
+    if values == "sign" and k:
+        mean = np.float32(np.abs(flat[index].astype(np.float64)).mean())
+        expected[index] = np.where(flat[index] < 0, -mean, mean)
+    elif k:
+        expected[index] = flat[index].astype(values)
+    back = through(TopK(ratio, values), x)
+    assert np.array_equal(back.flatten().numpy(), expected)
+    size = {"float32": 4 * k, "float16": 2 * k, "sign": (4 + (k + 7) // 8) * (k > 0)}[values]
+    section = encode(TopK(ratio, values), x)
+    assert len(section) == len(encode_positions(index, n)) + size
+    assert torch.equal(TopK(0.123, values).decode(section, shape), back)  # whatever ratio it has
+
+
+def test_the_ratio_is_rounded_up_and_float_error_is_not():
+    for percent in range(1, 101):
+        for n in (1, 3, 20, 99, 100, 432, 1000, 10_000):
+            assert how_many(percent / 100, n) == -(-percent * n // 100)
+            assert CountSketch(percent / 100, 3).cells(n) == -(-percent * n // 300)
+
+
+@given(SEEDS, st.sampled_from([1 / 32, 0.2, 0.5, 1.0]), st.sampled_from([0.0, 0.5, 1.0]))
+def test_smartidx_sends_what_top_k_does_and_full_kernels_whole(seed, ratio, full):
+    """Positions and signs are those of the largest entries; most of a kernel chosen: all of it."""
+    x = tensor((6, 5, 3, 3), seed, "ties") + 0.01 * tensor((6, 5, 3, 3), seed + 1)
+    (index, _), chosen = largest(x, ratio), np.zeros(x.numel(), bool)
+    chosen[index] = True
+    chosen = chosen.reshape(30, 9)
+    most = chosen.sum(1) > full * 9
+    back, rows = through(SmartIdx(ratio, full), x).reshape(30, 9).numpy(), x.reshape(30, 9).numpy()
+    assert np.array_equal(back != 0, chosen | most[:, None])
+    assert (back * rows >= 0).all()
+    if most.any():
+        assert np.allclose(np.abs(back[most]), np.abs(rows[most]).mean())
+    rest = back[~most]
+    assert len(np.unique(np.abs(rest[rest != 0]))) <= 2  # a magnitude for patterns, one for others
+    flat = x.reshape(30, 9)
+    assert encode(SmartIdx(ratio), flat) == encode(TopK(ratio, "sign"), flat)
+
+
+@given(st.integers(0, 400), SEEDS, st.sampled_from([1e-6, 1 / 32, 0.3, 1.0]), st.booleans())
+def test_random_positions_cost_no_byte(n, seed, ratio, whole):
+    x, coder = tensor((n,), seed), RandomK(ratio, unbiased=not whole)
+    k, back = math.ceil(ratio * n), through(coder, x, seed)
+    kept = back != 0
+    assert len(encode(coder, x)) == 4 * k and back.count_nonzero() == k
+    torch.testing.assert_close(back[kept], x[kept] * (1 if whole else n / max(k, 1)))
+
+
+def test_random_k_is_unbiased_or_contracts():
+    x, n, k = tensor((160,), kind="heavy"), 160, 20
+    assert unbiased(RandomK(1 / 8), x, 1000, x.abs() * (n / k - 1) ** 0.5)
+    plain = RandomK(1 / 8, unbiased=False)
+    errors = np.array([error(through(plain, x, i), x) for i in range(300)])
+    assert abs(errors.mean() - (1 - k / n)) < 5 * errors.std() / 300**0.5
+
+
+# ---- few bits an entry ---------------------------------------------------------------------------
+
+
+@given(SHAPES, SEEDS, KINDS)
+def test_signs(shape, seed, kind):
+    x, n = tensor(shape, seed, kind), math.prod(shape)
+    mean = x.double().abs().mean().float() if n else 0.0
+    assert torch.equal(through(Signs(), x), torch.where(x < 0, -mean, mean))
+    assert torch.equal(through(Signs(False), x), torch.where(x < 0, -1.0, 1.0))  # of 0: +1
+    assert len(encode(Signs(), x)) == (4 + (n + 7) // 8 if n else 0)
+
+
+@given(SHAPES, SEEDS, KINDS, st.integers(1, 16))
+def test_uniform_takes_the_nearest_level(shape, seed, kind, bits):
+    x, n = tensor(shape, seed, kind), math.prod(shape)
+    section = encode(Uniform(bits), x)
+    assert len(section) == (8 + (n * bits + 7) // 8 if n else 0)
+    if not n:
+        return
+    low, step = (np.float64(v) for v in struct.unpack_from("<ff", section))
+    back, x = through(Uniform(bits), x).double().numpy(), x.double().numpy()
+    exact = (x.max() - x.min()) / (2**bits - 1)
+    assert low == x.min() and exact <= step <= exact * (1 + 2**-23) + 2**-149
+    assert (np.abs(back - x) <= step / 2 + np.abs(x) * 2**-23 + 2**-149).all()
+    levels = torch.arange(2.0**bits)
+    assert torch.equal(through(Uniform(bits), levels), levels)
+
+
+@given(SHAPES, SEEDS, KINDS.filter(lambda kind: kind != "tiny"), st.sampled_from([1, 7, 127, 300]),
+       st.sampled_from([1, 16, 512, None]), st.booleans())  # fmt: skip
+def test_qsgd_rounds_to_one_of_two_levels(shape, seed, kind, levels, bucket, entropy):
+    x, n = tensor(shape, seed, kind), math.prod(shape)
+    coder = QSGD(levels, bucket, entropy)
+    section, back = encode(coder, x), through(coder, x).flatten().double().numpy()
+    buckets = math.ceil(n / (bucket or max(n, 1)))
+    fixed = 4 * buckets + (n * (1 + math.ceil(math.log2(levels + 1))) + 7) // 8
+    assert len(section) <= fixed + 1 if entropy else len(section) == fixed
+    for i in range(buckets):
+        part = slice(i * bucket, (i + 1) * bucket) if bucket else slice(None)
+        a, b = x.flatten()[part].double().numpy(), back[part]
+        norm = np.float64(np.float32(np.sqrt((a**2).sum())))
+        assert struct.unpack_from("<f", section, 4 * i)[0] == norm
+        exact, came = (levels * np.abs(v) / (norm or 1) for v in (a, b))
+        slack = 4e-7 * levels  # what float32 resolves
+        assert (np.abs(came - np.rint(came)) <= slack).all() and (b * a >= 0).all()
+        assert (np.abs(came - exact) < 1 + slack).all()
+
+
+def test_what_is_drawn_is_right_on_average():
+    x = tensor((200,), kind="heavy")
+    norms = torch.cat([part.norm().expand(len(part)) for part in x.split(64)])
+    for entropy in (False, True):
+        assert unbiased(QSGD(3, 64, entropy), x, 500, norms / 6)
+    s = x.abs().max()
+    spread = (x.abs() * (s - x.abs())).sqrt()
+    assert unbiased(TernGrad(None), x, 500, spread)
+    assert not unbiased(TernGrad(1.0), x, 500, spread)
+    assert unbiased(Natural(), x, 500, x.abs() / 8**0.5)
+    small = through(Natural(), torch.full((4000,), 2.0**-128)).double().mean() * 2.0**126
+    assert abs(small - 0.25) < 0.05  # below the smallest power: up with the right chance, too
+    worst = torch.full((2000,), 4 / 3)  # E (x^ - x)^2 = (x - 1)(2 - x) is x^2 / 8 there
+    worst = np.mean([error(through(Natural(), worst, i), worst) for i in range(50)])
+    assert math.isclose(worst, 1 / 8, rel_tol=0.03)
+
+
+def test_qsgd_in_range_code_comes_near_the_entropy():
+    x = tensor((100_000,))
+    plain, coded = encode(QSGD(), x), encode(QSGD(entropy=True), x)
+    back = QSGD().decode(plain, x.shape)
+    assert torch.equal(QSGD(entropy=True).decode(coded, x.shape), back)  # the same draws
+    levels = np.rint(back.numpy() / np.frombuffer(plain, "<f4", 196).repeat(512)[:100_000] * 127)
+    p = np.unique(levels, return_counts=True)[1] / 100_000
+    assert 8 * (len(coded) - 4 * 196) < 1.02 * 100_000 * -(p @ np.log2(p))
+
+
+@given(st.integers(0, 300), SEEDS)
+def test_natural_takes_one_of_the_two_powers_around(n, seed):
+    x = tensor((n,), seed) * 10.0 ** torch.randint(-42, 30, (n,), generator=dice(seed))
+    back, size = through(Natural(), x).double().numpy(), np.abs(x.double().numpy())
+    assert len(encode(Natural(), x)) == n + math.ceil(n / 8)
+    assert (np.frexp(np.abs(back[back != 0]))[0] == 0.5).all() and (back * x.numpy() >= 0).all()
+    normal = size >= 2.0**-126
+    assert (np.abs(back)[normal] < 2 * size[normal] * (1 + 1e-12)).all()
+    assert (np.abs(back)[normal] > size[normal] / 2).all()
+    assert np.isin(np.abs(back)[~normal], [0, 2.0**-126]).all()
+
+
+@given(st.integers(1, 300), SEEDS, st.sampled_from([0.5, 2.5, None]))
+def test_terngrad_has_three_values_and_five_of_them_a_byte(n, seed, clip):
+    x, coder = tensor((n,), seed, "heavy"), TernGrad(clip)
+    section, back = encode(coder, x), through(coder, x).numpy()
+    assert len(section) == 4 + math.ceil(n / 5)
+    s, rms = struct.unpack("<f", section[:4])[0], float(x.double().square().mean().sqrt())
+    assert math.isclose(s, min(float(x.abs().max()), (clip or math.inf) * rms), rel_tol=1e-5)
+    assert np.isin(back, np.array([0, s, -s], np.float32)).all() and (back * x.numpy() >= 0).all()
+    assert (np.abs(back[np.abs(x.numpy()) >= s]) > 0).all()  # what is cut is sure
+
+
+# ---- rotation, low rank, sketches, zipped floats -------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2, 64, 128, 1024])
+def test_the_hadamard_transform_is_that_of_the_textbook(n):
+    i = np.arange(n)
+    ones = np.array([[bin(a & b).count("1") for b in i] for a in i])
+    H, x = torch.from_numpy((-1.0) ** ones / math.sqrt(n)).float(), tensor((n,))
+    torch.testing.assert_close(hadamard(x), H @ x, rtol=1e-4, atol=1e-5)
+
+
+@given(st.integers(1, 3000), SEEDS)
+def test_a_rotation_keeps_lengths_spreads_and_can_be_undone(n, seed):
+    x = tensor((n,), seed, "heavy")
+    y = rotate(x, dice(seed))
+    assert math.isclose(float(y.double().norm()), float(x.double().norm()), rel_tol=1e-4)
+    near = dict(rtol=1e-4, atol=1e-4 * float(x.norm()))
+    torch.testing.assert_close(rotate_back(y, dice(seed)), x, **near)
+    one = rotate(torch.eye(300)[n % 300], dice(seed))
+    assert one.abs().max() < 0.5 and (one != 0).float().mean() > 0.3
+
+
+def test_the_levels_are_those_of_max():
+    """Max (1960), table 1; and the distortions that the docstring's errors come from."""
+    assert np.allclose(centroids(1), [-math.sqrt(2 / math.pi), math.sqrt(2 / math.pi)])
+    assert np.allclose(centroids(2), [-1.510, -0.4528, 0.4528, 1.510], atol=1e-3)
+    x = np.linspace(-9, 9, 400_001)
+    density = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi) * (x[1] - x[0])
+    for bits, D in ((1, 0.3634), (2, 0.1175), (4, 0.009497)):
+        q = centroids(bits).astype(float)
+        near = q[np.searchsorted((q[1:] + q[:-1]) / 2, x)]
+        assert math.isclose(density @ (x - near) ** 2, D, rel_tol=1e-3)
+
+
+@given(st.integers(1, 2000), SEEDS, st.integers(1, 8))
+def test_eden_sends_just_its_bits_and_never_shortens_what_arrives(n, seed, bits):
+    """S is chosen so that <x^, x> = ||x||^2, for every rotation."""
+    x, coder = tensor((n,), seed, "heavy"), EDEN(bits)
+    assert len(encode(coder, x)) == 4 + math.ceil(n * bits / 8)
+    along = float(through(coder, x, 1).double() @ x.double())
+    assert math.isclose(along, float(x.double().square().sum()), rel_tol=1e-3)
+
+
+def test_the_error_of_eden_is_that_of_its_levels_and_its_mean_is_near():
+    x = tensor((20_000,), kind="heavy")
+    for bits, bound in ((1, math.pi / 2 - 1), (2, 0.1331), (3, 0.0358), (4, 0.00959)):
+        assert math.isclose(error(through(EDEN(bits), x), x), bound, rel_tol=0.08)
+    for x in (tensor((1000,), kind="heavy"), torch.eye(1000)[7], torch.ones(1000)):
+        mean = sum(through(EDEN(), x, i).double() for i in range(200)) / 200
+        one = np.mean([error(through(EDEN(), x, i), x) for i in range(20)])
+        assert error(mean, x) < 1.5 * one / 200  # an error of the mean of m draws, without bias
+
+
+@given(st.integers(2, 30), st.integers(1, 30), st.integers(1, 4), SEEDS)
+def test_low_rank_is_a_projection(n, m, rank, seed):
+    """||M - P P^T M||^2 = ||M||^2 - ||P P^T M||^2, and nothing of this rank is nearer than the
+    SVD."""
+    x, coder = tensor((n, m, 3), seed), LowRank(rank)
+    section, back = encode(coder, x, seed), through(coder, x, seed)
+    if rank * (n + 3 * m) >= 3 * n * m:
+        assert torch.equal(back, x) and len(section) == 4 * x.numel()
+        return
+    assert len(section) == 4 * rank * (n + 3 * m)
+    s = torch.linalg.svdvals(x.double().reshape(n, -1)).square()
+    lost, kept = error(back, x), float(back.double().square().sum() / s.sum())
+    assert math.isclose(lost + kept, 1, rel_tol=1e-4) and s[rank:].sum() / s.sum() - 1e-5 <= lost
+    low = torch.randn(30, rank, generator=dice(seed)) @ torch.randn(rank, 40, generator=dice(1))
+    torch.testing.assert_close(through(LowRank(rank), low), low, rtol=1e-3, atol=1e-3)
+
+
+def test_heavy_hitters_are_found_in_the_noise_and_tables_add_up():
+    """Charikar et al.: an estimate is off by more than 3 ||x|| / sqrt(cells) in a row with
+    probability of at most 1/9, and the median over rows far more rarely."""
+    n, coder = 20_000, CountSketch(1 / 4, 5, 2.5e-4)
+    x = np.random.default_rng(0).normal(size=n)
+    places = np.sort(np.random.default_rng(1).choice(n, 5, replace=False))
+    x[places] = 60 * np.sign(x[places])
+    back = through(coder, torch.from_numpy(x)).numpy()
+    assert np.flatnonzero(back).tolist() == places.tolist()
+    limit = 3 * np.linalg.norm(x) / coder.cells(n) ** 0.5
+    assert (np.abs(back - x)[places] < limit).all()
+    every = through(CountSketch(1 / 4, 5, 1.0), torch.from_numpy(x)).numpy()
+    assert np.mean(np.abs(every - x) > limit) < 0.01 < np.mean(np.abs(every - x) > limit / 6)
+    y = np.roll(x, 9)
+    assert np.allclose(coder.table(x) + coder.table(y), coder.table(x + y))
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=200))
+def test_zipped_loses_nothing(values):
+    x = torch.tensor(values)
+    assert through(Zipped(), x).numpy().tobytes() == x.numpy().tobytes()  # -0 as well
+
+
+# ---- sections from outside -----------------------------------------------------------------------
+
+
+def packed(form, *values):
+    return struct.pack(f"<{form}", *values)
+
+
+HEAD, ENTROPY = packed("IB", 2, 0), QSGD(entropy=True)  # two positions, Rice parameter 0
+PATTERN = packed("IBIfBB", 0, 0, 1, 1, 1, 0) + HEAD
+BAD = [
+    (TopK(), b"", (4,), "too early"),
+    (TopK(), packed("IB", 9, 0), (8,), "9 positions came for 8"),
+    (TopK(), packed("IB", 2, 0x40), (8,), "no parameter"),
+    (TopK(), HEAD + b"\x01", (8,), "ends too early"),
+    (TopK(), HEAD + b"\x00\x00\x03" + bytes(8), (8,), "runs past"),  # in the unary part
+    (TopK(), packed("IB", 1, 4) + b"\x01\x09" + bytes(4), (8,), "runs past"),  # in the low bits
+    (TopK(), HEAD + b"\x80\x01" + bytes(8), (8,), "runs past"),  # by a little
+    (TopK(), HEAD + b"\x07" + bytes(8), (8,), "not zero"),
+    (TopK(), packed("IB", 1, 1) + b"\x01\x02" + bytes(4), (8,), "not zero"),
+    (TopK(), HEAD + b"\x03" + bytes(7), (8,), "1 bytes too early"),
+    (TopK(), HEAD + b"\x03" + bytes(9), (8,), "1 bytes too many"),
+    (TopK(), HEAD + b"\x03" + packed("ff", 1, math.nan), (8,), "NaN"),
+    (TopK(values="float16"), HEAD + b"\x03" + packed("ee", 1, math.inf), (8,), "infinite"),
+    (TopK(values="sign"), HEAD + b"\x03" + packed("fB", -1, 0), (8,), "negative"),
+    (Signs(), packed("fB", 1, 8), (3,), "not zero"),
+    (Signs(), packed("fB", math.inf, 0), (3,), "infinite"),
+    (Signs(False), b"\0\0", (8,), "too many"),
+    (Uniform(), packed("ffB", 0, math.nan, 0), (1,), "NaN"),
+    (Uniform(), packed("ffB", 0, -1, 0), (1,), "negative"),
+    (Uniform(3), packed("ffB", 0, 1, 8), (1,), "not zero"),
+    (Uniform(3), bytes(8), (0,), "too many"),
+    (QSGD(), packed("fB", -1, 0), (1,), "negative"),
+    (QSGD(), packed("fB", 1, 255), (1,), "above 127"),
+    (ENTROPY, packed("fB", 1, 2) + bytes(5), (1,), "does not exist"),
+    (ENTROPY, packed("fBHHB", 1, 1, 0, 1, 32) + bytes(4), (1,), "does not exist"),
+    (ENTROPY, packed("fBHHBB", 1, 1, 0, 1, 8, 2), (3,), "2 levels came for 3"),
+    (ENTROPY, packed("fBHHBB", 1, 1, 255, 1, 8, 3), (3,), "above 127"),
+    (ENTROPY, packed("fBHHBBB", 1, 1, 0, 2, 8, 1, 2) + b"\xff" * 4, (3,), "range-coded"),
+    (ENTROPY, packed("fBHHBBB", 1, 1, 0, 2, 8, 1, 2) + b"\xff", (3,), "range-coded"),
+    (ENTROPY, packed("BHHBB", 1, 0, 1, 8, 0), (0,), "0 levels came for 0"),
+    (Mask(), b"\x03" + packed("I", 500) + b"\xff" * 160, (1000,), "no valid code"),
+    (Mask(), b"\x04", (3,), "no form 4"),
+    (Mask(), b"\x01\x00", (3,), "too many"),
+    (Mask(), b"\x02\x08", (3,), "not zero"),
+    (Mask(), b"\x03" + packed("I", 4) + bytes(4), (3,), "cannot have 4 ones"),
+    (Mask(), b"\x03" + packed("I", 3) + bytes(4), (3,), "cannot have 3 ones"),
+    (Mask(), b"\x03" + packed("I", 1) + bytes(4), (3,), "range-coded"),
+    (EDEN(), packed("fB", math.inf, 0), (8,), "infinite"),
+    (EDEN(), packed("fB", 1, 8), (3,), "not zero"),
+    (Natural(), b"\xff\0", (1,), "exponent of 255"),
+    (Natural(), b"\0\1", (1,), "zero has a sign"),
+    (TernGrad(), packed("fB", 1, 243), (5,), "such a byte"),
+    (TernGrad(), packed("fB", 1, 9), (2,), "such a byte"),
+    (RandomK(0.5), bytes(4), (4,), "too early"),
+    (LowRank(1), bytes(4 * 7), (3, 3), "4 bytes too many"),
+    (LowRank(1), packed("6f", *[0] * 5, math.nan), (3, 3), "NaN"),
+    (CountSketch(1 / 2, 2), bytes(12), (8,), "4 bytes too early"),
+    (Zipped(), bytes(12), (2,), "damaged"),
+    (Zipped(), bytes(6) + zlib.compress(bytes(3)), (2,), "just 2"),
+    (Zipped(), bytes(6) + zlib.compress(bytes(1)), (2,), "just 2"),
+    (Zipped(), bytes(3) + zlib.compress(b"\xff"), (1,), "infinite"),
+    (SmartIdx(), PATTERN + b"\x03\x20\x03" + bytes(13), (2, 1, 3), "no parameter"),
+    (SmartIdx(), packed("IBI", 0, 0, 2), (3, 1, 3), "2 shared patterns"),
+    (Pooled(threshold=1.0), b"\x10", (3, 1, 2, 2), "does not have"),
+    (Pooled(threshold=1.0), b"", (3, 1, 2, 2), "does not have"),
+]
+
+
+@pytest.mark.parametrize("coder, section, shape, noun", BAD)
+def test_bad_sections(coder, section, shape, noun):
+    with pytest.raises(WireError, match=noun):
+        decode(coder, section, shape)
+
+
+def test_a_pattern_number_must_be_among_those_sent():
+    """Two patterns, four kernels whose numbers add up to no more than allowed, one of them 2."""
+    start = packed("IBIf", 0, 0, 2, 1) + b"\x11\x00"  # no kernels; patterns +.. and .+.
+    where = packed("IB", 4, 0x80)  # all four kernels
+    end = packed("IB", 0, 0)  # no single entries
+    good, bad = b"\x00\x1b", b"\x00\x39"  # 0 0 1 0 and 0 2 0 0 in unary
+    x = SmartIdx().decode(start + where + good + end, (4, 1, 3)).reshape(4, 3)
+    assert x.argmax(1).tolist() == [0, 0, 1, 0]
+    with pytest.raises(WireError, match="not among the 2"):
+        SmartIdx().decode(start + where + bad + end, (4, 1, 3))
+
+
+# ---- hostile messages to every method, kills, and the benchmark ----------------------------------
+
+
+def program(name):
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", fl.methods.METHODS)
+def test_altered_messages_are_refused_or_harmless(name):
+    fuzz = program("fuzz")
+    verdicts = fuzz.messages(name, 20 if name in fuzz.SLOW else 60)
+    assert all(verdict == "accepted" for kind, verdict in verdicts if kind.endswith(" nothing"))
+    assert any(verdict == "refused" for _, verdict in verdicts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fedavg", "rpn", "fed_kgf", "dgc", "fed_gkt"])
+def test_four_kills_change_nothing(name):
+    command = [sys.executable, str(BENCHMARKS / "fuzz.py"), "kills", "--count", "4", "--methods"]
+    done = subprocess.run([*command, name], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    kills = json.loads(done.stdout.splitlines()[-1])["all"]
+    assert kills["kills"] == 4 and kills["finished"] > 0
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_coders_runs(monkeypatch, tmp_path):
+    benchmark, out = program("coders"), tmp_path / "coders.json"
+    monkeypatch.setattr(sys, "argv", ["coders.py", "--quick", "--out", str(out)])
+    benchmark.main()
+    result = json.loads(out.read_text())
+    assert list(result["rows"]) == list(benchmark.CODERS)
+    for row in result["rows"].values():
+        bits = sum(part["bits"] for part in row["parts"].values())
+        assert abs(bits - 8 * row["bytes"] / result["settings"]["entries"]) < 1e-9

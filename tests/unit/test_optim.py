@@ -1,0 +1,213 @@
+"""Optimisers: each option against torch's own, or its formula; and what is kept of their state."""
+
+import pytest
+import torch
+from torch import nn
+
+import fedlearn as fl
+from fedlearn.parts import (
+    SGD,
+    Adam,
+    Batch,
+    Context,
+    Continued,
+    Shifted,
+    Smoothed,
+    lasting,
+    recalled,
+)
+
+SHAPES = [(4, 3), (4,), (2, 1, 3, 3), ()]
+
+
+def steps(count, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return [[torch.randn(s, generator=g) for s in SHAPES] for _ in range(count)]
+
+
+def walked(optimizer, reference, count=6):
+    """The parameters after so many steps of ours, and of torch's ``reference`` on the same
+    gradients."""
+    start, *grads = steps(count + 1)
+    ours, theirs = [t.clone() for t in start], [nn.Parameter(t.clone()) for t in start]
+    state, torchs = optimizer.init(ours, Context(None, 1)), reference(theirs)
+    for gs in grads:
+        optimizer.step(ours, gs, state)
+        for p, g in zip(theirs, gs, strict=True):
+            p.grad = g.clone()
+        torchs.step()
+    return ours, [p.detach() for p in theirs]
+
+
+PAIRS = {
+    "sgd": (SGD(0.05), lambda p: torch.optim.SGD(p, 0.05)),
+    "momentum": (SGD(0.05, 0.9), lambda p: torch.optim.SGD(p, 0.05, 0.9)),
+    "nesterov": (
+        SGD(0.05, 0.9, 0.01, nesterov=True),
+        lambda p: torch.optim.SGD(p, 0.05, 0.9, weight_decay=0.01, nesterov=True),
+    ),
+    "adam": (Adam(0.05, 0.8, 0.95), lambda p: torch.optim.Adam(p, 0.05, (0.8, 0.95))),
+    "amsgrad": (
+        Adam(0.05, weight_decay=0.01, amsgrad=True),
+        lambda p: torch.optim.Adam(p, 0.05, weight_decay=0.01, amsgrad=True),
+    ),
+    "adamw": (
+        Adam(0.05, weight_decay=0.1, decoupled=True),
+        lambda p: torch.optim.AdamW(p, 0.05, weight_decay=0.1),
+    ),
+}
+
+
+@pytest.mark.parametrize("ours, theirs", PAIRS.values(), ids=PAIRS)
+def test_the_arithmetic_is_torchs(ours, theirs):
+    for w, expected in zip(*walked(ours, theirs), strict=True):
+        torch.testing.assert_close(w, expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("ours", [SGD(0.05, 0.9), Adam(0.05, amsgrad=True)])
+def test_stacked_clients_take_the_steps_that_each_takes_alone(ours):
+    both = zip(steps(5), steps(5, 1), strict=True)
+    start, *grads = ([torch.stack(pq) for pq in zip(*ab, strict=True)] for ab in both)
+    stacked, ctx = [p.clone() for p in start], Context(None, 1, [0, 1], memory=[{}, {}])
+    state = ours.init(stacked, ctx)
+    for gs in grads:
+        ours.step(stacked, gs, state)
+    for k in (0, 1):
+        alone = [p[k].clone() for p in start]
+        state = ours.init(alone, Context(None, 1, k))
+        for gs in grads:
+            ours.step(alone, [g[k] for g in gs], state)
+        for p, q in zip(stacked, alone, strict=True):
+            torch.testing.assert_close(p[k], q)
+
+
+@pytest.mark.parametrize("decoupled", [None, False, True])
+def test_spared_weight_decay_leaves_vectors_alone(decoupled):
+    """w <- w - lr wd w for kernels and matrices; biases and normalisation stay, where g = 0. The
+    trained scale of a branch is decayed as the kernels are, or CSLA would not be RepOpt."""
+    how = {"weight_decay": 0.1, "spare": True}
+    optimizer = SGD(0.5, **how) if decoupled is None else Adam(0.5, **how, decoupled=decoupled)
+    task = fl.tasks.classification("digits", 1, train=40, test=10)
+    side = fl.methods.fed_repopt(form="csla").client_side(task)
+    named = dict(side.net.named_parameters())
+    params = [p.detach().clone() + 1 for p in named.values()]
+    before = [p.clone() for p in params]
+    state = optimizer.init(params, side.context(1, 0, side.up, {}))
+    optimizer.step(params, [torch.zeros_like(p) for p in params], state)
+    for name, p, was in zip(named, params, before, strict=True):
+        shrinks = p.dim() > 1 or name.endswith("s_id.value")
+        expected = was * (1 - 0.5 * 0.1) if decoupled is not False else was - 0.5  # Adam's first
+        torch.testing.assert_close(p, expected if shrinks else was)
+    assert sum(name.endswith("s_id.value") for name in named) == 3
+
+
+def test_the_rate_falls_to_its_floor_and_gradients_are_shifted():
+    rates = [SGD(0.1, decay=0.5, floor=0.02).init([], Context(None, t))["lr"] for t in (1, 2, 3, 4)]
+    assert rates == [0.1, 0.05, 0.025, 0.02]
+
+    class Constant(Shifted):
+        def _shift(self, params, ctx):
+            return [torch.full_like(p, 2.0) for p in params]
+
+    p, part = [torch.ones(3)], Constant(0.5)
+    part.step(p, [torch.full((3,), 3.0)], part.init(p, Context(None, 1)))
+    assert p[0].tolist() == [0.5] * 3
+
+
+@pytest.mark.parametrize("part", [SGD(0.1), SGD(0.1, momentum=0.9), Adam(0.01)], ids=repr)
+def test_an_optimiser_goes_on_from_what_was_kept(part):
+    """In one go, or with the state in a memory after each step: the same steps."""
+
+    def trained(through_memory):
+        params, *grads = steps(5)
+        ctx, memory = Context(None, 1), {}
+        state = part.init(params, ctx)
+        for gs in grads:
+            if through_memory:
+                state = recalled(part.init(params, ctx), memory)
+            before = {name: t.clone() for name, t in memory.items()}
+            part.step(params, gs, state)
+            if through_memory:  # which is another's: a step works on copies
+                assert all(torch.equal(t, before[name]) for name, t in memory.items())
+            memory = lasting(state)
+        return params
+
+    assert all(torch.equal(p, q) for p, q in zip(trained(False), trained(True), strict=True))
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+@pytest.mark.parametrize("of", [Adam(0.01), SGD(0.05, 0.9)])
+def test_continued_goes_on_where_it_stopped(of, engine):
+    """One client with all images, and a server that takes its model: two rounds of one epoch are
+    two epochs of torch's optimiser, whose state is never reset."""
+    alone = fl.tasks.classification("digits", 1, train=64, test=60)
+    method = fl.methods.fedavg().but(optimizer=Continued(of))
+    history = fl.run(method, alone, 2, engine=engine)
+    net = method.client_side(alone).net
+    make = {Adam(0.01): torch.optim.Adam, SGD(0.05, 0.9): torch.optim.SGD}[of]
+    optimizer = make(net.parameters(), of.lr, getattr(of, "momentum", (0.9, 0.999)))
+    for t in (1, 2):
+        order = torch.randperm(64, generator=fl.rng.generator(0, "shuffle", t, 0))
+        x, y = alone.epoch(0, order, None)
+        for at in (0, 32):
+            optimizer.zero_grad()
+            alone.loss(net(x[at : at + 32]), y[at : at + 32]).backward()
+            optimizer.step()
+    for name, p in net.named_parameters():
+        torch.testing.assert_close(history.state[name], p.detach(), atol=1e-5, rtol=1e-4)
+
+
+def test_continued_is_the_same_run_after_a_stop(task, tmp_path):
+    method = fl.methods.fedavg().but(optimizer=Continued(Adam(0.01)))
+    whole = fl.run(method, task, 3, participation=0.5)
+    fl.run(method, task, 2, participation=0.5, checkpoint=tmp_path / "c")
+    assert fl.run(method, task, 3, participation=0.5, checkpoint=tmp_path / "c") == whole
+
+
+def test_a_state_that_is_not_finite_begins_anew():
+    memory, p = {}, [torch.ones(3)]
+    ctx = Context(None, 1, memory=memory)
+    state = Continued(Adam()).init(p, ctx)
+    Adam().step(p, [torch.tensor([1.0, float("inf"), 1.0])], state)
+    again = Continued(Adam()).init(p, ctx)
+    assert all(not t.any() for key in ("m", "v", "c1") for t in again[key])
+    assert all(torch.isfinite(t).all() for t in memory.values())
+
+
+def test_an_option_that_is_off_is_not_in_the_name():
+    """By their text stored runs are known again: what came later must not change it."""
+    assert repr(SGD()) == "SGD(lr=0.1, momentum=0.0, weight_decay=0.0, decay=1.0)"
+    assert repr(SGD(floor=0.01)).endswith("decay=1.0, floor=0.01)")
+    assert repr(Adam()).endswith("decoupled=False)")
+    assert repr(Adam(amsgrad=True)).endswith("decoupled=False, amsgrad=True)")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(lambda how=how: SGD(**how) for how in (
+            {"lr": 0}, {"momentum": 1}, {"weight_decay": -1}, {"decay": 0}, {"decay": 1.1},
+            {"floor": 0.2}, {"floor": -0.1}, {"nesterov": True},
+        )),
+        *(lambda how=how: Adam(**how) for how in (
+            {"lr": 0}, {"beta1": 1}, {"beta2": 1}, {"eps": 0}, {"weight_decay": -1},
+        )),
+        lambda: Shifted(decay=0.5),
+        lambda: Continued(0.1),
+        lambda: Smoothed(1.0),
+    ],
+)  # fmt: skip
+def test_options_that_cannot_be(make):
+    with pytest.raises(ValueError, match=r"\.$") as error:
+        make()
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (3, 5, 7)])
+def test_label_smoothing_is_torchs(shape, task):
+    z = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    y = torch.randint(7, shape[:-1], generator=torch.Generator().manual_seed(1))
+    loss = Smoothed(0.1).begin(nn.Identity(), Context(task, 1))(nn.Identity(), Batch(z, y, y))
+    rows = zip(z, y, strict=True) if len(shape) > 2 else [(z, y)]
+    torchs = [nn.functional.cross_entropy(a, b, label_smoothing=0.1) for a, b in rows]
+    torch.testing.assert_close(loss.reshape(-1), torch.stack(torchs))
