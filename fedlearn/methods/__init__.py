@@ -1,6 +1,6 @@
-"""One file a method. Each holds the parts that the method replaces and one function that returns
-the ``Method``; each such function raises ``ValueError`` for an option that is not what its
-docstring says. A further file has FedRepOpt's search."""
+"""One file a method. Each holds the paper's equations, the parts that the method replaces and one
+function that returns the ``Method``; the function raises ``ValueError`` for an option that is not
+what its docstring says. ``base.py`` has what several of them share."""
 
 from collections.abc import Callable
 from typing import Any
