@@ -6,33 +6,14 @@ from importlib import import_module
 
 import pytest
 import torch
-import torchvision
 from torch import nn
 
 import fedlearn as fl
-from fedlearn import local
 from fedlearn.models import parameter_count, state_of
 from fedlearn.parts import Context
 from fedlearn.wire import UP, Message, pack
 
 kgf = import_module("fedlearn.methods.fed_kgf")  # fl.methods.fed_kgf is the function
-PAPER = {
-    1: 560,
-    **dict.fromkeys((2, 3, 4, 5), 9_344),
-    6: 9_472,
-    7: 19_968,
-    8: 18_688,
-    9: 18_688,
-    10: 18_944,
-    11: 39_936,
-    12: 37_376,
-    13: 37_376,
-    14: 37_888,
-    15: 79_872,
-    16: 74_752,
-    17: 74_752,
-    18: 5_130,
-}
 
 
 @pytest.fixture(scope="module")
@@ -99,55 +80,6 @@ def test_every_party_generates_the_same_kernels(task):
             assert torch.equal(ours.weight, theirs.weight)
 
 
-@pytest.mark.parametrize("base", [2, 4, 8, 16, 32])
-@pytest.mark.parametrize("name", list(fl.models.NETWORKS))
-def test_there_and_back(name, base):
-    shape = {
-        "digits_cnn": (1, 8, 8),
-        "digits_resnet": (1, 8, 8),
-        "mcmahan_cnn": (1, 28, 28),
-        "rpn_cnn": (1, 28, 28),
-    }.get(name, (3, 32, 32))
-    net = fl.models.NETWORKS[name](shape).eval()
-    widths = [m.out_channels for m in net.modules() if isinstance(m, nn.Conv2d)]
-    if max(widths, default=0) <= base:
-        with pytest.raises(ValueError, match=f"No convolution has more than {base} kernels"):
-            kgf.represent(net, base)
-        return
-    small = kgf.represent(net, base)
-    plain = kgf.write_out(small)
-    x = torch.randn(2, *shape)
-    with torch.no_grad():
-        torch.testing.assert_close(plain(x), small(x))
-    assert list(plain.state_dict()) == list(net.state_dict())
-    assert parameter_count(plain) == parameter_count(net) > parameter_count(small)
-    assert not any(isinstance(m, kgf.Generated) for m in [*plain.modules(), *net.modules()])
-
-
-def test_torchvision_classifier():
-    net = torchvision.models.resnet18(num_classes=10).eval()
-    small = kgf.represent(net)
-    x = torch.randn(1, 3, 64, 64)
-    with torch.no_grad():
-        torch.testing.assert_close(kgf.write_out(small)(x), small(x))
-    shapes = {n: tuple(t.shape) for n, t in state_of(small).items()}
-    assert len(kgf.modules(fl.wire.Schema(shapes))) == 18
-
-
-def test_resnet18_has_510778_parameters_in_18_modules(resnet):
-    small = kgf.represent(resnet)
-    assert parameter_count(small) == 510_778
-    state = state_of(small)
-    learned = {name for name, _ in small.named_parameters()}
-    found = kgf.modules(fl.wire.Schema({n: tuple(t.shape) for n, t in state.items()}))
-    sizes = [sum(state[n].numel() for n in module if n in learned) for module in found]
-    assert dict(enumerate(sizes, 1)) == PAPER and sum(sizes) == 510_778
-    assert (
-        round(parameter_count(resnet) / 510_778, 1) == 21.9
-        and round(10 * parameter_count(resnet) / 510_778, 1) == 218.8
-    )
-
-
 def context(method, task, clients=10, round=1):
     """A server, its state, and what the uplink may know of each client."""
     server = method.server_side(task)
@@ -204,27 +136,6 @@ def test_one_group_is_averaging(task):
     assert all(torch.equal(t, b.state[n]) for n, t in a.state.items())
 
 
-def test_assembly_never_lies_nearer_to_the_clients_than_the_mean(task):
-    """sum_k |w_k - w|^2 is least at the mean, so the paper's claim of a smaller variance cannot
-    hold."""
-    method = fl.methods.fed_kgf(base_kernels=8, groups=4)
-    for seed in range(3):
-        task = fl.tasks.classification("digits", 4, train=80, test=40, seed=seed)
-        server, clients = method.server_side(task), fl.clients(method, task)
-        models, arrivals, state = [], [], server.start()
-        for k in range(4):
-            answer = clients.answer(1, k, server.send(1, k, state)[0])
-            arrivals.append(server.receive(1, k, answer, state))
-            models.append({n: t.clone() for n, t in clients.side.tensors.items()})
-        mean = {n: sum(m[n] for m in models) / 4 for n in models[0]}
-        state = server.aggregate(1, state, arrivals)
-
-        def spread(w, models=models):
-            return sum(float((m[n] - w[n]).square().sum()) for m in models for n in m)
-
-        assert spread(state.weights) > spread(mean)
-
-
 def test_another_group_than_ones_own_is_refused(task):
     method = fl.methods.fed_kgf(base_kernels=8)
     server = method.server_side(task)
@@ -235,24 +146,6 @@ def test_another_group_than_ones_own_is_refused(task):
     with pytest.raises(fl.WireError, match="Client 1 did not send the tensors .* its modules"):
         server.receive(1, 1, data, state)
     assert all(torch.equal(t, before[n]) for n, t in state.weights.items()) and not state.memory
-
-
-@pytest.mark.parametrize("base", [0, -1, 2.5, "16", True])
-def test_base_kernels_is_a_positive_integer(base, task):
-    with pytest.raises(ValueError, match="base_kernels( of fed_kgf)? must be a whole number"):
-        fl.run(fl.methods.fed_kgf(base_kernels=base), task, 1)
-
-
-def test_more_base_kernels_than_any_layer_has(task):
-    with pytest.raises(ValueError, match="No convolution has more than 32 kernels"):
-        fl.run(fl.methods.fed_kgf(base_kernels=32), task, 1)
-
-
-@pytest.mark.parametrize("groups", [3, 5, 8, 0, 1.5])
-def test_groups_that_cannot_be(groups, task, monkeypatch):
-    monkeypatch.setattr(local, "train", lambda *a: pytest.fail("training began"))
-    with pytest.raises(ValueError, match="groups( of fed_kgf)? must be"):
-        fl.run(fl.methods.fed_kgf(base_kernels=8, groups=groups), task, 1)
 
 
 @pytest.mark.parametrize("clients, groups", [(4, 4), (6, 4), (10, 4), (7, 4), (3, 3), (1, 1)])
@@ -282,34 +175,6 @@ def test_redraw_gives_both_sides_new_kernels_each_round(task, engine):
     assert not torch.equal(layer.beta, before) and layer.beta.min() >= 2
 
 
-def test_composes_with_a_compressing_uplink(task):
-    compressed = fl.methods.fed_kgf(base_kernels=8).but(uplink=fl.methods.dgc().uplink)
-    assert (
-        fl.run(compressed, task, 2, engine="stacked").bytes_up[0]
-        < fl.run(fl.methods.fed_kgf(base_kernels=8, groups=1), task, 1).bytes_up[0]
-    )
-
-
-def test_a_detector_and_the_ledgers_own_count():
-    """The converter and the formula of the claims ledger, written apart from each other, agree on
-    YOLOX-S."""
-    from fedlearn.ledger.claims import evaluate
-    from fedlearn.models.yolo import YOLOX
-
-    small = kgf.represent(YOLOX())
-    assert parameter_count(small) == evaluate("base_params(yolox_s(), 16)")
-
-
-def test_more_participants_than_modules_share_groups():
-    task = fl.tasks.classification("digits", 6, train=90, test=40)
-    method = fl.methods.fed_kgf(base_kernels=8)
-    server, _, contexts = context(method, task, clients=6)
-    sent = [tuple(method.uplink.expected(ctx)) for ctx in contexts]
-    assert len(set(sent)) == 4
-    assert sorted(n for names in set(sent) for n in names) == sorted(server.initial)
-    assert not fl.run(method, task, 2).rows[-1]["refused"]
-
-
 def test_frozen_layers_stay_frozen():
     def network(shape, classes):
         net = fl.models.digits_cnn(shape, classes)
@@ -323,3 +188,26 @@ def test_frozen_layers_stay_frozen():
         first = next(iter(fl.initial_network(method, task).state_dict()))
         history = fl.run(method, task, 3)
         assert torch.equal(history.state[first], method.server_side(task).initial[first]), name
+
+
+def test_resnet18_has_510778_parameters_in_18_modules(resnet):
+    """Table 2 of the paper, module by module."""
+    first = [560, 9_344, 9_344, 9_344, 9_344, 9_472, 19_968, 18_688, 18_688]
+    paper = [*first, 18_944, 39_936, 37_376, 37_376, 37_888, 79_872, 74_752, 74_752, 5_130]
+    small = kgf.represent(resnet)
+    state, learned = state_of(small), {name for name, _ in small.named_parameters()}
+    modules = kgf.modules(fl.wire.Schema({n: tuple(t.shape) for n, t in state.items()}))
+    assert [sum(state[n].numel() for n in m if n in learned) for m in modules] == paper
+    assert parameter_count(small) == sum(paper) == 510_778
+
+
+@pytest.mark.parametrize("name", ["digits_cnn", "digits_resnet", "resnet8", "repghost_05"])
+def test_there_and_back(name):
+    shape = (1, 8, 8) if name.startswith("digits") else (3, 32, 32)
+    net = fl.models.NETWORKS[name](shape).eval()
+    small = kgf.represent(net, 8)
+    plain, x = kgf.write_out(small), torch.randn(2, *shape)
+    with torch.no_grad():
+        torch.testing.assert_close(plain(x), small(x))
+    assert list(plain.state_dict()) == list(net.state_dict())
+    assert parameter_count(plain) == parameter_count(net) > parameter_count(small)
