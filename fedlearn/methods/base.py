@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..context import Context, Tensors
-from ..errors import Diverged, WireError
+from ..errors import WireError
 from ..links import Step
 from ..local import load
 from ..method import ServerSide, Trainee
@@ -110,7 +110,7 @@ class OwnClient(_Owned, Trainee):
         return self.context(t, client, schema, memory, start=start)
 
     def keep(self, trained: Tensors, ctx: Context) -> None:
-        """``Diverged`` for a network that is not finite: then the last one stays."""
+        """``WireError`` for a network that is not finite: then the last one stays."""
         if not all(torch.isfinite(w).all() for w in trained.values()):
-            raise Diverged(f"The training of client {ctx.client} diverged.")
+            raise WireError(f"The training of client {ctx.client} diverged.")
         ctx.memory.update({f"own/{n}": w.clone() for n, w in trained.items()})

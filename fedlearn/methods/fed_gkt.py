@@ -332,7 +332,7 @@ class Client(OwnClient):
         try:
             known = self.messages.knowledge(self.net, k, self.settings.batch_size)
             self.keep(trained, ctx)
-        except Diverged:
+        except (Diverged, WireError):
             known = {}
         return self.messages.up(k).write(UP, ctx.round, k, known, self.task.sizes[k])
 

@@ -122,15 +122,6 @@ def test_keep_is_the_same_optimiser_continued(name, task):
 # ---- FedGKT
 
 
-def test_the_authors_two_optimisers():
-    for name, make in (
-        ("amsgrad", lambda lr: Adam(lr, weight_decay=1e-4, amsgrad=True)),
-        ("nesterov", lambda lr: fl.SGD(lr, 0.9, weight_decay=5e-4, nesterov=True)),
-    ):
-        method = fl.methods.fed_gkt(lr=0.01, optimizer=name, keep=True, server_lr=0.02)
-        assert method.optimizer == Continued(make(0.01)) and method.server_optimizer == make(0.02)
-
-
 # ---- RPN
 
 
@@ -172,18 +163,6 @@ def test_kernels_drawn_at_each_call(task):
     layer.calls = 0
     assert torch.equal(layer.weight, one) and torch.equal(layer.weight, two)
     assert not torch.equal(one, two)
-
-
-def test_each_client_draws_its_own_kernels_and_stacked_the_same(task):
-    method = fl.methods.fed_kgf(base_kernels=8, every_call=True)
-    one, other = (fl.run(method, task, 1, engine=e) for e in ("sequential", "stacked"))
-    assert fl.run(method, task, 1) == one
-    for n, t in one.state.items():
-        torch.testing.assert_close(other.state[n], t, atol=1e-4, rtol=1e-3)
-    fixed = fl.run(fl.methods.fed_kgf(base_kernels=8), task, 1)
-    assert any(not torch.allclose(fixed.state[n], t, atol=1e-4) for n, t in one.state.items())
-    assert "every_call=True" in one.meta["parts"]["model"]
-    assert "every_call" not in fixed.meta["parts"]["model"]
 
 
 # ---- FedMMD

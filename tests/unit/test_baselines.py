@@ -208,19 +208,6 @@ def test_fednova_is_normalised_averaging():
     close(new["w"], STATE["w"] - tau_eff * (25 * d[0] + 5 * d[2]) / 30)
 
 
-def test_fednova_with_equal_steps_is_fedavg():
-    task = fl.tasks.classification("digits", 4, train=160, test=40)
-    nova, plain = (fl.run(fl.methods.get(n), task, 2) for n in ("fednova", "fedavg"))
-    for name, w in plain.state.items():
-        close(nova.state[name], w, 1e-5)
-    task = uneven()
-    nova, plain = (
-        fl.run(fl.methods.get(n), task, 1, batch_size=10).state["1.weight"]
-        for n in ("fednova", "fedavg")
-    )
-    assert (nova - plain).abs().max() > 1e-4
-
-
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_the_norm_of_a_is_how_far_local_sgd_goes_along_a_constant_gradient(momentum):
     sgd = fl.SGD(1.0, momentum)

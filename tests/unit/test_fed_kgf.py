@@ -72,14 +72,6 @@ def test_gradient_through_the_generated_kernels(detach):
     torch.testing.assert_close(layer.base.grad, expected)
 
 
-def test_every_party_generates_the_same_kernels(task):
-    method = fl.methods.fed_kgf(base_kernels=8)
-    server, client = method.server_side(task), method.client_side(task)
-    for ours, theirs in zip(server.net.modules(), client.net.modules(), strict=True):
-        if isinstance(ours, kgf.Generated):
-            assert torch.equal(ours.weight, theirs.weight)
-
-
 def context(method, task, clients=10, round=1):
     """A server, its state, and what the uplink may know of each client."""
     server = method.server_side(task)
@@ -173,21 +165,6 @@ def test_redraw_gives_both_sides_new_kernels_each_round(task, engine):
     before = layer.beta.clone()
     method.model.refresh(net, task, 1)
     assert not torch.equal(layer.beta, before) and layer.beta.min() >= 2
-
-
-def test_frozen_layers_stay_frozen():
-    def network(shape, classes):
-        net = fl.models.digits_cnn(shape, classes)
-        net.extractor[0].weight.requires_grad_(False)
-        return net
-
-    task = fl.tasks.classification("digits", 4, train=80, test=40, network=network)
-    own = {"fed_gkt", "fed_repopt", "split_learning"}  # which train networks of their own
-    for name in fl.methods.METHODS.keys() - own:
-        method = fl.methods.get(name, **({"base_kernels": 8} if name == "fed_kgf" else {}))
-        first = next(iter(fl.initial_network(method, task).state_dict()))
-        history = fl.run(method, task, 3)
-        assert torch.equal(history.state[first], method.server_side(task).initial[first]), name
 
 
 def test_resnet18_has_510778_parameters_in_18_modules(resnet):

@@ -60,28 +60,6 @@ def test_every_form_folds_into_deploy(family, form):
     )
 
 
-def test_folding_by_the_definition():
-    block = reparam.Branches(2, 2, form="tr").double()
-    for bn in (block.bn3, block.bn1, block.bn_id):
-        bn.running_mean.copy_(noise(2)), bn.running_var.copy_(noise(2, seed=1).square() + 0.5)
-        bn.weight.data.copy_(noise(2, seed=2)), bn.bias.data.copy_(noise(2, seed=3))
-    net = nn.Sequential(block).eval()
-    x = noise(1, 2, 5, 5, seed=4)
-    W, b = reparam.deploy(net)[0].conv3.weight, reparam.deploy(net)[0].conv3.bias
-    t = {
-        n: getattr(block, n).weight / (getattr(block, n).running_var + 1e-5).sqrt()
-        for n in ("bn3", "bn1", "bn_id")
-    }
-    for o in range(2):
-        for i in range(2):
-            expected = t["bn3"][o] * block.conv3.weight[o, i]
-            expected[1, 1] += t["bn1"][o] * block.conv1.weight[o, i, 0, 0] + (
-                t["bn_id"][o] if o == i else 0
-            )
-            torch.testing.assert_close(W[o, i], expected)
-    torch.testing.assert_close(F.conv2d(x, W, b, padding=1), net(x))
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("mode", [True, False])
 def test_collapse_keeps_the_output_in_both_modes(family, mode):
@@ -219,22 +197,6 @@ def test_constants_are_sent_once_to_each_client(task):
         new = set(row["clients"]) - told
         told |= new
         assert row["bytes_down"] == dense * len(row["clients"]) + extra * len(new)
-
-
-def test_client_believes_the_wire(task):
-    server = fl.methods.fed_repopt(scales=scales(task, 2.0)).server_side(task)
-    clients, state = fl.clients(fl.methods.fed_repopt(), task), server.start()
-
-    def its_own():
-        return models.repopt.constants(clients.side.net)["extractor.0.s3"].unique().tolist()
-
-    assert its_own() == [1.0]
-    server.receive(1, 0, clients.answer(1, 0, server.send(1, 0, state)[0]), state)
-    assert its_own() == [2.0]
-    without = server.send(2, 0, state, last_seen={0: 1})[0]
-    assert len(without) < len(server.send(2, 1, state, last_seen={0: 1})[0])
-    clients.answer(2, 0, without)  # it has kept them
-    assert its_own() == [2.0]
 
 
 def test_constants_are_sent_until_the_client_has_answered(task):

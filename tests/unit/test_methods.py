@@ -59,12 +59,6 @@ def test_two_runs_are_the_same_run_also_after_a_stop(name, task, tmp_path):
     assert not any(row["refused"] for row in whole.rows)
 
 
-def test_only_split_learning_cannot_be_stacked_and_says_so(task):
-    assert set(METHODS) - set(STACKING) == {"split_learning"}
-    with pytest.raises(ValueError, match="its clients take turns in a round"):
-        fl.run(fl.methods.split_learning(), task, 1, engine="stacked")
-
-
 @pytest.mark.parametrize("name", STACKING)
 def test_stacked_and_sequential_runs_agree(name, task):
     one, other = (
@@ -83,23 +77,6 @@ def test_it_learns(name):
     engine = "stacked" if name in STACKING else "sequential"
     history = fl.run(fl.methods.get(name), task, 10, batch_size=16, engine=engine)
     assert history.accuracy.max() > 0.5
-
-
-def test_error_feedback_loses_nothing():
-    """What was sent so far plus what is remembered is what there was to send."""
-    task = fl.tasks.classification("digits", 4, train=120, test=60)
-    method = fl.methods.fedavg().but(uplink=fl.Uplink(Update(), Feedback(), Lossy(TopK(1 / 16))))
-    memory = {}
-    update, sent, schema = uploads(method, task, 5, lambda ctx, u, d: memory.update(ctx.memory))
-    for n in update:
-        total = sum(d[n] for d in sent)
-        if n in schema.buffers or update[n].dim() < 2:
-            torch.testing.assert_close(sent[0][n], update[n], atol=1e-5, rtol=1e-5)  # dense
-            assert f"error/{n}" not in memory
-        else:
-            torch.testing.assert_close(
-                total + memory[f"error/{n}"], 5 * update[n], atol=1e-4, rtol=1e-4
-            )
 
 
 def test_dgc_is_momentum_correction_with_masking(task):
@@ -252,17 +229,6 @@ def test_a_client_that_missed_a_message_notices(task):
         forgetful.download(4, 0, message, {})
 
 
-def test_the_server_keeps_no_steps_that_it_would_not_send():
-    task = fl.tasks.classification("digits", 20, train=200, test=50)
-    method, settings = fl.methods.stc(), fl.Settings(participation=0.1)
-    server, clients = method.server_side(task, settings), fl.clients(method, task, settings)
-    state, heard = server.start(), {}
-    for t in range(1, 41):
-        state, _ = one_round(server, clients, t, state, heard)
-    kept = sum(t.numel() for n, t in state.memory.items() if n.startswith("step/"))
-    assert 0 < kept <= 4 * sum(t.numel() for t in state.weights.values())
-
-
 @pytest.mark.parametrize(
     "name", ["fedavg", "stc", "signsgd", "qsgd", "fedcomgate", "dgc", "fedcams"]
 )
@@ -310,13 +276,6 @@ def test_fedpm_is_evaluated_with_the_weights_that_are_likelier_on_than_off(task)
         on = score.sigmoid() > 0.5
         assert torch.equal(layer.weight, layer.frozen_weight * on) and on.any() and not on.all()
     assert layers
-
-
-def test_fedpm_names_the_layer_that_it_cannot_mask():
-    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(144, 10))
-    task = fl.tasks.classification("digits", 3, network=lambda shape, classes: net)
-    with pytest.raises(ValueError, match="1.weight"):
-        fl.run(fl.methods.fedpm(), task, 1)
 
 
 @pytest.mark.parametrize(

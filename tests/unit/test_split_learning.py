@@ -184,21 +184,6 @@ def test_a_fresh_client_draws_and_augments_as_the_first_would_have():
     assert one[3].seen == other[3].seen and same(one[1][-1], other[1][-1])
 
 
-def test_a_turn_that_begins_again_is_the_same_turn(task):
-    """A server that asks a round a second time, of clients who are in the middle of theirs."""
-
-    def silent(what, k, i, data):
-        return fl.WireError("gone") if k == 0 and i == 1 else data
-
-    method, settings = fl.methods.split_learning(), fl.Settings(batch_size=B)
-    server, engine = method.server_side(task, settings), Spied(method, task, settings, silent)
-    server.round(1, server.start(), Exchange(1, engine, {"refused": {}}, {}))
-    assert engine.memories[0]  # client 0 waits for a gradient that will not come
-    engine.change = lambda what, k, i, data: data
-    again = server.round(1, server.start(), Exchange(1, engine, {"refused": {}}, {}))
-    assert same(again, played(task)[1][1])
-
-
 def test_a_batch_of_another_turn_is_not_taken_for_this_ones(task):
     """One process answers the first message of a turn that is then begun again, with other weights,
     in another process; when the first one is back it knows that its batch is an old one."""
@@ -328,10 +313,3 @@ def test_hostile_answers_end_the_turn_without_a_trace(what, task):
     assert same(states[1], played(task, change=gone(1, 0))[1][1])
 
 
-def test_what_cannot_be_is_refused(task):
-    with pytest.raises(ValueError, match="bf16"):
-        fl.run(fl.methods.split_learning(), task, 1, precision="bf16")
-    with pytest.raises(ValueError, match="uplink"):
-        fl.methods.split_learning().but(uplink=fl.Uplink())
-    with pytest.raises(ValueError, match="Named"):
-        fl.methods.split_learning().but(network="digits_server")
