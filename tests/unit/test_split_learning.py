@@ -16,7 +16,7 @@ from fedlearn.local import new_network
 from fedlearn.models import state_of
 from fedlearn.parts import SGD, Adam, Context, Named
 from fedlearn.round import Exchange
-from fedlearn.wire import DOWN, UP, Message, Schema, pack, unpack
+from fedlearn.wire import UP, Message, Schema, pack, unpack
 
 split = import_module(
     "fedlearn.methods.split_learning"
@@ -136,27 +136,17 @@ def test_any_optimiser_goes_on_through_a_turn(part):
 # ---- messages
 
 
-def test_every_message_is_counted(task):
-    history = fl.run(fl.methods.split_learning(), task, 2, epochs=2, batch_size=B)
+def test_every_message_is_counted_and_clients_take_turns(task):
+    _, _, rows, engine = played(task, 2, epochs=2)
     steps, n = sum(batches(task, k, 2) for k in range(4)), 2 * sum(task.sizes)
-    handover = 4 * HANDOVER
-    assert history.bytes_up.tolist() == [steps * (FRAME + 8) + n * 4 * (256 + 1) + handover] * 2
-    assert history.bytes_down.tolist() == [steps * (FRAME + 4) + n * 4 * 256 + handover] * 2
-    assert history.bytes_handover.tolist() == [2 * handover] * 2
-    assert history == fl.run(fl.methods.split_learning(), task, 2, epochs=2, batch_size=B)
-    assert not history.bytes_evaluation_up.any() and not history.bytes_evaluation_down.any()
-    assert not history.bytes_up_buffers.any()  # not told apart here
-
-
-def test_clients_take_turns_in_order(task):
-    _, _, _, engine = played(task, epochs=2)
-    asked = [(k, what) for k, what, _, _ in engine.seen]
-    expected = [
-        (k, what)
-        for k in range(4)
-        for what in [split.HAND_OVER] + batches(task, k, 2) * [split.STEP]
-    ]
-    assert asked == expected
+    up, down = steps * (FRAME + 8) + 4 * n * 257, steps * (FRAME + 4) + 4 * n * 256
+    for row in rows:
+        assert row["bytes_up"] == up + 4 * HANDOVER
+        assert row["bytes_down"] == down + 4 * HANDOVER
+        assert row["bytes_handover"] == 8 * HANDOVER
+    turns = [[split.HAND_OVER] + batches(task, k, 2) * [split.STEP] for k in range(4)]
+    expected = [(k, what) for k, turn in enumerate(turns) for what in turn]
+    assert [(k, what) for k, what, _, _ in engine.seen] == 2 * expected
     assert all(not memory for memory in engine.memories.values())  # after its turn nothing is kept
 
 
@@ -182,27 +172,6 @@ def test_a_fresh_client_draws_and_augments_as_the_first_would_have():
     method = fl.methods.split_learning(edge=dropping)
     one, other = (played(task, 2, method, fresh=fresh, epochs=2) for fresh in (False, True))
     assert one[3].seen == other[3].seen and same(one[1][-1], other[1][-1])
-
-
-def test_a_batch_of_another_turn_is_not_taken_for_this_ones(task):
-    """One process answers the first message of a turn that is then begun again, with other weights,
-    in another process; when the first one is back it knows that its batch is an old one."""
-    method, settings = fl.methods.split_learning(), fl.Settings(batch_size=B)
-    server, W_e = method.server_side(task, settings), {}
-    for name, w in server.start().weights.items():
-        if name.startswith("edge."):
-            W_e[name.removeprefix("edge.")] = w
-    messages, memory = server.messages, {}
-    one, other = method.client_side(task, settings), method.client_side(task, settings)
-    one.answer(1, 0, split.HAND_OVER, messages.weights.write(DOWN, 1, 0, W_e), memory)
-    moved = {name: 1.5 * w + 0.1 for name, w in W_e.items()}
-    other.answer(1, 0, split.HAND_OVER, messages.weights.write(DOWN, 1, 0, moved), memory)
-    step = messages.steps(0)[0]
-    dH = {"dH": torch.ones(step[2] - step[1], *messages.maps)}
-    data, copy = messages.gradient(step).write(DOWN, 1, 0, dH), dict(memory)
-    expected = other.answer(1, 0, split.STEP, data, memory)
-    assert one.answer(1, 0, split.STEP, data, copy) == expected
-    assert copy.keys() == memory.keys() and all(torch.equal(copy[n], memory[n]) for n in copy)
 
 
 # ---- turns that come to no end
@@ -311,5 +280,3 @@ def test_hostile_answers_end_the_turn_without_a_trace(what, task):
     assert list(rows[0]["refused"]) == [1] and reason in rows[0]["refused"][1]
     assert rows[0]["bytes_handover"] == 7 * HANDOVER
     assert same(states[1], played(task, change=gone(1, 0))[1][1])
-
-
