@@ -11,7 +11,7 @@ from torch import nn
 import fedlearn as fl
 from fedlearn import stacked
 from fedlearn.methods.fedmmd import mmd2
-from fedlearn.parts import Adam, Arrival, Batch, Context, Continued
+from fedlearn.parts import Arrival, Batch, Context, Continued
 from fedlearn.wire import Pooled, Schema, SmartIdx
 
 kgf, pm = (import_module(f"fedlearn.methods.{name}") for name in ("fed_kgf", "fedpm"))
@@ -54,20 +54,24 @@ def test_one_sign_scale_for_the_whole_model():
     assert lost[0].norm() > lost[1].norm()  # one scale for each tensor flatters
 
 
-def test_amsgrad_server_with_bias_corrections():
-    """w <- w + lr m / (1 - b1^t) / sqrt(v^ / (1 - b2^t)), v^ beginning at 0.001."""
-    server = fl.methods.fedcams(server_lr=0.5, corrected=True).server
-    w, memory, schema = {"w": torch.zeros(3)}, {}, Schema({"w": (3,)})
+@pytest.mark.parametrize("corrected", [False, True])
+def test_amsgrad_server(corrected):
+    """w <- w + lr m / sqrt(v^), v^ beginning at 0.001; corrected m / (1 - b1^t), v^ / (1 - b2^t)."""
+    server = fl.methods.fedcams(server_lr=0.5, corrected=corrected).server
+    state, memory = {"w": torch.zeros(3), "b": torch.zeros(1)}, {}
+    schema = Schema({"w": (3,), "b": (1,)}, frozenset({"b"}))
     m, v, highest, expected = torch.zeros(3), torch.zeros(3), torch.full((3,), 1e-3), torch.zeros(3)
     for t in range(1, 6):
         D = noise(3, seed=t)
         ctx = Context(None, t, memory=memory, schema=schema)
-        w = server.aggregate(w, [Arrival(0, 1, {"w": D})], ctx)
+        state = server.aggregate(state, [Arrival(0, 1, {"w": D, "b": torch.ones(1)})], ctx)
         m, v = 0.9 * m + 0.1 * D, 0.99 * v + 0.01 * D**2
         highest = torch.maximum(highest, v)
-        expected = expected + 0.5 * (m / (1 - 0.9**t)) / (highest / (1 - 0.99**t)).sqrt()
-        torch.testing.assert_close(w["w"], expected)
-    assert repr(server) != repr(fl.methods.fedcams(server_lr=0.5).server)
+        b1, b2 = (0.9**t, 0.99**t) if corrected else (0, 0)
+        expected = expected + 0.5 * (m / (1 - b1)) / (highest / (1 - b2)).sqrt()
+        torch.testing.assert_close(state["w"], expected)
+        assert state["b"] == t  # a buffer: plain mean
+    assert ("corrected" in repr(server)) == corrected
 
 
 # ---- FedPM
