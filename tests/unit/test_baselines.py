@@ -315,23 +315,11 @@ def test_who_trains_alone_sends_nothing_and_goes_on_with_its_own_model():
     assert 3 * model < history.rows[-1]["bytes_evaluation_up"] < 3 * model + 3 * 100
 
 
-def test_messages_of_a_client_that_trains_alone_are_empty():
-    method = fl.methods.local()
-    server, engine = method.server_side(uneven()), fl.clients(method, uneven())
+def test_who_trains_alone_is_not_listened_to_and_keeps_its_last_good_model():
+    method, often = fl.methods.local(), fl.Settings(epochs=2, batch_size=5)
+    server, engine = method.server_side(uneven(), often), fl.clients(method, uneven(), often)
     with pytest.raises(fl.WireError, match="Client 1 trains alone: its messages are empty"):
         engine.answer(1, 1, b"hello")
-    engine.side.answer = lambda *args: b"hello"
-    state, row = one_round(server, engine, 1, server.start(), {0: 1})
-    assert list(row["refused"]) == [0, 1, 2] and list(row["unevaluated"]) == [0, 1, 2]
-    assert row["accuracy"] is None and all(
-        torch.equal(state.weights[n], w) for n, w in server.initial.items()
-    )
-
-
-def test_a_model_that_diverges_alone_is_refused_and_the_last_good_one_stays():
-    method = fl.methods.local()
-    often = fl.Settings(epochs=2, batch_size=5)
-    server, engine = method.server_side(uneven(), often), fl.clients(method, uneven(), often)
     state, _ = one_round(server, engine, 1, server.start(), {})
     kept = {n: w.clone() for n, w in engine.memories[0].items()}
     engine.side.method = method.but(optimizer=fl.SGD(1e38))
@@ -339,6 +327,10 @@ def test_a_model_that_diverges_alone_is_refused_and_the_last_good_one_stays():
     assert row["refused"][0] == "The training of client 0 diverged."
     assert all(torch.equal(engine.memories[0][n], w) for n, w in kept.items())
     assert row["accuracy"] is not None
+    engine.side.answer = lambda *args: b"hello"
+    state, row = one_round(server, engine, 3, state, {0: 1})
+    assert list(row["refused"]) == list(row["unevaluated"]) == [0, 1, 2]
+    assert all(torch.equal(state.weights[n], w) for n, w in server.initial.items())
 
 
 # ---- what all have in common
