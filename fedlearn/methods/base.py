@@ -38,11 +38,11 @@ def _refuse(options: dict[str, float], words: str, allowed: Callable[[float], bo
             raise ValueError(f"{name} is {words}, not {value!r}.")
 
 
-def feature_maps(extractor: nn.Module, task: Any) -> Any:
-    """What a network gives for one empty image: [1, channels, height, width] of most extractors."""
-    device = next((p.device for p in extractor.parameters()), None)
-    with torch.no_grad(), evaluating(extractor):
-        return extractor(torch.zeros(1, *task.shape, device=device))
+def output(net: nn.Module, shape: tuple[int, ...]) -> Any:
+    """What a network gives for one empty input: maps [1, channels, height, width] or logits."""
+    device = next((p.device for p in net.parameters()), None)
+    with torch.no_grad(), evaluating(net):
+        return net(torch.zeros(1, *shape, device=device))
 
 
 class Some(Step):

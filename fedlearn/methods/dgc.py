@@ -69,7 +69,6 @@ def dgc(
       entries, ours always 3.1 %
     * what travels whole gets its momentum at the client, authors': at the receiver; none where all
       take part; without any: "no momentum"
-    * biases and normalisation dense: 0.36 bits for each entry of digits_resnet
     * ratio 1/32, the Fed-KGF paper's: 1.2 bits an entry, not 0.1; "1/1000"
     * warm-up by rounds, 0.25^t as in the paper, authors': ratio^(t / (rounds + 1)); not measured:
       no option

@@ -37,7 +37,7 @@ from ..optim import SGD, Adam, Continued, Optimizer, lasting, recalled
 from ..parts import Batch, Context, State, Tensors
 from ..settings import Settings, whole_number
 from ..wire import DOWN, UP, Coder, Dense, FixedMessage, Schema, Whole
-from .base import OwnClient, OwnServer, feature_maps, not_negative, positive
+from .base import OwnClient, OwnServer, not_negative, output, positive
 
 
 def distillation(teacher: torch.Tensor, student: torch.Tensor, T: float = 3.0) -> torch.Tensor:
@@ -87,7 +87,7 @@ class Messages:
 
     def __init__(self, method: Any, task: Any, net: nn.Module) -> None:
         self.task, self.coder, self.logits = task, Dense(method.bits), bool(method.alpha)
-        maps, logits = feature_maps(net.extractor, task), feature_maps(net, task)
+        maps, logits = output(net.extractor, task.shape), output(net, task.shape)
         self.maps, self.classes = tuple(maps.shape[1:]), logits.shape[1]  # of one image
 
     def _message(self, device: Any, **shapes: tuple[int, ...]) -> FixedMessage:
@@ -187,16 +187,16 @@ class Server(OwnServer):
         self.messages = Messages(method, task, self.net)
         maps, classes = self.messages.maps, self.messages.classes
         self.f_s = local.new_network(replace(method.network, shape=maps), task)
-        with torch.no_grad():
-            shape = tuple(self.f_s.eval()(torch.zeros(1, *maps, device=task.device)).shape[1:])
-        if shape != (classes,):
+        logits = list(output(self.f_s, maps).shape[1:])
+        if logits != [classes]:
             raise ValueError(
-                f"The server's network gives {list(shape)} logits an image, the edge network "
-                f"{[classes]}."
+                f"The server's network gives {logits} logits, the edge network {[classes]}."
             )
         self.W_s = state_of(self.f_s)  # the network's own
         self.first = {name: w.clone() for name, w in self.W_s.items()}
-        self.question = self.messages.down
+
+    def question(self, k: int) -> FixedMessage:
+        return self.messages.down(k)
 
     def start(self) -> State:
         return State(dict(self.first))
@@ -319,7 +319,9 @@ class Client(OwnClient):
     def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
         super().__init__(method, task, settings)
         self.messages = Messages(method, task, self.net)
-        self.question = self.messages.down
+
+    def question(self, k: int) -> FixedMessage:
+        return self.messages.down(k)
 
     def download(self, t: int, client: int, data: bytes, memory: Tensors) -> Context:
         message = self.messages.down(client)

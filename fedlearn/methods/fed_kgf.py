@@ -20,8 +20,6 @@ from torch import nn
 
 from .. import rng
 from ..arguments import short
-from ..models.kernels import ALPHA as ALPHA  # for those who look for them here
-from ..models.kernels import BETA as BETA
 from ..models.kernels import Generated, draw, represent
 from ..models.kernels import write_out as write_out
 from ..parts import SGD, Context, Model, TaskNetwork, Update, Uplink

@@ -103,7 +103,7 @@ def search(
         raise ValueError(f"A search takes a task with one client, the server, not {task.clients}.")
     sgd: Optimizer = SGD(lr, momentum, weight_decay, spare=spare)
     if warmup or clip:
-        rates = {"rounds": rounds, "warmup": warmup, "clip": clip}
+        rates: dict[str, Any] = {"rounds": rounds, "warmup": warmup, "clip": clip}
         sgd = Continued(Planned(lr, momentum, weight_decay, spare=spare, **rates))
     loss = Smoothed(smoothing) if smoothing else TaskLoss()
     method = Averaging("search", Form("search", network), loss, optimizer=sgd)

@@ -102,8 +102,6 @@ def fedcams(
     * v^ is at least eps, as in Algorithm 2, authors': it begins as max_init, 0 by default, and
       1e-8 is added to its root; none at max_init 0.001, else not measured: no option
     * ``ratio`` chooses of each tensor, authors': of the model; not measured: no option
-    * with ``ratio`` biases and normalisation dense: 0.36 bits for each entry of digits_resnet
-    * D is weighted by n_k: none with equal shares
 
     Accuracy IID and with a main class, of ``fedlearn reproduce deviations``: server_lr 0.3,
     20 rounds, 10 clients, batches of 16, digits_resnet::

@@ -36,8 +36,6 @@ def fedcom(lr: float = 0.1, bits: int = 8) -> Averaging:
 
     * Q takes the nearest level, the theorems want it drawn: error ‖C(u) - u‖ / ‖u‖ of client 0's
       first update in FedAvg 0.010 with 8 bits
-    * biases and normalisation dense: 0.36 bits for each entry of digits_resnet
-    * the mean is weighted by n_k, the paper counts clients alike: none with equal shares
     """
     return Averaging("fedcom", optimizer=SGD(lr), uplink=Uplink(Update(), Lossy(Uniform(bits))))
 

@@ -96,5 +96,7 @@ def feddyn(lr: float = 0.1, alpha: float = 0.1) -> Averaging:
         FedDyn                          0.984 ± 0.008    0.987 ± 0.004
         FedDyn, decay 0.001             0.987 ± 0.004    0.984 ± 0.007
     """
-    parts = {"uplink": Uplink(Update(), Sum()), "server": Summing()}
-    return Averaging("feddyn", objective=Dynamic(alpha), optimizer=SGD(lr), **parts)
+    uplink, server = Uplink(Update(), Sum()), Summing()
+    return Averaging(
+        "feddyn", objective=Dynamic(alpha), optimizer=SGD(lr), uplink=uplink, server=server
+    )

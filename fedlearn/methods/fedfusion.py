@@ -25,7 +25,7 @@ from ..local import Loss, Model, Objective, Reference, TaskNetwork
 from ..models import Network
 from ..parts import SGD, Aggregator, Arrivals, Batch, Context, Continued, Mean, Optimizer, Tensors
 from ..round import Averaging
-from .base import Some, below_one, feature_maps
+from .base import Some, below_one, output
 
 
 class Convolution(nn.Module):
@@ -86,7 +86,7 @@ class FusionNetwork(Model):
 
     def build(self, task: Any) -> nn.Module:
         net = self.of.build(task)
-        maps = feature_maps(net.extractor, task) if isinstance(net, Network) else None
+        maps: Any = output(net.extractor, task.shape) if isinstance(net, Network) else None
         if not torch.is_tensor(maps) or maps.dim() != 4:
             raise ValueError(
                 "FedFusion needs a network (models.Network) with an extractor of feature maps "
@@ -194,7 +194,6 @@ def fedfusion(
       step would be lost
     * conv adds b, as the authors' program, Eq. (6) has none; not measured: no option, b begins as 0
     * multi: lam is the share of E_g, Eq. (7) is damaged in the scan; none: the authors' form
-    * the mean is weighted by n_k, authors': plain; none with equal shares
     * E_g stands first as in Eq. (6), authors': E_l; none: a name of channels
     * tested with E_g = E_l, authors': E_g of the round before; not measured: that pair is no
       client's network

@@ -105,12 +105,6 @@ def fedadam(
         Of the moments, at least 0 and below 1.
     tau : float
         How little the server adapts, above 0.
-
-    Notes
-    -----
-    Deviations from paper and authors' program, and their effect:
-
-    * D is weighted by n_k as in the paper's experiments: none with equal shares
     """
     server = Adaptive("adam", server_lr, beta1, beta2, tau)
     return Averaging("fedadam", optimizer=SGD(lr), server=server)

@@ -26,7 +26,7 @@ from ..models import state_of
 from ..parts import SGD, Context, Optimizer, State, Tensors, lasting, recalled
 from ..settings import Settings
 from ..wire import DOWN, UP, FixedMessage, Schema
-from .base import feature_maps
+from .base import output
 
 HAND_OVER, STEP = "hand over", "step"  # what a client may be asked for
 Slice = tuple[int, int, int]  # of a client's turn, one step: epoch, first sample, end
@@ -39,7 +39,7 @@ class Messages:
         if settings.precision == "bf16":
             raise ValueError("Split learning trains in float32 or tf32, not in bf16.")
         self.task, self.settings = task, settings
-        self.maps = tuple(feature_maps(f_e, task).shape[1:])
+        self.maps = tuple(output(f_e, task.shape).shape[1:])
         self.weights = self._message({name: tuple(w.shape) for name, w in state_of(f_e).items()})
 
     def _message(self, shapes: dict[str, tuple[int, ...]]) -> FixedMessage:

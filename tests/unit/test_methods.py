@@ -265,7 +265,7 @@ WRONG = [
     ("fed_gkt", {"optimizer": "amsgrd"}, "Did you mean 'amsgrad'"),
     ("fed_gkt", {"edge": "resnet9"}, "network 'resnet9'"),
     ("fed_gkt", {"edge": lambda shape, classes: nn.Flatten()}, "unlike this Flatten"),
-    ("fed_gkt", {"server": lambda s, c: fl.models.digits_server(s, 9)}, r"\[9\] logits an image"),
+    ("fed_gkt", {"server": lambda s, c: fl.models.digits_server(s, 9)}, r"gives \[9\] logits"),
     ("fed_gkt", {"server_lr": 0}, "server_lr"),
     ("fed_gkt", {"bits": 8}, "bits"),
     ("fed_gkt", {"memory_limit": -1}, "memory_limit"),
