@@ -146,7 +146,7 @@ def fed_kgf(
 
     * alpha and beta drawn once a run from the shared seed, Algorithm 1: by each client in each
       epoch, which gives clients different networks; "every call"; for all alike: "redraw"
-    * gradients flow through the copies, times beta |w|^(beta - 1); the other reading: "detach"
+    * gradients flow through the copies, times ``beta |w|^(beta - 1)``; the other reading: "detach"
     * a 1 x 1 convolution belongs to the module before it: 18 of ResNet-18, as the paper counts
 
     Accuracy IID and with a main class, of ``fedlearn reproduce deviations``: lr 0.3,

@@ -35,6 +35,7 @@ def test_one_sign_scale_for_the_whole_model():
     schema = Schema({"a": (2, 3), "b": (4,), "mean": (3,)}, frozenset({"mean"}))
     zero = {n: torch.zeros(s) for n, s in schema.shapes.items()}
     x = {"a": 10 * noise(2, 3), "b": noise(4, seed=1), "mean": noise(3, seed=2)}
+    x["a"][0, 0] = 0  # sign(0) = 1
     flat = torch.cat([x["a"].flatten(), x["b"]])
     expected = flat.abs().sum() / 10 * torch.where(flat < 0, -1.0, 1.0)
     task = fl.tasks.classification("digits", 2, train=20, test=10)
