@@ -85,8 +85,9 @@ def rpn(
 
     * clients hear the running sum: the same model, up to rounding with 16 bits
     * M^0 comes of the shared seed, Algorithm 1 sends it: the same model
-    * threshold on the sum of absolute values, section 3.2: ``plain``; in round 1 of FedAvg 0.2 keeps 84 to 85 % of the
-      filters, on the plain sum 8 to 16 %; ``"0.2 of sum |R|"``, "0.2 of the plain sum"
+    * threshold on the sum of absolute values, section 3.2: ``plain``; in round 1 of FedAvg 0.2
+      keeps 84 to 85 % of the filters, on the plain sum 8 to 16 %; ``"0.2 of sum |R|"`` and
+      "0.2 of the plain sum"
     * batch statistics travel whole, though kernels were not pooled when they were taken: mAP@0.5
       of 0.03, 0.39 with statistics taken anew (digit scenes, 5 clients, batches of 10, 20 rounds,
       seed 0, Adam with a rate of 0.004; at 0.001 0.44 and 0.49)

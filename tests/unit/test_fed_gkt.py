@@ -326,6 +326,11 @@ def test_a_client_that_diverged_goes_on_from_its_last_network(task):
     assert server.round(2, state, ask) is state
     assert "diverged" in ask.row["refused"][0]
     assert all(torch.equal(kept[name], w) for name, w in edge(clients, 0).items())
+    side = clients.side  # a network that is not finite is not kept, even if what it knows is
+    ctx = side.download(3, 1, server.messages.down(1).write(DOWN, 3, 1, {}), {})
+    local.load(side.tensors, side.initial)
+    side.upload({n: w / 0 for n, w in side.initial.items()}, ctx)
+    assert not ctx.memory
 
 
 def test_soft_labels_that_half_precision_cannot_hold_are_not_taken(task):

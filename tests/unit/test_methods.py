@@ -216,6 +216,8 @@ def test_fedpm_trains_scores_only_and_sends_at_most_a_bit(task):
         torch.testing.assert_close(grad, layer.frozen_weight * theta * (1 - theta))
         on = theta > 0.5
         assert torch.equal(layer.eval().weight, layer.frozen_weight * on) and not on.all()
+        score.data.fill_(20.0)
+        assert layer.train().weight.all(), "on, as theta is 1"
     up = fl.run(fl.methods.fedpm(), task, 1)
     bits = 8 * (up.bytes_up[0] - up.bytes_up_buffers[0]) / 4
     assert bits < 1.1 * sum(p.numel() for p in net.parameters()) + 8 * 400  # and the envelope
