@@ -1,6 +1,11 @@
-"""One file a method. Each holds the parts that the method replaces and one function that returns
-the ``Method``; each such function raises ``ValueError`` for an option that is not what its
-docstring says. A further file has FedRepOpt's search."""
+"""One file a method. Each holds the paper's equations, the parts that the method replaces and one
+function that returns the ``Method``; the function raises ``ValueError`` for an option that is not
+what its docstring says. ``base.py`` has what several of them share.
+
+Its notes say where it deviates from paper and authors' program. In all methods the mean is weighted
+by n_k, unless an option says otherwise (with equal shares there is no difference), and through a
+coder with loss biases and normalisation travel dense (0.36 bits for each entry of digits_resnet).
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -14,46 +14,8 @@ z_k for it, so the sum over k in Eq. (6) has one term. The final model of client
 f_e and the server's f_s. T = 3 and alpha = 1 are those of the authors' program; the paper gives no
 values. Global state: W_s. An edge network leaves its client only for evaluation, which asks for it;
 those bytes have a column of their own.
-
-Deviations from paper and authors' program: what, why, effect measured::
-
-    logits are matched by image;        theirs pairs images with       not measured: theirs is a
-      authors': by batch number,        others' logits                 fault, and no option
-      while batches are shuffled
-    z_s in evaluation mode at the       what one network says          not measured: no option;
-      end; authors': while the last                                    theirs are of a network
-      epoch trains                                                     that changes meanwhile
-    Adam and SGD, anew each round at    Tables 10 to 12 name no        accuracy below (10 rounds,
-      clients; authors': AMSGrad,       variant                        server_epochs 1)
-      Nesterov, going on
-      (``optimizer``, ``keep``)
-    extractors begin at random;         not in the paper               not measured: no trained
-      authors': as those of a trained                                  ResNet-56 is at hand
-      ResNet-56
-    rate cut by accuracy on the         the test set is for testing    not measured: it would be
-      clients' images; authors': on                                    tuned on what tests it
-      the test set
-    CE + alpha T^2 KL; Eqs. (6) and     that is the authors' program   none with alpha = 1, T = 1;
-      (7): plain KL; authors' server:   at its clients                 theirs and ours are alike
-      alpha CE + T^2 KL                                                with alpha = 1
-    the server learns from z_k, too;    Eq. (6)                        98.21 %, without 98.35 (IID,
-      authors': only if it is told to                                  recipe fed_gkt_table2)
-    the server shuffles all images;     SGD wants batches drawn at     not measured: no option
-      authors': batches as they came    random
-    H and z_k of images as they are;    one H, one z_k for each        none without augmentation
-      authors' loader augments them     image
-    lr 0.001 with "sgd", too; Tables 10 one default for all four       not measured: lr is an option
-      to 12: 0.005
-
-Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
-
-    FedGKT                          0.979 ± 0.005    0.892 ± 0.005
-    FedGKT, AMSGrad                 0.981 ± 0.004    0.903 ± 0.001
-    FedGKT, keep                    0.980 ± 0.004    0.899 ± 0.003
-    FedGKT, AMSGrad, keep           0.981 ± 0.004    0.902 ± 0.008
 """
 
-import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -68,27 +30,14 @@ from torch.nn.utils.rnn import pad_sequence
 
 from .. import local, rng
 from ..errors import Diverged, WireError, pick
-from ..local import Loss
-from ..method import Method, ServerSide, Trainee
+from ..local import Edge, Loss, Named, Objective, TaskLoss
+from ..method import Method
 from ..models import state_of
-from ..parts import (
-    SGD,
-    Adam,
-    Batch,
-    Context,
-    Continued,
-    Edge,
-    Named,
-    Objective,
-    Optimizer,
-    State,
-    TaskLoss,
-    Tensors,
-    lasting,
-    recalled,
-)
+from ..optim import SGD, Adam, Continued, Optimizer, lasting, recalled
+from ..parts import Batch, Context, State, Tensors
 from ..settings import Settings, whole_number
 from ..wire import DOWN, UP, Coder, Dense, FixedMessage, Schema, Whole
+from .base import OwnClient, OwnServer, not_negative, output, positive
 
 
 def distillation(teacher: torch.Tensor, student: torch.Tensor, T: float = 3.0) -> torch.Tensor:
@@ -108,84 +57,71 @@ class Distilled(Objective):
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.T < math.inf or not 0 <= self.alpha < math.inf:
-            raise ValueError(
-                "Distillation needs a temperature T > 0 and a weight alpha >= 0, both finite, not "
-                f"{self}."
-            )
+        positive(T=self.T)
+        not_negative(alpha=self.alpha)
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
-        J, many = ctx.task.loss, isinstance(ctx.client, list)
-        z_s = [memory.get("z_s") for memory in (ctx.memory if many else [ctx.memory])]
+        J, stacked = ctx.task.loss, isinstance(ctx.client, list)
+        z_s = [memory.get("z_s") for memory in (ctx.memory if stacked else [ctx.memory])]
         known = next((z for z in z_s if z is not None), None)
         if known is None or not self.alpha:
             return TaskLoss().begin(net, ctx)
-        there = torch.tensor([z is not None for z in z_s], dtype=known.dtype, device=known.device)
-        weight = self.alpha * there
-        filled = [known[:1] * 0 if z is None else z for z in z_s]
-        table = pad_sequence(filled, batch_first=True)  # [clients, n, C]
-        who = torch.arange(len(z_s), device=known.device)[:, None]
-        if not many:
-            weight, table, who = weight[0], table[0], None
+        weight = self.alpha * known.new_tensor([z is not None for z in z_s])
+        tables = [known[:1] * 0 if z is None else z for z in z_s]
+        table = pad_sequence(tables, batch_first=True)  # [clients, n, C]
+        rows = torch.arange(len(z_s), device=known.device)[:, None]
 
         def loss(net: nn.Module, batch: Batch) -> torch.Tensor:
-            z_k, index = net(batch.x), batch.index.clamp(max=table.shape[-2] - 1)
-            teacher = table[index] if who is None else table[who, index]
-            return J(z_k, batch.y) + weight * distillation(teacher, z_k, self.T)
+            z_k, index = net(batch.x), batch.index.clamp(max=table.shape[1] - 1)
+            if stacked:
+                return J(z_k, batch.y) + weight * distillation(table[rows, index], z_k, self.T)
+            return J(z_k, batch.y) + weight[0] * distillation(table[0][index], z_k, self.T)
 
         return loss
 
 
 class Messages:
-    """The three messages of FedGKT, written on one side and read on the other.
-
-    ``up``: the index and label [n_k] of each of client k's images, its features H and, only if the
-    server's distillation needs them, its logits z_k. ``down``: the server's logits of these images;
-    nothing before there are any, and to ask for the edge network. ``edge``: this network, for
-    evaluation; nothing as long as it is the one that the seed gives."""
+    """The messages of a round, written on one side and read on the other. ``up``: the index and
+    label [n_k] of each of client k's images, its features H and, only if the server's distillation
+    needs them, its logits z_k. ``down``: the server's of these images, once there are any."""
 
     def __init__(self, method: Any, task: Any, net: nn.Module) -> None:
         self.task, self.coder, self.logits = task, Dense(method.bits), bool(method.alpha)
-        with torch.no_grad():
-            H = net.extractor.eval()(torch.zeros(1, *task.shape, device=task.device))
-            z_k = net.classifier.eval()(H)
-        net.train()
-        self.maps, self.classes = tuple(H.shape[1:]), z_k.shape[1]  # of one image
-        shapes = {name: tuple(t.shape) for name, t in state_of(net).items()}
-        self.edge = FixedMessage(Schema(shapes, frozenset(), "fed_gkt edge"), device=task.device)
+        maps, logits = output(net.extractor, task.shape), output(net, task.shape)
+        self.maps, self.classes = tuple(maps.shape[1:]), logits.shape[1]  # of one image
+
+    def _message(self, device: Any, **shapes: tuple[int, ...]) -> FixedMessage:
+        coders: dict[str, Coder] = {"index": Whole(4), "labels": Whole(2)}
+        coders = {name: coders.get(name, self.coder) for name in shapes}
+        return FixedMessage(Schema(shapes, coder=f"fed_gkt {self.coder}"), coders, device=device)
 
     def up(self, k: int) -> FixedMessage:
         """What client k knows of its images."""
         n = self.task.sizes[k]
-        shapes: dict[str, tuple[int, ...]] = {"index": (n,), "labels": (n,)}
-        shapes["features"] = (n, *self.maps)
-        if self.logits:
-            shapes["logits"] = (n, self.classes)
-        coders: dict[str, Coder] = {"index": Whole(4), "labels": Whole(2)}
-        coders |= {"features": self.coder, "logits": self.coder}
-        return FixedMessage(Schema(shapes, frozenset(), f"fed_gkt {self.coder}"), coders)
+        shapes = {"index": (n,), "labels": (n,), "features": (n, *self.maps)}
+        return self._message(
+            "cpu", **shapes, **({"logits": (n, self.classes)} if self.logits else {})
+        )
 
     def down(self, k: int) -> FixedMessage:
         """What the server knows of client k's images."""
-        schema = Schema(
-            {"z_s": (self.task.sizes[k], self.classes)}, frozenset(), f"fed_gkt {self.coder}"
-        )
-        return FixedMessage(schema, {"z_s": self.coder}, device=self.task.device)
+        return self._message(self.task.device, z_s=(self.task.sizes[k], self.classes))
 
     def knowledge(self, net: nn.Module, k: int, batch_size: int) -> Tensors:
         """What ``up`` holds, computed in evaluation mode; ``Diverged`` if it is not finite."""
         task, images, n = self.task, self.task.owned[k].to(self.task.device), self.task.sizes[k]
-        message = self.up(k)
-        tensors = {name: torch.empty(s) for name, s in list(message.schema.shapes.items())[2:]}
+        shapes = self.up(k).schema.shapes
+        known = {m: torch.empty(s) for m, s in shapes.items() if m in ("features", "logits")}
         net.eval()
         with torch.no_grad():
-            for rows in torch.arange(n, device=task.device).split(batch_size):
-                H = net.extractor(task.inputs(task.train[0][images[rows]], k))
-                for t, part in zip(tensors.values(), (H, net.classifier(H)), strict=False):
-                    t[rows[0] : rows[-1] + 1] = part.cpu()
-        if not all(torch.isfinite(t).all() for t in tensors.values()):
+            for at in range(0, n, batch_size):
+                x = task.inputs(task.train[0][images[at : at + batch_size]], k)
+                H = net.extractor(x)
+                for t, batch in zip(known.values(), (H, net.classifier(H)), strict=False):
+                    t[at : at + len(x)] = batch.cpu()
+        if not all(torch.isfinite(t).all() for t in known.values()):
             raise Diverged(f"The training of client {k} diverged.")
-        return {"index": torch.arange(n), "labels": task.train[1][images]} | tensors
+        return {"index": torch.arange(n), "labels": task.train[1][images]} | known
 
     def read_knowledge(self, t: int, k: int, data: bytes) -> Tensors:
         """bytes -> features, labels and logits in the client's own order; ``WireError`` for
@@ -193,45 +129,53 @@ class Messages:
         n, message, device = self.task.sizes[k], self.up(k), self.task.device
         tensors = message.read(UP, t, k, data, samples=n)
         if not tensors:
-            raise WireError(
-                f"Client {k} did not send {', '.join(message.schema.shapes)}; one whose training "
-                "diverged sends nothing."
-            )
-        index, labels, order = tensors.pop("index"), tensors["labels"], torch.arange(n)
-        if not torch.equal(index.sort().values, order):
-            raise WireError(
-                f"Client {k} must send each of its {n} images once; some are missing, foreign or "
-                "come twice."
-            )
-        if labels.max() >= self.classes:
-            raise WireError(
-                f"Client {k} sent the label {labels.max()}; there are {self.classes} classes."
-            )
-        if not torch.equal(index, order):  # a copy only if it must be
+            raise WireError(f"Client {k} sent nothing, as one whose training diverged.")
+        index, most = tensors.pop("index"), tensors["labels"].max()
+        if not torch.equal(index.sort().values, torch.arange(n)):
+            raise WireError(f"Client {k} must send each of its {n} images once.")
+        if most >= self.classes:
+            raise WireError(f"Client {k} sent the label {most}; there are {self.classes} classes.")
+        if not torch.equal(index, torch.arange(n)):  # a copy only if it must be
             tensors = {name: x[index.argsort()] for name, x in tensors.items()}
         return {name: x if name == "features" else x.to(device) for name, x in tensors.items()}
 
 
-SENT = ("features", "labels", "logits")  # of client k in the server's memory: "features k", ...
+class OnDisk:
+    """A tensor [n, ...] in a temporary file, which is mapped only while rows of it are read."""
+
+    def __init__(self, H: torch.Tensor) -> None:
+        self.shape, self.file = tuple(H.shape), tempfile.TemporaryFile()
+        self.file.write(H.cpu().numpy().data)
+        self.file.flush()
+
+    def __getitem__(self, rows: torch.Tensor) -> torch.Tensor:
+        whole = np.memmap(self.file, np.float32, "r", shape=self.shape)
+        return torch.from_numpy(whole[rows.cpu().numpy()])
+
+    def clone(self, **ignored: Any) -> torch.Tensor:
+        """All of it in memory, for a checkpoint."""
+        return self[torch.arange(self.shape[0])]
+
+
 FAR = 1e3
 
 
-def outlier(came: dict[int, Tensors]) -> int | None:
+def outlier(knowledge: dict[int, Tensors]) -> int | None:
     """The client whose largest feature or logit is more than ``FAR`` times that of the median of
     the others, if there is one: finite, and yet too large to compute with."""
     sizes = {
         k: max(float(x.abs().max()) for name, x in tensors.items() if name != "labels")
-        for k, tensors in came.items()
+        for k, tensors in knowledge.items()
     }
     largest = max(sizes, key=lambda k: sizes[k])
     others = [size for k, size in sizes.items() if k != largest]
     return largest if others and sizes[largest] > FAR * median(others) else None
 
 
-class Server(ServerSide):
-    """Its memory holds what client k has sent, z_s of its images ("z_s k"), f_s's optimiser, and
-    "plateau": the highest accuracy so far on the clients' images, for how many rounds it has not
-    risen, and how often the learning rate was cut."""
+class Server(OwnServer):
+    """Its memory holds what client k has sent ("features k", "labels k", "logits k"), z_s of its
+    images ("z_s k"), f_s's optimiser, and "plateau": the highest accuracy so far on the clients'
+    images, for how many rounds it has not risen, and how often the learning rate was cut."""
 
     def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
         super().__init__(method, task, settings)
@@ -243,62 +187,63 @@ class Server(ServerSide):
         self.messages = Messages(method, task, self.net)
         maps, classes = self.messages.maps, self.messages.classes
         self.f_s = local.new_network(replace(method.network, shape=maps), task)
-        with torch.no_grad():
-            z_s = self.f_s.eval()(torch.zeros(1, *maps, device=task.device))
-        if tuple(z_s.shape[1:]) != (classes,):
+        logits = list(output(self.f_s, maps).shape[1:])
+        if logits != [classes]:
             raise ValueError(
-                f"The server's network gives {list(z_s.shape[1:])} logits an image, the edge "
-                f"network {[classes]}."
+                f"The server's network gives {logits} logits, the edge network {[classes]}."
             )
-        self.tensors_s = state_of(self.f_s)  # the network's own
-        self.first = {name: w.clone() for name, w in self.tensors_s.items()}
+        self.W_s = state_of(self.f_s)  # the network's own
+        self.first = {name: w.clone() for name, w in self.W_s.items()}
+
+    def question(self, k: int) -> FixedMessage:
+        return self.messages.down(k)
 
     def start(self) -> State:
         return State(dict(self.first))
 
     def round(self, t: int, state: State, ask: Any) -> State:
-        messages, asynchronous = self.messages, self.method.asynchronous
-
         def write(k: int) -> bytes:
             z_s = state.memory.get(f"z_s {k}")
-            return messages.down(k).write(DOWN, t, k, {} if z_s is None else {"z_s": z_s})
-
-        def read(k: int, data: bytes) -> Tensors:
-            return messages.read_knowledge(t, k, data)
+            return self.messages.down(k).write(DOWN, t, k, {} if z_s is None else {"z_s": z_s})
 
         answers = ask(self.participants(t), write)
-        came = dict(ask.read(answers, read))
-        missing = sorted(set(range(self.task.clients)) - came.keys())
-        if missing and not asynchronous:
+        known = dict(ask.read(answers, lambda k, data: self.messages.read_knowledge(t, k, data)))
+        missing = sorted(set(range(self.task.clients)) - known.keys())
+        if missing and not self.method.asynchronous:
             raise WireError(
                 f"Synchronous FedGKT cannot go on: in round {t} nothing usable came from clients "
                 f"{missing}."
             )
-        while came:
-            memory = dict(state.memory)
-            for k, tensors in came.items():
-                memory |= {f"{name} {k}": x for name, x in tensors.items()}
-            for name in [name for name in memory if name.startswith("features ")]:
-                memory[name] = stored(memory[name], self.task, self.method.memory_limit)
-            clients = [k for k in range(self.task.clients) if f"features {k}" in memory]
-            local.load(self.tensors_s, state.weights)
+        while known:
             try:
-                self.train(t, clients, memory)
-                self.teach(t, clients, memory)
+                return self.learn(t, state, known)
             except Diverged:
-                blamed = outlier(came)
-                if blamed is None:
+                far = outlier(known)
+                if far is None:
                     raise
-                del came[blamed]
-                ask.row["refused"][blamed] = (
-                    f"What client {blamed} sent is {FAR:g} times as large as what others sent, and "
+                del known[far]
+                ask.row["refused"][far] = (
+                    f"What client {far} sent is {FAR:g} times as large as what others sent, and "
                     "the training of the server's network diverged with it."
                 )
-                continue
-            if not asynchronous:
-                memory = {name: x for name, x in memory.items() if name.split()[0] not in SENT}
-            return State({name: w.clone() for name, w in self.tensors_s.items()}, memory)
         return state
+
+    def learn(self, t: int, state: State, known: dict[int, Tensors]) -> State:
+        """The state after training on what has come, and on what is stored of absent clients."""
+        memory, limit, sizes = dict(state.memory), self.method.memory_limit, self.task.sizes
+        for k, tensors in known.items():
+            H = tensors["features"]
+            large = 4 * sum(sizes) * H.shape[1:].numel() > limit  # those of all clients
+            H = OnDisk(H) if large else H.to(self.task.device)
+            memory |= {f"{name} {k}": x for name, x in (tensors | {"features": H}).items()}
+        clients = [k for k in range(self.task.clients) if f"features {k}" in memory]
+        local.load(self.W_s, state.weights)
+        self.train(t, clients, memory)
+        self.teach(t, clients, memory)
+        if not self.method.asynchronous:
+            sent = "features", "labels", "logits"
+            memory = {name: x for name, x in memory.items() if name.split()[0] not in sent}
+        return State({name: w.clone() for name, w in self.W_s.items()}, memory)
 
     def check(self, t: int, state: State, before: State, last_seen: Any) -> bool:
         """Also whether z_s can be sent: half precision may not hold it."""
@@ -319,23 +264,23 @@ class Server(ServerSide):
                 return J(z_s, y)
             return J(z_s, y) + method.alpha * distillation(z_k, z_s, method.T)
 
-        ctx, B = self.context(t, -1, self.messages.edge.schema, memory), self.settings.batch_size
+        ctx = self.context(t, -1, Schema({}), memory)
         ctx.net = f_s
         cuts = int(memory["plateau"][2]) if "plateau" in memory else 0
         part = replace(method.server_optimizer, lr=method.server_optimizer.lr * 0.1**cuts)
-        own = recalled(part.init(local.trainable(f_s), ctx), memory)
         params, J_s = local.trainable(f_s), local.in_precision(loss, task, self.settings)
+        optimizer_state = recalled(part.init(params, ctx), memory)
         shuffle = ctx.generator("server shuffle")
         with torch.enable_grad(), rng.scope(task.seed, "server dropout", t, device=task.device):
             for _ in range(method.server_epochs):
                 for k in (clients[i] for i in torch.randperm(len(clients), generator=shuffle)):
                     labels = memory[f"labels {k}"]
                     order = torch.randperm(len(labels), generator=shuffle).to(task.device)
-                    for rows in order.split(B):
+                    for rows in order.split(self.settings.batch_size):
                         z_k = memory[f"logits {k}"][rows] if method.alpha else None
-                        H = self._maps(memory, k, rows)
-                        local.step(J_s(H, labels[rows], z_k), params, part, own)
-        memory |= lasting(own)
+                        loss_s = J_s(self._maps(memory, k, rows), labels[rows], z_k)
+                        local.step(loss_s, params, part, optimizer_state)
+        memory |= lasting(optimizer_state)
 
     @torch.no_grad()
     def teach(self, t: int, clients: list[int], memory: Tensors) -> None:
@@ -347,11 +292,8 @@ class Server(ServerSide):
             rows = torch.arange(len(y), device=y.device).split(512)
             z_s[f"z_s {k}"] = torch.cat([f_s(self._maps(memory, k, r)) for r in rows])
             right += (z_s[f"z_s {k}"].argmax(1) == y).sum()
-        if not all(torch.isfinite(x).all() for x in (*z_s.values(), *self.tensors_s.values())):
-            raise Diverged(
-                f"The training of the server's network diverged in round {t}: try a smaller "
-                "server_lr."
-            )
+        if not all(torch.isfinite(x).all() for x in (*z_s.values(), *self.W_s.values())):
+            raise Diverged(f"The server's network diverged in round {t}: try a smaller server_lr.")
         memory |= z_s if self.method.answers else {}
         accuracy = float(right / sum(len(memory[f"labels {k}"]) for k in clients))
         best, waited, cuts = memory.get("plateau", torch.zeros(3)).tolist()
@@ -365,52 +307,36 @@ class Server(ServerSide):
         return H.contiguous(memory_format=torch.channels_last) if H.dim() == 4 else H
 
     def evaluate(self, t: int, state: State, ask: Any) -> dict[str, Any]:
-        """Mean of the test accuracy and loss of f_s on top of the clients' own f_e (section 3.2),
-        over the clients that show theirs."""
-        messages, n = self.messages, self.task.sizes
-        local.load(self.tensors_s, state.weights)
-        self.method.model.refresh(self.net, self.task, t)
-
-        def network(k: int, data: bytes) -> nn.Module:
-            own = messages.edge.read(UP, t, k, data, samples=n[k])
-            local.load(self.tensors, self.initial | own)
-            return nn.Sequential(self.net.extractor, self.f_s)
-
-        return self.evaluate_each(ask, lambda k: messages.down(k).write(DOWN, t, k, {}), network)
+        """f_s on top of the clients' own f_e (section 3.2)."""
+        local.load(self.W_s, state.weights)
+        return self.evaluate_own(t, ask, lambda net: nn.Sequential(net.extractor, self.f_s))
 
 
-class Client(Trainee):
+class Client(OwnClient):
     """Trains its edge network, which it keeps, and sends what it knows of its images. In its
-    memory: "edge/..." by the names of the network, and ``z_s`` [n_k, C], the server's logits."""
+    memory also ``z_s`` [n_k, C], the server's logits."""
 
     def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
         super().__init__(method, task, settings)
         self.messages = Messages(method, task, self.net)
 
-    def show(self, t: int, client: int, data: bytes, memory: Tensors) -> bytes:
-        self.messages.down(client).read(DOWN, t, client, data)
-        edge = {n: memory[f"edge/{n}"] for n in self.initial if f"edge/{n}" in memory}
-        return self.messages.edge.write(UP, t, client, edge, self.task.sizes[client])
+    def question(self, k: int) -> FixedMessage:
+        return self.messages.down(k)
 
     def download(self, t: int, client: int, data: bytes, memory: Tensors) -> Context:
-        """The server's logits; training goes on from the client's own edge network."""
         message = self.messages.down(client)
         memory |= message.read(DOWN, t, client, data)
-        start = {name: memory.get(f"edge/{name}", w) for name, w in self.initial.items()}
-        return self.context(t, client, message.schema, memory, start=start)
+        return self.training(t, client, message.schema, memory)
 
     def upload(self, trained: Tensors, ctx: Context) -> bytes:
-        """What the client knows of its images; nothing, if it diverged: then it goes on from its
-        last edge network."""
+        """What the client knows of its images; nothing, if it diverged."""
         k = ctx.client
         try:
-            knowledge = self.messages.knowledge(self.net, k, self.settings.batch_size)
-            if not all(torch.isfinite(w).all() for w in trained.values()):
-                raise Diverged(f"The training of client {k} diverged.")
-            ctx.memory |= {f"edge/{name}": w.clone() for name, w in trained.items()}
-        except Diverged:
-            knowledge = {}
-        return self.messages.up(k).write(UP, ctx.round, k, knowledge, self.task.sizes[k])
+            known = self.messages.knowledge(self.net, k, self.settings.batch_size)
+            self.keep(trained, ctx)
+        except (Diverged, WireError):
+            known = {}
+        return self.messages.up(k).write(UP, ctx.round, k, known, self.task.sizes[k])
 
 
 @dataclass(frozen=True)
@@ -434,7 +360,7 @@ class GroupTransfer(Method):
     asynchronous: bool = False
     patience: int = 10
     bits: int = 32  # of a float on the wire
-    memory_limit: float = field(default=1e9, repr=False)  # bytes; see ``features.stored``
+    memory_limit: float = field(default=1e9, repr=False)
 
     sides = (Server, Client)
     kinds: ClassVar[dict] = dict(Method.kinds) | {"network": Named, "server_optimizer": Optimizer}
@@ -445,9 +371,7 @@ class GroupTransfer(Method):
         whole_number("server_epochs", self.server_epochs)
         whole_number("patience", self.patience)
         Dense(self.bits)  # as the floats of its messages travel
-        limit = self.memory_limit
-        if not limit >= 0:
-            raise ValueError(f"memory_limit is a number of bytes, at least 0, not {limit!r}.")
+        not_negative(memory_limit=self.memory_limit)
 
 
 OPTIMIZERS: dict[str, Callable[[float], SGD | Adam]] = {
@@ -474,15 +398,63 @@ def fed_gkt(
     memory_limit: float = 1e9,
     keep: bool = False,
 ) -> GroupTransfer:
-    """``edge`` and ``server`` name two networks that fit together: "resnet8" and "resnet55" are
-    the paper's; None is the task's. ``optimizer``: "adam" (weight decay 0.0001) or "sgd" (momentum
-    0.9), on both sides (Tables 10 to 12); those of the authors' program are "amsgrad" and
-    "nesterov" (weight decay 0.0005), and with ``keep`` a client's goes on where it stopped.
-    ``kd_to_client`` and ``kd_to_server`` switch the two distillations (Table 2). ``bits`` a float
-    on the wire: 32 or 16. Feature maps of more than ``memory_limit`` bytes are kept on disk."""
+    """FedGKT, He, Annavaram and Avestimehr (2020), Algorithm 1 and Eqs. (6) and (7).
+
+    Parameters
+    ----------
+    lr, server_lr : float
+        Rates at clients and server, above 0; ``server_lr`` None: the same.
+    edge, server : str, function (shape, classes) -> module, or None
+        Two networks that fit together; the paper's are "resnet8" and "resnet55"; None: the task's.
+    server_epochs : int
+        E_s, at least 1.
+    optimizer : {"adam", "sgd", "amsgrad", "nesterov"}
+        Of both sides; the first two are those of Tables 10 to 12, the others the authors'.
+    T, alpha : float
+        Temperature, above 0, and weight of the distillation, at least 0.
+    kd_to_client, kd_to_server : bool
+        The two distillations, as in Table 2.
+    asynchronous : bool
+        Go on without clients that are absent; see ``GroupTransfer``.
+    bits : {32, 16}
+        Of a float on the wire.
+    memory_limit : float
+        Feature maps of more bytes are kept on disk.
+    keep : bool
+        A client's optimiser goes on where it stopped.
+
+    Notes
+    -----
+    Deviations from paper and authors' program, and their effect:
+
+    * logits are matched by image, authors': by batch number while batches are shuffled; not
+      measured: theirs is a fault, and no option
+    * z_s in evaluation mode at the end, authors': while the last epoch trains; not measured: no
+      option, theirs are of a network that changes meanwhile
+    * Adam and SGD, anew each round at clients, authors': AMSGrad and Nesterov, going on; accuracy
+      below (10 rounds, server_epochs 1)
+    * extractors begin at random, authors': as those of a trained ResNet-56; not measured: none is
+      at hand
+    * rate cut by accuracy on the clients' images, authors': on the test set; not measured: it would
+      be tuned on what tests it
+    * CE + alpha T^2 KL as at the authors' clients, Eqs. (6) and (7): plain KL, none with alpha = 1,
+      T = 1; authors' server: alpha CE + T^2 KL, alike with alpha = 1
+    * the server learns from z_k, too, as in Eq. (6), authors': if told to; 98.21 %, without 98.35
+      (IID, recipe fed_gkt_table2)
+    * the server shuffles all images, authors': batches as they came; not measured: no option
+    * H and z_k of images as they are, authors' loader augments them; none without augmentation
+    * lr 0.001 with ``sgd``, too, Tables 10 to 12: 0.005; not measured: lr is an option
+
+    Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
+
+        FedGKT                          0.979 ± 0.005    0.892 ± 0.005
+        FedGKT, AMSGrad                 0.981 ± 0.004    0.903 ± 0.001
+        FedGKT, keep                    0.980 ± 0.004    0.899 ± 0.003
+        FedGKT, AMSGrad, keep           0.981 ± 0.004    0.902 ± 0.008
+    """
     make = pick(optimizer, OPTIMIZERS, "optimizer")
-    if server_lr is not None and not server_lr > 0:
-        raise ValueError(f"server_lr of fed_gkt is above 0, or None for lr, not {server_lr!r}.")
+    if server_lr is not None:
+        positive(server_lr=server_lr)
     return GroupTransfer(
         model=Edge(edge),
         objective=Distilled(T, alpha if kd_to_client else 0.0),
@@ -497,37 +469,3 @@ def fed_gkt(
         bits=bits,
         memory_limit=memory_limit,
     )
-
-
-# ---- feature maps that memory does not hold ------------------------------------------------------
-
-
-class OnDisk:
-    """A tensor [n, ...] in a temporary file, which is mapped only while rows of it are read."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.shape, self.file = tensor.shape, tempfile.TemporaryFile()
-        self.file.write(tensor.numpy().data)
-        self.file.flush()
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows: torch.Tensor) -> torch.Tensor:
-        shape = tuple(self.shape)
-        return torch.from_numpy(
-            np.memmap(self.file, np.float32, "r", shape=shape)[rows.cpu().numpy()]
-        )
-
-    def clone(self, **ignored: Any) -> torch.Tensor:
-        """All of it in memory, for a checkpoint."""
-        return self[torch.arange(len(self))]
-
-
-def stored(H: Any, task: Any, limit: float) -> Any:
-    """H of one client as the server keeps it: on the task's device, or on disk if those of all
-    clients would take more than ``limit`` bytes."""
-    if isinstance(H, OnDisk):
-        return H
-    large = 4 * sum(task.sizes) * H.shape[1:].numel() > limit
-    return OnDisk(H.cpu()) if large else H.to(task.device)

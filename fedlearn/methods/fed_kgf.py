@@ -10,26 +10,6 @@ Learning", IEEE TMC.
 
 The server part is the default: a weighted mean for each tensor over the clients that sent it is
 the tensor itself where only one did.
-
-Deviations from paper and authors' program: what, why, effect measured::
-
-    alpha, beta once a run, from the    clients that draw by           accuracy: at each call and
-      shared seed; Algorithm 1: each    themselves hold different      client, "every call"; new
-      client in each epoch t            networks                       each round, the same for
-                                                                       all, "redraw"
-    gradients flow through the          the text can also mean         "detach"
-      copies, times beta |w|^(beta -    ``detach``
-      1)
-    a 1 x 1 convolution belongs to      18 modules of ResNet-18, as    none: a choice of groups
-      the module before it              the paper counts
-
-Accuracy IID and with a main class, of ``fedlearn reproduce deviations``: lr 0.3,
-base_kernels 4, 20 rounds, 10 clients, batches of 16, digits_resnet::
-
-    Fed-KGF                         0.633 ± 0.039    0.139 ± 0.035
-    Fed-KGF, every call             0.314 ± 0.098    0.099 ± 0.003
-    Fed-KGF, redraw                 0.404 ± 0.166    0.106 ± 0.007
-    Fed-KGF, detach                 0.636 ± 0.110    0.161 ± 0.080
 """
 
 from dataclasses import dataclass, field
@@ -40,23 +20,21 @@ from torch import nn
 
 from .. import rng
 from ..arguments import short
-from ..models.kernels import ALPHA as ALPHA  # for those who look for them here
-from ..models.kernels import BETA as BETA
 from ..models.kernels import Generated, draw, represent
 from ..models.kernels import write_out as write_out
-from ..parts import SGD, Context, Model, Step, TaskNetwork, Tensors, Update, Uplink
+from ..parts import SGD, Context, Model, TaskNetwork, Update, Uplink
 from ..round import Averaging
 from ..settings import whole_number
 from ..wire import Schema
 from ..wire.base import brief
+from .base import Some
 
 
 @dataclass(frozen=True)
 class Representative(Model):
-    """The network of another model part with ``base_kernels`` representative kernels a
-    convolution. ``redraw`` draws alpha and beta anew each round; to use the state of such a run,
-    call ``refresh`` with its last round on a fresh network first. ``every_call`` draws them each
-    time a client or the server computes the kernels, so that no two networks agree."""
+    """The network of another model part with ``base_kernels`` representative kernels a convolution;
+    see ``fed_kgf``. To use the state of a run with ``redraw``, call ``refresh`` with its last round
+    on a fresh network first."""
 
     __repr__ = brief
 
@@ -72,8 +50,8 @@ class Representative(Model):
         whole_number("base_kernels", self.base_kernels)
 
     def build(self, task: Any) -> nn.Module:
-        own = self.base_kernels, task.seed, self.sign, self.alpha, self.detach, self.every_call
-        return represent(self.of.build(task), *own)
+        options = self.sign, self.alpha, self.detach, self.every_call
+        return represent(self.of.build(task), self.base_kernels, task.seed, *options)
 
     def refresh(self, net: nn.Module, task: Any, round: int) -> None:
         self.of.refresh(net, task, round)
@@ -90,16 +68,16 @@ def modules(schema: Schema) -> list[list[str]]:
     """The names of each module's tensors, in order. A matrix or a kernel wider than 1 x 1 begins a
     module; all that follows belongs to it: batch normalisation, biases, and the 1 x 1 shortcut of a
     residual block. ResNet-18 has 18."""
-    found: list[list[str]] = []
+    groups: list[list[str]] = []
     for name, shape in schema.shapes.items():
-        if not found or len(shape) == 2 or (len(shape) > 2 and max(shape[2:]) > 1):
-            found.append([])
-        found[-1].append(name)
-    return found
+        if not groups or len(shape) == 2 or (len(shape) > 2 and max(shape[2:]) > 1):
+            groups.append([])
+        groups[-1].append(name)
+    return groups
 
 
 @dataclass(frozen=True)
-class Modules(Step):
+class Modules(Some):
     """Each participant sends one group of modules, the i-th of them this round's ``order[i]``.
 
     By default there are as many groups as participants, or as modules if these are fewer; then
@@ -114,29 +92,24 @@ class Modules(Step):
             whole_number("groups", self.groups)
 
     def validate(self, ctx: Context) -> None:
-        if self.groups is None:
-            return
         count, participants = len(modules(ctx.schema)), len(ctx.participants)
-        if self.groups > count or participants % self.groups:
+        if self.groups and (self.groups > count or participants % self.groups):
             raise ValueError(
                 f"groups must be at most {count}, the modules, and divide {participants}, the "
                 f"participants, not {short(self.groups)}."
             )
 
     def names(self, names: list[str], ctx: Context) -> list[str]:
-        found = modules(ctx.schema)
-        groups = self.groups or min(len(found), len(ctx.participants))
+        every = modules(ctx.schema)
+        groups = self.groups or min(len(every), len(ctx.participants))
         generator = rng.generator(ctx.task.seed, "modules", ctx.round)
-        longer = torch.randperm(groups, generator=generator) < len(found) % groups  # by one module
-        ends = (len(found) // groups + longer.long()).cumsum(0).tolist()
+        longer = torch.randperm(groups, generator=generator) < len(every) % groups  # by one module
+        ends = (len(every) // groups + longer.long()).cumsum(0).tolist()
         order = torch.randperm(groups, generator=generator).tolist()
         group = order[ctx.participants.index(ctx.client) % groups]
         first = ends[group - 1] if group else 0
-        sent = {name for module in found[first : ends[group]] for name in module}
+        sent = {name for module in every[first : ends[group]] for name in module}
         return [name for name in names if name in sent]
-
-    def encode(self, x: Tensors, ctx: Context) -> Tensors:
-        return {name: x[name] for name in self.names(list(x), ctx)}
 
 
 def fed_kgf(
@@ -150,9 +123,40 @@ def fed_kgf(
     redraw: bool = False,
     every_call: bool = False,
 ) -> Averaging:
-    """Kernel generation and module uploading. ``groups=1`` is the paper's "without MU"; ``sign``
-    and ``alpha`` are the ablations of Figure 8; ``detach`` keeps the gradient of generated
-    kernels from w; ``redraw`` and ``every_call``: see ``Representative``."""
+    """Fed-KGF, Li et al., Eq. (2) and section 3.3: kernel generation and module uploading.
+
+    Parameters
+    ----------
+    lr, momentum : float
+        Rate of local SGD, above 0, and its momentum, at least 0 and below 1.
+    base_kernels : int
+        m, the representative kernels a convolution, at least 1.
+    groups : int or None
+        Groups of modules, a divisor of the participants; None: one for each; 1: "without MU".
+    sign, alpha : bool
+        Whether Eq. (2) has its sign and its alpha, the ablations of Figure 8.
+    detach : bool
+        Keep the gradient of generated kernels from w.
+    redraw, every_call : bool
+        Draw alpha and beta anew each round, or each time a client or the server computes kernels.
+
+    Notes
+    -----
+    Deviations from paper and authors' program, and their effect:
+
+    * alpha and beta drawn once a run from the shared seed, Algorithm 1: by each client in each
+      epoch, which gives clients different networks; "every call"; for all alike: "redraw"
+    * gradients flow through the copies, times ``beta |w|^(beta - 1)``; the other reading: "detach"
+    * a 1 x 1 convolution belongs to the module before it: 18 of ResNet-18, as the paper counts
+
+    Accuracy IID and with a main class, of ``fedlearn reproduce deviations``: lr 0.3,
+    base_kernels 4, 20 rounds, 10 clients, batches of 16, digits_resnet::
+
+        Fed-KGF                         0.633 ± 0.039    0.139 ± 0.035
+        Fed-KGF, every call             0.314 ± 0.098    0.099 ± 0.003
+        Fed-KGF, redraw                 0.404 ± 0.166    0.106 ± 0.007
+        Fed-KGF, detach                 0.636 ± 0.110    0.161 ± 0.080
+    """
     return Averaging(
         "fed_kgf",
         Representative(base_kernels, sign, alpha, detach, redraw, every_call=every_call),

@@ -12,6 +12,7 @@ from ..models.repopt import SCALES, Scales
 from ..parts import SGD, Context, Continued, Optimizer, Smoothed, TaskLoss
 from ..round import Averaging, run
 from ..settings import whole_number
+from .base import not_negative
 from .fed_repopt import Form
 
 
@@ -27,11 +28,9 @@ class Planned(SGD):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.warmup <= self.rounds or not 0 <= self.clip < math.inf:
-            raise ValueError(
-                "A search needs 0 <= warmup <= rounds and a finite clip >= 0, not "
-                f"warmup={short(self.warmup)}, rounds={short(self.rounds)}, clip={self.clip!r}."
-            )
+        not_negative(clip=self.clip)
+        if not 0 <= self.warmup <= self.rounds:
+            raise ValueError(f"warmup is 0 to {self.rounds} rounds, not {short(self.warmup)}.")
 
     def init(self, params: list[torch.Tensor], ctx: Context) -> dict[str, Any]:
         state, t = super().init(params, ctx), ctx.round - 0.5  # the middle of the round
@@ -40,9 +39,7 @@ class Planned(SGD):
             state["lr"] *= t / self.warmup if t < self.warmup else falling
         return state
 
-    def step(
-        self, params: list[torch.Tensor], grads: list[torch.Tensor], state: dict[str, Any]
-    ) -> None:
+    def step(self, params: list, grads: list, state: dict[str, Any]) -> None:
         if self.clip:
             norm = torch.stack(list(torch._foreach_norm(grads))).norm()
             grads = list(torch._foreach_mul(grads, (self.clip / norm).clamp(max=1)))
@@ -64,39 +61,55 @@ def search(
     warmup: int = 0,
     clip: float = 0.0,
 ) -> Scales:
-    """Train the network with all scales trained on the one client of ``task``, which is the server
-    itself. ``spare`` and ``smoothing``: as in ``fed_repopt``; ``checkpoint``: as in ``run``. With
-    ``warmup`` the rate rises for so many rounds and then falls along half a cosine; ``clip`` is the
-    greatest length of a gradient; with either, momentum goes on from round to round. The authors'
-    program has 10 rounds and 5."""
+    """Train a network with all its scales at the server (Lau et al., 2024, Algorithm 1, step 1).
+
+    Parameters
+    ----------
+    task : Task
+        With one client, which is the server itself.
+    rounds, batch_size : int
+        Epochs and images a batch, at least 1.
+    network, lr, momentum, weight_decay, spare, smoothing
+        As in ``fed_repopt``.
+    checkpoint : path or None
+        As in ``fl.run``.
+    warmup : int
+        Rounds in which the rate rises; then it falls along half a cosine. Authors': 10.
+    clip : float
+        Greatest length of a gradient; 0: any. Authors': 5. With this or ``warmup`` momentum goes
+        on from round to round.
+
+    Returns
+    -------
+    Scales
+        The trained scales, for ``fed_repopt(scales=...)``.
+
+    Raises
+    ------
+    ValueError
+        For a task with several clients, or an option that cannot be.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> task = fl.tasks.classification("digits", clients=1, train=16, test=10)
+    >>> fl.repopt_search(task, rounds=1)
+    Scales(digest='...')
+    """
     if not hasattr(task, "evaluate"):
         raise ValueError(f"A search takes a task (fedlearn.tasks), not {short(task)}.")
     whole_number("rounds", rounds)
     if task.clients != 1:
-        raise ValueError(
-            f"The search is the server's own: a task with one client, not {task.clients}."
-        )
-    its: dict[str, Any] = {
-        "lr": lr,
-        "momentum": momentum,
-        "weight_decay": weight_decay,
-        "spare": spare,
-    }
-    sgd: Optimizer = SGD(**its)
+        raise ValueError(f"A search takes a task with one client, the server, not {task.clients}.")
+    sgd: Optimizer = SGD(lr, momentum, weight_decay, spare=spare)
     if warmup or clip:
-        sgd = Continued(Planned(**its, rounds=rounds, warmup=warmup, clip=clip))
+        rates: dict[str, Any] = {"rounds": rounds, "warmup": warmup, "clip": clip}
+        sgd = Continued(Planned(lr, momentum, weight_decay, spare=spare, **rates))
     loss = Smoothed(smoothing) if smoothing else TaskLoss()
     method = Averaging("search", Form("search", network), loss, optimizer=sgd)
-    history = run(
-        method,
-        task,
-        rounds,
-        batch_size=batch_size,
-        evaluate_every=rounds,
-        progress=False,
-        checkpoint=checkpoint,
-    )
+    how = {"batch_size": batch_size, "evaluate_every": rounds, "checkpoint": checkpoint}
+    state = run(method, task, rounds, progress=False, **how).state or {}
     ends = tuple(f".{s}.value" for s in SCALES)
-    state = history.state or {}
-    found = {n: t.clone() for n, t in state.items() if n.endswith(ends)}
-    return Scales({n.removesuffix(".value"): t for n, t in found.items()})
+    return Scales(
+        {n.removesuffix(".value"): t.clone() for n, t in state.items() if n.endswith(ends)}
+    )

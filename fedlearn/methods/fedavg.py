@@ -7,13 +7,6 @@ Decentralized Data", AISTATS 2017, Algorithm 1.
 The update form is the average of the models written differently,
 sum (n_k / n) w_k = w_t + sum (n_k / n) (w_k - w_t). Batch statistics are averaged with the same
 weights.
-
-Deviations from paper and authors' program: what, why, effect measured::
-
-    batch statistics are averaged,      the paper's networks have      not measured: without, the
-      too                               none                           server's network has none
-    clients with few images have        the paper says nothing of it   not measured: there is
-      short batches                                                    nothing to compare with
 """
 
 from ..parts import SGD
@@ -21,5 +14,18 @@ from ..round import Averaging
 
 
 def fedavg(lr: float = 0.1, momentum: float = 0.0) -> Averaging:
-    """The six defaults: the task's network and loss, SGD, dense both ways, the mean by n_k."""
+    """Federated averaging, McMahan et al. (2017), Algorithm 1: all parts are the defaults.
+
+    Parameters
+    ----------
+    lr, momentum : float
+        Rate of local SGD, above 0, and its momentum, at least 0 and below 1.
+
+    Notes
+    -----
+    Deviations from paper and authors' program, and their effect:
+
+    * batch statistics are averaged, too; not measured: without, the server's network has none
+    * clients with few images have short batches; not measured: there is nothing to compare with
+    """
     return Averaging("fedavg", optimizer=SGD(lr, momentum))

@@ -7,57 +7,19 @@ Algorithm 2.
 
 C is the scaled sign, (||x||_1 / d) sign(x), or top-k. D is the mean of what arrived. A client
 keeps its e_i while it does not take part. Batch statistics are averaged as they are.
-
-Deviations from paper and authors' program: what, why, effect measured::
-
-    a sign scale for each tensor;       layers differ in size          error of an update 0.66,
-      authors': one                                                    with one scale 0.79 [u];
-      (``scale="model"``)                                              accuracy: "one scale"
-    no bias corrections; authors':      Algorithm 2 has none           "corrected"; the authors'
-      ``corrected``                                                    program is "both"
-    v^ is at least eps; authors': it    Algorithm 2                    none with their max_init
-      begins as max_init, by default                                   0.001; else not measured:
-      0, and 1e-8 is added to its root                                 no option
-    ``ratio``: the top k of each        layers differ in size          not measured: no option
-      tensor; authors': of the model
-    with ``ratio`` biases and           as in DGC and STC here         0.36 bits for each entry of
-      normalisation travel dense                                       digits_resnet
-    D is weighted by n_k                as everywhere in this package  none with equal shares
-
-    [u] ‖C(u) - u‖ / ‖u‖ of what is coded with loss: update of client 0 in round 1 of FedAvg, seed
-    0, digits, IID, 10 clients, batches of 16, digits_resnet
-
-Accuracy IID and with a main class, of ``fedlearn reproduce deviations``: server_lr 0.3,
-20 rounds, 10 clients, batches of 16, digits_resnet::
-
-    FedCAMS                         0.972 ± 0.010    0.973 ± 0.010
-    FedCAMS, one scale              0.967 ± 0.009    0.952 ± 0.006
-    FedCAMS, corrected              0.973 ± 0.005    0.967 ± 0.012
-    FedCAMS, both                   0.972 ± 0.013    0.936 ± 0.012
 """
 
-import math
 from dataclasses import dataclass, field
 
 import torch
 
 from ..errors import pick
-from ..parts import (
-    SGD,
-    Aggregator,
-    Arrivals,
-    Context,
-    Feedback,
-    Lossy,
-    Mean,
-    Step,
-    Tensors,
-    Update,
-    Uplink,
-)
+from ..links import Feedback, Lossy, Step, Update, Uplink
+from ..parts import SGD, Aggregator, Arrivals, Context, Mean, Tensors
 from ..round import Averaging
 from ..wire import Signs, TopK
 from ..wire.base import brief
+from .base import below_one, positive
 
 
 @dataclass(frozen=True)
@@ -87,16 +49,12 @@ class AMSGrad(Aggregator):
     corrected: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
-        fine = 0 < self.lr < math.inf and 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1
-        if not fine or not self.eps > 0:
-            raise ValueError(
-                f"AMSGrad needs a finite lr > 0, 0 <= beta1, beta2 < 1 and eps > 0, not {self}."
-            )
+        positive(server_lr=self.lr, eps=self.eps)
+        below_one(beta1=self.beta1, beta2=self.beta2)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         new, memory = Mean().aggregate(state, arrivals, ctx), ctx.memory
-        t = int(memory.get("steps", 0)) + 1
-        rate = self.lr
+        t, rate = int(memory.get("steps", 0)) + 1, self.lr
         if self.corrected:
             memory["steps"] = torch.tensor(t)
             rate *= (1 - self.beta2**t) ** 0.5 / (1 - self.beta1**t)
@@ -111,9 +69,6 @@ class AMSGrad(Aggregator):
         return new
 
 
-SCALES = {"tensor": (), "model": (OneScale(),)}
-
-
 def fedcams(
     lr: float = 0.1,
     server_lr: float = 1.0,
@@ -122,16 +77,44 @@ def fedcams(
     scale: str = "tensor",
     corrected: bool = False,
 ) -> Averaging:
-    """Scaled signs, or with ``ratio`` the largest entries. ``feedback=False`` forgets what the
-    coder lost. ``scale``: of the signs, one a "tensor" or one for the whole "model" (the paper's
-    C); ``corrected``: see ``AMSGrad``. Both together are the authors' program with its max_init at
-    0.001."""
-    own = pick(scale, SCALES, "scale")
-    if own and ratio is not None:
+    """FedCAMS, Wang, Lin and Chen (2022), Algorithm 2.
+
+    Parameters
+    ----------
+    lr, server_lr : float
+        Rates of local SGD and of the server's step, above 0.
+    ratio : float or None
+        Share of the largest entries that are sent, above 0 and at most 1; None sends scaled signs.
+    feedback : bool
+        Whether a client remembers what the coder lost.
+    scale : {"tensor", "model"}
+        One scale of the signs a tensor, or one for the whole model, the paper's C.
+    corrected : bool
+        Bias corrections as in Adam. With "model" it is the authors' program at max_init 0.001.
+
+    Notes
+    -----
+    Deviations from paper and authors' program, and their effect:
+
+    * a sign scale for each tensor, authors': one; error ‖C(u) - u‖ / ‖u‖ of client 0's first update
+      in FedAvg 0.66, with one scale 0.79; "one scale"
+    * no bias corrections, as in Algorithm 2, authors': "corrected"; their program is "both"
+    * v^ is at least eps, as in Algorithm 2, authors': it begins as max_init, 0 by default, and
+      1e-8 is added to its root; none at max_init 0.001, else not measured: no option
+    * ``ratio`` chooses of each tensor, authors': of the model; not measured: no option
+
+    Accuracy IID and with a main class, of ``fedlearn reproduce deviations``: server_lr 0.3,
+    20 rounds, 10 clients, batches of 16, digits_resnet::
+
+        FedCAMS                         0.972 ± 0.010    0.973 ± 0.010
+        FedCAMS, one scale              0.967 ± 0.009    0.952 ± 0.006
+        FedCAMS, corrected              0.973 ± 0.005    0.967 ± 0.012
+        FedCAMS, both                   0.972 ± 0.013    0.936 ± 0.012
+    """
+    one = pick(scale, {"tensor": (), "model": (OneScale(),)}, "scale")
+    if one and ratio is not None:
         raise ValueError('The scale "model" is one of signs; the largest entries have none.')
-    if not server_lr > 0:
-        raise ValueError(f"server_lr of fedcams is above 0, not {server_lr!r}.")
     coded = Lossy(Signs(), whole=0) if ratio is None else Lossy(TopK(ratio))
-    steps = (Update(), *((Feedback(),) if feedback else ()), *own, coded)
+    uplink = Uplink(Update(), *((Feedback(),) if feedback else ()), *one, coded)
     server = AMSGrad(server_lr, corrected=corrected)
-    return Averaging("fedcams", optimizer=SGD(lr), uplink=Uplink(*steps), server=server)
+    return Averaging("fedcams", optimizer=SGD(lr), uplink=uplink, server=server)

@@ -10,33 +10,6 @@ Approach", ICIP 2019, Algorithm 2.
 E_g is the downloaded extractor, frozen, and so never sent. The fusion begins as the identity on
 E_l (lam = 0), so the first step is federated averaging. The global model is tested with E_g = E_l,
 which makes multi and single the identity.
-
-Deviations from paper and authors' program: what, why, effect measured::
-
-    conv begins as the identity on      then the first step is         not measured: no option;
-      E_l; authors': Xavier             FedAvg's                       FedAvg's step is lost
-    conv adds b; Eq. (6) has none       authors' program has it        not measured: no option; b
-                                                                       begins as 0
-    multi: lam is the share of E_g      Eq. (7) is damaged in the      none: their form
-                                        scan; Eq. (8), authors'
-                                        program
-    the mean is weighted by n_k;        as everywhere in this package  none with equal shares
-      authors': plain
-    E_g stands first; authors': E_l     Eq. (6)                        none: a name of channels
-    tested with E_g = E_l; authors':    one network, known to all      not measured: that pair is
-      E_g of the round before                                          no client's network
-    momentum starts anew each round;    as the other methods here      accuracy of multi, lr 0.01:
-      authors': so for CIFAR-10, for                                   "momentum 0.9" and "keep"
-      MNIST it goes on (``keep``)
-    rate 0.1, constant; authors': see   as the other methods here      "their rates"; the least
-      ``fedfusion``                                                    one 0.00010, theirs 0.000099
-
-Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
-
-    FedFusion                       0.983 ± 0.006    0.956 ± 0.008
-    FedFusion, their rates          0.970 ± 0.003    0.922 ± 0.008
-    FedFusion, momentum 0.9         0.968 ± 0.006    0.922 ± 0.006
-    FedFusion, momentum 0.9, keep   0.981 ± 0.003    0.962 ± 0.008
 """
 
 from collections.abc import Iterable
@@ -47,28 +20,12 @@ import torch
 from torch import nn
 
 from ..errors import Diverged, WireError, pick
-from ..local import Loss
+from ..links import Downlink, Update, Uplink
+from ..local import Loss, Model, Objective, Reference, TaskNetwork
 from ..models import Network
-from ..parts import (
-    SGD,
-    Aggregator,
-    Arrivals,
-    Batch,
-    Context,
-    Continued,
-    Downlink,
-    Mean,
-    Model,
-    Objective,
-    Optimizer,
-    Reference,
-    Step,
-    TaskNetwork,
-    Tensors,
-    Update,
-    Uplink,
-)
+from ..parts import SGD, Aggregator, Arrivals, Batch, Context, Continued, Mean, Optimizer, Tensors
 from ..round import Averaging
+from .base import Some, below_one, output
 
 
 class Convolution(nn.Module):
@@ -100,8 +57,7 @@ OPERATORS = {"conv": Convolution, "multi": Weighted, "single": lambda channels: 
 
 
 class Fused(Network):
-    """Extractor, fusion, classifier; as a network of its own it has the same extractor in both
-    streams."""
+    """Extractor, fusion, classifier; by itself it has the same extractor in both streams."""
 
     def __init__(self, extractor: nn.Module, fusion: nn.Module, classifier: nn.Module) -> None:
         super().__init__(extractor, classifier)
@@ -130,20 +86,13 @@ class FusionNetwork(Model):
 
     def build(self, task: Any) -> nn.Module:
         net = self.of.build(task)
-        if not isinstance(net, Network):
-            raise ValueError(
-                "FedFusion needs a network split into extractor and classifier (models.Network), "
-                f"not {type(net).__name__}."
-            )
-        with torch.no_grad():
-            maps = net.extractor.eval()(torch.zeros(1, *task.shape))
+        maps: Any = output(net.extractor, task.shape) if isinstance(net, Network) else None
         if not torch.is_tensor(maps) or maps.dim() != 4:
-            gives = list(maps.shape[1:]) if torch.is_tensor(maps) else "several"
             raise ValueError(
-                "FedFusion fuses feature maps [channels, height, width]; this extractor gives "
-                f"{gives}."
+                "FedFusion needs a network (models.Network) with an extractor of feature maps "
+                f"[channels, height, width] and a classifier; this {type(net).__name__} has none."
             )
-        return Fused(net.extractor.train(), OPERATORS[self.operator](maps.shape[1]), net.classifier)
+        return Fused(net.extractor, OPERATORS[self.operator](maps.shape[1]), net.classifier)
 
 
 @dataclass(frozen=True)
@@ -163,19 +112,14 @@ class FusionLoss(Objective):
 
 @dataclass(frozen=True)
 class MovingAverage(Aggregator):
-    """The weighted mean, of which the fusion weights take a share: lam <- mu lam + (1 - mu)
-    mean."""
+    """The weighted mean; of the fusion lam <- mu lam + (1 - mu) mean."""
 
     needs = frozenset({Update})
 
     mu: float = 0.9
 
     def __post_init__(self) -> None:
-        if not 0 <= self.mu < 1:
-            raise ValueError(
-                "A moving average keeps a share mu of the old value, at least 0 and below 1, not "
-                f"{self.mu!r}."
-            )
+        below_one(mu=self.mu)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         new = Mean().aggregate(state, arrivals, ctx)
@@ -187,14 +131,11 @@ def fusion(names: Iterable[str]) -> list[str]:
     return [n for n in names if n.startswith("fusion.")]
 
 
-class Outside(Step):
+class Outside(Some):
     """Everything but the fusion travels."""
 
     def names(self, names: list[str], ctx: Context) -> list[str]:
         return [n for n in names if n not in fusion(names)]
-
-    def encode(self, x: Tensors, ctx: Context) -> Tensors:
-        return {n: x[n] for n in self.names(list(x), ctx)}
 
 
 @dataclass(frozen=True)
@@ -202,10 +143,10 @@ class Keep(Outside):
     """The fusion stays with its client (uplink) ..."""
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
-        own = {n: x[n].clone() for n in fusion(x)}
-        if not all(torch.isfinite(t).all() for t in own.values()):
+        kept = {n: x[n].clone() for n in fusion(x)}
+        if not all(torch.isfinite(t).all() for t in kept.values()):
             raise Diverged(f"The fusion of client {ctx.client} is NaN or infinite.")
-        ctx.memory.update(own)
+        ctx.memory.update(kept)
         return super().encode(x, ctx)
 
 
@@ -216,8 +157,8 @@ class TakeBack(Outside):
     def decode(self, x: Tensors, ctx: Context) -> Tensors:
         if fusion(x):
             raise WireError("The server sent a fusion, which is the client's own.")
-        own = fusion(ctx.schema.shapes)
-        return x | {n: ctx.memory.get(n, ctx.initial[n]) for n in own}
+        names = fusion(ctx.schema.shapes)
+        return x | {n: ctx.memory.get(n, ctx.initial[n]) for n in names}
 
 
 def fedfusion(
@@ -230,14 +171,45 @@ def fedfusion(
     floor: float = 0.0,
     keep: bool = False,
 ) -> Averaging:
-    """``operator``: "conv", "multi" or "single". With ``personal`` every client keeps a fusion of
-    its own, which is what the paper's text says; its Algorithm 2 averages them. ``decay``
-    multiplies the learning rate each round, down to ``floor``; ``keep`` lets momentum go on where
-    it stopped. The authors' program: momentum 0.9, weight decay 0.0005, decay 0.99, floor 0.0001,
-    lr 0.005 (CIFAR-10), or lr 0.002 and ``keep`` (MNIST)."""
+    """FedFusion, Yao et al. (2019), Algorithm 2 and Eqs. (6) to (8).
+
+    Parameters
+    ----------
+    lr, momentum, weight_decay : float
+        Of local SGD; the authors' program has momentum 0.9, weight decay 0.0005.
+    operator : {"conv", "multi", "single"}
+        F.
+    personal : bool
+        A fusion of its own for every client, as the paper's text; Algorithm 2 averages them.
+    decay, floor : float
+        The rate is multiplied each round, down to ``floor``; authors': 0.99 and 0.0001.
+    keep : bool
+        Momentum goes on where it stopped: authors' for MNIST (lr 0.002), not CIFAR-10 (lr 0.005).
+
+    Notes
+    -----
+    Deviations from paper and authors' program, and their effect:
+
+    * conv begins as the identity on E_l, authors': Xavier; not measured: no option, FedAvg's first
+      step would be lost
+    * conv adds b, as the authors' program, Eq. (6) has none; not measured: no option, b begins as 0
+    * multi: lam is the share of E_g, Eq. (7) is damaged in the scan; none: the authors' form
+    * E_g stands first as in Eq. (6), authors': E_l; none: a name of channels
+    * tested with E_g = E_l, authors': E_g of the round before; not measured: that pair is no
+      client's network
+    * momentum starts anew each round; multi at lr 0.01: "momentum 0.9" and "keep"
+    * rate 0.1, constant; "their rates", the least one 0.00010, theirs 0.000099
+
+    Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
+
+        FedFusion                       0.983 ± 0.006    0.956 ± 0.008
+        FedFusion, their rates          0.970 ± 0.003    0.922 ± 0.008
+        FedFusion, momentum 0.9         0.968 ± 0.006    0.922 ± 0.006
+        FedFusion, momentum 0.9, keep   0.981 ± 0.003    0.962 ± 0.008
+    """
     sgd = SGD(lr, momentum, weight_decay, decay, floor)
-    part: Optimizer = Continued(sgd) if keep else sgd
-    method = Averaging("fedfusion", FusionNetwork(operator), FusionLoss(), part)
+    optimizer: Optimizer = Continued(sgd) if keep else sgd
+    method = Averaging("fedfusion", FusionNetwork(operator), FusionLoss(), optimizer)
     if personal:
         return method.but(uplink=Uplink(Keep(), Update()), downlink=Downlink(TakeBack()))
     return method if operator == "conv" else method.but(server=MovingAverage())

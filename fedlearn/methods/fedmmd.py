@@ -9,25 +9,6 @@ theta_G is the downloaded model, frozen; a and b are the logits of the two strea
 radial basis functions of several widths w. All else is federated averaging. The means run over all
 pairs of the batch, so each point meets itself, too: MMD^2 is then never negative. The baseline of
 the paper takes D = 1/2 sum ||a - b||^2 over the batch instead.
-
-Deviations from paper and authors' program: what, why, effect measured::
-
-    19 widths of the kernel             the paper gives none           none: the authors'
-                                                                       program's
-    D is not cut from below;            not in the paper               none here: the runs of "least
-      authors': at 0.0001 (``least``)                                  0.0001" are the same
-    the mean is weighted by n_k         the paper's is                 none: the program's shares
-                                                                       are equal
-    rate 0.1; paper: 0.002 (CIFAR-10)   as the other methods here      not measured: lr and decay
-      and 0.0001 (MNIST); authors':                                    are options
-      CIFAR-10 times 0.999 each round
-    dropout of the network stays;       one network for all methods    not measured: no option
-      authors' two streams have none
-
-Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
-
-    FedMMD                          0.984 ± 0.008    0.956 ± 0.011
-    FedMMD, least 0.0001            0.984 ± 0.008    0.956 ± 0.011
 """
 
 from collections.abc import Sequence
@@ -41,20 +22,11 @@ from ..local import Loss
 from ..parts import SGD, Batch, Context, Objective, Reference
 from ..round import Averaging
 from ..wire.base import brief
+from .base import not_negative
 
+SMALL, LARGE = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0), (1e2, 1e3, 1e4, 1e5, 1e6)
 # the paper gives none; these are of the authors' public code
-WIDTHS = (
-    *(10.0**i for i in range(-6, 0)),
-    1.0,
-    5.0,
-    10.0,
-    15.0,
-    20.0,
-    25.0,
-    30.0,
-    35.0,
-    *(10.0**i for i in range(2, 7)),
-)
+WIDTHS = (*SMALL, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, *LARGE)
 
 
 def kernel(a: torch.Tensor, b: torch.Tensor, widths: Sequence[float] = WIDTHS) -> torch.Tensor:
@@ -67,11 +39,8 @@ def mmd2(a: torch.Tensor, b: torch.Tensor, widths: Sequence[float] = WIDTHS) -> 
     """Eq. (2), squared maximum mean discrepancy: samples [..., n, d] and [..., m, d] -> [...]."""
     both = torch.cat([a, b], -2)  # one call for the three kernel matrices
     n, K = a.shape[-2], kernel(both, both, widths)
-    return (
-        K[..., :n, :n].mean((-2, -1))
-        + K[..., n:, n:].mean((-2, -1))
-        - 2 * K[..., :n, n:].mean((-2, -1))
-    )
+    aa, bb, ab = K[..., :n, :n], K[..., n:, n:], K[..., :n, n:]
+    return aa.mean((-2, -1)) + bb.mean((-2, -1)) - 2 * ab.mean((-2, -1))
 
 
 def l2(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -94,14 +63,8 @@ class TwoStream(Objective):
     least: float = field(default=0.0, repr=False)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.lam < float("inf"):
-            raise ValueError(
-                "lambda weighs the distance of the two streams: at least 0 and finite, not "
-                f"{self.lam!r}."
-            )
+        not_negative(lam=self.lam, least=self.least)
         pick(self.distance, DISTANCES, "distance")
-        if not 0 <= self.least < float("inf"):
-            raise ValueError(f"The least distance is at least 0 and finite, not {self.least!r}.")
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         theta_G, J, D = Reference(net, ctx), ctx.task.loss, DISTANCES[self.distance]
@@ -125,8 +88,36 @@ def fedmmd(
     floor: float = 0.0,
     least: float = 0.0,
 ) -> Averaging:
-    """``lam`` 0.1 is the paper's. ``distance="l2"`` is its baseline, for which it takes 0.1 or 0.01
-    (CIFAR-10) and 0.001 (MNIST). ``decay`` multiplies the learning rate each round,
-    down to ``floor``. ``least``: see ``TwoStream``; the authors' program has 0.0001 for MMD."""
+    """FedMMD, Yao, Huang and Sun (2018), Algorithm 1 and Eqs. (2) to (5).
+
+    Parameters
+    ----------
+    lr, momentum : float
+        Rate of local SGD, above 0, and its momentum, at least 0 and below 1.
+    lam : float
+        Weight of the distance, at least 0. The paper has 0.1; for "l2" 0.1 or 0.01 (CIFAR-10) and
+        0.001 (MNIST).
+    distance : {"mmd", "l2"}
+        MMD^2, or the paper's baseline.
+    decay, floor : float
+        The rate is multiplied each round, down to ``floor``.
+    least : float
+        A smaller distance counts as that, and pulls no more; authors': 0.0001 for MMD.
+
+    Notes
+    -----
+    Deviations from paper and authors' program, and their effect:
+
+    * 19 widths of the kernel, the paper gives none: none, the authors' program's
+    * D is not cut from below, authors': at 0.0001; none here: the runs of "least 0.0001" are alike
+    * rate 0.1, paper: 0.002 (CIFAR-10) and 0.0001 (MNIST), authors' CIFAR-10 times 0.999 each
+      round; not measured: lr and decay are options
+    * dropout of the network stays, authors' two streams have none; not measured: no option
+
+    Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
+
+        FedMMD                          0.984 ± 0.008    0.956 ± 0.011
+        FedMMD, least 0.0001            0.984 ± 0.008    0.956 ± 0.011
+    """
     optimizer = SGD(lr, momentum, decay=decay, floor=floor)
     return Averaging("fedmmd", objective=TwoStream(lam, distance, least), optimizer=optimizer)

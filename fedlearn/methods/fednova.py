@@ -7,12 +7,6 @@ Optimization", NeurIPS 2020, section 4::
 ||a_i||_1 = tau_i for SGD; with momentum rho it is (tau_i - rho (1 - rho^tau_i) / (1 - rho)) /
 (1 - rho). FedAvg is sum_i p_i (x - y_i), which lets a client count for more the more steps it
 takes. The local learning rate is part of d_i here. Batch statistics are averaged as they are.
-
-Deviations from paper and authors' program: what, why, effect measured::
-
-    tau_i is not sent                   the server knows n_i, B and E  no byte more than FedAvg
-    no proximal term, no momentum of    the paper's options            not measured: its rule does
-      the server                                                       without them
 """
 
 from dataclasses import dataclass
@@ -20,6 +14,7 @@ from dataclasses import dataclass
 from ..parts import SGD, Aggregator, Arrivals, Context, Tensors, Update
 from ..round import Averaging
 from ..servers import mean_update
+from .base import below_one
 
 
 @dataclass(frozen=True)
@@ -32,8 +27,7 @@ class Normalised(Aggregator):
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"Momentum is at least 0 and below 1, not {self.momentum!r}.")
+        below_one(momentum=self.momentum)
 
     def _norm(self, tau: int) -> float:
         """||a_i||_1: the entries of a_i say how often each local gradient counts."""
@@ -43,18 +37,31 @@ class Normalised(Aggregator):
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         buffers, n = ctx.schema.buffers, ctx.task.sizes
         a = {one.client: self._norm(ctx.steps(one.client)) for one in arrivals}
-        directions = [
-            one._replace(
-                update={m: u if m in buffers else u / a[one.client] for m, u in one.update.items()}
-            )
-            for one in arrivals
-        ]
+        directions = []
+        for one in arrivals:
+            d_i = {m: u if m in buffers else u / a[one.client] for m, u in one.update.items()}
+            directions.append(one._replace(update=d_i))
         d, _ = mean_update(state, directions, ctx)
         tau_eff = sum(n[i] * a[i] for i in a) / sum(n[i] for i in a)
         return {m: x + (d[m] if m in buffers else tau_eff * d[m]) for m, x in state.items()}
 
 
 def fednova(lr: float = 0.1, momentum: float = 0.0) -> Averaging:
-    """Normalised averaging; ``momentum`` is the clients'. With ``but(optimizer=...)`` the optimizer
-    must be SGD whose momentum is that of ``Normalised``, or ||a_i||_1 is wrong."""
+    """FedNova, Wang et al. (2020), section 4: normalised averaging.
+
+    With ``but(optimizer=...)`` the optimizer must be SGD whose momentum is that of ``Normalised``,
+    or ||a_i||_1 is wrong.
+
+    Parameters
+    ----------
+    lr, momentum : float
+        Rate of the clients' SGD, above 0, and its momentum rho, at least 0 and below 1.
+
+    Notes
+    -----
+    Deviations from paper and authors' program, and their effect:
+
+    * tau_i is not sent, the server knows n_i, B and E: no byte more than FedAvg
+    * no proximal term, no momentum of the server; not measured: its rule does without them
+    """
     return Averaging("fednova", optimizer=SGD(lr, momentum), server=Normalised(momentum))

@@ -9,11 +9,6 @@ Algorithm 2::
 
 eta is ``server_lr``; m begins as 0, v as tau^2, and neither is corrected for that. Batch statistics
 are averaged as they are.
-
-Deviations from paper and authors' program: what, why, effect measured::
-
-    D is weighted by n_k                the paper's experiments do;    none with equal shares
-                                        Algorithm 2: clients alike
 """
 
 from dataclasses import dataclass
@@ -24,6 +19,7 @@ from ..errors import pick
 from ..parts import SGD, Aggregator, Arrivals, Context, Tensors, Update
 from ..round import Averaging
 from ..servers import mean_update
+from .base import below_one, positive
 
 SECOND = {  # v, D^2, beta2 -> the next v
     "adagrad": lambda v, square, beta2: v + square,
@@ -46,12 +42,8 @@ class Adaptive(Aggregator):
 
     def __post_init__(self) -> None:
         pick(self.kind, SECOND, "second moment")
-        betas = 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1
-        if not (betas and 0 < self.lr < float("inf") and 0 < self.tau < float("inf")):
-            raise ValueError(
-                "An adaptive server needs server_lr and tau above 0 and finite, and 0 <= beta1, "
-                f"beta2 < 1, not {self}."
-            )
+        positive(server_lr=self.lr, tau=self.tau)
+        below_one(beta1=self.beta1, beta2=self.beta2)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         (mean, _), memory = mean_update(state, arrivals, ctx), ctx.memory
@@ -67,7 +59,13 @@ class Adaptive(Aggregator):
 
 
 def fedadagrad(lr: float = 0.1, server_lr: float = 0.03, tau: float = 1e-3) -> Averaging:
-    """The sum of all squares, without momentum: beta1 = 0."""
+    """FedAdagrad, Reddi et al. (2021), Algorithm 2: the sum of all squares, without momentum.
+
+    Parameters
+    ----------
+    lr, server_lr, tau
+        As for ``fedadam``; beta1 is 0.
+    """
     server = Adaptive("adagrad", server_lr, beta1=0.0, tau=tau)
     return Averaging("fedadagrad", optimizer=SGD(lr), server=server)
 
@@ -79,7 +77,13 @@ def fedyogi(
     beta2: float = 0.99,
     tau: float = 1e-3,
 ) -> Averaging:
-    """A second moment that changes by no more than (1 - beta2) D^2 a round."""
+    """FedYogi, Reddi et al. (2021), Algorithm 2: v changes by at most (1 - beta2) D^2 a round.
+
+    Parameters
+    ----------
+    lr, server_lr, beta1, beta2, tau
+        As for ``fedadam``.
+    """
     server = Adaptive("yogi", server_lr, beta1, beta2, tau)
     return Averaging("fedyogi", optimizer=SGD(lr), server=server)
 
@@ -91,6 +95,16 @@ def fedadam(
     beta2: float = 0.99,
     tau: float = 1e-3,
 ) -> Averaging:
-    """The moving average of the squares."""
+    """FedAdam, Reddi et al. (2021), Algorithm 2: the moving average of the squares.
+
+    Parameters
+    ----------
+    lr, server_lr : float
+        Rates of local SGD and of the server, eta, above 0.
+    beta1, beta2 : float
+        Of the moments, at least 0 and below 1.
+    tau : float
+        How little the server adapts, above 0.
+    """
     server = Adaptive("adam", server_lr, beta1, beta2, tau)
     return Averaging("fedadam", optimizer=SGD(lr), server=server)

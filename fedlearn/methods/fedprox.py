@@ -4,14 +4,6 @@ Algorithm 2::
     client:  minimise  h_k(w; w^t) = F_k(w) + mu / 2 ||w - w^t||^2            Eq. (2)
 
 w^t is what the client has downloaded. All else is federated averaging, which is mu = 0.
-
-Deviations from paper and authors' program: what, why, effect measured::
-
-    everybody trains E epochs           the share of stragglers that   not measured: E is of a
-                                        do less is the experiment's    run, not of a client
-    clients drawn alike, the mean is    the program does so; in the    none with equal shares
-      weighted by n_k                   paper drawn by n_k, mean of
-                                        all alike
 """
 
 from dataclasses import dataclass
@@ -22,6 +14,7 @@ from torch import nn
 from ..local import Loss, inner, trained
 from ..parts import SGD, Batch, Context, Objective
 from ..round import Averaging
+from .base import not_negative
 
 
 @dataclass(frozen=True)
@@ -31,8 +24,7 @@ class Proximal(Objective):
     mu: float = 0.01
 
     def __post_init__(self) -> None:
-        if not 0 <= self.mu < float("inf"):
-            raise ValueError(f"mu is at least 0 and finite, not {self.mu!r}.")
+        not_negative(mu=self.mu)
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         F, (w, start) = ctx.task.loss, trained(net, ctx)
@@ -45,5 +37,21 @@ class Proximal(Objective):
 
 
 def fedprox(lr: float = 0.1, mu: float = 0.01, momentum: float = 0.0) -> Averaging:
-    """``mu`` weighs the proximal term; the paper tries 0.001, 0.01, 0.1 and 1."""
+    """FedProx, Li et al. (2020), Algorithm 2 and Eq. (2).
+
+    Parameters
+    ----------
+    lr, momentum : float
+        Rate of local SGD, above 0, and its momentum, at least 0 and below 1.
+    mu : float
+        Weight of the proximal term, at least 0; the paper tries 0.001, 0.01, 0.1 and 1.
+
+    Notes
+    -----
+    Deviations from paper and authors' program, and their effect:
+
+    * everybody trains E epochs, without stragglers; not measured: E is of a run, not of a client
+    * clients drawn alike, the mean weighted by n_k as in the program (paper: drawn by n_k, all
+      alike): none with equal shares
+    """
     return Averaging("fedprox", objective=Proximal(mu), optimizer=SGD(lr, momentum))

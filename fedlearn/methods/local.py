@@ -7,26 +7,15 @@ There is no global model, so the round of six parts does not fit: its server cou
 Here a round's messages are empty, 0 bytes both ways. To evaluate, the server asks for all w_k:
 accuracy and loss are means over the clients' own models, each on the whole test set. Bytes of
 evaluation have a column of their own, as ever.
-
-Deviations from paper and authors' program: there is no paper.
 """
 
 from typing import Any
 
-import torch
-
 from ..errors import WireError
-from ..local import load
-from ..method import Method, ServerSide, Trainee
+from ..method import Method
 from ..parts import SGD, Context, State, Tensors
-from ..wire import DOWN, UP, Schema
-from ..wire.fixed import FixedMessage
-
-
-def _message(side: Any) -> FixedMessage:
-    """A client's model, or nothing if it has not trained yet."""
-    shapes = {n: tuple(w.shape) for n, w in side.initial.items()}
-    return FixedMessage(Schema(shapes), device=side.task.device)
+from ..wire import Schema
+from .base import OwnClient, OwnServer
 
 
 def _nothing(k: int, data: bytes = b"") -> bytes:
@@ -36,7 +25,7 @@ def _nothing(k: int, data: bytes = b"") -> bytes:
     return b""
 
 
-class Server(ServerSide):
+class Server(OwnServer):
     """Knows no more than M^0, and tests the clients' own models."""
 
     def round(self, t: int, state: State, ask: Any) -> State:
@@ -44,33 +33,18 @@ class Server(ServerSide):
         return state
 
     def evaluate(self, t: int, state: State, ask: Any) -> dict[str, Any]:
-        message, n = _message(self), self.task.sizes
-
-        def network(k: int, data: bytes) -> torch.nn.Module:
-            load(self.tensors, self.initial | message.read(UP, t, k, data, samples=n[k]))
-            return self.net
-
-        self.method.model.refresh(self.net, self.task, t)
-        return self.evaluate_each(ask, lambda k: message.write(DOWN, t, k, {}), network)
+        return self.evaluate_own(t, ask)
 
 
-class Client(Trainee):
-    """Goes on with its own model ("own/..." in its memory)."""
-
-    def show(self, t: int, client: int, data: bytes, memory: Tensors) -> bytes:
-        _message(self).read(DOWN, t, client, data)
-        own = {n: memory[f"own/{n}"] for n in self.initial if f"own/{n}" in memory}
-        return _message(self).write(UP, t, client, own, self.task.sizes[client])
+class Client(OwnClient):
+    """Goes on with its own model."""
 
     def download(self, t: int, client: int, data: bytes, memory: Tensors) -> Context:
         _nothing(client, data)
-        start = {n: memory.get(f"own/{n}", w) for n, w in self.initial.items()}
-        return self.context(t, client, Schema({}), memory, start=start)
+        return self.training(t, client, Schema({}), memory)
 
     def upload(self, trained: Tensors, ctx: Context) -> bytes:
-        if not all(torch.isfinite(w).all() for w in trained.values()):
-            raise WireError(f"The training of client {ctx.client} diverged.")
-        ctx.memory.update({f"own/{n}": w.clone() for n, w in trained.items()})
+        self.keep(trained, ctx)
         return b""
 
 
@@ -81,5 +55,11 @@ class Local(Method):
 
 
 def local(lr: float = 0.1, momentum: float = 0.0) -> Local:
-    """Every client on its own. The state that a run leaves stays M^0."""
+    """Every client on its own, without a paper; the state that a run leaves stays M^0.
+
+    Parameters
+    ----------
+    lr, momentum : float
+        Rate of local SGD, above 0, and its momentum, at least 0 and below 1.
+    """
     return Local("local", optimizer=SGD(lr, momentum))

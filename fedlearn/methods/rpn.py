@@ -10,29 +10,6 @@ default uplink sends, so the uplink only needs another coder. And a sum of poole
 small as one of them: the server sends the running sum, the pooled difference between its model
 and M^0, and a client that missed rounds needs nothing else. M^0 comes from the shared seed. A
 pooled entry is added to all k x k positions, so the shape inside a kernel stays that of M^0.
-
-Deviations from paper and authors' program: what, why, effect measured::
-
-    clients hear the running sum        one message, whatever was      none: the same model, up
-                                        missed                         to rounding with 16 bits
-    M^0 comes of the shared seed;       no byte for what both can make none: the same model
-      Algorithm 1 sends it
-    threshold on sum |R|; section       entries of both signs cancel   0.2 keeps 84 to 85 % of the
-      3.2: on the sum (``plain``)       in a sum                       filters, on the plain sum 8
-                                                                       to 16 % [b]; accuracy below
-    batch statistics travel whole       not in the paper; they are of  mAP@0.5 of 0.03; 0.39 with
-                                        kernels before pooling         statistics taken anew [a]
-
-    [a] digit scenes, 5 clients, batches of 10, 20 rounds, seed 0, Adam with a rate of 0.004; at a
-    rate of 0.001 0.44 and 0.49
-    [b] updates of ten clients in round 1 of FedAvg, seed 0, digits, IID, batches of 16,
-    digits_resnet
-
-Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
-
-    RPN                             0.850 ± 0.054    0.744 ± 0.046
-    RPN, 0.2 of sum |R|             0.841 ± 0.104    0.717 ± 0.032
-    RPN, 0.2 of the plain sum       0.739 ± 0.021    0.528 ± 0.022
 """
 
 from dataclasses import dataclass
@@ -60,9 +37,7 @@ class Pool(Code):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.share <= 1:
-            raise ValueError(
-                f"The share of pooled convolution layers lies between 0 and 1, not {self.share!r}."
-            )
+            raise ValueError(f"share lies between 0 and 1, not {self.share!r}.")
 
     def coder_for(self, name: str, ctx: Context) -> Coder:
         whole = self.share < 1 and name not in pooled_layers(ctx.schema, self.share)
@@ -87,13 +62,41 @@ def rpn(
     by: str = "clients",
     plain: bool = False,
 ) -> Averaging:
-    """Residual pooling both ways.
+    """Residual pooling both ways, Huang et al. (2020), Eqs. (5) to (7) and section 3.2.
 
-    ``share`` pools only that share of the convolution layers (the paper pools all). ``threshold``
-    keeps output filters whose absolute values sum to less off the uplink; ``plain``: those whose
-    sum is less in magnitude, the "sum of kernel elements" of section 3.2, which gives no value
-    (Tables 1 and 2 need none). ``bits=16`` sends half-precision means. ``by`` is
-    the weighting: the paper counts every client once, ``"samples"`` weighs by n_k.
+    Parameters
+    ----------
+    lr, momentum : float
+        Rate of local SGD, above 0, and its momentum, at least 0 and below 1.
+    share : float
+        Share of the convolution layers that is pooled, 0 to 1; the paper pools all.
+    threshold : float
+        Keeps output filters whose absolute values sum to less off the uplink, at least 0.
+    bits : {32, 16}
+        Of a mean on the wire.
+    by : {"clients", "samples"}
+        Every client counts once, as in the paper, or by n_k.
+    plain : bool
+        The threshold is one of the size of a filter's sum, section 3.2, which gives no value.
+
+    Notes
+    -----
+    Deviations from paper and authors' program, and their effect:
+
+    * clients hear the running sum: the same model, up to rounding with 16 bits
+    * M^0 comes of the shared seed, Algorithm 1 sends it: the same model
+    * threshold on the sum of absolute values, section 3.2: ``plain``; in round 1 of FedAvg 0.2
+      keeps 84 to 85 % of the filters, on the plain sum 8 to 16 %; ``"0.2 of sum |R|"`` and
+      "0.2 of the plain sum"
+    * batch statistics travel whole, though kernels were not pooled when they were taken: mAP@0.5
+      of 0.03, 0.39 with statistics taken anew (digit scenes, 5 clients, batches of 10, 20 rounds,
+      seed 0, Adam with a rate of 0.004; at 0.001 0.44 and 0.49)
+
+    Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
+
+        RPN                             0.850 ± 0.054    0.744 ± 0.046
+        RPN, 0.2 of sum |R|             0.841 ± 0.104    0.717 ± 0.032
+        RPN, 0.2 of the plain sum       0.739 ± 0.021    0.528 ± 0.022
     """
     return Averaging(
         "rpn",

@@ -9,30 +9,18 @@ ICML 2020, Algorithm 1, option II::
 
 c and all c_i begin as 0. What travels and is kept is eta_l c: a movement a step, like dy_i / K, so
 that only the local step knows eta_l. Batch statistics have no control variate.
-
-Deviations from paper and authors' program: what, why, effect measured::
-
-    the means are weighted by n_k, c    as everywhere in this          none with equal shares
-      stays the mean of the c_i         package
-    dc_i is sent, though the server     the paper sends it             81,314 bytes a message each
-      could compute it from dy_i,                                      way, FedAvg's 40,957
-      c and K                                                          (digits_cnn)
-    control variates go dense through   what c loses would stay lost   as above
-      a Lossy coder
-    who is refused has changed its      it does not learn of it        c then is not the mean of
-      c_i                                                              the c_i
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from ..errors import WireError
-from ..parts import Aggregator, Arrivals, Context, Downlink, Shifted, Step, Tensors, Update, Uplink
+from ..links import Downlink, Step, Update, Uplink
+from ..parts import Aggregator, Arrivals, Context, Shifted, Tensors
 from ..round import Averaging
 from ..servers import mean_update
+from .base import Added, positive
 
 
 class Controlled(Shifted):
@@ -43,32 +31,26 @@ class Controlled(Shifted):
         return list(torch._foreach_div(apart, self.lr))
 
 
-class _Variates(Step):
-    """What both directions share: one control variate beside each parameter."""
-
-    def shapes(self, net: nn.Module) -> dict[str, tuple[int, ...]]:
-        return {f"c/{n}": tuple(p.shape) for n, p in net.named_parameters() if p.requires_grad}
+def variates(net: nn.Module) -> dict[str, tuple[int, ...]]:
+    """The shape of the control variate beside each parameter that is trained."""
+    return {f"c/{n}": tuple(p.shape) for n, p in net.named_parameters() if p.requires_grad}
 
 
 @dataclass(frozen=True)
-class Controls(_Variates):
+class Controls(Added):
     """The server's c beside its state; the client keeps it until it has answered."""
 
     words, giver = "the server's control variates (Controls)", "downlink"
 
-    def encode(self, x: Tensors, ctx: Context) -> Tensors:
-        return x | {c: ctx.memory.get(c, torch.zeros_like(x[c[2:]])) for c in self.shapes(ctx.net)}
+    def shapes(self, net: nn.Module) -> dict[str, tuple[int, ...]]:
+        return variates(net)
 
-    def decode(self, x: Tensors, ctx: Context) -> Tensors:
-        own = self.shapes(ctx.net)
-        if not own.keys() <= x.keys():
-            raise WireError("The server's control variates have not come.")
-        ctx.memory.update({c: x[c] for c in own})
-        return {n: t for n, t in x.items() if n not in own}
+    def encode(self, x: Tensors, ctx: Context) -> Tensors:
+        return x | {c: ctx.memory.get(c, torch.zeros_like(x[c[2:]])) for c in variates(ctx.net)}
 
 
 @dataclass(frozen=True)
-class Changes(_Variates):
+class Changes(Step):
     """dc_i beside the update. What was sent is what c_i changes by."""
 
     words = "changes of control variates beside the updates (Changes)"
@@ -78,14 +60,17 @@ class Changes(_Variates):
         property(type, doc="The class of what comes out."),
     )
 
+    def shapes(self, net: nn.Module) -> dict[str, tuple[int, ...]]:
+        return variates(net)
+
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         K = ctx.steps(ctx.client)
-        return x | {c: -ctx.memory[c] - x[c[2:]] / K for c in self.shapes(ctx.net)}
+        return x | {c: -ctx.memory[c] - x[c[2:]] / K for c in variates(ctx.net)}
 
     def sent(self, x: Tensors, sent: Tensors, ctx: Context) -> None:
-        for c in self.shapes(ctx.net):
-            own = f"c_i/{c[2:]}"
-            ctx.memory[own] = ctx.memory.get(own, 0) + sent[c]
+        for c in variates(ctx.net):
+            c_i = f"c_i/{c[2:]}"
+            ctx.memory[c_i] = ctx.memory.get(c_i, 0) + sent[c]
             del ctx.memory[c]
 
 
@@ -99,8 +84,7 @@ class Controlling(Aggregator):
     lr: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.lr < math.inf:
-            raise ValueError(f"The server's step must be above 0 and finite, not {self.lr!r}.")
+        positive(server_lr=self.lr)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         moved = [n for n in state if n not in ctx.schema.buffers]
@@ -114,8 +98,26 @@ Controlled.needs, Controls.needs = frozenset({Controls}), frozenset({Controlling
 
 
 def scaffold(lr: float = 0.1, server_lr: float = 1.0) -> Averaging:
-    """``lr`` is eta_l, ``server_lr`` eta_g. Twice FedAvg's bytes, in both directions. The parts go
-    together: with another optimizer than ``Controlled`` the variates travel and correct nothing."""
+    """SCAFFOLD, Karimireddy et al. (2020), Algorithm 1, option II; twice FedAvg's bytes both ways.
+
+    The parts go together: with another optimizer than ``Controlled`` the variates travel and
+    correct nothing.
+
+    Parameters
+    ----------
+    lr, server_lr : float
+        eta_l and eta_g, above 0.
+
+    Notes
+    -----
+    Deviations from paper and authors' program, and their effect:
+
+    * the means are weighted by n_k, c stays the mean of the c_i: none with equal shares
+    * dc_i is sent as in the paper, though the server could compute it from dy_i, c and K: 81,314
+      bytes a message each way, FedAvg's 40,957 (digits_cnn)
+    * control variates go dense through a Lossy coder, or what c loses would stay lost
+    * who is refused has changed its c_i: c then is not their mean
+    """
     return Averaging(
         "scaffold",
         optimizer=Controlled(lr),

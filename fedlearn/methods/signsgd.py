@@ -6,36 +6,17 @@ Problems", ICML 2018, Algorithm 3.
 
 In federated learning u_i is the update of the round. Every client has one vote. Batch statistics
 are averaged and travel whole.
-
-Deviations from paper and authors' program: what, why, effect measured::
-
-    sign of the update of a round       federated, not distributed,    not measured: a message a
-                                        SGD                            batch is another task
-    a tie counts as up; so does an      one bit has no third value     0.03 % of an update's
-      entry that did not move                                          entries are 0
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
 
-from ..parts import (
-    SGD,
-    Aggregator,
-    Arrivals,
-    Context,
-    KeptSteps,
-    Lossy,
-    Mean,
-    Replay,
-    Tensors,
-    Update,
-    Uplink,
-    summed,
-)
+from ..links import Lossy, Replay, Update, Uplink
+from ..parts import SGD, Aggregator, Arrivals, Context, KeptSteps, Mean, Tensors, summed
 from ..round import Averaging
 from ..wire import Signs, Votes
+from .base import positive
 
 
 @dataclass(frozen=True)
@@ -48,8 +29,7 @@ class Majority(Aggregator):
     lr: float = 0.01
 
     def __post_init__(self) -> None:
-        if not 0 < self.lr < math.inf:
-            raise ValueError(f"The server's step must be above 0 and finite, not {self.lr!r}.")
+        positive(server_lr=self.lr)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         rest, votes = summed(arrivals, state.keys() - ctx.schema.buffers, torch.sign)
@@ -61,7 +41,20 @@ class Majority(Aggregator):
 
 
 def signsgd(lr: float = 0.1, server_lr: float = 0.01) -> Averaging:
-    """``lr`` is the rate of local training, ``server_lr`` the size of the server's step."""
+    """signSGD with majority vote, Bernstein et al. (2018), Algorithm 3.
+
+    Parameters
+    ----------
+    lr, server_lr : float
+        Rate of local SGD and size of the server's step, above 0.
+
+    Notes
+    -----
+    Deviations from paper and authors' program, and their effect:
+
+    * sign of the update of a round; not measured: a message a batch is another task
+    * a tie counts as up, so does an entry that did not move: 0.03 % of an update's entries are 0
+    """
     votes, steps = (Uplink(Update(), Lossy(Signs(scaled), whole=0)) for scaled in (False, True))
     server = KeptSteps(steps, Majority(server_lr))
     return Averaging(

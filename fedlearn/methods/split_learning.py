@@ -9,33 +9,26 @@ agents", 2018, Algorithm 1.
 Each arrow is one exchange: a client that gets W_e answers with H of its first batch, one that gets
 dCE / dH takes its step and answers with H of the next batch, or after the last with W_e. A turn
 that comes to no end, as an answer is missing or refused, counts for nothing: W_s and W_e stay.
-
-Deviations from paper and authors' program: what, why, effect measured::
-
-    weights go from client to client    clients do not know one        a column of its own in the
-      by way of the server              another                        history
-    optimisers start anew each turn     what is handed over is W_e     none with plain SGD
 """
 
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
-from zlib import crc32
 
 import torch
 from torch import nn
 
 from .. import finite, local, rng
 from ..errors import Diverged, WireError
+from ..local import Edge, Named
 from ..method import ClientSide, Method, ServerSide
 from ..models import state_of
-from ..parts import SGD, Context, Edge, Named, Optimizer, State, Tensors, lasting, recalled
+from ..parts import SGD, Context, Optimizer, State, Tensors, lasting, recalled
 from ..settings import Settings
 from ..wire import DOWN, UP, FixedMessage, Schema
+from .base import output
 
 HAND_OVER, STEP = "hand over", "step"  # what a client may be asked for
-
-
 Slice = tuple[int, int, int]  # of a client's turn, one step: epoch, first sample, end
 
 
@@ -46,14 +39,12 @@ class Messages:
         if settings.precision == "bf16":
             raise ValueError("Split learning trains in float32 or tf32, not in bf16.")
         self.task, self.settings = task, settings
-        with torch.no_grad():
-            self.maps = tuple(f_e.eval()(torch.zeros(1, *task.shape, device=task.device)).shape[1:])
+        self.maps = tuple(output(f_e, task.shape).shape[1:])
         self.weights = self._message({name: tuple(w.shape) for name, w in state_of(f_e).items()})
 
     def _message(self, shapes: dict[str, tuple[int, ...]]) -> FixedMessage:
-        return FixedMessage(
-            Schema(shapes, coder="split learning"), whole=True, device=self.task.device
-        )
+        schema = Schema(shapes, coder="split learning")
+        return FixedMessage(schema, whole=True, device=self.task.device)
 
     def steps(self, k: int) -> list[Slice]:
         """The steps of a client's turn."""
@@ -77,8 +68,10 @@ class Server(ServerSide):
         self.f_e = self.net.extractor
         self.messages = Messages(task, self.f_e, self.settings)
         self.f_s = local.new_network(replace(method.network, shape=self.messages.maps), task)
-        parts = {"edge": self.f_e, "server": self.f_s}
-        self.W = {f"{of}.{n}": w for of, net in parts.items() for n, w in state_of(net).items()}
+        W_e, W_s = state_of(self.f_e), state_of(self.f_s)
+        self.W = {f"edge.{n}": w for n, w in W_e.items()} | {
+            f"server.{n}": w for n, w in W_s.items()
+        }
         self.first = self._copy()
 
     def _copy(self) -> Tensors:
@@ -100,14 +93,12 @@ class Server(ServerSide):
         """The turn of client k -> whether it came to its end."""
         W_e, weights = state_of(self.f_e), self.messages.weights
 
-        def exchange(write: Any, read: Any, what: str) -> Any:
-            answers = ask([k], lambda k: write(), what)
-            return dict(ask.read(answers, lambda k, data: read(data), what)).get(k)
+        def exchange(message: bytes, what: str, read: Any) -> Any:
+            def write(k: int) -> bytes:
+                ask.note("bytes_handover", len(message) if what == HAND_OVER else 0)
+                return message
 
-        def hand_over() -> bytes:
-            data = weights.write(DOWN, t, k, W_e)
-            ask.note("bytes_handover", len(data))
-            return data
+            return dict(ask.read(ask([k], write, what), lambda k, data: read(data), what)).get(k)
 
         def take_over(data: bytes) -> bool:
             local.load(W_e, weights.read(UP, t, k, data, samples=self.task.sizes[k]))
@@ -119,20 +110,21 @@ class Server(ServerSide):
             ask.note("bytes_handover", len(data))
             return True
 
-        own = self.method.optimizer.init(
-            local.trainable(self.f_s), Context(self.task, t, k, net=self.f_s)
-        )
-        what, write = HAND_OVER, hand_over
+        ctx = Context(self.task, t, k, net=self.f_s)
+        optimizer_state = self.method.optimizer.init(local.trainable(self.f_s), ctx)
+        message, what = weights.write(DOWN, t, k, W_e), HAND_OVER
         for i, step in enumerate(self.messages.steps(k)):
-            read = partial(self.step, t, k, i, step, own)
-            if (message := exchange(write, read, what)) is None:
+            read = partial(self.step, t, k, i, step, optimizer_state)
+            if (message := exchange(message, what, read)) is None:
                 return False
-            what, write = STEP, partial(bytes, message)
-        return bool(exchange(write, take_over, what))
+            what = STEP
+        return bool(exchange(message, what, take_over))
 
-    def step(self, t: int, k: int, i: int, step: Slice, own: dict, data: bytes) -> bytes:
-        """H and y of client k's i-th batch -> dCE / dH, and a step of W_s; ``own``: the optimiser's
-        state. ``WireError`` for labels that are none, or if the gradient is not finite."""
+    def step(
+        self, t: int, k: int, i: int, step: Slice, optimizer_state: dict, data: bytes
+    ) -> bytes:
+        """H and y of client k's i-th batch -> dCE / dH, and a step of W_s; ``WireError`` for labels
+        that are none, or if the gradient is not finite."""
         batch = self.messages.features(step).read(UP, t, k, data, samples=step[2] - step[1])
         H, y, W_s = batch["H"].requires_grad_(), batch["y"], local.trainable(self.f_s)
         if not ((y == y.floor()) & (y >= 0) & (y < self.task.source.classes)).all():
@@ -143,7 +135,7 @@ class Server(ServerSide):
         if not torch.isfinite(dH).all():
             raise WireError(f"What client {k} sent gives no finite gradient.")
         with torch.no_grad():
-            self.method.optimizer.step(W_s, grads, own)
+            self.method.optimizer.step(W_s, grads, optimizer_state)
         return self.messages.gradient(step).write(DOWN, t, k, {"dH": dH})
 
     def evaluate(self, t: int, state: State, ask: Any) -> dict[str, float]:
@@ -152,9 +144,9 @@ class Server(ServerSide):
 
 
 class Client(ClientSide):
-    """Holds W_e while it has its turn, in the client's memory: weights ("edge/..."), optimiser, the
-    number of the next step and a checksum of what came in this turn. A batch that was computed in
-    another process or another turn is computed anew."""
+    """Holds W_e while it has its turn, in the client's memory: weights ("edge/..."), optimiser and
+    the number of the next step, whose batch is computed again when its gradient comes: by then
+    another process may answer."""
 
     remembers = False  # a turn begins with W_e
 
@@ -163,39 +155,37 @@ class Client(ClientSide):
         self.f_e = self.net.extractor
         self.messages = Messages(task, self.f_e, self.settings)
         self._epoch: tuple = (None, None)  # (round, client, epoch), its images and labels
-        self._ahead: tuple = (None, None)  # (round, client, step, checksum), H with its graph
 
     @torch.enable_grad()
     def answer(self, t: int, client: int, what: str, data: bytes, memory: Tensors) -> bytes:
-        messages, steps, part = self.messages, self.messages.steps(client), self.method.optimizer
+        messages, steps, i = self.messages, self.messages.steps(client), 0
         W_e, params = state_of(self.f_e), local.trainable(self.f_e)
-        ctx = Context(self.task, t, client, net=self.f_e)
-        own, i, seen = part.init(params, ctx), 0, crc32(data)
+        ctx, optimizer = Context(self.task, t, client, net=self.f_e), self.method.optimizer
+        optimizer_state = optimizer.init(params, ctx)
         if what == HAND_OVER:
             local.load(W_e, messages.weights.read(DOWN, t, client, data))
         elif what == STEP and "step" in memory:
-            i, seen = memory["step"].tolist()
+            i = int(memory["step"])
             dH = messages.gradient(steps[i]).read(DOWN, t, client, data)["dH"]
-            if self._ahead[0] != (t, client, i, seen):
-                local.load(W_e, {name: memory[f"edge/{name}"] for name in W_e})
-                self._forward(t, client, i, steps[i], seen)
-            (_, H), self._ahead = self._ahead, (None, None)
-            own, i, seen = recalled(own, memory), i + 1, crc32(data, seen)
+            local.load(W_e, {name: memory[f"edge/{name}"] for name in W_e})
+            H, _ = self._forward(t, client, i, steps[i])
+            optimizer_state = recalled(optimizer_state, memory)
             grads = torch.autograd.grad(H, params, dH)
             with torch.no_grad():
-                part.step(params, grads, own)
+                optimizer.step(params, grads, optimizer_state)
+            i += 1
         else:
             raise WireError(f"Client {client} cannot answer {what!r} now.")
         memory.clear()
         if i == len(steps):
             return messages.weights.write(UP, t, client, W_e, self.task.sizes[client])
-        keep = {f"edge/{name}": w for name, w in W_e.items()} | lasting(own)
-        memory |= {name: x.clone() for name, x in keep.items()} | {"step": torch.tensor([i, seen])}
-        H, y = self._forward(t, client, i, steps[i], seen)
+        keep = {f"edge/{name}": w for name, w in W_e.items()} | lasting(optimizer_state)
+        memory |= {name: x.clone() for name, x in keep.items()} | {"step": torch.tensor(i)}
+        H, y = self._forward(t, client, i, steps[i])
         return messages.features(steps[i]).write(UP, t, client, {"H": H, "y": y}, len(y))
 
-    def _forward(self, t: int, k: int, i: int, step: Slice, seen: int) -> tuple:
-        """H, with its graph, and the labels of the batch of step ``i``."""
+    def _forward(self, t: int, k: int, i: int, step: Slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """H and the labels of the batch of step ``i``."""
         epoch, first, end = step
         if self._epoch[0] != (t, k, epoch):
             ctx = Context(self.task, t, k)
@@ -204,10 +194,8 @@ class Client(ClientSide):
                 order = torch.randperm(self.task.sizes[k], generator=shuffle)
                 self._epoch = (t, k, epoch), self.task.epoch(k, order, augment)
         x, y = self._epoch[1]
-        self.f_e.train()
         with rng.scope(self.task.seed, "dropout", t, k, i, device=self.task.device):
-            self._ahead = (t, k, i, seen), self.f_e(x[first:end])
-        return self._ahead[1], y[first:end]
+            return self.f_e.train()(x[first:end]), y[first:end]
 
 
 @dataclass(frozen=True)
@@ -226,8 +214,23 @@ class SplitLearning(Method):
 def split_learning(
     lr: float = 0.1, edge: Any = "digits_edge", server: Any = "digits_server"
 ) -> SplitLearning:
-    """Train the extractor of ``edge`` with ``server`` on top, with SGD on both sides; None is the
-    task's network. In a round every participant has its turn of E local epochs. A column more in
-    the history, ``bytes_handover``, is the share of the bytes that W_e takes from client to
-    client."""
+    """Split learning, Gupta and Raskar (2018), Algorithm 1; participants have turns of E epochs.
+
+    A column more in the history, ``bytes_handover``, is the share of the bytes that W_e takes from
+    client to client.
+
+    Parameters
+    ----------
+    lr : float
+        Rate of SGD on both sides, above 0.
+    edge, server : str, function (shape, classes) -> module, or None
+        The network whose extractor is trained, and what stands on top; None: the task's.
+
+    Notes
+    -----
+    Deviations from paper and authors' program, and their effect:
+
+    * weights go from client to client by way of the server: a column of its own in the history
+    * optimisers start anew each turn, what is handed over is W_e: none with plain SGD
+    """
     return SplitLearning(model=Edge(edge), optimizer=SGD(lr), network=Named(server))

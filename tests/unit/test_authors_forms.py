@@ -1,7 +1,6 @@
 """Options by which a method is the authors' program: each against its formula, written out here on
 small tensors."""
 
-import math
 from importlib import import_module
 
 import pytest
@@ -12,7 +11,7 @@ from torch import nn
 import fedlearn as fl
 from fedlearn import stacked
 from fedlearn.methods.fedmmd import mmd2
-from fedlearn.parts import Adam, Arrival, Batch, Context, Continued
+from fedlearn.parts import Arrival, Batch, Context, Continued
 from fedlearn.wire import Pooled, Schema, SmartIdx
 
 kgf, pm = (import_module(f"fedlearn.methods.{name}") for name in ("fed_kgf", "fedpm"))
@@ -36,6 +35,7 @@ def test_one_sign_scale_for_the_whole_model():
     schema = Schema({"a": (2, 3), "b": (4,), "mean": (3,)}, frozenset({"mean"}))
     zero = {n: torch.zeros(s) for n, s in schema.shapes.items()}
     x = {"a": 10 * noise(2, 3), "b": noise(4, seed=1), "mean": noise(3, seed=2)}
+    x["a"][0, 0] = 0  # sign(0) = 1
     flat = torch.cat([x["a"].flatten(), x["b"]])
     expected = flat.abs().sum() / 10 * torch.where(flat < 0, -1.0, 1.0)
     task = fl.tasks.classification("digits", 2, train=20, test=10)
@@ -55,20 +55,24 @@ def test_one_sign_scale_for_the_whole_model():
     assert lost[0].norm() > lost[1].norm()  # one scale for each tensor flatters
 
 
-def test_amsgrad_server_with_bias_corrections():
-    """w <- w + lr m / (1 - b1^t) / sqrt(v^ / (1 - b2^t)), v^ beginning at 0.001."""
-    server = fl.methods.fedcams(server_lr=0.5, corrected=True).server
-    w, memory, schema = {"w": torch.zeros(3)}, {}, Schema({"w": (3,)})
+@pytest.mark.parametrize("corrected", [False, True])
+def test_amsgrad_server(corrected):
+    """w <- w + lr m / sqrt(v^), v^ from 0.001 on; corrected m / (1 - b1^t), v^ / (1 - b2^t)."""
+    server = fl.methods.fedcams(server_lr=0.5, corrected=corrected).server
+    state, memory = {"w": torch.zeros(3), "b": torch.zeros(1)}, {}
+    schema = Schema({"w": (3,), "b": (1,)}, frozenset({"b"}))
     m, v, highest, expected = torch.zeros(3), torch.zeros(3), torch.full((3,), 1e-3), torch.zeros(3)
     for t in range(1, 6):
         D = noise(3, seed=t)
         ctx = Context(None, t, memory=memory, schema=schema)
-        w = server.aggregate(w, [Arrival(0, 1, {"w": D})], ctx)
+        state = server.aggregate(state, [Arrival(0, 1, {"w": D, "b": torch.ones(1)})], ctx)
         m, v = 0.9 * m + 0.1 * D, 0.99 * v + 0.01 * D**2
         highest = torch.maximum(highest, v)
-        expected = expected + 0.5 * (m / (1 - 0.9**t)) / (highest / (1 - 0.99**t)).sqrt()
-        torch.testing.assert_close(w["w"], expected)
-    assert repr(server) != repr(fl.methods.fedcams(server_lr=0.5).server)
+        b1, b2 = (0.9**t, 0.99**t) if corrected else (0, 0)
+        expected = expected + 0.5 * (m / (1 - b1)) / (highest / (1 - b2)).sqrt()
+        torch.testing.assert_close(state["w"], expected)
+        assert state["b"] == t  # a buffer: plain mean
+    assert ("corrected" in repr(server)) == corrected
 
 
 # ---- FedPM
@@ -99,11 +103,8 @@ def test_masks_between_the_end_points():
         server = fl.methods.fedpm(softened=softened).server
         theta[softened] = server.aggregate({"w": torch.zeros(4)}, arrivals, ctx)["w"].sigmoid()
     torch.testing.assert_close(theta[False], torch.tensor([0.01, 0.5, 0.99, 0.99]))
-    alpha = 1 + torch.tensor([0.01 + 0.01, 0.01 + 0.99, 0.99 + 0.99, 0.99 + 0.99])
-    beta = 1 + 2 - (alpha - 1)
-    torch.testing.assert_close(theta[True], (alpha - 1) / (alpha + beta - 2))
+    torch.testing.assert_close(theta[True], torch.tensor([0.01, 0.5, 0.99, 0.99]))
     three = [*arrivals, Arrival(2, 1, {"w": torch.tensor([0.0, 0, 0, 1])})]
-    ctx = Context(None, 1, schema=Schema({"w": (4,)}))
     softened = fl.methods.fedpm(softened=True).server
     got = softened.aggregate({"w": torch.zeros(4)}, three, ctx)["w"].sigmoid()[1]
     assert abs(float(got) - (0.01 + 0.98 / 3)) < 1e-6
@@ -113,23 +114,9 @@ def test_masks_between_the_end_points():
 def test_keep_is_the_same_optimiser_continued(name, task):
     method = fl.methods.get(name, keep=True)
     assert method.optimizer == Continued(fl.methods.get(name).optimizer)
-    other = method.but(optimizer=fl.methods.get(name).optimizer)
-    one, two = (fl.run(m, task, 2, progress=False) for m in (method, other))
-    assert one.bytes_up[0] == two.bytes_up[0] or name == "fedpm"
-    same = [torch.equal(one.state[n], two.state[n]) for n in one.state]
-    assert not all(same) or name == "fedfusion"  # its momentum is 0 by default
-
-
-# ---- FedGKT
-
-
-def test_the_authors_two_optimisers():
-    for name, make in (
-        ("amsgrad", lambda lr: Adam(lr, weight_decay=1e-4, amsgrad=True)),
-        ("nesterov", lambda lr: fl.SGD(lr, 0.9, weight_decay=5e-4, nesterov=True)),
-    ):
-        method = fl.methods.fed_gkt(lr=0.01, optimizer=name, keep=True, server_lr=0.02)
-        assert method.optimizer == Continued(make(0.01)) and method.server_optimizer == make(0.02)
+    options = {"fed_gkt": {"server_epochs": 1}, "fedfusion": {"momentum": 0.9}}.get(name, {})
+    runs = [fl.run(fl.methods.get(name, keep=k, **options), task, 2) for k in (True, False)]
+    assert runs[0].loss[0] == runs[1].loss[0] and runs[0].loss[1] != runs[1].loss[1]
 
 
 # ---- RPN
@@ -175,18 +162,6 @@ def test_kernels_drawn_at_each_call(task):
     assert not torch.equal(one, two)
 
 
-def test_each_client_draws_its_own_kernels_and_stacked_the_same(task):
-    method = fl.methods.fed_kgf(base_kernels=8, every_call=True)
-    one, other = (fl.run(method, task, 1, engine=e) for e in ("sequential", "stacked"))
-    assert fl.run(method, task, 1) == one
-    for n, t in one.state.items():
-        torch.testing.assert_close(other.state[n], t, atol=1e-4, rtol=1e-3)
-    fixed = fl.run(fl.methods.fed_kgf(base_kernels=8), task, 1)
-    assert any(not torch.allclose(fixed.state[n], t, atol=1e-4) for n, t in one.state.items())
-    assert "every_call=True" in one.meta["parts"]["model"]
-    assert "every_call" not in fixed.meta["parts"]["model"]
-
-
 # ---- FedMMD
 
 
@@ -208,23 +183,6 @@ def test_a_distance_below_the_least_pulls_no_more():
     torch.testing.assert_close(loss(net, batch), F.cross_entropy(net(x), y) + 0.5 * D)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: fl.methods.fedcams(scale="layer"),
-        lambda: fl.methods.fedcams(scale="model", ratio=0.1),
-        lambda: fl.methods.fedmmd(least=-1),
-        lambda: fl.methods.fedmmd(least=math.inf),
-        lambda: fl.methods.fedfusion(floor=1.0),
-        lambda: fl.methods.fed_gkt(optimizer="amsgrd"),
-    ],
-)
-def test_options_that_cannot_be(make):
-    with pytest.raises(ValueError) as error:
-        make()
-    assert str(error.value).count("\n") == 0 and str(error.value).endswith(".")
-
-
 # ---- SmartIdx
 
 
@@ -243,8 +201,3 @@ def test_a_kernel_with_more_than_that_share_selected_goes_whole(full):
         there = torch.arange(9).view(3, 3) < (9 if whole else count)
         assert torch.equal(sent[0, kernel].sign(), sign.view(3, 3) * there), (kernel, whole)
     assert repr(SmartIdx()) == "SmartIdx(ratio=0.03125)"
-
-
-def test_a_share_that_cannot_be():
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        fl.methods.smartidx(full=1.5)

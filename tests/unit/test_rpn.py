@@ -46,13 +46,6 @@ def test_kernel_shapes_of_the_global_model_never_change(task, history):
         )
 
 
-def test_pooling_is_linear():
-    coder = fl.wire.Pooled()
-    a, b = torch.randn(2, 5, 3, 3, 3, generator=torch.Generator().manual_seed(0))
-    through = [coder.decode(coder.encode(t), t.shape) for t in (a, b, (a + b) / 2)]
-    torch.testing.assert_close((through[0] + through[1]) / 2, through[2])
-
-
 def test_a_late_joiner_gets_one_message_and_the_same_model(task):
     """Client 3 has never taken part; what it decodes in round 6 is what a client present all along
     decodes."""
@@ -73,11 +66,6 @@ def test_a_late_joiner_gets_one_message_and_the_same_model(task):
     for name, w in state.weights.items():
         assert torch.equal(got[0][name], got[3][name])
         torch.testing.assert_close(got[3][name], w, rtol=0, atol=1e-6)
-
-
-def test_every_client_counts_once(task):
-    assert fl.methods.rpn().server == fl.Mean("clients")
-    assert fl.methods.rpn(by="samples").server == fl.Mean("samples")
 
 
 def test_share_zero_is_fedavg_and_bytes_shrink_with_the_share(task):

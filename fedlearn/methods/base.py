@@ -1,0 +1,116 @@
+"""What several methods share: ranges of options, steps that choose or add tensors, and clients that
+keep their networks."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..context import Context, Tensors
+from ..errors import WireError
+from ..links import Step
+from ..local import load
+from ..method import ServerSide, Trainee
+from ..models import evaluating
+from ..wire import DOWN, UP, FixedMessage, Schema
+
+
+def positive(**options: float) -> None:
+    """``ValueError`` for an option that is not above 0 and finite."""
+    _refuse(options, "above 0 and finite", lambda x: 0 < x < math.inf)
+
+
+def not_negative(**options: float) -> None:
+    """``ValueError`` for an option that is not at least 0 and finite."""
+    _refuse(options, "at least 0 and finite", lambda x: 0 <= x < math.inf)
+
+
+def below_one(**options: float) -> None:
+    """``ValueError`` for an option that is not at least 0 and below 1."""
+    _refuse(options, "at least 0 and below 1", lambda x: 0 <= x < 1)
+
+
+def _refuse(options: dict[str, float], words: str, allowed: Callable[[float], bool]) -> None:
+    for name, value in options.items():
+        if not allowed(value):
+            raise ValueError(f"{name} is {words}, not {value!r}.")
+
+
+def output(net: nn.Module, shape: tuple[int, ...]) -> Any:
+    """What a network gives for one empty input: maps [1, channels, height, width] or logits."""
+    device = next((p.device for p in net.parameters()), None)
+    with torch.no_grad(), evaluating(net):
+        return net(torch.zeros(1, *shape, device=device))
+
+
+class Some(Step):
+    """Only the tensors travel that ``names`` chooses."""
+
+    def encode(self, x: Tensors, ctx: Context) -> Tensors:
+        return {name: x[name] for name in self.names(list(x), ctx)}
+
+
+class Added(Step):
+    """Tensors beside the model (``shapes``) on the way to a client, which keeps them."""
+
+    def decode(self, x: Tensors, ctx: Context) -> Tensors:
+        added = self.shapes(ctx.net).keys()
+        ctx.memory.update({name: x[name] for name in added & x.keys()})
+        if missing := added - ctx.memory.keys():
+            raise WireError(f"{min(missing)}, which {self!r} adds to the model, has not come.")
+        return {name: t for name, t in x.items() if name not in added}
+
+
+class _Owned:
+    """A client's own network as a message: nothing as long as it is the one that the seed gives."""
+
+    initial: Tensors
+    task: Any
+
+    def network_message(self) -> FixedMessage:
+        shapes = {name: tuple(w.shape) for name, w in self.initial.items()}
+        return FixedMessage(Schema(shapes, coder="own network"), device=self.task.device)
+
+    def question(self, k: int) -> FixedMessage:
+        """The message, then empty, that asks client k for its network."""
+        return self.network_message()
+
+
+class OwnServer(_Owned, ServerSide):
+    """A server whose clients keep their networks, and show them for evaluation."""
+
+    def evaluate_own(
+        self, t: int, ask: Any, whole: Callable[[nn.Module], nn.Module] = lambda net: net
+    ) -> dict[str, Any]:
+        """Mean test accuracy and loss of ``whole(network)`` over the clients that show theirs."""
+        message = self.network_message()
+        self.method.model.refresh(self.net, self.task, t)
+
+        def network(k: int, data: bytes) -> nn.Module:
+            own = message.read(UP, t, k, data, samples=self.task.sizes[k])
+            load(self.tensors, self.initial | own)
+            return whole(self.net)
+
+        return self.evaluate_each(ask, lambda k: self.question(k).write(DOWN, t, k, {}), network)
+
+
+class OwnClient(_Owned, Trainee):
+    """A client that goes on from its own network ("own/..." in its memory)."""
+
+    def show(self, t: int, client: int, data: bytes, memory: Tensors) -> bytes:
+        self.question(client).read(DOWN, t, client, data)
+        own = {n: memory[f"own/{n}"] for n in self.initial if f"own/{n}" in memory}
+        return self.network_message().write(UP, t, client, own, self.task.sizes[client])
+
+    def training(self, t: int, client: int, schema: Schema, memory: Tensors) -> Context:
+        """Training from the client's own network."""
+        start = {n: memory.get(f"own/{n}", w) for n, w in self.initial.items()}
+        return self.context(t, client, schema, memory, start=start)
+
+    def keep(self, trained: Tensors, ctx: Context) -> None:
+        """``WireError`` for a network that is not finite: then the last one stays."""
+        if not all(torch.isfinite(w).all() for w in trained.values()):
+            raise WireError(f"The training of client {ctx.client} diverged.")
+        ctx.memory.update({f"own/{n}": w.clone() for n, w in trained.items()})
