@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ..links import Lossy, Replay, Update, Uplink
+from ..links import Lossy, Update, Uplink
 from ..parts import SGD, Aggregator, Arrivals, Context, KeptSteps, Mean, Tensors, summed
+from ..replay import Replay
 from ..round import Averaging
 from ..wire import Signs, Votes
 from .base import positive

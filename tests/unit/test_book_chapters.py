@@ -9,6 +9,7 @@ import math
 import random
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 import altair
@@ -20,10 +21,11 @@ from test_link import history as history_of
 
 import fedlearn as fl
 from fedlearn import wire
-from fedlearn.book import claims, compose, drawings, front, seeing, shootout
+from fedlearn.book import claims, compose, drawings, fed_mmd_fusion, front, seeing, shootout
 from fedlearn.book.grids import chapter_file
 from fedlearn.book.speed import ratio_rows
 from fedlearn.book.wire import places, spans_of
+from fedlearn.methods.fedmmd import mmd2
 from fedlearn.wire.bits import Reader, pack_rice
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -749,3 +751,20 @@ def test_text_pages_are_plain_markdown_and_count_no_claims(path):
     raw = r"\{[a-z:-]+\}`|^\([\w-]+\)=\s*$|^(?:`{3,}|:{3,})\{(?!code-cell\})"
     assert not re.search(raw, text, re.M) or path.name == "README.md"
     assert not re.search(r"\b\d[\d,]* (?:\w+ )?(?:claims|entries|readings)\b", text)
+
+
+# ---- chapter 6, two streams ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "w, size, s, d, n", [(1, 1, 1, 1.5, 16), (10, 1, 2, 0, 8), (0.1, 0.5, 0.5, 1, 4)]
+)
+def test_the_explorer_of_widths_has_the_mean_of_sampled_clouds(w, size, s, d, n):
+    """Gaussian integrals in the page's expressions, beside MMD^2 of many drawn clouds."""
+    normal = partial(torch.randn, 3000, n, 2, generator=torch.Generator().manual_seed(0))
+    first, alike = size * normal(), size * normal()
+    second = size * (s * normal() + torch.tensor([d, 0.0]))
+    names = {"w": w, "v": size**2, "s": s, "d": d, "n": n, "exp": math.exp}
+    for cloud, formula in ((second, fed_mmd_fusion.MMD), (alike, fed_mmd_fusion.CHANCE)):
+        expected = eval(formula, names)
+        assert abs(float(mmd2(first, cloud, [w]).mean()) - expected) < 0.03 * expected
