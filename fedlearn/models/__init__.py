@@ -10,7 +10,14 @@ from torch import nn
 from . import heads
 from .cnn import Network, cifar_cnn, digits_cnn, mcmahan_cnn, mlp, rpn_cnn
 from .fcn import fcn32s, fcn_resnet50
-from .reparam import digits_repghost, digits_repvgg, repghost_05, repvgg_b1
+from .reparam import (
+    digits_repghost,
+    digits_repvgg,
+    repghost_05,
+    repvgg_b1,
+    small_repghost,
+    small_repvgg,
+)
 from .resnet import (
     digits_edge,
     digits_resnet,
@@ -23,9 +30,11 @@ from .resnet import (
     resnet56,
     resnet109,
     resnet110,
+    small_resnet,
+    small_server,
+    small_whole,
 )
 from .scenes import Detector, scene_detector, scene_fcn
-from .small import small_repghost, small_repvgg, small_resnet, small_server, small_whole
 from .weights import starting_from
 from .yolo import small_yolox, yolov3, yolox_s
 
