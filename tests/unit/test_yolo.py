@@ -12,7 +12,7 @@ import fedlearn as fl
 from fedlearn import rng
 from fedlearn.data.annotated import NOTHING, from_boxes
 from fedlearn.models import fcn32s, fcn_resnet50, parameter_count, scene_fcn, yolo
-from fedlearn.models.yolo_heads import ANCHORS, SimOTA, ThreeAnchors
+from fedlearn.models.heads import ANCHORS, SimOTA, ThreeAnchors
 from fedlearn.tasks.detection import best
 
 SIZE = 64, 96  # maps of strides 32, 16, 8
