@@ -182,15 +182,15 @@ class YOLOX(nn.Module):
         super().__init__()
         c3, c4, c5 = 4 * width, 8 * width, 16 * width  # channels at strides 8, 16 and 32
 
-        def down(outputs: int, pairs: int) -> list[nn.Module]:
-            halve = SiLUConv(outputs // 2, outputs, 3, 2)
-            return [halve, CSP(outputs, outputs, pairs, True)]
+        def down(outputs: int, *rest: nn.Module) -> list[nn.Module]:
+            return [SiLUConv(outputs // 2, outputs, 3, 2), *rest]
 
         # the stem turns squares of 2 x 2 pixels into channels
         stem = nn.PixelUnshuffle(2), SiLUConv(4 * channels, width, 3)
-        self.fine = nn.Sequential(*stem, *down(2 * width, blocks), *down(c3, 3 * blocks))
-        self.middle = nn.Sequential(*down(c4, 3 * blocks))
-        self.coarse = nn.Sequential(SiLUConv(c4, c5, 3, 2), SPP(c5), CSP(c5, c5, blocks))
+        first = down(2 * width, CSP(2 * width, 2 * width, blocks, True))
+        self.fine = nn.Sequential(*stem, *first, *down(c3, CSP(c3, c3, 3 * blocks, True)))
+        self.middle = nn.Sequential(*down(c4, CSP(c4, c4, 3 * blocks, True)))
+        self.coarse = nn.Sequential(*down(c5, SPP(c5), CSP(c5, c5, blocks)))
         # from coarse to fine and back; each step concatenates with the map of that resolution
         self.laterals = nn.ModuleList([SiLUConv(c5, c4, 1), SiLUConv(c4, c3, 1)])
         self.ups = nn.ModuleList([CSP(2 * c4, c4, blocks), CSP(2 * c3, c3, blocks)])
