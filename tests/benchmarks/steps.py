@@ -10,25 +10,14 @@ up" is FedFusion as it is: feature maps of the frozen extractor are computed in 
 looked up in the second. "each step" computes them anew.
 """
 
-import argparse
-import json
-import os
-import platform
-import sys
 import time
-from datetime import date
-from pathlib import Path
-from statistics import median
 
-import torch
+from common import program, random_task, ratios
 
 import fedlearn as fl
 from fedlearn import local
 from fedlearn.models import state_of
 from fedlearn.parts import Context
-
-sys.path.insert(0, str(Path(__file__).parent))
-from common import random_task  # noqa: E402
 
 NETWORKS = {  # label -> network, image shape, samples, batch size
     "digits CNN, 8x8": ("digits_cnn", (1, 8, 8), 320, 16),
@@ -60,61 +49,30 @@ METHODS = {
 }
 
 
-def trainer(method, task, batch_size, anew):
+def trainer(method, task, batch_size):
     """A function that trains once, from the same state, and says how long it took."""
     net, settings = fl.initial_network(method, task), fl.Settings(epochs=2, batch_size=batch_size)
     initial = {n: t.clone() for n, t in state_of(net).items()}
 
     def train():
         local.load(state_of(net), initial)
-        began = time.perf_counter()
-        where = Alone(task) if anew else task
-        local.train(net, method, Context(where, 1, 0, initial, initial, net=net), settings)
-        return time.perf_counter() - began
+        start = time.perf_counter()
+        local.train(net, method, Context(task, 1, 0, initial, initial, net=net), settings)
+        return time.perf_counter() - start
 
     train()  # warms up
     return train
 
 
-def measure(networks, repeats):
-    rows = {}
-    for label, (network, shape, samples, batch_size) in networks.items():
-        task = random_task(network, shape, 1, samples)
-        trainers = {
-            name: trainer(method, task, batch_size, anew)
-            for name, (method, anew) in METHODS.items()
-        }
-        turns = [{name: train() for name, train in trainers.items()} for _ in range(repeats)]
-        rows[label] = {
-            name: median(turn[name] / turn["FedAvg"] for turn in turns) for name in METHODS
-        }
-        print(label, {name: round(ratio, 2) for name, ratio in rows[label].items()})
-    return rows
-
-
-def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--quick", action="store_true", help="one small network, two repeats")
-    parser.add_argument("--out", metavar="FILE", help="write the results as JSON")
-    args = parser.parse_args()
-    networks = dict(list(NETWORKS.items())[:1]) if args.quick else NETWORKS
-    repeats = 2 if args.quick else args.repeats
-    torch.set_num_threads(1)
-    rows = measure(networks, repeats)
-    if args.out:
-        settings = {
-            "date": date.today().isoformat(),
-            "repeats": repeats,
-            "threads": 1,
-            "cores": os.cpu_count(),
-            "machine": platform.machine(),
-            "torch": torch.__version__,
-        }
-        Path(args.out).write_text(json.dumps({"settings": settings, "rows": rows}, indent=1) + "\n")
+def measure(case, repeats, device):
+    network, shape, samples, batch_size = case
+    task = random_task(network, shape, 1, samples, device)
+    timers = {
+        name: trainer(method, Alone(task) if anew else task, batch_size)
+        for name, (method, anew) in METHODS.items()
+    }
+    return ratios(timers, "FedAvg", repeats)[0]
 
 
 if __name__ == "__main__":
-    main()
+    program(__doc__, measure, NETWORKS)

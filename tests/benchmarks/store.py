@@ -12,12 +12,12 @@ import dataclasses
 import json
 import multiprocessing
 import platform
-import resource
-import time
 from concurrent.futures import ProcessPoolExecutor
 from datetime import date
+from pathlib import Path
 
 import torch
+from common import peak_memory
 from torch import nn
 
 import fedlearn as fl
@@ -46,16 +46,10 @@ def measure(images, clients, limit):
     method = fl.methods.fed_gkt(
         edge="resnet8", server=small_server, server_epochs=1, memory_limit=limit
     )
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    began = time.perf_counter()
+    before = peak_memory()
     history = fl.run(method, task, 1, batch_size=256, progress=False)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {
-        "before_MB": before / 1e3,
-        "peak_MB": peak / 1e3,
-        "seconds": time.perf_counter() - began,
-        "bytes_up": int(history.bytes_up[0]),
-    }
+    row = {"before_MB": before, "peak_MB": peak_memory(), "seconds": float(history.seconds[0])}
+    return row | {"bytes_up": int(history.bytes_up[0])}
 
 
 def main():
@@ -64,24 +58,16 @@ def main():
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--out")
     args = parser.parse_args()
-    rows = {}
-    for label, limit in (("on disk", 1e9), ("in memory", 1e12)):
-        with ProcessPoolExecutor(
-            1, multiprocessing.get_context("spawn"), torch.set_num_threads, (2,)
-        ) as own:  # each in a process of its own
-            row = rows[label] = own.submit(measure, args.images, args.clients, limit).result()
-        peak = f"peak {row['peak_MB']:,.0f} MB ({row['before_MB']:,.0f} before the round)"
-        print(f"{label}: {row['bytes_up'] / 1e9:.2f} GB up, {peak}")
+    rows, spawn = {}, multiprocessing.get_context("spawn")
+    for label, limit in (("on disk", 1e9), ("in memory", 1e12)):  # each in a process of its own
+        with ProcessPoolExecutor(1, spawn, torch.set_num_threads, (2,)) as pool:
+            rows[label] = pool.submit(measure, args.images, args.clients, limit).result()
+        print(label, rows[label])
     if args.out:
-        settings = {
-            "date": str(date.today()),
-            "images": args.images,
-            "clients": args.clients,
-            "torch": torch.__version__,
-            "machine": platform.machine(),
-        }
-        with open(args.out, "w", encoding="utf-8") as file:
-            json.dump({"settings": settings, "rows": rows}, file, indent=1)
+        settings = {"date": str(date.today()), "images": args.images, "clients": args.clients}
+        settings |= {"torch": torch.__version__, "machine": platform.machine()}
+        content = json.dumps({"settings": settings, "rows": rows}, indent=1)
+        Path(args.out).write_text(content, encoding="utf-8")
 
 
 if __name__ == "__main__":
