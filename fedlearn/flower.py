@@ -575,8 +575,12 @@ def start_ray(cpus: int | None = None) -> None:
     if ray.is_initialized():
         return
     path = os.pathsep.join(sys.path)  # what is imported here can be imported in its workers
-    options = {"runtime_env": {"env_vars": {"PYTHONPATH": path, **QUIET}}, "num_cpus": cpus}
-    options |= {"include_dashboard": False, "logging_level": "ERROR", "log_to_driver": False}
+    options: dict[str, Any] = {
+        "include_dashboard": False,
+        "logging_level": "ERROR",
+        "log_to_driver": False,
+    }
+    options |= {"runtime_env": {"env_vars": {"PYTHONPATH": path, **QUIET}}, "num_cpus": cpus}
     logging.getLogger("ray").setLevel(logging.ERROR)  # it would say that it starts in a thread
     end, why = time.monotonic() + LIMIT, f" within {LIMIT:g} seconds"
     for _ in range(STARTS):

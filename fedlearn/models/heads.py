@@ -82,10 +82,11 @@ def rows_at(places: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return places.gather(1, index[..., None].expand(-1, -1, places.shape[-1]))
 
 
-def boxes_of(places: torch.Tensor, sides: Any, rows: int, columns: int, size: Size) -> torch.Tensor:
+def boxes_of(places: torch.Tensor, sides: Any, grid: Sequence[int], size: Size) -> torch.Tensor:
     """YOLOv3's equations, [..., cells, 4 and more] -> xyxy in pixels: the cell at (i, j), of s
     pixels, predicts the centre ((j + sigmoid(x)) s, (i + sigmoid(y)) s) and the sides p exp(w) and
-    p exp(h), p of ``sides`` (None: s)."""
+    p exp(h), p of ``sides`` (None: s). ``grid`` is rows and columns."""
+    rows, columns = grid
     cell = torch.arange(rows * columns, device=places.device)
     corner = torch.stack([cell % columns, cell // columns], -1)
     scale = places.new_tensor([size[1] / columns, size[0] / rows])
@@ -167,7 +168,7 @@ class Centre(Head):
         places = by_cell(outputs).flatten(0, -3)  # [images, cells, channels]
         y = y.flatten(0, -3).to(places.dtype)
         cell, objects, taken, learned = self.cells(y, size, rows, columns)
-        boxes = boxes_of(places, None, rows, columns, size)
+        boxes = boxes_of(places, None, (rows, columns), size)
         predicted = rows_at(torch.cat([boxes, places[..., 5:]], -1), cell)
         # a row that holds no object is compared with the box of its own place, and not counted
         truth = torch.where(objects[..., None], y[..., :4], predicted[..., :4].detach())
@@ -181,7 +182,7 @@ class Centre(Head):
     def decode(self, outputs: torch.Tensor, size: Size) -> tuple[torch.Tensor, torch.Tensor]:
         places = by_cell(outputs)
         scores = places[..., 4:5].sigmoid() * places[..., 5:].softmax(-1)
-        return boxes_of(places, None, *outputs.shape[-2:], size), scores
+        return boxes_of(places, None, outputs.shape[-2:], size), scores
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,7 @@ class ThreeAnchors(Head):
             cell = (corner[..., 1] * columns + corner[..., 0]).long()
             place = torch.where(objects, best % 3 * rows * columns + cell, 0)
             places, shapes = self.places(m), anchors[level][:, None]
-            boxes = boxes_of(places.detach(), shapes, rows, columns, size).flatten(1, 2)
+            boxes = boxes_of(places.detach(), shapes, (rows, columns), size).flatten(1, 2)
             places = places.flatten(1, 2)
             taken = taken_places(place, objects, places.shape[1], y)
             near = (overlaps(y, boxes) * (y[..., 4:5] >= 0)).amax(1) > self.ignore
@@ -257,7 +258,7 @@ class ThreeAnchors(Head):
         boxes, scores = [], []
         for m, anchors in zip(outputs, self.anchors(size, outputs[0]), strict=True):
             places = self.places(m)
-            boxes.append(boxes_of(places, anchors[:, None], *m.shape[-2:], size).flatten(1, 2))
+            boxes.append(boxes_of(places, anchors[:, None], m.shape[-2:], size).flatten(1, 2))
             score = places[..., 4:5].sigmoid() * places[..., 5:].sigmoid()
             scores.append(score.flatten(1, 2))
         return torch.cat(boxes, 1), torch.cat(scores, 1)

@@ -156,5 +156,7 @@ def test_what_trained_badly_is_tried_with_a_smaller_rate():
     tried = list(mixes.slower(rows))
     assert tried == [(*mix, split, mixes.SLOWER, 0) for mix in (FEDAVG, adam, poor)]
     rows += [row(poor, 0.8, mixes.SLOWER, split=split)]
-    its = fl.book.mixtures(rows).set_index(["split", "model", "server"]).loc[split, "fed_kgf", "stc"]
+    its = (
+        fl.book.mixtures(rows).set_index(["split", "model", "server"]).loc[split, "fed_kgf", "stc"]
+    )
     assert (its["accuracy"], its["slower"], its["rates"]) == (0.4, 0.8, 1)
