@@ -28,7 +28,6 @@ from importlib import metadata
 from typing import Any
 
 from . import local
-from .arguments import is_whole
 from .checkpoint import apart, write_tensors
 from .context import Tensors
 from .errors import StartError, WireError, said
@@ -38,9 +37,9 @@ from .method import EVALUATE, Method
 from .round import describe, good_threads, run
 from .settings import Settings
 
-FLOWER = (1, 41), (2, 0)  # from this version on, and before that one
+OLDEST, BEFORE = (1, 41), (2, 0)  # versions of Flower
 RECORD = "fedlearn"  # the name of the one record in a message
-HELLO = "hello"  # asked of a node before anything else: which client it is, and of which run
+JOIN = "join"  # asked of a node before anything else: which client it is, and of which run
 DATA = "data."  # begins the names of the hashes in what is compared then
 # Nothing leaves the machine that was not asked for. Flower and Ray read these when imported.
 QUIET = {
@@ -49,11 +48,8 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-LIMIT = 120.0  # seconds for all starts of Ray together
-STARTS = 10
-DEAD = re.compile(
-    "ActorDiedError|RayActorError|ActorUnavailableError|WorkerCrashedError|OutOfMemoryError"
-)
+LIMIT, STARTS = 120.0, 10  # seconds and tries for Ray to start
+DEAD = re.compile("ActorDied|RayActorError|ActorUnavailable|WorkerCrashed|OutOfMemoryError")
 
 
 def require() -> str:
@@ -66,12 +62,10 @@ def require() -> str:
             "Flower is not installed in this environment: make puts it into .venv-flower; by hand, "
             'pip install ".[flower]" in the folder of the repository.'
         ) from None
-    first, end = FLOWER
-    if not first <= tuple(map(int, re.findall(r"\d+", version)[:2])) < end:
-        oldest = ".".join(map(str, first))
+    if not OLDEST <= tuple(map(int, re.findall(r"\d+", version)[:2])) < BEFORE:
         raise ImportError(
-            f"Flower {version} is installed; fedlearn works with {oldest} or newer, before "
-            f"{end[0]}."
+            f"Flower {version} is installed; fedlearn works with {OLDEST[0]}.{OLDEST[1]} or newer, "
+            f"before {BEFORE[0]}."
         )
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -97,17 +91,17 @@ class Job:
         return {name: str(value) for name, value in both.items()}
 
 
-def _differences(mine: Mapping[str, str], other: Mapping[str, str]) -> str:
-    """What two heads do not have in common, in words; empty if nothing. That other seeds or
+def _differences(server: Mapping[str, str], client: Mapping[str, str]) -> str:
+    """What two heads do not have in common, as a sentence; empty if nothing. That other seeds or
     partitions make other data goes without saying."""
-    names = [n for n, value in mine.items() if other.get(n) != value]
+    names = [n for n, value in server.items() if client.get(n) != value]
     stated = [n for n in names if not n.startswith(DATA)]
-    return "; ".join(f"{n} is {other.get(n)} there and {mine[n]} here" for n in stated or names)
+    return "; ".join(f"{n} is {client.get(n)} there and {server[n]} here" for n in stated or names)
 
 
 # ---- a client ------------------------------------------------------------------------------------
 
-_HERE: dict[Any, tuple[Job, Any]] = {}  # what this process has built to answer in one run
+_SIDES: dict[Any, tuple[Job, Any]] = {}  # what this process has built to answer in one run
 
 
 def client_app(task: Callable[[Any], Any] | None = None) -> Any:
@@ -115,27 +109,29 @@ def client_app(task: Callable[[Any], Any] | None = None) -> Any:
 
     Which client it is says the node's ``partition-id``. ``task`` makes the task of Flower's
     context where a client reads data of its own; by default it is the one that is stated."""
-    return _client_app(partial(_stated, task))
+
+    def find(question: Any, context: Any) -> tuple[Any, Callable]:
+        def make() -> Job:
+            e = experiment(context.run_config)
+            method, data = e.make_method(), task(context) if task else e.make_task()
+            net = local.initial_network(method, data)
+            threads = e.threads or good_threads(net, data, e.batch_size)
+            return Job(method, data, e.settings, threads)
+
+        return context.run_id, make
+
+    return _client_app(find)
 
 
-def _stated(task: Callable[[Any], Any] | None, asked: Any, context: Any) -> tuple[Any, Callable]:
-    def make() -> Job:
-        e = experiment(context.run_config)
-        method, own = e.make_method(), task(context) if task else e.make_task()
-        net = local.initial_network(method, own)
-        threads = e.threads or good_threads(net, own, e.batch_size)
-        return Job(method, own, e.settings, threads)
-
-    return context.run_id, make
-
-
-def _simulated(asked: Any, context: Any) -> tuple[Any, Callable]:
+def _simulated(question: Any, context: Any) -> tuple[Any, Callable]:
     import ray
 
-    return asked["job"], lambda: ray.get(ray.cloudpickle.loads(asked["job"]))
+    return question["job"], lambda: ray.get(ray.cloudpickle.loads(question["job"]))
 
 
 def _client_app(find: Callable[[Any, Any], tuple[Any, Callable]]) -> Any:
+    """``find``: (message, context) -> by what the run is known in this process, and how its ``Job``
+    is made here."""
     require()
     from flwr.clientapp import ClientApp
 
@@ -145,19 +141,18 @@ def _client_app(find: Callable[[Any, Any], tuple[Any, Callable]]) -> Any:
 
 
 def _reply(find, message, context):
-    """A Flower message -> the reply to it. ``find`` says by what the run is known in this process,
-    and how its ``Job`` is made here."""
+    """A Flower message -> the reply to it."""
     from flwr.app import ConfigRecord, Message, RecordDict
 
-    asked = message.content[RECORD]
+    question = message.content[RECORD]
     k = context.node_config.get("partition-id")
     try:
-        key, make = find(asked, context)
-        if key not in _HERE:
-            _HERE.clear()
+        key, make = find(question, context)
+        if key not in _SIDES:
+            _SIDES.clear()
             job = make()
-            _HERE[key] = job, job.method.client_side(job.task, job.settings)
-        values = _answer(*_HERE[key], k, asked, context)
+            _SIDES[key] = job, job.method.client_side(job.task, job.settings)
+        values = _answer(*_SIDES[key], k, question, context)
     except WireError as error:
         values = {"refused": str(error)}
     except Exception as error:  # the same words as for a client in the server's own process
@@ -165,29 +160,28 @@ def _reply(find, message, context):
     return Message(RecordDict({RECORD: ConfigRecord(values)}), reply_to=message)
 
 
-def _answer(job, side, k, asked, context):
+def _answer(job, side, k, question, context):
     from flwr.app import ConfigRecord
 
-    if not is_whole(k) or not 0 <= k < job.task.clients:
+    if type(k) is not int or not 0 <= k < job.task.clients:
         last = job.task.clients - 1
         raise WireError(f"A node's partition-id is a client's number, 0 to {last}, not {k!r}.")
-    if asked["what"] == HELLO:
+    t, what, simulated = question.get("round"), question["what"], "memory" in question
+    if what == JOIN:
         return {"client": k, "head": json.dumps(job.head())}
-    kept = context.state.get(RECORD, {})
-    elsewhere = "memory" in asked  # in a simulation
-    memory = _unpack(asked["memory"] if elsewhere else kept.get("memory"), job.task.device)
-    t, what = asked["round"], asked["what"]
+    stored = question if simulated else context.state.get(RECORD, {})
+    memory = _unpack(stored.get("memory"), job.task.device)
     with local.threads(job.threads, job.settings.precision):
-        answer = side.answer(t, k, what, asked["message"], memory)
-    lost = not elsewhere and kept.get("round", 0) < asked["heard"]
+        answer = side.answer(t, k, what, question["message"], memory)
+    lost = not simulated and stored.get("round", 0) < question["last seen"]
     if lost and side.remembers and (memory or what == EVALUATE):
         raise WireError(
-            f"Client {k} answered round {asked['heard']}, but what it kept has been lost: its node "
-            "was started anew."
+            f"Client {k} answered round {question['last seen']}, but what it kept has been lost: "
+            "its node was started anew."
         )
     if what == EVALUATE:  # which changes nothing
         return {"message": answer}
-    if elsewhere:
+    if simulated:
         return {"message": answer, "memory": _pack(memory)}
     context.state[RECORD] = ConfigRecord({"memory": _pack(memory), "round": t})
     return {"message": answer}
@@ -239,51 +233,55 @@ class Nodes:
         self.job = Job(*job)
         self.memories: dict[int, Tensors] = {}  # what clients keep; only in a simulation
         self.nodes: dict[int, int] = {}  # client -> node
-        self.away: dict[int, str] = {}  # node -> why it takes no part
-        self.heard: dict[int, int] = {}  # client -> the last round in which it answered
-        self.began = False
+        self.rejected: dict[int, str] = {}  # node -> why it takes no part
+        self.last_seen: dict[int, int] = {}  # client -> the last round in which it answered
+        self.begun = False
         yield self
 
     def ready(self, t: int, clients: Iterable[int]) -> None:
         """Wait for the clients of round ``t``: the first time for all, later only if there is
         nobody at all."""
         clients, end = list(clients), time.monotonic() + self.wait
-        self.away = {}  # whoever was turned away may have been mended
+        self.rejected = {}  # whoever was turned away may have been mended
         while True:
             self.greet()
-            here = any(k in self.nodes for k in clients)
-            everybody = len(self.nodes) + len(self.away) >= self.job.task.clients
-            if everybody or (here and self.began) or time.monotonic() > end:
+            anybody = any(k in self.nodes for k in clients)
+            everybody = len(self.nodes) + len(self.rejected) >= self.job.task.clients
+            if everybody or (anybody and self.begun) or time.monotonic() > end:
                 break
             self.check()
             time.sleep(self.pause)
-        if not here:
-            who = "".join(f" {why}" for why in dict.fromkeys(self.away.values()))
+        if not anybody:
+            reasons = "".join(f" {why}" for why in dict.fromkeys(self.rejected.values()))
             what = "could join" if everybody else f"came within {self.wait:g} s"
-            raise ConnectionError(f"Round {t}: none of the {len(clients)} clients {what}.{who}")
-        self.began = True
+            raise ConnectionError(f"Round {t}: none of the {len(clients)} clients {what}.{reasons}")
+        self.begun = True
 
     def greet(self) -> None:
         """Forget nodes that have gone, and ask new ones which client they are, and of which
         run."""
         online = set(self.grid.get_node_ids())
         self.nodes = {k: node for k, node in self.nodes.items() if node in online}
-        self.away = {node: why for node, why in self.away.items() if node in online}
-        new, head = online - {*self.nodes.values(), *self.away}, self.job.head()
-        for node, values in self.deliver((node, {"what": HELLO}) for node in sorted(new)):
+        self.rejected = {node: why for node, why in self.rejected.items() if node in online}
+        new = online - {*self.nodes.values(), *self.rejected}
+        for node, values in self.deliver((node, {"what": JOIN}) for node in sorted(new)):
             try:
-                if isinstance(values, WireError):
-                    raise values
-                k, theirs = int(values["client"]), dict(json.loads(values["head"]))
-                if k in self.nodes or not 0 <= k < self.job.task.clients:
-                    what = "already here" if k in self.nodes else "not one of this run"
-                    raise WireError(f"A node was turned away: client {k} is {what}.")
-                if other := _differences(head, theirs):
-                    raise WireError(f"Client {k} was turned away: {other}.")
-                self.nodes[k] = node
+                self.nodes[self.identify(values)] = node
             except (ValueError, TypeError, KeyError, RecursionError) as error:
-                self.away[node] = _plain(str(error))
-                logging.getLogger("flwr").warning(self.away[node])
+                self.rejected[node] = _plain(str(error))
+                logging.getLogger("flwr").warning(self.rejected[node])
+
+    def identify(self, values: Any) -> int:
+        """The client that a new node is."""
+        if isinstance(values, WireError):
+            raise values
+        k, head = int(values["client"]), dict(json.loads(values["head"]))
+        if k in self.nodes or not 0 <= k < self.job.task.clients:
+            what = "already here" if k in self.nodes else "not one of this run"
+            raise WireError(f"A node was turned away: client {k} is {what}.")
+        if difference := _differences(self.job.head(), head):
+            raise WireError(f"Client {k} was turned away: {difference}.")
+        return k
 
     def exchange(
         self, t: int, what: str, clients: Iterable[int], write: Callable[[int], bytes]
@@ -291,14 +289,15 @@ class Nodes:
         """See ``round.Exchange``."""
 
         def question(k: int) -> dict[str, Any]:
-            about = {"what": what, "round": t, "heard": self.heard.get(k, 0), "message": write(k)}
+            seen = self.last_seen.get(k, 0)
+            about = {"what": what, "round": t, "last seen": seen, "message": write(k)}
             return about | ({"memory": _pack(self.memories.get(k, {}))} if self.common else {})
 
         clients = list(clients)
-        here = [k for k in clients if k in self.nodes]
-        answers = self.deliver((self.nodes[k], question(k)) for k in here)
+        connected = [k for k in clients if k in self.nodes]
+        answers = self.deliver((self.nodes[k], question(k)) for k in connected)
         for k in clients:
-            if k not in here:
+            if k not in connected:
                 yield k, WireError("not connected")
                 continue
             _, values = next(answers)
@@ -306,7 +305,7 @@ class Nodes:
                 yield k, values
                 continue
             if what != EVALUATE:
-                self.heard[k] = t
+                self.last_seen[k] = t
             if "memory" in values:
                 self.memories[k] = _unpack(values["memory"], self.job.task.device)
             answer: Any = values.get("message")
@@ -316,29 +315,29 @@ class Nodes:
         self, contents: Iterable[tuple[int, dict[str, Any]]]
     ) -> Iterator[tuple[int, dict[str, Any] | WireError]]:
         """Send nodes a record each; then each node's own, or why there is none, as soon as it and
-        those before it are there, or time is up."""
+        those before it have come, or time is up."""
         from flwr.app import ConfigRecord, Message, RecordDict
 
-        asked: dict[str, int] = {}  # message -> node
+        pending: dict[str, int] = {}  # message -> node
         answers: dict[int, dict[str, Any] | WireError] = {}
         order = []
         for node, values in contents:
             content = RecordDict({RECORD: ConfigRecord(values | self.common)})
             message = Message(content, node, "query", ttl=self.timeout)
-            sent = next(iter(self.grid.push_messages([message])), None)
-            if sent is None:
+            identifier = next(iter(self.grid.push_messages([message])), None)
+            if identifier is None:
                 answers[node] = WireError("Flower could not take the message.")
             else:
-                asked[sent] = node
+                pending[identifier] = node
             order.append(node)
-        began = time.monotonic()
+        start = time.monotonic()
         for node in order:
             while node not in answers:
-                for reply in self.grid.pull_messages([*asked]):
-                    to = asked.pop(reply.metadata.reply_to_message_id, None)
-                    if to is not None:  # not a second answer
-                        answers[to] = _opened(reply)
-                waited = time.monotonic() - began
+                for reply in self.grid.pull_messages([*pending]):
+                    sender = pending.pop(reply.metadata.reply_to_message_id, None)
+                    if sender is not None:  # not a second answer
+                        answers[sender] = _open(reply)
+                waited = time.monotonic() - start
                 if node in answers:
                     break
                 if waited > self.timeout:
@@ -348,7 +347,7 @@ class Nodes:
             yield node, answers.pop(node)
 
 
-def _opened(reply: Any) -> dict[str, Any] | WireError:
+def _open(reply: Any) -> dict[str, Any] | WireError:
     """The values of a reply, or why there are none. ``ConnectionError`` if a worker of the
     simulation has died."""
     if reply.has_error():
@@ -379,22 +378,22 @@ def server_app() -> Any:
     from flwr.serverapp import ServerApp
 
     app = ServerApp()
-    app.main()(_lead)
+    app.main()(_serve)
     return app
 
 
-def _lead(grid, context):
+def _serve(grid, context):
     config = context.run_config
     e = experiment(config)
     engine = Nodes(grid, float(config.get("wait", 600)), float(config.get("timeout", 600)))
 
-    def say(row, state):
+    def log(row, state):
         names = "round", "accuracy", "loss", "refused", "unevaluated", "untaken"
         about = ", ".join(f"{n} {row[n]}" for n in names if row[n] not in (None, {}))
         logging.getLogger("flwr").info(about)
 
-    how = vars(e.settings) | {"threads": e.threads, "engine": engine, "on_round": say}
-    history = run(e.make_method(), e.make_task(), e.rounds, progress=False, **how)
+    options = vars(e.settings) | {"threads": e.threads, "engine": engine, "on_round": log}
+    history = run(e.make_method(), e.make_task(), e.rounds, progress=False, **options)
     if config.get("out"):
         history.to_json(config["out"])
     if config.get("model"):
@@ -413,16 +412,38 @@ def experiment(config: Mapping[str, Any]) -> Experiment:
     return Experiment(**stated)
 
 
-# ---- engines -------------------------------------------------------------------------------------
+# ---- the simulation ------------------------------------------------------------------------------
 
 
 class Simulation:
     """An engine of ``fl.run``: Flower's simulation, in worker processes of this machine.
 
-    As many clients train at a time as there is room for when each takes so many CPUs and GPUs.
-    ``cpus``: how many to use, by default all. ``timeout``: seconds for an answer. Several runs
-    share the workers inside a ``with`` block. Ray ends with the workers, as Flower wants it, also
-    one that was connected to many machines before."""
+    As many clients train at a time as there is room for. Several runs share the workers inside a
+    ``with`` block. Ray ends with the workers, as Flower wants it, also one that was connected to
+    many machines before.
+
+    Parameters
+    ----------
+    cpus_per_client, gpus_per_client : float
+        What a client takes while it trains; a GPU may be shared, 0.1 of it each.
+    cpus : int, optional
+        How many to use, by default all.
+    timeout : float
+        Seconds for an answer.
+
+    Raises
+    ------
+    ValueError
+        If a client is to take nothing, or more than there is.
+    StartError
+        When Ray does not start.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> fl.flower.Simulation(cpus_per_client=2).resources
+    {'num_cpus': 2, 'num_gpus': 0.0}
+    """
 
     def __init__(
         self,
@@ -458,20 +479,20 @@ class Simulation:
     @contextmanager
     def connect(self, *job: Any) -> Iterator[Nodes]:
         """The clients of one run: method, task, settings, threads."""
-        own = Job(*job)
-        if own.task.device.type == "cuda" and not self.resources["num_gpus"]:
+        task = job[1]
+        if task.device.type == "cuda" and not self.resources["num_gpus"]:
             raise ValueError(
                 "The task is on a GPU: say with gpus_per_client how much of one a client takes, "
                 "such as 0.1."
             )
         try:
-            self.start(own.task.clients)
+            self.start(task.clients)
             import ray
 
             for module in FILES.values():  # workers cannot import what was loaded from a file
                 ray.cloudpickle.register_pickle_by_value(module)
-            there = ray.put(own)  # once; a message carries only where it lies
-            known = ray.cloudpickle.dumps(there)
+            stored = ray.put(Job(*job))  # once; a message carries only where it lies
+            known = ray.cloudpickle.dumps(stored)
             nodes = Nodes(self.grid, self.timeout, self.timeout, known, self.check)
             with nodes.connect(*job):
                 yield nodes
@@ -496,13 +517,13 @@ class Simulation:
             self.levels[name] = logging.getLogger(name).level
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         start_ray(self.cpus)
-        there, needs = ray.cluster_resources(), self.resources
-        has = there.get("CPU", 0), there.get("GPU", 0)
-        if has[0] < needs["num_cpus"] or has[1] < needs["num_gpus"]:
+        available, wanted = ray.cluster_resources(), self.resources
+        cpus, gpus = available.get("CPU", 0), available.get("GPU", 0)
+        if cpus < wanted["num_cpus"] or gpus < wanted["num_gpus"]:
             ray.shutdown()
             raise ValueError(
-                f"Ray has {has[0]:g} CPUs and {has[1]:g} GPUs; one client is to take "
-                f"{needs['num_cpus']:g} and {needs['num_gpus']:g}."
+                f"Ray has {cpus:g} CPUs and {gpus:g} GPUs; one client is to take "
+                f"{wanted['num_cpus']:g} and {wanted['num_gpus']:g}."
             )
         server, grids, done = ServerApp(), queue.Queue[Any](), threading.Event()
         self.clients, self.done, self.problem = clients, done, None
@@ -514,8 +535,8 @@ class Simulation:
 
         def play():
             try:
-                client, how = _client_app(_simulated), {"client_resources": needs}
-                run_simulation(server, client, clients, backend_config=how)
+                backend = {"client_resources": wanted}
+                run_simulation(server, _client_app(_simulated), clients, backend_config=backend)
             except BaseException as error:
                 self.problem = error
 
@@ -553,14 +574,17 @@ def start_ray(cpus: int | None = None) -> None:
     if ray.is_initialized():
         return
     path = os.pathsep.join(sys.path)  # what is imported here can be imported in its workers
-    environment = {"env_vars": {"PYTHONPATH": path, **QUIET}}
-    how = {"include_dashboard": False, "logging_level": "ERROR", "log_to_driver": False}
-    init = partial(ray.init, num_cpus=cpus, runtime_env=environment, **how)
+    options: dict[str, Any] = {
+        "include_dashboard": False,
+        "logging_level": "ERROR",
+        "log_to_driver": False,
+    }
+    options |= {"runtime_env": {"env_vars": {"PYTHONPATH": path, **QUIET}}, "num_cpus": cpus}
     logging.getLogger("ray").setLevel(logging.ERROR)  # it would say that it starts in a thread
     end, why = time.monotonic() + LIMIT, f" within {LIMIT:g} seconds"
     for _ in range(STARTS):
         outcome: Future[Any] = Future()
-        threading.Thread(target=_init, args=(init, outcome), daemon=True).start()
+        threading.Thread(target=_keep_ray, args=(options, outcome), daemon=True).start()
         try:
             wait([outcome], end - time.monotonic())
         finally:
@@ -579,21 +603,21 @@ def start_ray(cpus: int | None = None) -> None:
     )
 
 
-def _init(init: Callable[[], Any], outcome: "Future[Any]") -> None:
+def _keep_ray(options: Mapping[str, Any], outcome: "Future[Any]") -> None:
     """One start of Ray, in a thread of its own: one that hangs can be left alone, and on Linux what
     a failed one leaves running ends with its thread. So the thread stays as long as Ray does."""
     import ray
 
     try:
-        context = init()
+        ray.init(**options)
     except BaseException as error:  # of no class of its own
         ray.shutdown()
         if outcome.set_running_or_notify_cancel():
             outcome.set_exception(error)
-    else:
-        if outcome.set_running_or_notify_cancel():
-            outcome.set_result(context)
-            while ray.is_initialized():
-                time.sleep(1)
-        else:  # nobody waits any more
-            ray.shutdown()
+        return
+    if outcome.set_running_or_notify_cancel():
+        outcome.set_result(None)
+        while ray.is_initialized():
+            time.sleep(1)
+    else:  # nobody waits any more
+        ray.shutdown()

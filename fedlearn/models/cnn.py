@@ -31,23 +31,18 @@ def conv_bn(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> list
     ]
 
 
-def features(extractor: nn.Module, in_shape: Shape) -> int:
-    """How many numbers an extractor's output has for one image."""
-    devices = {p.device for p in extractor.parameters()}
-    with torch.no_grad():
-        return extractor.eval()(torch.zeros(1, *in_shape, device=devices.pop())).numel()
+def pooled(inputs: int, outputs: int) -> list[nn.Module]:
+    """The same, halved by pooling right behind the convolution, so that normalisation and ReLU
+    have a quarter of the work."""
+    convolution, *rest = conv_bn(inputs, outputs)
+    return [convolution, nn.MaxPool2d(2), *rest]
 
 
 def digits_cnn(in_shape: Shape = (1, 8, 8), classes: int = 10) -> Network:
     """A small network for 8x8 digits: three 3x3 convolutions with batch normalisation, pooled to
     4x4, 2x2 and 1x1, then one linear layer. Nearly all of its 10,078 parameters are convolution
-    kernels. Pooling comes right behind the convolution, so that normalisation and ReLU have a
-    quarter of the work."""
-    layers = []
-    for inputs, outputs in ((in_shape[0], 12), (12, 24)):
-        convolution, *rest = conv_bn(inputs, outputs)
-        layers += [convolution, nn.MaxPool2d(2), *rest]
-    extractor = nn.Sequential(*layers, *conv_bn(24, 32))
+    kernels."""
+    extractor = nn.Sequential(*pooled(in_shape[0], 12), *pooled(12, 24), *conv_bn(24, 32))
     head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, classes))
     return Network(extractor, head)
 
@@ -61,41 +56,36 @@ def mlp(in_shape: Shape = (1, 1, 64), classes: int = 10) -> Network:
 
 
 def _dense_head(
-    extractor: nn.Module, in_shape: Shape, hidden: Sequence[int], classes: int, dropout: float
+    extractor: nn.Sequential, in_shape: Shape, hidden: Sequence[int], classes: int, dropout: float
 ) -> Network:
     """The extractor with dense layers behind it, of so many ``hidden`` numbers each."""
     layers: list[nn.Module] = [nn.Flatten()]
-    width = features(extractor, in_shape)
+    with torch.no_grad():
+        width = extractor.eval()(extractor[0].weight.new_zeros(1, *in_shape)).numel()
     for size in hidden:
         layers += [nn.Linear(width, size), nn.ReLU(), nn.Dropout(dropout)]
         width = size
     return Network(extractor.train(), nn.Sequential(*layers, nn.Linear(width, classes)))
 
 
+def _two_convolutions(inputs: int, first: int, second: int, *pooling: int) -> nn.Sequential:
+    """Two 5x5 convolutions with ReLU and pooling."""
+    layers: list[nn.Module] = []
+    for a, b in ((inputs, first), (first, second)):
+        layers += [nn.Conv2d(a, b, 5, padding=2), nn.ReLU(), nn.MaxPool2d(*pooling)]
+    return nn.Sequential(*layers)
+
+
 def mcmahan_cnn(in_shape: Shape = (1, 28, 28), classes: int = 10, dropout: float = 0.2) -> Network:
     """McMahan et al. (2017) and the FedMMD/FedFusion paper, section 4.1.1: 1,663,370 parameters
     on 28x28 digits."""
-    extractor = nn.Sequential(
-        nn.Conv2d(in_shape[0], 32, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-    )
+    extractor = _two_convolutions(in_shape[0], 32, 64, 2)
     return _dense_head(extractor, in_shape, [512], classes, dropout)
 
 
 def cifar_cnn(in_shape: Shape = (3, 32, 32), classes: int = 10, dropout: float = 0.2) -> Network:
     """FedMMD/FedFusion paper, section 4.1.1: 1,756,426 parameters on 32x32 colour images."""
-    extractor = nn.Sequential(
-        nn.Conv2d(in_shape[0], 64, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(3, 2, 1),
-        nn.Conv2d(64, 64, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(3, 2, 1),
-    )
+    extractor = _two_convolutions(in_shape[0], 64, 64, 3, 2, 1)
     return _dense_head(extractor, in_shape, [384, 192], classes, dropout)
 
 

@@ -12,12 +12,9 @@ from .cnn import Shape
 
 class FCN32s(nn.Module):
     """ResNet-50 without its classifier, a 1x1 convolution, bilinear enlargement: x [N, 3, H, W] ->
-    [N, classes, H, W].
-
-    The paper names only "FCN" and "ResNet-50". The 23,577,621 parameters of its Table 3 are those
-    of this network with 21 classes and a bias in every convolution, as Keras builds it;
-    torchvision's ``fcn_resnet50`` is another one.
-    """
+    [N, classes, H, W]. The paper names only "FCN" and "ResNet-50"; the 23,577,621 parameters of its
+    Table 3 are those of this network with 21 classes and a bias in every convolution, as Keras
+    builds it."""
 
     def __init__(self, classes: int = 21, channels: int = 3) -> None:
         from torchvision.models import resnet50  # takes long to load
@@ -28,9 +25,7 @@ class FCN32s(nn.Module):
         )
         for module in self.backbone.modules():
             if isinstance(module, nn.Conv2d):
-                module.bias = nn.Parameter(
-                    torch.zeros(module.out_channels, device=module.weight.device)
-                )
+                module.bias = nn.Parameter(module.weight.new_zeros(module.out_channels))
         self.score = nn.Conv2d(2048, classes, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

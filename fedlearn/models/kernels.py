@@ -41,23 +41,21 @@ class Generated(Drawing):
         shape, device = self.beta.shape, self.beta.device
         if not self.training:  # the server has no client's draws, and can do no better
             self.calls += 1
-            generator = rng.generator(*self.place, self.calls)
-            drawn = torch.rand((2, *shape), generator=generator).to(device)
+            uniform = torch.rand((2, *shape), generator=rng.generator(*self.place, self.calls))
         elif not self.generators or device.type == "cuda":
-            drawn = torch.rand((2, *shape), device=device)
+            uniform = torch.rand((2, *shape), device=device)
         else:
-            own = [torch.rand((2, *shape[1:]), generator=g) for g in self.generators]
-            drawn = torch.stack(own, 1)
-        return within(drawn)
+            draws = [torch.rand((2, *shape[1:]), generator=g) for g in self.generators]
+            uniform = torch.stack(draws, 1)
+        return within(uniform.to(device))
 
 
 CONVOLUTION = computed(Generated, nn.Conv2d)[nn.Conv2d]
 
 
-def within(drawn: Any) -> list[torch.Tensor]:
+def within(uniform: Any) -> list[torch.Tensor]:
     """Numbers from 0 to 1, twice -> (alpha, beta) in ``ALPHA`` and ``BETA``."""
-    both = zip(drawn, (ALPHA, BETA), strict=True)
-    return [u * (high - low) + low for u, (low, high) in both]
+    return [u * (high - low) + low for u, (low, high) in zip(uniform, (ALPHA, BETA), strict=True)]
 
 
 def draw(shape: Sequence[int], seed: int, layer: str, round: int = 0) -> list[torch.Tensor]:

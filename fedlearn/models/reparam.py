@@ -13,7 +13,7 @@ branch.
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -59,45 +59,57 @@ class Branches(nn.Module):
         super().__init__()
         pick(form, FORMS, "form")
         self.form, self.pointwise, self.scale = form, pointwise, scale
-        self.identity = inputs == outputs and stride == 1
-        several, scaled = form in ("tr", "csla", "search"), form in ("csla", "search")
+        self.identity = identity = inputs == outputs and stride == 1
+        scaled = form in ("csla", "search")
+        several = scaled or form == "tr"
+
+        def factors(there: bool, start: float, trained: bool, decays: bool) -> Scale | None:
+            return Scale(outputs, start, trained, decays) if scaled and there else None
+
+        def normalisation(there: bool) -> nn.BatchNorm2d | None:
+            return nn.BatchNorm2d(outputs) if there else None
+
         self.conv3 = nn.Conv2d(inputs, outputs, 3, stride, 1, groups=groups, bias=form == "deploy")
-        # takes the pixels that a stride leaves, see ``forward``
-        self.conv1 = (
-            nn.Conv2d(inputs, outputs, 1, groups=groups, bias=False)
-            if several and pointwise
-            else None
-        )
-        self.s3 = Scale(outputs, scale, form == "search") if scaled else None
-        self.s1 = Scale(outputs, scale, form == "search") if scaled and pointwise else None
+        self.conv1 = None  # takes the pixels that a stride leaves, see ``forward``
+        if several and pointwise:
+            self.conv1 = nn.Conv2d(inputs, outputs, 1, groups=groups, bias=False)
+        self.s3 = factors(True, scale, form == "search", False)
+        self.s1 = factors(pointwise, scale, form == "search", False)
         # s_id I is part of the kernel to which the branches add up, and shrinks with it
-        self.s_id = Scale(outputs, 1.0, True, True) if scaled and self.identity else None
-        self.bn3 = nn.BatchNorm2d(outputs) if form == "tr" else None
-        self.bn1 = nn.BatchNorm2d(outputs) if form == "tr" and pointwise else None
-        self.bn_id = nn.BatchNorm2d(outputs) if form == "tr" and self.identity else None
-        self.bn = nn.BatchNorm2d(outputs) if scaled or form == "inf" else None
+        self.s_id = factors(identity, 1.0, True, True)
+        self.bn3 = normalisation(form == "tr")
+        self.bn1 = normalisation(form == "tr" and pointwise)
+        self.bn_id = normalisation(form == "tr" and identity)
+        self.bn = normalisation(scaled or form == "inf")
+
+    def branches(self) -> Iterator[tuple[nn.Module | None, nn.Module | None, nn.Module | None]]:
+        """Convolution (None is x itself), scale and normalisation of each branch."""
+        yield self.conv3, self.s3, self.bn3
+        if self.conv1 is not None:
+            yield self.conv1, self.s1, self.bn1
+        if self.s_id is not None or self.bn_id is not None:
+            yield None, self.s_id, self.bn_id
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y, stride = self.conv3(x), self.conv3.stride[0]
-        # not by a stride of conv1: of few channels, channels last, its gradient makes oneDNN 3.13
-        # write where it must not (processors with AVX2 and no AVX-512)
-        pixels = x[..., ::stride, ::stride]
-        if self.form == "tr":
-            y = self.bn3(y)
-            y = y if self.conv1 is None else y + self.bn1(self.conv1(pixels))
-            return y if self.bn_id is None else y + self.bn_id(x)
-        if self.s3 is not None:
-            y = self.s3(y)
-            y = y if self.s1 is None else y + self.s1(self.conv1(pixels))
-            y = y if self.s_id is None else y + self.s_id(x)
-        return y if self.bn is None else self.bn(y)
+        total, stride = None, self.conv3.stride[0]
+        for convolution, *after in self.branches():
+            y = x
+            if convolution is not None:
+                # not by a stride of conv1: of few channels, channels last, its gradient makes
+                # oneDNN 3.13 write where it must not (processors with AVX2 and no AVX-512)
+                pixels = x[..., ::stride, ::stride] if convolution is self.conv1 else x
+                y = convolution(pixels)
+            for layer in after:
+                y = y if layer is None else layer(y)
+            total = y if total is None else total + y
+        return total if self.bn is None else self.bn(total)
 
     def like(self, form: str) -> "Branches":
         """A block of the same size in another form, its weights drawn anew."""
         c = self.conv3
         return Branches(
             c.in_channels, c.out_channels, c.stride[0], form, c.groups, self.pointwise, self.scale
-        )
+        ).to(c.weight.device, c.weight.dtype)
 
 
 def unit(weight: torch.Tensor) -> torch.Tensor:
@@ -111,13 +123,13 @@ def unit(weight: torch.Tensor) -> torch.Tensor:
 
 def blocks(net: nn.Module) -> dict[str, Branches]:
     """The multi-branch blocks of a network by name; ``ValueError`` if there are none."""
-    found = {name: m for name, m in net.named_modules() if isinstance(m, Branches)}
-    if not found:
+    by_name = {name: m for name, m in net.named_modules() if isinstance(m, Branches)}
+    if not by_name:
         raise ValueError(
             f"{type(net).__name__} has no multi-branch blocks (models.reparam.Branches); "
             "digits_repvgg and repvgg_b1 have."
         )
-    return found
+    return by_name
 
 
 def _replace(net: nn.Module, make: Callable[[Branches], Branches]) -> nn.Module:
@@ -125,8 +137,7 @@ def _replace(net: nn.Module, make: Callable[[Branches], Branches]) -> nn.Module:
     net = copy.deepcopy(net)
     for name, block in blocks(net).items():
         parent, _, child = name.rpartition(".")
-        new = make(block).train(block.training).to(block.conv3.weight.device)
-        setattr(net.get_submodule(parent), child, new)
+        setattr(net.get_submodule(parent), child, make(block).train(block.training))
     return net
 
 
@@ -140,15 +151,14 @@ def _sum(block: Branches) -> tuple[torch.Tensor, torch.Tensor]:
     block add up."""
     W = torch.zeros_like(block.conv3.weight)
     b = W.new_zeros(len(W))
-    branches = [(block.conv3.weight, block.s3, block.bn3)]
-    if block.conv1 is not None:
-        branches.append((nn.functional.pad(block.conv1.weight, [1] * 4), block.s1, block.bn1))
-    if block.s_id is not None or block.bn_id is not None:
-        branches.append((unit(W), block.s_id, block.bn_id))
-    for kernel, scale, bn in branches:
-        factor, offset = folded(bn) if bn is not None else (1 if scale is None else scale.value, 0)
-        each = factor[:, None, None, None] if torch.is_tensor(factor) else factor
-        W, b = W + each * kernel, b + offset
+    for convolution, scale, bn in block.branches():
+        kernel = unit(W) if convolution is None else convolution.weight
+        if convolution is block.conv1 and convolution is not None:
+            kernel = nn.functional.pad(kernel, [1] * 4)
+        factor, offset = torch.ones_like(b) if scale is None else scale.value, 0
+        if bn is not None:
+            factor, offset = folded(bn)
+        W, b = W + factor[:, None, None, None] * kernel, b + offset
     return W.detach(), b.detach()
 
 
@@ -168,7 +178,7 @@ def collapse(net: nn.Module) -> nn.Module:
                 'Only blocks in the forms "csla" and "search" collapse into one kernel, not '
                 f'"{block.form}".'
             )
-        new = block.like("inf").to(block.conv3.weight.dtype)
+        new = block.like("inf")
         new.conv3.weight.data.copy_(_sum(block)[0])
         new.bn.load_state_dict(block.bn.state_dict())
         return new
@@ -180,7 +190,7 @@ def deploy(net: nn.Module) -> nn.Module:
     """Any form -> one kernel and a bias a block, equal outputs in evaluation mode."""
 
     def one(block: Branches) -> Branches:
-        new, (W, b) = block.like("deploy").to(block.conv3.weight.dtype), _sum(block)
+        new, (W, b) = block.like("deploy"), _sum(block)
         if block.bn is not None:
             factor, offset = folded(block.bn)
             W, b = W * factor[:, None, None, None], offset + factor * b
@@ -193,23 +203,16 @@ def deploy(net: nn.Module) -> nn.Module:
     return _replace(net, one)
 
 
-def _position_scale(i: int) -> float:
-    """Where the scales of the i-th of several equal blocks begin: 1, then sqrt(2 / i)."""
-    return (2 / i) ** 0.5 if i else 1.0
-
-
 def _repvgg(
-    channels: int,
-    stem: tuple[int, int],
-    stages: Sequence[tuple[int, int, int]],
-    classes: int,
-    form: str,
+    channels: int, stem: tuple[int, int], stages: Sequence[tuple], classes: int, form: str
 ) -> Network:
-    """``stem`` is (width, stride), ``stages`` lists (width, blocks, stride)."""
-    layers, width = [Branches(channels, stem[0], stem[1], form), nn.ReLU()], stem[0]
+    """``stem`` is (width, stride), ``stages`` lists (width, blocks, stride). The scales of the i-th
+    of several equal blocks begin at sqrt(2 / i), those of the first at 1."""
+    width, stride = stem
+    layers = [Branches(channels, width, stride, form), nn.ReLU()]
     for outputs, count, stride in stages:
         for i in range(count):
-            step, scale = 1 if i else stride, _position_scale(i)
+            step, scale = (1, (2 / i) ** 0.5) if i else (stride, 1.0)
             layers += [Branches(width, outputs, step, form, scale=scale), nn.ReLU()]
             width = outputs
     head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes))
@@ -229,6 +232,12 @@ def digits_repvgg(in_shape: Shape = (1, 8, 8), classes: int = 10, form: str = "t
     return _repvgg(in_shape[0], (16, 2), [(16, 2, 1), (32, 2, 2)], classes, form)
 
 
+def small_repvgg(in_shape: Shape = (3, 32, 32), classes: int = 10, form: str = "tr") -> Network:
+    """For 32 x 32 colour images (see ``resnet``): a stem of stride 2 and six blocks, 332,362
+    parameters with 10 classes as "tr", 298,026 as "inf"."""
+    return _repvgg(in_shape[0], (32, 2), [(32, 2, 1), (64, 2, 2), (128, 2, 2)], classes, form)
+
+
 class Ghost(nn.Sequential):
     """1 x 1 convolution, normalisation, then the branches on a depth-wise 3 x 3 kernel; with ReLU
     behind both, or without."""
@@ -241,27 +250,19 @@ class Ghost(nn.Sequential):
 
 class SqueezeExcite(nn.Module):
     """Each channel times a factor computed from all channels' means (Hu et al., 2018), with a
-    hard sigmoid."""
+    hard sigmoid; inside so many channels that are a multiple of 4, but never more than a tenth
+    below ``ratio`` of them."""
 
     def __init__(self, channels: int, ratio: float) -> None:
         super().__init__()
-        inner = fours(channels * ratio)
-        self.body = nn.Sequential(
-            nn.AdaptiveAvgPool2d(1),
-            nn.Conv2d(channels, inner, 1),
-            nn.ReLU(),
-            nn.Conv2d(inner, channels, 1),
-            nn.Hardsigmoid(),
-        )
+        inner = max(4, int(channels * ratio + 2) // 4 * 4)
+        inner += 4 * (inner < 0.9 * channels * ratio)
+        first, second = nn.Conv2d(channels, inner, 1), nn.Conv2d(inner, channels, 1)
+        pool = nn.AdaptiveAvgPool2d(1)
+        self.body = nn.Sequential(pool, first, nn.ReLU(), second, nn.Hardsigmoid())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * self.body(x)
-
-
-def fours(x: float) -> int:
-    """The nearest multiple of 4, but never more than a tenth below x."""
-    nearest = max(4, int(x + 2) // 4 * 4)
-    return nearest + 4 if nearest < 0.9 * x else nearest
 
 
 def depthwise(channels: int, kernel: int, stride: int) -> list[nn.Module]:
@@ -273,64 +274,47 @@ def depthwise(channels: int, kernel: int, stride: int) -> list[nn.Module]:
 
 
 class GhostBottleneck(nn.Module):
-    """Two ghost modules, between them stride and squeeze-excite where there are; a shortcut."""
+    """Two ghost modules, between them stride and squeeze-excite where there are; a shortcut.
+    ``row`` is (kernel, inner, outputs, ratio of squeeze-excite, stride)."""
 
-    def __init__(
-        self,
-        inputs: int,
-        inner: int,
-        outputs: int,
-        kernel: int,
-        stride: int,
-        ratio: float,
-        form: str,
-        scales: Sequence[float],
-    ) -> None:
+    def __init__(self, inputs: int, row: tuple, form: str, scales: Sequence[float]) -> None:
         super().__init__()
+        kernel, inner, outputs, ratio, stride = row
         self.body = nn.Sequential(
             Ghost(inputs, inner, form, True, scales[0]),
             *(depthwise(inner, kernel, stride) if stride > 1 else []),
             *([SqueezeExcite(inner, ratio)] if ratio else []),
             Ghost(inner, outputs, form, False, scales[1]),
         )
-        same = stride == 1 and inputs == outputs
-        self.shortcut = (
-            nn.Identity()
-            if same
-            else nn.Sequential(*depthwise(inputs, kernel, stride), *conv_bn(inputs, outputs, 1)[:2])
-        )
+        self.shortcut = nn.Identity()
+        if stride > 1 or inputs != outputs:
+            narrow = depthwise(inputs, kernel, stride), conv_bn(inputs, outputs, 1)[:2]
+            self.shortcut = nn.Sequential(*sum(narrow, []))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.body(x) + self.shortcut(x)
 
 
 def _repghost(
-    channels: int,
-    stem: int,
+    stem: list[nn.Module],
     rows: Sequence[tuple],
     last: int,
     hidden: int,
     classes: int,
     form: str,
-    dropout: float,
-    stride: int,
+    dropout: float = 0.0,
 ) -> Network:
-    """``rows`` lists (kernel, inner, outputs, ratio of squeeze-excite, stride)."""
-    layers, width, run = conv_bn(channels, stem, stride=stride), stem, -2
-    for kernel, inner, outputs, ratio, step in rows:
-        run = run + 2 if step == 1 and outputs == width else 0  # modules of this stage so far
+    """``rows`` as in ``GhostBottleneck``; the scales of the i-th module of equal ones in a row
+    begin at sqrt(2 / i), i from 1."""
+    layers, width, run = stem, stem[0].out_channels, -2
+    for row in rows:
+        run = run + 2 if row[4] == 1 and row[2] == width else 0  # modules of this stage so far
         scales = [(2 / (run + m + 1)) ** 0.5 for m in (1, 2)]
-        layers.append(GhostBottleneck(width, inner, outputs, kernel, step, ratio, form, scales))
-        width = outputs
-    head = [
-        nn.AdaptiveAvgPool2d(1),
-        nn.Conv2d(last, hidden, 1),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Dropout(dropout),
-        nn.Linear(hidden, classes),
-    ]
-    return Network(nn.Sequential(*layers, *conv_bn(width, last, 1)), nn.Sequential(*head))
+        layers.append(GhostBottleneck(width, row, form, scales))
+        width = row[2]
+    squeeze = [nn.AdaptiveAvgPool2d(1), nn.Conv2d(last, hidden, 1), nn.ReLU(), nn.Flatten()]
+    head = nn.Sequential(*squeeze, nn.Dropout(dropout), nn.Linear(hidden, classes))
+    return Network(nn.Sequential(*layers, *conv_bn(width, last, 1)), head)
 
 
 def repghost_05(in_shape: Shape = (3, 64, 64), classes: int = 200, form: str = "tr") -> Network:
@@ -338,28 +322,27 @@ def repghost_05(in_shape: Shape = (3, 64, 64), classes: int = 200, form: str = "
     With 200 classes 1,289,168 parameters as "tr", 1,284,208 as "inf" and 1,286,688 as "csla",
     which has 2,480 constants besides."""
     rows = [
-        (3, 4, 8, 0, 1),
-        (3, 12, 12, 0, 2),
-        (3, 20, 12, 0, 1),
-        (5, 20, 20, 0.25, 2),
-        (5, 32, 20, 0.25, 1),
-        (3, 60, 40, 0, 2),
-        (3, 52, 40, 0, 1),
-        (3, 60, 40, 0, 1),
-        (3, 60, 40, 0, 1),
-        (3, 120, 56, 0.25, 1),
-        (3, 168, 56, 0.25, 1),
-        (5, 168, 80, 0.25, 2),
-        (5, 240, 80, 0, 1),
-        (5, 240, 80, 0.25, 1),
-        (5, 240, 80, 0, 1),
-        (5, 240, 80, 0.25, 1),
-    ]
-    return _repghost(in_shape[0], 8, rows, 480, 1280, classes, form, 0.2, 1 + (in_shape[-1] >= 64))
+        (3, 4, 8, 0, 1), (3, 12, 12, 0, 2), (3, 20, 12, 0, 1),
+        (5, 20, 20, 0.25, 2), (5, 32, 20, 0.25, 1),
+        (3, 60, 40, 0, 2), (3, 52, 40, 0, 1), (3, 60, 40, 0, 1), (3, 60, 40, 0, 1),
+        (3, 120, 56, 0.25, 1), (3, 168, 56, 0.25, 1),
+        (5, 168, 80, 0.25, 2), (5, 240, 80, 0, 1), (5, 240, 80, 0.25, 1),
+        (5, 240, 80, 0, 1), (5, 240, 80, 0.25, 1),
+    ]  # fmt: skip
+    stem = conv_bn(in_shape[0], 8, stride=1 + (in_shape[-1] >= 64))
+    return _repghost(stem, rows, 480, 1280, classes, form, 0.2)
 
 
 def digits_repghost(in_shape: Shape = (1, 8, 8), classes: int = 10, form: str = "tr") -> Network:
     """Its small relative for 8x8 digits: two bottlenecks of 12 and 16 channels behind a stem of
     stride 2."""
     rows = [(3, 24, 12, 0, 1), (3, 32, 16, 0.25, 2)]
-    return _repghost(in_shape[0], 12, rows, 48, 64, classes, form, 0.0, 2)
+    return _repghost(conv_bn(in_shape[0], 12, stride=2), rows, 48, 64, classes, form)
+
+
+def small_repghost(in_shape: Shape = (3, 32, 32), classes: int = 10, form: str = "tr") -> Network:
+    """For 32 x 32 colour images: a stem of stride 2 and five bottlenecks, 113,530 parameters with
+    10 classes as "tr", 112,362 as "inf"."""
+    rows = [(3, 32, 24, 0, 1), (3, 48, 32, 0, 2), (3, 64, 32, 0.25, 1)]
+    rows += [(3, 96, 64, 0, 2), (3, 128, 64, 0.25, 1)]
+    return _repghost(conv_bn(in_shape[0], 16, stride=2), rows, 160, 256, classes, form)

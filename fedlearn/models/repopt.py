@@ -3,6 +3,7 @@ with one kernel a block, and the multipliers of that one's gradients."""
 
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import Any
 
 import torch
 from torch import nn
@@ -34,22 +35,27 @@ class Scales:
     def put_into(self, net: nn.Module) -> None:
         """Set the scales of a network whose blocks are in the form "csla" or "search";
         ``ValueError`` if any does not fit."""
-        own = scales_of(net)
-        wrong = sorted(own.keys() ^ self.of.keys()) or [
-            name for name in own if own[name].shape != self.of[name].shape
+        current = scales_of(net)
+        wrong = sorted(current.keys() ^ self.of.keys()) or [
+            name for name in current if current[name].shape != self.of[name].shape
         ]
         if wrong:
             raise ValueError(f"These scales belong to another network: {wrong[0]} does not fit.")
-        for name, t in own.items():
+        for name, t in current.items():
             t.copy_(self.of[name])
+
+
+def _attributes(net: nn.Module, *names: str) -> dict[str, Any]:
+    """These attributes of all blocks, where they are not None, as "<block>.<name>"."""
+    pairs = [
+        (f"{block}.{n}", getattr(m, n, None)) for block, m in blocks(net).items() for n in names
+    ]
+    return {name: part for name, part in pairs if part is not None}
 
 
 def scales_of(net: nn.Module) -> dict[str, torch.Tensor]:
     """The scales of a network in the form "csla" or "search", by name; its own, not copies."""
-    parts = {
-        f"{name}.{s}": getattr(block, s) for name, block in blocks(net).items() for s in SCALES
-    }
-    return {name: part.value.detach() for name, part in parts.items() if part is not None}
+    return {name: part.value.detach() for name, part in _attributes(net, *SCALES).items()}
 
 
 def target(net: nn.Module) -> nn.Module:
@@ -68,15 +74,10 @@ def target(net: nn.Module) -> nn.Module:
 
 def constants(net: nn.Module) -> dict[str, torch.Tensor]:
     """The constants of a "repopt" network by name, [out] each; ``ValueError`` if it has none."""
-    found = {
-        f"{n}.{s}": getattr(b, f"constant_{s}", None)
-        for n, b in blocks(net).items()
-        for s in ("s3", "s1")
-    }
-    found = {name: t for name, t in found.items() if t is not None}
-    if not found:
+    by_name = _attributes(net, "constant_s3", "constant_s1")
+    if not by_name:
         raise ValueError('RepOpt needs the constants of a network in the form "repopt" (Form).')
-    return found
+    return {name.replace(".constant_", "."): t for name, t in by_name.items()}
 
 
 def multipliers(net: nn.Module, power: int = 2) -> list[torch.Tensor | float]:

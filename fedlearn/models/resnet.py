@@ -1,11 +1,20 @@
-"""Residual networks for small images (He et al., 2016)."""
+"""Residual networks for small images (He et al., 2016).
+
+FedGKT (Figure 1(b), Appendix B.3) cuts them in two: an edge network's extractor is its stem, and a
+server network takes what the stem gives. Those called ``small_`` have at most 15 million
+multiply-adds an image of 32 x 32, which two CPU cores can train, and 32 to 128 channels, which
+leaves room for the 16 base kernels of Fed-KGF.
+"""
 
 from collections.abc import Sequence
 
 import torch
 from torch import nn
 
-from .cnn import Network, Shape, conv_bn
+from .cnn import Network, Shape, conv_bn, pooled
+
+WIDTHS = 32, 64, 128  # of the small networks
+DIGITS = [(16, 1), (16, 1), (32, 2), (32, 1)]
 
 
 def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
@@ -34,12 +43,8 @@ class Bottleneck(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
         super().__init__()
-        planes = outputs // 4
-        self.body = nn.Sequential(
-            *conv_bn(inputs, planes, 1),
-            *conv_bn(planes, planes, stride=stride),
-            *conv_bn(planes, outputs, 1)[:2],
-        )
+        narrow = conv_bn(inputs, outputs // 4, 1), conv_bn(outputs // 4, outputs // 4, 3, stride)
+        self.body = nn.Sequential(*sum(narrow, []), *conv_bn(outputs // 4, outputs, 1)[:2])
         self.shortcut = _shortcut(inputs, outputs, stride)
         self.relu = nn.ReLU()
 
@@ -69,42 +74,24 @@ def _residual(
     return net
 
 
+def _stages(blocks: int) -> list[tuple[int, int]]:
+    """Three stages of so many bottlenecks: (channels, stride) of each."""
+    stages = enumerate((64, 128, 256))
+    return [(width, 1 + (i == 0 < stage)) for stage, width in stages for i in range(blocks)]
+
+
 def resnet18(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
     """ResNet-18 with a 3x3 stem and no first pooling, as used on CIFAR: 11,173,962 parameters
-    with 10 classes.
-
-    Fed-KGF, section 4: its 98.3 % share of k x k kernels fits this stem and no other that was
-    tried.
-    """
+    with 10 classes. (Fed-KGF, section 4: its 98.3 % share of k x k kernels fits this stem and no
+    other that was tried.)"""
     blocks = [(64, 1), (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1)]
     return _residual(conv_bn(in_shape[0], 64), 64, blocks, classes)
-
-
-DIGITS = [(16, 1), (16, 1), (32, 2), (32, 1)]
-
-
-def _pooled_stem(channels: int) -> list[nn.Module]:
-    convolution, *rest = conv_bn(channels, 16)
-    return [convolution, nn.MaxPool2d(2), *rest]
 
 
 def digits_resnet(in_shape: Shape = (1, 8, 8), classes: int = 10) -> Network:
     """Its small relative for 8x8 digits: nine 3x3 convolutions of 16 and 32 channels behind a
     pooled stem, and a linear layer, so ten modules in the sense of Fed-KGF; 42,938 parameters."""
-    return _residual(_pooled_stem(in_shape[0]), 16, DIGITS, classes)
-
-
-# FedGKT, Figure 1(b) and Appendix B.3: an edge network's extractor is its stem, and a server
-# network takes what that gives.
-
-
-def _stages(blocks: int) -> list[tuple[int, int]]:
-    """Three stages of so many bottlenecks: (channels, stride) of each."""
-    return [
-        (channels, 1 + (i == 0 < stage))
-        for stage, channels in enumerate((64, 128, 256))
-        for i in range(blocks)
-    ]
+    return _residual(pooled(in_shape[0], 16), 16, DIGITS, classes)
 
 
 def resnet56(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
@@ -147,9 +134,29 @@ def resnet4(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
 def digits_edge(in_shape: Shape = (1, 8, 8), classes: int = 10) -> Network:
     """The edge network for 8x8 digits: the stem of ``digits_resnet`` and one bottleneck, 2,138
     parameters."""
-    return _residual(_pooled_stem(in_shape[0]), 16, [(32, 1)], classes, Bottleneck, 4)
+    return _residual(pooled(in_shape[0], 16), 16, [(32, 1)], classes, Bottleneck, 4)
 
 
 def digits_server(in_shape: Shape = (16, 4, 4), classes: int = 10) -> Network:
     """``digits_resnet`` without its stem: 42,762 parameters."""
     return _residual([], in_shape[0], DIGITS, classes)
+
+
+def small_resnet(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
+    """A stem of stride 2 and three basic blocks: 308,650 parameters with 10 classes, eight modules
+    in the sense of Fed-KGF."""
+    stem = conv_bn(in_shape[0], WIDTHS[0], stride=2)
+    return _residual(stem, WIDTHS[0], [(32, 1), (64, 2), (128, 2)], classes)
+
+
+def small_server(in_shape: Shape = (16, 32, 32), classes: int = 10) -> Network:
+    """FedGKT's server network for what the stem of ``resnet8`` gives: three basic blocks of
+    stride 2, 303,690 parameters with 10 classes."""
+    return _residual([], in_shape[0], [(width, 2) for width in WIDTHS], classes)
+
+
+def small_whole(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
+    """The stem of ``resnet8`` and ``small_server`` behind it, what a client would have to train
+    without FedGKT: 304,154 parameters with 10 classes."""
+    blocks = [(width, 2) for width in WIDTHS]
+    return _residual(conv_bn(in_shape[0], 16), 16, blocks, classes)

@@ -5,7 +5,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from .cnn import Network, Shape, conv_bn
+from .cnn import Network, Shape, conv_bn, pooled
 from .heads import Centre
 
 WIDTHS = 16, 32, 64, 64, 64
@@ -23,9 +23,8 @@ def scene_detector(in_shape: Shape = (1, 64, 64), classes: int = 10) -> Detector
     """Five 3x3 convolutions, pooled three times, and a 1x1 to a box for each cell of 8 x 8 pixels:
     98,367 parameters with 10 classes, all but 975 of them of the five."""
     layers: list[nn.Module] = []
-    for i, (inputs, outputs) in enumerate(pairwise((in_shape[0], *WIDTHS))):
-        convolution, *rest = conv_bn(inputs, outputs)
-        layers += [convolution, *([nn.MaxPool2d(2)] if i < 3 else []), *rest]
+    for i, pair in enumerate(pairwise((in_shape[0], *WIDTHS))):
+        layers += pooled(*pair) if i < 3 else conv_bn(*pair)
     head = Centre()
     last = head.start(nn.Conv2d(WIDTHS[-1], head.channels(classes), 1))
     return Detector(nn.Sequential(*layers), last, head)
@@ -65,11 +64,7 @@ class Summed(nn.Module):
 def scene_fcn(in_shape: Shape = (1, 64, 64), classes: int = 11) -> Network:
     """The same five convolutions with scores at all four resolutions, for images whose sides are
     multiples of 8: 99,372 parameters with 11 classes, 1,980 of them of the scores."""
-    pairs = list(pairwise((in_shape[0], *WIDTHS)))
-    stages = [
-        nn.Sequential(*([nn.MaxPool2d(2)] if i else []), *conv_bn(*p))
-        for i, p in enumerate(pairs[:3])
-    ]
-    deep = [nn.MaxPool2d(2), *conv_bn(*pairs[3]), *conv_bn(*pairs[4])]
-    widths = [WIDTHS[0], WIDTHS[1], WIDTHS[2], WIDTHS[4]]
-    return Network(Pyramid([*stages, nn.Sequential(*deep)]), Summed(widths, classes))
+    a, b, c, d, e = (conv_bn(*pair) for pair in pairwise((in_shape[0], *WIDTHS)))
+    stages = [a, *([nn.MaxPool2d(2), *layers] for layers in (b, c, d + e))]
+    pyramid = Pyramid([nn.Sequential(*stage) for stage in stages])
+    return Network(pyramid, Summed([WIDTHS[i] for i in (0, 1, 2, 4)], classes))

@@ -1,47 +1,52 @@
 """Networks that start from weights in a local file."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
-from ..arguments import short
-
 
 def starting_from(build: Callable, file: str | Path) -> Callable:
-    """The function ``build(shape, classes)``, whose network then has the weights of ``file``: a
-    state that ``torch.save`` wrote. ``ValueError`` says what does not fit."""
+    """A network that starts from stored weights.
+
+    Parameters
+    ----------
+    build : callable
+        (shape, classes) -> network.
+    file : path
+        A state that ``torch.save`` wrote; integer buffers may be absent.
+
+    Returns
+    -------
+    callable
+        The same with these weights. It raises ``ValueError`` if the file does not fit.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> fl.models.starting_from(fl.models.mlp, "digits.pt").__name__
+    'mlp@digits.pt'
+    """
     path = Path(file).expanduser()
 
     def network(shape: tuple[int, ...], classes: int) -> nn.Module:
         net = build(shape, classes)
-        net.load_state_dict(_checked(path, net.state_dict(), build.__name__))
+        integers = {n: t for n, t in net.state_dict().items() if not t.is_floating_point()}
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:
+            raise ValueError(f"{path} holds no weights ({_line(error)}).") from None
+        try:
+            net.load_state_dict(integers | state)
+        except Exception as error:  # no state at all, or another network's
+            raise ValueError(f"{path} does not fit {build.__name__} ({_line(error)}).") from None
         return net
 
     network.__name__ = f"{build.__name__}@{path.name}"
     return network
 
 
-def _checked(path: Path, own: Mapping[str, torch.Tensor], name: str) -> dict[str, torch.Tensor]:
-    """What the file has for each tensor of a network."""
-    try:
-        state: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        why = (" ".join(str(error).split()) or type(error).__name__)[:120]
-        raise ValueError(f"{path} holds no weights that can be read ({why}).") from None
-    if not isinstance(state, Mapping) or not all(map(torch.is_tensor, state.values())):
-        raise ValueError(f"{path} holds no state of a network, tensors by name: {short(state)}.")
-    lacking = [n for n, t in own.items() if n not in state and t.is_floating_point()]
-    unknown = [n for n in state if n not in own]
-    other = [n for n in state if n in own and state[n].shape != own[n].shape]
-    for names, what in ((lacking, "lacks"), (unknown, "has besides"), (other, "has otherwise")):
-        if names:
-            first = names[0]
-            sizes = ""
-            if names is other:
-                sizes = f" {list(state[first].shape)} in place of {list(own[first].shape)}"
-            more = f", and {len(names) - 1} more" if len(names) > 1 else ""
-            raise ValueError(f"{path} does not fit {name}: it {what} {first}{sizes}{more}.")
-    return {n: state.get(n, t) for n, t in own.items()}
+def _line(error: Exception) -> str:
+    """An error in one line that is not endless."""
+    return (" ".join(str(error).split()) or type(error).__name__)[:160]

@@ -2,15 +2,14 @@
 Fed-KGF, section 4.4). The classes are the networks as they are counted; the functions at the end
 make them ready for images of a shape, from scratch."""
 
-from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 
 from .cnn import Shape
-from .heads import Head, expect_few
-from .yolo_heads import SimOTA, ThreeAnchors
+from .heads import Head, SimOTA, ThreeAnchors, expect_few
 
 STRIDE = 32  # of the coarsest map
 
@@ -21,12 +20,7 @@ class ConvBN(nn.Sequential):
     """Convolution without bias, batch normalisation, leaky ReLU or another activation."""
 
     def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        kernel: int,
-        stride: int = 1,
-        activation: Callable[..., nn.Module] = LeakyReLU,
+        self, inputs: int, outputs: int, kernel: int, stride: int = 1, activation: Any = LeakyReLU
     ) -> None:
         super().__init__(
             nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False),
@@ -36,10 +30,7 @@ class ConvBN(nn.Sequential):
 
 
 class Residual(nn.Module):
-    """Darknet's "shortcut" layer, ``x + body(x)``.
-
-    There the body is a pair conv1x1, conv3x3 through half the channels.
-    """
+    """Darknet's "shortcut" layer, ``x + body(x)``."""
 
     def __init__(self, *body: nn.Module) -> None:
         super().__init__()
@@ -50,7 +41,7 @@ class Residual(nn.Module):
 
 
 def stage(inputs: int, outputs: int, blocks: int) -> list[nn.Module]:
-    """Halve the map, then ``blocks`` residual pairs."""
+    """Halve the map, then ``blocks`` residual pairs conv1x1, conv3x3 through half the channels."""
     half = outputs // 2
     pairs = (Residual(ConvBN(outputs, half, 1), ConvBN(half, outputs, 3)) for _ in range(blocks))
     return [ConvBN(inputs, outputs, 3, stride=2), *pairs]
@@ -110,10 +101,8 @@ class YOLOv3(nn.Module):
         return coarse_map, middle_map, fine_map
 
     def layers(self) -> dict[str, int]:
-        """Layers by kind, as Darknet's configuration file counts them.
-
-        RPN's section 4.2 prints 107, of which 75 are convolutional.
-        """
+        """Layers by kind, as Darknet's configuration file counts them: RPN's section 4.2 prints
+        107, of which 75 are convolutional."""
         kinds = [type(module) for module in self.modules()]
         return {
             "convolutional": kinds.count(nn.Conv2d),
@@ -178,12 +167,11 @@ class DecoupledHead(nn.Module):
 
 class YOLOX(nn.Module):
     """YOLOX: x [N, 3, H, W], H and W multiples of 32 -> maps [N, 5 + classes, H/stride, W/stride]
-    of strides 8, 16 and 32.
+    of strides 8, 16 and 32: box, objectness and class scores of each place, before any sigmoid.
 
-    A map has box, objectness and class scores of each place, before any sigmoid. ``blocks`` and
-    ``width`` set the size: 1 and 32 are YOLOX-S, 8,968,255 parameters with COCO's 80 classes, 3 and
-    64 are YOLOX-L, 54,208,895. Fed-KGF (section 4.4) prints 8.94 for YOLOX-S: the 8,944,896 kernel
-    entries in millions.
+    ``blocks`` and ``width`` set the size: 1 and 32 are YOLOX-S, 8,968,255 parameters with COCO's 80
+    classes, 3 and 64 are YOLOX-L, 54,208,895. Fed-KGF (section 4.4) prints 8.94 for YOLOX-S: the
+    8,944,896 kernel entries in millions.
     """
 
     head: Head = SimOTA()
@@ -194,16 +182,16 @@ class YOLOX(nn.Module):
         super().__init__()
         c3, c4, c5 = 4 * width, 8 * width, 16 * width  # channels at strides 8, 16 and 32
 
-        def down(outputs: int, *rest: nn.Module) -> tuple[nn.Module, ...]:
-            return SiLUConv(outputs // 2, outputs, 3, 2), *rest
+        def down(outputs: int, *rest: nn.Module) -> list[nn.Module]:
+            return [SiLUConv(outputs // 2, outputs, 3, 2), *rest]
 
-        # The stem turns squares of 2 x 2 pixels into channels.
+        # the stem turns squares of 2 x 2 pixels into channels
         stem = nn.PixelUnshuffle(2), SiLUConv(4 * channels, width, 3)
         first = down(2 * width, CSP(2 * width, 2 * width, blocks, True))
         self.fine = nn.Sequential(*stem, *first, *down(c3, CSP(c3, c3, 3 * blocks, True)))
         self.middle = nn.Sequential(*down(c4, CSP(c4, c4, 3 * blocks, True)))
         self.coarse = nn.Sequential(*down(c5, SPP(c5), CSP(c5, c5, blocks)))
-        # From coarse to fine and back; each step concatenates with the map of that resolution.
+        # from coarse to fine and back; each step concatenates with the map of that resolution
         self.laterals = nn.ModuleList([SiLUConv(c5, c4, 1), SiLUConv(c4, c3, 1)])
         self.ups = nn.ModuleList([CSP(2 * c4, c4, blocks), CSP(2 * c3, c3, blocks)])
         self.strides = nn.ModuleList([SiLUConv(c3, c3, 3, 2), SiLUConv(c4, c4, 3, 2)])

@@ -1,15 +1,24 @@
 """What the speed programs share: a task of random images, a plain network, other processes'
-seconds and memory."""
+seconds and memory, turns, and the command line."""
 
+import argparse
+import json
+import os
+import platform
+import re
 import resource
 import subprocess
 import time
+from datetime import date
+from pathlib import Path
+from statistics import median
 
 import torch
 from torch import nn
 
 import fedlearn as fl
 from fedlearn.data import sources
+from fedlearn.files import write_text
 
 BATCH, LR = 32, 0.1
 
@@ -103,3 +112,44 @@ def _children(process):
         return process.children(recursive=True)
     except psutil.Error:
         return []
+
+
+def peak_memory():
+    """The most that this process has held, MB. What getrusage says begins, on Linux, with the peak
+    of the process that started this one."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        return int(re.search(r"VmHWM:\s+(\d+) kB", status.read_text())[1]) * 1024 / 1e6
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6  # macOS counts in bytes
+
+
+def ratios(timers, reference, turns):
+    """Functions that each say how long they took take turns -> median ratios to the reference in
+    the same turn, and the reference's median seconds."""
+    seconds = [{name: timer() for name, timer in timers.items()} for _ in range(turns)]
+    shares = {name: median(turn[name] / turn[reference] for turn in seconds) for name in timers}
+    return shares, median(turn[reference] for turn in seconds)
+
+
+def program(doc, measure, networks):
+    """The command line of a program that fills a table: ``measure(label, case, repeats, device)``
+    gives a row for each network; with --out they become JSON."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--quick", action="store_true", help="one small network, two repeats")
+    parser.add_argument("--out", metavar="FILE", help="write the results as JSON")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    repeats, rows = 2 if args.quick else args.repeats, {}
+    for label, case in list(networks.items())[: 1 if args.quick else None]:
+        rows[label] = measure(case, repeats, args.device)
+        print(label, {name: round(value, 3) for name, value in rows[label].items()}, flush=True)
+    if args.out:
+        settings = {"date": date.today().isoformat(), "repeats": repeats, "threads": 1}
+        settings |= {"cores": os.cpu_count(), "device": args.device}
+        settings |= {"machine": platform.machine(), "torch": torch.__version__}
+        content = json.dumps({"settings": settings, "rows": rows}, indent=1)
+        write_text(Path(args.out), content + "\n")

@@ -3,8 +3,6 @@ limits a round."""
 
 import json
 import os
-import re
-import resource
 import subprocess
 import sys
 import time
@@ -15,7 +13,7 @@ from statistics import median
 import numpy as np
 import torch
 import torch.nn.functional as F
-from common import BATCH, LR, cpu_of_children, plain, random_task, timed, wait
+from common import BATCH, LR, cpu_of_children, peak_memory, plain, random_task, timed, wait
 
 import fedlearn as fl
 from fedlearn import models
@@ -142,15 +140,6 @@ def memory(args):
             result[label] = json.loads(done.stdout.splitlines()[-1])
         print(f"{label}: {result[label]}", flush=True)
     return result
-
-
-def peak_memory():
-    """The most that this process has held, MB. What getrusage says begins, on Linux, with the peak
-    of the process that started this one."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        return int(re.search(r"VmHWM:\s+(\d+) kB", status.read_text())[1]) * 1024 / 1e6
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6  # macOS counts in bytes
 
 
 def held(label, quick=False):

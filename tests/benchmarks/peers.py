@@ -1,8 +1,6 @@
 """A round of federated averaging in other simulators, for ``speed.py``; each is optional
 (requirements-peers.txt).
 
-    python tests/benchmarks/peers.py    # those that are installed: 3 rounds of 4 clients on digits
-
 Each function of ``PEERS`` takes ``(shards, build, lr, batch_size, rounds)`` and returns the seconds
 of each round (no start-up) and the final state dict. ``shards`` lists (x float32 [n, c, h, w], y
 int64 [n]) by client; ``build()`` makes the network, with the same weights every time. All clients
@@ -10,7 +8,6 @@ train in every round: one epoch of SGD, weighted by samples.
 """
 
 import asyncio
-import importlib.util
 import logging
 import os
 import tempfile
@@ -42,12 +39,8 @@ def flower(shards, build, lr, batch_size, rounds):
     """Flower's Message API on Ray. Chosen: a worker for each core, no evaluation, data read once by
     each worker. The simulator looks for messages and for replies every 0.1 s; ``run_simulation``
     has no option for that."""
-    names = (
-        "FLWR_TELEMETRY_ENABLED",
-        "RAY_USAGE_STATS_ENABLED",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO",
-    )
-    environment = dict.fromkeys(names, "0") | {"FLWR_DISABLE_UPDATE_CHECK": "1"}
+    names = "FLWR_TELEMETRY_ENABLED RAY_USAGE_STATS_ENABLED RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
+    environment = dict.fromkeys(names.split(), "0") | {"FLWR_DISABLE_UPDATE_CHECK": "1"}
     # restored afterwards, because Flower itself lengthens PYTHONPATH on every call
     with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, environment):
         from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
@@ -71,10 +64,8 @@ def flower(shards, build, lr, batch_size, rounds):
                 optimiser.zero_grad()
                 F.cross_entropy(net(images), labels).backward()
                 optimiser.step()
-            answer = {
-                "arrays": ArrayRecord(net.state_dict()),
-                "metrics": MetricRecord({"num-examples": len(y)}),
-            }
+            answer = {"arrays": ArrayRecord(net.state_dict())}
+            answer["metrics"] = MetricRecord({"num-examples": len(y)})
             return Message(content=RecordDict(answer), reply_to=message)
 
         class Timed(FedAvg):
@@ -100,11 +91,8 @@ def flower(shards, build, lr, batch_size, rounds):
             result = strategy.start(grid, ArrayRecord(build().state_dict()), num_rounds=rounds)
             final.update(result.arrays.to_torch_state_dict())
 
-        ray = {
-            "num_cpus": min(os.cpu_count(), clients),
-            "logging_level": "ERROR",
-            "log_to_driver": False,
-        }
+        ray = {"num_cpus": min(os.cpu_count(), clients), "logging_level": "ERROR"}
+        ray["log_to_driver"] = False
         backend = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": ray}
         run_simulation(server, client, clients, backend_config=backend)
     return seconds, final
@@ -113,9 +101,8 @@ def flower(shards, build, lr, batch_size, rounds):
 def pfl_research(shards, build, lr, batch_size, rounds):
     """pfl's simulation. Chosen: one process (several need a launcher), tensors in memory, no
     evaluation (the first round asks for metrics all the same and gets none)."""
-    with mock.patch.dict(
-        os.environ, PFL_PYTORCH_DEVICE="cpu"
-    ):  # otherwise it takes a GPU wherever there is one
+    # otherwise it takes a GPU wherever there is one
+    with mock.patch.dict(os.environ, PFL_PYTORCH_DEVICE="cpu"):
         from pfl.aggregate.simulate import SimulatedBackend
         from pfl.aggregate.weighting import WeightByDatapoints
         from pfl.algorithm.base import NNAlgorithmParams
@@ -137,9 +124,8 @@ def pfl_research(shards, build, lr, batch_size, rounds):
                 laps.append(time.perf_counter())
                 return super().after_central_iteration(*args, **kwargs)
 
-        asyncio.set_event_loop(
-            asyncio.new_event_loop()
-        )  # pfl asks for one, which newer Pythons do not make on demand
+        # pfl asks for one, which newer Pythons do not make on demand
+        asyncio.set_event_loop(asyncio.new_event_loop())
         net = build().train()
         net.loss, net.metrics = lambda x, y: F.cross_entropy(net(x), y), lambda x, y: {}
         data = FederatedDataset(user, MinimizeReuseUserSampler(range(len(shards))))
@@ -155,9 +141,8 @@ def pfl_research(shards, build, lr, batch_size, rounds):
         FederatedAveraging().run(
             plan, backend, model, local, callbacks=[Laps()], send_metrics_to_platform=False
         )
-    return [
-        b - a for a, b in pairwise(laps)
-    ], net.state_dict()  # batch statistics: all clients share the network's own
+    # batch statistics: all clients share the network's own
+    return [b - a for a, b in pairwise(laps)], net.state_dict()
 
 
 def fedlab_serial(shards, build, lr, batch_size, rounds):
@@ -175,10 +160,8 @@ def fedlab_serial(shards, build, lr, batch_size, rounds):
 
     class Trainer(SGDSerialClientTrainer):
         def train(self, parameters, loader):
-            return [
-                *super().train(parameters, loader),
-                torch.tensor(float(sum(len(y) for _, y in loader))),
-            ]
+            count = torch.tensor(float(sum(len(y) for _, y in loader)))
+            return [*super().train(parameters, loader), count]
 
     class Handler(SyncServerHandler):
         def global_update(self, buffer):
@@ -186,22 +169,19 @@ def fedlab_serial(shards, build, lr, batch_size, rounds):
             mean = Aggregators.fedavg_aggregate(list(parameters), torch.stack(samples))
             SerializationTool.deserialize_model(self._model, mean)
 
-    net = build().to(
-        memory_format=torch.contiguous_format
-    )  # FedLab's view(-1) does not take channels_last
+    # FedLab's view(-1) does not take channels_last
+    net = build().to(memory_format=torch.contiguous_format)
     trainer = Trainer(net, len(shards), logger=Logger("fedlab"))
     trainer.setup_dataset(SimpleNamespace(get_dataloader=lambda k, size: batches(*shards[k], size)))
     trainer.setup_optim(1, batch_size, lr)
     handler = Handler(net, rounds, 1.0, logger=Logger("fedlab"))
     pipeline, laps = StandalonePipeline(handler, trainer), [time.perf_counter()]
-    pipeline.evaluate = lambda: laps.append(
-        time.perf_counter()
-    )  # what it calls at the end of a round
+    # what it calls at the end of a round
+    pipeline.evaluate = lambda: laps.append(time.perf_counter())
     pipeline.main()
     averaged = {name: p.detach() for name, p in handler.model.named_parameters()}
-    return [
-        b - a for a, b in pairwise(laps)
-    ], trainer.model.state_dict() | averaged  # batch statistics as in pfl
+    state = trainer.model.state_dict() | averaged  # batch statistics as in pfl
+    return [b - a for a, b in pairwise(laps)], state
 
 
 def shards_of(task):
@@ -214,26 +194,3 @@ PEERS = {
     "pfl-research": ("pfl", pfl_research),
     "FedLab": ("fedlab", fedlab_serial),
 }
-
-
-def main():
-    import fedlearn as fl
-
-    torch.set_num_threads(1)
-    task = fl.tasks.classification("digits", 4)
-    shards = shards_of(task)
-    for label, (module, function) in PEERS.items():
-        if importlib.util.find_spec(module):
-            seconds, state = function(
-                shards, lambda: fl.initial_network(fl.methods.fedavg(), task), 0.1, 32, 3
-            )
-            net = fl.initial_network(fl.methods.fedavg(), task)
-            net.load_state_dict(state)
-            times, accuracy = ", ".join(f"{s:.3f}" for s in seconds), task.evaluate(net)["accuracy"]
-            print(f"{label}: {times} s, accuracy {accuracy:.3f}")
-
-
-if __name__ == "__main__":
-    from peers import main  # noqa: F811  # under this name, not as __main__, Ray's workers find handed_over
-
-    main()

@@ -22,17 +22,12 @@ def profile(args):
     result = {}
     for engine in ("sequential", "stacked"):
         for clients, partition in ((10, "dirichlet:0.5"), (100, "iid")):
-            task = fl.tasks.classification(
-                "digits", clients, partition, augment=("crop",) if args.augment else ()
+            task, label = (
+                fl.tasks.classification("digits", clients, partition),
+                f"{clients} clients",
             )
-            result[f"{engine}, {clients} clients"] = shares = profile_run(
-                task, engine, 10 * args.repeats
-            )
-            print(
-                f"{engine}, {clients} clients, {partition}: "
-                + ", ".join(f"{n} {s:.1%}" for n, s in shares.items()),
-                flush=True,
-            )
+            shares = result[f"{engine}, {label}"] = profile_run(task, engine, 10 * args.repeats)
+            print(engine, label, {n: f"{s:.1%}" for n, s in shares.items()}, flush=True)
     return result
 
 

@@ -22,6 +22,7 @@ profile, ``uneven.py`` the last part, ``cost.py`` the three before it and what l
 
 import argparse
 import importlib.util
+import itertools
 import json
 import math
 import os
@@ -44,6 +45,7 @@ from fedlearn.stacked import choose
 sys.path.insert(0, str(Path(__file__).parent))
 import cost  # noqa: E402
 import shares  # noqa: E402
+import uneven  # noqa: E402
 from common import BATCH, LR, plain, plain_cnn, random_task, wait, watch  # noqa: E402
 from peers import PEERS, shards_of  # noqa: E402
 
@@ -84,16 +86,15 @@ def bare(task, layout=torch.contiguous_format, precision="float32"):
     net = plain(task).train().to(memory_format=layout)
     rough = torch.autocast(task.device.type, torch.bfloat16)
     optimiser = torch.optim.SGD(net.parameters(), LR)
-    turn = iter(range(1, 10**9))
+    turn = itertools.count(1)
 
     def round():
         t = next(turn)
         wait(task)
         began = time.perf_counter()
         for k in range(task.clients):
-            order = torch.randperm(
-                task.sizes[k], generator=fl.rng.generator(task.seed, "shuffle", t, k)
-            )
+            generator = fl.rng.generator(task.seed, "shuffle", t, k)
+            order = torch.randperm(task.sizes[k], generator=generator)
             x, y = task.epoch(k, order, None)
             x = x.to(memory_format=layout)
             for at in range(0, len(y), BATCH):
@@ -111,26 +112,22 @@ def bare(task, layout=torch.contiguous_format, precision="float32"):
 def ours(task, engine, precision="float32"):
     """The package, real messages included. "auto" also chooses the number of threads, as ``fl.run``
     does by itself."""
-    method, settings = (
-        fl.methods.fedavg(LR),
-        fl.Settings(batch_size=BATCH, evaluate_every=10**9, precision=precision),
-    )
+    method = fl.methods.fedavg(LR)
+    settings = fl.Settings(batch_size=BATCH, evaluate_every=10**9, precision=precision)
     with local.threads(CORES):
         own = good_threads(plain(task), task, BATCH)
     threads = own if engine == "auto" else torch.get_num_threads()
     with local.threads(threads, precision):
         chosen = choose(engine, method, task, settings, task.clients)
-    server, clients = (
-        method.server_side(task, settings),
-        fl.clients(method, task, settings, chosen.together),
-    )
-    turn, state, heard = iter(range(1, 10**9)), server.start(), {}
+    server = method.server_side(task, settings)
+    clients = fl.clients(method, task, settings, chosen.together)
+    turn, state, last_seen = itertools.count(1), server.start(), {}
 
     def round():
         nonlocal state
         wait(task)
         with local.threads(threads, precision):
-            state, row = one_round(server, clients, next(turn), state, heard)
+            state, row = one_round(server, clients, next(turn), state, last_seen)
         return row["seconds"]
 
     round.chosen, round.threads = chosen, threads
@@ -182,12 +179,8 @@ def contenders(task, forms):
 
 def row_of(args, label, network, shape, clients, samples, partition, peak):
     """One row of the table."""
-    task, failed, ready = (
-        random_task(network, shape, clients, samples, args.device, partition),
-        {},
-        {},
-    )
-    made = contenders(task, args.forms)
+    task = random_task(network, shape, clients, samples, args.device, partition)
+    made, failed, ready = contenders(task, args.forms), {}, {}
     for name, make in made.items():
         try:
             ready[name] = make()
@@ -260,18 +253,8 @@ def run_job(name):
 
 
 def job(args):
-    command = [
-        sys.executable,
-        "-m",
-        "fedlearn.cli",
-        "run",
-        "fedavg",
-        "--rounds",
-        "20",
-        "--no-progress",
-        "--evaluate-every",
-        "20",
-    ]
+    words = "run fedavg --rounds 20 --no-progress --evaluate-every 20"
+    command = [*cost.FEDLEARN, *words.split()]
     commands = {
         f"fedlearn, {e}": [*command, "--engine", e] for e in ("sequential", "stacked", "auto")
     }
@@ -309,28 +292,14 @@ def three(task, args):
     for round in ready.values():
         round()  # warms up
     seconds = interleaved(ready, args.repeats)
-    print(
-        f"{task.clients} clients, {task.sizes[0]} samples each: "
-        + ", ".join(f"{n} {s:.4f} s" for n, s in seconds.items()),
-        flush=True,
-    )
+    print(f"{task.clients} clients, {task.sizes[0]} samples each: {seconds}", flush=True)
     return {"seconds": seconds}
-
-
-# ---- uneven clients ------------------------------------------------------------------------------
-
-
-def uneven(args):
-    import uneven as its  # which imports this file
-
-    few = ((10, 134),) if args.quick else ((10, 134), (100, 13))
-    return its.bounds(args.repeats, few)
 
 
 def main():
     own = {"job": job, "growth": growth, "profile": shares.profile}
     more = {"import": cost.starts, "message": cost.message, "memory": cost.memory}
-    what = {"table": table, **own, **more, "uneven": uneven}
+    what = {"table": table, **own, **more, "uneven": uneven.uneven}
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -338,11 +307,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--quick", action="store_true", help="two repeats")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument(
-        "--threads", type=int, default=1, help="CPU threads of this process (default 1)"
-    )
     parser.add_argument("--no-peers", action="store_true", help="leave the other simulators out")
-    parser.add_argument("--augment", action="store_true", help="profile with random crops")
     parser.add_argument("--only", default="", metavar="TEXT", help="rows of the table with it")
     parser.add_argument("--most", type=int, default=10**9, metavar="N", help="rows up to N clients")
     parser.add_argument("--missing", action="store_true", help="only what FILE does not have")
@@ -364,20 +329,18 @@ def main():
         "torch": torch.__version__,
         "batch": BATCH,
         "repeats": args.repeats,
-        "threads": args.threads,
+        "threads": 1,
         "cores": os.cpu_count(),
         "device": torch.cuda.get_device_name(args.device) if cuda else "CPU",
     }
-    with local.threads(args.threads):
+    with local.threads(1):
         for name in args.what or (what if not cuda else ("table", "growth")):
             if args.missing and name != "table" and name in result:
                 continue
             print(f"---- {name}", flush=True)
             # the table row by row, so that what was measured is there whatever comes
-            found = (
-                what[name](args, result.get(name, {})) if name == "table" else [what[name](args)]
-            )
-            for part in found:
+            rows = name == "table"
+            for part in table(args, result.get(name, {})) if rows else [what[name](args)]:
                 result |= {} if part is None else {name: part}
                 if args.out:
                     write_text(Path(args.out), json.dumps(result, indent=1) + "\n")

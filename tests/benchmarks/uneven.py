@@ -1,6 +1,6 @@
 """How far are uneven clients, stacked, from what their sizes alone allow?
 
-    python tests/benchmarks/speed.py uneven        (or this file, which only prints)
+    python tests/benchmarks/speed.py uneven
 
 There are at least as many steps as the largest client has batches, and each trains the clients that
 still have one, on as many rows as these have. Such steps are timed with even clients, messages left
@@ -10,10 +10,10 @@ import time
 from statistics import median
 
 import torch
-from speed import BATCH, bare, ours, random_task
+from common import BATCH, random_task
 
 import fedlearn as fl
-from fedlearn import local, stacked
+from fedlearn import stacked
 from fedlearn.models import state_of
 from fedlearn.parts import Context
 
@@ -42,30 +42,21 @@ def step(clients, rows, repeats):
     return (many - few) / 5  # without what comes before the first step
 
 
-def bounds(repeats=7, cases=((10, 134), (100, 13))):
+def uneven(args):
     """A row for each number of clients: what their sizes allow, and what stacked training takes."""
-    found = []
-    for clients, samples in cases:
+    from speed import bare, ours  # which imports this file
+
+    rows, repeats = [], args.repeats
+    for clients, samples in ((10, 134),) if args.quick else ((10, 134), (100, 13)):
         task = random_task(*NETWORK, clients, samples, partition="dirichlet:0.5")
+        largest = max(task.sizes)
         left = [
-            [min(BATCH, n - at) for n in task.sizes if n > at]
-            for at in range(0, max(task.sizes), BATCH)
+            [min(BATCH, n - at) for n in task.sizes if n > at] for at in range(0, largest, BATCH)
         ]
-        rows = [(len(its), -(-sum(its) // len(its))) for its in left]
         with torch.random.fork_rng():
-            bound = sum(step(*row, repeats) for row in rows)
+            bound = sum(step(len(its), -(-sum(its) // len(its)), repeats) for its in left)
             base, stacked = cpu(bare(task), repeats), cpu(ours(task, "stacked"), repeats)
-        row = {"clients": clients, "smallest": min(task.sizes), "largest": max(task.sizes)}
-        found.append(row | {"bound": bound / base, "stacked": stacked / base})
-        print(
-            f"{clients} clients of {min(task.sizes)} to {max(task.sizes)} samples, "
-            f"{[n for n, _ in rows]} left in each step: the sizes allow {bound / base:.2f} "
-            f"of the bare loop, stacked takes {stacked / base:.2f}, messages included",
-            flush=True,
-        )
-    return found
-
-
-if __name__ == "__main__":
-    with local.threads(1):
-        bounds()
+        row = {"clients": clients, "smallest": min(task.sizes), "largest": largest}
+        rows.append(row | {"bound": bound / base, "stacked": stacked / base})
+        print(rows[-1], flush=True)
+    return rows

@@ -45,7 +45,7 @@ class Grid:
         self.job, run = flower.Job(*job), next(RUNS)
         own = self.job, self.job.method.client_side(*job[1:3])
         self.app = flower._client_app(lambda asked, context: (run, None))
-        flower._HERE[run] = own
+        flower._SIDES[run] = own
         for k in range(self.job.task.clients):
             self.join(k)
         known = b"known" if self.simulated else None
