@@ -246,8 +246,8 @@ CALLS = {
     "NaN": (task((X * np.nan, Y), 2), "NaN"),
     "ragged": (task(([[1], [1, 2]], [0, 1]), 2), "one shape"),
     "nobody": (task((X, Y), [[0, 1], []]), "Client 1"),
-    "out of range": (task((X, Y), [[0, 1], [60]]), "sample 60"),
-    "twice": (task((X, Y), [[0, 1], [1, 2]]), "Sample 1"),
+    "out of range": (task((X, Y), [[0, 1], [60]]), "samples are"),
+    "twice": (task((X, Y), [[0, 1], [1, 2]]), "a sample"),
     "history": (lambda: fl.History.from_json('{"rows": 3}'), "history"),
 }
 

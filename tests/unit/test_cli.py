@@ -158,7 +158,7 @@ print([name for name in heavy if name in sys.modules])
 def test_the_front_is_all_that_is_shown():
     assert dir(fl) == sorted(fl.__all__) and 30 < len(dir(fl)) < 40
     assert all(getattr(fl, name) is not None for name in fl.__all__ if name != "flower")
-    assert fl.SGD is fl.parts.SGD and fl.plot.__name__ == "fedlearn.book.plot"
+    assert fl.SGD is fl.parts.SGD and fl.plot.__name__ == "fedlearn.plot"
     assert fl.round.run is fl.run
     with pytest.raises(AttributeError, match="'rnu'"):
         fl.rnu  # noqa: B018
