@@ -14,6 +14,8 @@ from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).resolve().parents[2]
 HTML = ROOT / "_build" / "html"
+# `make test` looks closely at these; `make test-all` at every page
+SOME = ("index", "papers/rpn", "appendix/claims", "appendix/leaderboard")
 LIMIT = 600  # seconds; against hanging only: no test may depend on how fast the machine is
 CHROMIUM_ARGS = [
     "--no-sandbox",
@@ -45,6 +47,11 @@ def toc_pages():
 def chapters():
     """The pages of the table of contents that are notebooks."""
     return [page for page in toc_pages() if (ROOT / "book" / f"{page}.ipynb").exists()]
+
+
+def closely(names):
+    """Parameters of a test that takes its time: pages beside ``SOME`` are slow."""
+    return [n if n in SOME else pytest.param(n, marks=pytest.mark.slow) for n in names]
 
 
 def executed(page):

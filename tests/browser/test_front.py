@@ -126,23 +126,6 @@ def test_a_link_to_a_reading_finds_it(page):
     assert "rejected" in wanted.inner_text()
 
 
-@pytest.mark.parametrize("name", ["index", "appendix/claims", "appendix/leaderboard"])
-@pytest.mark.parametrize("width", [400, 900, 1440])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_is_wider_than_the_page(page, name, width, scheme):
-    page.emulate_media(color_scheme=scheme)
-    page.set_viewport_size({"width": width, "height": 900})
-    open_from_disk(page, name)
-    page.wait_for_function("[...document.querySelectorAll('.fl-vega')].every(d => d.dataset.drawn)")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    wide = """() => [...document.querySelectorAll('article .fl, article .fl *')].filter(e => {
-      if (e.closest('.fl-scroll') || e.closest('svg')) return false;
-      const edge = e.closest('article').getBoundingClientRect().right + 1;
-      return e.getBoundingClientRect().right > edge;
-    }).map(e => e.outerHTML.slice(0, 120))"""
-    assert page.evaluate(wide) == []
-
-
 def test_the_leaderboard_sorts_from_the_keyboard_and_is_searched(page):
     page.set_viewport_size({"width": 400, "height": 900})
     open_from_disk(page, "appendix/leaderboard")

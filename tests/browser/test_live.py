@@ -14,7 +14,7 @@ import urllib.request
 
 import nbformat
 import pytest
-from conftest import LIMIT, ROOT, chapters, executed
+from conftest import LIMIT, ROOT, chapters, closely, executed
 from nbformat.sign import NotebookNotary
 
 # has `live` among its parameters and a widget with the class fl-live
@@ -26,7 +26,7 @@ ERRORS = (
 
 
 # they must read well with no extension
-PLAIN = chapters()
+PLAIN = closely(chapters())
 # What JupyterLab leaves of MyST that it cannot read: a role before its code, the language of a
 # directive's fence, a label, and mathematics that stayed text.
 RAW = r"""cells => cells.flatMap(cell => {

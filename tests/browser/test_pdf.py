@@ -10,6 +10,7 @@ from conftest import HTML, toc_pages
 from pypdf import PdfReader
 
 PAGES = [name for name in toc_pages() if name != "appendix/api"]  # the reference is on the site
+pytestmark = pytest.mark.slow  # `make test-all` prints it
 EVERY_PAGE = pytest.mark.parametrize("name", PAGES)
 
 

@@ -3,7 +3,7 @@ off, and what axe-core finds (contrast, names, landmarks). Each page is loaded o
 
 import pytest
 from axe_playwright_python.base import AXE_FILE_PATH
-from conftest import ROOT, toc_pages
+from conftest import ROOT, closely, toc_pages
 from test_site import charts, open_page
 
 WIDTHS = (1440, 900, 400)
@@ -39,7 +39,7 @@ LIGHTER = """() => {
 AXE = """options => axe.run({...options, preload: false, resultTypes: ['violations']}).then(
   result => result.violations.filter(v => ['serious', 'critical'].includes(v.impact))
     .map(v => [v.id, v.nodes.length, v.nodes[0].html.slice(0, 200), v.nodes[0].failureSummary]))"""
-EVERY_PAGE = pytest.mark.parametrize("name", toc_pages())
+EVERY_PAGE = pytest.mark.parametrize("name", closely(toc_pages()))
 
 
 def turn(page, scheme):
@@ -78,6 +78,7 @@ def test_nothing_overflows_and_axe_finds_nothing_serious(page, site, name):
     assert see(page, name) == {}
 
 
+@pytest.mark.slow
 def test_faults_are_seen(page, site):
     """Each kind of fault, put into a page."""
     open_page(page, site, "papers/rpn")

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from conftest import HTML, chapters, toc_pages
+from conftest import HTML, chapters, closely, toc_pages
 from playwright.sync_api import TimeoutError as NotInTime
 
 TRACEBACK = re.compile(
@@ -14,7 +14,7 @@ BUILD_TIME = re.compile(r"\b(took|ran in) [\d.]+ minutes\b")
 SLIDER = ".noUi-handle"
 VIEWS = "article script[type='application/vnd.jupyter.widget-view+json']"
 EVERY_PAGE = pytest.mark.parametrize("name", toc_pages())
-EVERY_CHAPTER = pytest.mark.parametrize("name", chapters())
+CLOSELY = pytest.mark.parametrize("name", closely(toc_pages()))
 
 # What a reader sees of an explorer: text alternative and content of each visible image.
 VISIBLE = """box => [...box.querySelectorAll('img')]
@@ -130,7 +130,7 @@ def check_explorer(page, box, where):
     return moved
 
 
-@EVERY_PAGE
+@CLOSELY
 def test_every_explorer_answers_the_keyboard(page, site, name):
     open_page(page, site, name)
     boxes = page.locator("article .fl-explorer")
@@ -191,7 +191,7 @@ def check_chart(page, box, where):
         )
 
 
-@EVERY_PAGE
+@CLOSELY
 def test_every_chart_moves(page, site, name):
     open_page(page, site, name)
     for k, box in enumerate(charts(page)):
@@ -207,7 +207,7 @@ def test_a_chart_moves_from_disk_and_keeps_the_guess(page):
     assert charts(page)[0].locator("input[type=range]").first.input_value() == kept
 
 
-@EVERY_CHAPTER
+@CLOSELY
 def test_solutions_fold_open(page, site, name):
     open_page(page, site, name)
     for solution in page.locator("article details.fl-solution").all():
