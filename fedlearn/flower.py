@@ -435,7 +435,7 @@ class Simulation:
     ------
     ValueError
         If a client is to take nothing, or more than there is.
-    StartError
+    fedlearn.errors.StartError
         When Ray does not start.
 
     Examples
