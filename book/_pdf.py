@@ -55,6 +55,7 @@ STYLE = """@page { size: A4; margin: 18mm 17mm 20mm;
   @bottom-center { content: counter(page); font: 9pt sans-serif; } }
 html { counter-reset: page %d; }
 body { background: #fff; }
+* { animation: none !important; transition: none !important; }
 article { width: 664px; padding: 0 !important; margin: 0 !important; }
 article { font-size: 10.5pt; }
 article pre { white-space: pre-wrap !important; overflow-wrap: anywhere; }
