@@ -7,6 +7,7 @@ import fedlearn as fl
 
 from .deployment import LIMIT, Deployment
 
+pytestmark = pytest.mark.slow  # Flower polls: minutes
 SMALL = {"train": 100, "test": 60, "seed": 3}
 
 

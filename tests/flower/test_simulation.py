@@ -51,6 +51,7 @@ def test_history_is_that_of_one_process(name, simulation, record):
     assert there.meta["engine"] == {"name": "flower-sim", "flower": flower.require()}
 
 
+@pytest.mark.slow
 def test_a_method_and_a_network_from_a_file(simulation, tmp_path):
     """Which no worker can import."""
     (tmp_path / "mine.py").write_text(MINE)
@@ -64,6 +65,7 @@ def test_a_method_and_a_network_from_a_file(simulation, tmp_path):
     assert not any(row["refused"] for row in here.rows)
 
 
+@pytest.mark.slow
 def test_a_dead_worker_ends_the_run_with_its_finished_rounds(simulation, tmp_path):
     """Ray would hand all later messages to it, and each would fail. The next run starts anew."""
     parent = os.getpid()
@@ -86,6 +88,7 @@ def test_a_dead_worker_ends_the_run_with_its_finished_rounds(simulation, tmp_pat
     assert (tmp_path / "c").exists()
 
 
+@pytest.mark.slow
 def test_command_line_goes_on_from_its_checkpoint(tmp_path, capfd, monkeypatch):
     """Of two rounds in this process; with clients that keep something, half of them a round."""
     monkeypatch.chdir(tmp_path)
@@ -100,6 +103,7 @@ def test_command_line_goes_on_from_its_checkpoint(tmp_path, capfd, monkeypatch):
     assert not ray.is_initialized()
 
 
+@pytest.mark.slow
 def test_more_than_the_machine_has_is_said_in_one_sentence():
     with pytest.raises(ValueError, match=r"Ray has .* 0 GPUs; one client is to take 1 and 0.5"):
         fl.run("fedavg", small(), 1, engine=flower.Simulation(gpus_per_client=0.5))
