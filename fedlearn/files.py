@@ -7,8 +7,17 @@ import tempfile
 from collections.abc import Callable
 from glob import escape
 from pathlib import Path
+from typing import Any
 
 OPEN = re.compile(r"/(dev/(stdout|stderr|fd)|proc)\b")
+
+
+def read_yaml(path: str | Path) -> Any:
+    """What a YAML file holds, read by libyaml where it is there: ten times faster."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load(Path(path).read_text(encoding="utf-8"), Loader=loader)
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:

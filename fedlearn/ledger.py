@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import yaml
 
 from .data.partition import Table
 from .data.sources import data_path
+from .files import read_yaml
 from .models import NETWORKS, multiply_adds, state_of
 from .models.reparam import blocks, collapse, deploy, unit
 from .models.repopt import multipliers, target
@@ -75,7 +75,7 @@ def load(path: str | Path = LEDGER) -> list[dict[str, Any]]:
     >>> [c["value"] for c in load() if c["id"] == "rpn-upload-factor"]
     ['9']
     """
-    claims = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    claims = read_yaml(path)
     for claim in claims:
         wrong = (REQUIRED - claim.keys()) | (claim.keys() - REQUIRED - OPTIONAL)
         if wrong or claim["verdict"] not in VERDICTS:

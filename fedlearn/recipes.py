@@ -8,14 +8,13 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
-import yaml
-
 from . import methods
 from .arguments import checked, short
 from .data.published import known as whole_set
 from .data.sources import data_path
 from .errors import pick
 from .experiment import Experiment
+from .files import read_yaml
 from .method import Method
 from .parts import SGD, Adam, Continued, TaskNetwork
 from .results import Line, hash_of
@@ -24,7 +23,7 @@ from .tasks.base import find_device
 from .tasks.classification import NETWORK
 
 PARTS = {part.__name__: part for part in (SGD, Adam, Continued, TaskNetwork)}  # rows name them
-ALL = yaml.safe_load(data_path("recipes.yaml").read_text(encoding="utf-8"))
+ALL = read_yaml(data_path("recipes.yaml"))
 WITHOUT: dict[str, dict[str, str]] = ALL["_without"]  # of a paper, what has no recipe: why
 RECIPES = {name: recipe for name, recipe in ALL.items() if not name.startswith("_")}
 PAPERS = {recipe["paper"]: None for recipe in RECIPES.values()}

@@ -19,11 +19,9 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from ..data.sources import data_path
 from ..experiment import Experiment
-from ..files import write_text
+from ..files import read_yaml, write_text
 
 if TYPE_CHECKING:
     import pandas
@@ -39,7 +37,7 @@ def chapter_file(name: str) -> dict[str, Any]:
     if not path.exists():
         there = ", ".join(sorted(p.stem for p in path.parent.glob("*.yaml")))
         raise ValueError(f"There is no data/chapters/{name}.yaml; there are: {there}.")
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    return read_yaml(path)
 
 
 def experiments(name: str) -> Iterator[tuple[tuple[Any, ...], Experiment]]:

@@ -47,7 +47,7 @@ def test_steps_on_the_cpu_and_not_twice(gpu, tmp_path, capsys):
 def test_a_failing_step_does_not_stop_the_next(gpu, tmp_path, monkeypatch):
     code = {"tests": "1 / 0", "chapters": "import absent", "speed": "import time; time.sleep(99)"}
     for step, text in code.items():
-        late = 0.05 if step == "speed" else None
+        late = 0.01 if step == "speed" else None
         monkeypatch.setattr(
             gpu.Steps, step, lambda self, s=step, t=text, m=late: self.run(s, s, "-c", t, minutes=m)
         )
