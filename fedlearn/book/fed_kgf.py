@@ -124,7 +124,7 @@ upload = number(
 def smooth(function: Function) -> str | None:
     """function(w, alpha, beta), entry by entry: odd, with the sign of w, a change of at most
     alpha / 10 from -1e-6 to 1e-6, at least alpha / 2 in size where
-    |w| >= 0.1, and with a power in it."""
+    w is 0.1 or more, and with a power in it."""
     w, tiny = uniform((200,), 0.1, 1.0, 4), torch.full((200,), 1e-6)
     alpha, beta = uniform((200,), 1e-3, 0.1, 5), uniform((200,), 2.0, 10.0, 6)
     right, left = function(w, alpha, beta), function(-w, alpha, beta)

@@ -192,7 +192,7 @@ class ThreeAnchors(Head):
     scores for each anchor; boxes as in ``boxes_of``, p the sides of the anchor.
 
     An object belongs to the anchor, of all nine, whose shape overlaps most with its own, in the
-    cell that its centre lies in. The loss of an image is the sum of
+    cell that its centre lies in. The loss of an image is the sum of::
 
         objects: (2 - share of the picture) / 2 x squared errors of sigmoid(x), sigmoid(y), w, h
         objects: binary cross-entropy of each class
