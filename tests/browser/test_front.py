@@ -92,6 +92,12 @@ def shown(page):
     return cells.evaluate_all("all => all.map(x => x.id)")
 
 
+def ordered(head, order):
+    """Wait until the table is sorted by this column."""
+    is_so = "([head, order]) => head.getAttribute('aria-sort') == order"
+    head.page.wait_for_function(is_so, arg=[head.element_handle(), order])
+
+
 def test_the_table_of_claims_is_searched_and_sorted(page):
     open_from_disk(page, "appendix/claims")
     box = page.locator(".fl-ledger .dt-container")
@@ -109,7 +115,7 @@ def test_the_table_of_claims_is_searched_and_sorted(page):
     head, numbers = box.locator("th", has_text="recomputed"), []
     for order in ("ascending", "descending"):
         head.click()
-        assert head.get_attribute("aria-sort") == order
+        ordered(head, order)
         texts = box.locator("tbody td:nth-child(4)").all_inner_texts()
         values = [t.replace(",", "") for t in texts]
         numbers.append([float(v.split()[0]) for v in values if re.match(r"-?\d", v)])
@@ -143,9 +149,12 @@ def test_the_leaderboard_sorts_from_the_keyboard_and_is_searched(page):
     for reverse in (False, True):
         head.locator("[tabindex]").focus()
         page.keyboard.press("Enter")
+        ordered(head, "descending" if reverse else "ascending")
         megabytes = [float(t.replace(",", "")) for t in cells.all_inner_texts()]
         assert megabytes == sorted(megabytes, reverse=reverse) and len({*megabytes}) > 3
-    box.locator("th", has_text="MB up to it").click()
+    head = box.locator("th", has_text="MB up to it")
+    head.click()
+    ordered(head, "ascending")
     column = list(fl.leaderboard.HEADS).index("MB up to it") + 1
     texts = box.locator(f"tbody td:nth-child({column})").all_inner_texts()
     missing = [text == "not reached" for text in texts]

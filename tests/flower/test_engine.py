@@ -1,6 +1,7 @@
 """Clients behind a Flower grid, without Flower's processes: the history of one process, whoever is
 missing named, and nothing lost in silence."""
 
+import doctest
 import json
 
 import pytest
@@ -227,3 +228,8 @@ def test_flowers_version_is_checked(version, monkeypatch):
     monkeypatch.setattr(flower.metadata, "version", lambda name: version)
     with pytest.raises(ImportError, match=f"Flower {version} is installed"):
         flower.require()
+
+
+def test_examples():
+    failed, tried = doctest.testmod(flower, optionflags=doctest.ELLIPSIS)
+    assert tried and not failed

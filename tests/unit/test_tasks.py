@@ -1,8 +1,5 @@
 """Tasks: passes over images, augmentation, permuted pixels, losses, evaluation, what is refused."""
 
-import doctest
-import importlib
-
 import numpy as np
 import pytest
 import torch
@@ -34,17 +31,6 @@ def test_a_device_is_found_or_the_sentence_says_what_there_is(count, monkeypatch
     for name in {"cuda", "cuda:1", "cuda:2", "gpu", "CUDA:0"} - {*known}:
         with pytest.raises(ValueError, match=f"'{name}' here: this machine has {listed}"):
             fl.tasks.classification(device=name)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["metrics", "data.own", "data.annotated", "data.scenes", "data.partition", "tasks.base"]
-    + ["tasks.classification", "tasks.detection", "tasks.segmentation"],
-)
-def test_examples(name):
-    module = importlib.import_module(f"fedlearn.{name}")
-    failed, tried = doctest.testmod(module)
-    assert tried and not failed
 
 
 # ---- classification
