@@ -261,9 +261,11 @@ def as_printed(result: claims.Result) -> str:
 def formula(result: claims.Result) -> str:
     """The formula, which unfolds the printed figures that it uses."""
     c = result.claim
-    code = f"<code>{html.escape(c['formula'] or '')}</code>"
+    if not c["formula"]:
+        return ""
+    code = f"<code>{html.escape(c['formula'])}</code>"
     if "data" not in c:
-        return code * bool(c["formula"])
+        return code
     figures = html.escape(json.dumps(c["data"], ensure_ascii=False))
     return f"<details><summary>{code}</summary><code>data = {figures}</code></details>"
 
