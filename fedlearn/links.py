@@ -348,7 +348,8 @@ class Update(Step):
     makes = property(type, doc="The class of what comes out.")
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
-        return {n: (w - ctx.start[n]).contiguous() for n, w in x.items()}
+        moved = torch._foreach_sub(list(x.values()), [ctx.start[n] for n in x])
+        return {n: u.contiguous() for n, u in zip(x, moved, strict=True)}
 
 
 @dataclass(frozen=True)

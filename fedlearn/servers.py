@@ -63,8 +63,10 @@ class Mean(Aggregator):
             totals.update(dict.fromkeys(a.update, n))
         new = {name: w.clone() for name, w in state.items()}
         for a, n in zip(arrivals, weights, strict=True):
-            for name, u in a.update.items():
-                new[name].add_(u.to(new[name].device), alpha=n / totals[name])
+            for total in {totals[name] for name in a.update}:  # one, if all send all tensors
+                names = [name for name in a.update if totals[name] == total]
+                moved = [a.update[name].to(new[name].device) for name in names]
+                torch._foreach_add_([new[name] for name in names], moved, alpha=n / total)
         return new
 
 
