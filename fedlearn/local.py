@@ -154,9 +154,9 @@ class OneByOne:
     ) -> Iterator[tuple[int, bytes | WireError]]:
         """Deliver ``write(k)``, yield each client's answer, or why there is none, in this order."""
         for k in clients:
-            memory = dict(self.memories.setdefault(k, {}))
+            memory, data = dict(self.memories.setdefault(k, {})), write(k)
             try:
-                answer: Any = self.side.answer(t, k, question, write(k), memory)
+                answer: Any = self.side.answer(t, k, question, data, memory)
                 self.memories[k] = memory
             except WireError as error:
                 answer = error

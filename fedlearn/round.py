@@ -62,12 +62,18 @@ class Server(ServerSide):
         self._coded: tuple[Any, int, dict] = (None, 0, {})  # state, round, group -> body
 
     def round(self, t: int, state: State, ask: Exchange) -> State:
-        """Algorithm 1, one round."""
-        who = self.participants(t)
-        messages = {k: self.send(t, k, state, ask.last_seen) for k in who}
-        answers = list(ask(who, messages.pop))  # clients train
-        arrivals = list(ask.read(answers, lambda k, data: self.receive(t, k, data, state)))
-        return self.aggregate(t, state, [arrival for _, arrival in arrivals], ask.last_seen)
+        """Algorithm 1, one round. Answers are read as they come, so that of large networks no more
+        messages are there at once than the engine needs."""
+
+        def send(k: int) -> tuple[bytes, int]:
+            return self.send(t, k, state, ask.last_seen)
+
+        def receive(k: int, data: bytes) -> Arrival:
+            return self.receive(t, k, data, state)
+
+        answers = ask(self.participants(t), send)  # clients train
+        arrivals = [arrival for _, arrival in ask.read(answers, receive)]
+        return self.aggregate(t, state, arrivals, ask.last_seen)
 
     def send(
         self, t: int, client: int, state: State, last_seen: Mapping[int, int] = {}
