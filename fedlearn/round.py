@@ -71,9 +71,10 @@ class Server(ServerSide):
         def receive(k: int, data: bytes) -> Arrival:
             return self.receive(t, k, data, state)
 
-        answers = ask(self.participants(t), send)  # clients train
-        arrivals = [arrival for _, arrival in ask.read(answers, receive)]
-        return self.aggregate(t, state, arrivals, ask.last_seen)
+        arrivals: list[tuple[int, Arrival]] = []
+        for k, data in ask(self.participants(t), send):  # clients train
+            arrivals += ask.read([(k, data)], receive)
+        return self.aggregate(t, state, [arrival for _, arrival in arrivals], ask.last_seen)
 
     def send(
         self, t: int, client: int, state: State, last_seen: Mapping[int, int] = {}
