@@ -129,7 +129,8 @@ class Link(Part):
             if kind in step.refuses or (kind is Weights and isinstance(part, Sparse)):
                 raise ValueError(
                     f"{part!r} takes changes, but gets {in_words(kind)}: Update() makes changes of "
-                    "what was trained; they come down with Replay(link) and KeptSteps(link)."
+                    "what was trained, and downlink=Replay(link), server=KeptSteps(link) bring those "
+                    "of the server down, with the same link as uplink."
                 )
             kind = part.makes or kind
         drops = [s for s in steps if type(s).names is not Step.names]
