@@ -129,7 +129,7 @@ class Link(Part):
             if kind in step.refuses or (kind is Weights and isinstance(part, Sparse)):
                 raise ValueError(
                     f"{part!r} takes changes, but gets {in_words(kind)}: Update() makes changes of "
-                    "what was trained, and downlink=Replay(link), server=KeptSteps(link) bring those "
+                    "what was trained; downlink=Replay(link), server=KeptSteps(link) bring those "
                     "of the server down, with the same link as uplink."
                 )
             kind = part.makes or kind
