@@ -61,7 +61,7 @@ article { font-size: 10.5pt; }
 article pre { white-space: pre-wrap !important; overflow-wrap: anywhere; }
 article pre { font-size: 8.1pt; }
 article .fl-scroll, article .output, article div.math { overflow: visible !important; }
-tr, figure:not(:has(table)), .fl-card { break-inside: avoid; }
+tr, figcaption, figure:not(:has(table)), .fl-card { break-inside: avoid; }
 .contents { font-family: sans-serif; }
 .contents p { display: flex; justify-content: space-between; margin: 0.3em 0; }"""
 
