@@ -155,7 +155,7 @@ def row_of(args, label, network, shape, clients, samples, partition, peak):
             ready[name] = make()
             ready[name]()  # warms up, and shows whether there is memory enough
         except (RuntimeError, ValueError) as error:
-            del ready[name]
+            ready.pop(name, None)
             seconds[name] = sentence(error)
     seconds |= interleaved(ready, args.repeats)
     if args.device == "cpu" and not args.no_peers:
