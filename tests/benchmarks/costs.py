@@ -18,7 +18,6 @@ import sys
 import time
 import warnings
 from pathlib import Path
-from statistics import median
 
 import torch
 
@@ -27,11 +26,11 @@ from fedlearn import local
 from fedlearn.files import write_text
 from fedlearn.models import parameter_count, state_of
 from fedlearn.parts import Clipped, Context, Krum, Median, TrimmedMean
-from fedlearn.round import one_round
 from fedlearn.runs import provenance
 
 sys.path.insert(0, str(Path(__file__).parent))
-from common import random_task  # noqa: E402
+from common import random_task, ratios  # noqa: E402
+from cost import federation  # noqa: E402
 
 # ---- a local step --------------------------------------------------------------------------------
 
@@ -43,9 +42,8 @@ NETWORKS = {  # label -> network, image shape, samples, batch size
 METHODS = {"FedAvg": fl.methods.fedavg(), "FedMMD": fl.methods.fedmmd()}
 METHODS["FedMMD, each step"] = METHODS["FedMMD"]
 METHODS["L2"] = fl.methods.fedmmd(distance="l2", lam=0.001)
-METHODS |= {
-    f"FedFusion, {o}": fl.methods.fedfusion(operator=o) for o in ("single", "multi", "conv")
-}
+for operator in ("single", "multi", "conv"):
+    METHODS[f"FedFusion, {operator}"] = fl.methods.fedfusion(operator=operator)
 METHODS["FedFusion, multi, each step"] = METHODS["FedFusion, multi"]
 
 
@@ -74,16 +72,9 @@ def trainer(method, task, batch_size, anew):
     return train
 
 
-def ratios(contenders, reference, repeats):
-    """Medians of seconds over those of the reference in the same turn, and its seconds."""
-    turns = [{name: play() for name, play in contenders.items()} for _ in range(repeats + 1)][1:]
-    row = {name: median(turn[name] / turn[reference] for turn in turns) for name in contenders}
-    return row, median(turn[reference] for turn in turns)
-
-
-def steps(quick, networks=NETWORKS):
+def steps(quick):
     rows = {}
-    for label, (network, shape, samples, batch) in list(networks.items())[: 1 if quick else None]:
+    for label, (network, shape, samples, batch) in list(NETWORKS.items())[: 1 if quick else None]:
         task = random_task(network, shape, 1, samples)
         trainers = {n: trainer(m, task, batch, "each" in n) for n, m in METHODS.items()}
         rows[label], _ = ratios(trainers, "FedAvg", 2 if quick else 7)
@@ -101,33 +92,19 @@ FAMILIES = {  # label -> network, image shape, samples a client, batch size, tur
 }
 
 
-def player(method, task, batch_size):
-    """A function that plays the next round of two clients -> seconds."""
-    settings, t = fl.Settings(batch_size=batch_size, evaluate_every=10**9), 0
-    server, clients = method.server_side(task, settings), fl.clients(method, task, settings)
-    state = server.start()
-
-    def play():
-        nonlocal t, state
-        t += 1
-        state, row = one_round(server, clients, t, state, {})
-        return row["seconds"]
-
-    return play
-
-
-def forms(quick, families=FAMILIES):
+def forms(quick):
     rows = {}
-    for label, (network, shape, samples, batch, turns) in list(families.items())[
-        : 1 if quick else None
-    ]:
-        task = random_task(network, shape, 2, samples)
-        players = {f: player(fl.methods.fed_repopt(0.01, f, None), task, batch) for f in FORMS}
+    for label, (network, shape, samples, batch, turns) in FAMILIES.items():
+        task, players = random_task(network, shape, 2, samples), {}
+        for form in FORMS:
+            method = fl.methods.fed_repopt(0.01, form, None)
+            *_, play = federation(method, task, batch_size=batch)
+            players[form] = lambda play=play: play()["seconds"]
         row, seconds = ratios(players, "inf", 2 if quick else turns)
-        rows[label] = row | {
-            "seconds of inf": seconds,
-            "parameters": parameter_count(task.network()),
-        }
+        row |= {"seconds of inf": seconds, "parameters": parameter_count(task.network())}
+        rows[label] = row
+        if quick:
+            break
     return rows
 
 

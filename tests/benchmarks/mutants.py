@@ -1,135 +1,129 @@
-"""Do the tests notice? Small changes are made to the package, one at a time, and the unit tests
-that run the changed line must fail.
+"""Do the tests notice? Small changes are made to the package, one at a time, and the tests that run
+the changed line (the quickest first, for a minute) must fail. Each mutant runs in a fork of this
+process, which has imported torch.
 
-    pip install coverage pytest-cov
     python tests/benchmarks/mutants.py --jobs 2                         # 200 of the core, seed 0
-    python tests/benchmarks/mutants.py --count 50 --files round.py wire --tests tests/unit
-
-Drawn evenly over all places where an operator, a comparison, a constant or a whole statement can
-be changed; texts of errors, annotations and documentation do not count. Mutants that no test can
-tell from the original are named in ``EQUIVALENT``."""
+    python tests/benchmarks/mutants.py --count 50 --files round.py wire --tests tests/unit"""
 
 import argparse
 import ast
+import json
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module, metadata
+from itertools import accumulate
+from multiprocessing import get_context
 from pathlib import Path
 
-from coverage import CoverageData
+import pytest
+from coverage import Coverage
 
 ROOT = Path(__file__).resolve().parents[2]
 CORE = [f"{name}.py" for name in "round local method links servers optim context".split()]
-SWAPS = {
-    **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt},
-    **{ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.In: ast.NotIn, ast.NotIn: ast.In},
-    **{ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.And: ast.Or, ast.Or: ast.And},
-    **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult},
-    **{ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult},
-    **{ast.BitOr: ast.BitAnd, ast.BitAnd: ast.BitOr, ast.USub: ast.UAdd},
-}
-UNSEEN = "annotation", "returns", "decorator_list", "type_comment"
-# (its line, what was changed): no test can see it
-EQUIVALENT = {
-    ('return np.packbits(values.astype(bool, copy=False), bitorder="little").tobytes()', "False"),
-    ("return values.reshape(-1).view(np.uint8).data", "1"),
-    ("x[whole] = reader.signs(len(whole) * entries).reshape(-1, entries)", "1"),
-    ("number = np.full(len(count), -1)", "1"),
-    ("near = get_close_matches(name, dir(kind), n=1)", "1"),
-}
-
-
-def files(places: list[str]) -> list[Path]:
-    """The modules that these names stand for: files or folders of the package."""
-    paths = [ROOT / "fedlearn" / place for place in places]
-    modules = [
-        m for path in paths for m in (sorted(path.rglob("*.py")) if path.is_dir() else [path])
-    ]
-    return [m for m in modules if m.name != "__init__.py"]
+PAIRS = "Lt LtE, Gt GtE, Eq NotEq, In NotIn, Is IsNot, And Or, Add Sub, Mult Div, FloorDiv Mult"
+SWAPS = {a: b for pair in PAIRS.split(", ") for a, b in [pair.split(), pair.split()[::-1]]}
+SWAPS |= {"Mult": "Div", "Mod": "FloorDiv", "Pow": "Mult", "BitOr": "BitAnd", "USub": "UAdd"}
+IGNORED = ast.Raise | ast.JoinedStr, ("annotation", "returns", "decorator_list")
+HEAVY = "torch torchvision sklearn.datasets pandas matplotlib.pyplot yaml tyro".split()
 
 
 def changes(tree: ast.Module):
-    """(line, what is changed, a function that changes the tree in place) for every mutant."""
-    stack: list[ast.AST] = [tree]
-    while stack:
-        node = stack.pop()
-        line = getattr(node, "lineno", 0)
-        if not isinstance(node, ast.Raise | ast.JoinedStr):
-            for name, value in ast.iter_fields(node):
-                if name not in UNSEEN:
-                    inner = value if isinstance(value, list) else [value]
-                    stack += [child for child in inner if isinstance(child, ast.AST)]
-        kind = node.ops[0] if isinstance(node, ast.Compare) else getattr(node, "op", None)
-        if type(kind) in SWAPS:
-            new = SWAPS[type(kind)]()
-            name, value = ("ops", [new]) if isinstance(node, ast.Compare) else ("op", new)
-            text = f"{ast.unparse(node)}  ->  {type(new).__name__}"
-            yield line, text, lambda n=node, f=name, v=value: setattr(n, f, v)
-        elif isinstance(kind, ast.Not):
-            text = f"{ast.unparse(node)}  ->  without it"
-            yield (
-                line,
-                text,
-                lambda n=node: setattr(n, "operand", ast.UnaryOp(ast.Not(), n.operand)),
-            )
+    """(line, what is changed, a node or list, its attribute or index, the new value)"""
+    for node in (nodes := [tree]):
+        for name, value in ast.iter_fields(node):
+            if not isinstance(node, IGNORED[0]) and name not in IGNORED[1]:
+                children = value if isinstance(value, list) else [value]
+                nodes += [child for child in children if isinstance(child, ast.AST)]
+                if not isinstance(node, ast.Module | ast.ClassDef):
+                    for i, s in enumerate(children):
+                        call = isinstance(s, ast.Expr) and isinstance(s.value, ast.Call)
+                        if call or isinstance(s, ast.AugAssign | ast.Raise | ast.Continue):
+                            yield s.lineno, f"{ast.unparse(s)[:70]}  ->  pass", value, i, ast.Pass()
+        compared = isinstance(node, ast.Compare)
+        kind = type(node.ops[0] if compared else getattr(node, "op", None)).__name__
+        if kind in SWAPS:
+            owner, field = (node.ops, 0) if compared else (node, "op")
+            text, new = f"{ast.unparse(node)}  ->  {SWAPS[kind]}", getattr(ast, SWAPS[kind])()
         elif isinstance(node, ast.Constant) and type(node.value) in (bool, int, float):
-            value = not node.value if type(node.value) is bool else node.value + 1
-            yield line, f"{node.value}", lambda n=node, v=value: setattr(n, "value", v)
-        elif isinstance(node, ast.IfExp | ast.If):
-            text = f"if {ast.unparse(node.test)}  ->  if not"
-            yield line, text, lambda n=node: setattr(n, "test", ast.UnaryOp(ast.Not(), n.test))
-        if isinstance(node, ast.Module | ast.ClassDef):
+            owner, field, text = node, "value", f"{node.value}"
+            new = not node.value if type(node.value) is bool else node.value + 1
+        elif kind == "Not" or isinstance(node, ast.IfExp | ast.If):
+            owner, field = node, "operand" if kind == "Not" else "test"
+            text = f"{ast.unparse(getattr(node, field))}  ->  not"
+            new = ast.UnaryOp(ast.Not(), getattr(node, field))
+        else:
             continue
-        for body in (getattr(node, "body", None), getattr(node, "orelse", None)):
-            for i, s in enumerate(body if isinstance(body, list) else []):
-                call = isinstance(s, ast.Expr) and isinstance(s.value, ast.Call)
-                if call or isinstance(s, ast.AugAssign | ast.Raise | ast.Continue):
-                    text = f"{ast.unparse(s).splitlines()[0][:70]}  ->  pass"
-                    yield s.lineno, text, lambda b=body, i=i: b.__setitem__(i, ast.Pass())
+        yield node.lineno, text, owner, field, new
 
 
-def covering(paths: list[Path], tests: list[str], jobs: int) -> dict[Path, dict[int, set[str]]]:
-    """file -> line -> the tests that run it, of one run of all these tests."""
-    with tempfile.TemporaryDirectory() as folder:
-        data = f"{folder}/coverage"
-        env = os.environ | {"COVERAGE_FILE": data, "OMP_NUM_THREADS": "1"}
-        parallel = ["-n", str(jobs)] if jobs > 1 else []
-        command = [sys.executable, "-m", "pytest", *tests, "-q", *parallel]
-        command += ["--cov=fedlearn", "--cov-context=test", "--cov-report="]
-        subprocess.run(command, cwd=ROOT, env=env, check=False)
-        measured = CoverageData(data)
-        measured.read()
-        return {
-            path: {
-                n: {c.split("|")[0] for c in contexts if c}
-                for n, contexts in measured.contexts_by_lineno(str(path)).items()
-            }
-            for path in paths
-        }
+class Measure:
+    """A plugin of pytest that writes which lines each test runs, and its seconds."""
+
+    def __init__(self, out: str):
+        self.out, self.seconds = out, defaultdict(float)
+        self.coverage = Coverage(data_file=None, source=[str(ROOT / "fedlearn")])
+
+    def pytest_sessionstart(self):
+        self.coverage.start()
+
+    def pytest_runtest_logstart(self, nodeid):
+        self.coverage.switch_context(nodeid)
+
+    def pytest_runtest_logreport(self, report):
+        self.seconds[report.nodeid] += report.duration
+
+    def pytest_sessionfinish(self):
+        self.coverage.stop()
+        data = self.coverage.get_data()
+        lines = {file: data.contexts_by_lineno(file) for file in data.measured_files()}
+        Path(self.out).write_text(json.dumps([lines, self.seconds]))
 
 
-def judge(path: Path, number: int, tests: list[str]) -> str:
-    """Whether a copy of the package with this change is noticed by one of the tests."""
+def run(folder: str | Path, tests: list[str], *plugins) -> None:
+    """Run these tests on the package of this folder, up to the first that fails."""
+    os.chdir(folder)
+    os.environ["PYTHONPATH"] = str(folder)
+    sys.path.insert(0, str(folder))
+    for stream in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    options = "-x", "--timeout=120", "--timeout-method=thread"
+    sys.exit(pytest.main([*options, *tests], plugins=plugins))
+
+
+def fork(*arguments) -> int | None:
+    """``run`` in a process of its own: its exit code."""
+    process = get_context("fork").Process(target=run, args=arguments)
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def verdict(mutant: tuple, lines: dict, seconds: dict[str, float]) -> str:
+    """Whether a copy of the package with this change is noticed."""
+    path, line, _, number = mutant
+    # a statement of several lines is covered under its first; some run only at import
+    near = [lines.get(str(n), []) for n in range(line, line - 6, -1)]
+    tests = next(filter(any, near), sum(lines.values(), []))
+    tests = sorted({test for test in tests if test}, key=seconds.get)
+    total = accumulate(map(seconds.get, tests))
+    tests = [test for test, time in zip(tests, total, strict=True) if time < 60] or tests[:1]
+    if not tests:
+        return "not covered"
     tree = ast.parse(path.read_text())
-    list(changes(tree))[number][2]()
-    with tempfile.TemporaryDirectory() as place:
-        no_cache = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / "fedlearn", f"{place}/fedlearn", ignore=no_cache)
+    *_, owner, field, new = list(changes(tree))[number]
+    (list.__setitem__ if isinstance(owner, list) else setattr)(owner, field, new)
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(ROOT / "fedlearn", f"{folder}/fedlearn")
         for name in ("tests", "data", "book", "pyproject.toml", "README.md"):
-            os.symlink(ROOT / name, f"{place}/{name}")
-        mutant = ast.unparse(ast.fix_missing_locations(tree))
-        Path(place, path.relative_to(ROOT)).write_text(mutant)
-        env = {"PYTHONPATH": place, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--timeout=120"]
-        done = subprocess.run(
-            [*command, *tests], cwd=place, env=os.environ | env, capture_output=True, check=False
-        )
-    return "killed" if done.returncode in (1, 2, 4) else "survived"
+            os.symlink(ROOT / name, f"{folder}/{name}")
+        mutated = ast.unparse(ast.fix_missing_locations(tree))
+        Path(folder, path.relative_to(ROOT)).write_text(mutated)
+        return "killed" if fork(folder, tests) else "survived"
 
 
 def main() -> None:
@@ -140,33 +134,29 @@ def main() -> None:
     parser.add_argument("--files", nargs="+", default=[*CORE, "methods", "wire"])
     parser.add_argument("--tests", nargs="+", default=["tests/unit"])
     asked = parser.parse_args()
-    paths = files(asked.files)
+    for plugin in metadata.entry_points(group="pytest11"):
+        plugin.load()
+    for name in HEAVY:
+        import_module(name)
+    with tempfile.TemporaryDirectory() as folder:
+        if fork(ROOT, asked.tests, Measure(f"{folder}/measured")):
+            sys.exit("a test fails without any change")
+        lines, seconds = json.loads(Path(folder, "measured").read_text())
+    named = [ROOT / "fedlearn" / name for name in asked.files]
     places = [
         (path, line, text, i)
-        for path in paths
-        for i, (line, text, _) in enumerate(changes(ast.parse(path.read_text())))
+        for path in (p for name in named for p in sorted(name.rglob("[!_]*.py")) or [name])
+        for i, (line, text, *_) in enumerate(changes(ast.parse(path.read_text())))
     ]
-    lines = covering(paths, asked.tests, asked.jobs)
     drawn = random.Random(asked.seed).sample(places, min(asked.count, len(places)))
-
-    def verdict(mutant: tuple[Path, int, str, int]) -> str:
-        path, line, text, number = mutant
-        if (path.read_text().splitlines()[line - 1].strip(), text) in EQUIVALENT:
-            return "equivalent"
-        # a statement of several lines is covered under its first; some run only at import
-        near = [lines[path][n] for n in range(line, line - 6, -1) if lines[path].get(n)]
-        tests = near[0] if near else set().union(*lines[path].values())
-        return judge(path, number, sorted(tests)[:300]) if tests else "not covered"
-
     counts: Counter = Counter()
     with ThreadPoolExecutor(asked.jobs) as pool:
-        for (path, line, text, _), result in zip(drawn, pool.map(verdict, drawn), strict=True):
+        results = pool.map(lambda m: verdict(m, lines.get(str(m[0]), {}), seconds), drawn)
+        for (path, line, text, _), result in zip(drawn, results, strict=True):
             counts[result] += 1
             if result != "killed":
-                place = f"{path.relative_to(ROOT)}:{line}"
-                print(f"{result} as number {counts.total()}: {place}  {text}", flush=True)
-    told = counts.total() - counts["equivalent"]
-    print(f"{len(places)} places; {dict(counts)}; killed {counts['killed'] / told:.1%}")
+                print(f"{result}: {path.relative_to(ROOT)}:{line}  {text}", flush=True)
+    print(f"{len(places)} places; {dict(counts)}; killed {counts['killed']}/{len(drawn)}")
 
 
 if __name__ == "__main__":

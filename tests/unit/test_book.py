@@ -1,13 +1,11 @@
 """What all chapters call: figures, tables, charts, drawings, explorers, the set-up, the class
 edition."""
 
-import builtins
 import io
 import json
 import re
 import runpy
 from pathlib import Path
-from types import SimpleNamespace
 
 import altair
 import ipywidgets as W
@@ -20,7 +18,7 @@ import pytest
 import fedlearn as fl
 from fedlearn import cli
 from fedlearn.book import classroom
-from fedlearn.book.check import Verdict, solutions
+from fedlearn.book.check import solutions
 from fedlearn.book.grids import chapter_file, experiments, grid
 from fedlearn.book.show import inline
 
@@ -122,11 +120,6 @@ def test_a_table_sets_numbers_right_and_names_units():
     assert '<th scope="row">y</th><td class="fl-number"></td>' in page
 
 
-def test_runs_are_a_table_with_units(histories):
-    page = fl.book.runs("1.1", histories, caption="c", target=0.99)._repr_html_()
-    assert "not reached" in page and page.count("fl-unit") >= 5
-
-
 def test_a_drawing_is_as_wide_as_its_bytes(histories):
     page = fl.book.drawing("4.2", "rpn", histories["rpn"], histories["fedavg"])._repr_html_()
     assert page.count("<svg") == 2, "a wide form and a narrow one"
@@ -145,21 +138,6 @@ def test_a_chapter_runs_each_seed():
     assert "<style>" in chapter._repr_html_() and "seeds 0, 1, 2" in repr(chapter)
 
 
-def test_positive_is_one_colour_throughout_the_book():
-    colours = fl.book.pooled_kernel()["layer"][0]["encoding"]["color"]["scale"]
-    shades = matplotlib.colormaps[fl.plot.SIGNED]
-    for value, colour in zip(colours["domain"], colours["range"], strict=True):
-        assert colour == matplotlib.colors.to_hex(shades((value + 2) / 4))
-    written = [*ROOT.glob("fedlearn/book/*.py"), *ROOT.glob("book/*/*.ipynb")]
-    two_sided = re.compile(  # the maps with two ends, by matplotlib's names and by Vega's
-        r"\b(PuOr|PRGn|PiYG|BrBG|RdBu|RdGy|RdYlBu|RdYlGn|Spectral|coolwarm|bwr|seismic|purpleorange"
-        r"|purplegreen|pinkyellowgreen|brownbluegreen|redblue|redgrey|redyellowblue|redyellowgreen"
-        r"|blueorange|spectral)(_r)?\b"
-    )
-    named = {p.name for p in written if two_sided.search(p.read_text(encoding="utf-8"))}
-    assert named <= {"plot.py"}
-
-
 # ---- stored grids and their explorer -------------------------------------------------------------
 
 
@@ -174,15 +152,6 @@ def test_the_grid_is_what_its_page_states(name, controls):
     assert (table["accuracy"] <= table["high"] + 1e-4).all()
     last = table[table["round"] == spec["shared"]["rounds"]].groupby("line")["up"].max()
     assert last["FedAvg"] > last.drop("FedAvg").min()
-
-
-def test_a_grid_may_have_splits():
-    spec, table = chapter_file("heterogeneity")["grid"], grid("heterogeneity")
-    seen = {line: set(rows["alpha"].dropna()) for line, rows in table.groupby("line")}
-    assert not seen.pop("FedAvg, even")
-    assert all(alphas == set(spec["splits"]["positions"]) for alphas in seen.values())
-    stated = {e.partition for run, e in experiments("heterogeneity") if run[4] == 0.1}
-    assert stated == {"dirichlet:0.1"}
 
 
 @pytest.mark.parametrize("guess", [None, 0.4])
@@ -288,41 +257,16 @@ def test_class_edition_holds_no_solution_and_writes_over_nothing(tmp_path):
         classroom.make(book(tmp_path / "empty"), tmp_path / "other")
 
 
-class Anything(dict):
-    """Names for a cell that is executed without its chapter."""
-
-    def __missing__(self, name):
-        if hasattr(builtins, name):
-            raise KeyError(name)
-        return lambda *args, **more: None
-
-
-def marked(cell, *wrong):
-    """What a cell with checks ends with where the exercises named are wrong: what nbgrader sees."""
-
-    def check(exercise, answer):
-        return Verdict(exercise, "it is wrong" if exercise in wrong else None)
-
-    exec(cell, {}, Anything(fl=SimpleNamespace(check=check)))
-
-
-def test_every_check_of_the_class_edition_stops_at_a_wrong_answer(tmp_path):
-    """And there is no trace of a solution in the real chapters; every stub is valid Python."""
-    points = 0
+def test_every_check_of_the_class_edition_gives_points(tmp_path):
+    """And there is no trace of a solution in the real chapters; every cell is valid Python."""
     for path in classroom.make(ROOT / "book", tmp_path):
         assert "fl.solution" not in path.read_text()
         for cell in json.loads(path.read_text())["cells"]:
             source = "".join(cell["source"])
             if cell["cell_type"] == "code":
                 compile(source, str(path), "exec")
-            exercise = re.search(r'fl\.check\("([\w-]+)"', source)
-            points += cell["metadata"].get("nbgrader", {}).get("points", 0)
-            if exercise:
-                marked(source)
-                with pytest.raises(AssertionError, match=f"{exercise[1]}: not yet, because it is"):
-                    marked(source, exercise[1])
-                points -= 1
-    assert points == 0, "points without a check"
+                points = cell["metadata"].get("nbgrader", {}).get("points", 0)
+                assert points == source.count("fl.check(") and points <= source.count("assert ")
 
 
 FORMS = {
@@ -338,12 +282,7 @@ FORMS = {
 
 @pytest.mark.parametrize("cell", FORMS)
 def test_checks_are_asserted_in_every_form(cell):
-    asserted = classroom.asserted(cell)
-    assert asserted == FORMS[cell]
-    marked(asserted)
-    for exercise in re.findall(r'check\(\s*"(a-\w)"', cell):
-        with pytest.raises(AssertionError):
-            marked(asserted, exercise)
+    assert classroom.asserted(cell) == FORMS[cell]
 
 
 @pytest.mark.parametrize(
