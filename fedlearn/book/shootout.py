@@ -289,7 +289,7 @@ def tables() -> "tuple[pandas.DataFrame, pandas.DataFrame]":
         meta["provenance"] = {"command": command}
         histories.append(History(e.method, meta, history(row).rows))
     runs, rounds = results.tables(histories)
-    return runs.assign(file=file, folder=file), rounds
+    return runs.assign(file=file), rounds
 
 
 # ---- ranks ---------------------------------------------------------------------------------------

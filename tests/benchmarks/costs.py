@@ -27,8 +27,8 @@ from fedlearn import local
 from fedlearn.files import write_text
 from fedlearn.models import parameter_count, state_of
 from fedlearn.parts import Clipped, Context, Krum, Median, TrimmedMean
+from fedlearn.results import provenance
 from fedlearn.round import one_round
-from fedlearn.runs import provenance
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import random_task  # noqa: E402

@@ -7,7 +7,7 @@ import pytest
 
 import fedlearn as fl
 from fedlearn import link
-from fedlearn.report import table
+from fedlearn.runs import table
 
 
 def history(rounds=3, clients=2, up=1000, down=3000, seconds=4.0):
