@@ -278,9 +278,10 @@ def parse(words: Sequence[str]) -> Callable[[], int | None]:
 def sentence(box: str) -> str:
     """What a box of tyro's says between its title and its next rule, and the names that it finds
     nearest, in one line."""
-    plain = re.sub(r"\x1b\[[\d;]*m|[│|]", "", box)
-    problem, _, more = re.sub(r"^.*\n", "", plain, count=1).partition("─")
-    near = re.findall(r"^ *(--[\w-]+)", more.partition("Perhaps you meant")[2], re.MULTILINE)
+    plain = re.sub(r"\x1b\[[\d;]*m|[│|]", "", box).strip()
+    problem, *more = re.split(r"\n\W*\n", re.sub(r"^.*\n\W*", "", plain, count=1))
+    names = "".join(text for text in more if "Perhaps you meant" in text)
+    near = re.findall(r"^ *(--[\w-]+)", names, re.MULTILINE)
     hint = f". Did you mean {' or '.join(map(repr, near))}?" if near else ""
     return " ".join(problem.split()).rstrip(".") + hint
 

@@ -99,17 +99,18 @@ def preset(name: str) -> Preset:
 def quantity(value: str | float, kind: str) -> float:
     """Bits a second, seconds or joules of a text such as "768kbit/s", "50ms" or "3.5uJ", by the
     ``kind`` that ``UNITS`` has; a number has that unit already. ``ValueError`` below 0."""
-    number = value
     if isinstance(value, str):
         text = QUANTITY.fullmatch(value)
         if text is None or text[2] not in UNITS[kind]:
             units = ", ".join(UNITS[kind])
             raise ValueError(f"A {kind} is a number with a unit, not {value!r}. Units: {units}.")
         number = float(text[1]) * UNITS[kind][text[2]]
+    else:
+        number = float(value)
     if not 0 <= number < math.inf or (kind == "speed" and number == 0):
         least = "above 0" if kind == "speed" else "0 or more"
         raise ValueError(f"A {kind} must be finite and {least}, not {short(value)}.")
-    return float(number)
+    return number
 
 
 @cache

@@ -107,9 +107,8 @@ def compare(
     >>> compare(History("fedavg", {}, rows), against="bytes").lines[0].get_xdata()
     array([16., 32.])
     """
-    if not isinstance(histories, Iterable):
-        histories = [histories]
-    groups = [h if isinstance(h, list) else [h] for h in histories]
+    many: Any = histories if isinstance(histories, Iterable) else [histories]
+    groups = [h if isinstance(h, list) else [h] for h in many]
     for history in (h for group in groups for h in group or [group]):
         if not isinstance(history, History) or not history.rows:
             raise ValueError(f"Histories with rounds are drawn, not {short(history)}.")

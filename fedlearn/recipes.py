@@ -195,9 +195,9 @@ def runs(
         device = str(find_device(device))
     # the lower scales are the same runs on a GPU
     precision = "bf16" if device.startswith("cuda") and scale == "full" else "float32"
-    replaced = {"rounds": rounds, "train": train, "test": test}
-    replaced = {n: v for n, v in replaced.items() if v is not None}
-    replaced |= {"device": device, "precision": precision}
+    numbers = {"rounds": rounds, "train": train, "test": test}
+    replaced = {n: v for n, v in numbers.items() if v is not None}
+    machine = {"device": device, "precision": precision}
     blocks = [
         (number, paper, block, labelled(block))
         for number, paper in enumerate(chosen(recipe, scale).values())
@@ -210,7 +210,7 @@ def runs(
         pick(partition, allowed, "partition of this recipe")
     by_key: dict[tuple[str, str], Run] = {}
     for number, paper, block, rows in blocks:
-        folder = results_folder(paper.get("folder", paper["paper"]), scale)
+        folder = results_folder(paper.get("folder") or paper["paper"], scale)
         listed = paper[scale]["seeds"]
         for partition, seed, label in product(
             [p for p in block["partition"] if not split or p in split],
@@ -218,8 +218,8 @@ def runs(
             [label for label in rows if not only or label in only],
         ):
             rank = listed.index(seed) if seed in listed else len(listed)
-            place = {"folder": folder, "turn": (rank, block.get("turn", 0), number)}
-            stated = {"partition": partition, "seed": seed} | replaced
+            place: Line = {"folder": folder, "turn": (rank, block.get("turn", 0), number)}
+            stated = {"partition": partition, "seed": seed} | machine | replaced
             run = run_of(block, label, rows[label], stated, listed[0], place)
             by_key.setdefault(run.key, run)
     if not by_key:

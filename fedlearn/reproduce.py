@@ -205,8 +205,8 @@ def reproduce(
     try:
         for _, group in groupby(todo, key=lambda run: run.turn):
             mains = list(group)
-            there = stored(mains).keys() | failed.keys()
-            needs = {r.key: r for run in mains for r in run.needs if r.key not in there}
+            over = stored(mains).keys() | failed.keys()
+            needs = {r.key: r for run in mains for r in run.needs if r.key not in over}
             for batch in (needs.values(), mains):
                 for run, outcome, good in pool(delayed(attempt)(run, *how) for run in batch):
                     report(f"{run.folder}, {run.name}: {outcome}")

@@ -94,7 +94,7 @@ def recipe_commands() -> dict[tuple[str, str], list[str]]:
             command = ["fedlearn", "reproduce", name, *["--scale", scale] * (scale != "quick")]
             for run in recipes.runs(name, scale):
                 choice = ["--only", run.label, "--partition", run.experiment.partition]
-                commands.setdefault((run.folder, run.key), command + choice)
+                commands.setdefault(run.key, command + choice)
     return commands
 
 
