@@ -193,16 +193,6 @@ class Engine(Checked):
     # flower-sim: share of a GPU that it takes, such as 0.1
     gpus_per_client: float = 0.0
 
-    def arguments(self) -> dict[str, Any]:
-        """The engine as ``fl.run`` takes it."""
-        limit = self.memory_limit and self.memory_limit * 1e6
-        if self.engine != "flower-sim":
-            return {"engine": self.engine, "memory_limit": limit}
-        from .flower import Simulation
-
-        engine = Simulation(self.cpus_per_client, self.gpus_per_client)
-        return {"engine": engine, "memory_limit": limit}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Output(Checked):

@@ -277,5 +277,6 @@ def labelled(block: Line) -> Line:
 def every() -> list[Run | Search]:
     """All that is stored: the runs of all scales and what each needs before it, in the order of the
     recipes, seed after seed, each once."""
-    listed = [run for scale in SCALES for run in runs(None, scale)]
+    scales = [scale for scale in SCALES if any(scale in r for r in RECIPES.values())]
+    listed = [run for scale in scales for run in runs(None, scale)]
     return list({r.key: r for run in listed for r in (*run.needs, run)}.values())

@@ -75,8 +75,13 @@ def run_one(e: Experiment, engine: Engine, output: Output, checkpoint: Path, end
     """One run, from its checkpoint if there is one; ``end`` is what its own files end in."""
     if checkpoint.exists():
         print(f"Going on from {checkpoint}.", file=sys.stderr)
-    how: dict[str, Any] = asdict(e.settings) | engine.arguments() | {"threads": e.threads}
+    how: dict[str, Any] = asdict(e.settings) | {"threads": e.threads, "engine": engine.engine}
     how |= {"checkpoint": checkpoint, "progress": output.progress}
+    how["memory_limit"] = engine.memory_limit and engine.memory_limit * 1e6
+    if engine.engine == "flower-sim":
+        from .flower import Simulation
+
+        how["engine"] = Simulation(engine.cpus_per_client, engine.gpus_per_client)
     try:
         calls = output.callbacks(end)
         return round.run(e.make_method(), e.make_task(), e.rounds, on_round=calls, **how)
