@@ -101,11 +101,11 @@ def experiments(stated: One) -> list[Experiment]:
     chosen = [choice for name in names for choice in choices(name)]
     known = {name: inspect.signature(find(name)).parameters for name, _ in chosen}
     foreign = shared.keys() - {option for options in known.values() for option in options}
-    made = []
+    runs = []
     for name, options in chosen:
         taken = {o: v for o, v in shared.items() if o in known[name] or o in foreign} | options
-        made += [Experiment(**plain, method=name, options=taken, seed=seed) for seed in seeds]
-    return made
+        runs += [Experiment(**plain, method=name, options=taken, seed=seed) for seed in seeds]
+    return runs
 
 
 def choices(text: str) -> list[tuple[str, dict[str, Any]]]:

@@ -144,10 +144,11 @@ class Experiment(Settings):
             signature.bind(**options)
         except TypeError as error:
             raise ValueError(f"{self.method} makes no method of these options: {error}.") from None
-        made = checked(function)(**options)
-        if not isinstance(made, Method):
-            raise ValueError(f"{self.method} makes a {type(made).__name__}, not a fedlearn.Method.")
-        return made
+        method = checked(function)(**options)
+        if not isinstance(method, Method):
+            kind = type(method).__name__
+            raise ValueError(f"{self.method} makes a {kind}, not a fedlearn.Method.")
+        return method
 
     def make_task(self) -> "Task":
         """The task, with its data loaded and split."""

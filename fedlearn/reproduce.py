@@ -6,10 +6,9 @@ import math
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import date
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from statistics import median
@@ -39,8 +38,6 @@ LIKE = (  # runs take equally long that share all of these, or else all of those
     ("label", "method", "dataset", "network", "partition", "clients", "epochs", "rounds", "train"),
     ("method", "dataset", "network", "rounds", "train"),
 )
-# who looks at a file that this is written to sees how far it is
-say = partial(print, flush=True)
 
 
 # ---- what is there -------------------------------------------------------------------------------
@@ -174,7 +171,6 @@ def reproduce(
     scale: str = "quick",
     jobs: int = 1,
     progress: bool | None = None,
-    report: Callable[[str], object] = say,
     **choice: Any,
 ) -> "pandas.DataFrame":
     """Do what ``recipes.runs`` lists and is not stored, so many ``jobs`` at a time, the most
@@ -189,8 +185,8 @@ def reproduce(
     whole_number("jobs", jobs)
     find_device(choice.get("device", "cpu"))
     runs = recipes.runs(recipe, scale, **choice)
-    there, without = stored(runs), dict[str, str]()
-    todo = [run for run in runs if run.key not in there]
+    finished, without = stored(runs), dict[str, str]()
+    todo = [run for run in runs if run.key not in finished]
     for load in (False, True):  # nothing is fetched for what waits for other data
         data = dict.fromkeys(data for run in todo for data in run.datasets)
         without |= {d[1]: why for d in data if (why := lacking(*d, load))}
@@ -198,7 +194,7 @@ def reproduce(
     if without and not todo:
         raise DataError(f"No data set of these runs is here: {'; '.join(without.values())}.")
     for why in without.values():
-        report(f"left out, missing: {why}")
+        print(f"left out, missing: {why}", flush=True)
     failed: dict[Key, str] = {}
     how = results.provenance(), progress if jobs == 1 else False, results.RECENT.absolute()
     pool = Parallel(jobs, return_as="generator_unordered")
@@ -209,10 +205,10 @@ def reproduce(
             needs = {r.key: r for run in mains for r in run.needs if r.key not in over}
             for batch in (needs.values(), mains):
                 for run, outcome, good in pool(delayed(attempt)(run, *how) for run in batch):
-                    report(f"{run.folder}, {run.name}: {outcome}")
+                    print(f"{run.folder}, {run.name}: {outcome}", flush=True)
                     failed |= {} if good else {run.key: run.name}
     except KeyboardInterrupt:
-        report("Stopped. What is finished is kept; the same command goes on from there.")
+        print("Stopped. What is finished is kept; the same command goes on from there.")
         raise
     if failed:
         raise ValueError(f"Not done, for the reasons above: {', '.join(failed.values())}.")

@@ -186,8 +186,9 @@ def tables(
             rows.append(_rows(place))
             continue
         place = Path(place)
-        found = (path for end in (".json", PACKED) for path in sorted(place.rglob(f"*{end}")))
-        files = list(found) if place.is_dir() else [place]
+        files = [place]
+        if place.is_dir():
+            files = [path for end in (".json", PACKED) for path in sorted(place.rglob(f"*{end}"))]
         if not files:
             raise ValueError(f"There is no result in the folder {place}: no .json, no {PACKED}.")
         for path in files:

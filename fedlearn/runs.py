@@ -53,7 +53,9 @@ def run_all(
     if jobs > 1 and sys.stderr.isatty():  # bars of several processes would draw over each other
         output = replace(output, progress=False)
     each = zip(experiments, paths, ends, strict=True)
-    histories = Parallel(jobs)(delayed(run_one)(e, engine, output, *where) for e, *where in each)
+    histories = Parallel(jobs)(
+        delayed(run_one)(e, engine, output, path, end) for e, path, end in each
+    )
     runs: dict[str, list[History]] = {}
     for e, history in zip(experiments, histories, strict=True):
         options = e.options | ({} if e.lr is None else {"lr": e.lr}) | {"method": e.method}

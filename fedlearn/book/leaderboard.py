@@ -124,11 +124,11 @@ def cells(row: Mapping[str, Any]) -> list[str]:
     return [*texts, f"<details><summary>again</summary><code>{how}</code>{files}</details>"]
 
 
-def shown(number: str, caption: str, made: Sequence[Mapping[str, Any]]) -> Shown:
+def shown(number: str, caption: str, entries: Sequence[Mapping[str, Any]]) -> Shown:
     """The rows as a table that is sorted and searched."""
-    texts = map(cells, made)
+    texts = map(cells, entries)
     content = datatable.table(number, caption, "rows", HEADS, texts, UNITS, "fl-leaderboard")
-    lines = ["  ".join(str(row[name]) for name in HEADS[:-1]) for row in made]
+    lines = ["  ".join(str(row[name]) for name in HEADS[:-1]) for row in entries]
     return Shown(content, "\n".join([f"Table {number}. {caption}", *lines]))
 
 
@@ -140,6 +140,6 @@ def table(
 ) -> Shown:
     """The table of the runs in ``places``, a file or folder or several; without any, of the book's
     own in data/results and in the contest of all methods."""
-    made = rows(*results.tables(places), target)
-    made += rows(*shootout.tables(), target) if places is None else []
-    return shown(number, caption, made)
+    entries = rows(*results.tables(places), target)
+    entries += rows(*shootout.tables(), target) if places is None else []
+    return shown(number, caption, entries)

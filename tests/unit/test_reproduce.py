@@ -112,7 +112,7 @@ def test_stored_runs_are_their_recipes_runs():
 
 FEW = "--rounds 2 --seed 3 --partition iid --train 100 --test 50 --only FedAvg --only Fed-KGF"
 TWO = ["reproduce", "fed_kgf_figure3", *FEW.split(), "--no-progress"]
-SMALL = {"rounds": 1, "train": 60, "test": 30, "report": str, "progress": False}
+SMALL = {"rounds": 1, "train": 60, "test": 30, "progress": False}
 ONE = {"seeds": (3,), "split": ("iid",), **SMALL}
 
 
@@ -291,7 +291,7 @@ AGAIN = {
 def test_stored_runs_come_out_again(recipe):
     """Their first rounds: bytes exactly, accuracies but for what another processor rounds."""
     chosen = {"only": AGAIN[recipe], "seeds": (0,), "split": ("iid",)}
-    reproduce.reproduce(recipe, rounds=2, report=str, progress=False, **chosen)
+    reproduce.reproduce(recipe, rounds=2, progress=False, **chosen)
     shorter = recipes.runs(recipe, rounds=2, **chosen)
     for short, whole in zip(shorter, recipes.runs(recipe, **chosen), strict=True):
         again, before = (results.stored(run.folder)[run.key[1]] for run in (short, whole))

@@ -138,7 +138,7 @@ def checkout(tmp_path, monkeypatch):
 
     def do(commit="abcdef123456", **how):
         monkeypatch.setattr(results, "provenance", lambda: {"commit": commit})
-        return reproduce.reproduce("own", report=str, progress=False, **how)
+        return reproduce.reproduce("own", progress=False, **how)
 
     do.file = tmp_path / "data" / "results" / "own_digits.jsonl.gz"
     return do
