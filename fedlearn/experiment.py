@@ -15,7 +15,6 @@ from .errors import pick
 from .settings import Settings, thread_count, whole_number
 
 if TYPE_CHECKING:
-    from .link import Radio
     from .method import Method
     from .tasks import Task
 
@@ -254,19 +253,15 @@ class Link(Checked):
         from . import link
 
         typed = {"up": self.uplink, "down": self.downlink, "latency": self.latency}
-        speeds: dict[str, Any] = link.preset(self.link).asdict() if self.link else {}
+        speeds: dict[str, Any] = {}
+        if self.link is not None:
+            speeds |= pick(self.link, link.PRESETS, "link")
         speeds |= {name: text for name, text in typed.items() if text is not None}
         if not {"up", "down"} <= speeds.keys():
             raise ValueError("A link has two speeds: give --uplink and --downlink, or --link LTE.")
         speeds |= {"slower": self.slower, "stragglers": self.stragglers}
         link.check(**speeds)
         return speeds
-
-    def radio(self) -> "Radio | None":
-        """That of the link, if it has a name and a radio."""
-        from . import link
-
-        return link.preset(self.link).radio if self.link else None
 
 
 # ---- options as text -----------------------------------------------------------------------------

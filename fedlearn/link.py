@@ -17,14 +17,12 @@ counted too low.
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from .arguments import checked, short
-from .errors import pick
 from .history import History
 
 UNITS = {  # bits, so that 1 kB is 8,000 of them; k, M and G are thousands
@@ -36,64 +34,32 @@ UNITS = {  # bits, so that 1 kB is 8,000 of them; k, M and G are thousands
 QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([A-Za-z]*?)(?:/s)?\s*")
 
 
-class Radio(NamedTuple):
-    """What a client's radio uses for a byte, up and down, beyond being on; and who says so."""
-
-    up: str
-    down: str
-    source: str
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A link: speeds as seen from a client, latency as a round trip, and who says so. A cable has
-    no radio; what a client's own wireless network uses is not in it."""
-
-    up: str
-    down: str
-    latency: str
-    source: str
-    radio: Radio | None = None
-
-    def asdict(self) -> dict[str, str]:
-        """The arguments of ``time``."""
-        return {"up": self.up, "down": self.down, "latency": self.latency}
-
-
-_LORA = (
-    "LoRaWAN Regional Parameters, EU863-870: data rate 5, first receive window after 1 s. The "
-    "limit of 1 % of the time on air, which makes it a hundred times slower, is left out"
-)
-_SEMTECH = (
-    "Semtech SX1276 data sheet: 29 mA to send at 13 dBm, 11.5 mA to receive; at 3.3 V, for the "
-    "time on air of a byte"
-)
-_GSM = (
-    "Balasubramanian et al. (2009), Energy consumption in mobile phones, Table 5: GSM, 0.036 J a "
-    "kilobyte of a download, taken for both ways"
-)
-_HUANG = "Huang et al. (2012), A close examination of 4G LTE networks, Table 4: mW for each Mbit/s"
-_WPT = "WebPageTest, settings/connectivity.ini.sample"
-PRESETS = {
-    "LoRaWAN": Preset("5470bit", "5470bit", "1s", _LORA, Radio("140uJ", "55uJ", _SEMTECH)),
-    "2G": Preset("32kbit", "35kbit", "1300ms", f"{_WPT}, 2G", Radio("36uJ", "36uJ", _GSM)),
-    "3G": Preset("768kbit", "1.6Mbit", "300ms", f"{_WPT}, 3G", Radio("6.95uJ", "0.98uJ", _HUANG)),
-    "DSL": Preset("384kbit", "1.5Mbit", "50ms", f"{_WPT}, DSL"),
-    "cable": Preset("1Mbit", "5Mbit", "28ms", f"{_WPT}, Cable"),
-    "LTE": Preset(
-        "12Mbit", "12Mbit", "70ms", "WebPageTest, connection LTE", Radio("3.51uJ", "0.42uJ", _HUANG)
-    ),
-    "fibre": Preset("5Mbit", "20Mbit", "4ms", f"{_WPT}, FIOS"),
+# Speeds as seen from a client, latency as a round trip: the arguments of ``time``.
+PRESETS: dict[str, dict[str, Any]] = {
+    # LoRaWAN Regional Parameters, EU863-870: data rate 5, first receive window after 1 s. The limit
+    # of 1 % of the time on air, which makes it a hundred times slower, is left out.
+    "LoRaWAN": {"up": "5470bit", "down": "5470bit", "latency": "1s"},
+    # WebPageTest, settings/connectivity.ini.sample: 2G, 3G, DSL, Cable, FIOS; LTE is its connection
+    "2G": {"up": "32kbit", "down": "35kbit", "latency": "1300ms"},
+    "3G": {"up": "768kbit", "down": "1.6Mbit", "latency": "300ms"},
+    "DSL": {"up": "384kbit", "down": "1.5Mbit", "latency": "50ms"},
+    "cable": {"up": "1Mbit", "down": "5Mbit", "latency": "28ms"},
+    "LTE": {"up": "12Mbit", "down": "12Mbit", "latency": "70ms"},
+    "fibre": {"up": "5Mbit", "down": "20Mbit", "latency": "4ms"},
 }
-
-
-def preset(name: str) -> Preset:
-    """A link by its name; ``ValueError`` with all names, if there is none of this.
-
-    >>> preset("LTE").asdict()
-    {'up': '12Mbit', 'down': '12Mbit', 'latency': '70ms'}
-    """
-    return pick(name, PRESETS, "link")
+# What a client's radio uses for a byte, beyond being on: the arguments of ``energy``. A cable has
+# no radio; what a client's wireless network uses is not in it.
+RADIOS: dict[str, dict[str, Any]] = {
+    # Semtech SX1276 data sheet: 29 mA to send at 13 dBm, 11.5 mA to receive; at 3.3 V, for the time
+    # on air of a byte
+    "LoRaWAN": {"up": "140uJ", "down": "55uJ"},
+    # Balasubramanian et al. (2009), Energy consumption in mobile phones, Table 5: GSM, 0.036 J a
+    # kilobyte of a download, taken for both ways
+    "2G": {"up": "36uJ", "down": "36uJ"},
+    # Huang et al. (2012), A close examination of 4G LTE networks, Table 4: mW for each Mbit/s
+    "3G": {"up": "6.95uJ", "down": "0.98uJ"},
+    "LTE": {"up": "3.51uJ", "down": "0.42uJ"},
+}
 
 
 def quantity(value: str | float, kind: str) -> float:

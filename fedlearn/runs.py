@@ -27,7 +27,7 @@ def run_all(
     for e in experiments:
         e.make_method()  # what is wrong is said before the first of them runs
     experiments[0].make_task()
-    speeds, radio = stated.time(), stated.radio()
+    speeds, radio = stated.time(), link.RADIOS.get(stated.link or "")
     if output.against == "minutes" and speeds is None:
         raise ValueError("Minutes need a link: --link LTE, or --uplink and --downlink.")
     origin = results.provenance()  # of the code that runs, not of what the checkout becomes
@@ -110,12 +110,12 @@ def slug(text: str) -> str:
 def table(
     runs: Mapping[str, list[History]],
     speeds: Mapping[str, Any] | None = None,
-    radio: link.Radio | None = None,
+    radio: Mapping[str, Any] | None = None,
 ) -> str:
     """A line a label: where its runs ended and what they cost, on average.
 
     With the arguments of ``link.time`` there are the minutes, too, that they take on that link, and
-    with a radio the joules that one client's uses.
+    with those of ``link.energy`` the joules that one client's radio uses.
     """
     rows = {}
     for label, histories in runs.items():
@@ -133,12 +133,12 @@ def table(
             minutes = np.mean([link.time(h, **speeds)[-1] for h in histories]) / 60
             row["minutes"] = f"{minutes:.4g}"
         if radio:
-            joules = np.mean([link.energy(h, radio.up, radio.down)[-1] for h in histories])
+            joules = np.mean([link.energy(h, **radio)[-1] for h in histories])
             row["joules"] = f"{joules:.4g}"
     frame = pandas.DataFrame.from_dict(rows, orient="index")
     lines = [frame.rename_axis("method", axis="columns").to_string()]
     if speeds:
         lines.append(f"minutes: {link.described(speeds)}")
     if radio:
-        lines.append(f"joules: a client's radio, {radio.up} a byte up, {radio.down} down")
+        lines.append(f"joules: a client's radio, {radio['up']} a byte up, {radio['down']} down")
     return "\n".join(lines)

@@ -46,7 +46,7 @@ def test_bytes_become_minutes_as_the_package_says(page):
         page.wait_for_function(
             "name => document.querySelector('input[name=link]:checked').value == name", arg=name
         )
-        expected = seconds_to(target, runs, preset.asdict())
+        expected = seconds_to(target, runs, preset)
         page.wait_for_timeout(200)  # Vega draws after the signal
         number, unit = written(page, "FedAvg")
         assert number * UNITS[unit] == pytest.approx(expected, rel=0.06), name

@@ -181,7 +181,7 @@ def test_compare_says_what_it_costs_on_a_link(tmp_path, capsys):
         "stragglers": 0.5,
     }
     histories = map(fl.History.from_dict, json.loads((tmp_path / "both.json").read_text()))
-    radio = fl.link.PRESETS["3G"].radio
+    radio = fl.link.RADIOS["3G"]
     expected = runs.table({h.meta["label"]: [h] for h in histories}, stated, radio)
     assert capsys.readouterr().out == f"{expected}\n" and "1.6Mbit down" in expected
     assert sorted(p.name for p in tmp_path.iterdir()) == ["both.json", "both.svg"]
