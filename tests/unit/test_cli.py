@@ -284,7 +284,6 @@ def test_methods_and_claims_are_listed(capsys):
 
 def test_an_error_without_words_is_said_in_some(monkeypatch, capsys):
     def fails():
-        """Nothing."""
         raise MemoryError
 
     monkeypatch.setitem(cli.COMMANDS, "methods", fails)

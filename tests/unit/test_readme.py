@@ -23,17 +23,9 @@ COMMANDS = [
     for line in text.splitlines()
     if line.strip()
 ]
-# What is not run here, by how it begins: why not, and what does it instead.
-ELSEWHERE = {
-    "make book": "builds the whole book, which tests/browser looks at",
-    "make test": "runs this test",
-    "make live": "is JupyterLab, until somebody ends it",
-    "papermill": "runs a whole chapter: tests/chapters/test_edition.py",
-    "fedlearn run rpn --engine flower-sim": "needs Flower: tests/flower/test_simulation.py",
-    "flower-superlink": "is Flower's server: tests/flower/test_deployment.py",
-    "flower-supernode": "is a client of Flower's: tests/flower/test_deployment.py",
-    "flwr run": "needs both: tests/flower/test_deployment.py",
-}
+# What is not run here, by how it begins: whole books and chapters, servers, and what needs Flower,
+# which tests of their own run.
+ELSEWHERE = ("make ", "papermill", "fedlearn run rpn --engine flower-sim", "flower-", "flwr run")
 FEW = "--rounds 1 --train 100 --test 20"  # whatever trains is made smaller by it
 # What a command prints or leaves behind, by a part of it.
 SHOWS = {
@@ -69,10 +61,6 @@ def block(heading):
     return re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]
 
 
-def elsewhere(command):
-    return next((why for begin, why in ELSEWHERE.items() if command.startswith(begin)), None)
-
-
 @pytest.fixture
 def do(tmp_path):
     """do(words): run in a clean clone, of what is there now if not all is committed."""
@@ -102,7 +90,7 @@ def do(tmp_path):
 @pytest.mark.slow
 def test_the_commands_run_in_a_clean_clone_one_after_the_other(do):
     (do.folder / "mine.py").write_text(block("Add a method"))
-    commands, shown = [c for c in COMMANDS if not elsewhere(c)] + MORE, set()
+    commands, shown = [c for c in COMMANDS if not c.startswith(ELSEWHERE)] + MORE, set()
     for command in commands:
         program, *words = shlex.split(command)
         assert program == "fedlearn", f"{command}: run it here, or name it in ELSEWHERE"

@@ -278,16 +278,15 @@ def test_wrong_choices(folder, choice, noun):
 # ---- stored
 
 AGAIN = {
-    "fed_kgf_figure3": ("FedAvg", "Fed-KGF"),
+    "fed_kgf_figure3": ("FedAvg", "Fed-KGF", "RPN", "signSGD"),
     "fed_mmd_fusion_table1": ("FedFusion+Conv",),
     "fed_gkt_table1": ("FedGKT",),
     "fed_repopt_table1": ("RepVGG RepOpt",),
 }
 
 
-@pytest.mark.parametrize(
-    "recipe", [pytest.param(r, marks=pytest.mark.slow) if "kgf" not in r else r for r in AGAIN]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", AGAIN)
 def test_stored_runs_come_out_again(recipe):
     """Their first rounds: bytes exactly, accuracies but for what another processor rounds."""
     chosen = {"only": AGAIN[recipe], "seeds": (0,), "split": ("iid",)}
