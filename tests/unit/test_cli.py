@@ -273,11 +273,16 @@ def test_nothing_is_lost_when_the_result_cannot_be_written(tmp_path, monkeypatch
 # ---- all else
 
 
-@pytest.mark.slow
-def test_methods_and_claims_are_listed(capsys):
+def test_methods_list_their_options_and_parts(capsys):
     assert main(["methods"]) is None
     out = capsys.readouterr().out
-    assert "rpn(" in out and "share: float = 1.0" in out and "uplink" in out
+    assert "rpn(" in out and "share: float = 1.0" in out
+    lines = {text.partition("(")[0]: text.splitlines() for text in out.split("\n\n")}
+    assert len(lines["fedavg"]) == 2 and any("uplink" in line for line in lines["rpn"])
+
+
+@pytest.mark.slow
+def test_check_recomputes_the_ledger(capsys):
     assert main(["check", "--paper", "rpn"]) == 0
     assert "rpn-table1" in capsys.readouterr().out
 

@@ -86,6 +86,9 @@ def test_options_for_all_rows_go_where_they_are_known(monkeypatch):
     assert b.method() == fl.methods.fedmmd(0.3, decay=0.8)
     assert (b.options()["lr"], c.options(lr=2.0)["lr"]) == (0.3, 2.0)
     assert a.experiment.network == "digits_cnn" and a.images == (1347, 20)
+    tune = {"rounds": 5, "share": 0.01, "options": {"lr": [0.1]}}
+    [short] = made(monkeypatch, rows, tune=tune)[0].tries
+    assert (short.experiment.train, short.experiment.rounds, short.label) == (1, 1, "a, lr 0.1")
 
 
 def test_stored_runs_are_their_recipes_runs():

@@ -162,6 +162,7 @@ def test_a_run_is_packed_read_and_not_done_again(checkout, monkeypatch, capsys):
         "a",
         "b",
     ]
+    assert list(table["MB up"]) == 2 * [0.08]
     before = dict(results.recent("own_digits"))
     checkout(train=30)  # a shorter run is not the recipe's
     assert len(before) == 2 and not main(["pack"])
