@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .methods.fed_repopt_search import search as repopt_search
     from .metrics import refit
     from .parts import SGD, Adam, Downlink, Mean, TaskLoss, TaskNetwork, Uplink
-    from .report import summary
+    from .results import summary
     from .round import Averaging, clients, run
     from .settings import Settings
 
@@ -57,7 +57,7 @@ _FRONT = {
     claims=ledger clients=round:clients data flower initial_network=local:initial_network
     link methods models partition=data.partition parts plot refit=metrics:refit
     repopt_search=methods.fed_repopt_search:search results rng run=round:run
-    solution=book.check:solution summary=report:summary tasks widgets=book.widgets wire
+    solution=book.check:solution summary=results:summary tasks widgets=book.widgets wire
     """.split()
     )
 }

@@ -1,5 +1,5 @@
 """``fedlearn``: run and compare methods from a terminal, check claims, reproduce the papers'
-comparisons, pack and show stored runs, make the class edition.
+comparisons, pack stored runs, make the class edition.
 
 A command is a function named in ``COMMANDS``: its docstring is its help, and its arguments, with
 the fields of the dataclasses that it takes, are its options. What states a run is
@@ -11,7 +11,7 @@ import io
 import re
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr
 from dataclasses import dataclass, fields
 from functools import partial, wraps
 from itertools import product
@@ -30,8 +30,7 @@ from tyro.conf import (
 
 from . import __version__
 from .errors import DataError, WireError, pick, said
-from .experiment import Experiment, read_pairs, read_value
-from .runs import Engine, Link, Output, provenance, run_all
+from .experiment import Engine, Experiment, Link, Output, read_pairs, read_value
 
 Texts = UseAppendAction[tuple[str, ...]]
 Seeds = Annotated[UseAppendAction[tuple[tuple[int, ...], ...]], arg(name="seed", metavar="SEED")]
@@ -63,6 +62,8 @@ class Several(One):
 
 def run(experiment: One, engine: Engine, output: Output, link: Link) -> None:
     """Run one method. Prints or writes its history."""
+    from .runs import run_all
+
     run_all(experiments(experiment), engine, output, link)
 
 
@@ -78,6 +79,8 @@ def compare(experiment: Several, engine: Engine, output: Output, link: Link, job
     jobs
         runs at a time, each in a process of its own
     """
+    from .runs import run_all
+
     run_all(experiments(experiment), engine, output, link, jobs)
 
 
@@ -98,11 +101,11 @@ def experiments(stated: One) -> list[Experiment]:
     chosen = [choice for name in names for choice in choices(name)]
     known = {name: inspect.signature(find(name)).parameters for name, _ in chosen}
     foreign = shared.keys() - {option for options in known.values() for option in options}
-    made = []
+    runs = []
     for name, options in chosen:
         taken = {o: v for o, v in shared.items() if o in known[name] or o in foreign} | options
-        made += [Experiment(**plain, method=name, options=taken, seed=seed) for seed in seeds]
-    return made
+        runs += [Experiment(**plain, method=name, options=taken, seed=seed) for seed in seeds]
+    return runs
 
 
 def choices(text: str) -> list[tuple[str, dict[str, Any]]]:
@@ -195,55 +198,21 @@ def reproduce(recipe: Recipe, jobs: int = 1, progress: bool = True, plan: bool =
     """
     from . import reproduce as recipes
 
-    choice: dict[str, Any] = {**vars(recipe), "split": recipe.split or None}
-    choice["seeds"] = sum(recipe.seeds, ()) or None
+    choice: dict[str, Any] = {**vars(recipe), "seeds": sum(recipe.seeds, ())}
     if plan:
         print(recipes.plan(**choice))
     else:
-        choice |= {"jobs": jobs, "progress": progress, "provenance": provenance()}
-        print(recipes.reproduce(**choice).to_string())
+        print(recipes.reproduce(**choice, jobs=jobs, progress=progress).to_string())
 
 
-def pack(recipe: Positional[tuple[str, ...]] = ()) -> None:
+def pack() -> None:
     """Put finished runs of runs/ into data/results of the checkout.
 
     Each paper and scale has one file there. Runs of code that was not committed are refused.
-
-    Parameters
-    ----------
-    recipe
-        a table or figure, or all of a paper, as for `reproduce`; by default all
     """
     from .reproduce import pack as packed
 
-    print("\n".join(packed(recipe)) or "Nothing to pack.")
-
-
-def leaderboard(
-    file: Positional[tuple[str, ...]], target: float | None = None, out: str = "leaderboard.html"
-) -> None:
-    """Write a page on which runs are sorted and filtered.
-
-    What each reached, what it sent, its command and its files. The page is one file and needs no
-    network. The book's own runs are in data/results.
-
-    Parameters
-    ----------
-    file
-        files that `run` or `compare` wrote with --out, or folders of them
-    target
-        the accuracy, 0 to 1, until which bytes are counted; by default 0.9 of the best alike
-    out
-        the page to write
-    """
-    if not file:
-        raise ValueError("A leaderboard takes files or folders (see fedlearn leaderboard --help).")
-    from . import leaderboard as pages
-
-    rows, runs, left = pages.write(file, out, target)
-    for sentence in left:
-        print(f"left out: {sentence}", file=sys.stderr)
-    print(f"{out}: {rows} rows of {runs} runs")
+    print("\n".join(packed()) or "Nothing to pack.")
 
 
 def classroom(folder: Positional[str], out: Positional[str], force: bool = False) -> None:
@@ -266,7 +235,7 @@ def classroom(folder: Positional[str], out: Positional[str], force: bool = False
 # ---- the command line ----------------------------------------------------------------------------
 
 COMMANDS: dict[str, Callable[..., int | None]] = {
-    f.__name__: f for f in (run, compare, methods, check, reproduce, pack, leaderboard, classroom)
+    f.__name__: f for f in (run, compare, methods, check, reproduce, pack, classroom)
 }
 CONFIG = (DisallowNone, FlagCreatePairsOff, OmitArgPrefixes, PositionalMetavarFromFieldName)
 
@@ -296,32 +265,25 @@ def parse(words: Sequence[str]) -> Callable[[], int | None]:
     def call(*args: Any, **kwargs: Any) -> Callable[[], int | None]:
         return partial(command, *args, **kwargs)
 
-    how: dict[str, Any] = {"prog": f"fedlearn {name}", "config": CONFIG}
     text = io.StringIO()
     try:
         with redirect_stderr(text):
-            made, unknown = cli(call, args=words, return_unknown_args=True, **how)
+            return cli(call, args=words, prog=f"fedlearn {name}", config=CONFIG)
     except SystemExit as stop:
         if not stop.code:  # of --help
             raise
         raise ValueError(f"{sentence(text.getvalue())} (see fedlearn {name} --help).") from None
-    for word in (word.partition("=")[0] for word in unknown):
-        if not word.startswith("-"):
-            raise ValueError(f"fedlearn {name} takes no further argument {word!r}.")
-        try:
-            with redirect_stdout(text):
-                cli(call, args=["--help"], **how)
-        except SystemExit:
-            flags = re.findall(r"^\W*(?:-h, )?(--[a-z][\w-]+)", text.getvalue(), re.MULTILINE)
-            pick(word, dict.fromkeys(flags), f"option of fedlearn {name}")
-    return made
 
 
 def sentence(box: str) -> str:
-    """What a box of tyro's says between its title and its next rule, in one line."""
+    """What a box of tyro's says between its title and its next rule, and the names that it finds
+    nearest, in one line."""
     plain = re.sub(r"\x1b\[[\d;]*m|[│|]", "", box).strip()
-    paragraphs = re.split(r"\n\W*\n", re.sub(r"^.*\n\W*", "", plain, count=1))
-    return " ".join(paragraphs[0].split()).rstrip(".")
+    problem, *more = re.split(r"\n\W*\n", re.sub(r"^.*\n\W*", "", plain, count=1))
+    names = "".join(text for text in more if "Perhaps you meant" in text)
+    near = re.findall(r"^ *(--[\w-]+)", names, re.MULTILINE)
+    hint = f". Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    return " ".join(problem.split()).rstrip(".") + hint
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:

@@ -1,15 +1,16 @@
-"""All that states a run, in plain values. Nothing heavy is imported before a method or a task is
-made, so that ``fedlearn --help`` does not wait for torch."""
+"""All that states a run, in plain values: ``Experiment``, and what the command line adds. Nothing
+heavy is imported before a method or a task is made: ``fedlearn --help`` does not wait for torch."""
 
 import ast
 import inspect
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from .arguments import checked, short
+from .arguments import Checked, checked, short
 from .errors import pick
 from .settings import Settings, thread_count, whole_number
 
@@ -79,8 +80,6 @@ class Experiment(Settings):
     >>> stated = fl.Experiment(method="rpn", options={"share": 0.5}, clients=4)
     >>> stated.label, stated.make_task().clients
     ('rpn share=0.5', 4)
-    >>> fl.Experiment.from_json(stated.to_json()) == stated
-    True
     """
 
     method: str = "fedavg"
@@ -140,17 +139,15 @@ class Experiment(Settings):
             known = pick(name, signature.parameters, f"option of {self.method}")
             if known.annotation is str and options[name] == math.inf:
                 options = options | {name: "inf"}  # read as a number where a word is meant
-        for name, p in signature.parameters.items():
-            if name not in options and p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD:
-                raise ValueError(f"{self.method} needs its option {name}: --option {name}=VALUE.")
         try:
             signature.bind(**options)
         except TypeError as error:
-            raise ValueError(f"{self.method} makes no method of options ({error}).") from None
-        made = checked(function)(**options)
-        if not isinstance(made, Method):
-            raise ValueError(f"{self.method} makes a {type(made).__name__}, not a fedlearn.Method.")
-        return made
+            raise ValueError(f"{self.method} makes no method of these options: {error}.") from None
+        method = checked(function)(**options)
+        if not isinstance(method, Method):
+            kind = type(method).__name__
+            raise ValueError(f"{self.method} makes a {kind}, not a fedlearn.Method.")
+        return method
 
     def make_task(self) -> "Task":
         """The task, with its data loaded and split."""
@@ -161,18 +158,6 @@ class Experiment(Settings):
         if self.clients == "users" and self.partition == "iid":  # nobody asked for it
             stated["partition"] = None
         return make(**stated)
-
-    def to_json(self) -> str:
-        """Every field, as JSON."""
-        return json.dumps(asdict(self), indent=1)
-
-    @classmethod
-    def from_json(cls, data: str | dict[str, Any]) -> Self:
-        """What ``to_json`` wrote, as text or read; a field that is missing has its default."""
-        data = json.loads(data) if isinstance(data, str) else data
-        for name in data:
-            pick(name, {f.name: f for f in fields(cls)}, "field of an experiment")
-        return cls(**data)
 
     def arguments(self) -> list[str]:
         """What one types behind ``fedlearn run`` for it: the method, and all that is not as by
@@ -188,6 +173,98 @@ class Experiment(Settings):
             for text in map(str, value if isinstance(value, list | tuple) else [value]):
                 typed += [f"{name}={text}"] if text.startswith("-") else [name, text]
         return typed
+
+
+# ---- what a terminal adds ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine(Checked):
+    """How clients are trained."""
+
+    # sequential: clients train one after another; stacked: all of a round in one step; auto:
+    # stacked where steps are small; flower-sim: in processes of their own, through Flower's
+    # simulation
+    engine: str = "sequential"
+    # memory for stacked training, in MB; by default half of what is free
+    memory_limit: float | None = None
+    # flower-sim: CPUs that a training client takes
+    cpus_per_client: float = 1.0
+    # flower-sim: share of a GPU that it takes, such as 0.1
+    gpus_per_client: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output(Checked):
+    """What is shown and written."""
+
+    # write the history as JSON to this file; - prints it
+    out: str | None = None
+    # where finished rounds are kept until the run ends, by default beside --out; if the file is
+    # there, the run goes on from it
+    checkpoint: str | None = None
+    # write every row as the run goes, as .csv or .jsonl; a file for each run
+    log: str | None = None
+    # write every number for TensorBoard; a folder for each run
+    tensorboard: str | None = None
+    # end a run at this test accuracy, 0 to 1
+    until: float | None = None
+    # no progress bar, and no lines where there is no terminal for one
+    progress: bool = True
+    # also draw the accuracies into an image file
+    plot: str | None = None
+    # horizontal axis of --plot; minutes: on the link that --link or --uplink and --downlink state
+    against: Literal["rounds", "bytes", "seconds", "minutes"] = "bytes"
+
+    def callbacks(self, end: str) -> list[Any]:
+        """What is called after each round of the run whose files end so."""
+        from .callbacks import Lines, TensorBoard, Until
+
+        calls: list[Any] = [] if self.until is None else [Until(self.until)]
+        if self.log:
+            path = Path(self.log)
+            calls.append(Lines(path.with_suffix(end + path.suffix) if end else path))
+        if self.tensorboard:
+            calls.append(TensorBoard(Path(self.tensorboard, end.removeprefix("."))))
+        return calls
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link(Checked):
+    """The link on which runs are timed."""
+
+    # the clients' link: LoRaWAN, 2G, 3G, DSL, cable, LTE or fibre
+    link: str | None = None
+    # a client's speed up, such as 1Mbit (a second)
+    uplink: str | None = None
+    # a client's speed down, such as 10Mbit
+    downlink: str | None = None
+    # a round trip, such as 50ms
+    latency: str | None = None
+    # how many times slower a device computes than this machine
+    slower: float = 1.0
+    # how much devices differ: standard deviation of the logarithm of their times
+    stragglers: float = 0.0
+
+    def time(self) -> dict[str, Any] | None:
+        """The arguments of ``fedlearn.link.time``, checked, or ``None`` without a link."""
+        if self == Link():
+            return None
+        from . import link
+
+        typed = {"up": self.uplink, "down": self.downlink, "latency": self.latency}
+        speeds: dict[str, Any] = {}
+        if self.link is not None:
+            speeds |= pick(self.link, link.PRESETS, "link")
+        speeds |= {name: text for name, text in typed.items() if text is not None}
+        if not {"up", "down"} <= speeds.keys():
+            raise ValueError("A link has two speeds: give --uplink and --downlink, or --link LTE.")
+        speeds |= {"slower": self.slower, "stragglers": self.stragglers}
+        link.check(**speeds)
+        return speeds
+
+
+# ---- options as text -----------------------------------------------------------------------------
 
 
 def _tuples(value: Any) -> Any:

@@ -17,134 +17,72 @@ counted too low.
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from .arguments import LARGEST, checked, is_number, short
-from .errors import pick
+from .arguments import checked, short
 from .history import History
 
-# bits, so that 1 kB is 8,000 of them; k, M and G are thousands
-SPEEDS = {f"{k}{u}": n * b for k, n in (("", 1), ("k", 1e3), ("M", 1e6), ("G", 1e9))
-          for u, b in (("bit", 1), ("B", 8))}  # fmt: skip
-DURATIONS = {"ms": 1e-3, "s": 1.0, "min": 60.0}
-ENERGIES = {"nJ": 1e-9, "uJ": 1e-6, "mJ": 1e-3, "J": 1.0}
+UNITS = {  # bits, so that 1 kB is 8,000 of them; k, M and G are thousands
+    "speed": {"bit": 1.0, "kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9}
+    | {"B": 8.0, "kB": 8e3, "MB": 8e6, "GB": 8e9},
+    "latency": {"ms": 1e-3, "s": 1.0, "min": 60.0},
+    "radio's energy for a byte": {"nJ": 1e-9, "uJ": 1e-6, "mJ": 1e-3, "J": 1.0},
+}
 QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([A-Za-z]*?)(?:/s)?\s*")
-DEVICES = 10**9  # of which the slowest is known: that of many more lies beyond ``stretch``'s grid
 
 
-@dataclass(frozen=True)
-class Radio:
-    """What a client's radio uses for a byte, up and down, beyond being on; and who says so."""
-
-    up: str
-    down: str
-    source: str
-
-    def asdict(self) -> dict[str, str]:
-        """The arguments of ``energy``."""
-        return {"up": self.up, "down": self.down}
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A link: speeds as seen from a client, latency as a round trip, and who says so. A cable has
-    no radio; what a client's own wireless network uses is not in it."""
-
-    up: str
-    down: str
-    latency: str
-    source: str
-    radio: Radio | None = None
-
-    def asdict(self) -> dict[str, str]:
-        """The arguments of ``time``."""
-        return {"up": self.up, "down": self.down, "latency": self.latency}
-
-
-_LORA = (
-    "LoRaWAN Regional Parameters, EU863-870: data rate 5, first receive window after 1 s. The "
-    "limit of 1 % of the time on air, which makes it a hundred times slower, is left out"
-)
-_SEMTECH = (
-    "Semtech SX1276 data sheet: 29 mA to send at 13 dBm, 11.5 mA to receive; at 3.3 V, for the "
-    "time on air of a byte"
-)
-_GSM = (
-    "Balasubramanian et al. (2009), Energy consumption in mobile phones, Table 5: GSM, 0.036 J a "
-    "kilobyte of a download, taken for both ways"
-)
-_HUANG = "Huang et al. (2012), A close examination of 4G LTE networks, Table 4: mW for each Mbit/s"
-_WPT = "WebPageTest, settings/connectivity.ini.sample"
-PRESETS = {
-    "LoRaWAN": Preset("5470bit", "5470bit", "1s", _LORA, Radio("140uJ", "55uJ", _SEMTECH)),
-    "2G": Preset("32kbit", "35kbit", "1300ms", f"{_WPT}, 2G", Radio("36uJ", "36uJ", _GSM)),
-    "3G": Preset("768kbit", "1.6Mbit", "300ms", f"{_WPT}, 3G", Radio("6.95uJ", "0.98uJ", _HUANG)),
-    "DSL": Preset("384kbit", "1.5Mbit", "50ms", f"{_WPT}, DSL"),
-    "cable": Preset("1Mbit", "5Mbit", "28ms", f"{_WPT}, Cable"),
-    "LTE": Preset(
-        "12Mbit", "12Mbit", "70ms", "WebPageTest, connection LTE", Radio("3.51uJ", "0.42uJ", _HUANG)
-    ),
-    "fibre": Preset("5Mbit", "20Mbit", "4ms", f"{_WPT}, FIOS"),
+# Speeds as seen from a client, latency as a round trip: the arguments of ``time``.
+PRESETS: dict[str, dict[str, Any]] = {
+    # LoRaWAN Regional Parameters, EU863-870: data rate 5, first receive window after 1 s. The limit
+    # of 1 % of the time on air, which makes it a hundred times slower, is left out.
+    "LoRaWAN": {"up": "5470bit", "down": "5470bit", "latency": "1s"},
+    # WebPageTest, settings/connectivity.ini.sample: 2G, 3G, DSL, Cable, FIOS; LTE is its connection
+    "2G": {"up": "32kbit", "down": "35kbit", "latency": "1300ms"},
+    "3G": {"up": "768kbit", "down": "1.6Mbit", "latency": "300ms"},
+    "DSL": {"up": "384kbit", "down": "1.5Mbit", "latency": "50ms"},
+    "cable": {"up": "1Mbit", "down": "5Mbit", "latency": "28ms"},
+    "LTE": {"up": "12Mbit", "down": "12Mbit", "latency": "70ms"},
+    "fibre": {"up": "5Mbit", "down": "20Mbit", "latency": "4ms"},
+}
+# What a client's radio uses for a byte, beyond being on: the arguments of ``energy``. A cable has
+# no radio; what a client's wireless network uses is not in it.
+RADIOS: dict[str, dict[str, Any]] = {
+    # Semtech SX1276 data sheet: 29 mA to send at 13 dBm, 11.5 mA to receive; at 3.3 V, for the time
+    # on air of a byte
+    "LoRaWAN": {"up": "140uJ", "down": "55uJ"},
+    # Balasubramanian et al. (2009), Energy consumption in mobile phones, Table 5: GSM, 0.036 J a
+    # kilobyte of a download, taken for both ways
+    "2G": {"up": "36uJ", "down": "36uJ"},
+    # Huang et al. (2012), A close examination of 4G LTE networks, Table 4: mW for each Mbit/s
+    "3G": {"up": "6.95uJ", "down": "0.98uJ"},
+    "LTE": {"up": "3.51uJ", "down": "0.42uJ"},
 }
 
 
-def preset(name: str) -> Preset:
-    """A link by its name.
-
-    Raises
-    ------
-    ValueError
-        With all names, if there is none of this.
-
-    Examples
-    --------
-    >>> preset("LTE").asdict()
-    {'up': '12Mbit', 'down': '12Mbit', 'latency': '70ms'}
-    """
-    return pick(name, PRESETS, "link")
-
-
-def _quantity(value: str | float, units: Mapping[str, float], what: str, example: str) -> float:
-    """A number, or that of a text times its unit; ``ValueError`` unless it is 0 or more."""
-    if is_number(value):
-        number = float(value) if abs(value) <= LARGEST else math.inf
+def quantity(value: str | float, kind: str) -> float:
+    """Bits a second, seconds or joules of a text such as "768kbit/s", "50ms" or "3.5uJ", by the
+    ``kind`` that ``UNITS`` has; a number has that unit already. ``ValueError`` below 0."""
+    if isinstance(value, str):
+        text = QUANTITY.fullmatch(value)
+        if text is None or text[2] not in UNITS[kind]:
+            units = ", ".join(UNITS[kind])
+            raise ValueError(f"A {kind} is a number with a unit, not {value!r}. Units: {units}.")
+        number = float(text[1]) * UNITS[kind][text[2]]
     else:
-        text = QUANTITY.fullmatch(value) if isinstance(value, str) else None
-        if text is None or text[2] not in units:
-            raise ValueError(
-                f"A {what} is a number with a unit, such as {example}, not {short(value)}. "
-                f"Units: {', '.join(units)}."
-            )
-        number = float(text[1]) * units[text[2]]
-    if not 0 <= number < math.inf:
-        raise ValueError(f"A {what} cannot be below 0 or infinite, but it is {short(value)}.")
+        number = float(value)
+    if not 0 <= number < math.inf or (kind == "speed" and number == 0):
+        least = "above 0" if kind == "speed" else "0 or more"
+        raise ValueError(f"A {kind} must be finite and {least}, not {short(value)}.")
     return number
 
 
-def speed(value: str | float) -> float:
-    """Bits a second of "1Mbit", "768kbit/s" or "100kB"; a number is bits a second already."""
-    bits = _quantity(value, SPEEDS, "speed", "1Mbit")
-    if bits == 0:
-        raise ValueError(f"The speed of a link must be above 0, not {short(value)}.")
-    return bits
-
-
-def seconds(value: str | float) -> float:
-    """Seconds of "50ms", "1s" or "2min"; a number is seconds already."""
-    return _quantity(value, DURATIONS, "latency", "50ms")
-
-
-def joules(value: str | float) -> float:
-    """Joules of "3.5uJ" or "2mJ"; a number is joules already."""
-    return _quantity(value, ENERGIES, "radio's energy for a byte", "3.5uJ")
-
-
+@cache
 def stretch(clients: int, stragglers: float) -> float:
-    """What the slowest of so many devices, at most ``DEVICES``, is expected to need of the median
-    device's time.
+    """What the slowest of so many devices, at most 10^9, is expected to need of the median device's
+    time.
 
     A device needs exp(``stragglers`` * z), z standard normal. With Phi and phi its distribution and
     density, the largest of n has the mean ``n exp(s^2 / 2) * integral of Phi(z)^(n-1) phi(z - s)``,
@@ -183,18 +121,13 @@ def check(
     latency: str | float = 0.0,
     slower: float = 1.0,
     stragglers: float = 0.0,
-    clients: int | None = None,
 ) -> tuple[float, float, float]:
     """Bits a second up and down, and seconds of latency; ``ValueError`` for what cannot be."""
     if slower < 0:
         raise ValueError(f"slower cannot be below 0, but it is {short(slower)}.")
     if not 0 <= stragglers <= 5:
         raise ValueError(f"stragglers must be 0 to 5, but it is {short(stragglers)}.")
-    if clients is not None and not 1 <= clients <= DEVICES:
-        raise ValueError(
-            f"A round waits for at least 1 client and at most {DEVICES:,}, not {short(clients)}."
-        )
-    return speed(up), speed(down), seconds(latency)
+    return quantity(up, "speed"), quantity(down, "speed"), quantity(latency, "latency")
 
 
 def time(
@@ -204,7 +137,6 @@ def time(
     latency: str | float = 0.0,
     slower: float = 1.0,
     stragglers: float = 0.0,
-    clients: int | None = None,
 ) -> np.ndarray:
     """Seconds from the start to the end of each round, on this link.
 
@@ -220,9 +152,8 @@ def time(
         How many times slower the median device computes than the machine that was measured; 0:
         computing takes no time.
     stragglers
-        How much devices differ, 0 to 5: the standard deviation of the logarithm of their times.
-    clients
-        A round waits for the slowest of so many devices; ``None``: of as many as took part.
+        How much devices differ, 0 to 5: the standard deviation of the logarithm of their times. A
+        round waits for the slowest of those that took part.
 
     Returns
     -------
@@ -240,14 +171,14 @@ def time(
     >>> time(History("fedavg", {}, [row]), up="1kB", down="1kB", latency="500ms")
     array([3.5])
     """
-    uplink, downlink, trip = check(up, down, latency, slower, stragglers, clients)
+    uplink, downlink, trip = check(up, down, latency, slower, stragglers)
     each = shares(history)
-    counts = [clients or n for n in _clients(history)]
-    slowest = {n: stretch(n, stragglers) for n in set(counts)}
-    computing = slower * each["computing"] * np.array([slowest[n] for n in counts])
+    slowest = np.array([stretch(n, stragglers) for n in _clients(history)])
+    computing = slower * each["computing"] * slowest
     return np.cumsum(trip + computing + 8 * each["down"] / downlink + 8 * each["up"] / uplink)
 
 
+@checked
 def energy(history: History, up: str | float, down: str | float) -> np.ndarray:
     """Joules that the radio of one of the round's clients has used so far, on average. What it uses
     because it is on and what the device uses to compute are left out.
@@ -270,12 +201,12 @@ def energy(history: History, up: str | float, down: str | float) -> np.ndarray:
     >>> energy(History("fedavg", {}, [row]), up="2mJ", down="1mJ")
     array([2.])
     """
-    each = shares(history)
-    return np.cumsum(joules(up) * each["up"] + joules(down) * each["down"])
+    each, kind = shares(history), "radio's energy for a byte"
+    return np.cumsum(quantity(up, kind) * each["up"] + quantity(down, kind) * each["down"])
 
 
 def described(link: Mapping[str, Any]) -> str:
     """A link as a few words, for axes and heads: 1Mbit up, 10Mbit down, latency 50ms."""
-    plain = {"latency": 0.0, "slower": 1.0, "stragglers": 0.0, "clients": None}
+    plain = {"latency": 0.0, "slower": 1.0, "stragglers": 0.0}
     phrases = [f"{link['up']} up", f"{link['down']} down"]
     return ", ".join(phrases + [f"{k} {link[k]}" for k, v in plain.items() if link.get(k, v) != v])

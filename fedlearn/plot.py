@@ -55,12 +55,10 @@ def axes(ax: Axes | None = None, size: tuple[float, float] = (5.2, 3.2)) -> Axes
     return ax if ax is not None else plt.subplots(figsize=size, layout="constrained")[1]
 
 
-def _progress(history: History, against: str, link: Mapping[str, Any] | None) -> np.ndarray:
+def _progress(history: History, against: str, link: Mapping[str, Any]) -> np.ndarray:
     if against == "rounds":
         return history.round
     if against == "minutes":
-        if link is None:
-            raise ValueError('Minutes need a link, such as link={"up": "1Mbit", "down": "10Mbit"}.')
         return time(history, **link) / 60
     sent = history.bytes_up + history.bytes_down
     return np.cumsum(sent if against == "bytes" else history.seconds)
@@ -109,40 +107,38 @@ def compare(
     >>> compare(History("fedavg", {}, rows), against="bytes").lines[0].get_xdata()
     array([16., 32.])
     """
-    many: Any = [histories] if isinstance(histories, History) else histories
-    if not isinstance(many, Iterable):
-        raise ValueError(f"Histories are drawn, not {short(many)}.")
-    if against not in AXES:
-        raise ValueError(f"Histories are drawn against {', '.join(AXES)}, not {against!r}.")
+    many: Any = histories if isinstance(histories, Iterable) else [histories]
     groups = [h if isinstance(h, list) else [h] for h in many]
     for history in (h for group in groups for h in group or [group]):
         if not isinstance(history, History) or not history.rows:
             raise ValueError(f"Histories with rounds are drawn, not {short(history)}.")
         if np.ndim(getattr(history, what, [[]])) != 1:
             raise ValueError(f"The history of {history.method} has no column of numbers {what!r}.")
+    xlabel = pick(against, AXES, "axis")
+    if against == "minutes":
+        if link is None:
+            raise ValueError('Minutes need a link, such as link={"up": "1Mbit", "down": "10Mbit"}.')
+        xlabel = f"minutes: {described(link)}"
     ax, labels = axes(ax), labels or [group[0].method for group in groups]
     for group, label, style in zip(groups, labels, styles(), strict=False):
         values = np.stack([getattr(h, what).astype(float) for h in group])
         seen = ~np.isnan(values[0])
-        x = np.mean([_progress(h, against, link) for h in group], 0)[seen]
+        x = np.mean([_progress(h, against, link or {}) for h in group], 0)[seen]
         ax.plot(x, values[:, seen].mean(0), label=label, **style)
         if len(group) > 1:
             low, high = values[:, seen].min(0), values[:, seen].max(0)
             ax.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
-    ax.set_xlabel(AXES[against])
-    if against == "bytes":
+    if against in ("bytes", "minutes"):
         ax.set_xscale("log")
+    if against == "bytes":
         low, high = ax.get_xlim()  # one label a decade, three where the axis is shorter than that
         ax.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
         ax.xaxis.set_major_formatter(ticker.EngFormatter("B"))
         ax.xaxis.set_minor_formatter(ticker.NullFormatter())
     elif against == "rounds":
         ax.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
-    elif against == "minutes" and link:
-        ax.set_xlabel(f"minutes: {described(link)}")
-        ax.set_xscale("log")
     measure = next((h.measure for group in groups for h in group), what)
-    ax.set_ylabel("test " + (measure if what == "accuracy" else what))
+    ax.set(xlabel=xlabel, ylabel="test " + (measure if what == "accuracy" else what))
     ax.grid(alpha=0.3)
     ax.legend()
     return ax

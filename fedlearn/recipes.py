@@ -2,14 +2,13 @@
 task, how long, at one of three scales. ``fedlearn.reproduce`` runs them."""
 
 import inspect
-import re
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from itertools import product
 from typing import Any
 
 from . import methods
-from .arguments import checked, short
+from .arguments import checked
 from .data.published import known as whole_set
 from .data.sources import data_path
 from .errors import pick
@@ -42,14 +41,15 @@ class Search:
     spec: dict[str, Any]
     device: str
 
-    @cached_property
+    @property
     def stated(self) -> dict[str, Any]:
         """What its line in the packed file states of it."""
         return {"method": "search", "network": self.network} | self.spec
 
     @cached_property
-    def key(self) -> str:
-        return hash_of(self.stated)
+    def key(self) -> tuple[str, str]:
+        """The file of stored runs and the hash by which the search is known there."""
+        return self.folder, hash_of(self.stated)
 
     @property
     def name(self) -> str:
@@ -81,14 +81,11 @@ class Run:
     search: Search | None = None
     tuned: str = ""
     tries: tuple["Run", ...] = ()
-    turn: tuple[int, ...] = field(default=(), compare=False)
+    turn: tuple[int, ...] = ()
     newcomers: int = 0
     short: bool = False  # a try of others
 
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    @cached_property
+    @property
     def stated(self) -> dict[str, Any]:
         """What its line in the packed file states, which is all that is not as by default, but for
         the machine that it is computed on."""
@@ -104,9 +101,9 @@ class Run:
         return plain | {name: value for name, value in more.items() if value}
 
     @cached_property
-    def key(self) -> str:
-        """The hash by which the run is known."""
-        return hash_of(self.stated)
+    def key(self) -> tuple[str, str]:
+        """The file of stored runs and the hash by which the run is known there."""
+        return self.folder, hash_of(self.stated)
 
     @property
     def name(self) -> str:
@@ -143,10 +140,10 @@ class Run:
         no infinity, so that is a text."""
         e = self.experiment
         known = inspect.signature(methods.METHODS[e.method]).parameters
-        all_of = {name: p.default for name, p in known.items()} | e.options | {"method": e.method}
+        options = {name: p.default for name, p in known.items()} | e.options | {"method": e.method}
         scales = self.search.spec if self.search else {}
-        all_of |= {n: v for n, v in {"but": self.but, "scales": scales}.items() if v}
-        return {n: "inf" if v == float("inf") else v for n, v in (all_of | more).items()}
+        options |= {n: v for n, v in {"but": self.but, "scales": scales}.items() if v}
+        return {n: "inf" if v == float("inf") else v for n, v in (options | more).items()}
 
 
 def named(value: Any) -> Any:
@@ -158,21 +155,17 @@ def named(value: Any) -> Any:
     return PARTS[name](**{option: named(v) for option, v in options.items()})
 
 
-def meant(recipe: str | None) -> dict[str, Line]:
-    """The recipes of that name, or of the paper of that name, or all."""
-    return {n: r for n, r in RECIPES.items() if recipe in (None, n, r["paper"])}
-
-
-def chosen(recipe: str | None, scale: str) -> list[str]:
-    """The names of the recipes that are meant and have runs at a scale."""
+def chosen(recipe: str | None, scale: str) -> dict[str, Line]:
+    """The recipe of that name, or those of the paper of that name, or all, that have runs at a
+    scale."""
     pick(scale, dict.fromkeys(SCALES), "scale")
     if recipe is not None:
         pick(recipe, PAPERS | dict.fromkeys(RECIPES), "paper or recipe")
-    recipes = meant(recipe)
+    recipes = {n: r for n, r in RECIPES.items() if recipe in (None, n, r["paper"])}
     if why := recipes.get(recipe or "", {}).get("without", {}).get(scale):
         raise ValueError(f"{recipe} has no runs of scale {scale}: {why}.")
     pick(scale, {s: 1 for s in SCALES for r in recipes.values() if s in r}, f"scale of {recipe}")
-    return [name for name, r in recipes.items() if scale in r]
+    return {name: r for name, r in recipes.items() if scale in r}
 
 
 def results_folder(name: str, scale: str) -> str:
@@ -185,11 +178,11 @@ def runs(
     recipe: str | None = None,
     scale: str = "quick",
     only: tuple[str, ...] = (),
-    seeds: tuple[int, ...] | None = None,
+    seeds: tuple[int, ...] = (),
     rounds: int | None = None,
     train: int | None = None,
     test: int | None = None,
-    split: tuple[str, ...] | None = None,
+    split: tuple[str, ...] = (),
     device: str = "cpu",
 ) -> list[Run]:
     """The runs of a recipe, of all recipes of a paper, or of all, most valuable first: the first
@@ -198,29 +191,26 @@ def runs(
     ``only`` are labels of rows and ``split`` partitions; numbers replace those of the recipe.
     ``ValueError`` for a choice that no run has, or that none can be made with. What a GPU would do
     can be asked where there is none."""
-    for name, several in (("only", only), ("split", split or ()), ("seeds", seeds or ())):
-        if not isinstance(several, tuple | list):
-            raise ValueError(f"{name} must be a list, not {short(several)}.")
-    if not re.fullmatch(r"cuda(:\d+)?", device):
+    if not device.startswith("cuda"):
         device = str(find_device(device))
     # the lower scales are the same runs on a GPU
     precision = "bf16" if device.startswith("cuda") and scale == "full" else "float32"
+    numbers = {"rounds": rounds, "train": train, "test": test}
+    replaced = {n: v for n, v in numbers.items() if v is not None}
     machine = {"device": device, "precision": precision}
-    asked = {"rounds": rounds, "train": train, "test": test}
-    asked = {n: v for n, v in asked.items() if v is not None}
     blocks = [
-        (number, RECIPES[name], block, labelled(block))
-        for number, name in enumerate(chosen(recipe, scale))
-        for block in RECIPES[name][scale]["runs"]
+        (number, paper, block, labelled(block))
+        for number, paper in enumerate(chosen(recipe, scale).values())
+        for block in paper[scale]["runs"]
     ]
     for label in only:
         pick(label, dict.fromkeys(label for *_, rows in blocks for label in rows), "row")
-    for partition in split or ():
+    for partition in split:
         allowed = dict.fromkeys(p for *_, block, _ in blocks for p in block["partition"])
         pick(partition, allowed, "partition of this recipe")
-    by_key: dict[str, Run] = {}
+    by_key: dict[tuple[str, str], Run] = {}
     for number, paper, block, rows in blocks:
-        folder = results_folder(paper.get("folder", paper["paper"]), scale)
+        folder = results_folder(paper.get("folder") or paper["paper"], scale)
         listed = paper[scale]["seeds"]
         for partition, seed, label in product(
             [p for p in block["partition"] if not split or p in split],
@@ -228,13 +218,12 @@ def runs(
             [label for label in rows if not only or label in only],
         ):
             rank = listed.index(seed) if seed in listed else len(listed)
-            place = {"folder": folder, "turn": (rank, block.get("turn", 0), number)}
-            stated = {"partition": partition, "seed": seed} | machine | asked
+            place: Line = {"folder": folder, "turn": (rank, block.get("turn", 0), number)}
+            stated = {"partition": partition, "seed": seed} | machine | replaced
             run = run_of(block, label, rows[label], stated, listed[0], place)
-            by_key.setdefault(run.folder + run.key, run)
+            by_key.setdefault(run.key, run)
     if not by_key:
-        partitions = ", ".join(split or ())
-        raise ValueError(f"No run has a row of {', '.join(only)} and a partition of {partitions}.")
+        raise ValueError(f"No run is of both {', '.join(only)} and {', '.join(split)}.")
     return sorted(by_key.values(), key=lambda run: run.turn)
 
 
@@ -250,33 +239,34 @@ def run_of(block: Line, label: str, row: Line, stated: Line, first: int, place: 
     whole = whole_set(e.task, e.dataset)
     kept(e.dataset, whole.train, "train", e.train)
     kept(e.dataset, whole.test, "test", e.test)
-    search, on_gpu = None, e.device.startswith("cuda")
+    search = None
     if "scales" in row:
         search = Search(place["folder"], e.options["network"], row["scales"], e.device)
     run = Run(
         label=label,
         experiment=e,
-        engine=block.get("engine", "auto" if on_gpu else "sequential"),
+        engine=block.get("engine", "auto" if e.device.startswith("cuda") else "sequential"),
         but=row.get("but", {}),
         search=search,
         newcomers=block.get("newcomers", 0),
         **place,
     )
-    if tune := block.get("tune"):
-        [(option, values)] = row.get("tune", tune["options"]).items()
-        tried = {"seed": first, "rounds": min(e.rounds, tune["rounds"])}
-        tried["train"] = max(1, int(run.images[0] * tune["share"]))
-        tries = [
-            replace(
-                run,
-                short=True,
-                label=f"{label}, {option} {value}",
-                experiment=replace(e, **tried, options=e.options | {option: value}),
-            )
-            for value in values
-        ]
-        run = replace(run, tuned=option, tries=tuple(tries))
-    return run
+    tune = block.get("tune")
+    if not tune:
+        return run
+    [(option, values)] = row.get("tune", tune["options"]).items()
+    tried = {"seed": first, "rounds": min(e.rounds, tune["rounds"])}
+    tried["train"] = max(1, int(run.images[0] * tune["share"]))
+    tries = (
+        replace(
+            run,
+            short=True,
+            label=f"{label}, {option} {value}",
+            experiment=replace(e, **tried, options=e.options | {option: value}),
+        )
+        for value in values
+    )
+    return replace(run, tuned=option, tries=tuple(tries))
 
 
 def labelled(block: Line) -> Line:
@@ -284,9 +274,9 @@ def labelled(block: Line) -> Line:
     return {label + block.get("suffix", ""): row for label, row in block["rows"].items()}
 
 
-def every(recipe: str | None = None) -> list[Run | Search]:
-    """All that is stored of a recipe, of a paper or of all: the runs at all scales, what each needs
-    before it; in the order of the recipes, seed after seed, each once."""
-    scales = [s for s in SCALES if any(s in r for r in meant(recipe).values())]
-    listed = [run for scale in scales for run in runs(recipe, scale)]
-    return list({(r.folder, r.key): r for run in listed for r in (*run.needs, run)}.values())
+def every() -> list[Run | Search]:
+    """All that is stored: the runs of all scales and what each needs before it, in the order of the
+    recipes, seed after seed, each once."""
+    scales = [scale for scale in SCALES if any(scale in r for r in RECIPES.values())]
+    listed = [run for scale in scales for run in runs(None, scale)]
+    return list({r.key: r for run in listed for r in (*run.needs, run)}.values())

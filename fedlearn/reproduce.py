@@ -4,9 +4,11 @@
 import json
 import math
 import os
+import platform
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict
+from datetime import date
 from itertools import groupby
 from pathlib import Path
 from statistics import median
@@ -24,7 +26,6 @@ from .history import History
 from .methods import fed_repopt_search
 from .models.repopt import Scales
 from .recipes import Run, Search
-from .report import spread
 from .results import Line
 from .settings import whole_number
 from .tasks.base import find_device
@@ -39,17 +40,7 @@ LIKE = (  # runs take equally long that share all of these, or else all of those
 )
 
 
-def say(line: str) -> None:
-    """Print at once: who looks at a file that this is written to sees how far it is."""
-    print(line, flush=True)
-
-
 # ---- what is there -------------------------------------------------------------------------------
-
-
-def key(run: Run | Search) -> Key:
-    """By which a run is known among those of all files."""
-    return run.folder, run.key
 
 
 def stored(runs: Iterable[Run], root: Path | None = results.RECENT) -> dict[Key, Line]:
@@ -92,7 +83,8 @@ def do(
 ) -> Line:
     """One run, which goes on from its checkpoint if there is one -> what its file now holds. Its
     tries and its search are stored."""
-    path = root / run.folder / f"{run.key}.json"
+    folder, name = run.key
+    path = root / folder / f"{name}.json"
     saved, began = path.with_suffix(".checkpoint"), time.monotonic()
     if isinstance(run, Search):
         line, trained, device = search(run, saved), checkpoint.history(saved), run.device
@@ -101,9 +93,9 @@ def do(
         line = trained.to_dict()
     # those of a run that was stopped are those of its rounds, without their evaluation
     took = max(time.monotonic() - began, float(trained.seconds.sum()))
-    here = {"date": time.strftime("%Y-%m-%d"), "hardware": hardware(device)}
+    here = {"date": date.today().isoformat(), "hardware": hardware(device)}
     line["meta"]["provenance"] = {**(provenance or {}), **here, "seconds": f"{took:.1f}"}
-    line = {"hash": run.key, "experiment": run.stated, **line}
+    line = {"hash": name, "experiment": run.stated, **line}
     write_text(path, json.dumps(line) + "\n")
     saved.unlink(missing_ok=True)
     return line
@@ -112,7 +104,9 @@ def do(
 def train(run: Run, saved: Path, progress: bool | None, root: Path) -> History:
     """The history of a run, with the best value of its tries and the scales of its search."""
     e, lines, better = run.experiment, stored([run], root), {}
-    accuracies = {t.experiment.options[run.tuned]: _final(lines[key(t)]) for t in run.tries}
+    if lost := [need.name for need in run.needs if need.key not in lines]:
+        raise ValueError(f"It needs {', '.join(lost)}, which failed.")
+    accuracies = {t.experiment.options[run.tuned]: _final(lines[t.key]) for t in run.tries}
     if accuracies:
         best = max(accuracies, key=lambda v: (not math.isnan(accuracies[v]), accuracies[v]))
         if math.isnan(accuracies[best]):  # as what diverged has
@@ -120,7 +114,7 @@ def train(run: Run, saved: Path, progress: bool | None, root: Path) -> History:
         better = {run.tuned: best}
     scales = {}
     if run.search:
-        values = lines[key(run.search)]["scales"]
+        values = lines[run.search.key]["scales"]
         scales = {"scales": Scales({name: torch.tensor(v) for name, v in values.items()})}
     method, task = run.method(**better, **scales), e.make_task()
     how = asdict(e.settings) | {"engine": run.engine, "threads": e.threads, "progress": progress}
@@ -155,8 +149,6 @@ def hardware(device: str) -> str:
     """The processor's name, or the GPU's, and how many cores there are."""
     if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
-    import platform
-
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     names = [x.split(": ")[1] for x in lines if x.startswith("model name")]
@@ -178,9 +170,7 @@ def reproduce(
     recipe: str | None = None,
     scale: str = "quick",
     jobs: int = 1,
-    provenance: dict[str, str] | None = None,
     progress: bool | None = None,
-    report: Callable[[str], object] = say,
     **choice: Any,
 ) -> "pandas.DataFrame":
     """Do what ``recipes.runs`` lists and is not stored, so many ``jobs`` at a time, the most
@@ -195,8 +185,8 @@ def reproduce(
     whole_number("jobs", jobs)
     find_device(choice.get("device", "cpu"))
     runs = recipes.runs(recipe, scale, **choice)
-    done, without = stored(runs), dict[str, str]()
-    todo = [run for run in runs if key(run) not in done]
+    finished, without = stored(runs), dict[str, str]()
+    todo = [run for run in runs if run.key not in finished]
     for load in (False, True):  # nothing is fetched for what waits for other data
         data = dict.fromkeys(data for run in todo for data in run.datasets)
         without |= {d[1]: why for d in data if (why := lacking(*d, load))}
@@ -204,25 +194,21 @@ def reproduce(
     if without and not todo:
         raise DataError(f"No data set of these runs is here: {'; '.join(without.values())}.")
     for why in without.values():
-        report(f"left out, missing: {why}")
+        print(f"left out, missing: {why}", flush=True)
     failed: dict[Key, str] = {}
-    how = provenance, progress if jobs == 1 else False, results.RECENT.absolute()
+    how = results.provenance(), progress if jobs == 1 else False, results.RECENT.absolute()
     pool = Parallel(jobs, return_as="generator_unordered")
     try:
         for _, group in groupby(todo, key=lambda run: run.turn):
             mains = list(group)
-            done = stored(mains)
-            needs = {key(r): r for run in mains for r in run.needs if key(r) not in done}
+            over = stored(mains).keys() | failed.keys()
+            needs = {r.key: r for run in mains for r in run.needs if r.key not in over}
             for batch in (needs.values(), mains):
-                for run in batch:
-                    if isinstance(run, Run) and any(key(r) in failed for r in run.needs):
-                        failed[key(run)] = run.name
-                ready = [run for run in batch if key(run) not in failed]
-                for run, outcome, good in pool(delayed(attempt)(run, *how) for run in ready):
-                    report(f"{run.folder}, {run.name}: {outcome}")
-                    failed |= {} if good else {key(run): run.name}
+                for run, outcome, good in pool(delayed(attempt)(run, *how) for run in batch):
+                    print(f"{run.folder}, {run.name}: {outcome}", flush=True)
+                    failed |= {} if good else {run.key: run.name}
     except KeyboardInterrupt:
-        report("Stopped. What is finished is kept; the same command goes on from there.")
+        print("Stopped. What is finished is kept; the same command goes on from there.")
         raise
     if failed:
         raise ValueError(f"Not done, for the reasons above: {', '.join(failed.values())}.")
@@ -235,17 +221,15 @@ def reproduce(
 def table(runs: list[Run]) -> "pandas.DataFrame":
     """Of each row of recipes that is stored: seeds, accuracy at the end and on average of the last
     five tests, megabytes of all clients."""
-    import pandas
-
     lines = stored(runs)
-    histories = [History.from_dict(lines[key(run)]) for run in runs if key(run) in lines]
+    histories = [History.from_dict(lines[run.key]) for run in runs if run.key in lines]
     frame, rounds = results.tables(histories)
     if frame.empty:
-        return pandas.DataFrame()
+        return frame
     for way in ("up", "down"):
         frame[f"MB {way}"] = rounds.groupby("run")[f"bytes_{way}"].sum() / 1e6
     rows = frame.groupby(["task", "dataset", "partition", "label"], sort=False)
-    accuracies = rows[["accuracy", "late"]].agg(lambda values: spread(list(values)))
+    accuracies = rows[["accuracy", "late"]].agg(lambda values: results.spread(list(values)))
     means = rows[["MB up", "MB down"]].mean().round(2)
     return accuracies.assign(seeds=rows.size(), rounds=rows["rounds"].first()).join(means)
 
@@ -258,10 +242,10 @@ def listing(runs: Iterable[Run], lines: dict[Key, Line]) -> "pandas.DataFrame":
 
     rows, counted = [], set[Key]()
     for run in runs:
-        parts = [r for r in (*run.needs, run) if key(r) not in counted]
-        took = sum(_seconds(lines[key(r)]) if key(r) in lines else _like(r, lines) for r in parts)
-        rows.append([run.folder, run.name, key(run) in lines, took / 3600])
-        counted |= {*map(key, parts)}
+        parts = [r for r in (*run.needs, run) if r.key not in counted]
+        took = sum(_seconds(lines[r.key]) if r.key in lines else _like(r, lines) for r in parts)
+        rows.append([run.folder, run.name, run.key in lines, took / 3600])
+        counted |= {r.key for r in parts}
     return pandas.DataFrame(rows, columns=["file", "name", "stored", "hours"])
 
 
@@ -295,7 +279,7 @@ def plan(recipe: str | None = None, scale: str = "quick", **choice: Any) -> str:
         f"{(~done).sum()} to do: about {rows['hours'][~done].sum():.1f} hours of one process"
         + (f", and {unknown} of which nobody knows." if unknown else ".")
     )
-    data = dict.fromkeys(d for run in runs if key(run) not in finished for d in run.datasets)
+    data = dict.fromkeys(d for run in runs if run.key not in finished for d in run.datasets)
     names = dict.fromkeys(name for _, name, *_ in data)
     missing = [*filter(None, (lacking(*d) for d in data)), *sources.missing(names)]
     lines += [f"missing: {why}" for why in dict.fromkeys(missing)]
@@ -333,26 +317,23 @@ def status(paper: str) -> "pandas.DataFrame":
 # ---- packing -------------------------------------------------------------------------------------
 
 
-def pack(names: tuple[str, ...] = (), root: Path = results.RECENT) -> list[str]:
-    """Move the finished runs of recipes or papers, by default of all, from ``root`` into the packed
-    files of the checkout, in the order of the recipes -> a line for each file.
+def pack() -> list[str]:
+    """Move the finished runs of ``runs/`` into the packed files of the checkout, in the order of
+    the recipes -> a line for each file.
 
     Runs of other rounds or images than a recipe's stay where they are. ``ValueError``, and nothing
     is packed, for a run of code that was not committed, or that is packed already."""
     if not (results.data_path().parent / "pyproject.toml").exists():
         raise ValueError("Runs are packed into a checkout of the book, and this is none.")
-    for name in names:
-        pick(name, recipes.PAPERS | dict.fromkeys(recipes.RECIPES), "paper or recipe")
-    wanted = {key(run) for name in names or [None] for run in recipes.every(name)}
-    order = {key(run): k for k, run in enumerate(recipes.every())}
+    order = {run.key: place for place, run in enumerate(recipes.every())}
     moved: dict[str, dict[Path, Line]] = {}
-    for name in sorted({folder for folder, _ in wanted}):
+    for name in sorted({folder for folder, _ in order}):
         hashes = {line["hash"] for line in results.packed(name)}
-        for path, line in results.recent(name, root).items():
-            if (name, line["hash"]) not in wanted:
+        for path, line in results.recent(name).items():
+            if (name, line["hash"]) not in order:
                 continue
-            commit = line["meta"].get("provenance", {}).get("commit", "unknown")
-            if commit in ("unknown", "not a checkout") or commit.endswith("-dirty"):
+            commit = line["meta"].get("provenance", {}).get("commit", "not a checkout")
+            if commit == "not a checkout" or commit.endswith("-dirty"):
                 raise ValueError(
                     f"{path} is of code that was not committed (commit {commit}): commit it, "
                     "remove the file and run it again."

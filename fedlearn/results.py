@@ -1,4 +1,4 @@
-"""Stored runs: packed, a file for each paper and scale; read as two tidy tables or as histories.
+"""Stored runs: packed, a file for each paper and scale; read as histories or as two tidy tables.
 
 A line of ``data/results/<name>.jsonl.gz`` is a run: its experiment, the hash of it, by which the
 run is known, and its history (of FedRepOpt's search, the scales). A run that was made lately is a
@@ -8,13 +8,18 @@ file of its own in ``runs/<name>/`` below the working directory, until ``pack`` 
 import gzip
 import hashlib
 import json
-import os
 import re
-from collections.abc import Iterable
+import shlex
+import subprocess
+import sys
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from datetime import date
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from .arguments import short
 from .data import partition as partitions
@@ -36,6 +41,22 @@ def hash_of(experiment: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def provenance() -> dict[str, str]:
+    """Where a result comes from: the command, the day, and the commit of the checkout, if any;
+    "dirty" if a program or what it reads is not as committed (results, which runs add, aside)."""
+    git = ["git", "-C", str(Path(__file__).parents[1])]
+    sources = ["--", "fedlearn", "data", ":(exclude)data/results"]
+    try:
+        name = [*git, "describe", "--always", "--abbrev=12"]
+        commit = subprocess.run(name, capture_output=True, text=True, check=True).stdout.strip()
+        changed = subprocess.run([*git, "diff", "--quiet", "HEAD", *sources], capture_output=True)
+        commit += "-dirty" * (changed.returncode != 0)
+    except (OSError, subprocess.CalledProcessError):
+        commit = "not a checkout"
+    command = shlex.join(["fedlearn", *sys.argv[1:]])  # to be typed again as it is
+    return {"command": command, "date": date.today().isoformat(), "commit": commit}
+
+
 # ---- files ---------------------------------------------------------------------------------------
 
 
@@ -52,16 +73,14 @@ def read(path: Path) -> list[Line]:
         raise ValueError(f"{path} is no result of fedlearn: it cannot be read ({error}).") from None
     if not lines:
         raise ValueError(f"{path} is no result of fedlearn: it holds no run.")
-    hashes: set[str] = set()
     for line in lines:
         if not isinstance(line, dict) or not ({"rows", "scales"} & {*line}):
             raise ValueError(f"{path} is no result of fedlearn: it holds {short(line)}.")
-        key = line.get("hash")
-        if key != (hash_of(line["experiment"]) if "experiment" in line else None):
-            raise ValueError(f"{path} holds a run whose experiment is not that of its hash {key}.")
-        if key in hashes:
-            raise ValueError(f"{path} holds the run {key} twice.")
-        hashes |= {key} if key else set()
+        if line.get("hash") != (hash_of(line["experiment"]) if "experiment" in line else None):
+            raise ValueError(f"{path}: the hash {line.get('hash')} is not of its run's experiment.")
+    hashes = [line["hash"] for line in lines if "hash" in line]
+    if len({*hashes}) < len(hashes):
+        raise ValueError(f"{path} holds a run twice.")
     return lines
 
 
@@ -73,14 +92,14 @@ def write(path: Path, lines: Iterable[Line]) -> None:
 
 
 @lru_cache
-def _packed(path: Path, changed: int) -> list[Line]:
+def _read_once(path: Path, changed: int) -> list[Line]:
     return read(path)
 
 
 def packed(name: str) -> list[Line]:
     """The runs of the book with that name, such as "rpn_small"; none if there is no such file."""
     path = data_path("results", name + PACKED)
-    return _packed(path, path.stat().st_mtime_ns) if path.exists() else []
+    return _read_once(path, path.stat().st_mtime_ns) if path.exists() else []
 
 
 def recent(name: str, root: Path = RECENT) -> dict[Path, Line]:
@@ -123,35 +142,19 @@ def is_whole(line: Line) -> bool:
     return "rows" in line and not line.get("experiment", {}).get("short")
 
 
-def files(places: str | Path | Iterable[str | Path]) -> list[tuple[Path, bool]]:
-    """The result files of files and folders, each once, and whether it was named itself;
-    ``ValueError`` for what is not there and for a folder without one."""
-    by_path: dict[str, tuple[Path, bool]] = {}
-    for place in map(Path, [places] if isinstance(places, str | Path) else places):
-        if not place.exists():
-            raise ValueError(f"There is no file or folder {place}.")
-        inside = [p for end in (".json", PACKED) for p in sorted(place.rglob(f"*{end}"))]
-        if not inside and not place.is_file():
-            raise ValueError(f"There is no result in the folder {place}: no .json, no {PACKED}.")
-        for path in [place] if place.is_file() else inside:
-            by_path.setdefault(os.path.realpath(path), (path, path == place))
-    return list(by_path.values())
-
-
-# ---- two tables ----------------------------------------------------------------------------------
+# ---- tables --------------------------------------------------------------------------------------
 
 
 def tables(
-    places: Any = None, left: list[str] | None = None
+    places: str | Path | Iterable[str | Path] | Iterable[History] | None = None,
 ) -> "tuple[pandas.DataFrame, pandas.DataFrame]":
-    """Runs and rounds, each a tidy table; short runs that chose an option are left out.
+    """Runs and rounds, each a tidy table; short runs that chose an option are left out, and so is
+    what is no result in a folder.
 
     Parameters
     ----------
     places
         A file or folder or several of them, or histories; by default the book's own runs.
-    left
-        A list that gets a sentence for each file of a folder that is no result.
 
     Returns
     -------
@@ -165,7 +168,7 @@ def tables(
     Raises
     ------
     ValueError
-        For a named file that is no result, and if there is no run at all.
+        For a named file that is no result, and for a place without a file.
 
     Examples
     --------
@@ -175,46 +178,41 @@ def tables(
     """
     import pandas
 
-    left = [] if left is None else left
-    if places is not None and not isinstance(places, str | Path):
-        places = list(places)
-    if isinstance(places, list) and all(isinstance(h, History) for h in places):
-        rows = [_rows(h.to_dict(), "", "") for h in places]
-    else:
-        named = files(data_path("results") if places is None else places)
-        rows = [row for path, asked in named for row in _rows_of(path, asked, left)]
-        if not rows and left:
-            raise ValueError(" ".join(["There is no run in these files.", *left[:3]]))
+    rows: list[tuple[Line, list[Line]]] = []
+    if places is None or isinstance(places, str | Path):
+        places = [Path(places or data_path("results"))]
+    for place in places:
+        if isinstance(place, History):
+            rows.append(_rows(place))
+            continue
+        place = Path(place)
+        files = [place]
+        if place.is_dir():
+            files = [path for end in (".json", PACKED) for path in sorted(place.rglob(f"*{end}"))]
+        if not files:
+            raise ValueError(f"There is no result in the folder {place}: no .json, no {PACKED}.")
+        for path in files:
+            try:
+                lines = filter(is_whole, read(path))
+                rows += [
+                    _rows(History.from_dict(x), _shown(path), x.get("hash", "")) for x in lines
+                ]
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                if path == place:
+                    raise ValueError(f"{path} is no result of fedlearn ({error!r}).") from None
     rounds = [{"run": k, **row} for k, (_, rows_of) in enumerate(rows) for row in rows_of]
     return pandas.DataFrame([run for run, _ in rows]), pandas.DataFrame(rounds)
 
 
-def _rows_of(path: Path, asked: bool, left: list[str]) -> list[tuple[Line, list[Line]]]:
-    """What the runs of a file are in the two tables; all of them or none."""
-    folder = path if path.name.endswith(PACKED) else path.parent
-    try:
-        return [_rows(line, _shown(path), _shown(folder)) for line in read(path) if is_whole(line)]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        sentence = str(error)
-        if not isinstance(error, ValueError) or str(path) not in sentence:
-            sentence = f"{path} is no result of this version of fedlearn ({error!r})."
-        if asked:
-            raise ValueError(sentence) from None
-        left.append(sentence)
-        return []
-
-
-def _rows(line: Line, file: str, folder: str) -> tuple[Line, list[Line]]:
+def _rows(h: History, file: str = "", key: str = "") -> tuple[Line, list[Line]]:
     """What a run is in the two tables; an error for what is none."""
-    h = History.from_dict(line)
     meta, task, last = h.meta, h.meta["task"], h.final
     origin, options = meta.get("provenance", {}), meta.get("options", {})
     alike = [{k: v for k, v in task.items() if k != "seed"}, meta.get("settings"), len(h)]
     alike += [meta.get("parts"), options, meta.get("label"), h.method]
     run = {
         "file": file,
-        "folder": folder,
-        "hash": line.get("hash"),
+        "hash": key,
         "alike": hash_of({"": str(alike)}),  # the same for runs that differ in their seed alone
         "label": str(meta.get("label") or h.method),
         "method": str(options.get("method", h.method)),
@@ -246,9 +244,9 @@ def _rows(line: Line, file: str, folder: str) -> tuple[Line, list[Line]]:
 
 def _shown(path: Path) -> str:
     """A file's name as people type it; those of the book from the checkout on."""
-    book, real = (Path(os.path.realpath(p)) for p in (data_path("results"), path))
-    inside = real.is_relative_to(book)
-    return (Path("data/results", real.relative_to(book)) if inside else path).as_posix()
+    book = data_path("results")
+    inside = path.is_relative_to(book)
+    return (Path("data/results", path.relative_to(book)) if inside else path).as_posix()
 
 
 @lru_cache
@@ -263,3 +261,76 @@ def split_text(shown: str) -> str:
             if repr(partitions.parse(text)) == shown:
                 return text
     return shown
+
+
+# ---- several runs together -----------------------------------------------------------------------
+
+
+def spread(values: Collection[float | None], form: str = ".3f") -> str:
+    """Mean and standard deviation of a few runs as text.
+
+    A sign that ``form`` asks for, as in "+.1f", is the mean's. Values that are ``None`` (never
+    reached) are left out of both, and the text says how many are there.
+
+    >>> spread([0.8, 0.6]), spread([0.8, None]), spread([None])
+    ('0.700 ± 0.141', '0.800 (1 of 2 runs)', 'not reached')
+    """
+    present = [v for v in values if v is not None]
+    if not present:
+        return "not reached"
+    text = f"{np.mean(present):{form}}"
+    if len(present) > 1:
+        text += f" ± {np.std(present, ddof=1):{form.lstrip('+')}}"
+    return text if len(present) == len(values) else f"{text} ({len(present)} of {len(values)} runs)"
+
+
+def sent(histories: list[History]) -> tuple[float, float]:
+    """Megabytes of all clients, up and down, the mean of the runs."""
+    up, down = ([h.bytes_up.sum() for h in histories], [h.bytes_down.sum() for h in histories])
+    return float(np.mean(up)) / 1e6, float(np.mean(down)) / 1e6
+
+
+def summary(
+    runs: Mapping[str, History | list[History]],
+    target: float | None = None,
+    megabytes: float | None = None,
+) -> "pandas.DataFrame":
+    """What each method reached and what it cost.
+
+    Parameters
+    ----------
+    runs
+        Labels, each with a history or a list of histories, one a seed, which are shown as mean ±
+        standard deviation.
+    target
+        A test accuracy, 0 to 1: rounds and megabytes until it is reached get columns.
+    megabytes
+        A budget: the accuracy within it gets a column.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row a label; cells are text.
+
+    Examples
+    --------
+    >>> row = {"round": 1, "accuracy": 0.9, "bytes_up": 2e6, "bytes_down": 3e6}
+    >>> summary({"FedAvg": History("fedavg", {}, [row])}, target=0.5).loc["FedAvg"].to_list()
+    [1, '0.900', '1.0', '5.00', '2.00', '3.00']
+    """
+    import pandas
+
+    rows = {}
+    for label, runs_of in runs.items():
+        histories = runs_of if isinstance(runs_of, list) else [runs_of]
+        row: dict[str, Any] = {"rounds": len(histories[0])}
+        row["accuracy"] = spread([h.final["accuracy"] for h in histories])
+        if megabytes is not None:
+            within = [h.accuracy_at(megabytes) for h in histories]
+            row[f"accuracy at {megabytes:.1f} MB"] = spread(within)
+        if target is not None:
+            row[f"rounds to {target:.0%}"] = spread([h.rounds_to(target) for h in histories], ".1f")
+            row[f"MB to {target:.0%}"] = spread([h.megabytes_to(target) for h in histories], ".2f")
+        up, down = sent(histories)
+        rows[label] = row | {"MB up": f"{up:.2f}", "MB down": f"{down:.2f}"}
+    return pandas.DataFrame(rows).T.rename_axis("method")

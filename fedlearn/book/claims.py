@@ -23,7 +23,7 @@ from .. import ledger as claims
 from .. import results
 from ..history import History
 from ..recipes import SCALES, results_folder
-from ..report import spread
+from ..results import spread
 from . import datatable
 from .grids import chapter_file
 from .show import Shown, inline, missing, table

@@ -1,17 +1,13 @@
 """A table that the reader sorts and searches. Without scripts the whole table is there; DataTables,
 which itables brings along, moves it, with no network."""
 
-import html
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 
 from .show import inline, said
 
-CSS = Path(__file__).with_name("book.css")
-DARK = 'matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"'
 NUMBER = re.compile(r"[-+]?[\d,]*\.?\d+")
 Cell = str | tuple[str, float]  # HTML; and its place in the order, if its text does not say it
 
@@ -86,18 +82,3 @@ def cell(value: Cell, attributes: str) -> str:
     if isinstance(value, tuple):
         return f'<td{attributes} data-order="{value[1]:.12g}">{value[0]}</td>'
     return f"<td{attributes}>{value}</td>"
-
-
-def page(title: str, content: str) -> str:
-    """A whole HTML page around ``content``, which needs nothing else and is dark where the reader's
-    system is."""
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{html.escape(title)}</title>"
-        "<style>:root { color-scheme: light dark; } "
-        "body { font-family: system-ui, sans-serif; line-height: 1.5; margin: 1rem; }\n"
-        f"{CSS.read_text(encoding='utf-8')}</style>"
-        f"<script>document.documentElement.dataset.theme = {DARK};</script>"
-        f"</head><body><main><h1>{html.escape(title)}</h1>\n{content}\n</main></body></html>\n"
-    )

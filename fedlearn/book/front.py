@@ -84,7 +84,7 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
         for n in sorted({row["clients"] for row in values})
     }
     least = json.dumps({row["runs"]: row["clients"] for row in reversed(values)})  # FedAvg's
-    named = {k: link.check(p.up, p.down, p.latency) for k, p in link.PRESETS.items()}
+    named = {k: link.check(**stated) for k, stated in link.PRESETS.items()}
     powers = {name: (math.log10(u) - 6, math.log10(d) - 6, 1000 * s)
               for name, (u, d, s) in named.items()}  # fmt: skip
 

@@ -74,7 +74,7 @@ def origin(command: str) -> dict[str, Any]:
     """Which code made a file here and now, by which command, on what."""
     import torch
 
-    from ..runs import provenance
+    from ..results import provenance
 
     return {
         **provenance(),

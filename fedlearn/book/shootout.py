@@ -289,7 +289,7 @@ def tables() -> "tuple[pandas.DataFrame, pandas.DataFrame]":
         meta["provenance"] = {"command": command}
         histories.append(History(e.method, meta, history(row).rows))
     runs, rounds = results.tables(histories)
-    return runs.assign(file=file, folder=file), rounds
+    return runs.assign(file=file), rounds
 
 
 # ---- ranks ---------------------------------------------------------------------------------------
@@ -438,8 +438,7 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
         if r["method"] == "FedAvg"
     }
     nothing = json.dumps({"up": 0, "down": 0, "sec": 0, "last": 0})
-    slow = link.PRESETS["3G"]
-    start = link.check(slow.up, slow.down, slow.latency)
+    start = link.check(**link.PRESETS["3G"])
     amount = (
         f"equal == '{ROUNDS}' ? format(limit, '.2~r') + ' rounds' : equal == '{BYTES}' ? "
         f"format(limit, '.3~s') + 'B of one client' : {LASTS.format('limit')}"

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..report import summary
+from ..results import summary
 
 if TYPE_CHECKING:
     import pandas

@@ -26,7 +26,7 @@ from fedlearn import local
 from fedlearn.files import write_text
 from fedlearn.models import parameter_count, state_of
 from fedlearn.parts import Clipped, Context, Krum, Median, TrimmedMean
-from fedlearn.runs import provenance
+from fedlearn.results import provenance
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import random_task, ratios  # noqa: E402

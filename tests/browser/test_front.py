@@ -7,7 +7,7 @@ import pytest
 from conftest import HTML
 
 import fedlearn as fl
-from fedlearn.book import front, shootout
+from fedlearn.book import front, leaderboard, shootout
 from fedlearn.book.grids import chapter_file
 
 MINUTES = chapter_file("index")["minutes"]
@@ -46,7 +46,7 @@ def test_bytes_become_minutes_as_the_package_says(page):
         page.wait_for_function(
             "name => document.querySelector('input[name=link]:checked').value == name", arg=name
         )
-        expected = seconds_to(target, runs, preset.asdict())
+        expected = seconds_to(target, runs, preset)
         page.wait_for_timeout(200)  # Vega draws after the signal
         number, unit = written(page, "FedAvg")
         assert number * UNITS[unit] == pytest.approx(expected, rel=0.06), name
@@ -64,7 +64,7 @@ def test_bytes_become_minutes_as_the_package_says(page):
     assert page.locator("input[name=link]:checked").input_value() == front.OWN
     said = slider.get_attribute("aria-valuetext")
     assert said == slider.locator("xpath=following-sibling::output").inner_text()
-    assert fl.link.speed(said.replace(" ", "").replace("/s", "")) > 0
+    assert fl.link.quantity(said.replace(" ", "").replace("/s", ""), "speed") > 0
     chart.get_by_text(front.BYTES).click()
     page.wait_for_timeout(200)
     assert written(page, "FedAvg")[1].endswith("B")
@@ -137,14 +137,13 @@ def test_the_leaderboard_sorts_from_the_keyboard_and_is_searched(page):
     open_from_disk(page, "appendix/leaderboard")
     box = page.locator(".fl-leaderboard .dt-container")
     box.wait_for()
-    made = fl.leaderboard.rows(*fl.results.tables())
-    made += fl.leaderboard.rows(*shootout.tables())
+    made = leaderboard.rows(*fl.results.tables()) + leaderboard.rows(*shootout.tables())
     assert box.locator(".dt-info").inner_text() == f"{len(made)} rows"
     box.locator("input[type=search]").fill("main_class:0.8 cifar10")
     some = [r for r in made if r["split"] == "main_class:0.8" and "cifar10," in r["task"]]
     assert 5 < len(some) <= box.locator("tbody tr").count() < len(made)
     head = box.locator("th", has_text=re.compile("^MB up(?! to)"))
-    column = list(fl.leaderboard.HEADS).index("MB up") + 1
+    column = list(leaderboard.HEADS).index("MB up") + 1
     cells = box.locator(f"tbody td:nth-child({column})")
     for reverse in (False, True):
         head.locator("[tabindex]").focus()
@@ -155,7 +154,7 @@ def test_the_leaderboard_sorts_from_the_keyboard_and_is_searched(page):
     head = box.locator("th", has_text="MB up to it")
     head.click()
     ordered(head, "ascending")
-    column = list(fl.leaderboard.HEADS).index("MB up to it") + 1
+    column = list(leaderboard.HEADS).index("MB up to it") + 1
     texts = box.locator(f"tbody td:nth-child({column})").all_inner_texts()
     missing = [text == "not reached" for text in texts]
     assert missing == sorted(missing) and any(missing)  # they come last

@@ -65,7 +65,7 @@ REFUSED = """
     ~ takes a command
     rnu fedavg ~ Did you mean 'run'
     run ~ required
-    run fedavg rpn ~ further argument 'rpn'
+    run fedavg rpn ~ rpn
     run fedavg --patition iid ~ Did you mean '--partition'
     run fedavg --seed ~ --seed
     run fedavg --seed x ~ --seed
@@ -89,9 +89,6 @@ REFUSED = """
     compare fedavg --link LTE --slower -1 ~ slower
     compare fedavg --link LTE --stragglers 9 ~ stragglers
     compare fedavg --slower 5 ~ --link
-    run fedavg --waits-for 0 ~ --link
-    compare fedavg --link DSL --radio-up 1uJ ~ two numbers
-    compare fedavg --link LTE --radio-up 1cal ~ Units: nJ
     run fedavg --plot x.png --against minutes ~ Minutes need a link
     run fedavg --option lr=nan ~ lr of fedavg must be a finite number, not nan
     run fedavg --option lr=None ~ finite
@@ -107,7 +104,7 @@ REFUSED = """
     run stc --option ratio=0 ~ ratio
     run fedmmd --option distance=3 ~ text
     run fed_repopt --option scales=3 ~ Scales
-    run mine.py:needy ~ needs its option lr
+    run mine.py:needy ~ argument: 'lr'
     run math:sin ~ makes no method
     run fedavg --device banana ~ device 'banana'
     run fedavg --device cpu:9 ~ device
@@ -149,7 +146,6 @@ REFUSED = """
     run fedavg --checkpoint noise.npz ~ checkpoint
     check --paper none ~ paper
     reproduce nothing ~ nothing
-    leaderboard ~ files or folders
     classroom nowhere there ~ nowhere
 """
 LINES = [line.strip().split("~ ") for line in REFUSED.strip().splitlines()]

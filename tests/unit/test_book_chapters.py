@@ -110,7 +110,7 @@ def as_python(expression, **names):
 @pytest.mark.parametrize("preset", fl.link.PRESETS)
 @pytest.mark.parametrize(("slower", "stragglers"), [(0, 1.0), (7, 0.0), (7, 1.3)])
 def test_pages_compute_with_the_formula_of_the_package(preset, slower, stragglers):
-    up, down, latency = fl.link.check(**fl.link.PRESETS[preset].asdict())
+    up, down, latency = fl.link.check(**fl.link.PRESETS[preset])
     history = history_of(rounds=5, clients=3, up=12345, down=67890)
     sums = {k: np.cumsum(v) for k, v in fl.link.shares(history).items()}
     sliders = {"up": math.log10(up) - 6, "down": math.log10(down) - 6, "slower": slower}

@@ -86,11 +86,3 @@ def test_the_partitions_of_all_runs_can_be_made():
         labels = np.arange(images) % sources.SETS[dataset].classes
         owners = partition.parse(text).owners(labels, clients, np.random.default_rng(0), None)
         assert (np.bincount(owners, minlength=clients) > 0).all(), (dataset, text)
-
-
-def test_every_network_of_the_full_scale_is_among_them():
-    assert {name for run in KINDS.values() for name in networks(run)} == {
-        *("rpn_cnn", "resnet18", "cifar_cnn", "mcmahan_cnn", "repvgg_b1", "repghost_05"),
-        *("resnet4", "resnet6", "resnet8", "resnet55", "resnet56", "resnet109", "resnet110"),
-        *("yolov3", "yolox_s", "fcn32s"),
-    }

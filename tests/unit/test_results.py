@@ -1,6 +1,8 @@
 """Stored runs: the packed files, the two tables, and what is packed."""
 
 import json
+import math
+import subprocess
 
 import pytest
 
@@ -9,96 +11,79 @@ from fedlearn import recipes, reproduce, results
 from fedlearn.cli import main
 from fedlearn.data.sources import data_path
 
-FILES = sorted(data_path("results").glob(f"*{results.PACKED}"))
+
+def history(accuracies=(0.2, None, 0.8), seed=0, up=1000, clients=2, label="by hand", **task):
+    """A run whose every round sends so many bytes up, and thrice as many down."""
+    same = {"loss": 1.0, "bytes_up": up, "bytes_down": 3 * up, "seconds": 4.0}
+    same |= {"clients": list(range(clients)), "refused": {}}
+    rows = [{"round": t, "accuracy": a, **same} for t, a in enumerate(accuracies, 1)]
+    task = {"dataset": "digits", "clients": clients, "partition": "Iid()", "network": "mlp"} | task
+    meta = {"label": label, "task": {**task, "seed": seed, "train": 1347}, "settings": {}}
+    return fl.History("hand", meta, rows)
 
 
-@pytest.fixture
-def checkout(tmp_path, monkeypatch):
-    """A checkout without results, and a run of a recipe that is not packed."""
-    (tmp_path / "pyproject.toml").write_text("")
-    monkeypatch.setattr(results, "data_path", tmp_path.joinpath("data").joinpath)
-    monkeypatch.chdir(tmp_path)
-    block = {"partition": ["iid"], "rounds": 1, "train": 40, "test": 20, "clients": 2}
-    block |= {"rows": {name: {"method": "fedavg"} for name in "ab"}}
-    made = {"paper": "own", "shows": "", "quick": {"seeds": [0], "runs": [block]}}
-    for name, its in {"RECIPES": {"own_table": made}, "PAPERS": {"own": None}}.items():
-        monkeypatch.setattr(recipes, name, its)
-    return tmp_path
+# ---- files and tables
 
 
-def do(commit="abcdef123456", **how):
-    provenance = {"commit": commit}
-    reproduce.reproduce("own", provenance=provenance, report=str, progress=False, **how)
+def test_a_row_a_run_and_a_row_a_round(tmp_path):
+    history((0.1, 0.2, 0.3, 0.4, None, 0.6, 0.7)).to_json(tmp_path / "x.json")
+    whole = history(seed=3, partition="Dirichlet(alpha=0.5, min_samples=1)").to_dict()
+    whole["meta"] |= {"options": {"method": "rpn", "lr": 0.02}, "provenance": {"seconds": "7200"}}
+    experiment = {"rounds": 3}
+    line = {"hash": results.hash_of(experiment), "experiment": experiment} | whole
+    short = {"hash": results.hash_of({"short": True}), "experiment": {"short": True}} | whole
+    results.write(tmp_path / "y.jsonl.gz", [line, short])
+    (tmp_path / "other.json").write_text("{}")
+    runs, rounds = results.tables(tmp_path)
+    assert list(runs["rounds"]) == [7, 3] and list(rounds["run"]) == 7 * [0] + 3 * [1]
+    first, second = (row for _, row in runs.iterrows())
+    assert (first["accuracy"], first["late"]) == (0.7, pytest.approx(0.44))
+    assert (first["method"], second["method"], second["label"]) == ("hand", "rpn", "by hand")
+    assert second["options"] == '{"method": "rpn", "lr": 0.02}'
+    assert (first["partition"], second["partition"]) == ("iid", "dirichlet:0.5")
+    assert (first["hash"], second["hash"]) == ("", line["hash"])
+    assert (first["hours"], second["hours"]) == (pytest.approx(28 / 3600), 2.0)
+    assert (second["seed"], second["clients"], second["measure"]) == (3, 2, "accuracy")
+    assert first["file"] == str(tmp_path / "x.json")
+    assert list(rounds["clients"]) == 10 * [2] and rounds["bytes_down"].sum() == 30_000
+    both = results.tables([tmp_path / "x.json", tmp_path / "y.jsonl.gz"])
+    assert both[0].equals(runs) and len(results.tables([history()])[0]) == 1
 
 
-def test_the_packed_files_are_the_same_when_they_are_packed_again(tmp_path):
-    order = {(r.folder, r.key): k for k, r in enumerate(recipes.every())}
-    for path in FILES:
-        name, lines = path.name.removesuffix(results.PACKED), results.read(path)
-        results.write(tmp_path / path.name, lines)
-        again = results.read(tmp_path / path.name)
-        assert json.dumps(again) == json.dumps(lines)  # nan is not equal to itself
-        assert path.read_bytes()[4:8] == bytes(4)  # no time is in it
-        places = [order[name, line["hash"]] for line in lines]
-        assert places == sorted(places)
+GOOD = history().to_dict()
+ROW = GOOD["rows"][0]
 
 
-def test_a_run_is_packed_read_and_not_done_again(checkout, monkeypatch, capsys):
-    do()
-    before = dict(results.recent("own_digits"))
-    do(train=30)  # a shorter run is not the recipe's
-    assert len(before) == 2 and not main(["pack", "own_table"])
-    assert "own_digits: 2 runs packed" in capsys.readouterr().out
-    assert len(results.recent("own_digits")) == 2  # the shorter ones stay
-    assert [line["experiment"]["label"] for line in results.packed("own_digits")] == ["a", "b"]
-    assert [h.meta["label"] for h in results.load("own_digits")] == ["a", "b"]
-    runs, rounds = results.tables(checkout / "data")
-    assert list(runs["label"]) == ["a", "b"] and list(rounds["run"]) == [0, 1]
-    assert {*runs["hash"]} == {line["hash"] for line in before.values()}
-    monkeypatch.setattr(reproduce, "do", None)
-    do()
-    assert not main(["pack"]) and "Nothing to pack" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("commit", ["abcdef123456-dirty", "not a checkout"])
-def test_a_run_of_code_that_was_not_committed_is_refused(checkout, capsys, commit):
-    do(only=("a",))
-    do(commit)
-    assert main(["pack"]) == 2
-    error = capsys.readouterr().err
-    assert "committed" in error and error.count("\n") == 1
-    assert not results.packed("own_digits") and len(results.recent("own_digits")) == 2
-
-
-def test_the_same_experiment_is_not_stored_twice(checkout):
-    do(only=("a",))
-    [(path, line)] = results.recent("own_digits").items()
-    text = path.read_text()
-    assert not main(["pack"])
-    path.write_text(text)
-    with pytest.raises(ValueError, match="packed already"):
-        reproduce.pack()
-    file = checkout / "data" / "results" / "own_digits.jsonl.gz"
-    results.write(file, [line, line])
-    with pytest.raises(ValueError, match="twice"):
-        results.read(file)
-
-
-def test_a_line_is_the_run_that_its_hash_says(checkout, capsys):
-    do(only=("a",))
-    [(path, line)] = results.recent("own_digits").items()
-    line["experiment"]["rounds"] = 7
-    path.write_text(json.dumps(line))
-    for command in (["pack"], ["reproduce", "own"]):
-        assert main(command) == 2
-        error = capsys.readouterr().err
-        assert "hash" in error and "runs" in error and error.count("\n") == 1
-
-
-def test_only_a_checkout_is_packed_into(checkout):
-    (checkout / "pyproject.toml").unlink()
-    with pytest.raises(ValueError, match="checkout"):
-        reproduce.pack()
+@pytest.mark.parametrize(
+    "data",
+    [
+        "{",
+        [],
+        [GOOD, 3],
+        GOOD | {"meta": None},
+        GOOD | {"rows": [{k: v for k, v in ROW.items() if k != "bytes_up"}]},
+        GOOD | {"rows": [ROW | {"clients": 3}]},
+        GOOD | {"rows": []},
+        GOOD | {"rows": [ROW | {"bytes_up": "many"}]},
+        GOOD | {"rows": [ROW | {"accuracy": "good"}]},
+        GOOD | {"meta": GOOD["meta"] | {"task": 3}},
+        GOOD | {"hash": "0", "experiment": {}},
+    ],
+)
+def test_what_is_no_result_is_one_sentence_and_left_out_of_a_folder(data, tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text(data if isinstance(data, str) else json.dumps(data))
+    history((0.5, math.nan)).to_json(tmp_path / "b.json")  # what diverged is a result
+    (tmp_path / "broken.json").symlink_to("nowhere.json")
+    for places in (path, [tmp_path / "b.json", path]):
+        with pytest.raises(ValueError, match="x.json") as error:
+            results.tables(places)
+        assert "\n" not in str(error.value)
+    assert len(results.tables(tmp_path)[0]) == 1
+    (tmp_path / "empty").mkdir()
+    for place in ("empty", "nowhere"):
+        with pytest.raises(ValueError, match=place):
+            results.tables(tmp_path / place)
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"\x1f\x8b\x08\x00"])
@@ -110,7 +95,8 @@ def test_what_is_no_packed_file_is_one_sentence(tmp_path, content):
 
 
 def test_a_files_and_a_packed_files_runs_are_one_list():
-    assert {h.method for h in fl.results.load("rpn_mnist")} == {"fedavg", "rpn"}
+    assert {h.method for h in results.load("rpn_mnist")} == {"fedavg", "rpn"}
+    assert {h.method for h in results.load("rpn_digits")} == {"fedavg", "rpn"}
     assert results.load("nothing") == []
 
 
@@ -119,9 +105,136 @@ def test_a_split_is_written_as_it_is_typed(text):
     assert results.split_text(repr(fl.partition.parse(text))) == text
 
 
-@pytest.mark.parametrize(
-    "shown",
-    ["Dirichlet(alpha=0.5, min_samples=3)", "Given(3 clients, 9 samples)", "Table(source='x')"],
-)
+@pytest.mark.parametrize("shown", ["Dirichlet(alpha=0.5, min_samples=3)", "Given(3 clients)"])
 def test_a_split_that_cannot_be_typed_stays_as_it_is(shown):
     assert results.split_text(shown) == shown
+
+
+def test_seeds_are_told_by_mean_and_deviation():
+    one, other = history(), history((0.5, 0.6, 0.4))
+    table = fl.summary({"a": [one, other], "b": other}, target=0.75, megabytes=0.005)
+    assert table.loc["a"].to_list() == [
+        *(3, "0.600 ± 0.283", "0.350 ± 0.212", "3.0 (1 of 2 runs)", "0.01 (1 of 2 runs)"),
+        *("0.00", "0.01"),
+    ]
+    assert table.loc["b", "rounds to 75%"] == "not reached"
+    assert results.spread([1.0, 2.0], "+.1f") == "+1.5 ± 0.7"
+
+
+# ---- packing
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout without results, and a recipe of two runs; do(commit, ...) does them."""
+    (tmp_path / "pyproject.toml").write_text("")
+    monkeypatch.setattr(results, "data_path", tmp_path.joinpath("data").joinpath)
+    monkeypatch.chdir(tmp_path)
+    block = {"partition": ["iid"], "rounds": 1, "train": 40, "test": 20, "clients": 2}
+    block |= {"rows": {name: {"method": "fedavg"} for name in "ab"}}
+    made = {"paper": "own", "shows": "", "quick": {"seeds": [0], "runs": [block]}}
+    for name, value in {"RECIPES": {"own_table": made}, "PAPERS": {"own": None}}.items():
+        monkeypatch.setattr(recipes, name, value)
+
+    def do(commit="abcdef123456", **how):
+        monkeypatch.setattr(results, "provenance", lambda: {"commit": commit})
+        return reproduce.reproduce("own", progress=False, **how)
+
+    do.file = tmp_path / "data" / "results" / "own_digits.jsonl.gz"
+    return do
+
+
+def test_the_packed_files_are_the_same_when_they_are_packed_again(tmp_path):
+    order = {run.key: place for place, run in enumerate(recipes.every())}
+    for path in sorted(data_path("results").glob(f"*{results.PACKED}")):
+        name, lines = path.name.removesuffix(results.PACKED), results.read(path)
+        results.write(tmp_path / path.name, lines)
+        assert path.read_bytes()[4:8] == bytes(4)  # no time is in it
+        places = [order[name, line["hash"]] for line in lines]
+        assert places == sorted(places)
+    again = results.read(tmp_path / path.name)
+    assert json.dumps(again) == json.dumps(lines)  # nan is not equal to itself
+
+
+def test_a_run_is_packed_read_and_not_done_again(checkout, monkeypatch, capsys):
+    table = checkout()
+    assert list(table["seeds"]) == [1, 1] and list(table.index.get_level_values("label")) == [
+        "a",
+        "b",
+    ]
+    assert list(table["MB up"]) == 2 * [0.08]
+    before = dict(results.recent("own_digits"))
+    checkout(train=30)  # a shorter run is not the recipe's
+    assert len(before) == 2 and not main(["pack"])
+    assert "own_digits: 2 runs packed" in capsys.readouterr().out
+    assert len(results.recent("own_digits")) == 2  # the shorter ones stay
+    assert [line["experiment"]["label"] for line in results.packed("own_digits")] == ["a", "b"]
+    runs, _ = results.tables()
+    assert list(runs["label"]) == ["a", "b"]
+    assert list(runs["file"]) == 2 * ["data/results/own_digits.jsonl.gz"]
+    assert {*runs["hash"]} == {line["hash"] for line in before.values()}
+    monkeypatch.setattr(reproduce, "do", None)
+    checkout()
+    assert not main(["pack"]) and "Nothing to pack" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("commit", ["abcdef123456-dirty", "not a checkout"])
+def test_a_run_of_code_that_was_not_committed_is_refused(checkout, capsys, commit):
+    checkout(only=("a",))
+    checkout(commit)
+    assert main(["pack"]) == 2
+    error = capsys.readouterr().err
+    assert "committed" in error and error.count("\n") == 1
+    assert not results.packed("own_digits") and len(results.recent("own_digits")) == 2
+
+
+def test_the_same_experiment_is_not_stored_twice(checkout):
+    checkout(only=("a",))
+    [(path, line)] = results.recent("own_digits").items()
+    text = path.read_text()
+    assert not main(["pack"])
+    path.write_text(text)
+    with pytest.raises(ValueError, match="packed already"):
+        reproduce.pack()
+    results.write(checkout.file, [line, line])
+    with pytest.raises(ValueError, match="twice"):
+        results.read(checkout.file)
+
+
+def test_a_line_is_the_run_that_its_hash_says(checkout, capsys):
+    checkout(only=("a",))
+    [(path, line)] = results.recent("own_digits").items()
+    line["experiment"]["rounds"] = 7
+    path.write_text(json.dumps(line))
+    for command in (["pack"], ["reproduce", "own"]):
+        assert main(command) == 2
+        error = capsys.readouterr().err
+        assert "hash" in error and "runs" in error and error.count("\n") == 1
+
+
+def test_only_a_checkout_is_packed_into(checkout):
+    (checkout.file.parents[2] / "pyproject.toml").unlink()
+    with pytest.raises(ValueError, match="checkout"):
+        reproduce.pack()
+
+
+def test_a_commit_is_dirty_if_programs_differ_not_if_results_do(tmp_path, monkeypatch):
+    def git(*words):
+        own = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        subprocess.run(["git", "-C", tmp_path, *own, *words], check=True, capture_output=True)
+
+    files = [tmp_path / name for name in ("fedlearn/a.py", "data/results/a.json", "book/a.md")]
+    for file in files:
+        file.parent.mkdir(parents=True)
+        file.write_text("1")
+    monkeypatch.setattr(results, "__file__", str(files[0]))
+    assert results.provenance()["commit"] == "not a checkout"
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "all")
+    whole = results.provenance()["commit"]
+    for file in files[1:]:
+        file.write_text("2")
+    assert results.provenance()["commit"] == whole and len(whole) == 12
+    files[0].write_text("2")
+    assert results.provenance()["commit"] == f"{whole}-dirty"

@@ -9,7 +9,7 @@ from test_stacked import trained_both_ways
 
 import fedlearn as fl
 from fedlearn import cli
-from fedlearn.report import table
+from fedlearn.runs import table
 
 METHODS = {
     "fedavg": {},

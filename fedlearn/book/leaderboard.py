@@ -1,5 +1,5 @@
 """A table of anybody's runs that the reader sorts and filters: what each reached, what it sent, and
-how to get it again. ``fedlearn leaderboard results/`` writes it as one HTML page."""
+how to get it again."""
 
 import html
 import shlex
@@ -8,11 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import results
-from .book import datatable, shootout
-from .book.show import Shown
-from .files import check_writable, write_text
-from .report import spread
+from .. import recipes, results
+from ..results import spread
+from . import datatable, shootout
+from .show import Shown
 
 if TYPE_CHECKING:
     import pandas
@@ -46,8 +45,10 @@ def rows(
     """
     if target is not None and not 0 < target <= 1:
         raise ValueError(f"A target is an accuracy above 0 and at most 1, not {target!r}.")
-    again = runs.groupby(["folder", "alike", "seed"]).cumcount()  # the same seed is another row
-    row = [runs["folder"], runs["alike"], again]
+    packed = runs["file"].str.endswith(results.PACKED)  # the runs of a paper; else of a folder
+    place = runs["file"].where(packed, runs["file"].map(lambda file: str(Path(file).parent)))
+    again = runs.groupby([place, "alike", "seed"]).cumcount()  # the same seed is another row
+    row = [place, runs["alike"], again]
     mean = runs.groupby(row)["accuracy"].transform("mean")
     comparable = runs[["dataset", "clients", "partition", "measure"]].agg(tuple, axis=1)
     aim = target or SHARE * mean.groupby(comparable).transform("max")
@@ -87,15 +88,13 @@ def rows(
 @cache
 def recipe_commands() -> dict[tuple[str, str], list[str]]:
     """File and hash of the recipes' runs -> the words of the command that makes it."""
-    from . import recipes
-
     commands: dict[tuple[str, str], list[str]] = {}
     for name, recipe in recipes.RECIPES.items():
         for scale in [s for s in recipes.SCALES if s in recipe]:
             command = ["fedlearn", "reproduce", name, *["--scale", scale] * (scale != "quick")]
             for run in recipes.runs(name, scale):
                 choice = ["--only", run.label, "--partition", run.experiment.partition]
-                commands.setdefault((run.folder, run.key), command + choice)
+                commands.setdefault(run.key, command + choice)
     return commands
 
 
@@ -125,11 +124,11 @@ def cells(row: Mapping[str, Any]) -> list[str]:
     return [*texts, f"<details><summary>again</summary><code>{how}</code>{files}</details>"]
 
 
-def shown(number: str, caption: str, made: Sequence[Mapping[str, Any]]) -> Shown:
+def shown(number: str, caption: str, entries: Sequence[Mapping[str, Any]]) -> Shown:
     """The rows as a table that is sorted and searched."""
-    texts = map(cells, made)
+    texts = map(cells, entries)
     content = datatable.table(number, caption, "rows", HEADS, texts, UNITS, "fl-leaderboard")
-    lines = ["  ".join(str(row[name]) for name in HEADS[:-1]) for row in made]
+    lines = ["  ".join(str(row[name]) for name in HEADS[:-1]) for row in entries]
     return Shown(content, "\n".join([f"Table {number}. {caption}", *lines]))
 
 
@@ -141,22 +140,6 @@ def table(
 ) -> Shown:
     """The table of the runs in ``places``, a file or folder or several; without any, of the book's
     own in data/results and in the contest of all methods."""
-    made = rows(*results.tables(places), target)
-    made += rows(*shootout.tables(), target) if places is None else []
-    return shown(number, caption, made)
-
-
-def write(
-    places: str | Path | Iterable[str | Path], out: str | Path, target: float | None = None
-) -> tuple[int, int, list[str]]:
-    """Write the page of all runs in a file or folder or several to ``out``, one file that needs no
-    network; returns how many rows it has and of how many runs, and a sentence for each file left
-    out. ``ValueError`` if ``out`` is one of the files that are read."""
-    page, left = check_writable(out), list[str]()
-    if page in [path.resolve() for path, _ in results.files(places) if path.is_file()]:
-        raise ValueError(f"{out} is one of the results that are read: name another file.")
-    runs, rounds = results.tables(places, left)
-    made = rows(runs, rounds, target)
-    caption = ABOUT + ("" if target else f" The target is {SHARE:.0%} of the best such row's.")
-    write_text(out, datatable.page("Leaderboard", shown("1.1", caption, made).content))
-    return len(made), len(runs), left
+    entries = rows(*results.tables(places), target)
+    entries += rows(*shootout.tables(), target) if places is None else []
+    return shown(number, caption, entries)
