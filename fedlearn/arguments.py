@@ -60,6 +60,12 @@ def is_whole(value: Any) -> TypeGuard[int]:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
+def whole_number(name: str, value: object, most: float = 1e38) -> None:
+    """Refuse anything but 1, 2, 3, ..., up to the most."""
+    if not is_whole(value) or not 1 <= value <= most:
+        raise ValueError(f"{name} must be a whole number from 1 to {most}, not {short(value)}.")
+
+
 def _is(value: Any, kind: type, default: Any) -> bool:
     if kind is float and is_number(value):
         return -LARGEST <= value <= LARGEST or (value == default and math.isinf(default))

@@ -770,7 +770,7 @@ BAD = [
     (ENTROPY, packed("fBHHBB", 1, 1, 255, 1, 8, 3), (3,), "above 127"),
     (ENTROPY, packed("fBHHBBB", 1, 1, 0, 2, 8, 1, 2) + b"\xff" * 4, (3,), "range-coded"),
     (ENTROPY, packed("fBHHBBB", 1, 1, 0, 2, 8, 1, 2) + b"\xff", (3,), "range-coded"),
-    (ENTROPY, packed("BHHBB", 1, 0, 1, 8, 0), (0,), "0 levels came for 0"),
+    (ENTROPY, packed("BHHBB", 1, 0, 1, 8, 0), (0,), "too many"),
     (Mask(), b"\x03" + packed("I", 500) + b"\xff" * 160, (1000,), "no valid code"),
     (Mask(), b"\x04", (3,), "no form 4"),
     (Mask(), b"\x01\x00", (3,), "too many"),
