@@ -95,8 +95,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
         for name, value in bound.arguments.items():
             p = signature.parameters[name]
-            of = f"{name} of {getattr(function, '__name__', 'the method')}"
-            bound.arguments[name] = check_value(of, value, p.annotation, p.default)
+            title = f"{name} of {getattr(function, '__name__', 'the method')}"
+            bound.arguments[name] = check_value(title, value, p.annotation, p.default)
         return function(*bound.args, **bound.kwargs)
 
     return call
@@ -109,16 +109,16 @@ class Checked:
     def __post_init__(self) -> None:
         for f in fields(self) if is_dataclass(self) else ():
             if f.init:
-                of, value = f"{f.name} of {type(self).__name__}", getattr(self, f.name)
-                object.__setattr__(self, f.name, check_value(of, value, f.type, f.default))
+                title, value = f"{f.name} of {type(self).__name__}", getattr(self, f.name)
+                object.__setattr__(self, f.name, check_value(title, value, f.type, f.default))
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        if own := vars(cls).get("__post_init__"):
+        if further := vars(cls).get("__post_init__"):
 
-            @wraps(own)
+            @wraps(further)
             def first_check(self: Any) -> None:
                 Checked.__post_init__(self)
-                own(self)
+                further(self)
 
             cls.__post_init__ = first_check  # type: ignore[method-assign]
