@@ -32,10 +32,10 @@ def finite(x: np.ndarray) -> np.ndarray:
     return x
 
 
-def write_numbers(x: np.ndarray, what: str) -> bytes:
+def write_numbers(x: np.ndarray, noun: str) -> bytes:
     """As float32; ``Diverged`` if it cannot hold them."""
     if x.size and np.abs(x).max() > LARGEST:
-        raise Diverged(f"The entries are too large for {what} in float32.")
+        raise Diverged(f"The entries are too large for {noun} in float32.")
     return x.astype("<f4").tobytes()
 
 

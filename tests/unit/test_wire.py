@@ -640,13 +640,13 @@ def test_bad_sections(coder, section, shape, noun):
 def test_a_pattern_number_must_be_among_those_sent():
     """Two patterns, four kernels whose numbers add up to no more than allowed, one of them 2."""
     start = packed("IBIf", 0, 0, 2, 1) + b"\x11\x00"  # no kernels; patterns +.. and .+.
-    where = packed("IB", 4, 0x80)  # all four kernels
+    everywhere = packed("IB", 4, 0x80)  # all four kernels
     end = packed("IB", 0, 0)  # no single entries
     good, bad = b"\x00\x1b", b"\x00\x39"  # 0 0 1 0 and 0 2 0 0 in unary
-    x = SmartIdx().decode(start + where + good + end, (4, 1, 3)).reshape(4, 3)
+    x = SmartIdx().decode(start + everywhere + good + end, (4, 1, 3)).reshape(4, 3)
     assert x.argmax(1).tolist() == [0, 0, 1, 0]
     with pytest.raises(WireError, match="not among the 2"):
-        SmartIdx().decode(start + where + bad + end, (4, 1, 3))
+        SmartIdx().decode(start + everywhere + bad + end, (4, 1, 3))
 
 
 # ---- hostile messages to every method, kills, and the benchmark ----------------------------------
