@@ -370,6 +370,8 @@ def test_settings_at_the_ends_of_their_ranges():
     for coder in (Uniform(1), Uniform(16), EDEN(8), QSGD(2**15 - 1), QSGD(1, 1)):
         assert error(through(coder, x), x) < 10
     assert Pooled(threshold=0) == Pooled() and SmartIdx(1, 0).full == 0 and SmartIdx(1, 1).full == 1
+    most = torch.tensor([torch.finfo(torch.float32).max])
+    assert torch.equal(through(LowRank(), most), most) and Message(UP, 1, 0).samples == 0
     assert LowRank(2**15).rank == 2**15 and CountSketch(1, 64, 1).rows == 64
     assert QSGD(1, 2**31 - 1).bucket == 2**31 - 1 and RandomK() == RandomK(1 / 32)
 
