@@ -60,6 +60,12 @@ def is_whole(value: Any) -> TypeGuard[int]:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
+def whole_number(name: str, value: object, most: float = 1e38) -> None:
+    """Refuse anything but 1, 2, 3, ..., up to the most."""
+    if not is_whole(value) or not 1 <= value <= most:
+        raise ValueError(f"{name} must be a whole number from 1 to {most}, not {short(value)}.")
+
+
 def _is(value: Any, kind: type, default: Any) -> bool:
     if kind is float and is_number(value):
         return -LARGEST <= value <= LARGEST or (value == default and math.isinf(default))
@@ -89,8 +95,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
         for name, value in bound.arguments.items():
             p = signature.parameters[name]
-            of = f"{name} of {getattr(function, '__name__', 'the method')}"
-            bound.arguments[name] = check_value(of, value, p.annotation, p.default)
+            title = f"{name} of {getattr(function, '__name__', 'the method')}"
+            bound.arguments[name] = check_value(title, value, p.annotation, p.default)
         return function(*bound.args, **bound.kwargs)
 
     return call
@@ -103,16 +109,16 @@ class Checked:
     def __post_init__(self) -> None:
         for f in fields(self) if is_dataclass(self) else ():
             if f.init:
-                of, value = f"{f.name} of {type(self).__name__}", getattr(self, f.name)
-                object.__setattr__(self, f.name, check_value(of, value, f.type, f.default))
+                title, value = f"{f.name} of {type(self).__name__}", getattr(self, f.name)
+                object.__setattr__(self, f.name, check_value(title, value, f.type, f.default))
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        if own := vars(cls).get("__post_init__"):
+        if further := vars(cls).get("__post_init__"):
 
-            @wraps(own)
+            @wraps(further)
             def first_check(self: Any) -> None:
                 Checked.__post_init__(self)
-                own(self)
+                further(self)
 
             cls.__post_init__ = first_check  # type: ignore[method-assign]

@@ -9,6 +9,7 @@ import io
 import json
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,9 +25,6 @@ EVERY = 10.0  # seconds at least between two lines that a log gets in place of a
 def numbers(row: Row) -> dict[str, float]:
     """What in a row of a history a logger can draw: every column that is a number in this round.
 
-    Examples
-    --------
-    >>> from fedlearn.callbacks import numbers
     >>> numbers({"round": 3, "accuracy": None, "loss": 0.5, "bytes_up": 80, "refused": {}})
     {'loss': 0.5, 'bytes_up': 80}
     """
@@ -35,16 +33,8 @@ def numbers(row: Row) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Until:
-    """Ends the run after the first round whose test accuracy reaches a target.
+    """Ends the run after the first round whose test accuracy reaches a target, 0 to 1.
 
-    Parameters
-    ----------
-    accuracy : float
-        The target, 0 to 1; ``ValueError`` for any other.
-
-    Examples
-    --------
-    >>> from fedlearn.callbacks import Until
     >>> Until(0.9)({"round": 3, "accuracy": 0.92}, None)
     True
     """
@@ -60,24 +50,10 @@ class Until:
 
 
 class Lines:
-    """Every row as a line of a file, as the run goes.
+    """Every row as a line of a file, as the run goes: CSV (``.csv``) or JSON lines (``.jsonl``).
 
     Round 1 begins the file anew. A run that goes on from a checkpoint goes on with its file, and
-    lines of later rounds than its own go.
-
-    Parameters
-    ----------
-    path : str or path
-        CSV (``.csv``), or JSON lines (``.jsonl``); ``ValueError`` for another ending, ``OSError``
-        if the file cannot be written.
-
-    Examples
-    --------
-    >>> import tempfile, fedlearn as fl
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     fl.callbacks.Lines(f"{folder}/run.csv")({"round": 1, "loss": 0.5}, None)
-    ...     open(f"{folder}/run.csv").read()
-    'round,loss\\n1,0.5\\n'
+    lines of later rounds than its own go. ``OSError`` if the file cannot be written.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -86,16 +62,16 @@ class Lines:
         check_writable(self.path)
 
     def __call__(self, row: Row, state: Any) -> None:
-        kept, comma = [], self.path.suffix == ".csv"
+        lines, comma = [], self.path.suffix == ".csv"
         if row["round"] > 1 and self.path.exists():
-            kept = self.path.read_text(encoding="utf-8").splitlines()[: row["round"] - 1 + comma]
+            lines = self.path.read_text(encoding="utf-8").splitlines()[: row["round"] - 1 + comma]
         if comma:
-            kept = kept or [_line(row)]
+            lines = lines or [_line(row)]
             cells = {k: json.dumps(v) if isinstance(v, dict | list) else v for k, v in row.items()}
-            kept.append(_line(cells.get(name) for name in next(csv.reader(kept[:1]))))
+            lines.append(_line(cells.get(name) for name in next(csv.reader(lines[:1]))))
         else:
-            kept.append(json.dumps(row))
-        write_text(self.path, "\n".join(kept) + "\n")
+            lines.append(json.dumps(row))
+        write_text(self.path, "\n".join(lines) + "\n")
 
 
 def _line(cells: Any) -> str:
@@ -105,18 +81,7 @@ def _line(cells: Any) -> str:
 
 
 class TensorBoard:
-    """Every number of a row as a scalar, for ``tensorboard --logdir FOLDER``.
-
-    Parameters
-    ----------
-    folder : str or path
-        Where TensorBoard's files go; ``ImportError`` if ``tensorboard`` is not installed.
-
-    Examples
-    --------
-    >>> import fedlearn as fl
-    >>> board = fl.callbacks.TensorBoard("runs/rpn")  # doctest: +SKIP
-    """
+    """Every number of a row as a scalar, for ``tensorboard --logdir FOLDER``."""
 
     def __init__(self, folder: str | Path) -> None:
         try:
@@ -132,19 +97,14 @@ class TensorBoard:
         writer.flush()
 
 
-class _Log:
+class _Log(nullcontext):
     """What a bar says, for a log: a line when a run begins, and one a round but not more often
     than ``EVERY``."""
 
     def __init__(self, name: str, done: int, rounds: int) -> None:
+        super().__init__(self)
         self.name, self.done, self.rounds, self.reached = name, done, rounds, ""
         self._print()
-
-    def __enter__(self) -> "_Log":
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        pass
 
     def _print(self) -> None:
         self.last = time.monotonic()

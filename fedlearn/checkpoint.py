@@ -2,6 +2,7 @@
 
 import json
 import zlib
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -89,11 +90,11 @@ def resume(
             f"{path} belongs to another run: {', '.join(differ)} differ. Name another file or "
             "delete it."
         )
-    groups: dict[str, Tensors] = {"state": {}, "server": {}}
+    groups: defaultdict[str, Tensors] = defaultdict(dict)
     for key, tensor in tensors.items():
         group, name = key.split("/", 1)
-        groups.setdefault(group, {})[name] = tensor.to(device)
-    state = State(groups.pop("state"), groups.pop("server"))
+        groups[group][name] = tensor.to(device)
+    state = State(groups.pop("state", {}), groups.pop("server", {}))
     memories |= {int(group.removeprefix("client ")): memory for group, memory in groups.items()}
     history.rows += before.rows
     return state

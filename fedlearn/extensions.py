@@ -22,21 +22,20 @@ from .errors import pick
 FILES: dict[Path, ModuleType] = {}  # those that were loaded here, each once
 
 
-def find(name: Any, known: Mapping[str, Any], what: str) -> Any:
-    """``known[name]``, or what ``name`` says where to find. ``what`` is "method" or "network".
+def find(name: Any, known: Mapping[str, Any], kind: str) -> Any:
+    """``known[name]``, or what ``name`` says how to find. ``kind`` is "method" or "network".
 
-    ``ValueError`` if it is not there, ``ImportError`` if its code cannot be loaded."""
+    ``ValueError`` if it is absent, ``ImportError`` if its code cannot be loaded."""
     with suppress(KeyError, TypeError):
         return known[name]
     if isinstance(name, str) and ":" in name:
         place, _, attribute = name.rpartition(":")
         module = _file(Path(place)) if place.endswith(".py") else _module(place)
-        there = {n: v for n, v in vars(module).items() if callable(v) and not n.startswith("_")}
-        return pick(attribute, there, f"{what} in {place}")
-    installed = entry_points(group=f"fedlearn.{what}s", name=str(name))
-    if installed:
-        return next(iter(installed)).load()
-    return pick(name, known, what)
+        public = {n: v for n, v in vars(module).items() if callable(v) and not n.startswith("_")}
+        return pick(attribute, public, f"{kind} in {place}")
+    for point in entry_points(group=f"fedlearn.{kind}s", name=str(name)):
+        return point.load()
+    return pick(name, known, kind)
 
 
 def _file(path: Path) -> ModuleType:
@@ -68,6 +67,6 @@ def _module(name: str) -> ModuleType:
 
 
 def _failed(place: object, error: Exception) -> ImportError:
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    what = f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
-    return ImportError(f"{place} cannot be loaded: {what}.")
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    reason = f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
+    return ImportError(f"{place} cannot be loaded: {reason}.")

@@ -32,34 +32,30 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
                 write(part := Path(folder, path.name))
                 with open(part, "rb") as source, open(path, "ab") as target:
                     shutil.copyfileobj(source, target)
-        else:
-            _replace(path, write)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for old in path.parent.glob(f"{escape(path.name)}.*.part"):
+            process = old.name.removeprefix(f"{path.name}.").removesuffix(".part")
+            if process.isdecimal() and not _runs(int(process)):
+                old.unlink(missing_ok=True)
+        part = path.with_name(f"{path.name}.{os.getpid()}.part")
+        try:
+            write(part)
+            with open(part, "rb") as f:
+                os.fsync(f.fileno())
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
     except OSError as error:
         if error.filename is None:  # such as a full disk
             raise OSError(f"{path} cannot be written: {error.strerror or error}.") from error
         raise
 
 
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for old in path.parent.glob(f"{escape(path.name)}.*.part"):
-        pid = old.name.removeprefix(f"{path.name}.").removesuffix(".part")
-        if pid.isdecimal() and not _runs(int(pid)):
-            old.unlink(missing_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        write(part)
-        with open(part, "rb") as f:
-            os.fsync(f.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _runs(pid: int) -> bool:
+def _runs(process: int) -> bool:
     """Whether there is such a process on this machine."""
     try:
-        os.kill(pid, 0)
+        os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:  # somebody else's
@@ -82,11 +78,11 @@ def check_writable(path: str | Path) -> Path:
             raise OSError(f"{path} cannot be written: its links form a ring.") from None
     if target.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file.")
-    there = next(p for p in (target, *target.parents) if p.exists())  # the rest can be made
-    if there != target and not there.is_dir():
-        raise NotADirectoryError(f"{path} cannot be written: {there} is no folder.")
-    if not os.access(there, os.W_OK):
-        raise PermissionError(f"{path} cannot be written: {there} is read-only.")
+    nearest = next(p for p in (target, *target.parents) if p.exists())  # the rest can be created
+    if nearest != target and not nearest.is_dir():
+        raise NotADirectoryError(f"{path} cannot be written: {nearest} is no folder.")
+    if not os.access(nearest, os.W_OK):
+        raise PermissionError(f"{path} cannot be written: {nearest} is read-only.")
     return target
 
 

@@ -19,7 +19,6 @@ COLUMNS = """
     round accuracy loss bytes_up bytes_up_buffers bytes_down bytes_down_buffers
     bytes_evaluation_up bytes_evaluation_down seconds clients refused unevaluated
 """.split()
-REASONS = "refused", "unevaluated"  # columns that hold client -> why
 
 
 @dataclass(eq=False, repr=False)
@@ -66,24 +65,21 @@ class History:
         rows = self.__dict__.get("rows")
         if rows and any(name in row for row in rows):
             values = [row.get(name) for row in rows]
-            wide = next((len(v) for v in values if isinstance(v, list)), None)
-            blank = np.nan if wide is None else [np.nan] * wide
+            width = next((len(v) for v in values if isinstance(v, list)), None)
+            blank = np.nan if width is None else [np.nan] * width
             column = np.array([blank if v is None else v for v in values])
-            return column.astype(float) if wide and column.dtype == object else column
-        raise AttributeError(
-            f"History has no {name!r}" + ("" if rows else ", and no rounds yet") + "."
-        )
+            return column.astype(float) if width and column.dtype == object else column
+        raise AttributeError(f"History has no {name!r}{'' if rows else ', and no rounds yet'}.")
 
     def __repr__(self) -> str:
         """One line; the rows are in ``rows``, and ``to_pandas()`` shows them."""
         if not self.rows:
             return f"History({self.method!r}, no rounds yet)"
+        text = f"History({self.method!r}, {len(self)} rounds, "
+        if self.evaluated:
+            text += f"{self.measure} {self.final['accuracy']:.4f}, "
         up, down = self.bytes_up.sum() / 1e6, self.bytes_down.sum() / 1e6
-        rows = self.evaluated
-        end = f"{self.measure} {rows[-1]['accuracy']:.4f}, " if rows else ""
-        return (
-            f"History({self.method!r}, {len(self)} rounds, {end}{up:.3f} MB up, {down:.3f} MB down)"
-        )
+        return f"{text}{up:.3f} MB up, {down:.3f} MB down)"
 
     def _repr_html_(self) -> str:
         """The same, and the evaluated rounds as a table, at most ten of them."""
@@ -110,11 +106,11 @@ class History:
 
     def __eq__(self, other: Any) -> bool:
         """The same run: the same rows but for the seconds they took."""
-        one, two = (
-            [{k: v for k, v in row.items() if k != "seconds"} for row in h.rows]
-            for h in (self, other)
-        )
-        return self.method == other.method and one == two
+
+        def timeless(history: History) -> list[dict[str, Any]]:
+            return [row | {"seconds": 0} for row in history.rows]
+
+        return self.method == other.method and timeless(self) == timeless(other)
 
     def last_seen(self) -> dict[int, int]:
         """Client -> the last round in which an answer of it was used."""
@@ -141,8 +137,7 @@ class History:
         return self.evaluated[-1]
 
     def late_accuracy(self, tests: int = 5) -> float:
-        """Mean accuracy of the last ``tests`` evaluated rounds: a curve that jumps from one test to
-        the next says little by the last one alone."""
+        """Mean accuracy of the last ``tests`` evaluated rounds."""
         return float(np.mean([row["accuracy"] for row in self.evaluated[-tests:]]))
 
     def rounds_to(self, accuracy: float) -> int | None:
@@ -198,14 +193,13 @@ class History:
     def from_dict(cls, data: dict[str, Any]) -> "History":
         """The inverse of ``to_dict``, also after JSON has made text of the clients' numbers;
         ``ValueError`` and the like for what is no history."""
-        meta, rows = data["meta"], data["rows"]
+        meta, rows = data["meta"], [dict(row) for row in data["rows"]]
         if not isinstance(meta, dict):
             raise ValueError(f"meta has names and values, not {short(meta)}")
         rounds = [row["round"] for row in rows]
         if rounds != list(range(1, len(rows) + 1)):
             raise ValueError(f"rounds 1 to {len(rows)} were expected, not {short(rounds)}")
-        of_clients = [
-            {name: {int(k): why for k, why in row[name].items()} for name in REASONS if name in row}
-            for row in rows
-        ]
-        return cls(data["method"], meta, [r | c for r, c in zip(rows, of_clients, strict=True)])
+        for row in rows:
+            for name in row.keys() & {"refused", "unevaluated"}:
+                row[name] = {int(client): why for client, why in row[name].items()}
+        return cls(data["method"], meta, rows)

@@ -13,24 +13,10 @@ import torch
 
 
 def derive(seed: int, *names: object) -> int:
-    """A seed for one purpose.
+    """A seed for one purpose, 63 bits that depend on the task's seed, on every name (purpose,
+    round, client and the like), and on their order.
 
-    Parameters
-    ----------
-    seed : int
-        The task's.
-    *names
-        Purpose, round, client and the like.
-
-    Returns
-    -------
-    int
-        63 bits that depend on every name, and on their order.
-
-    Examples
-    --------
-    >>> from fedlearn import rng
-    >>> rng.derive(0, "shuffle", 1, 2) == rng.derive(0, "shuffle", 2, 1)
+    >>> derive(0, "shuffle", 1, 2) == derive(0, "shuffle", 2, 1)
     False
     """
     digest = hashlib.blake2b(repr((int(seed), *names)).encode(), digest_size=8).digest()
@@ -40,46 +26,23 @@ def derive(seed: int, *names: object) -> int:
 def generator(seed: int, *names: object) -> torch.Generator:
     """A fresh ``torch.Generator`` on the CPU: the same numbers on every device.
 
-    Examples
-    --------
-    >>> import torch
-    >>> from fedlearn import rng
-    >>> torch.randperm(4, generator=rng.generator(0, "shuffle", 1, 2)).tolist()
+    >>> torch.randperm(4, generator=generator(0, "shuffle", 1, 2)).tolist()
     [1, 3, 2, 0]
     """
     return torch.Generator().manual_seed(derive(seed, *names))
 
 
 def numpy_generator(seed: int, *names: object) -> np.random.Generator:
-    """A fresh ``numpy.random.Generator``.
-
-    Examples
-    --------
-    >>> from fedlearn import rng
-    >>> rng.numpy_generator(0, "partition").permutation(3).shape
-    (3,)
-    """
+    """A fresh ``numpy.random.Generator``."""
     return np.random.default_rng(derive(seed, *names))
 
 
 @contextmanager
 def scope(seed: int, *names: object, device: str | torch.device = "cpu") -> Iterator[None]:
-    """Seed torch's global generator inside the block and put it back afterwards.
+    """Seed torch's global generators of the CPU and the device inside the block and put them back
+    afterwards; only for code that accepts no generator: weight initialisation and dropout.
 
-    Only for code that accepts no generator: weight initialisation and dropout.
-
-    Parameters
-    ----------
-    seed, *names
-        As for ``derive``.
-    device : str or torch.device
-        Whose generator, besides the CPU's.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from fedlearn import rng
-    >>> with rng.scope(0, "initial weights"):
+    >>> with scope(0, "initial weights"):
     ...     layer = torch.nn.Linear(2, 1)
     """
     generators, device = [torch.default_generator], torch.device(device)

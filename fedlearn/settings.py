@@ -3,20 +3,12 @@
 import os
 from dataclasses import dataclass, fields
 
-from .arguments import LARGEST, check_value, is_whole, short
+from .arguments import check_value, short, whole_number
 from .errors import pick
 
 # What products of float32 numbers may be computed in: exactly, in TensorFloat-32 (GPUs only), in
 # bfloat16.
 PRECISIONS = dict.fromkeys(("float32", "tf32", "bf16"))
-
-
-def whole_number(name: str, value: object) -> None:
-    """Refuse anything but 1, 2, 3, ..."""
-    if not is_whole(value) or value < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1, not {short(value)}.")
-    if value > LARGEST:
-        raise ValueError(f"{name} must be a whole number below 10^38, not {short(value)}.")
 
 
 def kept(name: str, total: int, purpose: str, count: int | None) -> None:
@@ -29,9 +21,8 @@ def kept(name: str, total: int, purpose: str, count: int | None) -> None:
 
 def thread_count(value: object) -> None:
     """Refuse a number of CPU threads that no machine of this kind has use for."""
-    most = max(64, os.cpu_count() or 1)
-    if value is not None and not (is_whole(value) and 1 <= value <= most):
-        raise ValueError(f"threads must be a whole number from 1 to {most}, not {short(value)}.")
+    if value is not None:
+        whole_number("threads", value, max(64, os.cpu_count() or 1))
 
 
 @dataclass(frozen=True)

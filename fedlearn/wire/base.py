@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import torch
 
-from ..arguments import Checked, is_whole, short
+from ..arguments import Checked
 from .bits import Reader, flat
 
 Shape = Sequence[int]
@@ -18,14 +19,6 @@ def brief(record: Any) -> str:
     are named only where they are not off, so that a new one leaves the names of old runs alone."""
     shown = [f.name for f in fields(record) if f.repr or getattr(record, f.name) != f.default]
     return f"{type(record).__name__}({', '.join(f'{n}={getattr(record, n)!r}' for n in shown)})"
-
-
-def check_whole(what: str, value: object, lowest: int, highest: int) -> None:
-    """``ValueError`` for what is no whole number between two."""
-    if not is_whole(value) or not lowest <= value <= highest:
-        raise ValueError(
-            f"{what} is a whole number from {lowest} to {highest}, not {short(value)}."
-        )
 
 
 class Votes:
@@ -70,17 +63,21 @@ class Sparse(Coder):
 
 
 class FlatCoder(Coder):
-    """A coder to which a tensor is a list of n numbers: ``write`` makes bytes of a float32 array,
-    ``read`` makes it again of a ``Reader`` and n; both also take what generators there are."""
+    """A coder to which a tensor is a list of n > 0 numbers: ``write`` makes bytes of a float32
+    array, ``read`` makes it again of a ``Reader`` and n; both also take what generators there are.
+    A tensor without entries has the section ``empty``."""
 
+    empty = b""
     write: Callable[..., bytes]
     read: Callable[..., Any]
 
     def encode(self, tensor: torch.Tensor, *generators: torch.Generator) -> bytes:
-        return self.write(flat(tensor), *generators)
+        x = flat(tensor)
+        return self.write(x, *generators) if len(x) else self.empty
 
     def decode(self, section: Any, shape: Shape, *generators: torch.Generator) -> torch.Tensor:
-        reader = Reader(section)
-        x = self.read(reader, math.prod(shape), *generators)
+        reader, n = Reader(section), math.prod(shape)
+        x = self.read(reader, n, *generators) if n else np.zeros(0, np.float32)
+        reader.take(0 if n else len(self.empty))
         reader.end()
         return torch.from_numpy(x).reshape(shape)

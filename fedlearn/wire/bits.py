@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..arguments import LARGEST
 from ..errors import Diverged, WireError
-
-LARGEST = np.finfo(np.float32).max
 
 
 def flat(tensor: torch.Tensor) -> np.ndarray:
@@ -33,30 +32,21 @@ def finite(x: np.ndarray) -> np.ndarray:
     return x
 
 
-def write_numbers(x: np.ndarray, what: str) -> bytes:
+def write_numbers(x: np.ndarray, noun: str) -> bytes:
     """As float32; ``Diverged`` if it cannot hold them."""
     if x.size and np.abs(x).max() > LARGEST:
-        raise Diverged(f"The entries are too large for {what} in float32.")
+        raise Diverged(f"The entries are too large for {noun} in float32.")
     return x.astype("<f4").tobytes()
 
 
 def pack_fields(values: np.ndarray, width: int) -> bytes:
     """Whole numbers 0..2^width-1 -> ceil(n width / 8) bytes. Each full byte of the width makes a
-    plane of its own (the lowest first), because bytes need no shifting; the fields of the bits
-    left over follow without gaps."""
-    if width == 0:
-        return b""
-    if width == 1:
-        return np.packbits(values.astype(bool, copy=False), bitorder="little").tobytes()
+    plane of its own, the lowest first; the bits left over follow without gaps."""
     if width >= 8:
         return values.astype(np.uint8).tobytes() + pack_fields(values >> 8, width - 8)
-    eights = np.zeros((-(-len(values) // 8), 8), np.uint8)  # which fill exactly ``width`` bytes
-    eights.reshape(-1)[: len(values)] = values
-    words = np.zeros(len(eights), "<u8")
-    for j in range(8):
-        words |= eights[:, j].astype("<u8") << (j * width)
-    data = words.view(np.uint8).reshape(-1, 8)[:, :width].tobytes()
-    return data[: (len(values) * width + 7) // 8]
+    column = values.astype(np.uint8)[:, None]
+    bits = np.unpackbits(column, axis=1, count=width, bitorder="little")
+    return np.packbits(bits, bitorder="little").tobytes()
 
 
 def pack_rice(values: np.ndarray) -> tuple[int, bytes]:
@@ -87,25 +77,31 @@ def pack_signs(x: np.ndarray) -> bytes:
     return np.abs(x).mean(dtype=np.float64).astype("<f4").tobytes() + pack_fields(x < 0, 1)
 
 
+def _range_code(counts: np.ndarray) -> tuple[Any, Any]:
+    """The functions of range coding, and the same fixed-point model on both sides: a division of
+    whole numbers, rounded correctly."""
+    from constriction import stream  # only range coding needs it
+
+    model = stream.model.Categorical(counts / counts.sum(), perfect=False)
+    return stream.queue, model
+
+
 def range_encode(symbols: np.ndarray, counts: np.ndarray) -> bytes:
     """Symbols 0..len(counts)-1, with at least two counts -> bytes, near the entropy of the
     histogram ``counts``."""
-    import constriction  # only range coding needs it
-
-    encoder = constriction.stream.queue.RangeEncoder()
-    encoder.encode(symbols.astype(np.int32, copy=False), _model(counts))
+    queue, model = _range_code(counts)
+    encoder = queue.RangeEncoder()
+    encoder.encode(symbols.astype(np.int32, copy=False), model)
     return encoder.get_compressed().astype("<u4", copy=False).tobytes()
 
 
 def range_decode(data: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """The inverse; ``WireError`` for bytes that ``range_encode`` would not make of symbols with
     this histogram."""
-    import constriction
-
     try:
-        words = np.frombuffer(data, "<u4").astype(np.uint32)
-        decoder = constriction.stream.queue.RangeDecoder(words)
-        symbols = decoder.decode(_model(counts), int(counts.sum()))
+        queue, model = _range_code(counts)
+        code = np.frombuffer(data, "<u4").astype(np.uint32)
+        symbols = queue.RangeDecoder(code).decode(model, int(counts.sum()))
     except (AssertionError, ValueError):  # an impossible code; not whole words
         raise WireError("A range-coded section holds no valid code.") from None
     # the decoder reads zeros past the end and overlooks what follows: only coding again shows that
@@ -114,13 +110,6 @@ def range_decode(data: np.ndarray, counts: np.ndarray) -> np.ndarray:
     if other or range_encode(symbols, counts) != data.tobytes():
         raise WireError("A range-coded section does not agree with its counts or its length.")
     return symbols
-
-
-def _model(counts: np.ndarray) -> Any:
-    """The same fixed-point model on both sides: a division of whole numbers, rounded correctly."""
-    import constriction
-
-    return constriction.stream.model.Categorical(counts / counts.sum(), perfect=False)
 
 
 class Reader:
@@ -164,21 +153,10 @@ class Reader:
             return self.take(count)
         if width > 8:
             return self.take(count) | self.fields(count, width - 8).astype(np.int32) << 8
-        data = self.take((count * width + 7) // 8)
-        if width == 1:
-            values = np.unpackbits(data, bitorder="little")
-        else:
-            eights = np.zeros((-(-count // 8), 8), np.uint8)
-            rows = np.zeros(len(eights) * width, np.uint8)
-            rows[: len(data)] = data
-            eights[:, :width] = rows.reshape(len(eights), width)
-            words, eights = eights.view("<u8")[:, 0], np.empty_like(eights)
-            for j in range(8):
-                eights[:, j] = words >> (j * width) & ((1 << width) - 1)
-            values = eights.reshape(-1)
-        if values[count:].any():
+        bits = np.unpackbits(self.take((count * width + 7) // 8), bitorder="little")
+        if bits[count * width :].any():
             raise WireError("The bits that fill up a byte are not zero.")
-        return values[:count]
+        return bits[: count * width].reshape(count, width) @ (1 << np.arange(width, dtype=np.uint8))
 
     def rice(self, count: int, b: int, limit: int) -> np.ndarray:
         """The inverse of ``pack_rice``: int64 values, which must not add up to more than

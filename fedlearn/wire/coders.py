@@ -1,15 +1,15 @@
-"""Dense coders: every entry, or the mean of a kernel's, as one float."""
+"""Dense coders: every entry, or the mean of a kernel's, as one float or whole number."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 import torch
-from torch._utils import _unflatten_dense_tensors
 
+from ..arguments import short
 from ..errors import Diverged, WireError
 from .base import Coder, Shape, brief
 from .bits import finite
@@ -36,18 +36,13 @@ def read_floats(
 ) -> tuple[torch.Tensor, ...]:
     """The inverse: float32 of those shapes. ``WireError`` if a size is wrong or a value is NaN or
     infinite."""
-    forms, width = _forms(tuple(map(tuple, shapes))), np.dtype(dtype).itemsize
-    for section, form in zip(sections, forms, strict=True):
-        if len(section) != form.numel() * width:
-            raise WireError(f"{len(section)} bytes came for a tensor of shape {tuple(form.shape)}.")
+    sizes, width = [math.prod(shape) for shape in shapes], np.dtype(dtype).itemsize
+    for section, shape, n in zip(sections, shapes, sizes, strict=True):
+        if len(section) != n * width:
+            raise WireError(f"{len(section)} bytes came for a tensor of shape {tuple(shape)}.")
     values = np.frombuffer(bytearray().join(sections), dtype).astype(np.float32, copy=False)
-    return _unflatten_dense_tensors(torch.from_numpy(finite(values)), forms)
-
-
-@lru_cache(64)
-def _forms(shapes: tuple[tuple[int, ...], ...]) -> list[torch.Tensor]:
-    """Tensors of these shapes without memory."""
-    return [torch.empty(shape, device="meta") for shape in shapes]
+    parts = torch.from_numpy(finite(values)).split(sizes)
+    return tuple(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
 
 
 @dataclass(frozen=True)
@@ -122,3 +117,29 @@ class Pooled(Dense):
         else:
             means = super().decode(section, shape[:2])
         return means[(..., *[None] * (len(shape) - 2))].expand(tuple(shape))  # one for all k*k
+
+
+@dataclass(frozen=True)
+class Whole(Coder):
+    """Whole numbers from 0 to 2^(8 size) - 1, ``size`` bytes each: 1, 2 or 4; they decode to int64.
+    ``ValueError`` for an entry that is none of these numbers."""
+
+    size: int = 4
+
+    def __post_init__(self) -> None:
+        if self.size not in (1, 2, 4):
+            raise ValueError(f"A whole number has 1, 2 or 4 bytes, not {short(self.size)}.")
+
+    def encode(self, tensor: torch.Tensor) -> Any:
+        values = tensor.detach().cpu().numpy().reshape(-1)
+        with np.errstate(invalid="ignore"):
+            coded = values.astype(f"<u{self.size}")
+        if (coded != values).any():
+            raise ValueError(f"In {self.size} bytes go whole numbers below 256^{self.size} only.")
+        return coded.view(np.uint8).data
+
+    def decode(self, section: Any, shape: Shape) -> torch.Tensor:
+        if len(section) != math.prod(shape) * self.size:
+            raise WireError(f"{len(section)} bytes came for a tensor of shape {tuple(shape)}.")
+        values = np.frombuffer(section, f"<u{self.size}").astype(np.int64)
+        return torch.from_numpy(values).reshape(tuple(shape))

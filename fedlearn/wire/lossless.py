@@ -69,11 +69,9 @@ class Zipped(FlatCoder):
         rest = (bits & 0x7FFFFF | bits >> 31 << 23).astype("<u4").view(np.uint8).reshape(-1, 4)
         code = zlib.compressobj(1, strategy=zlib.Z_HUFFMAN_ONLY)
         exponents = code.compress((bits >> 23 & 0xFF).astype(np.uint8).data) + code.flush()
-        return rest[:, :3].T.tobytes() + exponents if len(bits) else b""
+        return rest[:, :3].T.tobytes() + exponents
 
     def read(self, reader: Reader, n: int) -> np.ndarray:
-        if not n:
-            return np.zeros(0, np.float32)
         planes = reader.take(3 * n).reshape(3, n).astype("<u4")
         rest = planes[0] | planes[1] << 8 | planes[2] << 16
         code = zlib.decompressobj()

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from .base import Shape, Stochastic, check_whole
+from ..arguments import whole_number
+from .base import Shape, Stochastic
 from .bits import Reader, clamped, flat, write_numbers
 
 
@@ -32,7 +33,7 @@ class LowRank(Stochastic):
     rank: int = 2
 
     def __post_init__(self) -> None:
-        check_whole("The rank", self.rank, 1, 2**15)
+        whole_number("rank", self.rank, 2**15)
 
     def factors(self, shape: Shape) -> tuple[int, int] | None:
         """Rows and columns of the matrix of a tensor of this shape; None if it travels dense."""

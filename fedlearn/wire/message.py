@@ -17,12 +17,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
+from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
 
 import numpy as np
+import torch
 
 from ..errors import WireError
+from .base import Coder
+from .coders import Dense
 
 MAGIC, VERSION = b"FLRN", 2
 DOWN, UP = 0, 1
@@ -81,11 +85,11 @@ def assemble(sections: Mapping[str, Any], schema: Schema) -> tuple[list, int]:
     the order of the schema; and its CRC, from which the message's goes on, so that a body sent to
     many is summed once."""
     present = np.array([name in sections for name in schema.shapes], dtype=bool)
-    there = [sections[name] for name in schema.shapes if name in sections]
-    if len(there) != len(sections):
+    ordered = [sections[name] for name in schema.shapes if name in sections]
+    if len(ordered) != len(sections):
         raise ValueError(f"Not in the schema: {', '.join(set(sections) - set(schema.shapes))}.")
-    lengths = np.array([len(s) for s in there], dtype="<u4")
-    parts, crc = [np.packbits(present).data, lengths.data, *there], 0
+    lengths = np.array([len(section) for section in ordered], dtype="<u4")
+    parts, crc = [np.packbits(present).data, lengths.data, *ordered], 0
     for part in parts:
         crc = zlib.crc32(part, crc)
     return parts, crc
@@ -101,7 +105,7 @@ def unpack(data: bytes, schema: Schema, *, kind: int, round: int, client: int) -
         )
     if len(data) < _HEADER.size + _CRC.size:
         raise WireError(f"A message of {len(data)} bytes is shorter than its envelope.")
-    magic, version, its_kind, digest, its_round, its_client, samples = _HEADER.unpack_from(data)
+    magic, version, *got, samples = _HEADER.unpack_from(data)
     if magic != MAGIC:
         raise WireError("This is not a fedlearn message.")
     if version != VERSION:
@@ -110,12 +114,12 @@ def unpack(data: bytes, schema: Schema, *, kind: int, round: int, client: int) -
     crc = zlib.crc32(data[: _HEADER.size], zlib.crc32(body))
     if crc != _CRC.unpack_from(data, len(data) - _CRC.size)[0]:
         raise WireError("The checksum does not fit: the message was altered or cut.")
-    if digest != schema.digest:
+    if got[1] != schema.digest:
         raise WireError("The message was made for another model, method or coder.")
-    if (its_kind, its_round, its_client) != (kind, round, client):
+    if got != [kind, schema.digest, round, client]:
         raise WireError(
-            f"Expected kind {kind} of round {round}, client {client}; got kind {its_kind} of round "
-            f"{its_round}, client {its_client}."
+            f"Expected kind {kind} of round {round}, client {client}; got kind {got[0]} of round "
+            f"{got[2]}, client {got[3]}."
         )
     return Message(kind, round, client, samples, take_apart(body, schema))
 
@@ -128,15 +132,51 @@ def take_apart(body: memoryview, schema: Schema) -> dict[str, memoryview]:
     present = np.unpackbits(np.frombuffer(body, np.uint8, bits)).tolist()
     if any(present[len(schema.shapes) :]):
         raise WireError("The message marks tensors that the schema does not have.")
-    names = [name for name, there in zip(schema.shapes, present, strict=False) if there]
-    at = bits + 4 * len(names)
-    if at > len(body):
+    names = [name for name, bit in zip(schema.shapes, present, strict=False) if bit]
+    start = bits + 4 * len(names)
+    if start > len(body):
         raise WireError("The message ends inside its table of lengths.")
     lengths = np.frombuffer(body, "<u4", len(names), bits).tolist()
-    if at + sum(lengths) != len(body):
+    if start + sum(lengths) != len(body):
         raise WireError("The lengths in the message do not add up to its size.")
-    sections = {}
-    for name, length in zip(names, lengths, strict=True):
-        sections[name] = body[at : at + length]
-        at += length
-    return sections
+    ends = accumulate(lengths, initial=start)
+    return {name: body[a:b] for name, (a, b) in zip(names, pairwise(ends), strict=True)}
+
+
+@dataclass(frozen=True)
+class FixedMessage:
+    """A message that holds every tensor of its schema, or, unless it must be ``whole``, nothing at
+    all. ``coders`` by name; dense float32 where there is none. What is read lies on ``device``."""
+
+    schema: Schema
+    coders: Mapping[str, Coder] = field(default_factory=dict)
+    whole: bool = False
+    device: Any = "cpu"
+
+    def coder(self, name: str) -> Coder:
+        """Which coder this tensor goes through."""
+        return self.coders.get(name, Dense())
+
+    def write(
+        self, kind: int, round: int, client: int, tensors: Mapping[str, Any], samples: int = 0
+    ) -> bytes:
+        """Tensors by name, each of its shape in the schema, or none -> bytes."""
+        sections = {name: self.coder(name).encode(t) for name, t in tensors.items()}
+        return pack(Message(kind, round, client, samples, sections), self.schema)
+
+    def read(
+        self, kind: int, round: int, client: int, data: bytes, samples: int | None = None
+    ) -> dict[str, torch.Tensor]:
+        """bytes -> the tensors; {} for a message that holds nothing. ``WireError`` for anything
+        else, also if its head does not claim ``samples``, where they are known."""
+        message = unpack(data, self.schema, kind=kind, round=round, client=client)
+        sections, shapes = message.sections, self.schema.shapes
+        if (sections or self.whole) and sections.keys() != shapes.keys():
+            missing = ", ".join(name for name in shapes if name not in sections)
+            raise WireError(f"The message of client {client} is not whole: {missing} is missing.")
+        if samples is not None and message.samples != samples:
+            raise WireError(f"Client {client} has {samples} images, and sent {message.samples}.")
+        return {
+            name: self.coder(name).decode(section, shapes[name]).to(self.device)
+            for name, section in sections.items()
+        }

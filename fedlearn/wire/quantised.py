@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ..arguments import LARGEST, whole_number
 from ..errors import Diverged, WireError
-from .base import FlatCoder, Stochastic, Votes, check_whole
+from .base import FlatCoder, Stochastic, Votes
 from .bits import (
-    LARGEST,
     Reader,
     clamped,
     pack_fields,
@@ -51,12 +51,10 @@ class Uniform(FlatCoder):
     bits: int = 8
 
     def __post_init__(self) -> None:
-        check_whole("The number of bits of a level", self.bits, 1, 16)
+        whole_number("bits of a level", self.bits, 16)
 
     def write(self, x: np.ndarray) -> bytes:
         x, highest = x.astype(np.float64), 2**self.bits - 1
-        if not len(x):
-            return b""
         exact = np.ptp(x) / highest
         with np.errstate(over="ignore"):
             step = np.float32(exact)
@@ -68,8 +66,6 @@ class Uniform(FlatCoder):
         return struct.pack("<ff", x.min(), step) + pack_fields(level.astype(np.uint16), self.bits)
 
     def read(self, reader: Reader, n: int) -> np.ndarray:
-        if not n:
-            return np.zeros(0, np.float32)
         low, step = reader.floats(1).astype(np.float64), reader.magnitudes(1)
         return clamped(low + reader.fields(n, self.bits) * step.astype(np.float64))
 
@@ -90,9 +86,9 @@ class QSGD(FlatCoder, Stochastic):
     entropy: bool = False
 
     def __post_init__(self) -> None:
-        check_whole("The number of levels", self.levels, 1, 2**15 - 1)
+        whole_number("levels", self.levels, 2**15 - 1)
         if self.bucket is not None:
-            check_whole("The size of a bucket", self.bucket, 1, 2**31 - 1)
+            whole_number("bucket", self.bucket, 2**31 - 1)
 
     def write(self, x: np.ndarray, generator: torch.Generator) -> bytes:
         rows = self._rows(x)
@@ -106,19 +102,20 @@ class QSGD(FlatCoder, Stochastic):
         return head + self._pack(signed.astype(np.int32) + self.levels)
 
     def read(self, reader: Reader, n: int) -> np.ndarray:
-        norms = reader.magnitudes(-(-n // self._size(n)))
+        norms = reader.magnitudes(-(-n // (self.bucket or n)))
         symbols = self._unpack(reader, n)
-        if n and symbols.max() > 2 * self.levels:
+        if symbols.max() > 2 * self.levels:
             raise WireError(f"The message holds levels above {self.levels}.")
         x = (symbols.astype(np.float32) - np.float32(self.levels)) / np.float32(self.levels)
         return (self._rows(x) * norms[:, None]).reshape(-1)[:n]
 
-    def _size(self, n: int) -> int:
-        return self.bucket or max(n, 1)
+    @property
+    def empty(self) -> bytes:  # type: ignore[override]
+        return b"\0" if self.entropy else b""
 
     def _rows(self, x: np.ndarray) -> np.ndarray:
         """[n] -> [buckets, entries], the last one filled up with zeros."""
-        size = self._size(len(x))
+        size = self.bucket or len(x)
         return np.pad(x, (0, -len(x) % size)).reshape(-1, size)
 
     @property
@@ -129,8 +126,6 @@ class QSGD(FlatCoder, Stochastic):
         plain = pack_fields(symbols, self._width)
         if not self.entropy:
             return plain
-        if not len(symbols):
-            return b"\0"
         low = symbols.min()
         counts = np.bincount(symbols - low)
         width = int(counts.max()).bit_length()
@@ -147,7 +142,7 @@ class QSGD(FlatCoder, Stochastic):
         if coded > 1 or width > 31:
             raise WireError("The message announces a code of levels that does not exist.")
         counts = reader.fields(span, width).astype(np.int64)
-        if counts.sum() != n or not n:
+        if counts.sum() != n:
             raise WireError(f"A histogram of {counts.sum()} levels came for {n} entries.")
         if span == 1:
             return np.full(n, low)
@@ -202,8 +197,6 @@ class TernGrad(FlatCoder, Stochastic):
             )
 
     def write(self, x: np.ndarray, generator: torch.Generator) -> bytes:
-        if not len(x):
-            return b""
         size = np.abs(x)
         s = size.max()
         if self.clip is not None:
@@ -214,8 +207,6 @@ class TernGrad(FlatCoder, Stochastic):
         return struct.pack("<f", s) + (digits @ _POWERS).astype(np.uint8).tobytes()
 
     def read(self, reader: Reader, n: int) -> np.ndarray:
-        if not n:
-            return np.zeros(0, np.float32)
         s, packed = reader.magnitudes(1)[0], reader.take(-(-n // 5))
         digits = (packed[:, None] // _POWERS % 3).reshape(-1)
         if packed.max() >= 3**5 or digits[n:].any():

@@ -13,7 +13,8 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from .base import FlatCoder, SharedRandomness, check_whole
+from ..arguments import whole_number
+from .base import FlatCoder, SharedRandomness
 from .bits import Reader, clamped, pack_fields, write_numbers
 
 _FACTOR = 64  # the Hadamard transform goes by matrices of this size
@@ -94,11 +95,9 @@ class EDEN(FlatCoder, SharedRandomness):
     bits: int = 1
 
     def __post_init__(self) -> None:
-        check_whole("The number of bits of a level", self.bits, 1, 8)
+        whole_number("bits of a level", self.bits, 8)
 
     def write(self, x: np.ndarray, generator: torch.Generator) -> bytes:
-        if not len(x):
-            return b""
         largest = float(np.abs(x).max()) or 1.0
         unit = (x.astype(np.float64) / largest).astype(np.float32)  # its square fits into float32
         energy = float(np.square(unit, dtype=np.float64).sum())
@@ -111,8 +110,6 @@ class EDEN(FlatCoder, SharedRandomness):
         return write_numbers(np.array([scale]), "a scale") + pack_fields(level, self.bits)
 
     def read(self, reader: Reader, n: int, generator: torch.Generator) -> np.ndarray:
-        if not n:
-            return np.zeros(0, np.float32)
         scale = float(reader.magnitudes(1)[0])
         q = torch.from_numpy(centroids(self.bits)[reader.fields(n, self.bits)])
         return clamped(rotate_back(q, generator).numpy().astype(np.float64) * scale)

@@ -68,12 +68,12 @@ class SmartIdx(Sparse):
             struct.pack("<I", len(examples)),
         ]
         if len(same):
-            there = chosen[rest[examples]]
+            shown = chosen[rest[examples]]
             mean = np.abs(x[same][chosen[same]]).mean(dtype=np.float64).astype("<f4")
             parts += [
                 mean.tobytes(),
-                pack_fields(there.reshape(-1), 1),
-                pack_fields(x[rest[examples]][there] < 0, 1),
+                pack_fields(shown.reshape(-1), 1),
+                pack_fields(x[rest[examples]][shown] < 0, 1),
             ]
             b, numbers = pack_rice(pattern)
             parts += [encode_positions(same, kernels), bytes([b]), numbers]
@@ -95,9 +95,9 @@ class SmartIdx(Sparse):
             raise WireError(f"{patterns} shared patterns came for {kernels} kernels.")
         if patterns:
             mean = reader.magnitudes(1)[0]
-            there = reader.fields(patterns * entries, 1).view(bool).reshape(patterns, entries)
+            shown = reader.fields(patterns * entries, 1).view(bool).reshape(patterns, entries)
             table = np.zeros((patterns, entries), np.float32)
-            table[there] = reader.either(np.count_nonzero(there), mean)
+            table[shown] = reader.either(np.count_nonzero(shown), mean)
             same, b = read_positions(reader, kernels), reader.number(1)
             pattern = reader.rice(len(same), b, len(same) * (patterns - 1))
             if (pattern >= patterns).any():
@@ -120,14 +120,12 @@ def _shared(chosen: np.ndarray, negative: np.ndarray) -> tuple[np.ndarray, np.nd
     frequency, or -1 if no other row has it; and for each of these patterns a row that shows
     it."""
     bits = np.packbits(np.concatenate([chosen, chosen & negative], 1), 1)
-    bits = np.pad(bits, ((0, 0), (0, -bits.shape[1] % 4))).view(np.uint32).astype(np.int64)
-    label = np.zeros(len(bits), np.int64)
-    for word in bits.T:  # 16 entries of a kernel a turn: one for 3 x 3
-        label = np.unique(label << 32 | word, return_inverse=True)[1]
+    # rows sort by these numbers, not by bytes: so patterns that are equally frequent are in order
+    columns = np.pad(bits, ((0, 0), (0, -bits.shape[1] % 4))).view(np.uint32)
     _, row, label, count = np.unique(
-        label, return_index=True, return_inverse=True, return_counts=True
+        columns, axis=0, return_index=True, return_inverse=True, return_counts=True
     )
     frequent = np.argsort(-count, kind="stable")[: np.count_nonzero(count > 1)]
     number = np.full(len(count), -1)
     number[frequent] = np.arange(len(frequent))
-    return number[label], row[frequent]
+    return number[label.reshape(-1)], row[frequent]

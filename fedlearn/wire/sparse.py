@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import Diverged, WireError, pick
+from .. import rng
+from ..arguments import whole_number
+from ..errors import WireError, pick
 from .base import FlatCoder, SharedRandomness, Sparse
-from .bits import Reader, clamped, pack_rice, pack_signs
+from .bits import Reader, clamped, pack_rice, pack_signs, write_numbers
+from .coders import write_floats
 
 _FLOATS = {"float32": "<f4", "float16": "<f2"}
 
@@ -92,6 +95,7 @@ class TopK(FlatCoder, Sparse):
 
     ratio: float = 1 / 32
     values: str = "float32"
+    empty = bytes(5)
 
     def __post_init__(self) -> None:
         check_ratio(self.ratio)
@@ -99,21 +103,17 @@ class TopK(FlatCoder, Sparse):
 
     def write(self, x: np.ndarray) -> bytes:
         index = largest(x, how_many(self.ratio, len(x)))
-        return encode_positions(index, len(x)) + self._pack(x[index])
-
-    def _pack(self, x: np.ndarray) -> bytes:
+        positions, kept = encode_positions(index, len(x)), x[index]
         if self.values == "sign":
-            return pack_signs(x)
-        # from 65520 on it would round to infinity
-        if self.values == "float16" and (np.abs(x) >= 65520).any():
-            raise Diverged("A value is too large for half precision, which ends at 65504.")
-        return x.astype(_FLOATS[self.values]).tobytes()
+            return positions + pack_signs(kept)
+        return positions + write_floats([torch.from_numpy(kept)], _FLOATS[self.values])[0]
 
     def read(self, reader: Reader, n: int) -> np.ndarray:
         x, index = np.zeros(n, np.float32), read_positions(reader, n)
-        signs = self.values == "sign"
-        k = len(index)
-        x[index] = reader.signs(k) if signs else reader.floats(k, _FLOATS[self.values])
+        if self.values == "sign":
+            x[index] = reader.signs(len(index))
+        else:
+            x[index] = reader.floats(len(index), _FLOATS[self.values])
         return x
 
 
@@ -142,4 +142,56 @@ class RandomK(FlatCoder, SharedRandomness, Sparse):
     def read(self, reader: Reader, n: int, generator: torch.Generator) -> np.ndarray:
         x, index = np.zeros(n), self._index(n, generator)
         x[index] = reader.floats(len(index))
-        return clamped(x * (n / max(len(index), 1) if self.unbiased else 1))
+        return clamped(x * (n / len(index) if self.unbiased else 1))
+
+
+@dataclass(frozen=True)
+class CountSketch(FlatCoder, Sparse):
+    """Count sketch (Charikar et al. 2002; FetchSGD, Rothchild et al. 2020): every entry is added,
+    with a random sign, to one random cell in each of ``rows`` rows of a table whose cells are the
+    share ``size`` of the entries. The median over the rows of what an entry's cells hold, with its
+    signs, is an estimate of it; the share ``ratio`` of estimates that are largest (the heavy
+    hitters) are kept and all else decodes to zero. An estimate is off by about ||x|| / sqrt(cells
+    of a row): whoever keeps nearly as many entries as a row has cells keeps noise, and an error
+    above 1 grows under ``Feedback``.
+
+    Signs and cells are the same for everybody and all rounds. The section: the table as float32, 32
+    ``size`` bits an entry.
+    """
+
+    size: float = 1 / 2
+    rows: int = 5
+    ratio: float = 1 / 64
+
+    def __post_init__(self) -> None:
+        check_ratio(self.size)
+        check_ratio(self.ratio)
+        whole_number("rows", self.rows, 64)
+
+    def cells(self, n: int) -> int:
+        """How many cells a row has, for a tensor of n entries."""
+        return how_many(self.size, n, self.rows)
+
+    def _places(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """For each row and entry its cell, counted over the whole table, and its sign."""
+        generator, shape = rng.numpy_generator(0, "count sketch", n), (self.rows, n)
+        cells = generator.integers(self.cells(n), size=shape)
+        signs = 1 - 2 * generator.integers(2, size=shape, dtype=np.int8)
+        return cells + self.cells(n) * np.arange(self.rows)[:, None], signs
+
+    def table(self, x: np.ndarray) -> np.ndarray:
+        """[n] -> [rows, cells], float64: a linear map."""
+        place, sign = self._places(len(x))
+        size = self.rows * self.cells(len(x))
+        return np.bincount(place.ravel(), (sign * x).ravel(), size).reshape(self.rows, -1)
+
+    def write(self, x: np.ndarray) -> bytes:
+        return write_numbers(self.table(x.astype(np.float64)), "a sketch")
+
+    def read(self, reader: Reader, n: int) -> np.ndarray:
+        table, x = reader.floats(self.rows * self.cells(n)), np.zeros(n, np.float32)
+        place, sign = self._places(n)
+        estimate = np.median(table[place] * sign, axis=0)
+        index = largest(estimate, how_many(self.ratio, n))
+        x[index] = estimate[index]
+        return x

@@ -69,25 +69,24 @@ CODERS = {  # label -> coder, share of ones in the mask that it codes
     "mask, half ones": (Mask(), 0.5),
     "mask, 1 in 10": (Mask(), 0.1),
 }
-KNOBS = {  # of --updates: label -> coders, from few bits to many, and the steps before them
-    "top-k": ([TopK(1 / 4**i) for i in (5, 4, 3, 2, 1)], (Feedback(),)),
-    "top-k, signs": ([TopK(1 / 4**i, "sign") for i in (5, 4, 3, 2, 1)], (Feedback(),)),
-    "SmartIdx": ([SmartIdx(1 / 4**i) for i in (5, 4, 3, 2, 1)], (Feedback(),)),
-    "random-k": ([RandomK(1 / 4**i, unbiased=False) for i in (5, 4, 3, 2, 1)], (Feedback(),)),
-    "random-k, unbiased": ([RandomK(1 / 4**i) for i in (5, 4, 3, 2, 1)], ()),
-    "count sketch": (
-        [CountSketch(size, ratio=size / 32) for size in (1 / 8, 1 / 4, 1 / 2, 1.0)],
-        (Feedback(),),
-    ),
-    "PowerSGD": ([LowRank(rank) for rank in (1, 2, 4)], (Feedback(),)),
-    "signs": ([Signs()], (Feedback(),)),
-    "TernGrad": ([TernGrad()], ()),
-    "EDEN": ([EDEN(bits) for bits in (1, 2, 3, 4, 6, 8)], ()),
-    "uniform": ([Uniform(bits) for bits in (1, 2, 3, 4, 6, 8)], ()),
-    "QSGD": ([QSGD(levels) for levels in (1, 3, 7, 31, 127)], ()),
-    "natural": ([Natural()], ()),
-    "zipped": ([Zipped()], ()),
+RATIOS = [1 / 4**i for i in (5, 4, 3, 2, 1)]
+KNOBS = {  # of --updates: label -> coders, from few bits to many
+    "top-k": [TopK(ratio) for ratio in RATIOS],
+    "top-k, signs": [TopK(ratio, "sign") for ratio in RATIOS],
+    "SmartIdx": [SmartIdx(ratio) for ratio in RATIOS],
+    "random-k": [RandomK(ratio, unbiased=False) for ratio in RATIOS],
+    "random-k, unbiased": [RandomK(ratio) for ratio in RATIOS],
+    "count sketch": [CountSketch(size, ratio=size / 32) for size in (1 / 8, 1 / 4, 1 / 2, 1.0)],
+    "PowerSGD": [LowRank(rank) for rank in (1, 2, 4)],
+    "signs": [Signs()],
+    "TernGrad": [TernGrad()],
+    "EDEN": [EDEN(bits) for bits in (1, 2, 3, 4, 6, 8)],
+    "uniform": [Uniform(bits) for bits in (1, 2, 3, 4, 6, 8)],
+    "QSGD": [QSGD(levels) for levels in (1, 3, 7, 31, 127)],
+    "natural": [Natural()],
+    "zipped": [Zipped()],
 }
+BIASED = "top-k", "top-k, signs", "SmartIdx", "random-k", "count sketch", "PowerSGD", "signs"
 ROUNDS = (1, 3, 10, 30, 100)
 
 
@@ -213,7 +212,7 @@ def errors(task, settings, draws=5):
     for t, tensors in real_updates(task, settings):
         entries = sum(u.numel() for u in tensors)
         energy = sum(float(u.double().square().sum()) for u in tensors)
-        for label, coder in ((label, c) for label, (coders, _) in KNOBS.items() for c in coders):
+        for label, coder in ((label, c) for label, coders in KNOBS.items() for c in coders):
             wrong = []
             for seed in range(draws if isinstance(coder, Stochastic | SharedRandomness) else 1):
                 _, _, sections, came = round_trip(coder, tensors, seed)
@@ -229,10 +228,11 @@ def errors(task, settings, draws=5):
 def accuracies(task, settings, rounds=6):
     """What federated averaging reaches with each coder in its uplink."""
     rows = []
-    chains = [(label, c, steps) for label, (coders, steps) in KNOBS.items() for c in coders]
-    for label, coder, steps in [("dense", None, ()), *chains]:
-        warm = (WarmStart(coder.rank),) if isinstance(coder, LowRank) else ()
-        uplink = fl.Uplink(Update(), *steps, *warm, *([Lossy(coder)] if coder else []))
+    coded = [(label, coder) for label, coders in KNOBS.items() for coder in coders]
+    for label, coder in [("dense", None), *coded]:
+        steps = [Update(), *([Feedback()] if label in BIASED else [])]
+        steps += [WarmStart(coder.rank)] if isinstance(coder, LowRank) else []
+        uplink = fl.Uplink(*steps, *([Lossy(coder)] if coder else []))
         how = {"batch_size": settings.batch_size, "engine": "stacked"}
         history = fl.run(fl.methods.fedavg().but(uplink=uplink), task, rounds=rounds, **how)
         row = {"coder": label, "setting": repr(coder) if coder else "", "uplink": repr(uplink)}
@@ -253,10 +253,10 @@ def main():
     versions = {name: version(name) for name in ("torch", "numpy", "constriction")}
     about = {"date": date.today().isoformat(), "machine": platform.machine(), "versions": versions}
     if args.updates:
-        what = {"clients": 10, "partition": "dirichlet:0.5", "network": "digits_cnn", "seed": 0}
-        task = fl.tasks.classification("digits", **what)
+        stated = {"clients": 10, "partition": "dirichlet:0.5", "network": "digits_cnn", "seed": 0}
+        task = fl.tasks.classification("digits", **stated)
         settings = fl.Settings(batch_size=16)
-        about |= what | {"dataset": "digits", "batch_size": 16, "lr": 0.1, "rounds": 6}
+        about |= stated | {"dataset": "digits", "batch_size": 16, "lr": 0.1, "rounds": 6}
         about["command"] = "python tests/benchmarks/coders.py --updates"
         result = {"errors": errors(task, settings), "accuracy": accuracies(task, settings)}
     else:

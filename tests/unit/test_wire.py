@@ -50,7 +50,7 @@ from fedlearn.wire import (
     pack,
     unpack,
 )
-from fedlearn.wire.rotated import centroids, hadamard, rotate, rotate_back
+from fedlearn.wire.rotated import hadamard, rotate, rotate_back
 from fedlearn.wire.sparse import how_many
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
@@ -61,38 +61,38 @@ SHAPES = st.one_of(
     st.tuples(st.integers(0, 9), st.integers(0, 6), st.integers(1, 7), st.integers(1, 3)),
 )
 KINDS = st.sampled_from(["normal", "heavy", "ties", "zeros", "tiny", "constant"])
-RATIOS = st.sampled_from([1e-6, 1 / 32, 0.3, 0.5, 0.8, 1.0])
 # of numbers that every machine draws and adds up alike
 EXACT = torch.randint(-2000, 2000, (8, 6, 3, 3), generator=torch.Generator().manual_seed(1)) / 256
-# coder -> CRC-32 of what it makes of these; None where last bits are the machine's
+# coder -> CRC-32 of what it makes of these, then of what arrives; None where last bits are the
+# machine's
 CODERS = {
-    Dense(): 0xE1E3DC36,
-    Dense(16): 0x6A922451,
+    Dense(): 0x92E8003F,
+    Dense(16): 0x0455293F,
     Pooled(): None,
     Pooled(16, 0.1): None,
-    TopK(0.2): 0xAF8B3AF5,
-    TopK(0.7): 0xC0203268,
-    TopK(0.2, "float16"): 0x43F9C7C3,
-    TopK(0.2, "sign"): 0xBB4FAF69,
-    Signs(): 0x02FD16E1,
-    Signs(False): 0x516F20B6,
-    Uniform(): 0x6250B466,
-    Uniform(5): 0xE9DD52E4,
-    Uniform(11): 0x24447A25,
-    QSGD(): 0xC3766838,
-    QSGD(5, 16): 0x7D64D755,
-    QSGD(5, None, True): 0x398CE4B1,
-    Mask(): 0x3FEBB64E,
-    SmartIdx(0.2): 0xC059DE96,
-    SmartIdx(0.6): 0xB3AE6485,
-    Natural(): 0xFDBD212B,
-    TernGrad(): 0xE20582DC,
-    RandomK(0.2): 0x801C0068,
-    RandomK(0.7, False): 0xFB915F7D,
-    CountSketch(): 0x8401F770,
-    CountSketch(0.3, 2, 0.1): 0x7D7E7C17,
-    Zipped(): 0x462EB085,
-    Whole(2): 0x90EBABA6,
+    TopK(0.2): 0x00E809F5,
+    TopK(0.7): 0x71C234A8,
+    TopK(0.2, "float16"): 0x09599639,
+    TopK(0.2, "sign"): 0xC7919601,
+    Signs(): 0x72780688,
+    Signs(False): 0x99586047,
+    Uniform(): 0x36E5706B,
+    Uniform(5): 0x54475401,
+    Uniform(11): 0x6F1EF549,
+    QSGD(): 0x704AA91F,
+    QSGD(5, 16): 0x0EB1DBC5,
+    QSGD(5, None, True): 0x2819A712,
+    Mask(): 0x789B2F6B,
+    SmartIdx(0.2): 0x2271C474,
+    SmartIdx(0.6): 0xFC1DEC89,
+    Natural(): 0x07EB7BAA,
+    TernGrad(): 0x156FA7A4,
+    RandomK(0.2): 0x9351C7E8,
+    RandomK(0.7, False): 0x8333C32A,
+    CountSketch(): 0x9C7DF6CA,
+    CountSketch(0.3, 2, 0.1): 0xCA043BE0,
+    Zipped(): 0x05F5271E,
+    Whole(2): 0x1FFF6CB5,
     EDEN(): None,
     EDEN(3): None,
     LowRank(): None,
@@ -143,13 +143,6 @@ def error(decoded, x):
     return float((decoded - x).double().square().sum() / x.double().square().sum())
 
 
-def unbiased(coder, x, draws, deviations):
-    """Is the mean of so many draws within five standard errors of x? ``deviations``: at most that
-    of one draw of each entry."""
-    mean = sum(through(coder, x, i).double() for i in range(draws)) / draws
-    return ((mean - x).abs() <= 5 * deviations / draws**0.5 + 1e-6 * x.abs().max()).all()
-
-
 # ---- the envelope --------------------------------------------------------------------------------
 
 SCHEMA = Schema({"a": (3, 2), "b": (4,), "k": (2, 3, 3, 3)}, frozenset({"b"}), "test")
@@ -179,13 +172,11 @@ def test_a_message_of_version_2_stays_what_it_is():
 
 @pytest.mark.parametrize("names", [(), ("b",), ("a", "k"), ("a", "b", "k")])
 def test_tensors_travel_or_stay_at_home(names):
-    data = message(names)
-    got = received(data)
+    got = received(message(names))
     assert (got.kind, got.round, got.client, got.samples) == (UP, 3, 5, 17)
     assert tuple(got.sections) == names
     for n, section in got.sections.items():
         assert torch.equal(Dense().decode(section, SCHEMA.shapes[n]), tensor(SCHEMA.shapes[n]))
-    assert len(data) == 26 + 1 + 4 * len(names) + sum(map(len, got.sections.values())) + 4
     with pytest.raises(ValueError, match="zz"):
         pack(Message(UP, 1, 1, 1, {"zz": b""}), SCHEMA)
 
@@ -217,28 +208,21 @@ def test_damage_is_named(change, noun):
         received(change(message()))
 
 
-@pytest.mark.parametrize("other", [{"kind": DOWN}, {"round": 4}, {"client": 6}])
-def test_foreign_messages_are_refused(other):
-    with pytest.raises(WireError, match="Expected kind"):
+SHAPES_OF = dict(SCHEMA.shapes)
+FOREIGN = [
+    ({"kind": DOWN}, "Expected kind"),
+    ({"round": 4}, "Expected kind"),
+    ({"client": 6}, "Expected kind"),
+    ({"schema": Schema(SHAPES_OF, SCHEMA.buffers, "another coder")}, "another model"),
+    ({"schema": Schema(SHAPES_OF, frozenset(), "test")}, "another model"),
+    ({"schema": Schema(SHAPES_OF | {"b": (5,)}, SCHEMA.buffers, "test")}, "another model"),
+]
+
+
+@pytest.mark.parametrize("other, noun", FOREIGN)
+def test_foreign_messages_are_refused(other, noun):
+    with pytest.raises(WireError, match=noun):
         received(message(), **other)
-    shapes = dict(SCHEMA.shapes)
-    for schema in (
-        Schema(shapes, SCHEMA.buffers, "another coder"),
-        Schema(shapes, frozenset(), "test"),
-        Schema(shapes | {"b": (5,)}, SCHEMA.buffers, "test"),
-    ):
-        with pytest.raises(WireError, match="another model, method or coder"):
-            received(message(), schema)
-
-
-@settings(max_examples=300)
-@given(st.binary(max_size=300), st.integers(0, 2))
-def test_hostile_bodies_behind_a_right_head(body, cut):
-    head = message()[: 26 + cut]
-    for coder in (Dense(), Pooled(), Pooled(threshold=0.5)):
-        with suppress(WireError):
-            for name, section in received(sealed(head + body)).sections.items():
-                assert coder.decode(section, SCHEMA.shapes[name]).shape == SCHEMA.shapes[name]
 
 
 def test_no_more_memory_than_the_schema_allows():
@@ -269,46 +253,36 @@ def test_no_more_memory_than_the_schema_allows():
 # ---- messages of known tensors -------------------------------------------------------------------
 
 KNOWN = Schema({"index": (5,), "H": (5, 2, 3), "z": (5, 4)})
-FIXED = FixedMessage(KNOWN, {"index": Whole(), "H": Dense(16)})
+CODED = {"index": Whole(), "H": Dense(16)}
 TENSORS = {"index": torch.tensor([4, 0, 3, 1, 2]), "H": tensor((5, 2, 3)), "z": tensor((5, 4), 1)}
 
 
 def test_a_fixed_message_goes_there_and_back_each_tensor_by_its_coder():
-    H = TENSORS["H"].clone().requires_grad_() * 1
-    data = FIXED.write(UP, 3, 2, TENSORS | {"H": H}, samples=5)
-    assert len(data) == 26 + 1 + 4 * 3 + 4 * 5 + 2 * 30 + 4 * 20 + 4 and H.requires_grad
-    got = FIXED.read(UP, 3, 2, data, samples=5)
+    fixed = FixedMessage(KNOWN, CODED)
+    data = fixed.write(UP, 3, 2, TENSORS, samples=5)
+    assert len(data) == 26 + 1 + 4 * 3 + 4 * 5 + 2 * 30 + 4 * 20 + 4
+    got = fixed.read(UP, 3, 2, data, samples=5)
     assert list(got) == list(TENSORS) and torch.equal(got["H"], TENSORS["H"].half().float())
     assert torch.equal(got["index"], TENSORS["index"]) and got["index"].dtype == torch.int64
     # one of them may be kept for long, and must not keep the others' bytes alive
     assert all(t.untyped_storage().nbytes() == t.nbytes for t in got.values())
     with pytest.raises(WireError, match="Client 2 has 6 images, and sent 5"):
-        FIXED.read(UP, 3, 2, data, samples=6)
+        fixed.read(UP, 3, 2, data, samples=6)
 
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_fixed_message_is_whole_or_empty(whole):
-    fixed = FixedMessage(FIXED.schema, FIXED.coders, whole)
-    for left_out in TENSORS:
-        some = {n: fixed.coder(n).encode(t) for n, t in TENSORS.items() if n != left_out}
-        with pytest.raises(WireError, match=f"{left_out} is missing"):
-            fixed.read(UP, 1, 0, pack(Message(UP, 1, 0, 5, some), fixed.schema))
+    fixed = FixedMessage(KNOWN, CODED, whole)
+    for missing in TENSORS:
+        some = {n: t for n, t in TENSORS.items() if n != missing}
+        with pytest.raises(WireError, match=f"{missing} is missing"):
+            fixed.read(UP, 1, 0, fixed.write(UP, 1, 0, some))
     empty = fixed.write(DOWN, 1, 0, {})
     if whole:
         with pytest.raises(WireError, match="index, H, z is missing"):
             fixed.read(DOWN, 1, 0, empty)
     else:
         assert fixed.read(DOWN, 1, 0, empty) == {}
-
-
-@given(st.sampled_from([1, 2, 4]), st.lists(st.integers(0, 255), max_size=20))
-def test_whole_numbers(size, values):
-    x = torch.tensor(values, dtype=torch.int64) * ((2 ** (8 * size) - 1) // 255)
-    data = encode(Whole(size), x)
-    assert data == b"".join(v.to_bytes(size, "little") for v in x.tolist())
-    assert torch.equal(Whole(size).decode(data, x.shape), x)
-    with pytest.raises(WireError, match="bytes came for a tensor"):
-        Whole(size).decode(data + b"\0", x.shape)
 
 
 @pytest.mark.parametrize("values", [[65536.0], [-1], [0.5], [float("nan")]])
@@ -326,16 +300,16 @@ def test_sections_stay_what_they_are(coder):
     """And do not depend on layout in memory, type of float, or gradients."""
     x = input_of(coder, EXACT)
     section, known = encode(coder, x), CODERS[coder]
-    assert known is None or zlib.crc32(section) == known, f"{coder!r}: {zlib.crc32(section):#010X}"
+    crc = zlib.crc32(through(coder, x).numpy().tobytes(), zlib.crc32(section))
+    assert known in (None, crc), f"{coder!r}: {crc:#010X}"
     turned = x.transpose(0, 1).contiguous().transpose(0, 1)
-    last = x.to(memory_format=torch.channels_last)
-    for same in (last, turned, x.double(), x.clone().requires_grad_()):
+    for same in (turned, x.double(), x.clone().requires_grad_()):
         assert encode(coder, same) == section or isinstance(coder, Pooled)  # sums round
     assert encode(coder, x.half()) == encode(coder, x.half().float())
 
 
 @pytest.mark.parametrize("coder", CODERS, ids=repr)
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 1e300])
+@pytest.mark.parametrize("bad", [float("nan"), -float("inf"), 1e300])
 def test_what_is_not_finite_is_refused_by_the_sender_or_by_the_reader_of_copies(coder, bad):
     x = torch.tensor([[1.0, bad, 0.0]], dtype=torch.float64)
     with pytest.raises(WireError if coder in (Dense(), Pooled()) else ValueError):
@@ -364,29 +338,52 @@ def test_what_does_not_fit_is_not_coded(coder, noun):
         encode(coder, torch.full((4, 4), 3.4e38) * torch.tensor([1.0, -1.0, 1.0, 1.0])[:, None])
 
 
-@pytest.mark.parametrize("make", [
-    *(lambda r=r: TopK(r) for r in (0, -1, 1.01, float("nan"), "few")),
-    *(lambda b=b: Uniform(b) for b in (0, 17, 8.5)), *(lambda b=b: EDEN(b) for b in (0, 9)),
-    *(lambda q=q: QSGD(*q) for q in ((0,), (2**15,), (8, 0), (8, 2**31))),
-    *(lambda c=c: TernGrad(c) for c in (0, -1)), *(lambda r=r: RandomK(r) for r in (0, 1.01)),
-    *(lambda t=t: Pooled(threshold=t) for t in (-1, float("nan"), float("inf"))),
-    *(lambda s=s: CountSketch(*s) for s in ((0,), (0.5, 0), (0.5, 65), (0.5, 5, 2))),
-    lambda: TopK(values="int8"), lambda: SmartIdx(0), lambda: SmartIdx(full=2), lambda: LowRank(0),
-    lambda: Dense(8), lambda: Whole(3),
-])  # fmt: skip
-def test_settings_out_of_range(make):
+NAN, INF = float("nan"), float("inf")
+OUT_OF_RANGE = [
+    *((TopK, (ratio,)) for ratio in (0, -1, 1.01, NAN, "few")),
+    *((RandomK, (ratio,)) for ratio in (0, 1.01)),
+    *((CountSketch, values) for values in ((0,), (0.5, 0), (0.5, 65), (0.5, 5, 2))),
+    *((SmartIdx, values) for values in ((0,), (0.5, 2), (0.5, -1))),
+    *((Uniform, (bits,)) for bits in (0, 17, 8.5)),
+    *((EDEN, (bits,)) for bits in (0, 9)),
+    *((QSGD, values) for values in ((0,), (2**15,), (8, 0), (8, 2**31))),
+    *((TernGrad, (clip,)) for clip in (0, -1)),
+    *((Pooled, (32, threshold)) for threshold in (-1, NAN, INF)),
+    *(
+        (TopK, (0.5, "int8")),
+        (LowRank, (0,)),
+        (LowRank, (2**15 + 1,)),
+        (Dense, (8,)),
+        (Whole, (3,)),
+    ),
+]
+
+
+@pytest.mark.parametrize("coder, values", OUT_OF_RANGE)
+def test_settings_out_of_range(coder, values):
     with pytest.raises(ValueError, match=r"\.$"):
-        make()
+        coder(*values)
+
+
+def test_settings_at_the_ends_of_their_ranges():
+    x = tensor((40,))
+    for coder in (Uniform(1), Uniform(16), EDEN(8), QSGD(2**15 - 1), QSGD(1, 1)):
+        assert error(through(coder, x), x) < 10
+    assert Pooled(threshold=0) == Pooled() and SmartIdx(1, 0).full == 0 and SmartIdx(1, 1).full == 1
+    most = torch.tensor([torch.finfo(torch.float32).max])
+    assert torch.equal(through(LowRank(), most), most) and Message(UP, 1, 0).samples == 0
+    assert LowRank(2**15).rank == 2**15 and CountSketch(1, 64, 1).rows == 64
+    assert QSGD(1, 2**31 - 1).bucket == 2**31 - 1 and RandomK() == RandomK(1 / 32)
 
 
 @pytest.mark.parametrize("coder", CODERS, ids=repr)
 def test_nothing_is_cut_or_added_unnoticed(coder):
-    x = input_of(coder, tensor((5, 4, 3, 3)))
+    x = input_of(coder, tensor((3, 4, 3, 3)))
     section = encode(coder, x)
     for size in range(len(section)):
         with pytest.raises(WireError):
             decode(coder, section[:size], x.shape)
-    for more in (b"\0", bytes(4), b"\x01\x02\x03\x04"):
+    for more in (b"\0", b"\x01\x02\x03\x04"):
         with pytest.raises(WireError):
             decode(coder, section + more, x.shape)
 
@@ -414,18 +411,47 @@ def test_any_bytes_decode_or_are_refused(coder, data):
             assert back.shape == x.shape and back.isfinite().all()
 
 
-# ---- dense, pooled, few entries ------------------------------------------------------------------
+# ---- what each coder is for ----------------------------------------------------------------------
+
+FEW = 1 / 32  # of a normal tensor these have a fifth of the energy
+NORMAL = [  # coder, bits an entry, relative error of a normal tensor, whether its mean is right
+    (Dense(), 32, 0, True),
+    (Dense(16), 16, 4.3e-8, False),
+    (TopK(FEW), 1.206, 0.8, False),
+    (TopK(FEW, "float16"), 0.706, 0.8, False),
+    (TopK(FEW, "sign"), 0.239, 0.802, False),
+    (SmartIdx(FEW), 0.239, 0.802, False),
+    (RandomK(1 / 8), 4, 7, True),  # n/k - 1
+    (RandomK(1 / 8, unbiased=False), 4, 7 / 8, False),  # 1 - k/n
+    (Signs(), 1, 1 - 2 / math.pi, False),
+    (Signs(False), 1, 2 - 2 * (2 / math.pi) ** 0.5, False),
+    (Uniform(), 8, 8.3e-5, False),  # a twelfth of a squared step
+    (Uniform(3), 3, 0.11, False),
+    (QSGD(), 8 + 32 / 512, (512 / 127**2) / 6, True),  # a sixth of a squared step
+    (QSGD(7, entropy=True), 1.134, 1.6, True),
+    (Natural(), 9, 0.0805, True),  # at most 1/8
+    (TernGrad(None), 1.6, 2.5, True),
+    (TernGrad(1.0), 1.6, 0.266, False),
+    (EDEN(1), 1, math.pi / 2 - 1, True),
+    (EDEN(2), 2, 0.1331, True),
+    (EDEN(3), 3, 0.0358, True),
+    (EDEN(4), 4, 0.00959, True),
+    (CountSketch(1 / 2, 5, 1 / 1000), 16, 1.02, False),
+    (Zipped(), 26.62, 0, True),  # 24 and the entropy of the exponents
+]
 
 
-@given(SHAPES, SEEDS)
-def test_dense(shape, seed):
-    x = tensor(shape, seed)
-    assert torch.equal(through(Dense(), x), x) and len(encode(Dense(), x)) == 4 * x.numel()
-    assert torch.equal(through(Dense(16), x), x.half().float())
-    back = through(Dense(), x)
-    back += 1  # what is decoded can be written to
+@pytest.mark.parametrize("coder, bits, wrong, right_on_average", NORMAL, ids=repr)
+def test_bits_and_error_of_a_normal_tensor(coder, bits, wrong, right_on_average):
+    x, draws = tensor((200, 100), seed=3), 60
+    assert math.isclose(8 * len(encode(coder, x)) / x.numel(), bits, rel_tol=0.005)
+    assert math.isclose(error(through(coder, x), x), wrong, rel_tol=0.08)
+    if wrong and isinstance(coder, Stochastic | SharedRandomness):
+        mean = sum(through(coder, x, i).double() for i in range(draws)) / draws
+        assert (error(mean, x) < 1.3 * wrong / draws) == right_on_average
 
 
+@settings(max_examples=40)
 @given(SHAPES, SEEDS, st.sampled_from([0.0, 0.5, 3.0, 1e9]), st.booleans())
 def test_pooled_is_the_mean_of_each_kernel_of_filters_that_changed(shape, seed, threshold, plain):
     x, coder = tensor(shape, seed), Pooled(threshold=threshold, plain=plain)
@@ -462,39 +488,25 @@ def test_positions_there_and_back_in_the_fewest_bytes(n, p, seed):
     assert len(data) == 5 + min(sizes)
 
 
-@pytest.mark.parametrize("p", [0.001, 1 / 32, 0.3, 0.7, 0.97])
-def test_random_positions_and_masks_come_near_their_bounds(p):
-    n = 200_000
-    ones = np.random.default_rng(0).random(n) < p
-    k, q = ones.sum(), ones.mean()
-    bound = (math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)) / math.log(2)
-    assert bound < 8 * len(encode_positions(np.flatnonzero(ones), n)) < 1.05 * bound
-    entropy, mask = -n * (q * math.log2(q) + (1 - q) * math.log2(1 - q)), torch.from_numpy(ones)
-    assert 0.999 * entropy < 8 * len(encode(Mask(), mask)) < 1.05 * entropy
-    assert torch.equal(through(Mask(), mask), mask.float())
-
-
-def largest(x, ratio):
-    flat = x.flatten().numpy()
-    return np.sort(np.argsort(-np.abs(flat), kind="stable")[: math.ceil(ratio * len(flat))]), flat
-
-
-@given(SHAPES, SEEDS, KINDS, RATIOS, st.sampled_from(["float32", "float16", "sign"]))
-def test_the_largest_entries_survive(shape, seed, kind, ratio, values):
+@given(SHAPES, SEEDS, KINDS, st.sampled_from([1e-6, 1 / 32, 0.3, 0.8, 1.0]))
+def test_the_largest_entries_survive_and_of_equal_ones_the_first(shape, seed, kind, ratio):
     x = tensor(shape, seed, kind)
-    (index, flat), n = largest(x, ratio), x.numel()
-    expected, k = np.zeros(n, np.float32), len(index)
-    if values == "sign" and k:
-        mean = np.float32(np.abs(flat[index].astype(np.float64)).mean())
-        expected[index] = np.where(flat[index] < 0, -mean, mean)
-    elif k:
-        expected[index] = flat[index].astype(values)
-    back = through(TopK(ratio, values), x)
+    flat, expected = x.flatten().numpy(), np.zeros(x.numel(), np.float32)
+    index = np.argsort(-np.abs(flat), kind="stable")[: math.ceil(ratio * len(flat))]
+    expected[index] = flat[index]
+    section = encode(TopK(ratio), x)
+    back = TopK(0.123).decode(section, shape)  # whatever its ratio, it decodes
     assert np.array_equal(back.flatten().numpy(), expected)
-    size = {"float32": 4 * k, "float16": 2 * k, "sign": (4 + (k + 7) // 8) * (k > 0)}[values]
-    section = encode(TopK(ratio, values), x)
-    assert len(section) == len(encode_positions(index, n)) + size
-    assert torch.equal(TopK(0.123, values).decode(section, shape), back)  # whatever ratio it has
+
+
+@pytest.mark.parametrize("p", [0.0, 0.001, 0.3, 0.5, 0.97, 1.0])
+def test_masks_take_about_their_entropy(p):
+    n = 100_000
+    ones = np.random.default_rng(0).random(n) < p
+    q, mask = ones.mean(), torch.from_numpy(ones)
+    entropy = -sum(n * r * math.log2(r) for r in (q, 1 - q) if r)
+    assert 0.999 * entropy < 8 * len(encode(Mask(), mask)) < 1.05 * entropy + 9
+    assert torch.equal(through(Mask(), mask), mask.float())
 
 
 def test_the_ratio_is_rounded_up_and_float_error_is_not():
@@ -504,141 +516,10 @@ def test_the_ratio_is_rounded_up_and_float_error_is_not():
             assert CountSketch(percent / 100, 3).cells(n) == -(-percent * n // 300)
 
 
-@given(SEEDS, st.sampled_from([1 / 32, 0.2, 0.5, 1.0]), st.sampled_from([0.0, 0.5, 1.0]))
-def test_smartidx_sends_what_top_k_does_and_full_kernels_whole(seed, ratio, full):
-    """Positions and signs are those of the largest entries; most of a kernel chosen: all of it."""
-    x = tensor((6, 5, 3, 3), seed, "ties") + 0.01 * tensor((6, 5, 3, 3), seed + 1)
-    (index, _), chosen = largest(x, ratio), np.zeros(x.numel(), bool)
-    chosen[index] = True
-    chosen = chosen.reshape(30, 9)
-    most = chosen.sum(1) > full * 9
-    back, rows = through(SmartIdx(ratio, full), x).reshape(30, 9).numpy(), x.reshape(30, 9).numpy()
-    assert np.array_equal(back != 0, chosen | most[:, None])
-    assert (back * rows >= 0).all()
-    if most.any():
-        assert np.allclose(np.abs(back[most]), np.abs(rows[most]).mean())
-    rest = back[~most]
-    assert len(np.unique(np.abs(rest[rest != 0]))) <= 2  # a magnitude for patterns, one for others
-    flat = x.reshape(30, 9)
-    assert encode(SmartIdx(ratio), flat) == encode(TopK(ratio, "sign"), flat)
-
-
-@given(st.integers(0, 400), SEEDS, st.sampled_from([1e-6, 1 / 32, 0.3, 1.0]), st.booleans())
-def test_random_positions_cost_no_byte(n, seed, ratio, whole):
-    x, coder = tensor((n,), seed), RandomK(ratio, unbiased=not whole)
-    k, back = math.ceil(ratio * n), through(coder, x, seed)
-    kept = back != 0
-    assert len(encode(coder, x)) == 4 * k and back.count_nonzero() == k
-    torch.testing.assert_close(back[kept], x[kept] * (1 if whole else n / max(k, 1)))
-
-
-def test_random_k_is_unbiased_or_contracts():
-    x, n, k = tensor((160,), kind="heavy"), 160, 20
-    assert unbiased(RandomK(1 / 8), x, 1000, x.abs() * (n / k - 1) ** 0.5)
-    plain = RandomK(1 / 8, unbiased=False)
-    errors = np.array([error(through(plain, x, i), x) for i in range(300)])
-    assert abs(errors.mean() - (1 - k / n)) < 5 * errors.std() / 300**0.5
-
-
-# ---- few bits an entry ---------------------------------------------------------------------------
-
-
-@given(SHAPES, SEEDS, KINDS)
-def test_signs(shape, seed, kind):
-    x, n = tensor(shape, seed, kind), math.prod(shape)
-    mean = x.double().abs().mean().float() if n else 0.0
-    assert torch.equal(through(Signs(), x), torch.where(x < 0, -mean, mean))
-    assert torch.equal(through(Signs(False), x), torch.where(x < 0, -1.0, 1.0))  # of 0: +1
-    assert len(encode(Signs(), x)) == (4 + (n + 7) // 8 if n else 0)
-
-
-@given(SHAPES, SEEDS, KINDS, st.integers(1, 16))
-def test_uniform_takes_the_nearest_level(shape, seed, kind, bits):
-    x, n = tensor(shape, seed, kind), math.prod(shape)
-    section = encode(Uniform(bits), x)
-    assert len(section) == (8 + (n * bits + 7) // 8 if n else 0)
-    if not n:
-        return
-    low, step = (np.float64(v) for v in struct.unpack_from("<ff", section))
-    back, x = through(Uniform(bits), x).double().numpy(), x.double().numpy()
-    exact = (x.max() - x.min()) / (2**bits - 1)
-    assert low == x.min() and exact <= step <= exact * (1 + 2**-23) + 2**-149
-    assert (np.abs(back - x) <= step / 2 + np.abs(x) * 2**-23 + 2**-149).all()
-    levels = torch.arange(2.0**bits)
-    assert torch.equal(through(Uniform(bits), levels), levels)
-
-
-@given(SHAPES, SEEDS, KINDS.filter(lambda kind: kind != "tiny"), st.sampled_from([1, 7, 127, 300]),
-       st.sampled_from([1, 16, 512, None]), st.booleans())  # fmt: skip
-def test_qsgd_rounds_to_one_of_two_levels(shape, seed, kind, levels, bucket, entropy):
-    x, n = tensor(shape, seed, kind), math.prod(shape)
-    coder = QSGD(levels, bucket, entropy)
-    section, back = encode(coder, x), through(coder, x).flatten().double().numpy()
-    buckets = math.ceil(n / (bucket or max(n, 1)))
-    fixed = 4 * buckets + (n * (1 + math.ceil(math.log2(levels + 1))) + 7) // 8
-    assert len(section) <= fixed + 1 if entropy else len(section) == fixed
-    for i in range(buckets):
-        part = slice(i * bucket, (i + 1) * bucket) if bucket else slice(None)
-        a, b = x.flatten()[part].double().numpy(), back[part]
-        norm = np.float64(np.float32(np.sqrt((a**2).sum())))
-        assert struct.unpack_from("<f", section, 4 * i)[0] == norm
-        exact, came = (levels * np.abs(v) / (norm or 1) for v in (a, b))
-        slack = 4e-7 * levels  # what float32 resolves
-        assert (np.abs(came - np.rint(came)) <= slack).all() and (b * a >= 0).all()
-        assert (np.abs(came - exact) < 1 + slack).all()
-
-
-def test_what_is_drawn_is_right_on_average():
-    x = tensor((200,), kind="heavy")
-    norms = torch.cat([part.norm().expand(len(part)) for part in x.split(64)])
-    for entropy in (False, True):
-        assert unbiased(QSGD(3, 64, entropy), x, 500, norms / 6)
-    s = x.abs().max()
-    spread = (x.abs() * (s - x.abs())).sqrt()
-    assert unbiased(TernGrad(None), x, 500, spread)
-    assert not unbiased(TernGrad(1.0), x, 500, spread)
-    assert unbiased(Natural(), x, 500, x.abs() / 8**0.5)
-    small = through(Natural(), torch.full((4000,), 2.0**-128)).double().mean() * 2.0**126
-    assert abs(small - 0.25) < 0.05  # below the smallest power: up with the right chance, too
-    worst = torch.full((2000,), 4 / 3)  # E (x^ - x)^2 = (x - 1)(2 - x) is x^2 / 8 there
-    worst = np.mean([error(through(Natural(), worst, i), worst) for i in range(50)])
-    assert math.isclose(worst, 1 / 8, rel_tol=0.03)
-
-
-def test_qsgd_in_range_code_comes_near_the_entropy():
-    x = tensor((100_000,))
-    plain, coded = encode(QSGD(), x), encode(QSGD(entropy=True), x)
-    back = QSGD().decode(plain, x.shape)
-    assert torch.equal(QSGD(entropy=True).decode(coded, x.shape), back)  # the same draws
-    levels = np.rint(back.numpy() / np.frombuffer(plain, "<f4", 196).repeat(512)[:100_000] * 127)
-    p = np.unique(levels, return_counts=True)[1] / 100_000
-    assert 8 * (len(coded) - 4 * 196) < 1.02 * 100_000 * -(p @ np.log2(p))
-
-
-@given(st.integers(0, 300), SEEDS)
-def test_natural_takes_one_of_the_two_powers_around(n, seed):
-    x = tensor((n,), seed) * 10.0 ** torch.randint(-42, 30, (n,), generator=dice(seed))
-    back, size = through(Natural(), x).double().numpy(), np.abs(x.double().numpy())
-    assert len(encode(Natural(), x)) == n + math.ceil(n / 8)
-    assert (np.frexp(np.abs(back[back != 0]))[0] == 0.5).all() and (back * x.numpy() >= 0).all()
-    normal = size >= 2.0**-126
-    assert (np.abs(back)[normal] < 2 * size[normal] * (1 + 1e-12)).all()
-    assert (np.abs(back)[normal] > size[normal] / 2).all()
-    assert np.isin(np.abs(back)[~normal], [0, 2.0**-126]).all()
-
-
-@given(st.integers(1, 300), SEEDS, st.sampled_from([0.5, 2.5, None]))
-def test_terngrad_has_three_values_and_five_of_them_a_byte(n, seed, clip):
-    x, coder = tensor((n,), seed, "heavy"), TernGrad(clip)
-    section, back = encode(coder, x), through(coder, x).numpy()
-    assert len(section) == 4 + math.ceil(n / 5)
-    s, rms = struct.unpack("<f", section[:4])[0], float(x.double().square().mean().sqrt())
-    assert math.isclose(s, min(float(x.abs().max()), (clip or math.inf) * rms), rel_tol=1e-5)
-    assert np.isin(back, np.array([0, s, -s], np.float32)).all() and (back * x.numpy() >= 0).all()
-    assert (np.abs(back[np.abs(x.numpy()) >= s]) > 0).all()  # what is cut is sure
-
-
-# ---- rotation, low rank, sketches, zipped floats -------------------------------------------------
+def test_natural_rounds_what_is_below_the_smallest_power_with_the_right_chance_too():
+    small = through(Natural(), torch.full((4000,), 2.0**-128)).double()
+    assert small.unique().tolist() == [0, 2.0**-126]
+    assert abs(small.mean() * 2.0**126 - 0.25) < 0.05
 
 
 @pytest.mark.parametrize("n", [1, 2, 64, 128, 1024])
@@ -660,68 +541,29 @@ def test_a_rotation_keeps_lengths_spreads_and_can_be_undone(n, seed):
     assert one.abs().max() < 0.5 and (one != 0).float().mean() > 0.3
 
 
-def test_the_levels_are_those_of_max():
-    """Max (1960), table 1; and the distortions that the docstring's errors come from."""
-    assert np.allclose(centroids(1), [-math.sqrt(2 / math.pi), math.sqrt(2 / math.pi)])
-    assert np.allclose(centroids(2), [-1.510, -0.4528, 0.4528, 1.510], atol=1e-3)
-    x = np.linspace(-9, 9, 400_001)
-    density = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi) * (x[1] - x[0])
-    for bits, D in ((1, 0.3634), (2, 0.1175), (4, 0.009497)):
-        q = centroids(bits).astype(float)
-        near = q[np.searchsorted((q[1:] + q[:-1]) / 2, x)]
-        assert math.isclose(density @ (x - near) ** 2, D, rel_tol=1e-3)
-
-
-@given(st.integers(1, 2000), SEEDS, st.integers(1, 8))
-def test_eden_sends_just_its_bits_and_never_shortens_what_arrives(n, seed, bits):
-    """S is chosen so that <x^, x> = ||x||^2, for every rotation."""
-    x, coder = tensor((n,), seed, "heavy"), EDEN(bits)
-    assert len(encode(coder, x)) == 4 + math.ceil(n * bits / 8)
-    along = float(through(coder, x, 1).double() @ x.double())
-    assert math.isclose(along, float(x.double().square().sum()), rel_tol=1e-3)
-
-
-def test_the_error_of_eden_is_that_of_its_levels_and_its_mean_is_near():
-    x = tensor((20_000,), kind="heavy")
-    for bits, bound in ((1, math.pi / 2 - 1), (2, 0.1331), (3, 0.0358), (4, 0.00959)):
-        assert math.isclose(error(through(EDEN(bits), x), x), bound, rel_tol=0.08)
-    for x in (tensor((1000,), kind="heavy"), torch.eye(1000)[7], torch.ones(1000)):
-        mean = sum(through(EDEN(), x, i).double() for i in range(200)) / 200
-        one = np.mean([error(through(EDEN(), x, i), x) for i in range(20)])
-        assert error(mean, x) < 1.5 * one / 200  # an error of the mean of m draws, without bias
-
-
 @given(st.integers(2, 30), st.integers(1, 30), st.integers(1, 4), SEEDS)
-def test_low_rank_is_a_projection(n, m, rank, seed):
-    """||M - P P^T M||^2 = ||M||^2 - ||P P^T M||^2, and nothing of this rank is nearer than the
-    SVD."""
+def test_low_rank_is_a_projection_as_near_as_the_svd_where_that_is_exact(n, m, rank, seed):
     x, coder = tensor((n, m, 3), seed), LowRank(rank)
-    section, back = encode(coder, x, seed), through(coder, x, seed)
-    if rank * (n + 3 * m) >= 3 * n * m:
-        assert torch.equal(back, x) and len(section) == 4 * x.numel()
-        return
-    assert len(section) == 4 * rank * (n + 3 * m)
-    s = torch.linalg.svdvals(x.double().reshape(n, -1)).square()
-    lost, kept = error(back, x), float(back.double().square().sum() / s.sum())
-    assert math.isclose(lost + kept, 1, rel_tol=1e-4) and s[rank:].sum() / s.sum() - 1e-5 <= lost
+    back, shorter = through(coder, x, seed), rank * (n + 3 * m) < 3 * n * m
+    assert len(encode(coder, x)) == 4 * (rank * (n + 3 * m) if shorter else x.numel())
+    if shorter:
+        energy = float(back.double().square().sum() / x.double().square().sum())
+        assert math.isclose(error(back, x) + energy, 1, rel_tol=1e-4)
+    else:
+        assert torch.equal(back, x)
     low = torch.randn(30, rank, generator=dice(seed)) @ torch.randn(rank, 40, generator=dice(1))
-    torch.testing.assert_close(through(LowRank(rank), low), low, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(through(coder, low), low, rtol=1e-3, atol=1e-3)
 
 
 def test_heavy_hitters_are_found_in_the_noise_and_tables_add_up():
-    """Charikar et al.: an estimate is off by more than 3 ||x|| / sqrt(cells) in a row with
-    probability of at most 1/9, and the median over rows far more rarely."""
-    n, coder = 20_000, CountSketch(1 / 4, 5, 2.5e-4)
-    x = np.random.default_rng(0).normal(size=n)
-    places = np.sort(np.random.default_rng(1).choice(n, 5, replace=False))
+    coder, dice = CountSketch(1 / 4, 5, 2.5e-4), np.random.default_rng(0)
+    x, y = dice.normal(size=(2, 20_000))
+    places = np.sort(dice.choice(20_000, 5, replace=False))
     x[places] = 60 * np.sign(x[places])
     back = through(coder, torch.from_numpy(x)).numpy()
     assert np.flatnonzero(back).tolist() == places.tolist()
-    limit = 3 * np.linalg.norm(x) / coder.cells(n) ** 0.5
+    limit = 3 * np.linalg.norm(x) / coder.cells(20_000) ** 0.5  # Charikar et al.
     assert (np.abs(back - x)[places] < limit).all()
-    every = through(CountSketch(1 / 4, 5, 1.0), torch.from_numpy(x)).numpy()
-    assert np.mean(np.abs(every - x) > limit) < 0.01 < np.mean(np.abs(every - x) > limit / 6)
-    y = np.roll(x, 9)
     assert np.allclose(coder.table(x) + coder.table(y), coder.table(x + y))
 
 
@@ -741,7 +583,6 @@ def packed(form, *values):
 HEAD, ENTROPY = packed("IB", 2, 0), QSGD(entropy=True)  # two positions, Rice parameter 0
 PATTERN = packed("IBIfBB", 0, 0, 1, 1, 1, 0) + HEAD
 BAD = [
-    (TopK(), b"", (4,), "too early"),
     (TopK(), packed("IB", 9, 0), (8,), "9 positions came for 8"),
     (TopK(), packed("IB", 2, 0x40), (8,), "no parameter"),
     (TopK(), HEAD + b"\x01", (8,), "ends too early"),
@@ -750,14 +591,10 @@ BAD = [
     (TopK(), HEAD + b"\x80\x01" + bytes(8), (8,), "runs past"),  # by a little
     (TopK(), HEAD + b"\x07" + bytes(8), (8,), "not zero"),
     (TopK(), packed("IB", 1, 1) + b"\x01\x02" + bytes(4), (8,), "not zero"),
-    (TopK(), HEAD + b"\x03" + bytes(7), (8,), "1 bytes too early"),
-    (TopK(), HEAD + b"\x03" + bytes(9), (8,), "1 bytes too many"),
     (TopK(), HEAD + b"\x03" + packed("ff", 1, math.nan), (8,), "NaN"),
     (TopK(values="float16"), HEAD + b"\x03" + packed("ee", 1, math.inf), (8,), "infinite"),
     (TopK(values="sign"), HEAD + b"\x03" + packed("fB", -1, 0), (8,), "negative"),
     (Signs(), packed("fB", 1, 8), (3,), "not zero"),
-    (Signs(), packed("fB", math.inf, 0), (3,), "infinite"),
-    (Signs(False), b"\0\0", (8,), "too many"),
     (Uniform(), packed("ffB", 0, math.nan, 0), (1,), "NaN"),
     (Uniform(), packed("ffB", 0, -1, 0), (1,), "negative"),
     (Uniform(3), packed("ffB", 0, 1, 8), (1,), "not zero"),
@@ -770,7 +607,7 @@ BAD = [
     (ENTROPY, packed("fBHHBB", 1, 1, 255, 1, 8, 3), (3,), "above 127"),
     (ENTROPY, packed("fBHHBBB", 1, 1, 0, 2, 8, 1, 2) + b"\xff" * 4, (3,), "range-coded"),
     (ENTROPY, packed("fBHHBBB", 1, 1, 0, 2, 8, 1, 2) + b"\xff", (3,), "range-coded"),
-    (ENTROPY, packed("BHHBB", 1, 0, 1, 8, 0), (0,), "0 levels came for 0"),
+    (ENTROPY, packed("BHHBB", 1, 0, 1, 8, 0), (0,), "too many"),
     (Mask(), b"\x03" + packed("I", 500) + b"\xff" * 160, (1000,), "no valid code"),
     (Mask(), b"\x04", (3,), "no form 4"),
     (Mask(), b"\x01\x00", (3,), "too many"),
@@ -778,16 +615,10 @@ BAD = [
     (Mask(), b"\x03" + packed("I", 4) + bytes(4), (3,), "cannot have 4 ones"),
     (Mask(), b"\x03" + packed("I", 3) + bytes(4), (3,), "cannot have 3 ones"),
     (Mask(), b"\x03" + packed("I", 1) + bytes(4), (3,), "range-coded"),
-    (EDEN(), packed("fB", math.inf, 0), (8,), "infinite"),
-    (EDEN(), packed("fB", 1, 8), (3,), "not zero"),
     (Natural(), b"\xff\0", (1,), "exponent of 255"),
     (Natural(), b"\0\1", (1,), "zero has a sign"),
     (TernGrad(), packed("fB", 1, 243), (5,), "such a byte"),
     (TernGrad(), packed("fB", 1, 9), (2,), "such a byte"),
-    (RandomK(0.5), bytes(4), (4,), "too early"),
-    (LowRank(1), bytes(4 * 7), (3, 3), "4 bytes too many"),
-    (LowRank(1), packed("6f", *[0] * 5, math.nan), (3, 3), "NaN"),
-    (CountSketch(1 / 2, 2), bytes(12), (8,), "4 bytes too early"),
     (Zipped(), bytes(12), (2,), "damaged"),
     (Zipped(), bytes(6) + zlib.compress(bytes(3)), (2,), "just 2"),
     (Zipped(), bytes(6) + zlib.compress(bytes(1)), (2,), "just 2"),
@@ -808,13 +639,13 @@ def test_bad_sections(coder, section, shape, noun):
 def test_a_pattern_number_must_be_among_those_sent():
     """Two patterns, four kernels whose numbers add up to no more than allowed, one of them 2."""
     start = packed("IBIf", 0, 0, 2, 1) + b"\x11\x00"  # no kernels; patterns +.. and .+.
-    where = packed("IB", 4, 0x80)  # all four kernels
+    everywhere = packed("IB", 4, 0x80)  # all four kernels
     end = packed("IB", 0, 0)  # no single entries
     good, bad = b"\x00\x1b", b"\x00\x39"  # 0 0 1 0 and 0 2 0 0 in unary
-    x = SmartIdx().decode(start + where + good + end, (4, 1, 3)).reshape(4, 3)
+    x = SmartIdx().decode(start + everywhere + good + end, (4, 1, 3)).reshape(4, 3)
     assert x.argmax(1).tolist() == [0, 0, 1, 0]
     with pytest.raises(WireError, match="not among the 2"):
-        SmartIdx().decode(start + where + bad + end, (4, 1, 3))
+        SmartIdx().decode(start + everywhere + bad + end, (4, 1, 3))
 
 
 # ---- hostile messages to every method, kills, and the benchmark ----------------------------------
