@@ -77,10 +77,6 @@ class Code(Step):
 
     coder: Coder = DENSE
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.coder, Coder):
-            raise ValueError(f"{self.coder!r} is no coder (fedlearn.wire.Coder).")
-
     def coder_for(self, name: str, ctx: Context) -> Coder:
         """Which coder this tensor goes through; the same for all clients of a round."""
         return self.coder

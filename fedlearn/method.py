@@ -66,11 +66,6 @@ class Method(Checked):
     def __post_init__(self) -> None:
         parts = {name: getattr(self, name) for name in self.kinds}
         for name, kind in self.kinds.items():
-            if not isinstance(parts[name], kind):
-                raise ValueError(
-                    f"{parts[name]!r} cannot be a method's {name}: it is no {kind.__name__} "
-                    "(fedlearn.parts)."
-                )
             parts[name].refuse_unknown(kind)
         for name, part in parts.items():
             given = set[Any]().union(*(p.given() for p in parts.values() if p is not part))
@@ -82,20 +77,9 @@ class Method(Checked):
                     )
 
     def but(self, **parts: Any) -> Any:
-        """The same method with other parts.
+        """The same method with other ``parts``, or another ``name``; ``ValueError`` for a part that
+        it does not have or that does not fit.
 
-        Parameters
-        ----------
-        **parts
-            Parts by their names, or another ``name``.
-
-        Returns
-        -------
-        Method
-            Of the same class; ``ValueError`` for a part that it does not have or that does not fit.
-
-        Examples
-        --------
         >>> import fedlearn as fl
         >>> fl.methods.rpn().but(server=fl.Mean("clients")).parts()["server"]
         "Mean(by='clients')"
