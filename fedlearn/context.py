@@ -43,7 +43,7 @@ class State:
 
 class Part(Checked):
     """Base of all parts. A part gives itself to the others, by its class, and what else it
-    ``gives``; it ``needs`` something of them: classes, or objects where details must agree. Two that
+    ``gives``; it ``needs`` some of theirs: classes, or objects where details must agree. Two that
     do not fit are refused before anything is trained."""
 
     needs: Any = frozenset()

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from . import rng
-from .context import Context, Part, Tensors, label, provides
+from .context import Context, Part, Tensors, label
 from .errors import Diverged, WireError
 from .models import state_of
 from .wire import Coder, Dense, LowRank, Schema, SharedRandomness, Sparse, Stochastic, Votes, coders
@@ -117,8 +117,9 @@ class Link(Part):
                 )
             if part.takes and not issubclass(kind, part.takes):
                 takes = part.takes if isinstance(part.takes, tuple) else (part.takes,)
-                takes = " or ".join(map(label, takes))
-                raise ValueError(f"{part!r} takes {takes}, but gets {label(kind)}.")
+                raise ValueError(
+                    f"{part!r} takes {' or '.join(map(label, takes))}, but gets {label(kind)}."
+                )
             kind = part.makes or kind
         for i, step in enumerate(steps[:-1], 1):
             step.check(steps[i:])
@@ -189,7 +190,8 @@ class Link(Part):
         for coder, names in chosen.items():
             names = [n for n in names if n in x]
             if type(coder) is Dense:  # all of them at once
-                sections |= zip(names, coders.write_floats([x[n] for n in names], coder.dtype))
+                coded = coders.write_floats([x[n] for n in names], coder.dtype)
+                sections |= zip(names, coded, strict=True)
                 continue
             draws = [self._draws("coder", ctx)] if isinstance(coder, Stochastic) else []
             for n in names:
@@ -209,9 +211,9 @@ class Link(Part):
             shapes = [ctx.schema.shapes[n] for n in names]
             if type(coder) is Dense:
                 floats = coders.read_floats([sections[n] for n in names], shapes, coder.dtype)
-                x |= zip(names, floats)
+                x |= zip(names, floats, strict=True)
                 continue
-            for n, shape in zip(names, shapes):
+            for n, shape in zip(names, shapes, strict=True):
                 x[n] = coder.decode(sections[n], shape, *self._shared(coder, n, ctx))
         return x
 
