@@ -14,7 +14,6 @@ from ..errors import Diverged, WireError
 from .base import Coder, Shape, brief
 from .bits import finite
 
-
 LARGE = 2**20  # entries: to copy them takes longer than to take each tensor as it lies in memory
 
 
