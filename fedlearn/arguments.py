@@ -1,8 +1,9 @@
 """Arguments that are what their annotation says: methods' options, and the fields of parts, coders
 and settings.
 
-What is annotated as float, int, bool, str, or one of them or None, is checked; what else a value
-must be, such as above 0, is up to the callee. Numbers are finite, unless the default is infinite.
+What is annotated as float, int, bool, str, or one of them or None, or as a kind of part or coder,
+is checked; what else a value must be, such as above 0, is up to the callee. Numbers are finite,
+unless the default is infinite.
 Numbers of another kind, such as numpy's, become Python's own, and a whole number that is given for
 a float becomes a float: what is equal has the same ``repr``, by which two machines know it.
 """
@@ -33,6 +34,12 @@ R = TypeVar("R")
 def check_value(name: str, value: Any, annotation: Any, default: Any = None) -> Any:
     """``value``, a number as Python's own; ``ValueError`` unless it is what an annotation says.
     Without one, a number as default asks for a number."""
+    if isinstance(annotation, type) and issubclass(annotation, Checked):  # a part, a coder
+        if not isinstance(value, annotation):
+            raise ValueError(
+                f"{name} must be of the kind {annotation.__name__}, not {short(value)}."
+            )
+        return value
     union = get_origin(annotation) in (UnionType, Union)
     kinds = get_args(annotation) if union else (annotation,)
     bare = annotation is inspect.Parameter.empty

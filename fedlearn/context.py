@@ -1,9 +1,9 @@
-"""What all parts share: what a part is, what one gives another, and what it may know at work."""
+"""What all parts share: what one gives another, and what it may know while it works."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -42,24 +42,16 @@ class State:
 
 
 class Part(Checked):
-    """Base of all parts. A part gives itself to the others, by its class, and says what it
-    ``needs`` of them and what else it ``gives``: classes, or objects where details must agree.
-    Two that do not fit are refused before anything is trained. ``words`` names what is given in
-    that sentence, and ``giver`` the part that can give it."""
+    """Base of all parts. A part gives itself to the others, by its class, and what else it
+    ``gives``; it ``needs`` some of theirs: classes, or objects where details must agree. Two that
+    do not fit are refused before anything is trained."""
 
     needs: Any = frozenset()
     gives: Any = frozenset()
-    words: ClassVar[str] = ""
-    giver: ClassVar[str] = "model"
 
     def given(self) -> set[Any]:
         """All that this part gives."""
         return {type(self), *self.gives}
-
-    def says(self) -> str:
-        """In words, what it gives that others may need."""
-        named = [in_words(g) for g in self.given() if g is not type(self) or self.words]
-        return " and ".join(sorted(named)) or "nothing of the kind"
 
     def refuse_unknown(self, kind: type["Part"]) -> None:
         """``ValueError`` if this part, or one of its kind inside it, has a public member that no
@@ -73,9 +65,9 @@ class Part(Checked):
                     raise ValueError(
                         f"{type(self).__name__} has {name!r}, which no {kind.__name__} has: {hint}"
                     )
-        for inner in (getattr(self, name) for name in members):
-            if isinstance(inner, kind):
-                inner.refuse_unknown(kind)
+        for part in (getattr(self, name) for name in members):
+            if isinstance(part, kind):
+                part.refuse_unknown(kind)
 
 
 def provides(given: Iterable[Any], need: Any) -> bool:
@@ -85,11 +77,9 @@ def provides(given: Iterable[Any], need: Any) -> bool:
     return any(issubclass(g if isinstance(g, type) else type(g), need) for g in given)
 
 
-def in_words(content: Any) -> str:
-    """What a part gives or needs, for a sentence: the ``words`` of its class, or its name."""
-    kind = content if isinstance(content, type) else type(content)
-    text = vars(kind).get("words") or kind.__name__
-    return text if isinstance(content, type) else f"{text} {content!r}"
+def label(content: Any) -> str:
+    """What a part gives or needs, for a sentence."""
+    return content.__name__ if isinstance(content, type) else repr(content)
 
 
 @dataclass
@@ -126,13 +116,12 @@ class Context:
         """What a client keeps as ``key``/name of each parameter that is trained, zero where it
         keeps nothing: tensors like ``params``, for stacked clients [clients, ...]."""
         names = [name for name, p in self.net.named_parameters() if p.requires_grad]
-        memories = self.memory if isinstance(self.memory, list) else [self.memory]
-        tensors = [torch.zeros_like(p) for p in params]
-        for name, tensor in zip(names, tensors, strict=True):
-            rows = tensor if isinstance(self.memory, list) else [tensor]
-            for row, memory in zip(rows, memories, strict=True):
-                if f"{key}/{name}" in memory:
-                    row.copy_(memory[f"{key}/{name}"])
+        stacked, tensors = isinstance(self.memory, list), []
+        for name, p in zip(names, params, strict=True):
+            zero = torch.zeros_like(p[0] if stacked else p)
+            memories = self.memory if stacked else [self.memory]
+            rows = [memory.get(f"{key}/{name}", zero) for memory in memories]
+            tensors.append(torch.stack(rows) if stacked else rows[0].clone())
         return tensors
 
     def narrow(self, first: int, last: int) -> "Context":

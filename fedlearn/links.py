@@ -8,14 +8,14 @@ error feedback is a step like any other.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from . import rng
-from .context import Context, Part, Tensors, in_words, provides
+from .context import Context, Part, Tensors, label
 from .errors import Diverged, WireError
 from .models import state_of
 from .wire import Coder, Dense, LowRank, Schema, SharedRandomness, Sparse, Stochastic, Votes, coders
@@ -28,25 +28,18 @@ DENSE = Dense()
 class Weights:
     """What the server keeps, and a downlink brings."""
 
-    words, giver = "the server's state", "downlink"
-
 
 class Trained:
     """What local training made of the weights."""
 
-    words, giver = "what was trained", "uplink"
-
 
 class Step(Part):
     """One step of a chain. ``takes`` and ``makes`` are the classes of what goes in and what comes
-    out, such as ``Trained``, ``Update`` or one of your own; None: anything, and the same.
-    ``refuses``: weights (``Trained``, ``Weights``) on which a step that is made for changes would
-    train to nothing."""
+    out, such as ``Trained``, ``Update`` or one of your own; ``takes`` may be several, as for
+    ``issubclass``. None: anything, and the same."""
 
-    giver = "uplink"
     takes: Any = None
     makes: Any = None
-    refuses: Any = frozenset()
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         """The sender's side. ``x`` and its tensors are not to be changed."""
@@ -84,12 +77,8 @@ class Code(Step):
 
     coder: Coder = DENSE
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.coder, Coder):
-            raise ValueError(f"{self.coder!r} is no coder (fedlearn.wire.Coder).")
-
     def coder_for(self, name: str, ctx: Context) -> Coder:
-        """Which coder this tensor goes through."""
+        """Which coder this tensor goes through; the same for all clients of a round."""
         return self.coder
 
 
@@ -97,8 +86,6 @@ class Code(Step):
 class Lossy(Code):
     """Batch statistics and tensors of fewer than ``whole`` dimensions travel dense, all else
     through the coder."""
-
-    words = "tensors coded by"
 
     whole: int = 2
 
@@ -111,6 +98,7 @@ class Link(Part):
     """A chain of steps; the last is a ``Code``, by default dense float32."""
 
     begins: type = Weights  # what goes into the first step
+    broadcast = False  # one message for many: coders draw as the server, client -1
 
     def __init__(self, *steps: Step) -> None:
         if not steps or not isinstance(steps[-1], Code):
@@ -121,35 +109,37 @@ class Link(Part):
                 raise ValueError(f"A link is steps, of which the last may be a Code, not {step!r}.")
             step.refuse_unknown(Code if isinstance(step, Code) else Step)
             part: Any = step.coder if isinstance(step, Code) else step
-            if part.takes and not provides([kind], part.takes):
+            if kind is Weights and isinstance(part, Sparse):  # most entries zero: another model
                 raise ValueError(
-                    f"{part!r} takes {in_words(part.takes)}, but gets {in_words(kind)}."
+                    f"{part!r} takes changes, but gets Weights: downlink=Replay(link), "
+                    "server=KeptSteps(link) bring those of the server down, with the same link as "
+                    "uplink."
                 )
-            # a model of which most entries are zero, or those of M^0, is another model
-            if kind in step.refuses or (kind is Weights and isinstance(part, Sparse)):
+            if part.takes and not issubclass(kind, part.takes):
+                takes = part.takes if isinstance(part.takes, tuple) else (part.takes,)
                 raise ValueError(
-                    f"{part!r} takes changes, but gets {in_words(kind)}: Update() makes changes of "
-                    "what was trained; downlink=Replay(link), server=KeptSteps(link) bring those "
-                    "of the server down, with the same link as uplink."
+                    f"{part!r} takes {' or '.join(map(label, takes))}, but gets {label(kind)}."
                 )
             kind = part.makes or kind
-        drops = [s for s in steps if type(s).names is not Step.names]
-        adds = [s for s in steps if type(s).shapes is not Step.shapes]
-        if drops and adds:
-            raise ValueError(f"{drops[0]!r} leaves tensors out, but {adds[0]!r} needs all of them.")
-        self.steps, self.makes = steps, kind
-        self.code: Code = steps[-1]  # type: ignore[assignment]
-        self.hears = [type(step).sent is not Step.sent for step in steps]
         for i, step in enumerate(steps[:-1], 1):
             step.check(steps[i:])
+        self.steps, self.makes = steps, kind
+        self.code: Code = steps[-1]  # type: ignore[assignment]
         self.needs = frozenset[Any]().union(*(step.needs for step in steps))
+        self.told, self.drops, adds = map(self._with, ("sent", "names", "shapes"))
+        if self.drops and adds:
+            raise ValueError(
+                f"{self.drops[0]!r} leaves tensors out, but {adds[0]!r} needs all of them."
+            )
+        self._choice: Any = (None, 0, {}, frozenset())  # schema, round, what ``coders`` returns
+
+    def _with(self, method: str) -> list[Step]:
+        """The steps that have this method of their own."""
+        return [s for s in self.steps if getattr(type(s), method) is not getattr(Step, method)]
 
     def given(self) -> set[Any]:
         passing = [step for step in self.steps[:-1] if not step.makes]
         return {self.makes, self.code}.union(*(step.given() for step in passing))
-
-    def says(self) -> str:
-        return in_words(self.makes)
 
     def __repr__(self) -> str:
         steps = self.steps[:-1] if self.code == Code() else self.steps
@@ -176,72 +166,71 @@ class Link(Part):
             shapes, buffers = shapes | added, buffers | added.keys()
         return Schema(shapes, frozenset(buffers), repr(self))
 
+    def coders(self, ctx: Context) -> tuple[dict[Coder, list[str]], frozenset[str]]:
+        """The names of the tensors that go through each coder in this round, and of those that do
+        not travel dense."""
+        if self._choice[0] is not ctx.schema or self._choice[1] != ctx.round:
+            names: dict[Coder, list[str]] = {}
+            for name in ctx.schema.shapes:
+                names.setdefault(self.code.coder_for(name, ctx), []).append(name)
+            lossy = frozenset(ctx.schema.shapes) - frozenset(names.get(DENSE, ()))
+            self._choice = ctx.schema, ctx.round, names, lossy
+        return self._choice[2:]
+
     def encode(self, x: Tensors, ctx: Context) -> Sections:
         """The sender: tensors -> sections. What steps remember is in ``ctx.memory``."""
-        lossy = {n for n in ctx.schema.shapes if self.code.coder_for(n, ctx) != DENSE}
-        ctx, passed = replace(ctx, lossy=frozenset(lossy)), []
-        for step in self.steps:
+        chosen, ctx.lossy = self.coders(ctx)
+        passed = []
+        for step in self.steps[:-1]:
             x = step.encode(x, ctx)
             passed.append((step, x))
-        sections = self.write(x, ctx)
-        if any(self.hears):
+        if unknown := x.keys() - ctx.schema.shapes.keys():
+            raise ValueError(f"Not in the schema: {', '.join(sorted(unknown))}.")
+        sections: Sections = {}
+        for coder, names in chosen.items():
+            names = [n for n in names if n in x]
+            if type(coder) is Dense:  # all of them at once
+                coded = coders.write_floats([x[n] for n in names], coder.dtype)
+                sections |= zip(names, coded, strict=True)
+                continue
+            draws = [self._draws("coder", ctx)] if isinstance(coder, Stochastic) else []
+            for n in names:
+                sections[n] = coder.encode(x[n], *draws, *self._shared(coder, n, ctx))
+        if self.told:
             sent = {n: t.to(x[n].device) for n, t in self.read(sections, ctx).items()}
             for step, x in reversed(passed):
                 step.sent(x, sent, ctx)
-        return sections
-
-    def write(self, x: Tensors, ctx: Context) -> Sections:
-        """Each tensor through its coder."""
-        sections: Sections = {}
-        for coder, names in self._by_coder(x, ctx):
-            if type(coder) is Dense:  # all of them at once
-                coded = coders.write_floats([x[n] for n in names], coder.dtype)
-                sections.update(zip(names, coded, strict=True))
-                continue
-            own = [ctx.generator("coder")] if isinstance(coder, Stochastic) else []
-            for n in names:
-                sections[n] = coder.encode(x[n], *own, *_shared(coder, n, ctx))
         return sections
 
     def read(self, sections: Sections, ctx: Context) -> Tensors:
         """The receiver: sections -> the tensors that the sender's coders saw, as far as they keep
         them."""
         x: Tensors = {}
-        for coder, names in self._by_coder(sections, ctx):
+        for coder, names in self.coders(ctx)[0].items():
+            names = [n for n in names if n in sections]
             shapes = [ctx.schema.shapes[n] for n in names]
             if type(coder) is Dense:
                 floats = coders.read_floats([sections[n] for n in names], shapes, coder.dtype)
-                x.update(zip(names, floats, strict=True))
+                x |= zip(names, floats, strict=True)
                 continue
             for n, shape in zip(names, shapes, strict=True):
-                x[n] = coder.decode(sections[n], shape, *_shared(coder, n, ctx))
+                x[n] = coder.decode(sections[n], shape, *self._shared(coder, n, ctx))
         return x
 
     def undo(self, x: Tensors, ctx: Context) -> Tensors:
         """What ``read`` gave -> what the sender began with."""
-        for step in reversed(self.steps):
+        for step in reversed(self.steps[:-1]):
             x = step.decode(x, ctx)
         return x
 
-    def _by_coder(self, names: Iterable[str], ctx: Context) -> Iterable[tuple[Coder, list[str]]]:
-        groups: dict[Coder, list[str]] = {}
-        for name in names:
-            groups.setdefault(self.code.coder_for(name, ctx), []).append(name)
-        return groups.items()
+    def _draws(self, purpose: str, ctx: Context, *names: str) -> torch.Generator:
+        sender = -1 if self.broadcast else ctx.client
+        return rng.generator(ctx.task.seed, purpose, ctx.round, sender, *names)
 
-    def expected(self, ctx: Context) -> list[str]:
-        """The names of the tensors that this message must have."""
-        names = list(ctx.schema.shapes)
-        for step in self.steps:
-            names = step.names(names, ctx)
-        return names
-
-
-def _shared(coder: Coder, name: str, ctx: Context) -> list[torch.Generator]:
-    """The generator that both sides derive for a tensor, if its coder wants one."""
-    if not isinstance(coder, SharedRandomness):
-        return []
-    return [rng.generator(ctx.task.seed, "shared coder", ctx.round, ctx.client, name)]
+    def _shared(self, coder: Coder, name: str, ctx: Context) -> list[torch.Generator]:
+        """The generator that both sides derive for a tensor, if its coder wants one."""
+        wanted = isinstance(coder, SharedRandomness)
+        return [self._draws("shared coder", ctx, name)] if wanted else []
 
 
 class Uplink(Link):
@@ -273,8 +262,15 @@ class Uplink(Link):
             raise ValueError(f"{self!r} must begin with what becomes of the weights: Update().")
 
     def given(self) -> set[Any]:
-        dense = provides([self.makes], Update) and not isinstance(self.code.coder, Sparse)
+        dense = issubclass(self.makes, Update) and not isinstance(self.code.coder, Sparse)
         return super().given() | ({Votes} if dense else set())  # an update's signs are votes
+
+    def expected(self, ctx: Context) -> list[str]:
+        """The names of the tensors that this message must have."""
+        names = list(ctx.schema.shapes)
+        for step in self.drops:
+            names = step.names(names, ctx)
+        return names
 
     def decode(self, sections: Sections, ctx: Context) -> Tensors:
         """Sections -> update (or votes, or mask) by name; ``WireError`` unless just the tensors
@@ -307,31 +303,23 @@ class Downlink(Link):
     Downlink(Residual(), Code(coder=Pooled(bits=32, threshold=0.0)))
     """
 
-    giver = "downlink"
+    broadcast = True
 
     def __init__(self, *steps: Step) -> None:
         super().__init__(*steps)
-        if not provides([self.makes], Weights):
+        if not issubclass(self.makes, Weights):
             raise ValueError(
-                f"{self!r} must bring the client the server's state, which no votes or masks are."
+                f"{self!r} must bring the client the server's state, not {label(self.makes)}."
             )
 
     def group(self, ctx: Context) -> Hashable:
         """All clients of a group get the same sections in a round, which are coded once."""
-        return tuple(step.group(ctx) for step in self.steps)
-
-    def write(self, x: Tensors, ctx: Context) -> Sections:
-        return super().write(x, replace(ctx, client=-1))  # who draws is the server
-
-    def read(self, sections: Sections, ctx: Context) -> Tensors:
-        return super().read(sections, replace(ctx, client=-1))
+        return tuple(step.group(ctx) for step in self.steps[:-1])
 
     def undo(self, x: Tensors, ctx: Context) -> Tensors:
-        kept = replace(ctx, memory=dict(ctx.memory))
-        state = super().undo({n: t.to(ctx.task.device) for n, t in x.items()}, kept)
+        state = super().undo({n: t.to(ctx.task.device) for n, t in x.items()}, ctx)
         if state.keys() != ctx.initial.keys():
             raise WireError("The server's message does not hold the whole model.")
-        ctx.memory.update(kept.memory)  # of a message that is refused nothing is kept
         return {n: state[n] for n in ctx.initial}
 
 
@@ -342,15 +330,13 @@ class Downlink(Link):
 class Update(Step):
     """u = w - w_t: what local training changed."""
 
-    words = "updates of the weights"
     takes = Trained
 
     # a class below this one makes updates of a kind of its own
     makes = property(type, doc="The class of what comes out.")
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
-        moved = torch._foreach_sub(list(x.values()), [ctx.start[n] for n in x])
-        return {n: u.contiguous() for n, u in zip(x, moved, strict=True)}
+        return {n: w.contiguous() - ctx.start[n] for n, w in x.items()}
 
 
 @dataclass(frozen=True)
@@ -361,7 +347,7 @@ class Feedback(Step):
     The sender does not learn whether its upload was refused: then what it held is lost.
     """
 
-    refuses = frozenset({Trained})
+    takes = Update, Weights
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         errors = {n: ctx.memory[f"error/{n}"] for n in x if f"error/{n}" in ctx.memory}
@@ -393,7 +379,7 @@ class Clip(Step):
     """g <- g min(1, norm / (sqrt(N) ||g||)) over all tensors that are coded with loss; N is the
     number of clients in the round (DGC, section 3.2)."""
 
-    refuses = frozenset({Trained, Weights})
+    takes = Update
 
     norm: float = float("inf")
 
@@ -421,7 +407,7 @@ class Momentum(Step):
     whole anyway, biases and normalisation, has the same momentum and is never set to zero: as in
     the authors' program, where SGD's momentum does not know what is compressed."""
 
-    refuses = frozenset({Trained, Weights})
+    takes = Update
 
     momentum: float = 0.9
 

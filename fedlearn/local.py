@@ -245,8 +245,6 @@ class Objective(Part):
     dimensions are counted from the end.
     """
 
-    giver = "objective"
-
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         """Called before local training -> ``loss(net, batch)``."""
         raise NotImplementedError

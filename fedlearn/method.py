@@ -9,14 +9,14 @@ once, split learning one client after the other, batch by batch.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import torch
 
 from . import finite, local, rng
 from .arguments import Checked, short
-from .context import Context, Part, State, Tensors, in_words, provides
+from .context import Context, Part, State, Tensors, label, provides
 from .errors import Diverged, WireError, pick
 from .extensions import find
 from .local import Model, Objective, TaskLoss, TaskNetwork
@@ -66,37 +66,20 @@ class Method(Checked):
     def __post_init__(self) -> None:
         parts = {name: getattr(self, name) for name in self.kinds}
         for name, kind in self.kinds.items():
-            if not isinstance(parts[name], kind):
-                raise ValueError(
-                    f"{parts[name]!r} cannot be a method's {name}: it is no {kind.__name__} "
-                    "(fedlearn.parts)."
-                )
             parts[name].refuse_unknown(kind)
         for name, part in parts.items():
             given = set[Any]().union(*(p.given() for p in parts.values() if p is not part))
             for need in sorted(part.needs, key=repr):
                 if not provides(given, need):
-                    giver = parts.get(need.giver)
                     raise ValueError(
-                        f"The {name} {part!r} needs {in_words(need)}; the {need.giver} {giver!r} "
-                        f"gives {giver.says() if giver else 'nothing'}."
+                        f"The {name} {part!r} needs {label(need)}, which no other part of "
+                        f"{self.name} gives."
                     )
 
     def but(self, **parts: Any) -> Any:
-        """The same method with other parts.
+        """The same method with other ``parts``, or another ``name``; ``ValueError`` for a part that
+        it does not have or that does not fit.
 
-        Parameters
-        ----------
-        **parts
-            Parts by their names, or another ``name``.
-
-        Returns
-        -------
-        Method
-            Of the same class; ``ValueError`` for a part that it does not have or that does not fit.
-
-        Examples
-        --------
         >>> import fedlearn as fl
         >>> fl.methods.rpn().but(server=fl.Mean("clients")).parts()["server"]
         "Mean(by='clients')"
@@ -135,17 +118,17 @@ def method_of(method: Any) -> Method:
     return method
 
 
+@dataclass
 class Exchange:
     """A round's only way to clients, ``ask`` in the code of a method. It counts the bytes, and
     notes in ``row``, of the history, who is refused and why."""
 
-    def __init__(
-        self, t: int, clients: Any, row: dict[str, Any], last_seen: dict[int, int]
-    ) -> None:
-        self.t, self.clients, self.row = t, clients, row
-        self.last_seen = last_seen  # client -> the last round in which an answer of it was taken
-        self.raised: BaseException | None = None  # the first error in the code of a client
-        self.norms: dict[int, float] = {}  # client -> the largest norm that came in this round
+    t: int
+    clients: Any  # of an engine
+    row: dict[str, Any]
+    last_seen: dict[int, int]  # client -> the last round in which an answer of it was taken
+    raised: BaseException | None = None  # the first error in the code of a client
+    norms: dict[int, float] = field(default_factory=dict)  # client -> the largest that came
 
     def __call__(
         self, clients: Iterable[int], write: Callable[[int], Any], question: str = TRAIN
@@ -166,12 +149,11 @@ class Exchange:
             if isinstance(answer, bytes):
                 self.note(f"{way}_up", len(answer))
                 yield k, answer
-            elif isinstance(answer, WireError):
-                self.refuse(k, answer, question)
-            else:
+                continue
+            if not isinstance(answer, WireError):
                 kind = type(answer).__name__
-                error = WireError(f"Client {k} must answer with bytes, not with {kind}.")
-                self.refuse(k, error, question)
+                answer = WireError(f"Client {k} must answer with bytes, not with {kind}.")
+            self.refuse(k, answer, question)
 
     def read(
         self,
@@ -211,13 +193,10 @@ class Exchange:
                 raise error from self.raised
         elif not self.norms:  # nobody has answered: nobody else's fault
             raise error
-        else:
-            self.row |= {"untaken": str(error), "suspects": self.suspects()}
-
-    def suspects(self) -> list[int]:
-        """The clients that sent the largest norm of this round, or a thousandth of it."""
-        most = max(self.norms.values(), default=0.0)
-        return [k for k, norm in self.norms.items() if 1000 * norm >= most]
+        else:  # suspects sent the largest norm, or a thousandth of it
+            most = max(self.norms.values())
+            suspects = [k for k, norm in self.norms.items() if 1000 * norm >= most]
+            self.row |= {"untaken": str(error), "suspects": suspects}
 
 
 class Side:
@@ -243,10 +222,9 @@ class Side:
 
     def context(self, t: int, client: Any, schema: Schema, memory: Any, **more: Any) -> Context:
         """What parts may know in round ``t``."""
-        about = {"settings": self.settings, "participants": self.participants(t), "net": self.net}
-        return Context(
-            self.task, t, client, self.initial, memory=memory, schema=schema, **about, **more
-        )
+        who = self.participants(t)
+        more = {"memory": memory, "settings": self.settings, "participants": who} | more
+        return Context(self.task, t, client, self.initial, schema=schema, net=self.net, **more)
 
 
 class ServerSide(Side):
@@ -299,23 +277,15 @@ class ServerSide(Side):
 
 class ClientSide(Side):
     """All clients of a method; they take turns on one network. What one of them keeps between two
-    answers is in ``memory``, and nowhere else: the next answer may be another process's."""
+    answers is in ``memory``, and nowhere else: the next answer may be another process's. Most
+    download, train and upload; others have an ``answer`` of their own."""
 
-    stacks: ClassVar[bool] = False  # several can train in one stacked network
+    stacks: ClassVar[bool] = True  # several can train in one stacked network
     remembers: ClassVar[bool] = True  # a round may begin with what was kept in the one before
 
     def answer(self, t: int, client: int, question: str, data: bytes, memory: Tensors) -> bytes:
         """What was asked for in round ``t``; ``WireError`` if the question is not what it must be.
         To answer ``EVALUATE`` changes no memory."""
-        raise NotImplementedError
-
-
-class Trainee(ClientSide):
-    """Clients that download, train, and upload."""
-
-    stacks = True
-
-    def answer(self, t: int, client: int, question: str, data: bytes, memory: Tensors) -> bytes:
         if question == EVALUATE:
             return self.show(t, client, data, memory)
         if question != TRAIN:

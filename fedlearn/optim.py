@@ -17,8 +17,6 @@ class Optimizer(Part):
     no special case. Lists in its state hold one tensor for each parameter; what else is in there
     must not change between steps."""
 
-    giver = "optimizer"
-
     def init(self, params: Params, ctx: Context) -> dict[str, Any]:
         """The state with which local training begins."""
         return {}
@@ -48,10 +46,9 @@ def shrunk(net: nn.Module) -> tuple[int, ...]:
     """The positions, among the parameters that are trained, of those that weight decay is for if it
     spares vectors: biases and normalisation are left alone, and a layer whose ``decays`` is True
     (``models.reparam.Scale``) is not."""
-    trained = [(m, p) for m in net.modules() for p in m.parameters(False) if p.requires_grad]
-    place = {id(p): i for i, p in enumerate(p for p in net.parameters() if p.requires_grad)}
-    chosen = {place[id(p)] for m, p in trained if p.dim() > 1 or getattr(m, "decays", False)}
-    return tuple(sorted(chosen))
+    params = [p for p in net.parameters() if p.requires_grad]
+    scales = {id(p) for m in net.modules() if getattr(m, "decays", False) for p in m.parameters()}
+    return tuple(i for i, p in enumerate(params) if p.dim() > 1 or id(p) in scales)
 
 
 def decayed(grads: Params, params: Params, rate: float, only: Any) -> Params:
@@ -243,10 +240,6 @@ class Continued(Optimizer):
 
     of: Optimizer = Adam()
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.of, Optimizer):
-            raise ValueError(f"{self.of!r} is no optimizer (fedlearn.parts.Optimizer).")
-
     @property
     def needs(self) -> Any:
         return self.of.needs
@@ -254,12 +247,11 @@ class Continued(Optimizer):
     def init(self, params: Params, ctx: Context) -> dict[str, Any]:
         state, many = self.of.init(params, ctx), isinstance(ctx.memory, list)
         for k, memory in enumerate(ctx.memory if many else [ctx.memory]):
-            own = {f"optimizer {n}": t[k] if many else t for n, t in lasting(state).items()}
-            before = {n: memory[n] for n in own if n in memory}
-            if before and all(torch.isfinite(t).all() for t in before.values()):
-                for n, t in before.items():
-                    own[n].copy_(t)
-            memory.update(own)  # the tensors that training changes
+            tensors = {f"optimizer {n}": t[k] if many else t for n, t in lasting(state).items()}
+            if all(n in memory and memory[n].isfinite().all() for n in tensors):
+                for n, t in tensors.items():
+                    t.copy_(memory[n])
+            memory.update(tensors)  # those that training changes
         return state
 
     def step(self, params: Params, grads: Params, state: dict[str, Any]) -> None:

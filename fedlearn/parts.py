@@ -35,7 +35,7 @@ from .local import (
     trained,
 )
 from .optim import SGD, Adam, Continued, Optimizer, Shifted, lasting, recalled
-from .replay import KeptSteps, Replay, Steps
+from .replay import KeptSteps, Replay
 from .servers import (
     Aggregator,
     Arrivals,

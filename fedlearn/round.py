@@ -26,8 +26,10 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import import_module
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
@@ -40,7 +42,7 @@ from .context import Arrival, Context, Part, State, Tensors
 from .errors import Diverged, WireError
 from .history import COLUMNS, History
 from .links import Downlink, Uplink
-from .method import Exchange, Method, ServerSide, Trainee, method_of
+from .method import ClientSide, Exchange, Method, ServerSide, method_of
 from .servers import Aggregator, Mean
 from .settings import Settings, thread_count, whole_number
 from .stacked import ENGINES, SMALL_STEP, Stacked, choose, step_work
@@ -64,13 +66,8 @@ class Server(ServerSide):
     def round(self, t: int, state: State, ask: Exchange) -> State:
         """Algorithm 1, one round. Answers are read as they come, so that of large networks no more
         messages are there at once than the engine needs."""
-
-        def send(k: int) -> tuple[bytes, int]:
-            return self.send(t, k, state, ask.last_seen)
-
-        def receive(k: int, data: bytes) -> Arrival:
-            return self.receive(t, k, data, state)
-
+        send = partial(self.send, t, state=state, last_seen=ask.last_seen)
+        receive = partial(self.receive, t, state=state)
         arrivals: list[tuple[int, Arrival]] = []
         for k, data in ask(self.participants(t), send):  # clients train
             arrivals += ask.read([(k, data)], receive)
@@ -118,36 +115,34 @@ class Server(ServerSide):
     def check(self, t: int, state: State, before: State, last_seen: Mapping[int, int]) -> bool:
         """Also tries a network of large weights, and the downlink if it could fail; what it codes
         is kept for round ``t`` + 1, unless to code it changes the memory."""
-        large = super().check(t, state, before, last_seen)
+        large = finite.check(state, before)
         if large:
             self.method.model.refresh(self.net, self.task, t)
             local.load(self.tensors, state.weights)
             finite.try_out(self.net, self.task)
         if self.method.downlink is not PLAIN:
-            if any(self.method.downlink.hears):
+            if self.method.downlink.told:
                 state = State(state.weights, dict(state.memory))
             for k in self.participants(t + 1):
                 self.send(t + 1, k, state, last_seen)
         return large
 
 
-class Client(Trainee):
+class Client(ClientSide):
     """Downloads the global state, trains, uploads what the uplink makes of it."""
 
     def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
         super().__init__(method, task, settings)
         self.up, self.down = method.uplink.schema(self.net), method.downlink.schema(self.net)
-        method.uplink.validate(self.context(1, -1, self.up, {}))
-        self._read: tuple[int, bytes, Any] = 0, b"", {}  # round, body, what was read of it
+        self._read: tuple[int, bytes, Any] = 0, b"", {}  # round, message, what was read of it
 
     def download(self, t: int, client: int, data: bytes, memory: Tensors) -> Context:
         """bytes -> a context whose ``start`` is the global state. A body that has come before, to
         another client, is not decoded again."""
         ctx, link = self.context(t, client, self.down, memory), self.method.downlink
         message = unpack(data, self.down, kind=DOWN, round=t, client=client)
-        body = data[26:-4]  # without header and checksum
-        if self._read[:2] != (t, body):
-            self._read = t, body, link.read(message.sections, ctx)
+        if self._read[0] != t or not same_body(self._read[1], data):
+            self._read = t, data, link.read(message.sections, ctx)
         ctx.start = link.undo(self._read[2], ctx)
         return ctx
 
@@ -155,7 +150,8 @@ class Client(Trainee):
         """What was trained -> bytes. Who diverged sends no tensor, and the server refuses that."""
         try:
             with torch.no_grad():
-                sections = self.method.uplink.encode(trained, replace(ctx, schema=self.up))
+                ctx.schema = self.up
+                sections = self.method.uplink.encode(trained, ctx)
         except Diverged:
             sections = {}
         n = self.task.sizes[ctx.client]
@@ -197,6 +193,13 @@ class Averaging(Method):
         "downlink": Downlink,
         "server": Aggregator,
     }
+
+
+def same_body(one: bytes, other: bytes) -> bool:
+    """Whether two messages differ in header and checksum at most. (Piece by piece: a copy of a
+    large message takes longer than to compare it.)"""
+    pieces = pairwise((*range(26, len(one) - 4, 2**16), len(one) - 4))
+    return len(one) == len(other) and all(one[i:j] == other[i:j] for i, j in pieces)
 
 
 def buffer_bytes(sections: Mapping[str, Any], schema: Schema) -> int:
@@ -292,10 +295,6 @@ def run(
     history = History(method.name, describe(method, task, settings, threads) | {"engine": about})
     calls = (on_round,) if callable(on_round) else tuple(on_round)
     state = server.start()
-
-    def stops() -> bool:
-        return any([call(history.rows[-1], state) is True for call in calls])
-
     with connected as people, local.threads(threads, precision):
         if checkpoint is not None:
             state = checkpoints.resume(checkpoint, history, state, people.memories, task.device)
@@ -312,8 +311,9 @@ def run(
                 people.ready(rounds, row["clients"])
                 row |= server.evaluate(rounds, state, Exchange(rounds, people, row, last_seen))
             # a run that was stopped may not have come to call them for its last round
-            done = bool(history.rows) and stops()
-            for t in range(begun + 1, 1 if done else rounds + 1):
+            t, row = begun, history.rows[-1] if begun else None
+            while not (row and any([call(row, state) is True for call in calls])) and t < rounds:
+                t += 1
                 state, row = one_round(server, people, t, state, last_seen, last=t == rounds)
                 history.rows.append(row)
                 if checkpoint is not None:
@@ -321,8 +321,6 @@ def run(
                 if row["accuracy"] is not None:
                     bar.set_postfix(accuracy=f"{row['accuracy']:.3f}")
                 bar.update()
-                if stops():
-                    break
     warn(history)
     history.state = state.weights
     return history

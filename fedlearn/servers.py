@@ -21,8 +21,6 @@ class Aggregator(Part):
     """``needs`` names what it can work with: ``Update``, ``Votes``, ``Masks`` or a kind of your
     own."""
 
-    giver = "server"
-
     def validate(self, ctx: Context) -> None:
         """``ValueError`` for a task or settings that this part cannot work with."""
 
@@ -101,22 +99,8 @@ def summed(
 @dataclass(frozen=True)
 class Clipped(Aggregator):
     """u_k <- u_k min(1, norm / ||u_k||) for another server part (Sun, Kairouz, Suresh and McMahan,
-    "Can You Really Backdoor Federated Learning?", 2019, section 4).
-
-    Parameters
-    ----------
-    norm : float
-        That the parameters of an update have at most, together; its batch statistics as well. An
-        update whose norm overflows a float32 counts as zero.
-    of : Aggregator
-        What adds the clipped updates.
-
-    Examples
-    --------
-    >>> from fedlearn.parts import Clipped, Median
-    >>> Clipped(1.0, Median())
-    Clipped(norm=1.0, of=Median())
-    """
+    "Can You Really Backdoor Federated Learning?", 2019, section 4). The norm is that of all
+    parameters together, and that of all batch statistics; one that overflows counts as zero."""
 
     norm: float
     of: Aggregator = Mean("clients")
@@ -124,7 +108,7 @@ class Clipped(Aggregator):
     def __post_init__(self) -> None:
         if not 0 < self.norm < math.inf:
             raise ValueError(f"A norm to clip to is above 0 and finite, not {self.norm!r}.")
-        if not isinstance(self.of, Aggregator) or Update not in self.of.needs:
+        if Update not in self.of.needs:
             raise ValueError(f"Updates can be clipped for a part that adds them, not {self.of!r}.")
 
     @property
@@ -163,20 +147,9 @@ def _middle(state: Tensors, arrivals: Arrivals, cut: Callable[[int], int]) -> Te
 
 @dataclass(frozen=True)
 class TrimmedMean(Aggregator):
-    """The mean of each coordinate without its largest and smallest values (Yin, Chen, Ramchandran
-    and Bartlett, "Byzantine-Robust Distributed Learning", ICML 2018, Definition 2).
-
-    Parameters
-    ----------
-    share : float
-        Of the clients, cut at each end: at least that of the liars, and below 0.5.
-
-    Examples
-    --------
-    >>> from fedlearn.parts import TrimmedMean
-    >>> TrimmedMean(0.3)
-    TrimmedMean(share=0.3)
-    """
+    """The mean of each coordinate without ``share`` of its largest and of its smallest values (Yin,
+    Chen, Ramchandran and Bartlett, "Byzantine-Robust Distributed Learning", ICML 2018, Definition
+    2): at least the share of the liars."""
 
     needs = frozenset({Update})
 
@@ -194,14 +167,7 @@ class TrimmedMean(Aggregator):
 @dataclass(frozen=True)
 class Median(Aggregator):
     """The median of each coordinate (of an even number the mean of the two in the middle): Yin et
-    al., 2018, Definition 1.
-
-    Examples
-    --------
-    >>> import fedlearn as fl
-    >>> fl.methods.rpn().but(server=fl.parts.Median()).server
-    Median()
-    """
+    al., 2018, Definition 1."""
 
     needs = frozenset({Update})
 
@@ -211,24 +177,11 @@ class Median(Aggregator):
 
 @dataclass(frozen=True)
 class Krum(Aggregator):
-    """The mean of the updates with the lowest score, the sum of the squared distances to the m -
-    liars - 2 closest others of the m that came (Blanchard, El Mhamdi, Guerraoui and Stainer,
-    "Machine Learning with Adversaries", NIPS 2017, section 4). All have to send the same tensors.
-
-    Parameters
-    ----------
-    liars : int
-        How many clients may lie. A round needs 2 ``liars`` + 3 clients; where some are refused,
-        fewer others count, at least one.
-    keep : int
-        How many updates the mean is of: 1 is Krum, more is Multi-Krum.
-
-    Examples
-    --------
-    >>> from fedlearn.parts import Krum
-    >>> Krum(2, keep=4)
-    Krum(liars=2, keep=4)
-    """
+    """The mean of the ``keep`` updates with the lowest score, the sum of the squared distances to
+    the m - liars - 2 closest others of the m that came (Blanchard, El Mhamdi, Guerraoui and
+    Stainer, "Machine Learning with Adversaries", NIPS 2017, section 4); keep > 1 is Multi-Krum.
+    A round needs 2 ``liars`` + 3 clients; where some are refused, fewer others count, at least
+    one."""
 
     needs = frozenset({Update})
 
@@ -247,12 +200,8 @@ class Krum(Aggregator):
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         updates = [a.update for a in arrivals]
         names = updates[0].keys()
-        for a in arrivals:
-            if a.update.keys() != names:
-                raise ValueError(
-                    f"Krum compares whole updates; clients {arrivals[0].client} and {a.client} "
-                    "sent different tensors."
-                )
+        if any(update.keys() != names for update in updates):
+            raise ValueError("Krum compares whole updates; some clients sent different tensors.")
         apart = torch.zeros(len(updates), len(updates), dtype=torch.float64)
         for name in names:
             rows = torch.stack([u[name].flatten() for u in updates])

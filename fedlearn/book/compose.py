@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ..context import in_words, provides
+from ..context import label, provides
 from ..errors import Diverged, WireError
 from ..round import Averaging
 from .check import Function, number
@@ -259,7 +259,7 @@ def rules() -> list[Rule]:
     made: list[Rule] = []
     for (kind, need), names in sorted(found.items(), key=repr):
         givers = [(k, n) for k, n, part in every if k != kind and provides(part.given(), need)]
-        what = in_words(need)
+        what = label(need)
         if len(givers) == 1:
             what = "the {} of {}".format(*givers[0])
         made.append((kind, names, what, givers))

@@ -12,7 +12,7 @@ from ..context import Context, Tensors
 from ..errors import WireError
 from ..links import Step
 from ..local import load
-from ..method import ServerSide, Trainee
+from ..method import ClientSide, ServerSide
 from ..models import evaluating
 from ..wire import DOWN, UP, FixedMessage, Schema
 
@@ -96,7 +96,7 @@ class OwnServer(_Owned, ServerSide):
         return self.evaluate_each(ask, lambda k: self.question(k).write(DOWN, t, k, {}), network)
 
 
-class OwnClient(_Owned, Trainee):
+class OwnClient(_Owned, ClientSide):
     """A client that goes on from its own network ("own/..." in its memory)."""
 
     def show(self, t: int, client: int, data: bytes, memory: Tensors) -> bytes:

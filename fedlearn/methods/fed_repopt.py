@@ -33,8 +33,6 @@ from .base import Added
 class Repopt:
     """What the model gives whose blocks are one kernel each."""
 
-    words, giver = 'a network in the form "repopt" (Form)', "model"
-
 
 @dataclass(frozen=True)
 class Form(Model):

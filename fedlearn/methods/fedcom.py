@@ -44,8 +44,6 @@ def fedcom(lr: float = 0.1, bits: int = 8) -> Averaging:
 class Remember(Step):
     """Keeps what was sent, and what it was the update of, until the next round."""
 
-    words = "an uplink that remembers what it sent (Remember)"
-
     def sent(self, x: Tensors, sent: Tensors, ctx: Context) -> None:
         for n in set(sent) - ctx.schema.buffers:
             ctx.memory[f"sent/{n}"], ctx.memory[f"start/{n}"] = sent[n], ctx.start[n].clone()

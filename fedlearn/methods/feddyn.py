@@ -27,8 +27,6 @@ from .base import positive
 class Sum(Step):
     """Keeps s_k, the sum of all that was sent."""
 
-    words = "an uplink that keeps the sum of what it sent (Sum)"
-
     def sent(self, x: Tensors, sent: Tensors, ctx: Context) -> None:
         for n in sent.keys() - ctx.schema.buffers:
             ctx.memory[f"sum/{n}"] = ctx.memory.get(f"sum/{n}", 0) + sent[n]

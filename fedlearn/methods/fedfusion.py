@@ -73,8 +73,6 @@ class FusionNetwork(Model):
     """The network of another model part with a fusion operator ("conv", "multi", "single")
     between extractor and classifier."""
 
-    words = "a network with a fusion operator (FusionNetwork)"
-
     operator: str = "multi"
     of: Model = TaskNetwork()
 

@@ -68,7 +68,6 @@ class MaskedNetwork(Model):
     """The network of another model part with trained masks over random weights. ``scaled``: the
     gradient of m is passed to theta multiplied by theta."""
 
-    words = "a network that trains scores of masks (MaskedNetwork)"
     __repr__ = brief
 
     of: Model = TaskNetwork()

@@ -30,8 +30,6 @@ def pooled_layers(schema: Schema, share: float) -> list[str]:
 class Pool(Code):
     """Pool only a share of the convolution layers; everything else travels dense."""
 
-    words = "pooled updates (Pool)"
-
     share: float = 1.0
 
     def __post_init__(self) -> None:

@@ -40,8 +40,6 @@ def variates(net: nn.Module) -> dict[str, tuple[int, ...]]:
 class Controls(Added):
     """The server's c beside its state; the client keeps it until it has answered."""
 
-    words, giver = "the server's control variates (Controls)", "downlink"
-
     def shapes(self, net: nn.Module) -> dict[str, tuple[int, ...]]:
         return variates(net)
 
@@ -53,7 +51,6 @@ class Controls(Added):
 class Changes(Step):
     """dc_i beside the update. What was sent is what c_i changes by."""
 
-    words = "changes of control variates beside the updates (Changes)"
     needs, takes, makes = (
         frozenset({Controls}),
         Update,
@@ -78,7 +75,6 @@ class Changes(Step):
 class Controlling(Aggregator):
     """Moves x by ``lr`` times the mean update, and keeps c."""
 
-    words = "a server that keeps control variates (Controlling)"
     needs = frozenset({Changes})
 
     lr: float = 1.0

@@ -148,6 +148,7 @@ class Client(ClientSide):
     the number of the next step, whose batch is computed again when its gradient comes: by then
     another process may answer."""
 
+    stacks = False  # clients take turns
     remembers = False  # a turn begins with W_e
 
     def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:

@@ -24,13 +24,9 @@ def brief(record: Any) -> str:
 class Votes:
     """What comes out of a coder of signs: entries of +1 and -1."""
 
-    words, giver = "votes, one sign an entry", "uplink"
-
 
 class Masks:
     """What goes into a coder of masks, and comes out: entries of 0 and 1."""
-
-    words, giver = "masks of zeros and ones", "uplink"
 
 
 class Coder(Checked):

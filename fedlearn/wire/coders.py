@@ -14,11 +14,17 @@ from ..errors import Diverged, WireError
 from .base import Coder, Shape, brief
 from .bits import finite
 
+LARGE = 2**20  # entries: to copy them takes longer than to take each tensor as it lies in memory
+
 
 def write_floats(tensors: Sequence[torch.Tensor], dtype: str = "<f4") -> list[memoryview]:
-    """Tensors -> the little-endian bytes of each, cut from one buffer; ``Diverged`` if half
+    """Tensors -> the little-endian bytes of each, cut from one buffer, which costs least, or, of
+    large ones, where they lie; ``Diverged`` if half
     precision cannot hold a value. Float32 holds any: what is NaN, infinite or too large for it is
     refused by who reads it."""
+    if dtype == "<f4" and sum(t.numel() for t in tensors) > LARGE:
+        pieces = [t.detach().to("cpu", torch.float32).reshape(-1) for t in tensors]
+        return [t.numpy().view(np.uint8).data for t in pieces]
     flat = torch.cat([t.detach().reshape(-1) for t in tensors]) if tensors else torch.empty(0)
     with np.errstate(over="ignore"):
         values = flat.to("cpu", torch.float32).numpy().astype(dtype, copy=False)

@@ -3,10 +3,7 @@ written, and no line of a traceback is seen."""
 
 import inspect
 import io
-import os
 import random
-import subprocess
-import sys
 from contextlib import redirect_stderr, redirect_stdout
 
 import numpy as np
@@ -298,28 +295,3 @@ def test_a_part_shows_what_it_is_made_of():
     assert list(inspect.signature(fl.Mean).parameters) == ["by"]
     with pytest.raises(TypeError, match="Update"):
         fl.parts.Update(1)
-
-
-# ---- the machine
-
-FULL = """
-import resource, signal, sys
-from fedlearn.cli import main
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.slow
-def test_a_disk_that_is_full(tmp_path):
-    """No file may grow beyond 3,000 bytes, as on a disk with so much left: the checkpoint of round
-    1 cannot be written."""
-    pytest.importorskip("resource", reason="limits of files are a thing of Unix")
-    words = "run fedavg --clients 2 --train 40 --rounds 1 --out out.json --no-progress".split()
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
-    command = [sys.executable, "-c", FULL, *words]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env)
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith("fedlearn: ") and done.stderr.count("\n") == 1
-    assert not list(tmp_path.iterdir())

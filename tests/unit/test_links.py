@@ -1,5 +1,4 @@
-"""Links: what fits into a chain, what a step is told, what error feedback keeps, and a message of a
-kind of one's own."""
+"""Links: what fits into a chain, what a step is told, what error feedback keeps, and coders."""
 
 import math
 from dataclasses import dataclass
@@ -63,30 +62,26 @@ UNFIT = {
     "few entries of the model": (lambda: fl.Downlink(Lossy(TopK(0.1))), "takes changes.*Replay"),
     "feedback on it": (lambda: fl.Downlink(Feedback(), Lossy(TopK(0.1))), "TopK.* takes changes"),
     "few of a residual": (lambda: fl.Downlink(Residual(), Lossy(RandomK())), "RandomK.* changes"),
-    "momentum of the model": (lambda: fl.Downlink(Momentum()), "Momentum.* takes changes"),
-    "clipped weights": (lambda: fl.Uplink(Clip(1.0), Update()), r"Clip.*: Update\(\) makes"),
-    "feedback of weights": (lambda: fl.Uplink(Feedback(), Update()), r"Feedback\(\) takes changes"),
-    "residual of an update": (lambda: fl.Uplink(Update(), Residual()), "takes the server's state"),
-    "mask of an update": (lambda: fl.Uplink(Update(), Code(Mask())), "takes masks .* gets updates"),
-    "mask of the model": (lambda: fl.Downlink(Code(Mask())), "takes masks of zeros"),
-    "update on the way down": (lambda: fl.Downlink(Update()), "takes what was trained"),
-    "update of an update": (lambda: fl.Uplink(Update(), Update()), "takes what was trained"),
+    "momentum of the model": (lambda: fl.Downlink(Momentum()), "Momentum.* takes Update"),
+    "clipped weights": (lambda: fl.Uplink(Clip(1.0), Update()), "Clip.* takes Update"),
+    "feedback of weights": (lambda: fl.Uplink(Feedback(), Update()), "takes Update or Weights"),
+    "residual of an update": (lambda: fl.Uplink(Update(), Residual()), "takes Weights"),
+    "mask of an update": (lambda: fl.Uplink(Update(), Code(Mask())), "takes Masks.* gets Update"),
+    "update on the way down": (lambda: fl.Downlink(Update()), "takes Trained"),
     "weights": (lambda: fl.Uplink(Code(Dense(16))), r"must begin .*: Update\(\)"),
     "votes of weights": (lambda: fl.Uplink(Code(Signs(False))), "must begin with"),
-    "votes on the way down": (lambda: fl.Downlink(Code(Signs(False))), "server's state"),
+    "votes on the way down": (lambda: fl.Downlink(Code(Signs(False))), "state, not Votes"),
     "coder in the middle": (lambda: fl.Uplink(Update(), Code(), Feedback()), "last may be a Code"),
     "coder that is no step": (lambda: fl.Uplink(Update(), TopK(0.1)), "last may be a Code"),
-    "step that is no coder": (lambda: Code(Update()), "no coder"),
-    "name of a coder": (lambda: Lossy("top-k"), "no coder"),
+    "step that is no coder": (lambda: Code(Update()), "coder"),
     "no link": (lambda: Replay("stc"), "Uplink"),
     "steps that are votes": (lambda: KeptSteps(fl.Uplink(Update(), Code(Signs(False)))), "updates"),
-    "steps of no server": (lambda: KeptSteps(of=fl.SGD()), "no server part"),
+    "steps of no server": (lambda: KeptSteps(of=fl.SGD()), "Aggregator"),
     "no norm": (lambda: Clip(0), "norm"),
     "no momentum": (lambda: Momentum(1), "[Mm]omentum"),
     "no rank": (lambda: WarmStart(0), "rank"),
     "another rank": (lambda: fl.Uplink(Update(), WarmStart(4), Lossy(LowRank(2))), "just before"),
     "another coder": (lambda: fl.Uplink(Update(), WarmStart(2), Lossy(EDEN())), "just before"),
-    "no coder": (lambda: fl.Uplink(Update(), WarmStart(2)), "just before"),
     "something between": (
         lambda: fl.Downlink(WarmStart(2), Feedback(), Lossy(LowRank(2))),
         "just before",
@@ -95,10 +90,7 @@ UNFIT = {
         lambda: fl.Uplink(Modules(), *fl.methods.scaffold().uplink.steps),
         "Modules.* leaves tensors out, but Changes",
     ),
-    "misspelt member": (
-        lambda: fl.Uplink(type("Mine", (Step,), {"encod": None})()),
-        "Mine has 'encod'.*did you mean 'encode'",
-    ),
+    "misspelt member": (lambda: fl.Uplink(type("Mine", (Step,), {"encod": None})()), "'encode'"),
 }
 
 
@@ -156,8 +148,7 @@ class Flipped(SharedRandomness):
 
 def same(one, other):
     assert all(torch.equal(t, other.state[n]) for n, t in one.state.items())
-    for a, b in zip(one.rows, other.rows, strict=True):
-        assert not a["refused"] and {**a, "seconds": 0} == {**b, "seconds": 0}
+    assert one == other and not any(row["refused"] for row in one.rows)
 
 
 def test_a_shared_coder_draws_the_same_on_both_sides_up_and_down_without_a_byte(task):
@@ -181,9 +172,8 @@ def test_steps_are_replayed_with_the_draws_of_the_round_they_were_coded_in(task,
         link = fl.Uplink(Update(), Feedback(), Lossy(coder))
         method = FEDAVG.but(uplink=link, downlink=Replay(link), server=KeptSteps(link))
         server, clients = method.server_side(task), fl.clients(method, task)
-        state, last_seen, sizes = server.start(), {}, []
-        schedule = {1: [0, 1], 2: [0], 3: [0], 4: [0, 1], 5: [1, 2]}
-        for t, who in schedule.items():
+        state, last_seen, sizes = server.start(), {}, {}
+        for t, who in {1: [0, 1], 2: [0], 3: [0], 4: [0, 1], 5: [1, 2]}.items():
             arrivals = []
             for k in who:
                 message = server.send(t, k, state, last_seen)[0]
@@ -191,20 +181,17 @@ def test_steps_are_replayed_with_the_draws_of_the_round_they_were_coded_in(task,
                 start = clients.side.download(t, k, message, kept).start
                 assert all(torch.equal(start[n], w) for n, w in state.weights.items())
                 answer = clients.answer(t, k, message)
-                sizes.append((t, k, len(message), len(answer)))
+                sizes[t, k] = len(message), len(answer)
                 arrivals.append(server.receive(t, k, answer, state))
             last_seen |= dict.fromkeys(who, t)
             state = server.aggregate(t, state, arrivals, last_seen)
-        down = {(t, k): size for t, k, size, _ in sizes}
-        assert down[2, 0] < down[4, 1] < down[5, 2]  # one step, three, the whole model
+        assert sizes[2, 0] < sizes[4, 1] < sizes[5, 2]  # one step, three, the whole model
         return state, sizes
 
-    (ours, our_sizes), (theirs, sizes) = (
-        states(Flipped(TopK(1 / 8, values))),
-        states(TopK(1 / 8, values)),
-    )
+    ours, our_sizes = states(Flipped(TopK(1 / 8, values)))
     assert all(n.split("/")[0] in ("step", "from", "error") for n in ours.memory)
     if values == "float32":  # which knows no sign of its own
+        theirs, sizes = states(TopK(1 / 8, values))
         assert our_sizes == sizes
         assert all(torch.equal(ours.weights[n], w) for n, w in theirs.weights.items())
 
@@ -247,11 +234,11 @@ class Mixed(Lossy):
 
 
 def test_a_coder_that_draws_by_itself_and_one_that_shares_its_draws_go_together(task):
-    mixed = FEDAVG.but(uplink=fl.Uplink(Update(), Mixed(QSGD())))
-    same(
-        fl.run(mixed, task, 2),
-        fl.run(FEDAVG.but(uplink=fl.Uplink(Update(), Lossy(QSGD()))), task, 2),
-    )
+    runs = [
+        fl.run(FEDAVG.but(uplink=fl.Uplink(Update(), code)), task, 2)
+        for code in (Mixed(QSGD()), Lossy(QSGD()))
+    ]
+    same(*runs)
 
 
 def test_another_client_and_another_round_draw_anew(task):
@@ -271,26 +258,21 @@ class Quieter(Dense):
         return super().encode(tensor / 2)
 
 
-class Doubling(TopK):
-    def decode(self, section, shape):
-        return 2 * super().decode(section, shape)
-
-
-@pytest.mark.parametrize("coder, factor", [(Louder(), 3), (Quieter(), 0.5), (Doubling(1.0), 2)])
+@pytest.mark.parametrize("coder, factor", [(Louder(), 3), (Quieter(), 0.5)])
 def test_a_subclass_that_replaces_one_function_of_a_coder_is_obeyed(task, coder, factor):
     x, ctx = {n: t + 1 for n, t in ZERO.items()}, context(task, {})
-    link = fl.Uplink(Update(), Code(coder))
+    link, down = fl.Uplink(Update(), Code(coder)), fl.Downlink(Residual(), Code(coder))
     came = link.decode(link.encode(x, ctx), ctx)
     assert all(torch.equal(t, factor * x[n]) for n, t in came.items())
-    if not isinstance(coder, TopK):
-        down = fl.Downlink(Residual(), Code(coder))
-        came = down.undo(down.read(down.encode(x, ctx), ctx), ctx)
-        assert all(torch.equal(t, factor * x[n]) for n, t in came.items())
+    came = down.undo(down.read(down.encode(x, ctx), ctx), ctx)
+    assert all(torch.equal(t, factor * x[n]) for n, t in came.items())
 
 
-def test_a_message_without_all_tensors_is_refused(task):
+def test_a_message_has_just_the_tensors_of_the_schema(task):
     ctx = context(task, {})
     up, down = fl.Uplink(), fl.Downlink(Residual())
+    with pytest.raises(ValueError, match="schema: more"):
+        fl.Downlink().encode(ZERO | {"more": torch.zeros(1)}, ctx)
     sections = up.encode(ZERO, ctx)
     del sections["b"]
     with pytest.raises(fl.WireError, match="Client 0 did not send"):

@@ -5,8 +5,6 @@ import json
 import math
 import random
 import struct
-import subprocess
-import sys
 import zlib
 from dataclasses import replace
 from types import SimpleNamespace
@@ -20,8 +18,8 @@ import fedlearn as fl
 from fedlearn import checkpoint, local, rng
 from fedlearn.method import Exchange
 from fedlearn.models import state_of
-from fedlearn.parts import Arrival, Code, Context, State, Step, Update
-from fedlearn.round import good_threads, one_round
+from fedlearn.parts import Code, State, Step, Update
+from fedlearn.round import good_threads, one_round, same_body
 from fedlearn.wire import UP, Message, pack
 
 FEDAVG = fl.methods.fedavg()
@@ -100,19 +98,6 @@ def test_the_test_set_is_looked_at_every_n_rounds_and_at_the_end(task):
     assert fl.run(FEDAVG, task, 3).accuracy[1] == history.accuracy[1], "to look changes nothing"
 
 
-def test_mean_is_over_those_who_sent_the_tensor():
-    w = {"a": torch.zeros(2), "b": torch.zeros(1), "c": torch.ones(1)}
-    arrivals = [
-        Arrival(0, 30, {"a": torch.tensor([1.0, 0.0]), "b": torch.tensor([5.0])}),
-        Arrival(1, 10, {"a": torch.tensor([0.0, 1.0])}),
-    ]
-    ctx = Context(None, 1)
-    by_samples = fl.Mean().aggregate(w, arrivals, ctx)
-    assert by_samples["a"].tolist() == [0.75, 0.25]
-    assert by_samples["b"] == 5 and by_samples["c"] == 1 and w["a"].sum() == 0
-    assert fl.Mean("clients").aggregate(w, arrivals, ctx)["a"].tolist() == [0.5, 0.5]
-
-
 # ---- every byte crosses in an exchange -----------------------------------------------------------
 
 
@@ -143,48 +128,30 @@ def odd(k, data):
     return len(data)
 
 
-def test_an_exchange_counts_every_byte_and_notes_who_is_refused_and_who_was_seen():
+@pytest.mark.parametrize("question", ["train", "evaluate"])
+def test_an_exchange_counts_every_byte_and_notes_who_is_refused_and_who_was_seen(question):
     away = fl.WireError("Nobody there.")
-    engine, row, seen = Scripted(train={0: b"abc", 1: b"defg", 2: away}), blank_row(), {0: 1}
+    engine = Scripted(**{question: {0: b"abc", 1: b"defg", 2: away, 3: "text"}})
+    row, seen, train = blank_row(), {0: 1}, question == "train"
     ask = Exchange(7, engine, row, seen)
-    answers = ask([0, 1, 2], lambda k: (b"x" * (10 + k), k))
-    assert list(ask.read(answers, odd)) == [(0, 3)]
-    assert row["refused"] == {1: "That is even.", 2: "Nobody there."}
-    assert (row["bytes_up"], row["bytes_down"]) == (3 + 4, 10 + 11 + 12), "refused bytes came, too"
-    assert row["bytes_down_buffers"] == 1 + 2
-    assert row["bytes_evaluation_up"] == row["bytes_evaluation_down"] == 0
-    assert seen == {0: 7} and not row["unevaluated"]
-    assert engine.asked == [(7, "train", k, b"x" * (10 + k)) for k in range(3)]
-    ask.note("bytes_down", 5)
-    ask.note("a column of its own", 2)
-    assert row["bytes_down"] == 38 and row["a column of its own"] == 2
-
-
-def test_an_exchange_counts_what_evaluation_costs_apart():
-    engine, row, seen = Scripted(evaluate={0: b"abc", 1: b"defg"}), blank_row(), {}
-    ask = Exchange(3, engine, row, seen)
-    assert list(ask.read(ask([0, 1], lambda k: b"question", "evaluate"), odd, "evaluate")) == [
-        (0, 3)
-    ]
-    assert (row["bytes_evaluation_up"], row["bytes_evaluation_down"]) == (7, 16)
-    assert row["unevaluated"] == {1: "That is even."} and not row["refused"]
-    assert row["bytes_up"] == row["bytes_down"] == 0 and seen == {}
-
-
-def test_an_error_that_is_no_refusal_is_not_swallowed():
-    ask = Exchange(1, Scripted(train={0: b""}), blank_row(), {})
-    with pytest.raises(ZeroDivisionError):
-        list(ask.read(ask([0], lambda k: b""), lambda k, data: 1 / 0))
-
-
-@pytest.mark.parametrize("answer", [None, "text", 3])
-def test_an_answer_that_is_no_bytes_is_refused(answer):
-    row = blank_row()
-    ask = Exchange(1, Scripted(train={2: answer}), row, {})
-    assert not list(ask([2], lambda k: b""))
-    assert row["refused"] == {
-        2: f"Client 2 must answer with bytes, not with {type(answer).__name__}."
+    answers = ask(range(4), lambda k: (b"x" * (10 + k), k), question)
+    assert list(ask.read(answers, odd, question)) == [(0, 3)]
+    why = {
+        1: "That is even.",
+        2: "Nobody there.",
+        3: "Client 3 must answer with bytes, not with str.",
     }
+    assert row["refused" if train else "unevaluated"] == why
+    assert not row["unevaluated" if train else "refused"]
+    way, other = ("bytes", "bytes_evaluation")[:: 1 if train else -1]
+    assert (row[f"{way}_up"], row[f"{way}_down"]) == (3 + 4, 10 + 11 + 12 + 13), "refused, too"
+    assert row[f"{way}_down_buffers"] == 1 + 2 + 3 and not row[f"{other}_up"] + row[f"{other}_down"]
+    assert seen == {0: 7 if train else 1}
+    assert engine.asked == [(7, question, k, b"x" * (10 + k)) for k in range(4)]
+    ask.note("a column of its own", 2)
+    assert row["a column of its own"] == 2
+    with pytest.raises(ZeroDivisionError):  # no refusal is not swallowed
+        list(ask.read([(0, b"")], lambda k, data: 1 / 0))
 
 
 def test_history_counts_real_bytes(task):
@@ -276,26 +243,6 @@ def test_a_round_leaves_the_state_it_was_given_and_one_of_refusals_all_state(tas
         assert row["accuracy"] is None and list(row["unevaluated"]) == [0, 1, 2, 3]
 
 
-def test_a_round_names_who_was_missing_and_averages_the_others(task):
-    class Elsewhere(local.OneByOne):
-        def exchange(self, t, what, clients, write):
-            for k, answer in super().exchange(t, what, [k for k in clients if k != 0], write):
-                yield k, fl.WireError("No answer.") if k == 1 else answer
-            yield 0, fl.WireError("not connected")
-
-    server, seen = FEDAVG.server_side(task), {}
-    state, row = one_round(server, Elsewhere(FEDAVG.client_side(task)), 1, server.start(), seen)
-    assert row["refused"] == {0: "not connected", 1: "No answer."} and seen == {2: 1, 3: 1}
-    alone, people, start = FEDAVG.server_side(task), fl.clients(FEDAVG, task), server.start()
-    message, buffers = alone.send(1, 2, start)
-    arrivals = [
-        alone.receive(1, k, people.answer(1, k, alone.send(1, k, start)[0]), start) for k in (2, 3)
-    ]
-    assert equal(alone.aggregate(1, start, arrivals).weights, state.weights)
-    assert row["bytes_down"] == 3 * len(message) and row["bytes_down_buffers"] == 3 * buffers
-    assert row["bytes_up_buffers"] == sum(a.buffers for a in arrivals)
-
-
 def test_a_broadcast_is_decoded_once_and_undone_for_each_client(task):
     undone, decoded = [], []
 
@@ -312,12 +259,19 @@ def test_a_broadcast_is_decoded_once_and_undone_for_each_client(task):
     method = FEDAVG.but(downlink=fl.Downlink(Shifted(), Code(Counting())))
     server, side = method.server_side(task), method.client_side(task)
     state, memories = server.start(), [{"shift": torch.tensor(1.0)}, {}, {}]
-    messages = [server.send(1, k, state)[0] for k in range(3)]
-    starts = [side.download(1, k, messages[k], memories[k]).start for k in (0, 1, 2)]
+    other = State({n: w + 1 for n, w in state.weights.items()})
+    downloads = [
+        side.download(1, k, server.send(1, k, state)[0], memories[k]).start for k in range(3)
+    ]
     assert undone == [0, 1, 2] and len(decoded) == len(state.weights)
-    for name, t in state.weights.items():
-        assert torch.equal(starts[1][name], t) and torch.equal(starts[2][name], t)
-        assert torch.equal(starts[0][name], t + 1)
+    for start, shift in zip(downloads, (1, 0, 0), strict=True):
+        assert equal(start, {n: w + shift for n, w in state.weights.items()})
+    for t, sent in ((1, other), (2, other)):  # another message is decoded again
+        assert equal(side.download(t, 1, server.send(t, 1, sent)[0], {}).start, sent.weights)
+    assert len(decoded) == 3 * len(state.weights)
+    assert not same_body(b"a" * 200000, b"a" * 199970 + b"b" + b"a" * 29)
+    assert same_body(b"a" * 26 + b"body" + b"1234", b"b" * 26 + b"body" + b"4321")
+    assert not same_body(bytes(40), bytes(41))
 
 
 # ---- stop and resume -----------------------------------------------------------------------------
@@ -330,30 +284,6 @@ def test_resume_gives_the_same_history(task, tmp_path):
     resumed = fl.run(method, task, 4, participation=0.5, checkpoint=path)
     assert resumed == whole and equal(whole.state, resumed.state)
     assert list(tmp_path.iterdir()) == [path], "no half-written file may stay behind"
-
-
-KILLED = """
-import os, sys, fedlearn as fl, safetensors.torch as s
-task = fl.tasks.classification("digits", 4, "dirichlet:0.5", train=240, test=100)
-left = [int(sys.argv[2])]
-real = s.save_file
-def dying(tensors, path, metadata):
-    if left[0] == 0:
-        open(path, "wb").write(b"half a file"); os._exit(9)   # it dies while it writes
-    left[0] -= 1
-    real(tensors, path, metadata)
-s.save_file = dying
-fl.run(fl.methods.fedavg(), task, 4, checkpoint=sys.argv[1])
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("writes", [0, 1, 3])
-def test_killed_while_writing(task, tmp_path, writes):
-    path = tmp_path / "run.checkpoint"
-    died = subprocess.run([sys.executable, "-c", KILLED, str(path), str(writes)])
-    assert died.returncode == 9 and path.exists() == (writes > 0)
-    assert fl.run(FEDAVG, task, 4, checkpoint=path) == fl.run(FEDAVG, task, 4)
 
 
 def test_a_checkpoint_of_a_longer_run_is_refused_and_one_that_was_not_tested_is(task, tmp_path):
@@ -394,7 +324,7 @@ def test_checkpoints_of_other_runs_data_or_owners_are_refused(task, tmp_path):
 
 
 def test_a_flipped_bit_of_a_checkpoint_is_never_another_result(task, tmp_path):
-    """Wherever it is: 20 places of the head, which is text, 60 of the tensors."""
+    """Wherever it is: 10 places of the head, which is text, 30 of the tensors."""
     path, method = tmp_path / "run.checkpoint", fl.methods.rpn(momentum=0.5)
     meta = fl.run(method, task, 1, participation=0.5, checkpoint=path).meta
     start = method.server_side(task).start()
@@ -403,13 +333,11 @@ def test_a_flipped_bit_of_a_checkpoint_is_never_another_result(task, tmp_path):
     def resumed():
         history, memories = fl.History(method.name, meta), {}
         state = checkpoint.resume(path, history, start, memories, task.device)
-        tensors = [*state.weights.values(), *(t for m in memories.values() for t in m.values())]
-        return history.rows, [t.clone() for t in tensors]
+        return history.rows, dict(enumerate(state.weights.values())) | memories.get(0, {})
 
     rows, tensors = resumed()
-    head = 8 + int.from_bytes(whole[:8], "little")
-    draw = np.random.default_rng(0)
-    for at in [*draw.integers(0, head, 20), *draw.integers(head, len(whole), 60)]:
+    head, draw = 8 + int.from_bytes(whole[:8], "little"), np.random.default_rng(0)
+    for at in [*draw.integers(0, head, 10), *draw.integers(head, len(whole), 30)]:
         damaged = bytearray(whole)
         damaged[at] ^= 1 << int(draw.integers(8))
         path.write_bytes(damaged)
@@ -419,8 +347,8 @@ def test_a_flipped_bit_of_a_checkpoint_is_never_another_result(task, tmp_path):
             refused += 1
             assert "readable checkpoint" in str(error)
         else:  # a blank of the head's padding
-            assert after[0] == rows and all(map(torch.equal, after[1], tensors))
-    assert refused >= 77
+            assert after[0] == rows and equal(after[1], tensors)
+    assert refused >= 37
 
 
 # ---- histories -----------------------------------------------------------------------------------
@@ -452,33 +380,20 @@ def test_what_a_history_says_of_accuracy_and_megabytes():
         _ = fl.History("x", rows=history.rows[:1]).final
 
 
-def test_histories_are_equal_but_for_the_seconds():
-    slower, other = by_hand(), by_hand()
-    slower.rows[0]["seconds"] = 9.0
-    other.rows[0]["loss"] = 9.0
-    assert by_hand() == slower and by_hand() != other
-    assert by_hand() != replace(by_hand(), method="x")
-
-
-def test_a_history_shows_itself_in_one_line_and_as_a_short_table():
-    history = by_hand(12)
-    assert (
-        repr(history)
-        == "History('by hand', 12 rounds, accuracy 1.2000, 78.000 MB up, 120.000 MB down)"
-    )
+def test_a_history_shows_itself_and_goes_to_json_and_pandas_and_back(tmp_path):
+    history, slower, other = by_hand(12), by_hand(12), by_hand(12)
+    slower.rows[0]["seconds"], other.rows[0]["loss"] = 9.0, 9.0
+    assert history == slower and history != other and history != replace(history, method="x")
+    assert repr(history).startswith("History('by hand', 12 rounds, accuracy 1.2000, 78.000 MB up")
     page = history._repr_html_()
     assert page.count("<tr") == 1 + 10 and "1.2000" in page and "198.000" in page
     assert "no rounds yet" in repr(fl.History("x")) and fl.History("x")._repr_html_()
-
-
-def test_a_history_to_json_and_pandas_and_back(tmp_path):
-    history = by_hand()
     history.to_json(tmp_path / "h.json")
     for source in (tmp_path / "h.json", history.to_json()):
         back = fl.History.from_json(source)
         assert back == history and back.meta == history.meta and back.rows == history.rows
     frame = history.to_pandas()
-    assert list(frame.index) == [1, 2, 3] and np.isnan(frame.accuracy[1])
+    assert list(frame.index) == list(range(1, 13)) and np.isnan(frame.accuracy[1])
 
 
 @pytest.mark.parametrize(
@@ -577,39 +492,6 @@ def test_a_damaged_download_is_an_error_at_the_client(task):
         clients.answer(1, 0, message, "evaluate")
 
 
-@pytest.mark.parametrize(
-    ("how", "noun"),
-    [
-        ({"rounds": 0}, "rounds"),
-        ({"rounds": 2.5}, "rounds"),
-        ({"participation": 0}, "participation"),
-        ({"participation": 1.5}, "participation"),
-        ({"participation": float("nan")}, "participation"),
-        ({"epochs": 0}, "epochs"),
-        ({"batch_size": True}, "batch_size"),
-        ({"evaluate_every": 0}, "evaluate_every"),
-        ({"precision": "fp8"}, "precision"),
-        ({"threads": 0}, "threads"),
-        ({"engine": "stakced"}, "Did you mean 'stacked'"),
-        ({"engine": 3}, "engine"),
-        ({"engine": "stacked", "memory_limit": 1e5}, "memory_limit allows 0.1 MB"),
-        ({"engine": "sequential", "memory_limit": 0}, "memory_limit"),
-        ({"engine": "auto", "memory_limit": float("nan")}, "memory_limit"),
-        ({"engine": "auto", "memory_limit": "1e9"}, "memory_limit"),
-        ({"engine": SimpleNamespace(connect=None), "memory_limit": 1e9}, "memory_limit"),
-        ({"method": "fedawg"}, "Did you mean 'fedavg'"),
-        ({"method": fl.methods.fedavg}, r"call it, fedavg\(\)"),
-        ({"method": None}, "A run takes a method"),
-        ({"task": "digits"}, "A run takes a task"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_nothing_trains(task, how, noun, monkeypatch):
-    monkeypatch.setattr("fedlearn.local.train", lambda *a: pytest.fail("training started"))
-    with pytest.raises(ValueError, match=noun) as error:
-        fl.run(**{"method": FEDAVG, "task": task, "rounds": 1} | how)
-    assert "\n" not in str(error.value)
-
-
 def test_small_steps_get_one_thread_and_large_ones_all(task):
     """The limit is 50 million multiply-adds in the largest batch that a client can have."""
     small, large = fl.models.digits_cnn(), fl.models.resnet18((1, 8, 8))
@@ -620,14 +502,6 @@ def test_small_steps_get_one_thread_and_large_ones_all(task):
         assert good_threads(small, task, 4) == 1 and good_threads(large, task, 64) == 3
         assert (good_threads(small, many, batch - 1), good_threads(small, many, batch)) == (1, 3)
         assert good_threads(small, few, 10**6) == 1, "no client has so large a batch"
-
-
-def test_one_round_is_what_a_run_makes(task):
-    server, clients, seen = FEDAVG.server_side(task), fl.clients(FEDAVG, task), {}
-    state, row = one_round(server, clients, 1, server.start(), seen, last=True)
-    assert row["clients"] == [0, 1, 2, 3] and seen == dict.fromkeys(range(4), 1)
-    assert {"accuracy": row["accuracy"], "loss": row["loss"]} == server.evaluate(1, state, None)
-    assert fl.History("fedavg", rows=[row]) == fl.run(FEDAVG, task, 1)
 
 
 def test_refit_measures_statistics_and_touches_no_weight():

@@ -82,17 +82,13 @@ def test_the_mean_is_over_those_that_sent_the_tensor(by, task):
         mean = sum(n[k] * arrivals[k].update[name] for k in who) / sum(n[k] for k in who)
         torch.testing.assert_close(new[name], w + mean)
     assert torch.equal(fl.Mean(by).aggregate(state, [], context(4))["a"], state["a"])
+    rest, sums = summed(arrivals, {"a"}, torch.sign)
+    assert ["a" in a.update for a in rest] == [False] * 4 and rest[0].update.keys() == {"b", "mean"}
+    assert sums["a"][1] == 4
+    assert torch.equal(sums["a"][0], sum(a.update["a"].sign() for a in arrivals))
     update, share = mean_update(state, arrivals[:1], context(4, task))
     torch.testing.assert_close(update, arrivals[0].update)
     assert share == task.sizes[0] / sum(task.sizes)
-
-
-def test_sums_of_some_tensors_are_taken_apart_from_the_rest():
-    _, arrivals = federation(3)
-    rest, sums = summed(arrivals, {"a"}, torch.sign)
-    assert [set(a.update) for a in rest] == [{"b", "mean"}] * 3
-    total, count = sums["a"]
-    assert count == 3 and torch.equal(total, sum(a.update["a"].sign() for a in arrivals))
 
 
 def test_clipped_updates_have_that_norm_and_their_direction():
@@ -106,13 +102,8 @@ def test_clipped_updates_have_that_norm_and_their_direction():
         expected += flat({n: a.update[n] * factors[n] for n in SHAPES})
     assert 0 < clipped < 8, "some are clipped and some are not"
     near(moved(Clipped(c, Sum()), state, arrivals), expected)
-
-
-def test_an_update_whose_norm_overflows_counts_as_zero():
-    state, arrivals = federation(2, k1={n: torch.full(s, 1e30) for n, s in SHAPES.items()})
-    near(
-        moved(Clipped(1e9, Sum()), state, arrivals), moved(Clipped(1e9, Sum()), state, arrivals[:1])
-    )
+    huge = Arrival(4, 10, {n: torch.full(shape, 1e30) for n, shape in SHAPES.items()})
+    near(moved(Clipped(c, Sum()), state, [*arrivals, huge]), expected)  # overflows: counts as zero
 
 
 @pytest.mark.parametrize(
@@ -159,20 +150,13 @@ def test_krum_by_hand(count, liars, keep):
     near(moved(Krum(liars, keep), state, arrivals), expected)
 
 
-@pytest.mark.parametrize("value", [1e3, 3e38])
-def test_krum_takes_none_of_the_lies(value):
-    lie = {n: torch.full(s, value) for n, s in SHAPES.items()}
-    for keep in (1, 5):
-        assert moved(Krum(2, keep), *federation(7, k0=lie, k4=lie)).abs().max() < 10
-
-
 def test_krum_goes_on_when_some_are_refused_and_compares_whole_updates():
     state, arrivals = federation(5)
     for count in (1, 2, 3, 4):
         got = moved(Krum(3), state, arrivals[:count])
         assert min((got - flat(a.update)).abs().max() for a in arrivals[:count]) < 1e-5
     arrivals[3] = arrivals[3]._replace(update={"a": arrivals[3].update["a"]})
-    with pytest.raises(ValueError, match="clients 0 and 3 sent different tensors"):
+    with pytest.raises(ValueError, match="sent different tensors"):
         Krum(1).aggregate(state, arrivals, context(5))
 
 
@@ -205,7 +189,7 @@ def test_kept_steps_are_the_moves_of_another_server_and_old_ones_go(task):
         (lambda: Krum(0), "liars"),
         (lambda: Krum(1, 0), "keep"),
         (lambda: fl.Mean("size"), "weighting"),
-        (lambda: fl.methods.fedpm().but(server=Median()), "updates of the weights"),
+        (lambda: fl.methods.fedpm().but(server=Median()), "needs Update"),
     ],
 )
 def test_bad_values_are_one_sentence(build, noun):
@@ -223,13 +207,6 @@ def test_krum_says_how_many_clients_it_needs(task, server):
 @pytest.fixture(scope="module")
 def seven():
     return fl.tasks.classification("digits", 7, "dirichlet:1", train=280, test=60)
-
-
-def test_module_uploading_has_a_median_and_no_krum(seven):
-    method = fl.methods.fed_kgf()
-    assert not fl.run(method.but(server=Median()), seven, 1).rows[0]["untaken"]
-    with pytest.raises(ValueError, match="sent different tensors"):
-        fl.run(method.but(server=Krum(2)), seven, 1)
 
 
 @pytest.mark.parametrize("lie", FACTORS)
@@ -250,30 +227,13 @@ def test_a_liar_sends_what_it_is_said_to_send(lie, seven):
         lies = b.client in (2, 5)
         assert b.samples == a.samples * (factor if lies and lie == "inflate" else 1)
         for n, u in a.update.items():
-            if not lies or lie == "inflate":
-                torch.testing.assert_close(b.update[n], u, atol=1e-5, rtol=1e-4)
-            elif lie in ("flip", "scale"):
-                expected = u * factor * (-1 if lie == "flip" else 1)
-                torch.testing.assert_close(b.update[n], expected, atol=1e-4 * factor, rtol=1e-3)
+            expected = u if not lies or lie == "inflate" else u * factor * (-1) ** (lie == "flip")
+            near = {"atol": 1e-4 * factor, "rtol": 1e-3}
+            if lies and lie == "random":
+                torch.testing.assert_close(b.update[n].norm(), expected.norm(), **near)
+                assert not torch.allclose(b.update[n], expected)
             else:
-                torch.testing.assert_close(
-                    b.update[n].norm(), factor * u.norm(), atol=1e-4 * factor, rtol=1e-3
-                )
-                assert not torch.allclose(b.update[n], factor * u)
+                torch.testing.assert_close(b.update[n], expected, **near)
     assert lying(method, [1], lie).parts()["liars"] == "(1,)"
     with pytest.raises(ValueError, match="flop"):
         lying(method, [1], "flop")
-
-
-@pytest.mark.slow
-def test_two_liars_of_seven_ruin_the_mean_and_not_the_robust_parts(seven):
-    """Eight rounds; the lie turns the mean around: (5 - 2 * 5) / 7 < 0."""
-
-    def accuracy(server):
-        method = lying(fl.methods.fedavg().but(server=server), (0, 3), "flip", 5.0)
-        return fl.run(method, seven, 8, epochs=2, batch_size=16, evaluate_every=8).final["accuracy"]
-
-    mean = accuracy(fl.Mean("clients"))
-    assert mean < 0.3
-    for part in (TrimmedMean(0.3), Median(), Krum(2, 4)):
-        assert accuracy(part) > mean + 0.3, part
