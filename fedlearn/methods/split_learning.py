@@ -68,60 +68,54 @@ class Server(ServerSide):
         self.f_e = self.net.extractor
         self.messages = Messages(task, self.f_e, self.settings)
         self.f_s = local.new_network(replace(method.network, shape=self.messages.maps), task)
-        W_e, W_s = state_of(self.f_e), state_of(self.f_s)
-        self.W = {f"edge.{n}": w for n, w in W_e.items()} | {
-            f"server.{n}": w for n, w in W_s.items()
-        }
-        self.first = self._copy()
-
-    def _copy(self) -> Tensors:
-        return {name: w.clone() for name, w in self.W.items()}
+        self.whole = nn.Sequential(self.f_e, self.f_s)
+        self.W = state_of(nn.ModuleDict({"edge": self.f_e, "server": self.f_s}))
+        self.first = {name: w.clone() for name, w in self.W.items()}
 
     def start(self) -> State:
         return State(dict(self.first))
 
     def round(self, t: int, state: State, ask: Any) -> State:
         ask.note("bytes_handover", 0)  # the column is there even if no client is
-        local.load(self.W, state.weights)
+        weights = dict(state.weights)
         for k in self.participants(t):
-            before = self._copy()
-            if not self.turn(t, k, ask):
-                local.load(self.W, before)
-        return State(self._copy())
+            local.load(self.W, weights)
+            if self.turn(t, k, ask):
+                weights = {name: w.clone() for name, w in self.W.items()}
+        return State(weights)
 
     def turn(self, t: int, k: int, ask: Any) -> bool:
         """The turn of client k -> whether it came to its end."""
-        W_e, weights = state_of(self.f_e), self.messages.weights
+        weights, W_e = self.messages.weights, state_of(self.f_e)
+        ctx = Context(self.task, t, k, net=self.f_s)
+        optimizer_state = self.method.optimizer.init(local.trainable(self.f_s), ctx)
+        message, question = weights.write(DOWN, t, k, W_e), HAND_OVER
 
-        def exchange(message: bytes, what: str, read: Any) -> Any:
-            def write(k: int) -> bytes:
-                ask.note("bytes_handover", len(message) if what == HAND_OVER else 0)
-                return message
+        def write(k: int) -> bytes:
+            ask.note("bytes_handover", len(message) if question == HAND_OVER else 0)
+            return message
 
-            return dict(ask.read(ask([k], write, what), lambda k, data: read(data), what)).get(k)
-
-        def take_over(data: bytes) -> bool:
+        def take_over(k: int, data: bytes) -> bytes:
             local.load(W_e, weights.read(UP, t, k, data, samples=self.task.sizes[k]))
             try:
                 finite.check(State(self.W), State({}))
-                finite.try_out(nn.Sequential(self.f_e, self.f_s), self.task)
+                finite.try_out(self.whole, self.task)
             except Diverged as error:
                 raise WireError(f"After the turn of client {k}: {error}") from None
             ask.note("bytes_handover", len(data))
-            return True
+            return data
 
-        ctx = Context(self.task, t, k, net=self.f_s)
-        optimizer_state = self.method.optimizer.init(local.trainable(self.f_s), ctx)
-        message, what = weights.write(DOWN, t, k, W_e), HAND_OVER
-        for i, step in enumerate(self.messages.steps(k)):
-            read = partial(self.step, t, k, i, step, optimizer_state)
-            if (message := exchange(message, what, read)) is None:
+        steps = enumerate(self.messages.steps(k))
+        readers = [partial(self.step, t, i, step, optimizer_state) for i, step in steps]
+        for read in (*readers, take_over):
+            answers = list(ask.read(ask([k], write, question), read, question))
+            if not answers:
                 return False
-            what = STEP
-        return bool(exchange(message, what, take_over))
+            (_, message), question = answers[0], STEP
+        return True
 
     def step(
-        self, t: int, k: int, i: int, step: Slice, optimizer_state: dict, data: bytes
+        self, t: int, i: int, step: Slice, optimizer_state: dict, k: int, data: bytes
     ) -> bytes:
         """H and y of client k's i-th batch -> dCE / dH, and a step of W_s; ``WireError`` for labels
         that are none, or if the gradient is not finite."""
@@ -140,7 +134,7 @@ class Server(ServerSide):
 
     def evaluate(self, t: int, state: State, ask: Any) -> dict[str, float]:
         local.load(self.W, state.weights)
-        return self.task.evaluate(nn.Sequential(self.f_e, self.f_s))
+        return self.task.evaluate(self.whole)
 
 
 class Client(ClientSide):
@@ -157,14 +151,14 @@ class Client(ClientSide):
         self._epoch: tuple = (None, None)  # (round, client, epoch), its images and labels
 
     @torch.enable_grad()
-    def answer(self, t: int, client: int, what: str, data: bytes, memory: Tensors) -> bytes:
+    def answer(self, t: int, client: int, question: str, data: bytes, memory: Tensors) -> bytes:
         messages, steps, i = self.messages, self.messages.steps(client), 0
         W_e, params = state_of(self.f_e), local.trainable(self.f_e)
         ctx, optimizer = Context(self.task, t, client, net=self.f_e), self.method.optimizer
         optimizer_state = optimizer.init(params, ctx)
-        if what == HAND_OVER:
+        if question == HAND_OVER:
             local.load(W_e, messages.weights.read(DOWN, t, client, data))
-        elif what == STEP and "step" in memory:
+        elif question == STEP and "step" in memory:
             i = int(memory["step"])
             dH = messages.gradient(steps[i]).read(DOWN, t, client, data)["dH"]
             local.load(W_e, {name: memory[f"edge/{name}"] for name in W_e})
@@ -175,7 +169,7 @@ class Client(ClientSide):
                 optimizer.step(params, grads, optimizer_state)
             i += 1
         else:
-            raise WireError(f"Client {client} cannot answer {what!r} now.")
+            raise WireError(f"Client {client} cannot answer {question!r} now.")
         memory.clear()
         if i == len(steps):
             return messages.weights.write(UP, t, client, W_e, self.task.sizes[client])
