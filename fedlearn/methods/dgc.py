@@ -49,8 +49,6 @@ def dgc(
 
     Parameters
     ----------
-    lr : float
-        Rate of local SGD, above 0.
     ratio : float
         Share of entries sent, above 0 and at most 1; the original's is 1/1000.
     momentum : float

@@ -190,11 +190,10 @@ class Server(ServerSide):
         fixed. The optimiser goes on from the last round."""
         method, task, f_s, J = self.method, self.task, self.f_s.train(), self.task.loss
 
-        def loss(H: torch.Tensor, y: torch.Tensor, z_k: torch.Tensor | None) -> torch.Tensor:
+        def loss(H: torch.Tensor, y: torch.Tensor, z_k: Any) -> torch.Tensor:
             z_s = f_s(H)
-            if z_k is None:
-                return J(z_s, y)
-            return J(z_s, y) + method.alpha * distillation(z_k, z_s, method.T)
+            D = distillation(z_k, z_s, method.T) if method.alpha else 0
+            return J(z_s, y) + method.alpha * D
 
         ctx = self.context(t, -1, Schema({}), memory)
         ctx.net = f_s
@@ -259,7 +258,9 @@ class Client(OwnClient):
     def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
         super().__init__(method, task, settings)
         self.messages = Messages(method, task, self.net)
-        self.question = self.messages.down  # with which evaluation asks, too
+
+    def question(self, k: int) -> FixedMessage:
+        return self.messages.down(k)
 
     def download(self, t: int, client: int, data: bytes, memory: Tensors) -> Context:
         memory |= self.messages.down(client).read(DOWN, t, client, data)

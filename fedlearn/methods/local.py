@@ -54,11 +54,5 @@ class Local(Method):
 
 
 def local(lr: float = 0.1, momentum: float = 0.0) -> Local:
-    """Every client on its own, without a paper; the state that a run leaves stays M^0.
-
-    Parameters
-    ----------
-    lr, momentum : float
-        Rate of local SGD, above 0, and its momentum, at least 0 and below 1.
-    """
+    """Every client on its own, without a paper; the state that a run leaves stays M^0."""
     return Local("local", optimizer=SGD(lr, momentum))

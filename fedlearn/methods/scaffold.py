@@ -54,11 +54,8 @@ class Changes(Step):
     """dc_i beside the update. What was sent is what c_i changes by."""
 
     words = "changes of control variates beside the updates (Changes)"
-    needs, takes, makes = (
-        frozenset({Controls}),
-        Update,
-        property(type, doc="The class of what comes out."),
-    )
+    needs, takes = frozenset({Controls}), Update
+    makes = property(type, doc="The class of what comes out.")
 
     def shapes(self, net: nn.Module) -> dict[str, tuple[int, ...]]:
         return variates(net)
@@ -102,11 +99,6 @@ def scaffold(lr: float = 0.1, server_lr: float = 1.0) -> Averaging:
 
     The parts go together: with another optimizer than ``Controlled`` the variates travel and
     correct nothing.
-
-    Parameters
-    ----------
-    lr, server_lr : float
-        eta_l and eta_g, above 0.
 
     Notes
     -----

@@ -215,8 +215,6 @@ def split_learning(
 
     Parameters
     ----------
-    lr : float
-        Rate of SGD on both sides, above 0.
     edge, server : str, function (shape, classes) -> module, or None
         The network whose extractor is trained, and what stands on top; None: the task's.
 
