@@ -59,7 +59,7 @@ class Run:
     """A method's rounds, one by one, beside which the formulas are computed by hand."""
 
     def __init__(self, method):
-        self.task, self.heard = uneven(), {}
+        self.task, self.last_seen = uneven(), {}
         self.server = method.server_side(self.task, SETTINGS)
         self.engine = fl.clients(method, self.task, SETTINGS)
         self.state, self.n, self.t = self.server.start(), self.task.sizes, 0
@@ -70,7 +70,9 @@ class Run:
         """Who takes part in each of four rounds; the round itself is played afterwards."""
         for self.t in range(1, 5):
             yield self.server.participants(self.t)
-            self.state, row = one_round(self.server, self.engine, self.t, self.state, self.heard)
+            self.state, row = one_round(
+                self.server, self.engine, self.t, self.state, self.last_seen
+            )
             assert not row["refused"] and not row["untaken"]
             for name, w in zip(self.names, self.weights, strict=True):
                 close(self.state.weights[name], w, 1e-5)
@@ -221,23 +223,6 @@ def test_the_norm_of_a_is_how_far_local_sgd_goes_along_a_constant_gradient(momen
         assert Normalised(momentum)._norm(steps) == pytest.approx(way[steps], rel=1e-5)
     assert way[7] == 7 if not momentum else way[7] > 7
     assert fl.methods.fednova(momentum=momentum).server == Normalised(momentum)
-
-
-def test_fednova_finds_the_right_minimum_where_fedavg_does_not():
-    """The paper's point, on F_i = (x - e_i)^2 / 2 with 8 and 1 local steps."""
-    e, sizes, eta = [0.0, 1.0], [80, 10], 1e-3
-    steps = [8, 1]
-    found = {}
-    for server in (fl.Mean(), Normalised()):
-        x = {"w": torch.full((2,), 5.0), "b": torch.zeros(1)}
-        for _ in range(4000):
-            w = x["w"].tolist()
-            u = {i: [(1 - (1 - eta) ** steps[i]) * (e[i] - v) for v in w] for i in (0, 1)}
-            x = server.aggregate(x, *arrived(u, sizes))
-        found[type(server).__name__] = float(x["w"][0])
-    right = 10 / 90
-    assert found["Normalised"] == pytest.approx(right, rel=0.02)
-    assert found["Mean"] == pytest.approx(10 / (640 + 10), rel=0.02)  # it weighs by n_i tau_i
 
 
 # ---- adaptive servers

@@ -12,7 +12,7 @@ import fedlearn as fl
 from fedlearn import finite, local
 from fedlearn.book import liars
 from fedlearn.method import Exchange
-from fedlearn.methods.fed_gkt import Messages
+from fedlearn.methods.fed_gkt import Client
 from fedlearn.parts import Arrival, Code, Lossy, State, Update
 from fedlearn.round import one_round
 from fedlearn.wire import Dense, TopK
@@ -123,15 +123,15 @@ def test_what_no_coder_can_send_is_refused_and_the_run_goes_on(coder, task, lie_
 
 @pytest.mark.parametrize("factor", [1e10, pytest.param(1e30, marks=pytest.mark.slow)])
 def test_features_that_lie_do_not_end_fed_gkt(factor, task, monkeypatch):
-    honest, rounds = Messages.knowledge, []
+    honest, rounds = Client.knowledge, []
 
-    def knowledge(self, net, k, batch_size):
-        known = honest(self, net, k, batch_size)
+    def knowledge(self, k):
+        known = honest(self, k)
         if k == 2 and len(rounds) == 1:
             known |= {n: factor * known[n] for n in ("features", "logits") if n in known}
         return known
 
-    monkeypatch.setattr(Messages, "knowledge", knowledge)
+    monkeypatch.setattr(Client, "knowledge", knowledge)
     with pytest.warns(UserWarning, match="1 (answers|rounds) of fed_gkt were"):
         history = fl.run("fed_gkt", task, 3, on_round=lambda row, state: rounds.append(row))
     second, third = history.rows[1:]  # it leaves out what is far off, or does not take the round
