@@ -16,6 +16,7 @@ values. Global state: W_s. An edge network leaves its client only for evaluation
 those bytes have a column of their own.
 """
 
+import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,7 @@ from torch.nn.utils.rnn import pad_sequence
 from .. import local, rng
 from ..errors import Diverged, WireError, pick
 from ..local import Edge, Loss, Named, Objective, TaskLoss
-from ..method import Method, ServerSide
+from ..method import Method, ServerSide, Side
 from ..models import evaluating, state_of
 from ..optim import SGD, Adam, Continued, Optimizer, lasting, recalled
 from ..parts import Batch, Context, State, Tensors
@@ -79,30 +80,29 @@ class Distilled(Objective):
         return loss
 
 
-class Messages:
-    """The messages of a round, for both sides. ``up``: the index and label [n_k] of each of client
-    k's images, its features H and, only if the server's distillation needs them, its logits z_k.
-    ``down``: the server's of these images; nothing as long as there are none."""
+class Messages(Side):
+    """A side with the messages of a round. ``up``: the index and label [n_k] of each of client k's
+    images, its features H and, only if the server's distillation needs them, its logits z_k.
+    ``question``: the server's of these images; nothing as long as there are none."""
 
-    def __init__(self, method: Any, task: Any, net: nn.Module) -> None:
-        self.sizes, self.device = task.sizes, task.device
-        self.floats, self.logits = Dense(method.bits), bool(method.alpha)
-        self.maps = tuple(output(net.extractor, task.shape).shape[1:])  # of one image
-        self.classes = output(net, task.shape).shape[1]
+    def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
+        super().__init__(method, task, settings)
+        self.maps = tuple(output(self.net.extractor, task.shape).shape[1:])  # of one image
+        self.classes, self.floats = output(self.net, task.shape).shape[1], Dense(method.bits)
 
     def _message(self, device: Any, shapes: dict[str, tuple[int, ...]]) -> FixedMessage:
         coders = dict.fromkeys(shapes, self.floats) | {"index": Whole(4), "labels": Whole(2)}
         return FixedMessage(Schema(shapes, coder=f"fed_gkt {self.floats}"), coders, device=device)
 
     def up(self, k: int) -> FixedMessage:
-        """What client k knows of its images."""
-        n = self.sizes[k]
+        n = self.task.sizes[k]
         shapes = {"index": (n,), "labels": (n,), "features": (n, *self.maps)}
-        return self._message("cpu", shapes | ({"logits": (n, self.classes)} if self.logits else {}))
+        return self._message(
+            "cpu", shapes | ({"logits": (n, self.classes)} if self.method.alpha else {})
+        )
 
-    def down(self, k: int) -> FixedMessage:
-        """What the server knows of client k's images."""
-        return self._message(self.device, {"z_s": (self.sizes[k], self.classes)})
+    def question(self, k: int) -> FixedMessage:
+        return self._message(self.task.device, {"z_s": (self.task.sizes[k], self.classes)})
 
 
 def on_disk(H: torch.Tensor) -> torch.Tensor:
@@ -112,7 +112,7 @@ def on_disk(H: torch.Tensor) -> torch.Tensor:
     return copy.view(H.shape).copy_(H)
 
 
-class Server(ServerSide):
+class Server(Messages, ServerSide):
     """Its memory holds what client k has sent ("features k", "labels k", "logits k"), z_s of its
     images ("z_s k"), f_s's optimiser, and "plateau": the highest accuracy so far on the clients'
     images, for how many rounds it has not risen, and how often the learning rate was cut."""
@@ -124,13 +124,11 @@ class Server(ServerSide):
                 "Synchronous FedGKT needs every client in every round: participation=1, or "
                 "asynchronous=True."
             )
-        self.messages = Messages(method, task, self.net)
-        maps, classes = self.messages.maps, self.messages.classes
-        self.f_s = local.new_network(replace(method.network, shape=maps), task)
-        logits = list(output(self.f_s, maps).shape[1:])
-        if logits != [classes]:
+        self.f_s = local.new_network(replace(method.network, shape=self.maps), task)
+        logits = list(output(self.f_s, self.maps).shape[1:])
+        if logits != [self.classes]:
             raise ValueError(
-                f"The server's network gives {logits} logits, the edge network {[classes]}."
+                f"The server's network gives {logits} logits, the edge network {[self.classes]}."
             )
         self.W_s = state_of(self.f_s)  # the network's own
         self.first = {name: w.clone() for name, w in self.W_s.items()}
@@ -141,7 +139,7 @@ class Server(ServerSide):
     def round(self, t: int, state: State, ask: Any) -> State:
         def write(k: int) -> bytes:
             z_s = state.memory.get(f"z_s {k}")
-            return self.messages.down(k).write(DOWN, t, k, {} if z_s is None else {"z_s": z_s})
+            return self.question(k).write(DOWN, t, k, {} if z_s is None else {"z_s": z_s})
 
         answers = ask(self.participants(t), write)
         known = dict(ask.read(answers, lambda k, data: self.read(t, k, data)))
@@ -156,8 +154,8 @@ class Server(ServerSide):
     def read(self, t: int, k: int, data: bytes) -> Tensors:
         """bytes -> features, labels and logits in the client's own order; ``WireError`` for
         anything that is not client ``k``'s knowledge of all its images."""
-        n, classes = self.task.sizes[k], self.messages.classes
-        tensors = self.messages.up(k).read(UP, t, k, data, samples=n)
+        n, classes = self.task.sizes[k], self.classes
+        tensors = self.up(k).read(UP, t, k, data, samples=n)
         if not tensors:
             raise WireError(f"Client {k} sent nothing, as one whose training diverged.")
         index, most = tensors.pop("index"), tensors["labels"].max()
@@ -170,7 +168,7 @@ class Server(ServerSide):
     def learn(self, t: int, state: State, known: dict[int, Tensors]) -> State:
         """The state after training on what has come, and on what is stored of absent clients."""
         memory, device = dict(state.memory), self.task.device
-        maps = torch.Size(self.messages.maps).numel()
+        maps = math.prod(self.maps)
         large = 4 * sum(self.task.sizes) * maps > self.method.memory_limit  # those of all clients
         for k, tensors in known.items():
             for name, x in tensors.items():
@@ -226,7 +224,7 @@ class Server(ServerSide):
                 raise Diverged(
                     f"The server's network diverged in round {t}: try a smaller server_lr."
                 )
-            self.messages.floats.encode(z_s)
+            self.floats.encode(z_s)
             memory |= {f"z_s {k}": z_s} if self.method.answers else {}
             right, images = right + (z_s.argmax(1) == y).sum(), images + len(y)
         best, waited, cuts = memory.get("plateau", torch.zeros(3)).tolist()
@@ -248,22 +246,15 @@ class Server(ServerSide):
         def whole(net: nn.Module) -> nn.Module:
             return nn.Sequential(net.extractor, self.f_s)
 
-        return evaluate_own(self, t, ask, self.messages.down, whole)
+        return evaluate_own(self, t, ask, self.question, whole)
 
 
-class Client(OwnClient):
+class Client(Messages, OwnClient):
     """Trains its edge network, which it keeps, and sends what it knows of its images. In its
     memory also ``z_s`` [n_k, C], the server's logits."""
 
-    def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
-        super().__init__(method, task, settings)
-        self.messages = Messages(method, task, self.net)
-
-    def question(self, k: int) -> FixedMessage:
-        return self.messages.down(k)
-
     def download(self, t: int, client: int, data: bytes, memory: Tensors) -> Context:
-        memory |= self.messages.down(client).read(DOWN, t, client, data)
+        memory |= self.question(client).read(DOWN, t, client, data)
         return self.training(t, client, memory)
 
     def upload(self, trained: Tensors, ctx: Context) -> bytes:
@@ -274,7 +265,7 @@ class Client(OwnClient):
             self.keep(trained, ctx)
         except (Diverged, WireError):
             known = {}
-        return self.messages.up(k).write(UP, ctx.round, k, known, self.task.sizes[k])
+        return self.up(k).write(UP, ctx.round, k, known, self.task.sizes[k])
 
     def knowledge(self, k: int) -> Tensors:
         """What goes up, computed in evaluation mode; ``Diverged`` if it is not finite."""
@@ -287,7 +278,7 @@ class Client(OwnClient):
         known = {"features": torch.cat(H), "logits": torch.cat(z_k)}
         if not all(torch.isfinite(t).all() for t in known.values()):
             raise Diverged(f"The training of client {k} diverged.")
-        if not self.messages.logits:
+        if not self.method.alpha:
             del known["logits"]
         return {"index": torch.arange(len(images)), "labels": task.train[1][images]} | known
 

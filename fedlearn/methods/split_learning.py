@@ -21,7 +21,7 @@ from torch import nn
 from .. import finite, local, rng
 from ..errors import Diverged, WireError
 from ..local import Edge, Named
-from ..method import ClientSide, Method, ServerSide
+from ..method import ClientSide, Method, ServerSide, Side
 from ..models import state_of
 from ..parts import SGD, Context, Optimizer, State, Tensors, lasting, recalled
 from ..settings import Settings
@@ -32,15 +32,18 @@ HAND_OVER, STEP = "hand over", "step"  # what a client may be asked for
 Slice = tuple[int, int, int]  # of a client's turn, one step: epoch, first sample, end
 
 
-class Messages:
-    """The three messages: the extractor's weights, feature maps with labels, and a gradient."""
+class Messages(Side):
+    """A side with the three messages: the extractor's weights, feature maps with labels, and a
+    gradient."""
 
-    def __init__(self, task: Any, f_e: nn.Module, settings: Settings) -> None:
-        if settings.precision == "bf16":
+    def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
+        super().__init__(method, task, settings)
+        if self.settings.precision == "bf16":
             raise ValueError("Split learning trains in float32 or tf32, not in bf16.")
-        self.task, self.settings = task, settings
-        self.maps = tuple(output(f_e, task.shape).shape[1:])
-        self.weights = self._message({name: tuple(w.shape) for name, w in state_of(f_e).items()})
+        self.f_e = self.net.extractor
+        self.maps = tuple(output(self.f_e, task.shape).shape[1:])
+        self.W_e = state_of(self.f_e)  # the network's own
+        self.weights = self._message({name: tuple(w.shape) for name, w in self.W_e.items()})
 
     def _message(self, shapes: dict[str, tuple[int, ...]]) -> FixedMessage:
         schema = Schema(shapes, coder="split learning")
@@ -60,14 +63,12 @@ class Messages:
         return self._message({"dH": (step[2] - step[1], *self.maps)})
 
 
-class Server(ServerSide):
+class Server(Messages, ServerSide):
     """Holds W_s, and W_e between two clients' turns; in its state they are "server.", "edge."."""
 
     def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
         super().__init__(method, task, settings)
-        self.f_e = self.net.extractor
-        self.messages = Messages(task, self.f_e, self.settings)
-        self.f_s = local.new_network(replace(method.network, shape=self.messages.maps), task)
+        self.f_s = local.new_network(replace(method.network, shape=self.maps), task)
         self.whole = nn.Sequential(self.f_e, self.f_s)
         self.W = state_of(nn.ModuleDict({"edge": self.f_e, "server": self.f_s}))
         self.first = {name: w.clone() for name, w in self.W.items()}
@@ -86,17 +87,16 @@ class Server(ServerSide):
 
     def turn(self, t: int, k: int, ask: Any) -> bool:
         """The turn of client k -> whether it came to its end."""
-        weights, W_e = self.messages.weights, state_of(self.f_e)
         ctx = Context(self.task, t, k, net=self.f_s)
         optimizer_state = self.method.optimizer.init(local.trainable(self.f_s), ctx)
-        message, question = weights.write(DOWN, t, k, W_e), HAND_OVER
+        message, question = self.weights.write(DOWN, t, k, self.W_e), HAND_OVER
 
         def write(k: int) -> bytes:
             ask.note("bytes_handover", len(message) if question == HAND_OVER else 0)
             return message
 
         def take_over(k: int, data: bytes) -> bytes:
-            local.load(W_e, weights.read(UP, t, k, data, samples=self.task.sizes[k]))
+            local.load(self.W_e, self.weights.read(UP, t, k, data, samples=self.task.sizes[k]))
             try:
                 finite.check(State(self.W), State({}))
                 finite.try_out(self.whole, self.task)
@@ -105,7 +105,7 @@ class Server(ServerSide):
             ask.note("bytes_handover", len(data))
             return data
 
-        steps = enumerate(self.messages.steps(k))
+        steps = enumerate(self.steps(k))
         readers = [partial(self.step, t, i, step, optimizer_state) for i, step in steps]
         for read in (*readers, take_over):
             answers = list(ask.read(ask([k], write, question), read, question))
@@ -119,7 +119,7 @@ class Server(ServerSide):
     ) -> bytes:
         """H and y of client k's i-th batch -> dCE / dH, and a step of W_s; ``WireError`` for labels
         that are none, or if the gradient is not finite."""
-        batch = self.messages.features(step).read(UP, t, k, data, samples=step[2] - step[1])
+        batch = self.features(step).read(UP, t, k, data, samples=step[2] - step[1])
         H, y, W_s = batch["H"].requires_grad_(), batch["y"], local.trainable(self.f_s)
         if not ((y == y.floor()) & (y >= 0) & (y < self.task.source.classes)).all():
             raise WireError(f"Client {k} sent labels that are no numbers of classes.")
@@ -130,14 +130,14 @@ class Server(ServerSide):
             raise WireError(f"What client {k} sent gives no finite gradient.")
         with torch.no_grad():
             self.method.optimizer.step(W_s, grads, optimizer_state)
-        return self.messages.gradient(step).write(DOWN, t, k, {"dH": dH})
+        return self.gradient(step).write(DOWN, t, k, {"dH": dH})
 
     def evaluate(self, t: int, state: State, ask: Any) -> dict[str, float]:
         local.load(self.W, state.weights)
         return self.task.evaluate(self.whole)
 
 
-class Client(ClientSide):
+class Client(Messages, ClientSide):
     """Holds W_e while it has its turn, in the client's memory: weights ("edge/..."), optimiser and
     the number of the next step, whose batch is computed again when its gradient comes: by then
     another process may answer."""
@@ -146,21 +146,18 @@ class Client(ClientSide):
 
     def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
         super().__init__(method, task, settings)
-        self.f_e = self.net.extractor
-        self.messages = Messages(task, self.f_e, self.settings)
         self._epoch: tuple = (None, None)  # (round, client, epoch), its images and labels
 
     @torch.enable_grad()
     def answer(self, t: int, client: int, question: str, data: bytes, memory: Tensors) -> bytes:
-        messages, steps, i = self.messages, self.messages.steps(client), 0
-        W_e, params = state_of(self.f_e), local.trainable(self.f_e)
+        steps, params, W_e, i = self.steps(client), local.trainable(self.f_e), self.W_e, 0
         ctx, optimizer = Context(self.task, t, client, net=self.f_e), self.method.optimizer
         optimizer_state = optimizer.init(params, ctx)
         if question == HAND_OVER:
-            local.load(W_e, messages.weights.read(DOWN, t, client, data))
+            local.load(W_e, self.weights.read(DOWN, t, client, data))
         elif question == STEP and "step" in memory:
             i = int(memory["step"])
-            dH = messages.gradient(steps[i]).read(DOWN, t, client, data)["dH"]
+            dH = self.gradient(steps[i]).read(DOWN, t, client, data)["dH"]
             local.load(W_e, {name: memory[f"edge/{name}"] for name in W_e})
             H, _ = self._forward(t, client, i, steps[i])
             optimizer_state = recalled(optimizer_state, memory)
@@ -172,11 +169,11 @@ class Client(ClientSide):
             raise WireError(f"Client {client} cannot answer {question!r} now.")
         memory.clear()
         if i == len(steps):
-            return messages.weights.write(UP, t, client, W_e, self.task.sizes[client])
+            return self.weights.write(UP, t, client, W_e, self.task.sizes[client])
         keep = {f"edge/{name}": w for name, w in W_e.items()} | lasting(optimizer_state)
         memory |= {name: x.clone() for name, x in keep.items()} | {"step": torch.tensor(i)}
         H, y = self._forward(t, client, i, steps[i])
-        return messages.features(steps[i]).write(UP, t, client, {"H": H, "y": y}, len(y))
+        return self.features(steps[i]).write(UP, t, client, {"H": H, "y": y}, len(y))
 
     def _forward(self, t: int, k: int, i: int, step: Slice) -> tuple[torch.Tensor, torch.Tensor]:
         """H and the labels of the batch of step ``i``."""

@@ -172,8 +172,8 @@ def upload(task, change=None, **options):
     """The upload of client 1 in round 1, with its sections changed; and the server that is to read
     it."""
     server, clients = parties(task, **options)
-    schema = server.messages.up(1).schema
-    data = clients.answer(1, 1, server.messages.down(1).write(DOWN, 1, 1, {}))
+    schema = server.up(1).schema
+    data = clients.answer(1, 1, server.question(1).write(DOWN, 1, 1, {}))
     taken = unpack(data, schema, kind=UP, round=1, client=1)
     sections = {name: bytes(data) for name, data in taken.sections.items()}
     sections, samples = (change or (lambda s, n: (s, n)))(sections, taken.samples)
@@ -247,7 +247,7 @@ def filled(server, value):
 
 HOSTILE = {
     "checksum": lambda server: filled(server, 1.0)[:-9],
-    "another model": lambda server: server.messages.down(2).write(DOWN, 1, 2, {}),
+    "another model": lambda server: server.question(2).write(DOWN, 1, 2, {}),
     "the loss is not finite": lambda server: filled(server, 3e38),
     "NaN or infinite": lambda server: filled(server, math.nan),
 }
@@ -309,7 +309,7 @@ def test_a_client_that_diverged_goes_on_from_its_last_network(task):
     assert server.round(2, state, ask) is state
     assert "sent nothing" in ask.row["refused"][0] and same(kept, edge(clients, 0))
     # a network that is not finite is not kept, even if what it knows is
-    ctx = side.download(3, 1, server.messages.down(1).write(DOWN, 3, 1, {}), {})
+    ctx = side.download(3, 1, server.question(1).write(DOWN, 3, 1, {}), {})
     local.load(side.tensors, side.initial)
     side.upload({n: w / 0 for n, w in side.initial.items()}, ctx)
     assert not ctx.memory

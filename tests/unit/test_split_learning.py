@@ -179,7 +179,7 @@ LIES = {
 def test_hostile_answers_end_the_turn_without_a_trace(what, task):
     lie, reason = LIES[what]
     at = batches(task, 1) if "weights" in what else 1
-    messages = fl.methods.split_learning().server_side(task, fl.Settings(batch_size=B)).messages
+    messages = fl.methods.split_learning().server_side(task, fl.Settings(batch_size=B))
 
     def change(k, i, data):
         return lie(messages, i, data) if (k, i) == (1, at) else data
@@ -199,7 +199,7 @@ def test_a_client_answers_only_what_it_is_asked_for(task):
     method = fl.methods.split_learning()
     server, side = method.server_side(task), method.client_side(task)
     W_e = {n.removeprefix("edge."): w for n, w in server.start().weights.items() if n[0] == "e"}
-    weights, memory = server.messages.weights.write(DOWN, 1, 0, W_e), {}
+    weights, memory = server.weights.write(DOWN, 1, 0, W_e), {}
     for what in ("train", "evaluate", split.STEP):  # a step before it has the weights
         with pytest.raises(fl.WireError, match="Client 0 cannot answer"):
             side.answer(1, 0, what, weights, memory)
