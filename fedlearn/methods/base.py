@@ -69,7 +69,7 @@ def network_message(side: Any) -> FixedMessage:
     return FixedMessage(Schema(shapes, coder="own network"), device=side.task.device)
 
 
-def evaluate_own(
+def evaluate_personal(
     server: Any,
     t: int,
     ask: Any,
@@ -89,7 +89,7 @@ def evaluate_own(
     return server.evaluate_each(ask, lambda k: question(k).write(DOWN, t, k, {}), network)
 
 
-class OwnClient(Trainee):
+class PersonalClient(Trainee):
     """A client that goes on from its own network ("own/..." in its memory)."""
 
     def question(self, k: int) -> FixedMessage:

@@ -26,7 +26,6 @@ class Warming(Lossy):
     warmup: int = 4
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not isinstance(self.coder, TopK):
             raise ValueError(f"What warms up is the ratio of TopK; {self.coder!r} has none.")
         not_negative(warmup=self.warmup)

@@ -36,7 +36,7 @@ from ..optim import SGD, Adam, Continued, Optimizer, lasting, recalled
 from ..parts import Batch, Context, State, Tensors
 from ..settings import Settings, whole_number
 from ..wire import DOWN, UP, Dense, FixedMessage, Schema, Whole
-from .base import OwnClient, evaluate_own, not_negative, output, positive
+from .base import PersonalClient, evaluate_personal, not_negative, output, positive
 
 
 def distillation(teacher: torch.Tensor, student: torch.Tensor, T: float = 3.0) -> torch.Tensor:
@@ -246,10 +246,10 @@ class Server(Messages, ServerSide):
         def whole(net: nn.Module) -> nn.Module:
             return nn.Sequential(net.extractor, self.f_s)
 
-        return evaluate_own(self, t, ask, self.question, whole)
+        return evaluate_personal(self, t, ask, self.question, whole)
 
 
-class Client(Messages, OwnClient):
+class Client(Messages, PersonalClient):
     """Trains its edge network, which it keeps, and sends what it knows of its images. In its
     memory also ``z_s`` [n_k, C], the server's logits."""
 

@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import WireError
 from ..method import Method, ServerSide
 from ..parts import SGD, Context, State, Tensors
-from .base import OwnClient, evaluate_own, network_message
+from .base import PersonalClient, evaluate_personal, network_message
 
 
 def nothing(k: int, data: bytes = b"") -> bytes:
@@ -32,10 +32,10 @@ class Server(ServerSide):
         return state
 
     def evaluate(self, t: int, state: State, ask: Any) -> dict[str, Any]:
-        return evaluate_own(self, t, ask, lambda k: network_message(self))
+        return evaluate_personal(self, t, ask, lambda k: network_message(self))
 
 
-class Client(OwnClient):
+class Client(PersonalClient):
     """Goes on with its own model."""
 
     def download(self, t: int, client: int, data: bytes, memory: Tensors) -> Context:

@@ -23,8 +23,8 @@ NAMES = "fedprox scaffold fednova fedadagrad fedyogi fedadam feddyn local".split
 SETTINGS = fl.Settings(participation=0.67, epochs=2, batch_size=10)  # two of three clients
 
 
-def close(found, expected, tolerance=1e-6):
-    torch.testing.assert_close(found, expected, atol=tolerance, rtol=1e-5)
+def close(result, expected, tolerance=1e-6):
+    torch.testing.assert_close(result, expected, atol=tolerance, rtol=1e-5)
 
 
 @cache
@@ -36,8 +36,8 @@ def uneven():
 
     task = fl.tasks.classification("digits", 3, network=network, train=40, test=20)
     order = torch.randperm(40, generator=fl.rng.generator(7)).numpy()
-    own = [order[:25], order[25:35], order[35:]]
-    return replace(task, split=replace(task.split, indices=own))
+    owned = [order[:25], order[25:35], order[35:]]
+    return replace(task, split=replace(task.split, indices=owned))
 
 
 def local_steps(task, t, k, weights, direction, lr=0.1):
@@ -108,10 +108,10 @@ def test_the_gradient_of_fedprox(task):
             p += torch.randn(p.shape, generator=fl.rng.generator(p.numel()))
     x, y = task.epoch(0, torch.arange(8), None)
     net.eval()
-    found = torch.autograd.grad(loss(net, Batch(x, y, torch.arange(8))), params)
+    result = torch.autograd.grad(loss(net, Batch(x, y, torch.arange(8))), params)
     plain = torch.autograd.grad(task.loss(net(x), y), params)
     names = [n for n, p in net.named_parameters() if p.requires_grad]
-    for name, p, ours, g in zip(names, params, found, plain, strict=True):
+    for name, p, ours, g in zip(names, params, result, plain, strict=True):
         close(ours, g + 0.3 * (p.detach() - start[name]), 1e-5)
 
 
@@ -128,7 +128,7 @@ def test_scaffold_is_algorithm_1_with_option_2(server_lr):
         for k in who:
 
             def direction(g, y, k=k):
-                return [g - own + c for g, own, c in zip(g, c_i[k], c, strict=True)]
+                return [g - c_k + c for g, c_k, c in zip(g, c_i[k], c, strict=True)]
 
             y, K = run.train(k, direction)
             plus = [c_i[k][i] - c[i] + (x[i] - y[i]) / (K * lr) for i in (0, 1)]
@@ -137,7 +137,7 @@ def test_scaffold_is_algorithm_1_with_option_2(server_lr):
             c_i[k] = plus
         run.weights = [w + server_lr * d for w, d in zip(x, run.mean(dy), strict=True)]
         share = sum(run.n[k] for k in who) / N
-        c = [own + share * d for own, d in zip(c, run.mean(dc), strict=True)]
+        c = [old + share * d for old, d in zip(c, run.mean(dc), strict=True)]
     for i, name in enumerate(run.names):
         close(run.state.memory[f"c/{name}"], lr * c[i], 1e-5)
         close(c[i], sum(run.n[k] / N * c_i[k][i] for k in range(3)), 1e-4)
@@ -180,11 +180,11 @@ def arrived(updates, sizes, epochs=1, batch_size=10):
         settings=fl.Settings(epochs=epochs, batch_size=batch_size),
         participants=tuple(updates),
     )
-    found = [
+    result = [
         Arrival(k, sizes[k], {"w": torch.tensor(u), "b": torch.tensor([float(k)])})
         for k, u in updates.items()
     ]
-    return found, ctx
+    return result, ctx
 
 
 STATE = {"w": torch.tensor([1.0, -2.0]), "b": torch.zeros(1)}
@@ -261,8 +261,8 @@ def test_feddyn_is_algorithm_1():
             moved[k] = [theta[k][i] - start[i] for i in (0, 1)]
             g[k] = [g[k][i] - alpha * moved[k][i] for i in (0, 1)]
         share = sum(run.n[k] for k in who) / N
-        h = [own - alpha * share * u for own, u in zip(h, run.mean(moved), strict=True)]
-        run.weights = [m - own / alpha for m, own in zip(run.mean(theta), h, strict=True)]
+        h = [old - alpha * share * u for old, u in zip(h, run.mean(moved), strict=True)]
+        run.weights = [m - part / alpha for m, part in zip(run.mean(theta), h, strict=True)]
     for i, name in enumerate(run.names):
         close(run.state.memory[f"sum/{name}"], -h[i] / alpha, 1e-5)
         close(h[i], sum(run.n[k] / N * g[k][i] for k in range(3)), 1e-4)
@@ -278,16 +278,16 @@ def test_who_trains_alone_sends_nothing_and_goes_on_with_its_own_model():
     task, settings = uneven(), {"epochs": 2, "batch_size": 10}
     history = fl.run(fl.methods.local(), task, 3, **settings)
     assert history.bytes_up.sum() == history.bytes_down.sum() == 0
-    own = [list(fl.methods.local().server_side(task).initial.values()) for _ in range(3)]
+    weights = [list(fl.methods.local().server_side(task).initial.values()) for _ in range(3)]
     for t in (1, 2, 3):
-        own = [local_steps(task, t, k, own[k], lambda g, w: g)[0] for k in range(3)]
+        weights = [local_steps(task, t, k, weights[k], lambda g, w: g)[0] for k in range(3)]
     net, results = fl.initial_network(fl.methods.local(), task), []
-    for w, b in own:
+    for w, b in weights:
         net.load_state_dict({"1.weight": w, "1.bias": b})
         results.append(task.evaluate(net))
-    for name, found in (("accuracy", history.accuracy), ("loss", history.loss)):
+    for name, result in (("accuracy", history.accuracy), ("loss", history.loss)):
         values = [r[name] for r in results]
-        assert found[-1] == pytest.approx(sum(values) / 3, abs=1e-5) and len(set(values)) == 3
+        assert result[-1] == pytest.approx(sum(values) / 3, abs=1e-5) and len(set(values)) == 3
     model = 4 * (64 * 10 + 10)
     assert 3 * model < history.rows[-1]["bytes_evaluation_up"] < 3 * model + 3 * 100
 

@@ -43,11 +43,11 @@ class Only:
         self.clients, self.who = clients, who
         self.change = change or (lambda k, data: data)
 
-    def exchange(self, t, what, clients, write):
+    def exchange(self, t, kind, clients, write):
         for k in clients:
             data = write(k)
             if k in self.who:
-                yield k, self.change(k, self.clients.answer(t, k, data, what))
+                yield k, self.change(k, self.clients.answer(t, k, data, kind))
             else:
                 yield k, fl.WireError("silent")
 
@@ -137,9 +137,9 @@ def test_two_rounds_written_out(task):
         for k, net in enumerate(nets):
             order = fl.rng.generator(task.seed, "shuffle", t, k)
             batches = torch.randperm(task.sizes[k], generator=order).split(B)
-            own = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+            sgd_k = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
             pairs = [(loss(k, rows, z_s), x[k][rows]) for rows in batches]
-            epochs(net, own, 1, lambda pairs=pairs: pairs)
+            epochs(net, sgd_k, 1, lambda pairs=pairs: pairs)
             with torch.no_grad():
                 H[k], z[k] = net.extractor(x[k]), net(x[k])
             close(came[k]["features"], H[k], atol=1e-4, rtol=1e-3)

@@ -34,8 +34,8 @@ def uploads(method, task, rounds, each):
     for t in range(1, rounds + 1):
         ctx = client.context(t, 0, client.up, memory, start=w)
         sections = method.uplink.encode({n: w[n] + update[n] for n in w}, ctx)
-        there = server.context(t, 0, server.up, {}, start=w)
-        each(ctx, update, method.uplink.decode(sections, there))
+        receiver = server.context(t, 0, server.up, {}, start=w)
+        each(ctx, update, method.uplink.decode(sections, receiver))
 
 
 def played(server, clients, t, k, state):

@@ -76,8 +76,8 @@ def test_the_frozen_stream_is_looked_up_unless_images_are_augmented(augment, cal
     for epoch in range(3):
         order = torch.randperm(20, generator=torch.Generator().manual_seed(epoch))
         for rows in order.split(7):
-            found = reference(Batch(x[rows], y[rows], rows))
-            torch.testing.assert_close(found, frozen[rows], atol=1e-5, rtol=1e-4)
+            result = reference(Batch(x[rows], y[rows], rows))
+            torch.testing.assert_close(result, frozen[rows], atol=1e-5, rtol=1e-4)
     assert len(seen) == calls  # the first epoch only, or all
 
 
