@@ -12,7 +12,7 @@ from ..context import Context, Tensors
 from ..errors import WireError
 from ..links import Step
 from ..local import load
-from ..method import ClientSide, ServerSide
+from ..method import ClientSide
 from ..models import evaluating
 from ..wire import DOWN, UP, FixedMessage, Schema
 
@@ -63,51 +63,48 @@ class Added(Step):
         return {name: t for name, t in x.items() if name not in added}
 
 
-class _Owned:
-    """A client's own network as a message: nothing as long as it is the one that the seed gives."""
+def network_message(side: Any) -> FixedMessage:
+    """A client's own network; nothing as long as it is the one that the seed gives."""
+    shapes = {name: tuple(w.shape) for name, w in side.initial.items()}
+    return FixedMessage(Schema(shapes, coder="own network"), device=side.task.device)
 
-    initial: Tensors
-    task: Any
 
-    def network_message(self) -> FixedMessage:
-        shapes = {name: tuple(w.shape) for name, w in self.initial.items()}
-        return FixedMessage(Schema(shapes, coder="own network"), device=self.task.device)
+def evaluate_personal(
+    server: Any,
+    t: int,
+    ask: Any,
+    question: Callable[[int], FixedMessage],
+    whole: Callable[[nn.Module], nn.Module] = lambda net: net,
+) -> dict[str, Any]:
+    """Mean test accuracy and loss of ``whole(network)`` over the clients that show theirs when they
+    get ``question(k)``, then empty."""
+    message = network_message(server)
+    server.method.model.refresh(server.net, server.task, t)
+
+    def network(k: int, data: bytes) -> nn.Module:
+        shown = message.read(UP, t, k, data, samples=server.task.sizes[k])
+        load(server.tensors, server.initial | shown)
+        return whole(server.net)
+
+    return server.evaluate_each(ask, lambda k: question(k).write(DOWN, t, k, {}), network)
+
+
+class PersonalClient(ClientSide):
+    """A client that goes on from its own network ("own/..." in its memory)."""
 
     def question(self, k: int) -> FixedMessage:
         """The message, then empty, that asks client k for its network."""
-        return self.network_message()
-
-
-class OwnServer(_Owned, ServerSide):
-    """A server whose clients keep their networks, and show them for evaluation."""
-
-    def evaluate_own(
-        self, t: int, ask: Any, whole: Callable[[nn.Module], nn.Module] = lambda net: net
-    ) -> dict[str, Any]:
-        """Mean test accuracy and loss of ``whole(network)`` over the clients that show theirs."""
-        message = self.network_message()
-        self.method.model.refresh(self.net, self.task, t)
-
-        def network(k: int, data: bytes) -> nn.Module:
-            own = message.read(UP, t, k, data, samples=self.task.sizes[k])
-            load(self.tensors, self.initial | own)
-            return whole(self.net)
-
-        return self.evaluate_each(ask, lambda k: self.question(k).write(DOWN, t, k, {}), network)
-
-
-class OwnClient(_Owned, ClientSide):
-    """A client that goes on from its own network ("own/..." in its memory)."""
+        return network_message(self)
 
     def show(self, t: int, client: int, data: bytes, memory: Tensors) -> bytes:
         self.question(client).read(DOWN, t, client, data)
-        own = {n: memory[f"own/{n}"] for n in self.initial if f"own/{n}" in memory}
-        return self.network_message().write(UP, t, client, own, self.task.sizes[client])
+        kept = {n: memory[f"own/{n}"] for n in self.initial if f"own/{n}" in memory}
+        return network_message(self).write(UP, t, client, kept, self.task.sizes[client])
 
-    def training(self, t: int, client: int, schema: Schema, memory: Tensors) -> Context:
+    def training(self, t: int, client: int, memory: Tensors) -> Context:
         """Training from the client's own network."""
         start = {n: memory.get(f"own/{n}", w) for n, w in self.initial.items()}
-        return self.context(t, client, schema, memory, start=start)
+        return self.context(t, client, Schema({}), memory, start=start)
 
     def keep(self, trained: Tensors, ctx: Context) -> None:
         """``WireError`` for a network that is not finite: then the last one stays."""

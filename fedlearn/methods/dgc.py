@@ -26,7 +26,6 @@ class Warming(Lossy):
     warmup: int = 4
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not isinstance(self.coder, TopK):
             raise ValueError(f"What warms up is the ratio of TopK; {self.coder!r} has none.")
         not_negative(warmup=self.warmup)
@@ -49,8 +48,6 @@ def dgc(
 
     Parameters
     ----------
-    lr : float
-        Rate of local SGD, above 0.
     ratio : float
         Share of entries sent, above 0 and at most 1; the original's is 1/1000.
     momentum : float

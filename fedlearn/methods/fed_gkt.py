@@ -16,13 +16,12 @@ values. Global state: W_s. An edge network leaves its client only for evaluation
 those bytes have a column of their own.
 """
 
+import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from statistics import median
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -31,13 +30,13 @@ from torch.nn.utils.rnn import pad_sequence
 from .. import local, rng
 from ..errors import Diverged, WireError, pick
 from ..local import Edge, Loss, Named, Objective, TaskLoss
-from ..method import Method
-from ..models import state_of
+from ..method import Method, ServerSide, Side
+from ..models import evaluating, state_of
 from ..optim import SGD, Adam, Continued, Optimizer, lasting, recalled
 from ..parts import Batch, Context, State, Tensors
 from ..settings import Settings, whole_number
-from ..wire import DOWN, UP, Coder, Dense, FixedMessage, Schema, Whole
-from .base import OwnClient, OwnServer, not_negative, output, positive
+from ..wire import DOWN, UP, Dense, FixedMessage, Schema, Whole
+from .base import PersonalClient, evaluate_personal, not_negative, output, positive
 
 
 def distillation(teacher: torch.Tensor, student: torch.Tensor, T: float = 3.0) -> torch.Tensor:
@@ -69,110 +68,51 @@ class Distilled(Objective):
         weight = self.alpha * known.new_tensor([z is not None for z in z_s])
         tables = [known[:1] * 0 if z is None else z for z in z_s]
         table = pad_sequence(tables, batch_first=True)  # [clients, n, C]
-        rows = torch.arange(len(z_s), device=known.device)[:, None]
+        rows: tuple = (torch.arange(len(z_s), device=known.device)[:, None],)
+        if not stacked:
+            table, weight, rows = table[0], weight[0], ()
 
         def loss(net: nn.Module, batch: Batch) -> torch.Tensor:
-            z_k, index = net(batch.x), batch.index.clamp(max=table.shape[1] - 1)
-            if stacked:
-                return J(z_k, batch.y) + weight * distillation(table[rows, index], z_k, self.T)
-            return J(z_k, batch.y) + weight[0] * distillation(table[0][index], z_k, self.T)
+            z_k, index = net(batch.x), batch.index.clamp(max=table.shape[-2] - 1)
+            teacher = table[(*rows, index)]
+            return J(z_k, batch.y) + weight * distillation(teacher, z_k, self.T)
 
         return loss
 
 
-class Messages:
-    """The messages of a round, written on one side and read on the other. ``up``: the index and
-    label [n_k] of each of client k's images, its features H and, only if the server's distillation
-    needs them, its logits z_k. ``down``: the server's of these images, once there are any."""
+class Messages(Side):
+    """A side with the messages of a round. ``up``: the index and label [n_k] of each of client k's
+    images, its features H and, only if the server's distillation needs them, its logits z_k.
+    ``question``: the server's of these images; nothing as long as there are none."""
 
-    def __init__(self, method: Any, task: Any, net: nn.Module) -> None:
-        self.task, self.coder, self.logits = task, Dense(method.bits), bool(method.alpha)
-        maps, logits = output(net.extractor, task.shape), output(net, task.shape)
-        self.maps, self.classes = tuple(maps.shape[1:]), logits.shape[1]  # of one image
+    def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
+        super().__init__(method, task, settings)
+        self.maps = tuple(output(self.net.extractor, task.shape).shape[1:])  # of one image
+        self.classes, self.floats = output(self.net, task.shape).shape[1], Dense(method.bits)
 
-    def _message(self, device: Any, **shapes: tuple[int, ...]) -> FixedMessage:
-        coders: dict[str, Coder] = {"index": Whole(4), "labels": Whole(2)}
-        coders = {name: coders.get(name, self.coder) for name in shapes}
-        return FixedMessage(Schema(shapes, coder=f"fed_gkt {self.coder}"), coders, device=device)
+    def _message(self, device: Any, shapes: dict[str, tuple[int, ...]]) -> FixedMessage:
+        coders = dict.fromkeys(shapes, self.floats) | {"index": Whole(4), "labels": Whole(2)}
+        return FixedMessage(Schema(shapes, coder=f"fed_gkt {self.floats}"), coders, device=device)
 
     def up(self, k: int) -> FixedMessage:
-        """What client k knows of its images."""
         n = self.task.sizes[k]
         shapes = {"index": (n,), "labels": (n,), "features": (n, *self.maps)}
         return self._message(
-            "cpu", **shapes, **({"logits": (n, self.classes)} if self.logits else {})
+            "cpu", shapes | ({"logits": (n, self.classes)} if self.method.alpha else {})
         )
 
-    def down(self, k: int) -> FixedMessage:
-        """What the server knows of client k's images."""
-        return self._message(self.task.device, z_s=(self.task.sizes[k], self.classes))
-
-    def knowledge(self, net: nn.Module, k: int, batch_size: int) -> Tensors:
-        """What ``up`` holds, computed in evaluation mode; ``Diverged`` if it is not finite."""
-        task, images, n = self.task, self.task.owned[k].to(self.task.device), self.task.sizes[k]
-        shapes = self.up(k).schema.shapes
-        known = {m: torch.empty(s) for m, s in shapes.items() if m in ("features", "logits")}
-        net.eval()
-        with torch.no_grad():
-            for at in range(0, n, batch_size):
-                x = task.inputs(task.train[0][images[at : at + batch_size]], k)
-                H = net.extractor(x)
-                for t, batch in zip(known.values(), (H, net.classifier(H)), strict=False):
-                    t[at : at + len(x)] = batch.cpu()
-        if not all(torch.isfinite(t).all() for t in known.values()):
-            raise Diverged(f"The training of client {k} diverged.")
-        return {"index": torch.arange(n), "labels": task.train[1][images]} | known
-
-    def read_knowledge(self, t: int, k: int, data: bytes) -> Tensors:
-        """bytes -> features, labels and logits in the client's own order; ``WireError`` for
-        anything that is not client ``k``'s knowledge of all its images."""
-        n, message, device = self.task.sizes[k], self.up(k), self.task.device
-        tensors = message.read(UP, t, k, data, samples=n)
-        if not tensors:
-            raise WireError(f"Client {k} sent nothing, as one whose training diverged.")
-        index, most = tensors.pop("index"), tensors["labels"].max()
-        if not torch.equal(index.sort().values, torch.arange(n)):
-            raise WireError(f"Client {k} must send each of its {n} images once.")
-        if most >= self.classes:
-            raise WireError(f"Client {k} sent the label {most}; there are {self.classes} classes.")
-        if not torch.equal(index, torch.arange(n)):  # a copy only if it must be
-            tensors = {name: x[index.argsort()] for name, x in tensors.items()}
-        return {name: x if name == "features" else x.to(device) for name, x in tensors.items()}
+    def question(self, k: int) -> FixedMessage:
+        return self._message(self.task.device, {"z_s": (self.task.sizes[k], self.classes)})
 
 
-class OnDisk:
-    """A tensor [n, ...] in a temporary file, which is mapped only while rows of it are read."""
-
-    def __init__(self, H: torch.Tensor) -> None:
-        self.shape, self.file = tuple(H.shape), tempfile.TemporaryFile()
-        self.file.write(H.cpu().numpy().data)
-        self.file.flush()
-
-    def __getitem__(self, rows: torch.Tensor) -> torch.Tensor:
-        whole = np.memmap(self.file, np.float32, "r", shape=self.shape)
-        return torch.from_numpy(whole[rows.cpu().numpy()])
-
-    def clone(self, **ignored: Any) -> torch.Tensor:
-        """All of it in memory, for a checkpoint."""
-        return self[torch.arange(self.shape[0])]
+def on_disk(H: torch.Tensor) -> torch.Tensor:
+    """A copy in a temporary file, of which the system keeps in memory what fits."""
+    with tempfile.NamedTemporaryFile() as file:
+        copy = torch.from_file(file.name, shared=True, size=H.numel(), dtype=H.dtype)
+    return copy.view(H.shape).copy_(H)
 
 
-FAR = 1e3
-
-
-def outlier(knowledge: dict[int, Tensors]) -> int | None:
-    """The client whose largest feature or logit is more than ``FAR`` times that of the median of
-    the others, if there is one: finite, and yet too large to compute with."""
-    sizes = {
-        k: max(float(x.abs().max()) for name, x in tensors.items() if name != "labels")
-        for k, tensors in knowledge.items()
-    }
-    largest = max(sizes, key=lambda k: sizes[k])
-    others = [size for k, size in sizes.items() if k != largest]
-    return largest if others and sizes[largest] > FAR * median(others) else None
-
-
-class Server(OwnServer):
+class Server(Messages, ServerSide):
     """Its memory holds what client k has sent ("features k", "labels k", "logits k"), z_s of its
     images ("z_s k"), f_s's optimiser, and "plateau": the highest accuracy so far on the clients'
     images, for how many rounds it has not risen, and how often the learning rate was cut."""
@@ -184,19 +124,14 @@ class Server(OwnServer):
                 "Synchronous FedGKT needs every client in every round: participation=1, or "
                 "asynchronous=True."
             )
-        self.messages = Messages(method, task, self.net)
-        maps, classes = self.messages.maps, self.messages.classes
-        self.f_s = local.new_network(replace(method.network, shape=maps), task)
-        logits = list(output(self.f_s, maps).shape[1:])
-        if logits != [classes]:
+        self.f_s = local.new_network(replace(method.network, shape=self.maps), task)
+        logits = list(output(self.f_s, self.maps).shape[1:])
+        if logits != [self.classes]:
             raise ValueError(
-                f"The server's network gives {logits} logits, the edge network {[classes]}."
+                f"The server's network gives {logits} logits, the edge network {[self.classes]}."
             )
         self.W_s = state_of(self.f_s)  # the network's own
         self.first = {name: w.clone() for name, w in self.W_s.items()}
-
-    def question(self, k: int) -> FixedMessage:
-        return self.messages.down(k)
 
     def start(self) -> State:
         return State(dict(self.first))
@@ -204,38 +139,41 @@ class Server(OwnServer):
     def round(self, t: int, state: State, ask: Any) -> State:
         def write(k: int) -> bytes:
             z_s = state.memory.get(f"z_s {k}")
-            return self.messages.down(k).write(DOWN, t, k, {} if z_s is None else {"z_s": z_s})
+            return self.question(k).write(DOWN, t, k, {} if z_s is None else {"z_s": z_s})
 
         answers = ask(self.participants(t), write)
-        known = dict(ask.read(answers, lambda k, data: self.messages.read_knowledge(t, k, data)))
+        known = dict(ask.read(answers, lambda k, data: self.read(t, k, data)))
         missing = sorted(set(range(self.task.clients)) - known.keys())
         if missing and not self.method.asynchronous:
             raise WireError(
                 f"Synchronous FedGKT cannot go on: in round {t} nothing usable came from clients "
                 f"{missing}."
             )
-        while known:
-            try:
-                return self.learn(t, state, known)
-            except Diverged:
-                far = outlier(known)
-                if far is None:
-                    raise
-                del known[far]
-                ask.row["refused"][far] = (
-                    f"What client {far} sent is {FAR:g} times as large as what others sent, and "
-                    "the training of the server's network diverged with it."
-                )
-        return state
+        return self.learn(t, state, known) if known else state
+
+    def read(self, t: int, k: int, data: bytes) -> Tensors:
+        """bytes -> features, labels and logits in the client's own order; ``WireError`` for
+        anything that is not client ``k``'s knowledge of all its images."""
+        n, classes = self.task.sizes[k], self.classes
+        tensors = self.up(k).read(UP, t, k, data, samples=n)
+        if not tensors:
+            raise WireError(f"Client {k} sent nothing, as one whose training diverged.")
+        index, most = tensors.pop("index"), tensors["labels"].max()
+        if not torch.equal(index.sort().values, torch.arange(n)):
+            raise WireError(f"Client {k} must send each of its {n} images once.")
+        if most >= classes:
+            raise WireError(f"Client {k} sent the label {most}; there are {classes} classes.")
+        return {name: x[index.argsort()] for name, x in tensors.items()}
 
     def learn(self, t: int, state: State, known: dict[int, Tensors]) -> State:
         """The state after training on what has come, and on what is stored of absent clients."""
-        memory, limit, sizes = dict(state.memory), self.method.memory_limit, self.task.sizes
+        memory, device = dict(state.memory), self.task.device
+        maps = math.prod(self.maps)
+        large = 4 * sum(self.task.sizes) * maps > self.method.memory_limit  # those of all clients
         for k, tensors in known.items():
-            H = tensors["features"]
-            large = 4 * sum(sizes) * H.shape[1:].numel() > limit  # those of all clients
-            H = OnDisk(H) if large else H.to(self.task.device)
-            memory |= {f"{name} {k}": x for name, x in (tensors | {"features": H}).items()}
+            for name, x in tensors.items():
+                to_disk = large and name == "features"
+                memory[f"{name} {k}"] = on_disk(x) if to_disk else x.to(device)
         clients = [k for k in range(self.task.clients) if f"features {k}" in memory]
         local.load(self.W_s, state.weights)
         self.train(t, clients, memory)
@@ -245,24 +183,15 @@ class Server(OwnServer):
             memory = {name: x for name, x in memory.items() if name.split()[0] not in sent}
         return State({name: w.clone() for name, w in self.W_s.items()}, memory)
 
-    def check(self, t: int, state: State, before: State, last_seen: Any) -> bool:
-        """Also whether z_s can be sent: half precision may not hold it."""
-        large = super().check(t, state, before, last_seen)
-        for name, z_s in state.memory.items():
-            if name.startswith("z_s ") and self.messages.coder != Dense():
-                self.messages.coder.encode(z_s)
-        return large
-
     def train(self, t: int, clients: list[int], memory: Tensors) -> None:
         """Eq. (8): E_s epochs on Eq. (6), client by client and batch by batch, with every H and z_k
         fixed. The optimiser goes on from the last round."""
         method, task, f_s, J = self.method, self.task, self.f_s.train(), self.task.loss
 
-        def loss(H: torch.Tensor, y: torch.Tensor, z_k: torch.Tensor | None) -> torch.Tensor:
+        def loss(H: torch.Tensor, y: torch.Tensor, z_k: Any) -> torch.Tensor:
             z_s = f_s(H)
-            if z_k is None:
-                return J(z_s, y)
-            return J(z_s, y) + method.alpha * distillation(z_k, z_s, method.T)
+            D = distillation(z_k, z_s, method.T) if method.alpha else 0
+            return J(z_s, y) + method.alpha * D
 
         ctx = self.context(t, -1, Schema({}), memory)
         ctx.net = f_s
@@ -285,58 +214,73 @@ class Server(OwnServer):
     @torch.no_grad()
     def teach(self, t: int, clients: list[int], memory: Tensors) -> None:
         """z_s of every image that is stored, in evaluation mode; and whether the accuracy on them
-        has risen."""
-        f_s, right, z_s = self.f_s.eval(), 0, {}
+        has risen. ``Diverged`` if z_s cannot be sent: half precision may not hold it."""
+        f_s, right, images = self.f_s.eval(), 0, 0
         for k in clients:
             y = memory[f"labels {k}"]
             rows = torch.arange(len(y), device=y.device).split(512)
-            z_s[f"z_s {k}"] = torch.cat([f_s(self._maps(memory, k, r)) for r in rows])
-            right += (z_s[f"z_s {k}"].argmax(1) == y).sum()
-        if not all(torch.isfinite(x).all() for x in (*z_s.values(), *self.W_s.values())):
-            raise Diverged(f"The server's network diverged in round {t}: try a smaller server_lr.")
-        memory |= z_s if self.method.answers else {}
-        accuracy = float(right / sum(len(memory[f"labels {k}"]) for k in clients))
+            z_s = torch.cat([f_s(self._maps(memory, k, r)) for r in rows])
+            if not torch.isfinite(z_s).all():
+                raise Diverged(
+                    f"The server's network diverged in round {t}: try a smaller server_lr."
+                )
+            self.floats.encode(z_s)
+            memory |= {f"z_s {k}": z_s} if self.method.answers else {}
+            right, images = right + (z_s.argmax(1) == y).sum(), images + len(y)
         best, waited, cuts = memory.get("plateau", torch.zeros(3)).tolist()
+        accuracy = float(right / images)
         waited = 0 if accuracy > best else waited + 1
         cut = waited > self.method.patience
         memory["plateau"] = torch.tensor([max(best, accuracy), 0 if cut else waited, cuts + cut])
 
     def _maps(self, memory: Tensors, k: int, rows: torch.Tensor) -> torch.Tensor:
         """H of some of the client's images."""
-        H = memory[f"features {k}"][rows].to(self.task.device)
+        H = memory[f"features {k}"]
+        H = H[rows.to(H.device)].to(self.task.device)
         return H.contiguous(memory_format=torch.channels_last) if H.dim() == 4 else H
 
     def evaluate(self, t: int, state: State, ask: Any) -> dict[str, Any]:
         """f_s on top of the clients' own f_e (section 3.2)."""
         local.load(self.W_s, state.weights)
-        return self.evaluate_own(t, ask, lambda net: nn.Sequential(net.extractor, self.f_s))
+
+        def whole(net: nn.Module) -> nn.Module:
+            return nn.Sequential(net.extractor, self.f_s)
+
+        return evaluate_personal(self, t, ask, self.question, whole)
 
 
-class Client(OwnClient):
+class Client(Messages, PersonalClient):
     """Trains its edge network, which it keeps, and sends what it knows of its images. In its
     memory also ``z_s`` [n_k, C], the server's logits."""
 
-    def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
-        super().__init__(method, task, settings)
-        self.messages = Messages(method, task, self.net)
-
-    def question(self, k: int) -> FixedMessage:
-        return self.messages.down(k)
-
     def download(self, t: int, client: int, data: bytes, memory: Tensors) -> Context:
-        message = self.messages.down(client)
-        memory |= message.read(DOWN, t, client, data)
-        return self.training(t, client, message.schema, memory)
+        memory |= self.question(client).read(DOWN, t, client, data)
+        return self.training(t, client, memory)
 
     def upload(self, trained: Tensors, ctx: Context) -> bytes:
         """What the client knows of its images; nothing, if it diverged."""
         k = ctx.client
         try:
-            known = self.messages.knowledge(self.net, k, self.settings.batch_size)
+            known = self.knowledge(k)
             self.keep(trained, ctx)
         except (Diverged, WireError):
             known = {}
-        return self.messages.up(k).write(UP, ctx.round, k, known, self.task.sizes[k])
+        return self.up(k).write(UP, ctx.round, k, known, self.task.sizes[k])
+
+    def knowledge(self, k: int) -> Tensors:
+        """What goes up, computed in evaluation mode; ``Diverged`` if it is not finite."""
+        net, task, images = self.net, self.task, self.task.owned[k].to(self.task.device)
+        H, z_k = [], []
+        with evaluating(net), torch.no_grad():
+            for rows in images.split(self.settings.batch_size):
+                H.append(net.extractor(task.inputs(task.train[0][rows], k)))
+                z_k.append(net.classifier(H[-1]))
+        known = {"features": torch.cat(H), "logits": torch.cat(z_k)}
+        if not all(torch.isfinite(t).all() for t in known.values()):
+            raise Diverged(f"The training of client {k} diverged.")
+        if not self.method.alpha:
+            del known["logits"]
+        return {"index": torch.arange(len(images)), "labels": task.train[1][images]} | known
 
 
 @dataclass(frozen=True)

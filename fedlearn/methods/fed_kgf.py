@@ -127,8 +127,6 @@ def fed_kgf(
 
     Parameters
     ----------
-    lr, momentum : float
-        Rate of local SGD, above 0, and its momentum, at least 0 and below 1.
     base_kernels : int
         m, the representative kernels a convolution, at least 1.
     groups : int or None

@@ -67,21 +67,16 @@ class Form(Model):
 
 
 class Multiplied(Optimizer):
-    """M, and its product with a list of tensors."""
+    """M, and its product with one tensor for each parameter."""
 
     needs = frozenset({Repopt})
     _power = 2
 
     def init(self, params: list[torch.Tensor], ctx: Context) -> dict[str, Any]:
-        M = enumerate(multipliers(ctx.net, self._power))
-        return super().init(params, ctx) | {"M": tuple((i, m) for i, m in M if torch.is_tensor(m))}
+        return super().init(params, ctx) | {"M": tuple(multipliers(ctx.net, self._power))}
 
     def _times(self, tensors: Any, state: dict[str, Any]) -> list[torch.Tensor]:
-        tensors, chosen = list(tensors), [i for i, _ in state["M"]]
-        products = torch._foreach_mul([tensors[i] for i in chosen], [m for _, m in state["M"]])
-        for i, t in zip(chosen, products, strict=True):
-            tensors[i] = t
-        return tensors
+        return [m * t for m, t in zip(state["M"], tensors, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -126,8 +121,7 @@ class Constants(Added):
     def decode(self, x: Tensors, ctx: Context) -> Tensors:
         x = super().decode(x, ctx)
         for name, t in constants(ctx.net).items():
-            if not torch.equal(t, ctx.memory[name].to(t)):
-                t.copy_(ctx.memory[name])
+            t.copy_(ctx.memory[name])
         return x
 
 

@@ -16,11 +16,6 @@ from ..round import Averaging
 def fedavg(lr: float = 0.1, momentum: float = 0.0) -> Averaging:
     """Federated averaging, McMahan et al. (2017), Algorithm 1: all parts are the defaults.
 
-    Parameters
-    ----------
-    lr, momentum : float
-        Rate of local SGD, above 0, and its momentum, at least 0 and below 1.
-
     Notes
     -----
     Deviations from paper and authors' program, and their effect:

@@ -81,8 +81,6 @@ def fedcams(
 
     Parameters
     ----------
-    lr, server_lr : float
-        Rates of local SGD and of the server's step, above 0.
     ratio : float or None
         Share of the largest entries that are sent, above 0 and at most 1; None sends scaled signs.
     feedback : bool

@@ -25,8 +25,6 @@ def fedcom(lr: float = 0.1, bits: int = 8) -> Averaging:
 
     Parameters
     ----------
-    lr : float
-        Rate of local SGD, above 0.
     bits : int
         Of an entry of the update, 1 to 16.
 

@@ -74,8 +74,6 @@ def feddyn(lr: float = 0.1, alpha: float = 0.1) -> Averaging:
 
     Parameters
     ----------
-    lr : float
-        Rate of local SGD, above 0.
     alpha : float
         Weight of the dynamic regulariser, above 0.
 

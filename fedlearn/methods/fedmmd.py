@@ -92,8 +92,6 @@ def fedmmd(
 
     Parameters
     ----------
-    lr, momentum : float
-        Rate of local SGD, above 0, and its momentum, at least 0 and below 1.
     lam : float
         Weight of the distance, at least 0. The paper has 0.1; for "l2" 0.1 or 0.01 (CIFAR-10) and
         0.001 (MNIST).

@@ -52,11 +52,6 @@ def fednova(lr: float = 0.1, momentum: float = 0.0) -> Averaging:
     With ``but(optimizer=...)`` the optimizer must be SGD whose momentum is that of ``Normalised``,
     or ||a_i||_1 is wrong.
 
-    Parameters
-    ----------
-    lr, momentum : float
-        Rate of the clients' SGD, above 0, and its momentum rho, at least 0 and below 1.
-
     Notes
     -----
     Deviations from paper and authors' program, and their effect:

@@ -99,8 +99,6 @@ def fedadam(
 
     Parameters
     ----------
-    lr, server_lr : float
-        Rates of local SGD and of the server, eta, above 0.
     beta1, beta2 : float
         Of the moments, at least 0 and below 1.
     tau : float

@@ -153,8 +153,6 @@ def fedpm(
 
     Parameters
     ----------
-    lr : float
-        Adam's rate on the scores, above 0.
     scaled, softened : bool
         See ``MaskedNetwork`` and ``BetaPosterior``.
     keep : bool

@@ -41,8 +41,6 @@ def fedprox(lr: float = 0.1, mu: float = 0.01, momentum: float = 0.0) -> Averagi
 
     Parameters
     ----------
-    lr, momentum : float
-        Rate of local SGD, above 0, and its momentum, at least 0 and below 1.
     mu : float
         Weight of the proximal term, at least 0; the paper tries 0.001, 0.01, 0.1 and 1.
 

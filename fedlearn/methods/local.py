@@ -12,36 +12,35 @@ evaluation have a column of their own, as ever.
 from typing import Any
 
 from ..errors import WireError
-from ..method import Method
+from ..method import Method, ServerSide
 from ..parts import SGD, Context, State, Tensors
-from ..wire import Schema
-from .base import OwnClient, OwnServer
+from .base import PersonalClient, evaluate_personal, network_message
 
 
-def _nothing(k: int, data: bytes = b"") -> bytes:
+def nothing(k: int, data: bytes = b"") -> bytes:
     """The messages of a round."""
     if data:
         raise WireError(f"Client {k} trains alone: its messages are empty.")
     return b""
 
 
-class Server(OwnServer):
+class Server(ServerSide):
     """Knows no more than M^0, and tests the clients' own models."""
 
     def round(self, t: int, state: State, ask: Any) -> State:
-        list(ask.read(ask(self.participants(t), _nothing), _nothing))
+        list(ask.read(ask(self.participants(t), nothing), nothing))
         return state
 
     def evaluate(self, t: int, state: State, ask: Any) -> dict[str, Any]:
-        return self.evaluate_own(t, ask)
+        return evaluate_personal(self, t, ask, lambda k: network_message(self))
 
 
-class Client(OwnClient):
+class Client(PersonalClient):
     """Goes on with its own model."""
 
     def download(self, t: int, client: int, data: bytes, memory: Tensors) -> Context:
-        _nothing(client, data)
-        return self.training(t, client, Schema({}), memory)
+        nothing(client, data)
+        return self.training(t, client, memory)
 
     def upload(self, trained: Tensors, ctx: Context) -> bytes:
         self.keep(trained, ctx)
@@ -55,11 +54,5 @@ class Local(Method):
 
 
 def local(lr: float = 0.1, momentum: float = 0.0) -> Local:
-    """Every client on its own, without a paper; the state that a run leaves stays M^0.
-
-    Parameters
-    ----------
-    lr, momentum : float
-        Rate of local SGD, above 0, and its momentum, at least 0 and below 1.
-    """
+    """Every client on its own, without a paper; the state that a run leaves stays M^0."""
     return Local("local", optimizer=SGD(lr, momentum))

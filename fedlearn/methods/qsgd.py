@@ -19,8 +19,6 @@ def qsgd(
 
     Parameters
     ----------
-    lr : float
-        Rate of local SGD, above 0.
     levels : int
         s, at least 1; 127 fits into 8 bits an entry with its sign.
     bucket : int or None

@@ -64,8 +64,6 @@ def rpn(
 
     Parameters
     ----------
-    lr, momentum : float
-        Rate of local SGD, above 0, and its momentum, at least 0 and below 1.
     share : float
         Share of the convolution layers that is pooled, 0 to 1; the paper pools all.
     threshold : float

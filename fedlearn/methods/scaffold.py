@@ -51,11 +51,8 @@ class Controls(Added):
 class Changes(Step):
     """dc_i beside the update. What was sent is what c_i changes by."""
 
-    needs, takes, makes = (
-        frozenset({Controls}),
-        Update,
-        property(type, doc="The class of what comes out."),
-    )
+    needs, takes = frozenset({Controls}), Update
+    makes = property(type, doc="The class of what comes out.")
 
     def shapes(self, net: nn.Module) -> dict[str, tuple[int, ...]]:
         return variates(net)
@@ -98,11 +95,6 @@ def scaffold(lr: float = 0.1, server_lr: float = 1.0) -> Averaging:
 
     The parts go together: with another optimizer than ``Controlled`` the variates travel and
     correct nothing.
-
-    Parameters
-    ----------
-    lr, server_lr : float
-        eta_l and eta_g, above 0.
 
     Notes
     -----

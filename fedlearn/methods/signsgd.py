@@ -44,11 +44,6 @@ class Majority(Aggregator):
 def signsgd(lr: float = 0.1, server_lr: float = 0.01) -> Averaging:
     """signSGD with majority vote, Bernstein et al. (2018), Algorithm 3.
 
-    Parameters
-    ----------
-    lr, server_lr : float
-        Rate of local SGD and size of the server's step, above 0.
-
     Notes
     -----
     Deviations from paper and authors' program, and their effect:

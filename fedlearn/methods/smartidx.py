@@ -17,8 +17,6 @@ def smartidx(lr: float = 0.1, ratio: float = 1 / 32, full: float = 0.5) -> Avera
 
     Parameters
     ----------
-    lr : float
-        Rate of local SGD, above 0.
     ratio : float
         Share of entries sent, above 0 and at most 1; 1/32 is the Fed-KGF paper's.
     full : float

@@ -21,7 +21,7 @@ from torch import nn
 from .. import finite, local, rng
 from ..errors import Diverged, WireError
 from ..local import Edge, Named
-from ..method import ClientSide, Method, ServerSide
+from ..method import ClientSide, Method, ServerSide, Side
 from ..models import state_of
 from ..parts import SGD, Context, Optimizer, State, Tensors, lasting, recalled
 from ..settings import Settings
@@ -32,15 +32,18 @@ HAND_OVER, STEP = "hand over", "step"  # what a client may be asked for
 Slice = tuple[int, int, int]  # of a client's turn, one step: epoch, first sample, end
 
 
-class Messages:
-    """The three messages: the extractor's weights, feature maps with labels, and a gradient."""
+class Messages(Side):
+    """A side with the three messages: the extractor's weights, feature maps with labels, and a
+    gradient."""
 
-    def __init__(self, task: Any, f_e: nn.Module, settings: Settings) -> None:
-        if settings.precision == "bf16":
+    def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
+        super().__init__(method, task, settings)
+        if self.settings.precision == "bf16":
             raise ValueError("Split learning trains in float32 or tf32, not in bf16.")
-        self.task, self.settings = task, settings
-        self.maps = tuple(output(f_e, task.shape).shape[1:])
-        self.weights = self._message({name: tuple(w.shape) for name, w in state_of(f_e).items()})
+        self.f_e = self.net.extractor
+        self.maps = tuple(output(self.f_e, task.shape).shape[1:])
+        self.W_e = state_of(self.f_e)  # the network's own
+        self.weights = self._message({name: tuple(w.shape) for name, w in self.W_e.items()})
 
     def _message(self, shapes: dict[str, tuple[int, ...]]) -> FixedMessage:
         schema = Schema(shapes, coder="split learning")
@@ -60,72 +63,63 @@ class Messages:
         return self._message({"dH": (step[2] - step[1], *self.maps)})
 
 
-class Server(ServerSide):
+class Server(Messages, ServerSide):
     """Holds W_s, and W_e between two clients' turns; in its state they are "server.", "edge."."""
 
     def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
         super().__init__(method, task, settings)
-        self.f_e = self.net.extractor
-        self.messages = Messages(task, self.f_e, self.settings)
-        self.f_s = local.new_network(replace(method.network, shape=self.messages.maps), task)
-        W_e, W_s = state_of(self.f_e), state_of(self.f_s)
-        self.W = {f"edge.{n}": w for n, w in W_e.items()} | {
-            f"server.{n}": w for n, w in W_s.items()
-        }
-        self.first = self._copy()
-
-    def _copy(self) -> Tensors:
-        return {name: w.clone() for name, w in self.W.items()}
+        self.f_s = local.new_network(replace(method.network, shape=self.maps), task)
+        self.whole = nn.Sequential(self.f_e, self.f_s)
+        self.W = state_of(nn.ModuleDict({"edge": self.f_e, "server": self.f_s}))
+        self.first = {name: w.clone() for name, w in self.W.items()}
 
     def start(self) -> State:
         return State(dict(self.first))
 
     def round(self, t: int, state: State, ask: Any) -> State:
         ask.note("bytes_handover", 0)  # the column is there even if no client is
-        local.load(self.W, state.weights)
+        weights = dict(state.weights)
         for k in self.participants(t):
-            before = self._copy()
-            if not self.turn(t, k, ask):
-                local.load(self.W, before)
-        return State(self._copy())
+            local.load(self.W, weights)
+            if self.turn(t, k, ask):
+                weights = {name: w.clone() for name, w in self.W.items()}
+        return State(weights)
 
     def turn(self, t: int, k: int, ask: Any) -> bool:
         """The turn of client k -> whether it came to its end."""
-        W_e, weights = state_of(self.f_e), self.messages.weights
+        ctx = Context(self.task, t, k, net=self.f_s)
+        optimizer_state = self.method.optimizer.init(local.trainable(self.f_s), ctx)
+        message, question = self.weights.write(DOWN, t, k, self.W_e), HAND_OVER
 
-        def exchange(message: bytes, what: str, read: Any) -> Any:
-            def write(k: int) -> bytes:
-                ask.note("bytes_handover", len(message) if what == HAND_OVER else 0)
-                return message
+        def write(k: int) -> bytes:
+            ask.note("bytes_handover", len(message) if question == HAND_OVER else 0)
+            return message
 
-            return dict(ask.read(ask([k], write, what), lambda k, data: read(data), what)).get(k)
-
-        def take_over(data: bytes) -> bool:
-            local.load(W_e, weights.read(UP, t, k, data, samples=self.task.sizes[k]))
+        def take_over(k: int, data: bytes) -> bytes:
+            local.load(self.W_e, self.weights.read(UP, t, k, data, samples=self.task.sizes[k]))
             try:
                 finite.check(State(self.W), State({}))
-                finite.try_out(nn.Sequential(self.f_e, self.f_s), self.task)
+                finite.try_out(self.whole, self.task)
             except Diverged as error:
                 raise WireError(f"After the turn of client {k}: {error}") from None
             ask.note("bytes_handover", len(data))
-            return True
+            return data
 
-        ctx = Context(self.task, t, k, net=self.f_s)
-        optimizer_state = self.method.optimizer.init(local.trainable(self.f_s), ctx)
-        message, what = weights.write(DOWN, t, k, W_e), HAND_OVER
-        for i, step in enumerate(self.messages.steps(k)):
-            read = partial(self.step, t, k, i, step, optimizer_state)
-            if (message := exchange(message, what, read)) is None:
+        steps = enumerate(self.steps(k))
+        readers = [partial(self.step, t, i, step, optimizer_state) for i, step in steps]
+        for read in (*readers, take_over):
+            answers = list(ask.read(ask([k], write, question), read, question))
+            if not answers:
                 return False
-            what = STEP
-        return bool(exchange(message, what, take_over))
+            (_, message), question = answers[0], STEP
+        return True
 
     def step(
-        self, t: int, k: int, i: int, step: Slice, optimizer_state: dict, data: bytes
+        self, t: int, i: int, step: Slice, optimizer_state: dict, k: int, data: bytes
     ) -> bytes:
         """H and y of client k's i-th batch -> dCE / dH, and a step of W_s; ``WireError`` for labels
         that are none, or if the gradient is not finite."""
-        batch = self.messages.features(step).read(UP, t, k, data, samples=step[2] - step[1])
+        batch = self.features(step).read(UP, t, k, data, samples=step[2] - step[1])
         H, y, W_s = batch["H"].requires_grad_(), batch["y"], local.trainable(self.f_s)
         if not ((y == y.floor()) & (y >= 0) & (y < self.task.source.classes)).all():
             raise WireError(f"Client {k} sent labels that are no numbers of classes.")
@@ -136,14 +130,14 @@ class Server(ServerSide):
             raise WireError(f"What client {k} sent gives no finite gradient.")
         with torch.no_grad():
             self.method.optimizer.step(W_s, grads, optimizer_state)
-        return self.messages.gradient(step).write(DOWN, t, k, {"dH": dH})
+        return self.gradient(step).write(DOWN, t, k, {"dH": dH})
 
     def evaluate(self, t: int, state: State, ask: Any) -> dict[str, float]:
         local.load(self.W, state.weights)
-        return self.task.evaluate(nn.Sequential(self.f_e, self.f_s))
+        return self.task.evaluate(self.whole)
 
 
-class Client(ClientSide):
+class Client(Messages, ClientSide):
     """Holds W_e while it has its turn, in the client's memory: weights ("edge/..."), optimiser and
     the number of the next step, whose batch is computed again when its gradient comes: by then
     another process may answer."""
@@ -153,21 +147,18 @@ class Client(ClientSide):
 
     def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
         super().__init__(method, task, settings)
-        self.f_e = self.net.extractor
-        self.messages = Messages(task, self.f_e, self.settings)
         self._epoch: tuple = (None, None)  # (round, client, epoch), its images and labels
 
     @torch.enable_grad()
-    def answer(self, t: int, client: int, what: str, data: bytes, memory: Tensors) -> bytes:
-        messages, steps, i = self.messages, self.messages.steps(client), 0
-        W_e, params = state_of(self.f_e), local.trainable(self.f_e)
+    def answer(self, t: int, client: int, question: str, data: bytes, memory: Tensors) -> bytes:
+        steps, params, W_e, i = self.steps(client), local.trainable(self.f_e), self.W_e, 0
         ctx, optimizer = Context(self.task, t, client, net=self.f_e), self.method.optimizer
         optimizer_state = optimizer.init(params, ctx)
-        if what == HAND_OVER:
-            local.load(W_e, messages.weights.read(DOWN, t, client, data))
-        elif what == STEP and "step" in memory:
+        if question == HAND_OVER:
+            local.load(W_e, self.weights.read(DOWN, t, client, data))
+        elif question == STEP and "step" in memory:
             i = int(memory["step"])
-            dH = messages.gradient(steps[i]).read(DOWN, t, client, data)["dH"]
+            dH = self.gradient(steps[i]).read(DOWN, t, client, data)["dH"]
             local.load(W_e, {name: memory[f"edge/{name}"] for name in W_e})
             H, _ = self._forward(t, client, i, steps[i])
             optimizer_state = recalled(optimizer_state, memory)
@@ -176,14 +167,14 @@ class Client(ClientSide):
                 optimizer.step(params, grads, optimizer_state)
             i += 1
         else:
-            raise WireError(f"Client {client} cannot answer {what!r} now.")
+            raise WireError(f"Client {client} cannot answer {question!r} now.")
         memory.clear()
         if i == len(steps):
-            return messages.weights.write(UP, t, client, W_e, self.task.sizes[client])
+            return self.weights.write(UP, t, client, W_e, self.task.sizes[client])
         keep = {f"edge/{name}": w for name, w in W_e.items()} | lasting(optimizer_state)
         memory |= {name: x.clone() for name, x in keep.items()} | {"step": torch.tensor(i)}
         H, y = self._forward(t, client, i, steps[i])
-        return messages.features(steps[i]).write(UP, t, client, {"H": H, "y": y}, len(y))
+        return self.features(steps[i]).write(UP, t, client, {"H": H, "y": y}, len(y))
 
     def _forward(self, t: int, k: int, i: int, step: Slice) -> tuple[torch.Tensor, torch.Tensor]:
         """H and the labels of the batch of step ``i``."""
@@ -222,8 +213,6 @@ def split_learning(
 
     Parameters
     ----------
-    lr : float
-        Rate of SGD on both sides, above 0.
     edge, server : str, function (shape, classes) -> module, or None
         The network whose extractor is trained, and what stands on top; None: the task's.
 

@@ -19,8 +19,6 @@ def stc(lr: float = 0.1, ratio: float = 1 / 32) -> Averaging:
 
     Parameters
     ----------
-    lr : float
-        Rate of local SGD, above 0.
     ratio : float
         Share of entries sent in both directions, above 0 and at most 1.
 

@@ -19,14 +19,14 @@ NOTES = re.compile(r"Deviations from.*?(?=Accuracy IID|\"\"\")", re.S)
 @pytest.fixture(scope="module")
 def measured():
     """By label the accuracies IID and with a main class, as a method's file has them."""
-    found, stored = {}, {line["hash"]: line for line in results.packed("deviations_digits")}
+    result, stored = {}, {line["hash"]: line for line in results.packed("deviations_digits")}
     for run in recipes.runs("deviations"):
         assert run.key[1] in stored, f"{run.name} is not stored"
         history = fl.History.from_dict(stored[run.key[1]])
-        splits = found.setdefault(run.label, {"iid": [], "main_class:0.8": []})
+        splits = result.setdefault(run.label, {"iid": [], "main_class:0.8": []})
         splits[run.experiment.partition].append(history.final["accuracy"])
-    assert {len(v) for splits in found.values() for v in splits.values()} == {3}
-    return {label: tuple(map(fl.results.spread, of.values())) for label, of in found.items()}
+    assert {len(v) for splits in result.values() for v in splits.values()} == {3}
+    return {label: tuple(map(fl.results.spread, of.values())) for label, of in result.items()}
 
 
 def test_accuracies_are_those_of_the_stored_runs(measured):

@@ -1,8 +1,8 @@
 """Fed-KGF: kernel generation, the way there and back, modules and their assembly, the paper's
 exact numbers."""
 
-import copy
 from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -80,20 +80,15 @@ def test_there_and_back(name):
 
 
 def test_groups_cover_every_tensor_once_and_change_with_the_round(resnet):
-    def network(shape, classes):
-        return copy.deepcopy(resnet)
-
-    task = fl.tasks.classification("digits", 10, network=network)
-    method = fl.methods.fed_kgf()
-    server = method.server_side(task)
-    state, rounds = server.start().weights, []
+    names = {n: tuple(t.shape) for n, t in state_of(resnet).items()}
+    schema, task, rounds = fl.wire.Schema(names), SimpleNamespace(seed=0), []
+    of = {n: i for i, module in enumerate(kgf.modules(schema)) for n in module}
     for t in (1, 2):
-        contexts = [server.context(t, k, server.up, {}, start=state) for k in range(10)]
-        rounds.append([method.uplink.expected(ctx) for ctx in contexts])
-        assert sorted(n for names in rounds[-1] for n in names) == sorted(server.initial)
+        contexts = [Context(task, t, k, schema=schema, participants=range(10)) for k in range(10)]
+        rounds.append([kgf.Modules().names(list(names), ctx) for ctx in contexts])
+        assert sorted(n for sent in rounds[-1] for n in sent) == sorted(names)
     assert rounds[0] != rounds[1]
-    of = {n: i for i, module in enumerate(kgf.modules(server.up)) for n in module}
-    groups = sorted(sorted({of[n] for n in names}) for names in rounds[0])
+    groups = sorted(sorted({of[n] for n in sent}) for sent in rounds[0])
     assert [i for group in groups for i in group] == list(range(18))  # contiguous
     assert sorted(map(len, groups)) == [1, 1] + [2] * 8
 
@@ -101,13 +96,11 @@ def test_groups_cover_every_tensor_once_and_change_with_the_round(resnet):
 @pytest.mark.parametrize("clients, groups", [(4, 4), (6, 4), (7, 4), (3, 3), (1, 1)])
 def test_by_default_as_many_groups_as_participants_or_modules(clients, groups, task):
     schema = fl.methods.fed_kgf(base_kernels=8).server_side(task).up
-    step, names, sent = kgf.Modules(), list(schema.shapes), []
-    for k in range(clients):
-        ctx = Context(task, 1, k, schema=schema, participants=tuple(range(clients)))
-        step.validate(ctx)
-        sent.append(tuple(step.names(names, ctx)))
+    step, who = kgf.Modules(), tuple(range(clients))
+    contexts = [Context(task, 1, k, schema=schema, participants=who) for k in who]
+    sent = [tuple(step.names(list(schema.shapes), ctx)) for ctx in contexts]
     assert len(set(sent)) == groups and len(kgf.modules(schema)) == 4
-    assert sorted(n for group in set(sent) for n in group) == sorted(names)
+    assert sorted(n for group in set(sent) for n in group) == sorted(schema.shapes)
     assert max(map(sent.count, sent)) - min(map(sent.count, sent)) <= 1  # none is sent more often
 
 
@@ -137,11 +130,8 @@ def test_one_group_is_averaging(task):
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
 def test_redraw_gives_both_sides_new_kernels_each_round(task, engine):
     method = fl.methods.fed_kgf(base_kernels=8, redraw=True)
-    history, net, losses = (
-        fl.run(method, task, 2, engine=engine),
-        fl.initial_network(method, task),
-        [],
-    )
+    history, losses = fl.run(method, task, 2, engine=engine), []
+    net = fl.initial_network(method, task)
     for t in (1, 2):
         method.model.refresh(net, task, t)
         net.load_state_dict(history.state, strict=False)

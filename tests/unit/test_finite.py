@@ -11,6 +11,7 @@ import fedlearn as fl
 from fedlearn import finite, local
 from fedlearn.book import liars
 from fedlearn.method import Exchange
+from fedlearn.methods.fed_gkt import Client
 from fedlearn.parts import Arrival, Code, State, Update
 from fedlearn.round import one_round
 from fedlearn.wire import Dense
@@ -108,6 +109,24 @@ def test_a_lie_of_any_size_is_noticed_before_the_next_round(factor, engine, task
         history = fl.run(lie_once(FEDAVG, factor), task, 3, engine=engine)
     assert [row["suspects"] for row in history.rows] == [[], [2], []]
     assert history.rows[2]["loss"] < history.rows[1]["loss"] == history.rows[0]["loss"]
+
+
+@pytest.mark.parametrize("factor", [1e10, pytest.param(1e30, marks=pytest.mark.slow)])
+def test_features_that_lie_do_not_end_fed_gkt(factor, task, monkeypatch):
+    honest, rounds = Client.knowledge, []
+
+    def knowledge(self, k):
+        known = honest(self, k)
+        if k == 2 and len(rounds) == 1:
+            known |= {n: factor * known[n] for n in ("features", "logits") if n in known}
+        return known
+
+    monkeypatch.setattr(Client, "knowledge", knowledge)
+    with pytest.warns(UserWarning, match="1 (answers|rounds) of fed_gkt were"):
+        history = fl.run("fed_gkt", task, 3, on_round=lambda row, state: rounds.append(row))
+    second, third = history.rows[1:]  # it leaves out what is far off, or does not take the round
+    assert [*second["refused"], *second["suspects"]] == [2]
+    assert third["untaken"] is None and math.isfinite(third["loss"])
 
 
 def test_a_downlink_that_cannot_be_encoded_is_noticed_in_the_round_that_made_it(task):

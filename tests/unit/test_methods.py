@@ -4,7 +4,6 @@ written out once more."""
 import dataclasses
 import math
 from importlib import import_module
-from types import MappingProxyType
 
 import pytest
 import torch
@@ -17,7 +16,6 @@ from fedlearn.parts import Arrival, Context
 from fedlearn.wire import DOWN, UP, Message, Schema, pack
 
 METHODS = sorted(fl.methods.METHODS)
-STACKING = [name for name in METHODS if fl.methods.get(name).sides[1].stacks]
 AVERAGING = [name for name in METHODS if isinstance(fl.methods.get(name), fl.Averaging)]
 QUICK = {"fed_gkt": {"asynchronous": True, "server_epochs": 1}}  # it also does without clients
 
@@ -36,14 +34,13 @@ def uploads(method, task, rounds, each):
     for t in range(1, rounds + 1):
         ctx = client.context(t, 0, client.up, memory, start=w)
         sections = method.uplink.encode({n: w[n] + update[n] for n in w}, ctx)
-        there = server.context(t, 0, server.up, {}, start=w)
-        each(ctx, update, method.uplink.decode(sections, there))
+        receiver = server.context(t, 0, server.up, {}, start=w)
+        each(ctx, update, method.uplink.decode(sections, receiver))
 
 
-def played(server, clients, t, k, state, heard=MappingProxyType({})):
+def played(server, clients, t, k, state):
     """One client's part of a round -> what arrives."""
-    answer = clients.answer(t, k, server.send(t, k, state, heard)[0])
-    return server.receive(t, k, answer, state)
+    return server.receive(t, k, clients.answer(t, k, server.send(t, k, state)[0]), state)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -59,17 +56,10 @@ def test_two_runs_are_the_same_run_also_after_a_stop(name, task, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
-def test_it_learns_and_stacked_training_is_sequential_training(name, task):
-    digits = fl.tasks.classification("digits", 4)
-    engine = "stacked" if name in STACKING else "sequential"
-    history = fl.run(fl.methods.get(name), digits, 10, batch_size=16, engine=engine)
-    assert history.accuracy.max() > 0.5
-    one, other = (fl.run(fl.methods.get(name), task, 1, engine=e) for e in ("sequential", engine))
-    assert abs(one.bytes_up[0] - other.bytes_up[0]) <= 0.02 * one.bytes_up[0]
-    # elsewhere a last bit may decide who is in the top k
-    if name in ("fedavg", "rpn", "fed_kgf", "fed_repopt", "fedpm", "fedcomgate"):
-        for n, t in one.state.items():
-            torch.testing.assert_close(other.state[n], t, atol=1e-4, rtol=1e-4)
+def test_it_learns(name):
+    task, method = fl.tasks.classification("digits", 4), fl.methods.get(name)
+    engine = "stacked" if method.sides[1].stacks else "sequential"
+    assert fl.run(method, task, 10, batch_size=16, engine=engine).accuracy.max() > 0.5
 
 
 def test_dgc_is_momentum_correction_with_masking(task):
@@ -148,23 +138,23 @@ def test_majority_vote():
 def test_late_clients_rebuild_the_server_model_exactly(name, task):
     method = fl.methods.get(name)
     server, clients = method.server_side(task), fl.clients(method, task)
-    state, heard, sizes = server.start(), {}, {}
+    state, last_seen, sizes = server.start(), {}, {}
     for t, who in {1: [0, 1], 2: [0], 3: [0, 1], 4: [0, 1, 2]}.items():
         arrivals = []
         for k in who:
-            message = server.send(t, k, state, heard)[0]
+            message = server.send(t, k, state, last_seen)[0]
             sizes[t, k] = len(message)
             memory = clients.memories.setdefault(k, {})
             # and once more below: what comes twice counts once
             got = clients.side.download(t, k, message, memory).start
             assert all(torch.equal(got[n], w) for n, w in state.weights.items())
             arrivals.append(server.receive(t, k, clients.answer(t, k, message), state))
-        heard |= dict.fromkeys(who, t)
-        state = server.aggregate(t, state, arrivals, heard)
+        last_seen |= dict.fromkeys(who, t)
+        state = server.aggregate(t, state, arrivals, last_seen)
     # who missed round 2 hears two steps, the first round nothing
     assert sizes[3, 1] > sizes[3, 0] > sizes[1, 0] and sizes[4, 2] > sizes[4, 0]
     with pytest.raises(fl.WireError, match="this client knows the model of round 0"):
-        method.client_side(task).download(5, 0, server.send(5, 0, state, heard)[0], {})
+        method.client_side(task).download(5, 0, server.send(5, 0, state, last_seen)[0], {})
 
 
 DAMAGES = [b"", b"\2abcde", b"\1\0\0", b"\1\1\0\0\0", b"\1\0\0\0\0\xff\xff\xff\xff", b"\0abc"]
@@ -193,9 +183,8 @@ def test_diverged_clients_are_refused_and_the_run_goes_on(name, engine):
     assert len(history) == 2 and all(torch.isfinite(t).all() for t in history.state.values())
 
 
-@pytest.mark.parametrize("name", AVERAGING)
-def test_a_client_that_was_not_drawn_is_refused(name, task):
-    server = fl.methods.get(name).server_side(task, fl.Settings(participation=0.5))
+def test_a_client_that_was_not_drawn_is_refused(task):
+    server = fl.methods.fedavg().server_side(task, fl.Settings(participation=0.5))
     k = next(k for k in range(4) if k not in server.participants(1))
     with pytest.raises(fl.WireError, match=f"Client {k} was not drawn"):
         server.receive(1, k, pack(Message(UP, 1, k, 5, {}), server.up), server.start())
@@ -223,61 +212,29 @@ def test_fedpm_trains_scores_only_and_sends_at_most_a_bit(task):
     assert bits < 1.1 * sum(p.numel() for p in net.parameters()) + 8 * 400  # and the envelope
 
 
-WRONG = [
-    ("dgc", {"ratio": 0}, "share|ratio"),
-    ("dgc", {"momentum": 1}, "[Mm]omentum"),
-    ("dgc", {"clip": 0}, "norm"),
-    ("dgc", {"warmup": -1}, "warmup"),
+WRONG = [  # numbers out of range: test_options
     ("dgc", {"warmup": 1.5}, "warmup"),
-    ("stc", {"ratio": 1.5}, "share|ratio"),
-    ("smartidx", {"ratio": -1}, "share|ratio"),
-    ("smartidx", {"full": 1.5}, "between 0 and 1"),
     ("fedcams", {"server_lr": -1}, "server_lr"),
     ("fedcams", {"scale": "layer"}, "scale"),
     ("fedcams", {"scale": "model", "ratio": 0.1}, "scale"),
-    ("fedcom", {"bits": 0}, "bits"),
-    ("qsgd", {"levels": 0}, "levels"),
-    ("signsgd", {"server_lr": 0}, "server_lr"),
-    ("fedpm", {"lr": 0}, "lr"),
-    ("rpn", {"share": 1.1}, "share"),
-    ("fedprox", {"mu": -1}, "mu"),
-    ("fedprox", {"mu": math.inf}, "mu"),
-    ("scaffold", {"server_lr": 0}, "server_lr"),
-    ("fednova", {"momentum": 1}, "momentum"),
-    ("fedadagrad", {"server_lr": math.inf}, "server_lr"),
-    ("fedyogi", {"beta1": 1}, "beta1"),
-    ("fedadam", {"beta2": -0.1}, "beta2"),
-    ("fedadam", {"tau": 0}, "tau"),
-    ("feddyn", {"alpha": 0}, "alpha"),
-    ("local", {"lr": 0}, "lr"),
-    ("fedmmd", {"lam": -0.1}, "lam"),
-    ("fedmmd", {"lam": math.nan}, "lam"),
     ("fedmmd", {"distance": "l1"}, "distance"),
-    ("fedmmd", {"least": -1}, "least"),
-    ("fedfusion", {"operator": "mult"}, "Did you mean 'multi'"),
-    ("fedfusion", {"floor": 1.0}, "floor"),
-    ("fed_kgf", {"base_kernels": 0}, "base_kernels"),
+    ("fedfusion", {"operator": "mult"}, "multi"),
     ("fed_kgf", {"base_kernels": True}, "base_kernels"),
     ("fed_kgf", {"base_kernels": 32}, "No convolution has more than 32 kernels"),
     ("fed_kgf", {"base_kernels": 8, "groups": 3}, "groups"),
+    ("fed_kgf", {"base_kernels": 8, "groups": 5}, "groups"),
     ("fed_kgf", {"base_kernels": 8, "groups": 0}, "groups"),
-    ("fed_gkt", {"T": 0}, "T"),
-    ("fed_gkt", {"alpha": -1}, "alpha"),
-    ("fed_gkt", {"server_epochs": 0}, "server_epochs"),
-    ("fed_gkt", {"optimizer": "amsgrd"}, "Did you mean 'amsgrad'"),
-    ("fed_gkt", {"edge": "resnet9"}, "network 'resnet9'"),
-    ("fed_gkt", {"edge": lambda shape, classes: nn.Flatten()}, "unlike this Flatten"),
-    ("fed_gkt", {"server": lambda s, c: fl.models.digits_server(s, 9)}, r"gives \[9\] logits"),
+    ("fed_gkt", {"optimizer": "amsgrd"}, "amsgrad"),
+    ("fed_gkt", {"edge": "resnet9"}, "resnet9"),
+    ("fed_gkt", {"edge": lambda shape, classes: nn.Flatten()}, "Flatten"),
+    ("fed_gkt", {"server": lambda s, c: fl.models.digits_server(s, 9)}, r"\[9\] logits"),
     ("fed_gkt", {"server_lr": 0}, "server_lr"),
-    ("fed_gkt", {"bits": 8}, "bits"),
-    ("fed_gkt", {"memory_limit": -1}, "memory_limit"),
-    ("split_learning", {"lr": 0}, "lr"),
-    ("split_learning", {"edge": "resnet_8"}, "Did you mean 'resnet8'"),
+    ("split_learning", {"edge": "resnet_8"}, "resnet8"),
     ("fed_repopt", {"network": None}, "multi-branch blocks"),
-    ("fed_repopt", {"form": "search"}, "There is no form 'search'"),
+    ("fed_repopt", {"form": "search"}, "form"),
     ("fed_repopt", {"scales": {"a": 0}}, "scales"),
     ("fed_repopt", {"optimizer": "adamw", "momentum": 0.9}, "momentum"),
-    ("fed_repopt", {"optimizer": "adam"}, "Did you mean 'adamw'"),
+    ("fed_repopt", {"optimizer": "adam"}, "adamw"),
 ]
 
 
@@ -290,7 +247,7 @@ def test_options_that_cannot_be(name, options, noun, task, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "method, parts, sentence",
+    "method, parts, need",
     [
         ("fedavg", {"optimizer": "scaffold"}, "needs Controls,"),
         ("scaffold", {"downlink": "fedavg"}, "needs Controls,"),
@@ -303,11 +260,15 @@ def test_options_that_cannot_be(name, options, noun, task, monkeypatch):
         ("fedavg", {"downlink": "fed_repopt"}, "needs Repopt,"),
         ("fedavg", {"objective": "fedfusion"}, "needs FusionNetwork,"),
         ("signsgd", {"server": "fednova"}, "needs"),
+        ("fedavg", {"server": "fedpm"}, "needs"),
+        ("fedavg", {"uplink": "fedpm"}, "needs"),
+        ("fedpm", {"server": "fedcams"}, "needs"),
+        ("fedpm", {"server": "fednova"}, "needs"),
     ],
 )
-def test_parts_that_would_silently_do_something_else_are_refused(method, parts, sentence):
+def test_parts_that_would_silently_do_something_else_are_refused(method, parts, need):
     parts = {part: getattr(fl.methods.get(name), part) for part, name in parts.items()}
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=need):
         fl.methods.get(method).but(**parts)
 
 
