@@ -119,6 +119,9 @@ def threads(count: int, precision: str = "float32") -> Iterator[None]:
     shall be exact."""
     cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = torch.get_num_threads(), cuda.allow_tf32, cudnn.allow_tf32
+    # glibc gives the system back what is freed, and a round needs it again at once, unless a large
+    # block was freed before: its limits grow with it, up to blocks of 32 MiB
+    torch.empty(31 << 20, dtype=torch.uint8)
     torch.set_num_threads(count)
     cuda.allow_tf32 = cudnn.allow_tf32 = precision != "float32"
     try:
