@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from .cnn import Network, Shape, conv_bn, pooled
-from .heads import Centre
+from .heads import Centre, expect_few
 
 WIDTHS = 16, 32, 64, 64, 64
 
@@ -26,7 +26,7 @@ def scene_detector(in_shape: Shape = (1, 64, 64), classes: int = 10) -> Detector
     for i, pair in enumerate(pairwise((in_shape[0], *WIDTHS))):
         layers += pooled(*pair) if i < 3 else conv_bn(*pair)
     head = Centre()
-    last = head.start(nn.Conv2d(WIDTHS[-1], head.channels(classes), 1))
+    last = expect_few(nn.Conv2d(WIDTHS[-1], head.channels(classes), 1), [4])
     return Detector(nn.Sequential(*layers), last, head)
 
 

@@ -204,7 +204,7 @@ CASES = {
 
 
 def test_the_loss_is_that_computed_by_hand_for_each_image_and_client():
-    head, y, out = Centre(1.5, 2.5, 0.5), torch.stack(list(CASES.values())), outputs(batch=8)
+    head, y, out = Centre(), torch.stack(list(CASES.values())), outputs(batch=8)
     hand = torch.stack([by_hand(head, o, own) for o, own in zip(out, y, strict=True)])
     for i, name in enumerate(CASES):
         own = head.loss(out[i : i + 1], y[i : i + 1], SIZE)
