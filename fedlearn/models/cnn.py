@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 Shape = tuple[int, int, int]  # channels, height and width of one image
+SCENES = 16, 32, 64, 64, 64  # channels of the networks for digit scenes
 
 
 class Network(nn.Module):

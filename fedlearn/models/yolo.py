@@ -1,15 +1,16 @@
-"""Detectors: YOLOv3 (Redmon and Farhadi, 2018; RPN, section 4.2) and YOLOX (Ge et al., 2021;
-Fed-KGF, section 4.4). The classes are the networks as they are counted; the functions at the end
-make them ready for images of a shape, from scratch."""
+"""Detectors: YOLOv3 (Redmon and Farhadi, 2018; RPN, section 4.2), YOLOX (Ge et al., 2021; Fed-KGF,
+section 4.4), and a small one for digit scenes. The classes are the networks as they are counted;
+the functions at the end make them ready for images of a shape, from scratch."""
 
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import nn
 
-from .cnn import Shape
-from .heads import Head, SimOTA, ThreeAnchors, expect_few
+from .cnn import SCENES, Network, Shape, conv_bn, pooled
+from .heads import Centre, Head, SimOTA, ThreeAnchors, expect_few
 
 STRIDE = 32  # of the coarsest map
 
@@ -242,3 +243,16 @@ def yolox_s(in_shape: Shape = (3, 640, 640), classes: int = 80, width: int = 32)
 def small_yolox(in_shape: Shape = (3, 160, 160), classes: int = 20) -> YOLOX:
     """YOLOX-S at a quarter of its width, for real pictures on few cores."""
     return yolox_s(in_shape, classes, 8)
+
+
+def scene_detector(in_shape: Shape = (1, 64, 64), classes: int = 10) -> Network:
+    """Five 3x3 convolutions, pooled three times, and a 1x1 to a box for each cell of 8 x 8 pixels:
+    98,367 parameters with 10 classes, all but 975 of them of the five."""
+    layers: list[nn.Module] = []
+    for i, pair in enumerate(pairwise((in_shape[0], *SCENES))):
+        layers += pooled(*pair) if i < 3 else conv_bn(*pair)
+    head = Centre()
+    last = expect_few(nn.Conv2d(SCENES[-1], head.channels(classes), 1), [4])
+    net = Network(nn.Sequential(*layers), last)
+    net.head = head
+    return net
