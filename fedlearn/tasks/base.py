@@ -1,13 +1,12 @@
 """What all tasks share: a data set, how it is split over clients, a network, and the passes over a
 client's samples that training makes."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
 
 from .. import models, rng, settings
@@ -48,7 +47,7 @@ class Task:
     batch: ClassVar[int] = 512  # of evaluation
     about: ClassVar[dict[str, str]] = {}  # what a history says besides, such as its main metric
 
-    # What a kind of task has to say for itself:
+    # What kinds of task differ in:
 
     def loss(self, outputs: Any, y: torch.Tensor) -> torch.Tensor:
         """Mean over the batch of the samples' losses, separately for each leading client: outputs
@@ -77,7 +76,7 @@ class Task:
         """The class of all that y shows: images, objects, or pixels."""
         return y.flatten()
 
-    # What follows from it:
+    # What they share:
 
     def evaluate(
         self,
@@ -86,25 +85,9 @@ class Task:
         client: int | None = None,
         predictions: ByClient | None = None,
     ) -> dict[str, Any]:
-        """Measure a network on the test set.
-
-        Parameters
-        ----------
-        net
-            Takes normalised images; it is left in the mode that it had.
-        batch
-            Images at a time.
-        client
-            Whose network it is, or whose order of pixels counts; None if it is everybody's.
-        predictions
-            Collects, by client, what ``measure`` makes the task's metrics of.
-
-        Returns
-        -------
-        dict
-            "accuracy" (the task's main metric) and "loss"; without ``predictions`` the task's
-            metrics, too.
-        """
+        """Measure a network on the test set, ``batch`` images at a time: what ``score`` gives, and
+        the task's metrics; with ``predictions``, which collects by client, ``measure`` makes them.
+        ``client``: whose network it is, or whose order of pixels counts; None: everybody's."""
         collected: ByClient = {} if predictions is None else predictions
         with models.evaluating(net), torch.inference_mode():
             result = self.score(net, batch or self.batch, client, collected)
@@ -121,8 +104,8 @@ class Task:
     def held(self) -> torch.Tensor:
         """How much of each class (images, objects or pixels) a client holds, [clients, classes]."""
         y, n = self.train[1].cpu(), self.source.classes
-        counts = (torch.bincount(self.classes(y[own]), minlength=n)[:n] for own in self.owned)
-        return torch.stack(list(counts))
+        counts = [torch.bincount(self.classes(y[mine]), minlength=n)[:n] for mine in self.owned]
+        return torch.stack(counts)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -149,26 +132,8 @@ class Task:
     def network(
         self, network: str | Callable | None = None, shape: tuple[int, ...] | None = None
     ) -> torch.nn.Module:
-        """A new network.
-
-        Parameters
-        ----------
-        network
-            A name or a function, if not the task's own.
-        shape
-            (channels, height, width) of its inputs, if not the images'.
-
-        Raises
-        ------
-        ValueError
-            If it cannot be built for that shape.
-
-        Examples
-        --------
-        >>> from fedlearn.tasks import classification
-        >>> classification("digits", 2).network()(torch.zeros(5, 1, 8, 8)).shape
-        torch.Size([5, 10])
-        """
+        """A new network: the task's, or that of a name or function, for inputs of the images' shape
+        or of another; ``ValueError`` if it cannot be built."""
         network = self.network_name if network is None else network
         build, shape = find_network(network, self.networks), shape or self.shape
         try:
@@ -183,6 +148,10 @@ class Task:
                 f"The network {network!r} is a {type(net).__name__}, not a torch.nn.Module."
             )
         return net
+
+    def test_batches(self, batch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """The test set, so many images at a time."""
+        return zip(*(t.split(batch) for t in self.test), strict=True)
 
     def permute(self, x: torch.Tensor, client: int | None) -> torch.Tensor:
         """The client's own order of pixels, if the partition permutes them."""
@@ -200,23 +169,9 @@ class Task:
     def gather(
         self, clients: list[int], orders: list[torch.Tensor], generators: list[torch.Generator]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """One pass over the images of several clients, client after client.
-
-        Parameters
-        ----------
-        clients
-            Their numbers.
-        orders
-            For each a permutation of its n_k positions.
-        generators
-            For each what draws the augmentation.
-
-        Returns
-        -------
-        tuple
-            Images as they are stored, augmented and permuted, [sum of n_k, channels, height,
-            width], and their y.
-        """
+        """One pass over the images of several clients, client after client: as they are stored,
+        augmented and permuted, [sum of n_k, channels, height, width], and their y. For each client
+        a permutation of its n_k positions, and what draws the augmentation."""
         orders = [self.owned[k][order] for k, order in zip(clients, orders, strict=True)]
         picked = torch.cat(orders).to(self.device)
         x, y = self.train[0][picked], self.train[1][picked]
@@ -269,7 +224,17 @@ class Task:
 
     @classmethod
     def make(
-        cls, dataset, clients, partition, seed, network, augment, train, test, device, metrics
+        cls,
+        dataset: Any = "digits",
+        clients: Any = 10,
+        partition: Any = None,
+        seed: int = 0,
+        network: str | Callable | None = None,
+        augment: Any = (),
+        train: int | None = None,
+        test: int | None = None,
+        device: str | torch.device = "auto",
+        metrics: Any = (),
     ) -> Self:
         """A task of this kind; the arguments are explained at ``classification``."""
         if isinstance(partition, str):
@@ -296,42 +261,48 @@ class Task:
                 "them."
             )
         else:
-            source, partition, owners = cls._given_clients(dataset, clients)
+            source, partition, owners = cls.given_clients(dataset, clients)
             clients = partition.clients
         if owners is None:
             refuse_without_owners(metrics, source.name)
-        shape = source.train_x.shape[1:]
-        if augment and min(shape[1:]) == 1:
+        size = source.train_x.shape[2:]
+        if augment and min(size) == 1:
             raise ValueError("crop and flip are for images, and these are vectors.")
         if source.labels is not None and isinstance(partition, partitions.Permuted):
             raise ValueError("The partition permuted would tear boxes and masks: choose another.")
 
-        def keep(count, total, purpose):
+        def keep(count: int | None, total: int, purpose: str) -> Any:
             settings.kept(source.name, total, purpose, count)
             if count is None:
                 return slice(None)
             return torch.randperm(total, generator=rng.generator(seed, purpose))[:count]
 
-        chosen = keep(train, len(source.train_y), "train")
-        split = partition(
-            source.column(partition.by)[chosen].numpy(),
-            clients,
-            rng.numpy_generator(seed, "partition"),
-            coarse=source.coarse,
-            pixels=int(np.prod(shape[1:])) if min(shape[1:]) > 1 else None,
-        )
-        chosen_test = keep(test, len(source.test_y), "test")
+        kept = keep(train, len(source.train_y), "train")
+        kept_test = keep(test, len(source.test_y), "test")
         return cls(
-            *(source.name, clients, partition, seed, network or cls.default_network(source)),
-            *(augment, device, source, split),
-            tuple(t[chosen].to(device) for t in (source.train_x, source.train_y)),
-            tuple(t[chosen_test].to(device) for t in (source.test_x, source.test_y)),
-            None if owners is None else owners[chosen_test],
-            metrics,
+            dataset=source.name,
+            clients=clients,
+            partition=partition,
+            seed=seed,
+            network_name=network or cls.default_network(source),
+            augment=augment,
+            device=device,
+            source=source,
+            split=partition(
+                source.column(partition.by)[kept].numpy(),
+                clients,
+                rng.numpy_generator(seed, "partition"),
+                coarse=source.coarse,
+                pixels=size.numel() if min(size) > 1 else None,
+            ),
+            train=(source.train_x[kept].to(device), source.train_y[kept].to(device)),
+            test=(source.test_x[kept_test].to(device), source.test_y[kept_test].to(device)),
+            owners=None if owners is None else owners[kept_test],
+            metrics=metrics,
         )
 
     @classmethod
-    def _given_clients(cls, dataset: Any, clients: Any) -> tuple:
+    def given_clients(cls, dataset: Any, clients: Any) -> tuple:
         """The source, who holds what of it, and the owners of its test samples, if it says so."""
         arrays = isinstance(dataset, tuple) and not isinstance(dataset[0], tuple)
         users = None
@@ -358,10 +329,9 @@ def find_network(network: str | Callable, known: Mapping[str, Callable]) -> Call
     starts from the weights in that file."""
     if callable(network):
         return network
-    if not isinstance(network, str) or "@" not in network:
-        return find(network, known, "network")
-    name, _, file = network.partition("@")
-    return models.starting_from(find(name, known, "network"), file)
+    name, at, file = network.partition("@") if isinstance(network, str) else (network, "", "")
+    build = find(name, known, "network")
+    return models.starting_from(build, file) if at else build
 
 
 def find_device(device: str | torch.device = "auto") -> torch.device:

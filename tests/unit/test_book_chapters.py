@@ -407,7 +407,7 @@ def test_weak_boxes_are_not_kept_and_others_stay_in_the_picture():
 @pytest.mark.slow
 @pytest.mark.parametrize("pooled, up", [(0, 98_367), (5, 12_223)])
 def test_a_run_of_the_grid_keeps_a_row_a_round_and_boxes(pooled, up, monkeypatch):
-    monkeypatch.setattr(sys.modules["fedlearn.tasks.detection"], "SCORE", 0.0)  # the module
+    monkeypatch.setattr(sys.modules["fedlearn.tasks.kinds"], "SCORE", 0.0)
     rows = seeing.of_grid(GRID | {"score": 0.0}, 2, pooled)
     assert [row[:3] for row in rows["rounds"]] == [[2, pooled, 1], [2, pooled, 2]]
     buffers = 2 * sum((16, 32, 64, 64, 64)) + 5  # and what batch normalisation counts

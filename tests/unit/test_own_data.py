@@ -16,7 +16,7 @@ import fedlearn as fl
 from fedlearn import cli
 from fedlearn.data import partition as P
 from fedlearn.errors import DataError
-from fedlearn.tasks.classification import default_network
+from fedlearn.tasks.kinds import default_network
 
 PAGE = Path(__file__).resolve().parents[2] / "book" / "own_data.md"
 DRAW = np.random.default_rng(0)
