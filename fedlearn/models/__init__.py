@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from . import heads
 from .cnn import Network, cifar_cnn, digits_cnn, mcmahan_cnn, mlp, rpn_cnn
@@ -79,14 +79,14 @@ def one_line(error: Exception) -> str:
     return (" ".join(str(error).split()) or type(error).__name__)[:160]
 
 
-def state_of(net: nn.Module) -> dict[str, torch.Tensor]:
+def state_of(net: nn.Module) -> dict[str, Tensor]:
     """What a network learns, by name: parameters, then floating-point buffers; its own tensors, not
     copies. Nothing that the package computes reads the integer ones (``num_batches_tracked``)."""
     tensors = net.state_dict(keep_vars=True)
     return {name: t.detach() for name, t in tensors.items() if t.is_floating_point()}
 
 
-def kernel_names(state: Mapping[str, torch.Tensor]) -> list[str]:
+def kernel_names(state: Mapping[str, Tensor]) -> list[str]:
     """The convolution weights in a state: the tensors of three dimensions or more."""
     return [name for name, t in state.items() if t.dim() > 2]
 
@@ -113,7 +113,7 @@ def multiply_adds(net: nn.Module, shape: Sequence[int]) -> int:
     the network takes no such image."""
     total = 0
 
-    def add(module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
+    def add(module: nn.Module, inputs: Any, output: Tensor) -> None:
         nonlocal total
         total += output[0].numel() * module.weight[0].numel()
 

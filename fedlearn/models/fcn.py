@@ -1,10 +1,9 @@
-"""Fully convolutional networks that segment: FCN-32s on a ResNet-50 (Long et al., 2015; RPN, section
-4.3), and a small one for digit scenes."""
+"""Fully convolutional networks that segment: FCN-32s on a ResNet-50 (Long et al., 2015; RPN,
+section 4.3), and a small one for digit scenes."""
 
 from itertools import pairwise
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .cnn import SCENES, Network, Shape, conv_bn
@@ -31,7 +30,7 @@ class FCN32s(nn.Module):
                 module.bias = nn.Parameter(module.weight.new_zeros(module.out_channels))
         self.score = nn.Conv2d(2048, classes, 1)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         scores = self.score(self.backbone(x))
         return F.interpolate(scores, size=x.shape[-2:], mode="bilinear", align_corners=False)
 
@@ -48,7 +47,7 @@ class Pyramid(nn.Module):
         super().__init__()
         self.stages = nn.ModuleList(stages)
 
-    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+    def forward(self, x: Tensor) -> list[Tensor]:
         maps = []
         for stage in self.stages:
             x = stage(x)
@@ -65,7 +64,7 @@ class Summed(nn.Module):
         self.scores = nn.ModuleList([nn.Conv2d(width, classes, 1) for width in widths])
         self.enlarge = nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False)
 
-    def forward(self, maps: list[torch.Tensor]) -> torch.Tensor:
+    def forward(self, maps: list[Tensor]) -> Tensor:
         *finer, total = [score(x) for score, x in zip(self.scores, maps, strict=True)]
         for score in reversed(finer):
             total = score + self.enlarge(total)

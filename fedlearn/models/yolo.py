@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .cnn import SCENES, Network, Shape, conv_bn, pooled
 from .heads import Centre, Head, SimOTA, ThreeAnchors, expect_few
@@ -37,7 +37,7 @@ class Residual(nn.Module):
         super().__init__()
         self.body = nn.Sequential(*body)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return x + self.body(x)
 
 
@@ -58,7 +58,7 @@ class Branch(nn.Module):
         self.neck = nn.Sequential(*(ConvBN(*k) for k in kernels))
         self.predict = nn.Sequential(ConvBN(width, 2 * width, 3), nn.Conv2d(2 * width, outputs, 1))
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = self.neck(x)
         return x, self.predict(x)
 
@@ -93,7 +93,7 @@ class YOLOv3(nn.Module):
         )
         self.laterals = nn.ModuleList([lateral(512), lateral(256)])
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         fine = self.fine(x)
         middle = self.middle(fine)
         x, coarse_map = self.heads[0](self.coarse(middle))
@@ -129,7 +129,7 @@ class CSP(nn.Module):
         self.short = SiLUConv(inputs, half, 1)
         self.mix = SiLUConv(2 * half, outputs, 1)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return self.mix(torch.cat([self.long(x), self.short(x)], -3))
 
 
@@ -141,7 +141,7 @@ class SPP(nn.Module):
         self.narrow, self.mix = SiLUConv(width, width // 2, 1), SiLUConv(2 * width, width, 1)
         self.pools = nn.ModuleList([nn.MaxPool2d(size, 1, size // 2) for size in (5, 9, 13)])
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         x = self.narrow(x)
         return self.mix(torch.cat([x, *(pool(x) for pool in self.pools)], -3))
 
@@ -158,7 +158,7 @@ class DecoupledHead(nn.Module):
         )
         self.predict = nn.ModuleList([nn.Conv2d(width, outputs, 1) for outputs in (4, 1, classes)])
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
         boxes, kinds = self.boxes(x), self.kinds(x)
         return torch.cat(
@@ -200,7 +200,7 @@ class YOLOX(nn.Module):
         self.upsample = nn.Upsample(scale_factor=2)
         self.heads = nn.ModuleList([DecoupledHead(inputs, c3, classes) for inputs in (c3, c4, c5)])
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         fine = self.fine(x)
         middle = self.middle(fine)
         top = self.laterals[0](self.coarse(middle))

@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
 from .. import models, rng
 from ..arguments import checked, short
@@ -34,7 +35,7 @@ SCORE = 0.01  # what scores less is no prediction
 OVERLAP = 0.5  # IoU with a better box of the same class from which on a box is suppressed
 MOST = 100  # predictions an image, as COCO counts
 
-Boxes = dict[str, torch.Tensor]  # of an image: boxes [k, 4] xyxy, scores [k], labels [k]
+Boxes = dict[str, Tensor]  # of an image: boxes [k, 4] xyxy, scores [k], labels [k]
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -59,22 +60,10 @@ def arguments_of(make: Callable[P, Any]) -> Callable[[Callable[..., R]], Callabl
 # ---- classification ------------------------------------------------------------------------------
 
 
-def cross_entropy(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     """Mean over the batch, separately for each leading client: logits [..., batch, classes],
     y [..., batch] -> [...]."""
     return F.cross_entropy(logits.movedim(-1, 1), y, reduction="none").mean(-1)
-
-
-def default_network(source: Source) -> str:
-    """A small network that works for images of this shape, or for vectors."""
-    channels, height, width = source.train_x.shape[1:]
-    if min(height, width) < 4:
-        return "mlp"
-    if max(height, width) <= 16:
-        return "digits_cnn"
-    if max(height, width) <= 32:
-        return "mcmahan_cnn" if channels == 1 else "cifar_cnn"
-    return "digits_resnet"  # pooled to one pixel at its end, whatever the size
 
 
 class Classification(Task):
@@ -83,8 +72,8 @@ class Classification(Task):
     augmentations = LABELLED
     loss = staticmethod(cross_entropy)  # type: ignore[assignment]
 
-    @classmethod
-    def find_source(cls, dataset: Any, users: Any = None) -> Source:
+    @staticmethod
+    def find_source(dataset: Any, users: Any = None) -> Source:
         source = arrays.source_of(dataset, users)
         if source.labels is not None:
             raise ValueError(
@@ -92,13 +81,20 @@ class Classification(Task):
             )
         return source
 
-    @classmethod
-    def default_network(cls, source: Source) -> str:
-        return NETWORK.get(source.name) or default_network(source)
+    @staticmethod
+    def default_network(source: Source) -> str:
+        channels, height, width = source.train_x.shape[1:]
+        if source.name in NETWORK:
+            return NETWORK[source.name]
+        if min(height, width) < 4:
+            return "mlp"
+        if max(height, width) <= 16:
+            return "digits_cnn"
+        if max(height, width) <= 32:
+            return "mcmahan_cnn" if channels == 1 else "cifar_cnn"
+        return "digits_resnet"  # pooled to one pixel at its end, whatever the size
 
-    def score(
-        self, net: torch.nn.Module, batch: int, client: int | None, predictions: ByClient
-    ) -> dict[str, float]:
+    def score(self, net: nn.Module, client: int | None, predictions: ByClient) -> dict[str, float]:
         """Accuracy and mean loss; with permuted pixels, under the permutation of ``client`` or, if
         none is named, the mean over the clients' permutations."""
         views: Any = [client]
@@ -107,7 +103,7 @@ class Classification(Task):
         totals = torch.zeros(2, device=self.device, dtype=torch.float64)
         for view in views:
             predicted = []
-            for images, target in self.test_batches(batch):
+            for images, target in self.test_batches():
                 logits = net(self.inputs(images, view))
                 predicted.append(logits.argmax(-1))
                 totals[0] += (predicted[-1] == target).sum()
@@ -172,7 +168,7 @@ def classification(**arguments: Any) -> Classification:
 # ---- detection -----------------------------------------------------------------------------------
 
 
-def best(boxes: torch.Tensor, scores: torch.Tensor) -> Boxes:
+def best(boxes: Tensor, scores: Tensor) -> Boxes:
     """What a detector says of one image, boxes [places, 4] and scores [places, classes], without
     what is weak or said twice (torchvision's nms, class by class)."""
     from torchvision.ops import batched_nms
@@ -184,7 +180,7 @@ def best(boxes: torch.Tensor, scores: torch.Tensor) -> Boxes:
     return {"boxes": boxes[kept], "scores": score[kept], "labels": label[kept]}
 
 
-def average_precision(predictions: list[Boxes], y: torch.Tensor) -> dict[str, float]:
+def average_precision(predictions: list[Boxes], y: Tensor) -> dict[str, float]:
     """COCO's mAP: at an IoU of 0.5, and the mean over 0.5, 0.55, ..., 0.95; y [n, objects, 6].
 
     What finds an object that is difficult is neither right nor wrong, and what lies in a crowd
@@ -213,15 +209,15 @@ class Detection(Task):
     batch = 128
     about = {"task": "detection", "accuracy": "mAP@0.5"}
 
-    @classmethod
-    def find_source(cls, dataset: Any, users: Any = None) -> Source:
+    @staticmethod
+    def find_source(dataset: Any, users: Any = None) -> Source:
         source = annotated.source_of(dataset, BOXES, annotated.from_boxes)
         if source.train_y.dim() != 3 or source.train_y.shape[-1] != 6:
             raise ValueError(f"{source.name} has no boxes (fl.data.from_boxes makes such a set).")
         return source
 
-    @classmethod
-    def default_network(cls, source: Source) -> str:
+    @staticmethod
+    def default_network(source: Source) -> str:
         return "scene_detector"
 
     @cached_property
@@ -235,14 +231,14 @@ class Detection(Task):
             )
         return net.head
 
-    def loss(self, outputs: Any, y: torch.Tensor) -> torch.Tensor:
+    def loss(self, outputs: Any, y: Tensor) -> Tensor:
         return self.head.loss(outputs, y, self.shape[1:])
 
-    def classes(self, y: torch.Tensor) -> torch.Tensor:
+    def classes(self, y: Tensor) -> Tensor:
         kinds = y[..., 4].long()
         return kinds[kinds >= 0]
 
-    def predict(self, net: torch.nn.Module, x: torch.Tensor) -> list[Boxes]:
+    def predict(self, net: nn.Module, x: Tensor) -> list[Boxes]:
         """What ``net`` finds in images as they are stored, best first."""
         return self.read(net(self.inputs(x)))
 
@@ -251,12 +247,10 @@ class Detection(Task):
         pairs = zip(*self.head.decode(outputs, self.shape[1:]), strict=True)
         return [best(boxes, scores) for boxes, scores in pairs]
 
-    def score(
-        self, net: torch.nn.Module, batch: int, client: int | None, predictions: ByClient
-    ) -> dict[str, float]:
+    def score(self, net: nn.Module, client: int | None, predictions: ByClient) -> dict[str, float]:
         """mAP@0.5, loss, and mAP@0.5:0.95 as "map_50_95"."""
         y, total, boxes = self.test[1], 0.0, []
-        for images, target in self.test_batches(batch):
+        for images, target in self.test_batches():
             outputs = net(self.inputs(images))
             total += float(self.loss(outputs, target)) * len(target)
             boxes += self.read(outputs)
@@ -306,7 +300,7 @@ def detection(**arguments: Any) -> Detection:
 # ---- segmentation --------------------------------------------------------------------------------
 
 
-def pixel_cross_entropy(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def pixel_cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
     """Cross-entropy, the mean of an image's pixels that are not void, then of the batch: scores
     [..., batch, classes, height, width], y [..., batch, height, width] -> [...]."""
     each = F.cross_entropy(
@@ -326,24 +320,22 @@ class Segmentation(Task):
     about = {"task": "segmentation", "accuracy": "mIoU"}
     loss = staticmethod(pixel_cross_entropy)  # type: ignore[assignment]
 
-    @classmethod
-    def find_source(cls, dataset: Any, users: Any = None) -> Source:
+    @staticmethod
+    def find_source(dataset: Any, users: Any = None) -> Source:
         source = annotated.source_of(dataset, MASKS, annotated.from_masks)
         if source.train_y.dtype != torch.uint8:
             raise ValueError(f"{source.name} has no masks (fl.data.from_masks makes such a set).")
         return source
 
-    @classmethod
-    def default_network(cls, source: Source) -> str:
+    @staticmethod
+    def default_network(source: Source) -> str:
         return "scene_fcn"
 
-    def predict(self, net: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    def predict(self, net: nn.Module, x: Tensor) -> Tensor:
         """The class of each pixel of images as they are stored, [n, height, width]."""
         return net(self.inputs(x)).argmax(-3)
 
-    def score(
-        self, net: torch.nn.Module, batch: int, client: int | None, predictions: ByClient
-    ) -> dict[str, float]:
+    def score(self, net: nn.Module, client: int | None, predictions: ByClient) -> dict[str, float]:
         """mIoU, loss and pixel accuracy. A class that is neither shown nor predicted counts for
         nothing."""
         from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
@@ -352,7 +344,7 @@ class Segmentation(Task):
         overlap = MulticlassJaccardIndex(**options).to(self.device)
         right = MulticlassAccuracy(average="micro", **options).to(self.device)
         total, predicted = 0.0, []
-        for images, target in self.test_batches(batch):
+        for images, target in self.test_batches():
             scores = net(self.inputs(images))
             total += float(self.loss(scores, target)) * len(target)
             kinds = scores.argmax(1)
