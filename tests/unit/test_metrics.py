@@ -46,16 +46,6 @@ def test_every_metric_is_what_its_name_says():
     assert row["class_mix_spread"] == pytest.approx(float(np.std(expected)))
 
 
-def test_columns_of_engines_and_json():
-    whole, stacked = (fl.run("fedavg", few(), 3, engine=e) for e in ("sequential", "stacked"))
-    for name in NAMES:
-        np.testing.assert_allclose(getattr(whole, name), getattr(stacked, name), atol=0.021)
-    seldom = fl.run("fedavg", few(), 3, evaluate_every=2)
-    assert "per_class" not in seldom.rows[0] and seldom.per_class.shape == (3, 10)
-    assert np.isnan(seldom.per_class[0]).all() and np.isnan(seldom.worst_class_mix[0])
-    assert fl.History.from_json(seldom.to_json()) == seldom
-
-
 def test_a_metric_of_ones_own(tmp_path):
     def balanced(seen):
         assert len(seen.held) == 4 and seen.owners is None
