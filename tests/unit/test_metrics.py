@@ -82,6 +82,13 @@ def test_what_is_not_there_is_none(predictions, held, owners, expected):
     assert row == dict(zip(named, expected, strict=True))
 
 
+def test_a_class_of_one_test_sample_counts():
+    seen = M.Seen({None: torch.tensor([0, 1])}, torch.tensor([0, 0]), None, HELD)
+    assert M.per_class_mix(seen) == [0.5, pytest.approx(math.nan, nan_ok=True)]
+    seen = M.Seen({None: torch.tensor([0, 1, 1])}, torch.tensor([0, 0, 1]), None, HELD)
+    assert M.per_class_mix(seen) == [(3 * 0.5 + 1) / 4, 1.0]
+
+
 def test_a_metric_gives_numbers():
     def row(metric):
         seen = M.Seen({None: PREDICTED}, LABELS, None, HELD)

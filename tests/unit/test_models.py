@@ -1,6 +1,7 @@
 """The networks: parameter counts printed in the papers, every image size; and detectors' heads
 against loops that follow the papers' formulas."""
 
+import inspect
 import math
 from itertools import product
 from typing import NamedTuple
@@ -14,54 +15,80 @@ from torchvision.ops import box_iou, generalized_box_iou
 import fedlearn as fl
 from fedlearn import models, rng
 from fedlearn.data.annotated import NOTHING
-from fedlearn.models import yolo
+from fedlearn.models import reparam, yolo
 from fedlearn.models.heads import ANCHORS, Centre, SimOTA, ThreeAnchors
 from fedlearn.tasks.kinds import best
 
-COUNTS = {  # network, how it is built: parameters, kernels, buffers (None: not printed)
-    ("digits_cnn", ()): (10_078, None, 136),
-    ("mlp", ()): (4_810, 0, 0),
-    ("mcmahan_cnn", ()): (1_663_370, None, 0),
-    ("cifar_cnn", ()): (1_756_426, None, 0),
-    ("cifar_cnn", ((3, 24, 24),)): (1_068_298, None, 0),
-    ("rpn_cnn", ()): (1_199_882, None, 0),
-    ("resnet18", ()): (11_173_962, None, 9_600),
-    ("digits_resnet", ()): (42_938, None, 480),
-    ("resnet56", ()): (591_322, None, None),
-    ("resnet110", ()): (1_147_738, None, None),
-    ("resnet55", ()): (590_858, None, None),
-    ("resnet109", ()): (1_147_274, None, None),
-    ("resnet8", ()): (10_586, None, None),
-    ("resnet6", ()): (9_978, None, None),
-    ("resnet4", ()): (5_306, None, None),
-    ("digits_edge", ()): (2_138, None, None),
-    ("digits_server", ()): (42_762, None, None),
-    ("small_resnet", ()): (308_650, None, None),
-    ("small_server", ()): (303_690, None, None),
-    ("small_whole", ()): (304_154, None, None),
-    ("small_repvgg", ()): (332_362, None, None),
-    ("small_repghost", ()): (113_530, None, None),
-    ("scene_detector", ()): (98_367, None, 480),
-    ("scene_fcn", ()): (99_372, None, 480),
-    ("fcn32s", ()): (23_577_621, None, None),
-    ("yolov3", ()): (61_626_049, None, None),
-    ("yolox_s", ()): (8_968_255, 8_944_896, 23_104),
-    ("YOLOX", (80, 3, 64)): (54_208_895, 54_139_392, 69_248),
+COUNTS = {  # parameters, and multiply-adds of an image of the network's own size
+    "digits_cnn": (10_078, 76_352),
+    "mcmahan_cnn": (1_663_370, 12_273_152),
+    "cifar_cnn": (1_756_426, 32_778_112),
+    "rpn_cnn": (1_199_882, 11_992_448),
+    "mlp": (4_810, 4_736),
+    "resnet18": (11_173_962, 555_422_720),
+    "digits_resnet": (42_938, 288_064),
+    "resnet56": (591_322, 87_214_592),
+    "resnet110": (1_147_738, 167_430_656),
+    "resnet8": (10_586, 9_618_048),
+    "resnet6": (9_978, 9_879_712),
+    "resnet4": (5_306, 5_161_120),
+    "digits_edge": (2_138, 33_088),
+    "resnet55": (590_858, 86_772_224),
+    "resnet109": (1_147_274, 166_988_288),
+    "digits_server": (42_762, 278_848),
+    "repvgg_b1": (55_775_816, 1_071_923_200),
+    "repghost_05": (1_289_168, 4_339_520),
+    "digits_repvgg": (21_546, 146_240),
+    "digits_repghost": (8_774, 39_152),
+    "small_resnet": (308_650, 12_281_088),
+    "small_server": (303_690, 11_011_328),
+    "small_whole": (304_154, 11_453_696),
+    "small_repvgg": (332_362, 13_354_240),
+    "small_repghost": (113_530, 2_550_784),
+    "scene_detector": (98_367, 14_807_040),
+    "small_yolox": (565_915, 56_330_400),
+    "yolox_s": (8_968_255, 13_342_771_200),
+    "yolov3": (61_626_049, 32_713_987_072),
+    "scene_fcn": (99_372, 16_052_224),
+    "fcn32s": (23_577_621, 8_345_395_200),
 }
+NETWORKS = models.NETWORKS | models.DETECTORS | models.SEGMENTERS
 
 
-@pytest.mark.parametrize(("network", "arguments"), COUNTS)
-def test_counts(network, arguments):
+@pytest.mark.parametrize("name", NETWORKS)
+def test_parameters_and_multiply_adds(name):
+    shape = inspect.signature(NETWORKS[name]).parameters["in_shape"].default
     with torch.device("meta"):  # which takes no memory
-        net = (getattr(models, network, None) or getattr(yolo, network))(*arguments)
-    parameters, kernels, buffers = COUNTS[network, arguments]
-    state = models.state_of(net)
-    assert models.parameter_count(net) == parameters
+        net = NETWORKS[name]()
+        assert COUNTS[name] == (models.parameter_count(net), models.multiply_adds(net, shape))
+
+
+@pytest.mark.parametrize(
+    ("build", "arguments", "kernels", "rest"),  # rest: other parameters, then buffers
+    [
+        (models.digits_cnn, (), 9_612, (466, 136)),
+        (models.mlp, (), 0, (4_810, 0)),
+        (models.cifar_cnn, ((3, 24, 24),), 107_200, (961_098, 0)),
+        (models.yolox_s, (), 8_944_896, (23_359, 23_104)),
+        (yolo.YOLOX, (80, 3, 64), 54_139_392, (69_503, 69_248)),
+    ],
+)
+def test_kernels_and_buffers(build, arguments, kernels, rest):
+    with torch.device("meta"):
+        net = build(*arguments)
+    state, numbers = models.state_of(net), models.parameter_count(net)
     assert not any("num_batches_tracked" in name for name in state)  # integers
-    if kernels is not None:
-        assert sum(state[name].numel() for name in models.kernel_names(state)) == kernels
-    if buffers is not None:
-        assert sum(t.numel() for t in state.values()) == parameters + buffers
+    assert sum(state[name].numel() for name in models.kernel_names(state)) == kernels
+    assert (numbers - kernels, sum(t.numel() for t in state.values()) - numbers) == rest
+
+
+def test_squeeze_and_excitation():
+    layer, x = reparam.SqueezeExcite(50, 0.25), torch.arange(1.0, 51)[None, :, None, None]
+    first, second = layer.body[1], layer.body[3]
+    assert first.out_channels == 12  # the multiple of 4 next to 12.5
+    nn.init.zeros_(second.weight)
+    second.bias.data[:] = 1.5  # hard sigmoid: 1.5 / 6 + 1 / 2
+    torch.testing.assert_close(layer(x), 0.75 * x)
 
 
 LARGEST = pytest.param("repvgg_b1", marks=pytest.mark.slow)
@@ -327,6 +354,12 @@ def test_what_is_learned_of_one_image_is_decoded_again(head):
     read = [m.fill_(1e9) for m in read]  # a network that diverges
     boxes, _ = head.decode(read[0] if isinstance(head, Centre) else read, SIZE)
     assert boxes.isfinite().all()
+
+
+def test_anchors_are_those_of_the_authors_configuration_file():
+    text = "10,13, 16,30, 33,23, 30,61, 62,45, 59,119, 116,90, 156,198, 373,326"  # fine map first
+    expected = torch.tensor([int(n) for n in text.split(",")]).view(3, 3, 2).flip(0)
+    assert torch.equal(torch.tensor(ANCHORS), expected)
 
 
 # ---- how networks begin --------------------------------------------------------------------------
