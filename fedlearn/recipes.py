@@ -19,7 +19,7 @@ from .parts import SGD, Adam, Continued, TaskNetwork
 from .results import Line, hash_of
 from .settings import kept
 from .tasks.base import find_device
-from .tasks.classification import NETWORK
+from .tasks.kinds import NETWORK
 
 PARTS = {part.__name__: part for part in (SGD, Adam, Continued, TaskNetwork)}  # rows name them
 ALL = read_yaml(data_path("recipes.yaml"))

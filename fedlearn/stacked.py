@@ -30,7 +30,7 @@ from .arguments import is_number
 from .context import Batch, Context
 from .errors import WireError, pick
 from .models import multiply_adds, state_of
-from .models.computed import Drawing
+from .models.kernels import Drawing
 from .settings import Settings
 
 ENGINES = dict.fromkeys(("sequential", "stacked", "auto", "flower-sim"))
@@ -345,7 +345,7 @@ FORMS |= {layer: type(layer.__name__, (_Pool, layer), {}) for layer in pools}
 @cache
 def form(kind: type[nn.Module]) -> type[nn.Module]:
     """The stacked form of a kind of layer; of a kind that has none, itself."""
-    if "computed_by" in vars(kind):  # see ``models.computed``
+    if "computed_by" in vars(kind):  # see ``models.kernels``
         mixin, plain = vars(kind)["computed_by"]
         return type(f"Stacked{kind.__name__}", (mixin, FORMS[plain]), {})
     return FORMS.get(kind, kind)

@@ -23,7 +23,7 @@ from .. import rng
 from ..errors import Diverged
 from ..links import Lossy, Step, Trained, Uplink
 from ..local import Model, TaskNetwork
-from ..models.computed import Drawing, computed
+from ..models.kernels import Drawing, computed
 from ..optim import Adam, Continued, Optimizer
 from ..parts import Aggregator, Arrivals, Context, Mean, Tensors, summed
 from ..round import Averaging

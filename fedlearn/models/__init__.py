@@ -1,15 +1,16 @@
 """The networks, one file a family, and what is counted in them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from . import heads
 from .cnn import Network, cifar_cnn, digits_cnn, mcmahan_cnn, mlp, rpn_cnn
-from .fcn import fcn32s, fcn_resnet50
+from .fcn import fcn32s, scene_fcn
 from .reparam import (
     digits_repghost,
     digits_repvgg,
@@ -34,9 +35,7 @@ from .resnet import (
     small_server,
     small_whole,
 )
-from .scenes import Detector, scene_detector, scene_fcn
-from .weights import starting_from
-from .yolo import small_yolox, yolov3, yolox_s
+from .yolo import scene_detector, small_yolox, yolov3, yolox_s
 
 # by name, functions (shape of an image, classes) -> network; classifiers give [batch, classes]
 NETWORKS = {
@@ -50,74 +49,51 @@ NETWORKS = {
 }
 # detectors have a ``head``, see ``heads``; segmenters give [batch, classes, height, width]
 DETECTORS = {f.__name__: f for f in (scene_detector, small_yolox, yolox_s, yolov3)}
-SEGMENTERS = {f.__name__: f for f in (scene_fcn, fcn32s, fcn_resnet50)}
+SEGMENTERS = {f.__name__: f for f in (scene_fcn, fcn32s)}
 
 
-def state_of(net: nn.Module) -> dict[str, torch.Tensor]:
-    """What a network learns, by name: parameters, then floating-point buffers.
+def starting_from(build: Callable, file: str | Path) -> Callable:
+    """The function ``build`` (shape, classes) -> network, but with the weights of a state that
+    ``torch.save`` wrote; its integer buffers may be absent."""
+    path = Path(file).expanduser()
 
-    Parameters
-    ----------
-    net : torch.nn.Module
-        Any network.
+    def network(shape: tuple[int, ...], classes: int) -> nn.Module:
+        net = build(shape, classes)
+        integers = {n: t for n, t in net.state_dict().items() if not t.is_floating_point()}
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:
+            raise ValueError(f"{path} holds no weights ({one_line(error)}).") from None
+        try:
+            net.load_state_dict(integers | state)
+        except Exception as error:  # no state at all, or another network's
+            raise ValueError(f"{path} does not fit {build.__name__} ({one_line(error)}).") from None
+        return net
 
-    Returns
-    -------
-    dict of str to torch.Tensor
-        The network's own tensors, not copies. Integer buffers (``num_batches_tracked``) are left
-        out: nothing that the package computes reads them.
+    network.__name__ = f"{build.__name__}@{path.name}"
+    return network
 
-    Examples
-    --------
-    >>> import fedlearn as fl
-    >>> [(name, tuple(t.shape)) for name, t in fl.models.state_of(fl.models.mlp()).items()][:2]
-    [('extractor.1.weight', (64, 64)), ('extractor.1.bias', (64,))]
-    """
+
+def one_line(error: Exception) -> str:
+    """An error in one line that is not endless."""
+    return (" ".join(str(error).split()) or type(error).__name__)[:160]
+
+
+def state_of(net: nn.Module) -> dict[str, Tensor]:
+    """What a network learns, by name: parameters, then floating-point buffers; its own tensors, not
+    copies. Nothing that the package computes reads the integer ones (``num_batches_tracked``)."""
     tensors = net.state_dict(keep_vars=True)
     return {name: t.detach() for name, t in tensors.items() if t.is_floating_point()}
 
 
-def kernel_names(state: Mapping[str, torch.Tensor]) -> list[str]:
-    """The convolution weights in a state.
-
-    Parameters
-    ----------
-    state : mapping of str to torch.Tensor
-        As ``state_of`` gives it.
-
-    Returns
-    -------
-    list of str
-        Names of the tensors of three dimensions or more.
-
-    Examples
-    --------
-    >>> import fedlearn as fl
-    >>> fl.models.kernel_names(fl.models.state_of(fl.models.digits_cnn()))
-    ['extractor.0.weight', 'extractor.4.weight', 'extractor.8.weight']
-    """
+def kernel_names(state: Mapping[str, Tensor]) -> list[str]:
+    """The convolution weights in a state: the tensors of three dimensions or more."""
     return [name for name, t in state.items() if t.dim() > 2]
 
 
 def parameter_count(net: nn.Module) -> int:
-    """Number of parameters: the sum of their sizes, buffers not counted.
-
-    Parameters
-    ----------
-    net : torch.nn.Module
-        Any network, also one on the device "meta", which takes no memory.
-
-    Returns
-    -------
-    int
-        The count that papers print.
-
-    Examples
-    --------
-    >>> import fedlearn as fl
-    >>> fl.models.parameter_count(fl.models.digits_cnn())
-    10078
-    """
+    """Number of parameters, as papers print it, buffers not counted; the network may lie on the
+    device "meta", which takes no memory."""
     return sum(p.numel() for p in net.parameters())
 
 
@@ -132,34 +108,12 @@ def evaluating(net: nn.Module) -> Iterator[nn.Module]:
 
 
 def multiply_adds(net: nn.Module, shape: Sequence[int]) -> int:
-    """Multiply-adds of one image that passes through convolutions and linear layers.
-
-    Parameters
-    ----------
-    net : torch.nn.Module
-        Any network.
-    shape : sequence of int
-        Of the image: channels, height, width.
-
-    Returns
-    -------
-    int
-        Over all layers, the number of outputs times the inputs of each.
-
-    Raises
-    ------
-    ValueError
-        If the network does not take inputs of this shape.
-
-    Examples
-    --------
-    >>> import fedlearn as fl
-    >>> fl.models.multiply_adds(fl.models.mlp(), (1, 1, 64))  # 64 x 64 + 64 x 10
-    4736
-    """
+    """Multiply-adds of one image [channels, height, width] that passes through convolutions and
+    linear layers: over these, the number of outputs times the inputs of each. ``ValueError`` if
+    the network takes no such image."""
     total = 0
 
-    def add(module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
+    def add(module: nn.Module, inputs: Any, output: Tensor) -> None:
         nonlocal total
         total += output[0].numel() * module.weight[0].numel()
 
@@ -169,9 +123,9 @@ def multiply_adds(net: nn.Module, shape: Sequence[int]) -> int:
         with evaluating(net), torch.no_grad():
             net(next(net.parameters()).new_zeros(1, *shape))
     except RuntimeError as error:
-        text = " ".join(str(error).split())
         raise ValueError(
-            f"This {type(net).__name__} does not take inputs of shape {list(shape)} ({text})."
+            f"This {type(net).__name__} does not take inputs of shape {list(shape)} "
+            f"({one_line(error)})."
         ) from error
     finally:
         for hook in hooks:

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 Shape = tuple[int, int, int]  # channels, height and width of one image
+SCENES = 16, 32, 64, 64, 64  # channels of the networks for digit scenes
 
 
 class Network(nn.Module):
@@ -18,7 +19,7 @@ class Network(nn.Module):
         super().__init__()
         self.extractor, self.classifier = extractor, classifier
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.extractor(x))
 
 

@@ -1,18 +1,36 @@
-"""Convolutions of which only some kernels are learned; the others are computed from them, as in
-Fed-KGF (``methods.fed_kgf``)."""
+"""Layers whose weights are computed or drawn, and not simply there; and of these convolutions of
+which only some kernels are learned and the others computed from them, as in Fed-KGF
+(``methods.fed_kgf``)."""
 
 import copy
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .. import rng
 from ..settings import whole_number
-from .computed import Drawing, computed
 
 ALPHA, BETA = (1e-5, 0.1), (2.0, 10.0)
+
+
+class Drawing:
+    """A layer that draws at random while it trains. Stacked, it has a generator for each client;
+    otherwise it uses torch's global one, which is seeded by name (``rng.scope``)."""
+
+    generators: list = []
+
+
+def computed(mixin: type, *kinds: type[nn.Module]) -> dict[type, type]:
+    """For each kind of layer, a class whose ``weight`` (or ``bias``) is computed as the
+    properties of ``mixin`` say. They count dimensions from the end, so that the stacked form
+    (``stacked``) computes the weights of all clients."""
+    name = mixin.__name__
+    return {
+        kind: type(f"{name}{kind.__name__}", (mixin, kind), {"computed_by": (mixin, kind)})
+        for kind in kinds
+    }
 
 
 class Generated(Drawing):
@@ -24,7 +42,7 @@ class Generated(Drawing):
     calls = 0  # in evaluation mode, since ``place`` was named
 
     @property
-    def weight(self) -> torch.Tensor:
+    def weight(self) -> Tensor:
         w, count = self.base, self.beta.shape[-4]
         blocks = -(-count // w.shape[-4])
         copies = torch.cat([w.detach() if self.detach else w] * blocks, -4).narrow(-4, 0, count)
@@ -36,7 +54,7 @@ class Generated(Drawing):
             generated = copies.sign() * generated
         return torch.cat([w, generated], -4)
 
-    def fresh(self) -> list[torch.Tensor]:
+    def fresh(self) -> list[Tensor]:
         """(alpha, beta) for this call alone: while it trains, a client's own."""
         shape, device = self.beta.shape, self.beta.device
         if not self.training:  # the server has no client's draws, and can do no better
@@ -53,12 +71,12 @@ class Generated(Drawing):
 CONVOLUTION = computed(Generated, nn.Conv2d)[nn.Conv2d]
 
 
-def within(uniform: Any) -> list[torch.Tensor]:
+def within(uniform: Any) -> list[Tensor]:
     """Numbers from 0 to 1, twice -> (alpha, beta) in ``ALPHA`` and ``BETA``."""
     return [u * (high - low) + low for u, (low, high) in zip(uniform, (ALPHA, BETA), strict=True)]
 
 
-def draw(shape: Sequence[int], seed: int, layer: str, round: int = 0) -> list[torch.Tensor]:
+def draw(shape: Sequence[int], seed: int, layer: str, round: int = 0) -> list[Tensor]:
     """(alpha, beta) of a layer: every party draws the same."""
     generator = rng.generator(seed, "kernel generation", layer, round)
     return within([torch.rand(shape, generator=generator) for _ in range(2)])

@@ -14,9 +14,11 @@ branch.
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import pick
 from .cnn import Network, Shape, conv_bn
@@ -38,7 +40,7 @@ class Scale(nn.Module):
         else:
             self.register_buffer("value", factors, persistent=False)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return x * self.value[..., None, :, None, None]
 
 
@@ -60,27 +62,23 @@ class Branches(nn.Module):
         pick(form, FORMS, "form")
         self.form, self.pointwise, self.scale = form, pointwise, scale
         self.identity = identity = inputs == outputs and stride == 1
-        scaled = form in ("csla", "search")
-        several = scaled or form == "tr"
+        branched, scaled, trained = form == "tr", form in ("csla", "search"), form == "search"
 
-        def factors(there: bool, start: float, trained: bool, decays: bool) -> Scale | None:
-            return Scale(outputs, start, trained, decays) if scaled and there else None
+        def only_if(needed: bool, kind: Callable, *arguments: Any, **options: Any) -> Any:
+            return kind(*arguments, **options) if needed else None
 
-        def normalisation(there: bool) -> nn.BatchNorm2d | None:
-            return nn.BatchNorm2d(outputs) if there else None
-
-        self.conv3 = nn.Conv2d(inputs, outputs, 3, stride, 1, groups=groups, bias=form == "deploy")
-        self.conv1 = None  # takes the pixels that a stride leaves, see ``forward``
-        if several and pointwise:
-            self.conv1 = nn.Conv2d(inputs, outputs, 1, groups=groups, bias=False)
-        self.s3 = factors(True, scale, form == "search", False)
-        self.s1 = factors(pointwise, scale, form == "search", False)
+        convolution, bn = partial(nn.Conv2d, inputs, outputs, groups=groups), nn.BatchNorm2d
+        self.conv3 = convolution(3, stride, 1, bias=form == "deploy")
+        # takes the pixels that a stride leaves, see ``forward``
+        self.conv1 = only_if(pointwise and (branched or scaled), convolution, 1, bias=False)
+        self.s3 = only_if(scaled, Scale, outputs, scale, trained)
+        self.s1 = only_if(scaled and pointwise, Scale, outputs, scale, trained)
         # s_id I is part of the kernel to which the branches add up, and shrinks with it
-        self.s_id = factors(identity, 1.0, True, True)
-        self.bn3 = normalisation(form == "tr")
-        self.bn1 = normalisation(form == "tr" and pointwise)
-        self.bn_id = normalisation(form == "tr" and identity)
-        self.bn = normalisation(scaled or form == "inf")
+        self.s_id = only_if(scaled and identity, Scale, outputs, 1.0, True, decays=True)
+        self.bn3 = only_if(branched, bn, outputs)
+        self.bn1 = only_if(branched and pointwise, bn, outputs)
+        self.bn_id = only_if(branched and identity, bn, outputs)
+        self.bn = only_if(scaled or form == "inf", bn, outputs)
 
     def branches(self) -> Iterator[tuple[nn.Module | None, nn.Module | None, nn.Module | None]]:
         """Convolution (None is x itself), scale and normalisation of each branch."""
@@ -90,16 +88,13 @@ class Branches(nn.Module):
         if self.s_id is not None or self.bn_id is not None:
             yield None, self.s_id, self.bn_id
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         total, stride = None, self.conv3.stride[0]
-        for convolution, *after in self.branches():
-            y = x
-            if convolution is not None:
-                # not by a stride of conv1: of few channels, channels last, its gradient makes
-                # oneDNN 3.13 write where it must not (processors with AVX2 and no AVX-512)
-                pixels = x[..., ::stride, ::stride] if convolution is self.conv1 else x
-                y = convolution(pixels)
-            for layer in after:
+        for layers in self.branches():
+            # not by a stride of conv1: of few channels, channels last, its gradient makes oneDNN
+            # 3.13 write where it must not (processors with AVX2 and no AVX-512)
+            y = x[..., ::stride, ::stride] if layers[0] is self.conv1 else x
+            for layer in layers:
                 y = y if layer is None else layer(y)
             total = y if total is None else total + y
         return total if self.bn is None else self.bn(total)
@@ -112,7 +107,7 @@ class Branches(nn.Module):
         ).to(c.weight.device, c.weight.dtype)
 
 
-def unit(weight: torch.Tensor) -> torch.Tensor:
+def unit(weight: Tensor) -> Tensor:
     """The kernel of that shape [out, in / groups, 3, 3] that returns its input: 1 in the middle,
     from channel o to channel o."""
     kernel = torch.zeros_like(weight)
@@ -146,14 +141,13 @@ def reform(net: nn.Module, form: str) -> nn.Module:
     return _replace(net, lambda block: block.like(form))
 
 
-def _sum(block: Branches) -> tuple[torch.Tensor, torch.Tensor]:
-    """The kernel W and, where normalisations are folded in, the bias b to which the branches of a
-    block add up."""
-    W = torch.zeros_like(block.conv3.weight)
-    b = W.new_zeros(len(W))
+def _sum(block: Branches) -> tuple[Tensor, Tensor]:
+    """The kernel W and the bias b to which the branches of a block add up."""
+    W, bias = torch.zeros_like(block.conv3.weight), block.conv3.bias
+    b = W.new_zeros(len(W)) if bias is None else bias
     for convolution, scale, bn in block.branches():
         kernel = unit(W) if convolution is None else convolution.weight
-        if convolution is block.conv1 and convolution is not None:
+        if kernel.shape[-1] == 1:
             kernel = nn.functional.pad(kernel, [1] * 4)
         factor, offset = torch.ones_like(b) if scale is None else scale.value, 0
         if bn is not None:
@@ -162,7 +156,7 @@ def _sum(block: Branches) -> tuple[torch.Tensor, torch.Tensor]:
     return W.detach(), b.detach()
 
 
-def folded(bn: nn.BatchNorm2d) -> tuple[torch.Tensor, torch.Tensor]:
+def folded(bn: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
     """Batch normalisation in evaluation mode as y = factor x + offset, each [C]."""
     factor = bn.weight / (bn.running_var + bn.eps).sqrt()
     return factor, bn.bias - factor * bn.running_mean
@@ -194,8 +188,6 @@ def deploy(net: nn.Module) -> nn.Module:
         if block.bn is not None:
             factor, offset = folded(block.bn)
             W, b = W * factor[:, None, None, None], offset + factor * b
-        elif block.form == "deploy":
-            b = block.conv3.bias
         new.conv3.weight.data.copy_(W)
         new.conv3.bias.data.copy_(b)
         return new
@@ -238,14 +230,12 @@ def small_repvgg(in_shape: Shape = (3, 32, 32), classes: int = 10, form: str = "
     return _repvgg(in_shape[0], (32, 2), [(32, 2, 1), (64, 2, 2), (128, 2, 2)], classes, form)
 
 
-class Ghost(nn.Sequential):
+def ghost(inputs: int, outputs: int, form: str, relu: bool, scale: float) -> nn.Module:
     """1 x 1 convolution, normalisation, then the branches on a depth-wise 3 x 3 kernel; with ReLU
     behind both, or without."""
-
-    def __init__(self, inputs: int, outputs: int, form: str, relu: bool, scale: float) -> None:
-        first = conv_bn(inputs, outputs, 1)
-        branches = Branches(outputs, outputs, 1, form, outputs, False, scale)
-        super().__init__(*first[: 2 + relu], branches, *[nn.ReLU()] * relu)
+    first = conv_bn(inputs, outputs, 1)
+    branches = Branches(outputs, outputs, 1, form, outputs, False, scale)
+    return nn.Sequential(*first[: 2 + relu], branches, *[nn.ReLU()] * relu)
 
 
 class SqueezeExcite(nn.Module):
@@ -261,7 +251,7 @@ class SqueezeExcite(nn.Module):
         pool = nn.AdaptiveAvgPool2d(1)
         self.body = nn.Sequential(pool, first, nn.ReLU(), second, nn.Hardsigmoid())
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return x * self.body(x)
 
 
@@ -281,17 +271,17 @@ class GhostBottleneck(nn.Module):
         super().__init__()
         kernel, inner, outputs, ratio, stride = row
         self.body = nn.Sequential(
-            Ghost(inputs, inner, form, True, scales[0]),
+            ghost(inputs, inner, form, True, scales[0]),
             *(depthwise(inner, kernel, stride) if stride > 1 else []),
             *([SqueezeExcite(inner, ratio)] if ratio else []),
-            Ghost(inner, outputs, form, False, scales[1]),
+            ghost(inner, outputs, form, False, scales[1]),
         )
         self.shortcut = nn.Identity()
         if stride > 1 or inputs != outputs:
             narrow = depthwise(inputs, kernel, stride), conv_bn(inputs, outputs, 1)[:2]
             self.shortcut = nn.Sequential(*sum(narrow, []))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return self.body(x) + self.shortcut(x)
 
 

@@ -6,7 +6,7 @@ from hashlib import blake2b
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .reparam import blocks, collapse, unit
 
@@ -17,7 +17,7 @@ SCALES = ("s3", "s1", "s_id")
 class Scales:
     """The scales of each block, {"<block>.s3": [out], ...}: s3, and s1 and s_id where there are."""
 
-    of: dict[str, torch.Tensor] = field(repr=False, compare=False)
+    of: dict[str, Tensor] = field(repr=False, compare=False)
     digest: str = ""
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ def _attributes(net: nn.Module, *names: str) -> dict[str, Any]:
     return {name: part for name, part in pairs if part is not None}
 
 
-def scales_of(net: nn.Module) -> dict[str, torch.Tensor]:
+def scales_of(net: nn.Module) -> dict[str, Tensor]:
     """The scales of a network in the form "csla" or "search", by name; its own, not copies."""
     return {name: part.value.detach() for name, part in _attributes(net, *SCALES).items()}
 
@@ -72,7 +72,7 @@ def target(net: nn.Module) -> nn.Module:
     return one
 
 
-def constants(net: nn.Module) -> dict[str, torch.Tensor]:
+def constants(net: nn.Module) -> dict[str, Tensor]:
     """The constants of a "repopt" network by name, [out] each; ``ValueError`` if it has none."""
     by_name = _attributes(net, "constant_s3", "constant_s1")
     if not by_name:
@@ -80,12 +80,12 @@ def constants(net: nn.Module) -> dict[str, torch.Tensor]:
     return {name.replace(".constant_", "."): t for name, t in by_name.items()}
 
 
-def multipliers(net: nn.Module, power: int = 2) -> list[torch.Tensor | float]:
+def multipliers(net: nn.Module, power: int = 2) -> list[Tensor | float]:
     """M for each trained parameter of a "repopt" network, in their order: a tensor of its shape,
     or 1.0 for all that is no kernel of a block. With ``power`` 1 it has the absolute value of s
     in place of s^2: what Adam's step, which does not grow with the gradient, is multiplied by."""
     constants(net)
-    M: dict[str, torch.Tensor] = {}
+    M: dict[str, Tensor] = {}
     for name, block in blocks(net).items():
         kernel = block.conv3.weight
         s3 = block.constant_s3[:, None, None, None].to(kernel)

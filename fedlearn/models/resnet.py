@@ -8,8 +8,7 @@ leaves room for the 16 base kernels of Fed-KGF.
 
 from collections.abc import Sequence
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .cnn import Network, Shape, conv_bn, pooled
 
@@ -34,7 +33,7 @@ class BasicBlock(nn.Module):
         self.shortcut = _shortcut(inputs, outputs, stride)
         self.relu = nn.ReLU()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return self.relu(self.conv2(self.conv1(x)) + self.shortcut(x))
 
 
@@ -48,21 +47,21 @@ class Bottleneck(nn.Module):
         self.shortcut = _shortcut(inputs, outputs, stride)
         self.relu = nn.ReLU()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return self.relu(self.body(x) + self.shortcut(x))
 
 
 def _residual(
-    stem: Sequence[nn.Module],
-    width: int,
+    stem: Sequence[nn.Module] | int,
     blocks: Sequence[tuple[int, int]],
     classes: int,
     block: type[nn.Module] = BasicBlock,
     extractor: int = -3,
 ) -> Network:
-    """``stem`` gives ``width`` channels; ``blocks`` lists (channels, stride); the first so many
-    layers are the extractor, by default all but pooling and the linear layer."""
-    layers = [*stem]
+    """``stem`` begins with a convolution; a number stands for so many channels and no stem.
+    ``blocks`` lists (channels, stride); the first so many layers are the extractor, by default all
+    but pooling and the linear layer."""
+    layers, width = ([], stem) if isinstance(stem, int) else ([*stem], stem[0].out_channels)
     for outputs, stride in blocks:
         layers.append(block(width, outputs, stride))
         width = outputs
@@ -85,78 +84,78 @@ def resnet18(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
     with 10 classes. (Fed-KGF, section 4: its 98.3 % share of k x k kernels fits this stem and no
     other that was tried.)"""
     blocks = [(64, 1), (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1)]
-    return _residual(conv_bn(in_shape[0], 64), 64, blocks, classes)
+    return _residual(conv_bn(in_shape[0], 64), blocks, classes)
 
 
 def digits_resnet(in_shape: Shape = (1, 8, 8), classes: int = 10) -> Network:
     """Its small relative for 8x8 digits: nine 3x3 convolutions of 16 and 32 channels behind a
     pooled stem, and a linear layer, so ten modules in the sense of Fed-KGF; 42,938 parameters."""
-    return _residual(pooled(in_shape[0], 16), 16, DIGITS, classes)
+    return _residual(pooled(in_shape[0], 16), DIGITS, classes)
 
 
 def resnet56(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
     """Three stages of six bottlenecks: 591,322 parameters with 10 classes."""
-    return _residual(conv_bn(in_shape[0], 16), 16, _stages(6), classes, Bottleneck)
+    return _residual(conv_bn(in_shape[0], 16), _stages(6), classes, Bottleneck)
 
 
 def resnet110(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
     """Three stages of twelve: 1,147,738 parameters with 10 classes."""
-    return _residual(conv_bn(in_shape[0], 16), 16, _stages(12), classes, Bottleneck)
+    return _residual(conv_bn(in_shape[0], 16), _stages(12), classes, Bottleneck)
 
 
 def resnet55(in_shape: Shape = (16, 32, 32), classes: int = 10) -> Network:
     """ResNet-56 without its stem: 590,858 parameters with 10 classes."""
-    return _residual([], in_shape[0], _stages(6), classes, Bottleneck)
+    return _residual(in_shape[0], _stages(6), classes, Bottleneck)
 
 
 def resnet109(in_shape: Shape = (16, 32, 32), classes: int = 10) -> Network:
     """ResNet-110 without its stem: 1,147,274 parameters with 10 classes."""
-    return _residual([], in_shape[0], _stages(12), classes, Bottleneck)
+    return _residual(in_shape[0], _stages(12), classes, Bottleneck)
 
 
 def resnet8(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
     """Edge network: stem and two bottlenecks, 10,586 parameters with 10 classes, 464 of them in
     the extractor. (Table 7 of the paper shows other blocks and a pooling layer, which do not fit
     its text or its numbers.)"""
-    return _residual(conv_bn(in_shape[0], 16), 16, [(64, 1)] * 2, classes, Bottleneck, 3)
+    return _residual(conv_bn(in_shape[0], 16), [(64, 1)] * 2, classes, Bottleneck, 3)
 
 
 def resnet6(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
     """Smaller edge network: stem and two basic blocks, 9,978 parameters with 10 classes."""
-    return _residual(conv_bn(in_shape[0], 16), 16, [(16, 1)] * 2, classes, extractor=3)
+    return _residual(conv_bn(in_shape[0], 16), [(16, 1)] * 2, classes, extractor=3)
 
 
 def resnet4(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
     """The smallest: stem and one basic block, 5,306 parameters with 10 classes."""
-    return _residual(conv_bn(in_shape[0], 16), 16, [(16, 1)], classes, extractor=3)
+    return _residual(conv_bn(in_shape[0], 16), [(16, 1)], classes, extractor=3)
 
 
 def digits_edge(in_shape: Shape = (1, 8, 8), classes: int = 10) -> Network:
     """The edge network for 8x8 digits: the stem of ``digits_resnet`` and one bottleneck, 2,138
     parameters."""
-    return _residual(pooled(in_shape[0], 16), 16, [(32, 1)], classes, Bottleneck, 4)
+    return _residual(pooled(in_shape[0], 16), [(32, 1)], classes, Bottleneck, 4)
 
 
 def digits_server(in_shape: Shape = (16, 4, 4), classes: int = 10) -> Network:
     """``digits_resnet`` without its stem: 42,762 parameters."""
-    return _residual([], in_shape[0], DIGITS, classes)
+    return _residual(in_shape[0], DIGITS, classes)
 
 
 def small_resnet(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
     """A stem of stride 2 and three basic blocks: 308,650 parameters with 10 classes, eight modules
     in the sense of Fed-KGF."""
     stem = conv_bn(in_shape[0], WIDTHS[0], stride=2)
-    return _residual(stem, WIDTHS[0], [(32, 1), (64, 2), (128, 2)], classes)
+    return _residual(stem, [(32, 1), (64, 2), (128, 2)], classes)
 
 
 def small_server(in_shape: Shape = (16, 32, 32), classes: int = 10) -> Network:
     """FedGKT's server network for what the stem of ``resnet8`` gives: three basic blocks of
     stride 2, 303,690 parameters with 10 classes."""
-    return _residual([], in_shape[0], [(width, 2) for width in WIDTHS], classes)
+    return _residual(in_shape[0], [(width, 2) for width in WIDTHS], classes)
 
 
 def small_whole(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
     """The stem of ``resnet8`` and ``small_server`` behind it, what a client would have to train
     without FedGKT: 304,154 parameters with 10 classes."""
     blocks = [(width, 2) for width in WIDTHS]
-    return _residual(conv_bn(in_shape[0], 16), 16, blocks, classes)
+    return _residual(conv_bn(in_shape[0], 16), blocks, classes)

@@ -1,15 +1,16 @@
-"""Detectors: YOLOv3 (Redmon and Farhadi, 2018; RPN, section 4.2) and YOLOX (Ge et al., 2021;
-Fed-KGF, section 4.4). The classes are the networks as they are counted; the functions at the end
-make them ready for images of a shape, from scratch."""
+"""Detectors: YOLOv3 (Redmon and Farhadi, 2018; RPN, section 4.2), YOLOX (Ge et al., 2021; Fed-KGF,
+section 4.4), and a small one for digit scenes. The classes are the networks as they are counted;
+the functions at the end make them ready for images of a shape, from scratch."""
 
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from .cnn import Shape
-from .heads import Head, SimOTA, ThreeAnchors, expect_few
+from .cnn import SCENES, Network, Shape, conv_bn, pooled
+from .heads import Centre, Head, SimOTA, ThreeAnchors, expect_few
 
 STRIDE = 32  # of the coarsest map
 
@@ -36,7 +37,7 @@ class Residual(nn.Module):
         super().__init__()
         self.body = nn.Sequential(*body)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return x + self.body(x)
 
 
@@ -57,7 +58,7 @@ class Branch(nn.Module):
         self.neck = nn.Sequential(*(ConvBN(*k) for k in kernels))
         self.predict = nn.Sequential(ConvBN(width, 2 * width, 3), nn.Conv2d(2 * width, outputs, 1))
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = self.neck(x)
         return x, self.predict(x)
 
@@ -92,7 +93,7 @@ class YOLOv3(nn.Module):
         )
         self.laterals = nn.ModuleList([lateral(512), lateral(256)])
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         fine = self.fine(x)
         middle = self.middle(fine)
         x, coarse_map = self.heads[0](self.coarse(middle))
@@ -128,7 +129,7 @@ class CSP(nn.Module):
         self.short = SiLUConv(inputs, half, 1)
         self.mix = SiLUConv(2 * half, outputs, 1)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return self.mix(torch.cat([self.long(x), self.short(x)], -3))
 
 
@@ -140,7 +141,7 @@ class SPP(nn.Module):
         self.narrow, self.mix = SiLUConv(width, width // 2, 1), SiLUConv(2 * width, width, 1)
         self.pools = nn.ModuleList([nn.MaxPool2d(size, 1, size // 2) for size in (5, 9, 13)])
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         x = self.narrow(x)
         return self.mix(torch.cat([x, *(pool(x) for pool in self.pools)], -3))
 
@@ -157,7 +158,7 @@ class DecoupledHead(nn.Module):
         )
         self.predict = nn.ModuleList([nn.Conv2d(width, outputs, 1) for outputs in (4, 1, classes)])
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
         boxes, kinds = self.boxes(x), self.kinds(x)
         return torch.cat(
@@ -199,7 +200,7 @@ class YOLOX(nn.Module):
         self.upsample = nn.Upsample(scale_factor=2)
         self.heads = nn.ModuleList([DecoupledHead(inputs, c3, classes) for inputs in (c3, c4, c5)])
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         fine = self.fine(x)
         middle = self.middle(fine)
         top = self.laterals[0](self.coarse(middle))
@@ -242,3 +243,16 @@ def yolox_s(in_shape: Shape = (3, 640, 640), classes: int = 80, width: int = 32)
 def small_yolox(in_shape: Shape = (3, 160, 160), classes: int = 20) -> YOLOX:
     """YOLOX-S at a quarter of its width, for real pictures on few cores."""
     return yolox_s(in_shape, classes, 8)
+
+
+def scene_detector(in_shape: Shape = (1, 64, 64), classes: int = 10) -> Network:
+    """Five 3x3 convolutions, pooled three times, and a 1x1 to a box for each cell of 8 x 8 pixels:
+    98,367 parameters with 10 classes, all but 975 of them of the five."""
+    layers: list[nn.Module] = []
+    for i, pair in enumerate(pairwise((in_shape[0], *SCENES))):
+        layers += pooled(*pair) if i < 3 else conv_bn(*pair)
+    head = Centre()
+    last = expect_few(nn.Conv2d(SCENES[-1], head.channels(classes), 1), [4])
+    net = Network(nn.Sequential(*layers), last)
+    net.head = head
+    return net

@@ -4,16 +4,17 @@ map, x' = a x + b in pixels along each axis, drawn for each picture."""
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from ..data.annotated import NOTHING, VOID
 
-Pair = tuple[torch.Tensor, torch.Tensor]
+Pair = tuple[Tensor, Tensor]
 PADDING = 4  # pixels on each side that an image may be shifted by
 ZOOM = 0.75, 1.33  # times an object's size
 LEFT = 0.25  # of an object's area; of which less is left in the picture, that is ignored
 
 
-def crop(x: torch.Tensor, y: torch.Tensor, generator: torch.Generator) -> Pair:
+def crop(x: Tensor, y: Tensor, generator: torch.Generator) -> Pair:
     """Shift every image by up to ``PADDING`` pixels, black where nothing was."""
     n, _, height, width = x.shape
     padded = F.pad(x, [PADDING] * 4)
@@ -24,13 +25,13 @@ def crop(x: torch.Tensor, y: torch.Tensor, generator: torch.Generator) -> Pair:
     return padded[image, :, rows, columns].movedim(-1, 1), y
 
 
-def flip(x: torch.Tensor, y: torch.Tensor, generator: torch.Generator) -> Pair:
+def flip(x: Tensor, y: Tensor, generator: torch.Generator) -> Pair:
     """Mirror every second image, left to right, at random."""
     mirrored = torch.rand(len(x), 1, 1, 1, generator=generator).to(x.device) < 0.5
     return torch.where(mirrored, x.flip(-1), x), y
 
 
-def affine(x: torch.Tensor, y: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Pair:
+def affine(x: Tensor, y: Tensor, a: Tensor, b: Tensor) -> Pair:
     """Pictures x uint8 [n, channels, height, width] with boxes y [n, objects, 6] or masks y [n,
     height, width]; a and b [n, 2], for (x, y). Where nothing was the picture is black and the mask
     void."""
@@ -54,7 +55,7 @@ def affine(x: torch.Tensor, y: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -
     return new, torch.cat([boxes, kind[..., None], ignored[..., None]], -1)
 
 
-def mirror(x: torch.Tensor, y: torch.Tensor, generator: torch.Generator) -> Pair:
+def mirror(x: Tensor, y: Tensor, generator: torch.Generator) -> Pair:
     """Mirror every second picture, left to right, at random."""
     mirrored = torch.rand(len(x), generator=generator).to(x.device) < 0.5
     a = torch.ones(len(x), 2, device=x.device)
@@ -64,13 +65,13 @@ def mirror(x: torch.Tensor, y: torch.Tensor, generator: torch.Generator) -> Pair
     return affine(x, y, a, b)
 
 
-def shift(x: torch.Tensor, y: torch.Tensor, generator: torch.Generator) -> Pair:
+def shift(x: Tensor, y: Tensor, generator: torch.Generator) -> Pair:
     """Shift every picture by up to ``PADDING`` pixels each way."""
     pixels = torch.randint(-PADDING, PADDING + 1, (len(x), 2), generator=generator).to(x.device)
     return affine(x, y, torch.ones(len(x), 2, device=x.device), pixels.float())
 
 
-def zoom(x: torch.Tensor, y: torch.Tensor, generator: torch.Generator) -> Pair:
+def zoom(x: Tensor, y: Tensor, generator: torch.Generator) -> Pair:
     """Zoom into every picture, or out of it, about a point of it."""
     low, high = ZOOM
     draws = torch.rand(len(x), 3, generator=generator).to(x.device)

@@ -1,14 +1,14 @@
 """What all tasks share: a data set, how it is split over clients, a network, and the passes over a
 client's samples that training makes."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
+from torch import Tensor, nn
 
 from .. import models, rng, settings
 from ..arguments import is_whole, short
@@ -39,7 +39,7 @@ class Task:
     split: Any = field(repr=False)
     train: tuple = field(repr=False)
     test: tuple = field(repr=False)
-    owners: torch.Tensor | None = field(default=None, repr=False)
+    owners: Tensor | None = field(default=None, repr=False)
     metrics: dict[str, Metric] = field(default_factory=dict, repr=False)  # by their columns' names
 
     networks: ClassVar[Mapping[str, Callable]] = models.NETWORKS  # that a name may mean
@@ -48,66 +48,44 @@ class Task:
     batch: ClassVar[int] = 512  # of evaluation
     about: ClassVar[dict[str, str]] = {}  # what a history says besides, such as its main metric
 
-    # What a kind of task has to say for itself:
+    # What kinds of task differ in:
 
-    def loss(self, outputs: Any, y: torch.Tensor) -> torch.Tensor:
+    def loss(self, outputs: Any, y: Tensor) -> Tensor:
         """Mean over the batch of the samples' losses, separately for each leading client: outputs
         of a network for x [..., batch, ...], y [..., batch, ...] -> [...]."""
         raise NotImplementedError
 
-    def score(
-        self, net: torch.nn.Module, batch: int, client: int | None, predictions: ByClient
-    ) -> dict[str, float]:
+    def score(self, net: nn.Module, client: int | None, predictions: ByClient) -> dict[str, float]:
         """{"accuracy": the task's main metric, "loss", ...} of a network in evaluation mode on the
         test set. What ``measure`` needs is put into ``predictions``, under ``client``."""
         raise NotImplementedError
 
-    @classmethod
-    def find_source(cls, dataset: Any, users: Any = None) -> Source:
+    @staticmethod
+    def find_source(dataset: Any, users: Any = None) -> Source:
         """The ``Source`` that a data set's name, or whatever is given for it, means. ``users``, of
         arrays only: whose each sample is."""
         raise NotImplementedError
 
-    @classmethod
-    def default_network(cls, source: Source) -> str:
+    @staticmethod
+    def default_network(source: Source) -> str:
         """The name of a small network for these images."""
         raise NotImplementedError
 
-    def classes(self, y: torch.Tensor) -> torch.Tensor:
+    def classes(self, y: Tensor) -> Tensor:
         """The class of all that y shows: images, objects, or pixels."""
         return y.flatten()
 
-    # What follows from it:
+    # What they share:
 
     def evaluate(
-        self,
-        net: torch.nn.Module,
-        batch: int | None = None,
-        client: int | None = None,
-        predictions: ByClient | None = None,
+        self, net: nn.Module, client: int | None = None, predictions: ByClient | None = None
     ) -> dict[str, Any]:
-        """Measure a network on the test set.
-
-        Parameters
-        ----------
-        net
-            Takes normalised images; it is left in the mode that it had.
-        batch
-            Images at a time.
-        client
-            Whose network it is, or whose order of pixels counts; None if it is everybody's.
-        predictions
-            Collects, by client, what ``measure`` makes the task's metrics of.
-
-        Returns
-        -------
-        dict
-            "accuracy" (the task's main metric) and "loss"; without ``predictions`` the task's
-            metrics, too.
-        """
+        """Measure a network on the test set: what ``score`` gives, and the task's metrics; with
+        ``predictions``, which collects by client, ``measure`` makes them. ``client``: whose network
+        it is, or whose order of pixels counts; None: everybody's."""
         collected: ByClient = {} if predictions is None else predictions
         with models.evaluating(net), torch.inference_mode():
-            result = self.score(net, batch or self.batch, client, collected)
+            result = self.score(net, client, collected)
         return result if predictions is not None else result | self.measure(collected)
 
     def measure(self, predictions: ByClient) -> dict[str, Any]:
@@ -118,11 +96,11 @@ class Task:
         return measured(self.metrics, seen)
 
     @cached_property
-    def held(self) -> torch.Tensor:
+    def held(self) -> Tensor:
         """How much of each class (images, objects or pixels) a client holds, [clients, classes]."""
         y, n = self.train[1].cpu(), self.source.classes
-        counts = (torch.bincount(self.classes(y[own]), minlength=n)[:n] for own in self.owned)
-        return torch.stack(list(counts))
+        counts = [torch.bincount(self.classes(y[mine]), minlength=n)[:n] for mine in self.owned]
+        return torch.stack(counts)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -135,40 +113,22 @@ class Task:
         return [len(i) for i in self.split.indices]
 
     @cached_property
-    def statistics(self) -> torch.Tensor:
+    def statistics(self) -> Tensor:
         """Mean and standard deviation of the training images, each [channels, 1, 1]; of vectors
         [1, 1, features]."""
         both = torch.tensor([self.source.mean, self.source.std], device=self.device)
         return both.view(2, self.shape[0], 1, -1)
 
     @cached_property
-    def owned(self) -> list[torch.Tensor]:
+    def owned(self) -> list[Tensor]:
         """The positions of each client's training images, int64."""
         return [torch.as_tensor(indices) for indices in self.split.indices]
 
     def network(
         self, network: str | Callable | None = None, shape: tuple[int, ...] | None = None
-    ) -> torch.nn.Module:
-        """A new network.
-
-        Parameters
-        ----------
-        network
-            A name or a function, if not the task's own.
-        shape
-            (channels, height, width) of its inputs, if not the images'.
-
-        Raises
-        ------
-        ValueError
-            If it cannot be built for that shape.
-
-        Examples
-        --------
-        >>> from fedlearn.tasks import classification
-        >>> classification("digits", 2).network()(torch.zeros(5, 1, 8, 8)).shape
-        torch.Size([5, 10])
-        """
+    ) -> nn.Module:
+        """A new network: the task's, or that of a name or function, for inputs of the images' shape
+        or of another; ``ValueError`` if it cannot be built."""
         network = self.network_name if network is None else network
         build, shape = find_network(network, self.networks), shape or self.shape
         try:
@@ -178,45 +138,33 @@ class Task:
                 f"The network {network!r} cannot be built for inputs of shape {list(shape)} "
                 f"({short(str(error))})."
             ) from error
-        if not isinstance(net, torch.nn.Module):
-            raise ValueError(
-                f"The network {network!r} is a {type(net).__name__}, not a torch.nn.Module."
-            )
+        if not isinstance(net, nn.Module):
+            raise ValueError(f"The network {network!r} is a {type(net).__name__}, not a nn.Module.")
         return net
 
-    def permute(self, x: torch.Tensor, client: int | None) -> torch.Tensor:
+    def test_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The test set, ``batch`` images at a time."""
+        return zip(*(t.split(self.batch) for t in self.test), strict=True)
+
+    def permute(self, x: Tensor, client: int | None) -> Tensor:
         """The client's own order of pixels, if the partition permutes them."""
         if client is None or self.split.permutations is None:
             return x
         order = torch.as_tensor(self.split.permutations[client], device=x.device)
         return x.flatten(-2)[..., order].reshape(x.shape)
 
-    def inputs(self, x: torch.Tensor, client: int | None = None) -> torch.Tensor:
+    def inputs(self, x: Tensor, client: int | None = None) -> Tensor:
         """Images as they are stored -> normalised float32, with the client's own order of pixels if
         the partition permutes them."""
         mean, std = self.statistics
         return (self.permute(x, client) - mean) / std
 
     def gather(
-        self, clients: list[int], orders: list[torch.Tensor], generators: list[torch.Generator]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """One pass over the images of several clients, client after client.
-
-        Parameters
-        ----------
-        clients
-            Their numbers.
-        orders
-            For each a permutation of its n_k positions.
-        generators
-            For each what draws the augmentation.
-
-        Returns
-        -------
-        tuple
-            Images as they are stored, augmented and permuted, [sum of n_k, channels, height,
-            width], and their y.
-        """
+        self, clients: list[int], orders: list[Tensor], generators: list[torch.Generator]
+    ) -> tuple[Tensor, Tensor]:
+        """One pass over the images of several clients, client after client: as they are stored,
+        augmented and permuted, [sum of n_k, channels, height, width], and their y. For each client
+        a permutation of its n_k positions, and what draws the augmentation."""
         orders = [self.owned[k][order] for k, order in zip(clients, orders, strict=True)]
         picked = torch.cat(orders).to(self.device)
         x, y = self.train[0][picked], self.train[1][picked]
@@ -231,8 +179,8 @@ class Task:
         return x, y
 
     def epoch(
-        self, client: int, order: torch.Tensor, generator: torch.Generator
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self, client: int, order: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
         """One pass over a client's images, normalised: ``order`` [n] is a permutation,
         ``generator`` draws the augmentation."""
         x, y = self.gather([client], [order], [generator])
@@ -242,7 +190,7 @@ class Task:
     def digests(self) -> dict[str, str]:
         """Short hashes of the images with their y, and of who holds which. Two tasks that are
         described alike may still be different, such as the two CIFAR-100s of ``data.sources``."""
-        arrays: dict[str, Iterable[torch.Tensor]]
+        arrays: dict[str, Iterable[Tensor]]
         arrays = {"images": (*self.train, *self.test), "clients": self.owned}
         if self.split.permutations is not None:
             arrays["permutations"] = map(torch.as_tensor, self.split.permutations)
@@ -269,7 +217,17 @@ class Task:
 
     @classmethod
     def make(
-        cls, dataset, clients, partition, seed, network, augment, train, test, device, metrics
+        cls,
+        dataset: Any = "digits",
+        clients: Any = 10,
+        partition: Any = None,
+        seed: int = 0,
+        network: str | Callable | None = None,
+        augment: Any = (),
+        train: int | None = None,
+        test: int | None = None,
+        device: str | torch.device = "auto",
+        metrics: Any = (),
     ) -> Self:
         """A task of this kind; the arguments are explained at ``classification``."""
         if isinstance(partition, str):
@@ -296,42 +254,48 @@ class Task:
                 "them."
             )
         else:
-            source, partition, owners = cls._given_clients(dataset, clients)
+            source, partition, owners = cls.given_clients(dataset, clients)
             clients = partition.clients
         if owners is None:
             refuse_without_owners(metrics, source.name)
-        shape = source.train_x.shape[1:]
-        if augment and min(shape[1:]) == 1:
+        size = source.train_x.shape[2:]
+        if augment and min(size) == 1:
             raise ValueError("crop and flip are for images, and these are vectors.")
         if source.labels is not None and isinstance(partition, partitions.Permuted):
             raise ValueError("The partition permuted would tear boxes and masks: choose another.")
 
-        def keep(count, total, purpose):
+        def keep(count: int | None, total: int, purpose: str) -> Any:
             settings.kept(source.name, total, purpose, count)
             if count is None:
                 return slice(None)
             return torch.randperm(total, generator=rng.generator(seed, purpose))[:count]
 
-        chosen = keep(train, len(source.train_y), "train")
-        split = partition(
-            source.column(partition.by)[chosen].numpy(),
-            clients,
-            rng.numpy_generator(seed, "partition"),
-            coarse=source.coarse,
-            pixels=int(np.prod(shape[1:])) if min(shape[1:]) > 1 else None,
-        )
-        chosen_test = keep(test, len(source.test_y), "test")
+        kept = keep(train, len(source.train_y), "train")
+        kept_test = keep(test, len(source.test_y), "test")
         return cls(
-            *(source.name, clients, partition, seed, network or cls.default_network(source)),
-            *(augment, device, source, split),
-            tuple(t[chosen].to(device) for t in (source.train_x, source.train_y)),
-            tuple(t[chosen_test].to(device) for t in (source.test_x, source.test_y)),
-            None if owners is None else owners[chosen_test],
-            metrics,
+            dataset=source.name,
+            clients=clients,
+            partition=partition,
+            seed=seed,
+            network_name=network or cls.default_network(source),
+            augment=augment,
+            device=device,
+            source=source,
+            split=partition(
+                source.column(partition.by)[kept].numpy(),
+                clients,
+                rng.numpy_generator(seed, "partition"),
+                coarse=source.coarse,
+                pixels=size.numel() if min(size) > 1 else None,
+            ),
+            train=(source.train_x[kept].to(device), source.train_y[kept].to(device)),
+            test=(source.test_x[kept_test].to(device), source.test_y[kept_test].to(device)),
+            owners=None if owners is None else owners[kept_test],
+            metrics=metrics,
         )
 
     @classmethod
-    def _given_clients(cls, dataset: Any, clients: Any) -> tuple:
+    def given_clients(cls, dataset: Any, clients: Any) -> tuple:
         """The source, who holds what of it, and the owners of its test samples, if it says so."""
         arrays = isinstance(dataset, tuple) and not isinstance(dataset[0], tuple)
         users = None
@@ -358,26 +322,21 @@ def find_network(network: str | Callable, known: Mapping[str, Callable]) -> Call
     starts from the weights in that file."""
     if callable(network):
         return network
-    if not isinstance(network, str) or "@" not in network:
-        return find(network, known, "network")
-    name, _, file = network.partition("@")
-    return models.starting_from(find(name, known, "network"), file)
+    name, at, file = network.partition("@") if isinstance(network, str) else (network, "", "")
+    build = find(name, known, "network")
+    return models.starting_from(build, file) if at else build
 
 
 def find_device(device: str | torch.device = "auto") -> torch.device:
     """The device of that name, or ``ValueError`` with what there is. "auto" is the GPU where there
     is one, else the CPU."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    name = ("cuda" if count else "cpu") if device == "auto" else str(device)
-    gpus = [f"cuda:{i}" for i in range(count)]
-    if name in ("cpu", *gpus) or (gpus and name == "cuda"):
-        return torch.device(name)
-    named = [f"{gpu} ({torch.cuda.get_device_name(gpu)})" for gpu in gpus]
-    listed = ", ".join(named) or f"no CUDA GPU that torch {torch.__version__} can use"
-    raise ValueError(f"There is no device {name!r} here: this machine has cpu and {listed}.")
+    gpus = ["cuda", *(f"cuda:{i}" for i in range(count))] if count else []
+    name = [*gpus, "cpu"][0] if device == "auto" else str(device)
+    return torch.device(pick(name, {n: n for n in ("cpu", *gpus)}, "device on this machine"))
 
 
-def _digest(tensors: Iterable[torch.Tensor]) -> str:
+def _digest(tensors: Iterable[Tensor]) -> str:
     digest = blake2b(digest_size=8)
     for t in tensors:
         digest.update(f"{t.dtype} {tuple(t.shape)}".encode())

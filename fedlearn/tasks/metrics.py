@@ -13,12 +13,13 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..arguments import short
 from ..extensions import find
 from ..history import COLUMNS
 
-ByClient = dict[int | None, torch.Tensor]  # or, under None, one for all
+ByClient = dict[int | None, Tensor]  # or, under None, one for all
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,16 +27,16 @@ class Seen:
     """What a metric sees of a test set: predictions, labels and owners."""
 
     predictions: ByClient  # of clients with a network or a view of their own, else of all
-    labels: torch.Tensor  # [n], or of pixels [n, height, width]: void has the number of no class
-    owners: torch.Tensor | None  # [n], whose sample it is, -1 nobody's; None if the data do not say
-    held: torch.Tensor  # [clients, classes]: how much of each class a client has to train
+    labels: Tensor  # [n], or of pixels [n, height, width]: void has the number of no class
+    owners: Tensor | None  # [n], whose sample it is, -1 nobody's; None if the data do not say
+    held: Tensor  # [clients, classes]: how much of each class a client has to train
 
-    def of(self, client: int) -> torch.Tensor | None:
+    def of(self, client: int) -> Tensor | None:
         """The predictions for a client, those of all for most methods; None if it was not seen."""
         return self.predictions.get(client, self.predictions.get(None))
 
     @cached_property
-    def confusion(self) -> torch.Tensor:
+    def confusion(self) -> Tensor:
         """How many test samples of the class of a row were taken for the class of a column, float64
         [classes, classes]; summed over ``predictions``."""
         return sum(self.confusions.values(), torch.zeros(()))
@@ -109,8 +110,10 @@ def worst_class_mix(seen: Seen) -> float:
 
 def _spread(values: list[float]) -> float:
     known = [v for v in values if not math.isnan(v)]
-    mean = sum(known) / len(known) if known else math.nan
-    return math.sqrt(sum((v - mean) ** 2 for v in known) / len(known)) if known else math.nan
+    if not known:
+        return math.nan
+    mean = sum(known) / len(known)
+    return math.sqrt(sum((v - mean) ** 2 for v in known) / len(known))
 
 
 def _lowest(values: list[float]) -> float:

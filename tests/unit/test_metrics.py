@@ -27,7 +27,10 @@ def net_of(task, history):
 
 def test_every_metric_is_what_its_name_says():
     task = few()
-    history = fl.run("fedavg", task, 3)
+    plain, history = (fl.run("fedavg", t, 3) for t in (few(metrics=()), task))
+    for a, b in zip(plain.rows, history.rows, strict=True):
+        assert all(a[k] == b[k] for k in a.keys() - {"seconds"}) and b.keys() - a.keys() == {*NAMES}
+    assert "metrics" not in plain.meta["task"] and history.meta["task"]["metrics"] == list(NAMES)
     x, y = task.test
     with torch.no_grad():
         right = (net_of(task, history)(task.inputs(x)).argmax(1) == y).double()
@@ -35,38 +38,12 @@ def test_every_metric_is_what_its_name_says():
     by_class = [float(right[y == c].mean()) for c in range(10)]
     assert row["per_class"] == pytest.approx(by_class)
     expected = []
-    for own in task.owned:  # each client's classes in its own proportions
-        labels = task.train[1][own]
+    for mine in task.owned:  # each client's classes in its own proportions
+        labels = task.train[1][mine]
         expected.append(float(np.mean([by_class[c] for c in labels.tolist()])))
     assert row["per_class_mix"] == pytest.approx(expected) and len(set(expected)) > 1
     assert row["worst_class_mix"] == min(row["per_class_mix"])
     assert row["class_mix_spread"] == pytest.approx(float(np.std(expected)))
-
-
-@pytest.mark.parametrize(
-    "method", ["fedavg", "split_learning", pytest.param("fed_gkt", marks=pytest.mark.slow)]
-)
-def test_the_rest_of_a_run_is_as_without_metrics(method):
-    plain, more = (fl.run(method, few(metrics=m), 2) for m in ((), NAMES))
-    for a, b in zip(plain.rows, more.rows, strict=True):
-        both = ({k: v for k, v in row.items() if k not in (*NAMES, "seconds")} for row in (a, b))
-        assert next(both) == next(both) and set(NAMES) <= set(b)
-    assert "metrics" not in plain.meta["task"] and more.meta["task"]["metrics"] == list(NAMES)
-
-
-def test_columns_of_engines_checkpoints_and_json(tmp_path):
-    whole, stacked = (fl.run("fedavg", few(), 3, engine=e) for e in ("sequential", "stacked"))
-    for name in NAMES:
-        np.testing.assert_allclose(getattr(whole, name), getattr(stacked, name), atol=0.021)
-    fl.run("fedavg", few(), 1, engine="sequential", checkpoint=tmp_path / "c")
-    again = fl.run("fedavg", few(), 3, engine="sequential", checkpoint=tmp_path / "c")
-    assert again == whole
-    with pytest.raises(ValueError, match="task differ"):
-        fl.run("fedavg", few(metrics=()), 4, checkpoint=tmp_path / "c")
-    seldom = fl.run("fedavg", few(), 3, evaluate_every=2)
-    assert "per_class" not in seldom.rows[0] and seldom.per_class.shape == (3, 10)
-    assert np.isnan(seldom.per_class[0]).all() and np.isnan(seldom.worst_class_mix[0])
-    assert fl.History.from_json(seldom.to_json()) == seldom
 
 
 def test_a_metric_of_ones_own(tmp_path):
@@ -82,37 +59,69 @@ def test_a_metric_of_ones_own(tmp_path):
     assert task.evaluate(task.network())["total"] == 100.0
 
 
-def test_what_no_number_is_and_what_is_not_there():
-    predicted, labels = torch.tensor([0, 0, 0, 1]), torch.zeros(4, dtype=torch.int64)
-    held = torch.tensor([[3, 1], [0, 2]])  # the test set has no class 1
-    named = {name: M.METRICS[name] for name in NAMES}
+PREDICTED, LABELS = torch.tensor([0, 0, 0, 1, 0]), torch.tensor([0, 0, 0, 0, 255])  # 255: void
+OWNERS = torch.tensor([2, -1, 0, 0, 0])  # client 1 has no test sample, one is nobody's
+HELD = torch.tensor([[3, 1], [0, 2]])
 
-    def row(predictions, held=held, metrics=named, owners=None):
-        return M.measured(metrics, M.Seen(predictions, labels, owners, held))
 
-    found = row({None: predicted})
-    assert found["per_class"] == [0.75, None] and found["per_class_mix"] == [0.75, None]
-    assert found["worst_class_mix"] == 0.75 and found["class_mix_spread"] == 0.0
-    assert row({})["per_class"] is None
-    found = row({1: predicted}, held[[0, 0]])  # client 0 was not seen
-    assert found["per_class_mix"] == [None, 0.75]
-    assert row({None: predicted}, held[1:])["worst_class_mix"] is None
+@pytest.mark.parametrize(
+    "predictions, held, owners, expected",
+    [  # of four test samples of class 0; the test set has no class 1
+        ({None: PREDICTED}, HELD, None, ([0.75, None], [0.75, None], 0.0, 0.75)),
+        ({}, HELD, None, (None, None, None, None)),
+        ({1: PREDICTED}, HELD[[0, 0]], None, ([0.75, None], [None, 0.75], 0.0, 0.75)),
+        ({None: PREDICTED}, HELD[1:], None, ([0.75, None], [None], None, None)),
+        ({None: PREDICTED}, HELD[[0, 0, 0]], OWNERS, ([0.5, None, 1.0], 0.25, 0.5)),
+        ({2: 1 - PREDICTED}, HELD[[0, 0, 0]], OWNERS, ([None, None, 0.0], 0.0, 0.0)),
+        ({None: PREDICTED}, HELD[[0, 0, 0]], OWNERS * 0 - 1, ([None] * 3, None, None)),
+    ],
+)
+def test_what_is_not_there_is_none(predictions, held, owners, expected):
+    named = {name: M.METRICS[name] for name in (NAMES if owners is None else OWNED)}
+    row = M.measured(named, M.Seen(predictions, LABELS, owners, held))
+    assert row == dict(zip(named, expected, strict=True))
+
+
+def test_a_class_of_one_test_sample_counts():
+    seen = M.Seen({None: torch.tensor([0, 1])}, torch.tensor([0, 0]), None, HELD)
+    assert M.per_class_mix(seen) == [0.5, pytest.approx(math.nan, nan_ok=True)]
+    seen = M.Seen({None: torch.tensor([0, 1, 1])}, torch.tensor([0, 0, 1]), None, HELD)
+    assert M.per_class_mix(seen) == [(3 * 0.5 + 1) / 4, 1.0]
+
+
+def test_a_metric_gives_numbers():
+    def row(metric):
+        seen = M.Seen({None: PREDICTED}, LABELS, None, HELD)
+        return M.measured({"mine": metric}, seen)
+
     for wrong in ("much", True, {"a": 1}):
         with pytest.raises(ValueError, match="number"):
-            row({None: predicted}, metrics={"mine": lambda seen, wrong=wrong: wrong})
-    assert row({None: predicted}, metrics={"mine": lambda seen: math.inf}) == {"mine": None}
-
-    # client 1 has no test sample, one is nobody's; None, and no division by zero
-    named = {name: M.METRICS[name] for name in OWNED}
-    held, owners = held[[0, 0, 0]], torch.tensor([2, -1, 0, 0])
-    found = row({None: predicted}, held, named, owners)
-    assert found == {"per_client": [0.5, None, 1.0], "client_spread": 0.25, "worst_client": 0.5}
-    found = row({2: 1 - predicted}, held, named, owners)  # client 0 was not seen
-    assert found == {"per_client": [None, None, 0.0], "client_spread": 0.0, "worst_client": 0.0}
-    found = row({None: predicted}, held, named, torch.full((4,), -1))
-    assert found == dict(zip(OWNED, ([None] * 3, None, None), strict=True))
+            row(lambda seen, wrong=wrong: wrong)
+    assert row(lambda seen: [math.inf, 1]) == {"mine": [None, 1]}
     with pytest.raises(ValueError, match="no owners"):
-        row({None: predicted}, held, named)
+        row(M.per_client)
+
+
+def loss(seen):
+    return 0.0
+
+
+@pytest.mark.parametrize(
+    "wrong, says",
+    [
+        (loss, "name of its own"),
+        (["per_class", "per_class"], "name of its own"),
+        ("f1", "no metric 'f1'"),
+        (lambda confusion, clients: 0.0, "name of its own"),
+        (M.measured, "one argument"),
+    ],
+)
+def test_metrics_that_cannot_be(wrong, says):
+    with pytest.raises(ValueError, match=says):
+        few(metrics=wrong)
+
+
+# ---- test samples with owners
 
 
 def hospitals(n=200):
@@ -123,28 +132,34 @@ def hospitals(n=200):
     return x.astype(np.float32), np.where(whose == 2, 1 - ill, ill), whose
 
 
-@pytest.mark.parametrize("way", ["lists", "column", "users", "test"])
-def test_per_client_is_the_accuracy_on_the_clients_own_test_samples(way):
-    x, y, whose = hospitals()
-    names = np.array(["north", "south", "west"])[whose]
-    clients, dataset = "users", (x, y)
-    if way == "lists":
-        clients = [np.flatnonzero(whose == k) for k in range(3)]
-    elif way == "column":
-        clients = names
-    elif way == "users":
-        dataset = fl.data.from_arrays(x, y, users=names)
-    else:
-        test = np.arange(len(x)) % 4 == 0
-        own = x[test], y[test], names[test]
-        dataset = fl.data.from_arrays(x[~test], y[~test], own, users=names[~test])
+X, Y, WHOSE = hospitals()
+WEST = np.array(["north", "south", "west"])[WHOSE]
+TEST = np.arange(len(X)) % 4 == 0
+
+
+@pytest.mark.parametrize(
+    "dataset, clients",
+    [
+        ((X, Y), [np.flatnonzero(WHOSE == k) for k in range(3)]),
+        ((X, Y), WEST),
+        (fl.data.from_arrays(X, Y, users=WEST), "users"),
+        (
+            fl.data.from_arrays(
+                X[~TEST], Y[~TEST], (X[TEST], Y[TEST], WEST[TEST]), users=WEST[~TEST]
+            ),
+            "users",
+        ),
+    ],
+    ids=["lists", "column", "users", "test users"],
+)
+def test_per_client_is_the_accuracy_on_the_clients_own_test_samples(dataset, clients):
     task = fl.tasks.classification(dataset, clients, metrics=OWNED)
-    history = fl.run("fedavg", task, 10, engine="sequential" if way == "lists" else "stacked")
-    row, (test_x, test_y) = history.final, task.test
-    table = {row.tobytes(): k for row, k in zip(x, whose, strict=True)}
-    owner = np.array([table[row.numpy().tobytes()] for row in test_x.flatten(1)])
+    history = fl.run("fedavg", task, 10, engine="stacked")
+    row, (x, y) = history.final, task.test
+    table = {row.tobytes(): k for row, k in zip(X, WHOSE, strict=True)}
+    owner = np.array([table[row.numpy().tobytes()] for row in x.flatten(1)])
     with torch.no_grad():
-        right = (net_of(task, history)(task.inputs(test_x)).argmax(1) == test_y).numpy()
+        right = (net_of(task, history)(task.inputs(x)).argmax(1) == y).numpy()
     expected = [float(right[owner == k].mean()) for k in range(3)]
     assert row["per_client"] == expected
     assert min(expected[:2]) > 0.85 and expected[2] < 0.15
@@ -156,33 +171,30 @@ def test_per_client_is_the_accuracy_on_the_clients_own_test_samples(way):
 
 
 def test_a_clients_own_network_is_tested_on_its_own_samples():
-    x, y, whose = hospitals()
-    task = fl.tasks.classification((x, y), whose, metrics=OWNED)
+    task = fl.tasks.classification((X, Y), WHOSE, metrics=OWNED)
     row = fl.run("local", task, 10).final
     assert min(row["per_client"]) > 0.85, "each has learned its own labels"
     assert row["accuracy"] < 0.7, "the mean of their networks on everybody's"
-    nets, found, rows = [net_of(task, fl.run("fedavg", task, t)) for t in (1, 2, 3)], {}, []
-    for k, net in enumerate(nets):
-        task.evaluate(net, client=k, predictions=found)
-        own = task.owners == k
-        alone = dataclasses.replace(task, test=tuple(t[own] for t in task.test), metrics={})
-        rows.append(alone.evaluate(net)["accuracy"])
-    assert task.measure(found)["per_client"] == rows
+    predictions, rows = {}, []
+    for k in range(3):
+        net = net_of(task, fl.run("fedavg", task, k + 1))
+        task.evaluate(net, client=k, predictions=predictions)
+        test = tuple(t[task.owners == k] for t in task.test)
+        rows.append(dataclasses.replace(task, test=test, metrics={}).evaluate(net)["accuracy"])
+    assert task.measure(predictions)["per_client"] == rows
 
 
 def test_owners_are_clients_or_nobody(tmp_path):
-    x, y, whose = hospitals()
     # a sample in no list is nobody's, and so is a test sample of a user who has none to train
-    task = fl.tasks.classification((x, y), [range(200), range(200, 300)], metrics="per_client")
+    task = fl.tasks.classification((X, Y), [range(200), range(200, 300)], metrics="per_client")
     assert torch.bincount(task.owners + 1).tolist() == [60, 40, 20]
-    known = whose < 2
-    source = fl.data.from_arrays(x[known], y[known], (x, y, whose), users=whose[known])
-    task, whole = (
-        fl.tasks.classification(source, "users", test=n, metrics="per_client") for n in (300, None)
-    )
-    assert len(task.owners) == 300 and task.owners.min() == -1
-    assert whole.owners.tolist() == np.where(known, whose, -1).tolist()
-    assert not torch.equal(task.owners, whole.owners[:300]), "owners go with the samples kept"
+    known = WHOSE < 2
+    source = fl.data.from_arrays(X[known], Y[known], (X, Y, WHOSE), users=WHOSE[known])
+    part, whole = (fl.tasks.classification(source, "users", test=n) for n in (300, None))
+    assert whole.owners.tolist() == np.where(known, WHOSE, -1).tolist()
+    numbers = {row.numpy().tobytes(): i for i, row in enumerate(whole.test[0])}
+    kept = [numbers[row.numpy().tobytes()] for row in part.test[0]]
+    assert part.owners.tolist() == whole.owners[kept].tolist(), "owners go with the samples kept"
     # only clients who are the users have test samples of their own
     for how in ({"clients": 2}, {"clients": [range(200), range(200, 400)]}):
         task = fl.tasks.classification(source, **how, metrics="per_class_mix")
@@ -190,56 +202,22 @@ def test_owners_are_clients_or_nobody(tmp_path):
         for name, instead in zip(OWNED, NAMES[1:], strict=True):
             with pytest.raises(ValueError, match=f"so {name} cannot be .*; {instead} weights"):
                 fl.tasks.classification(source, **how, metrics=[name])
-    np.savez(tmp_path / "a.npz", x=x, y=y, users=whose, test_x=x, test_y=y, test_users=whose)
+    np.savez(tmp_path / "a.npz", x=X, y=Y, users=WHOSE, test_x=X, test_y=Y, test_users=WHOSE)
     task = fl.tasks.classification(str(tmp_path / "a.npz"), "users", metrics="per_client")
-    assert task.owners.tolist() == whose.tolist()
+    assert task.owners.tolist() == WHOSE.tolist()
 
 
-def test_a_run_goes_on_only_with_the_same_data_clients_and_owners(tmp_path):
-    x, y, whose = hospitals(40)
-    owners = whose, whose[::-1].copy()
-    a, b = (fl.data.from_arrays(x, y, (x, y, own), users=whose) for own in owners)
-    a, b = (fl.tasks.classification(s, "users", metrics="per_client") for s in (a, b))
-    lists = [np.flatnonzero(whose == k) for k in range(3)]
-    c, d, e = (
-        fl.tasks.classification(((x, labels), (x, y)), clients)
-        for labels, clients in ((y, lists), (y, lists[::-1]), (1 - y, lists))
-    )
-    whole = fl.run("fedavg", a, 2)
-    fl.run("fedavg", a, 1, checkpoint=tmp_path / "a")
-    fl.run("fedavg", c, 1, checkpoint=tmp_path / "c")
-    for name, other in (("a", b), ("c", d), ("c", e)):
+def test_a_run_goes_on_only_with_the_same_data_clients_owners_and_metrics(tmp_path):
+    def task(labels=Y, owners=WHOSE, **more):
+        source = fl.data.from_arrays(X, labels, (X, Y, owners), users=WHOSE)
+        return fl.tasks.classification(source, **{"clients": "users"} | more)
+
+    first, more = task(), {"checkpoint": tmp_path / "run"}
+    fl.run("fedavg", first, 1, **more)
+    for other in (task(1 - Y), task(owners=WHOSE[::-1].copy()), task(clients=2 - WHOSE)):
+        assert other.digests != first.digests == task().digests
         with pytest.raises(ValueError, match="data differ"):
-            fl.run("fedavg", other, 2, checkpoint=tmp_path / name)
-    assert fl.run("fedavg", a, 2, checkpoint=tmp_path / "a") == whole
-
-
-def test_masks_are_measured_by_their_owners_too():
-    x, y = np.zeros((2, 12, 16, 16), np.uint8)
-    x[:, :8], y[:, :8] = 200, 1
-    y[::2, 8:] = 255  # counts for nothing
-    whose = np.arange(12) % 3
-    source = fl.data.from_masks(x, y, 2, (x, y), users=whose, test_users=whose)
-    task = fl.tasks.segmentation(source, "users", metrics=(*NAMES, *OWNED))
-    history = fl.run("fedavg", task, 1)
-    with torch.no_grad():
-        predicted = task.predict(net_of(task, history), task.test[0])
-    for k, value in enumerate(history.final["per_client"]):
-        own, labels = predicted[whose == k], task.test[1][whose == k]
-        assert value == float((own == labels)[labels != 255].double().mean())
-    known = task.test[1] != 255
-    by_class = [(predicted == c)[known & (task.test[1] == c)].double().mean() for c in range(2)]
-    assert history.final["per_class"] == pytest.approx([float(v) for v in by_class])
-
-
-def test_names_of_metrics_are_their_own():
-    def loss(seen):
-        return 0.0
-
-    def old(confusion, clients):
-        return 0.0
-
-    for wrong in ([loss], ["per_class", "per_class"], ["f1"], old):
-        with pytest.raises(ValueError, match="name of its own|no metric 'f1'|one argument"):
-            few(metrics=wrong)
-    assert list(few(metrics="per_class").metrics) == ["per_class"]
+            fl.run("fedavg", other, 2, **more)
+    with pytest.raises(ValueError, match="task differ"):
+        fl.run("fedavg", task(metrics="per_client"), 2, **more)
+    assert fl.run("fedavg", task(), 2, **more) == fl.run("fedavg", first, 2)

@@ -16,7 +16,7 @@ import fedlearn as fl
 from fedlearn import cli
 from fedlearn.data import partition as P
 from fedlearn.errors import DataError
-from fedlearn.tasks.classification import default_network
+from fedlearn.tasks import Classification
 
 PAGE = Path(__file__).resolve().parents[2] / "book" / "own_data.md"
 DRAW = np.random.default_rng(0)
@@ -193,7 +193,7 @@ def test_files_and_paths(tmp_path):
 )
 def test_every_shape_has_a_network_that_takes_it(shape, name):
     source = fl.data.from_arrays(np.zeros((6, *shape), np.uint8), np.arange(6) % 2, test=0.4)
-    assert default_network(source) == name
+    assert Classification.default_network(source) == name
     assert fl.tasks.classification(source, 2).network()(torch.zeros(2, *shape)).shape == (2, 2)
 
 

@@ -1,0 +1,383 @@
+"""The kinds of task: classification, detection, segmentation. Each has a data set, how it is split
+over clients, a network, a loss and a metric."""
+
+import inspect
+from collections.abc import Callable
+from functools import cached_property, partial, wraps
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .. import models, rng
+from ..arguments import checked, short
+from ..data import annotated, published, scenes
+from ..data import own as arrays
+from ..data.annotated import CROWD, VOID
+from ..data.sources import Source
+from .augment import ANNOTATED, LABELLED
+from .base import Task
+from .metrics import ByClient
+
+NETWORK = {"digits": "digits_cnn", "mnist": "mcmahan_cnn", "fashion_mnist": "mcmahan_cnn"}
+BOXES: dict[str, Callable[[str], Source]] = {
+    "digits": partial(scenes.named, "boxes"),
+    "voc": partial(published.named, "voc", "boxes"),
+    "coco": partial(published.named, "coco", "boxes"),
+}
+MASKS: dict[str, Callable[[str], Source]] = {
+    "digits": partial(scenes.named, "masks"),
+    "voc": partial(published.named, "voc", "masks"),
+}
+BEYOND = 1e10  # square pixels; COCO's evaluation leaves larger objects out
+SCORE = 0.01  # what scores less is no prediction
+OVERLAP = 0.5  # IoU with a better box of the same class from which on a box is suppressed
+MOST = 100  # predictions an image, as COCO counts
+
+Boxes = dict[str, Tensor]  # of an image: boxes [k, 4] xyxy, scores [k], labels [k]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def arguments_of(make: Callable[P, Any]) -> Callable[[Callable[..., R]], Callable[P, R]]:
+    """The signature of ``make``, checked, for a function that takes keyword arguments."""
+    signature = inspect.signature(make)
+
+    def decorate(function: Callable[..., R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            return function(**signature.bind(*args, **kwargs).arguments)
+
+        vars(call)["__signature__"] = signature.replace(
+            return_annotation=inspect.signature(function).return_annotation
+        )
+        return checked(call)
+
+    return decorate
+
+
+# ---- classification ------------------------------------------------------------------------------
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """Mean over the batch, separately for each leading client: logits [..., batch, classes],
+    y [..., batch] -> [...]."""
+    return F.cross_entropy(logits.movedim(-1, 1), y, reduction="none").mean(-1)
+
+
+class Classification(Task):
+    """Images with one label each."""
+
+    augmentations = LABELLED
+    loss = staticmethod(cross_entropy)  # type: ignore[assignment]
+
+    @staticmethod
+    def find_source(dataset: Any, users: Any = None) -> Source:
+        source = arrays.source_of(dataset, users)
+        if source.labels is not None:
+            raise ValueError(
+                f"{source.name} has boxes or masks: it is for fl.tasks.detection or segmentation."
+            )
+        return source
+
+    @staticmethod
+    def default_network(source: Source) -> str:
+        channels, height, width = source.train_x.shape[1:]
+        if source.name in NETWORK:
+            return NETWORK[source.name]
+        if min(height, width) < 4:
+            return "mlp"
+        if max(height, width) <= 16:
+            return "digits_cnn"
+        if max(height, width) <= 32:
+            return "mcmahan_cnn" if channels == 1 else "cifar_cnn"
+        return "digits_resnet"  # pooled to one pixel at its end, whatever the size
+
+    def score(self, net: nn.Module, client: int | None, predictions: ByClient) -> dict[str, float]:
+        """Accuracy and mean loss; with permuted pixels, under the permutation of ``client`` or, if
+        none is named, the mean over the clients' permutations."""
+        views: Any = [client]
+        if self.split.permutations is not None and client is None:
+            views = range(self.clients)
+        totals = torch.zeros(2, device=self.device, dtype=torch.float64)
+        for view in views:
+            predicted = []
+            for images, target in self.test_batches():
+                logits = net(self.inputs(images, view))
+                predicted.append(logits.argmax(-1))
+                totals[0] += (predicted[-1] == target).sum()
+                totals[1] += self.loss(logits, target) * len(target)
+            if self.metrics:
+                predictions[view] = torch.cat(predicted).cpu()
+        accuracy, loss = (totals / (len(self.test[1]) * len(views))).tolist()
+        return {"accuracy": accuracy, "loss": loss}
+
+
+@arguments_of(Task.make)
+def classification(**arguments: Any) -> Classification:
+    """A task: ``dataset`` split over ``clients``.
+
+    Parameters
+    ----------
+    dataset
+        A name (see ``fedlearn.data.sources``), or your own data: (x, y), ((x, y), (test x, test
+        y)), a data set in torchvision's style, the path of a folder of images or of an .npz file,
+        or what ``fl.data.from_arrays`` and the like make of them.
+    clients
+        Their number; or a list of positions for each; or a column that names each sample's user;
+        or "users", if the data name them. Positions and columns are of all samples of (x, y), else
+        of the training samples.
+    partition
+        An object of ``fl.partition`` or its text, such as ``"dirichlet:0.5"``; IID by default.
+    seed
+        Of all that is drawn.
+    network
+        A name in ``fl.models.NETWORKS``, a function ``(shape, classes) -> module``, or where to
+        find one (``fedlearn.extensions``).
+    augment
+        Any of "crop" and "flip".
+    train, test
+        How many images to keep, drawn once from the seed, for quick runs.
+    device
+        "auto" (the GPU where there is one), "cpu", "cuda" or one of several GPUs, "cuda:1".
+    metrics
+        What is measured beside accuracy and loss (``fedlearn.tasks.metrics``).
+
+    Returns
+    -------
+    Classification
+        What ``fl.run`` takes.
+
+    Raises
+    ------
+    ValueError
+        For arguments that mean nothing, or do not fit together.
+    DataError
+        For data that are absent or damaged.
+
+    Examples
+    --------
+    >>> task = classification("digits", clients=3, partition="dirichlet:0.5", train=60)
+    >>> task.shape, sum(task.sizes)
+    ((1, 8, 8), 60)
+    """
+    return Classification.make(**arguments)
+
+
+# ---- detection -----------------------------------------------------------------------------------
+
+
+def best(boxes: Tensor, scores: Tensor) -> Boxes:
+    """What a detector says of one image, boxes [places, 4] and scores [places, classes], without
+    what is weak or said twice (torchvision's nms, class by class)."""
+    from torchvision.ops import batched_nms
+
+    score, label = scores.max(-1)
+    strong = score > SCORE
+    boxes, score, label = boxes[strong], score[strong], label[strong]
+    kept = batched_nms(boxes, score, label, OVERLAP)[:MOST]
+    return {"boxes": boxes[kept], "scores": score[kept], "labels": label[kept]}
+
+
+def average_precision(predictions: list[Boxes], y: Tensor) -> dict[str, float]:
+    """COCO's mAP: at an IoU of 0.5, and the mean over 0.5, 0.55, ..., 0.95; y [n, objects, 6].
+
+    What finds an object that is difficult is neither right nor wrong, and what lies in a crowd
+    neither, however often. Both are -1 if there is no object to be found."""
+    from torchmetrics.detection import MeanAveragePrecision
+
+    targets = []
+    for rows in y.cpu():
+        rows = rows[rows[:, 4] >= 0]
+        crowd = rows[:, 5] == CROWD
+        area = torch.where(rows[:, 5] == 1, 2 * BEYOND, (rows[:, 2:4] - rows[:, :2]).prod(-1))
+        more = {"iscrowd": crowd.long(), "area": area}
+        targets.append({"boxes": rows[:, :4], "labels": rows[:, 4].long(), **more})
+    metric = MeanAveragePrecision(backend="faster_coco_eval")
+    metric.update([{name: t.cpu() for name, t in boxes.items()} for boxes in predictions], targets)
+    result = metric.compute()
+    return {"map_50": float(result["map_50"]), "map_50_95": float(result["map"])}
+
+
+class Detection(Task):
+    """Images with any number of boxes: y [n, objects, 6], see ``data.annotated``. The network
+    brings its loss along (``models.heads``)."""
+
+    networks = models.DETECTORS
+    augmentations = ANNOTATED
+    batch = 128
+    about = {"task": "detection", "accuracy": "mAP@0.5"}
+
+    @staticmethod
+    def find_source(dataset: Any, users: Any = None) -> Source:
+        source = annotated.source_of(dataset, BOXES, annotated.from_boxes)
+        if source.train_y.dim() != 3 or source.train_y.shape[-1] != 6:
+            raise ValueError(f"{source.name} has no boxes (fl.data.from_boxes makes such a set).")
+        return source
+
+    @staticmethod
+    def default_network(source: Source) -> str:
+        return "scene_detector"
+
+    @cached_property
+    def head(self) -> models.heads.Head:
+        """What the network's output means."""
+        with rng.scope(self.seed, "head"):
+            net = self.network()
+        if not isinstance(getattr(net, "head", None), models.heads.Head):
+            raise ValueError(
+                f"A network for detection has a head (fedlearn.models.heads), unlike {short(net)}."
+            )
+        return net.head
+
+    def loss(self, outputs: Any, y: Tensor) -> Tensor:
+        return self.head.loss(outputs, y, self.shape[1:])
+
+    def classes(self, y: Tensor) -> Tensor:
+        kinds = y[..., 4].long()
+        return kinds[kinds >= 0]
+
+    def predict(self, net: nn.Module, x: Tensor) -> list[Boxes]:
+        """What ``net`` finds in images as they are stored, best first."""
+        return self.read(net(self.inputs(x)))
+
+    def read(self, outputs: Any) -> list[Boxes]:
+        """The same of what ``net`` gives."""
+        pairs = zip(*self.head.decode(outputs, self.shape[1:]), strict=True)
+        return [best(boxes, scores) for boxes, scores in pairs]
+
+    def score(self, net: nn.Module, client: int | None, predictions: ByClient) -> dict[str, float]:
+        """mAP@0.5, loss, and mAP@0.5:0.95 as "map_50_95"."""
+        y, total, boxes = self.test[1], 0.0, []
+        for images, target in self.test_batches():
+            outputs = net(self.inputs(images))
+            total += float(self.loss(outputs, target)) * len(target)
+            boxes += self.read(outputs)
+        precision = average_precision(boxes, y)
+        accuracy = precision.pop("map_50")
+        return {"accuracy": accuracy, "loss": total / len(y), **precision}
+
+
+@arguments_of(Task.make)
+def detection(**arguments: Any) -> Detection:
+    """Boxes with classes. The column accuracy is mAP@0.5, and there are no other ``metrics``.
+
+    Parameters
+    ----------
+    dataset
+        "digits", digit scenes (``fl.data.digit_scenes``), or "digits:0.8" in that difficulty from
+        0 to 1; "voc" or "coco", or "voc:96" for pictures of 96 pixels and "voc:96,skip" to leave
+        out those that are wrong; or the first arguments of ``fl.data.from_boxes``, or what that
+        makes of them.
+    partition
+        As of ``classification``, by the class that fills most of an image; "objects" goes by their
+        number.
+    network
+        A name in ``fl.models.DETECTORS``, with "@FILE" behind it if it starts from weights in a
+        file, or a function that makes a module with a ``head``.
+    augment
+        Any of "crop", "flip" and "scale".
+    clients, seed, train, test, device
+        As of ``classification``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> pictures, boxes = np.zeros((4, 64, 64), np.uint8), [[[20, 10, 36, 30, 0]]] * 4
+    >>> detection((pictures, boxes, 1, 0.5), clients=2).sizes
+    [1, 1]
+    """
+    if arguments.get("metrics"):
+        raise ValueError("Detection measures mAP and nothing else: leave metrics out.")
+    task = Detection.make(**arguments)
+    task.head  # noqa: B018  a network without one is said now
+    if not models.heads.present(task.test[1]).any():
+        raise ValueError("The test images show no object that counts: nothing can be measured.")
+    return task
+
+
+# ---- segmentation --------------------------------------------------------------------------------
+
+
+def pixel_cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy, the mean of an image's pixels that are not void, then of the batch: scores
+    [..., batch, classes, height, width], y [..., batch, height, width] -> [...]."""
+    each = F.cross_entropy(
+        scores.flatten(0, -4), y.flatten(0, -3).long(), ignore_index=VOID, reduction="none"
+    )
+    counted = (y.flatten(0, -3) != VOID).sum((-2, -1)).clamp(min=1)
+    return (each.sum((-2, -1)) / counted).view(y.shape[:-2]).mean(-1)
+
+
+class Segmentation(Task):
+    """Images with a mask: y uint8 [n, height, width], see ``data.annotated``."""
+
+    networks = models.SEGMENTERS
+    augmentations = ANNOTATED
+    ignored = VOID
+    batch = 128
+    about = {"task": "segmentation", "accuracy": "mIoU"}
+    loss = staticmethod(pixel_cross_entropy)  # type: ignore[assignment]
+
+    @staticmethod
+    def find_source(dataset: Any, users: Any = None) -> Source:
+        source = annotated.source_of(dataset, MASKS, annotated.from_masks)
+        if source.train_y.dtype != torch.uint8:
+            raise ValueError(f"{source.name} has no masks (fl.data.from_masks makes such a set).")
+        return source
+
+    @staticmethod
+    def default_network(source: Source) -> str:
+        return "scene_fcn"
+
+    def predict(self, net: nn.Module, x: Tensor) -> Tensor:
+        """The class of each pixel of images as they are stored, [n, height, width]."""
+        return net(self.inputs(x)).argmax(-3)
+
+    def score(self, net: nn.Module, client: int | None, predictions: ByClient) -> dict[str, float]:
+        """mIoU, loss and pixel accuracy. A class that is neither shown nor predicted counts for
+        nothing."""
+        from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
+
+        options = {"num_classes": self.source.classes, "ignore_index": VOID, "validate_args": False}
+        overlap = MulticlassJaccardIndex(**options).to(self.device)
+        right = MulticlassAccuracy(average="micro", **options).to(self.device)
+        total, predicted = 0.0, []
+        for images, target in self.test_batches():
+            scores = net(self.inputs(images))
+            total += float(self.loss(scores, target)) * len(target)
+            kinds = scores.argmax(1)
+            overlap.update(kinds, target.long())
+            right.update(kinds, target.long())
+            if self.metrics:
+                predicted.append(kinds.to(torch.uint8).cpu())
+        if predicted:
+            predictions[client] = torch.cat(predicted)
+        accuracy = {"accuracy": float(overlap.compute()), "loss": total / len(self.test[1])}
+        return accuracy | {"pixel_accuracy": float(right.compute())}
+
+
+@arguments_of(Task.make)
+def segmentation(**arguments: Any) -> Segmentation:
+    """Masks. The column accuracy is mIoU; ``metrics`` are those of ``classification``, of pixels.
+
+    Parameters
+    ----------
+    dataset
+        "digits" or "voc" as of ``detection``; or the first arguments of ``fl.data.from_masks``, or
+        what that makes of them.
+    network
+        A name in ``fl.models.SEGMENTERS``, or a function that makes a module that gives scores
+        [batch, classes, height, width].
+    clients, partition, seed, augment, train, test, device
+        As of ``detection``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> pictures, masks = np.zeros((4, 64, 64), np.uint8), np.ones((4, 64, 64), np.uint8)
+    >>> segmentation((pictures, masks, 2, 0.5), clients=2).held.tolist()
+    [[0, 4096], [0, 4096]]
+    """
+    return Segmentation.make(**arguments)
