@@ -10,7 +10,8 @@ before anything is trained; ``skip=True`` leaves such pictures out and notes how
 import json
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,10 +21,10 @@ import numpy as np
 
 from ..arguments import checked
 from ..errors import DataError, pick
-from .annotated import CROWD, VOID, from_boxes, from_masks, wrong_object
-from .readers import count_files, open_image, reason
+from . import sources
+from .arrays import CROWD, VOID, from_boxes, from_masks, wrong_object
 from .scenes import SIDE
-from .sources import ANNOTATED, SETS, Known, Source, available, found
+from .sources import Known, Source, locate, open_image, reason
 
 VOC = (
     *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
@@ -41,7 +42,6 @@ WHOLE = {  # pictures to train and to test
 }
 # what a damaged or encrypted zip file raises
 UNREADABLE = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
-FOLDERS = {"voc": "VOCdevkit", "coco": "coco"}
 
 
 class Item(NamedTuple):
@@ -60,7 +60,7 @@ def voc(targets: str = "boxes", size: int = SIZE, skip: bool = False) -> Source:
     Objects marked difficult count neither for nor against a detector, as in VOC's evaluation, and
     train nothing; borders of masks are void."""
     pick(targets, {"boxes": 1, "masks": 1}, "target of VOC")
-    return _load(found("voc"), "voc", targets, _sized(size), skip)
+    return _load(locate("voc"), "voc", targets, size, skip)
 
 
 @checked
@@ -68,23 +68,18 @@ def coco(size: int = SIZE, skip: bool = False) -> Source:
     """COCO's ``train2017`` and ``val2017``, with boxes. Crowds train nothing, and what is found in
     one counts neither for nor against a detector, as in COCO's evaluation. A picture without an
     object stays: whatever is found in it is wrong."""
-    return _load(found("coco"), "coco", "boxes", _sized(size), skip)
-
-
-def _sized(size: int) -> int:
-    if not 32 <= size <= LARGEST:
-        raise ValueError(f"size is a number of pixels from 32 to {LARGEST}, not {size!r}.")
-    return size
+    return _load(locate("coco"), "coco", "boxes", size, skip)
 
 
 def named(name: str, targets: str, argument: str) -> Source:
     """What the text "voc:96" asks for: pictures of 96 pixels; "voc:96,skip" without those that are
     wrong."""
-    words = argument.split(",") if argument else []
-    sizes = [word for word in words if word != "skip"]
-    if len(sizes) > 1 or not all(word.isdecimal() for word in sizes):
+    sizes = argument.split(",") if argument else []
+    skip = "skip" in sizes
+    sizes = [size for size in sizes if size != "skip"] or [str(SIZE)]
+    if len(sizes) > 1 or not sizes[0].isdecimal():
         raise ValueError(f"Sizes of {name} are written like '{name}:160', not {argument!r}.")
-    size, skip = int(sizes[0]) if sizes else SIZE, "skip" in words
+    size = int(sizes[0])
     return voc(targets, size, skip) if name == "voc" else coco(size, skip)
 
 
@@ -92,52 +87,59 @@ def known(task: str, dataset: str) -> Known:
     """What is known of the data set that a task means by a name, before it is there."""
     name, _, argument = dataset.partition(":")
     if task == "classification":
-        return SETS[dataset]
+        return sources.SETS[dataset]
     masks = task == "segmentation"  # with the background
     if name == "digits":
         return Known(10 + masks, (1, SIDE, SIDE), 2000, 300)
     size = int(argument.partition(",")[0] or SIZE)
     whole = WHOLE[name, "masks" if masks else "boxes"]
-    return Known(ANNOTATED[name].classes + masks, (3, size, size), *whole)
+    return Known(sources.ANNOTATED[name].classes + masks, (3, size, size), *whole)
 
 
-def there(task: str, dataset: str) -> tuple[int, int] | None:
+def count_pictures(task: str, dataset: str) -> tuple[int, int] | None:
     """How many pictures of a set that can be here in part are, to train and to test; None for one
     that is absent, and for all others. No picture is read; ``DataError`` for a damaged copy."""
     name = dataset.partition(":")[0]
-    if name not in (*ANNOTATED, "cinic10", "tiny_imagenet") or not available(name):
+    if name not in (*sources.ANNOTATED, *sources.LISTINGS) or not sources.available(name):
         return None
-    place = found(name)
+    place = locate(name)
     try:
-        if name not in ANNOTATED:
-            return count_files(name, place)
-        root: Any = place if place.suffix != ".zip" else zipfile.Path(place, f"{FOLDERS[name]}/")
-        if name == "coco":
-            train, test = (len([*(root / f"{p}2017").iterdir()]) for p in ("train", "val"))
+        if name in sources.LISTINGS:
+            return sources.count_listed(name, place)
+        with _folder(place, name) as folder:
+            if name == "coco":
+                train, test = (len([*(folder / f"{p}2017").iterdir()]) for p in ("train", "val"))
+                return train, test
+            targets = "masks" if task == "segmentation" else "boxes"
+            items = (_voc(folder, targets, part) for part in ("train", "val"))
+            train, test = (sum(item.picture.exists() for item in part) for part in items)
             return train, test
-        pictures = {file.name for file in (root / "VOC2012" / "JPEGImages").iterdir()}
-        kind = "Segmentation" if task == "segmentation" else "Main"
-        lists = (root / "VOC2012" / "ImageSets" / kind / f"{p}.txt" for p in ("train", "val"))
-        train, test = (
-            sum(f"{stem}.jpg" in pictures for stem in file.read_text().split()) for file in lists
-        )
-        return train, test
-    except (KeyError, ValueError, *UNREADABLE) as error:
+    except (OSError, ValueError) as error:
         raise _bad(place, f"is no {name} that can be read", error) from None
 
 
-@lru_cache(4)
-def _load(place: Path, name: str, targets: str, size: int, skip: bool) -> Source:
-    """The data set whose folder, or packed subset, this is."""
+@contextmanager
+def _folder(place: Path, name: str) -> Iterator[Path]:
+    """The folder of a data set, or for a while that of a packed subset."""
     if place.suffix != ".zip":
-        return _read(place, name, targets, size, skip)
+        yield place
+        return
     with TemporaryDirectory() as folder:
         try:
             with zipfile.ZipFile(place) as pack:
                 pack.extractall(folder)
         except UNREADABLE as error:
             raise _bad(place, "is no zip file that can be read", error) from None
-        return _read(Path(folder, FOLDERS[name]), name, targets, size, skip)
+        yield Path(folder, sources.ANNOTATED[name].places[0])
+
+
+@lru_cache(4)
+def _load(place: Path, name: str, targets: str, size: int, skip: bool) -> Source:
+    """The data set whose folder, or packed subset, this is."""
+    if not 32 <= size <= LARGEST:
+        raise ValueError(f"size is a number of pixels from 32 to {LARGEST}, not {size!r}.")
+    with _folder(place, name) as folder:
+        return _read(folder, name, targets, size, skip)
 
 
 def _read(place: Path, name: str, targets: str, size: int, skip: bool) -> Source:

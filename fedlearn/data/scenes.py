@@ -9,9 +9,8 @@ import torch.nn.functional as F
 
 from .. import rng
 from ..arguments import checked
-from .annotated import from_boxes, from_masks
-from .readers import digits
-from .sources import Source
+from .arrays import from_boxes, from_masks
+from .sources import Source, digits
 
 SIDE = 64  # of a scene, in pixels
 MOST = 6  # digits in a scene

@@ -109,7 +109,7 @@ def one_hot(y: torch.Tensor, classes: int) -> torch.Tensor:
 
 
 class Head:
-    """Base of all heads. y is [..., batch, objects, 6] as ``data.annotated`` has it, and -100
+    """Base of all heads. y is [..., batch, objects, 6] as ``data.arrays`` has it, and -100
     throughout for an image that counts for nothing."""
 
     def channels(self, classes: int) -> int:

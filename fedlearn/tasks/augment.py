@@ -5,7 +5,7 @@ map, x' = a x + b in pixels along each axis, drawn for each picture."""
 import torch
 import torch.nn.functional as F
 
-from ..data.annotated import NOTHING, VOID
+from ..data.arrays import NOTHING, VOID
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 PADDING = 4  # pixels on each side that an image may be shifted by

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from ..arguments import checked
-from ..data import own
+from ..data import arrays
 from ..data.sources import Source
 from .augment import LABELLED
 from .base import Task
@@ -31,7 +31,7 @@ class Classification(Task):
 
     @classmethod
     def find_source(cls, dataset: Any, users: Any = None) -> Source:
-        source = own.source_of(dataset, users)
+        source = arrays.labelled(dataset, users)
         if source.labels is not None:
             raise ValueError(
                 f"{source.name} has boxes or masks: it is for fl.tasks.detection or segmentation."

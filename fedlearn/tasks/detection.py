@@ -9,7 +9,7 @@ import torch
 from .. import models, rng
 from ..arguments import checked, short
 from ..data import published, scenes
-from ..data.annotated import CROWD, from_boxes, source_of
+from ..data.arrays import CROWD, annotated, from_boxes
 from ..data.sources import Source
 from .augment import ANNOTATED
 from .base import Task
@@ -61,7 +61,7 @@ def average_precision(predictions: list[Boxes], y: torch.Tensor) -> dict[str, fl
 
 
 class Detection(Task):
-    """Images with any number of boxes: y [n, objects, 6], see ``data.annotated``."""
+    """Images with any number of boxes: y [n, objects, 6], see ``data.arrays``."""
 
     networks = models.DETECTORS
     augmentations = ANNOTATED
@@ -70,7 +70,7 @@ class Detection(Task):
 
     @classmethod
     def find_source(cls, dataset: Any, users: Any = None) -> Source:
-        source = source_of(dataset, DATASETS, from_boxes)
+        source = annotated(dataset, DATASETS, from_boxes)
         if source.train_y.dim() != 3 or source.train_y.shape[-1] != 6:
             raise ValueError(f"{source.name} has no boxes (fl.data.from_boxes makes such a set).")
         return source

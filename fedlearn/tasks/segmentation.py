@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from .. import models
 from ..arguments import checked
 from ..data import published, scenes
-from ..data.annotated import VOID, from_masks, source_of
+from ..data.arrays import VOID, annotated, from_masks
 from ..data.sources import Source
 from .augment import ANNOTATED
 from .base import Task
@@ -33,7 +33,7 @@ def pixel_cross_entropy(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 class Segmentation(Task):
-    """Images with a mask: y uint8 [n, height, width], see ``data.annotated``."""
+    """Images with a mask: y uint8 [n, height, width], see ``data.arrays``."""
 
     networks = models.SEGMENTERS
     augmentations = ANNOTATED
@@ -44,7 +44,7 @@ class Segmentation(Task):
 
     @classmethod
     def find_source(cls, dataset: Any, users: Any = None) -> Source:
-        source = source_of(dataset, DATASETS, from_masks)
+        source = annotated(dataset, DATASETS, from_masks)
         if source.train_y.dtype != torch.uint8:
             raise ValueError(f"{source.name} has no masks (fl.data.from_masks makes such a set).")
         return source

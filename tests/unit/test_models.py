@@ -11,7 +11,7 @@ from torchvision.ops import box_iou
 
 import fedlearn as fl
 from fedlearn import models, rng
-from fedlearn.data.annotated import NOTHING, from_boxes
+from fedlearn.data.arrays import NOTHING, from_boxes
 from fedlearn.models import yolo
 from fedlearn.models.heads import ANCHORS, SimOTA, ThreeAnchors
 
