@@ -13,7 +13,7 @@ from PIL import Image
 import fedlearn as fl
 from fedlearn import DataError
 from fedlearn.data import published, sources
-from fedlearn.data.annotated import CROWD, NOTHING, VOID, from_boxes, from_masks, source_of
+from fedlearn.data.arrays import CROWD, NOTHING, VOID, annotated, from_boxes, from_masks
 from fedlearn.data.published import VOC, named
 from fedlearn.data.scenes import NAMES, digit_scenes
 from fedlearn.data.scenes import named as named_scenes
@@ -62,7 +62,7 @@ def test_scenes_that_cannot_be(wrong):
         digit_scenes(**wrong)
     for text in ("hard", "2"):
         with pytest.raises(ValueError, match="'digits:0.8'"):
-            source_of(f"digits:{text}", {"digits": lambda a: named_scenes("boxes", a)}, from_boxes)
+            annotated(f"digits:{text}", {"digits": lambda a: named_scenes("boxes", a)}, from_boxes)
 
 
 # ---- one's own
@@ -329,24 +329,24 @@ def test_packed_and_absent_copies(copies, tmp_path_factory, monkeypatch):
                 pack.write(file, file.relative_to(copies))
     whole = {name: named(name, "boxes", "40") for name in ("voc", "coco")}
     kinds = ("detection", "voc:96"), ("segmentation", "voc:96"), ("detection", "coco:96")
-    assert [published.there(*kind) for kind in kinds] == 3 * [(2, 1)]
+    assert [published.count_pictures(*kind) for kind in kinds] == 3 * [(2, 1)]
     for folder in ("VOCdevkit/VOC2012/JPEGImages", "coco/train2017"):
         (copies / folder / "b.jpg").unlink()
-    assert [published.there(*kind) for kind in kinds] == 3 * [(1, 1)]
+    assert [published.count_pictures(*kind) for kind in kinds] == 3 * [(1, 1)]
     monkeypatch.setenv("FEDLEARN_DATA", str(packed))
     for name, source in whole.items():
         again = named(name, "boxes", "40")
         assert again is not source and torch.equal(again.train_x, source.train_x)
         assert torch.equal(again.train_y, source.train_y)
-    assert [published.there(*kind) for kind in kinds] == 3 * [(2, 1)]
+    assert [published.count_pictures(*kind) for kind in kinds] == 3 * [(2, 1)]
     (packed / "voc_subset.zip").write_bytes(b"x")
-    for ask in (lambda: published.there(*kinds[0]), lambda: fl.tasks.detection("voc")):
+    for ask in (lambda: published.count_pictures(*kinds[0]), lambda: fl.tasks.detection("voc")):
         with pytest.raises(DataError, match="voc_subset.zip is no .* that can be read"):
             ask()
     shutil.rmtree(packed)
     monkeypatch.setenv("FEDLEARN_OFFLINE", "1")
     monkeypatch.setattr(sources, "CACHE", packed)
-    assert published.there("detection", "coco") is published.there("detection", "digits") is None
+    assert published.count_pictures("detection", "coco") is published.there("detection", "digits") is None
     with pytest.raises(DataError, match="The data set voc .* FEDLEARN_OFFLINE forbids"):
         fl.tasks.detection("voc")
     assert sources.missing(["coco:96", "digits:0.2", "coco:64"]) == [

@@ -142,7 +142,7 @@ def test_folders_of_pictures(empty):
     assert (d.test_x[:, 2] == 2).all() and d.mean == pytest.approx((90, 0.5, 0))
     part = "a part of cinic10: 20 of 90,000 images to train, 20 of 90,000 to test"
     assert d.note == sources.note("cinic10") == part
-    assert published.there("classification", "cinic10") == (20, 20)
+    assert published.count_pictures("classification", "cinic10") == (20, 20)
 
     d = sources.load("tiny_imagenet")
     assert d.train_x.shape == (6, 3, 64, 64) and d.test_x.shape == (3, 3, 64, 64)
@@ -152,7 +152,7 @@ def test_folders_of_pictures(empty):
         assert (x[:, 0, 32, 32] - 60.0 * y).abs().max() <= 3
     grey = d.train_x[1::2].int()
     assert (grey[:, 0] == grey[:, 1]).all() and (grey[:, 0] == grey[:, 2]).all()
-    assert published.there("classification", "tiny_imagenet") == (6, 3)
+    assert published.count_pictures("classification", "tiny_imagenet") == (6, 3)
 
 
 CAT, VAL = "CINIC-10/train/cat/cifar10-train-0.png", "tiny-imagenet-200/val/val_annotations.txt"
