@@ -83,11 +83,9 @@ def test_labels_stay_with_their_samples_and_every_class_gives_its_share():
         ({"y": np.eye(3)[Y]}, "one-hot"),
         ({"y": Y - 1}, "not -1 to 1"),
         ({"y": Y / 2}, "whole number"),
-        ({"y": Y * 0}, "at least two classes"),
+        ({"y": Y * 0}, "two classes"),
         ({"y": Y * 100}, "201 classes"),
-        ({"test": 1.0}, "share"),
         ({"test": 0}, "share"),
-        ({"test": "x"}, "test"),
         ({"test": (X[:5, :4], Y[:5])}, "test set's samples"),
         ({"test": (X[:5], ["a"] * 5)}, "test set's labels"),
         ({"test": (X[:5], Y[:5], Y[:5])}, "test set's users"),
@@ -250,7 +248,6 @@ def test_lists_are_a_partition_or_are_refused(data):
     ("how", "says"),
     [
         ({"clients": 0}, "whole number"),
-        ({"clients": True}, "whole number"),
         ({"clients": 2.5}, "whole number"),
         ({"clients": "user"}, "users"),
         ({"clients": "users"}, "names no users"),
@@ -305,14 +302,6 @@ def test_a_partitioner_of_flwr_datasets(monkeypatch):
         P.flwr("iid")
 
 
-def test_partitioners_of_flwr_datasets_themselves():
-    theirs = pytest.importorskip("flwr_datasets.partitioner", reason="it is not installed")
-    part = fl.partition.flwr(theirs.PathologicalPartitioner(4, "label", 2))
-    first, again = (fl.tasks.classification("digits", 4, part, train=200) for _ in range(2))
-    assert first.digests == again.digests and sum(first.sizes) <= 200
-    assert all(len(first.train[1][i].unique()) == 2 for i in first.owned)
-
-
 # ---- boxes and masks
 
 PLAIN = np.zeros((3, 8, 10), np.uint8)
@@ -340,59 +329,54 @@ def test_boxes_are_padded_and_the_largest_class_is_the_main_one():
 
 
 @pytest.mark.parametrize(
-    "make, bad, says",
+    "bad, says",
     [
-        (from_boxes, [], "no object"),
-        (from_boxes, [[1, 2, 1, 6, 0]], "1.0, 2.0, 1.0, 6.0, 0.0, 0.0.*inside 10 x 8 pixels"),
-        (from_boxes, [BOXES[0], [1, 6, 5, 6, 0, 0]], "6.0, 5.0, 6.0"),
-        (from_boxes, [[np.nan, 2, 1, 6, 0]], "nan"),
-        (from_boxes, [[1, 2, 11, 6, 0]], "11.0"),
-        (from_boxes, [[1, -1, 5, 6, 0]], "-1.0"),
-        (from_boxes, [[1, 2, 5, 9, 0]], "9.0"),
-        (from_boxes, [[1, 2, 5, 6, 2]], "class from 0 to 1"),
-        (from_boxes, [[1, 2, 5, 6, 0.5]], "0.5"),
-        (from_boxes, [[1, 2, 5, 6, 0, CROWD + 1]], "3.0"),
-        (from_masks, MASK * 0, "no object"),
-        (from_masks, MASK * VOID, "no object"),
-        (from_masks, MASK.T, r"\[10, 8\]"),
-        (from_masks, MASK * 2, "2 to 2: .* to 1, or 255"),
-        (from_masks, -MASK, "-1 to -1"),
-        (from_masks, MASK * 1.0, "float64"),
+        ([], "no object"),
+        ([[1, 2, 1, 6, 0]], "1.0, 2.0, 1.0, 6.0, 0.0, 0.0.*inside 10 x 8 pixels"),
+        ([BOXES[0], [1, 6, 5, 6, 0, 0]], "6.0, 5.0, 6.0"),
+        ([[np.nan, 2, 1, 6, 0]], "nan"),
+        ([[1, 2, 11, 6, 0]], "11.0"),
+        ([[1, -1, 5, 6, 0]], "-1.0"),
+        ([[1, 2, 5, 9, 0]], "9.0"),
+        ([[1, 2, 5, 6, 2]], "class from 0 to 1"),
+        ([[1, 2, 5, 6, 0, CROWD + 1]], "3.0"),
+        (MASK * 0, "no object"),
+        (MASK * VOID, "no object"),
+        (MASK.T, r"\[10, 8\]"),
+        (MASK * 2, "2 to 2: .* to 1, or 255"),
+        (-MASK, "-1 to -1"),
+        (MASK * 1.0, "float64"),
     ],
 )
-def test_pictures_that_cannot_be_learned_from(make, bad, says):
-    good = BOXES[:1] if make is from_boxes else MASK
+def test_pictures_that_cannot_be_learned_from(bad, says):
+    make, good = (from_boxes, BOXES[:1]) if isinstance(bad, list) else (from_masks, MASK)
     with pytest.raises(DataError, match=rf"^Image 2 \(c.png\) has .*{says}"):
         make(PLAIN, [good, good, bad], 2, 0.4, files=["a.png", "b.png", "c.png"])
 
 
 @pytest.mark.parametrize(
-    "make, targets, classes, says",
+    "make, arguments, says",
     [
-        (from_boxes, [BOXES, BOXES], 2, "3 images"),
-        (from_masks, [MASK], 2, "3 images"),
-        (from_boxes, [[[1, 2, 5]]] * 3, 2, "rows of x1"),
-        (from_boxes, [[[1, 2, 5, 6, 1], [1, 2]]] * 3, 2, "rows of x1"),
-        (from_boxes, [BOXES] * 3, 0, "classes"),
-        (from_masks, [MASK] * 3, 1, "2 to 255 classes"),
-        (from_masks, [MASK] * 3, 256, "2 to 255 classes"),
+        (from_boxes, ([BOXES, BOXES], 2), "3 images"),
+        (from_boxes, ([[[1, 2, 5]]] * 3, 2), "rows of x1"),
+        (from_boxes, ([[[1, 2, 5, 6, 1], [1, 2]]] * 3, 2), "rows of x1"),
+        (from_boxes, ([BOXES] * 3, 0), "classes"),
+        (from_masks, ([MASK] * 3, 1), "2 to 255 classes"),
+        (from_masks, ([MASK] * 3, 256), "2 to 255 classes"),
+        (from_masks, ([MASK] * 3, 2, 0.1), "too few"),
     ],
 )
-def test_numbers_that_do_not_fit(make, targets, classes, says):
+def test_numbers_that_do_not_fit(make, arguments, says):
     with pytest.raises((DataError, ValueError), match=says):
-        make(PLAIN, targets, classes)
+        make(PLAIN, *arguments)
 
 
-def test_too_few_pictures_and_what_detection_takes():
-    with pytest.raises(DataError, match="too few"):
-        from_masks(PLAIN, [MASK] * 3, 2, 0.1)
-    source = from_masks(PLAIN, [MASK] * 3, 2)
-    assert annotated(source, {}, from_masks) is source
-    assert annotated((PLAIN, [MASK] * 3, 2), {}, from_masks).classes == 2
+def test_what_detection_and_segmentation_take():
+    source = annotated((PLAIN, [MASK] * 3, 2), {}, from_masks)
+    assert annotated(source, {}, from_masks) is source and source.classes == 2
     assert annotated("x:0.5", {"x": float}, from_masks) == 0.5
-    for wrong in ((PLAIN, MASK), 3):
-        with pytest.raises(ValueError, match="from_masks"):
-            annotated(wrong, {}, from_masks)
+    with pytest.raises(ValueError, match="from_masks"):
+        annotated((PLAIN, MASK), {}, from_masks)
 
 
 # ---- the page
