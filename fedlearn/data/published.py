@@ -37,11 +37,7 @@ SIZE = 160  # pixels, unless asked for otherwise
 LARGEST = 2048
 SLACK = 1.0  # pixels by which rounding may put a box outside its picture
 YEARS = {"voc": "2012", "coco": "2017"}
-WHOLE = {  # pictures to train and to test
-    ("voc", "boxes"): (5717, 5823),
-    ("voc", "masks"): (1464, 1449),
-    ("coco", "boxes"): (118287, 5000),
-}
+MASKS = 1464, 1449  # of VOC's pictures, to train and to test
 # what a damaged or encrypted zip file raises
 UNREADABLE = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
@@ -95,8 +91,9 @@ def known(task: str, dataset: str) -> Known:
     if name == "digits":
         return Known(10 + masks, (1, SIDE, SIDE), 2000, 300)
     size = int(argument.partition(",")[0] or SIZE)
-    whole = WHOLE[name, "masks" if masks else "boxes"]
-    return Known(sources.ANNOTATED[name].classes + masks, (3, size, size), *whole)
+    whole = sources.ANNOTATED[name]
+    counts = MASKS if masks else (whole.train, whole.test)
+    return Known(whole.classes + masks, (3, size, size), *counts)
 
 
 def count_pictures(task: str, dataset: str) -> tuple[int, int] | None:
@@ -167,7 +164,8 @@ def _read(place: Path, name: str, targets: str, size: int, skip: bool) -> Source
         parts.append((np.stack(pictures), ys))
         counts.append(len(items))
     note = f"{name.upper()} {YEARS[name]}, scaled to {size} pixels"
-    train, test = WHOLE[name, targets]
+    whole = sources.ANNOTATED[name]
+    train, test = MASKS if targets == "masks" else (whole.train, whole.test)
     if counts != [train, test]:
         images = f"{counts[0]} of {train:,} pictures to train, {counts[1]} of {test:,} to test"
         note = f"a subset of {note}: {images}"

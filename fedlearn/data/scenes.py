@@ -58,8 +58,7 @@ def _corners(sides, wanted, random, tries=40):
     """Corners of squares that do not overlap, -1 where none could be placed; of each scene the
     first square always has its place."""
     scenes = np.arange(len(sides))
-    left = np.full((len(sides), MOST), -1)
-    top = left.copy()
+    left, top = np.empty((2, len(sides), MOST), int)
     for k in range(MOST):
         side = sides[:, k, None]
         x, y = (random.random((2, len(sides), tries)) * (SIDE - side + 1)).astype(int)

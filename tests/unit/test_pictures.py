@@ -50,6 +50,9 @@ def test_difficulty_adds_clutter_and_moves_no_box():
     ink = [float((b > 100).float().mean()) for b in behind.values()]
     assert ink[0] == 0 < ink[1] < ink[2] < 0.1
     assert behind[0.0].std() < behind[0.5].std() < behind[1.0].std()
+    scene, known = digit_scenes(), published.known("detection", "digits")
+    counts = scene.classes, scene.train_x.shape[1:], len(scene.train_y), len(scene.test_y)
+    assert counts == known[:4]
     other = digit_scenes("masks", seed=1, **FEW)
     assert not torch.equal(other.train_x, scenes[0.5].train_x)
 

@@ -92,7 +92,8 @@ def test_mnist_files_and_the_cache_comes_second(empty, packed):
     assert not sources.available("mnist")
     write_mnist(empty / "cache" / "MNIST" / "raw", packed)
     d = sources.load("mnist")
-    assert d.train_x.shape == (12, 1, 28, 28) and d.test_x.shape == (6, 1, 28, 28)
+    assert d.train_x.shape == (12, *sources.SETS["mnist"].shape)
+    assert d.test_x.shape == (6, 1, 28, 28)
     assert (d.train_x[7] == 7).all() and d.mean == pytest.approx((5.5,))
     assert d.train_y.tolist() == [*range(10), 0, 1] and d.test_y.tolist() == [*range(6)]
     sources.load.cache_clear()
@@ -232,7 +233,7 @@ def test_what_is_absent_says_which_where_from_and_how_large(empty, name):
 
 def test_a_download_appears_whole_or_not_at_all(empty, monkeypatch, capfd):
     monkeypatch.setenv("FEDLEARN_OFFLINE", "0")
-    (empty / "cache" / "MNIST").mkdir(parents=True)  # what a broken-off download has left
+    (empty / "cache" / "MNIST" / "raw").mkdir(parents=True)  # what a broken-off download has left
 
     def fetch(folder, download):
         print("noise")
