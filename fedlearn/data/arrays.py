@@ -78,8 +78,9 @@ def from_arrays(
         )
     arrays = x, labels[: len(y)], test_x, labels[len(y) :]
     parts = [torch.from_numpy(np.ascontiguousarray(a)) for a in arrays]
-    statistics = _statistics(parts[0])
-    return Source(name, *parts, *statistics, classes, None, note, names, users, test_users)
+    more: dict[str, Any] = {"note": note, "names": names, "users": users, "test_users": test_users}
+    mean, std = _statistics(parts[0])
+    return Source(name, *parts, mean, std, classes, **more)
 
 
 def from_dataset(dataset: Any, test: Any = 0.2, name: str = "own") -> Source:

@@ -310,8 +310,8 @@ def given(clients: Any, count: int) -> Given:
         fits = fits and 0 <= i.min() and i.max() < count
         need(
             fits and len(np.unique(i)) == len(i) and (owner[i] < 0).all(),
-            f"Client {k} is given {short(positions)}, not a list of one position or more, from 0 "
-            f"to {count - 1}, none of them twice or another client's.",
+            f"Client {k} is given {short(positions)}: samples are 0 to {count - 1}, at least one "
+            "for each client, and none twice.",
         )
         owner[i] = k
     return Given(owner)

@@ -143,7 +143,8 @@ def _load(place: Path, name: str, targets: str, size: int, skip: bool) -> Source
 
 
 def _read(place: Path, name: str, targets: str, size: int, skip: bool) -> Source:
-    names, parts, files, counts, wrong = VOC, [], [], [], 0
+    names: tuple[str, ...] = VOC
+    parts, files, counts, wrong = [], [], [], 0
     for part in PARTS:
         if name == "voc":
             items = _voc(place, targets, part)
@@ -187,7 +188,7 @@ def _scaled(item: Item, size: int, targets: str, classes: int) -> tuple[np.ndarr
     # a copy may be scaled without its annotations, which shows where sizes are stated
     if item.stated not in (None, picture.size):
         raise DataError(f"{item.place} says {item.stated}, but the picture is {picture.size}.")
-    y = (_mask if targets == "masks" else _objects)(item, width, height, classes)
+    y: Any = (_mask if targets == "masks" else _objects)(item, width, height, classes)
     scale = size / max(width, height)
     inside = max(1, round(scale * width)), max(1, round(scale * height))
     square = np.zeros((size, size, 3), np.uint8)
@@ -245,8 +246,9 @@ def _voc_objects(file: str) -> list:
     """VOC's corners are pixels, from 1, and belong to the box."""
     rows = []
     for item in ElementTree.parse(file).iterfind("object"):
-        name, box = item.findtext("name"), item.find("bndbox")
-        x1, y1, x2, y2 = (float(box.findtext(end)) for end in ("xmin", "ymin", "xmax", "ymax"))
+        name = item.findtext("name")
+        corners: Any = (item.findtext(f"bndbox/{end}") for end in ("xmin", "ymin", "xmax", "ymax"))
+        x1, y1, x2, y2 = map(float, corners)
         if name not in VOC:
             raise ValueError(f"VOC has no class {name!r}")
         ignored = int(item.findtext("difficult") or 0)
