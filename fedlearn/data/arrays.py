@@ -77,10 +77,10 @@ def from_arrays(
             f"samples with {classes} classes are not learned from."
         )
     arrays = x, labels[: len(y)], test_x, labels[len(y) :]
-    parts = [torch.from_numpy(np.ascontiguousarray(a)) for a in arrays]
+    x, y, test_x, test_y = (torch.from_numpy(np.ascontiguousarray(a)) for a in arrays)
+    mean, std = _statistics(x)
     more: dict[str, Any] = {"note": note, "names": names, "users": users, "test_users": test_users}
-    mean, std = _statistics(parts[0])
-    return Source(name, *parts, mean, std, classes, **more)
+    return Source(name, x, y, test_x, test_y, mean, std, classes, **more)
 
 
 def from_dataset(dataset: Any, test: Any = 0.2, name: str = "own") -> Source:

@@ -372,6 +372,7 @@ def test_numbers_that_do_not_fit(make, arguments, says):
 def test_what_detection_and_segmentation_take():
     source = annotated((PLAIN, [MASK] * 3, 2), {}, from_masks)
     assert annotated(source, {}, from_masks) is source and source.classes == 2
+    assert from_masks(PLAIN, [MASK] * 3, VOID).classes == VOID
     assert annotated("x:0.5", {"x": float}, from_masks) == 0.5
     with pytest.raises(ValueError, match="from_masks"):
         annotated((PLAIN, MASK), {}, from_masks)

@@ -61,6 +61,7 @@ def test_difficulty_adds_clutter_and_moves_no_box():
     "wrong", [{"difficulty": 1.5}, {"train": 0}, {"targets": "box"}, {"difficulty": float("nan")}]
 )
 def test_scenes_that_cannot_be(wrong):
+    assert len(digit_scenes(train=1, test=1).train_y) == 1
     with pytest.raises(ValueError, match="(?i)digit.scenes"):
         digit_scenes(**wrong)
     for text in ("digits:hard", "digits:2"):
