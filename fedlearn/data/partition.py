@@ -311,7 +311,7 @@ def given(clients: Any, count: int) -> Given:
         need(
             fits and len(np.unique(i)) == len(i) and (owner[i] < 0).all(),
             f"Client {k} is given {short(positions)}: samples are 0 to {count - 1}, at least one "
-            "for each client, and none twice.",
+            "for each client, and never a sample twice.",
         )
         owner[i] = k
     return Given(owner)

@@ -86,6 +86,7 @@ def test_labels_stay_with_their_samples_and_every_class_gives_its_share():
         ({"y": Y * 0}, "two classes"),
         ({"y": Y * 100}, "201 classes"),
         ({"test": 0}, "share"),
+        ({"test": "x"}, "test"),
         ({"test": (X[:5, :4], Y[:5])}, "test set's samples"),
         ({"test": (X[:5], ["a"] * 5)}, "test set's labels"),
         ({"test": (X[:5], Y[:5], Y[:5])}, "test set's users"),
