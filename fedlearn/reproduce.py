@@ -56,7 +56,7 @@ def lacking(task: str, name: str, train: int, test: int, load: bool = False) -> 
         missing = sources.missing([name])
         if missing and (sources.offline() or not sources.about(name).torchvision):
             return missing[0]
-        part = published.there(task, name)
+        part = published.count_pictures(task, name)
         if part and (train > part[0] or test > part[1]):
             return (
                 f"{name} has {part[0]} of {train} images to train and {part[1]} of {test} to "
@@ -66,7 +66,9 @@ def lacking(task: str, name: str, train: int, test: int, load: bool = False) -> 
             data, known = sources.load(name), published.known(task, name)
             here, whole = (len(data.train_y), len(data.test_y)), (known.train, known.test)
             if here != whole:
-                return f"the copy of {name} at {sources.found(name)} has {here} images, not {whole}"
+                return (
+                    f"the copy of {name} at {sources.locate(name)} has {here} images, not {whole}"
+                )
     except DataError as error:
         return str(error)
     return ""

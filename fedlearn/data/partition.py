@@ -5,7 +5,6 @@ sample i?" with one array, so neither gap nor overlap can arise; a client withou
 refused."""
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,6 +20,7 @@ TRIES = 10_000  # a hundred clients, 1,000 images, alpha 0.1: a draw in more tha
 
 
 def need(condition: object, sentence: str) -> None:
+    """Refuse, unless the condition holds."""
     if not condition:
         raise ValueError(sentence)
 
@@ -58,13 +58,13 @@ class Partition(Checked):
         ``coarse``: the super-class of each class; ``pixels``: height * width, for ``permuted``.
         ``ValueError`` if not every client would get a sample."""
         labels = np.asarray(labels)
-        need(clients >= 1, f"A federation needs at least one client, not {clients}.")
         n = len(labels)
+        need(clients >= 1, f"A federation needs at least one client, not {clients}.")
         need(clients <= n, f"{clients} clients cannot share {n} samples: use fewer clients.")
         owner = self.owners(labels, clients, rng, coarse)
         sizes = np.bincount(owner + 1, minlength=clients + 1)  # before all, what is nobody's
-        lacking = f"{self} leaves client {sizes[1:].argmin()} without samples: use fewer clients."
-        need(sizes[1:].all(), lacking)
+        empty = f"{self} leaves client {sizes[1:].argmin()} without samples: use fewer clients."
+        need(sizes[1:].all(), empty)
         indices = np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1])
         return Split(indices[1:], self.permutations(clients, rng, pixels))
 
@@ -85,6 +85,13 @@ def _deal(labels, counts, rng):
     return owner
 
 
+def _cut(order, parts):
+    """The part of each sample when this order of all of them is cut into equal parts."""
+    part = np.empty(len(order), np.int64)
+    part[order] = np.arange(len(order)) * parts // len(order)
+    return part
+
+
 @dataclass(frozen=True)
 class Iid(Partition):
     """Shuffle and cut into equal parts (sizes differ by one at most)."""
@@ -101,10 +108,8 @@ class Objects(Partition):
     by = "counts"
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
-        owner, order = np.empty(len(labels), np.int64), rng.permutation(len(labels))
-        order = order[np.argsort(labels[order], kind="stable")]
-        owner[order] = np.arange(len(labels)) * clients // len(labels)
-        return owner
+        order = rng.permutation(len(labels))
+        return _cut(order[np.argsort(labels[order], kind="stable")], clients)
 
 
 @dataclass(frozen=True)
@@ -118,23 +123,8 @@ class Permuted(Iid):
 
 @dataclass(frozen=True)
 class Dirichlet(Partition):
-    """Class by class, the clients' shares are drawn from Dirichlet(alpha).
-
-    Drawn anew, on from the same generator, until every client has ``min_samples``.
-
-    Parameters
-    ----------
-    alpha
-        Above 0: the smaller, the more uneven.
-    min_samples
-        At least 1.
-
-    Examples
-    --------
-    >>> labels, rng = np.arange(100) % 10, np.random.default_rng(0)
-    >>> [len(indices) for indices in Dirichlet(0.5)(labels, 3, rng).indices]
-    [24, 25, 51]
-    """
+    """Class by class, the clients' shares are drawn from Dirichlet(alpha): the smaller, the more
+    uneven. Drawn anew, on from the same generator, until every client has ``min_samples``."""
 
     alpha: float
     min_samples: int = 1
@@ -160,13 +150,7 @@ class Dirichlet(Partition):
 
 @dataclass(frozen=True)
 class Shards(Partition):
-    """McMahan et al. (2017): sort by label, cut into clients * per_client shards, deal them out.
-
-    Parameters
-    ----------
-    per_client
-        How many shards a client gets.
-    """
+    """McMahan et al. (2017): sort by label, cut into clients * per_client shards, deal them out."""
 
     per_client: int = 2
 
@@ -177,9 +161,7 @@ class Shards(Partition):
         n, count = len(labels), clients * self.per_client
         need(count <= n, f"{n} samples cannot fill {count} shards: use fewer clients or shards.")
         holder = rng.permutation(np.repeat(np.arange(clients), self.per_client))
-        owner = np.empty(n, np.int64)
-        owner[np.argsort(labels, kind="stable")] = holder[np.arange(n) * count // n]
-        return owner
+        return holder[_cut(np.argsort(labels, kind="stable"), count)]
 
 
 def _class_owner(labels, clients, coarse):
@@ -188,9 +170,7 @@ def _class_owner(labels, clients, coarse):
     order = np.arange(labels.max() + 1) if coarse is None else np.argsort(coarse, kind="stable")
     n = len(order)
     need(clients <= n, f"{clients} clients cannot each own one of {n} classes: use fewer clients.")
-    owner = np.empty(n, np.int64)
-    owner[order] = np.arange(n) * clients // n
-    return owner
+    return _cut(order, clients)
 
 
 @dataclass(frozen=True)
@@ -204,18 +184,12 @@ class Classes(Partition):
 
 @dataclass(frozen=True)
 class MainClass(Partition):
-    """Fed-KGF: ``share`` of each class goes to the client that owns it, the rest evenly to the
-    others. Where there are more clients than classes, some own the same class and divide the share.
+    """Fed-KGF: ``share`` of each class (above 0, at most 1) goes to the client that owns it, the
+    rest evenly to the others. Where there are more clients than classes, some own the same class
+    and divide the share.
 
     Ten clients, CIFAR-10: 4,000 of the own class and 111 or 112 of every other. CIFAR-100 with
-    ``coarse``: 400 each of ten classes (two super-classes) and 11 or 12 of every other. 5,000
-    samples a client in both.
-
-    Parameters
-    ----------
-    share
-        Above 0 and at most 1.
-    """
+    ``coarse``: 400 each of ten classes (two super-classes) and 11 or 12 of every other."""
 
     share: float = 0.8
 
@@ -224,44 +198,35 @@ class MainClass(Partition):
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         classes, k = labels.max() + 1, np.arange(clients)
-        # [clients, classes]: whose class it is; in a crowd client k has class k mod classes
+        # [clients, classes]: who owns which; in a crowd client k has class k mod classes
         if clients > classes:
-            mine = k[:, None] % classes == np.arange(classes)
+            main = k[:, None] % classes == np.arange(classes)
         else:
-            mine = k[:, None] == _class_owner(labels, clients, coarse)
+            main = k[:, None] == _class_owner(labels, clients, coarse)
         total = np.bincount(labels, minlength=classes)
         counts, moved = np.zeros((clients, classes), np.int64), np.zeros(clients, np.int64)
         for c in range(classes):
-            owners, first = np.flatnonzero(mine[:, c]), mine[:, c].argmax()
+            first = main[:, c].argmax()
             # The others, from a starting point that moves on with each class, so that the odd
             # samples spread too.
             others = (first + k) % clients
-            others = np.roll(others[~mine[others, c]], -moved[first])
-            main = round(self.share * total[c]) if len(others) else total[c]
-            for group, n in ((owners, main), (others, total[c] - main)):
+            others = np.roll(others[~main[others, c]], -moved[first])
+            share = round(self.share * total[c]) if len(others) else total[c]
+            rest = total[c] - share
+            for group, n in ((np.flatnonzero(main[:, c]), share), (others, rest)):
                 counts[group, c] = n // max(len(group), 1)
                 counts[group[: n % max(len(group), 1)], c] += 1
-            moved += (total[c] - main) % max(len(others), 1) if clients > classes else mine[:, c]
+            moved += rest % max(len(others), 1) if clients > classes else main[:, c]
         return _deal(labels, counts, rng)
 
 
 @dataclass(frozen=True)
 class Table(Partition):
-    """A paper's own split, rows clients and columns classes.
+    """A paper's own split, rows clients and columns classes: a name in ``data/partitions``, or the
+    path of a ``.csv`` file.
 
     Exact when the columns add up to the data set's class counts. Otherwise each class is shared
-    out in the table's proportions by largest remainder, so that every sample is used.
-
-    Parameters
-    ----------
-    source
-        A name in ``data/partitions``, or the path of a ``.csv`` file.
-
-    Examples
-    --------
-    >>> Table("rpn_table4").counts().shape
-    (10, 10)
-    """
+    out in the table's proportions by largest remainder, so that every sample is used."""
 
     source: str
 
@@ -289,8 +254,8 @@ class Table(Partition):
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         counts = self.counts()
         total = np.bincount(labels, minlength=counts.shape[1])  # a part of a set may lack the last
-        wanted = "{} clients and {} classes".format(*counts.shape)
-        problem = f"The table {self.source} is for {wanted}, not for {clients} and {len(total)}."
+        stated = "{} clients and {} classes".format(*counts.shape)
+        problem = f"The table {self.source} is for {stated}, not for {clients} and {len(total)}."
         need(counts.shape == (clients, len(total)), problem)
         share, left = np.divmod(counts * total, counts.sum(0))  # in integers: no rounding
         rank = np.argsort(np.argsort(-left, axis=0, kind="stable"), axis=0)
@@ -330,26 +295,25 @@ def given(clients: Any, count: int) -> Given:
     ([0, 1, 0, -1], [1, 0, 1])
     """
     clients = list(clients.cpu().numpy() if isinstance(clients, torch.Tensor) else clients)
-    lists = [hasattr(c, "__len__") and not isinstance(c, str | bytes) for c in clients]
-    if not any(lists) or not clients:
+    if not any(hasattr(c, "__len__") and not isinstance(c, str | bytes) for c in clients):
         column = np.array(clients)
-        wanted = (
-            f"lists of positions, or a column with a number or text for each of {count} samples"
+        need(
+            clients and len(clients) == count and column.dtype.kind in "iuSU",
+            "clients are lists of positions, or a column with a number or text for each of "
+            f"{count} samples, not {len(clients)} of {short(column[:1])}.",
         )
-        fits = clients and len(clients) == count and column.dtype.kind in "iuSU"
-        need(fits, f"clients are {wanted}, not {len(clients)} of {short(column[:1])}.")
         return Given(np.unique(column, return_inverse=True)[1].astype(np.int64))
     owner = np.full(count, -1, np.int64)
     for k, positions in enumerate(clients):
-        problem = f"Client {k} is given {short(positions)}, "
-        positions = np.asarray(positions)
-        is_list = positions.ndim == 1 and positions.size and positions.dtype.kind in "iu"
-        need(is_list, f"{problem}not a list of positions, at least one.")
-        inside = 0 <= positions.min() and positions.max() < count
-        need(inside, f"{problem}but samples are 0 to {count - 1}.")
-        once = len(np.unique(positions)) == len(positions) and (owner[positions] < 0).all()
-        need(once, f"{problem}with a sample that it or another client has already.")
-        owner[positions] = k
+        i = np.asarray(positions)
+        fits = i.ndim == 1 and i.size and i.dtype.kind in "iu"
+        fits = fits and 0 <= i.min() and i.max() < count
+        need(
+            fits and len(np.unique(i)) == len(i) and (owner[i] < 0).all(),
+            f"Client {k} is given {short(positions)}: samples are 0 to {count - 1}, at least one "
+            "for each client, and never a sample twice.",
+        )
+        owner[i] = k
     return Given(owner)
 
 
@@ -362,17 +326,16 @@ class Flwr(Partition):
 
     partitioner: Any
 
-    def __repr__(self) -> str:
-        values = {n.strip("_"): v for n, v in vars(self.partitioner).items()}
-        values = {n: v.tolist() if isinstance(v, np.ndarray) else v for n, v in values.items()}
-        options = ", ".join(f"{n}={v!r}" for n, v in sorted(values.items()) if _plain(v))
-        return f"Flwr({type(self.partitioner).__name__}({options}))"
-
     def __post_init__(self) -> None:
-        part = self.partitioner
-        need(
-            hasattr(part, "load_partition"), f"A partitioner has load_partition, not {short(part)}."
-        )
+        fits = hasattr(self.partitioner, "load_partition")
+        need(fits, f"A partitioner has load_partition, not {short(self.partitioner)}.")
+
+    def __repr__(self) -> str:
+        options = {name.strip("_"): value for name, value in vars(self.partitioner).items()}
+        options = {n: v.tolist() if hasattr(v, "tolist") else v for n, v in options.items()}
+        plain = bool | int | float | str | list | tuple
+        shown = (f"{n}={short(v)}" for n, v in sorted(options.items()) if isinstance(v, plain))
+        return f"Flwr({type(self.partitioner).__name__}({', '.join(shown)}))"
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         from datasets import Dataset
@@ -382,12 +345,6 @@ class Flwr(Partition):
         count = part.num_partitions
         need(count == clients, f"{self} makes {count} partitions, not {clients}.")
         return given([part.load_partition(k)["index"] for k in range(clients)], len(labels)).owner
-
-
-def _plain(value: Any) -> bool:
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return len(value) < 50 and all(map(_plain, value))
-    return isinstance(value, bool | int | float | str)
 
 
 iid, permuted, dirichlet, shards = Iid, Permuted, Dirichlet, Shards
@@ -418,9 +375,9 @@ def parse(text: str) -> Partition:
     name, colon, argument = text.partition(":")
     make, read, example = pick(name, PARTS, "partition")
     try:
-        value = [read(argument)] if colon else []
+        values = [read(argument)] if colon else []
     except (TypeError, ValueError):
         raise ValueError(f"{text!r} is not a partition: write it like {example!r}.") from None
-    lacking = not value and name in ("dirichlet", "table")
+    lacking = not colon and name in ("dirichlet", "table")
     need(not lacking, f"{text!r} lacks its argument: write it like {example!r}.")
-    return make(*value)
+    return make(*values)

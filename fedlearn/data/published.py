@@ -10,47 +10,46 @@ before anything is trained; ``skip=True`` leaves such pictures out and notes how
 import json
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+from xml.etree import ElementTree
 
 import numpy as np
 
 from ..arguments import checked
 from ..errors import DataError, pick
-from .annotated import CROWD, VOID, from_boxes, from_masks, wrong_object
-from .readers import count_files, open_image, reason
+from . import sources
+from .arrays import CROWD, VOID, from_boxes, from_masks, wrong_object
 from .scenes import SIDE
-from .sources import ANNOTATED, SETS, Known, Source, available, found
+from .sources import Known, Source, locate, open_image, reason
 
 VOC = (
     *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
     *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa"),
     *("train", "tvmonitor"),
 )
+PARTS = "train", "val"
 SIZE = 160  # pixels, unless asked for otherwise
 LARGEST = 2048
 SLACK = 1.0  # pixels by which rounding may put a box outside its picture
 YEARS = {"voc": "2012", "coco": "2017"}
-WHOLE = {  # pictures to train and to test
-    ("voc", "boxes"): (5717, 5823),
-    ("voc", "masks"): (1464, 1449),
-    ("coco", "boxes"): (118287, 5000),
-}
+MASKS = 1464, 1449  # of VOC's pictures, to train and to test
 # what a damaged or encrypted zip file raises
 UNREADABLE = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
-FOLDERS = {"voc": "VOCdevkit", "coco": "coco"}
 
 
 class Item(NamedTuple):
-    """A picture's file, its target's, and how the target is read: given the picture's width and
-    height, objects [k, 6] or a PIL image of classes."""
+    """A picture's file, the place of its target in messages, how that is read (objects [k, 6] or a
+    PIL image of classes), and the picture's size, if it is stated there."""
 
     picture: Path
-    target: Path
-    read: Callable[[int, int], Any]
+    place: str
+    read: Callable[[], Any]
+    stated: tuple[int, int] | None = None
 
 
 @checked
@@ -60,7 +59,7 @@ def voc(targets: str = "boxes", size: int = SIZE, skip: bool = False) -> Source:
     Objects marked difficult count neither for nor against a detector, as in VOC's evaluation, and
     train nothing; borders of masks are void."""
     pick(targets, {"boxes": 1, "masks": 1}, "target of VOC")
-    return _load(found("voc"), "voc", targets, _sized(size), skip)
+    return _load(locate("voc"), "voc", targets, size, skip)
 
 
 @checked
@@ -68,23 +67,18 @@ def coco(size: int = SIZE, skip: bool = False) -> Source:
     """COCO's ``train2017`` and ``val2017``, with boxes. Crowds train nothing, and what is found in
     one counts neither for nor against a detector, as in COCO's evaluation. A picture without an
     object stays: whatever is found in it is wrong."""
-    return _load(found("coco"), "coco", "boxes", _sized(size), skip)
-
-
-def _sized(size: int) -> int:
-    if not 32 <= size <= LARGEST:
-        raise ValueError(f"size is a number of pixels from 32 to {LARGEST}, not {size!r}.")
-    return size
+    return _load(locate("coco"), "coco", "boxes", size, skip)
 
 
 def named(name: str, targets: str, argument: str) -> Source:
     """What the text "voc:96" asks for: pictures of 96 pixels; "voc:96,skip" without those that are
     wrong."""
-    words = argument.split(",") if argument else []
-    sizes = [word for word in words if word != "skip"]
-    if len(sizes) > 1 or not all(word.isdecimal() for word in sizes):
+    sizes = argument.split(",") if argument else []
+    skip = "skip" in sizes
+    sizes = [size for size in sizes if size != "skip"] or [str(SIZE)]
+    if len(sizes) > 1 or not sizes[0].isdecimal():
         raise ValueError(f"Sizes of {name} are written like '{name}:160', not {argument!r}.")
-    size, skip = int(sizes[0]) if sizes else SIZE, "skip" in words
+    size = int(sizes[0])
     return voc(targets, size, skip) if name == "voc" else coco(size, skip)
 
 
@@ -92,103 +86,109 @@ def known(task: str, dataset: str) -> Known:
     """What is known of the data set that a task means by a name, before it is there."""
     name, _, argument = dataset.partition(":")
     if task == "classification":
-        return SETS[dataset]
+        return sources.SETS[dataset]
     masks = task == "segmentation"  # with the background
     if name == "digits":
         return Known(10 + masks, (1, SIDE, SIDE), 2000, 300)
     size = int(argument.partition(",")[0] or SIZE)
-    whole = WHOLE[name, "masks" if masks else "boxes"]
-    return Known(ANNOTATED[name].classes + masks, (3, size, size), *whole)
+    whole = sources.ANNOTATED[name]
+    counts = MASKS if masks else (whole.train, whole.test)
+    return Known(whole.classes + masks, (3, size, size), *counts)
 
 
-def there(task: str, dataset: str) -> tuple[int, int] | None:
+def count_pictures(task: str, dataset: str) -> tuple[int, int] | None:
     """How many pictures of a set that can be here in part are, to train and to test; None for one
     that is absent, and for all others. No picture is read; ``DataError`` for a damaged copy."""
     name = dataset.partition(":")[0]
-    if name not in (*ANNOTATED, "cinic10", "tiny_imagenet") or not available(name):
+    if name not in (*sources.ANNOTATED, *sources.LISTINGS) or not sources.available(name):
         return None
-    place = found(name)
+    place = locate(name)
     try:
-        if name not in ANNOTATED:
-            return count_files(name, place)
-        root: Any = place if place.suffix != ".zip" else zipfile.Path(place, f"{FOLDERS[name]}/")
-        if name == "coco":
-            train, test = (len([*(root / f"{p}2017").iterdir()]) for p in ("train", "val"))
+        if name in sources.LISTINGS:
+            return sources.count_listed(name, place)
+        with _folder(place, name) as folder:
+            if name == "coco":
+                train, test = (len([*(folder / f"{p}2017").iterdir()]) for p in PARTS)
+                return train, test
+            targets = "masks" if task == "segmentation" else "boxes"
+            items = (_voc(folder, targets, part) for part in PARTS)
+            train, test = (sum(item.picture.exists() for item in part) for part in items)
             return train, test
-        pictures = {file.name for file in (root / "VOC2012" / "JPEGImages").iterdir()}
-        kind = "Segmentation" if task == "segmentation" else "Main"
-        lists = (root / "VOC2012" / "ImageSets" / kind / f"{p}.txt" for p in ("train", "val"))
-        train, test = (
-            sum(f"{stem}.jpg" in pictures for stem in file.read_text().split()) for file in lists
-        )
-        return train, test
-    except (KeyError, ValueError, *UNREADABLE) as error:
+    except (OSError, ValueError) as error:
         raise _bad(place, f"is no {name} that can be read", error) from None
 
 
-@lru_cache(4)
-def _load(place: Path, name: str, targets: str, size: int, skip: bool) -> Source:
-    """The data set whose folder, or packed subset, this is."""
+@contextmanager
+def _folder(place: Path, name: str) -> Iterator[Path]:
+    """The folder of a data set, or for a while that of a packed subset."""
     if place.suffix != ".zip":
-        return _read(place, name, targets, size, skip)
+        yield place
+        return
     with TemporaryDirectory() as folder:
         try:
             with zipfile.ZipFile(place) as pack:
                 pack.extractall(folder)
         except UNREADABLE as error:
             raise _bad(place, "is no zip file that can be read", error) from None
-        return _read(Path(folder, FOLDERS[name]), name, targets, size, skip)
+        yield Path(folder, sources.ANNOTATED[name].places[0])
+
+
+@lru_cache(4)
+def _load(place: Path, name: str, targets: str, size: int, skip: bool) -> Source:
+    """The data set whose folder, or packed subset, this is."""
+    if not 32 <= size <= LARGEST:
+        raise ValueError(f"size is a number of pixels from 32 to {LARGEST}, not {size!r}.")
+    with _folder(place, name) as folder:
+        return _read(folder, name, targets, size, skip)
 
 
 def _read(place: Path, name: str, targets: str, size: int, skip: bool) -> Source:
-    names: tuple[str, ...] = VOC if name == "voc" else ()
-    parts, files, counts, left_out = [], [], [], 0
-    for part in ("train", "val"):
+    names: tuple[str, ...] = VOC
+    parts, files, counts, wrong = [], [], [], 0
+    for part in PARTS:
         if name == "voc":
             items = _voc(place, targets, part)
         else:
-            names, items = _coco(place, part, names)
+            names, items = _coco(place, part, names if parts else ())
         pairs = []
         for item in items:
             try:
-                pairs.append(_scaled(item, size, targets))
+                pairs.append(_scaled(item, size, targets, len(names)))
                 files.append(str(item.picture))
             except DataError:
                 if not skip:
                     raise
-                left_out += 1
+                wrong += 1
         if not pairs:
             raise DataError(f"{place} has no picture for {part}.")
         pictures, ys = zip(*pairs, strict=True)
         parts.append((np.stack(pictures), ys))
         counts.append(len(items))
-    whole, note = WHOLE[name, targets], f"{name.upper()} {YEARS[name]}, scaled to {size} pixels"
-    if counts != list(whole):
-        note = (
-            f"a subset of {note}: {counts[0]} of {whole[0]:,} pictures to train, {counts[1]} of "
-            f"{whole[1]:,} to test"
-        )
-    note += f"; {left_out} that are wrong were left out" if left_out else ""
+    note = f"{name.upper()} {YEARS[name]}, scaled to {size} pixels"
+    whole = sources.ANNOTATED[name]
+    train, test = MASKS if targets == "masks" else (whole.train, whole.test)
+    if counts != [train, test]:
+        images = f"{counts[0]} of {train:,} pictures to train, {counts[1]} of {test:,} to test"
+        note = f"a subset of {note}: {images}"
+    note += f"; {wrong} that are wrong were left out" if wrong else ""
     more: dict[str, Any] = {"name": f"{name}:{size}", "note": note, "files": files}
-    (x, ys), test = parts
     if targets == "boxes":
-        return from_boxes(x, ys, len(names), test, names=names, empty=name == "coco", **more)
-    both = ("background", *names)
-    return from_masks(x, ys, len(both), test, names=both, empty=True, **more)
+        empty = name == "coco"
+        return from_boxes(*parts[0], len(names), parts[1], names=names, empty=empty, **more)
+    names = ("background", *names)
+    return from_masks(*parts[0], len(names), parts[1], names=names, empty=True, **more)
 
 
-def _scaled(item: Item, size: int, targets: str) -> tuple[np.ndarray, np.ndarray]:
+def _scaled(item: Item, size: int, targets: str, classes: int) -> tuple[np.ndarray, np.ndarray]:
     """A square picture uint8 [3, size, size] and what belongs to it."""
     from PIL import Image
 
     picture = open_image(item.picture).convert("RGB")
     width, height = picture.size
-    try:
-        y = item.read(width, height)
-    except DataError:
-        raise
-    except Exception as error:
-        raise _bad(item.target, "is no annotation that can be read", error) from None
+    # a copy may be scaled without its annotations, which shows where sizes are stated
+    if item.stated not in (None, picture.size):
+        raise DataError(f"{item.place} says {item.stated}, but the picture is {picture.size}.")
+    y: Any = (_mask if targets == "masks" else _objects)(item, width, height, classes)
     scale = size / max(width, height)
     inside = max(1, round(scale * width)), max(1, round(scale * height))
     square = np.zeros((size, size, 3), np.uint8)
@@ -203,96 +203,86 @@ def _scaled(item: Item, size: int, targets: str) -> tuple[np.ndarray, np.ndarray
     return x, y
 
 
-def _voc(place: Path, targets: str, part: str) -> list[Item]:
-    """torchvision's list of the pictures of VOC's own division."""
-    from torchvision.datasets import VOCDetection, VOCSegmentation
-
-    kind = VOCDetection if targets == "boxes" else VOCSegmentation
-    read = _voc_objects if targets == "boxes" else _voc_mask
-    try:
-        listing = kind(place.parent, YEARS["voc"], part)
-    except (OSError, RuntimeError) as error:
-        raise _bad(place, f"is no VOC {YEARS['voc']} with {targets}", error) from None
-    pairs = zip(map(Path, listing.images), map(Path, listing.targets), strict=True)
-    return [Item(picture, target, partial(read, target)) for picture, target in pairs]
-
-
-def _voc_objects(file: Path, width: int, height: int) -> np.ndarray:
-    """VOC's corners are pixels, from 1, and belong to the box."""
-    from torchvision.datasets import voc
-
-    tree = voc.VOCDetection.parse_voc_xml(voc.ET_parse(file).getroot())
-    rows = []
-    for item in tree["annotation"]["object"]:
-        if item["name"] not in VOC:
-            raise DataError(f"{file} has an object of class {item['name']!r}, which VOC has not.")
-        x1, y1, x2, y2 = (float(item["bndbox"][end]) for end in ("xmin", "ymin", "xmax", "ymax"))
-        ignored = int(item.get("difficult") or 0)
-        rows.append([x1 - 1, y1 - 1, x2, y2, VOC.index(item["name"]), ignored])
-    if not rows:
-        raise DataError(f"{file} has no object.")
-    return _inside(rows, file, width, height, len(VOC))
-
-
-def _voc_mask(file: Path, width: int, height: int) -> Any:
-    from PIL import Image
-
-    mask = open_image(file)
-    kinds = {*np.unique(np.asarray(mask)).tolist()} - {VOID}
-    right = mask.mode in ("P", "L") and mask.size == (width, height)
-    if not right or not 0 < max(kinds, default=0) <= len(VOC):
-        raise DataError(
-            f"{file} is no mask of {width} x {height} pixels with numbers of classes, 0 "
-            f"(background) to {len(VOC)}, and an object."
-        )
-    return Image.fromarray(np.asarray(mask))
-
-
-def _coco(place: Path, part: str, names: tuple[str, ...]) -> tuple[tuple[str, ...], list[Item]]:
-    """The names of the classes (those given, else in the order of their ids, of which COCO's 80
-    leave some out) and the pictures with their objects."""
-    file = place / "annotations" / f"instances_{part}2017.json"
-    try:
-        table = json.loads(file.read_text(encoding="utf-8"))
-        listed = {c["id"]: c["name"] for c in sorted(table["categories"], key=lambda c: c["id"])}
-        images = {image["id"]: image for image in table["images"]}
-        files = [place / f"{part}2017" / image["file_name"] for image in images.values()]
-        objects: dict[Any, list] = {number: [] for number in images}
-        for row in table["annotations"]:
-            objects[row["image_id"]].append(row)
-    except (OSError, ValueError) as error:
-        raise _bad(file, "is no JSON that can be read", error) from None
-    except (KeyError, TypeError, AttributeError) as error:
-        raise _bad(file, "is no COCO with images, categories and annotations", error) from None
-    names = names or tuple(listed.values())
-    kinds = {number: names.index(name) for number, name in listed.items() if name in names}
-    read = (partial(_coco_objects, file, images[n], objects[n], kinds) for n in images)
-    return names, [Item(path, file, own) for path, own in zip(files, read, strict=True)]
-
-
-def _coco_objects(
-    file: Path, image: dict, objects: list, kinds: dict, width: int, height: int
-) -> np.ndarray:
-    rows, place = [], f"{file}, image {image['file_name']},"
-    for row in objects:
-        (x, y, w, h), kind = row["bbox"], kinds.get(row["category_id"], -1)
-        rows.append([x, y, x + w, y + h, kind, CROWD if row.get("iscrowd") else 0])
-    # a copy may be scaled without its annotations, which shows where sizes are stated
-    stated = image.get("width", width), image.get("height", height)
-    if stated != (width, height):
-        raise DataError(f"{place} says {stated}, but the picture is {width, height}.")
-    return _inside(rows, place, width, height, max(kinds.values()) + 1)
-
-
-def _inside(rows: list, place: object, width: int, height: int, classes: int) -> np.ndarray:
+def _objects(item: Item, width: int, height: int, classes: int) -> np.ndarray:
     """float32 [k, 6]; ``DataError`` for a box that is no part of its picture."""
-    objects = np.array(rows, float).reshape(-1, 6)
+    try:
+        objects = np.array(item.read(), float).reshape(-1, 6)
+    except Exception as error:
+        raise _bad(item.place, "is no annotation that can be read", error) from None
     if problem := wrong_object(objects, width, height, classes, SLACK):
-        raise DataError(f"{place} has {problem}")
+        raise DataError(f"{item.place} has {problem}")
     y = objects.astype(np.float32)
     y[:, :4] = y[:, :4].clip(0, [width, height, width, height])
     return y
 
 
-def _bad(file: Path, problem: str, error: Exception) -> DataError:
+def _mask(item: Item, width: int, height: int, classes: int) -> Any:
+    mask = item.read()
+    kinds = {*np.unique(np.asarray(mask)).tolist()} - {VOID}
+    right = mask.mode in ("P", "L") and mask.size == (width, height)
+    if not right or not 0 < max(kinds, default=0) <= classes:
+        raise DataError(
+            f"{item.place} is no mask of {width} x {height} pixels with numbers of classes, 0 "
+            f"(background) to {classes}, and an object."
+        )
+    return mask
+
+
+def _voc(place: Path, targets: str, part: str) -> list[Item]:
+    """torchvision's list of the pictures of VOC's own division."""
+    from torchvision.datasets import VOCDetection, VOCSegmentation
+
+    boxes = targets == "boxes"
+    kind, read = (VOCDetection, _voc_objects) if boxes else (VOCSegmentation, open_image)
+    try:
+        listing = kind(place.parent, YEARS["voc"], part)
+    except (OSError, RuntimeError) as error:
+        raise _bad(place, f"is no VOC {YEARS['voc']} with {targets}", error) from None
+    pairs = zip(map(Path, listing.images), listing.targets, strict=True)
+    return [Item(picture, target, partial(read, target)) for picture, target in pairs]
+
+
+def _voc_objects(file: str) -> list:
+    """VOC's corners are pixels, from 1, and belong to the box."""
+    rows = []
+    for item in ElementTree.parse(file).iterfind("object"):
+        name = item.findtext("name")
+        corners: Any = (item.findtext(f"bndbox/{end}") for end in ("xmin", "ymin", "xmax", "ymax"))
+        x1, y1, x2, y2 = map(float, corners)
+        if name not in VOC:
+            raise ValueError(f"VOC has no class {name!r}")
+        ignored = int(item.findtext("difficult") or 0)
+        rows.append([x1 - 1, y1 - 1, x2, y2, VOC.index(name), ignored])
+    if not rows:
+        raise ValueError("no object")
+    return rows
+
+
+def _coco(place: Path, part: str, names: tuple[str, ...]) -> tuple[tuple[str, ...], list[Item]]:
+    """The names of the classes (those given, else in the order of their ids, of which COCO's 80
+    leave some out) and the pictures with their objects."""
+    file, items = place / "annotations" / f"instances_{part}2017.json", []
+    try:
+        table = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _bad(file, "is no JSON that can be read", error) from None
+    try:
+        listed = {c["id"]: c["name"] for c in sorted(table["categories"], key=lambda c: c["id"])}
+        names = names or tuple(listed.values())
+        kinds = {number: names.index(name) for number, name in listed.items() if name in names}
+        rows: dict[Any, list] = {image["id"]: [] for image in table["images"]}
+        for row in table["annotations"]:
+            (x, y, w, h), kind = row["bbox"], kinds.get(row["category_id"], -1)
+            crowd = CROWD if row.get("iscrowd") else 0
+            rows[row["image_id"]].append([x, y, x + w, y + h, kind, crowd])
+        for image in table["images"]:
+            path, objects = place / f"{part}2017" / image["file_name"], rows[image["id"]]
+            label, stated = f"{file}, image {path.name},", (image["width"], image["height"])
+            items.append(Item(path, label, partial(list, objects), stated))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise _bad(file, "is no COCO with images, categories and annotations", error) from None
+    return names, items
+
+
+def _bad(file: object, problem: str, error: Exception) -> DataError:
     return DataError(f"{file} {problem} ({reason(error)}).")

@@ -9,9 +9,8 @@ import torch.nn.functional as F
 
 from .. import rng
 from ..arguments import checked
-from .annotated import from_boxes, from_masks
-from .readers import digits
-from .sources import Source
+from .arrays import from_boxes, from_masks
+from .sources import Source, digits
 
 SIDE = 64  # of a scene, in pixels
 MOST = 6  # digits in a scene
@@ -59,8 +58,7 @@ def _corners(sides, wanted, random, tries=40):
     """Corners of squares that do not overlap, -1 where none could be placed; of each scene the
     first square always has its place."""
     scenes = np.arange(len(sides))
-    left = np.full((len(sides), MOST), -1)
-    top = left.copy()
+    left, top = np.empty((2, len(sides), MOST), int)
     for k in range(MOST):
         side = sides[:, k, None]
         x, y = (random.random((2, len(sides), tries)) * (SIDE - side + 1)).astype(int)

@@ -4,24 +4,27 @@ Order: inside scikit-learn (digits), ``$FEDLEARN_DATA``, ``data/cache``, then a 
 torchvision. ``FEDLEARN_OFFLINE=1`` forbids the download. ``data/README.md`` lists the sources,
 licences and accepted files."""
 
+import gzip
+import io
 import os
 import shutil
 import socket
+import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from ..errors import DataError, no_memory, pick
-from . import readers
-from .readers import count_files, reason
 
 # A checkout keeps its data beside the package; an installed wheel carries a copy inside it and may
 # not be writable.
@@ -32,13 +35,12 @@ CACHE = Path.home() / ".cache" / "fedlearn" if INSTALLED else DATA / "cache"
 
 # CIFAR-100's super-class of each class, both in alphabetical order (Krizhevsky 2009), one base-20
 # digit each.
-_COARSE = (
-    "41e80677i33e9i7b397b6b5a76df3f0b1aceg9b55j88fdehiag4h420h4iha32ccgc19j2a01gc9dfdgj246j558ji"
-)
-_COARSE += "12f60h8ed"
-COARSE = [int(digit, 20) for digit in _COARSE]
+_DIGITS = "41e80677i33e9i7b397b6b5a76df3f0b1aceg9b55j88fdehiag4h420h4iha32ccg"
+COARSE = [int(digit, 20) for digit in _DIGITS + "c19j2a01gc9dfdgj246j558ji12f60h8ed"]
 PATIENCE = 12  # seconds without an answer after which a download is given up
 LOSSY = "CIFAR-100 from a lossy AVIF copy (quality 62)"
+
+Listing = Sequence[tuple[Any, int]]  # files and their labels
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -76,8 +78,11 @@ def data_path(*parts: str) -> Path:
     return DATA.joinpath(*parts)
 
 
+# ---- what is known of a data set before it is there
+
+
 class Known(NamedTuple):
-    """What is known of a data set before it is there."""
+    """How large a data set is, and where it comes from."""
 
     classes: int
     shape: tuple[int, int, int]  # channels, height, width
@@ -86,58 +91,46 @@ class Known(NamedTuple):
     site: str = ""  # where it comes from, with so many megabytes
     megabytes: int = 0
     torchvision: str | None = None  # its class there, which fetches it
-    places: tuple = ()  # what to look for in a folder, how to read it, a note
-
-
-def _mnist(folder, *rest):
-    place = f"{folder}/raw/t10k-labels-idx1-ubyte*", readers.idx, ""
-    return Known(10, (1, 28, 28), 60000, 10000, *rest, folder, (place,))
-
-
-def _folders(reader, *names):
-    return tuple((name, reader, "") for name in names)
+    places: tuple[str, ...] = ()  # what to look for in a folder, the usual one first
 
 
 TORONTO = "www.cs.toronto.edu/~kriz/cifar.html"
 SETS = {
     "digits": Known(10, (1, 8, 8), 1347, 450),
-    "mnist": _mnist("MNIST", "ossci-datasets.s3.amazonaws.com/mnist", 12),
-    "fashion_mnist": _mnist(
-        "FashionMNIST", "fashion-mnist.s3-website.eu-central-1.amazonaws.com", 31
+    "mnist": Known(
+        *(10, (1, 28, 28), 60000, 10000, "ossci-datasets.s3.amazonaws.com/mnist", 12, "MNIST"),
+        ("MNIST/raw/t10k-labels-idx1-ubyte*",),
+    ),
+    "fashion_mnist": Known(
+        *(10, (1, 28, 28), 60000, 10000, "fashion-mnist.s3-website.eu-central-1.amazonaws.com"),
+        *(31, "FashionMNIST", ("FashionMNIST/raw/t10k-labels-idx1-ubyte*",)),
     ),
     "cifar10": Known(
         *(10, (3, 32, 32), 50000, 10000, TORONTO, 170, "CIFAR10"),
-        (
-            ("cifar-10-batches-py", readers.cifar_batches, ""),
-            ("cifar10/cifar10_index.npz", readers.cifar10_sheets, ""),
-        ),
+        ("cifar-10-batches-py", "cifar10/cifar10_index.npz"),
     ),
     "cifar100": Known(
         *(100, (3, 32, 32), 50000, 10000, TORONTO, 169, "CIFAR100"),
-        (
-            ("cifar-100-python", readers.cifar_batches, ""),
-            ("cifar100.npz", readers.cifar100_npz, LOSSY),
-            ("cifar100/cifar100_avif62.npz", readers.cifar100_npz, LOSSY),
-        ),
+        ("cifar-100-python", "cifar100.npz", "cifar100/cifar100_avif62.npz"),
     ),
     "cinic10": Known(
         *(10, (3, 32, 32), 90000, 90000, "datashare.ed.ac.uk/handle/10283/3192", 688, None),
-        _folders(readers.cinic10, "CINIC-10", "cinic-10", "cinic10"),
+        ("CINIC-10", "cinic-10", "cinic10"),
     ),
     "tiny_imagenet": Known(
         *(200, (3, 64, 64), 100000, 10000, "cs231n.stanford.edu/tiny-imagenet-200.zip", 248, None),
-        _folders(readers.tiny_imagenet, "tiny-imagenet-200"),
+        ("tiny-imagenet-200",),
     ),
 }
 # For detection (fedlearn.data.published reads them), whole or a packed part, of 160 x 160 pixels.
 ANNOTATED = {
     "voc": Known(
         *(20, (3, 160, 160), 5717, 5823, "host.robots.ox.ac.uk/pascal/VOC/voc2012", 1999),
-        *("VOCDetection", _folders(None, "VOCdevkit", "voc_subset.zip")),
+        *("VOCDetection", ("VOCdevkit", "voc_subset.zip")),
     ),
     "coco": Known(
         *(80, (3, 160, 160), 118287, 5000, "cocodataset.org", 19900, None),
-        _folders(None, "coco", "coco_subset.zip"),
+        ("coco", "coco_subset.zip"),
     ),
 }
 
@@ -147,22 +140,21 @@ def about(name: str) -> Known:
     return pick(name.partition(":")[0], SETS | ANNOTATED, "data set")
 
 
-def _places():
-    """The folders that may hold data."""
+# ---- where it is
+
+
+def _folders() -> list[Path]:
+    """Those that may hold data."""
     named = os.environ.get("FEDLEARN_DATA")
     return [Path(named).expanduser(), CACHE] if named else [CACHE]
 
 
-def _find(name):
-    """(file or folder, reader, note) of the first local copy, or None."""
+def _find(name: str) -> Path | None:
+    """The first local copy."""
     if name.partition(":")[0] == "digits":
-        return Path("scikit-learn"), readers.digits, ""
-    copies = (
-        (path, read, note)
-        for folder in _places()
-        for look, read, note in about(name).places
-        for path in sorted(folder.glob(look))
-    )
+        return Path("scikit-learn")
+    patterns = about(name).places
+    copies = (path for f in _folders() for p in patterns for path in sorted(f.glob(p)))
     return next(copies, None)
 
 
@@ -171,16 +163,27 @@ def available(name: str) -> bool:
     return _find(name) is not None
 
 
+def locate(name: str) -> Path:
+    """Where a data set lies, which is fetched if it has to be; ``DataError`` if it cannot be."""
+    if not available(name):
+        _fetch(name)
+    return Path(_find(name))  # type: ignore[arg-type]
+
+
 def note(name: str) -> str:
     """What to print beside figures made with the copy on this machine; empty for most."""
-    copy = _find(name)
-    if copy and name in ("cinic10", "tiny_imagenet"):  # which may be a part
+    place = _find(name)
+    if place and name in LISTINGS:  # which may be a part
         with suppress(OSError, ValueError, DataError):  # said where it is read
-            return _part(name, *count_files(name, copy[0]))
-    return copy[2] if copy else ""
+            return _part(name, *count_listed(name, place))
+    return LOSSY if place and _lossy(name, place) else ""
 
 
-def _part(name, train, test):
+def _lossy(name: str, place: Path) -> bool:
+    return name == "cifar100" and place.suffix == ".npz"
+
+
+def _part(name: str, train: int, test: int) -> str:
     """What to say of a copy with so many images; empty if it is whole."""
     whole = about(name)
     if (train, test) == (whole.train, whole.test):
@@ -189,25 +192,18 @@ def _part(name, train, test):
     return f"a part of {name}: {images}"
 
 
-def found(name: str) -> Path:
-    """Where a data set lies, which is fetched if it has to be; ``DataError`` if it cannot be."""
-    if _find(name) is None:
-        _fetch(name)
-    return Path(_find(name)[0])
-
-
 def missing(names: Iterable[str]) -> list[str]:
     """A line for each data set that is not on this machine, whatever the size of its pictures:
     which, how large, where from."""
     names = dict.fromkeys(name.partition(":")[0] for name in names)
-    wanted = [name for name in names if not available(name)]
-    return [f"{name}: {origin(name, not about(name).torchvision)}" for name in wanted]
+    absent = [name for name in names if not available(name)]
+    return [f"{name}: {origin(name, not about(name).torchvision)}" for name in absent]
 
 
 def origin(name: str, by_hand: bool = True) -> str:
     """How large a data set is and where from, and where it has to lie."""
     known = about(name)
-    folder = f", to be unpacked as {known.places[0][0]} in FEDLEARN_DATA" if by_hand else ""
+    folder = f", to be unpacked as {known.places[0]} in FEDLEARN_DATA" if by_hand else ""
     return f"{known.megabytes} MB from {known.site}{folder}"
 
 
@@ -216,18 +212,18 @@ def offline() -> bool:
     return os.environ.get("FEDLEARN_OFFLINE", "0") not in ("", "0")
 
 
-def _absent(name, why):
-    places, known = " and ".join(map(str, _places())), about(name)
-    by_hand = f" as {known.places[0][0]}."
+def _absent(name: str, why: str) -> DataError:
+    folders, known = " and ".join(map(str, _folders())), about(name)
+    by_hand = f" as {known.places[0]}."
     remedy = ", or connect to the network once." if known.torchvision else by_hand
     return DataError(
-        f"The data set {name} ({known.megabytes} MB, from {known.site}) is not in {places} "
+        f"The data set {name} ({known.megabytes} MB, from {known.site}) is not in {folders} "
         f"and {why}: set FEDLEARN_DATA to a folder that holds it{remedy}"
     )
 
 
-def _fetch(name):
-    """Download into a folder of this process's own, then put it into the cache in one step."""
+def _fetch(name: str) -> None:
+    """Download into a folder of this process, then put it into the cache in one step."""
     kind = about(name).torchvision
     if kind is None:
         raise _absent(name, "has to be fetched by hand")
@@ -244,7 +240,7 @@ def _fetch(name):
             with open(os.devnull, "w") as null, redirect_stdout(null), redirect_stderr(null):
                 getattr(datasets, kind)(folder, download=True)
             for path in Path(folder).iterdir():
-                if path.is_dir() and _find(name) is None:  # nobody was faster
+                if path.is_dir() and not available(name):  # nobody was faster
                     shutil.rmtree(CACHE / path.name, ignore_errors=True)
                     path.replace(CACHE / path.name)
     except Exception as error:
@@ -253,8 +249,165 @@ def _fetch(name):
         socket.setdefaulttimeout(timeout)
 
 
+# ---- readers: train x, train y, test x, test y from a file or folder; images are uint8 [n, height,
+# width, channels], labels 0, 1, ...
+
+
+def reason(error: BaseException) -> str:
+    """What an error says, in one line without its full stop."""
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+
+
+def open_image(path: Any) -> Any:
+    """A PIL image that is in memory; ``DataError`` names the file that is none."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            image.load()
+            return image
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise DataError(f"{path} is no picture that can be read ({reason(error)}).") from None
+
+
+def digits(place: Any = None) -> tuple:
+    """scikit-learn's 1,797 images of 8 x 8 with values 0..16, from its file (to import it takes
+    longer than a round). The split is part of the set: no experiment seed moves it."""
+    path = Path(find_spec("sklearn").origin).parent / "datasets" / "data" / "digits.csv.gz"  # type: ignore
+    table = np.loadtxt(path, delimiter=",", dtype=np.int64)
+    x, y = table[:, :-1].reshape(-1, 8, 8, 1).astype(np.uint8), table[:, -1]
+    order = np.random.RandomState(0).permutation(len(y))  # numpy keeps this stream for good
+    order = order[np.argsort(y[order], kind="stable")]
+    test = np.isin(np.arange(len(order)), order[::4])  # every fourth of each class: 450
+    return x[~test], y[~test], x[test], y[test]
+
+
+def mnist(file: Path) -> tuple:
+    """The four files of MNIST and Fashion-MNIST beside this one, as they are or gzipped."""
+
+    def array(stem, header):
+        path = file.parent / f"{stem}-ubyte"
+        zipped = path.with_name(f"{path.name}.gz")
+        data = path.read_bytes() if path.exists() else gzip.decompress(zipped.read_bytes())
+        shape = struct.unpack_from(f">{header}I", data)[1:]  # after the magic number
+        return np.frombuffer(data, np.uint8, offset=4 * header).reshape(shape)
+
+    x, test_x = (array(f"{part}-images-idx3", 4)[..., None] for part in ("train", "t10k"))
+    y, test_y = (array(f"{part}-labels-idx1", 2) for part in ("train", "t10k"))
+    return x, y, test_x, test_y
+
+
+def _batches(kind: str, folder: Path) -> tuple:
+    """The official CIFAR batches. torchvision compares their md5 before it unpickles them."""
+    from torchvision import datasets
+
+    train, test = (getattr(datasets, kind)(folder.parent, train=part) for part in (True, False))
+    return train.data, np.array(train.targets), test.data, np.array(test.targets)
+
+
+def _sheet(file: Any) -> np.ndarray:
+    """A 3200 x 3200 sheet of 100 x 100 tiles, row by row: uint8 [10000, 32, 32, 3]."""
+    pixels = np.asarray(open_image(file).convert("RGB"))
+    return pixels.reshape(100, 32, 100, 32, 3).swapaxes(1, 2).reshape(10000, 32, 32, 3)
+
+
+def cifar10(place: Path) -> tuple:
+    """The official batches, or six lossless WebP sheets beside an index with the labels, training
+    first."""
+    if place.suffix != ".npz":
+        return _batches("CIFAR10", place)
+    y = np.load(place)["labels"]
+    stems = *(f"data_batch_{k}" for k in range(1, 6)), "test_batch"
+    *train, test = (_sheet(place.parent / f"{stem}.webp") for stem in stems)
+    return np.concatenate(train), y[:50000], test, y[50000:]
+
+
+def cifar100(place: Path) -> tuple:
+    """The official batches, or a lossy copy: six AVIF sheets with labels, or the arrays unpacked
+    from them."""
+    if not _lossy("cifar100", place):
+        return _batches("CIFAR100", place)
+    z = np.load(place)
+    if "x_train" in z:
+        return z["x_train"], z["y_train"], z["x_test"], z["y_test"]
+    from PIL import features
+
+    if not features.check("avif"):
+        raise DataError("AVIF needs Pillow 11.3 or later")
+    data, y, train = z["avif"], z["labels"], z["split"] == 0
+    sheets = (io.BytesIO(data[a:b].tobytes()) for a, b in pairwise(z["offsets"]))
+    x = np.concatenate([_sheet(sheet) for sheet in sheets])
+    return x[train], y[train], x[~train], y[~train]
+
+
+def _listing(folder: Path, classes: Sequence[str]) -> Listing:
+    """The pictures in the folder of each class, but for what the operating system hides."""
+    from torchvision.datasets.folder import make_dataset
+
+    def shown(path):
+        return path.lower().endswith((".png", ".jpeg", ".jpg")) and Path(path).name[0] != "."
+
+    return make_dataset(folder, {name: i for i, name in enumerate(classes)}, is_valid_file=shown)
+
+
+def _cinic10(folder: Path) -> tuple[Listing, Listing]:
+    """``{train,test}/<class>/*.png``, 90,000 each; as the authors of FedGKT do, the 90,000 of
+    ``valid`` are left alone."""
+    folders = sorted(p.name for p in (folder / "train").iterdir() if p.is_dir())
+    classes = [name for name in folders if not name.startswith(".")]
+    if len(classes) != 10:
+        raise DataError(f"train has {len(classes)} folders, not one for each of 10 classes.")
+    return _listing(folder / "train", classes), _listing(folder / "test", classes)
+
+
+def _tiny_imagenet(folder: Path) -> tuple[Listing, Listing]:
+    """``train/<class>/images/*.JPEG``, 500 of each of the classes in ``wnids.txt``. The published
+    test pictures have no labels, so those of ``val`` are the test."""
+    classes = sorted({*(folder / "wnids.txt").read_text(encoding="utf-8-sig").split()})
+    lines = (folder / "val" / "val_annotations.txt").read_text(encoding="utf-8").splitlines()
+    rows = (line.split("\t")[:2] for line in lines if line.strip())
+    images = folder / "val" / "images"
+    test = [(images / picture, classes.index(name)) for picture, name in rows]
+    return _listing(folder / "train", classes), test
+
+
+LISTINGS = {"cinic10": _cinic10, "tiny_imagenet": _tiny_imagenet}  # their pictures, with labels
+
+
+def count_listed(name: str, folder: Path) -> tuple[int, int]:
+    """How many pictures a copy of one of ``LISTINGS`` has, to train and to test; none is opened."""
+    train, test = LISTINGS[name](folder)
+    return len(train), sum(Path(file).exists() for file, _ in test)
+
+
+def _pictures(name: str, folder: Path) -> tuple:
+    """Those of one of ``LISTINGS`` in RGB, grey ones too."""
+    size, arrays = SETS[name].shape[1], []
+    for listing in LISTINGS[name](folder):
+        x = np.empty((len(listing), size, size, 3), np.uint8)
+        for row, (file, _) in zip(x, listing, strict=True):
+            image = open_image(file)
+            if image.size != (size, size):
+                raise DataError(f"{file} is {image.width} x {image.height} pixels.")
+            row[:] = np.asarray(image.convert("RGB"))
+        arrays += [x, np.array([label for _, label in listing])]
+    return tuple(arrays)
+
+
+READERS: dict[str, Callable[[Path], tuple]] = {
+    **{"digits": digits, "mnist": mnist, "fashion_mnist": mnist},
+    **{"cifar10": cifar10, "cifar100": cifar100},
+    **{name: partial(_pictures, name) for name in LISTINGS},
+}
+
+
 def moments(x: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel, x [n, channels, height, width]."""
+    """Mean and standard deviation of each channel, x [n, channels, height, width]; of each feature,
+    if these are vectors [n, 1, 1, features]."""
+    if x.shape[1:3] == (1, 1):
+        x = x.transpose(1, 3)
     if x.dtype != torch.uint8:
         std, mean = torch.std_mean(x.double(), (0, 2, 3), correction=0)
         return tuple(mean.tolist()), tuple(std.tolist())
@@ -273,15 +426,14 @@ def load(name: str) -> Source:
     Raises ValueError for an unknown name and DataError for a set that is absent or damaged.
     """
     classes = pick(name, SETS, "data set").classes
-    found(name)
-    place, read, note = _find(name)
+    place = locate(name)
     try:
-        arrays = read(place)
+        arrays = READERS[name](place)
         images = (np.array(x.transpose(0, 3, 1, 2), order="C") for x in arrays[::2])
         train_x, test_x = map(torch.from_numpy, images)
         train_y, test_y = (torch.from_numpy(y.astype(np.int64)) for y in arrays[1::2])
         for x, y in ((train_x, train_y), (test_x, test_y)):
-            fits = x.dtype == torch.uint8 and len(x) == len(y)
+            fits = x.dtype == torch.uint8 and 0 < len(x) == len(y)
             if not fits or not 0 <= int(y.min()) <= int(y.max()) < classes:
                 raise ValueError("images and labels do not fit together")
         mean, std = moments(train_x)
@@ -290,6 +442,6 @@ def load(name: str) -> Source:
             raise MemoryError(f"There is not enough memory to read {name}.") from error
         why = f"cannot be read ({reason(error)}): replace or remove it."
         raise DataError(f"The copy of {name} at {place} {why}") from error
-    note = note or _part(name, len(train_y), len(test_y))
+    note = LOSSY if _lossy(name, place) else _part(name, len(train_y), len(test_y))
     coarse = np.array(COARSE) if name == "cifar100" else None
     return Source(name, train_x, train_y, test_x, test_y, mean, std, classes, coarse, note)

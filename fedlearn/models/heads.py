@@ -137,7 +137,7 @@ def scores_of(places: Tensor) -> Tensor:
 
 
 class Head:
-    """Base of all heads. y is [..., batch, objects, 6] as ``data.annotated`` has it, and -100
+    """Base of all heads. y is [..., batch, objects, 6] as ``data.arrays`` has it, and -100
     throughout for an image that counts for nothing."""
 
     def channels(self, classes: int) -> int:

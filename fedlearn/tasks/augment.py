@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..data.annotated import NOTHING, VOID
+from ..data.arrays import NOTHING, VOID
 
 Pair = tuple[Tensor, Tensor]
 PADDING = 4  # pixels on each side that an image may be shifted by

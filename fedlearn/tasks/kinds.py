@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from .. import models, rng
 from ..arguments import checked, short
-from ..data import annotated, published, scenes
-from ..data import own as arrays
-from ..data.annotated import CROWD, VOID
+from ..data import arrays, published, scenes
+from ..data.arrays import CROWD, VOID
 from ..data.sources import Source
 from .augment import ANNOTATED, LABELLED
 from .base import Task
@@ -74,7 +73,7 @@ class Classification(Task):
 
     @staticmethod
     def find_source(dataset: Any, users: Any = None) -> Source:
-        source = arrays.source_of(dataset, users)
+        source = arrays.labelled(dataset, users)
         if source.labels is not None:
             raise ValueError(
                 f"{source.name} has boxes or masks: it is for fl.tasks.detection or segmentation."
@@ -201,7 +200,7 @@ def average_precision(predictions: list[Boxes], y: Tensor) -> dict[str, float]:
 
 
 class Detection(Task):
-    """Images with any number of boxes: y [n, objects, 6], see ``data.annotated``. The network
+    """Images with any number of boxes: y [n, objects, 6], see ``data.arrays``. The network
     brings its loss along (``models.heads``)."""
 
     networks = models.DETECTORS
@@ -211,7 +210,7 @@ class Detection(Task):
 
     @staticmethod
     def find_source(dataset: Any, users: Any = None) -> Source:
-        source = annotated.source_of(dataset, BOXES, annotated.from_boxes)
+        source = arrays.annotated(dataset, BOXES, arrays.from_boxes)
         if source.train_y.dim() != 3 or source.train_y.shape[-1] != 6:
             raise ValueError(f"{source.name} has no boxes (fl.data.from_boxes makes such a set).")
         return source
@@ -311,7 +310,7 @@ def pixel_cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
 
 
 class Segmentation(Task):
-    """Images with a mask: y uint8 [n, height, width], see ``data.annotated``."""
+    """Images with a mask: y uint8 [n, height, width], see ``data.arrays``."""
 
     networks = models.SEGMENTERS
     augmentations = ANNOTATED
@@ -322,7 +321,7 @@ class Segmentation(Task):
 
     @staticmethod
     def find_source(dataset: Any, users: Any = None) -> Source:
-        source = annotated.source_of(dataset, MASKS, annotated.from_masks)
+        source = arrays.annotated(dataset, MASKS, arrays.from_masks)
         if source.train_y.dtype != torch.uint8:
             raise ValueError(f"{source.name} has no masks (fl.data.from_masks makes such a set).")
         return source

@@ -15,7 +15,7 @@ import torch
 
 import fedlearn as fl
 from fedlearn import methods, models, wire
-from fedlearn.data.annotated import from_boxes, from_masks
+from fedlearn.data.arrays import from_boxes, from_masks
 
 RATE = 1e-5  # small, so that no method meets numbers that are not finite
 WHOLE = "fedavg", "rpn"  # that send every tensor, as float32

@@ -14,7 +14,7 @@ import torch
 import fedlearn as fl
 from fedlearn import recipes
 from fedlearn.data import partition, published, sources
-from fedlearn.data.annotated import from_boxes, from_masks
+from fedlearn.data.arrays import from_boxes, from_masks
 
 LARGE = {"repvgg_b1", "yolov3", "yolox_s", "fcn32s"}
 FULL = recipes.runs(None, "full")
@@ -54,7 +54,7 @@ def noise(monkeypatch):
         return from_boxes(x, boxes, classes, (x, boxes), name)
 
     monkeypatch.setattr(sources, "load", load)
-    monkeypatch.setattr(published, "found", lambda name: name)
+    monkeypatch.setattr(published, "locate", lambda name: name)
     monkeypatch.setattr(published, "_load", annotated)
 
 

@@ -14,7 +14,7 @@ from torchvision.ops import box_iou, generalized_box_iou
 
 import fedlearn as fl
 from fedlearn import models, rng
-from fedlearn.data.annotated import NOTHING
+from fedlearn.data.arrays import NOTHING
 from fedlearn.models import reparam, yolo
 from fedlearn.models.heads import ANCHORS, Centre, SimOTA, ThreeAnchors
 from fedlearn.tasks.kinds import best

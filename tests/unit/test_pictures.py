@@ -13,10 +13,9 @@ from PIL import Image
 import fedlearn as fl
 from fedlearn import DataError
 from fedlearn.data import published, sources
-from fedlearn.data.annotated import CROWD, NOTHING, VOID, from_boxes, from_masks, source_of
+from fedlearn.data.arrays import CROWD, NOTHING, VOID
 from fedlearn.data.published import VOC, named
 from fedlearn.data.scenes import NAMES, digit_scenes
-from fedlearn.data.scenes import named as named_scenes
 
 FEW = {"train": 60, "test": 20}
 
@@ -27,9 +26,9 @@ def test_boxes_and_masks_belong_to_the_same_scenes_and_are_exact():
     assert boxes.train_x.shape == (60, 1, 64, 64) and boxes.train_x.dtype == torch.uint8
     assert boxes.names == NAMES and masks.names[1:] == NAMES and masks.classes == 11
     for rows, mask, count in zip(boxes.train_y, masks.train_y, boxes.counts, strict=True):
-        own, inside = rows[rows[:, 4] > NOTHING], torch.zeros(64, 64, dtype=torch.bool)
-        assert 1 <= len(own) == count <= 6 and not own[:, 5].any()
-        for x1, y1, x2, y2, kind in own[:, :5].int().tolist():
+        objects, inside = rows[rows[:, 4] > NOTHING], torch.zeros(64, 64, dtype=torch.bool)
+        assert 1 <= len(objects) == count <= 6 and not objects[:, 5].any()
+        for x1, y1, x2, y2, kind in objects[:, :5].int().tolist():
             part = mask[y1:y2, x1:x2]
             assert set(part.unique().tolist()) == {0, kind + 1}, "squares do not overlap"
             digit = part > 0  # the tight rectangle: ink on each of its four sides
@@ -38,6 +37,7 @@ def test_boxes_and_masks_belong_to_the_same_scenes_and_are_exact():
         assert not mask[~inside].any(), "no ink without a box"
     assert int(masks.test_y.sum()) == 45894, "those of stored runs"
     assert int(boxes.train_x.sum()) == pytest.approx(5404067, rel=1e-5)
+    assert np.array_equal(boxes.labels, masks.labels)
 
 
 def test_difficulty_adds_clutter_and_moves_no_box():
@@ -50,6 +50,9 @@ def test_difficulty_adds_clutter_and_moves_no_box():
     ink = [float((b > 100).float().mean()) for b in behind.values()]
     assert ink[0] == 0 < ink[1] < ink[2] < 0.1
     assert behind[0.0].std() < behind[0.5].std() < behind[1.0].std()
+    scene, known = digit_scenes(), published.known("detection", "digits")
+    counts = scene.classes, scene.train_x.shape[1:], len(scene.train_y), len(scene.test_y)
+    assert counts == known[:4]
     other = digit_scenes("masks", seed=1, **FEW)
     assert not torch.equal(other.train_x, scenes[0.5].train_x)
 
@@ -58,88 +61,12 @@ def test_difficulty_adds_clutter_and_moves_no_box():
     "wrong", [{"difficulty": 1.5}, {"train": 0}, {"targets": "box"}, {"difficulty": float("nan")}]
 )
 def test_scenes_that_cannot_be(wrong):
+    assert len(digit_scenes(train=1, test=1).train_y) == 1
     with pytest.raises(ValueError, match="(?i)digit.scenes"):
         digit_scenes(**wrong)
-    for text in ("hard", "2"):
+    for text in ("digits:hard", "digits:2"):
         with pytest.raises(ValueError, match="'digits:0.8'"):
-            source_of(f"digits:{text}", {"digits": lambda a: named_scenes("boxes", a)}, from_boxes)
-
-
-# ---- one's own
-
-X = np.zeros((3, 8, 10), np.uint8)
-GOOD = [[1, 2, 5, 6, 0, 0], [0, 0, 10, 8, 1, 1]]
-
-
-def test_own_boxes_are_padded_and_the_largest_class_is_the_main_one():
-    source = from_boxes(X, [GOOD, [], GOOD[:1]], 2, (X[:1], [GOOD]), empty=True)
-    assert source.train_y.shape == (3, 2, 6) and source.train_y.dtype == torch.float32
-    assert source.train_y[0, 1].tolist() == [0, 0, 10, 8, 1, 1]
-    assert (source.train_y[1, :, 4] == NOTHING).all() and source.train_y[2, 1, 4] == NOTHING
-    assert source.labels.tolist() == [1, 2, 0] and source.counts.tolist() == [2, 0, 1]
-    assert torch.equal(source.test_y[0], source.train_y[0]) and source.std == (1.0,)
-    x = np.random.RandomState(0).rand(4, 3, 8, 10).astype(np.float32)
-    source = from_boxes(x, [GOOD] * 4, 2, 0.5)
-    assert source.train_x.dtype == torch.float32 and len(source.test_x) == 2
-    assert source.mean == pytest.approx(source.train_x.mean((0, 2, 3)).tolist())
-    assert source.std == pytest.approx(source.train_x.std((0, 2, 3), correction=0).tolist())
-
-
-@pytest.mark.parametrize(
-    "bad, says",
-    [
-        ([], "no object"),
-        ([[1, 2, 1, 6, 0]], "1.0, 2.0, 1.0, 6.0, 0.0, 0.0.*inside 10 x 8 pixels"),
-        ([GOOD[0], [1, 6, 5, 6, 0, 0]], "6.0, 5.0, 6.0"),
-        ([[np.nan, 2, 1, 6, 0]], "nan"),
-        ([[1, 2, 11, 6, 0]], "11.0"),
-        ([[1, -1, 5, 6, 0]], "-1.0"),
-        ([[1, 2, 5, 9, 0]], "9.0"),
-        ([[1, 2, 5, 6, 2]], "class from 0 to 1"),
-        ([[1, 2, 5, 6, 0.5]], "0.5"),
-        ([[1, 2, 5, 6, 0, 3]], "3.0"),
-    ],
-)
-def test_boxes_that_cannot_be_learned_from(bad, says):
-    files = ["a.png", "b.png", "c.png"]
-    with pytest.raises(DataError, match=rf"^Image 2 \(c.png\) has .*{says}"):
-        from_boxes(X, [GOOD[:1], [[0, 0, 1, 1, 1]], bad], 2, 0.4, files=files)
-
-
-@pytest.mark.parametrize(
-    "bad, says",
-    [
-        (np.zeros((8, 10), int), "no object"),
-        (np.full((8, 10), VOID), "no object"),
-        (np.ones((10, 8), int), r"\[10, 8\]"),
-        (np.full((8, 10), 3), "3 to 3: .* to 2, or 255"),
-        (np.full((8, 10), -1), "-1 to -1"),
-        (np.ones((8, 10)), "float64"),
-    ],
-)
-def test_masks_that_cannot_be_learned_from(bad, says):
-    good = np.ones((8, 10), int)
-    with pytest.raises(DataError, match=f"Image 2 has .*{says}"):
-        from_masks(X, [good, good, bad], 3)
-    whole = from_masks(X, [good, good, good * 2], 3, (X[:1], [good]))
-    assert whole.labels.tolist() == [0, 0, 1] and whole.train_y.dtype == torch.uint8
-
-
-@pytest.mark.parametrize(
-    "make, objects, classes, says",
-    [
-        (from_boxes, [GOOD, GOOD], 2, "3 images"),
-        (from_masks, X[:1], 2, "3 images"),
-        (from_boxes, [[[1, 2, 5]]] * 3, 2, "rows of x1"),
-        (from_boxes, [[[1, 2, 5, 6, 1], [1, 2]]] * 3, 2, "rows of x1"),
-        (from_boxes, [GOOD] * 3, 0, "classes"),
-        (from_masks, X + 1, 1, "2 to 255 classes"),
-        (from_masks, X + 1, 256, "2 to 255 classes"),
-    ],
-)
-def test_numbers_that_do_not_fit(make, objects, classes, says):
-    with pytest.raises((DataError, ValueError), match=says):
-        make(X, objects, classes)
+            fl.tasks.detection(text)
 
 
 # ---- VOC and COCO
@@ -158,15 +85,15 @@ def picture(path):
 
 def annotation(path, *objects):
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(OBJECT.format(*own) for own in objects)
+    text = "".join(OBJECT.format(*values) for values in objects)
     path.write_text(f"<annotation><filename>x</filename>{text}</annotation>")
 
 
 def mask(path, pixels):
     path.parent.mkdir(parents=True, exist_ok=True)
-    made = Image.fromarray(np.asarray(pixels, np.uint8))
-    made.putpalette(list(range(256)) * 3)
-    made.save(path)
+    image = Image.fromarray(np.asarray(pixels, np.uint8))
+    image.putpalette(list(range(256)) * 3)
+    image.save(path)
 
 
 def squares(*kinds, width=80):
@@ -181,7 +108,7 @@ def squares(*kinds, width=80):
 def copies(tmp_path, monkeypatch):
     """VOC and COCO of two pictures to train and one to test."""
     monkeypatch.setenv("FEDLEARN_DATA", str(tmp_path))
-    root = tmp_path / "VOCdevkit" / "VOC2012"
+    root, coco = tmp_path / "VOCdevkit" / "VOC2012", tmp_path / "coco"
     for kind in ("Main", "Segmentation"):
         lists = root / "ImageSets" / kind
         lists.mkdir(parents=True)
@@ -191,19 +118,16 @@ def copies(tmp_path, monkeypatch):
         picture(root / "JPEGImages" / f"{name}.jpg")
         annotation(root / "Annotations" / f"{name}.xml", DOG, *[HARD] * (name != "a"))
         mask(root / "SegmentationClass" / f"{name}.png", squares(12, *[15] * (name == "b")))
-    coco = tmp_path / "coco"
     (coco / "annotations").mkdir(parents=True)
     for part, names in (("train", "ab"), ("val", "c")):
-        images = [
-            {"id": 7 * i, "file_name": f"{n}.jpg", "width": 80, "height": 40}
-            for i, n in enumerate(names)
-        ]
-        for n in names:
-            picture(coco / f"{part}2017" / f"{n}.jpg")
-        own = {"image_id": 0, "category_id": 90, "bbox": [0, 0, 40.5, 20], "iscrowd": 0}
-        crowd = own | {"category_id": 1, "bbox": [10, 5, 20, 30], "iscrowd": 1}
+        images = []
+        for i, name in enumerate(names):
+            picture(coco / f"{part}2017" / f"{name}.jpg")
+            images.append({"id": 7 * i, "file_name": f"{name}.jpg", "width": 80, "height": 40})
+        brush = {"image_id": 0, "category_id": 90, "bbox": [0, 0, 40.5, 20], "iscrowd": 0}
+        crowd = brush | {"category_id": 1, "bbox": [10, 5, 20, 30], "iscrowd": 1}
         kinds = [{"id": 90, "name": "brush"}, {"id": 1, "name": "person"}]
-        lists = {"images": images, "annotations": [own, crowd], "categories": kinds}
+        lists = {"images": images, "annotations": [brush, crowd], "categories": kinds}
         (coco / "annotations" / f"instances_{part}2017.json").write_text(json.dumps(lists))
     return tmp_path
 
@@ -247,8 +171,8 @@ def text(what):
     return lambda path: path.write_text(what)
 
 
-def objects(*own):
-    return lambda path: annotation(path, *own)
+def objects(*values):
+    return lambda path: annotation(path, *values)
 
 
 def pixels(*kinds, **how):
@@ -273,22 +197,22 @@ WRONG = [
     ("voc", JPEG, text("no picture"), "b.jpg is no picture"),
     ("voc", JPEG, lambda path: path.unlink(), "b.jpg is no picture"),
     ("voc", A, text("<annotation>"), "b.xml is no annotation"),
-    ("voc", A, objects(), "b.xml has no object"),
+    ("voc", A, objects(), "b.xml .*no object"),
     ("voc", A, objects(("cat", 0, 5, 5, 4, 9)), "b.xml has an object .4.0, 4.0, 4.0, 9.0, 7"),
     ("voc", A, objects(("cat", 0, 5, 5, 99, 9)), "b.xml has an object .* inside 80 x 40"),
-    ("voc", A, objects(("elk", 0, 1, 1, 9, 9)), "b.xml has an object of class 'elk'"),
+    ("voc", A, objects(("elk", 0, 1, 1, 9, 9)), "b.xml .*no class 'elk'"),
     ("masks", MASK, pixels(21), "b.png is no mask .* to 20"),
     ("masks", MASK, pixels(), "b.png is no mask .* and an object"),
     ("masks", MASK, pixels(12, width=40), "b.png is no mask of 80 x 40"),
     ("masks", MASK, picture, "b.png is no mask"),
     ("coco", LIST, text("[1, 2]"), "train2017.json is no COCO"),
     ("coco", LIST, text("{"), "train2017.json is no JSON"),
-    ("coco", LIST, table(annotations=[{"bbox": 1}]), "no COCO .*image_id"),
+    ("coco", LIST, table(annotations=[{"bbox": 1}]), "is no COCO"),
     ("coco", LIST, table(annotations_image_id=5), "no COCO .*5"),
     ("coco", LIST, table(annotations_category_id=2), "image a.jpg, has an object .* 0 to 1"),
     ("coco", LIST, table(annotations_bbox=[0, 0, 0, 9]), "image a.jpg, has an object .* x1 < x2"),
     ("coco", LIST, table(annotations_bbox=[0, 0, 99, 9]), "image a.jpg, .* inside 80 x 40"),
-    ("coco", LIST, table(annotations_bbox=[0, 0]), "train2017.json is no annotation"),
+    ("coco", LIST, table(annotations_bbox=[0, 0]), "is no COCO"),
     ("coco", LIST, table(images_width=640), "image a.jpg, says .640, 40."),
 ]  # fmt: skip
 
@@ -329,24 +253,25 @@ def test_packed_and_absent_copies(copies, tmp_path_factory, monkeypatch):
                 pack.write(file, file.relative_to(copies))
     whole = {name: named(name, "boxes", "40") for name in ("voc", "coco")}
     kinds = ("detection", "voc:96"), ("segmentation", "voc:96"), ("detection", "coco:96")
-    assert [published.there(*kind) for kind in kinds] == 3 * [(2, 1)]
+    assert [published.count_pictures(*kind) for kind in kinds] == 3 * [(2, 1)]
     for folder in ("VOCdevkit/VOC2012/JPEGImages", "coco/train2017"):
         (copies / folder / "b.jpg").unlink()
-    assert [published.there(*kind) for kind in kinds] == 3 * [(1, 1)]
+    assert [published.count_pictures(*kind) for kind in kinds] == 3 * [(1, 1)]
     monkeypatch.setenv("FEDLEARN_DATA", str(packed))
     for name, source in whole.items():
         again = named(name, "boxes", "40")
         assert again is not source and torch.equal(again.train_x, source.train_x)
         assert torch.equal(again.train_y, source.train_y)
-    assert [published.there(*kind) for kind in kinds] == 3 * [(2, 1)]
+    assert [published.count_pictures(*kind) for kind in kinds] == 3 * [(2, 1)]
     (packed / "voc_subset.zip").write_bytes(b"x")
-    for ask in (lambda: published.there(*kinds[0]), lambda: fl.tasks.detection("voc")):
+    for ask in (lambda: published.count_pictures(*kinds[0]), lambda: fl.tasks.detection("voc")):
         with pytest.raises(DataError, match="voc_subset.zip is no .* that can be read"):
             ask()
     shutil.rmtree(packed)
     monkeypatch.setenv("FEDLEARN_OFFLINE", "1")
     monkeypatch.setattr(sources, "CACHE", packed)
-    assert published.there("detection", "coco") is published.there("detection", "digits") is None
+    assert published.count_pictures("detection", "coco") is None
+    assert published.count_pictures("detection", "digits") is None
     with pytest.raises(DataError, match="The data set voc .* FEDLEARN_OFFLINE forbids"):
         fl.tasks.detection("voc")
     assert sources.missing(["coco:96", "digits:0.2", "coco:64"]) == [

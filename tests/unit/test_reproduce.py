@@ -335,7 +335,7 @@ def test_part_of_a_data_set_is_not_taken_for_the_whole(folder, monkeypatch):
         part = parts.get(dataset.partition(":")[0])
         return part[task] if isinstance(part, dict) else part
 
-    monkeypatch.setattr(reproduce.published, "there", counted)
+    monkeypatch.setattr(reproduce.published, "count_pictures", counted)
     monkeypatch.setattr(sources, "available", lambda name: True)
     line = "voc:416 has 352 of 5717 images to train and 348 of 5823 to test here"
     with pytest.raises(DataError, match=line):
