@@ -234,8 +234,8 @@ def yolox_s(in_shape: Shape = (3, 640, 640), classes: int = 80, width: int = 32)
     _whole("YOLOX", in_shape)
     net = YOLOX(classes, width=width, channels=in_shape[0])
     for head in net.heads:
-        _, found, kinds = head.predict
-        expect_few(found, [0], 0.01)  # as in the authors' program
+        _, objectness, kinds = head.predict
+        expect_few(objectness, [0], 0.01)  # as in the authors' program
         expect_few(kinds, range(classes), 0.01)
     return net
 

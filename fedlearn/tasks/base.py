@@ -333,7 +333,7 @@ def find_device(device: str | torch.device = "auto") -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     gpus = ["cuda", *(f"cuda:{i}" for i in range(count))] if count else []
     name = [*gpus, "cpu"][0] if device == "auto" else str(device)
-    return torch.device(pick(name, {n: n for n in ("cpu", *gpus)}, "device on this machine"))
+    return torch.device(pick(name, {n: n for n in ("cpu", *gpus)}, "device"))
 
 
 def _digest(tensors: Iterable[Tensor]) -> str:

@@ -26,9 +26,7 @@ def test_a_device_is_found_or_the_sentence_says_what_there_is(count, monkeypatch
     known = ["cuda", "cuda:0", "cuda:1"] * (count > 0)
     assert [find_device(name) for name in known] == [*map(torch.device, known)]
     for name in {"cuda", "cuda:1", "cuda:2", "gpu"} - {*known}:
-        with pytest.raises(
-            ValueError, match=f"no device .*'{name}'.* {', '.join(['cpu', *known])}"
-        ):
+        with pytest.raises(ValueError, match=f"no device '{name}'.* {', '.join(['cpu', *known])}"):
             fl.tasks.classification(device=name)
 
 
