@@ -36,7 +36,6 @@ def test_ray_that_cannot_start_is_one_sentence(broken, capsys, tmp_path):
     assert cli.main([*small_run.split(), str(tmp_path / "h.json")]) == 2
     error = capsys.readouterr().err
     assert f"fedlearn: {SENTENCE}: The current node timed out during startup; all" in error
-    assert len(broken) == flower.STARTS
 
 
 def test_ray_that_hangs_is_given_up(monkeypatch):
@@ -45,7 +44,7 @@ def test_ray_that_hangs_is_given_up(monkeypatch):
     monkeypatch.setattr(ray, "shutdown", closed.set)
     monkeypatch.setattr(flower, "LIMIT", 0.5)
     began = time.monotonic()
-    with pytest.raises(fl.errors.StartError, match=f"^{SENTENCE} within 0.5 seconds; [^.]*\\.$"):
+    with pytest.raises(fl.errors.StartError, match=f"^{SENTENCE}: .*0.5 seconds; [^.]*\\.$"):
         flower.start_ray(1)
     assert time.monotonic() - began < 60 and not closed.is_set()
     wakes.set()  # it comes up when nobody waits any more
