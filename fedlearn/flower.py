@@ -386,9 +386,10 @@ class Simulation:
     Raises
     ------
     ValueError
-        If a client is to take nothing, or more than there is.
-    fedlearn.errors.StartError
-        When Ray does not start.
+        If a client is to take nothing.
+    ConnectionError
+        When Ray does not start, or Flower ends by itself, as where a client is to take more than
+        there is.
 
     Examples
     --------
@@ -455,14 +456,9 @@ class Simulation:
             return
         self.stop()
         start_ray(self.cpus)
-        import ray
         from flwr.serverapp import ServerApp
         from flwr.simulation import run_simulation
 
-        available = {f"num_{kind.lower()}s": n for kind, n in ray.cluster_resources().items()}
-        if any(available.get(kind, 0) < n for kind, n in self.resources.items()):  # it would hang
-            ray.shutdown()
-            raise ValueError(f"A client is to take {self.resources}, and Ray has {available}.")
         logging.getLogger("flwr").setLevel(logging.CRITICAL + 1)  # the history says what goes wrong
         server, done = ServerApp(), threading.Event()
         self.clients, self.done, self.problem = clients, done, None
@@ -488,7 +484,10 @@ class Simulation:
     def check(self) -> None:
         """``ConnectionError`` if Flower has ended by itself."""
         if self.thread and not self.thread.is_alive():
-            raise ConnectionError("Flower's simulation has ended.") from self.problem
+            cause = self.problem
+            while cause and cause.__cause__:
+                cause = cause.__cause__
+            raise ConnectionError(f"Flower's simulation has ended: {cause}") from self.problem
 
     def stop(self) -> None:
         """End Flower, its workers and Ray, if they run."""
