@@ -45,7 +45,8 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-LIMIT = 120.0  # seconds for Ray to start
+# Seconds for Ray to start, and tries: it gives itself half a minute, too little on a busy machine.
+LIMIT, STARTS = 120.0, 4
 DAY = 86400.0
 DEAD = re.compile("ActorDied|RayActorError|ActorUnavailable|WorkerCrashed|OutOfMemoryError")
 
@@ -529,11 +530,17 @@ def start_ray(cpus: int | None = None) -> None:
     started, failures = threading.Event(), list[str]()
 
     def keep() -> None:
-        try:
-            ray.init(**options)
-        except BaseException as error:  # of no class of its own
-            failures.append(str(error))
-        if failures:
+        reason = ""
+        for _ in range(STARTS):
+            try:
+                ray.init(**options)
+                break
+            except BaseException as error:  # of no class of its own
+                ray.shutdown()
+                reason = str(error)
+        else:
+            failures.append(reason)
+        if failures:  # nobody waits any more
             ray.shutdown()
         started.set()
         while ray.is_initialized():  # on Linux its processes end with the thread that started them

@@ -15,7 +15,7 @@ import fedlearn as fl  # noqa: E402
 from fedlearn import flower  # noqa: E402
 
 flower.require()
-flower.LIMIT = 1800  # seconds for Ray to start, where anything else may be running
+flower.LIMIT, flower.STARTS = 1800, 20  # for Ray to start where anything else may be running
 from flwr.app import Context, RecordDict  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 

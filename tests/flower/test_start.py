@@ -36,6 +36,7 @@ def test_ray_that_cannot_start_is_one_sentence(broken, capsys, tmp_path):
     assert cli.main([*small_run.split(), str(tmp_path / "h.json")]) == 2
     error = capsys.readouterr().err
     assert f"fedlearn: {SENTENCE}: The current node timed out during startup; all" in error
+    assert len(broken) == flower.STARTS
 
 
 def test_ray_that_hangs_is_given_up(monkeypatch):
