@@ -377,7 +377,9 @@ def narrow(net: nn.Module, first: int, last: int, views: dict | None = None) -> 
             return t
         if id(t) not in views:
             part = t.detach()[first:last]
-            views[id(t)] = nn.Parameter(part, t.requires_grad) if isinstance(t, nn.Parameter) else part
+            views[id(t)] = (
+                nn.Parameter(part, t.requires_grad) if isinstance(t, nn.Parameter) else part
+            )
         return views[id(t)]
 
     new = net.__class__.__new__(net.__class__)  # copy.copy and setattr take much longer
