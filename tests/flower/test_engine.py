@@ -4,7 +4,7 @@ missing named, and nothing lost in silence."""
 import doctest
 
 import pytest
-from flwr.app import Error, Message
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from torch import nn
 
 import fedlearn as fl
@@ -202,6 +202,19 @@ def test_the_run_config_states_an_experiment():
     e = flower.experiment(config)
     assert e.options == {"share": 0.5, "by": "samples"} and e.augment == ("crop", "flip")
     assert (e.method, e.clients, e.rounds, e.batch_size, e.train) == ("rpn", 3, 4, 16, None)
+
+
+def test_a_client_app_trains_on_the_stated_run_or_on_data_of_its_machine():
+    config = {"clients": 3, "train": 60, "test": 30, "threads": 1, "lr": ""}
+    context = Context(1, 5, {"partition-id": 2}, RecordDict(), config)
+    message = Message(
+        RecordDict({flower.RECORD: ConfigRecord({"question": flower.JOIN})}), 5, "query"
+    )
+    for task in (None, lambda context: small()):
+        data = small() if task else flower.experiment(config).make_task()
+        reply = flower.client_app(task)(message, context).content[flower.RECORD]
+        head = flower.Job(fl.methods.fedavg(), data, fl.Settings(), 1).head()
+        assert dict(reply) == {"client": 2} | head
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,6 @@ def test_command_line_goes_on_from_its_checkpoint(tmp_path, capfd, monkeypatch):
 
 @pytest.mark.slow
 def test_more_than_the_machine_has_is_one_sentence():
-    with pytest.raises(ConnectionError, match="client_resources"):
+    with pytest.raises(ConnectionError, match="num_gpus"):
         fl.run("fedavg", small(), 1, engine=flower.Simulation(gpus_per_client=0.5))
     assert not ray.is_initialized()
