@@ -37,6 +37,7 @@ LAYERS = [
     (nn.AdaptiveAvgPool2d(1), (4, 5, 5)),
     (nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False), (4, 3, 2)),
     (nn.Flatten(-2), (4, 2, 2)),
+    (nn.Flatten(0, 1), (4, 2, 2)),
 ]
 
 
@@ -77,6 +78,15 @@ def test_a_stacked_layer_is_a_loop_over_clients(layer, shape, training):
     pairs += [(t, torch.stack([one[name] for one in each])) for name, t in state_of(both).items()]
     for one, other in pairs:
         torch.testing.assert_close(one, other, atol=1e-12, rtol=0)
+
+
+def test_statistics_of_padded_rows_need_two_values_as_those_of_torch_do():
+    both = stacked.stack(nn.Sequential(nn.BatchNorm1d(4)), 2).train()
+    stacked.prepare(both, (3, 2), [])
+    assert both(torch.randn(2, 3, 4)).isfinite().all()
+    stacked.prepare(both, (3, 1), [])
+    with pytest.raises(ValueError, match="1 value"):
+        both(torch.randn(2, 3, 4))
 
 
 def test_narrow_shows_some_clients_and_shares_their_memory():
@@ -295,7 +305,11 @@ def test_what_cannot_be_stacked_is_refused_with_the_reason(why, method, network,
 def test_memory_and_the_clients_of_a_round_say_how_many_train_together(task, monkeypatch):
     method, settings = fl.methods.fedavg(), fl.Settings()
     need = stacked.bytes_for_one(method, task, 32)
-    assert need > 7 * 4 * (10_078 + 136)
+    assert need > stacked.bytes_for_one(method, task, 8) > 7 * 4 * (10_078 + 136)
+
+    few, many = (fl.tasks.classification("digits", 3, train=n) for n in (60, 120))
+    more = stacked.bytes_for_one(method, many, 8) - stacked.bytes_for_one(method, few, 8)
+    assert more == 2 * 20 * few.train[0][0].nbytes
 
     def chosen(count, limit=None, engine="stacked"):
         return stacked.choose(engine, method, task, settings, count, limit)
