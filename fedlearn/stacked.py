@@ -127,13 +127,14 @@ def train(net: nn.Module, method: Any, ctx: Context, settings: Settings, spare: 
     sizes = [task.sizes[k] for k in ctx.client]
     pads = type(method.objective) is local.TaskLoss and settings.precision != "bf16"
     plan = steps(sizes, settings.batch_size, spare * pads)
-    seed_dropout(net.train(), ctx)
+    draws = any(isinstance(module, Drawing) for module in net.train().modules())
+    generators = ctx.generator("dropout") if draws else []
     state, parts = method.optimizer.init(params, ctx), {}
     for _, first, last, counts in plan:  # all before training: an objective may copy the network
         rows = uneven(counts)
         if (first, last, rows) not in parts:
             part = narrow(net, first, last)
-            set_rows(part, rows)
+            prepare(part, rows, generators[first:last])
             loss = method.objective.begin(part, ctx.narrow(first, last))
             loss = local.in_precision(_on_images(loss, task, rows), task, settings)
             part_state = {
@@ -258,7 +259,7 @@ def _counting(
 class _Norm:
     """Batch normalisation: the statistics of each client's own batch."""
 
-    rows: tuple[int, ...] = ()  # see ``set_rows``
+    rows: tuple[int, ...] = ()  # see ``prepare``
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         mean, var = _flat(self.running_mean), _flat(self.running_var)
@@ -317,7 +318,7 @@ class Dropout(Drawing, nn.Dropout):
     training draws."""
 
     layout = torch.contiguous_format  # see ``stack``
-    rows: tuple[int, ...] = ()  # see ``set_rows``
+    rows: tuple[int, ...] = ()  # see ``prepare``
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if not self.training or self.p == 0:
@@ -366,45 +367,38 @@ def stack(net: nn.Module, clients: int) -> nn.Module:
     return stacked
 
 
-def seed_dropout(net: nn.Module, ctx: Any) -> None:
-    """Give the layers that draw at random, if there are any, the clients' generators: all share
-    one for each client."""
-    if layers := [module for module in net.modules() if isinstance(module, Drawing)]:
-        generators = ctx.generator("dropout")
-        for layer in layers:
-            layer.generators = generators
+def narrow(net: nn.Module, first: int, last: int, views: dict | None = None) -> nn.Module:
+    """The same stacked network for clients ``first`` to ``last - 1``: its tensors are ``views``, by
+    the id of the whole."""
+    views = {} if views is None else views
 
-
-def set_rows(net: nn.Module, rows: tuple[int, ...]) -> None:
-    """Of each client's batch only so many rows count, all of them if ``rows`` is empty: for layers
-    that draw for a row, or whose statistics are those of all."""
-    for module in net.modules():
-        if isinstance(module, (_Norm, Dropout)):
-            module.rows = rows
-
-
-def narrow(net: nn.Module, first: int, last: int, memo: dict | None = None) -> nn.Module:
-    """The same stacked network for clients ``first`` to ``last - 1``: its tensors are views."""
-    memo = {} if memo is None else memo
-
-    def part(t):
+    def view(t: torch.Tensor | None) -> torch.Tensor | None:
         if t is None or not t.is_floating_point():
             return t
-        if id(t) not in memo:
-            view = t.detach()[first:last]
-            grad = t.requires_grad
-            memo[id(t)] = nn.Parameter(view, grad) if isinstance(t, nn.Parameter) else view
-        return memo[id(t)]
+        if id(t) not in views:
+            part = t.detach()[first:last]
+            views[id(t)] = (
+                nn.Parameter(part, t.requires_grad) if isinstance(t, nn.Parameter) else part
+            )
+        return views[id(t)]
 
-    new = net.__class__.__new__(net.__class__)
-    new.__dict__ |= net.__dict__ | {  # not one by one: Module looks long at what it is given
-        "_parameters": {n: part(t) for n, t in net._parameters.items()},
-        "_buffers": {n: part(t) for n, t in net._buffers.items()},
-        "_modules": {n: c and narrow(c, first, last, memo) for n, c in net._modules.items()},
+    new = net.__class__.__new__(net.__class__)  # copy.copy and setattr take much longer
+    new.__dict__ |= net.__dict__ | {
+        "_parameters": {n: view(t) for n, t in net._parameters.items()},
+        "_buffers": {n: view(t) for n, t in net._buffers.items()},
+        "_modules": {n: c and narrow(c, first, last, views) for n, c in net._modules.items()},
     }
-    if isinstance(net, Drawing):
-        new.generators = net.generators[first:last]
     return new
+
+
+def prepare(net: nn.Module, rows: tuple[int, ...], generators: list[torch.Generator]) -> None:
+    """Of each client's batch only so many rows count, all of them if ``rows`` is empty; layers that
+    draw at random do it from the clients' generators."""
+    for module in net.modules():
+        if isinstance(module, _Norm | Dropout):
+            module.rows = rows
+        if isinstance(module, Drawing):
+            module.generators = generators
 
 
 # ---- which engine a run has ----------------------------------------------------------------------
@@ -430,36 +424,37 @@ def choose(
     """The ``Choice`` for runs with ``count`` clients a round. ``memory_limit`` in bytes; by
     default half of what is free."""
     pick(engine, ENGINES, "engine")
-    if engine == "sequential" and memory_limit is None:
-        return Choice("sequential", 1, "asked for")
     if memory_limit is not None and not (is_number(memory_limit) and memory_limit >= 0):
         raise ValueError(f"memory_limit is a number of bytes, not {memory_limit!r}.")
-    limit = memory_limit
-    if limit is None:
-        cuda = task.device.type == "cuda"
-        free = (
-            torch.cuda.mem_get_info(task.device)[0] if cuda else psutil.virtual_memory().available
-        )
-        limit = free // 2
+    if engine == "sequential":
+        return Choice("sequential", 1, "asked for")
+    limit = free_memory(task.device) // 2 if memory_limit is None else memory_limit
     need = bytes_for_one(method, task, settings.batch_size)
     if limit < need and (memory_limit is not None or engine == "stacked"):
         raise ValueError(
             f"Training one client takes about {need / 1e6:.1f} MB, but memory_limit allows "
             f"{limit / 1e6:.1f} MB."
         )
-    most = MOST if task.device.type == "cpu" else count
-    together = int(min(max(1, limit / need), count, most))
+    together = int(min(max(1, limit / need), count, MOST if task.device.type == "cpu" else count))
     work = step_work(local.initial_network(method, task), task, settings.batch_size)
-    why = "asked for" if engine != "auto" else f"{work / 1e6:,.1f} million multiply-adds a step"
-    if engine == "sequential" or (engine == "auto" and together > 1 and work >= SMALL_STEP):
-        return Choice("sequential", 1, why)
+    why = "asked for" if engine == "stacked" else f"{work / 1e6:,.1f} million multiply-adds a step"
     if together == 1:
         why = "one client a round" if count == 1 else "memory for one client at a time"
-        return Choice("sequential", 1, why)
-    problem = obstacle(method, task, settings)
-    if problem and engine == "stacked":
-        raise ValueError(f"{method.name} cannot be trained stacked: {problem}.")
-    return Choice("sequential", 1, problem) if problem else Choice("stacked", together, why)
+    elif engine == "stacked" or work < SMALL_STEP:
+        problem = obstacle(method, task, settings)
+        if problem is None:
+            return Choice("stacked", together, why)
+        if engine == "stacked":
+            raise ValueError(f"{method.name} cannot be trained stacked: {problem}.")
+        why = problem
+    return Choice("sequential", 1, why)
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that nobody uses, of a GPU or of this machine."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return psutil.virtual_memory().available
 
 
 def step_work(net: nn.Module, task: Any, batch_size: int) -> int:
@@ -530,7 +525,7 @@ def _losses(net: nn.Module, method: Any, ctx: Context, batch: Batch) -> torch.Te
     many, params = isinstance(ctx.client, list), local.trainable(net)
     who = ctx.client if many else [ctx.client]
     if many:
-        seed_dropout(net, ctx)
+        prepare(net, (), ctx.generator("dropout"))
     state, loss = method.optimizer.init(params, ctx), method.objective.begin(net, ctx)
     with rng.scope(ctx.task.seed, "dropout", 1, *who, device=ctx.task.device):
         before = loss(net, batch)

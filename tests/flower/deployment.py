@@ -143,6 +143,6 @@ class Deployment:
 
     def run(self, **config):
         """Submit the app with this run config and follow it to its end -> what it says."""
-        words = [f"{k}='{v}'" if isinstance(v, str) else f"{k}={v}" for k, v in config.items()]
+        pairs = [f"{k}='{v}'" if isinstance(v, str) else f"{k}={v}" for k, v in config.items()]
         app = str(ROOT / "flower_app")
-        return self.call("flwr run", app, "here", "--stream", "--run-config", " ".join(words))
+        return self.call("flwr run", app, "here", "--stream", "--run-config", " ".join(pairs))

@@ -12,9 +12,9 @@ def main():
     folder = ROOT / "_build" / "flower"
     for path in sorted(folder.glob("*_*.json"), reverse=True):  # simulations first
         kind, name = path.stem.split("_", 1)
-        its = json.loads(path.read_text(encoding="utf-8"))
-        equal = its.pop("equal")
-        row = seen.setdefault(name, its | {"simulation": None, "deployment": None})
+        record = json.loads(path.read_text(encoding="utf-8"))
+        equal = record.pop("equal")
+        row = seen.setdefault(name, record | {"simulation": None, "deployment": None})
         row[kind] = equal
     result = json.loads((folder / "cost.json").read_text(encoding="utf-8"))
     result["equal"] = [seen[name] for name in sorted(seen)]

@@ -21,14 +21,14 @@ def deployment(tmp_path_factory):
 @pytest.mark.parametrize("name", ["rpn", "fed_gkt"])
 def test_history_is_that_of_one_process(name, deployment, record):
     """FedGKT's clients keep their networks between rounds."""
-    here = fl.run(name, fl.tasks.classification("digits", 2, **SMALL), 2, threads=1)
+    local = fl.run(name, fl.tasks.classification("digits", 2, **SMALL), 2, threads=1)
     out = deployment.folder / f"{name}.json"
-    said = deployment.run(method=name, rounds=2, threads=1, out=str(out), **SMALL)
-    assert out.exists(), f"{said}\n{deployment.log('superlink')}\n{deployment.log('client0')}"
-    there = fl.History.from_json(out)
-    record(name, here, there, "deployment")
-    assert there == here and there.meta["engine"]["name"] == "flower"
-    assert not any(row["refused"] or row["unevaluated"] for row in there.rows)
+    output = deployment.run(method=name, rounds=2, threads=1, out=str(out), **SMALL)
+    assert out.exists(), f"{output}\n{deployment.log('superlink')}\n{deployment.log('client0')}"
+    remote = fl.History.from_json(out)
+    record(name, local, remote, "deployment")
+    assert remote == local and remote.meta["engine"]["name"] == "flower"
+    assert not any(row["refused"] or row["unevaluated"] for row in remote.rows)
 
 
 @pytest.mark.timeout(2 * LIMIT)

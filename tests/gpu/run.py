@@ -69,10 +69,10 @@ class Steps:
         stopped. The result is kept at once: the machine may be taken back at any time."""
         if self.summary.get(name, {}).get("status") == "passed" and not again:
             return print(f"{name}: there already")
-        began, words = time.monotonic(), [sys.executable, *map(str, command)]
+        began, python = time.monotonic(), [sys.executable, *map(str, command)]
         how = {"cwd": folder, "env": self.env, "timeout": minutes and 60 * minutes}
         try:
-            done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **how)
+            done = subprocess.run(python, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **how)
             status, text = done.returncode, done.stdout
         except subprocess.TimeoutExpired as late:
             status, text = LATE, late.stdout or b""
@@ -81,7 +81,7 @@ class Steps:
         lacks = "No module named" in last and "fedlearn" not in last
         state = {0: "passed", LATE: LATE}.get(status, "left out" if lacks else "failed")
         with self.lock, open(self.out / f"{log}.log", "a", encoding="utf-8") as file:
-            file.write(f"$ python {' '.join(words[1:])}\n{text}\n\n")
+            file.write(f"$ python {' '.join(python[1:])}\n{text}\n\n")
             self.summary[name] = {"status": state, "seconds": seconds, "last": last}
             self.path.write_text(json.dumps(self.summary, indent=1) + "\n", encoding="utf-8")
             print(f"{state:<10}{seconds:>8.0f} s  {name}: {last}", flush=True)

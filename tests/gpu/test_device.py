@@ -43,16 +43,16 @@ def test_auto_is_the_device():
 )
 def test_a_round_is_that_of_a_cpu(name, engine):
     """No answer refused, the messages as long, loss and accuracy about the same."""
-    here, there = (
+    local, remote = (
         fl.run(fl.methods.get(name), small(device), 2, engine=engine, progress=False)
         for device in (DEVICE, "cpu")
     )
-    assert not any(row["refused"] or row["unevaluated"] for row in here.rows)
-    assert here.meta["device"].startswith(DEVICE)
-    assert here.bytes_down[0] == there.bytes_down[0]
-    assert here.bytes_up.sum() == pytest.approx(there.bytes_up.sum(), rel=0.05)
-    assert here.final["loss"] == pytest.approx(there.final["loss"], rel=0.1)
-    assert here.final["accuracy"] == pytest.approx(there.final["accuracy"], abs=0.1)
+    assert not any(row["refused"] or row["unevaluated"] for row in local.rows)
+    assert local.meta["device"].startswith(DEVICE)
+    assert local.bytes_down[0] == remote.bytes_down[0]
+    assert local.bytes_up.sum() == pytest.approx(remote.bytes_up.sum(), rel=0.05)
+    assert local.final["loss"] == pytest.approx(remote.final["loss"], rel=0.1)
+    assert local.final["accuracy"] == pytest.approx(remote.final["accuracy"], abs=0.1)
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
@@ -62,9 +62,9 @@ def test_weights_are_those_of_a_cpu(engine):
         how = {"engine": engine, "epochs": 8, "batch_size": 16, "progress": False}
         return fl.run("fedavg", task, 1, **how)
 
-    here, there = train(DEVICE), train("cpu")
-    for key, t in there.state.items():
-        torch.testing.assert_close(here.state[key].cpu(), t, atol=1e-3, rtol=0)
+    local, remote = train(DEVICE), train("cpu")
+    for key, t in remote.state.items():
+        torch.testing.assert_close(local.state[key].cpu(), t, atol=1e-3, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "dgc", "fedcomgate", "fed_gkt"])
@@ -86,8 +86,8 @@ def test_a_coder_writes_the_same_bytes(name):
 @pytest.mark.parametrize("name", LABELLED)
 def test_an_augmentation_draws_the_same(name):
     x = torch.randint(256, (20, 3, 8, 8), dtype=torch.uint8, generator=fl.rng.generator(0))
-    here, _ = LABELLED[name](x.to(DEVICE), None, fl.rng.generator(1))
-    assert torch.equal(here.cpu(), LABELLED[name](x, None, fl.rng.generator(1))[0])
+    local, _ = LABELLED[name](x.to(DEVICE), None, fl.rng.generator(1))
+    assert torch.equal(local.cpu(), LABELLED[name](x, None, fl.rng.generator(1))[0])
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])

@@ -34,14 +34,14 @@ def test_without_a_gpu_or_a_package_one_sentence(gpu, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_steps_on_the_cpu_and_not_twice(gpu, tmp_path, capsys):
-    words = ["--device", "cpu", "--quick", "--out", str(tmp_path), "--steps", "tests", "chapters"]
-    assert gpu.main([*words, "speed"]) == 0
+    options = ["--device", "cpu", "--quick", "--out", str(tmp_path), "--steps", "tests", "chapters"]
+    assert gpu.main([*options, "speed"]) == 0
     assert {r["status"] for r in summary(tmp_path).values()} == {"passed"}
     rows = json.loads((tmp_path / "speed_cuda.json").read_text())["table"]["rows"]
     (row,) = [row for row in rows if row["seconds"]]
     assert {"stacked, bf16", "bare loop, channels last"} < row["seconds"].keys()
     capsys.readouterr()
-    assert gpu.main(words) == 0 and capsys.readouterr().out.count("there already") == 2
+    assert gpu.main(options) == 0 and capsys.readouterr().out.count("there already") == 2
 
 
 def test_a_failing_step_does_not_stop_the_next(gpu, tmp_path, monkeypatch):
@@ -51,8 +51,8 @@ def test_a_failing_step_does_not_stop_the_next(gpu, tmp_path, monkeypatch):
         monkeypatch.setattr(
             gpu.Steps, step, lambda self, s=step, t=text, m=late: self.run(s, s, "-c", t, minutes=m)
         )
-    words = ["--device", "cpu", "--out", str(tmp_path), "--steps", *code]
-    assert gpu.main(words) == 1
+    options = ["--device", "cpu", "--out", str(tmp_path), "--steps", *code]
+    assert gpu.main(options) == 1
     states = {name: r["status"] for name, r in summary(tmp_path).items()}
     late = "stopped at the end of its time"
     assert states == {"tests": "failed", "chapters": "left out", "speed": late}
@@ -62,11 +62,13 @@ def test_a_failing_step_does_not_stop_the_next(gpu, tmp_path, monkeypatch):
 def test_recipes_in_order_until_the_time_is_over(gpu, tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        gpu.Steps, "run", lambda self, name, *words, minutes, folder: asked.append((name, minutes))
+        gpu.Steps,
+        "run",
+        lambda self, name, *options, minutes, folder: asked.append((name, minutes)),
     )
-    words = ["--device", "cpu", "--out", str(tmp_path), "--steps", "recipes", "--minutes"]
-    assert gpu.main([*words, "0"]) == 0 and not asked
-    assert gpu.main([*words, "6"]) == 0
+    options = ["--device", "cpu", "--out", str(tmp_path), "--steps", "recipes", "--minutes"]
+    assert gpu.main([*options, "0"]) == 0 and not asked
+    assert gpu.main([*options, "6"]) == 0
     names = [name for name, _ in asked]
     assert "recipe rpn_table1" in names and all(0 < minutes <= 6 for _, minutes in asked)
 
