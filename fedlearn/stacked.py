@@ -188,7 +188,10 @@ def _on_images(loss: Callable, task: Any, rows: tuple[int, ...]) -> Callable:
 
 def merge(x: torch.Tensor) -> torch.Tensor:
     """[clients, batch, channels, ...] -> [batch, clients*channels, ...]."""
-    return x.transpose(0, 1).flatten(1, 2)
+    y = x.transpose(0, 1).flatten(1, 2)
+    # the strides of a single image may be any, and with some of them torch's grouped convolution
+    # has a wrong gradient of its weights (2.15 on a CPU)
+    return y.clone(memory_format=torch.contiguous_format) if len(y) == 1 else y
 
 
 def split(x: torch.Tensor, clients: int) -> torch.Tensor:

@@ -405,3 +405,12 @@ def test_a_run_leaves_no_tensor_behind():
 
     alive()
     assert alive() == alive()
+
+
+def test_clients_of_one_image_share_a_step():
+    """Torch's grouped convolution has a wrong gradient for strides that one image may have."""
+    task = fl.tasks.detection(clients=3, partition="dirichlet:0.5", train=12, test=4)
+    assert task.sizes == [1, 1, 10]
+    settings = fl.Settings(batch_size=4)
+    apart, moved = trained_both_ways(fl.methods.fedavg(0.05), task, settings, torch.float64)
+    assert apart <= 1e-9 and moved > 1e-3
