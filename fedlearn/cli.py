@@ -29,7 +29,7 @@ from tyro.conf import (
 )
 
 from . import __version__
-from .errors import DataError, WireError, pick, said
+from .errors import DataError, WireError, error_text, pick
 from .experiment import Engine, Experiment, Link, Output, read_pairs, read_value
 
 Texts = UseAppendAction[tuple[str, ...]]
@@ -298,7 +298,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
         sys.stdout = None
         return 0
     except (ValueError, OSError, ImportError, DataError, WireError, MemoryError) as error:
-        print(f"fedlearn: {said(error)}", file=sys.stderr)
+        print(f"fedlearn: {error_text(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -42,7 +42,7 @@ def no_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or "allocate memory" in str(error)
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """What an error says; Python's own of too little memory says nothing."""
     silent = "not enough memory." if no_memory(error) else type(error).__name__
     return str(error) or silent

@@ -105,13 +105,13 @@ class Experiment(Settings):
         thread_count(self.threads)
         if self.seed < 0:
             raise ValueError(f"seed must be a whole number of at least 0, not {short(self.seed)}.")
-        for name, kind, what in (
+        for name, kind, noun in (
             ("options", dict, "a dict"),
             ("augment", tuple | list, "a list"),
             ("metrics", tuple | list, "a list"),
         ):
             if not isinstance(value := getattr(self, name), kind):
-                raise ValueError(f"{name} must be {what}, not {value!r}.")
+                raise ValueError(f"{name} must be {noun}, not {value!r}.")
             # JSON has lists only; the tuples here are equal to those that were written
             object.__setattr__(self, name, _tuples(value))
         if self.lr is not None and "lr" in self.options:

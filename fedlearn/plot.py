@@ -67,7 +67,7 @@ def _progress(history: History, against: str, link: Mapping[str, Any]) -> np.nda
 def compare(
     histories: History | Iterable[History | list[History]],
     against: str = "rounds",
-    what: str = "accuracy",
+    column: str = "accuracy",
     labels: Sequence[str] | None = None,
     ax: Axes | None = None,
     link: Mapping[str, Any] | None = None,
@@ -81,7 +81,7 @@ def compare(
         lowest to the highest.
     against
         "rounds", "bytes", "seconds", or "minutes" on the ``link``.
-    what
+    column
         A column of numbers, such as "loss".
     labels
         By default the methods' names.
@@ -112,8 +112,10 @@ def compare(
     for history in (h for group in groups for h in group or [group]):
         if not isinstance(history, History) or not history.rows:
             raise ValueError(f"Histories with rounds are drawn, not {short(history)}.")
-        if np.ndim(getattr(history, what, [[]])) != 1:
-            raise ValueError(f"The history of {history.method} has no column of numbers {what!r}.")
+        if np.ndim(getattr(history, column, [[]])) != 1:
+            raise ValueError(
+                f"The history of {history.method} has no column of numbers {column!r}."
+            )
     xlabel = pick(against, AXES, "axis")
     if against == "minutes":
         if link is None:
@@ -121,7 +123,7 @@ def compare(
         xlabel = f"minutes: {described(link)}"
     ax, labels = axes(ax), labels or [group[0].method for group in groups]
     for group, label, style in zip(groups, labels, styles(), strict=False):
-        values = np.stack([getattr(h, what).astype(float) for h in group])
+        values = np.stack([getattr(h, column).astype(float) for h in group])
         seen = ~np.isnan(values[0])
         x = np.mean([_progress(h, against, link or {}) for h in group], 0)[seen]
         ax.plot(x, values[:, seen].mean(0), label=label, **style)
@@ -137,8 +139,8 @@ def compare(
         ax.xaxis.set_minor_formatter(ticker.NullFormatter())
     elif against == "rounds":
         ax.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
-    measure = next((h.measure for group in groups for h in group), what)
-    ax.set(xlabel=xlabel, ylabel="test " + (measure if what == "accuracy" else what))
+    measure = next((h.measure for group in groups for h in group), column)
+    ax.set(xlabel=xlabel, ylabel="test " + (measure if column == "accuracy" else column))
     ax.grid(alpha=0.3)
     ax.legend()
     return ax

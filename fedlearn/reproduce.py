@@ -19,7 +19,7 @@ import torch
 from . import checkpoint, newcomers, recipes, results, round
 from .arguments import checked
 from .data import published, sources
-from .errors import DataError, pick, said
+from .errors import DataError, error_text, pick
 from .experiment import Experiment
 from .files import write_text
 from .history import History
@@ -162,7 +162,7 @@ def attempt(run: Run | Search, *how: Any) -> tuple[Run | Search, str, bool]:
     try:
         line = do(run, *how)
     except (ValueError, RuntimeError, OSError, MemoryError) as error:
-        return run, said(error), False
+        return run, error_text(error), False
     end = f"accuracy {_final(line):.4f}" if "rows" in line else "scales found"
     return run, f"{end} after {_seconds(line):.0f} s", True
 

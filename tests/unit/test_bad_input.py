@@ -225,7 +225,7 @@ CALLS = {
     "a search's task": (lambda: fl.repopt_search(5), "task"),
     "huge bits": (lambda: fl.methods.rpn(bits=HUGE), "too long to show"),
     "huge network": (lambda: fl.methods.fed_repopt(network=HUGE), "too long to show"),
-    "a column": (lambda: fl.plot.compare(HISTORY, what="precision"), "column"),
+    "a column": (lambda: fl.plot.compare(HISTORY, column="precision"), "column"),
     "no histories": (lambda: fl.plot.compare(3), "Histories"),
     "no rounds": (lambda: fl.plot.compare([[]]), "rounds"),
     "clients": (task("digits", 2.0), "clients"),

@@ -141,7 +141,7 @@ def test_curves_have_the_axis_that_is_asked_for():
         assert ax.get_xlabel().startswith(label) and ax.get_ylabel() == "test accuracy"
         assert (ax.get_xscale() == "log") == (against in ("bytes", "minutes"))
         assert len(ax.collections) == 1  # the band of the seeds
-    ax = fl.plot.compare(run, what="loss", labels=["x"])
+    ax = fl.plot.compare(run, column="loss", labels=["x"])
     assert ax.get_ylabel() == "test loss" and not ax.collections
     for wrong, noun in (({"against": "minutes"}, "link"), ({"against": "time"}, "axis")):
         with pytest.raises(ValueError, match=noun):
