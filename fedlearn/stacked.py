@@ -429,7 +429,7 @@ def choose(
     pick(engine, ENGINES, "engine")
     if memory_limit is not None and not (is_number(memory_limit) and memory_limit >= 0):
         raise ValueError(f"memory_limit is a number of bytes, not {memory_limit!r}.")
-    if engine == "sequential":
+    if engine == "sequential" and memory_limit is None:
         return Choice("sequential", 1, "asked for")
     limit = free_memory(task.device) // 2 if memory_limit is None else memory_limit
     need = bytes_for_one(method, task, settings.batch_size)
@@ -440,7 +440,9 @@ def choose(
         )
     together = int(min(max(1, limit / need), count, MOST if task.device.type == "cpu" else count))
     work = step_work(local.initial_network(method, task), task, settings.batch_size)
-    why = "asked for" if engine == "stacked" else f"{work / 1e6:,.1f} million multiply-adds a step"
+    why = "asked for" if engine != "auto" else f"{work / 1e6:,.1f} million multiply-adds a step"
+    if engine == "sequential":
+        return Choice("sequential", 1, why)
     if together == 1:
         why = "one client a round" if count == 1 else "memory for one client at a time"
     elif engine == "stacked" or work < SMALL_STEP:

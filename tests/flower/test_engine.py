@@ -5,6 +5,7 @@ import doctest
 
 import pytest
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from safetensors.torch import load_file
 from torch import nn
 
 import fedlearn as fl
@@ -161,11 +162,41 @@ def test_without_any_client_the_run_ends_and_says_so():
     with pytest.raises(ConnectionError, match="none of its 4 clients"):
         fl.run("fedavg", small(), 1, engine=Empty(wait=0.2))
 
+    def ended():
+        raise ConnectionError("Flower has ended.")
+
+    grid = Empty()
+    grid.options = *grid.options, ended
+    with pytest.raises(ConnectionError, match="ended"):
+        fl.run("fedavg", small(), 1, engine=grid)
+
+
+def test_a_server_app_leaves_the_history_and_the_model_of_one_process(tmp_path):
+    config = {"clients": 2, "train": 60, "test": 30, "threads": 1, "rounds": 2, "wait": 5}
+    files = {"out": f"{tmp_path / 'h.json'}", "model": f"{tmp_path / 'm.safetensors'}"}
+    grid = Grid()
+    grid.app = flower.client_app()
+    for k in range(2):
+        grid.contexts[k] = Context(1, k, {"partition-id": k}, RecordDict(), config)
+    flower._serve(grid, Context(1, 9, {}, RecordDict(), config | files))
+    local = fl.run("fedavg", flower.experiment(config).make_task(), 2, threads=1)
+    assert fl.History.from_json(files["out"]) == local
+    model = load_file(files["model"])
+    assert all(model[name].equal(t) for name, t in local.state.items())
+
+
+def test_heads_tell_one_thread_from_several():
+    one, two, three = (
+        flower.Job(fl.methods.fedavg(), small(), fl.Settings(), n) for n in (1, 2, 3)
+    )
+    assert one.head() != two.head() == three.head()
+
 
 @pytest.mark.parametrize(
     "change, reason",
     [
         ({"client": 0}, "already"),
+        ({"refused": "no room"}, "no room"),
         ({"client": 4}, "partition-id"),
         ({"method": "rpn"}, "method is rpn there and fedavg here"),
         ({"data.images (a hash)": "0"}, "data.images"),
