@@ -172,6 +172,7 @@ def test_text_and_repr(text, shown):
         ("iid", 0, "at least one client"),
         ("iid", 21, "fewer clients"),
         ("table", 2, "argument"),
+        ("table:none.csv", 2, "no partition table"),
         ("table:rpn_table6", 2, "Did you mean 'rpn_table5'"),
         ("table:rpn_table4", 5, "10 clients and 10 classes, not for 5 and 10"),
     ],

@@ -75,6 +75,7 @@ def write_tiny_imagenet(folder):
 
 
 def test_digits_is_fixed():
+    sources.load.cache_clear()  # another test may have called it a part of a larger set
     d = sources.load("digits")
     assert d.train_x.shape == (1347, 1, 8, 8) and d.test_x.shape == (450, 1, 8, 8)
     assert d.train_x.dtype == torch.uint8 and d.train_y.dtype == torch.int64
