@@ -15,12 +15,11 @@ from fedlearn.local import new_network
 from fedlearn.models import state_of
 from fedlearn.parts import SGD, Adam, Context, Named
 from fedlearn.round import Exchange
-from fedlearn.wire import DOWN, UP, Message, Schema, pack, unpack
+from fedlearn.wire import DOWN, UP, Message, pack, unpack
 
 split = import_module("fedlearn.methods.split_learning")  # fl.methods has the function
 B = 16
-FRAME = 26 + 1 + 4  # bytes of a message without sections
-HANDOVER = FRAME + 4 * 5 + 4 * (144 + 32 + 32)  # of the extractor with batch statistics
+HANDOVER = 26 + 1 + 4 + 4 * 5 + 4 * (144 + 32 + 32)
 
 
 @pytest.fixture
@@ -69,11 +68,11 @@ def same(one, other):
     return one.keys() == other.keys() and all(torch.equal(w, other[n]) for n, w in one.items())
 
 
-def batches(task, k, epochs=1):
-    return epochs * math.ceil(task.sizes[k] / B)
+def batches(task, k):
+    return math.ceil(task.sizes[k] / B)
 
 
-@pytest.mark.parametrize("part", [SGD(0.1), SGD(0.05, momentum=0.9), Adam(0.01)], ids=repr)
+@pytest.mark.parametrize("part", [SGD(0.05, momentum=0.9), Adam(0.01)], ids=repr)
 def test_it_is_training_of_the_whole(part):
     """An optimiser's moments live through the steps of a turn, on both sides, and begin anew with
     the next."""
@@ -97,21 +96,7 @@ def test_it_is_training_of_the_whole(part):
         torch.testing.assert_close(mine, theirs, atol=1e-3, rtol=1e-2)
 
 
-def test_every_message_is_counted_and_clients_take_turns(task):
-    _, _, rows, engine = played(task, 2, epochs=2)
-    steps, n = sum(batches(task, k, 2) for k in range(4)), 2 * sum(task.sizes)
-    for row in rows:
-        assert row["bytes_up"] == steps * (FRAME + 8) + 4 * n * 257 + 4 * HANDOVER
-        assert row["bytes_down"] == steps * (FRAME + 4) + 4 * n * 256 + 4 * HANDOVER
-        assert row["bytes_handover"] == 8 * HANDOVER
-    turns = [[split.HAND_OVER] + batches(task, k, 2) * [split.STEP] for k in range(4)]
-    expected = [(k, kind) for k, turn in enumerate(turns) for kind in turn]
-    assert [(k, kind) for k, kind, _, _ in engine.seen] == 2 * expected
-    assert all(not memory for memory in engine.memories.values())  # after its turn nothing is kept
-
-
-@pytest.mark.parametrize("part", [SGD(0.05, momentum=0.9), Adam(0.01)], ids=repr)
-def test_a_fresh_client_for_every_exchange_gives_the_same_bytes(part):
+def test_a_fresh_client_for_every_exchange_gives_the_same_bytes():
     """All that a client needs in its turn is in its memory, also to draw and to augment."""
 
     def dropping(shape, classes):
@@ -120,12 +105,13 @@ def test_a_fresh_client_for_every_exchange_gives_the_same_bytes(part):
         return net
 
     task = fl.tasks.classification("digits", 2, train=50, test=20, augment=("crop",))
-    method = fl.methods.split_learning(edge=dropping).but(optimizer=part)
+    method = fl.methods.split_learning(edge=dropping).but(optimizer=Adam(0.01))
     one, other = (played(task, 2, method, fresh=fresh, epochs=2) for fresh in (False, True))
     assert one[3].seen == other[3].seen and same(one[1], other[1])
+    assert not any(one[3].memories.values())  # after its turn nothing is kept
 
 
-@pytest.mark.parametrize("at", [0, 1, "the end"])
+@pytest.mark.parametrize("at", [0, "the end"])
 def test_a_client_that_drops_out_leaves_everything_as_before(at, task):
     at = batches(task, 1) if at == "the end" else at
 
@@ -160,16 +146,9 @@ def filled(name, value):
 
 
 LIES = {
-    "cut": (lambda messages, i, data: data[:-20], "checksum"),
-    "another tensor": (
-        lambda messages, i, data: pack(Message(UP, 1, 1), Schema({"H": (3,)})),
-        "another model, method or coder",
-    ),
     "without labels": (other(lambda s: {"H": s["H"]}), "y is missing"),
     "no finite gradient": (filled("H", 3e38), "no finite gradient"),
     "a label too high": (filled("y", 10), "labels"),
-    "a label below zero": (filled("y", -1), "labels"),
-    "half a label": (filled("y", 0.5), "labels"),
     "weights in part": (other(lambda s: {n: s[n] for n in list(s)[1:]}), "0.weight is missing"),
     "large weights": (filled("0.weight", 3e38), "After the turn of client 1"),
 }
@@ -189,26 +168,19 @@ def test_hostile_answers_end_the_turn_without_a_trace(kind, task):
     assert same(state, played(task, who=(0, 2, 3))[1])
 
 
-def test_training_that_diverges_leaves_a_finite_state_and_says_why(task):
-    with pytest.warns(UserWarning, match="4 answers"):
-        history = fl.run(fl.methods.split_learning(lr=1e30), task, 1, batch_size=B)
-    assert same(fl.methods.split_learning().server_side(task).start().weights, history.state)
-
-
 def test_a_client_answers_only_what_it_is_asked_for(task):
-    method = fl.methods.split_learning()
+    method, memory = fl.methods.split_learning(), {}
     server, side = method.server_side(task), method.client_side(task)
     W_e = {n.removeprefix("edge."): w for n, w in server.start().weights.items() if n[0] == "e"}
-    weights, memory = server.weights.write(DOWN, 1, 0, W_e), {}
-    for kind in ("train", "evaluate", split.STEP):  # a step before it has the weights
+    weights = server.weights.write(DOWN, 1, 0, W_e)
+    for kind in ("train", split.STEP):  # a step before it has the weights
         with pytest.raises(fl.WireError, match="Client 0 cannot answer"):
             side.answer(1, 0, kind, weights, memory)
     side.answer(1, 0, split.HAND_OVER, weights, memory)
     kept = dict(memory)
-    for data in (weights, b"", bytes(100)):  # what is no gradient
-        with pytest.raises(fl.WireError):
-            side.answer(1, 0, split.STEP, data, memory)
+    with pytest.raises(fl.WireError):  # what is no gradient
+        side.answer(1, 0, split.STEP, weights, memory)
     assert memory.keys() == kept.keys() and all(memory[n] is kept[n] for n in kept)
-    for engine, precision in (("stacked", "float32"), ("sequential", "bf16")):
+    for how in ({"engine": "stacked"}, {"precision": "bf16"}):
         with pytest.raises(ValueError, match="take turns|bf16"):
-            fl.run(method, task, 1, engine=engine, precision=precision)
+            fl.run(method, task, 1, **how)
