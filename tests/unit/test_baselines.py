@@ -13,7 +13,7 @@ from torch import nn
 import fedlearn as fl
 from fedlearn.parts import Arrival, Context
 from fedlearn.round import one_round
-from fedlearn.wire import DOWN, Dense, Message, Schema, pack
+from fedlearn.wire import Schema
 
 Normalised = import_module("fedlearn.methods.fednova").Normalised
 Adaptive = import_module("fedlearn.methods.fedopt").Adaptive
@@ -114,15 +114,6 @@ def test_scaffold_is_algorithm_1_with_option_2(server_lr):
         share = sum(run.n[k] for k in who) / N
         c = [old + share * d for old, d in zip(c, run.mean(dc), strict=True)]
     assert all(c[i].abs().max() > 1e-2 for i in (0, 1))
-
-
-def test_a_message_without_control_variates_is_refused():
-    method, task = fl.methods.scaffold(), uneven()
-    side, memory = method.client_side(task), {}
-    model = {n: Dense().encode(w) for n, w in side.initial.items()}
-    with pytest.raises(fl.WireError, match="has not come"):
-        side.download(1, 0, pack(Message(DOWN, 1, 0, 0, model), side.down), memory)
-    assert not memory
 
 
 def arrived(updates, sizes, epochs=1, batch_size=10):

@@ -30,23 +30,6 @@ def noise(*shape, seed=0):
     return torch.randn(shape, generator=draw, dtype=torch.float64)
 
 
-@pytest.mark.parametrize(
-    "network, form, parameters, frozen",
-    [
-        ("repvgg_b1", "csla", 55_741_768, 24_704),
-        ("repvgg_b1", "deploy", 50_190_280, 0),
-        ("repghost_05", "tr", 1_289_168, 0),
-        ("repghost_05", "csla", 1_286_688, 2_480),
-    ],
-)
-def test_counts(network, form, parameters, frozen):
-    with torch.device("meta"):
-        net = models.NETWORKS[network](form=form)
-    assert models.parameter_count(net) == parameters
-    constants = dict(net.named_buffers()).keys() - net.state_dict().keys()  # no part of the state
-    assert sum(t.numel() for n, t in net.named_buffers() if n in constants) == frozen
-
-
 def lived(net):
     """The same network after some batches, so that its statistics are no longer 0 and 1."""
     net = net.double().train()

@@ -86,15 +86,10 @@ def test_the_frozen_stream_is_looked_up_unless_images_are_augmented(augment, cal
     assert len(seen) == calls  # the first epoch only, or all
 
 
-@pytest.mark.parametrize("operator, parameters", [("conv", 55), ("multi", 5), ("single", 1)])
-def test_fusion_begins_as_the_local_stream_and_equal_streams_stay(operator, parameters):
-    fuse = fusion.OPERATORS[operator](5)
+@pytest.mark.parametrize("operator", ["conv", "multi", "single"])
+def test_fusion_begins_as_the_local_stream(operator):
     E_g, E_l = noise(3, 5, 2, 2).float(), noise(3, 5, 2, 2, seed=1).float()
-    torch.testing.assert_close(fuse(E_g, E_l), E_l)
-    assert sum(p.numel() for p in fuse.parameters()) == parameters
-    if operator != "conv":
-        fuse.lam.data.uniform_(-2, 2)
-        torch.testing.assert_close(fuse(E_l, E_l), E_l)
+    torch.testing.assert_close(fusion.OPERATORS[operator](5)(E_g, E_l), E_l)
 
 
 def test_operators_are_their_equations():
@@ -120,38 +115,31 @@ def test_networks_that_cannot_be_fused():
 
 
 def test_the_server_averages_fusions_slowly():
-    part = fusion.MovingAverage(0.9)
-    state = {"extractor.w": torch.zeros(2), "fusion.lam": torch.tensor([0.5, 0.0])}
-    updates = [(0, 1, 1.0), (1, 3, -1.0)]
+    part, lam = fusion.MovingAverage(0.9), torch.tensor([0.5, 0.0])
+    state = {"extractor.w": torch.zeros(2), "fusion.lam": lam}
     arrivals = [
         Arrival(k, n, {"extractor.w": torch.full((2,), k + 0.0), "fusion.lam": torch.full((2,), v)})
-        for k, n, v in updates
+        for k, n, v in ((0, 1, 1.0), (1, 3, -1.0))
     ]
     new = part.aggregate(state, arrivals, Context(None, 1))
     torch.testing.assert_close(new["extractor.w"], torch.tensor([0.75, 0.75]))
-    lam = state["fusion.lam"]
     torch.testing.assert_close(new["fusion.lam"], 0.9 * lam + 0.1 * (lam - 0.5))
-    servers = [fl.methods.fedfusion(operator=o).server for o in ("conv", "multi", "single")]
-    assert servers == [fl.Mean(), part, part]
 
 
 def test_a_personal_fusion_stays_with_its_client(task):
     method = fl.methods.fedfusion(lr=0.3, personal=True)
     server, clients = method.server_side(task), fl.clients(method, task)
-    shared, state = fl.run(fl.methods.fedfusion(lr=0.3), task, 1), server.start()
+    state = server.start()
     for t in (1, 2):
-        messages = {k: server.send(t, k, state)[0] for k in range(4)}
-        answers = {k: clients.answer(t, k, m) for k, m in messages.items()}
-        arrivals = [server.receive(t, k, a, state) for k, a in answers.items()]
+        answers = [clients.answer(t, k, server.send(t, k, state)[0]) for k in range(4)]
+        arrivals = [server.receive(t, k, a, state) for k, a in enumerate(answers)]
         state = server.aggregate(t, state, arrivals)
     kept = [clients.memories[k]["fusion.lam"].clone() for k in range(4)]
     assert all(bool(v.any()) for v in kept) and not torch.equal(kept[0], kept[1])
     assert not state.weights["fusion.lam"].any()
-    assert len(messages[0]) < shared.bytes_down[0] / 4
-    for k in (1, 2):  # the same body, and each one's fusion beside it
-        got = clients.side.download(3, k, server.send(3, k, state)[0], clients.memories[k]).start
-        assert torch.equal(got["fusion.lam"], kept[k])
-        assert torch.equal(got["extractor.0.weight"], state.weights["extractor.0.weight"])
+    got = clients.side.download(3, 1, server.send(3, 1, state)[0], clients.memories[1]).start
+    for name, w in state.weights.items():  # the shared body, and the client's fusion beside it
+        assert torch.equal(got[name], kept[1] if name == "fusion.lam" else w)
     clients.side.method = method.but(optimizer=fl.SGD(1e38))  # a fusion that diverges is not kept
     answer = clients.answer(3, 0, server.send(3, 0, state)[0])
     with pytest.raises(fl.WireError, match="diverged"):
