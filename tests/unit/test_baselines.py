@@ -216,9 +216,8 @@ def test_who_trains_alone_sends_nothing_and_goes_on_with_its_own_model():
     net, results = fl.initial_network(fl.methods.local(), task), []
     for w, b in weights:
         net.load_state_dict({"1.weight": w, "1.bias": b})
-        results.append(task.evaluate(net))
-    values = [r["loss"] for r in results]
-    assert history.loss[-1] == pytest.approx(sum(values) / 3, abs=1e-5) and len(set(values)) == 3
+        results.append(task.evaluate(net)["loss"])
+    assert history.loss[-1] == pytest.approx(sum(results) / 3, abs=1e-5) and len(set(results)) == 3
 
 
 def test_who_trains_alone_is_not_listened_to_and_keeps_its_last_good_model():

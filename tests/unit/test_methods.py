@@ -126,11 +126,8 @@ def test_masks_between_the_end_points():
     masks = torch.tensor([[0.0, 0, 1, 1], [0.0, 1, 1, 1], [0.0, 0, 0, 1]])
     arrivals = [Arrival(k, 10**k, {"w": m, "b": m[:1] + k}) for k, m in enumerate(masks)]
     ctx = Context(None, 1, schema=Schema({"w": (4,), "b": (1,)}, frozenset("b")))
-    means = {
-        False: [0.01, 1 / 3, 2 / 3, 0.99],
-        True: [0.01, 0.01 + 0.98 / 3, 0.99 - 0.98 / 3, 0.99],
-    }
-    for softened, expected in means.items():
+    for softened, third in ((False, 1 / 3), (True, 0.01 + 0.98 / 3)):
+        expected = [0.01, third, 1 - third, 0.99]
         server = fl.methods.fedpm(softened=softened).server
         new = server.aggregate({"w": torch.zeros(4), "b": torch.ones(1)}, arrivals, ctx)
         torch.testing.assert_close(new["w"].sigmoid(), torch.tensor(expected))
