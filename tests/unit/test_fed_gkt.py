@@ -1,5 +1,4 @@
-"""FedGKT: the loss, two rounds written out with torch's own optimisers, the messages, both modes,
-and the evaluation, which asks for edge networks."""
+"""FedGKT: two rounds written out with torch's own optimisers, the messages, both modes."""
 
 import math
 import re
@@ -11,17 +10,15 @@ import torch.nn.functional as F
 from torch import nn
 
 import fedlearn as fl
-from fedlearn import local, models
+from fedlearn import models
 from fedlearn.errors import Diverged
 from fedlearn.methods.base import network_message
-from fedlearn.models import state_of
-from fedlearn.parts import SGD, Batch, Context
+from fedlearn.parts import Batch, Context
 from fedlearn.round import Exchange
 from fedlearn.wire import DOWN, UP, Message, pack, unpack
 
 gkt = import_module("fedlearn.methods.fed_gkt")  # fl.methods.fed_gkt is the function
 B = 16
-EMPTY = 26 + 1 + 4  # bytes of a message without sections
 LATE = {"asynchronous": True, "server_epochs": 1}
 
 
@@ -80,35 +77,28 @@ def kl(teacher, student, T=3.0):
     return T**2 * F.kl_div(log_q, p, reduction="batchmean")
 
 
-def test_distillation_is_torchs_kl_div_also_of_stacked_clients_of_whom_some_have_no_teacher(task):
-    p, q = noise(6, 5), noise(6, 5, seed=1)
-    both = gkt.distillation(p.expand(2, 6, 5), torch.stack([q, p + 7.0]), 2.0)
-    expected = torch.stack([kl(p, q, 2.0), torch.tensor(0.0)])
-    torch.testing.assert_close(both, expected, atol=1e-6, rtol=1e-5)
+def test_stacked_clients_of_whom_some_have_no_teacher(task):
     method, who = fl.methods.fed_gkt(alpha=0.5), [0, 1, 2]
     net = fl.initial_network(method, task)
     memories = [{"z_s": noise(task.sizes[0], 10)}, {}, {"z_s": noise(task.sizes[2], 10, seed=2)}]
     rows = torch.tensor([[2, 0], [1, 4], [3, 1]])
     x, y = zip(*(task.epoch(k, rows[k], None) for k in who), strict=True)
-    alone, contexts = [], [Context(task, 2, k, memory=memories[k]) for k in who]
-    for k, ctx in enumerate(contexts):
-        alone.append(method.objective.begin(net, ctx)(net, Batch(x[k], y[k], rows[k])))
-    expected = F.cross_entropy(net(x[0]), y[0]) + 0.5 * kl(memories[0]["z_s"][rows[0]], net(x[0]))
-    torch.testing.assert_close(alone[0], expected)
+    alone = [F.cross_entropy(net(x[k]), y[k]) for k in who]
+    for k in (0, 2):
+        alone[k] = alone[k] + 0.5 * kl(memories[k]["z_s"][rows[k]], net(x[k]))
     logits = torch.stack([net(images) for images in x])
     loss = method.objective.begin(net, Context(task, 2, who, memory=memories))
     together = loss(lambda _: logits, Batch(None, torch.stack(y), rows))
     torch.testing.assert_close(together, torch.stack(alone))
 
 
-def epochs(net, optimizer, count, batches):
-    """Some epochs of ``batches()``, pairs of a loss and the network's input, by torch itself."""
+def epoch(net, optimizer, batches):
+    """An epoch of pairs of a loss and the network's input, by torch itself."""
     net.train()
-    for _ in range(count):
-        for loss, x in batches():
-            optimizer.zero_grad()
-            loss(net(x)).backward()
-            optimizer.step()
+    for loss, x in batches:
+        optimizer.zero_grad()
+        loss(net(x)).backward()
+        optimizer.step()
     net.eval()
 
 
@@ -117,42 +107,29 @@ def epochs(net, optimizer, count, batches):
 def test_two_rounds_written_out(task):
     server, clients = parties(task, lr=0.01, server_epochs=2, optimizer="sgd")
     state, f_s, close = server.start(), models.digits_server(), torch.testing.assert_close
-    nets = [fl.initial_network(server.method, task) for _ in range(4)]
+    nets, n = [fl.initial_network(server.method, task) for _ in range(4)], task.sizes
     f_s.load_state_dict(state.weights, strict=False)
     sgd, z_s = torch.optim.SGD(f_s.parameters(), lr=0.01, momentum=0.9), {}
-    x, y = zip(*(task.epoch(k, torch.arange(task.sizes[k]), None) for k in range(4)), strict=True)
+    x, y = zip(*(task.epoch(k, torch.arange(n[k]), None) for k in range(4)), strict=True)
 
     def loss(k, rows, z):
         """Eqs. (6) and (7)."""
         return lambda z_k: F.cross_entropy(z_k, y[k][rows]) + (kl(z[k][rows], z_k) if z else 0)
 
     for t in (1, 2):
-        came, H, z = {}, {}, {}
-
-        def keep(k, data, t=t, came=came):
-            came[k] = server.read(t, k, data)
-            return data
-
-        state = played(server, clients, state, t, change=keep)
+        state, H, z = played(server, clients, state, t), {}, {}
         for k, net in enumerate(nets):
             order = fl.rng.generator(task.seed, "shuffle", t, k)
-            batches = torch.randperm(task.sizes[k], generator=order).split(B)
+            batches = torch.randperm(n[k], generator=order).split(B)
             sgd_k = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
-            pairs = [(loss(k, rows, z_s), x[k][rows]) for rows in batches]
-            epochs(net, sgd_k, 1, lambda pairs=pairs: pairs)
+            epoch(net, sgd_k, [(loss(k, rows, z_s), x[k][rows]) for rows in batches])
             with torch.no_grad():
                 H[k], z[k] = net.extractor(x[k]), net(x[k])
-            close(came[k]["features"], H[k], atol=1e-4, rtol=1e-3)
-            close(came[k]["logits"], z[k], atol=1e-3, rtol=1e-3)
-            assert torch.equal(came[k]["labels"], y[k])
         order = fl.rng.generator(task.seed, "server shuffle", t, -1)
-
-        def batches(H=H, z=z, order=order):
-            for k in torch.randperm(4, generator=order).tolist():
-                for rows in torch.randperm(task.sizes[k], generator=order).split(B):
-                    yield loss(k, rows, z), H[k][rows]
-
-        epochs(f_s, sgd, 2, batches)
+        for _ in range(2):
+            who = torch.randperm(4, generator=order).tolist()
+            turns = [(k, torch.randperm(n[k], generator=order).split(B)) for k in who]
+            epoch(f_s, sgd, [(loss(k, r, z), H[k][r]) for k, split in turns for r in split])
         for k in range(4):
             close(state.memory[f"z_s {k}"], f_s(H[k]).detach(), atol=2e-3, rtol=2e-3)
         # from here on both go on from the package's numbers: last bits grow
@@ -160,44 +137,35 @@ def test_two_rounds_written_out(task):
         z_s = {k: state.memory[f"z_s {k}"].clone() for k in range(4)}
         for k, net in enumerate(nets):
             net.load_state_dict(edge(clients, k), strict=False)
-    results = [task.evaluate(nn.Sequential(net.extractor, f_s)) for net in nets]
+    results = [task.evaluate(nn.Sequential(net.extractor, f_s))["loss"] for net in nets]
     for who in ((0, 1, 2, 3), (0, 2)):  # over those who show theirs
         shown = server.evaluate(2, state, asking(clients, 2, who))
-        for name, value in shown.items():
-            assert value == pytest.approx(sum(results[k][name] for k in who) / len(who))
+        assert shown["loss"] == pytest.approx(sum(results[k] for k in who) / len(who))
     assert server.evaluate(2, state, asking(clients, 2, ())) == {"accuracy": None, "loss": None}
 
 
 def upload(task, change=None, **options):
-    """The upload of client 1 in round 1, with its sections changed; and the server that is to read
-    it."""
+    """The server, and the upload of client 1 in round 1 with its sections changed."""
     server, clients = parties(task, **options)
     schema = server.up(1).schema
     data = clients.answer(1, 1, server.question(1).write(DOWN, 1, 1, {}))
     taken = unpack(data, schema, kind=UP, round=1, client=1)
     sections = {name: bytes(data) for name, data in taken.sections.items()}
-    sections, samples = (change or (lambda s, n: (s, n)))(sections, taken.samples)
+    sections, samples = change(sections, taken.samples) if change else (sections, taken.samples)
     return server, pack(Message(UP, 1, 1, samples, sections), schema), sections
 
 
-def test_bytes_on_the_wire(task):
+def test_what_travels(task):
     n, floats = task.sizes[1], 16 * 4 * 4
     for bits in (32, 16):
-        _, data, sections = upload(task, bits=bits)
         sizes = {"index": 4 * n, "labels": 2 * n}
         sizes |= {"features": bits // 8 * n * floats, "logits": bits // 8 * n * 10}
-        assert {name: len(s) for name, s in sections.items()} == sizes
-        assert len(data) == EMPTY + 4 * 4 + sum(sizes.values())
+        assert {name: len(s) for name, s in upload(task, bits=bits)[2].items()} == sizes
     assert "logits" not in upload(task, kd_to_server=False)[2]
     for rows in (10, 0):
         method = fl.methods.fed_gkt(server_epochs=1, kd_to_client=bool(rows))
-        history = fl.run(method, task, 2, evaluate_every=2)
-        assert history.bytes_down[0] == 4 * EMPTY
-        assert history.bytes_down[1] == 4 * (EMPTY + 4 * bool(rows)) + 4 * rows * sum(task.sizes)
-    shapes = [t.shape for t in state_of(models.digits_edge()).values()]
-    network = 26 + -(-len(shapes) // 8) + 4 * len(shapes) + 4 * sum(map(math.prod, shapes)) + 4
-    assert history.bytes_evaluation_up.tolist() == [0, 4 * network]
-    assert history.bytes_evaluation_down.tolist() == [0, 4 * EMPTY]
+        down = fl.run(method, task, 2, evaluate_every=2).bytes_down
+        assert down[1] - down[0] == 4 * 4 * bool(rows) + 4 * rows * sum(task.sizes)
 
 
 def changed(name, change):
@@ -207,7 +175,6 @@ def changed(name, change):
 
 BAD = {
     "a sample twice": (changed("index", lambda d: d[:4] + d[:4] + d[8:]), "images once"),
-    "a foreign sample": (changed("index", lambda d: b"\0\0\1\0" + d[4:]), "images once"),
     "other samples": (lambda s, n: (s, n + 1), "images, and sent"),
     "another shape": (changed("features", lambda d: d + bytes(4)), "bytes came for a tensor"),
     "a part": (lambda s, n: ({"index": s["index"]}, n), "not whole"),
@@ -228,16 +195,6 @@ def test_bad_uploads_are_refused_and_nothing_changes(change, reason, task):
     assert not state.memory and same(before, state.weights)
 
 
-def test_samples_may_come_in_any_order(task):
-    def turned(sections, n):
-        order = torch.randperm(n).tolist()
-        rows = {m: (d, len(d) // n) for m, d in sections.items()}
-        return {m: b"".join(d[i * w : i * w + w] for i in order) for m, (d, w) in rows.items()}, n
-
-    (one, data, _), (_, mixed, _) = upload(task), upload(task, turned)
-    assert data != mixed and same(*(one.read(1, 1, d) for d in (data, mixed)))
-
-
 def filled(server, value):
     """A client's edge network with this value everywhere."""
     schema = network_message(server).schema
@@ -245,23 +202,15 @@ def filled(server, value):
     return pack(Message(UP, 1, 2, server.task.sizes[2], sections), schema)
 
 
-HOSTILE = {
-    "checksum": lambda server: filled(server, 1.0)[:-9],
-    "another model": lambda server: server.question(2).write(DOWN, 1, 2, {}),
-    "the loss is not finite": lambda server: filled(server, 3e38),
-    "NaN or infinite": lambda server: filled(server, math.nan),
-}
-
-
-def test_hostile_networks_are_left_out_of_the_mean(task):
+@pytest.mark.parametrize("value, reason", [(3e38, "loss is not finite"), (math.nan, "NaN")])
+def test_hostile_networks_are_left_out_of_the_mean(value, reason, task):
     server, clients = parties(task, server_epochs=1)
     state = played(server, clients, server.start(), 1)
     expected = server.evaluate(1, state, asking(clients, 1, (0, 1, 3)))
-    for reason, lie in HOSTILE.items():
-        ask = asking(clients, 1, change=lambda k, data, lie=lie: lie(server) if k == 2 else data)
-        assert server.evaluate(1, state, ask) == expected
-        assert list(ask.row["unevaluated"]) == [2] and reason in ask.row["unevaluated"][2]
-        assert not ask.row["refused"] and not ask.last_seen  # which are about training
+    ask = asking(clients, 1, change=lambda k, data: filled(server, value) if k == 2 else data)
+    assert server.evaluate(1, state, ask) == expected
+    assert list(ask.row["unevaluated"]) == [2] and reason in ask.row["unevaluated"][2]
+    assert not ask.row["refused"] and not ask.last_seen  # which are about training
 
 
 def test_synchronous_needs_everybody(task):
@@ -269,7 +218,6 @@ def test_synchronous_needs_everybody(task):
         fl.run(fl.methods.fed_gkt(), task, 1, participation=0.5)
     server, clients = parties(task, server_epochs=1)
     state = played(server, clients, server.start(), 1)
-    assert {name.split()[0] for name in state.memory} & {"features", "labels", "logits"} == set()
     kept = {name: x.clone() for name, x in (state.weights | state.memory).items()}
     with pytest.raises(fl.WireError, match=r"round 2 .* \[1, 3\]"):
         played(server, clients, state, 2, (0, 2))
@@ -288,46 +236,24 @@ def test_asynchronous_keeps_the_features_of_those_who_are_away(task):
     assert played(server, clients, state, 3, ()) is state  # nobody came: nothing to learn from
 
 
-def test_features_on_disk_change_nothing(task, tmp_path, monkeypatch):
+def test_features_on_disk_change_nothing(task, monkeypatch):
     stored, real, need = [], gkt.on_disk, 4 * 120 * 256  # bytes of all clients' features
     monkeypatch.setattr(gkt, "on_disk", lambda H: stored.append(H.numel()) or real(H))
-
-    def run(limit, rounds=2, **how):
-        return fl.run(fl.methods.fed_gkt(memory_limit=limit, **LATE), task, rounds, **how)
-
-    whole = run(need)
-    assert not stored and run(need - 1) == whole and sum(stored) == 2 * 120 * 256
-    run(0, 1, checkpoint=tmp_path / "c")
-    assert run(0, checkpoint=tmp_path / "c") == run(0)
-
-
-def test_a_client_that_diverged_goes_on_from_its_last_network(task):
-    server, clients = parties(task, **LATE)
-    state = played(server, clients, server.start(), 1, (0, 1))
-    kept, side, ask = edge(clients, 0), clients.side, asking(clients, 2, (0,))
-    side.method = side.method.but(optimizer=SGD(1e30))
-    assert server.round(2, state, ask) is state
-    assert "sent nothing" in ask.row["refused"][0] and same(kept, edge(clients, 0))
-    # a network that is not finite is not kept, even if what it knows is
-    ctx = side.download(3, 1, server.question(1).write(DOWN, 3, 1, {}), {})
-    local.load(side.tensors, side.initial)
-    side.upload({n: w / 0 for n, w in side.initial.items()}, ctx)
-    assert not ctx.memory
+    whole, other = (
+        fl.run(fl.methods.fed_gkt(memory_limit=limit, **LATE), task, 2)
+        for limit in (need, need - 1)
+    )
+    assert whole == other and sum(stored) == 2 * 120 * 256
 
 
 def test_a_round_whose_soft_labels_cannot_be_sent_is_not_taken(task, monkeypatch):
     def train(server, t, clients, memory):
-        with torch.no_grad():
-            [*server.f_s.parameters()][-1].fill_(1e5)  # the bias of the logits
+        [*server.f_s.parameters()][-1].data.fill_(1e5)  # the bias of the logits
 
-    server, clients = parties(task, optimizer="sgd", server_lr=1e30)
-    with pytest.raises(Diverged, match="server_lr"):
-        played(server, clients, server.start(), 1)
     monkeypatch.setattr(gkt.Server, "train", train)
-    whole, half = (parties(task, bits=bits) for bits in (32, 16))
-    assert played(*whole, whole[0].start(), 1).memory["z_s 0"].max() > 9e4
+    server, clients = parties(task, bits=16)
     with pytest.raises(Diverged, match="half precision"):
-        played(*half, half[0].start(), 1)
+        played(server, clients, server.start(), 1)
 
 
 def test_the_servers_optimiser_goes_on_and_its_rate_is_cut_on_a_plateau(task, monkeypatch):

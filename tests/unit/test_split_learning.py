@@ -1,5 +1,4 @@
-"""Split learning: the training of the whole network in two places, its messages, turns that another
-process answers, and turns that come to no end."""
+"""Split learning: the training of the whole network in two places, and turns without an end."""
 
 import math
 from importlib import import_module
@@ -15,12 +14,11 @@ from fedlearn.local import new_network
 from fedlearn.models import state_of
 from fedlearn.parts import SGD, Adam, Context, Named
 from fedlearn.round import Exchange
-from fedlearn.wire import DOWN, UP, Message, Schema, pack, unpack
+from fedlearn.wire import DOWN, UP, Message, pack, unpack
 
 split = import_module("fedlearn.methods.split_learning")  # fl.methods has the function
 B = 16
-FRAME = 26 + 1 + 4  # bytes of a message without sections
-HANDOVER = FRAME + 4 * 5 + 4 * (144 + 32 + 32)  # of the extractor with batch statistics
+HANDOVER = 26 + 1 + 4 + 4 * 5 + 4 * (144 + 32 + 32)
 
 
 @pytest.fixture
@@ -29,10 +27,8 @@ def task():
 
 
 class Spied:
-    """An engine that passes everything on and keeps who was asked for what, with what bytes both
-    ways. ``change(k, i, data)`` has the last word about the i-th answer of client k in its turn
-    (``WireError``: there is none). With ``fresh`` every exchange has a client of its own, as if
-    each time another process answered."""
+    """An engine that keeps who was asked for what. ``change(k, i, data)`` has the last word about
+    the i-th answer of client k. With ``fresh`` each exchange has another client."""
 
     def __init__(self, method, task, settings, change=None, fresh=False):
         self.make = lambda: method.client_side(task, settings)
@@ -69,11 +65,11 @@ def same(one, other):
     return one.keys() == other.keys() and all(torch.equal(w, other[n]) for n, w in one.items())
 
 
-def batches(task, k, epochs=1):
-    return epochs * math.ceil(task.sizes[k] / B)
+def batches(task, k):
+    return math.ceil(task.sizes[k] / B)
 
 
-@pytest.mark.parametrize("part", [SGD(0.1), SGD(0.05, momentum=0.9), Adam(0.01)], ids=repr)
+@pytest.mark.parametrize("part", [SGD(0.05, momentum=0.9), Adam(0.01)], ids=repr)
 def test_it_is_training_of_the_whole(part):
     """An optimiser's moments live through the steps of a turn, on both sides, and begin anew with
     the next."""
@@ -97,21 +93,7 @@ def test_it_is_training_of_the_whole(part):
         torch.testing.assert_close(mine, theirs, atol=1e-3, rtol=1e-2)
 
 
-def test_every_message_is_counted_and_clients_take_turns(task):
-    _, _, rows, engine = played(task, 2, epochs=2)
-    steps, n = sum(batches(task, k, 2) for k in range(4)), 2 * sum(task.sizes)
-    for row in rows:
-        assert row["bytes_up"] == steps * (FRAME + 8) + 4 * n * 257 + 4 * HANDOVER
-        assert row["bytes_down"] == steps * (FRAME + 4) + 4 * n * 256 + 4 * HANDOVER
-        assert row["bytes_handover"] == 8 * HANDOVER
-    turns = [[split.HAND_OVER] + batches(task, k, 2) * [split.STEP] for k in range(4)]
-    expected = [(k, kind) for k, turn in enumerate(turns) for kind in turn]
-    assert [(k, kind) for k, kind, _, _ in engine.seen] == 2 * expected
-    assert all(not memory for memory in engine.memories.values())  # after its turn nothing is kept
-
-
-@pytest.mark.parametrize("part", [SGD(0.05, momentum=0.9), Adam(0.01)], ids=repr)
-def test_a_fresh_client_for_every_exchange_gives_the_same_bytes(part):
+def test_a_fresh_client_for_every_exchange_gives_the_same_bytes():
     """All that a client needs in its turn is in its memory, also to draw and to augment."""
 
     def dropping(shape, classes):
@@ -120,12 +102,13 @@ def test_a_fresh_client_for_every_exchange_gives_the_same_bytes(part):
         return net
 
     task = fl.tasks.classification("digits", 2, train=50, test=20, augment=("crop",))
-    method = fl.methods.split_learning(edge=dropping).but(optimizer=part)
+    method = fl.methods.split_learning(edge=dropping).but(optimizer=Adam(0.01))
     one, other = (played(task, 2, method, fresh=fresh, epochs=2) for fresh in (False, True))
     assert one[3].seen == other[3].seen and same(one[1], other[1])
+    assert not any(one[3].memories.values())  # after its turn nothing is kept
 
 
-@pytest.mark.parametrize("at", [0, 1, "the end"])
+@pytest.mark.parametrize("at", [0, "the end"])
 def test_a_client_that_drops_out_leaves_everything_as_before(at, task):
     at = batches(task, 1) if at == "the end" else at
 
@@ -139,76 +122,59 @@ def test_a_client_that_drops_out_leaves_everything_as_before(at, task):
     assert same(state, played(task, who=(0, 2, 3))[1])  # as if it had not been drawn
 
 
-def other(change):
-    """An answer with other sections: ``change(sections)`` -> sections."""
+def lie(name, value=None):
+    """The answer without this section, or with one of this number only."""
 
-    def lie(messages, i, data):
+    def change(messages, i, data):
         steps = messages.steps(1)
         message = messages.weights if i == len(steps) else messages.features(steps[i])
         taken = unpack(data, message.schema, kind=UP, round=1, client=1)
-        sections = change({n: bytes(s) for n, s in taken.sections.items()})
-        return pack(Message(UP, 1, 1, taken.samples, sections), message.schema)
+        s = {n: bytes(section) for n, section in taken.sections.items()}
+        count = len(s.pop(name)) // 4
+        if value is not None:
+            s[name] = torch.full((count,), value).numpy().tobytes()
+        return pack(Message(UP, 1, 1, taken.samples, s), message.schema)
 
-    return lie
-
-
-def filled(name, value):
-    def change(s):
-        return s | {name: torch.full((len(s[name]) // 4,), float(value)).numpy().tobytes()}
-
-    return other(change)
+    return change
 
 
 LIES = {
-    "cut": (lambda messages, i, data: data[:-20], "checksum"),
-    "another tensor": (
-        lambda messages, i, data: pack(Message(UP, 1, 1), Schema({"H": (3,)})),
-        "another model, method or coder",
-    ),
-    "without labels": (other(lambda s: {"H": s["H"]}), "y is missing"),
-    "no finite gradient": (filled("H", 3e38), "no finite gradient"),
-    "a label too high": (filled("y", 10), "labels"),
-    "a label below zero": (filled("y", -1), "labels"),
-    "half a label": (filled("y", 0.5), "labels"),
-    "weights in part": (other(lambda s: {n: s[n] for n in list(s)[1:]}), "0.weight is missing"),
-    "large weights": (filled("0.weight", 3e38), "After the turn of client 1"),
+    "without labels": (lie("y"), "y is missing"),
+    "no finite gradient": (lie("H", 3e38), "no finite gradient"),
+    "a label too high": (lie("y", 10.0), "labels"),
+    "half a label": (lie("y", 0.5), "labels"),
+    "weights in part": (lie("0.weight"), "0.weight is missing"),
+    "large weights": (lie("0.weight", 3e38), "After the turn of client 1"),
 }
 
 
 @pytest.mark.parametrize("kind", LIES)
 def test_hostile_answers_end_the_turn_without_a_trace(kind, task):
-    lie, reason = LIES[kind]
+    change, reason = LIES[kind]
     at = batches(task, 1) if "weights" in kind else 1
     messages = fl.methods.split_learning().server_side(task, fl.Settings(batch_size=B))
 
-    def change(k, i, data):
-        return lie(messages, i, data) if (k, i) == (1, at) else data
+    def lying(k, i, data):
+        return change(messages, i, data) if (k, i) == (1, at) else data
 
-    _, state, rows, _ = played(task, change=change)
+    _, state, rows, _ = played(task, change=lying)
     assert list(rows[0]["refused"]) == [1] and reason in rows[0]["refused"][1]
     assert same(state, played(task, who=(0, 2, 3))[1])
 
 
-def test_training_that_diverges_leaves_a_finite_state_and_says_why(task):
-    with pytest.warns(UserWarning, match="4 answers"):
-        history = fl.run(fl.methods.split_learning(lr=1e30), task, 1, batch_size=B)
-    assert same(fl.methods.split_learning().server_side(task).start().weights, history.state)
-
-
 def test_a_client_answers_only_what_it_is_asked_for(task):
-    method = fl.methods.split_learning()
+    method, memory = fl.methods.split_learning(), {}
     server, side = method.server_side(task), method.client_side(task)
     W_e = {n.removeprefix("edge."): w for n, w in server.start().weights.items() if n[0] == "e"}
-    weights, memory = server.weights.write(DOWN, 1, 0, W_e), {}
-    for kind in ("train", "evaluate", split.STEP):  # a step before it has the weights
+    weights = server.weights.write(DOWN, 1, 0, W_e)
+    for kind in ("train", split.STEP):  # a step before it has the weights
         with pytest.raises(fl.WireError, match="Client 0 cannot answer"):
             side.answer(1, 0, kind, weights, memory)
     side.answer(1, 0, split.HAND_OVER, weights, memory)
     kept = dict(memory)
-    for data in (weights, b"", bytes(100)):  # what is no gradient
-        with pytest.raises(fl.WireError):
-            side.answer(1, 0, split.STEP, data, memory)
+    with pytest.raises(fl.WireError):  # what is no gradient
+        side.answer(1, 0, split.STEP, weights, memory)
     assert memory.keys() == kept.keys() and all(memory[n] is kept[n] for n in kept)
-    for engine, precision in (("stacked", "float32"), ("sequential", "bf16")):
+    for how in ({"engine": "stacked"}, {"precision": "bf16"}):
         with pytest.raises(ValueError, match="take turns|bf16"):
-            fl.run(method, task, 1, engine=engine, precision=precision)
+            fl.run(method, task, 1, **how)
