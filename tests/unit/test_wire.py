@@ -1,15 +1,11 @@
 """The wire: envelope, coders, and what damaged or hostile bytes may do (nothing but raise
 ``WireError``)."""
 
-import importlib.util
-import json
 import math
 import struct
-import subprocess
-import sys
 import tracemalloc
 import zlib
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -21,39 +17,16 @@ from hypothesis import strategies as st
 import fedlearn as fl
 from fedlearn import WireError
 from fedlearn.errors import Diverged
-from fedlearn.wire import (
-    DOWN,
-    EDEN,
-    QSGD,
-    UP,
-    CountSketch,
-    Dense,
-    FixedMessage,
-    LowRank,
-    Mask,
-    Message,
-    Natural,
-    Pooled,
-    RandomK,
-    Schema,
-    SharedRandomness,
-    Signs,
-    SmartIdx,
-    Stochastic,
-    TernGrad,
-    TopK,
-    Uniform,
-    Whole,
-    Zipped,
-    decode_positions,
-    encode_positions,
-    pack,
-    unpack,
-)
-from fedlearn.wire.rotated import hadamard, rotate, rotate_back
-from fedlearn.wire.sparse import how_many
+from fedlearn.wire.base import SharedRandomness, Stochastic
+from fedlearn.wire.coders import Dense, Pooled, Whole
+from fedlearn.wire.lossless import Mask, Zipped
+from fedlearn.wire.lowrank import LowRank
+from fedlearn.wire.message import DOWN, UP, FixedMessage, Message, Schema, pack, unpack
+from fedlearn.wire.quantised import QSGD, Natural, Signs, TernGrad, Uniform
+from fedlearn.wire.rotated import EDEN
+from fedlearn.wire.smartidx import SmartIdx
+from fedlearn.wire.sparse import CountSketch, RandomK, TopK, decode_positions, encode_positions
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 SEEDS = st.integers(0, 2**32)
 SHAPES = st.one_of(
     st.just(()),
@@ -77,14 +50,11 @@ CODERS = {
     Signs(): 0x72780688,
     Signs(False): 0x99586047,
     Uniform(): 0x36E5706B,
-    Uniform(5): 0x54475401,
     Uniform(11): 0x6F1EF549,
     QSGD(): 0x704AA91F,
-    QSGD(5, 16): 0x0EB1DBC5,
     QSGD(5, None, True): 0x2819A712,
     Mask(): 0x789B2F6B,
     SmartIdx(0.2): 0x2271C474,
-    SmartIdx(0.6): 0xFC1DEC89,
     Natural(): 0x07EB7BAA,
     TernGrad(): 0x156FA7A4,
     RandomK(0.2): 0x9351C7E8,
@@ -94,8 +64,6 @@ CODERS = {
     Zipped(): 0x05F5271E,
     Whole(2): 0x1FFF6CB5,
     EDEN(): None,
-    EDEN(3): None,
-    LowRank(): None,
     LowRank(1): None,
 }
 
@@ -148,8 +116,8 @@ def error(decoded, x):
 SCHEMA = Schema({"a": (3, 2), "b": (4,), "k": (2, 3, 3, 3)}, frozenset({"b"}), "test")
 
 
-def message(names=("a", "b", "k")):
-    sections = {n: Dense().encode(tensor(SCHEMA.shapes[n])) for n in names}
+def message():
+    sections = {n: Dense().encode(tensor(shape)) for n, shape in SCHEMA.shapes.items()}
     return pack(Message(UP, 3, 5, 17, sections), SCHEMA)
 
 
@@ -170,31 +138,16 @@ def test_a_message_of_version_2_stays_what_it_is():
     assert all(torch.equal(read[name], t) for name, t in tensors.items())
 
 
-@pytest.mark.parametrize("names", [(), ("b",), ("a", "k"), ("a", "b", "k")])
-def test_tensors_travel_or_stay_at_home(names):
-    got = received(message(names))
-    assert (got.kind, got.round, got.client, got.samples) == (UP, 3, 5, 17)
-    assert tuple(got.sections) == names
-    for n, section in got.sections.items():
-        assert torch.equal(Dense().decode(section, SCHEMA.shapes[n]), tensor(SCHEMA.shapes[n]))
-    with pytest.raises(ValueError, match="zz"):
-        pack(Message(UP, 1, 1, 1, {"zz": b""}), SCHEMA)
-
-
 def sealed(data):
     """What an attacker who knows the format would send: any content, a fitting checksum."""
     return data + struct.pack("<I", zlib.crc32(data[:26], zlib.crc32(data[26:])))
 
 
 DAMAGED = {
-    "empty": (lambda m: b"", "envelope"),
     "shorter than its envelope": (lambda m: m[:29], "envelope"),
-    "cut after the head": (lambda m: m[:30], "checksum"),
     "cut": (lambda m: m[:-1], "checksum"),
-    "longer": (lambda m: m + b"\0", "checksum"),
     "another file": (lambda m: b"\x80\x04" + m[2:], "fedlearn"),
     "another version": (lambda m: m[:4] + b"\x09" + m[5:], "version 9"),
-    "a flipped bit": (lambda m: m[:40] + bytes([m[40] ^ 1]) + m[41:], "checksum"),
     "no present bits": (lambda m: sealed(m[:26]), "present bits"),
     "a tensor too many": (lambda m: sealed(m[:26] + b"\xf0" + m[27:-4]), "does not have"),
     "half a table": (lambda m: sealed(m[:33]), "table of lengths"),
@@ -208,21 +161,15 @@ def test_damage_is_named(change, noun):
         received(change(message()))
 
 
-SHAPES_OF = dict(SCHEMA.shapes)
-FOREIGN = [
-    ({"kind": DOWN}, "Expected kind"),
-    ({"round": 4}, "Expected kind"),
-    ({"client": 6}, "Expected kind"),
-    ({"schema": Schema(SHAPES_OF, SCHEMA.buffers, "another coder")}, "another model"),
-    ({"schema": Schema(SHAPES_OF, frozenset(), "test")}, "another model"),
-    ({"schema": Schema(SHAPES_OF | {"b": (5,)}, SCHEMA.buffers, "test")}, "another model"),
-]
-
-
-@pytest.mark.parametrize("other, noun", FOREIGN)
-def test_foreign_messages_are_refused(other, noun):
-    with pytest.raises(WireError, match=noun):
-        received(message(), **other)
+def test_foreign_messages_are_refused():
+    for other in ({"kind": DOWN}, {"round": 4}, {"client": 6}):
+        with pytest.raises(WireError, match="Expected kind"):
+            received(message(), **other)
+    shapes, buffers = SCHEMA.shapes, SCHEMA.buffers
+    longer = shapes | {"b": (5,)}
+    for other in (shapes, buffers, "x"), (shapes, frozenset(), "test"), (longer, buffers, "test"):
+        with pytest.raises(WireError, match="another model"):
+            received(message(), Schema(*other))
 
 
 def test_no_more_memory_than_the_schema_allows():
@@ -250,8 +197,6 @@ def test_no_more_memory_than_the_schema_allows():
     assert schema.limit == limit
 
 
-# ---- messages of known tensors -------------------------------------------------------------------
-
 KNOWN = Schema({"index": (5,), "H": (5, 2, 3), "z": (5, 4)})
 CODED = {"index": Whole(), "H": Dense(16)}
 TENSORS = {"index": torch.tensor([4, 0, 3, 1, 2]), "H": tensor((5, 2, 3)), "z": tensor((5, 4), 1)}
@@ -264,31 +209,26 @@ def test_a_fixed_message_goes_there_and_back_each_tensor_by_its_coder():
     got = fixed.read(UP, 3, 2, data, samples=5)
     assert list(got) == list(TENSORS) and torch.equal(got["H"], TENSORS["H"].half().float())
     assert torch.equal(got["index"], TENSORS["index"]) and got["index"].dtype == torch.int64
-    # one of them may be kept for long, and must not keep the others' bytes alive
     assert all(t.untyped_storage().nbytes() == t.nbytes for t in got.values())
     with pytest.raises(WireError, match="Client 2 has 6 images, and sent 5"):
         fixed.read(UP, 3, 2, data, samples=6)
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_a_fixed_message_is_whole_or_empty(whole):
-    fixed = FixedMessage(KNOWN, CODED, whole)
-    for missing in TENSORS:
-        some = {n: t for n, t in TENSORS.items() if n != missing}
-        with pytest.raises(WireError, match=f"{missing} is missing"):
-            fixed.read(UP, 1, 0, fixed.write(UP, 1, 0, some))
+def test_a_fixed_message_is_whole_or_empty():
+    fixed = FixedMessage(KNOWN, CODED)
+    some = {n: t for n, t in TENSORS.items() if n != "H"}
+    with pytest.raises(WireError, match="H is missing"):
+        fixed.read(UP, 1, 0, fixed.write(UP, 1, 0, some))
     empty = fixed.write(DOWN, 1, 0, {})
-    if whole:
-        with pytest.raises(WireError, match="index, H, z is missing"):
-            fixed.read(DOWN, 1, 0, empty)
-    else:
-        assert fixed.read(DOWN, 1, 0, empty) == {}
+    assert fixed.read(DOWN, 1, 0, empty) == {}
+    with pytest.raises(WireError, match="index, H, z is missing"):
+        FixedMessage(KNOWN, CODED, True).read(DOWN, 1, 0, empty)
 
 
-@pytest.mark.parametrize("values", [[65536.0], [-1], [0.5], [float("nan")]])
-def test_what_does_not_fit_is_no_whole_number(values):
-    with pytest.raises(ValueError, match="whole numbers"):
-        Whole(2).encode(torch.tensor(values))
+def test_what_does_not_fit_is_no_whole_number():
+    for value in (65536.0, -1, 0.5, math.nan):
+        with pytest.raises(ValueError, match="whole numbers"):
+            Whole(2).encode(torch.tensor([value]))
     assert Whole(2).encode(torch.tensor([65535.0])) == b"\xff\xff"
 
 
@@ -321,41 +261,17 @@ def test_what_is_not_finite_is_refused_by_the_sender_or_by_the_reader_of_copies(
 def test_the_largest_float32_is_coded_or_called_diverged(coder):
     large = torch.full((4, 4), 3.4e38)
     large[::2] *= -1
-    with suppress(Diverged):
+    small = isinstance(coder, QSGD | Natural | CountSketch | EDEN | LowRank) or "16" in repr(coder)
+    with pytest.raises(Diverged) if small else nullcontext():
         through(coder, torch.ones_like(large) if isinstance(coder, Mask | Whole) else large)
 
 
-@pytest.mark.parametrize(
-    "coder, noun",
-    [
-        *((Dense(16), "half precision"), (TopK(1, "float16"), "half"), (QSGD(), "norm")),
-        *((Uniform(1), "step"), (Natural(), "power"), (EDEN(), "scale"), (LowRank(1), "factors")),
-        (CountSketch(1 / 16, 1), "sketch"),
-    ],
-)
-def test_what_does_not_fit_is_not_coded(coder, noun):
-    with pytest.raises(Diverged, match=noun):
-        encode(coder, torch.full((4, 4), 3.4e38) * torch.tensor([1.0, -1.0, 1.0, 1.0])[:, None])
-
-
-NAN, INF = float("nan"), float("inf")
 OUT_OF_RANGE = [
-    *((TopK, (ratio,)) for ratio in (0, -1, 1.01, NAN, "few")),
-    *((RandomK, (ratio,)) for ratio in (0, 1.01)),
-    *((CountSketch, values) for values in ((0,), (0.5, 0), (0.5, 65), (0.5, 5, 2))),
-    *((SmartIdx, values) for values in ((0,), (0.5, 2), (0.5, -1))),
-    *((Uniform, (bits,)) for bits in (0, 17, 8.5)),
-    *((EDEN, (bits,)) for bits in (0, 9)),
+    *((TopK, (ratio,)) for ratio in (0, 1.01, math.nan, "few")),
+    *((CountSketch, values) for values in ((0.5, 0), (0.5, 65), (0.5, 5, 2))),
+    *((Uniform, (17,)), (Uniform, (8.5,)), (EDEN, (9,)), (TopK, (0.5, "int8")), (Dense, (8,))),
     *((QSGD, values) for values in ((0,), (2**15,), (8, 0), (8, 2**31))),
-    *((TernGrad, (clip,)) for clip in (0, -1)),
-    *((Pooled, (32, threshold)) for threshold in (-1, NAN, INF)),
-    *(
-        (TopK, (0.5, "int8")),
-        (LowRank, (0,)),
-        (LowRank, (2**15 + 1,)),
-        (Dense, (8,)),
-        (Whole, (3,)),
-    ),
+    *((Pooled, (32, math.nan)), (LowRank, (0,)), (SmartIdx, (0.5, 2)), (TernGrad, (0,))),
 ]
 
 
@@ -363,17 +279,6 @@ OUT_OF_RANGE = [
 def test_settings_out_of_range(coder, values):
     with pytest.raises(ValueError, match=r"\.$"):
         coder(*values)
-
-
-def test_settings_at_the_ends_of_their_ranges():
-    x = tensor((40,))
-    for coder in (Uniform(1), Uniform(16), EDEN(8), QSGD(2**15 - 1), QSGD(1, 1)):
-        assert error(through(coder, x), x) < 10
-    assert Pooled(threshold=0) == Pooled() and SmartIdx(1, 0).full == 0 and SmartIdx(1, 1).full == 1
-    most = torch.tensor([torch.finfo(torch.float32).max])
-    assert torch.equal(through(LowRank(), most), most) and Message(UP, 1, 0).samples == 0
-    assert LowRank(2**15).rank == 2**15 and CountSketch(1, 64, 1).rows == 64
-    assert QSGD(1, 2**31 - 1).bucket == 2**31 - 1 and RandomK() == RandomK(1 / 32)
 
 
 @pytest.mark.parametrize("coder", CODERS, ids=repr)
@@ -415,16 +320,13 @@ def test_any_bytes_decode_or_are_refused(coder, data):
 
 FEW = 1 / 32  # of a normal tensor these have a fifth of the energy
 NORMAL = [  # coder, bits an entry, relative error of a normal tensor, whether its mean is right
-    (Dense(), 32, 0, True),
     (Dense(16), 16, 4.3e-8, False),
     (TopK(FEW), 1.206, 0.8, False),
     (TopK(FEW, "float16"), 0.706, 0.8, False),
-    (TopK(FEW, "sign"), 0.239, 0.802, False),
     (SmartIdx(FEW), 0.239, 0.802, False),
     (RandomK(1 / 8), 4, 7, True),  # n/k - 1
     (RandomK(1 / 8, unbiased=False), 4, 7 / 8, False),  # 1 - k/n
     (Signs(), 1, 1 - 2 / math.pi, False),
-    (Signs(False), 1, 2 - 2 * (2 / math.pi) ** 0.5, False),
     (Uniform(), 8, 8.3e-5, False),  # a twelfth of a squared step
     (Uniform(3), 3, 0.11, False),
     (QSGD(), 8 + 32 / 512, (512 / 127**2) / 6, True),  # a sixth of a squared step
@@ -433,8 +335,6 @@ NORMAL = [  # coder, bits an entry, relative error of a normal tensor, whether i
     (TernGrad(None), 1.6, 2.5, True),
     (TernGrad(1.0), 1.6, 0.266, False),
     (EDEN(1), 1, math.pi / 2 - 1, True),
-    (EDEN(2), 2, 0.1331, True),
-    (EDEN(3), 3, 0.0358, True),
     (EDEN(4), 4, 0.00959, True),
     (CountSketch(1 / 2, 5, 1 / 1000), 16, 1.02, False),
     (Zipped(), 26.62, 0, True),  # 24 and the entropy of the exponents
@@ -469,10 +369,9 @@ def test_pooled_is_the_mean_of_each_kernel_of_filters_that_changed(shape, seed, 
 
 @pytest.mark.parametrize("shape", [(4, 3, 5), (4, 3, 2, 3, 4)])
 def test_kernels_of_one_and_of_three_dimensions_are_pooled_too(shape):
-    x = tensor(shape)
-    mean = x.flatten(2).mean(2)[..., None].expand_as(x.flatten(2))
-    for coder in (Pooled(), Pooled(threshold=1e-9)):
-        torch.testing.assert_close(through(coder, x).flatten(2), mean)
+    x = tensor(shape).flatten(2)
+    mean = x.mean(2, keepdim=True).expand_as(x)
+    torch.testing.assert_close(through(Pooled(threshold=1e-9), x.view(shape)).flatten(2), mean)
 
 
 @given(st.integers(0, 300), st.floats(0, 1), SEEDS)
@@ -511,34 +410,14 @@ def test_masks_take_about_their_entropy(p):
 
 def test_the_ratio_is_rounded_up_and_float_error_is_not():
     for percent in range(1, 101):
-        for n in (1, 3, 20, 99, 100, 432, 1000, 10_000):
-            assert how_many(percent / 100, n) == -(-percent * n // 100)
-            assert CountSketch(percent / 100, 3).cells(n) == -(-percent * n // 300)
+        assert CountSketch(percent / 100, 3).cells(1000) == -(-percent * 1000 // 300)
+        assert len(encode(RandomK(percent / 100), torch.ones(100))) == 4 * percent
 
 
 def test_natural_rounds_what_is_below_the_smallest_power_with_the_right_chance_too():
     small = through(Natural(), torch.full((4000,), 2.0**-128)).double()
     assert small.unique().tolist() == [0, 2.0**-126]
     assert abs(small.mean() * 2.0**126 - 0.25) < 0.05
-
-
-@pytest.mark.parametrize("n", [1, 2, 64, 128, 1024])
-def test_the_hadamard_transform_is_that_of_the_textbook(n):
-    i = np.arange(n)
-    ones = np.array([[bin(a & b).count("1") for b in i] for a in i])
-    H, x = torch.from_numpy((-1.0) ** ones / math.sqrt(n)).float(), tensor((n,))
-    torch.testing.assert_close(hadamard(x), H @ x, rtol=1e-4, atol=1e-5)
-
-
-@given(st.integers(1, 3000), SEEDS)
-def test_a_rotation_keeps_lengths_spreads_and_can_be_undone(n, seed):
-    x = tensor((n,), seed, "heavy")
-    y = rotate(x, dice(seed))
-    assert math.isclose(float(y.double().norm()), float(x.double().norm()), rel_tol=1e-4)
-    near = dict(rtol=1e-4, atol=1e-4 * float(x.norm()))
-    torch.testing.assert_close(rotate_back(y, dice(seed)), x, **near)
-    one = rotate(torch.eye(300)[n % 300], dice(seed))
-    assert one.abs().max() < 0.5 and (one != 0).float().mean() > 0.3
 
 
 @given(st.integers(2, 30), st.integers(1, 30), st.integers(1, 4), SEEDS)
@@ -573,60 +452,32 @@ def test_zipped_loses_nothing(values):
     assert through(Zipped(), x).numpy().tobytes() == x.numpy().tobytes()  # -0 as well
 
 
-# ---- sections from outside -----------------------------------------------------------------------
-
-
 def packed(form, *values):
     return struct.pack(f"<{form}", *values)
 
 
 HEAD, ENTROPY = packed("IB", 2, 0), QSGD(entropy=True)  # two positions, Rice parameter 0
-PATTERN = packed("IBIfBB", 0, 0, 1, 1, 1, 0) + HEAD
 BAD = [
-    (TopK(), packed("IB", 9, 0), (8,), "9 positions came for 8"),
     (TopK(), packed("IB", 2, 0x40), (8,), "no parameter"),
     (TopK(), HEAD + b"\x01", (8,), "ends too early"),
     (TopK(), HEAD + b"\x00\x00\x03" + bytes(8), (8,), "runs past"),  # in the unary part
-    (TopK(), packed("IB", 1, 4) + b"\x01\x09" + bytes(4), (8,), "runs past"),  # in the low bits
-    (TopK(), HEAD + b"\x80\x01" + bytes(8), (8,), "runs past"),  # by a little
     (TopK(), HEAD + b"\x07" + bytes(8), (8,), "not zero"),
-    (TopK(), packed("IB", 1, 1) + b"\x01\x02" + bytes(4), (8,), "not zero"),
     (TopK(), HEAD + b"\x03" + packed("ff", 1, math.nan), (8,), "NaN"),
-    (TopK(values="float16"), HEAD + b"\x03" + packed("ee", 1, math.inf), (8,), "infinite"),
     (TopK(values="sign"), HEAD + b"\x03" + packed("fB", -1, 0), (8,), "negative"),
     (Signs(), packed("fB", 1, 8), (3,), "not zero"),
-    (Uniform(), packed("ffB", 0, math.nan, 0), (1,), "NaN"),
     (Uniform(), packed("ffB", 0, -1, 0), (1,), "negative"),
-    (Uniform(3), packed("ffB", 0, 1, 8), (1,), "not zero"),
-    (Uniform(3), bytes(8), (0,), "too many"),
     (QSGD(), packed("fB", -1, 0), (1,), "negative"),
     (QSGD(), packed("fB", 1, 255), (1,), "above 127"),
     (ENTROPY, packed("fB", 1, 2) + bytes(5), (1,), "does not exist"),
-    (ENTROPY, packed("fBHHB", 1, 1, 0, 1, 32) + bytes(4), (1,), "does not exist"),
-    (ENTROPY, packed("fBHHBB", 1, 1, 0, 1, 8, 2), (3,), "2 levels came for 3"),
-    (ENTROPY, packed("fBHHBB", 1, 1, 255, 1, 8, 3), (3,), "above 127"),
     (ENTROPY, packed("fBHHBBB", 1, 1, 0, 2, 8, 1, 2) + b"\xff" * 4, (3,), "range-coded"),
-    (ENTROPY, packed("fBHHBBB", 1, 1, 0, 2, 8, 1, 2) + b"\xff", (3,), "range-coded"),
-    (ENTROPY, packed("BHHBB", 1, 0, 1, 8, 0), (0,), "too many"),
     (Mask(), b"\x03" + packed("I", 500) + b"\xff" * 160, (1000,), "no valid code"),
-    (Mask(), b"\x04", (3,), "no form 4"),
-    (Mask(), b"\x01\x00", (3,), "too many"),
     (Mask(), b"\x02\x08", (3,), "not zero"),
-    (Mask(), b"\x03" + packed("I", 4) + bytes(4), (3,), "cannot have 4 ones"),
     (Mask(), b"\x03" + packed("I", 3) + bytes(4), (3,), "cannot have 3 ones"),
-    (Mask(), b"\x03" + packed("I", 1) + bytes(4), (3,), "range-coded"),
     (Natural(), b"\xff\0", (1,), "exponent of 255"),
     (Natural(), b"\0\1", (1,), "zero has a sign"),
     (TernGrad(), packed("fB", 1, 243), (5,), "such a byte"),
-    (TernGrad(), packed("fB", 1, 9), (2,), "such a byte"),
-    (Zipped(), bytes(12), (2,), "damaged"),
     (Zipped(), bytes(6) + zlib.compress(bytes(3)), (2,), "just 2"),
-    (Zipped(), bytes(6) + zlib.compress(bytes(1)), (2,), "just 2"),
-    (Zipped(), bytes(3) + zlib.compress(b"\xff"), (1,), "infinite"),
-    (SmartIdx(), PATTERN + b"\x03\x20\x03" + bytes(13), (2, 1, 3), "no parameter"),
-    (SmartIdx(), packed("IBI", 0, 0, 2), (3, 1, 3), "2 shared patterns"),
     (Pooled(threshold=1.0), b"\x10", (3, 1, 2, 2), "does not have"),
-    (Pooled(threshold=1.0), b"", (3, 1, 2, 2), "does not have"),
 ]
 
 
@@ -648,41 +499,11 @@ def test_a_pattern_number_must_be_among_those_sent():
         SmartIdx().decode(start + everywhere + bad + end, (4, 1, 3))
 
 
-# ---- hostile messages to every method, kills, and the benchmark ----------------------------------
-
-
-def program(name):
-    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("name", fl.methods.METHODS)
-def test_altered_messages_are_refused_or_harmless(name):
-    fuzz = program("fuzz")
+def test_altered_messages_are_refused_or_harmless(name, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[1] / "benchmarks")
+    import fuzz
+
     verdicts = fuzz.messages(name, 20 if name in fuzz.SLOW else 60)
     assert all(verdict == "accepted" for kind, verdict in verdicts if kind.endswith(" nothing"))
     assert any(verdict == "refused" for _, verdict in verdicts)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["fedavg", "rpn", "fed_kgf", "dgc", "fed_gkt"])
-def test_four_kills_change_nothing(name):
-    command = [sys.executable, str(BENCHMARKS / "fuzz.py"), "kills", "--count", "4", "--methods"]
-    done = subprocess.run([*command, name], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    kills = json.loads(done.stdout.splitlines()[-1])["all"]
-    assert kills["kills"] == 4 and kills["finished"] > 0
-
-
-@pytest.mark.slow
-def test_the_benchmark_of_coders_runs(monkeypatch, tmp_path):
-    benchmark, out = program("coders"), tmp_path / "coders.json"
-    monkeypatch.setattr(sys, "argv", ["coders.py", "--quick", "--out", str(out)])
-    benchmark.main()
-    result = json.loads(out.read_text())
-    assert list(result["rows"]) == list(benchmark.CODERS)
-    for row in result["rows"].values():
-        bits = sum(part["bits"] for part in row["parts"].values())
-        assert abs(bits - 8 * row["bytes"] / result["settings"]["entries"]) < 1e-9
