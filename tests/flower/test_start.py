@@ -25,7 +25,7 @@ def broken(monkeypatch):
 
     def init(**how):
         tried.append(how)
-        raise Exception("The current node timed out during startup. This could happen because ...")
+        raise Exception("The current node timed out during startup.")
 
     monkeypatch.setattr(ray, "init", init)
     return tried
@@ -52,25 +52,8 @@ def test_ray_that_hangs_is_given_up(monkeypatch):
     assert closed.wait(60)
 
 
-def values():
-    """What the chapter's cells that start Ray need."""
-
-    def on_both(method, engine):
-        return fl.run(method, small(), 1, engine=engine)
-
-    return {"fl": fl, "here": "1.41.0", "scale": "quick", "on_both": on_both}
-
-
 @pytest.mark.parametrize("source", SOURCES, ids=["engine", "by hand"])
-def test_the_chapter_then_shows_the_recorded_run(source, broken, capsys, monkeypatch):
-    exec(source, names := values())
-    assert names["here"] is None
-    output = capsys.readouterr().out
-    assert output.startswith(SENTENCE) and output.endswith("shows the recorded run instead.\n")
-
-    def start_ray(cpus):
-        raise ConnectionError("A worker process of the simulation has died.")
-
-    monkeypatch.setattr(flower, "start_ray", start_ray)
-    with pytest.raises(ConnectionError, match="has died"):  # any other error fails it
-        exec(source, values())
+def test_the_chapter_then_shows_the_recorded_run(source, broken, capsys):
+    names = {"fl": fl, "here": "1.41.0", "scale": "quick"}
+    exec(source, names | {"on_both": lambda method, on: fl.run(method, small(), 1, engine=on)})
+    assert capsys.readouterr().out.endswith("shows the recorded run instead.\n")
