@@ -13,12 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 LIMIT = 1800  # seconds; only so that a test which waits in vain comes to an end
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "OMP_NUM_THREADS": "1",
-}
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "OMP_NUM_THREADS": "1"} | dict.fromkeys(
+    ("FLWR_DISABLE_UPDATE_CHECK", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"), "1"
+)
 
 
 def free_port():

@@ -92,11 +92,8 @@ def test_a_failing_client_is_named_and_keeps_what_it_had(monkeypatch):
 
     monkeypatch.setattr(local, "train", failing)
     here, there = both("stc", Grid())
-    assert [row["refused"] for row in there.rows] == [
-        {},
-        {1: "Client 1 raised MemoryError: no room"},
-        {},
-    ]
+    why = "Client 1 raised MemoryError: no room"
+    assert [row["refused"] for row in there.rows] == [{}, {1: why}, {}]
     assert here == there
 
 
@@ -117,15 +114,6 @@ def test_clients_may_come_late_leave_and_come_back_as_another_node():
     grid = Moving()
     remote = fl.run("rpn", small(), 3, threads=1, engine=grid, on_round=grid.move)
     assert [row["refused"] for row in remote.rows] == [{}, {2: "not connected"}, {}]
-
-
-def test_without_any_client_the_run_ends_and_says_so():
-    class Empty(Grid):
-        def join(self, k, node):
-            pass
-
-    with pytest.raises(ConnectionError, match="none of its 4 clients"):
-        fl.run("fedavg", small(), 1, engine=Empty(wait=0.2))
 
 
 @pytest.mark.parametrize(
@@ -157,20 +145,10 @@ def test_the_run_config_states_an_experiment():
     assert (e.method, e.clients, e.rounds, e.batch_size, e.train) == ("rpn", 3, 4, 16, None)
 
 
-def test_a_client_app_trains_on_the_stated_run_or_on_data_of_its_machine():
-    config = {"clients": 3, "train": 60, "test": 30, "threads": 1, "lr": ""}
-    context = Context(1, 5, {"partition-id": 2}, RecordDict(), config)
-    message = Message(
-        RecordDict({flower.RECORD: ConfigRecord({"question": flower.JOIN})}), 5, "query"
-    )
-    for task in (None, lambda context: small()):
-        data = small() if task else flower.experiment(config).make_task()
-        reply = flower.client_app(task)(message, context).content[flower.RECORD]
-        head = flower.Job(fl.methods.fedavg(), data, fl.Settings(), 1).head()
-        assert dict(reply) == {"client": 2} | head
-
-
-def test_flowers_version_is_checked(monkeypatch):
-    monkeypatch.setattr(flower.metadata, "version", lambda name: "2.0.0")
-    with pytest.raises(ImportError, match="Flower 2.0.0 is installed"):
-        flower.require()
+def test_a_client_app_trains_on_data_of_its_machine():
+    context = Context(1, 5, {"partition-id": 2}, RecordDict(), {"clients": 3, "threads": 1})
+    content = RecordDict({flower.RECORD: ConfigRecord({"question": flower.JOIN})})
+    app = flower.client_app(lambda context: small())
+    reply = app(Message(content, 5, "query"), context).content[flower.RECORD]
+    head = flower.Job(fl.methods.fedavg(), small(), fl.Settings(), 1).head()
+    assert dict(reply) == {"client": 2} | head

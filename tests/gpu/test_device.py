@@ -5,11 +5,10 @@ import os
 
 import pytest
 import torch
+from torch import nn
 
 import fedlearn as fl
 from fedlearn.models import state_of
-from fedlearn.stacked import choose
-from fedlearn.tasks.augment import LABELLED
 from fedlearn.tasks.base import find_device
 
 DEVICE = os.environ.get("FEDLEARN_TEST_DEVICE", "cuda")
@@ -67,19 +66,11 @@ def test_a_coder_writes_the_same_bytes(coder):
         assert bytes(coder.encode(t.to(DEVICE))) == bytes(coder.encode(t))
 
 
-@pytest.mark.parametrize("name", LABELLED)
-def test_an_augmentation_draws_the_same(name):
-    x = torch.randint(256, (20, 3, 8, 8), dtype=torch.uint8, generator=fl.rng.generator(0))
-    local, _ = LABELLED[name](x.to(DEVICE), None, fl.rng.generator(1))
-    assert torch.equal(local.cpu(), LABELLED[name](x, None, fl.rng.generator(1))[0])
-
-
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
 def test_dropout_is_drawn_again_and_rough_arithmetic_is_near_the_exact_one(engine, precision):
     def network(shape, classes):
-        layers = torch.nn.Flatten(), torch.nn.Linear(64, 32), torch.nn.Dropout(0.5)
-        return torch.nn.Sequential(*layers, torch.nn.Linear(32, classes))
+        return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, classes))
 
     task, how = small(DEVICE, network=network), {"engine": engine, "progress": False}
     exact = fl.run("fedavg", task, 2, participation=0.5, **how)
@@ -87,9 +78,3 @@ def test_dropout_is_drawn_again_and_rough_arithmetic_is_near_the_exact_one(engin
     near = 1e-3 if precision == "float32" else 0.15
     assert again.final["loss"] == pytest.approx(exact.final["loss"], rel=near)
     assert all(t.dtype == torch.float32 for t in again.state.values())
-
-
-def test_a_limit_of_memory():
-    task, method = small(DEVICE), fl.methods.fedavg()
-    few = choose("stacked", method, task, fl.Settings(), task.clients, 1e7)
-    assert 1 <= few.together <= task.clients

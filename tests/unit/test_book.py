@@ -64,27 +64,17 @@ def test_what_cannot_be_is_said(call, noun):
     plt.close("all")
 
 
-def test_a_drawing_is_as_wide_as_its_bytes(histories):
-    page = fl.book.drawing("4.2", "rpn", histories["rpn"], histories["fedavg"])._repr_html_()
-    assert page.count("<svg") == 2, "a wide form and a narrow one"
-    sent, dense = (histories[m].rows[1]["bytes_up"] / 3 for m in ("rpn", "fedavg"))
-    assert f'stroke-width="{22 * sent / dense:.1f}"' in page and 'stroke-width="22.0"' in page
-
-
 def test_a_chapter_runs_each_seed():
     chapter = fl.book.chapter(rounds=1, dataset="digits", clients=3, train=60, test=20)
     runs = chapter.runs({"FedAvg": fl.methods.fedavg()})
     assert [h.meta["task"]["seed"] for h in runs["FedAvg"]] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("name", ["rpn", "fed_kgf"])
-def test_the_grid_is_what_its_page_states(name):
-    table, spec = grid(name), chapter_file(name)["grid"]
-    runs = {run for run, _ in experiments(name)}
+def test_the_grid_is_what_its_page_states():
+    table, seeds = grid("rpn"), chapter_file("rpn")["grid"]["seeds"]
     columns = [c for c in table if c not in ("round", "accuracy", "low", "high", "up", "down")]
-    assert table.groupby(columns, dropna=False).ngroups * len(spec["seeds"]) == len(runs)
-    assert (table["low"] <= table["accuracy"] + 1e-4).all()
-    assert (table["accuracy"] <= table["high"] + 1e-4).all()
+    runs = {run for run, _ in experiments("rpn")}
+    assert table.groupby(columns, dropna=False).ngroups * len(seeds) == len(runs)
 
 
 def draw(clients, alpha=1):

@@ -133,16 +133,6 @@ def test_leads_pair_the_seeds_of_one_data_set_and_split():
     assert claims.leads(runs, "A", "nobody") == {}
 
 
-def test_the_table_says_what_holds_and_what_was_not_run(monkeypatch):
-    both = [run("RPN", 0.9), run("FedAvg", 0.905), run("RPN", 0.8, 1), run("FedAvg", 0.8, 1)]
-    stored = {"rpn_small": both}
-    monkeypatch.setattr(claims.results, "load", lambda name: stored.get(name, []))
-    page = fl.book.holds("4.8", "rpn")._repr_html_().replace("\N{NO-BREAK SPACE}", " ")
-    assert "holds (-0.2 ± 0.4; 2 seeds)" in page and "digits, small" in page
-    assert "1 hold, 0 do not and 0 cannot be told" in page
-    assert page.count("not yet run") == 3 and "fedlearn reproduce rpn --scale full" in page
-
-
 def test_the_stored_runs_are_those_that_the_chapter_states():
     spec, stored = chapter_file("seeing"), fl.book.seen()
     runs = {tuple(row[:2]) for row in stored["rounds"]}
@@ -170,7 +160,6 @@ def test_the_best_rate_of_a_mix_is_that_of_the_first_seed():
         mixed(FEDAVG, 0.6, 1.0, seed=1),
         mixed(FEDAVG, 0.8, 1.0, seed=2),
         mixed(FEDAVG, 0.99, 3.0, seed=1),  # not the rate that was chosen
-        mixed(FEDAVG, 0.5, 3.0, split="dirichlet:0.1"),
         mixed(FEDAVG, 0.6, compose.SLOWER),
     ]
     best = fl.book.mixtures(rows).set_index("split").loc["iid"]
@@ -218,14 +207,6 @@ def test_entries_know_their_rounds_and_the_least_disturbed_computing():
     assert entries(rows)["least"].tolist() == [0.2, 0.2, 0.2, 0.9, 0.1]
     rows = [entry(task="MNIST", seconds=0.5), entry(task="MNIST", seconds=0.2, short=True)]
     assert entries(rows)["least"].tolist() == [pytest.approx(0.2 * 2000 / 1000)]  # more images
-
-
-def test_short_failed_and_whole_runs_are_apart(monkeypatch):
-    rows = [entry(), entry(seed=1, accuracy=[]), entry(short=True)]
-    monkeypatch.setattr(shootout, "_runs", lambda: rows)
-    assert len(fl.book.entries()) == len(fl.book.entries(short=True)) == 1
-    assert [r["seed"] for r in shootout.failed()] == [1]
-    assert shootout.progress()["digits"] == (1, 489, 2, 489)
 
 
 def test_ranks_count_who_is_ahead():

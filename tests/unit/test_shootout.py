@@ -78,7 +78,6 @@ def test_best_takes_the_best_short_run():
     rows = [
         row("a", 0.1, [0.3]),
         row("a", 0.2, [0.9, 0.5]),  # what it ended with counts
-        row("a", 0.8, [0.4]),
         row("a", 0.1, [0.99], short=False),  # no short run
         *(row("b", 0.1, []), row("b", 0.2, [0.1])),  # diverged
         *(row("c", 0.1, [0.7]), row("c", 0.2, [0.7])),  # of equal ones the larger value
