@@ -58,9 +58,8 @@ class Grid:
             message.metadata.__dict__["_message_id"] = f"message {len(self.sent)}"
             question = dict(message.content[flower.RECORD])
             self.sent.append(question)
-            self.replies += self.deliver(
-                message, self.contexts[message.metadata.dst_node_id], question
-            )
+            context = self.contexts[message.metadata.dst_node_id]
+            self.replies += self.deliver(message, context, question)
             yield message.metadata.message_id
 
     def deliver(self, message, context, question):

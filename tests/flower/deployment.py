@@ -13,12 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 LIMIT = 1800  # seconds; only so that a test which waits in vain comes to an end
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "OMP_NUM_THREADS": "1",
-}
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "OMP_NUM_THREADS": "1"} | dict.fromkeys(
+    ("FLWR_DISABLE_UPDATE_CHECK", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"), "1"
+)
 
 
 def free_port():
@@ -45,15 +42,9 @@ class Deployment:
 
     def call(self, command, *more):
         """Run a command to its end -> its output; fails if it does."""
-        done = subprocess.run(
-            [*command.split(), *more],
-            cwd=self.folder,
-            env=self.env,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=LIMIT,
-        )
+        how = {"cwd": self.folder, "env": self.env, "text": True, "timeout": LIMIT}
+        how |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        done = subprocess.run([*command.split(), *more], **how)
         assert done.returncode == 0, f"{command}\n{done.stdout}"
         return done.stdout
 
@@ -61,16 +52,9 @@ class Deployment:
         """Start a command in the background, in a process group of its own; its output goes to the
         file ``name``."""
         with open(self.folder / f"{name}.log", "w") as log:
-            self.running.append(
-                subprocess.Popen(
-                    [*command.split(), *more],
-                    cwd=self.folder,
-                    env=self.env,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-            )
+            how = {"cwd": self.folder, "env": self.env, "stdout": log, "stderr": log}
+            words = [*command.split(), *more]
+            self.running.append(subprocess.Popen(words, **how, start_new_session=True))
         return self.running[-1]
 
     def log(self, name):
@@ -86,7 +70,7 @@ class Deployment:
                 f"--host 127.0.0.1 --port {self.address.split(':')[1]} "
                 "--disable-runtime-dependency-installation",
             )
-            self.wait_for(self.listens, "superlink")
+            self.wait()
             for k in range(self.clients):
                 self.make_key(f"client{k}")
                 self.call(f"flwr supernode register client{k}.pub here")
@@ -129,16 +113,15 @@ class Deployment:
             f"partition-id={k} num-partitions={self.clients}",
         )
 
-    def listens(self):
+    def wait(self):
+        """For the SuperLink to listen."""
         host, port = self.address.split(":")
-        with suppress(OSError), socket.create_connection((host, int(port)), 1):
-            return True
-        return False
-
-    def wait_for(self, condition, name):
         end = time.monotonic() + LIMIT
-        while not condition():
-            assert time.monotonic() < end and self.running[0].poll() is None, self.log(name)
+        while True:
+            with suppress(OSError), socket.create_connection((host, int(port)), 1):
+                return
+            assert time.monotonic() < end, self.log("superlink")
+            assert self.running[0].poll() is None, self.log("superlink")
             time.sleep(0.2)
 
     def run(self, **config):

@@ -14,13 +14,11 @@ def main():
         kind, name = path.stem.split("_", 1)
         record = json.loads(path.read_text(encoding="utf-8"))
         equal = record.pop("equal")
-        row = seen.setdefault(name, record | {"simulation": None, "deployment": None})
-        row[kind] = equal
+        seen.setdefault(name, record | {"simulation": None, "deployment": None})[kind] = equal
     result = json.loads((folder / "cost.json").read_text(encoding="utf-8"))
     result["equal"] = [seen[name] for name in sorted(seen)]
-    (ROOT / "data" / "results" / "flower.json").write_text(
-        json.dumps(result, indent=1) + "\n", encoding="utf-8"
-    )
+    text = json.dumps(result, indent=1) + "\n"
+    (ROOT / "data" / "results" / "flower.json").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

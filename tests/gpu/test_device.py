@@ -5,11 +5,10 @@ import os
 
 import pytest
 import torch
+from torch import nn
 
 import fedlearn as fl
 from fedlearn.models import state_of
-from fedlearn.stacked import choose
-from fedlearn.tasks.augment import LABELLED
 from fedlearn.tasks.base import find_device
 
 DEVICE = os.environ.get("FEDLEARN_TEST_DEVICE", "cuda")
@@ -18,13 +17,7 @@ if DEVICE == "cuda" and not torch.cuda.is_available():
 
 METHODS = sorted(fl.methods.METHODS)
 STACKING = [name for name in METHODS if fl.methods.get(name).sides[1].stacks]
-CODERS = {
-    "dense": fl.wire.Dense(),
-    "half": fl.wire.Dense(16),
-    "top": fl.wire.TopK(1 / 8),
-    "signs": fl.wire.Signs(),
-    "pooled": fl.wire.Pooled(),
-}
+CODERS = fl.wire.Dense(16), fl.wire.TopK(1 / 8), fl.wire.Signs(), fl.wire.Pooled()
 
 
 def small(device, clients=4, **more):
@@ -33,16 +26,19 @@ def small(device, clients=4, **more):
     )
 
 
-def test_auto_is_the_device():
+def test_auto_is_the_device_and_a_task_keeps_images_and_network_there():
     assert find_device("auto") == torch.device(DEVICE)
-    assert fl.tasks.classification().train[0].device.type == DEVICE
+    task = small("auto")
+    net = fl.initial_network(fl.methods.fedavg(), task)
+    tensors = [*task.train, *task.test, *state_of(net).values(), task.statistics]
+    assert {t.device.type for t in tensors} == {DEVICE}
 
 
 @pytest.mark.parametrize(
     ("name", "engine"), [(n, "sequential") for n in METHODS] + [(n, "stacked") for n in STACKING]
 )
 def test_a_round_is_that_of_a_cpu(name, engine):
-    """No answer refused, the messages as long, loss and accuracy about the same."""
+    """No answer refused, the messages as long, loss about the same."""
     local, remote = (
         fl.run(fl.methods.get(name), small(device), 2, engine=engine, progress=False)
         for device in (DEVICE, "cpu")
@@ -52,22 +48,9 @@ def test_a_round_is_that_of_a_cpu(name, engine):
     assert local.bytes_down[0] == remote.bytes_down[0]
     assert local.bytes_up.sum() == pytest.approx(remote.bytes_up.sum(), rel=0.05)
     assert local.final["loss"] == pytest.approx(remote.final["loss"], rel=0.1)
-    assert local.final["accuracy"] == pytest.approx(remote.final["accuracy"], abs=0.1)
 
 
-@pytest.mark.parametrize("engine", ["sequential", "stacked"])
-def test_weights_are_those_of_a_cpu(engine):
-    def train(device):
-        task = fl.tasks.classification("digits", 3, train=240, device=device)
-        how = {"engine": engine, "epochs": 8, "batch_size": 16, "progress": False}
-        return fl.run("fedavg", task, 1, **how)
-
-    local, remote = train(DEVICE), train("cpu")
-    for key, t in remote.state.items():
-        torch.testing.assert_close(local.state[key].cpu(), t, atol=1e-3, rtol=0)
-
-
-@pytest.mark.parametrize("name", ["fedavg", "dgc", "fedcomgate", "fed_gkt"])
+@pytest.mark.parametrize("name", ["dgc", "fed_gkt"])
 def test_a_run_goes_on_from_its_checkpoint(name, tmp_path):
     task, how = small(DEVICE), {"progress": False}
     whole = fl.run(name, task, 3, **how)
@@ -76,26 +59,18 @@ def test_a_run_goes_on_from_its_checkpoint(name, tmp_path):
     assert len(again) == 3 and again.final["loss"] == pytest.approx(whole.final["loss"], rel=0.02)
 
 
-@pytest.mark.parametrize("name", CODERS)
-def test_a_coder_writes_the_same_bytes(name):
+@pytest.mark.parametrize("coder", CODERS, ids=repr)
+def test_a_coder_writes_the_same_bytes(coder):
     x = torch.randn(16, 8, 3, 3, generator=fl.rng.generator(0))
     for t in (x, x.to(memory_format=torch.channels_last)):
-        assert bytes(CODERS[name].encode(t.to(DEVICE))) == bytes(CODERS[name].encode(t))
-
-
-@pytest.mark.parametrize("name", LABELLED)
-def test_an_augmentation_draws_the_same(name):
-    x = torch.randint(256, (20, 3, 8, 8), dtype=torch.uint8, generator=fl.rng.generator(0))
-    local, _ = LABELLED[name](x.to(DEVICE), None, fl.rng.generator(1))
-    assert torch.equal(local.cpu(), LABELLED[name](x, None, fl.rng.generator(1))[0])
+        assert bytes(coder.encode(t.to(DEVICE))) == bytes(coder.encode(t))
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
 def test_dropout_is_drawn_again_and_rough_arithmetic_is_near_the_exact_one(engine, precision):
     def network(shape, classes):
-        layers = torch.nn.Flatten(), torch.nn.Linear(64, 32), torch.nn.Dropout(0.5)
-        return torch.nn.Sequential(*layers, torch.nn.Linear(32, classes))
+        return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, classes))
 
     task, how = small(DEVICE, network=network), {"engine": engine, "progress": False}
     exact = fl.run("fedavg", task, 2, participation=0.5, **how)
@@ -103,18 +78,3 @@ def test_dropout_is_drawn_again_and_rough_arithmetic_is_near_the_exact_one(engin
     near = 1e-3 if precision == "float32" else 0.15
     assert again.final["loss"] == pytest.approx(exact.final["loss"], rel=near)
     assert all(t.dtype == torch.float32 for t in again.state.values())
-
-
-def test_a_limit_of_memory():
-    task, method = small(DEVICE), fl.methods.fedavg()
-    few = choose("stacked", method, task, fl.Settings(), task.clients, 1e7)
-    assert 1 <= few.together <= task.clients
-    with pytest.raises(ValueError, match="memory_limit allows"):
-        choose("stacked", method, task, fl.Settings(), task.clients, 1e3)
-
-
-def test_a_task_keeps_images_and_network_on_the_device():
-    task = small(DEVICE)
-    net = fl.initial_network(fl.methods.fedavg(), task)
-    tensors = [*task.train, *task.test, *state_of(net).values(), task.statistics]
-    assert {t.device.type for t in tensors} == {DEVICE}
