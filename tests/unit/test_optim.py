@@ -5,15 +5,7 @@ import torch
 from torch import nn
 
 import fedlearn as fl
-from fedlearn.parts import (
-    SGD,
-    Adam,
-    Batch,
-    Context,
-    Continued,
-    Shifted,
-    Smoothed,
-)
+from fedlearn.parts import SGD, Adam, Batch, Context, Continued, Shifted, Smoothed
 
 SHAPES = [(4, 3), (4,), (2, 1, 3, 3), ()]
 
