@@ -13,7 +13,6 @@ from fedlearn.parts import Code, KeptSteps, Model, Replay, Update
 from fedlearn.wire import Signs
 
 FEDAVG, STC, PM = fl.methods.fedavg(), fl.methods.stc(), fl.methods.fedpm()
-VOTES = fl.Uplink(Update(), Code(Signs(False)))
 
 
 def part(base, name):

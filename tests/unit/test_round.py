@@ -4,8 +4,6 @@ import copy
 import json
 import math
 import random
-import struct
-import zlib
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -18,7 +16,7 @@ import fedlearn as fl
 from fedlearn import checkpoint, local, rng
 from fedlearn.method import Exchange
 from fedlearn.models import state_of
-from fedlearn.parts import Code, State, Step, Update
+from fedlearn.parts import Code, State, Step
 from fedlearn.round import good_threads, one_round, same_body
 from fedlearn.wire import UP, Message, pack
 
@@ -98,14 +96,11 @@ def test_the_test_set_is_looked_at_every_n_rounds_and_at_the_end(task):
     assert fl.run(FEDAVG, task, 3).accuracy[1] == history.accuracy[1], "to look changes nothing"
 
 
-# ---- every byte crosses in an exchange -----------------------------------------------------------
-
-
 class Scripted:
-    """Clients that answer what they are told, whatever they are asked; what was asked is kept."""
+    """Clients that answer what they are told, whatever they are asked."""
 
-    def __init__(self, **answers):
-        self.answers, self.memories, self.asked = answers, {}, []
+    def __init__(self, answers):
+        self.answers, self.asked = answers, []
 
     def ready(self, t, clients):
         pass
@@ -113,45 +108,28 @@ class Scripted:
     def exchange(self, t, what, clients, write):
         for k in clients:
             self.asked.append((t, what, k, write(k)))
-            yield k, self.answers[what][k]
-
-
-def blank_row():
-    columns = ("bytes_up", "bytes_down", "bytes_evaluation_up", "bytes_evaluation_down")
-    return dict.fromkeys(columns, 0) | {"refused": {}, "unevaluated": {}}
-
-
-def odd(k, data):
-    """A reader that refuses what client 1 says."""
-    if k == 1:
-        raise fl.WireError("That is even.")
-    return len(data)
+            yield k, self.answers[k]
 
 
 @pytest.mark.parametrize("question", ["train", "evaluate"])
 def test_an_exchange_counts_every_byte_and_notes_who_is_refused_and_who_was_seen(question):
-    away = fl.WireError("Nobody there.")
-    engine = Scripted(**{question: {0: b"abc", 1: b"defg", 2: away, 3: "text"}})
-    row, seen, train = blank_row(), {0: 1}, question == "train"
+    def odd(k, data):
+        if k == 1:
+            raise fl.WireError("That is even.")
+        return len(data)
+
+    engine = Scripted([b"abc", b"defg", fl.WireError("Nobody there."), "text"])
+    row, seen, train = {"refused": {}, "unevaluated": {}}, {0: 1}, question == "train"
     ask = Exchange(7, engine, row, seen)
     answers = ask(range(4), lambda k: (b"x" * (10 + k), k), question)
     assert list(ask.read(answers, odd, question)) == [(0, 3)]
-    why = {
-        1: "That is even.",
-        2: "Nobody there.",
-        3: "Client 3 must answer with bytes, not with str.",
-    }
-    assert row["refused" if train else "unevaluated"] == why
-    assert not row["unevaluated" if train else "refused"]
-    way, other = ("bytes", "bytes_evaluation")[:: 1 if train else -1]
+    refused, others = (row["refused"], row["unevaluated"])[:: 1 if train else -1]
+    text = "Client 3 must answer with bytes, not with str."
+    assert refused == {1: "That is even.", 2: "Nobody there.", 3: text} and not others
+    way = "bytes" if train else "bytes_evaluation"
     assert (row[f"{way}_up"], row[f"{way}_down"]) == (3 + 4, 10 + 11 + 12 + 13), "refused, too"
-    assert row[f"{way}_down_buffers"] == 1 + 2 + 3 and not row[f"{other}_up"] + row[f"{other}_down"]
-    assert seen == {0: 7 if train else 1}
+    assert row[f"{way}_down_buffers"] == 1 + 2 + 3 and seen == {0: 7 if train else 1}
     assert engine.asked == [(7, question, k, b"x" * (10 + k)) for k in range(4)]
-    ask.note("a column of its own", 2)
-    assert row["a column of its own"] == 2
-    with pytest.raises(ZeroDivisionError):  # no refusal is not swallowed
-        list(ask.read([(0, b"")], lambda k, data: 1 / 0))
 
 
 def test_history_counts_real_bytes(task):
@@ -166,48 +144,11 @@ def test_history_counts_real_bytes(task):
             assert 2 * 4 * numbers < row[key] <= 2 * (4 * numbers + 1024)
 
 
-def test_an_upload_from_no_samples_or_of_nobody_who_was_drawn_is_refused(task):
+def test_an_upload_from_no_samples_is_refused(task):
     """It would weigh nothing, and a round of such uploads would divide by zero."""
-    server = FEDAVG.server_side(task, fl.Settings(participation=0.5))
-    [one, _], state = server.participants(1), server.start()
-    sections = {n: fl.wire.Dense().encode(torch.zeros_like(t)) for n, t in server.initial.items()}
-    none, some = (pack(Message(UP, 1, one, n, sections), server.up) for n in (0, 1))
-    assert server.receive(1, one, some, state).samples == 1
+    server = FEDAVG.server_side(task)
     with pytest.raises(fl.WireError, match="no samples"):
-        server.receive(1, one, none, state)
-    other = next(k for k in range(4) if k not in server.participants(1))
-    with pytest.raises(fl.WireError, match="not drawn"):
-        server.receive(1, other, pack(Message(UP, 1, other, 1, sections), server.up), state)
-
-
-@pytest.fixture(scope="module")
-def uneven():
-    """Seven clients, of whom neither the first nor the last has most samples."""
-    return fl.tasks.classification("digits", 7, "dirichlet:0.5", seed=2, train=140, test=40)
-
-
-@pytest.mark.parametrize("together", [1, 3])
-def test_answers_come_and_are_summed_in_the_order_of_the_clients(uneven, together):
-    came = []
-
-    class Watched(fl.Mean):
-        def aggregate(self, state, arrivals, ctx):
-            came.extend(arrivals)
-            return super().aggregate(state, came, ctx)
-
-    method = FEDAVG.but(server=Watched())
-    server = method.server_side(uneven)
-    start = server.start()
-    state, row = one_round(server, fl.clients(method, uneven, together=together), 1, start, {})
-    assert [a.client for a in came] == row["clients"] == list(range(7))
-    new = {n: w.clone() for n, w in start.weights.items()}
-    for a in came:
-        for n, u in a.update.items():
-            new[n].add_(u, alpha=a.samples / sum(uneven.sizes))
-    assert equal(state.weights, new), "bit for bit"
-
-
-# ---- what a round does to the state --------------------------------------------------------------
+        server.receive(1, 0, pack(Message(UP, 1, 0, 0, {}), server.up), server.start())
 
 
 def copied(state):
@@ -233,9 +174,7 @@ def test_a_round_leaves_the_state_it_was_given_and_one_of_refusals_all_state(tas
         assert (new is state) is alone and unchanged(new, before) is alone
         state = new
     before, seen_before = copied(state), dict(seen)
-    nonsense = dict.fromkeys(range(4), b"nonsense")
-    nobody = Scripted(**{"train": nonsense, "hand over": nonsense, "evaluate": nonsense})
-    new, row = one_round(server, nobody, 3, state, seen)
+    new, row = one_round(server, Scripted([b"nonsense"] * 4), 3, state, seen)
     assert list(row["refused"]) == [0, 1, 2, 3] and row["bytes_up"] == 4 * len(b"nonsense")
     assert unchanged(new, before) and unchanged(state, before) and seen == seen_before
     assert new is state or not isinstance(method, fl.Averaging)
@@ -258,32 +197,17 @@ def test_a_broadcast_is_decoded_once_and_undone_for_each_client(task):
 
     method = FEDAVG.but(downlink=fl.Downlink(Shifted(), Code(Counting())))
     server, side = method.server_side(task), method.client_side(task)
-    state, memories = server.start(), [{"shift": torch.tensor(1.0)}, {}, {}]
+    state = server.start()
     other = State({n: w + 1 for n, w in state.weights.items()})
-    downloads = [
-        side.download(1, k, server.send(1, k, state)[0], memories[k]).start for k in range(3)
-    ]
-    assert undone == [0, 1, 2] and len(decoded) == len(state.weights)
-    for start, shift in zip(downloads, (1, 0, 0), strict=True):
+    for k, shift in enumerate((1, 0, 0)):
+        memory = {"shift": torch.tensor(shift)}
+        start = side.download(1, k, server.send(1, k, state)[0], memory).start
         assert equal(start, {n: w + shift for n, w in state.weights.items()})
+    assert undone == [0, 1, 2] and len(decoded) == len(state.weights)
     for t, sent in ((1, other), (2, other)):  # another message is decoded again
         assert equal(side.download(t, 1, server.send(t, 1, sent)[0], {}).start, sent.weights)
     assert len(decoded) == 3 * len(state.weights)
     assert not same_body(b"a" * 200000, b"a" * 199970 + b"b" + b"a" * 29)
-    assert same_body(b"a" * 26 + b"body" + b"1234", b"b" * 26 + b"body" + b"4321")
-    assert not same_body(bytes(40), bytes(41))
-
-
-# ---- stop and resume -----------------------------------------------------------------------------
-
-
-def test_resume_gives_the_same_history(task, tmp_path):
-    method, path = fl.methods.rpn(momentum=0.5), tmp_path / "run.checkpoint"
-    whole = fl.run(method, task, 4, participation=0.5)
-    fl.run(method, task, 2, participation=0.5, checkpoint=path)
-    resumed = fl.run(method, task, 4, participation=0.5, checkpoint=path)
-    assert resumed == whole and equal(whole.state, resumed.state)
-    assert list(tmp_path.iterdir()) == [path], "no half-written file may stay behind"
 
 
 def test_a_checkpoint_of_a_longer_run_is_refused_and_one_that_was_not_tested_is(task, tmp_path):
@@ -310,12 +234,12 @@ def test_checkpoints_of_other_runs_data_or_owners_are_refused(task, tmp_path):
     swapped = replace(task, split=replace(task.split, indices=[second, first, *rest]))
     changed = replace(task, train=(task.train[0] ^ 1, task.train[1]))
     for method, other, how, word in (
-        ("rpn", task, {}, "method, parts differ"),
-        (FEDAVG, task, {"batch_size": 8}, "settings differ"),
-        (FEDAVG, changed, {}, "data differ"),
-        (FEDAVG, swapped, {}, "data differ"),
+        ("rpn", task, {}, "method, parts"),
+        (FEDAVG, task, {"batch_size": 8}, "settings"),
+        (FEDAVG, changed, {}, "data"),
+        (FEDAVG, swapped, {}, "data"),
     ):
-        with pytest.raises(ValueError, match=word):
+        with pytest.raises(ValueError, match=f"{word} differ"):
             fl.run(method, other, 2, checkpoint=path, **how)
     path.write_bytes(b"nonsense")
     for file in (path, tmp_path):  # a folder is none either
@@ -351,9 +275,6 @@ def test_a_flipped_bit_of_a_checkpoint_is_never_another_result(task, tmp_path):
     assert refused >= 37
 
 
-# ---- histories -----------------------------------------------------------------------------------
-
-
 def by_hand(rounds=3):
     rows = [
         {"round": t, "accuracy": t / 10 if t > 1 else None, "bytes_up": 10**6 * t}
@@ -380,57 +301,42 @@ def test_what_a_history_says_of_accuracy_and_megabytes():
         _ = fl.History("x", rows=history.rows[:1]).final
 
 
-def test_a_history_shows_itself_and_goes_to_json_and_pandas_and_back(tmp_path):
-    history, slower, other = by_hand(12), by_hand(12), by_hand(12)
+def test_a_history_goes_to_json_and_pandas_and_back(tmp_path):
+    history, slower, other = by_hand(), by_hand(), by_hand()
     slower.rows[0]["seconds"], other.rows[0]["loss"] = 9.0, 9.0
     assert history == slower and history != other and history != replace(history, method="x")
-    assert repr(history).startswith("History('by hand', 12 rounds, accuracy 1.2000, 78.000 MB up")
-    page = history._repr_html_()
-    assert page.count("<tr") == 1 + 10 and "1.2000" in page and "198.000" in page
-    assert "no rounds yet" in repr(fl.History("x")) and fl.History("x")._repr_html_()
+    assert "0.3000" in history._repr_html_() and fl.History("x")._repr_html_()
     history.to_json(tmp_path / "h.json")
     for source in (tmp_path / "h.json", history.to_json()):
         back = fl.History.from_json(source)
         assert back == history and back.meta == history.meta and back.rows == history.rows
-    frame = history.to_pandas()
-    assert list(frame.index) == list(range(1, 13)) and np.isnan(frame.accuracy[1])
+    assert np.isnan(history.to_pandas().accuracy[1])
 
 
 @pytest.mark.parametrize(
     "damage",
     [
         lambda d: d["rows"].reverse(),
-        lambda d: d["rows"].append(d["rows"][-1]),
-        lambda d: d["rows"].pop(0),
-        lambda d: d.pop("rows"),
         lambda d: d["rows"][0].pop("round"),
         lambda d: d["rows"][0].update(refused=[]),
-        lambda d: d.update(rows=3),
         lambda d: d.update(meta=3),
     ],
 )
 def test_a_history_that_is_none_is_refused(tmp_path, damage):
-    data = json.loads(by_hand().to_json())
+    data, path = json.loads(by_hand().to_json()), tmp_path / "run.json"
     damage(data)
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps(data))
-    with pytest.raises(ValueError, match="run.json is no history"):
-        fl.History.from_json(path)
-    path.write_text(json.dumps(data)[:-9])
-    with pytest.raises(ValueError, match="is no history"):
-        fl.History.from_json(path)
+    for text in (json.dumps(data), json.dumps(data)[:-9]):
+        path.write_text(text)
+        with pytest.raises(ValueError, match="run.json is no history"):
+            fl.History.from_json(path)
 
 
-# ---- bad input -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_an_upload_with_nan_is_refused_and_the_round_goes_on(task, value):
+def test_an_upload_with_nan_is_refused_and_the_round_goes_on(task):
     class Poison(fl.Uplink):
         def encode(self, trained, ctx):
             if ctx.client == 2:
                 trained = {n: t.clone() for n, t in trained.items()}
-                trained["classifier.2.bias"][0] = value
+                trained["classifier.2.bias"][0] = torch.nan
             return super().encode(trained, ctx)
 
     with pytest.warns(UserWarning, match="2 answers of fedavg were refused"):
@@ -438,45 +344,8 @@ def test_an_upload_with_nan_is_refused_and_the_round_goes_on(task, value):
     plain = fl.run(FEDAVG, task, 1)
     assert [list(row["refused"]) for row in history.rows] == [[2], [2]]
     assert "NaN or infinite" in history.rows[0]["refused"][2]
-    assert all(torch.isfinite(t).all() for t in history.state.values())
     assert history.rows[0]["bytes_up"] == plain.rows[0]["bytes_up"], "somebody paid for them"
     assert history.rows[0]["bytes_up_buffers"] == plain.rows[0]["bytes_up_buffers"] * 3 // 4
-
-
-@pytest.mark.parametrize("method", [FEDAVG, fl.methods.rpn(threshold=0.05)])
-def test_fuzz_messages(task, method):
-    """Random, cut and flipped: ``WireError`` or a right decode, and the model as it was."""
-    server, clients = method.server_side(task), fl.clients(method, task)
-    state = server.start()
-    good = {k: clients.answer(1, k, server.send(1, k, state)[0]) for k in range(2)}
-    right, before = server.receive(1, 0, good[0], state).update, copied(state)
-    dice, refused = random.Random(0), 0
-    for i in range(600):
-        data = bytearray(good[0])
-        kind = i % 6
-        if kind == 0:
-            data = bytearray(dice.randbytes(dice.randrange(0, 4000)))
-        elif kind == 1:
-            data = data[: dice.randrange(len(data))]
-        elif kind == 2:
-            data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
-        elif kind == 3:  # a flip anywhere, behind a fitting checksum
-            data[dice.randrange(26, len(data) - 4)] ^= 1 << dice.randrange(8)
-            data[-4:] = struct.pack("<I", zlib.crc32(data[:26], zlib.crc32(data[26:-4])))
-        elif kind == 4:  # a cut or a lengthened body, behind a fitting checksum
-            body = data[: dice.randrange(26, len(data))] + dice.randbytes(dice.randrange(50))
-            data = body + struct.pack("<I", zlib.crc32(body[:26], zlib.crc32(body[26:])))
-        else:
-            data = bytearray(good[1])  # somebody else's upload
-        try:
-            update = server.receive(1, 0, bytes(data), state).update
-            assert kind == 3, "only an altered value behind a fitting checksum can pass"
-            assert all(t.shape == right[n].shape for n, t in update.items())
-            assert all(torch.isfinite(t).all() for t in update.values())
-        except fl.WireError:
-            refused += 1
-    assert refused > 400 and unchanged(state, before)
-    assert equal(server.receive(1, 0, good[0], state).update, right)
 
 
 def test_a_damaged_download_is_an_error_at_the_client(task):
@@ -522,15 +391,3 @@ def test_without_flower_its_engine_says_how_to_get_it(task, monkeypatch):
     monkeypatch.setattr(metadata, "version", missing)
     with pytest.raises(ImportError, match="pip install"):
         fl.run(FEDAVG, task, 1, engine="flower-sim")
-
-
-def test_update_is_the_difference_that_local_training_makes(task):
-    server, clients = FEDAVG.server_side(task), fl.clients(FEDAVG, task)
-    state = State(server.start().weights)
-    arrival = server.receive(1, 0, clients.answer(1, 0, server.send(1, 0, state)[0]), state)
-    trained = state_of(clients.side.net)
-    expected = {n: t - state.weights[n] for n, t in trained.items()}
-    assert equal(arrival.update, {n: t.contiguous() for n, t in expected.items()})
-    assert arrival.samples == task.sizes[0]
-    half = FEDAVG.but(uplink=fl.Uplink(Update(), Code(fl.wire.Dense(16))), name="half")
-    assert half.name == "half" and half.downlink == FEDAVG.downlink
