@@ -27,7 +27,7 @@ def lie_once(monkeypatch):
         return {n: factor * t for n, t in u.items()} if ctx.round == 2 else u
 
     monkeypatch.setitem(liars.LIES, "once", change)
-    return lambda method, factor=1e30: liars.lying(method, (2,), "once", factor)
+    return lambda method, factor: liars.lying(method, (2,), "once", factor)
 
 
 EDGE = math.sqrt(torch.finfo(torch.float32).max)
@@ -72,14 +72,23 @@ def test_the_largest_norm_that_came_says_who_is_suspected():
     assert (ask.row["untaken"], ask.row["suspects"]) == ("why", [3, 5])
 
 
-@pytest.mark.parametrize("name", ["fedavg", "dgc", "stc", "fedpm", "scaffold"])
-def test_one_finite_lie_does_not_end_a_run(name, task, tmp_path, lie_once):
-    method, path = lie_once(fl.methods.get(name)), tmp_path / "c"
+@pytest.mark.parametrize(
+    "name, factor, engine",
+    [
+        ("fedavg", 1e4, "stacked"),  # weights that are finite, and a network whose output is not
+        ("fedavg", 1e12, "sequential"),
+        ("dgc", 1e30, "sequential"),
+        ("stc", 1e30, "sequential"),
+        ("fedpm", 1e30, "sequential"),
+        ("scaffold", 1e30, "sequential"),
+    ],
+)
+def test_one_finite_lie_does_not_end_a_run(name, factor, engine, task, tmp_path, lie_once):
+    method, path = lie_once(fl.methods.get(name), factor), tmp_path / "c"
     with pytest.warns(UserWarning, match="not taken, first round 2"):
-        whole = fl.run(method, task, 3, checkpoint=path)
+        whole = fl.run(method, task, 3, checkpoint=path, engine=engine)
     first, second, third = whole.rows
-    assert second["suspects"] == [2] and not second["refused"]
-    assert (first["untaken"], first["suspects"]) == (None, [])
+    assert (first["suspects"], second["suspects"]) == ([], [2]) and not second["refused"]
     assert second["accuracy"] == first["accuracy"] and second["loss"] == first["loss"]
     assert all(math.isfinite(row["loss"]) for row in whole.rows)
     keeps = name in ("dgc", "stc")  # the liar's own error feedback lies on
@@ -87,15 +96,6 @@ def test_one_finite_lie_does_not_end_a_run(name, task, tmp_path, lie_once):
     if name == "dgc":
         with pytest.warns(UserWarning, match="not taken"):
             assert fl.run(method, task, 4, checkpoint=path) == fl.run(method, task, 4)
-
-
-@pytest.mark.parametrize("factor, engine", [(1e4, "stacked"), (1e12, "sequential")])
-def test_a_lie_of_any_size_is_noticed_before_the_next_round(factor, engine, task, lie_once):
-    """The smaller ones leave weights that are finite, and a network whose output is not."""
-    with pytest.warns(UserWarning, match="1 rounds of fedavg were not taken"):
-        history = fl.run(lie_once(FEDAVG, factor), task, 3, engine=engine)
-    assert [row["suspects"] for row in history.rows] == [[], [2], []]
-    assert history.rows[2]["loss"] < history.rows[1]["loss"] == history.rows[0]["loss"]
 
 
 def test_features_that_lie_do_not_end_fed_gkt(task, monkeypatch):

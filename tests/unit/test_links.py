@@ -95,12 +95,13 @@ def test_a_shared_coder_draws_the_same_on_both_sides_up_and_down_without_a_byte(
 
 
 def test_steps_are_replayed_with_the_draws_of_the_round_they_were_coded_in(task):
-    """A client that missed rounds decodes their steps with the generators of these rounds."""
+    """A client that missed rounds decodes their steps with the generators of these rounds. Of the
+    third, in which nobody was heard, there is none."""
     link = fl.Uplink(Update(), Feedback(), Lossy(Flipped(TopK(1 / 8))))
     method = FEDAVG.but(uplink=link, downlink=Replay(link), server=KeptSteps(link))
     server, clients = method.server_side(task), fl.clients(method, task)
     state, last_seen, sizes = server.start(), {}, {}
-    for t, who in {1: [0, 1], 2: [0], 3: [0], 4: [0, 1], 5: [1, 2]}.items():
+    for t, who in {1: [0, 1], 2: [0], 3: [], 4: [0, 1], 5: [1, 2]}.items():
         arrivals = []
         for k in who:
             message = server.send(t, k, state, last_seen)[0]
@@ -111,35 +112,7 @@ def test_steps_are_replayed_with_the_draws_of_the_round_they_were_coded_in(task)
             arrivals.append(server.receive(t, k, clients.answer(t, k, message), state))
         last_seen |= dict.fromkeys(who, t)
         state = server.aggregate(t, state, arrivals, last_seen)
-    assert sizes[2, 0] < sizes[4, 1] < sizes[5, 2]  # one step, three, the whole model
-
-
-def test_a_replay_that_does_not_fit_is_refused_and_changes_nothing(task):
-    link = fl.Uplink(Update(), Code(Signs()))
-    memory, replay = {}, Replay(link)
-    ctx = context(task, memory, t=3)
-    step = {n: bytes(Signs().encode(t + 1)) for n, t in ZERO.items()}
-
-    def section(n, first, count, end=b""):
-        one = len(step[n]).to_bytes(4, "little") + step[n]
-        return b"\1" + first.to_bytes(4, "little") + count * one + end
-
-    def rebuilt(**change):
-        return replay.undo({n: section(n, 0, 2) for n in ZERO} | change, ctx)
-
-    others = [section("w", *rounds) for rounds in ((0, 1), (0, 3), (1, 1))]
-    damaged = [section("w", 0, 2, end) for end in (b"\1", b"\x09\0\0\0")]
-    for wrong in (*others, *damaged, b"", b"\2", b"\0abc"):
-        with pytest.raises(fl.WireError):
-            rebuilt(w=wrong)
-    assert not memory
-    assert not rebuilt(w=b"\0" + bytes(24))["w"].any(), "the whole tensor"
-    assert memory["heard"] == 2 and memory["model/b"].tolist() == [2, 2, 2]
-    memory |= {"heard": torch.tensor(1), "model/w": torch.full((2, 3), 5.0)}
-    assert (rebuilt()["w"] == 6).all(), "a step that comes twice counts once"
-    ctx.round = 4
-    without = section("w", 0, 2, bytes(4))  # a round of which there is no step
-    assert (rebuilt(**{n: section(n, 2, 1) for n in ZERO} | {"w": without})["w"] == 6).all()
+    assert sizes[2, 0] < sizes[4, 1] < sizes[5, 2]  # one step, two, the whole model
 
 
 def test_another_client_and_another_round_draw_anew(task):
@@ -161,8 +134,7 @@ def test_a_subclass_that_replaces_one_function_of_a_coder_is_obeyed(task):
 
 
 def test_a_message_has_just_the_tensors_of_the_schema(task):
-    ctx = context(task, {})
-    up, down = fl.Uplink(), fl.Downlink(Residual())
+    ctx, up, down = context(task, {}), fl.Uplink(), fl.Downlink(Residual())
     with pytest.raises(ValueError, match="schema: more"):
         fl.Downlink().encode(ZERO | {"more": torch.zeros(1)}, ctx)
     sections = up.encode(ZERO, ctx)
@@ -233,9 +205,7 @@ def test_a_warm_start_comes_to_the_best_matrix_of_its_rank(task):
 def test_what_diverges_does_not_stay_in_a_memory(task):
     memory, link = {}, fl.Uplink(Update(), WarmStart(1), Lossy(LowRank(1)))
     with pytest.raises(fl.errors.Diverged):
-        link.encode(
-            {"w": torch.full((9, 9), torch.nan)}, context(task, memory, Schema({"w": (9, 9)}))
-        )
+        link.encode({"w": noise(9, 9) / 0}, context(task, memory, Schema({"w": (9, 9)})))
     assert not memory
 
 

@@ -114,18 +114,6 @@ def test_an_exchange_counts_every_byte_and_notes_who_is_refused_and_who_was_seen
     assert engine.asked == [(7, question, k, b"x" * (10 + k)) for k in range(4)]
 
 
-def test_history_counts_real_bytes(task):
-    history = fl.run(FEDAVG, task, 2, participation=0.5)
-    net = fl.initial_network(FEDAVG, task)
-    numbers = sum(t.numel() for t in state_of(net).values())
-    buffers = numbers - fl.models.parameter_count(net)
-    for row in history.rows:
-        assert len(row["clients"]) == 2
-        assert row["bytes_up_buffers"] == row["bytes_down_buffers"] == 2 * 4 * buffers
-        for key in ("bytes_up", "bytes_down"):
-            assert 2 * 4 * numbers < row[key] <= 2 * (4 * numbers + 1024)
-
-
 def test_an_upload_from_no_samples_is_refused(task):
     """It would weigh nothing, and a round of such uploads would divide by zero."""
     server = FEDAVG.server_side(task)
@@ -289,49 +277,24 @@ def test_a_history_goes_to_json_and_pandas_and_back(tmp_path):
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda d: d["rows"].reverse(),
-        lambda d: d["rows"][0].pop("round"),
-        lambda d: d["rows"][0].update(refused=[]),
-        lambda d: d.update(meta=3),
+        lambda d: json.dumps(d)[:-9],
+        lambda d: json.dumps(d | {"rows": d["rows"][::-1]}),
+        lambda d: json.dumps(d | {"meta": 3}),
     ],
 )
 def test_a_history_that_is_none_is_refused(tmp_path, damage):
-    data, path = json.loads(by_hand().to_json()), tmp_path / "run.json"
-    damage(data)
-    for text in (json.dumps(data), json.dumps(data)[:-9]):
-        path.write_text(text)
-        with pytest.raises(ValueError, match="run.json is no history"):
-            fl.History.from_json(path)
+    path = tmp_path / "run.json"
+    path.write_text(damage(by_hand().to_dict()))
+    with pytest.raises(ValueError, match="run.json is no history"):
+        fl.History.from_json(path)
 
 
-def test_an_upload_with_nan_is_refused_and_the_round_goes_on(task):
-    class Poison(fl.Uplink):
-        def encode(self, trained, ctx):
-            if ctx.client == 2:
-                trained = {n: t.clone() for n, t in trained.items()}
-                trained["classifier.2.bias"][0] = torch.nan
-            return super().encode(trained, ctx)
-
-    with pytest.warns(UserWarning, match="2 answers of fedavg were refused"):
-        history = fl.run(FEDAVG.but(uplink=Poison()), task, 2)
-    plain = fl.run(FEDAVG, task, 1)
-    assert [list(row["refused"]) for row in history.rows] == [[2], [2]]
-    assert "NaN or infinite" in history.rows[0]["refused"][2]
-    assert history.rows[0]["bytes_up"] == plain.rows[0]["bytes_up"], "somebody paid for them"
-    assert history.rows[0]["bytes_up_buffers"] == plain.rows[0]["bytes_up_buffers"] * 3 // 4
-
-
-def test_a_damaged_download_is_an_error_at_the_client(task):
+def test_a_client_answers_only_what_it_is_asked_for(task):
     server, clients = FEDAVG.server_side(task), fl.clients(FEDAVG, task)
-    state = server.start()
-    message = server.send(1, 0, state)[0]
-    for bad in (message[:-1], server.send(1, 1, state)[0], server.send(2, 0, state)[0]):
-        with pytest.raises(fl.WireError):
-            clients.answer(1, 0, bad)
-    with pytest.raises(fl.WireError, match="cannot answer 'dance'"):
-        clients.answer(1, 0, message, "dance")
-    with pytest.raises(fl.WireError, match="not asked to evaluate"):
-        clients.answer(1, 0, message, "evaluate")
+    message = server.send(1, 0, server.start())[0]
+    for question, noun in (("dance", "cannot answer 'dance'"), ("evaluate", "not asked")):
+        with pytest.raises(fl.WireError, match=noun):
+            clients.answer(1, 0, message, question)
 
 
 def test_small_steps_get_one_thread_and_large_ones_all(task):
