@@ -7,7 +7,7 @@ import torch
 
 import fedlearn as fl
 from fedlearn import rng
-from fedlearn.book.liars import FACTORS, lying
+from fedlearn.book.liars import lying
 from fedlearn.parts import (
     Arrival,
     Clipped,
@@ -183,8 +183,8 @@ def test_krum_says_how_many_clients_it_needs(task, server):
         fl.run(fl.methods.fedavg().but(server=server), task, 1)
 
 
-@pytest.mark.parametrize("lie", FACTORS)
-def test_a_liar_sends_what_it_is_said_to_send(lie, task):
+@pytest.mark.parametrize("lie, times", [("flip", -1), ("scale", 30), ("inflate", 1), ("random", 0)])
+def test_a_liar_sends_what_it_is_said_to_send(lie, times, task):
     """Against the honest updates of the same round; and the others are not touched by it."""
     came = []
 
@@ -193,18 +193,14 @@ def test_a_liar_sends_what_it_is_said_to_send(lie, task):
             came.append(list(arrivals))
             return super().aggregate(state, arrivals, ctx)
 
-    method, factor = fl.methods.fedavg().but(server=Watched()), FACTORS[lie]
+    method = fl.methods.fedavg().but(server=Watched())
     fl.run(method, task, 1)
     fl.run(lying(method, (2,), lie), task, 1)
-    how = {"atol": 1e-4 * factor, "rtol": 1e-3}
     for honest, said in zip(*came, strict=True):
         lies = said.client == 2
-        inflated = lies and lie == "inflate"
-        assert said.samples == honest.samples * (factor if inflated else 1)
+        assert said.samples == honest.samples * (1000 if lies and lie == "inflate" else 1)
         for n, u in honest.update.items():
+            got, expected = said.update[n], u * times if lies else u
             if lies and lie == "random":
-                torch.testing.assert_close(said.update[n].norm(), factor * u.norm(), **how)
-                assert not torch.allclose(said.update[n], factor * u)
-                continue
-            scale = factor * (-1) ** (lie == "flip") if lies and not inflated else 1
-            torch.testing.assert_close(said.update[n], scale * u, **how)
+                got, expected = got.norm(), 10 * u.norm()
+            torch.testing.assert_close(got, expected, atol=3e-3, rtol=1e-3)
