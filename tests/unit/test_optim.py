@@ -74,16 +74,14 @@ def test_the_rate_falls_to_its_floor():
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
-@pytest.mark.parametrize("of", [Adam(0.01), SGD(0.05, 0.9)])
-def test_continued_goes_on_where_it_stopped(of, engine):
+def test_continued_goes_on_where_it_stopped(engine):
     """One client with all images, and a server that takes its model: two rounds of one epoch are
     two epochs of torch's optimiser, whose state is never reset."""
     alone = fl.tasks.classification("digits", 1, train=64, test=60)
-    method = fl.methods.fedavg().but(optimizer=Continued(of))
+    method = fl.methods.fedavg().but(optimizer=Continued(Adam(0.01)))
     history = fl.run(method, alone, 2, engine=engine)
     net = method.client_side(alone).net
-    make = {Adam(0.01): torch.optim.Adam, SGD(0.05, 0.9): torch.optim.SGD}[of]
-    optimizer = make(net.parameters(), of.lr, getattr(of, "momentum", (0.9, 0.999)))
+    optimizer = torch.optim.Adam(net.parameters(), 0.01)
     for t in (1, 2):
         order = torch.randperm(64, generator=fl.rng.generator(0, "shuffle", t, 0))
         x, y = alone.epoch(0, order, None)

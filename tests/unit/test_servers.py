@@ -19,8 +19,6 @@ from fedlearn.parts import (
     Median,
     TrimmedMean,
     Update,
-    mean_update,
-    summed,
 )
 from fedlearn.wire import Schema, TopK
 
@@ -41,8 +39,8 @@ def without(arrival, name):
     return arrival._replace(update={n: t for n, t in arrival.update.items() if n != name})
 
 
-def context(count, task=None):
-    return Context(task, 1, schema=SCHEMA, participants=tuple(range(count)))
+def context(count):
+    return Context(None, 1, schema=SCHEMA, participants=tuple(range(count)))
 
 
 def flat(tensors):
@@ -71,16 +69,6 @@ def test_the_mean_is_over_those_that_sent_the_tensor(by):
         mean = sum(n[k] * arrivals[k].update[name] for k in who) / sum(n[k] for k in who)
         torch.testing.assert_close(new[name], w + mean)
     assert torch.equal(fl.Mean(by).aggregate(state, [], context(4))["a"], state["a"])
-
-
-def test_sums_and_the_mean_update_that_other_servers_begin_with(task):
-    state, arrivals = federation(4)
-    rest, sums = summed(arrivals, {"a"}, torch.sign)
-    assert all(a.update.keys() == {"b", "mean"} for a in rest) and sums["a"][1] == 4
-    assert torch.equal(sums["a"][0], sum(a.update["a"].sign() for a in arrivals))
-    update, share = mean_update(state, arrivals[:1], context(4, task))
-    torch.testing.assert_close(update, arrivals[0].update)
-    assert share == task.sizes[0] / sum(task.sizes)
 
 
 def test_clipped_updates_have_that_norm_and_their_direction():
