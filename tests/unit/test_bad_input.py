@@ -24,13 +24,9 @@ def folder(tmp_path_factory):
     """What the command lines below name."""
     path = tmp_path_factory.mktemp("here")
     (path / "binary.csv").write_bytes(b"\xff\xfe\x00" * 40)
-    (path / "huge.csv").write_text(f"client,c0\n0,{10**30}\n")
     (path / "noise.npz").write_bytes(b"PK\x03\x04 no archive")
-    np.savez(path / "lacks.npz", x=np.zeros((4, 2)))
     np.savez(path / "pickled.npz", x=np.array([{}, []], dtype=object), y=np.zeros(2))
     np.savez(path / "fine.npz", x=np.eye(40), y=np.arange(40) % 2, users=np.arange(40) % 4)
-    (path / "broken" / "cats").mkdir(parents=True)
-    (path / "broken" / "cats" / "a.png").write_bytes(b"no picture")
     (path / "mine.py").write_text(
         "def needy(lr):\n    pass\n\ndef odd(confusion, clients):\n    1\n"
     )
@@ -59,87 +55,35 @@ def nothing_trains(monkeypatch, folder):
 
 
 REFUSED = """
-    ~ takes a command
     rnu fedavg ~ Did you mean 'run'
-    run ~ required
-    run fedavg rpn ~ rpn
     run fedavg --patition iid ~ Did you mean '--partition'
-    run fedavg --seed ~ --seed
-    run fedavg --seed x ~ --seed
-    run fedavg --lr abc ~ --lr
-    run fedavg --rounds 1e3 ~ --rounds
     run fedawg ~ Did you mean 'fedavg'
     run rpn --option shear=1 ~ Did you mean 'share'
-    run rpn --option share ~ NAME=VALUE
-    run fedavg --option =3 ~ option of fedavg ''
-    compare ~ takes a method
-    compare fedavg rpm ~ Did you mean 'rpn'
     compare fedavg rpn --option shear=1 ~ option of fedavg 'shear'
     compare fedavg fedavg ~ of its own
-    compare fedavg rpn:share=abc ~ finite number
     compare fedavg:lr=0.1/0.3 --lr 0.2 ~ lr is stated twice
     compare fedavg --jobs 0 ~ jobs
-    compare fedavg --against speed ~ --against
     compare fedavg --uplink 1Mbit ~ two speeds
-    compare fedavg --uplink 1furlong --downlink 1Mbit ~ Units: bit
     compare fedavg --link 4G ~ LoRaWAN
-    compare fedavg --link LTE --slower -1 ~ slower
-    compare fedavg --link LTE --stragglers 9 ~ stragglers
     compare fedavg --slower 5 ~ --link
     run fedavg --plot x.png --against minutes ~ Minutes need a link
-    run fedavg --option lr=nan ~ lr of fedavg must be a finite number, not nan
-    run fedavg --option lr=None ~ finite
-    run fedavg --option lr=True ~ finite
     run fedavg --option lr=1e39 ~ finite
-    run fedavg --option lr=(1,2) ~ finite
-    run fedavg --option momentum=1 ~ momentum
-    run fedavg --lr inf ~ finite
-    run fed_gkt --option server_epochs=1.5 ~ whole number
-    run fed_gkt --option edge=3 ~ network 3
-    run fed_gkt --option asynchronous=yes ~ True or False
-    run fedcams --option ratio=nan ~ finite number or None
-    run stc --option ratio=0 ~ ratio
-    run fedmmd --option distance=3 ~ text
-    run fed_repopt --option scales=3 ~ Scales
     run mine.py:needy ~ argument: 'lr'
-    run math:sin ~ makes no method
     run fedavg --device banana ~ device 'banana'
-    run fedavg --device cpu:9 ~ device
-    run fedavg --device cuda:99 ~ device
     run fedavg --threads 100000 ~ threads
-    run fedavg --rounds 0 ~ rounds
-    run fedavg --batch-size 0 ~ batch_size
-    run fedavg --participation inf ~ finite
     run fedavg --participation 1.1 ~ share
-    run fedavg --precision half ~ precision
-    run fedavg --clients 0 ~ clients
     run fedavg --clients many ~ "users", not 'many'
     run fedavg --clients 100000 ~ fewer clients
     run fedavg --train 99999999999999999999 ~ cannot be kept
-    run fedavg --augment blur ~ augmentation
-    run fedavg --network lenet ~ network
     run fedavg --network os:system ~ 'os:system'
-    run fedavg --metric f1 ~ metric 'f1'
-    run fedavg --metric per_class --metric per_class ~ name of its own
     run fedavg --metric mine.py:odd ~ one argument
-    run fedavg --engine warp ~ engine
-    run fedavg --engine stacked --memory-limit nan ~ finite
     run fedavg --engine stacked --memory-limit -1 ~ memory_limit
     run fedavg --dataset mnits ~ Did you mean 'mnist'
     run fedavg --dataset nowhere/photos ~ no file or folder
-    run fedavg --dataset noise.npz ~ noise.npz
-    run fedavg --dataset lacks.npz ~ lacks.npz
     run fedavg --dataset pickled.npz ~ pickled.npz
-    run fedavg --dataset ./broken ~ a.png
-    run fedavg --dataset fine.npz --partition permuted ~ pixels
     run fedavg --dataset fine.npz --clients users --train 10 ~ neither partition nor train
     run fedavg --dataset fine.npz --network mcmahan_cnn ~ cannot be built
     run fedavg --partition table:binary.csv ~ table of counts
-    run fedavg --partition table:huge.csv ~ table of counts
-    run fedavg --partition dirichlet:-1 ~ alpha
-    run fedavg --partition dirichlet:nan ~ finite
-    run fedavg --partition shards:1e9 ~ write it like
-    run fedavg --until 2 ~ accuracy
     run fedavg --checkpoint noise.npz ~ checkpoint
     check --paper none ~ paper
     reproduce nothing ~ nothing
@@ -162,86 +106,48 @@ def test_a_command_line_is_refused_in_one_sentence(nothing_trains, folder, line,
     assert files() == before
 
 
-# ---- any option of any method, with values drawn from a seed
-
 VALUES = """
     abc nan inf -inf 0 -1 1 0.5 1e400 1e300 1e-300 3.5 99999999999999999999 True None '' [] (1,2)
     {'a':1} digits_cnn -0.0 conv 1e9
 """.split()
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(200, marks=pytest.mark.slow)])
-def test_any_value_of_any_option_is_taken_or_refused_in_one_sentence(nothing_trains, count):
+def test_any_value_of_any_option_is_taken_or_refused_in_one_sentence(nothing_trains):
     every = [
         f"run {name} --option {option}={value} --train 60 --test 20"
         for name, function in fl.methods.METHODS.items()
         for option in inspect.signature(function).parameters
         for value in VALUES
     ]
-    outcomes = [said(line.split()) for line in random.Random(0).sample(every, count)]
+    outcomes = [said(line.split()) for line in random.Random(0).sample(every, 60)]
     assert {status for status, _ in outcomes} == {0, 2}
     for status, err in outcomes:
         assert not status or (err.startswith("fedlearn: ") and err.count("\n") == 1), err
 
 
-# ---- calls
-
-X, Y = np.random.default_rng(0).integers(0, 255, (60, 8, 8), np.uint8), np.arange(60) % 3
 TASK = fl.tasks.classification("digits", 2, train=40, test=20)
 HUGE = 10**5000
 HISTORY = fl.History("fedavg", {}, [{"round": 1, "accuracy": 0.5, "loss": 1.0}])
 
 
-def task(*args, **more):
-    return lambda: fl.tasks.classification(*args, **more)
-
-
 CALLS = {
     "a method's function": (lambda: fl.run(fl.methods.fedavg, TASK), r"fedavg\(\)"),
-    "a wrong name": (lambda: fl.run("fedawg", TASK), "'fedavg'"),
     "no method": (lambda: fl.run(None, TASK), "takes a method"),
     "a task's name": (lambda: fl.run("fedavg", "digits"), "takes a task"),
-    "half a round": (lambda: fl.run("fedavg", TASK, rounds=2.5), "rounds"),
-    "threads": (lambda: fl.run("fedavg", TASK, threads=-2), "threads"),
-    "participation": (lambda: fl.run("fedavg", TASK, participation="all"), "participation"),
-    "batch size": (lambda: fl.run("fedavg", TASK, batch_size=8.0), "batch_size"),
-    "precision": (lambda: fl.run("fedavg", TASK, precision=["bf16"]), "precision"),
     "engine": (lambda: fl.run("fedavg", TASK, engine=["stacked"]), "engine"),
-    "memory": (lambda: fl.run("fedavg", TASK, memory_limit=float("nan")), "memory_limit|bytes"),
-    "lr text": (lambda: fl.methods.fedavg(lr="abc"), "lr of fedavg must be a finite number"),
-    "lr inf": (lambda: fl.SGD(float("inf")), "lr of SGD must be a finite number"),
-    "lr array": (lambda: fl.Adam(X), "lr of Adam"),
+    "lr array": (lambda: fl.Adam(np.ones(3)), "lr of Adam"),
     "a coder's ratio": (lambda: fl.wire.TopK("x"), "ratio of TopK"),
-    "a coder's name": (lambda: fl.parts.Code("topk"), "coder"),
-    "step": (lambda: fl.Uplink("update"), "steps"),
-    "part": (lambda: fl.methods.fedavg().but(server=3), "server"),
-    "by": (lambda: fl.Mean(["samples"]), "by of Mean must be a text"),
-    "alpha": (lambda: fl.partition.dirichlet("0.5"), "finite"),
     "settings": (lambda: fl.Settings(epochs=True), "epochs"),
     "seed": (lambda: fl.Experiment(seed=-1), "seed"),
-    "options": (lambda: fl.Experiment(options=3), "options must be a dict"),
     "metrics": (lambda: fl.Experiment(metrics="per_class"), "metrics must be a list"),
-    "no network": (lambda: fl.methods.fed_gkt(edge=0), "network 0"),
     "a search's task": (lambda: fl.repopt_search(5), "task"),
     "huge bits": (lambda: fl.methods.rpn(bits=HUGE), "too long to show"),
-    "huge network": (lambda: fl.methods.fed_repopt(network=HUGE), "too long to show"),
     "a column": (lambda: fl.plot.compare(HISTORY, column="precision"), "column"),
-    "no histories": (lambda: fl.plot.compare(3), "Histories"),
-    "no rounds": (lambda: fl.plot.compare([[]]), "rounds"),
-    "clients": (task("digits", 2.0), "clients"),
-    "train": (task("digits", 2, train=0.5), "train"),
-    "partition": (task("digits", 2, partition=0.5), "partition"),
-    "a function as metric": (task("digits", 2, metrics=lambda c, k: 1), "name of its own"),
-    "data set": (task(3.5, 2), "data set"),
-    "labels": (task((X, Y[:-1]), 2), "labels"),
-    "one-hot": (task((X, np.eye(60)), 2), "one-hot"),
-    "one class": (task((X, Y * 0), 2), "two classes"),
-    "NaN": (task((X * np.nan, Y), 2), "NaN"),
-    "ragged": (task(([[1], [1, 2]], [0, 1]), 2), "one shape"),
-    "nobody": (task((X, Y), [[0, 1], []]), "Client 1"),
-    "out of range": (task((X, Y), [[0, 1], [60]]), "samples are"),
-    "twice": (task((X, Y), [[0, 1], [1, 2]]), "a sample"),
-    "history": (lambda: fl.History.from_json('{"rows": 3}'), "history"),
+    "a function as metric": (
+        lambda: fl.tasks.classification("digits", 2, metrics=lambda c, k: 1),
+        "name of its own",
+    ),
+    "data set": (lambda: fl.tasks.classification(3.5, 2), "data set"),
 }
 
 
@@ -253,45 +159,18 @@ def test_a_call_is_refused_in_one_sentence(name, nothing_trains):
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 700
 
 
-# ---- numbers
-
-
 def test_numbers_are_checked_as_they_are_annotated():
-    for value, annotation, default, checked in (
-        (np.float32(1), float, 0.0, 1.0),
-        (np.int64(3), int, 0, 3),
-        (3, float, 0.0, 3.0),
-        (1, float | None, None, 1.0),
-        (None, float | None, None, None),
-        (float("inf"), float, float("inf"), float("inf")),
-        ([], list[int], None, []),
-        (2, inspect.Parameter.empty, 0.5, 2),
+    for value, annotation, checked in (
+        (np.float32(1), float, 1.0),
+        (np.int64(3), int, 3),
+        (3, float, 3.0),
+        (None, float | None, None),
     ):
-        taken = check_value("it", value, annotation, default)
+        taken = check_value("it", value, annotation, None)
         assert taken == checked and type(taken) is type(checked)
-    wrong = [("1", int), (1.0, int), (True, int), (True, float), (1, bool), (10**400, float)]
-    wrong += [(-3.5e38, float), (float("inf"), float), (10**4000, int), (None, int), (1, str)]
-    for value, annotation in wrong:
+    assert check_value("it", float("inf"), float, float("inf")) == float("inf")
+    assert fl.parts.Krum(np.int64(2)) == fl.parts.Krum(2)
+    wrong = [(1.0, int), (True, int), (True, float), (1, bool), (10**400, float), (10**4000, int)]
+    for value, annotation in [*wrong, (-3.5e38, float), (float("inf"), float), (None, int)]:
         with pytest.raises(ValueError, match="it must be"):
-            check_value("it", value, annotation)
-
-
-def test_numbers_of_numpy_are_as_good_as_pythons():
-    i, f = np.int64, np.float32
-    for numpy, python in (
-        (fl.methods.fed_kgf(base_kernels=i(4)), fl.methods.fed_kgf(base_kernels=4)),
-        (fl.methods.stc(ratio=1), fl.methods.stc(ratio=1.0)),
-        (fl.methods.fed_gkt(memory_limit=f(1e6)), fl.methods.fed_gkt(memory_limit=1e6)),
-        (fl.SGD(i(1)), fl.SGD(1.0)),
-        (fl.parts.Krum(liars=i(2)), fl.parts.Krum(liars=2)),
-        (fl.wire.TopK(f(0.25)), fl.wire.TopK(0.25)),
-        (fl.Settings(epochs=i(2), participation=f(0.5)), fl.Settings(epochs=2, participation=0.5)),
-    ):
-        assert numpy == python and repr(numpy) == repr(python)
-    assert len(fl.run("fedavg", TASK, rounds=i(1))) == 1
-
-
-def test_a_part_shows_what_it_is_made_of():
-    assert list(inspect.signature(fl.Mean).parameters) == ["by"]
-    with pytest.raises(TypeError, match="Update"):
-        fl.parts.Update(1)
+            check_value("it", value, annotation, 0)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fedlearn as fl
-from fedlearn import finite, local
+from fedlearn import finite
 from fedlearn.book import liars
 from fedlearn.method import Exchange
 from fedlearn.methods.fed_gkt import Client
@@ -27,10 +27,8 @@ def lie_once(monkeypatch):
         return {n: factor * t for n, t in u.items()} if ctx.round == 2 else u
 
     monkeypatch.setitem(liars.LIES, "once", change)
-    return lambda method, factor=1e30: liars.lying(method, (2,), "once", factor)
+    return lambda method, factor: liars.lying(method, (2,), "once", factor)
 
-
-# ---- what overflows ------------------------------------------------------------------------------
 
 EDGE = math.sqrt(torch.finfo(torch.float32).max)
 
@@ -38,14 +36,9 @@ EDGE = math.sqrt(torch.finfo(torch.float32).max)
 @pytest.mark.parametrize(
     "tensors, overflows",
     [
-        ([torch.tensor([0.99 * EDGE])], False),
-        ([torch.tensor([1.01 * EDGE])], True),
+        ([torch.tensor([0.99 * EDGE]), torch.tensor([2**62]), torch.zeros(0)], False),
         ([torch.tensor([0.8 * EDGE]), torch.tensor([[0.8 * EDGE]])], True),
-        ([torch.tensor([math.nan])], True),
         ([torch.zeros(3), torch.tensor([math.inf])], True),
-        ([torch.tensor([1e200], dtype=torch.float64)], True),
-        ([torch.tensor([2**62]), torch.zeros(0), "no tensor"], False),
-        ([], False),
     ],
 )
 def test_a_state_overflows_when_its_squared_norm_does(tensors, overflows):
@@ -69,56 +62,48 @@ def test_the_largest_norm_that_came_says_who_is_suspected():
     with pytest.raises(fl.errors.Diverged):
         ask.excuse(fl.errors.Diverged("nobody has answered"))
     u = {"a": torch.tensor([1.0, -7.0]), "b": torch.tensor([[2.0]]), "c": torch.tensor([99])}
-    huge = {"a": torch.full((4,), 1e30), "b": torch.full((12,), 3e38)}
-    came = {1: u, 2: Arrival(2, 1, u, 5), 3: huge, 4: b"bytes", 5: True, 6: {}}
-    assert len(list(ask.read(came.items(), lambda k, data: data))) == 6
-    assert ask.norms[1] == ask.norms[2] == pytest.approx(54**0.5)
-    assert ask.norms[3] == pytest.approx((4 * 1e60 + 12 * 9e76) ** 0.5)
-    assert ask.norms[4] == ask.norms[5] == ask.norms[6] == 0 and ask.row["bytes_up_buffers"] == 5
+    came = {1: u, 2: Arrival(2, 1, u, 5), 3: {"a": torch.full((12,), 3e38)}, 4: b"bytes"}
+    assert len(list(ask.read(came.items(), lambda k, data: data))) == 4
+    norms = [54**0.5, 54**0.5, 12**0.5 * 3e38, 0]
+    assert [*ask.norms.values()] == pytest.approx(norms) and ask.row["bytes_up_buffers"] == 5
     ask.norms = {3: 2000.0, 5: 2.0, 7: 1.999}
     ask.excuse(fl.errors.Diverged("why"))
     assert (ask.row["untaken"], ask.row["suspects"]) == ("why", [3, 5])
 
 
-# ---- lies ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["fedavg", "rpn", "dgc", "stc", "fedpm", "scaffold"])
-def test_one_finite_lie_does_not_end_a_run(name, task, tmp_path, lie_once):
-    method, path = lie_once(fl.methods.get(name)), tmp_path / "c"
+@pytest.mark.parametrize(
+    "name, factor, engine",
+    [
+        ("fedavg", 1e4, "stacked"),  # weights that are finite, and a network whose output is not
+        ("fedavg", 1e12, "sequential"),
+        ("dgc", 1e30, "sequential"),
+        ("stc", 1e30, "sequential"),
+        ("fedpm", 1e30, "sequential"),
+        ("scaffold", 1e30, "sequential"),
+    ],
+)
+def test_one_finite_lie_does_not_end_a_run(name, factor, engine, task, tmp_path, lie_once):
+    method, path = lie_once(fl.methods.get(name), factor), tmp_path / "c"
     with pytest.warns(UserWarning, match="not taken, first round 2"):
-        whole = fl.run(method, task, 3, checkpoint=path)
+        whole = fl.run(method, task, 3, checkpoint=path, engine=engine)
     first, second, third = whole.rows
-    assert second["suspects"] == [2] and not second["refused"]
-    assert (first["untaken"], first["suspects"]) == (None, [])
+    assert (first["suspects"], second["suspects"]) == ([], [2]) and not second["refused"]
     assert second["accuracy"] == first["accuracy"] and second["loss"] == first["loss"]
     assert all(math.isfinite(row["loss"]) for row in whole.rows)
-    keeps = name in ("dgc", "stc", "smartidx", "fedcams")  # the liar's own error feedback lies on
+    keeps = name in ("dgc", "stc")  # the liar's own error feedback lies on
     assert (third["untaken"] is None) is not keeps
-    if name in ("fedavg", "dgc"):
+    if name == "dgc":
         with pytest.warns(UserWarning, match="not taken"):
-            resumed = fl.run(method, task, 4, checkpoint=path)
-            assert resumed == fl.run(method, task, 4)
+            assert fl.run(method, task, 4, checkpoint=path) == fl.run(method, task, 4)
 
 
-@pytest.mark.parametrize("engine", ["sequential", "stacked"])
-@pytest.mark.parametrize("factor", [1e4, 1e12, 1e36])
-def test_a_lie_of_any_size_is_noticed_before_the_next_round(factor, engine, task, lie_once):
-    """The smaller ones leave weights that are finite, and a network whose output is not."""
-    with pytest.warns(UserWarning, match="1 rounds of fedavg were not taken"):
-        history = fl.run(lie_once(FEDAVG, factor), task, 3, engine=engine)
-    assert [row["suspects"] for row in history.rows] == [[], [2], []]
-    assert history.rows[2]["loss"] < history.rows[1]["loss"] == history.rows[0]["loss"]
-
-
-@pytest.mark.parametrize("factor", [1e10, pytest.param(1e30, marks=pytest.mark.slow)])
-def test_features_that_lie_do_not_end_fed_gkt(factor, task, monkeypatch):
+def test_features_that_lie_do_not_end_fed_gkt(task, monkeypatch):
     honest, rounds = Client.knowledge, []
 
     def knowledge(self, k):
         known = honest(self, k)
         if k == 2 and len(rounds) == 1:
-            known |= {n: factor * known[n] for n in ("features", "logits") if n in known}
+            known |= {n: 1e10 * known[n] for n in ("features", "logits") if n in known}
         return known
 
     monkeypatch.setattr(Client, "knowledge", knowledge)
@@ -143,15 +128,13 @@ def test_a_downlink_that_cannot_be_encoded_is_noticed_in_the_round_that_made_it(
         history = fl.run(FEDAVG.but(downlink=HALF, uplink=Bias()), task, 3)
     assert [row["suspects"] for row in history.rows] == [[], [2], []]
     assert "coded" in history.rows[1]["untaken"]
-    assert fl.History.from_json(history.to_json()).rows == history.rows
 
 
 def test_the_downlink_is_tried_on_those_who_are_next_and_changes_nothing(task, tmp_path):
     feedback = fl.Downlink(fl.parts.Feedback(), Code(Dense(16)))  # writes to the server's memory
     method, path = FEDAVG.but(downlink=feedback), tmp_path / "c"
-    whole = fl.run(method, task, 3)
     fl.run(method, task, 2, checkpoint=path)
-    assert fl.run(method, task, 3, checkpoint=path) == whole
+    assert fl.run(method, task, 3, checkpoint=path) == fl.run(method, task, 3)
     server = method.server_side(task, fl.Settings(participation=0.5))
     asked, start, send = [], server.start(), server.send
     server.send = lambda t, k, *rest: asked.append((t, k)) or send(t, k, *rest)
@@ -160,28 +143,20 @@ def test_the_downlink_is_tried_on_those_who_are_next_and_changes_nothing(task, t
     assert asked == [(t + 1, k) for k in server.participants(t + 1)] and not start.memory
 
 
-# ---- clients whose code fails --------------------------------------------------------------------
-
-
 def failing(when):
     """FedAvg whose clients fail in their own code when it says so."""
 
     class Fails(fl.TaskLoss):
         def begin(self, net, ctx):
-            loss = super().begin(net, ctx)
             clients = ctx.client if isinstance(ctx.client, list) else [ctx.client]
-
-            def checked(net, batch):
-                if any(when(ctx.round, k) for k in clients):
-                    raise ZeroDivisionError("a sample of none")
-                return loss(net, batch)
-
-            return checked
+            if any(when(ctx.round, k) for k in clients):
+                raise ZeroDivisionError("a sample of none")
+            return super().begin(net, ctx)
 
     return FEDAVG.but(objective=Fails())
 
 
-@pytest.mark.parametrize("together", [1, 2, 4])
+@pytest.mark.parametrize("together", [1, 2])
 def test_a_client_that_raises_is_refused_and_the_others_go_on(together, task):
     method = failing(lambda t, k: (t, k) == (2, 1))
     server, engine = method.server_side(task), fl.clients(method, task, together=together)
@@ -199,8 +174,6 @@ def test_what_all_clients_raise_before_any_has_answered_is_a_bug_and_raised(toge
     server, engine = method.server_side(task), fl.clients(method, task, together=together)
     with pytest.raises(ZeroDivisionError, match="a sample of none"):
         one_round(server, engine, 1, server.start(), {})
-    with pytest.raises(fl.WireError):  # without answers a method may not be able to go on
-        Exchange(1, None, {}, {}).excuse(fl.WireError("nobody"))
     later = failing(lambda t, k: t > 1)  # a bug no more: they have answered before
     with pytest.warns(UserWarning, match="4 answers of fedavg were refused"):
         history = fl.run(later, task, 2)
@@ -228,9 +201,7 @@ def test_a_client_that_raises_keeps_what_it_had(task):
 def test_a_large_network_is_tried_with_the_weights_of_the_round(task):
     server = FEDAVG.server_side(task)
     start = server.start()
-    large = State({n: 1e15 * w for n, w in start.weights.items()})
+    times = [State({n: c * w for n, w in start.weights.items()}) for c in (1, 5, 1e15)]
+    assert [server.check(1, state, start, {}) for state in times[:2]] == [False, True]
     with pytest.raises(fl.errors.Diverged):
-        server.check(1, large, start, {})
-    assert server.check(1, State({n: 5 * w for n, w in start.weights.items()}), start, {})
-    assert not server.check(1, State(dict(start.weights)), start, {})
-    assert local.trainable(server.net)[0].grad is None
+        server.check(1, times[2], start, {})

@@ -13,7 +13,7 @@ from fedlearn import local, stacked
 from fedlearn.methods.fedpm import Masked
 from fedlearn.models import state_of
 from fedlearn.parts import Arrival, Context
-from fedlearn.wire import Schema
+from fedlearn.wire import DOWN, UP, Message, Schema, pack
 
 METHODS = sorted(fl.methods.METHODS)
 AVERAGING = [name for name in METHODS if isinstance(fl.methods.get(name), fl.Averaging)]
@@ -217,3 +217,59 @@ def test_frozen_layers_stay_frozen(name):
     first = next(iter(fl.initial_network(method, task).state_dict()))
     state = fl.run(method, task, 3).state
     assert torch.equal(state[first], method.server_side(task).initial[first])
+
+
+@pytest.mark.parametrize("name", ["stc", "signsgd"])
+def test_late_clients_rebuild_the_server_model_exactly(name, task):
+    method = fl.methods.get(name)
+    server, clients = method.server_side(task), fl.clients(method, task)
+    state, last_seen, sizes = server.start(), {}, {}
+    for t, who in {1: [0, 1], 2: [0], 3: [0, 1], 4: [0, 1, 2]}.items():
+        arrivals = []
+        for k in who:
+            message = server.send(t, k, state, last_seen)[0]
+            sizes[t, k] = len(message)
+            memory = clients.memories.setdefault(k, {})
+            # and once more below: what comes twice counts once
+            got = clients.side.download(t, k, message, memory).start
+            assert all(torch.equal(got[n], w) for n, w in state.weights.items())
+            arrivals.append(server.receive(t, k, clients.answer(t, k, message), state))
+        last_seen |= dict.fromkeys(who, t)
+        state = server.aggregate(t, state, arrivals, last_seen)
+    # who missed round 2 hears two steps, the first round nothing
+    assert sizes[3, 1] > sizes[3, 0] > sizes[1, 0] and sizes[4, 2] > sizes[4, 0]
+    with pytest.raises(fl.WireError, match="this client knows the model of round 0"):
+        method.client_side(task).download(5, 0, server.send(5, 0, state, last_seen)[0], {})
+
+
+DAMAGES = [b"", b"\2abcde", b"\1\0\0", b"\1\1\0\0\0", b"\1\0\0\0\0\xff\xff\xff\xff", b"\0abc"]
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, b"\1\0\0\0\0\3\0\0\0abc"])
+def test_damaged_steps_are_refused(damage, task):
+    side, memory = fl.methods.stc().client_side(task), {}
+    sections = {n: b"\1\0\0\0\0" for n in side.down.shapes}
+    name = next(n for n, s in side.down.shapes.items() if len(s) == 4)
+    data = pack(Message(DOWN, 1, 0, 0, {**sections, name: damage}), side.down)
+    with pytest.raises(fl.WireError):
+        side.download(1, 0, data, memory)
+    assert not memory
+
+
+@pytest.mark.parametrize("name", ["fedavg", "stc", "dgc"])
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_diverged_clients_are_refused_and_the_run_goes_on(name, engine):
+    def network(shape, classes):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+
+    task = fl.tasks.classification("digits", 3, train=60, test=40, network=network)
+    with pytest.warns(UserWarning, match="answers of .* were refused or missing"):
+        history = fl.run(fl.methods.get(name, lr=1e38), task, 2, engine=engine, batch_size=4)
+    assert len(history) == 2 and all(torch.isfinite(t).all() for t in history.state.values())
+
+
+def test_a_client_that_was_not_drawn_is_refused(task):
+    server = fl.methods.fedavg().server_side(task, fl.Settings(participation=0.5))
+    k = next(k for k in range(4) if k not in server.participants(1))
+    with pytest.raises(fl.WireError, match=f"Client {k} was not drawn"):
+        server.receive(1, k, pack(Message(UP, 1, k, 5, {}), server.up), server.start())

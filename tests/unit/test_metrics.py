@@ -96,9 +96,7 @@ def test_a_metric_gives_numbers():
         row(M.per_client)
 
 
-@pytest.mark.parametrize(
-    "wrong", [["per_class", "per_class"], lambda seen: 0.0, "f1", M.measured], ids=repr
-)
+@pytest.mark.parametrize("wrong", [["per_class", "per_class"], lambda seen: 0.0, "f1", M.measured])
 def test_metrics_that_cannot_be(wrong):
     with pytest.raises(ValueError, match="name of its own|no metric 'f1'|one argument"):
         few(metrics=wrong)

@@ -5,30 +5,16 @@ import torch
 from torch import nn
 
 import fedlearn as fl
-from fedlearn.parts import (
-    SGD,
-    Adam,
-    Batch,
-    Context,
-    Continued,
-    Shifted,
-    Smoothed,
-    lasting,
-    recalled,
-)
+from fedlearn.parts import SGD, Adam, Batch, Context, Continued, Shifted, Smoothed
 
 SHAPES = [(4, 3), (4,), (2, 1, 3, 3), ()]
-
-
-def steps(count, seed=0):
-    g = torch.Generator().manual_seed(seed)
-    return [[torch.randn(s, generator=g) for s in SHAPES] for _ in range(count)]
 
 
 def walked(optimizer, reference, count=6):
     """The parameters after so many steps of ours, and of torch's ``reference`` on the same
     gradients."""
-    start, *grads = steps(count + 1)
+    dice = torch.Generator().manual_seed(0)
+    start, *grads = [[torch.randn(s, generator=dice) for s in SHAPES] for _ in range(count + 1)]
     ours, theirs = [t.clone() for t in start], [nn.Parameter(t.clone()) for t in start]
     state, torchs = optimizer.init(ours, Context(None, 1)), reference(theirs)
     for gs in grads:
@@ -40,16 +26,14 @@ def walked(optimizer, reference, count=6):
 
 
 PAIRS = {
-    "sgd": (SGD(0.05), lambda p: torch.optim.SGD(p, 0.05)),
     "momentum": (SGD(0.05, 0.9), lambda p: torch.optim.SGD(p, 0.05, 0.9)),
     "nesterov": (
         SGD(0.05, 0.9, 0.01, nesterov=True),
         lambda p: torch.optim.SGD(p, 0.05, 0.9, weight_decay=0.01, nesterov=True),
     ),
-    "adam": (Adam(0.05, 0.8, 0.95), lambda p: torch.optim.Adam(p, 0.05, (0.8, 0.95))),
     "amsgrad": (
-        Adam(0.05, weight_decay=0.01, amsgrad=True),
-        lambda p: torch.optim.Adam(p, 0.05, weight_decay=0.01, amsgrad=True),
+        Adam(0.05, 0.8, 0.95, weight_decay=0.01, amsgrad=True),
+        lambda p: torch.optim.Adam(p, 0.05, (0.8, 0.95), weight_decay=0.01, amsgrad=True),
     ),
     "adamw": (
         Adam(0.05, weight_decay=0.1, decoupled=True),
@@ -62,23 +46,6 @@ PAIRS = {
 def test_the_arithmetic_is_torchs(ours, theirs):
     for w, expected in zip(*walked(ours, theirs), strict=True):
         torch.testing.assert_close(w, expected, atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("ours", [SGD(0.05, 0.9), Adam(0.05, amsgrad=True)])
-def test_stacked_clients_take_the_steps_that_each_takes_alone(ours):
-    both = zip(steps(5), steps(5, 1), strict=True)
-    start, *grads = ([torch.stack(pq) for pq in zip(*ab, strict=True)] for ab in both)
-    stacked, ctx = [p.clone() for p in start], Context(None, 1, [0, 1], memory=[{}, {}])
-    state = ours.init(stacked, ctx)
-    for gs in grads:
-        ours.step(stacked, gs, state)
-    for k in (0, 1):
-        alone = [p[k].clone() for p in start]
-        state = ours.init(alone, Context(None, 1, k))
-        for gs in grads:
-            ours.step(alone, [g[k] for g in gs], state)
-        for p, q in zip(stacked, alone, strict=True):
-            torch.testing.assert_close(p[k], q)
 
 
 @pytest.mark.parametrize("decoupled", [None, False, True])
@@ -101,51 +68,20 @@ def test_spared_weight_decay_leaves_vectors_alone(decoupled):
     assert sum(name.endswith("s_id.value") for name in named) == 3
 
 
-def test_the_rate_falls_to_its_floor_and_gradients_are_shifted():
+def test_the_rate_falls_to_its_floor():
     rates = [SGD(0.1, decay=0.5, floor=0.02).init([], Context(None, t))["lr"] for t in (1, 2, 3, 4)]
     assert rates == [0.1, 0.05, 0.025, 0.02]
 
-    class Constant(Shifted):
-        def _shift(self, params, ctx):
-            return [torch.full_like(p, 2.0) for p in params]
-
-    p, part = [torch.ones(3)], Constant(0.5)
-    part.step(p, [torch.full((3,), 3.0)], part.init(p, Context(None, 1)))
-    assert p[0].tolist() == [0.5] * 3
-
-
-@pytest.mark.parametrize("part", [SGD(0.1), SGD(0.1, momentum=0.9), Adam(0.01)], ids=repr)
-def test_an_optimiser_goes_on_from_what_was_kept(part):
-    """In one go, or with the state in a memory after each step: the same steps."""
-
-    def trained(through_memory):
-        params, *grads = steps(5)
-        ctx, memory = Context(None, 1), {}
-        state = part.init(params, ctx)
-        for gs in grads:
-            if through_memory:
-                state = recalled(part.init(params, ctx), memory)
-            before = {name: t.clone() for name, t in memory.items()}
-            part.step(params, gs, state)
-            if through_memory:  # which is another's: a step works on copies
-                assert all(torch.equal(t, before[name]) for name, t in memory.items())
-            memory = lasting(state)
-        return params
-
-    assert all(torch.equal(p, q) for p, q in zip(trained(False), trained(True), strict=True))
-
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
-@pytest.mark.parametrize("of", [Adam(0.01), SGD(0.05, 0.9)])
-def test_continued_goes_on_where_it_stopped(of, engine):
+def test_continued_goes_on_where_it_stopped(engine):
     """One client with all images, and a server that takes its model: two rounds of one epoch are
     two epochs of torch's optimiser, whose state is never reset."""
     alone = fl.tasks.classification("digits", 1, train=64, test=60)
-    method = fl.methods.fedavg().but(optimizer=Continued(of))
+    method = fl.methods.fedavg().but(optimizer=Continued(Adam(0.01)))
     history = fl.run(method, alone, 2, engine=engine)
     net = method.client_side(alone).net
-    make = {Adam(0.01): torch.optim.Adam, SGD(0.05, 0.9): torch.optim.SGD}[of]
-    optimizer = make(net.parameters(), of.lr, getattr(of, "momentum", (0.9, 0.999)))
+    optimizer = torch.optim.Adam(net.parameters(), 0.01)
     for t in (1, 2):
         order = torch.randperm(64, generator=fl.rng.generator(0, "shuffle", t, 0))
         x, y = alone.epoch(0, order, None)
@@ -167,31 +103,21 @@ def test_a_state_that_is_not_finite_begins_anew():
     assert all(torch.isfinite(t).all() for t in memory.values())
 
 
-def test_an_option_that_is_off_is_not_in_the_name():
-    """By their text stored runs are known again: what came later must not change it."""
-    assert repr(SGD()) == "SGD(lr=0.1, momentum=0.0, weight_decay=0.0, decay=1.0)"
-    assert repr(SGD(floor=0.01)).endswith("decay=1.0, floor=0.01)")
-    assert repr(Adam()).endswith("decoupled=False)")
-    assert repr(Adam(amsgrad=True)).endswith("decoupled=False, amsgrad=True)")
-
-
 OUT_OF_RANGE = [
-    *((SGD, {name: value}) for name, value in [
-        ("lr", 0), ("momentum", 1), ("weight_decay", -1), ("decay", 0), ("decay", 1.1),
-        ("floor", 0.2), ("floor", -0.1), ("nesterov", True),
-    ]),
-    *((Adam, {name: value}) for name, value in [
-        ("lr", 0), ("beta1", 1), ("beta2", 1), ("eps", 0), ("weight_decay", -1),
-    ]),
-    (Shifted, {"decay": 0.5}), (Continued, {"of": 0.1}), (Smoothed, {"eps": 1.0}),
-]  # fmt: skip
+    (SGD, {"decay": 1.1}),
+    (SGD, {"floor": 0.2}),
+    (SGD, {"nesterov": True}),
+    (Adam, {"eps": 0}),
+    (Shifted, {"decay": 0.5}),
+    (Continued, {"of": 0.1}),
+    (Smoothed, {"eps": 1.0}),
+]
 
 
 @pytest.mark.parametrize("kind, options", OUT_OF_RANGE)
 def test_options_that_cannot_be(kind, options):
-    with pytest.raises(ValueError, match=r"\.$") as error:
+    with pytest.raises(ValueError, match=f"{kind.__name__}|{[*options][0]}"):
         kind(**options)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (3, 5, 7)])
