@@ -22,42 +22,16 @@ def works(path) -> bool:
         return False
 
 
-def of_playwright():
-    """Where `playwright install chromium` would put (or has put) a browser on this machine."""
+def find():
     from playwright.sync_api import sync_playwright
 
-    with sync_playwright() as p:
-        return p.chromium.executable_path
-
-
-def find():
-    wanted = os.environ.get("CHROMIUM")
-    if wanted:
-        # an explicit wish is not replaced by something else
+    if wanted := os.environ.get("CHROMIUM"):  # an explicit wish is not replaced
         return wanted if works(wanted) else sys.exit(f"CHROMIUM={wanted} cannot be started")
-    for path in filter(None, map(shutil.which, NAMES)):
-        if works(path):
-            return path
-    path = of_playwright()
-    return path if Path(path).exists() and works(path) else None
-
-
-def install():
-    def run(*command):
-        print("$", " ".join(command), file=sys.stderr, flush=True)
-        return subprocess.run(command, stdout=sys.stderr).returncode == 0
-
-    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
-    debian = shutil.which("apt-get") and Path("/etc/debian_version").exists()
-    if is_root and debian and allowed("the system package chromium (apt-get install chromium)"):
-        os.environ["DEBIAN_FRONTEND"] = "noninteractive"
-        run("apt-get", "update", "-qq")
-        if run("apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium") and find():
-            return
-        # Ubuntu's chromium is a snap
-        run(sys.executable, "-m", "playwright", "install", "--with-deps", "chromium")
-    else:
-        run(sys.executable, "-m", "playwright", "install", "chromium")
+    if found := next(filter(works, filter(None, map(shutil.which, NAMES))), None):
+        return found
+    with sync_playwright() as p:
+        path = p.chromium.executable_path
+    return path if works(path) else None
 
 
 def allowed(what) -> bool:
@@ -71,19 +45,26 @@ def allowed(what) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
+def install():
+    def run(*command):
+        print("$", " ".join(command), file=sys.stderr, flush=True)
+        return subprocess.run(command, stdout=sys.stderr).returncode == 0
+
+    root = hasattr(os, "geteuid") and os.geteuid() == 0
+    debian = root and shutil.which("apt-get") and Path("/etc/debian_version").exists()
+    package = debian and allowed("the system package chromium (apt-get install chromium)")
+    if package:
+        os.environ["DEBIAN_FRONTEND"] = "noninteractive"
+        run("apt-get", "update", "-qq")
+        if run("apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium") and find():
+            return
+    # Ubuntu's chromium is a snap
+    more = ["--with-deps"] if package else []
+    run(sys.executable, "-m", "playwright", "install", *more, "chromium")
+
+
 if __name__ == "__main__":
-    path = find()
-    if path is None:
-        print(
-            "No Chromium found: installing one for the browser tests.", file=sys.stderr, flush=True
-        )
+    if (path := find()) is None:
         install()
         path = find()
-    if path is None:
-        sys.exit(
-            "\n*** THE BROWSER TESTS CANNOT RUN: "
-            "no Chromium on this machine, and installing one failed. ***\n"
-            "Install Chromium or Google Chrome (Debian: apt-get install chromium), "
-            "or set CHROMIUM=/path/to/chromium."
-        )
-    print(path)
+    print(path or sys.exit("*** THE BROWSER TESTS CANNOT RUN: no Chromium; set CHROMIUM=PATH ***"))

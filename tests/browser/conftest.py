@@ -3,12 +3,12 @@
 import functools
 import http.server
 import os
+import re
 import threading
 from pathlib import Path
 
 import nbformat
 import pytest
-import yaml
 from jupyter_cache import get_cache
 from playwright.sync_api import sync_playwright
 
@@ -17,31 +17,14 @@ HTML = ROOT / "_build" / "html"
 # `make test` looks closely at these; `make test-all` at every page
 SOME = ("index", "papers/rpn", "appendix/claims", "appendix/leaderboard")
 LIMIT = 600  # seconds; against hanging only: no test may depend on how fast the machine is
-CHROMIUM_ARGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--disable-extensions",
-]
+CHROMIUM_ARGS = """--no-sandbox --disable-gpu --disable-dev-shm-usage --disable-component-update
+    --disable-background-networking --disable-sync --no-first-run --disable-extensions""".split()
 
 
 def toc_pages():
     """Every page of the table of contents, as its path below the site's root and without .html."""
-    toc = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text())
-
-    def files(node):
-        for entry in node if isinstance(node, list) else [node]:
-            for key, value in entry.items():
-                if key in ("file", "root"):
-                    yield value
-                elif key in ("parts", "chapters", "sections"):
-                    yield from files(value)
-
-    return list(files(toc))
+    toc = (ROOT / "book" / "_toc.yml").read_text()
+    return re.findall(r"^\W*(?:file|root): (\S+)$", toc, re.M)
 
 
 def chapters():
@@ -62,17 +45,11 @@ def executed(page):
     return cache.merge_match_into_notebook(source, nb_meta=of)[1]
 
 
-class QuietHandler(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *args):
-        pass
-
-
 @pytest.fixture(scope="session")
 def site():
     assert (HTML / "index.html").exists(), "the book is not built: run `make book` first"
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(QuietHandler, directory=str(HTML))
-    )
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(HTML))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()

@@ -11,7 +11,6 @@ from pypdf import PdfReader
 
 PAGES = [name for name in toc_pages() if name != "appendix/api"]  # the reference is on the site
 pytestmark = pytest.mark.slow  # `make test-all` prints it
-EVERY_PAGE = pytest.mark.parametrize("name", PAGES)
 
 
 def squeezed(text):
@@ -29,26 +28,16 @@ def article(name):
     return its
 
 
-def path():
-    (found,) = HTML.glob("*.pdf")  # `make pdf` makes it
-    return found
-
-
 @pytest.fixture(scope="module")
 def pdf():
-    return PdfReader(path())
+    (found,) = HTML.glob("*.pdf")  # `make pdf` makes it
+    return PdfReader(found)
 
 
 @pytest.fixture(scope="module")
 def paper(pdf):
     """All that is printed, squeezed."""
     return squeezed("".join(page.extract_text() for page in pdf.pages))
-
-
-def captions(name):
-    """What stands below figures and above tables; formulas in them are pictures on paper."""
-    texts = [c.get_text() for c in article(name).select("figcaption")]
-    return [squeezed(text) for text in texts if "\\(" not in text and "$" not in text]
 
 
 def test_the_outline_names_every_page_where_it_is(pdf):
@@ -68,21 +57,18 @@ def test_the_pdf_is_for_paper(pdf, paper):
     assert sizes == {(595, 842)}, "A4"
     for words in ("Search this book", "Copy to clipboard"):
         assert squeezed(words) not in paper, words
-    text = (HTML / "papers/rpn.html").read_text(encoding="utf-8")  # which offers it
-    menu = BeautifulSoup(text, "html.parser").select_one(".dropdown-download-buttons")
-    (link,) = [a["href"] for a in menu.select("a") if a["href"].endswith(".pdf")]
-    assert (HTML / "papers" / link).resolve() == path()
     links = [link.get_object() for page in pdf.pages for link in page.get("/Annots") or []]
     assert not [link for link in links if str(link.get("/A", {}).get("/URI")).startswith("file:")]
 
 
-@EVERY_PAGE
+@pytest.mark.parametrize("name", PAGES)
 def test_captions_code_and_solutions_are_on_paper(paper, name):
     """Nothing is clipped or left folded."""
     its = article(name)
     assert squeezed(its.find("h1").get_text()) in paper
-    for caption in captions(name):
-        assert caption in paper, caption
+    for caption in (c.get_text() for c in its.select("figcaption")):
+        formula = "\\(" in caption or "$" in caption  # a picture, on paper
+        assert formula or squeezed(caption) in paper, caption
     lost = [
         line
         for block in its.select(".cell_input pre, .fl-solution pre")

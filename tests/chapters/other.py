@@ -33,9 +33,7 @@ def copy(path, folder):
     """Write the chapter with other parameters below ``folder`` -> the file."""
     target = Path(folder) / path.relative_to(BOOK)
     target.parent.mkdir(parents=True, exist_ok=True)
-    papermill.execute_notebook(
-        str(path), str(target), parameters=parameters(path), prepare_only=True
-    )
+    papermill.execute_notebook(str(path), str(target), parameters(path), prepare_only=True)
     return target
 
 

@@ -34,23 +34,16 @@ def lines(source) -> int:
 
 def shows(statement) -> bool:
     """Is the statement an import, an assertion or a bare call that shows something?"""
-    if isinstance(statement, ast.Import | ast.ImportFrom | ast.Assert):
-        return True
-    if not isinstance(statement, ast.Expr):
-        return False
-    value = statement.value
-    name = ast.unparse(value.func if isinstance(value, ast.Call) else value)
-    return bool(SHOWS.match(name))
+    if isinstance(statement, ast.Expr):
+        value = statement.value
+        return bool(SHOWS.match(ast.unparse(value.func if isinstance(value, ast.Call) else value)))
+    return isinstance(statement, ast.Import | ast.ImportFrom | ast.Assert)
 
 
 def other_lines(source) -> int:
     """Lines that show, check or import."""
-    rows = source.splitlines()
-    return sum(
-        lines("\n".join(rows[s.lineno - 1 : s.end_lineno]))
-        for s in ast.parse(source).body
-        if shows(s)
-    )
+    found = [ast.get_source_segment(source, s) for s in ast.parse(source).body if shows(s)]
+    return sum(map(lines, found))
 
 
 @dataclass(frozen=True)

@@ -4,43 +4,32 @@ import re
 from pathlib import Path
 
 import nbformat
-import pytest
 import tiny
 import yaml
 from IPython.core.inputtransformer2 import TransformerManager
 
 
-@pytest.fixture
-def build(tmp_path):
-    """build(url): the page, and the first cell of the notebook that the site publishes."""
-
-    def made(url):
-        tiny.write(
-            tmp_path,
-            {"index.md": "# A book\n", "papers/rpn.ipynb": tiny.chapter("# RPN")},
-            execute={"execute_notebooks": "off"},
-            repository={"url": url},
-        )
-        status, said = tiny.build(tmp_path)
-        if status:
-            return said, None
-        site = tmp_path / "_build" / "html"
-        source = nbformat.read(site / "_sources/papers/rpn.ipynb", 4)
-        return (site / "papers/rpn.html").read_text(encoding="utf-8"), source.cells[0]
-
-    return made
+def build(folder, url):
+    """The page and the first cell of the notebook that the site publishes; or what was said."""
+    pages = {"index.md": "# A book\n", "papers/rpn.ipynb": tiny.chapter("# RPN")}
+    tiny.write(folder, pages, execute={"execute_notebooks": "off"}, repository={"url": url})
+    status, said = tiny.build(folder)
+    if status:
+        return said, None
+    site = folder / "_build" / "html"
+    source = nbformat.read(site / "_sources/papers/rpn.ipynb", 4)
+    return (site / "papers/rpn.html").read_text(encoding="utf-8"), source.cells[0]
 
 
-def test_without_a_repository_there_is_no_button(build):
-    page, first = build("")
-    assert yaml.safe_load((tiny.ROOT / "_config.yml").read_text())["repository"]["url"] is not None
+def test_without_a_repository_there_is_no_button(tmp_path):
+    page, first = build(tmp_path, "")
     for word in ("launch-buttons", "fa-rocket", "colab.research", "mybinder", "github.com/exec"):
         assert word not in page, word
     assert first.cell_type == "markdown"
 
 
-def test_one_value_gives_binder_and_colab_and_a_cell_that_gets_the_package(build):
-    page, first = build("https://github.com/someone/the-fork")
+def test_one_value_gives_binder_and_colab_and_a_cell_that_gets_the_package(tmp_path):
+    page, first = build(tmp_path, "https://github.com/someone/the-fork")
     links = re.findall(r'href="(https://(?:mybinder|colab)[^"]+)"', page)
     assert links == [
         "https://mybinder.org/v2/gh/someone/the-fork/main?urlpath=lab/tree/book/papers/rpn.ipynb",
@@ -59,6 +48,6 @@ def test_one_value_gives_binder_and_colab_and_a_cell_that_gets_the_package(build
     assert any("-e ." in line for line in environment["dependencies"][-1]["pip"])
 
 
-def test_an_address_that_is_none_is_said(build):
-    said, first = build("github.com/someone")
+def test_an_address_that_is_none_is_said(tmp_path):
+    said, first = build(tmp_path, "github.com/someone")
     assert first is None and "an address such as https://github.com/owner/name" in said

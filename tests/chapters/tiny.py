@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def chapter(*cells):
     """A notebook: a title, then cells of code."""
     title, *code = cells
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(title)])
-    notebook.cells += [nbformat.v4.new_code_cell(source) for source in code]
+    cells = [nbformat.v4.new_markdown_cell(title), *map(nbformat.v4.new_code_cell, code)]
+    notebook = nbformat.v4.new_notebook(cells=cells)
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
     return notebook
 
@@ -47,12 +47,7 @@ def write(folder, pages, **settings):
 def build(folder, *flags):
     """Jupyter Book's exit status and all that it said; the site is in ``_build/html``."""
     program = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()"]
-    done = subprocess.run(
-        [*program, "build", "book", "--config", "_config.yml", "--path-output", ".", *flags],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=600,
-    )
+    command = [*program, "build", "book", "--config", "_config.yml", "--path-output", ".", *flags]
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "timeout": 600}
+    done = subprocess.run(command, cwd=folder, **how)
     return done.returncode, done.stdout

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import nbformat
-import pytest
 from nbgrader.api import Gradebook
 
 from fedlearn.book import classroom
@@ -102,42 +101,25 @@ class Course:
         }
 
 
-@pytest.fixture(scope="module")
-def course(tmp_path_factory):
-    its = Course(tmp_path_factory.mktemp("course"))
-    its.submit("perfect", RIGHT)
-    its.submit("half", WRONG | {BYTES: RIGHT[BYTES]})
-    its.submit("wrong", WRONG)
-    its.submit("untouched", its.empty)
-    its.submit("unanswered", RIGHT, without=BYTES)
-    its.submit("unchecked", RIGHT, without=f"{BYTES}-check")
-    its.nbgrader("autograde", "one")
-    return its
-
-
-def test_points_are_given_for_right_answers_only(course):
+def test_points_are_given_for_right_answers_only_and_the_reason_is_given_back(tmp_path):
+    course = Course(tmp_path)
+    course.submit("perfect", RIGHT)
+    course.submit("half", WRONG | {BYTES: RIGHT[BYTES]})
+    course.submit("untouched", course.empty)
+    course.submit("unanswered", RIGHT, without=BYTES)
+    course.submit("unchecked", RIGHT, without=f"{BYTES}-check")
+    course.nbgrader("autograde", "one")
     points = course.points()
-    assert points["perfect"] == {AVERAGE: 1, BYTES: 1, WHO: 1}
+    assert points["perfect"] == {AVERAGE: 1, BYTES: 1, WHO: 1} and not course.said("perfect")
     assert points["half"] == {AVERAGE: 0, BYTES: 1, WHO: 0}
-    assert points["wrong"] == points["untouched"] == {AVERAGE: 0, BYTES: 0, WHO: 0}
-
-
-def test_a_student_gets_the_reason_back(course):
-    assert not course.said("perfect")
-    said = course.said("wrong")
-    assert list(said) == list(EXERCISES)
-    assert said[BYTES].startswith(f"AssertionError: {BYTES}: not yet, because 5 is too small")
+    assert list(course.said("half")) == [AVERAGE, WHO]
+    assert points["untouched"] == {AVERAGE: 0, BYTES: 0, WHO: 0}
     assert all("no answer yet" in its for its in course.said("untouched").values())
-
-
-def test_an_answer_that_was_removed_earns_nothing(course):
-    assert course.points()["unanswered"] == {AVERAGE: 1, BYTES: 0, WHO: 1}
+    # an answer that was removed earns nothing
+    assert points["unanswered"] == {AVERAGE: 1, BYTES: 0, WHO: 1}
     assert course.said("unanswered") == {BYTES: "NameError: name 'total' is not defined"}
-
-
-def test_a_check_that_was_removed_is_left_to_the_teacher_or_put_back(course):
-    """As the README says."""
-    assert course.points()["unchecked"] == {AVERAGE: 1, BYTES: "by hand", WHO: 1}
+    # a check that was removed is left to the teacher, or put back, as the README says
+    assert points["unchecked"] == {AVERAGE: 1, BYTES: "by hand", WHO: 1}
     again = ("autograde", "one", "--student=unchecked", "--force")
     said = course.nbgrader(*again, "--OverwriteCells.add_missing_cells=True")
     assert f"Missing grade cell {BYTES}-check encountered, adding to notebook" in said
