@@ -23,8 +23,7 @@ COMMANDS = [
     for line in text.splitlines()
     if line.strip()
 ]
-# What is not run here, by how it begins: whole books and chapters, servers, and what needs Flower,
-# which tests of their own run.
+# What tests of their own run, by how it begins: books, chapters, servers, and what needs Flower.
 ELSEWHERE = ("make ", "papermill", "fedlearn run rpn --engine flower-sim", "flower-", "flwr run")
 FEW = "--rounds 1 --train 100 --test 20"  # whatever trains is made smaller by it
 # What a command prints or leaves behind, by a part of it.
