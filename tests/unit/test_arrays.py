@@ -1,10 +1,8 @@
 """Your own arrays, folders, files, boxes and masks; clients that are given; the page about them."""
 
 import re
-import sys
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +14,7 @@ from PIL import Image
 import fedlearn as fl
 from fedlearn import DataError, cli
 from fedlearn.data import partition as P
-from fedlearn.data.arrays import CROWD, NOTHING, VOID, from_boxes, from_masks
+from fedlearn.data.arrays import NOTHING, VOID, from_boxes, from_masks
 
 PAGE = Path(__file__).resolve().parents[2] / "book" / "own_data.md"
 X = np.random.default_rng(0).integers(0, 256, (60, 6, 8, 3), np.uint8)  # channel last
@@ -35,13 +33,16 @@ def rows(x):
         (X[..., 0], (1, 6, 8)),
         (X[:, 0, 0].tolist(), (1, 1, 3)),
         (X > 100, (3, 6, 8)),
+        (np.tile(X, (1, 6, 4, 1)), (3, 36, 32)),
     ],
 )
 def test_arrays_of_every_layout(x, shape):
     source = fl.data.from_arrays(x, Y)
     assert source.train_x.shape == (48, *shape) and source.test_x.shape == (12, *shape)
     assert torch.bincount(source.test_y).tolist() == [4, 4, 4]
-    inputs = fl.tasks.classification(source, 2).inputs(source.train_x)
+    task = fl.tasks.classification(source, 2)
+    inputs = task.inputs(source.train_x)
+    assert task.network()(inputs[:2]).shape == (2, 3)
     dims = (0,) if shape[:2] == (1, 1) else (0, 2, 3)
     assert inputs.mean(dims).abs().max() < 1e-4
     assert (inputs.std(dims, correction=0) - 1).abs().max() < 1e-3
@@ -54,31 +55,22 @@ def test_labels_stay_with_their_samples_and_every_class_gives_its_share():
     labels = dict(zip(rows(X.transpose(0, 3, 1, 2)), 2 - Y, strict=True))  # by the alphabet
     assert [labels.pop(row) for row in rows(x)] == y.tolist() and not labels
     assert source.names == ("Ant", "cat", "dog") and len(source.test_y) == 30
-    source = fl.data.from_arrays(X, names.astype(object), test=(X[:3], names[:3]))
-    assert source.train_y[:3].tolist() == source.test_y.tolist() == [2, 1, 0]
     a, b = (fl.tasks.classification((X, Y), 2, seed=seed) for seed in (0, 1))
     assert a.digests["images"] == b.digests["images"]
     rare = fl.data.from_arrays(X[:32], np.array([0] * 30 + [1.0] * 2), test=0.9)
     assert torch.bincount(rare.train_y).tolist() == [3, 1], "never all of a class"
-    grey = fl.data.from_arrays(np.full((20, 4, 4, 3), 7, np.uint8), np.arange(20) % 2)
-    assert grey.std == (1.0, 1.0, 1.0) and grey.mean == (7.0, 7.0, 7.0)
 
 
 @pytest.mark.parametrize(
     ("how", "says"),
     [
         ({"x": X[:50]}, "50 samples cannot have labels"),
-        ({"x": X.astype(str)}, "numbers"),
         ({"x": np.where(np.arange(60)[:, None] > 5, np.nan, 1.0)}, "NaN"),
         ({"x": [[1], [2, 3]] * 30}, "one shape"),
         ({"y": np.eye(3)[Y]}, "one-hot"),
         ({"y": Y - 1}, "not -1 to 1"),
-        ({"y": Y * 0}, "two classes"),
-        ({"y": Y * 100}, "201 classes"),
         ({"test": 0}, "share"),
         ({"test": (X[:5, :4], Y[:5])}, "test set's samples"),
-        ({"test": (X[:5], Y[:5], ["a"] * 5), "users": Y}, "test set's users"),
-        ({"clients": "users"}, "names no users"),
         ({"clients": Y[:5]}, "column"),
         ({"clients": [[0], [[1]]]}, "Client 1"),
         ({"clients": Y, "partition": "iid"}, "leave no choice"),
@@ -120,10 +112,8 @@ def test_folders_of_images(tmp_path):
     assert source.names == ("cats", "dogs") and source.train_x.shape == (16, 3, 6, 8)
     dogs = torch.cat([source.train_x[source.train_y == 1], source.test_x[source.test_y == 1]])
     assert {*rows(dogs)} == {*rows(X[20:30].transpose(0, 3, 1, 2))}
-    grey = fl.data.from_folder(pictures(tmp_path / "grey", mode="L"))
-    assert grey.train_x.shape == (16, 1, 6, 8)
-    mixed = fl.data.from_folder(pictures(tmp_path / "mixed", sizes=((8, 6), (20, 9))))
-    assert mixed.train_x.shape == (16, 3, 32, 32) and "2 sizes, scaled to 32 x 32" in mixed.note
+    mixed = fl.data.from_folder(pictures(tmp_path / "mixed", ((8, 6), (20, 9)), "L"))
+    assert mixed.train_x.shape == (16, 1, 32, 32) and "2 sizes, scaled to 32 x 32" in mixed.note
     for part, each in (("train", 10), ("test", 3)):
         pictures(tmp_path / "two" / part, each=each)
     source = fl.data.from_folder(tmp_path / "two")
@@ -135,37 +125,14 @@ def test_folders_of_images(tmp_path):
             fl.data.from_folder(tmp_path / name)
 
 
-def test_files_and_paths(tmp_path):
+def test_a_file_that_changed_is_read_again(tmp_path):
     file, x = tmp_path / "mine.npz", X[..., 0]
-    for n in (40, 60):  # a file that changed is read again
+    for n in (40, 60):
         np.savez(file, x=x[:n], y=Y[:n], test_x=x[:5], test_y=Y[:5])
         assert fl.tasks.classification(file, 2).sizes == [n // 2, n // 2]
-    pictures(tmp_path / "pets")
-    assert fl.tasks.classification(str(tmp_path / "pets"), 2).sizes == [8, 8]
-    for arrays, says in (
-        ({"x": x}, "'y'"),
-        ({"x": x, "y": Y, "test_x": x}, "test_y"),
-        ({"x": x, "y": Y[:5]}, "mine.npz: 60 samples"),
-    ):
-        np.savez(file, **arrays)
-        with pytest.raises((DataError, ValueError), match=says):
-            fl.tasks.classification(str(file), 2)
-    file.write_text("no file of numpy")
-    for path, error in ((file, "can be read"), ("a/b", "no file"), (3, "3")):
-        with pytest.raises((DataError, ValueError), match=error):
-            fl.tasks.classification(path, 2)
-
-
-@pytest.mark.parametrize(
-    "shape, name",
-    [((1, 1, 30), "mlp"), ((3, 4, 4), "digits_cnn"), ((1, 28, 28), "mcmahan_cnn"),
-     ((4, 17, 9), "cifar_cnn"), ((3, 33, 20), "digits_resnet")],
-)  # fmt: skip
-def test_every_shape_has_a_network_that_takes_it(shape, name):
-    source = fl.data.from_arrays(np.zeros((6, *shape), np.uint8), np.arange(6) % 2, test=0.4)
-    task = fl.tasks.classification(source, 2)
-    assert type(task).default_network(source) == name
-    assert task.network()(torch.zeros(2, *shape)).shape == (2, 2)
+    np.savez(file, x=x, y=Y[:5])
+    with pytest.raises(DataError, match="mine.npz: 60 samples"):
+        fl.tasks.classification(file, 2)
 
 
 def test_users_and_lists_are_clients():
@@ -200,28 +167,6 @@ def test_lists_are_a_partition_or_are_refused(data):
         assert fine and [i.tolist() for i in split.indices] == [sorted(i) for i in lists]
 
 
-class EveryOther:
-    """What the adapter needs of a partitioner, without the package: client i mod K."""
-
-    def __init__(self, num_partitions):
-        self.num_partitions, self.dataset = num_partitions, None
-
-    def load_partition(self, k):
-        assert self.dataset["label"][:3].tolist() == [0, 1, 2]
-        return {"index": self.dataset["index"][k :: self.num_partitions]}
-
-
-def test_a_partitioner_of_flwr_datasets(monkeypatch):
-    module = SimpleNamespace(Dataset=SimpleNamespace(from_dict=dict))
-    monkeypatch.setitem(sys.modules, "datasets", module)
-    part = fl.partition.flwr(EveryOther(3))
-    for _ in range(2):  # it is used again
-        task = fl.tasks.classification(((X, Y), (X, Y)), 3, part)
-        assert [set(task.train[1][i].tolist()) for i in task.owned] == [{0}, {1}, {2}]
-    with pytest.raises(ValueError, match="makes 3 partitions, not 4"):
-        fl.tasks.classification((X, Y), 4, part)
-
-
 PLAIN = np.zeros((3, 8, 10), np.uint8)
 BOXES = [[1, 2, 5, 6, 0, 0], [0, 0, 10, 8, 1, 1]]
 MASK = np.ones((8, 10), int)
@@ -234,14 +179,12 @@ def test_boxes_are_padded_and_the_largest_class_is_the_main_one():
     assert source.labels.tolist() == [1, 2, 0] and source.counts.tolist() == [2, 0, 1]
     both = [[0, 0, 2, 6, 0], [1, 1, 4, 6, 1]]  # 12 pixels and 15
     source = from_boxes(np.float32(X[:4] / 9), [both] * 4, 2, 0.5)
-    assert len(source.test_x) == 2 and source.labels.tolist() == [1, 1]
-    assert source.mean == pytest.approx(source.train_x.mean((0, 2, 3)).tolist())
+    assert source.labels.tolist() == [1, 1]
     masks = [MASK, MASK * 0 + VOID, MASK * 2]
     source = from_masks(PLAIN, masks, 3, (PLAIN[:1], [MASK]), empty=True)
     assert source.labels.tolist() == [0, 3, 1] and source.counts.tolist() == [1, 0, 1]
-    for make, wrong in ((from_boxes, ([BOXES, BOXES], 2)), (from_masks, ([MASK] * 3, 1))):
-        with pytest.raises((DataError, ValueError), match="3 images|2 to 255 classes"):
-            make(PLAIN, *wrong)
+    with pytest.raises(DataError, match="3 images"):
+        from_boxes(PLAIN, [BOXES, BOXES], 2)
 
 
 @pytest.mark.parametrize(
@@ -249,10 +192,7 @@ def test_boxes_are_padded_and_the_largest_class_is_the_main_one():
     [
         ([], "no object"),
         ([[1, 2, 1, 6, 0]], "1.0, 2.0, 1.0, 6.0, 0.0, 0.0.*inside 10 x 8 pixels"),
-        ([[np.nan, 2, 1, 6, 0]], "nan"),
         ([[1, 2, 5, 6, 2]], "class from 0 to 1"),
-        ([[1, 2, 5, 6, 0, CROWD + 1]], "3.0"),
-        (MASK * VOID, "no object"),
         (MASK.T, r"\[10, 8\]"),
         (MASK * 2, "2 to 2: .* to 1, or 255"),
     ],
@@ -275,6 +215,5 @@ def test_the_page_runs_as_it_stands(tmp_path, monkeypatch):
             exec(compile(code, "own_data.md", "exec"), names)
     lines = [line.split("#")[0].split() for block in bash for line in block.splitlines()]
     commands = [line[1:] for line in lines if line and line[0] == "fedlearn"]
-    assert len(commands) >= 3
     for command in commands:
         assert not cli.main([*command, "--rounds", "1"])

@@ -11,7 +11,7 @@ import pytest
 import fedlearn as fl
 from fedlearn import cli, runs
 from fedlearn.cli import main
-from fedlearn.experiment import Experiment, read_value, write_value
+from fedlearn.experiment import Experiment
 
 SMALL = "--clients 3 --rounds 2 --train 120 --test 50".split()
 # every field as it is not by default
@@ -30,11 +30,6 @@ def typed(words):
     return cli.experiments(cli.parse(words).keywords["experiment"])
 
 
-def python(program, **how):
-    command = [sys.executable, "-c", program]
-    return subprocess.run(command, capture_output=True, text=True, **how)
-
-
 @pytest.mark.parametrize("names", [*([n] for n in OTHER), OTHER], ids=lambda n: "-".join(n)[:9])
 def test_every_field_can_be_typed(names):
     one = Experiment(**{name: OTHER[name] for name in names})
@@ -42,19 +37,13 @@ def test_every_field_can_be_typed(names):
     assert one != Experiment() and typed(["run", *one.arguments()]) == [one]
 
 
-@pytest.mark.parametrize("value", [-0.5, float("inf"), True, None, "1", "inf", (1, 2), "", "{1}"])
-def test_the_value_of_an_option_is_read_as_it_was_written(value):
-    again = read_value(write_value(value))
-    assert again == value and type(again) is type(value)
-    (e,) = typed(["run", "fed_repopt", "--option", "form=inf"])  # which is a form's name, too
-    assert e.make_method().model.form == "inf"
-
-
 def test_seeds_options_and_values_are_runs_of_their_own():
     words = "compare fedavg rpn:share=0.5/1,lr=0.3 --seed 0 1 --seed 4 --option by=pixels"
     both = [("rpn", {"by": "pixels", "share": share, "lr": 0.3}) for share in (0.5, 1)]
     expected = [(*run, seed) for run in (("fedavg", {}), *both) for seed in (0, 1, 4)]
     assert [(e.method, e.options, e.seed) for e in typed(words.split())] == expected
+    (e,) = typed(["run", "fed_repopt", "--option", "form=inf"])  # a number and a form's name
+    assert e.make_method().model.form == "inf"
 
 
 def test_every_field_that_makes_another_run_makes_another_checkpoint():
@@ -69,33 +58,20 @@ def test_every_field_that_makes_another_run_makes_another_checkpoint():
 
 
 def test_help_does_not_wait_for_torch():
-    commands = [["--help"], ["--version"], *([name, "--help"] for name in cli.COMMANDS), ["rnu"]]
-    done = python(f"""
+    commands = [["--help"], ["--version"], *([name, "--help"] for name in cli.COMMANDS)]
+    program = f"""
 import sys
 from fedlearn.cli import main
 for arguments in {commands}:
     try:
-        assert main(arguments) in (0, 2)
+        main(arguments)
     except SystemExit as end:
         assert end.code == 0
 print([name for name in ("torch", "numpy", "yaml") if name in sys.modules])
-""")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
     assert f"fedlearn {fl.__version__}" in done.stdout.splitlines()
-
-
-def test_a_run_needs_no_tables_and_no_pictures(tmp_path):
-    done = python(
-        """
-import sys, fedlearn as fl
-assert [name for name in sys.modules if name.startswith("fedlearn")] == ["fedlearn"]
-fl.run("fedavg", fl.tasks.classification("digits", 2, train=40, test=20), 1)
-heavy = ("torchvision", "pandas", "matplotlib", "sklearn", "scipy", "IPython", "torch._dynamo")
-print([name for name in heavy if name in sys.modules])
-""",
-        cwd=tmp_path,
-    )
-    assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
 
 
 @pytest.mark.slow
@@ -120,24 +96,19 @@ def test_json_on_standard_output(capsys):
     assert history == fl.run(e.make_method(), e.make_task(), 2, **asdict(e.settings))
 
 
-def stop(monkeypatch, when):
-    """Ctrl-C before round ``when`` of all -> the rounds that were done or begun."""
+def test_a_stopped_run_goes_on_and_is_in_nobodys_way(tmp_path, monkeypatch, capsys):
+    """Only rounds, threads and device may be others when it goes on."""
     real, began = fl.round.one_round, []
 
     def one_round(server, engine, t, *rest, **how):
         began.append(t)
-        if len(began) == when:
+        if len(began) == 2:
             raise KeyboardInterrupt
         return real(server, engine, t, *rest, **how)
 
     monkeypatch.setattr("fedlearn.round.one_round", one_round)
-    return began
-
-
-def test_a_stopped_run_goes_on_and_is_in_nobodys_way(tmp_path, monkeypatch, capsys):
-    """Only rounds, threads and device may be others when it goes on."""
     monkeypatch.chdir(tmp_path)
-    few, began = "--clients 2 --train 8 --test 4 --no-progress".split(), stop(monkeypatch, 2)
+    few = "--clients 2 --train 8 --test 4 --no-progress".split()
     assert main(["compare", "rpn", "fedavg", *few, "--rounds", "2", "--option", "share=0.5"]) == 130
     assert "the same command goes on" in capsys.readouterr().err
     left = ["fedlearn.rpn.option-share-0.5.clients-2.train-8.test-4.checkpoint"]

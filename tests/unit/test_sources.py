@@ -1,13 +1,10 @@
-"""The embedded set is fixed, packed copies load, and an absent or damaged one says so in a
-sentence."""
+"""The embedded set is fixed, copies load, and an absent or damaged one says so in a sentence."""
 
 import gzip
 import shutil
-import socket
 import struct
 import urllib.error
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -58,8 +55,7 @@ def write_cinic10(folder):
 
 
 def write_tiny_imagenet(folder):
-    """Two training pictures a class, the second one grey; a test picture a class, in an order of
-    its own. A lossy format: colours are met nearly."""
+    """Two training pictures a class, the second one grey; a test picture a class, in no order."""
     names = ["n09", "n08", "n07"]  # wnids.txt is in no order
     folder.mkdir(parents=True)
     (folder / "wnids.txt").write_text("\n".join(names) + "\n", encoding="utf-8-sig")
@@ -68,7 +64,6 @@ def write_tiny_imagenet(folder):
         images = folder / "train" / name / "images"
         picture(images / f"{name}_0.JPEG", (60 * c, 100, 200), 64)
         picture(images / f"{name}_1.JPEG", 60 * c, 64, "L")
-        (folder / "train" / name / f"{name}_boxes.txt").write_text("0\t0\t63\t63\n")
         picture(folder / "val" / "images" / f"val_{9 - c}.JPEG", (60 * c, 0, 0), 64)
         lines.insert(0, f"val_{9 - c}.JPEG\t{name}\t0\t32\t44\t62")
     (folder / "val" / "val_annotations.txt").write_text("\n".join(lines) + "\n")
@@ -88,6 +83,9 @@ def test_digits_is_fixed():
 @pytest.mark.parametrize("packed", [False, True])
 def test_mnist_files_and_the_cache_comes_second(empty, packed):
     assert not sources.available("mnist")
+    for place in (empty / "mine", empty / "cache"):  # it says where it looked, and what to bring
+        with pytest.raises(DataError, match=f"mnist.*{place}"):
+            sources.load("mnist")
     write_mnist(empty / "cache" / "MNIST" / "raw", packed)
     d = sources.load("mnist")
     assert d.train_x.shape == (12, 1, 28, 28) and (d.train_x[7] == 7).all()
@@ -113,18 +111,13 @@ def test_cifar10_sheets(empty):
     assert d.test_x[102, 0].unique().tolist() == [50]
 
 
-def test_cifar_batches_and_cifar100_arrays(empty, monkeypatch):
-    mine, (x, y) = empty / "mine", (np.zeros((100, 32, 32, 3), np.uint8), np.arange(100))
-    mine.mkdir()
-    np.savez(mine / "cifar100.npz", x_train=x, y_train=y, x_test=x[:5], y_test=y[:5])
+def test_cifar100_arrays(empty):
+    x, y = np.zeros((100, 32, 32, 3), np.uint8), np.arange(100)
+    (empty / "mine").mkdir()
+    np.savez(empty / "mine" / "cifar100.npz", x_train=x, y_train=y, x_test=x[:5], y_test=y[:5])
     d = sources.load("cifar100")
     assert d.classes == 100 and d.note == sources.note("cifar100") and "lossy" in d.note
     assert np.array_equal(np.bincount(d.coarse), np.full(20, 5)) and len(d.test_y) == 5
-    (mine / "cifar-10-batches-py").mkdir()
-    parts = {n: SimpleNamespace(data=x[:n], targets=y[:n] % 10) for n in (9, 100)}
-    monkeypatch.setattr(datasets, "CIFAR10", lambda root, train: parts[100 if train else 9])
-    d = sources.load("cifar10")
-    assert d.train_y[11] == 1 and len(d.test_y) == 9 and sources.note("cifar10") == ""
 
 
 def test_folders_of_pictures(empty):
@@ -144,8 +137,7 @@ def test_folders_of_pictures(empty):
     assert d.test_y.tolist() == [2, 1, 0], "by the annotations, not by the files' names"
     for x, y in ((d.train_x, d.train_y), (d.test_x, d.test_y)):
         assert (x[:, 0, 32, 32] - 60.0 * y).abs().max() <= 3
-    grey = d.train_x[1::2].int()
-    assert (grey[:, 0] == grey[:, 1]).all() and (grey[:, 0] == grey[:, 2]).all()
+    assert torch.equal(d.train_x[1::2, 0], d.train_x[1::2, 2]), "grey ones have three channels"
     counts = [published.count_pictures("classification", n) for n in ("cinic10", "tiny_imagenet")]
     assert counts == [(20, 20), (6, 3)]
 
@@ -161,10 +153,8 @@ RAW = "MNIST/raw/train-images-idx3-ubyte.gz"
         ("cinic10", CAT, lambda p: p.write_bytes(p.read_bytes()[:-40]), "train-0.png is no pict"),
         ("cinic10", CAT, lambda p: shutil.rmtree(p.parent), "train has 9 folders"),
         ("tiny_imagenet", VAL, lambda p: p.unlink(), "val_annotations"),
-        ("tiny_imagenet", VAL, lambda p: p.write_text("\n\n"), "do not fit together"),
         ("tiny_imagenet", VAL, lambda p: p.write_text("val_9"), "values to unpack"),
         ("mnist", RAW, lambda p: p.write_bytes(p.read_bytes()[:40]), "cannot be read"),
-        ("mnist", RAW, lambda p: p.unlink(), "No such file"),
         ("mnist", RAW.replace("images-idx3", "labels-idx1"),
          lambda p: p.write_bytes(gzip.compress(struct.pack(">2I", 2049, 12) + bytes([10] * 12))),
          "do not fit together"),
@@ -177,18 +167,6 @@ def test_damaged_copies_are_named(empty, name, file, harm, says):
     harm(empty / "mine" / file)
     with pytest.raises(DataError, match=f"copy of {name} at .*{says}.*replace or remove"):
         sources.load(name)
-
-
-@pytest.mark.parametrize("name", ["mnist", "cinic10"])
-def test_what_is_absent_says_which_where_from_and_how_large(empty, name):
-    assert not sources.available(name)
-    known = sources.about(name)
-    with pytest.raises(DataError) as caught:
-        sources.load(name)
-    for part in (name, str(empty / "mine"), str(empty / "cache"), f"{known.megabytes} MB"):
-        assert part in str(caught.value)
-    [line] = sources.missing([name, "digits", name])
-    assert line.startswith(f"{name}: {known.megabytes} MB from {known.site}")
 
 
 def test_a_download_appears_whole_or_not_at_all(empty, monkeypatch, capfd):
@@ -211,15 +189,3 @@ def test_a_download_appears_whole_or_not_at_all(empty, monkeypatch, capfd):
     assert len(sources.load("mnist").train_y) == 12
     assert [path.name for path in (empty / "cache").iterdir()] == ["MNIST"]
     assert "noise" not in capfd.readouterr().out
-
-
-def test_a_server_that_never_answers_is_given_up(empty, monkeypatch):
-    monkeypatch.setenv("FEDLEARN_OFFLINE", "0")
-    assert sources.PATIENCE < 15
-    monkeypatch.setattr(sources, "PATIENCE", 0.3)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        silent = f"http://127.0.0.1:{server.getsockname()[1]}/"
-        monkeypatch.setattr(datasets.MNIST, "mirrors", [silent])
-        with pytest.raises(DataError, match="fetching it failed .*timed out"):
-            sources.load("mnist")
-    assert not list((empty / "cache").iterdir())
