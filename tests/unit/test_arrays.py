@@ -1,11 +1,8 @@
-"""Your own arrays, data sets, folders, files, boxes and masks; clients that are given; and the
-book's page about them."""
+"""Your own arrays, folders, files, boxes and masks; clients that are given; the page about them."""
 
 import re
-import sys
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,8 +14,7 @@ from PIL import Image
 import fedlearn as fl
 from fedlearn import DataError, cli
 from fedlearn.data import partition as P
-from fedlearn.data.arrays import CROWD, NOTHING, VOID, annotated, from_boxes, from_masks
-from fedlearn.tasks import Classification
+from fedlearn.data.arrays import NOTHING, VOID, from_boxes, from_masks
 
 PAGE = Path(__file__).resolve().parents[2] / "book" / "own_data.md"
 X = np.random.default_rng(0).integers(0, 256, (60, 6, 8, 3), np.uint8)  # channel last
@@ -34,20 +30,19 @@ def rows(x):
     [
         (X, (3, 6, 8)),
         (torch.from_numpy(X.transpose(0, 3, 1, 2)), (3, 6, 8)),
-        (X[..., :1], (1, 6, 8)),
         (X[..., 0], (1, 6, 8)),
         (X[:, 0, 0].tolist(), (1, 1, 3)),
-        (X / 255, (3, 6, 8)),
         (X > 100, (3, 6, 8)),
+        (np.tile(X, (1, 6, 4, 1)), (3, 36, 32)),
     ],
 )
 def test_arrays_of_every_layout(x, shape):
     source = fl.data.from_arrays(x, Y)
     assert source.train_x.shape == (48, *shape) and source.test_x.shape == (12, *shape)
-    assert source.train_x.dtype in (torch.uint8, torch.float32) and source.classes == 3
-    assert source.train_x.is_contiguous() and source.train_y.dtype == torch.int64
     assert torch.bincount(source.test_y).tolist() == [4, 4, 4]
-    inputs = fl.tasks.classification(source, 2).inputs(source.train_x)
+    task = fl.tasks.classification(source, 2)
+    inputs = task.inputs(source.train_x)
+    assert task.network()(inputs[:2]).shape == (2, 3)
     dims = (0,) if shape[:2] == (1, 1) else (0, 2, 3)
     assert inputs.mean(dims).abs().max() < 1e-4
     assert (inputs.std(dims, correction=0) - 1).abs().max() < 1e-3
@@ -60,69 +55,43 @@ def test_labels_stay_with_their_samples_and_every_class_gives_its_share():
     labels = dict(zip(rows(X.transpose(0, 3, 1, 2)), 2 - Y, strict=True))  # by the alphabet
     assert [labels.pop(row) for row in rows(x)] == y.tolist() and not labels
     assert source.names == ("Ant", "cat", "dog") and len(source.test_y) == 30
-    source = fl.data.from_arrays(X, names.astype(object), test=(X[:3], names[:3]))
-    assert source.train_y[:3].tolist() == source.test_y.tolist() == [2, 1, 0]
-    assert len(source.train_y) == 60
     a, b = (fl.tasks.classification((X, Y), 2, seed=seed) for seed in (0, 1))
-    assert torch.equal(a.test[0], b.test[0]) and a.digests["images"] == b.digests["images"]
+    assert a.digests["images"] == b.digests["images"]
     rare = fl.data.from_arrays(X[:32], np.array([0] * 30 + [1.0] * 2), test=0.9)
     assert torch.bincount(rare.train_y).tolist() == [3, 1], "never all of a class"
-    grey = fl.data.from_arrays(np.full((20, 4, 4, 3), 7, np.uint8), np.arange(20) % 2)
-    assert grey.std == (1.0, 1.0, 1.0) and grey.mean == (7.0, 7.0, 7.0)
 
 
 @pytest.mark.parametrize(
     ("how", "says"),
     [
         ({"x": X[:50]}, "50 samples cannot have labels"),
-        ({"x": X.astype(str)}, "numbers"),
-        ({"x": X[..., None]}, "not .60, 6, 8, 3, 1"),
         ({"x": np.where(np.arange(60)[:, None] > 5, np.nan, 1.0)}, "NaN"),
-        ({"x": np.full((60, 2), 1e60)}, "infinite"),
         ({"x": [[1], [2, 3]] * 30}, "one shape"),
         ({"y": np.eye(3)[Y]}, "one-hot"),
         ({"y": Y - 1}, "not -1 to 1"),
-        ({"y": Y / 2}, "whole number"),
-        ({"y": Y * 0}, "two classes"),
-        ({"y": Y * 100}, "201 classes"),
         ({"test": 0}, "share"),
-        ({"test": "x"}, "test"),
         ({"test": (X[:5, :4], Y[:5])}, "test set's samples"),
-        ({"test": (X[:5], ["a"] * 5)}, "test set's labels"),
-        ({"test": (X[:5], Y[:5], Y[:5])}, "test set's users"),
-        ({"test": (X[:5], Y[:5], ["a"] * 5), "users": Y}, "test set's users"),
-        ({"users": Y[:7]}, "60 samples cannot have users"),
-        ({"x": X[:1], "y": [0]}, "too few"),
-        ({"name": 3}, "name"),
+        ({"clients": Y[:5]}, "column"),
+        ({"clients": [[0], [[1]]]}, "Client 1"),
+        ({"clients": Y, "partition": "iid"}, "leave no choice"),
+        ({"clients": 2, "augment": "crop", "dataset": (X[:, 0, 0], Y)}, "vectors"),
     ],
 )
-def test_arrays_that_cannot_be_learned_from(how, says):
+def test_arrays_and_clients_that_cannot_be(how, says):
     with pytest.raises(ValueError, match=says):
-        fl.data.from_arrays(**{"x": X, "y": Y} | how)
-
-
-class Pictures:
-    """A data set in torchvision's style."""
-
-    def __init__(self, make):
-        self.make = make
-
-    def __len__(self):
-        return len(X)
-
-    def __getitem__(self, i):
-        return self.make(X[i]), torch.tensor(Y[i])
+        if "clients" in how:
+            fl.tasks.classification(**{"dataset": (X, Y)} | how)
+        else:
+            fl.data.from_arrays(**{"x": X, "y": Y} | how)
 
 
 def test_a_data_set_in_torchvisions_style():
     ways = Image.fromarray, np.asarray, lambda x: torch.from_numpy(x).permute(2, 0, 1)
-    first, *others = (fl.data.from_dataset(Pictures(make)) for make in ways)
+    sets = [[(make(x), torch.tensor(y)) for x, y in zip(X, Y, strict=True)] for make in ways]
+    first, *others = map(fl.data.from_dataset, sets)
     for source in others:
         assert torch.equal(source.train_x, first.train_x)
         assert torch.equal(source.test_y, first.test_y)
-    both = fl.data.from_dataset(Pictures(np.asarray), test=Pictures(np.asarray))
-    assert len(both.train_x) == len(both.test_x) == 60
-    assert fl.tasks.classification(Pictures(np.asarray), 3).sizes == [16, 16, 16]
     with pytest.raises(ValueError, match="an image and its label"):
         fl.data.from_dataset([1, 2, 3])
 
@@ -140,92 +109,47 @@ def pictures(folder, sizes=((8, 6),), mode="RGB", each=10):
 
 def test_folders_of_images(tmp_path):
     source = fl.data.from_folder(pictures(tmp_path / "pets"))
-    assert (source.name, source.names, source.note) == ("pets", ("cats", "dogs"), "")
-    assert source.train_x.shape == (16, 3, 6, 8) and source.train_x.dtype == torch.uint8
-    x, y = torch.cat([source.train_x, source.test_x]), torch.cat([source.train_y, source.test_y])
-    assert {*rows(x[y == 1])} == {*rows(X[20:30].transpose(0, 3, 1, 2))}
-    assert fl.data.from_folder(tmp_path / "pets", size=5).train_x.shape == (16, 3, 5, 5)
-    grey = fl.data.from_folder(pictures(tmp_path / "grey", mode="L"))
-    assert grey.train_x.shape == (16, 1, 6, 8)
-    mixed = fl.data.from_folder(pictures(tmp_path / "mixed", sizes=((8, 6), (20, 9))))
-    assert mixed.train_x.shape == (16, 3, 32, 32) and "2 sizes, scaled to 32 x 32" in mixed.note
-    pictures(tmp_path / "two" / "train")
-    pictures(tmp_path / "two" / "test", each=3)
+    assert source.names == ("cats", "dogs") and source.train_x.shape == (16, 3, 6, 8)
+    dogs = torch.cat([source.train_x[source.train_y == 1], source.test_x[source.test_y == 1]])
+    assert {*rows(dogs)} == {*rows(X[20:30].transpose(0, 3, 1, 2))}
+    mixed = fl.data.from_folder(pictures(tmp_path / "mixed", ((8, 6), (20, 9)), "L"))
+    assert mixed.train_x.shape == (16, 1, 32, 32) and "2 sizes, scaled to 32 x 32" in mixed.note
+    for part, each in (("train", 10), ("test", 3)):
+        pictures(tmp_path / "two" / part, each=each)
     source = fl.data.from_folder(tmp_path / "two")
-    assert (len(source.train_y), len(source.test_y), source.classes) == (20, 6, 2)
+    assert (len(source.train_y), len(source.test_y)) == (20, 6)
     (tmp_path / "two" / "test" / "eels").mkdir()
-    (tmp_path / "empty").mkdir()
     (tmp_path / "pets" / "cats" / "x.png").write_text("no image")
-    for name, says in (("two", "eels"), ("none", "no folder"), ("empty", "images"), ("pets", "x.")):
+    for name, says in (("two", "eels"), ("none", "no folder"), ("pets", "x.")):
         with pytest.raises(DataError, match=says):
             fl.data.from_folder(tmp_path / name)
-    for size in (0, 4097, 2.5):
-        with pytest.raises(ValueError, match="size"):
-            fl.data.from_folder(tmp_path / "grey", size)
 
 
-def test_files_and_paths(tmp_path):
+def test_a_file_that_changed_is_read_again(tmp_path):
     file, x = tmp_path / "mine.npz", X[..., 0]
-    for n in (40, 60):  # a file that changed is read again
+    for n in (40, 60):
         np.savez(file, x=x[:n], y=Y[:n], test_x=x[:5], test_y=Y[:5])
         assert fl.tasks.classification(file, 2).sizes == [n // 2, n // 2]
-    for arrays, says in (
-        ({"x": x}, "'y'"),
-        ({"x": x, "y": Y, "z": Y}, "'z'"),
-        ({"x": x, "y": Y, "test_x": x}, "test_y"),
-        ({"x": x, "y": Y, "users": Y, "test_users": Y}, "test_x"),
-        ({"x": x, "y": Y[:5]}, "mine.npz: 60 samples"),
-    ):
-        np.savez(file, **arrays)
-        with pytest.raises((DataError, ValueError), match=says):
-            fl.tasks.classification(str(file), 2)
-    file.write_text("no file of numpy")
-    for path, error in ((file, "can be read"), ("a/b", "no file"), ("b.npz", "b.npz"), (3, "3")):
-        with pytest.raises((DataError, ValueError), match=error):
-            fl.tasks.classification(path, 2)
-    pictures(tmp_path / "pets")
-    assert fl.tasks.classification(str(tmp_path / "pets"), 2).sizes == [8, 8]
-
-
-def test_every_shape_has_a_network_that_takes_it():
-    for shape, name in {
-        (1, 1, 30): "mlp",
-        (3, 4, 4): "digits_cnn",
-        (1, 28, 28): "mcmahan_cnn",
-        (4, 17, 9): "cifar_cnn",
-        (3, 33, 20): "digits_resnet",
-    }.items():
-        source = fl.data.from_arrays(np.zeros((6, *shape), np.uint8), np.arange(6) % 2, test=0.4)
-        assert Classification.default_network(source) == name
-        net = fl.tasks.classification(source, 2).network()
-        assert net(torch.zeros(2, *shape)).shape == (2, 2)
-
-
-# ---- clients that are given
+    np.savez(file, x=x, y=Y[:5])
+    with pytest.raises(DataError, match="mine.npz: 60 samples"):
+        fl.tasks.classification(file, 2)
 
 
 def test_users_and_lists_are_clients():
     names = np.array(["eve", "ann", "bob"])[Y]
-    task = fl.tasks.classification((X, Y), names)
-    assert task.clients == 3 and repr(task.partition) == "Given(3 clients, 48 samples)"
-    assert task.sizes == [16, 16, 16], "every user gives the same share to the test set"
-    # users are numbered in the order of their names, and Y happens to be the user here
-    assert [set(task.train[1][i].tolist()) for i in task.owned] == [{1}, {2}, {0}]
-    whole = fl.data.from_arrays(X, Y, (X, Y))
-    assert fl.tasks.classification(whole, torch.tensor(Y)).sizes == [20, 20, 20]
     named = fl.data.from_arrays(X, Y, users=names)
-    assert fl.tasks.classification(named, "users").sizes == [16, 16, 16]
-
+    for data, column in (((X, Y), names), (named, "users")):
+        task = fl.tasks.classification(data, column)
+        assert task.sizes == [16, 16, 16], "every user gives the same share to the test set"
+        # users are numbered in the order of their names, and Y happens to be the user here
+        assert [set(task.train[1][i].tolist()) for i in task.owned] == [{1}, {2}, {0}]
     lists = [[5, 3, 8], torch.arange(10, 30), range(40, 60)]
     task = fl.tasks.classification(((X, Y), (X[:9], Y[:9])), lists)
     assert [i.tolist() for i in task.owned] == [[3, 5, 8], [*range(10, 30)], [*range(40, 60)]]
-    again = fl.tasks.classification(((X, Y), (X[:9], Y[:9])), lists[::-1])
-    assert task.digests["clients"] != again.digests["clients"]
     # of arrays that are split here, positions are of the whole
     task = fl.tasks.classification((np.arange(60)[:, None] * 1.0, Y), [range(30), range(30, 50)])
-    held = [sorted(task.train[0][i].flatten().tolist()) for i in task.owned]
-    assert set(held[0]) < set(range(30)) and set(held[1]) < set(range(30, 50))
-    assert [len(h) for h in held] == [24, 16]
+    held = [{*task.train[0][i].flatten().tolist()} for i in task.owned]
+    assert held[0] < {*range(30)} and held[1] < {*range(30, 50)} and len(held[0]) == 24
 
 
 @settings(max_examples=60)
@@ -243,66 +167,6 @@ def test_lists_are_a_partition_or_are_refused(data):
         assert fine and [i.tolist() for i in split.indices] == [sorted(i) for i in lists]
 
 
-@pytest.mark.parametrize(
-    ("how", "says"),
-    [
-        ({"clients": 0}, "whole number"),
-        ({"clients": 2.5}, "whole number"),
-        ({"clients": "user"}, "users"),
-        ({"clients": "users"}, "names no users"),
-        ({"clients": []}, "column"),
-        ({"clients": Y[:5]}, "column"),
-        ({"clients": Y + 0.5}, "column"),
-        ({"clients": [[0.5], [1]]}, "Client 0"),
-        ({"clients": [[0], [[1]]]}, "Client 1"),
-        ({"clients": Y, "partition": "iid"}, "leave no choice"),
-        ({"clients": [[0], [1]], "train": 5}, "leave no choice"),
-        ({"clients": 2, "partition": 3}, "no partition"),
-        ({"clients": 2, "augment": "crop", "dataset": (X[:, 0, 0], Y)}, "vectors"),
-    ],
-)
-def test_clients_that_cannot_be(how, says):
-    with pytest.raises(ValueError, match=says):
-        fl.tasks.classification(**{"dataset": (X, Y)} | how)
-
-
-@pytest.mark.parametrize(
-    "owner, count, clients, says",
-    [([0, 0, 2], 3, 3, "client 1"), ([0, 0, 1], 4, 2, "3 training"), ([0, 1], 2, 3, "3 clients")],
-)
-def test_owners_that_do_not_fit_the_samples(owner, count, clients, says):
-    with pytest.raises(ValueError, match=says):
-        P.Given(np.array(owner))(np.zeros(count, int), clients, None)
-
-
-class EveryOther:
-    """What the adapter needs of a partitioner, without the package: client i mod K."""
-
-    def __init__(self, num_partitions):
-        self.num_partitions, self._scale, self.dataset = num_partitions, np.array([1.0]), None
-
-    def load_partition(self, k):
-        assert self.dataset["label"][:3].tolist() == [0, 1, 2]
-        return {"index": self.dataset["index"][k :: self.num_partitions]}
-
-
-def test_a_partitioner_of_flwr_datasets(monkeypatch):
-    module = SimpleNamespace(Dataset=SimpleNamespace(from_dict=dict))
-    monkeypatch.setitem(sys.modules, "datasets", module)
-    part = fl.partition.flwr(EveryOther(3))
-    for _ in range(2):  # it is used again
-        assert repr(part) == "Flwr(EveryOther(num_partitions=3, scale=[1.0]))"
-        task = fl.tasks.classification(((X, Y), (X, Y)), 3, part)
-        assert [set(task.train[1][i].tolist()) for i in task.owned] == [{0}, {1}, {2}]
-    assert part.partitioner.dataset is None
-    with pytest.raises(ValueError, match="makes 3 partitions, not 4"):
-        fl.tasks.classification((X, Y), 4, part)
-    with pytest.raises(ValueError, match="load_partition"):
-        P.flwr("iid")
-
-
-# ---- boxes and masks
-
 PLAIN = np.zeros((3, 8, 10), np.uint8)
 BOXES = [[1, 2, 5, 6, 0, 0], [0, 0, 10, 8, 1, 1]]
 MASK = np.ones((8, 10), int)
@@ -310,21 +174,17 @@ MASK = np.ones((8, 10), int)
 
 def test_boxes_are_padded_and_the_largest_class_is_the_main_one():
     source = from_boxes(PLAIN, [BOXES, [], BOXES[:1]], 2, (PLAIN[:1], [BOXES]), empty=True)
-    assert source.train_y.shape == (3, 2, 6) and source.train_y.dtype == torch.float32
-    assert source.train_y[0, 1].tolist() == [0, 0, 10, 8, 1, 1]
+    assert source.train_y.shape == (3, 2, 6) and source.train_y[0, 1].tolist() == BOXES[1]
     assert (source.train_y[1, :, 4] == NOTHING).all() and source.train_y[2, 1, 4] == NOTHING
     assert source.labels.tolist() == [1, 2, 0] and source.counts.tolist() == [2, 0, 1]
-    assert torch.equal(source.test_y[0], source.train_y[0]) and source.std == (1.0,)
     both = [[0, 0, 2, 6, 0], [1, 1, 4, 6, 1]]  # 12 pixels and 15
     source = from_boxes(np.float32(X[:4] / 9), [both] * 4, 2, 0.5)
-    assert source.train_x.dtype == torch.float32 and len(source.test_x) == 2
     assert source.labels.tolist() == [1, 1]
-    assert source.mean == pytest.approx(source.train_x.mean((0, 2, 3)).tolist())
-    source = from_masks(
-        PLAIN, [MASK, MASK * 0 + VOID, MASK * 2], 3, (PLAIN[:1], [MASK]), empty=True
-    )
-    assert source.labels.tolist() == [0, 3, 1] and source.train_y.dtype == torch.uint8
-    assert source.counts.tolist() == [1, 0, 1]
+    masks = [MASK, MASK * 0 + VOID, MASK * 2]
+    source = from_masks(PLAIN, masks, 3, (PLAIN[:1], [MASK]), empty=True)
+    assert source.labels.tolist() == [0, 3, 1] and source.counts.tolist() == [1, 0, 1]
+    with pytest.raises(DataError, match="3 images"):
+        from_boxes(PLAIN, [BOXES, BOXES], 2)
 
 
 @pytest.mark.parametrize(
@@ -332,54 +192,15 @@ def test_boxes_are_padded_and_the_largest_class_is_the_main_one():
     [
         ([], "no object"),
         ([[1, 2, 1, 6, 0]], "1.0, 2.0, 1.0, 6.0, 0.0, 0.0.*inside 10 x 8 pixels"),
-        ([BOXES[0], [1, 6, 5, 6, 0, 0]], "6.0, 5.0, 6.0"),
-        ([[np.nan, 2, 1, 6, 0]], "nan"),
-        ([[1, 2, 11, 6, 0]], "11.0"),
-        ([[1, -1, 5, 6, 0]], "-1.0"),
-        ([[1, 2, 5, 9, 0]], "9.0"),
         ([[1, 2, 5, 6, 2]], "class from 0 to 1"),
-        ([[1, 2, 5, 6, 0, CROWD + 1]], "3.0"),
-        (MASK * 0, "no object"),
-        (MASK * VOID, "no object"),
         (MASK.T, r"\[10, 8\]"),
         (MASK * 2, "2 to 2: .* to 1, or 255"),
-        (-MASK, "-1 to -1"),
-        (MASK * 1.0, "float64"),
     ],
 )
 def test_pictures_that_cannot_be_learned_from(bad, says):
     make, good = (from_boxes, BOXES[:1]) if isinstance(bad, list) else (from_masks, MASK)
     with pytest.raises(DataError, match=rf"^Image 2 \(c.png\) has .*{says}"):
         make(PLAIN, [good, good, bad], 2, 0.4, files=["a.png", "b.png", "c.png"])
-
-
-@pytest.mark.parametrize(
-    "make, arguments, says",
-    [
-        (from_boxes, ([BOXES, BOXES], 2), "3 images"),
-        (from_boxes, ([[[1, 2, 5]]] * 3, 2), "rows of x1"),
-        (from_boxes, ([[[1, 2, 5, 6, 1], [1, 2]]] * 3, 2), "rows of x1"),
-        (from_boxes, ([BOXES] * 3, 0), "classes"),
-        (from_masks, ([MASK] * 3, 1), "2 to 255 classes"),
-        (from_masks, ([MASK] * 3, 256), "2 to 255 classes"),
-        (from_masks, ([MASK] * 3, 2, 0.1), "too few"),
-    ],
-)
-def test_numbers_that_do_not_fit(make, arguments, says):
-    with pytest.raises((DataError, ValueError), match=says):
-        make(PLAIN, *arguments)
-
-
-def test_what_detection_and_segmentation_take():
-    source = annotated((PLAIN, [MASK] * 3, 2), {}, from_masks)
-    assert annotated(source, {}, from_masks) is source and source.classes == 2
-    assert from_masks(PLAIN, [MASK] * 3, VOID).classes == VOID
-    assert annotated("x:0.5", {"x": float}, from_masks) == 0.5
-    with pytest.raises(ValueError, match="from_masks"):
-        annotated((PLAIN, MASK), {}, from_masks)
-
-
-# ---- the page
 
 
 @pytest.mark.slow
@@ -394,6 +215,5 @@ def test_the_page_runs_as_it_stands(tmp_path, monkeypatch):
             exec(compile(code, "own_data.md", "exec"), names)
     lines = [line.split("#")[0].split() for block in bash for line in block.splitlines()]
     commands = [line[1:] for line in lines if line and line[0] == "fedlearn"]
-    assert len(commands) >= 3
     for command in commands:
         assert not cli.main([*command, "--rounds", "1"])

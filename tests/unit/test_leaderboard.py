@@ -1,14 +1,12 @@
 """The leaderboard: a row for the runs that differ in their seed alone, with the command."""
 
-import re
 import shlex
 
 import pytest
 from test_results import history
 
-import fedlearn as fl
 from fedlearn import cli, recipes, results
-from fedlearn.book import datatable, grids, leaderboard, shootout
+from fedlearn.book import leaderboard
 from fedlearn.data.sources import data_path
 
 
@@ -26,53 +24,23 @@ def test_runs_that_differ_in_their_seed_are_a_row(folder):
     tables = results.tables(folder)
     first, second, other = leaderboard.rows(*tables)
     assert (first["method"], second["method"]) == ("by hand", "rest <b>")
-    assert (first["task"], other["task"]) == ("digits, mlp, 2 clients", "digits, mlp, 1 client")
     assert first["accuracy"] == results.spread([0.8, 0.6]) and first["seeds"] == "2"
-    assert (first["MB up"], first["MB down"], first["rounds"]) == ("0.003", "0.009", "3")
+    assert (first["MB up"], first["MB down"]) == ("0.003", "0.009")
     # nine tenths of the best mean on the same task; the second seed does not come so far
     assert [row["target"] for row in (first, second, other)] == ["0.630", "0.630", "0.270"]
     assert first["MB down to it"] == "0.009 (1 of 2 runs)"
     assert second["MB up to it"] == "not reached"
     assert first["client seconds"] == "6.00"  # three rounds of 4 s, shared by two clients
-    assert first["files"] == tuple(str(folder / f"a-{seed}.json") for seed in (0, 1))
-    half = leaderboard.rows(*tables, target=0.5)[1]
-    assert half["MB up to it"] == "0.001" and half["target"] == "0.500"
-    for target in (0, 1.5):
-        with pytest.raises(ValueError, match="target"):
-            leaderboard.rows(*tables, target=target)
-
-
-def test_the_same_seed_twice_is_two_rows(folder):
+    assert leaderboard.rows(*tables, target=0.5)[1]["MB up to it"] == "0.001"
     history((0.2, None, 0.9)).to_json(folder / "again.json")
-    made = leaderboard.rows(*results.tables(folder))
-    assert sorted(row["seeds"] for row in made) == ["1", "1", "2"]
-
-
-def test_the_table_needs_no_network_and_escapes_what_it_shows(folder):
     text = leaderboard.table("C.1", "c", folder).content
-    bundle, module = datatable.bundle()
-    own = text.replace(bundle, "")
-    assert bundle in text and f"await {module}" in text and len(bundle) < 1e6
-    for part in (own, bundle):
-        assert not re.search(r"(src|href)=|url\(|@import|https?:", part)
     assert "rest &lt;b&gt;" in text and "rest <b>" not in text
-    assert own.count("<tr><td>") == 2 and own.count("made in Python") == 2  # no command is known
-
-
-def test_columns_are_sorted_by_their_numbers():
-    heads, units = ("method", "MB"), {"MB": "all"}
-    made = [["b", "1,234.5"], ["a", "0.2 ± 0.1"], ["c", "not reached"]]
-    content = datatable.table("C.1", "c", "rows", heads, made, units, "x")
-    orders = re.findall(r'data-order="([^"]+)">([^<]+)<', content)
-    assert orders == [("1234.5", "1,234.5"), ("0.2", "0.2 ± 0.1"), ("1e+99", "not reached")]
-    assert "data-order" not in datatable.table("C.1", "c", "rows", heads, made[:1], units, "x")
+    again = leaderboard.rows(*results.tables(folder))
+    assert sorted(row["seeds"] for row in again) == ["1", "1", "1", "2"], "a seed twice: two rows"
 
 
 def test_the_books_own_runs_are_all_there_with_their_commands():
     runs, rounds = results.tables()
-    packed = [x for p in data_path("results").glob("*.gz") for x in results.read(p)]
-    whole = sum(map(results.is_whole, packed))
-    assert (runs["hash"] != "").sum() == whole > 950 and len(runs) > whole
     made = leaderboard.rows(runs, rounds)
     assert all((data_path().parent / f).exists() for row in made for f in row["files"])
     assert all(row["command"] for row in made) and sum(int(r["seeds"]) for r in made) == len(runs)
@@ -82,17 +50,3 @@ def test_the_books_own_runs_are_all_there_with_their_commands():
         keys = {run.key[1] for run in recipes.runs(args.recipe, args.scale, **choice)}
         same = runs[(runs["label"] == row["method"]) & (runs["partition"] == row["split"])]
         assert keys & {*same["hash"]} and len(keys) >= int(row["seeds"])
-
-
-def test_the_contests_runs_are_rows_with_their_commands():
-    whole = [r for r in grids.stored("shootout")[0] if not r["short"]]
-    tasks = {task["dataset"]: name for name, task in shootout.spec()["tasks"].items()}
-    splits = {text: name for name, text in shootout.spec()["splits"].items()}
-    for row in leaderboard.rows(*shootout.tables())[::7]:
-        (e,) = cli.experiments(cli.parse(shlex.split(row["command"])[1:]).keywords["experiment"])
-        case = tasks[e.dataset], splits[e.partition], e.clients, row["method"].split(" (")[0]
-        same = [r for r in whole if (r["task"], r["split"], r["clients"], r["method"]) == case]
-        trained = [r for r in same if r["accuracy"]]
-        assert row["accuracy"] == fl.results.spread([r["accuracy"][-1] for r in trained])
-        lost = len(same) - len(trained)
-        assert (f"({lost} more diverged)" in row["method"]) == (lost > 0)

@@ -25,31 +25,19 @@ def test_a_round_is_the_sum_of_its_parts():
     # bit/s: 6 s; computing 4 s / 2 clients, thrice as slow: 6 s; a round trip: 0.5 s
     times = link.time(history(), up="1kbit", down="2kbit", latency="500ms", slower=3)
     assert times == pytest.approx(np.cumsum([16.5, 20.5, 24.5]))
-    assert link.time(history(), 1e3, 2e3, 0.5, 3) == pytest.approx(times)
     nobody = link.time(history(1, clients=0), "1kB", "1kB", slower=0)
     assert nobody == pytest.approx([4])
-
-
-def test_bytes_become_joules():
-    # one client's 500, 1,000 and 1,500 bytes up, and 1,500 down in each round
     used = link.energy(history(), up="2mJ", down=1e-3)
     assert used == pytest.approx(np.cumsum([2.5, 3.5, 4.5]))
 
 
-@pytest.mark.parametrize("s", [0.1, 0.7, 2.0, 5.0])
+@pytest.mark.parametrize("s", [0.1, 5.0])
 def test_what_is_expected_of_the_slowest_device(s):
     # of one log-normal number the mean, and of the larger of two what is known in closed form
     assert link.stretch(1, s) == pytest.approx(math.exp(s**2 / 2), rel=1e-9)
     normal = 0.5 * (1 + math.erf(s / 2))
     assert link.stretch(2, s) == pytest.approx(2 * math.exp(s**2 / 2) * normal, rel=1e-9)
     assert link.stretch(40, 0.0) == 1
-
-
-def test_the_slowest_of_a_billion_devices_is_still_on_the_grid():
-    # with few differences: exp(s * z) at the expected largest of n standard normal numbers
-    largest = math.sqrt(2 * math.log(1e9))
-    largest -= (math.log(math.log(1e9)) + math.log(4 * math.pi)) / (2 * largest)
-    assert link.stretch(10**9, 0.01) == pytest.approx(math.exp(0.01 * largest), rel=0.003)
 
 
 def test_a_round_waits_for_the_slowest_of_its_devices_to_compute():
@@ -60,51 +48,27 @@ def test_a_round_waits_for_the_slowest_of_its_devices_to_compute():
     assert second == pytest.approx(2 + 4 * link.stretch(1, 0.5) + 40)
 
 
-@pytest.mark.parametrize(
-    ("change", "noun"),
-    [
-        ({"up": "0Mbit"}, "speed .*above 0"),
-        ({"down": "-1Mbit"}, "speed"),
-        ({"up": 10**400}, "up"),
-        ({"up": "1mbit"}, "Units: bit, kbit"),
-        ({"up": "1"}, "unit"),
-        ({"up": None}, "up"),
-        ({"latency": "-1ms"}, "latency .*0 or more"),
-        ({"latency": "1 fortnight"}, "Units: ms, s, min"),
-        ({"slower": -1.0}, "slower"),
-        ({"stragglers": 5.1}, "stragglers"),
-        ({"stragglers": -0.1}, "stragglers"),
-    ],
-)
-def test_what_no_link_can_have_is_refused_in_one_sentence(change, noun):
-    with pytest.raises(ValueError, match=noun) as error:
-        link.time(history(), **{"up": "1Mbit", "down": "1Mbit"} | change)
-    assert "\n" not in str(error.value) and len(str(error.value)) < 200
-
-
 def test_quantities():
     texts = ("1Mbit", "768kbit/s", " 2.5 MB ", "300bit", 12, "1Gbit", "1e-1kB", "2B", "1GB")
     speeds = [link.quantity(text, "speed") for text in texts]
     assert speeds == pytest.approx([1e6, 768e3, 2e7, 300, 12, 1e9, 800, 16, 8e9])
     assert [link.quantity(text, "latency") for text in ("50ms", "3s", "2min")] == [0.05, 3, 120]
-    for value in ("-1uJ", "3 cal", "3", math.inf, math.nan, None):
+    for value in ("-1uJ", "3 cal", math.inf, math.nan):
         with pytest.raises(ValueError, match="radio|up"):
             link.energy(history(), value, "1uJ")
-    for of in (link.time, link.energy):
-        with pytest.raises(ValueError, match="without rounds"):
-            of(fl.History("x", {}, []), 1.0, 1.0)
-
-
-def test_presets_are_links():
-    kind = "radio's energy for a byte"
-    joules = {
-        n: [link.quantity(r[k], kind) for k in ("up", "down")] for n, r in link.RADIOS.items()
-    }
-    assert all(1e-9 < down <= up < 1e-3 for up, down in joules.values())
-    # as their sources print it: mW for each Mbit/s are nJ a bit, and a sender takes volts times mA
-    assert joules["LTE"][0] == pytest.approx(8 * 438.39e-9, rel=2e-3)
-    assert joules["3G"][1] == pytest.approx(8 * 122.12e-9, rel=5e-3)
-    assert joules["LoRaWAN"][0] == pytest.approx(3.3 * 29e-3 * 8 / 5470, rel=5e-3)
+    for wrong, noun in (({"up": "0Mbit"}, "above 0"), ({"latency": "1 fortnight"}, "Units: ms")):
+        with pytest.raises(ValueError, match=noun):
+            link.time(history(), **{"up": 1e3, "down": 1e3} | wrong)
+    with pytest.raises(ValueError, match="without rounds"):
+        link.time(fl.History("x", {}, []), 1.0, 1.0)
+    # as their sources print it: mW for each Mbit/s are nJ a bit, a sender takes volts times mA
+    for name, way, joules in (
+        ("LTE", "up", 8 * 438.39e-9),
+        ("3G", "down", 8 * 122.12e-9),
+        ("LoRaWAN", "up", 3.3 * 29e-3 * 8 / 5470),
+    ):
+        stated = link.quantity(link.RADIOS[name][way], "radio's energy for a byte")
+        assert stated == pytest.approx(joules, rel=5e-3)
     last = {name: link.time(history(), **p)[-1] for name, p in link.PRESETS.items()}
     assert last["LoRaWAN"] > last["2G"] > last["3G"] > last["LTE"]
 
@@ -115,41 +79,11 @@ def test_the_table_has_minutes_and_joules_where_there_is_a_link_and_a_radio():
     head, first, _, *about = table(runs, how, radio).splitlines()
     minutes = np.mean([link.time(h, **how)[-1] for h in runs["a"]]) / 60
     joules = np.mean([link.energy(h, **radio)[-1] for h in runs["a"]])
-    names = "method rounds accuracy loss MB up MB down seconds refused".split()
-    assert head.split() == [*names, "minutes", "joules"] and "minutes" not in table(runs)
+    assert head.split()[-2:] == ["minutes", "joules"] and "minutes" not in table(runs)
     sums = ["1.0000", "0.006", "0.009", "18.0", "0", f"{minutes:.4g}", f"{joules:.4g}"]
     assert first.split() == ["a", "3", "0.2000", "±", "0.0000", *sums]
-    assert about == [
-        "minutes: 1kbit up, 2kbit down",
-        "joules: a client's radio, 2mJ a byte up, 1mJ down",
-    ]
-    slow = {**how, "latency": "5ms", "slower": 2.0, "stragglers": 0.0}
-    assert link.described(slow) == "1kbit up, 2kbit down, latency 5ms, slower 2.0"
-
-
-def test_curves_have_the_axis_that_is_asked_for():
-    how, run, other = {"up": "1kbit", "down": "2kbit"}, history(), history(seconds=8.0)
-    sent = run.bytes_up + run.bytes_down
-    for against, values, label in (
-        ("rounds", [1, 2, 3], "round"),
-        ("bytes", np.cumsum(sent), "bytes up and down, all clients"),
-        ("seconds", [6, 12, 18], "seconds"),
-        ("minutes", (link.time(run, **how) + link.time(other, **how)) / 120, "minutes: 1kbit up"),
-    ):
-        ax = fl.plot.compare([[run, other]], against, link=how)
-        assert ax.lines[0].get_xdata() == pytest.approx(values)
-        assert ax.get_xlabel().startswith(label) and ax.get_ylabel() == "test accuracy"
-        assert (ax.get_xscale() == "log") == (against in ("bytes", "minutes"))
-        assert len(ax.collections) == 1  # the band of the seeds
-    ax = fl.plot.compare(run, column="loss", labels=["x"])
-    assert ax.get_ylabel() == "test loss" and not ax.collections
-    for wrong, noun in (({"against": "minutes"}, "link"), ({"against": "time"}, "axis")):
-        with pytest.raises(ValueError, match=noun):
-            fl.plot.compare(run, **wrong)
-
-
-def test_two_panels_show_the_target():
-    for ax, label in zip(fl.plot.panels({"a": history()}, 0.15), ("round", "bytes"), strict=True):
-        assert ax.get_xlabel().startswith(label) and len(ax.lines) == 2
-        assert list(ax.lines[1].get_ydata()) == [0.15, 0.15]
-        assert ax.get_legend_handles_labels()[1] == ["a"]
+    assert about[0] == "minutes: 1kbit up, 2kbit down"
+    ax = fl.plot.compare([runs["a"]], "minutes", link=how)
+    assert ax.lines[0].get_xdata()[-1] == pytest.approx(minutes)
+    with pytest.raises(ValueError, match="link"):
+        fl.plot.compare(runs["b"], "minutes")

@@ -65,43 +65,23 @@ def test_draws_are_those_of_stored_runs(text):
     assert split.indices[1].tolist() == DRAWS[text] and split.permutations is None
 
 
-def test_what_each_partition_is_for():
+def test_permutations_differ_and_small_draws_are_repeated():
     labels = rng().permutation(np.repeat(np.arange(10), 100))
     split = P.permuted()(labels[:103], 10, rng(), pixels=64)
-    assert sorted(map(len, split.indices)) == [10] * 7 + [11] * 3
     assert len({tuple(p) for p in split.permutations}) == 10
     assert all(np.array_equal(np.sort(p), np.arange(64)) for p in split.permutations)
-    counts = histogram(P.shards(2)(labels, 10, rng()), labels)
-    assert (counts.sum(1) == 100).all() and ((counts > 0).sum(1) <= 2).all()
-    counts = histogram(P.classes()(labels, 2, rng()), labels)
-    assert np.array_equal(counts > 0, [[True] * 5 + [False] * 5, [False] * 5 + [True] * 5])
-    ends = [(labels[i].min(), labels[i].max()) for i in P.objects()(labels, 5, rng()).indices]
-    assert ends == [(0, 1), (2, 3), (4, 5), (6, 7), (8, 9)]
-
-
-def test_dirichlet_grows_even_with_alpha():
-    labels = np.arange(50000) % 10
-    even, uneven = (histogram(P.dirichlet(a)(labels, 10, rng()), labels).std() for a in (1000, 0.1))
-    assert even < 60 < 600 < uneven
     small = P.dirichlet(0.3, 12)(labels[:200], 10, rng())
     assert min(map(len, small.indices)) >= 12, "drawn anew until all have enough"
 
 
 def test_main_class_is_fed_kgf():
-    labels = rng(1).permutation(np.repeat(np.arange(10), 5000))
-    counts = histogram(P.main_class(0.8)(labels, 10, rng()), labels)
-    assert (np.diag(counts) == 4000).all() and (counts.sum(1) == 5000).all()
-    assert set(counts[~np.eye(10, dtype=bool)]) == {111, 112}
     labels, coarse = rng(1).permutation(np.repeat(np.arange(100), 500)), np.array(COARSE)
     counts = histogram(P.main_class(0.8)(labels, 10, rng(), coarse=coarse), labels)
     assert set(np.unique(counts)) == {11, 12, 400} and (counts.sum(1) == 5000).all()
     for k, row in enumerate(counts):
         main = np.flatnonzero(row == 400)
         assert len(main) == 10 and set(coarse[main]) == {2 * k, 2 * k + 1}
-
-
-def test_main_class_of_a_crowd():
-    """Three classes, seven clients: 0, 3, 6 own class 0, and so on."""
+    # three classes, seven clients: 0, 3, 6 own class 0, and so on
     labels = rng(1).permutation(np.repeat(np.arange(3), 700))
     counts = histogram(P.main_class(0.8)(labels, 7, rng()), labels)
     owner = np.arange(7)[:, None] % 3 == np.arange(3)
@@ -132,46 +112,20 @@ def test_table_from_a_path(tmp_path):
     file.write_text("# two clients\nclient,c0,c1\n\n0,3,0\n1,1,4\n")
     labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
     assert histogram(P.table(str(file))(labels, 2, rng()), labels).tolist() == [[3, 0], [1, 4]]
-    for rows in ("0,x", "0,1\n1,2,3", "0,-1\n1,3", "0,1,0", f"0,{2**40}", f"0,{2**90}", ""):
+    for rows in ("0,x", "0,1\n1,2,3", "0,-1\n1,3", ""):
         file.write_text(f"client,c0,c1\n{rows}\n")
         with pytest.raises(ValueError, match="table of counts"):
             P.table(str(file))
 
 
 @pytest.mark.parametrize(
-    "text, shown",
-    [
-        ("dirichlet:1", "Dirichlet(alpha=1.0, min_samples=1)"),
-        ("shards", "Shards(per_client=2)"),
-        ("shards:1", "Shards(per_client=1)"),
-        ("main_class:1", "MainClass(share=1.0)"),
-        ("table:rpn_table4", "Table(source='rpn_table4')"),
-    ],
-)
-def test_text_and_repr(text, shown):
-    assert repr(P.parse(text)) == shown  # which stored runs hold
-
-
-@pytest.mark.parametrize(
     "text, clients, says",
     [
         ("dirichlit:0.5", 2, "Did you mean 'dirichlet'"),
-        ("dirichlet:x", 2, "'dirichlet:0.5'"),
-        ("dirichlet", 2, "argument"),
-        ("dirichlet:0", 2, "positive"),
         ("dirichlet:inf", 2, "alpha"),
         ("dirichlet:1e-9", 20, "raise alpha"),
-        ("shards:0", 2, "shards"),
-        ("shards:1.5", 2, "'shards:2'"),
         ("shards:3", 10, "30 shards"),
-        ("main_class:0", 2, "share"),
-        ("main_class:1.1", 2, "share"),
-        ("classes", 11, "fewer clients"),
-        ("permuted", 2, "pixels"),
-        ("iid:3", 2, "'iid'"),
         ("iid", 0, "at least one client"),
-        ("iid", 21, "fewer clients"),
-        ("table", 2, "argument"),
         ("table:none.csv", 2, "no partition table"),
         ("table:rpn_table6", 2, "Did you mean 'rpn_table5'"),
         ("table:rpn_table4", 5, "10 clients and 10 classes, not for 5 and 10"),
@@ -181,10 +135,3 @@ def test_what_is_no_partition_or_cannot_serve_so_many_clients(text, clients, say
     monkeypatch.setattr(P, "TRIES", 9)
     with pytest.raises(ValueError, match=says):
         P.parse(text)(np.arange(20) % 10, clients, rng())
-
-
-def test_as_many_clients_as_samples_and_arguments_that_cannot_be():
-    assert len(P.iid()(np.arange(20) % 10, 20, rng()).indices) == 20
-    for make in (lambda: P.dirichlet(0.5, 0), lambda: P.shards(1.5)):
-        with pytest.raises(ValueError):
-            make()

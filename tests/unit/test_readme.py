@@ -10,9 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import fedlearn as fl
-from fedlearn import cli
-
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
@@ -23,8 +20,7 @@ COMMANDS = [
     for line in text.splitlines()
     if line.strip()
 ]
-# What is not run here, by how it begins: whole books and chapters, servers, and what needs Flower,
-# which tests of their own run.
+# What tests of their own run, by how it begins: books, chapters, servers, and what needs Flower.
 ELSEWHERE = ("make ", "papermill", "fedlearn run rpn --engine flower-sim", "flower-", "flwr run")
 FEW = "--rounds 1 --train 100 --test 20"  # whatever trains is made smaller by it
 # What a command prints or leaves behind, by a part of it.
@@ -44,6 +40,7 @@ SHOWS = {
     "compare fedavg mine.py:rotated": ["fedavg ", "mine.py:rotated "],
     "run mine.py:rotated": ["mine.py:rotated ratio=0.01 "],
 }
+MINE = re.search(r"\n## Add a method\n.*?```python\n(.*?)```", README, re.DOTALL)[1]
 MORE = ["fedlearn run fed_kgf --task segmentation"]  # which a comment names
 LOGGERS = """
 import sys
@@ -55,18 +52,10 @@ sys.modules["mlflow"] = Named(log_metrics=log)
 """
 
 
-def block(heading):
-    """The first Python block below a heading."""
-    section = README.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
-    return re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]
-
-
 @pytest.fixture
 def do(tmp_path):
     """do(words): run in a clean clone, of what is there now if not all is committed."""
     clone, git = tmp_path / "clone", ["git", "-C", str(ROOT)]
-    if shutil.which("git") is None or subprocess.run([*git, "rev-parse"]).returncode:
-        pytest.skip("no git, or no checkout that could be cloned")
     subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
     words = [*git, "ls-files", "-z", "--modified", "--others", "--exclude-standard"]
     changed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
@@ -76,8 +65,7 @@ def do(tmp_path):
             (clone / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, clone / name)
     env = {k: v for k, v in os.environ.items() if k != "FEDLEARN_DATA"}
-    env |= {"PYTHONPATH": str(clone), "PYTHONDONTWRITEBYTECODE": "1", "MPLBACKEND": "agg"}
-    env["FEDLEARN_OFFLINE"] = "1"
+    env |= {"PYTHONPATH": str(clone), "MPLBACKEND": "agg", "FEDLEARN_OFFLINE": "1"}
     how = {"cwd": clone, "env": env, "text": True, "capture_output": True}
 
     def done(*words):
@@ -89,7 +77,7 @@ def do(tmp_path):
 
 @pytest.mark.slow
 def test_the_commands_run_in_a_clean_clone_one_after_the_other(do):
-    (do.folder / "mine.py").write_text(block("Add a method"))
+    (do.folder / "mine.py").write_text(MINE)
     commands, shown = [c for c in COMMANDS if not c.startswith(ELSEWHERE)] + MORE, set()
     for command in commands:
         program, *words = shlex.split(command)
@@ -101,11 +89,8 @@ def test_the_commands_run_in_a_clean_clone_one_after_the_other(do):
         assert done.returncode == 0 and "Traceback" not in said, said
         for text in expected:
             assert text in done.stdout + done.stderr or (do.folder / text).is_file(), said
-        if words[0] in ("run", "compare"):
-            assert "0 of 1 rounds" in done.stderr, f"nothing is said while it runs: {said}"
         shown.add(part)
     assert shown == SHOWS.keys()
-    assert not [*do.folder.glob("*.checkpoint")]
 
 
 @pytest.mark.slow
@@ -120,32 +105,3 @@ def test_the_python_of_a_user_runs_in_a_clean_clone(do):
     done = do("-c", f"{LOGGERS}{code}\nassert [round for _, round in logged] == [1, 1]\n")
     assert done.returncode == 0, done.stderr
     assert (do.folder / "rpn.csv").read_text().count("\n") == 2
-
-
-def test_a_method_of_ones_own_takes_thirty_lines(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    code = block("Add a method")
-    assert sum(bool(line.strip()) for line in code.splitlines()) <= 30
-    Path("mine.py").write_text(code)
-    words = ["run", "mine.py:rotated", "--partition", "dirichlet:0.5", "--out", "mine.json"]
-    assert not cli.main([*words, "--engine", "stacked"])
-    history = fl.History.from_json("mine.json")
-    assert history.final["accuracy"] > 0.9
-    assert not any(row["refused"] for row in history.rows)
-    task = fl.tasks.classification("digits", partition="dirichlet:0.5")
-    link = fl.methods.get("mine.py:rotated").uplink.steps[:-1]
-    plain = fl.Uplink(*link, fl.parts.Lossy(fl.wire.TopK(1 / 32)))
-    same = fl.run(fl.Averaging("plain", uplink=plain), task, rounds=1)
-    # the rotation costs no byte: a position among a power of two of entries is a few bits longer
-    assert abs(history.bytes_up[0] / same.bytes_up[0] - 1) < 0.05
-
-
-def test_the_first_example_runs(monkeypatch):
-    monkeypatch.setenv("MPLBACKEND", "agg")
-    names = {}
-    exec(block("Use the package").replace("rounds=20", "rounds=1"), names)
-    dense = names["average"].bytes_up[0] - names["average"].bytes_up_buffers[0]
-    assert names["pooled"].bytes_up[0] < dense / 4
-    half, mixed = (fl.run(names[name], names["task"], rounds=1) for name in ("half", "mixed"))
-    assert half.bytes_up[0] < 0.55 * names["average"].bytes_up[0]
-    assert mixed.bytes_up[0] < half.bytes_up[0]

@@ -22,35 +22,16 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "runs"
 
 
-# ---- recipes
-
-
 @pytest.mark.parametrize("scale", recipes.SCALES)
 def test_every_run_can_be_made_and_has_a_name_of_its_own(scale):
     listed = recipes.runs(None, scale)
     assert len({(run.folder, run.name) for run in listed}) == len({run.key for run in listed})
-    turns = [run.turn for run in listed]
-    assert turns == sorted(turns)  # the first seed of all, then the second
     for run in listed:
         assert run.method().parts() and json.dumps(run.options(), allow_nan=False)
         fl.partition.parse(run.experiment.partition)
         assert len(run.tries) in (0, 3)
         for each in run.tries:
-            assert each.experiment.rounds == min(10, run.experiment.rounds) and each.short
             assert each.experiment.train * 5 == run.experiment.train
-
-
-@pytest.mark.parametrize("name", recipes.RECIPES)
-def test_a_recipe_has_runs_or_says_why_not(name):
-    recipe = recipes.RECIPES[name]
-    without, stated = recipe.get("without", {}), fl.Experiment().__dataclass_fields__
-    more = {"rows", "all", "tune", "turn", "seeds", "engine", "suffix", "newcomers"}
-    for scale in recipes.SCALES:
-        assert (scale in recipe) != (scale in without)
-        assert all({*block} <= {*stated} | more for block in recipe.get(scale, {}).get("runs", ()))
-    for scale, why in without.items():
-        with pytest.raises(ValueError, match=f"{name} has no runs of scale {scale}: {why[:9]}"):
-            recipes.runs(name, scale)
 
 
 def test_the_key_is_of_what_is_run_and_not_of_where():
@@ -58,10 +39,9 @@ def test_the_key_is_of_what_is_run_and_not_of_where():
     [run] = recipes.runs("fed_kgf_figure3", "full", **one)
     [on_gpu] = recipes.runs("fed_kgf_figure3", "full", **one, device="cuda")
     assert on_gpu.experiment.precision == "bf16" and on_gpu.key == run.key
-    assert (run.engine, on_gpu.engine) == ("sequential", "auto")
     others = [replace(run, experiment=replace(run.experiment, **{n: 3})) for n in ("rounds", "lr")]
-    others += [replace(run, label="x"), replace(run, but={"server": "x"}), replace(run, short=True)]
-    others += [replace(run, newcomers=2)]
+    more = {"label": "x"}, {"but": {"server": "x"}}, {"short": True}, {"newcomers": 2}
+    others += [replace(run, **how) for how in more]
     assert len({run.key, *(other.key for other in others)}) == 7
 
 
@@ -72,23 +52,6 @@ def made(monkeypatch, rows, **block):
     recipe = {"paper": "rpn", "shows": "nothing", "quick": quick}
     monkeypatch.setitem(recipes.RECIPES, "made", recipe)
     return recipes.runs("made")
-
-
-def test_options_for_all_rows_go_where_they_are_known(monkeypatch):
-    rows = {
-        "a": {"method": "fedavg", "but": {"optimizer": {"SGD": {"lr": 0.5, "decay": 0.9}}}},
-        "b": {"method": "fedmmd"},
-        "c": {"method": "fedmmd", "lr": 1.0},
-    }
-    a, b, c = made(monkeypatch, rows, suffix="!", all={"lr": 0.3, "decay": 0.8}, train=None)
-    assert [run.label for run in (a, b, c)] == ["a!", "b!", "c!"] and a.name == "a! digits iid 0"
-    assert a.method() == fl.methods.fedavg(0.3).but(optimizer=fl.SGD(0.5, decay=0.9))
-    assert b.method() == fl.methods.fedmmd(0.3, decay=0.8)
-    assert (b.options()["lr"], c.options(lr=2.0)["lr"]) == (0.3, 2.0)
-    assert a.experiment.network == "digits_cnn" and a.images == (1347, 20)
-    tune = {"rounds": 5, "share": 0.01, "options": {"lr": [0.1]}}
-    [short] = made(monkeypatch, rows, tune=tune)[0].tries
-    assert (short.experiment.train, short.experiment.rounds, short.label) == (1, 1, "a, lr 0.1")
 
 
 def test_stored_runs_are_their_recipes_runs():
@@ -103,20 +66,15 @@ def test_stored_runs_are_their_recipes_runs():
             e, meta, task = run.experiment, line["meta"], line["meta"]["task"]
             best = {run.tuned: meta["options"].get(run.tuned)} if run.tuned else {}
             assert meta["options"] == json.loads(json.dumps(run.options() | best))
-            ran = meta["label"], line["method"], len(line["rows"]), task["seed"]
-            assert ran == (run.label, e.method, e.rounds, e.seed)
+            assert (line["method"], len(line["rows"]), task["seed"]) == (e.method, e.rounds, e.seed)
             assert task["partition"] == repr(fl.partition.parse(e.partition))
             assert (task["train"], task["test"]) == run.images
-            settings = vars(e.settings)
-            assert meta["settings"] == {name: settings[name] for name in meta["settings"]}
+            assert meta["settings"].items() <= vars(e.settings).items()
 
-
-# ---- running
 
 FEW = "--rounds 2 --seed 3 --partition iid --train 100 --test 50 --only FedAvg --only Fed-KGF"
 TWO = ["reproduce", "fed_kgf_figure3", *FEW.split(), "--no-progress"]
-SMALL = {"rounds": 1, "train": 60, "test": 30, "progress": False}
-ONE = {"seeds": (3,), "split": ("iid",), **SMALL}
+ONE = {"split": ("iid",), "rounds": 1, "train": 60, "test": 30, "progress": False}
 
 
 def labels(name="fed_kgf_digits"):
@@ -130,13 +88,9 @@ def test_finished_runs_are_kept_and_stopped_runs_go_on(folder, monkeypatch, caps
         trained.append((server.method.name, t))
         if len(trained) == 4:  # the last round of the second method
             raise KeyboardInterrupt
-        state, row = real(server, engine, t, *rest, **how)
-        return state, row | {"seconds": 10.0}
+        return real(server, engine, t, *rest, **how)
 
     monkeypatch.setattr(rounds, "one_round", counted)
-    assert not main([*TWO, "--plan"]) and not folder.exists()
-    out = capsys.readouterr().out
-    assert "2 runs, 0 stored" in out and out.count("unknown") == 2
     assert main(TWO) == 130 and labels() == ["Fed-KGF"]
     assert len(list(folder.glob("*/*.checkpoint"))) == 1
     assert not main(TWO)
@@ -144,53 +98,35 @@ def test_finished_runs_are_kept_and_stopped_runs_go_on(folder, monkeypatch, caps
     assert not main(TWO) and len(trained) == 5  # all is there
     assert {path.suffix for path in folder.glob("*/*")} == {".json"}
     for line in results.recent("fed_kgf_digits").values():
-        meta = line["meta"]
-        assert len(line["rows"]) == 2 and (meta["task"]["seed"], meta["task"]["train"]) == (3, 100)
-        assert float(meta["provenance"]["seconds"]) >= 20
-        assert {*meta["provenance"]} == {"command", "date", "commit", "hardware", "seconds"}
-        assert {"device", "torch", "python", "settings"} <= meta.keys()
-    capsys.readouterr()
-    assert not main([*TWO, "--plan", "--seed", "4"])  # as long as those of seed 3
-    out = capsys.readouterr().out
-    assert "4 runs, 2 stored" in out and "unknown" not in out
+        task = line["meta"]["task"]
+        assert (len(line["rows"]), task["seed"], task["train"]) == (2, 3, 100)
+    assert not main([*TWO, "--plan", "--seed", "4"])
+    assert "4 runs, 2 stored" in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_several_at_a_time(capsys):
-    assert not main([*TWO, "--jobs", "2"]) and labels() == ["Fed-KGF", "FedAvg"]
-    assert capsys.readouterr().out.count("accuracy 0.") == 2
-
-
-def test_the_best_of_three_is_taken_and_all_are_kept(monkeypatch):
-    block = recipes.RECIPES["fed_kgf_figure3"]["quick"]["runs"][0]
+def test_the_best_of_three_is_taken_and_what_diverged_is_not(monkeypatch):
     tune = {"rounds": 1, "share": 0.5, "options": {"lr": [1e-6, 0.2, 1e-5]}}
-    monkeypatch.setitem(block, "tune", tune)
-    reproduce.reproduce("fed_kgf_figure3", only=("QSGD",), **ONE | {"seeds": (3, 4)})
-    lines = list(results.recent("fed_kgf_digits").values())
-    tries = [line for line in lines if line["experiment"].get("short")]
-    stated = {(t["meta"]["task"]["train"], t["meta"]["task"]["seed"]) for t in tries}
-    assert stated == {(30, 0)} and len(tries) == 3  # of two seeds
-    for line in (line for line in lines if line not in tries):
-        accuracies = line["meta"]["tuned"]["lr"]
-        assert list(accuracies) == ["1e-06", "0.2", "1e-05"]
-        assert max(accuracies, key=accuracies.get) == "0.2"
-        assert "lr=0.2" in line["meta"]["parts"]["optimizer"]
-    # what diverged is not the best, whatever is compared with NaN
-    [run] = recipes.runs("fed_kgf_figure3", only=("FedAvg",), seeds=(3,), split=("iid",), rounds=1)
-    for ends in ([math.nan, 0.2, 0.1], [math.nan] * 3):
-        pairs = zip(run.tries, ends, strict=True)
-        lines = {t.key: {"rows": [{"accuracy": a}]} for t, a in pairs}
+    [run] = made(monkeypatch, {"A": {"method": "fedavg"}}, tune=tune, train=400, test=100)
+    reproduce.reproduce("made", progress=False, seeds=(3, 4))
+    lines = list(results.recent("rpn_digits").values())
+    tries = [line["meta"]["task"] for line in lines if line["experiment"].get("short")]
+    assert [(t["train"], t["seed"]) for t in tries] == 3 * [(200, 0)]  # of two seeds
+    whole = [line["meta"]["parts"] for line in lines if not line["experiment"].get("short")]
+    assert len(whole) == 2 and all("lr=0.2" in parts["optimizer"] for parts in whole)
+    monkeypatch.setattr(rounds, "run", lambda method, *a, **k: pytest.fail(str(method)))
+    nan, ran = math.nan, pytest.fail.Exception
+    for ends, error, says in (([nan, 0.2, 0.1], ran, "lr=0.2"), ([nan] * 3, ValueError, "lr")):
+        accuracies = zip(run.tries, ends, strict=True)
+        lines = {t.key: {"rows": [{"accuracy": a}]} for t, a in accuracies}
         monkeypatch.setattr(reproduce, "stored", lambda runs, root, lines=lines: lines)
-        monkeypatch.setattr(rounds, "run", lambda method, *a, **k: pytest.fail(str(method)))
-        wanted = (pytest.fail.Exception, "lr=0.2") if ends[1] == 0.2 else (ValueError, "lr")
-        with pytest.raises(wanted[0], match=wanted[1]):
+        with pytest.raises(error, match=says):
             reproduce.do(run)
 
 
 def test_a_search_is_done_once_goes_on_and_its_scales_are_kept(folder, monkeypatch):
     block = recipes.RECIPES["fed_repopt_table1"]["quick"]["runs"][0]
     spec = {"dataset": "digits", "train": 60, "rounds": 3, "lr": 0.1}
-    how = {"only": ("RepVGG CSLA", "RepVGG RepOpt"), **ONE, "seeds": (0,)}
+    how = {"only": ("RepVGG CSLA", "RepVGG RepOpt"), "seeds": (0,), **ONE}
     for label in how["only"]:
         monkeypatch.setitem(block["rows"][label], "scales", spec)
     trained, real = [], rounds.one_round
@@ -209,9 +145,7 @@ def test_a_search_is_done_once_goes_on_and_its_scales_are_kept(folder, monkeypat
     assert trained == [1, 2, 3, 3] and not list(folder.glob("*/*.checkpoint"))
     lines = results.recent("fed_repopt_digits").values()
     [found] = [line for line in lines if "scales" in line]
-    assert found["experiment"] == {"method": "search", "network": "digits_repvgg", **spec}
     csla, repopt = (line for line in lines if "rows" in line)
-    assert all("digest=" in run["meta"]["parts"]["model"] for run in (csla, repopt))
     assert csla["rows"][-1]["loss"] == pytest.approx(repopt["rows"][-1]["loss"], rel=1e-3)
 
 
@@ -221,17 +155,16 @@ def test_newcomers_train_from_where_the_others_stopped(tmp_path, monkeypatch):
     real, states = rounds.run, []
 
     def kept(*args, **how):
-        history = real(*args, **how)
-        states.append(history.state)
-        return history
+        states.append(real(*args, **how))
+        return states[-1]
 
     monkeypatch.setattr(rounds, "run", kept)
     curves = reproduce.do(run, {}, False, tmp_path)["meta"]["newcomers"]
-    assert [len(c) for c in curves] == 3 * [3] and all(0 <= a <= 1 for c in curves for a in c)
+    assert [len(c) for c in curves] == 3 * [3]
     # by hand: a client of its own, from the same weights
     task = replace(run.experiment, clients=1, train=20, seed=1000).make_task()
     net = fl.local.new_network(run.method().model, task)
-    fl.local.load(fl.models.state_of(net), states[0])
+    fl.local.load(fl.models.state_of(net), states[0].state)
     assert task.evaluate(net, client=0)["accuracy"] == curves[0][0]
 
 
@@ -251,130 +184,65 @@ def test_a_run_that_fails_stops_those_that_need_it_and_no_others(monkeypatch, ca
     with pytest.raises(ValueError, match="A, lr 0.1 .*A digits iid 0"):
         reproduce.reproduce("made", progress=False, seeds=(0, 1))
     assert labels("rpn_digits") == ["B", "B", "B, mu 0.5"] and tried.count("A, lr 0.1") == 1
-    out = capsys.readouterr().out
-    assert "memory" in out and "needs A, lr 0.1" in out
+    assert "needs A, lr 0.1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     "choice, noun",
     [
         ({"only": ("FedProx",)}, "row 'FedProx'"),
-        ({"recipe": "fed_kg"}, "fed_kgf"),
         ({"scale": "huge"}, "scale 'huge'"),
-        ({"rounds": 0}, "rounds"),
         ({"split": ("shards:2",)}, "partition"),
-        ({"seeds": (-1,)}, "seed"),
-        ({"train": 0}, "train"),
         ({"test": 451}, "test"),
-        ({"device": "bogus"}, "device"),
-        ({"recipe": "fed_gkt_table1", "only": ("centralised, large",),
-          "split": ("dirichlet:0.5",)}, "centralised, large"),
     ],
-)  # fmt: skip
+)
 def test_wrong_choices(folder, choice, noun):
-    for function in (reproduce.reproduce, reproduce.plan):
-        with pytest.raises(ValueError, match=noun):
-            function(**{"recipe": "fed_kgf_figure3"} | choice)
+    with pytest.raises(ValueError, match=noun):
+        reproduce.reproduce(**{"recipe": "fed_kgf_figure3"} | choice)
     assert not folder.exists()
 
 
-# ---- stored
-
-AGAIN = {
-    "fed_kgf_figure3": ("FedAvg", "Fed-KGF", "RPN", "signSGD"),
-    "fed_mmd_fusion_table1": ("FedFusion+Conv",),
-    "fed_gkt_table1": ("FedGKT",),
-    "fed_repopt_table1": ("RepVGG RepOpt",),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", AGAIN)
-def test_stored_runs_come_out_again(recipe):
+@pytest.mark.parametrize(
+    "recipe, row", [("fed_kgf_figure3", "Fed-KGF"), ("fed_repopt_table1", "RepVGG RepOpt")]
+)
+def test_stored_runs_come_out_again(recipe, row):
     """Their first rounds: bytes exactly, accuracies but for what another processor rounds."""
-    chosen = {"only": AGAIN[recipe], "seeds": (0,), "split": ("iid",)}
+    chosen = {"only": (row,), "seeds": (0,), "split": ("iid",)}
     reproduce.reproduce(recipe, rounds=2, progress=False, **chosen)
-    shorter = recipes.runs(recipe, rounds=2, **chosen)
-    for short, whole in zip(shorter, recipes.runs(recipe, **chosen), strict=True):
-        again, before = (results.stored(run.folder)[run.key[1]] for run in (short, whole))
-        for column in ("bytes_up", "bytes_down", "clients"):
-            assert [r[column] for r in again["rows"]] == [r[column] for r in before["rows"][:2]]
-        accuracies = ([r["accuracy"] for r in line["rows"][:2]] for line in (again, before))
-        assert next(accuracies) == pytest.approx(next(accuracies), abs=0.05)
+    short, whole = (recipes.runs(recipe, **chosen, **n)[0] for n in ({"rounds": 2}, {}))
+    again, before = (results.stored(run.folder)[run.key[1]] for run in (short, whole))
+    for now, then in zip(again["rows"], before["rows"][:2], strict=True):
+        assert all(now[c] == then[c] for c in ("bytes_up", "bytes_down", "clients"))
+        assert now["accuracy"] == pytest.approx(then["accuracy"], abs=0.05)
 
 
-def test_status_counts_what_is_packed_and_says_what_is_not_run():
-    table = reproduce.status("rpn").loc["Table 1 and Figure 4, MNIST"]
-    assert list(table["runs"]) == [6, 2, 10] and list(table["stored"]) == [6, 2, 0]
-    assert 3.8 < table.loc["small", "hours spent"] < 3.9  # with the short runs
-    assert math.isnan(table.loc["full", "hours to go"]) and table.loc["quick", "hours to go"] == 0
-    assert table.loc["quick", "command"] == "fedlearn reproduce rpn_table1 --scale quick"
-    status = reproduce.status("fed_repopt").xs("none", level="scale")
-    assert list(status["command"].str.partition(":")[0]) == 3 * ["no recipe"]
-
-
-# ---- data
-
-
-@pytest.fixture
-def no_data(tmp_path, monkeypatch):
-    """No data set but the digits is here, and none can be fetched."""
-    monkeypatch.setenv("FEDLEARN_OFFLINE", "1")
-    monkeypatch.setenv("FEDLEARN_DATA", str(tmp_path / "none"))
-    monkeypatch.setattr(sources, "CACHE", tmp_path / "cache")
-    sources.load.cache_clear()
-    yield tmp_path
-    sources.load.cache_clear()
-
-
-def test_part_of_a_data_set_is_not_taken_for_the_whole(folder, monkeypatch):
+def test_part_of_a_data_set_is_not_taken_for_the_whole(monkeypatch):
     """The packed subsets are enough for the scale small, not for the scale full."""
-    parts = {"voc": {"detection": (352, 348), "segmentation": (437, 445)}, "coco": (122, 106)}
+    here = {("detection", "voc"): (352, 348), ("segmentation", "voc"): (437, 445)}
 
     def counted(task, dataset):
-        part = parts.get(dataset.partition(":")[0])
-        return part[task] if isinstance(part, dict) else part
+        return here.get((task, dataset.partition(":")[0]), (122, 106))
 
     monkeypatch.setattr(reproduce.published, "count_pictures", counted)
     monkeypatch.setattr(sources, "available", lambda name: True)
     line = "voc:416 has 352 of 5717 images to train and 348 of 5823 to test here"
     with pytest.raises(DataError, match=line):
         reproduce.reproduce("rpn_detection", "full")
-    assert f"missing: {line}" in reproduce.plan("rpn_detection", "full") and not folder.exists()
     for name in ("rpn_detection", "rpn_segmentation", "fed_kgf_detection"):
         for scale in ("small", "full"):
             data = [d for run in recipes.runs(name, scale) for d in run.datasets]
             assert all(bool(reproduce.lacking(*d)) == (scale == "full") for d in data)
 
 
-def test_missing_data_is_named_and_does_not_keep_other_runs(folder, no_data, monkeypatch, capsys):
+def test_missing_data_is_named_and_does_not_keep_other_runs(monkeypatch, capsys):
+    monkeypatch.setenv("FEDLEARN_OFFLINE", "1")
+    monkeypatch.setattr(sources, "available", lambda name: name == "digits")
     with pytest.raises(DataError, match=r"cifar10: 170 MB from .*cifar100: 169 MB from "):
         reproduce.reproduce("fed_repopt_table1", "small", seeds=(9,))
-    assert not folder.exists()
     made(monkeypatch, {"A": {"method": "fedavg"}}, network="mlp")
     runs = recipes.RECIPES["made"]["quick"]["runs"]
-    runs += [runs[0] | {"dataset": name} for name in ("cinic10", "cifar10")]
-    lines = [x for x in reproduce.plan("made").splitlines() if x.startswith("missing: ")]
-    assert [x.split()[1] for x in lines] == ["cinic10:", "cifar10:"]
+    runs.append(runs[0] | {"dataset": "cinic10"})
     reproduce.reproduce("made", progress=False)
     assert "missing: cinic10: 688 MB" in capsys.readouterr().out
     assert labels("rpn_digits") == ["A"]
-
-
-def test_nothing_is_fetched_for_runs_that_cannot_begin(no_data, monkeypatch):
-    """Searched on a set that can be fetched, trained on one that somebody has to bring."""
-    monkeypatch.delenv("FEDLEARN_OFFLINE")
-    monkeypatch.setattr(sources, "_fetch", lambda name: pytest.fail(f"{name} is fetched"))
-    run = recipes.runs("fed_repopt_table8", "full")[0]
-    assert [d[1] for d in run.datasets] == ["tiny_imagenet", "fashion_mnist"]
-    with pytest.raises(DataError, match="tiny_imagenet"):
-        reproduce.reproduce("fed_repopt_table8", "full")
-
-
-def test_a_copy_of_another_size_is_refused_before_anything_runs(folder, monkeypatch):
-    known = sources.SETS["digits"]
-    other = known._replace(train=known.train - 1, site="x.org", megabytes=3, torchvision="X")
-    monkeypatch.setitem(sources.SETS, "digits", other)
-    with pytest.raises(DataError, match="1347.*1346"):
-        reproduce.reproduce("rpn_table1", "quick", seeds=(9,))
-    assert not folder.exists()

@@ -22,9 +22,6 @@ def history(accuracies=(0.2, None, 0.8), seed=0, up=1000, clients=2, label="by h
     return fl.History("hand", meta, rows)
 
 
-# ---- files and tables
-
-
 def test_a_row_a_run_and_a_row_a_round(tmp_path):
     history((0.1, 0.2, 0.3, 0.4, None, 0.6, 0.7)).to_json(tmp_path / "x.json")
     whole = history(seed=3, partition="Dirichlet(alpha=0.5, min_samples=1)").to_dict()
@@ -33,21 +30,13 @@ def test_a_row_a_run_and_a_row_a_round(tmp_path):
     line = {"hash": results.hash_of(experiment), "experiment": experiment} | whole
     short = {"hash": results.hash_of({"short": True}), "experiment": {"short": True}} | whole
     results.write(tmp_path / "y.jsonl.gz", [line, short])
-    (tmp_path / "other.json").write_text("{}")
     runs, rounds = results.tables(tmp_path)
     assert list(runs["rounds"]) == [7, 3] and list(rounds["run"]) == 7 * [0] + 3 * [1]
     first, second = (row for _, row in runs.iterrows())
     assert (first["accuracy"], first["late"]) == (0.7, pytest.approx(0.44))
-    assert (first["method"], second["method"], second["label"]) == ("hand", "rpn", "by hand")
-    assert second["options"] == '{"method": "rpn", "lr": 0.02}'
     assert (first["partition"], second["partition"]) == ("iid", "dirichlet:0.5")
-    assert (first["hash"], second["hash"]) == ("", line["hash"])
     assert (first["hours"], second["hours"]) == (pytest.approx(28 / 3600), 2.0)
-    assert (second["seed"], second["clients"], second["measure"]) == (3, 2, "accuracy")
-    assert first["file"] == str(tmp_path / "x.json")
     assert list(rounds["clients"]) == 10 * [2] and rounds["bytes_down"].sum() == 30_000
-    both = results.tables([tmp_path / "x.json", tmp_path / "y.jsonl.gz"])
-    assert both[0].equals(runs) and len(results.tables([history()])[0]) == 1
 
 
 GOOD = history().to_dict()
@@ -58,15 +47,9 @@ ROW = GOOD["rows"][0]
     "data",
     [
         "{",
-        [],
         [GOOD, 3],
-        GOOD | {"meta": None},
         GOOD | {"rows": [{k: v for k, v in ROW.items() if k != "bytes_up"}]},
-        GOOD | {"rows": [ROW | {"clients": 3}]},
-        GOOD | {"rows": []},
-        GOOD | {"rows": [ROW | {"bytes_up": "many"}]},
         GOOD | {"rows": [ROW | {"accuracy": "good"}]},
-        GOOD | {"meta": GOOD["meta"] | {"task": 3}},
         GOOD | {"hash": "0", "experiment": {}},
     ],
 )
@@ -75,53 +58,21 @@ def test_what_is_no_result_is_one_sentence_and_left_out_of_a_folder(data, tmp_pa
     path.write_text(data if isinstance(data, str) else json.dumps(data))
     history((0.5, math.nan)).to_json(tmp_path / "b.json")  # what diverged is a result
     (tmp_path / "broken.json").symlink_to("nowhere.json")
-    for places in (path, [tmp_path / "b.json", path]):
-        with pytest.raises(ValueError, match="x.json") as error:
-            results.tables(places)
-        assert "\n" not in str(error.value)
-    assert len(results.tables(tmp_path)[0]) == 1
-    (tmp_path / "empty").mkdir()
-    for place in ("empty", "nowhere"):
+    with pytest.raises(ValueError, match="x.json") as error:
+        results.tables([tmp_path / "b.json", path])
+    assert "\n" not in str(error.value) and len(results.tables(tmp_path)[0]) == 1
+    (tmp_path / "x.jsonl.gz").write_bytes(b"\x1f\x8b\x08\x00")
+    for place in ("x.jsonl.gz", "nowhere"):
         with pytest.raises(ValueError, match=place):
             results.tables(tmp_path / place)
-
-
-@pytest.mark.parametrize("content", [b"", b"nonsense", b"\x1f\x8b\x08\x00"])
-def test_what_is_no_packed_file_is_one_sentence(tmp_path, content):
-    path = tmp_path / "x.jsonl.gz"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match="x.jsonl.gz is no result"):
-        results.read(path)
-
-
-def test_a_files_and_a_packed_files_runs_are_one_list():
-    assert {h.method for h in results.load("rpn_mnist")} == {"fedavg", "rpn"}
-    assert {h.method for h in results.load("rpn_digits")} == {"fedavg", "rpn"}
-    assert results.load("nothing") == []
-
-
-@pytest.mark.parametrize("text", [e for *_, e in fl.partition.PARTS.values()])
-def test_a_split_is_written_as_it_is_typed(text):
-    assert results.split_text(repr(fl.partition.parse(text))) == text
-
-
-@pytest.mark.parametrize("shown", ["Dirichlet(alpha=0.5, min_samples=3)", "Given(3 clients)"])
-def test_a_split_that_cannot_be_typed_stays_as_it_is(shown):
-    assert results.split_text(shown) == shown
 
 
 def test_seeds_are_told_by_mean_and_deviation():
     one, other = history(), history((0.5, 0.6, 0.4))
     table = fl.summary({"a": [one, other], "b": other}, target=0.75, megabytes=0.005)
-    assert table.loc["a"].to_list() == [
-        *(3, "0.600 ± 0.283", "0.350 ± 0.212", "3.0 (1 of 2 runs)", "0.01 (1 of 2 runs)"),
-        *("0.00", "0.01"),
-    ]
+    told = [3, "0.600 ± 0.283", "0.350 ± 0.212", "3.0 (1 of 2 runs)", "0.01 (1 of 2 runs)"]
+    assert table.loc["a"].to_list() == [*told, "0.00", "0.01"]
     assert table.loc["b", "rounds to 75%"] == "not reached"
-    assert results.spread([1.0, 2.0], "+.1f") == "+1.5 ± 0.7"
-
-
-# ---- packing
 
 
 @pytest.fixture
@@ -133,8 +84,8 @@ def checkout(tmp_path, monkeypatch):
     block = {"partition": ["iid"], "rounds": 1, "train": 40, "test": 20, "clients": 2}
     block |= {"rows": {name: {"method": "fedavg"} for name in "ab"}}
     made = {"paper": "own", "shows": "", "quick": {"seeds": [0], "runs": [block]}}
-    for name, value in {"RECIPES": {"own_table": made}, "PAPERS": {"own": None}}.items():
-        monkeypatch.setattr(recipes, name, value)
+    monkeypatch.setattr(recipes, "RECIPES", {"own_table": made})
+    monkeypatch.setattr(recipes, "PAPERS", {"own": None})
 
     def do(commit="abcdef123456", **how):
         monkeypatch.setattr(results, "provenance", lambda: {"commit": commit})
@@ -149,29 +100,21 @@ def test_the_packed_files_are_the_same_when_they_are_packed_again(tmp_path):
     for path in sorted(data_path("results").glob(f"*{results.PACKED}")):
         name, lines = path.name.removesuffix(results.PACKED), results.read(path)
         results.write(tmp_path / path.name, lines)
-        assert path.read_bytes()[4:8] == bytes(4)  # no time is in it
+        assert path.read_bytes()[4:8] == bytes(4)  # no time is in it, and nan is not nan:
+        assert json.dumps(results.read(tmp_path / path.name)) == json.dumps(lines)
         places = [order[name, line["hash"]] for line in lines]
         assert places == sorted(places)
-    again = results.read(tmp_path / path.name)
-    assert json.dumps(again) == json.dumps(lines)  # nan is not equal to itself
 
 
 def test_a_run_is_packed_read_and_not_done_again(checkout, monkeypatch, capsys):
     table = checkout()
-    assert list(table["seeds"]) == [1, 1] and list(table.index.get_level_values("label")) == [
-        "a",
-        "b",
-    ]
     assert list(table["MB up"]) == 2 * [0.08]
     before = dict(results.recent("own_digits"))
     checkout(train=30)  # a shorter run is not the recipe's
     assert len(before) == 2 and not main(["pack"])
-    assert "own_digits: 2 runs packed" in capsys.readouterr().out
     assert len(results.recent("own_digits")) == 2  # the shorter ones stay
-    assert [line["experiment"]["label"] for line in results.packed("own_digits")] == ["a", "b"]
     runs, _ = results.tables()
     assert list(runs["label"]) == ["a", "b"]
-    assert list(runs["file"]) == 2 * ["data/results/own_digits.jsonl.gz"]
     assert {*runs["hash"]} == {line["hash"] for line in before.values()}
     monkeypatch.setattr(reproduce, "do", None)
     checkout()
@@ -179,43 +122,28 @@ def test_a_run_is_packed_read_and_not_done_again(checkout, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("commit", ["abcdef123456-dirty", "not a checkout"])
-def test_a_run_of_code_that_was_not_committed_is_refused(checkout, capsys, commit):
+def test_what_was_not_committed_is_not_packed(checkout, capsys, commit):
     checkout(only=("a",))
     checkout(commit)
-    assert main(["pack"]) == 2
-    error = capsys.readouterr().err
-    assert "committed" in error and error.count("\n") == 1
+    assert main(["pack"]) == 2 and "committed" in capsys.readouterr().err
     assert not results.packed("own_digits") and len(results.recent("own_digits")) == 2
 
 
-def test_the_same_experiment_is_not_stored_twice(checkout):
+def test_a_line_is_stored_once_and_is_the_run_that_its_hash_says(checkout, capsys):
     checkout(only=("a",))
     [(path, line)] = results.recent("own_digits").items()
-    text = path.read_text()
     assert not main(["pack"])
-    path.write_text(text)
+    path.write_text(json.dumps(line))
     with pytest.raises(ValueError, match="packed already"):
         reproduce.pack()
     results.write(checkout.file, [line, line])
     with pytest.raises(ValueError, match="twice"):
         results.read(checkout.file)
-
-
-def test_a_line_is_the_run_that_its_hash_says(checkout, capsys):
-    checkout(only=("a",))
-    [(path, line)] = results.recent("own_digits").items()
+    checkout.file.unlink()
     line["experiment"]["rounds"] = 7
     path.write_text(json.dumps(line))
     for command in (["pack"], ["reproduce", "own"]):
-        assert main(command) == 2
-        error = capsys.readouterr().err
-        assert "hash" in error and "runs" in error and error.count("\n") == 1
-
-
-def test_only_a_checkout_is_packed_into(checkout):
-    (checkout.file.parents[2] / "pyproject.toml").unlink()
-    with pytest.raises(ValueError, match="checkout"):
-        reproduce.pack()
+        assert main(command) == 2 and "hash" in capsys.readouterr().err
 
 
 def test_a_commit_is_dirty_if_programs_differ_not_if_results_do(tmp_path, monkeypatch):
@@ -229,9 +157,8 @@ def test_a_commit_is_dirty_if_programs_differ_not_if_results_do(tmp_path, monkey
         file.write_text("1")
     monkeypatch.setattr(results, "__file__", str(files[0]))
     assert results.provenance()["commit"] == "not a checkout"
-    git("init", "-q")
-    git("add", ".")
-    git("commit", "-qm", "all")
+    for words in ("init -q", "add .", "commit -qm all"):
+        git(*words.split())
     whole = results.provenance()["commit"]
     for file in files[1:]:
         file.write_text("2")

@@ -1,12 +1,10 @@
-"""The embedded set is fixed, packed copies load, and an absent or damaged one says so in a
-sentence."""
+"""The embedded set is fixed, copies load, and an absent or damaged one says so in a sentence."""
 
 import gzip
-import socket
+import shutil
 import struct
 import urllib.error
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +12,6 @@ import torch
 from PIL import Image
 from torchvision import datasets
 
-import fedlearn as fl
 from fedlearn.data import published, sources
 from fedlearn.errors import DataError
 
@@ -58,8 +55,7 @@ def write_cinic10(folder):
 
 
 def write_tiny_imagenet(folder):
-    """Two training pictures a class, the second one grey; a test picture a class, in an order of
-    its own. A lossy format: colours are met nearly."""
+    """Two training pictures a class, the second one grey; a test picture a class, in no order."""
     names = ["n09", "n08", "n07"]  # wnids.txt is in no order
     folder.mkdir(parents=True)
     (folder / "wnids.txt").write_text("\n".join(names) + "\n", encoding="utf-8-sig")
@@ -68,7 +64,6 @@ def write_tiny_imagenet(folder):
         images = folder / "train" / name / "images"
         picture(images / f"{name}_0.JPEG", (60 * c, 100, 200), 64)
         picture(images / f"{name}_1.JPEG", 60 * c, 64, "L")
-        (folder / "train" / name / f"{name}_boxes.txt").write_text("0\t0\t63\t63\n")
         picture(folder / "val" / "images" / f"val_{9 - c}.JPEG", (60 * c, 0, 0), 64)
         lines.insert(0, f"val_{9 - c}.JPEG\t{name}\t0\t32\t44\t62")
     (folder / "val" / "val_annotations.txt").write_text("\n".join(lines) + "\n")
@@ -79,28 +74,26 @@ def test_digits_is_fixed():
     d = sources.load("digits")
     assert d.train_x.shape == (1347, 1, 8, 8) and d.test_x.shape == (450, 1, 8, 8)
     assert d.train_x.dtype == torch.uint8 and d.train_y.dtype == torch.int64
-    assert d.train_x.max() == 16 and d.classes == 10 and d.coarse is None and d.note == ""
     # The split belongs to the set's definition: these two sums change if it ever moves.
     assert (int(d.test_x.sum()), int((d.test_y * torch.arange(450)).sum())) == (140556, 453816)
     x = d.train_x.double()
     assert d.mean == pytest.approx((x.mean().item(),))
     assert d.std == pytest.approx((x.std(correction=0).item(),))
-    assert sources.load("digits") is d and sources.available("digits")
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_mnist_files_and_the_cache_comes_second(empty, packed):
     assert not sources.available("mnist")
+    for place in (empty / "mine", empty / "cache"):  # it says where it looked, and what to bring
+        with pytest.raises(DataError, match=f"mnist.*{place}"):
+            sources.load("mnist")
     write_mnist(empty / "cache" / "MNIST" / "raw", packed)
     d = sources.load("mnist")
-    assert d.train_x.shape == (12, *sources.SETS["mnist"].shape)
-    assert d.test_x.shape == (6, 1, 28, 28)
-    assert (d.train_x[7] == 7).all() and d.mean == pytest.approx((5.5,))
+    assert d.train_x.shape == (12, 1, 28, 28) and (d.train_x[7] == 7).all()
     assert d.train_y.tolist() == [*range(10), 0, 1] and d.test_y.tolist() == [*range(6)]
     sources.load.cache_clear()
     write_mnist(empty / "mine" / "MNIST" / "raw", packed, n=20)
     assert len(sources.load("mnist").train_y) == 20
-    assert not sources.available("fashion_mnist")
 
 
 @pytest.mark.slow
@@ -113,77 +106,45 @@ def test_cifar10_sheets(empty):
         Image.fromarray(sheet).save(folder / f"{stem}.webp", lossless=True, method=0, quality=0)
     np.savez(folder / "cifar10_index.npz", labels=(np.arange(60000) % 10).astype(np.uint8))
     d = sources.load("cifar10")
-    assert d.train_x.shape == (50000, 3, 32, 32) and d.test_x.shape == (10000, 3, 32, 32)
+    assert d.train_x.shape == (50000, 3, 32, 32)
     assert (d.train_x[30102].permute(1, 2, 0) == torch.tensor([30, 1, 2])).all()
     assert not d.train_x[30103].any() and d.test_y[:3].tolist() == [0, 1, 2]
-    assert d.test_x[102, 0].unique().tolist() == [50] and d.note == ""
+    assert d.test_x[102, 0].unique().tolist() == [50]
 
 
-def test_cifar_batches_and_cifar100_arrays(empty, monkeypatch):
-    mine, (x, y) = empty / "mine", (np.zeros((100, 32, 32, 3), np.uint8), np.arange(100))
-    mine.mkdir()
-    np.savez(mine / "cifar100.npz", x_train=x, y_train=y, x_test=x[:5], y_test=y[:5])
+def test_cifar100_arrays(empty):
+    x, y = np.zeros((100, 32, 32, 3), np.uint8), np.arange(100)
+    (empty / "mine").mkdir()
+    np.savez(empty / "mine" / "cifar100.npz", x_train=x, y_train=y, x_test=x[:5], y_test=y[:5])
     d = sources.load("cifar100")
     assert d.classes == 100 and d.note == sources.note("cifar100") and "lossy" in d.note
     assert np.array_equal(np.bincount(d.coarse), np.full(20, 5)) and len(d.test_y) == 5
-    for name, folder in (("cifar10", "cifar-10-batches-py"), ("cifar100", "cifar-100-python")):
-        (mine / folder).mkdir()
-        one, two = (
-            SimpleNamespace(data=x, targets=y % 10),
-            SimpleNamespace(data=x[:9], targets=y[:9]),
-        )
-        parts = {True: one, False: two}
-        monkeypatch.setattr(datasets, name.upper(), lambda root, train, parts=parts: parts[train])
-        sources.load.cache_clear()
-        d = sources.load(name)
-        assert d.train_y[11] == 1 and len(d.test_y) == 9 and sources.note(name) == ""
 
 
 def test_folders_of_pictures(empty):
     mine = empty / "mine"
     write_cinic10(mine / "cinic-10")
     write_tiny_imagenet(mine / "tiny-imagenet-200")
-    for inside in ("cinic-10/train", "cinic-10/test/cat", "tiny-imagenet-200/train/n09/images"):
+    for inside in ("cinic-10/test/cat", "tiny-imagenet-200/train/n09/images"):
         for name in (".DS_Store", "Thumbs.db", "._0.png"):  # the operating system's
             (mine / inside / name).write_text("x")
-    (mine / "cinic-10" / "train" / ".hidden").mkdir()
     d = sources.load("cinic10")
-    assert d.train_x.shape == d.test_x.shape == (20, 3, 32, 32) and d.classes == 10
     assert d.train_y.tolist() == d.test_y.tolist() == [c for c in range(10) for _ in range(2)]
-    assert (d.train_x[:, 0, 0, 0] == 20 * d.train_y).all() and d.train_x[:, 1].max() == 1
+    assert (d.train_x[:, 0, 0, 0] == 20 * d.train_y).all()
     assert not d.train_x[:, 2].any(), "the validation set (1) is left alone"
-    assert (d.test_x[:, 2] == 2).all() and d.mean == pytest.approx((90, 0.5, 0))
-    part = "a part of cinic10: 20 of 90,000 images to train, 20 of 90,000 to test"
-    assert d.note == sources.note("cinic10") == part
-
+    assert (d.test_x[:, 2] == 2).all() and "20 of 90,000 images to train" in d.note
     d = sources.load("tiny_imagenet")
-    assert d.train_x.shape == (6, 3, 64, 64) and d.test_x.shape == (3, 3, 64, 64)
-    assert d.classes == 200 and d.train_y.tolist() == [0, 0, 1, 1, 2, 2]
+    assert d.train_y.tolist() == [0, 0, 1, 1, 2, 2]
     assert d.test_y.tolist() == [2, 1, 0], "by the annotations, not by the files' names"
     for x, y in ((d.train_x, d.train_y), (d.test_x, d.test_y)):
         assert (x[:, 0, 32, 32] - 60.0 * y).abs().max() <= 3
-    grey = d.train_x[1::2].int()
-    assert (grey[:, 0] == grey[:, 1]).all() and (grey[:, 0] == grey[:, 2]).all()
+    assert torch.equal(d.train_x[1::2, 0], d.train_x[1::2, 2]), "grey ones have three channels"
     counts = [published.count_pictures("classification", n) for n in ("cinic10", "tiny_imagenet")]
     assert counts == [(20, 20), (6, 3)]
-    next((mine / "tiny-imagenet-200" / "val" / "images").iterdir()).unlink()
-    assert published.count_pictures("classification", "tiny_imagenet") == (6, 2)
-    (mine / "tiny-imagenet-200" / "wnids.txt").unlink()
-    with pytest.raises(DataError, match="wnids"):
-        published.count_pictures("classification", "tiny_imagenet")
 
 
 CAT, VAL = "CINIC-10/train/cat/cifar10-train-0.png", "tiny-imagenet-200/val/val_annotations.txt"
 RAW = "MNIST/raw/train-images-idx3-ubyte.gz"
-
-
-def remove_all(path):
-    for file in path.parent.iterdir():
-        file.unlink()
-
-
-def text(change):
-    return lambda path: path.write_text(change(path.read_text()))
 
 
 @pytest.mark.parametrize(
@@ -191,21 +152,13 @@ def text(change):
     [
         ("cinic10", CAT, lambda p: picture(p, 0, 16), "train-0.png is 16 x 16 pixels"),
         ("cinic10", CAT, lambda p: p.write_bytes(p.read_bytes()[:-40]), "train-0.png is no pict"),
-        ("cinic10", CAT, remove_all, "cat"),
-        ("cinic10", CAT, lambda p: (remove_all(p), p.parent.rmdir()), "train has 9 folders"),
+        ("cinic10", CAT, lambda p: shutil.rmtree(p.parent), "train has 9 folders"),
         ("tiny_imagenet", VAL, lambda p: p.unlink(), "val_annotations"),
-        ("tiny_imagenet", VAL, text(lambda t: "\n\n"), "do not fit together"),
-        ("tiny_imagenet", VAL, text(lambda t: t.replace("n09", "n99")), "n99"),
-        ("tiny_imagenet", VAL, text(lambda t: t.replace("val_9", "x")), "x.JPEG is no picture"),
-        ("tiny_imagenet", VAL, text(lambda t: "val_9"), "values to unpack"),
+        ("tiny_imagenet", VAL, lambda p: p.write_text("val_9"), "values to unpack"),
         ("mnist", RAW, lambda p: p.write_bytes(p.read_bytes()[:40]), "cannot be read"),
-        ("mnist", RAW, lambda p: p.write_bytes(b"not gzip"), "gzip"),
-        ("mnist", RAW, lambda p: p.unlink(), "No such file"),
         ("mnist", RAW.replace("images-idx3", "labels-idx1"),
          lambda p: p.write_bytes(gzip.compress(struct.pack(">2I", 2049, 12) + bytes([10] * 12))),
          "do not fit together"),
-        ("cifar10", "cifar-10-batches-py/data_batch_1",
-         lambda p: (p.parent.mkdir(), p.write_bytes(b"foreign")), "corrupted"),
     ],
 )  # fmt: skip
 def test_damaged_copies_are_named(empty, name, file, harm, says):
@@ -215,21 +168,6 @@ def test_damaged_copies_are_named(empty, name, file, harm, says):
     harm(empty / "mine" / file)
     with pytest.raises(DataError, match=f"copy of {name} at .*{says}.*replace or remove"):
         sources.load(name)
-    assert "\n" not in sources.note(name)
-
-
-@pytest.mark.parametrize("name", ["mnist", "cifar10", "cifar100", "cinic10", "tiny_imagenet"])
-def test_what_is_absent_says_which_where_from_and_how_large(empty, name):
-    assert not sources.available(name)
-    known = sources.about(name)
-    with pytest.raises(DataError) as caught:
-        sources.load(name)
-    says = str(caught.value)
-    for part in (name, str(empty / "mine"), str(empty / "cache"), f"{known.megabytes} MB", "set "):
-        assert part in says
-    assert "\n" not in says and ("connect" in says) == bool(known.torchvision)
-    [line] = sources.missing([name, "digits", name])
-    assert line.startswith(f"{name}: {known.megabytes} MB from {known.site}")
 
 
 def test_a_download_appears_whole_or_not_at_all(empty, monkeypatch, capfd):
@@ -252,22 +190,3 @@ def test_a_download_appears_whole_or_not_at_all(empty, monkeypatch, capfd):
     assert len(sources.load("mnist").train_y) == 12
     assert [path.name for path in (empty / "cache").iterdir()] == ["MNIST"]
     assert "noise" not in capfd.readouterr().out
-
-
-def test_names_and_paths():
-    for call in (sources.load, sources.available, fl.tasks.classification):
-        with pytest.raises(ValueError, match="Did you mean 'cifar10'"):
-            call("cifar-10")
-    assert sources.data_path("partitions", "rpn_table4.csv").is_file()
-
-
-def test_a_server_that_never_answers_is_given_up(empty, monkeypatch):
-    monkeypatch.setenv("FEDLEARN_OFFLINE", "0")
-    assert sources.PATIENCE < 15
-    monkeypatch.setattr(sources, "PATIENCE", 0.3)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        silent = f"http://127.0.0.1:{server.getsockname()[1]}/"
-        monkeypatch.setattr(datasets.MNIST, "mirrors", [silent])
-        with pytest.raises(DataError, match="fetching it failed .*timed out"):
-            sources.load("mnist")
-    assert not list((empty / "cache").iterdir())
