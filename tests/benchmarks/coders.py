@@ -57,9 +57,7 @@ KNOBS = {  # of --updates: label -> coders, from few bits to many
     "SmartIdx": [wire.SmartIdx(ratio) for ratio in RATIOS],
     "random-k": [wire.RandomK(ratio, unbiased=False) for ratio in RATIOS],
     "random-k, unbiased": [wire.RandomK(ratio) for ratio in RATIOS],
-    "count sketch": [
-        wire.CountSketch(size, ratio=size / 32) for size in (1 / 8, 1 / 4, 1 / 2, 1.0)
-    ],
+    "count sketch": [wire.CountSketch(2.0**-k, ratio=2.0**-k / 32) for k in (3, 2, 1, 0)],
     "PowerSGD": [wire.LowRank(rank) for rank in (1, 2, 4)],
     "signs": [wire.Signs()],
     "TernGrad": [wire.TernGrad()],
@@ -130,7 +128,7 @@ def round_trip(coder, tensors, seed=0):
     def draws(*kinds):  # on both sides one generator goes on from tensor to tensor
         return (fl.rng.generator(seed, "rounding"),) if isinstance(coder, kinds) else ()
 
-    began, extra = time.process_time(), draws(Stochastic, wire.SharedRandomness)
+    began, extra = time.process_time(), draws(wire.Stochastic, wire.SharedRandomness)
     sections = [coder.encode(t, *extra) for t in tensors]
     between, extra = time.process_time(), draws(wire.SharedRandomness)
     decoded = [coder.decode(s, t.shape, *extra) for s, t in zip(sections, tensors, strict=True)]
@@ -186,10 +184,8 @@ def errors(task, settings, draws=5):
         entries = sum(u.numel() for u in tensors)
         energy = sum(float(u.double().square().sum()) for u in tensors)
         for label, coder in ((label, c) for label, coders in KNOBS.items() for c in coders):
-            wrong = []
-            for seed in range(
-                draws if isinstance(coder, wire.Stochastic | wire.SharedRandomness) else 1
-            ):
+            wrong, drawn = [], isinstance(coder, wire.Stochastic | wire.SharedRandomness)
+            for seed in range(draws if drawn else 1):
                 _, _, sections, came = round_trip(coder, tensors, seed)
                 pairs = zip(came, tensors, strict=True)
                 wrong.append(sum(float((c - u).double().square().sum()) for c, u in pairs))

@@ -134,10 +134,9 @@ def starts(args):
         subprocess.run(command, capture_output=True, cwd=ROOT, check=True)
         _, _, user, system, elapsed = np.subtract(os.times(), before)
         turns[label].append((elapsed, user + system))
-    medians = {label: np.median(rows, 0).tolist() for label, rows in turns.items()}
-    result = {
-        label: dict(zip(("seconds", "cpu"), row, strict=True)) for label, row in medians.items()
-    }
+    result = {}
+    for label, rows in turns.items():
+        result[label] = dict(zip(("seconds", "cpu"), np.median(rows, 0).tolist(), strict=True))
     print(result, flush=True)
     return result
 

@@ -35,9 +35,8 @@ def handed_over(path):
 
 
 def flower(shards, build, lr, batch_size, rounds):
-    """Flower's Message API on Ray. Chosen: a worker for each core, no evaluation, data read once by
-    each worker. The simulator looks for messages and for replies every 0.1 s; ``run_simulation``
-    has no option for that."""
+    """Flower's Message API on Ray: a worker for each core, no evaluation, data read once by each
+    worker. It looks for messages and for replies every 0.1 s, which no option changes."""
     names = "FLWR_TELEMETRY_ENABLED RAY_USAGE_STATS_ENABLED RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
     environment = dict.fromkeys(names.split(), "0") | {"FLWR_DISABLE_UPDATE_CHECK": "1"}
     # restored afterwards, because Flower itself lengthens PYTHONPATH on every call
@@ -95,8 +94,8 @@ def flower(shards, build, lr, batch_size, rounds):
 
 
 def pfl_research(shards, build, lr, batch_size, rounds):
-    """pfl's simulation. Chosen: one process (several need a launcher), tensors in memory, no
-    evaluation (the first round asks for metrics all the same and gets none)."""
+    """pfl's simulation in one process (several need a launcher), tensors in memory, no evaluation
+    (the first round asks for metrics all the same and gets none)."""
     # otherwise it takes a GPU wherever there is one
     with mock.patch.dict(os.environ, PFL_PYTORCH_DEVICE="cpu"):
         from pfl.aggregate.simulate import SimulatedBackend
@@ -139,9 +138,8 @@ def pfl_research(shards, build, lr, batch_size, rounds):
 
 
 def fedlab_serial(shards, build, lr, batch_size, rounds):
-    """FedLab's standalone pipeline with its serial trainer. Chosen: batches cut from memory, no
-    evaluation. The number of samples is sent along, since its server weights all clients equally
-    otherwise."""
+    """FedLab's standalone pipeline with its serial trainer, no evaluation. The number of samples is
+    sent along, since its server weights all clients equally otherwise."""
     root = logging.getLogger()
     level, handlers = root.level, root.handlers[:]
     from fedlab.contrib.algorithm import SGDSerialClientTrainer, SyncServerHandler
