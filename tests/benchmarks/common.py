@@ -61,10 +61,9 @@ def timed(function, repeats=5, clock=time.perf_counter, summary=min):
 
 def ratios(timers, reference, repeats):
     """Functions that return their seconds take turns, after one that warms up -> medians of the
-    ratios to the reference in the same turn, and its median seconds."""
+    ratios to the reference in the same turn."""
     turns = [{name: timer() for name, timer in timers.items()} for _ in range(repeats + 1)][1:]
-    row = {name: median(turn[name] / turn[reference] for turn in turns) for name in timers}
-    return row, median(turn[reference] for turn in turns)
+    return {name: median(turn[name] / turn[reference] for turn in turns) for name in timers}
 
 
 def peak_memory():

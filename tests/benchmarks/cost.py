@@ -1,5 +1,12 @@
-"""What a round costs, part by part, for ``speed.py``: where its time goes and what limits it,
-start-up, messages, memory, uneven clients."""
+"""What a round costs, part by part, for ``speed.py``.
+
+profile  where a round spends its time
+import   CPU seconds from the start of Python to `import fedlearn`, `--help`, a first round
+message  GB/s of encoding, checksum, decoding and averaging a dense message, beside memcpy's
+memory   the most memory that large federations hold
+uneven   uneven clients, stacked, beside what their sizes alone allow
+
+and what limits a round, for the table."""
 
 import json
 import os
@@ -76,16 +83,16 @@ def shares(task, engine, rounds):
     }
     inside, since = ["the rest"], time.perf_counter()
 
-    def turn():  # the time since the last turn belongs to the innermost part
+    def turn(*entered):  # the time since the last turn belongs to the innermost part
         nonlocal since
         now = time.perf_counter()
         seconds[inside[-1]] += now - since
         since = now
+        inside.extend(entered)
 
     def clocked(function, part):
         def call(*args, **kwargs):
-            turn()
-            inside.append(part)
+            turn(part)
             try:
                 return function(*args, **kwargs)
             finally:
@@ -121,17 +128,16 @@ STARTS = {
 
 def starts(args):
     """CPU seconds and seconds of commands in processes of their own, medians of turns."""
-    result = {label: {"seconds": [], "cpu": []} for label in STARTS}
-    for _ in range(args.repeats):
-        for label, command in STARTS.items():
-            before = os.times()
-            subprocess.run(command, capture_output=True, cwd=ROOT, check=True)
-            _, _, user, system, elapsed = np.subtract(os.times(), before).tolist()
-            result[label]["seconds"].append(elapsed)
-            result[label]["cpu"].append(user + system)
-    result = {label: {k: median(v) for k, v in row.items()} for label, row in result.items()}
-    for label, row in result.items():
-        print(f"{label:<34}{row['cpu']:6.2f} s CPU {row['seconds']:6.2f} s", flush=True)
+    turns = {label: [] for label in STARTS}
+    for label, command in list(STARTS.items()) * args.repeats:
+        before = os.times()
+        subprocess.run(command, capture_output=True, cwd=ROOT, check=True)
+        _, _, user, system, elapsed = np.subtract(os.times(), before)
+        turns[label].append((elapsed, user + system))
+    result = {}
+    for label, rows in turns.items():
+        result[label] = dict(zip(("seconds", "cpu"), np.median(rows, 0).tolist(), strict=True))
+    print(result, flush=True)
     return result
 
 

@@ -6,8 +6,7 @@
     ... --quick                               # the smallest case, two repeats
     ... --out FILE                            # write it
 
-Methods and forms take turns; medians of ratios within a turn, one thread. "each step" computes the
-frozen stream's feature maps anew, where the package looks them up in the second epoch.
+Methods and forms take turns; medians of ratios within a turn, one thread.
 """
 
 import argparse
@@ -24,7 +23,7 @@ import torch
 import fedlearn as fl
 from fedlearn import local
 from fedlearn.files import write_text
-from fedlearn.models import parameter_count, state_of
+from fedlearn.models import state_of
 from fedlearn.parts import Clipped, Context, Krum, Median, TrimmedMean
 from fedlearn.results import provenance
 
@@ -40,28 +39,15 @@ NETWORKS = {  # label -> network, image shape, samples, batch size
     "CIFAR CNN, 32x32 colour": ("cifar_cnn", (3, 32, 32), 256, 128),
 }
 METHODS = {"FedAvg": fl.methods.fedavg(), "FedMMD": fl.methods.fedmmd()}
-METHODS["FedMMD, each step"] = METHODS["FedMMD"]
 METHODS["L2"] = fl.methods.fedmmd(distance="l2", lam=0.001)
 for operator in ("single", "multi", "conv"):
     METHODS[f"FedFusion, {operator}"] = fl.methods.fedfusion(operator=operator)
-METHODS["FedFusion, multi, each step"] = METHODS["FedFusion, multi"]
 
 
-class Augmented:
-    """A task that says of itself that it augments, so that nothing is looked up."""
-
-    def __init__(self, task):
-        self.task, self.augment = task, ("nothing",)
-
-    def __getattr__(self, name):
-        return getattr(self.task, name)
-
-
-def trainer(method, task, batch_size, anew):
+def trainer(method, task, batch_size):
     """A function that trains once, from the same state -> seconds."""
     net, settings = fl.initial_network(method, task), fl.Settings(epochs=2, batch_size=batch_size)
     initial = {n: t.clone() for n, t in state_of(net).items()}
-    task = Augmented(task) if anew else task
 
     def train():
         local.load(state_of(net), initial)
@@ -76,8 +62,8 @@ def steps(quick):
     rows = {}
     for label, (network, shape, samples, batch) in list(NETWORKS.items())[: 1 if quick else None]:
         task = random_task(network, shape, 1, samples)
-        trainers = {n: trainer(m, task, batch, "each" in n) for n, m in METHODS.items()}
-        rows[label], _ = ratios(trainers, "FedAvg", 2 if quick else 7)
+        trainers = {n: trainer(m, task, batch) for n, m in METHODS.items()}
+        rows[label] = ratios(trainers, "FedAvg", 2 if quick else 7)
     return rows
 
 
@@ -100,9 +86,7 @@ def forms(quick):
             method = fl.methods.fed_repopt(0.01, form, None)
             *_, play = federation(method, task, batch_size=batch)
             players[form] = lambda play=play: play()["seconds"]
-        row, seconds = ratios(players, "inf", 2 if quick else turns)
-        row |= {"seconds of inf": seconds, "parameters": parameter_count(task.network())}
-        rows[label] = row
+        rows[label] = ratios(players, "inf", 2 if quick else turns)
         if quick:
             break
     return rows
@@ -142,9 +126,8 @@ PARTS = {part.__name__: part for part in (steps, forms, liars)}
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", metavar="FILE")
@@ -154,10 +137,9 @@ def main(argv=None):
     settings = {"rounds": 15, "threads": 1, "cores": os.cpu_count(), "machine": platform.machine()}
     settings |= {"date": origin["date"], "torch": torch.__version__}
     result = {"provenance": origin, "settings": settings, "rows": PARTS[args.part](args.quick)}
-    text = json.dumps(result, indent=1)
     if args.out:
-        write_text(args.out, text + "\n")
-    print(text)
+        write_text(args.out, json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

@@ -63,19 +63,12 @@ def main():
                 runs[name, rounds] = deployed(d, name, rounds)
                 print(name, rounds, runs[name, rounds][0].seconds, flush=True)
     seconds["deployment"] = runs["fedavg", LONG][0].seconds.tolist()
-    result = {
-        "made": made
-        | {
-            "command": "python tests/benchmarks/flower.py",
-            "python": platform.python_version(),
-            "hardware": f"{os.cpu_count()} CPU cores ({platform.machine()})",
-            "torch": torch.__version__,
-            "flower": version("flwr"),
-            "ray": version("ray"),
-        },
-        "seconds": {engine: median(run[1:]) for engine, run in seconds.items()},
-        "framing": [framing(name, runs) for name in ("fedavg", "rpn")],
-    }
+    made |= {"python": platform.python_version(), "torch": torch.__version__}
+    made |= {"hardware": f"{os.cpu_count()} CPU cores ({platform.machine()})"}
+    made |= {"flower": version("flwr"), "ray": version("ray")}
+    result = {"made": made | {"command": "python tests/benchmarks/flower.py"}}
+    result["seconds"] = {engine: median(run[1:]) for engine, run in seconds.items()}
+    result["framing"] = [framing(name, runs) for name in ("fedavg", "rpn")]
     path = ROOT / "_build" / "flower" / "cost.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1))

@@ -82,7 +82,7 @@ class Hostile(OneByOne):
         return answer
 
     def exchange(self, t, what, clients, write):
-        before = b""  # what was sent before, by or to somebody else
+        before = b""  # by or to somebody else
         for k in clients:
             sent, did = write(k), self.did.setdefault((k, what == EVALUATE), [])
             if self.way == "down":

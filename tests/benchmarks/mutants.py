@@ -95,7 +95,7 @@ def run(folder: str | Path, tests: list[str], *plugins) -> None:
     sys.exit(pytest.main([*options, *tests], plugins=plugins))
 
 
-def fork(*arguments) -> int | None:
+def fork(*arguments) -> int:
     """``run`` in a process of its own: its exit code."""
     process = get_context("fork").Process(target=run, args=arguments)
     process.start()
@@ -123,7 +123,9 @@ def verdict(mutant: tuple, lines: dict, seconds: dict[str, float]) -> str:
             os.symlink(ROOT / name, f"{folder}/{name}")
         mutated = ast.unparse(ast.fix_missing_locations(tree))
         Path(folder, path.relative_to(ROOT)).write_text(mutated)
-        return "killed" if fork(folder, tests) else "survived"
+        code = fork(folder, tests)
+    # the others of pytest's exit codes say that no test has failed: it could not run them
+    return f"pytest ended with {code}" if 2 <= code <= 5 else "killed" if code else "survived"
 
 
 def main() -> None:
@@ -139,8 +141,8 @@ def main() -> None:
     for name in HEAVY:
         import_module(name)
     with tempfile.TemporaryDirectory() as folder:
-        if fork(ROOT, asked.tests, Measure(f"{folder}/measured")):
-            sys.exit("a test fails without any change")
+        if code := fork(ROOT, asked.tests, Measure(f"{folder}/measured")):
+            sys.exit(f"without any change pytest ends with {code}: no test may fail")
         lines, seconds = json.loads(Path(folder, "measured").read_text())
     named = [ROOT / "fedlearn" / name for name in asked.files]
     places = [

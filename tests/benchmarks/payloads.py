@@ -69,18 +69,12 @@ def measured(label, network, classes, clients, method, claim):
     schema = method.uplink.schema(fl.initial_network(method, task))
     nothing = wire.Message(wire.UP, 1, 0, 1, dict.fromkeys(schema.shapes, b""))
     up = row["bytes_up"] - row["bytes_up_buffers"] - clients * len(wire.pack(nothing, schema))
-    history.meta |= {
-        "label": label,
-        "claim": claim,
-        "clients": clients,
-        "parameters": models.parameter_count(task.network()),
-        "numbers": up / 4 / clients if method.name in WHOLE else None,
-        "mib": row["bytes_up"] / 2**20,
-        "command": "python tests/benchmarks/payloads.py",
-    }
-    print(
-        f"{label}: {history.meta['mib']:.2f} MiB up, numbers {history.meta['numbers']}", flush=True
-    )
+    history.meta |= {"label": label, "claim": claim, "clients": clients}
+    history.meta |= {"parameters": models.parameter_count(task.network())}
+    history.meta |= {"numbers": up / 4 / clients if method.name in WHOLE else None}
+    history.meta |= {"mib": row["bytes_up"] / 2**20}
+    print(label, history.meta["mib"], "MiB up, numbers", history.meta["numbers"], flush=True)
+    history.meta["command"] = "python tests/benchmarks/payloads.py"
     return history.to_dict()
 
 

@@ -22,8 +22,7 @@ import torch.nn.functional as F
 
 
 def batches(x, y, batch_size):
-    """Shuffled batches, cut from memory for everybody: a loader that works image by image would
-    hide the simulator."""
+    """Shuffled, cut from memory: a loader that works image by image would hide the simulator."""
     return [(x[i], y[i]) for i in torch.randperm(len(y)).split(batch_size)]
 
 
@@ -36,9 +35,8 @@ def handed_over(path):
 
 
 def flower(shards, build, lr, batch_size, rounds):
-    """Flower's Message API on Ray. Chosen: a worker for each core, no evaluation, data read once by
-    each worker. The simulator looks for messages and for replies every 0.1 s; ``run_simulation``
-    has no option for that."""
+    """Flower's Message API on Ray: a worker for each core, no evaluation, data read once by each
+    worker. It looks for messages and for replies every 0.1 s, which no option changes."""
     names = "FLWR_TELEMETRY_ENABLED RAY_USAGE_STATS_ENABLED RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
     environment = dict.fromkeys(names.split(), "0") | {"FLWR_DISABLE_UPDATE_CHECK": "1"}
     # restored afterwards, because Flower itself lengthens PYTHONPATH on every call
@@ -76,18 +74,15 @@ def flower(shards, build, lr, batch_size, rounds):
             def aggregate_train(self, server_round, replies):
                 errors = [reply.error.reason for reply in replies if reply.has_error()]
                 if errors or len(replies) < clients:  # Flower itself would go on with the others
-                    raise RuntimeError(
-                        f"Not every client trained: {len(replies)} replies, errors {errors[:1]}"
-                    )
+                    raise RuntimeError(f"{len(replies)} clients trained; errors {errors[:1]}")
                 result = super().aggregate_train(server_round, replies)
                 seconds.append(time.perf_counter() - self.began)
                 return result
 
         @server.main()
         def main(grid, context):
-            strategy = Timed(
-                fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients
-            )
+            few = dict.fromkeys(("min_train_nodes", "min_available_nodes"), clients)
+            strategy = Timed(fraction_evaluate=0.0, **few)
             result = strategy.start(grid, ArrayRecord(build().state_dict()), num_rounds=rounds)
             final.update(result.arrays.to_torch_state_dict())
 
@@ -99,8 +94,8 @@ def flower(shards, build, lr, batch_size, rounds):
 
 
 def pfl_research(shards, build, lr, batch_size, rounds):
-    """pfl's simulation. Chosen: one process (several need a launcher), tensors in memory, no
-    evaluation (the first round asks for metrics all the same and gets none)."""
+    """pfl's simulation in one process (several need a launcher), tensors in memory, no evaluation
+    (the first round asks for metrics all the same and gets none)."""
     # otherwise it takes a GPU wherever there is one
     with mock.patch.dict(os.environ, PFL_PYTORCH_DEVICE="cpu"):
         from pfl.aggregate.simulate import SimulatedBackend
@@ -131,24 +126,20 @@ def pfl_research(shards, build, lr, batch_size, rounds):
         data = FederatedDataset(user, MinimizeReuseUserSampler(range(len(shards))))
         backend = SimulatedBackend(data, data, [WeightByDatapoints()])
         model = PyTorchModel(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), 1.0))
-        plan = NNAlgorithmParams(
-            rounds, evaluation_frequency=10**9, train_cohort_size=len(shards), val_cohort_size=0
-        )
-        local = NNTrainHyperParams(
-            local_batch_size=batch_size, local_num_epochs=1, local_learning_rate=lr
-        )
+        cohorts = {"train_cohort_size": len(shards), "val_cohort_size": 0}
+        plan = NNAlgorithmParams(rounds, evaluation_frequency=10**9, **cohorts)
+        how = {"local_num_epochs": 1, "local_learning_rate": lr}
+        local = NNTrainHyperParams(local_batch_size=batch_size, **how)
         laps = [time.perf_counter()]
-        FederatedAveraging().run(
-            plan, backend, model, local, callbacks=[Laps()], send_metrics_to_platform=False
-        )
+        how = {"callbacks": [Laps()], "send_metrics_to_platform": False}
+        FederatedAveraging().run(plan, backend, model, local, **how)
     # batch statistics: all clients share the network's own
     return [b - a for a, b in pairwise(laps)], net.state_dict()
 
 
 def fedlab_serial(shards, build, lr, batch_size, rounds):
-    """FedLab's standalone pipeline with its serial trainer. Chosen: batches cut from memory, no
-    evaluation. The number of samples is sent along, since its server weights all clients equally
-    otherwise."""
+    """FedLab's standalone pipeline with its serial trainer, no evaluation. The number of samples is
+    sent along, since its server weights all clients equally otherwise."""
     root = logging.getLogger()
     level, handlers = root.level, root.handlers[:]
     from fedlab.contrib.algorithm import SGDSerialClientTrainer, SyncServerHandler

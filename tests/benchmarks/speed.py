@@ -7,18 +7,13 @@
     python tests/benchmarks/speed.py --beside HEAD~9  # this code and that commit, in turns
 
 table    a round of federated averaging: bare PyTorch loop, fedlearn's engines, and the simulators
-         of requirements-peers.txt that are installed; they take turns, medians count, ratios are to
-         the bare loop. On a GPU also channels last, bfloat16
+         of requirements-peers.txt that are installed; they take turns, medians count. On a GPU also
+         channels last, bfloat16
 job      20 rounds on digits in a fresh process, start-up included: seconds and peak memory
 growth   seconds a round against the number of clients and against the number of samples
-profile  where a round spends its time
-import   CPU seconds from the start of Python to `import fedlearn`, `--help`, a first round
-message  GB/s of encoding, checksum, decoding and averaging a dense message, beside memcpy's
-memory   the most memory that large federations hold
-uneven   uneven clients, stacked, beside what their sizes alone allow
+others   see ``cost.py``
 
-With --out, rows and parts that were not measured keep their old entries. ``cost.py`` has the last
-five parts and what limits a round.
+With --out, rows and parts that were not measured keep their old entries.
 """
 
 import argparse
@@ -30,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import date
 from functools import partial
 from importlib.util import find_spec
@@ -120,8 +115,8 @@ def packaged(task, engine, precision="float32"):
 
 
 def interleaved(contenders, repeats):
-    """Medians of rounds that take turns, of contenders that are warm. Rounds of more than ``LONG``
-    seconds are taken once."""
+    """Medians of rounds that take turns, after one that warms up; if one takes more than ``LONG``
+    seconds, once."""
     seconds = {name: [play()] for name, play in contenders.items()}
     for _ in range(repeats - 1 if max(s[0] for s in seconds.values()) <= LONG else 0):
         for name, play in contenders.items():
@@ -134,11 +129,7 @@ def installed():
     return {label: f for label, (module, f) in PEERS.items() if find_spec(module)}
 
 
-def sentence(error):
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-
-
-def row_of(args, label, network, shape, clients, samples, partition, peak):
+def row_of(args, label, network, shape, samples, clients, partition, peak):
     """One row of the table. One contender's trouble does not hide the others' numbers."""
     task = random_task(network, shape, clients, samples, args.device, partition)
     makers = {"bare loop": partial(bare, task)}
@@ -146,9 +137,8 @@ def row_of(args, label, network, shape, clients, samples, partition, peak):
     if args.forms:
         makers["bare loop, channels last"] = partial(bare, task, torch.channels_last)
         makers["bare loop, bf16"] = partial(bare, task, precision="bf16")
-        makers |= {
-            f"{e}, bf16": partial(packaged, task, e, "bf16") for e in ("sequential", "stacked")
-        }
+        for engine in ("sequential", "stacked"):
+            makers[f"{engine}, bf16"] = partial(packaged, task, engine, "bf16")
     ready, seconds = {}, dict.fromkeys(makers)
     for name, make in makers.items():
         try:
@@ -156,7 +146,7 @@ def row_of(args, label, network, shape, clients, samples, partition, peak):
             ready[name]()  # warms up, and shows whether there is memory enough
         except (RuntimeError, ValueError) as error:
             ready.pop(name, None)
-            seconds[name] = sentence(error)
+            seconds[name] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     seconds |= interleaved(ready, args.repeats)
     if args.device == "cpu" and not args.no_peers:
         few = 1 if seconds["bare loop"] > LONG / 2 else max(2, args.repeats // 2)
@@ -165,46 +155,34 @@ def row_of(args, label, network, shape, clients, samples, partition, peak):
                 times, _ = simulate(shards_of(task), lambda: plain(task), LR, BATCH, few + 1)
                 seconds[name] = median(times[1:])
             except Exception as error:
-                seconds[name] = sentence(error)
-    auto, stacked = ready.get("auto"), ready.get("stacked")
-    row = {"network": label, "clients": clients, "samples": samples}
+                seconds[name] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    auto = ready.get("auto")
+    row = {"network": label, "clients": clients, "samples": samples, "seconds": seconds}
     row |= {"date": date.today().isoformat(), "chosen": auto and auto.chosen.name}
-    row |= {"threads": auto and auto.threads, "together": stacked and stacked.chosen.together}
-    base = seconds["bare loop"]
-    ratios = {
-        n: f"{s / base:.2f}" if isinstance(s, float) else f"failed: {s}" for n, s in seconds.items()
-    }
-    print(f"{label}, {clients} clients ({base:.3f} s): {ratios}, auto {row['chosen']}", flush=True)
-    return row | {"seconds": seconds, "limits": cost.limits(task, peak)}
+    print(row, flush=True)
+    return row | {"threads": auto and auto.threads, "limits": cost.limits(task, peak)}
 
 
 def table(args, old):
     """Rows that are measured now, those of ``old`` otherwise, and empty ones for what is left."""
     rows = {(row["network"], row["clients"]): row for row in old.get("rows", [])}
-    absent = [label for label in PEERS if label not in installed()]
-    result = {"machine": cost.machine(args.device, args.quick), "absent": absent}
-    began, planned = time.monotonic(), []
-    for networks in (NETWORKS, ON_GPU) if args.device.startswith("cuda") else (NETWORKS,):
-        for label, (network, shape, counts, *partition) in networks.items():
-            planned += [
-                (n, label, network, shape, m, *(partition or [None])) for n, m in counts.items()
-            ]
-    for clients, label, network, shape, samples, partition in sorted(
-        planned, key=lambda row: row[0]
-    ):
-        key, late = (label, clients), time.monotonic() - began > 60 * args.minutes
-        row = rows.setdefault(key, {"network": label, "clients": clients, "seconds": {}})
+    machine, began = cost.machine(args.device, args.quick), time.monotonic()
+    planned = [
+        (n, label, network, shape, m, *(partition or [None]))
+        for networks in ((NETWORKS, ON_GPU) if args.device.startswith("cuda") else (NETWORKS,))
+        for label, (network, shape, counts, *partition) in networks.items()
+        for n, m in counts.items()
+    ]
+    for clients, label, *case, partition in sorted(planned, key=lambda row: row[0]):
+        row = rows.setdefault((label, clients), dict(network=label, clients=clients, seconds={}))
         wanted = args.only.lower() in label.lower() and clients <= args.most
-        if wanted and late:
+        if wanted and time.monotonic() - began > 60 * args.minutes:
             print(f"{label}, {clients} clients: no time left")
         elif wanted and not (args.missing and row["seconds"]):
-            case = network, shape, clients, samples, partition
-            rows[key] = row_of(args, label, *case, result["machine"])
+            rows[label, clients] = row_of(args, label, *case, clients, partition, machine)
         order = [*NETWORKS, *dict.fromkeys(name for name, _ in rows)]
         kept = sorted(rows, key=lambda key: (order.index(key[0]), key[1]))
-        yield result | {"rows": [rows[key] for key in kept]}
-    if absent:
-        print(f"not installed: {', '.join(absent)}")
+        yield {"machine": machine, "rows": [rows[key] for key in kept]}
 
 
 # ---- a whole job in a fresh process --------------------------------------------------------------
@@ -214,12 +192,11 @@ def run_job(name):
     """What the fresh process of ``job`` does for the contenders that have no command line."""
     task = fl.tasks.classification("digits", 10)
     torch.set_num_threads(1)
-    if name == "bare loop":
-        play = bare(task)
-        for _ in range(20):
-            play()
-    else:
-        PEERS[name][1](shards_of(task), lambda: plain(task), LR, BATCH, 20)
+    if name != "bare loop":
+        return PEERS[name][1](shards_of(task), lambda: plain(task), LR, BATCH, 20)
+    play = bare(task)
+    for _ in range(20):
+        play()
 
 
 def watch(command):
@@ -227,15 +204,10 @@ def watch(command):
     began, peak = time.perf_counter(), 0
     process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None:
-        total = 0
-        try:
-            for p in (process, *process.children(recursive=True)):
-                memory = p.memory_full_info()
-                # pss shares out what processes have in common; Linux only
-                total += getattr(memory, "pss", memory.rss)
-        except psutil.Error:  # it has just ended
-            pass
-        peak = max(peak, total)
+        with suppress(psutil.Error):  # it has just ended
+            held = [p.memory_full_info() for p in (process, *process.children(recursive=True))]
+            # pss shares out what processes have in common; Linux only
+            peak = max(peak, sum(getattr(memory, "pss", memory.rss) for memory in held))
         time.sleep(0.05)
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} failed with exit status {process.returncode}.")
@@ -256,7 +228,7 @@ def job(args):
     for name, pairs in runs.items():
         seconds, megabytes = map(median, zip(*pairs, strict=True))
         result[name] = {"seconds": seconds, "megabytes": megabytes}
-        print(f"{name:<24}{seconds:>8.1f} s{megabytes:>8.0f} MB", flush=True)
+    print(result, flush=True)
     return result
 
 
@@ -313,20 +285,20 @@ def main():
     parts |= {"uneven": partial(cost.uneven, bare=bare)}
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("parts", nargs="*", choices=[*parts, []], help="default: all")
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--quick", action="store_true", help="two repeats")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--no-peers", action="store_true", help="leave the other simulators out")
-    parser.add_argument("--only", default="", metavar="TEXT", help="rows of the table with it")
-    parser.add_argument("--most", type=int, default=10**9, metavar="N", help="rows up to N clients")
-    parser.add_argument("--missing", action="store_true", help="only what FILE does not have")
-    parser.add_argument("--forms", action="store_true", help="what only a GPU's table has")
-    late = "begin no row of the table after them"
-    parser.add_argument("--minutes", type=float, default=math.inf, help=late)
-    parser.add_argument("--out", metavar="FILE", help="write the results as JSON")
-    parser.add_argument("--beside", metavar="COMMIT", help="compare with it, and no more")
-    parser.add_argument("--run-job", help=argparse.SUPPRESS)
+    add = parser.add_argument
+    add("parts", nargs="*", choices=[*parts, []], help="default: all")
+    add("--repeats", type=int, default=7)
+    add("--quick", action="store_true", help="two repeats")
+    add("--device", default="cpu")
+    add("--no-peers", action="store_true", help="leave the other simulators out")
+    add("--only", default="", metavar="TEXT", help="rows of the table with it")
+    add("--most", type=int, default=10**9, metavar="N", help="rows up to N clients")
+    add("--missing", action="store_true", help="only what FILE does not have")
+    add("--forms", action="store_true", help="what only a GPU's table has")
+    add("--minutes", type=float, default=math.inf, help="begin no row of the table after them")
+    add("--out", metavar="FILE", type=Path, help="write the results as JSON")
+    add("--beside", metavar="COMMIT", help="compare with it, and no more")
+    add("--run-job", help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.repeats = 2 if args.quick else args.repeats
     if args.run_job:
@@ -335,7 +307,7 @@ def main():
         return beside(args.beside, args.repeats)
     cuda = args.device.startswith("cuda")
     args.forms |= cuda
-    result = json.loads(Path(args.out).read_text()) if args.out and Path(args.out).exists() else {}
+    result = json.loads(args.out.read_text()) if args.out and args.out.exists() else {}
     device = torch.cuda.get_device_name(args.device) if cuda else "CPU"
     result["settings"] = {"date": date.today().isoformat(), "torch": torch.__version__}
     result["settings"] |= {"batch": BATCH, "repeats": args.repeats, "threads": 1}
@@ -346,11 +318,11 @@ def main():
                 continue
             print(f"---- {name}", flush=True)
             # the table row by row, so that what was measured is there whatever comes
-            rows = name == "table"
-            for part in table(args, result.get(name, {})) if rows else [parts[name](args)]:
+            old = result.get(name, {})
+            for part in table(args, old) if name == "table" else [parts[name](args)]:
                 result[name] = part
                 if args.out:
-                    write_text(Path(args.out), json.dumps(result, indent=1) + "\n")
+                    write_text(args.out, json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

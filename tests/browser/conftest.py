@@ -7,9 +7,7 @@ import re
 import threading
 from pathlib import Path
 
-import nbformat
 import pytest
-from jupyter_cache import get_cache
 from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,22 +25,9 @@ def toc_pages():
     return re.findall(r"^\W*(?:file|root): (\S+)$", toc, re.M)
 
 
-def chapters():
-    """The pages of the table of contents that are notebooks."""
-    return [page for page in toc_pages() if (ROOT / "book" / f"{page}.ipynb").exists()]
-
-
 def closely(names):
     """Parameters of a test that takes its time: pages beside ``SOME`` are slow."""
     return [n if n in SOME else pytest.param(n, marks=pytest.mark.slow) for n in names]
-
-
-def executed(page):
-    """The chapter with the outputs that it got when the book was built."""
-    source = nbformat.read(ROOT / "book" / f"{page}.ipynb", 4)
-    cache = get_cache(ROOT / "_build" / ".jupyter_cache")
-    of = ("kernelspec", "language_info", "widgets", "papermill")
-    return cache.merge_match_into_notebook(source, nb_meta=of)[1]
 
 
 @pytest.fixture(scope="session")

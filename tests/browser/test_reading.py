@@ -75,18 +75,3 @@ def test_nothing_overflows_and_axe_finds_nothing_serious(page, site, name):
     open_page(page, site, name)
     charts(page)
     assert see(page, name) == {}
-
-
-@pytest.mark.slow
-def test_faults_are_seen(page, site):
-    open_page(page, site, "papers/rpn")
-    page.evaluate(
-        """() => {
-        document.querySelector('article').insertAdjacentHTML('afterbegin',
-          '<div style="width: 3000px">wide</div><p style="color: #999; background: #aaa">pale</p>');
-        document.querySelector('.cell_input pre').append('x'.repeat(200));
-        document.querySelector('#table-4-1 td').append('x'.repeat(200)); }"""
-    )
-    places = {f"too wide at {w} px, {s}" for w in WIDTHS for s in ("light", "dark")}
-    places |= {"clipped code", "tables that are cut off", "axe, dark", "axe, light"}
-    assert set(see(page, "papers/rpn")) == places

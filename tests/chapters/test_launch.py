@@ -46,8 +46,3 @@ def test_one_value_gives_binder_and_colab_and_a_cell_that_gets_the_package(tmp_p
     # what Binder builds installs the package
     environment = yaml.safe_load((tiny.ROOT / "environment.yml").read_text())
     assert any("-e ." in line for line in environment["dependencies"][-1]["pip"])
-
-
-def test_an_address_that_is_none_is_said(tmp_path):
-    said, first = build(tmp_path, "github.com/someone")
-    assert first is None and "an address such as https://github.com/owner/name" in said

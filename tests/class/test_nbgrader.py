@@ -57,12 +57,10 @@ class Course:
 
     def nbgrader(self, *words):
         """What it says."""
-        path = f"{BIN}{os.pathsep}{os.environ['PATH']}"  # nbgrader calls alembic
-        done = subprocess.run(
-            [sys.executable, "-m", "nbgrader", *words],
-            **{"cwd": self.folder, "env": os.environ | {"PATH": path}, "timeout": 1800},
-            **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True},
-        )
+        env = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}  # it calls alembic
+        how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        command = [sys.executable, "-m", "nbgrader", *words]
+        done = subprocess.run(command, cwd=self.folder, env=env, timeout=1800, **how)
         assert done.returncode == 0, done.stdout
         return done.stdout
 
@@ -76,15 +74,12 @@ class Course:
         nbformat.write(chapter, place / "fedavg.ipynb")
 
     def points(self):
-        """Of each student, exercise by exercise; "by hand" where nbgrader leaves it to the
-        teacher."""
+        """Of each student by exercise; "by hand" where nbgrader leaves it to the teacher."""
         with Gradebook(f"sqlite:///{self.folder}/gradebook.db") as book:
             return {
                 submission.student.id: {
-                    grade.name.removesuffix("-check"): (
-                        "by hand" if grade.needs_manual_grade else grade.score
-                    )
-                    for grade in submission.notebooks[0].grades
+                    g.name.removesuffix("-check"): "by hand" if g.needs_manual_grade else g.score
+                    for g in submission.notebooks[0].grades
                 }
                 for submission in book.assignment_submissions("one")
             }
