@@ -68,7 +68,7 @@ class Generated(Drawing):
         return within(uniform.to(device))
 
 
-CONVOLUTION = computed(Generated, nn.Conv2d)[nn.Conv2d]
+_CONVOLUTION = computed(Generated, nn.Conv2d)[nn.Conv2d]
 
 
 def within(uniform: Any) -> list[Tensor]:
@@ -104,7 +104,7 @@ def represent(
         )
     for name, layer in layers:
         weight = layer.weight.detach()
-        layer.__class__, layer.sign, layer.detach = CONVOLUTION, sign, detach
+        layer.__class__, layer.sign, layer.detach = _CONVOLUTION, sign, detach
         layer.every_call, layer.place = every_call, (seed, "kernel generation", name, 0)
         trained = layer._parameters["weight"].requires_grad
         base = nn.Parameter(weight[:base_kernels].clone(), trained)
@@ -122,7 +122,7 @@ def write_out(net: nn.Module) -> nn.Module:
     evaluation mode."""
     net = copy.deepcopy(net)
     for layer in net.modules():
-        if type(layer) is CONVOLUTION:
+        if type(layer) is _CONVOLUTION:
             weight, bias = layer.weight.detach().clone(), layer._parameters["bias"]
             layer.__class__ = nn.Conv2d
             layer._parameters = {"weight": nn.Parameter(weight), "bias": bias}
