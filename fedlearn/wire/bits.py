@@ -41,12 +41,21 @@ def write_numbers(x: np.ndarray, noun: str) -> bytes:
 
 def pack_fields(values: np.ndarray, width: int) -> bytes:
     """Whole numbers 0..2^width-1 -> ceil(n width / 8) bytes. Each full byte of the width makes a
-    plane of its own, the lowest first; the bits left over follow without gaps."""
+    plane of its own (the lowest first), because bytes need no shifting; the fields of the bits
+    left over follow without gaps."""
+    if width == 0:
+        return b""
+    if width == 1:
+        return np.packbits(values.astype(bool, copy=False), bitorder="little").tobytes()
     if width >= 8:
         return values.astype(np.uint8).tobytes() + pack_fields(values >> 8, width - 8)
-    column = values.astype(np.uint8)[:, None]
-    bits = np.unpackbits(column, axis=1, count=width, bitorder="little")
-    return np.packbits(bits, bitorder="little").tobytes()
+    eights = np.zeros((-(-len(values) // 8), 8), np.uint8)  # which fill exactly ``width`` bytes
+    eights.reshape(-1)[: len(values)] = values
+    words = np.zeros(len(eights), "<u8")
+    for j in range(8):
+        words |= eights[:, j].astype("<u8") << (j * width)
+    data = words.view(np.uint8).reshape(-1, 8)[:, :width].tobytes()
+    return data[: (len(values) * width + 7) // 8]
 
 
 def pack_rice(values: np.ndarray) -> tuple[int, bytes]:
@@ -153,10 +162,21 @@ class Reader:
             return self.take(count)
         if width > 8:
             return self.take(count) | self.fields(count, width - 8).astype(np.int32) << 8
-        bits = np.unpackbits(self.take((count * width + 7) // 8), bitorder="little")
-        if bits[count * width :].any():
+        data = self.take((count * width + 7) // 8)
+        if width == 1:
+            values = np.unpackbits(data, bitorder="little")
+        else:
+            eights = np.zeros((-(-count // 8), 8), np.uint8)
+            rows = np.zeros(len(eights) * width, np.uint8)
+            rows[: len(data)] = data
+            eights[:, :width] = rows.reshape(len(eights), width)
+            words, eights = eights.view("<u8")[:, 0], np.empty_like(eights)
+            for j in range(8):
+                eights[:, j] = words >> (j * width) & ((1 << width) - 1)
+            values = eights.reshape(-1)
+        if values[count:].any():
             raise WireError("The bits that fill up a byte are not zero.")
-        return bits[: count * width].reshape(count, width) @ (1 << np.arange(width, dtype=np.uint8))
+        return values[:count]
 
     def rice(self, count: int, b: int, limit: int) -> np.ndarray:
         """The inverse of ``pack_rice``: int64 values, which must not add up to more than
