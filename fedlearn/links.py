@@ -336,7 +336,9 @@ class Update(Step):
     makes = property(type, doc="The class of what comes out.")
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
-        return {n: w.contiguous() - ctx.start[n] for n, w in x.items()}
+        trained = [w.contiguous() for w in x.values()]
+        changes = torch._foreach_sub(trained, [ctx.start[n] for n in x]) if x else ()
+        return dict(zip(x, changes, strict=True))
 
 
 @dataclass(frozen=True)

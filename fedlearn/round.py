@@ -134,16 +134,18 @@ class Client(ClientSide):
     def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
         super().__init__(method, task, settings)
         self.up, self.down = method.uplink.schema(self.net), method.downlink.schema(self.net)
-        self._read: tuple[int, bytes, Any] = 0, b"", {}  # round, message, what was read of it
+        # round, message, its body's checksum, what was read of it
+        self._read: tuple[int, bytes, int, Any] = 0, b"", 0, {}
 
     def download(self, t: int, client: int, data: bytes, memory: Tensors) -> Context:
         """bytes -> a context whose ``start`` is the global state. A body that has come before, to
-        another client, is not decoded again."""
+        another client, is neither summed nor decoded again."""
         ctx, link = self.context(t, client, self.down, memory), self.method.downlink
-        message = unpack(data, self.down, kind=DOWN, round=t, client=client)
-        if self._read[0] != t or not same_body(self._read[1], data):
-            self._read = t, data, link.read(message.sections, ctx)
-        ctx.start = link.undo(self._read[2], ctx)
+        known = self._read[2] if self._read[0] == t and same_body(self._read[1], data) else None
+        message = unpack(data, self.down, kind=DOWN, round=t, client=client, body_crc=known)
+        if known is None:
+            self._read = t, data, message.crc, link.read(message.sections, ctx)
+        ctx.start = link.undo(self._read[3], ctx)
         return ctx
 
     def upload(self, trained: Tensors, ctx: Context) -> bytes:

@@ -84,8 +84,9 @@ class Stacked(local.OneByOne):
         train(net, side.method, ctx, side.settings, STEP / multiply_adds(side.net, side.task.shape))
         answers = {}
         for one, row in zip(contexts, zip(*trained.values(), strict=True), strict=True):
-            local.load(side.tensors, dict(zip(trained, row, strict=True)))
-            answers[one.client] = side.upload(side.tensors, one)
+            weights = dict(zip(trained, row, strict=True))
+            local.load(side.tensors, weights)
+            answers[one.client] = side.upload(weights, one)
         self.memories |= memories
         return answers
 

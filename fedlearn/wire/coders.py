@@ -3,11 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 import torch
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from ..arguments import short
 from ..errors import Diverged, WireError
@@ -25,9 +27,9 @@ def write_floats(tensors: Sequence[torch.Tensor], dtype: str = "<f4") -> list[me
     if dtype == "<f4" and sum(t.numel() for t in tensors) > LARGE:
         pieces = [t.detach().to("cpu", torch.float32).reshape(-1) for t in tensors]
         return [t.numpy().view(np.uint8).data for t in pieces]
-    flat = torch.cat([t.detach().reshape(-1) for t in tensors]) if tensors else torch.empty(0)
+    flat = _flatten_dense_tensors(tensors) if tensors else torch.empty(0)
     with np.errstate(over="ignore"):
-        values = flat.to("cpu", torch.float32).numpy().astype(dtype, copy=False)
+        values = flat.detach().to("cpu", torch.float32).numpy().astype(dtype, copy=False)
     if dtype != "<f4" and not np.isfinite(values).all():
         raise Diverged(
             "A value that is NaN, infinite or too large for half precision cannot be coded."
@@ -46,9 +48,19 @@ def read_floats(
     for section, shape, n in zip(sections, shapes, sizes, strict=True):
         if len(section) != n * width:
             raise WireError(f"{len(section)} bytes came for a tensor of shape {tuple(shape)}.")
+    if len(sections) > 1 and sum(sizes) > LARGE:
+        pairs = zip(sections, shapes, strict=True)
+        return tuple(read_floats([section], [shape], dtype)[0] for section, shape in pairs)
     values = np.frombuffer(bytearray().join(sections), dtype).astype(np.float32, copy=False)
-    parts = torch.from_numpy(finite(values)).split(sizes)
-    return tuple(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
+    return _unflatten_dense_tensors(
+        torch.from_numpy(finite(values)), templates(tuple(map(tuple, shapes)))
+    )
+
+
+@lru_cache
+def templates(shapes: tuple[Shape, ...]) -> list[torch.Tensor]:
+    """Tensors of these shapes that hold nothing."""
+    return [torch.empty(shape, device="meta") for shape in shapes]
 
 
 @dataclass(frozen=True)

@@ -61,13 +61,14 @@ class Schema:
 @dataclass(frozen=True)
 class Message:
     """One message taken apart. ``sections`` maps tensor names to coded bytes; ``samples`` is the
-    sender's n_k."""
+    sender's n_k; ``crc`` is the checksum of what stands between header and checksum."""
 
     kind: int
     round: int
     client: int
     samples: int = 0
     sections: dict[str, Any] = field(default_factory=dict)
+    crc: int = 0
 
 
 def pack(message: Message, schema: Schema, body: tuple[list, int] | None = None) -> bytes:
@@ -95,9 +96,12 @@ def assemble(sections: Mapping[str, Any], schema: Schema) -> tuple[list, int]:
     return parts, crc
 
 
-def unpack(data: bytes, schema: Schema, *, kind: int, round: int, client: int) -> Message:
+def unpack(
+    data: bytes, schema: Schema, *, kind: int, round: int, client: int, body_crc: int | None = None
+) -> Message:
     """bytes -> ``Message`` whose sections are views of ``data``; ``WireError`` for anything but
-    the message expected."""
+    the message expected. ``body_crc`` is for a body that was unpacked before: it is
+    neither summed nor taken apart again."""
     if len(data) > schema.limit:
         raise WireError(
             f"A message of {len(data)} bytes is longer than the {schema.limit} that the schema "
@@ -111,8 +115,9 @@ def unpack(data: bytes, schema: Schema, *, kind: int, round: int, client: int) -
     if version != VERSION:
         raise WireError(f"The message has version {version}, this side reads version {VERSION}.")
     body = memoryview(data)[_HEADER.size : -_CRC.size]
-    crc = zlib.crc32(data[: _HEADER.size], zlib.crc32(body))
-    if crc != _CRC.unpack_from(data, len(data) - _CRC.size)[0]:
+    checksum = zlib.crc32(body) if body_crc is None else body_crc
+    whole = zlib.crc32(data[: _HEADER.size], checksum)
+    if whole != _CRC.unpack_from(data, len(data) - _CRC.size)[0]:
         raise WireError("The checksum does not fit: the message was altered or cut.")
     if got[1] != schema.digest:
         raise WireError("The message was made for another model, method or coder.")
@@ -121,7 +126,8 @@ def unpack(data: bytes, schema: Schema, *, kind: int, round: int, client: int) -
             f"Expected kind {kind} of round {round}, client {client}; got kind {got[0]} of round "
             f"{got[2]}, client {got[3]}."
         )
-    return Message(kind, round, client, samples, take_apart(body, schema))
+    sections = take_apart(body, schema) if body_crc is None else {}
+    return Message(kind, round, client, samples, sections, checksum)
 
 
 def take_apart(body: memoryview, schema: Schema) -> dict[str, memoryview]:
