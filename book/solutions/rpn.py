@@ -4,6 +4,20 @@ A section begins with `# %% exercise`, may explain itself in a text in triple qu
 and leaves its answer in `answer`. `fl.solution` shows it; the unit tests check it.
 """
 
+# %% rpn-numbers
+"""There are 32 kernels in the first layer and 32 * 64 in the second. Each sends one
+number in place of nine. In all 1.4 % are saved: there are almost no kernels here."""
+answer = 1_199_882 - 8 * (32 + 32 * 64)
+
+# %% rpn-forget
+"""The accuracies stay at those of the first round. Every client starts from the first
+model plus what the *last* round brought. The rounds before are gone, so nobody ever
+gets further than one night away from it.
+
+A good answer says (1) that accuracy stops rising; (2) why: a residual is a change
+against the model of the round before, so all of them have to be added; (3) what the
+paper may mean: every client keeps the sum itself, and then must never miss a round."""
+
 # %% rpn-pool
 """`expand` makes a view: all positions of a kernel are one number in memory. `repeat`
 writes each position down, so training one in place leaves its neighbours alone."""
@@ -18,6 +32,18 @@ def unpool(means, k):
 
 
 answer = (pool, unpool)
+
+# %% rpn-share
+"""A good answer (1) predicts before it runs, accuracy and bytes both; (2) finds that
+the last layer brings most of the saving, since two thirds of the numbers stand there;
+(3) finds that every further layer saves less and costs more; (4) says how far the seeds
+lie apart, because a difference of a point is noise here."""
+import fedlearn as fl
+
+answer = {
+    "the last": fl.methods.rpn(share=0.34),
+    "the last two": fl.methods.rpn(share=0.67),
+}
 
 # %% rpn-payload
 """Each 5 x 5 kernel sends one number instead of 25. There are 3 * 64 kernels in the

@@ -1,13 +1,19 @@
-"""The explorer that opens a chapter: stored runs under sliders, drawn by Vega in the page.
+"""Explorers of a chapter's methods: stored runs under sliders, drawn by Vega in the page; and a
+panel that trains what is asked for, where there is a kernel.
 
 FedAvg is always in the picture. The reader guesses first: a dotted line stands at the guess, and
 the method appears when "show" is ticked. In Jupyter ``guess`` comes from the cell above.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from .grids import chapter_file, grid
-from .show import Chart, chart
+from .grids import Experiment, chapter_file, grid
+from .show import Chart, Shown, chart
+
+if TYPE_CHECKING:
+    from ..history import History
 
 ROUNDS, BYTES = "rounds", "kilobytes of one client"
 
@@ -93,3 +99,79 @@ def explorer(number: str, name: str, caption: str, alt: str, guess: float | None
     units = {column: of.get("unit", "") for column, of in controls.items()}
     picture = layered(260, params, layers, shared)
     return chart(number, picture, caption, alt, units, keep=["guess"])
+
+
+class Explorer(Shown):
+    """An explorer of stored runs, and below it the panel that trains."""
+
+    def __init__(self, stored: Chart, name: str) -> None:
+        super().__init__(stored.content, stored.text)
+        self.stored, self.name = stored, name
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        self.stored._ipython_display_()
+        display(panel(self.name))
+
+
+def explore(number: str, name: str, caption: str, alt: str, guess: float | None = None) -> Explorer:
+    """The stored runs of a chapter under sliders, as ``explorer``, and where there is a kernel a
+    panel of the same controls that trains what is chosen."""
+    return Explorer(explorer(number, name, caption, alt, guess), name)
+
+
+def train_chosen(name: str, clients: int, chosen: Mapping[str, Any]) -> "dict[str, History]":
+    """A run of each line of a chapter's grid at these positions of the controls, with seed 0."""
+    from ..round import run
+
+    spec, histories = chapter_file(name)["grid"], {}
+    for line, of_line in spec["lines"].items():
+        options = of_line.get("positions", {None: {}})[chosen.get(of_line.get("control"))]
+        split = spec.get("splits", {"control": None, "positions": {}})
+        partition = split["positions"].get(chosen.get(split["control"]))
+        partition = of_line.get("partition") or partition or spec["shared"]["partition"]
+        stated = {"method": of_line["method"], "options": options, "partition": partition}
+        e = Experiment(**spec["shared"] | stated, clients=clients)
+        how = asdict(e.settings) | {"engine": "stacked", "progress": False}
+        histories[line] = run(e.make_method(), e.make_task(), e.rounds, **how)
+    return histories
+
+
+def panel(name: str) -> Any:
+    """Controls, a button, and the curves of what it trained. (ipywidgets; hidden on the site.)"""
+    import ipywidgets as W
+
+    from ..plot import panels
+    from .show import figure
+    from .widgets import slider
+
+    spec = chapter_file(name)
+    lines, controls = spec["grid"]["lines"].values(), spec["explorer"]["controls"]
+    positions = {line["control"]: list(line["positions"]) for line in lines if "control" in line}
+    if "splits" in spec["grid"]:
+        positions[spec["grid"]["splits"]["control"]] = list(spec["grid"]["splits"]["positions"])
+    positions["clients"] = [2, 3, *spec["grid"]["clients"]]
+    chosen = {c: slider(of["name"], positions[c]) for c, of in controls.items()}
+    for column, of in controls.items():
+        chosen[column].value = of["start"]
+    button, picture = W.Button(description="Train this here"), W.HTML()
+
+    def train(_: object = None) -> None:
+        button.disabled, picture.value = True, "training, some seconds ..."
+        try:
+            values = {column: s.value for column, s in chosen.items()}
+            histories = train_chosen(name, values.pop("clients"), values)
+            ends = {m: f"{h.final['accuracy']:.2f}" for m, h in histories.items()}
+            said = ", ".join(f"{m} {accuracy}" for m, accuracy in ends.items())
+            caption = f"Trained here just now, seed 0. Accuracy at the end: {said}."
+            picture.value = figure("0.0", panels(histories), caption, said).content
+        except Exception as error:  # what cannot be is said in the panel
+            picture.value = f"<p>{type(error).__name__}: {error}</p>"
+        finally:
+            button.disabled = False
+
+    button.on_click(train)
+    box = W.VBox([*chosen.values(), button, picture])
+    box.add_class("fl-live")
+    return box

@@ -1,24 +1,23 @@
-"""Chapter 4, RPN: the explorer of a pooled kernel, and the checks of the exercises."""
+"""Chapter 4, RPN: its explorers, its figures, and the checks of its exercises."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..context import Tensors
 from ..wire import Pooled
 from .check import compared, drawn, number
 
+if TYPE_CHECKING:
+    from .show import Shown  # pictures take long to load, and a check needs none
+
 OWN = [1.3, -0.4, -1.1, 0.6, -1.2, 0.9, -0.7, 1.4, -0.8]  # sums to zero: no common push
-SHADES = 11  # of a colour map, between which Vega mixes
 
 
 def pooled_kernel() -> dict[str, Any]:
     """RPN's pooling of one 3 x 3 residual, r = c * common + (1 - c) * own, under a slider for c."""
-    import numpy as np
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
-
-    from ..plot import SIGNED
-    from .vega import kernel_panels, slider
+    from .vega import kernel_panels, signed, slider
 
     scale = (9 / sum(x * x for x in OWN)) ** 0.5  # both parts have the same energy
     return kernel_panels(
@@ -26,12 +25,100 @@ def pooled_kernel() -> dict[str, Any]:
         "[c + (1 - c) * datum.own, c, (1 - c) * datum.own][datum.panel]",
         ["'kept: ' + format(c * c / (c * c + (1 - c) * (1 - c)), '.0%') + ' of the energy'"],
         [slider("c", "share of the common push", 0.3, 0, 1, 0.02)],
-        {
-            "interpolate": "rgb",
-            "domain": np.linspace(-2, 2, SHADES).round(1).tolist(),
-            "range": [to_hex(c) for c in colormaps[SIGNED](np.linspace(0, 1, SHADES))],
-        },
+        signed(),
         entries=[round(x * scale, 4) for x in OWN],
+    )
+
+
+# ---- one kernel, round after round ---------------------------------------------------------------
+
+WANTED: dict[str, list[float]] = {
+    "an edge": [1, 0, -1, 1, 0, -1, 1, 0, -1],
+    "a line": [-0.5, 1, -0.5, -0.5, 1, -0.5, -0.5, 1, -0.5],
+    "a spot": [-0.25, -0.25, -0.25, -0.25, 2, -0.25, -0.25, -0.25, -0.25],
+    "all bright": [1, 1, 1, 1, 1, 1, 1, 1, 1],
+}
+BORN = [0.3, -0.4, 0.1, 0.5, -0.2, -0.6, 0.2, 0.4, -0.3]  # sums to zero, as random ones nearly do
+NIGHTS, STEP = 20, 0.15  # training takes a kernel so much of the way to what the client wants
+
+
+def nights(wanted: list[float]) -> list[list[list[float]]]:
+    """[round][panel][cell]: what the client wants, and the kernel if all, the mean, or the largest
+    entry (the rest being remembered) of what training changed is sent."""
+    import numpy as np
+
+    target = np.array(wanted, float)
+    whole, pooled, sparse = (np.array(BORN) for _ in range(3))
+    memory, rows = np.zeros(9), []
+    for _ in range(NIGHTS + 1):
+        rows.append([x.round(3).tolist() for x in (target, whole, pooled, sparse)])
+        whole = whole + STEP * (target - whole)
+        pooled = pooled + (STEP * (target - pooled)).mean()
+        memory = memory + STEP * (target - sparse)
+        largest = np.abs(memory).argmax()
+        sparse[largest] += memory[largest]
+        memory[largest] = 0.0
+    return rows
+
+
+def watch_kernel() -> dict[str, Any]:
+    """One kernel under a slider for the round: sent whole, as its mean, entry by entry."""
+    from .vega import choice, kernel_panels, signed, slider
+
+    return kernel_panels(
+        ["wanted", "everything", "RPN", "STC"],
+        "nights[indexof(shapes, wanted)][round][datum.panel][datum.v * 3 + datum.u]",
+        [],
+        [
+            slider("round", "round", 0, 0, NIGHTS, 1),
+            choice("wanted", "the client wants", list(WANTED)),
+            {"name": "nights", "value": [nights(wanted) for wanted in WANTED.values()]},
+            {"name": "shapes", "value": list(WANTED)},
+        ],
+        signed(),
+    )
+
+
+# ---- figures of the lesson -----------------------------------------------------------------------
+
+
+def seven_kernels(number: str, start: Tensors, residual: Tensors, name: str) -> "Shown":
+    """Seven kernels of a layer: what a client started from, changed, says of it, and loses."""
+    from .pictures import kernel_rows
+    from .show import figure
+
+    full = residual[name].cpu()
+    flat = full.mean((2, 3), keepdim=True).expand_as(full)
+    largest = full[:, 0].flatten(1).norm(dim=1).argsort(descending=True)[:7]
+    rows = {"start": start[name].cpu(), "changed": full, "heard": flat, "lost": full - flat}
+    return figure(
+        number,
+        kernel_rows({k: w[largest] for k, w in rows.items()}, apart=["start"]),
+        caption="""Seven 3 x 3 kernels of the first layer: start, change of one night, what the
+        others hear of it, and what is lost. Violet is negative, orange positive; the three lower
+        rows share a scale.""",
+        alt="""Four rows of seven squares of three by three cells. Start and change vary from cell
+        to cell. What is heard has one even shade a square. What is lost varies about as much as
+        the change.""",
+    )
+
+
+def frozen(number: str, models: Mapping[str, Tensors], name: str) -> "Shown":
+    """The shapes of seven kernels of a layer, by model: each kernel less its mean."""
+    from .pictures import kernel_rows
+    from .show import figure
+
+    shapes = {
+        label: (w[name] - w[name].mean((2, 3), keepdim=True)).cpu()[:7]
+        for label, w in models.items()
+    }
+    return figure(
+        number,
+        kernel_rows(shapes),
+        caption="""Shapes of seven kernels of the first layer: each kernel less its mean, before
+        the first round and after the last. Violet is negative, orange positive.""",
+        alt="""Three rows of seven squares. Those of FedAvg differ from the first row; those of RPN
+        are the first row again.""",
     )
 
 
@@ -78,6 +165,17 @@ def pooling(answer: Any) -> str | None:
 
 
 KERNELS, TOTAL = 3 * 64 + 64 * 64, 1_756_426  # the CIFAR network of the FedMMD and FedFusion paper
+numbers = number(  # that RPN sends for the paper's MNIST network
+    1_199_882 - 8 * (32 + 32 * 64),
+    {
+        1_199_882: "that is the dense message; the kernels have to be pooled",
+        1_199_882 - 9 * (32 + 32 * 64): "each pooled kernel still sends one number, its mean",
+        32 + 32 * 64: "those are the kernels; all else of the network travels, too",
+        8 * (32 + 32 * 64): "that is what pooling saves; how much is left?",
+        1_199_882 - 8 * 32 * 64: "the first layer has kernels, too",
+        4 * (1_199_882 - 8 * (32 + 32 * 64)): "those are bytes; the question is for numbers",
+    },
+)
 payload = number(  # the numbers that RPN sends for models.cifar_cnn
     TOTAL - 24 * KERNELS,
     {
@@ -125,4 +223,26 @@ def scaled(coder: Any) -> str | None:
     return None
 
 
-EXERCISES = {"rpn-pool": pooling, "rpn-payload": payload, "rpn-scaled": scaled}
+def partly(answer: Any) -> str | None:
+    """{label: method}, of which each pools some layers only."""
+    from ..method import Method
+
+    if not isinstance(answer, dict) or not answer:
+        return 'a dictionary is asked for, such as {"the last": fl.methods.rpn(share=0.34)}'
+    for label, method in answer.items():
+        if not isinstance(method, Method):
+            return f"{label} is no method: write fl.methods.rpn(share=...), with brackets"
+        if method.name != "rpn":
+            return f"{label} is {method.name}; the question is about rpn"
+        if "share=1.0" in method.parts()["uplink"]:
+            return f"{label} pools all layers: give it a share below 1"
+    return None
+
+
+EXERCISES = {
+    "rpn-numbers": numbers,
+    "rpn-pool": pooling,
+    "rpn-share": partly,
+    "rpn-payload": payload,
+    "rpn-scaled": scaled,
+}

@@ -5,7 +5,7 @@ from typing import Any
 
 import altair as alt
 
-from ..plot import COLOURS
+from ..plot import COLOURS, SIGNED
 
 BLUE, ORANGE, GREEN, PINK, SKY, AMBER, _ = COLOURS
 GREY = "#7a828e"  # read on white and on black
@@ -103,6 +103,20 @@ def point_at(x: str | None = None, y: str | None = None) -> alt.Chart:
     """A single point whose fields ``x`` and ``y`` are these expressions."""
     fields = {name: text for name, text in (("x", x), ("y", y)) if text}
     return alt.Chart(ONE).transform_calculate(**fields)
+
+
+def signed(largest: float = 2.0, shades: int = 11) -> dict[str, Any]:
+    """A scale of colours for numbers of both signs: the one of every picture in the book."""
+    import numpy as np
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    return {
+        "interpolate": "rgb",
+        "domain": np.linspace(-largest, largest, shades).round(2).tolist(),
+        "range": [to_hex(c) for c in colormaps[SIGNED](np.linspace(0, 1, shades))],
+        "clamp": True,
+    }
 
 
 def kernel_panels(

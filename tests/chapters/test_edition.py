@@ -20,6 +20,9 @@ from fedlearn.book.grids import chapter_file
 BOOK = Path(__file__).resolve().parents[2] / "book"
 CHAPTERS = {p.relative_to(BOOK).as_posix(): nbformat.read(p, 4) for p in other.chapters()}
 EVERY = pytest.mark.parametrize("name", CHAPTERS)
+AUDITS = [name for name in CHAPTERS if name.endswith("_audit.ipynb")]
+LESSONS = [name.replace("_audit", "") for name in AUDITS]
+WORDS, CELLS, MOST_FIGURES, MOST_TABLES = 2500, 35, 6, 4  # of a lesson
 RAW = (  # a role, a directive, a label, an equation's label, a reference by name
     r"\{[a-z:]+\}`",
     r"^(`{3,}|:{3,})\s*\{",
@@ -59,18 +62,25 @@ def prose(notebook):
     return [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
 
 
+def family(name):
+    """A lesson and its audit have their exercises in common."""
+    return Path(name).stem.removesuffix("_audit")
+
+
 def lab_calls(notebook):
-    """The calls of ``fl.book`` and of ``fl.widgets`` in the order of the chapter: name, node."""
+    """The calls of ``fl.book``, ``fl.widgets`` and ``fl.explore`` in the order of the chapter, and
+    their names."""
     for cell in code(notebook):
         calls = [node for node in ast.walk(ast.parse(cell.source)) if isinstance(node, ast.Call)]
         for node in sorted(calls, key=lambda n: (n.lineno, n.col_offset)):
-            if re.fullmatch(r"fl\.(book|widgets)\.\w+", ast.unparse(node.func)):
+            if re.fullmatch(r"fl\.((book|widgets)\.\w+|explore)", ast.unparse(node.func)):
                 yield node.func.attr, node
 
 
 def number(call):
     named = [k.value for k in call.keywords if k.arg == "number"]
-    return ast.literal_eval((named or call.args)[0]) if named or call.args else ""
+    first = (named or call.args or [None])[0]
+    return str(first.value) if isinstance(first, ast.Constant) else ""
 
 
 @EVERY
@@ -83,8 +93,10 @@ def test_is_committed_without_outputs_and_with_the_plain_kernel(name):
     for cell in code(notebook):
         assert not cell.outputs and cell.execution_count is None, f"outputs in:\n{cell.source}"
         assert "../" not in cell.source, cell.source
-        folded = "hide-input" in cell.metadata.get("tags", [])
-        assert folded == bool(cell.metadata.get("jupyter", {}).get("source_hidden")), cell.source
+        folded = {"hide-input", "remove-input"} & {*cell.metadata.get("tags", [])}
+        assert bool(folded) == bool(cell.metadata.get("jupyter", {}).get("source_hidden")), (
+            cell.source
+        )
     for cell in visible(notebook):
         assert "plt." not in cell.source and "pd." not in cell.source, cell.source
 
@@ -120,7 +132,9 @@ def test_one_idea_a_cell(name):
     """Of the visible lines, three of five are the method: they neither import, assert nor show."""
     cells = [c.source for c in visible(CHAPTERS[name])]
     counts = [lines(source) for source in cells]
-    assert 25 <= len(counts) <= 50 and statistics.median(counts) <= 7 and max(counts) <= 15, counts
+    if name not in LESSONS:
+        assert 20 <= len(counts) <= 50, counts
+    assert statistics.median(counts) <= 7 and max(counts) <= 15, counts
     assert max(len(row) for c in code(CHAPTERS[name]) for row in c.source.splitlines()) <= 88
     parts = ((c, statement) for c in cells for statement in ast.parse(c).body)
     other_lines = sum(lines(ast.get_source_segment(c, s)) for c, s in parts if shows(s))
@@ -135,10 +149,13 @@ def test_figures_and_tables_are_numbered_in_order(name):
     order = [c["file"] for p in toc["parts"] if p.get("numbered") for c in p["chapters"]]
     chapter = name.removesuffix(".ipynb")
     k = order.index(chapter) + 1 if chapter in order else "A"  # the appendix
+    if name in AUDITS:
+        k = f"{order.index(chapter.removesuffix('_audit')) + 1}A"
     found = {"Figure": [], "Table": []}
     for call, node in lab_calls(CHAPTERS[name]):
-        if call in FIGURES + TABLES:
-            found["Figure" if call in FIGURES else "Table"].append(number(node))
+        kind = "Table" if call in TABLES else "Figure"
+        if re.fullmatch(r"[\dA-Z]+\.\d+", number(node)):
+            found[kind].append(number(node))
     for kind, numbers in found.items():
         assert numbers == [f"{k}.{i + 1}" for i in range(len(numbers))], (kind, numbers)
     text = "\n".join(prose(CHAPTERS[name]))
@@ -148,6 +165,19 @@ def test_figures_and_tables_are_numbered_in_order(name):
     assert tags == [f"{k}.{i + 1}" for i in range(len(tags))]
     for n in re.findall(rf"(?:Eq\. )?\(({k}\.\d+)\)", text):
         assert n in tags, f"equation ({n}) is named and is not there"
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_lesson_is_45_minutes(name):
+    """Words, cells, figures and tables within their bounds, and what belongs to a lesson."""
+    notebook, own = CHAPTERS[name], [call for call, _ in lab_calls(CHAPTERS[name])]
+    text = re.sub(r"```.*?```|\$\$.*?\$\$", "", "\n".join(prose(notebook)), flags=re.DOTALL)
+    assert len(text.split()) <= WORDS and len(code(notebook)) - 3 <= CELLS
+    tables = sum(call in TABLES for call in own)
+    numbered_calls = [n for _, n in lab_calls(notebook) if re.match(r"\d+\.", number(n))]
+    assert tables <= MOST_TABLES and len(numbered_calls) - tables <= MOST_FIGURES
+    assert re.search(r"^## The verdict$", text, re.M) and len(re.findall("★", text)) >= 3
+    assert len(re.findall(r"[Pp]redict, (then move|change, run)", text)) >= 2
 
 
 @EVERY
@@ -160,9 +190,10 @@ def test_tables_have_units(name):
 @EVERY
 def test_exercises_have_an_empty_answer_a_check_and_a_solution(name):
     cells = CHAPTERS[name].cells
-    chapter = Path(name).stem
-    shown = re.findall(r'fl\.solution\("([\w-]+)"\)', "\n".join(c.source for c in cells))
-    checked = re.findall(r'fl\.check\("([\w-]+)"', "\n".join(c.source for c in cells))
+    chapter, both = family(name), [n for n in CHAPTERS if family(n) == family(name)]
+    text = "\n".join(c.source for n in both for c in CHAPTERS[n].cells)
+    shown = re.findall(r'fl\.solution\("([\w-]+)"\)', text)
+    checked = re.findall(r'fl\.check\("([\w-]+)"', text)
     assert set(shown) == set(solutions(chapter)), "solutions shown and written"
     there = module_of(f"{chapter}-x").EXERCISES if chapter in EXERCISES else {}
     assert set(checked) == set(there) <= set(shown)
@@ -178,7 +209,9 @@ def test_exercises_have_an_empty_answer_a_check_and_a_solution(name):
             assert blank, f"{list(own)} is answered already"
 
 
-@pytest.mark.parametrize("name", [name for name in CHAPTERS if name.startswith("papers/")])
+@pytest.mark.parametrize(
+    "name", [name for name in CHAPTERS if name.startswith("papers/") and name not in AUDITS]
+)
 def test_explorers_have_five_positions_and_fedavg(name):
     grid = chapter_file(Path(name).stem)["grid"]
     assert list(grid["lines"])[0] == "FedAvg" and len(grid["seeds"]) >= 3

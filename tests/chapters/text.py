@@ -4,13 +4,15 @@
     python tests/chapters/text.py to-book rpn.txt book/papers/rpn.ipynb
 
 A line "=== md" or "=== code TAG ..." begins a cell. Tags: parameters | fold (folded on the site and
-in JupyterLab) | answer:EXERCISE | check:EXERCISE | solution:EXERCISE.
+in JupyterLab) | gone (not shown at all) | answer:EXERCISE | check:EXERCISE | solution:EXERCISE.
 """
 
 import pathlib
 import sys
 
 import nbformat
+
+SHORT = {"hide-input": "fold", "remove-input": "gone"}
 
 
 def grading(exercise, answer):
@@ -33,11 +35,11 @@ def to_book(text, name):
         meta = {"tags": []} if tags else {}
         for tag in tags:
             what, _, exercise = tag.partition(":")
-            known = {"fold": "hide-input"} | dict.fromkeys(
+            known = {short: tag for tag, short in SHORT.items()} | dict.fromkeys(
                 ("answer", "check", "solution"), "exercise"
             )
             meta["tags"].append(known.get(what, what))
-            if what == "fold":
+            if what in ("fold", "gone"):
                 meta["jupyter"] = {"source_hidden": True}
             if what in ("answer", "check"):
                 meta["nbgrader"] = grading(exercise, what == "answer")
@@ -55,7 +57,7 @@ def to_text(book):
         if cell.cell_type == "markdown":
             out.append("=== md\n" + cell.source)
             continue
-        tags = ["fold" if t == "hide-input" else t for t in cell.metadata.get("tags", [])]
+        tags = [SHORT.get(t, t) for t in cell.metadata.get("tags", [])]
         if "exercise" in tags:
             how = cell.metadata.get("nbgrader", {"grade_id": "x"})
             kind = {None: "solution", True: "answer", False: "check"}[how.get("solution")]

@@ -11,6 +11,7 @@ import pytest
 
 import fedlearn as fl
 from fedlearn.book import classroom
+from fedlearn.book import explorers
 from fedlearn.book.grids import chapter_file, experiments, grid
 
 matplotlib.use("agg")
@@ -80,6 +81,20 @@ def test_the_grid_is_what_its_page_states():
 def draw(clients, alpha=1):
     figure, _ = plt.subplots(figsize=(1, 1))
     return figure, f"a bar of height {clients * alpha}"
+
+
+def test_a_panel_trains_what_is_chosen(monkeypatch):
+    spec = chapter_file("rpn")
+    spec["grid"]["shared"] |= {"rounds": 1}
+    monkeypatch.setattr(explorers, "chapter_file", lambda name: spec)
+    *sliders, button, picture = explorers.panel("rpn").children
+    assert [s.value for s in sliders] == [12, "all three", 12]
+    sliders[0].value = 2
+    button.click()
+    assert "<svg" in picture.value and "STC 0." in picture.value and not button.disabled
+    monkeypatch.setattr(explorers, "train_chosen", lambda *_: 1 / 0)
+    button.click()
+    assert "ZeroDivisionError" in picture.value
 
 
 def test_every_frame_has_its_own_picture_and_text():
