@@ -10,8 +10,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 import fedlearn as fl
-from fedlearn.book import classroom
-from fedlearn.book import explorers
+from fedlearn.book import classroom, explorers
 from fedlearn.book.grids import chapter_file, experiments, grid
 
 matplotlib.use("agg")
