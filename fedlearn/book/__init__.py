@@ -22,6 +22,7 @@ _NAMES = {
     "grids": "grid",
     "loop": "train",
     "heterogeneity": "dirichlet_shares two_parabolas",
+    "overview": "methods_map three_lines",
     "pictures": "kernel_rows pairs partition",
     "rpn": "frozen pooled_kernel seven_kernels watch_kernel",
     "seeing": "moving_boxes pooled_layers scenes seen",

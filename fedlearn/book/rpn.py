@@ -76,6 +76,7 @@ def watch_kernel() -> dict[str, Any]:
             {"name": "shapes", "value": list(WANTED)},
         ],
         signed(),
+        ".1f",  # a sign is a colour, and four panels are narrow on a telephone
     )
 
 
