@@ -20,7 +20,8 @@ CLOSE = 1.07  # bytes that differ less share a place
 def three_lines(number: str, caption: str, alt: str) -> Shown:
     """Accuracy against bytes: FedAvg, one of the papers' methods, and one that remembers."""
     comparison = chapter_file("index")["minutes"]["comparisons"][0]
-    runs = {line: h for line, h in runs_of(comparison).items() if line in ("FedAvg", "RPN", "STC")}
+    stored = runs_of(comparison)
+    runs = {line: stored[line] for line in ("FedAvg", "RPN", "STC")}
     ax = compare(runs.values(), "bytes", labels=list(runs))
     return figure(number, ax, caption, alt)
 
