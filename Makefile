@@ -35,10 +35,10 @@ title   = @printf '\n==== %s ====\n' '$(1)'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env env-flower env-class with-flower book pdf slides live test test-all lint test-unit test-chapters test-class test-browser test-flower record-flower gpu lock clean
+.PHONY: help env env-flower env-class with-flower book pdf live test test-all lint test-unit test-chapters test-class test-browser test-flower record-flower gpu lock clean
 
 help:
-	@echo 'make book           environment, execution of all chapters, site in $(HTML)'
+	@echo 'make book           environment, execution of all chapters, site in $(HTML), slides and cheat sheets in its slides/'
 	@echo 'make pdf            book, then the whole of it as one PDF, which the site offers'
 	@echo 'make test           everything that is tested, in the order of the next six lines'
 	@echo 'make lint             ruff and mypy'
@@ -49,7 +49,6 @@ help:
 	@echo 'make test-browser     every chapter through papermill into the book; the built site and live widgets in headless Chromium (a choice of pages; test-all: each)'
 	@echo 'make test-all       the same with what is marked slow: every page, method and pair of parts, the PDF, kills'
 	@echo 'make live           JupyterLab on the chapters'
-	@echo 'make slides         a deck of slides and a cheat sheet of every lesson'
 	@echo 'make gpu            all that only a GPU can show, into a folder (OUT=gpu-results MINUTES=20 STEPS="tests chapters speed recipes");'
 	@echo '                    PYTHON needs torch, numpy, scikit-learn and safetensors; no environment is made'
 	@echo 'make lock           requirements*.lock anew from pyproject.toml and constraints*.txt'
@@ -115,18 +114,13 @@ book: env with-flower
 	$(call title,book)
 	@$(BIN)/jupyter-book build book --config _config.yml --path-output . -W -n --keep-going --all
 	@test -f _config.yml
+	@$(PY) book/_slides.py
 	@printf '\nThe book is ready: open %s in a browser (no server and no network needed).\n' "file://$(CURDIR)/$(HTML)/index.html"
 
 # Printed from the built site.
 pdf: book
 	$(call title,PDF)
 	@CHROMIUM="$$($(PY) tests/browser/chromium.py)" && export CHROMIUM && $(PY) book/_pdf.py
-
-# A deck and a cheat sheet of every lesson, cut out of the built site.
-slides: book
-	$(call title,slides)
-	@$(PY) book/_slides.py
-	@printf '\nOpen %s/slides/rpn.html in a browser; S shows the notes.\n' "file://$(CURDIR)/$(HTML)"
 
 live: env with-flower
 	@$(BIN)/jupyter lab --allow-root --notebook-dir=book

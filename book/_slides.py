@@ -1,4 +1,4 @@
-"""``make slides``: of every lesson of the built site a deck of slides with speaker's
+"""Of every lesson of the built site a deck of slides with speaker's
 notes, and a cheat sheet of a page. Both are cut out of the page: headings, figures,
 formulas, code."""
 
@@ -136,6 +136,7 @@ def main() -> None:
     theme = (origin / "dist/theme/white.css").read_text()  # without its web font
     (target / "reveal" / "white.css").write_text(re.sub("@import.*?;", "", theme))
     shutil.copy(origin / "plugin/notes/notes.js", target / "reveal")
+    listed = []
     for name in lessons():
         page = BeautifulSoup((SITE / name).read_text(), "html.parser")
         sections = page.find("article").find_all("section")
@@ -158,7 +159,17 @@ def main() -> None:
         (target / f"{stem}.html").write_text(DECK.format(body=body, **about))
         body = f'<div class="sheet">{sheet(sections)}</div>'
         (target / f"{stem}_sheet.html").write_text(DECK.format(body=body, **about))
-        print(f"{stem}: {len(shown)} slides")
+        listed.append(
+            f'<li>{title}: <a href="{stem}.html">{len(shown)} slides</a> (S shows the notes), '
+            f'<a href="{stem}_sheet.html">cheat sheet</a></li>'
+        )
+    body = f"<h1>Slides and cheat sheets</h1><ul>{''.join(listed)}</ul>"
+    about = {
+        "title": "Slides",
+        "scripts": "",
+        "styles": "body { font-family: sans-serif; }",
+    }
+    (target / "index.html").write_text(DECK.format(body=body, **about))
 
 
 if __name__ == "__main__":
