@@ -54,6 +54,7 @@ def watch_branches() -> dict[str, Any]:
         ],
         signed(),
         ".1f",
+        {"condition": {"test": "abs(datum.value) > 1.6", "value": "#fff"}, "value": "#111"},
         entries=ASKED,
         columns=4,
     )
@@ -64,7 +65,7 @@ def grown(number: str, models: Mapping[str, torch.Tensor]) -> "Shown":
     from .pictures import kernel_rows
     from .show import figure
 
-    rows = {m: torch.stack([w[i, i] for i in range(7)]).cpu() for m, w in models.items()}
+    rows = {m: torch.stack([w[i, i : i + 1] for i in range(7)]).cpu() for m, w in models.items()}
     return figure(
         number,
         kernel_rows(rows),
