@@ -11,8 +11,8 @@ gap is about a tenth, so it is no rounding.
 A good answer says (1) where the number is wrong: at the rim, which has no 1 x 1 branch,
 and in the middle from a channel to itself, where the 1 is missing; (2) that the rim now
 learns twice as fast as in the branches, so this is *another* training; (3) that another
-training need not be worse. With our seed it is ahead of the branches, as a larger
-learning rate is here. But it is not what the branches would have learned."""
+training need not be worse: with our seed it is ahead of the branches. But it is not
+what the branches would have learned."""
 
 # %% fed_repopt-constants
 """Two for each output channel of each block, $s_3$ and $s_1$. The scale of the copy is

@@ -60,20 +60,24 @@ def watch_branches() -> dict[str, Any]:
     )
 
 
-def grown(number: str, models: Mapping[str, torch.Tensor]) -> "Shown":
-    """Seven kernels of a layer, from a channel to itself, by model."""
+def grown(number: str, start: torch.Tensor, models: Mapping[str, torch.Tensor]) -> "Shown":
+    """Seven kernels of a layer, each from a channel to itself, and what a model changed of them."""
     from .pictures import kernel_rows
     from .show import figure
 
-    rows = {m: torch.stack([w[i, i : i + 1] for i in range(7)]).cpu() for m, w in models.items()}
+    def own(w: torch.Tensor) -> torch.Tensor:
+        return torch.stack([w[i, i : i + 1] for i in range(7)]).cpu()
+
+    changed = {label: own(w - start) for label, w in models.items()}
     return figure(
         number,
-        kernel_rows(rows),
-        caption="""Seven kernels of the second block, each from a channel to itself: what all start
-        from, and what they are after the last round. Violet is negative, orange positive.""",
-        alt="""Three rows of seven squares of three by three cells. The first row has a large
-        number in the middle of each square. The second and the third row differ from the first,
-        and are equal to each other.""",
+        kernel_rows({"start": own(start)} | changed, apart=["start"]),
+        caption="""Seven kernels of the second block, each from a channel to itself: the start, and
+        what all rounds together have changed of it. Violet is negative, orange positive; the two
+        lower rows share a scale.""",
+        alt="""Three rows of seven squares of three by three cells. In the first row only the middle
+        of each square is dark. The second and the third row have shades in all cells, often the
+        darkest in the middle, and are equal to each other.""",
     )
 
 
