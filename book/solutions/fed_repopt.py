@@ -4,6 +4,30 @@ A section begins with `# %% exercise`, may explain itself in a text in triple qu
 and leaves its answer in `answer`. `fl.solution` shows it; the unit tests check it.
 """
 
+# %% fed_repopt-scalar
+"""The accuracies of `rep` are no longer those of `three`, from the first round on. The
+gap is about a tenth, so it is no rounding.
+
+A good answer says (1) where the number is wrong: at the rim, which has no 1 x 1 branch,
+and in the middle from a channel to itself, where the 1 is missing; (2) that the rim now
+learns twice as fast as in the branches, so this is *another* training; (3) that another
+training need not be worse: with our seed it is ahead of the branches. But it is not
+what the branches would have learned."""
+
+# %% fed_repopt-constants
+"""Two for each output channel of each block, $s_3$ and $s_1$. The scale of the copy is
+trained, so it is part of the kernel and travels with it. In all these are a two
+thousandth of one message."""
+answer = 2 * (64 + 4 * 128 + 6 * 256 + 16 * 512 + 2048)
+
+# %% fed_repopt-start
+"""A good answer (1) predicts before it runs; (2) finds the head start still there, so
+most of it comes from the start: a copy of the input passes everything on from the first
+layer to the last; (3) finds the later rounds slower than with both rules, since without
+multipliers the long kernels turn at half the speed; (4) says that this is one seed. In
+Figure 8.4, with twelve clients, the step alone begins behind FedRepOpt and ends a
+little ahead."""
+
 # %% fed_repopt-fold
 """The running mean is subtracted from $W * x + b$, and what is left is scaled: so the
 bias is scaled with it, before `beta` is added."""

@@ -15,7 +15,7 @@ _NAMES = {
     "fed_gkt": "soft_labels",
     "fed_kgf": "kernel_generation",
     "fed_mmd_fusion": "kernel_widths",
-    "fed_repopt": "gradient_multiplier",
+    "fed_repopt": "gradient_multiplier grown watch_branches",
     "fedavg": "round_time",
     "flower": "carried framed",
     "front": "minutes",

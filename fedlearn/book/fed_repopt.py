@@ -1,13 +1,87 @@
-"""Chapter 8, FedRepOpt: the explorer of the gradient multiplier, and the checks of the
-exercises."""
+"""Chapter 8, FedRepOpt: its explorers, its figures, and the checks of its exercises."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 
-from .check import Function, compared
+from .check import Function, compared, number
 from .check import drawn as normal
+
+if TYPE_CHECKING:
+    from .show import Shown  # pictures take long to load, and a check needs none
+
+# ---- three branches and one kernel, step after step ----------------------------------------------
+
+W3 = [0.3, -0.2, 0.1, -0.4, 0.2, 0.5, 0.1, -0.3, 0.2]
+W1, STEPS, ETA = 0.4, 10, 0.1
+ASKED = [0.5, -0.4, 0.3, 0.6, 1.0, -0.5, -0.3, 0.4, -0.6]  # the gradient, the same in all steps
+
+
+def watch_branches() -> dict[str, Any]:
+    """Three branches and their sum, and one kernel that moves by plain and by multiplied gradients,
+    under sliders for the steps and the scales."""
+    from .vega import kernel_panels, signed, slider, tick
+
+    start = "W3[datum.v * 3 + datum.u]"
+    mid = "(datum.u == 1 && datum.v == 1)"
+    M = f"(s3 * s3 + ({mid} ? s1 * s1 + copies : 0))"
+    W = f"(s3 * {start} + ({mid} ? s1 * {W1} + copies * s_id : 0))"
+    panels = [
+        f"s3 * ({start} - {ETA} * steps * s3 * datum.own)",
+        f"{mid} ? s1 * ({W1} - {ETA} * steps * s1 * datum.own) : 0",
+        f"{mid} && copies ? s_id - {ETA} * steps * datum.own : 0",
+        f"{W} - {ETA} * steps * {M} * datum.own",
+        "datum.own",
+        M,
+        f"{W} - {ETA} * steps * datum.own",
+        f"{W} - {ETA} * steps * {M} * datum.own",
+    ]
+    names = ["3 x 3 branch", "1 x 1 branch", "copy", "their sum"]
+    faster = "format((s3 * s3 + s1 * s1 + copies) / (s3 * s3), '.1f')"
+    return kernel_panels(
+        [*names, "gradient", "multipliers", "plain kernel", "with multipliers"],
+        f"[{', '.join(panels)}][datum.panel]",
+        [f"'the middle learns ' + {faster} + ' times as fast as the rim'"],
+        [
+            slider("steps", "steps of training", 0, 0, STEPS, 1),
+            slider("s3", "scale s\u2083 of the 3 x 3 branch", 1, 0.6, 1.6, 0.1),
+            slider("s1", "scale s\u2081 of the 1 x 1 branch", 1, 0, 1.6, 0.1),
+            slider("s_id", "scale of the copy, at the start", 1, 0, 2, 0.25),
+            tick("copies", "from a channel to itself: there is a copy", True),
+            {"name": "W3", "value": W3},
+        ],
+        signed(),
+        ".1f",
+        {"condition": {"test": "abs(datum.value) > 1.6", "value": "#fff"}, "value": "#111"},
+        entries=ASKED,
+        columns=4,
+    )
+
+
+def grown(number: str, start: torch.Tensor, models: Mapping[str, torch.Tensor]) -> "Shown":
+    """Seven kernels of a layer, each from a channel to itself, and what a model changed of them."""
+    from .pictures import kernel_rows
+    from .show import figure
+
+    def own(w: torch.Tensor) -> torch.Tensor:
+        return torch.stack([w[i, i : i + 1] for i in range(7)]).cpu()
+
+    changed = {label: own(w - start) for label, w in models.items()}
+    return figure(
+        number,
+        kernel_rows({"start": own(start)} | changed, apart=["start"]),
+        caption="""Seven kernels of the second block, each from a channel to itself: the start, and
+        what all rounds together have changed of it. Violet is negative, orange positive; the two
+        lower rows share a scale.""",
+        alt="""Three rows of seven squares of three by three cells. In the first row only the middle
+        of each square is dark. The second and the third row have shades in all cells, often the
+        darkest in the middle, and are equal to each other.""",
+    )
+
+
+# ---- the audit -----------------------------------------------------------------------------------
 
 
 def gradient_multiplier() -> dict[str, Any]:
@@ -155,4 +229,24 @@ def adam(answer: Function) -> str | None:
     return None
 
 
-EXERCISES = {"fed_repopt-fold": fold, "fed_repopt-depthwise": depthwise, "fed_repopt-adam": adam}
+CHANNELS = 64 + 4 * 128 + 6 * 256 + 16 * 512 + 2048  # of RepVGG-B1's 28 blocks
+COPIED = 3 * 128 + 5 * 256 + 15 * 512  # of its blocks that copy their input
+constants = number(
+    2 * CHANNELS,
+    {
+        CHANNELS: "each output channel has two constants, one for either branch",
+        2 * 28: "each output channel of a block has its own constants",
+        2 * (CHANNELS - 64): "the first block has constants, too",
+        2 * (64 + 128 + 256 + 512 + 2048): "a stage has several blocks, each with its own",
+        3 * CHANNELS: "the scale of the copy is trained, so it is no constant",
+        2 * CHANNELS + COPIED: "the scale of the copy is trained, so it is no constant",
+        8 * CHANNELS: "those are bytes; the question is for numbers",
+    },
+)
+
+EXERCISES = {
+    "fed_repopt-constants": constants,
+    "fed_repopt-depthwise": depthwise,
+    "fed_repopt-fold": fold,
+    "fed_repopt-adam": adam,
+}

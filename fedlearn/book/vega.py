@@ -128,8 +128,9 @@ def kernel_panels(
     form: str = "+.1f",
     ink: Any = "#111",
     entries: Sequence[float] = (0,) * 9,
+    columns: int | None = None,
 ) -> dict[str, Any]:
-    """A panel of nine cells, a 3 x 3 kernel, for each of ``names``.
+    """A panel of nine cells, a 3 x 3 kernel, for each of ``names``, so many side by side.
 
     ``value`` is a Vega expression of a cell's ``datum.panel``, ``datum.u`` (column), ``datum.v``
     (row) and ``datum.own``, its entry of ``entries``. ``lines`` below are expressions.
@@ -139,22 +140,25 @@ def kernel_panels(
         for panel in range(len(names))
         for k, entry in enumerate(entries)
     ]
-    low = 3.4 + 0.5 * len(lines)
-    wide = {"axis": None, "scale": {"domain": [0, 3.8 * len(names) - 0.8], "nice": False}}
+    columns = columns or len(names)
+    deep = 4.2 * ((len(names) - 1) // columns)  # where the last row of panels begins
+    low = deep + 3.4 + 0.5 * len(lines)
+    wide = {"axis": None, "scale": {"domain": [0, 3.8 * columns - 0.8], "nice": False}}
     high = {"axis": None, "scale": {"domain": [low, -0.7], "nice": False, "zero": False}}
-    x, y = alt.X("x:Q", **wide), alt.Y("v:Q", **high)
+    x, y = alt.X("x:Q", **wide), alt.Y("y:Q", **high)
     shared = alt.Chart(alt.InlineData(values=cells)).transform_calculate(
         value=value,
-        x="datum.panel * 3.8 + datum.u",
+        x=f"datum.panel % {columns} * 3.8 + datum.u",
+        y=f"floor(datum.panel / {columns}) * 4.2 + datum.v",
         x2="datum.x + 0.94",
-        v2="datum.v + 0.94",
+        y2="datum.y + 0.94",
         mx="datum.x + 0.47",
-        my="datum.v + 0.5",
+        my="datum.y + 0.5",
     )
     color = alt.Color("value:Q", scale=alt.Scale(**colours), legend=None)
     middle = (alt.X("mx:Q", **wide), alt.Y("my:Q", **high))
     layers = [
-        alt.Chart().mark_rect(stroke="#888").encode(x, alt.X2("x2"), y, alt.Y2("v2"), color),
+        alt.Chart().mark_rect(stroke="#888").encode(x, alt.X2("x2"), y, alt.Y2("y2"), color),
         alt.Chart()
         .mark_text(fontSize=12)
         .encode(
@@ -164,7 +168,7 @@ def kernel_panels(
         ),
         alt.Chart()
         .transform_filter("datum.u == 0 && datum.v == 0")
-        .transform_calculate(title="names[datum.panel]", top="-0.25")
+        .transform_calculate(title="names[datum.panel]", top="datum.y - 0.25")
         .mark_text(**WORDS)
         .encode(x, alt.Y("top:Q", **high), text="title:N"),
     ]
@@ -172,7 +176,8 @@ def kernel_panels(
         alt.Chart(ONE)
         .mark_text(**BOLD | {"fontSize": 14}, text=alt.ExprRef(line))
         .encode(
-            x=alt.XDatum(0, type="quantitative"), y=alt.YDatum(3.5 + 0.5 * k, type="quantitative")
+            x=alt.XDatum(0, type="quantitative"),
+            y=alt.YDatum(deep + 3.5 + 0.5 * k, type="quantitative"),
         )
         for k, line in enumerate(lines)
     ]

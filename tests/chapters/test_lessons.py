@@ -1,6 +1,7 @@
 """What lessons write from scratch is what the package does."""
 
 import ast
+from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -8,17 +9,19 @@ import pytest
 import torch
 
 import fedlearn as fl
+from fedlearn.book import train
+from fedlearn.models.reparam import blocks
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 
 
 def definitions(name, *wanted):
-    """The functions of these names that a lesson defines."""
-    names = {"torch": torch, "fl": fl}
+    """The functions and classes of these names that a lesson defines."""
+    names = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "fl": fl}
     cells = nbformat.read(BOOK / f"{name}.ipynb", 4).cells
     for source in (c.source for c in cells if c.cell_type == "code"):
         for node in ast.parse(source).body:
-            if isinstance(node, ast.FunctionDef) and node.name in wanted:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in wanted:
                 exec(compile(ast.Module([node], []), name, "exec"), names)
     assert names.keys() >= {*wanted}, f"{wanted} of {name}"
     return names
@@ -57,3 +60,31 @@ def test_rpn(task):
     for t in (1, 2):
         S, state = lesson["rpn_round"](S), a_round(task, method, state, t, of)
         torch.testing.assert_close(lesson["recovered"](S), dict(state.weights))
+
+
+def test_fed_repopt():
+    """Two rounds of real training, a client's images in one batch: their order has no say."""
+    task = fl.tasks.classification("digits", 3, "dirichlet:0.5", train=90, test=60)
+    data = [(task.inputs(task.train[0][own]).double(), task.train[1][own]) for own in task.owned]
+    sizes = [(1, 16, 2, 1), (16, 16, 1, 1), (16, 16, 1, 2**0.5), (16, 32, 2, 1)]
+    lesson = definitions(
+        "papers/fed_repopt",
+        *("Branches", "pad", "fold", "multiplier", "network", "plain", "one_kernel"),
+        *("night", "a_round"),
+    )
+    lesson |= {"SIZES": [*sizes, (32, 32, 1, 2**0.5)], "data": data}
+    lesson |= {"shares": [len(y) / 90 for _, y in data], "train": partial(train, batch=90)}
+    csla = fl.initial_network(fl.methods.fed_repopt(form="csla"), task).double()
+    three = lesson["network"](lesson["Branches"]).double()
+    for mine, theirs in zip(three[0:15:3], blocks(csla).values(), strict=True):
+        mine.conv3.load_state_dict(theirs.conv3.state_dict())
+        mine.conv1.load_state_dict(theirs.conv1.state_dict())
+    three[-1].load_state_dict(csla.classifier[-1].state_dict())
+    net = lesson["one_kernel"](three)
+    for _ in range(2):
+        shared = {name: w.clone() for name, w in net.state_dict().items()}
+        net.load_state_dict(lesson["a_round"](net, shared))
+    theirs = fl.run(fl.methods.fed_repopt(), task, 2, batch_size=90, engine="sequential")
+    mine = [w for w in net.state_dict().values() if w.dim()]
+    for a, b in zip(mine, theirs.state.values(), strict=True):
+        torch.testing.assert_close(a.float(), b, atol=1e-4, rtol=1e-3)
