@@ -8,7 +8,7 @@ import torch
 from .check import Function, compared, number
 
 
-def kernel_generation(low: float, high: float) -> dict[str, Any]:
+def kernel_generation(low: float = 0.01, high: float = 0.16) -> dict[str, Any]:
     """Fed-KGF's ``w' = sign(w) (|w|^beta + alpha)`` under sliders for w, alpha and beta. Grey:
     where the size of w lies from ``low`` to ``high``."""
     from .vega import BLUE, BOLD, GREY, ONE, ORANGE, alt, layered, point_at, slider
