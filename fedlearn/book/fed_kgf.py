@@ -128,8 +128,8 @@ def watch_round() -> dict[str, Any]:
         module="datum.j == 9 ? 'C' : '' + (datum.j + 1)",
     )
     heard = (
-        "datum.jumps + ' copied cells jump, the others move ' + format(datum.slope, '.2f') + "
-        "' times their base'"
+        "datum.jumps + ' copied cells jump, the rest move ' + format(datum.slope, '.2f') + "
+        "' as far as w'"
     )
     owner = "'C comes from the client with mostly ' + indexof(deals[round - 1], 9) + 's'"
     colour = alt.Color("value:Q", scale=alt.Scale(**signed(0.3)), legend=None)
