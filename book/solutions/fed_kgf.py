@@ -4,6 +4,20 @@ A section begins with `# %% exercise`, may explain itself in a text in triple qu
 and leaves its answer in `answer`. `fl.solution` shows it; the unit tests check it.
 """
 
+# %% fed_kgf-uniform
+"""It is 1, for every beta: the slope is the derivative of |w|^beta, which goes from 0
+to 1 as |w| does. With beta = 2 every weight brings its part. With beta = 10 nearly all
+comes from the few weights that are almost as large as 1."""
+answer = 1.0
+
+# %% fed_kgf-share
+"""A good answer says (1) that no single owner dictates the answers any more: they
+spread over several classes, though not at once; (2) that accuracy stays low in these
+few rounds, because the other modules still come from one client each, and generated
+kernels learn slowly; (3) what it costs: every client sends 330 numbers more, a small
+part of the network. With all kernels learned the same cure repairs most of the
+damage: the audit has the runs."""
+
 # %% fed_kgf-gradient
 """Each copy brings its own g times the slope (5.2), and what comes to the same base
 kernel adds up: `index_add_` does it. A base kernel without copies hears nothing."""

@@ -13,7 +13,7 @@ _NAMES = {
     "drawings": "cards drawing",
     "explorers": "explore explorer",
     "fed_gkt": "soft_labels",
-    "fed_kgf": "kernel_generation",
+    "fed_kgf": "equal_bytes kernel_generation watch_round",
     "fed_mmd_fusion": "kernel_widths",
     "fed_repopt": "gradient_multiplier grown watch_branches",
     "fedavg": "round_time",

@@ -1,5 +1,6 @@
-"""Chapter 5, Fed-KGF: the explorer of kernel generation, and the checks of the exercises."""
+"""Chapter 5, Fed-KGF: its explorers, a table of stored runs, and the checks of the exercises."""
 
+from random import Random
 from typing import Any
 
 import torch
@@ -7,7 +8,7 @@ import torch
 from .check import Function, compared, number
 
 
-def kernel_generation(low: float, high: float) -> dict[str, Any]:
+def kernel_generation(low: float = 0.01, high: float = 0.16) -> dict[str, Any]:
     """Fed-KGF's ``w' = sign(w) (|w|^beta + alpha)`` under sliders for w, alpha and beta. Grey:
     where the size of w lies from ``low`` to ``high``."""
     from .vega import BLUE, BOLD, GREY, ONE, ORANGE, alt, layered, point_at, slider
@@ -50,6 +51,143 @@ def kernel_generation(low: float, high: float) -> dict[str, Any]:
         ],
         grid=False,
     )
+
+
+# ---- a layer that learns a few kernels, and who sends which module -------------------------------
+
+LAST, PULL = 20, 0.88  # rounds; what a round leaves of the way to the shape that is learned
+SHAPES = [
+    [0.25, 0.05, -0.25, 0.25, 0.05, -0.25, 0.25, 0.05, -0.25],
+    [-0.15, 0.25, -0.15, -0.15, 0.25, -0.15, -0.15, 0.25, -0.15],
+    [-0.25, -0.25, -0.25, 0.05, 0.05, 0.05, 0.25, 0.25, 0.25],
+    [-0.1, -0.1, -0.1, -0.1, 0.3, -0.1, -0.1, -0.1, -0.1],
+]
+
+
+def watch_round() -> dict[str, Any]:
+    """A layer of eight kernels, of which m are learned and the others made from them, and below it
+    the deal of ten modules to ten clients, under sliders for the round and for m."""
+    from .vega import BOLD, GREY, ONE, WORDS, alt, layered, signed, slider
+
+    dice = Random(5)
+    born = [[round(dice.gauss(0, 0.15), 3) for _ in range(9)] for _ in SHAPES * 2]
+    alpha = [[round(dice.uniform(1e-5, 0.1), 4) for _ in range(9)] for _ in born]
+    beta = [[round(dice.uniform(2, 10), 2) for _ in range(9)] for _ in born]
+    fixed = {"born": born, "alpha": alpha, "beta": beta, "shapes": SHAPES}
+    fixed["deals"] = [Random(t).sample(range(10), 10) for t in range(LAST)]
+    params = [
+        slider("round", "round", 1, 1, LAST, 1),
+        slider("m", "base kernels m", 2, 1, 7, 1),
+        *({"name": name, "value": value} for name, value in fixed.items()),
+    ]
+    wide = {"axis": None, "scale": {"domain": [0, 29], "nice": False}}
+    high = {"axis": None, "scale": {"domain": [17.2, -1.1], "nice": False, "zero": False}}
+
+    def at(x: str, y: str, *far: Any) -> tuple[Any, ...]:
+        return alt.X(f"{x}:Q", **wide), alt.Y(f"{y}:Q", **high), *far
+
+    def left(y: float) -> dict[str, Any]:
+        spots = {"x": alt.XDatum(0, **wide), "y": alt.YDatum(y, **high)}
+        return {channel: spot.type("quantitative") for channel, spot in spots.items()}
+
+    size = alt.X2("x2"), alt.Y2("y2")
+    wanted = "shapes[datum.p % m % 4][datum.c]"
+    weight = f"{wanted} + pow({PULL}, {{}}) * (born[datum.p % m][datum.c] - {wanted})"
+    kernels = alt.Chart(alt.sequence(72, as_="i")).transform_calculate(
+        p="floor(datum.i / 9)",
+        c="datum.i % 9",
+        w=weight.format("round"),
+        copy="datum.p >= m",
+        b="beta[datum.p][datum.c]",
+        jump=f"datum.copy && datum.w * ({weight.format('(round - 1)')}) < 0 ? 1 : 0",
+        made="(datum.w < 0 ? -1 : 1) * (pow(abs(datum.w), datum.b) + alpha[datum.p][datum.c])",
+        slope="datum.b * pow(abs(datum.w), datum.b - 1)",
+        value="datum.copy ? datum.made : datum.w",
+        x="datum.p * 3.65 + datum.c % 3",
+        y="floor(datum.c / 3)",
+        x2="datum.x + 0.95",
+        y2="datum.y + 0.95",
+        mx="datum.x + 0.47",
+        my="datum.y + 0.47",
+        above="-0.5",
+        name="(datum.copy ? 'of w' : 'w') + (datum.p % m + 1)",
+    )
+    deal = alt.Chart(alt.sequence(100, as_="i")).transform_calculate(
+        k="floor(datum.i / 10)",
+        j="datum.i % 10",
+        sent="datum.j == deals[round - 1][datum.k]",
+        x="6.5 + datum.j * 2.2 + (datum.j == 9 ? 0.4 : 0)",
+        y="6.2 + datum.k",
+        x2="datum.x + 2.05",
+        y2="datum.y + 0.88",
+        mx="datum.x + 1.02",
+        my="datum.y + 0.45",
+        above="5.7",
+        begin="0",
+        client="'mostly ' + datum.k + 's'",
+        module="datum.j == 9 ? 'C' : '' + (datum.j + 1)",
+    )
+    heard = (
+        "datum.jumps + ' copied cells jump, the rest move ' + format(datum.slope, '.2f') + "
+        "' as far as w'"
+    )
+    owner = "'C comes from the client with mostly ' + indexof(deals[round - 1], 9) + 's'"
+    colour = alt.Color("value:Q", scale=alt.Scale(**signed(0.3)), legend=None)
+    sends = alt.condition("datum.sent", alt.value(GREY), alt.value("transparent"))
+    middle = {"align": "center", "baseline": "middle", "fontSize": 12, "color": GREY}
+    layers = [
+        kernels.mark_rect(stroke="#888").encode(*at("x", "y", *size), colour),
+        kernels.transform_filter("!datum.copy && datum.c == 0")
+        .transform_calculate(x2="datum.x + 2.95", y2="2.95")
+        .mark_rect(fill="transparent", stroke=GREY, strokeWidth=3)
+        .encode(*at("x", "y", *size)),
+        kernels.transform_filter("datum.jump == 1")
+        .mark_point(filled=True, size=40, color="#111", opacity=1)
+        .encode(*at("mx", "my")),
+        kernels.transform_filter("datum.c == 1")
+        .mark_text(**middle)
+        .encode(*at("mx", "above"), text="name:N"),
+        kernels.transform_filter("datum.copy")
+        .transform_aggregate(jumps="sum(jump)", slope="mean(slope)")
+        .transform_calculate(words=heard)
+        .mark_text(**BOLD)
+        .encode(**left(3.8), text="words:N"),
+        deal.mark_rect(stroke="#888").encode(*at("x", "y", *size), color=sends),
+        deal.transform_filter("datum.sent")
+        .mark_text(**middle | {"color": "#fff", "fontWeight": "bold"}, text="\u2191")
+        .encode(*at("mx", "my")),
+        deal.transform_filter("datum.j == 0")
+        .mark_text(**WORDS, baseline="middle")
+        .encode(*at("begin", "my"), text="client:N"),
+        deal.transform_filter("datum.k == 0")
+        .mark_text(**middle)
+        .encode(*at("mx", "above"), text="module:N"),
+        alt.Chart(ONE).mark_text(**WORDS, baseline="middle", text="module").encode(**left(5.7)),
+        alt.Chart(ONE).mark_text(**BOLD, text=alt.ExprRef(owner)).encode(**left(16.8)),
+    ]
+    return layered(320, params, layers, view={"stroke": None})
+
+
+def equal_bytes() -> list[dict[str, str]]:
+    """Stored runs where clients are alike: where each stands when it has sent as much, up and down,
+    as Fed-KGF in its whole run."""
+    from ..results import load, spread
+
+    runs: dict[str, list[Any]] = {}
+    for h in load("fed_kgf_small"):
+        if h.meta["task"]["dataset"] == "cifar10" and "Iid" in h.meta["task"]["partition"]:
+            runs.setdefault(h.meta["label"], []).append(h)
+    budget = max((h.megabytes[-1] for h in runs.get("Fed-KGF", [])), default=0.0) * 1.0001
+    rows = []
+    for label in "Fed-KGF FedCOM SmartIdx DGC FedAvg FedCAMS FedPM STC signSGD".split():
+        its = runs.get(label, [])
+        ends = [[r for r in h.evaluated if h.megabytes[r["round"] - 1] <= budget][-1] for h in its]
+        if its:
+            up, down = (sum(b) / len(its[0]) / 1e6 for b in (its[0].bytes_up, its[0].bytes_down))
+            row = {"method": label, "up": f"{up:.2f}", "down": f"{down:.2f}"}
+            row |= {"rounds": str(ends[0]["round"])}
+            rows.append(row | {"accuracy": spread([end["accuracy"] for end in ends])})
+    return rows
 
 
 # ---- exercises -----------------------------------------------------------------------------------
@@ -152,4 +290,18 @@ def smooth(function: Function) -> str | None:
     return None
 
 
-EXERCISES = {"fed_kgf-gradient": gradient, "fed_kgf-upload": upload, "fed_kgf-smooth": smooth}
+mean_slope = number(  # of beta |w|^(beta - 1) over w from -1 to 1
+    1.0,
+    {
+        0.0: "the slope is that of Eq. (5.2); it has no sign",
+        0.5: "that is the mean of |w|; put it through Eq. (5.2)",
+    },
+    tolerance=0.03,
+)
+
+EXERCISES = {
+    "fed_kgf-uniform": mean_slope,
+    "fed_kgf-gradient": gradient,
+    "fed_kgf-upload": upload,
+    "fed_kgf-smooth": smooth,
+}

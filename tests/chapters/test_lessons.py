@@ -10,6 +10,8 @@ import torch
 
 import fedlearn as fl
 from fedlearn.book import train
+from fedlearn.methods.fed_kgf import Modules
+from fedlearn.models.kernels import Generated
 from fedlearn.models.reparam import blocks
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
@@ -88,3 +90,25 @@ def test_fed_repopt():
     mine = [w for w in net.state_dict().values() if w.dim()]
     for a, b in zip(mine, theirs.state.values(), strict=True):
         torch.testing.assert_close(a.float(), b, atol=1e-4, rtol=1e-3)
+
+
+def test_fed_kgf():
+    task = fl.tasks.classification("digits", 10, train=90, test=60, network="digits_resnet")
+    method = fl.methods.fed_kgf(base_kernels=4)
+    server, client = method.server_side(task), method.client_side(task)
+    state = server.start()
+    of = changes(task, state.weights)
+    lesson = definitions("papers/fed_kgf", "KGF", "complete", "modules_of", "assemble")
+    c = dict(state.weights)
+    modules = lesson["groups"] = lesson["modules_of"](c)
+    for t in (1, 2):
+        starts = [client.download(t, k, server.send(t, k, state)[0], {}) for k in range(10)]
+        order = [modules.index(Modules().names(list(c), ctx)) for ctx in starts]
+        state = a_round(task, method, state, t, of)
+        c = lesson["assemble"]([{n: w + of[k][n] for n, w in c.items()} for k in range(10)], order)
+        torch.testing.assert_close(c, dict(state.weights))
+    layers = [x for x in fl.initial_network(method, task).modules() if isinstance(x, Generated)]
+    for layer in layers:
+        whole = lesson["complete"](layer.base, layer.alpha, layer.beta)
+        torch.testing.assert_close(whole, layer.weight)
+    assert len(layers) == 10
