@@ -160,10 +160,10 @@ def main() -> None:
         body = f'<div class="sheet">{sheet(sections)}</div>'
         (target / f"{stem}_sheet.html").write_text(DECK.format(body=body, **about))
         listed.append(
-            f'<li>{title}: <a href="{stem}.html">{len(shown)} slides</a> (S shows the notes), '
+            f'<li>{title}: <a href="{stem}.html">{len(shown)} slides</a>, '
             f'<a href="{stem}_sheet.html">cheat sheet</a></li>'
         )
-    body = f"<h1>Slides and cheat sheets</h1><ul>{''.join(listed)}</ul>"
+    body = f"<h1>Slides and cheat sheets</h1><p>S shows the notes.</p><ul>{''.join(listed)}</ul>"
     about = {
         "title": "Slides",
         "scripts": "",

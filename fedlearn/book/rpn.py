@@ -116,10 +116,11 @@ def frozen(number: str, models: Mapping[str, Tensors], name: str) -> "Shown":
     return figure(
         number,
         kernel_rows(shapes),
-        caption="""Shapes of seven kernels of the first layer: each kernel less its mean, before
-        the first round and after the last. Violet is negative, orange positive.""",
-        alt="""Three rows of seven squares. Those of FedAvg differ from the first row; those of RPN
-        are the first row again.""",
+        caption="""Shapes of seven kernels of the first layer, that is, each kernel less its mean:
+        at the start, after one client's night, and after RPN's last round. Violet is negative,
+        orange positive.""",
+        alt="""Three rows of seven squares. The second row differs a little from the first; the
+        third is the first row again.""",
     )
 
 
