@@ -159,11 +159,12 @@ def main() -> None:
         (target / f"{stem}.html").write_text(DECK.format(body=body, **about))
         body = f'<div class="sheet">{sheet(sections)}</div>'
         (target / f"{stem}_sheet.html").write_text(DECK.format(body=body, **about))
-        listed.append(
-            f'<li>{title}: <a href="{stem}.html">{len(shown)} slides</a>, '
-            f'<a href="{stem}_sheet.html">cheat sheet</a></li>'
+        links = (
+            f'<a href="{stem}.html">slides</a>, <a href="{stem}_sheet.html">sheet</a>'
         )
-    body = f"<h1>Slides and cheat sheets</h1><p>S shows the notes.</p><ul>{''.join(listed)}</ul>"
+        listed.append(f"<li>{title}: {links}</li>")
+    head = "<h1>Slides and cheat sheets</h1><p>S shows a speaker's notes.</p>"
+    body = f"{head}<ul>{''.join(listed)}</ul>"
     about = {
         "title": "Slides",
         "scripts": "",
