@@ -49,8 +49,8 @@ FAMILIES: dict[str, tuple[float, float, float, float]] = {
     "half precision": (2, 2, 0, 0),
     "8 bits up: QSGD": (1, 4, 0, 0),
     "features: FedGKT": (0, 0, 4 * (16 * 32 * 32 + 10), 4 * 10),
-    "top-k, memory: STC": (0.03, 0.03, 0, 0),
     "signs: signSGD": (0.125, 0.125, 0, 0),
+    "top-k, memory: STC": (0.03, 0.03, 0, 0),
     "pooling: RPN": (0.8, 0.8, 0, 0),
 }
 PICTURES, FASTER, SERVER, NIGHT = 500, 4, 1e9, 8  # a client; down against up; bits/s; hours
@@ -98,7 +98,7 @@ def fleet() -> dict[str, Any]:
         .transform_window(place="sum(fits)", sort=[{"field": "order"}], frame=[None, 0])
         .transform_calculate(
             named="datum.fits && datum.place <= 3",
-            x="max(-2, log(datum.hours) / LN10)",
+            x="clamp(log(datum.hours) / LN10, -2, 4.5)",
             says=f"format(datum.bytes, '.2~s') + 'B, ' + ({LASTS.format('(3600 * datum.hours)')})",
         )
     )
@@ -110,7 +110,7 @@ def fleet() -> dict[str, Any]:
         labelExpr=f"({json.dumps({f'{k}': v for k, v in at.items()})})[datum.value]",
         labelOverlap=True,
     )
-    side = alt.Scale(domain=[-2, 10.5], nice=False)  # with room for the words on the right
+    side = alt.Scale(domain=[-2, 8.5], nice=False)  # with room for the words on the right
     x = alt.X("x:Q", axis=axis, scale=side)
     y = alt.Y("family:N", title=None, sort=[*FAMILIES], axis=alt.Axis(labelLimit=150, grid=False))
     named = alt.when("datum.named")
@@ -589,23 +589,19 @@ def sure(number: str) -> "Shown":
     )
 
 
-def standing(number: str, caption: str) -> "Shown":
-    """In how many contests on digits a method is ahead of FedAvg and behind it, and with how many
-    seeds it is higher."""
-    from .show import table
-
+def standing(names: Sequence[str] = ()) -> list[Row]:
+    """In how many contests on digits a method, or each of ``names``, is ahead of FedAvg and behind
+    it, and with how many seeds it is higher: a row a method, for a table."""
     rows: dict[str, Row] = {}
-    for equal, head in ((ROUNDS, "equal rounds"), (BYTES, "equal bytes"), (TIME, "equal time")):
+    for equal, head in ((ROUNDS, "equal rounds"), (BYTES, "equal bytes"), (TIME, "on 3G")):
         every = leads(equal)
-        for name in dict.fromkeys(row["method"] for row in every):
+        for name in names or dict.fromkeys(row["method"] for row in every):
             its = [row for row in every if row["method"] == name]
             ahead, behind = (sum(row["sure"] == sign for row in its) for sign in (1, -1))
             won, seeds = (sum(row[k] for row in its) for k in ("won", "seeds"))
             told = rows.setdefault(str(name), {"method": name})
             told[head] = f"{ahead} ahead, {behind} behind; {won} of {seeds}"
-    units = dict.fromkeys([*rows["STC"]][1:], "of six contests; seeds above FedAvg")
-    order = sorted(rows.values(), key=lambda row: -int(row["equal bytes"].split()[4]))
-    return table(number, order, caption, units)
+    return sorted(rows.values(), key=lambda row: -int(row["equal bytes"].split()[4]))
 
 
 # ---- mixes of parts ------------------------------------------------------------------------------
@@ -884,7 +880,12 @@ def mixing(guess: float | None = None, table: "pandas.DataFrame | None" = None) 
         f" + format(datum.within, '.3f') + '\\n' + (datum.at ? {own} : {missing}))"
     )
     fedavg = alt.Chart().transform_filter("datum.method == 'fedavg'")  # a row of each split
-    named = alt.Chart().transform_filter("datum.source")
+
+    def names(test: str, align: str, dx: int, dy: int) -> alt.Chart:
+        look = WORDS | {"align": align, "dx": dx, "dy": dy, "clip": True}
+        chart = alt.Chart().transform_filter(f"datum.source && {test}").mark_text(**look)
+        return chart.encode(x, y, text="method:N")
+
     layers = [
         points("datum.bytes > 0", "circle", 24, BLUE, 0.5),
         alt.Chart()
@@ -893,9 +894,8 @@ def mixing(guess: float | None = None, table: "pandas.DataFrame | None" = None) 
         .encode(x, y, order="bytes:Q"),
         points("datum.source", "square", 90, SKY),
         points("datum.chosen", "diamond", 240, ORANGE),
-        named.mark_text(**WORDS | {"align": "right", "dx": -7, "dy": 9, "clip": True}).encode(
-            x, y, text="method:N"
-        ),
+        names("datum.method != 'fedavg'", "right", -7, 9),
+        names("datum.method == 'fedavg'", "left", 7, -10),
         fedavg.transform_calculate(bytes="guess * datum.base / 100")
         .mark_rule(strokeDash=[2, 3], color=GREY, clip=True)
         .encode(x),
