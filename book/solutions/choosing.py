@@ -142,7 +142,7 @@ it has nothing to average, and all other tensors get the weighted mean, as in Fe
 server added them, and gets the server's model to the last bit. So it trains from the
 same weights, with the same batches, and uploads the same bytes: only the bytes down
 can differ. Without the server's part there are no steps to replay: a sparse message of
-a dense change would leave the client with another model than the server's, and (11.4)
+a dense change would leave the client with another model than the server's, and (11A.6)
 refuses it.
 
 (c) They follow from a few constants of the network, which are sent once (or are the

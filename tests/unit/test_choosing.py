@@ -8,7 +8,9 @@ from collections import Counter
 from unittest.mock import MagicMock
 
 import pytest
+import torch
 
+from fedlearn import wire
 from fedlearn.book import choosing, grids
 
 SPEC = copy.deepcopy(choosing.spec())
@@ -36,6 +38,41 @@ def test_every_stated_run_builds_a_method_and_each_has_the_same_budget(task):
     assert {r[5] for r in first} == {0} and stated["networks"].keys() <= SPEC["methods"].keys()
     seeds = [r[5] for r in whole]
     assert Counter(seeds) == dict.fromkeys(stated["seeds"], 163) and seeds == sorted(seeds)
+
+
+SENDS = {"dense": wire.Dense(), "half": wire.Dense(16), "8 bits": wire.QSGD(127, 512)}
+SENDS |= {"signs": wire.Signs(), "top-k": wire.TopK(1 / 32, "sign")}
+
+
+def test_a_fleet_sends_what_the_coders_send_and_who_loses_least_stands_above():
+    x = torch.randn(500, 500, generator=torch.Generator().manual_seed(0))
+    up = {name: sends[0] for name, sends in choosing.FAMILIES.items()}
+    for short, coder in SENDS.items():
+        dice = [torch.Generator().manual_seed(0)] * isinstance(coder, wire.Stochastic)
+        [stated] = [each for name, each in up.items() if name.startswith(short)]
+        assert len(coder.encode(x, *dice)) / x.numel() == pytest.approx(stated, rel=0.03)
+    methods = [name.rsplit(": ")[-1] for name in choosing.FAMILIES]
+    rows = choosing.standing([name for name in methods if name not in ("FedAvg", "half precision")])
+    seeds = {row["method"]: row["equal rounds"].split("; ")[1].split(" of ")[0] for row in rows}
+    order = {name: seeds[name] for name in methods if name in seeds}
+    assert order == {"QSGD": "11", "FedGKT": "9", "signSGD": "5", "STC": "3", "RPN": "0"}
+
+
+def test_what_the_lesson_says_of_the_stored_contest():
+    by_rounds, by_bytes = (choosing.leads(equal) for equal in (choosing.ROUNDS, choosing.BYTES))
+    assert len(by_rounds) == 156 and sum(row["sure"] > 0 for row in by_rounds) == 1
+    for name, least in (("QSGD", 2), ("STC", 2), ("FedGKT", 4), ("signSGD", 4)):
+        its = [row for row in by_bytes if row["method"] == name]
+        assert sum(row["sure"] > 0 for row in its) >= least
+        assert sum(row["won"] for row in its) == (13 if name == "signSGD" else 18)
+    above = Counter()
+    for (task, *_), field in choosing.fields().items():
+        scores = choosing.within(field, choosing.BYTES) if task != "digits" else {"FedAvg": [0]}
+        above.update(name for name, its in scores.items() if its[0] > scores["FedAvg"][0])
+    assert {name for name, count in above.items() if count == 12} == {"QSGD", "FedCOM"}
+    assert (above["STC"], above["FedGKT"]) == (10, 6)
+    time = choosing.within(choosing.fields()["digits", "one main class", 10], choosing.TIME)
+    assert sum(sum(its) > sum(time["FedAvg"]) for its in time.values()) + 1 == 16
 
 
 @pytest.fixture
