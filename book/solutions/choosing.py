@@ -107,17 +107,6 @@ def choose(mixes, up, down, seconds):
 
 answer = choose
 
-# %% choosing-message
-"""Two bits an entry, rounded up to whole bytes for each large tensor, and four bytes
-for its S. The small numbers are nearly a third of the message, and nearly half of what
-one bit an entry would leave: the floor of this chapter."""
-import math
-
-large = [108, 2_592, 6_912, 320]
-coded = sum(4 + math.ceil(2 * n / 8) for n in large)
-envelope = 26 + math.ceil(17 / 8) + 4 * 17 + 4
-answer = coded + 4 * 282 + envelope
-
 # %% choosing-luck
 """The maximum of several noisy numbers is too large on average, and the one that it
 belongs to is measured again without the advantage of having been chosen. So the

@@ -176,17 +176,9 @@ def tuning(method: str, entry: Row | None = None) -> tuple[str, list[float]]:
     return option
 
 
-def experiment(
-    task: str,
-    split: str,
-    clients: int,
-    method: str,
-    value: float,
-    seed: int,
-    short: bool,
-    entry: Row | None = None,
-) -> Experiment:
-    """What states a run."""
+def experiment(*run: Any, entry: Row | None = None) -> Experiment:
+    """What states a run, the values of ``RUN``."""
+    task, split, clients, method, value, seed, short = run
     of_task, row = spec()["tasks"][task], entry or spec()["methods"][method]
     how = {k: v for k, v in of_task.items() if k not in ("short", "seeds", "networks")}
     how |= of_task["short"] if short else {}
@@ -203,7 +195,7 @@ def ran(run: tuple, entry: Row | None = None) -> tuple:
     from ..round import run as train
 
     torch.set_num_threads(1)
-    e = experiment(**dict(zip(RUN, run, strict=True)), entry=entry)
+    e = experiment(*run, entry=entry)
     how = asdict(e.settings) | {"engine": "auto", "threads": 1, "progress": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -346,7 +338,7 @@ def tables() -> "tuple[pandas.DataFrame, pandas.DataFrame]":
     histories, commands = [], dict[Any, str]()
     for row in entries().itertuples():
         case = row.task, row.split, row.clients, row.method
-        e = experiment(*case, row.value, row.seed, False)  # type: ignore
+        e = experiment(*case, row.value, row.seed, False)
         command = commands.setdefault(case, shlex.join(["fedlearn", "run", *e.arguments()]))
         task = {k: getattr(e, k) for k in ("dataset", "clients", "seed", "partition", "train")}
         task["network"] = e.options.get("network", e.options.get("edge", e.network))
@@ -837,11 +829,11 @@ def _refused() -> str:
     return text
 
 
-def mixing(guess: float | None = None, table: "pandas.DataFrame | None" = None) -> dict[str, Any]:
+def mixing(reveal: bool = False, table: "pandas.DataFrame | None" = None) -> dict[str, Any]:
     """Accuracy against the bytes of one client for all mixes of a split: six menus choose one, a
-    diamond beside the methods that its parts are from and the Pareto front. ``guess``: per cent of
-    FedAvg's bytes, a line; without it FedAvg is alone until the reader asks for the mixes."""
-    from .vega import BLUE, GREEN, GREY, ORANGE, SKY, WORDS, alt, choice, layered, slider, tick
+    diamond beside the methods that its parts are from and the Pareto front. FedAvg is alone until
+    the reader asks for the mixes."""
+    from .vega import BLUE, GREEN, ORANGE, SKY, WORDS, alt, choice, layered, tick
 
     table = mixtures() if table is None else table
     best = [index for split in SPLITS for index in pareto(table[table["split"] == split]).index]
@@ -874,11 +866,8 @@ def mixing(guess: float | None = None, table: "pandas.DataFrame | None" = None) 
     missing = (
         f"({_refused()} || 'Not trained: it can be built, but is none\\nof the grid\\'s mixes')"
     )
-    says = (
-        "'FedAvg ' + format(datum.accuracy, '.3f') + (!reveal ? '; your guess: ' + guess"
-        " + '% of its bytes' : '; for at most ' + guess + '% of its bytes '"
-        f" + format(datum.within, '.3f') + '\\n' + (datum.at ? {own} : {missing}))"
-    )
+    says = f"(!reveal ? '' : '\\n' + (datum.at ? {own} : {missing}))"
+    says = f"'FedAvg ' + format(datum.accuracy, '.3f') + {says}"
     fedavg = alt.Chart().transform_filter("datum.method == 'fedavg'")  # a row of each split
 
     def names(test: str, align: str, dx: int, dy: int) -> alt.Chart:
@@ -896,17 +885,12 @@ def mixing(guess: float | None = None, table: "pandas.DataFrame | None" = None) 
         points("datum.chosen", "diamond", 240, ORANGE),
         names("datum.method != 'fedavg'", "right", -7, 9),
         names("datum.method == 'fedavg'", "left", 7, -10),
-        fedavg.transform_calculate(bytes="guess * datum.base / 100")
-        .mark_rule(strokeDash=[2, 3], color=GREY, clip=True)
-        .encode(x),
         fedavg.transform_calculate(says=says)
         .mark_text(**WORDS, baseline="top", fontWeight="bold", lineBreak="\n", lineHeight=17)
         .encode(x=alt.value(8), y=alt.value(6), text="says:N"),
     ]
-    asked = "your guess, % of FedAvg's bytes"
     params = [
-        slider("guess", asked, 50 if guess is None else guess, 1, 100, 1),
-        tick("reveal", "show the mixes", guess is not None),
+        tick("reveal", "show the mixes", reveal),
         choice("dealt", "split", SPLITS, SPLITS[1]),
         *(choice(k, k, list(choices(k)), n, "select") for k, n in zip(KINDS, START, strict=True)),
     ]
@@ -923,11 +907,8 @@ def mixing(guess: float | None = None, table: "pandas.DataFrame | None" = None) 
             base=f"{base} ? datum.bytes : 0",
         )
         .transform_joinaggregate(at="max(at)", own="max(own)", base="max(base)")
-        .transform_calculate(
-            rival="datum.bytes <= datum.at ? datum.accuracy : 0",
-            within="100 * datum.bytes <= guess * datum.base ? datum.accuracy : 0",
-        )
-        .transform_joinaggregate(rival="max(rival)", within="max(within)")
+        .transform_calculate(rival="datum.bytes <= datum.at ? datum.accuracy : 0")
+        .transform_joinaggregate(rival="max(rival)")
     )
     return layered(400, params, layers, shared)
 
@@ -1098,26 +1079,6 @@ def link_for(answer: Function) -> str | None:
     return None
 
 
-LARGE, SMALL = (108, 2592, 6912, 320), 282  # entries of large tensors, numbers of small ones
-TENSORS = 17
-CODED = sum(4 + -(-2 * n // 8) for n in LARGE)
-ENVELOPE = 26 + -(-TENSORS // 8) + 4 * TENSORS + 4
-message = number(
-    CODED + 4 * SMALL + ENVELOPE,
-    {
-        CODED: "the small tensors and the envelope travel, too",
-        CODED + 4 * SMALL: "the envelope is missing",
-        CODED + ENVELOPE: "biases, normalisation and batch statistics travel whole",
-        4 * (sum(LARGE) + SMALL) + ENVELOPE: "that is the dense message",
-        CODED - 4 * len(LARGE) + 4 * SMALL + ENVELOPE: "each large tensor needs its scale S",
-        CODED - 4 * (len(LARGE) - 1) + 4 * SMALL + ENVELOPE: "each large tensor has a scale S",
-        sum(4 + -(-n // 8) for n in LARGE) + 4 * SMALL + ENVELOPE: "that is one bit an entry",
-        sum(4 + 2 * n for n in LARGE) + 4 * SMALL + ENVELOPE: "bits are not bytes",
-        20 * (CODED + 4 * SMALL + ENVELOPE): "the question is for one message, not for all rounds",
-    },
-)
-
-
 def luck(answer: Function) -> str | None:
     """answer(chosen, again) -> how much better the best rate looks than it is, on average."""
     tables: tuple[tuple[Any, Any, str], ...] = (
@@ -1141,7 +1102,6 @@ EXERCISES = {
     "choosing-link": link_for,
     "choosing-rounds": fitting,
     "choosing-needs": unmet,
-    "choosing-message": message,
     "choosing-luck": luck,
     "choosing-first": first,
     "choosing-even": even,
