@@ -506,8 +506,8 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
         return along.scale(domain=[0, 1.28], nice=False)
 
     colour = alt.when(fedavg).then(alt.value(BLUE)).otherwise(alt.value(GREY))
-    filled = {"condition": [{"test": over, "value": "transparent"},
-                            {"test": fedavg, "value": BLUE}], "value": GREY}  # fmt: skip
+    filled = alt.when(over).then(alt.value("transparent")).when(fedavg).then(alt.value(BLUE))
+    filled = filled.otherwise(alt.value(GREY))
     shape = alt.when(fedavg).then(alt.value("diamond")).otherwise(alt.value("circle"))
     small = {"fontSize": 11, "color": GREY}
     known = alt.Chart().transform_filter("datum.k > 0")
