@@ -9,7 +9,7 @@ from typing import Any
 
 _NAMES = {
     "claims": "difference holds ledger ledger_counts opening origin",
-    "compose": "mixing mixtures pareto",
+    "choosing": "enter entries fleet mixing mixtures pareto rivals standing sure",
     "drawings": "cards drawing",
     "explorers": "explore explorer",
     "fed_gkt": "soft_labels",
@@ -27,7 +27,6 @@ _NAMES = {
     "rpn": "frozen pooled_kernel seven_kernels watch_kernel",
     "seeing": "moving_boxes pooled_layers scenes seen",
     "setup": "chapter styles usual_processor",
-    "shootout": "enter entries rivals",
     "show": "chart figure runs table",
     "speed": "ratios",
     "wire": "errors message positions quantiser",

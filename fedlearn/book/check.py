@@ -21,7 +21,7 @@ from ..errors import pick
 CHAPTERS = dict.fromkeys(
     (
         "fedavg heterogeneity wire rpn fed_kgf fed_mmd_fusion fed_gkt fed_repopt flower seeing "
-        "compose shootout"
+        "choosing"
     ).split()
 )
 Function = Callable[..., Any]  # an answer that is a function

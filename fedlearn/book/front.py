@@ -7,6 +7,7 @@ written once more as a Vega expression (``SECONDS``).
 
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -58,8 +59,12 @@ def rows(comparison: dict[str, Any]) -> list[dict[str, Any]]:
     return table
 
 
-def minutes(number: str, caption: str, alt: str) -> Chart:
-    """The chart: sliders for the link, named links, and the time to an accuracy written into it."""
+SLIDERS = ("up", "down", "latency", "slower", "stragglers")
+
+
+def minutes(number: str, caption: str, alt: str, sliders: Sequence[str] = SLIDERS) -> Chart:
+    """The chart: sliders for the link, named links, and the time to an accuracy written into it.
+    What is not among ``sliders`` goes where the named link is."""
     from . import vega
     from .vega import (
         DOTTED,
@@ -204,7 +209,9 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
             bytes=size.format("datum.total"),
         )
     )
-    says = {k: f"says{k.title()}" for k in ("up", "down", "latency", "slower", "stragglers")}
-    moved = {k: {"link": OWN} for k in ("up", "down", "latency")}
+    for hidden in [p for p in params if p["name"] in {*SLIDERS} - {*sliders}]:
+        del hidden["bind"]
+    says = {k: f"says{k.title()}" for k in sliders}
+    moved = {k: {"link": OWN} for k in ("up", "down", "latency") if k in sliders}
     picture = layered(170, params, layers, shared)
     return chart(number, picture, caption, alt, says=says, moved=moved)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import recipes, results
 from ..results import spread
-from . import datatable, shootout
+from . import choosing, datatable
 from .show import Shown
 
 if TYPE_CHECKING:
@@ -141,5 +141,5 @@ def table(
     """The table of the runs in ``places``, a file or folder or several; without any, of the book's
     own in data/results and in the contest of all methods."""
     entries = rows(*results.tables(places), target)
-    entries += rows(*shootout.tables(), target) if places is None else []
+    entries += rows(*choosing.tables(), target) if places is None else []
     return shown(number, caption, entries)

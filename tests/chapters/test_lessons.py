@@ -1,11 +1,14 @@
 """What lessons write from scratch is what the package does."""
 
 import ast
+import math
 from functools import partial
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pytest
+import scipy.stats
 import torch
 
 import fedlearn as fl
@@ -112,3 +115,28 @@ def test_fed_kgf():
         whole = lesson["complete"](layer.base, layer.alpha, layer.beta)
         torch.testing.assert_close(whole, layer.weight)
     assert len(layers) == 10
+
+
+def test_choosing():
+    from fedlearn.book import choosing
+
+    names = "hours", "seconds", "reached", "within", "interval", "front"
+    lesson = definitions("together/choosing", *names)
+    lesson |= {"np": np, "math": math}
+    where = "digits", "one main class", 10
+    lesson["field"] = field = choosing.fields()[where]
+    on_3g = fl.link.check(**fl.link.PRESETS["3G"])
+    time = lesson["within"](lambda run: lesson["seconds"](run, *on_3g))
+    assert time == choosing.within(field, choosing.TIME)
+    assert lesson["within"](lambda run: run.up + run.down) == choosing.within(field, choosing.BYTES)
+    a, b = time["STC"], time["FedAvg"]
+    assert lesson["interval"](a, b) == pytest.approx(choosing.interval(a, b))
+    t = scipy.stats.t.ppf(0.975, np.array([*choosing.STUDENT]) - 1)
+    assert np.allclose(t, [*choosing.STUDENT.values()], atol=0.01)
+    grid = fl.book.mixtures().query("split == 'iid'")
+    assert lesson["front"](grid).equals(fl.book.pareto(grid))
+    for sent, heard, uplink, clients, rounds in ((4e7, 4e7, 1e6, 1000, 100), (1e5, 8e6, 1e5, 3, 7)):
+        stated = choosing.HOURS.replace("max", "choose")
+        known = {"sent": sent, "heard": heard, "uplink": uplink, "clients": clients}
+        chart = eval(stated, known | {"rounds": rounds, "choose": max})
+        assert lesson["hours"](sent, heard, uplink, clients, rounds) == pytest.approx(chart)

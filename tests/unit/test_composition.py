@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 import fedlearn as fl
-from fedlearn.book import compose
+from fedlearn.book import choosing
 from fedlearn.data.sources import data_path
 
 ROUNDS, SHARE = 6, 0.7  # after so many rounds at least this share of FedAvg's accuracy
 BADLY = yaml.safe_load(data_path("composition.yaml").read_text(encoding="utf-8"))
-METHODS, KINDS = compose.methods(), list(fl.Averaging.kinds)
+METHODS, KINDS = choosing.methods(), list(fl.Averaging.kinds)
 FEDAVG = METHODS["fedavg"]
 TASK = fl.tasks.classification("digits", 4)
 
@@ -31,7 +31,7 @@ def built():
             mixes[f"fedavg with the {kind} of {name}"] = FEDAVG, {kind: other}
             mixes[f"{name} with the {kind} of fedavg"] = method, {kind: default}
     three = "uplink", "downlink", "server"
-    for mix in itertools.product(*map(compose.distinct, three)):
+    for mix in itertools.product(*map(choosing.distinct, three)):
         names, parts = zip(*mix, strict=True)
         mixes[" > ".join(names)] = FEDAVG, dict(zip(three, parts, strict=True))
     for label, (method, parts) in mixes.items():

@@ -1,5 +1,5 @@
-"""The runs behind the chapter on which method wins: each is stated rightly, is run once, and the
-best value of the short ones is taken."""
+"""The runs behind the contest of the chapter on choosing: each is stated rightly, is run once, and
+the best value of the short ones is taken."""
 
 import copy
 import itertools
@@ -8,22 +8,24 @@ from collections import Counter
 from unittest.mock import MagicMock
 
 import pytest
+import torch
 
-from fedlearn.book import grids, shootout
+from fedlearn import wire
+from fedlearn.book import choosing, grids
 
-SPEC = copy.deepcopy(shootout.spec())
-RUN = shootout.RUN
+SPEC = copy.deepcopy(choosing.spec())
+RUN = choosing.RUN
 
 
 @pytest.mark.parametrize("task", SPEC["tasks"])
 def test_every_stated_run_builds_a_method_and_each_has_the_same_budget(task):
-    stated, first = SPEC["tasks"][task], shootout.short_runs(task)
+    stated, first = SPEC["tasks"][task], choosing.short_runs(task)
     made = [dict(zip(RUN, run, strict=True)) | {"accuracy": [0.5]} for run in first]
-    whole = shootout.whole_runs(task, made)
+    whole = choosing.whole_runs(task, made)
     assert len({*first, *whole}) == len(first) + len(whole)  # none twice
     built = set()
     for run in [*first, *whole]:
-        e = shootout.experiment(*run)
+        e = choosing.experiment(*run)
         assert (e.dataset, e.clients, e.seed) == (stated["dataset"], run[2], run[5])
         assert e.rounds == (stated["short"] if run[6] else stated)["rounds"]
         assert stated["networks"].get(run[3], {}).items() <= e.options.items()
@@ -38,6 +40,41 @@ def test_every_stated_run_builds_a_method_and_each_has_the_same_budget(task):
     assert Counter(seeds) == dict.fromkeys(stated["seeds"], 163) and seeds == sorted(seeds)
 
 
+SENDS = {"dense": wire.Dense(), "half": wire.Dense(16), "8 bits": wire.QSGD(127, 512)}
+SENDS |= {"signs": wire.Signs(), "top-k": wire.TopK(1 / 32, "sign")}
+
+
+def test_a_fleet_sends_what_the_coders_send_and_who_loses_least_stands_above():
+    x = torch.randn(500, 500, generator=torch.Generator().manual_seed(0))
+    up = {name: sends[0] for name, sends in choosing.FAMILIES.items()}
+    for short, coder in SENDS.items():
+        dice = [torch.Generator().manual_seed(0)] * isinstance(coder, wire.Stochastic)
+        [stated] = [each for name, each in up.items() if name.startswith(short)]
+        assert len(coder.encode(x, *dice)) / x.numel() == pytest.approx(stated, rel=0.03)
+    methods = [name.rsplit(": ")[-1] for name in choosing.FAMILIES]
+    rows = choosing.standing([name for name in methods if name not in ("FedAvg", "half precision")])
+    seeds = {row["method"]: row["equal rounds"].split("; ")[1].split(" of ")[0] for row in rows}
+    order = {name: seeds[name] for name in methods if name in seeds}
+    assert order == {"QSGD": "11", "FedGKT": "9", "signSGD": "5", "STC": "3", "RPN": "0"}
+
+
+def test_what_the_lesson_says_of_the_stored_contest():
+    by_rounds, by_bytes = (choosing.leads(equal) for equal in (choosing.ROUNDS, choosing.BYTES))
+    assert len(by_rounds) == 156 and sum(row["sure"] > 0 for row in by_rounds) == 1
+    for name, least in (("QSGD", 2), ("STC", 2), ("FedGKT", 4), ("signSGD", 4)):
+        its = [row for row in by_bytes if row["method"] == name]
+        assert sum(row["sure"] > 0 for row in its) >= least
+        assert sum(row["won"] for row in its) == (13 if name == "signSGD" else 18)
+    above = Counter()
+    for (task, *_), field in choosing.fields().items():
+        scores = choosing.within(field, choosing.BYTES) if task != "digits" else {"FedAvg": [0]}
+        above.update(name for name, its in scores.items() if its[0] > scores["FedAvg"][0])
+    assert {name for name, count in above.items() if count == 12} == {"QSGD", "FedCOM"}
+    assert (above["STC"], above["FedGKT"]) == (10, 6)
+    time = choosing.within(choosing.fields()["digits", "one main class", 10], choosing.TIME)
+    assert sum(sum(its) > sum(time["FedAvg"]) for its in time.values()) + 1 == 16
+
+
 @pytest.fixture
 def tiny(monkeypatch, tmp_path):
     """The same contest with few images and few rounds, and a folder of its own for the file."""
@@ -46,7 +83,7 @@ def tiny(monkeypatch, tmp_path):
     digits |= {"rounds": 2} | few
     digits["short"] |= {"rounds": 1} | few
     small |= {"splits": {"IID": "iid"}, "clients": [2]}
-    monkeypatch.setattr(shootout, "spec", lambda: small)
+    monkeypatch.setattr(choosing, "spec", lambda: small)
     monkeypatch.setattr(grids, "data_path", lambda *parts: tmp_path.joinpath(*parts))
     (tmp_path / "grids").mkdir()
     return small
@@ -55,19 +92,19 @@ def tiny(monkeypatch, tmp_path):
 def test_what_diverges_or_does_not_fit_has_no_accuracy(tiny):
     tiny["tasks"]["digits"]["networks"]["FedGKT"] = {"edge": "no_such_network"}
     run = ("digits", "IID", 2, "FedGKT", 0.01, 0, False)
-    assert shootout.trained(run)[len(RUN) :] == ([], None, None, None)
+    assert choosing.rows_of(run) == [(*run, [], None, None, None)]
     with pytest.raises(ValueError, match="no_such_network"):
-        shootout.ran(run)
+        choosing.ran(run)
 
 
 @pytest.mark.slow
 def test_a_method_of_ones_own_enters(tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("from fedlearn.methods import stc as method")
-    rows = shootout.enter("mine.py:method", "digits", "IID", 2, ratio=0.25)
+    rows = choosing.enter("mine.py:method", "digits", "IID", 2, ratio=0.25)
     assert [r["short"] for r in rows] == [True] * 3 + [False] * 3
-    assert {r["value"] for r in rows[3:]} == {*shootout.best(rows).values()}
-    assert grids.stored("shootout") == ([], 0.0)  # the file is not touched
+    assert {r["value"] for r in rows[3:]} == {*choosing.best(rows).values()}
+    assert grids.stored("choosing") == ([], 0.0)  # the file is not touched
 
 
 def test_best_takes_the_best_short_run():
@@ -85,7 +122,7 @@ def test_best_takes_the_best_short_run():
         row("a", 0.8, [0.6], clients=100),
     ]
     cells = {("digits", "IID", 10, method): 0.2 for method in "abc"}
-    assert shootout.best(rows) == cells | {("digits", "IID", 100, "a"): 0.8}
+    assert choosing.best(rows) == cells | {("digits", "IID", 100, "a"): 0.8}
 
 
 def test_a_stopped_contest_goes_on_where_it_was_and_repeats_nothing(tiny, monkeypatch):
@@ -101,12 +138,12 @@ def test_a_stopped_contest_goes_on_where_it_was_and_repeats_nothing(tiny, monkey
 
     def filled(*words):
         stages = [
-            lambda _: shootout.short_runs("digits"),
-            lambda rows: shootout.whole_runs("digits", rows),
+            lambda _: choosing.short_runs("digits"),
+            lambda rows: choosing.whole_runs("digits", rows),
         ]
         args = grids.command_line(None).parse_args(words)
-        grids.fill("shootout", "command", len(RUN), shootout.COLUMNS, trained, stages, args)
-        return grids.stored("shootout")[0]
+        grids.fill("choosing", "command", len(RUN), choosing.COLUMNS, trained, stages, args)
+        return grids.stored("choosing")[0]
 
     for k in (1, 2, 3):
         assert len(filled("--hours", "0")) == k == len(calls)

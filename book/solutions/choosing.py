@@ -1,0 +1,146 @@
+"""Reference answers of the chapter on choosing a method.
+
+A section begins with `# %% exercise`, may explain itself in a text in triple quotes,
+and leaves its answer in `answer`. `fl.solution` shows it; the unit tests check it.
+"""
+
+# %% choosing-rounds
+"""Whole division does it, and a budget of nothing gives 0 by itself. A method that
+sends nothing never uses up any budget: at equal bytes *local* always gets all of its
+rounds, which is why it is in the contest as a floor."""
+import math
+
+
+def fitting(budget, up, down):
+    return budget // (up + down) if up + down else math.inf
+
+
+answer = fitting
+
+# %% choosing-first
+"""A method is first if nobody is ahead of it. Ties are not passed on, so it is not
+enough to compare each with the highest mean: that one may have run wild, be ahead of
+nobody, and a third may be ahead of yours all the same."""
+from math import sqrt
+from statistics import mean, variance
+
+
+def ahead(a, b):
+    error = sqrt(variance(a) / len(a) + variance(b) / len(b))
+    return mean(a) - mean(b) > 3 * error
+
+
+def first(scores):
+    every = scores.values()
+    return [m for m, own in scores.items() if not any(ahead(a, own) for a in every)]
+
+
+answer = first
+
+# %% choosing-even
+"""The latency and the download are the same on both sides and go away. What remains:
+computing longer by 10 ms must be paid back by 29,708 bytes less, eight bits each. Up
+to about 24 Mbit/s it is. A telephone's uplink is slower, an office network is not; and
+a device five times slower computes 50 ms longer, and moves the limit to a fifth."""
+saved = 8 * (40_957 - 11_249)  # bits
+answer = saved / (0.012 - 0.002)
+
+# %% choosing-images
+"""Both accuracies err, so the difference has the variance $2p(1-p)/N$. Two of its
+standard errors are to be 0.01: $N = 8p(1-p) / 0.01^2$, which is 1,950. With
+450 images two standard errors are two points: differences below that are not worth a
+discussion, however many seeds there were."""
+p = 0.975
+answer = 4 * 2 * p * (1 - p) / 0.01**2
+
+# %% choosing-fair
+"""(a) Smaller. If both err on the same images, their errors go up and down together,
+and the difference keeps only what is not shared. Count the images on which exactly
+one of them is right: only those carry information about who is better (McNemar's
+test).
+
+(b) Take the difference of the two methods seed by seed, and the standard error of
+these differences: their standard deviation over the root of $n$. What a hard split
+does to both goes away, so it is the better rule where the scores of two methods rise
+and fall together over the seeds. In these contests they hardly do. And with three seeds
+it has only two degrees of freedom, so the factor must be larger: about 5 to decide as
+few twins as 3 does here.
+
+(c) FedAvg with FedGKT's edge and server network in one, at the clients, with the same
+budget of tuning. The clients may then be too weak for it, which is FedGKT's point:
+state what one round costs them in seconds, too. The chapter on FedGKT has runs of
+this kind."""
+
+# %% choosing-needs
+"""A part is judged by what the *other* five give. Uniting all six would let a part meet
+its own need: a downlink that replays steps could call itself their source."""
+
+
+def refused_kinds(parts):
+    found = []
+    for kind, (needs, _) in parts.items():
+        others = set()
+        for other, (_, gives) in parts.items():
+            if other != kind:
+                others |= gives
+        if needs - others:
+            found.append(kind)
+    return sorted(found)
+
+
+answer = refused_kinds
+
+# %% choosing-link
+"""Eight bits are a byte, and a round waits for both directions, one after the other. So
+the two speeds weigh the two columns of bytes, and the front of the chapter, which adds
+bytes up and down as if they were one price, need not be yours."""
+
+
+def choose(mixes, up, down, seconds):
+    fits = [
+        (accuracy, name)
+        for name, accuracy, bytes_up, bytes_down in mixes
+        if 8 * bytes_up / up + 8 * bytes_down / down <= seconds
+    ]
+    return max(fits)[1] if fits else None
+
+
+answer = choose
+
+# %% choosing-luck
+"""The maximum of several noisy numbers is too large on average, and the one that it
+belongs to is measured again without the advantage of having been chosen. So the
+difference estimates how much of a best rate's score was luck."""
+
+
+def optimism_of(chosen, again):
+    gaps = []
+    for first, second in zip(chosen, again, strict=True):
+        k = max(range(len(first)), key=lambda i: first[i])
+        gaps.append(first[k] - second[k])
+    return sum(gaps) / len(gaps)
+
+
+answer = optimism_of
+
+# %% choosing-idle
+"""(a) It is a moving average of one tensor, the fusion's weights. Where there are none
+it has nothing to average, and all other tensors get the weighted mean, as in FedAvg.
+
+(b) The client adds the steps to the model that it keeps, in the order in which the
+server added them, and gets the server's model to the last bit. So it trains from the
+same weights, with the same batches, and uploads the same bytes: only the bytes down
+can differ. Without the server's part there are no steps to replay: a sparse message of
+a dense change would leave the client with another model than the server's, and (11A.6)
+refuses it.
+
+(c) They follow from a few constants of the network, which are sent once (or are the
+same for all by default), and from then on each client works them out itself. They would
+be lost at once if the server changed the constants without a word, which is why they
+are in a message and not in everybody's program.
+
+(d) Adam divides each gradient by its running size, so its first steps are as long as
+the learning rate in every entry, whatever the loss. Where the best of three rates is
+the smallest, the true best may lie below. So the grid compares SGD near its best rate
+with Adam some way above it, and what it says of Adam it says of Adam at these rates:
+with a tenth of the smallest one the same mixes were far better."""

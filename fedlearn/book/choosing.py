@@ -1,0 +1,1134 @@
+"""Chapter 11, choosing a method: what a fleet pays, a contest of all methods with one budget of
+tuning, a grid of mixes of their parts, an explorer of each, and the checks of the exercises.
+
+``python -m fedlearn.book.choosing contest --jobs 2`` runs what ``data/chapters/choosing.yaml``
+states and ``data/grids/choosing.json`` does not have yet: each method on each task, split and
+number of clients, first short runs with three values of one of its options, then whole runs with
+the best of them. ``... choosing mixes`` runs what is missing of ``data/grids/mixes.json``: every
+method, every swap of one part, and mixes drawn at random, under two splits and at three learning
+rates; then the most accurate, the front and the methods with four more seeds, and what trained
+badly with a much smaller rate. Both may be stopped at any time. ``up`` and ``down`` are bytes of
+one client, in one round of the contest, on average, and in all rounds of a mix.
+"""
+
+import itertools
+import json
+import math
+import random
+import shlex
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import link, results
+from ..context import label, provides
+from ..errors import Diverged, WireError, pick
+from ..experiment import Experiment
+from ..history import History
+from ..round import Averaging
+from .check import Function, number
+from .grids import Row, chapter_file, command_line, fill, stored
+
+if TYPE_CHECKING:
+    import pandas
+
+    from .show import Shown
+
+# ---- my fleet ------------------------------------------------------------------------------------
+
+# What a family sends, those that lose least in a round first: bytes an entry of the model up and
+# down, and bytes a picture up and down. FedGKT sends 16 maps of 32 x 32 and ten logits; of what RPN
+# pools, nine tenths are in 3 x 3 kernels.
+FAMILIES: dict[str, tuple[float, float, float, float]] = {
+    "dense: FedAvg": (4, 4, 0, 0),
+    "half precision": (2, 2, 0, 0),
+    "8 bits up: QSGD": (1, 4, 0, 0),
+    "features: FedGKT": (0, 0, 4 * (16 * 32 * 32 + 10), 4 * 10),
+    "signs: signSGD": (0.125, 0.125, 0, 0),
+    "top-k, memory: STC": (0.03, 0.03, 0, 0),
+    "pooling: RPN": (0.8, 0.8, 0, 0),
+}
+PICTURES, FASTER, SERVER, NIGHT = 500, 4, 1e9, 8  # a client; down against up; bits/s; hours
+# for a client's bytes of one round, `sent` up and `heard` down
+HOURS = (
+    f"rounds * 8 * (max(sent / uplink, clients * sent / {SERVER:.0f})"
+    f" + max(heard / uplink / {FASTER}, clients * heard / {SERVER:.0f})) / 3600"
+)
+
+
+def fleet() -> dict[str, Any]:
+    """The explorer: gigabytes and hours of each family under sliders for model, clients, uplink and
+    rounds. The first three that end within a night are named."""
+    from .vega import BLUE, DOTTED, GREY, LASTS, ONE, SPEED, alt, heading, layered, slider
+
+    keys = ("up", "down", "pictureUp", "pictureDown")
+    values = [
+        {"family": name, "order": k} | dict(zip(keys, sends, strict=True))
+        for k, (name, sends) in enumerate(FAMILIES.items())
+    ]
+    told = "format({0}, ',.2~r')"
+    expressions = {
+        "clients": "round(pow(10, fleet))",
+        "uplink": "pow(10, speed + 6)",
+        "saysSize": f"{told.format('pow(10, size)')} + ' MB'",
+        "saysFleet": told.format("clients"),
+        "saysSpeed": SPEED.format("speed"),
+    }
+    params = [
+        slider("size", "size of the model", 1.6, -1, 3, 0.1),
+        slider("fleet", "clients", 3, 0.5, 4, 0.1),
+        slider("speed", "uplink", 0, -2, 3, 0.1),
+        slider("rounds", "rounds", 100, 10, 1000, 10),
+        *({"name": name, "expr": text} for name, text in expressions.items()),
+    ]
+    weighs = "datum.{0} * pow(10, size + 6) / 4 + datum.picture{1} * " + str(PICTURES)
+    shared = (
+        alt.Chart(alt.InlineData(values=values))
+        .transform_calculate(sent=weighs.format("up", "Up"), heard=weighs.format("down", "Down"))
+        .transform_calculate(
+            hours=HOURS.replace("sent", "datum.sent").replace("heard", "datum.heard"),
+            bytes="clients * rounds * (datum.sent + datum.heard)",
+        )
+        .transform_calculate(fits=f"datum.hours <= {NIGHT} ? 1 : 0")
+        .transform_window(place="sum(fits)", sort=[{"field": "order"}], frame=[None, 0])
+        .transform_calculate(
+            named="datum.fits && datum.place <= 3",
+            x="clamp(log(datum.hours) / LN10, -2, 4.5)",
+            says=f"format(datum.bytes, '.2~s') + 'B, ' + ({LASTS.format('(3600 * datum.hours)')})",
+        )
+    )
+    marks = {"1 min": 1 / 60, "1 h": 1, "1 day": 24, "1 month": 720, "1 year": 8760}
+    at = {round(math.log10(hours), 3): name for name, hours in marks.items()}
+    axis = alt.Axis(
+        title=None,
+        values=[*at],
+        labelExpr=f"({json.dumps({f'{k}': v for k, v in at.items()})})[datum.value]",
+        labelOverlap=True,
+    )
+    side = alt.Scale(domain=[-2, 8.5], nice=False)  # with room for the words on the right
+    x = alt.X("x:Q", axis=axis, scale=side)
+    y = alt.Y("family:N", title=None, sort=[*FAMILIES], axis=alt.Axis(labelLimit=150, grid=False))
+    named = alt.when("datum.named")
+    night = alt.XDatum(math.log10(NIGHT), type="quantitative")
+    layers = [
+        alt.Chart(ONE).mark_rule(**DOTTED, strokeWidth=1.5).encode(night),
+        alt.Chart()
+        .mark_point(filled=True, opacity=1)
+        .encode(
+            *(x, y),
+            color=named.then(alt.value(BLUE)).otherwise(alt.value(GREY)),
+            shape=named.then(alt.value("diamond")).otherwise(alt.value("circle")),
+            size=named.then(alt.value(220)).otherwise(alt.value(60)),
+            tooltip=["family:N", "says:N"],
+        ),
+        alt.Chart()
+        .transform_filter("datum.named")
+        .mark_text(dx=-15, fontSize=13, fontWeight="bold")
+        .encode(x, y, text="place:Q"),
+        alt.Chart()
+        .mark_text(align="right", fontSize=11, color=GREY)
+        .encode(y, x=alt.value("width"), text="says:N"),
+    ]
+    title = "saysSize + ', ' + saysFleet + ' clients, ' + saysSpeed + ' up, ' + rounds + ' rounds'"
+    return layered(210, params, layers, shared, title=heading(title))
+
+
+# ---- the contest: its runs -----------------------------------------------------------------------
+
+CELL = ("task", "split", "clients", "method")
+RUN = (*CELL, "value", "seed", "short")
+COLUMNS = (*RUN, "accuracy", "up", "down", "seconds")
+COMMAND = "python -m fedlearn.book.choosing contest"
+Cell = tuple[str, str, int, str]
+
+
+@cache
+def spec() -> dict[str, Any]:
+    """What ``data/chapters/choosing.yaml`` states."""
+    return chapter_file("choosing")
+
+
+def cell(row: Any) -> Cell:
+    """(task, split, clients, method) of a row."""
+    task, split, clients, method = (row[key] for key in CELL)
+    return task, split, clients, method
+
+
+def contests(task: str) -> Iterator[Cell]:
+    """Every (task, split, number of clients, method) of a task, in the order in which they are run.
+    First FedAvg with one client, who has all images: training without federation."""
+    stated = spec()
+    yield task, next(iter(stated["splits"])), 1, "FedAvg"
+    for case in itertools.product(stated["splits"], stated["clients"], stated["methods"]):
+        yield task, *case
+
+
+def tuning(method: str, entry: Row | None = None) -> tuple[str, list[float]]:
+    """The option of a method that is tuned, and its three values. ``entry`` states a method that
+    the file does not have."""
+    stated = spec()
+    [option] = (entry or stated["methods"][method]).get("tune", stated["tune"]).items()
+    return option
+
+
+def experiment(*run: Any, entry: Row | None = None) -> Experiment:
+    """What states a run, the values of ``RUN``."""
+    task, split, clients, method, value, seed, short = run
+    of_task, row = spec()["tasks"][task], entry or spec()["methods"][method]
+    how = {k: v for k, v in of_task.items() if k not in ("short", "seeds", "networks")}
+    how |= of_task["short"] if short else {}
+    options = of_task["networks"].get(method, {}) | row.get("options", {})
+    options |= {tuning(method, entry)[0]: value}
+    how |= {"partition": spec()["splits"][split], "clients": clients, "seed": seed}
+    return Experiment(method=row["method"], options=options, **how)
+
+
+def ran(run: tuple, entry: Row | None = None) -> tuple:
+    """One run -> its row."""
+    import torch
+
+    from ..round import run as train
+
+    torch.set_num_threads(1)
+    e = experiment(*run, entry=entry)
+    how = asdict(e.settings) | {"engine": "auto", "threads": 1, "progress": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        history = train(e.make_method(), e.make_task(), e.rounds, **how)
+    count = [max(1, len(row["clients"])) for row in history.rows]
+    columns = (history.bytes_up, history.bytes_down, history.seconds)
+    up, down, seconds = (float((column / count).mean()) for column in columns)
+    accuracy = [round(row["accuracy"], 4) for row in history.rows if row["accuracy"] is not None]
+    return (*run, accuracy, round(up, 1), round(down, 1), round(seconds, 5))
+
+
+def rows_of(run: tuple) -> list[tuple]:
+    """``ran``; but a run that diverges, or a method that the task cannot have, has no accuracy."""
+    try:
+        return [ran(run)]
+    except (ValueError, Diverged, WireError):
+        return [(*run, [], None, None, None)]
+
+
+def enter(
+    method: str,
+    task: str = "digits",
+    split: str = "one main class",
+    clients: int = 10,
+    tune: dict[str, list[float]] | None = None,
+    **options: Any,
+) -> list[Row]:
+    """A method of your own in one contest, such as "mine.py:method": the short runs with the values
+    of ``tune``, by default three learning rates, then the whole runs with the best; a row each, as
+    in the file, which stays as it is."""
+    stated = spec()
+    if method in stated["methods"]:
+        raise ValueError(f"The contest has {method!r} already.")
+    pick(task, stated["tasks"], "task of the contest")
+    pick(split, stated["splits"], "split of the contest")
+    entry = {"method": method, "options": options} | ({"tune": tune} if tune else {})
+    case = task, split, clients, method
+
+    def rows(runs: Iterable[tuple]) -> list[Row]:
+        return [dict(zip(COLUMNS, ran(run, entry), strict=True)) for run in runs]
+
+    tried = rows((*case, value, 0, True) for value in tuning(method, entry)[1])
+    value = best(tried)[case]
+    return tried + rows((*case, value, seed, False) for seed in stated["tasks"][task]["seeds"])
+
+
+def best(rows: Iterable[Row]) -> dict[Cell, float]:
+    """(task, split, clients, method) -> the value whose short run ended highest, of equal ones the
+    largest."""
+    ends: dict[Cell, tuple[float, float]] = {}
+    for row in rows:
+        if row["short"] and row["accuracy"]:
+            key = cell(row)
+            ends[key] = max(ends.get(key, (-1.0, 0.0)), (row["accuracy"][-1], row["value"]))
+    return {key: value for key, (_, value) in ends.items()}
+
+
+def short_runs(task: str) -> list[tuple]:
+    """The runs that choose the methods' values on a task."""
+    return [(*case, value, 0, True) for case in contests(task) for value in tuning(case[-1])[1]]
+
+
+def whole_runs(task: str, rows: list[Row]) -> list[tuple]:
+    """The runs with the best values on a task, the first seed of all before the second of any."""
+    values, seeds = best(rows), spec()["tasks"][task]["seeds"]
+    cases = [case for case in contests(task) if case in values]
+    return [(*case, values[case], seed, False) for seed in seeds for case in cases]
+
+
+# ---- the contest: what is read of it -------------------------------------------------------------
+
+
+def evaluated(row: Row) -> list[int]:
+    """After which rounds of a run the test set was looked at."""
+    how = spec()["tasks"][row["task"]]
+    how = how | how["short"] if row["short"] else how
+    last, step = how["rounds"], how.get("evaluate_every", 1)
+    return [t for t in range(1, last + 1) if t % step == 0 or t == last]
+
+
+@lru_cache(1)
+def _runs() -> tuple[Row, ...]:
+    return tuple(stored("choosing")[0])
+
+
+def entries(short: bool = False, rows: Sequence[Row] | None = None) -> "pandas.DataFrame":
+    """The stored runs, a row each; ``short`` ones are those that chose the methods' values.
+
+    ``rounds`` are those after which the test set was looked at, ``accuracy`` what was seen there;
+    ``up`` and ``down`` are bytes, ``seconds`` computing, of one client in one round, on average.
+    ``least`` is the smallest ``seconds`` of all runs of this method with this task and number of
+    clients, short ones too, in proportion to a whole run's images: runs share their machine with
+    others, and the least disturbed comes nearest. Runs that diverged are not there. ``rows`` are
+    others than the stored ones, such as those of ``enter``.
+    """
+    import pandas
+
+    trained = [row for row in (_runs() if rows is None else rows) if row["accuracy"]]
+    frame = pandas.DataFrame(trained, columns=list(COLUMNS))
+    frame["rounds"] = [evaluated(row) for row in trained]
+    whole = [row["seconds"] * _larger(row) for row in trained]
+    same = frame.assign(least=whole).groupby(["task", "clients", "method"])
+    frame["least"] = same["least"].transform("min")
+    return frame[frame["short"] == short].drop(columns="short").reset_index(drop=True)
+
+
+def _larger(row: Row) -> float:
+    """How many times the images of a run a whole run has."""
+    how = spec()["tasks"][row["task"]]
+    return how["train"] / how["short"]["train"] if row["short"] and "train" in how else 1.0
+
+
+def failed() -> list[Row]:
+    """The runs that diverged, or that a task cannot have."""
+    return [row for row in _runs() if not row["accuracy"]]
+
+
+def fields() -> "dict[tuple[str, str, int], pandas.DataFrame]":
+    """(task, split, clients) -> the whole runs of that contest."""
+    every = entries().groupby(list(CELL[:3]), sort=False)
+    return {where: runs for where, runs in every if where[2] > 1}  # type: ignore[index, misc]
+
+
+def history(row: Any) -> History:
+    """A row of ``entries`` as a history, all clients together: what the package measures of a
+    history it measures of it. All its rounds cost the same, the mean of the run's own."""
+    n, curve = int(row.clients), dict(zip(row.rounds, row.accuracy, strict=True))
+    same = {"loss": None, "bytes_up": n * row.up, "bytes_down": n * row.down, "refused": {}}
+    same |= {"seconds": n * row.least, "clients": list(range(n))}
+    rounds = range(1, row.rounds[-1] + 1)
+    task = {"dataset": row.task, "partition": row.split, "clients": n, "seed": row.seed}
+    rows = [{"round": t, "accuracy": curve.get(t), **same} for t in rounds]
+    return History(row.method, {"task": task}, rows)
+
+
+def tables() -> "tuple[pandas.DataFrame, pandas.DataFrame]":
+    """The whole runs as ``results.tables`` has runs and rounds. A label says how many more of its
+    runs diverged, a command is that of its first run."""
+    lost = Counter(cell(row) for row in failed() if not row["short"])
+    histories, commands = [], dict[Any, str]()
+    for row in entries().itertuples():
+        case = row.task, row.split, row.clients, row.method
+        e = experiment(*case, row.value, row.seed, False)
+        command = commands.setdefault(case, shlex.join(["fedlearn", "run", *e.arguments()]))
+        task = {k: getattr(e, k) for k in ("dataset", "clients", "seed", "partition", "train")}
+        task["network"] = e.options.get("network", e.options.get("edge", e.network))
+        label = row.method + (f" ({lost[case]} more diverged)" if lost[case] else "")  # type: ignore
+        meta = {"task": task, "label": label, "settings": vars(e.settings)}
+        meta["provenance"] = {"command": command}
+        histories.append(History(e.method, meta, history(row).rows))
+    runs, rounds = results.tables(histories)
+    return runs.assign(file="data/grids/choosing.json"), rounds
+
+
+# ---- who is ahead --------------------------------------------------------------------------------
+
+TIME, BYTES, ROUNDS = "time on this link", "bytes of one client", "rounds"
+Scores = Mapping[str, Sequence[float]]  # method -> a number a seed, the higher the better
+APART = 3.0  # standard errors between two methods of which one has the better rank
+STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}  # half of a 95 % interval, in standard errors
+
+
+def within(
+    field: "pandas.DataFrame", equal: str, on: str = "3G", slower: float = 1, rounds: float = 5.5
+) -> dict[str, list[float]]:
+    """Method -> its accuracies, a seed each, at the last look within what so many rounds of FedAvg
+    cost in bytes or in time; at the end if the rounds are equal."""
+    up, down, latency = link.check(**link.PRESETS[on])
+
+    def cost(run: Any) -> float:
+        if equal == BYTES:
+            return float(run.up + run.down)
+        wire = 8 * run.up / up + 8 * run.down / down
+        return float(latency + slower * run.least + wire) if equal == TIME else 0.0
+
+    costs = [cost(run) for run in field.itertuples()]
+    fedavg = field["method"] == "FedAvg"
+    budget = rounds * np.mean(np.array(costs)[fedavg]) * (1 + 1e-9)
+    reached: dict[str, list[float]] = {}
+    for run, each in zip(field.itertuples(), costs, strict=True):
+        seen = [a for t, a in zip(run.rounds, run.accuracy, strict=True) if t * each <= budget]
+        reached.setdefault(str(run.method), []).append(seen[-1] if seen else 0.0)
+    return reached
+
+
+def interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
+    """Ends of the 95 % interval of the mean difference of ``a`` and ``b``, paired by seeds."""
+    lead = np.subtract(a, b)
+    half = STUDENT[len(lead)] * float(lead.std(ddof=1)) / math.sqrt(len(lead))
+    return float(lead.mean()) - half, float(lead.mean()) + half
+
+
+def leads(equal: str, task: str = "digits") -> list[Row]:
+    """A row a contest and method but FedAvg: by how many points it is ahead of FedAvg, the ends of
+    the interval, whether the interval is above zero (1), below (-1) or neither, and in how many of
+    the seeds it is higher."""
+    rows = []
+    for (of, split, clients), field in fields().items():
+        scores = within(field, equal) if of == task else {}
+        for name in [name for name in scores if name != "FedAvg"]:
+            lead = 100 * np.subtract(scores[name], scores["FedAvg"])
+            low, high = (100 * end for end in interval(scores[name], scores["FedAvg"]))
+            row: Row = {"contest": f"{split}, {clients} clients", "method": name}
+            row |= {"lead": float(lead.mean().round(1)), "low": round(low, 1)}
+            row |= {"high": round(high, 1), "sure": int(low > 0) - int(high < 0)}
+            rows.append(row | {"seeds": len(lead), "won": int((lead > 0).sum())})
+    return rows
+
+
+def ahead(a: Sequence[float], b: Sequence[float], apart: float = APART) -> bool:
+    """Is the mean of ``a`` above that of ``b`` by more than ``apart`` standard errors of their
+    difference? ``ValueError`` if one of them has fewer than two values: it has no spread."""
+    if min(len(a), len(b)) < 2:
+        raise ValueError("One run has no spread: there is no rank without a second seed.")
+    error = math.sqrt(np.var(a, ddof=1) / len(a) + np.var(b, ddof=1) / len(b))
+    return float(np.mean(a) - np.mean(b)) > apart * error
+
+
+def ranks(scores: Scores, apart: float = APART) -> dict[str, int]:
+    """Method -> its rank, one more than the number of methods that are ``ahead`` of it. Methods
+    that nobody is ahead of share rank 1."""
+    return {
+        name: 1 + sum(ahead(other, runs, apart) for other in scores.values())
+        for name, runs in scores.items()
+    }
+
+
+# ---- the contest: pictures -----------------------------------------------------------------------
+
+# link.time for a round; up and down are powers of ten of Mbit/s, latency is in ms
+SECONDS = (
+    "latency / 1000 + slower * {its}.sec"
+    " + 8 * {its}.down / pow(10, down + 6) + 8 * {its}.up / pow(10, up + 6)"
+)
+# what one of two budgets costs a round: FedAvg's (`fedavg`) or a line's (`datum`)
+COST = f"(equal == '{ROUNDS}' ? 1 : equal == '{BYTES}' ? {{its}}.up + {{its}}.down : {SECONDS})"
+
+
+def lines(frame: "pandas.DataFrame") -> list[dict[str, Any]]:
+    """For the explorer, a line a method, task, split and number of clients: what a round costs, and
+    the accuracies, mean, lowest and highest of the seeds."""
+    federated = frame[frame["clients"] > 1]
+    rows: list[dict[str, Any]] = []
+    for case, runs in federated.groupby(list(CELL), sort=False):
+        task, split, clients, method = case  # type: ignore[misc]
+        curves, first = np.array(runs["accuracy"].tolist()), runs.iloc[0]
+        row = {"task": task, "split": split, "clients": int(clients), "method": method}
+        row |= {way: round(float(runs[way].mean())) for way in ("up", "down")}
+        row |= {"sec": round(float(first["least"]), 5), "last": first["rounds"][-1]}
+        row |= {"every": first["rounds"][0], "seeds": len(runs)}
+        row |= {k: getattr(curves, k)(0).round(3).tolist() for k in ("mean", "min", "max")}
+        rows.append(row)
+    return rows
+
+
+def rivals(guess: int | None = None) -> dict[str, Any]:
+    """The explorer: who is how accurate within a budget of time, bytes or rounds, as a list whose
+    order moves with the link. ``guess`` is the place of FedAvg that the reader expects; without it
+    FedAvg is hidden until the reader asks to see it."""
+    from . import vega as v
+    from .vega import BLUE, GREY, LASTS, alt, choice, slider
+
+    stated, values = spec(), lines(entries())
+    places = len(stated["methods"])
+    if guess is not None and not 1 <= guess <= places:
+        raise ValueError(f"FedAvg's place is a number from 1 to {places}, not {guess!r}.")
+    costs = {
+        f"{r['task']}|{r['split']}|{r['clients']}": {k: r[k] for k in ("up", "down", "sec", "last")}
+        for r in values
+        if r["method"] == "FedAvg"
+    }
+    named = {k: link.check(**of) for k, of in link.PRESETS.items()}
+    speeds = {
+        k: {"up": math.log10(u) - 6, "down": math.log10(d) - 6, "latency": 1000 * s}
+        for k, (u, d, s) in named.items()
+    }
+    amount = (
+        f"equal == '{ROUNDS}' ? format(limit, '.2~r') + ' rounds' : equal == '{BYTES}' ? "
+        f"format(limit, '.3~s') + 'B of one client' : {LASTS.format('limit')}"
+    )
+    params = [
+        slider("guess", "your guess: place of FedAvg", guess or 1, 1, places, 1),
+        v.tick("reveal", "show FedAvg", guess is not None),
+        choice("task", "task", [*stated["tasks"]], None, "select"),
+        choice("split", "split", [*stated["splits"]], [*stated["splits"]][-1], "select"),
+        choice("clients", "clients", stated["clients"]),
+        choice("equal", "equal", [TIME, BYTES, ROUNDS], TIME),
+        slider("budget", "budget", -0.56, -3, 0.5, 0.02),  # 5.5 of 20 rounds
+        choice("link", "link", [*speeds], "3G"),
+        slider("slower", "device slower", 1, 0, 50, 1),
+    ]
+    expressions = {k: f"({json.dumps(speeds)})[link].{k}" for k in ("up", "down", "latency")}
+    expressions |= {
+        "fedavg": f"({json.dumps(costs)})[task + '|' + split + '|' + clients]",
+        "limit": f"pow(10, budget) * fedavg.last * {COST.format(its='fedavg')}",
+        "saysBudget": f"format(pow(10, budget), '.2~p') + ' of FedAvg: ' + ({amount})",
+        "saysSlower": "format(slower, '.0f') + ' times'",
+    }
+    params += [{"name": name, "expr": text} for name, text in expressions.items()]
+    fedavg, over = "datum.method == 'FedAvg'", "limit / datum.cost >= datum.last + 1"
+    bold = {"test": "datum.value == 'FedAvg'", "value": "bold"}
+    y = alt.Y("method:N", title=None, sort={"field": "order", "op": "max", "order": "descending"})
+    weight = {"condition": bold, "value": "normal"}
+    y = y.axis(labelLimit=180, labelFontSize=11, ticks=False, grid=False, labelFontWeight=weight)
+
+    def x(field: str) -> alt.X:  # with room for words on the right
+        along = alt.X(f"{field}:Q", title="test accuracy").axis(values=[0, 0.2, 0.4, 0.6, 0.8, 1])
+        return along.scale(domain=[0, 1.28], nice=False)
+
+    colour = alt.when(fedavg).then(alt.value(BLUE)).otherwise(alt.value(GREY))
+    filled = alt.when(over).then(alt.value("transparent")).when(fedavg).then(alt.value(BLUE))
+    filled = filled.otherwise(alt.value(GREY))
+    shape = alt.when(fedavg).then(alt.value("diamond")).otherwise(alt.value("circle"))
+    small = {"fontSize": 11, "color": GREY}
+    known = alt.Chart().transform_filter("datum.k > 0")
+    asked = f"datum.place == min(guess, reveal ? {places} : {places - 1})"
+    guessed = alt.Chart().transform_filter(asked)
+    layers = [
+        known.mark_rule(strokeWidth=2, opacity=0.5).encode(
+            x("lowest"), alt.X2("highest"), y, color=colour
+        ),
+        known.mark_point(size=60, strokeWidth=2, opacity=1).encode(
+            *(x("accuracy"), y),
+            color=colour,
+            fill=filled,
+            shape=shape,
+            tooltip=["method:N", "seeds:N", "accuracy:N", "lowest:N", "highest:N", "done:N"],
+        ),
+        alt.Chart()
+        .mark_text(align="right", dx=-2, **small)
+        .encode(y, x=alt.value("width"), text="says:N"),
+        guessed.mark_text(align="left", dx=4, fontWeight="bold", **small).encode(
+            y, x=alt.value(0), text=alt.value("◂ your guess")
+        ),
+    ]
+    shared = (
+        alt.Chart(alt.InlineData(values=values))
+        .transform_filter("datum.task == task && datum.split == split && datum.clients == clients")
+        .transform_filter(f"reveal || !({fedavg})")
+        .transform_calculate(
+            cost=COST.format(its="datum"),
+            done="min(datum.last, floor(limit / datum.cost + 1e-9))",
+            k="floor(datum.done / datum.every)",
+            accuracy="datum.k > 0 ? datum.mean[datum.k - 1] : null",
+            lowest="datum.k > 0 ? datum.min[datum.k - 1] : null",
+            highest="datum.k > 0 ? datum.max[datum.k - 1] : null",
+            order="datum.k > 0 ? datum.accuracy : -1",
+            says="datum.done + ' of ' + datum.last",
+        )
+        .transform_window(**v.numbered_rows("place", {"field": "order", "order": "descending"}))
+    )
+    return v.layered(17 * places, params, layers, shared, title=v.heading("'within ' + saysBudget"))
+
+
+def sure(number: str) -> "Shown":
+    """Leads over FedAvg on digits, one main class a client, ten clients, with their intervals."""
+    from ..plot import COLOURS, axes
+    from .show import figure
+
+    panels, looks = [], {1: ("D", COLOURS[0]), 0: ("o", "#7a828e"), -1: ("s", COLOURS[1])}
+    for equal in (ROUNDS, BYTES):
+        its = [row for row in leads(equal) if row["contest"] == "one main class, 10 clients"]
+        its.sort(key=lambda row: row["lead"])
+        ax = axes(size=(4.6, 5.4))
+        ax.axvline(0, color="#7a828e", linewidth=1)
+        for k, row in enumerate(its):
+            mark, colour = looks[row["sure"]]
+            face = colour if row["sure"] else "white"
+            ax.plot([row["low"], row["high"]], [k, k], color=colour, linewidth=1.5)
+            ax.plot(row["lead"], k, mark, color=colour, markerfacecolor=face, markersize=5)
+        ax.set_yticks(range(len(its)), [row["method"] for row in its], fontsize=9)
+        ax.set(xlim=(-100, 60), title=f"equal {equal.split()[0]}", xlabel="points ahead of FedAvg")
+        panels.append(ax)
+    return figure(
+        number,
+        panels,
+        caption="""By how much each method is ahead of FedAvg: mean and 95 % interval of three
+        paired seeds. Diamonds are ahead and squares behind, because the interval excludes zero;
+        hollow circles may be either. Digits, one main class a client, ten clients.""",
+        alt="""Two panels of methods with their leads. With equal rounds hardly any interval lies
+        above zero, and many lie below. With equal bytes some lie above zero, those of FedGKT,
+        signSGD and STC among them, and about as many below.""",
+    )
+
+
+def standing(names: Sequence[str] = ()) -> list[Row]:
+    """In how many contests on digits a method, or each of ``names``, is ahead of FedAvg and behind
+    it, and with how many seeds it is higher: a row a method, for a table."""
+    rows: dict[str, Row] = {}
+    for equal, head in ((ROUNDS, "equal rounds"), (BYTES, "equal bytes"), (TIME, "on 3G")):
+        every = leads(equal)
+        for name in names or dict.fromkeys(row["method"] for row in every):
+            its = [row for row in every if row["method"] == name]
+            ahead, behind = (sum(row["sure"] == sign for row in its) for sign in (1, -1))
+            won, seeds = (sum(row[k] for row in its) for k in ("won", "seeds"))
+            told = rows.setdefault(str(name), {"method": name})
+            told[head] = f"{ahead} ahead, {behind} behind; {won} of {seeds}"
+    return sorted(rows.values(), key=lambda row: -int(row["equal bytes"].split()[4]))
+
+
+# ---- mixes of parts ------------------------------------------------------------------------------
+
+MIXING = "python -m fedlearn.book.choosing mixes"
+SPLITS = ("iid", "dirichlet:0.1")
+RATES = (0.3, 1.0, 3.0)  # times the learning rate that the optimizer has in its method
+LENGTH, CLIENTS, BEST, SEEDS = 20, 10, 50, 5
+KINDS = tuple(Averaging.kinds)
+SLOWER, POOR = min(RATES) / 10, 0.7  # what trains so badly is tried once more, with that rate
+MIX_RUN = (*KINDS, "split", "rate", "seed")
+MIX_COLUMNS = (*MIX_RUN, "accuracy", "up", "down")
+Mix = tuple[str, ...]  # for each kind of part a method that has it
+
+
+@cache
+def methods() -> dict[str, Averaging]:
+    """The methods that are six parts, by name, and what their options make another method of."""
+    from .. import methods as known
+
+    made = {name: make() for name, make in known.METHODS.items()}
+    made["fedfusion, personal"] = known.fedfusion(personal=True)
+    return {name: m for name, m in made.items() if isinstance(m, Averaging)}
+
+
+def distinct(kind: str) -> list[tuple[str, Any]]:
+    """(name of the first method that has it, part) for each different part of a kind."""
+    found: dict[Any, str] = {}
+    for name, method in methods().items():
+        found.setdefault(getattr(method, kind), name)
+    return [(name, part) for part, name in found.items()]
+
+
+@cache
+def choices(kind: str) -> dict[str, Any]:
+    """The parts of a kind by name: those of the methods, and uplinks with coders of no method."""
+    found = dict(distinct(kind))
+    if kind == "uplink":
+        from ..parts import Feedback, Lossy, Update, Uplink, WarmStart
+        from ..wire import EDEN, LowRank, Natural, TernGrad
+
+        found["eden, 1 bit"] = Uplink(Update(), Lossy(EDEN(1)))
+        found["eden, 2 bits"] = Uplink(Update(), Lossy(EDEN(2)))
+        found["natural"] = Uplink(Update(), Lossy(Natural()))
+        found["terngrad"] = Uplink(Update(), Lossy(TernGrad()))
+        found["powersgd"] = Uplink(Update(), Feedback(), WarmStart(2), Lossy(LowRank(2)))
+    return found
+
+
+def build(mix: Mix, rate: float = 1.0) -> Averaging:
+    """The method of these parts; ``ValueError`` if they do not fit."""
+    parts = {k: choices(k)[name] for k, name in zip(KINDS, mix, strict=True)}
+    parts["optimizer"] = replace(parts["optimizer"], lr=rate * parts["optimizer"].lr)
+    return methods()["fedavg"].but(**parts)
+
+
+def origins() -> dict[str, Mix]:
+    """The methods as mixes: a part is named by the first method that has it."""
+    names = {kind: {part: name for name, part in distinct(kind)} for kind in KINDS}
+    return {
+        name: tuple(names[kind][getattr(method, kind)] for kind in KINDS)
+        for name, method in methods().items()
+    }
+
+
+@cache
+def methods_by_mix() -> dict[Mix, str]:
+    """The inverse of ``origins``; of methods that are the same mix the first."""
+    return {mix: name for name, mix in reversed(list(origins().items()))}
+
+
+def mixes(count: int, seed: int = 0) -> list[Mix]:
+    """So many mixes that can be built: methods, single-part swaps, and others drawn at random."""
+    known = list(origins().values())
+    fedavg = origins()["fedavg"]
+
+    def candidates() -> Iterator[Mix]:
+        yield from known
+        uplink = KINDS.index("uplink")
+        yield from ((*fedavg[:uplink], up, *fedavg[uplink + 1 :]) for up in choices("uplink"))
+        for mix, i in itertools.product(known, range(len(KINDS))):
+            yield (*fedavg[:i], mix[i], *fedavg[i + 1 :])
+            yield (*mix[:i], fedavg[i], *mix[i + 1 :])
+        dice = random.Random(seed)
+        while True:
+            yield tuple(dice.choice(list(choices(kind))) for kind in KINDS)
+
+    fit = (m for m in itertools.islice(candidates(), 1000 * count) if refusal(m) is None)
+    return list(itertools.islice(dict.fromkeys(fit), count))
+
+
+def trained(where: tuple) -> tuple:
+    """One run -> its row. A mix that this task cannot have, or that diverges, has accuracy None."""
+    import torch
+
+    from ..round import run
+    from ..tasks import classification
+
+    torch.set_num_threads(1)
+    *mix, split, rate, seed = where
+    task = classification("digits", CLIENTS, split, seed=seed)
+    how: dict[str, Any] = {"engine": "stacked", "batch_size": 16, "threads": 1}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            how |= {"evaluate_every": LENGTH, "progress": False}
+            history = run(build(tuple(mix), rate), task, LENGTH, **how)
+    except (ValueError, Diverged, WireError):
+        return (*where, None, None, None)
+    up, down = (round(float(b.sum()) / CLIENTS) for b in (history.bytes_up, history.bytes_down))
+    return (*where, round(history.final["accuracy"], 4), up, down)
+
+
+def mix_rows(run: tuple) -> list[tuple]:
+    return [trained(run)]
+
+
+def mixtures(rows: Sequence[Row] | None = None) -> "pandas.DataFrame":
+    """The grid, a row a mix and split, each at the learning rate that was best with seed 0.
+
+    The six parts; ``method`` if the mix is one; ``rate``, and ``rates``, how many of them trained;
+    ``accuracy`` with seed 0, and ``slower``, the same with the rate ``SLOWER``, if that was tried;
+    ``up``, ``down`` and their sum ``bytes`` of one client in all rounds; ``again`` and ``spread``,
+    mean and standard deviation of the accuracy with the other seeds, and ``seeds``, how many these
+    are. A mix that trained at no rate has no row.
+    """
+    import pandas
+
+    rows = stored("mixes")[0] if rows is None else rows
+    key = ["split", *KINDS]
+    table = pandas.DataFrame(rows, columns=list(MIX_COLUMNS)).dropna(subset="accuracy")
+    table = table.astype({"accuracy": float, "up": int, "down": int})
+    tuned = table[(table["seed"] == 0) & table["rate"].isin(RATES)]
+    groups = tuned.groupby(key, sort=False)["accuracy"]
+    best = tuned.loc[groups.idxmax()].set_index(key).drop(columns="seed")
+    best["bytes"], best["rates"] = best["up"] + best["down"], groups.size()
+    best["slower"] = table[table["rate"] == SLOWER].set_index(key)["accuracy"]
+    again = table[table["seed"] > 0].merge(best["rate"].reset_index())
+    seeds = again.groupby(key)["accuracy"].agg(["mean", "std", "count"])
+    best[["again", "spread", "seeds"]] = seeds.reindex(best.index)
+    best = best.fillna({"seeds": 0}).astype({"seeds": int}).reset_index()
+    named = best[list(KINDS)].itertuples(index=False, name=None)
+    return best.assign(method=[methods_by_mix().get(mix, "") for mix in named])
+
+
+def pareto(table: "pandas.DataFrame", cost: str = "bytes") -> "pandas.DataFrame":
+    """The rows that no other row beats, cheapest first: more accurate than all that cost as much or
+    less. Of several that are equal in both the first one stands for all."""
+    ordered = table.sort_values([cost, "accuracy"], ascending=[True, False], kind="stable")
+    before = ordered["accuracy"].cummax().shift(fill_value=-1.0)
+    return ordered[ordered["accuracy"] > before]
+
+
+def again(rows: list[Row]) -> Iterator[tuple]:
+    """With the other seeds, at the rate that was their best: of each split the most accurate mixes,
+    those on the front, and the methods."""
+    import pandas
+
+    every = mixtures(rows)
+    for split in SPLITS:
+        own = every[every["split"] == split]
+        best = own.sort_values("accuracy", ascending=False, kind="stable").head(BEST)
+        chosen = pandas.concat([best, pareto(own), own[own["method"] != ""]])
+        for _, row in chosen.drop_duplicates(list(KINDS)).iterrows():
+            yield from ((*row[list(KINDS)], split, row["rate"], seed) for seed in range(1, SEEDS))
+
+
+def slower(rows: list[Row]) -> Iterator[tuple]:
+    """With a tenth of the smallest rate: FedAvg, FedAvg with Adam, and what is ``POOR`` where
+    clients differ, but for FedPM's network, which learns nothing without FedPM's uplink."""
+    split = SPLITS[-1]
+    of = mixtures(rows).query("split == @split and model != 'fedpm' and accuracy < @POOR")
+    plain = ("fedavg",) * len(KINDS)
+    adam = tuple("fedpm" if kind == "optimizer" else "fedavg" for kind in KINDS)
+    poor = of[list(KINDS)].itertuples(index=False, name=None)
+    yield from ((*mix, split, SLOWER, 0) for mix in dict.fromkeys([plain, adam, *poor]))
+
+
+def said(mix: Sequence[str]) -> str:
+    """A mix in words: the parts that are not FedAvg's, or the method that it is."""
+    if tuple(mix) in methods_by_mix():
+        return methods_by_mix()[tuple(mix)]
+    own = [f"{k} of {n}" for k, n in zip(KINDS, mix, strict=True) if n != "fedavg"]
+    return "; ".join(own)
+
+
+Rule = tuple[str, list[str], str, list[tuple[str, str]]]
+
+
+@cache
+def rules() -> list[Rule]:
+    """What parts need of others: kind, the parts of it that need it, what it is in words, and
+    (kind, part) of all that give it."""
+    every = [(kind, name, part) for kind in KINDS for name, part in choices(kind).items()]
+    found: dict[tuple[str, Any], list[str]] = {}
+    for kind, name, part in every:
+        for need in part.needs:
+            found.setdefault((kind, need), []).append(name)
+    made: list[Rule] = []
+    for (kind, need), names in sorted(found.items(), key=repr):
+        givers = [(k, n) for k, n, part in every if k != kind and provides(part.given(), need)]
+        what = label(need)
+        if len(givers) == 1:
+            what = "the {} of {}".format(*givers[0])
+        made.append((kind, names, what, givers))
+    return made
+
+
+def refusal(mix: Sequence[str]) -> str | None:
+    """Why a mix cannot be built, in one sentence; None if it can."""
+    chosen = dict(zip(KINDS, mix, strict=True))
+    for kind, names, what, givers in rules():
+        if chosen[kind] in names and not any(chosen[k] == n for k, n in givers):
+            return f"The {kind} of {chosen[kind]} needs {what}."
+    return None
+
+
+# ---- the explorer of mixes -----------------------------------------------------------------------
+
+START: Mix = ("fed_kgf", "fedmmd", "fedpm", "eden, 2 bits", "stc", "stc")
+DRAWN = (*KINDS, "split", "method", "accuracy", "bytes", "rate", "front")
+
+
+def _refused() -> str:
+    """``refusal`` of the menus as a Vega expression; an empty string if there is none."""
+    text = "''"
+    for kind, names, what, givers in reversed(rules()):
+        kinds = {k: [n for other, n in givers if other == k] for k, _ in givers}
+        given = " || ".join(f"indexof({json.dumps(its)}, {k}) >= 0" for k, its in kinds.items())
+        unmet = f"indexof({json.dumps(names)}, {kind}) >= 0 && !({given})"
+        says = f"'Refused: the {kind} of ' + {kind} + '\\nneeds {what}.'"
+        text = f"({unmet} ? {says} : {text})"
+    return text
+
+
+def mixing(reveal: bool = False, table: "pandas.DataFrame | None" = None) -> dict[str, Any]:
+    """Accuracy against the bytes of one client for all mixes of a split: six menus choose one, a
+    diamond beside the methods that its parts are from and the Pareto front. FedAvg is alone until
+    the reader asks for the mixes."""
+    from .vega import BLUE, GREEN, ORANGE, SKY, WORDS, alt, choice, layered, tick
+
+    table = mixtures() if table is None else table
+    best = [index for split in SPLITS for index in pareto(table[table["split"] == split]).index]
+    shown = table.assign(bytes=(table["bytes"] / 1000).round(1), front=table.index.isin(best) + 0)
+    text = shown[list(DRAWN)].to_csv(index=False, lineterminator="\n")
+    parse = dict.fromkeys(("accuracy", "bytes", "rate", "front"), "number")
+    data = alt.InlineData(values=text, format={"type": "csv", "parse": parse})
+    x = alt.X("bytes:Q", title=f"kB of one client, up and down, {LENGTH} rounds")
+    ends = [float(shown["bytes"].min()), float(shown["bytes"].max())]
+    x = x.scale(type="log", nice=False, padding=12, domain=ends)
+    x = x.axis(format="~s", values=[10, 20, 50, 100, 200, 500, 1000, 2000, 5000])
+    y = alt.Y("accuracy:Q", title=f"accuracy after {LENGTH} rounds")
+    y = y.scale(domain=[0.5, 1.13], nice=False).axis(values=[0.5, 0.6, 0.7, 0.8, 0.9, 1])
+    tips = [f"{k}:N" for k in KINDS] + [
+        alt.Tooltip("accuracy:Q", format=".3f"),
+        alt.Tooltip("bytes:Q", title="kB", format=",.0f"),
+        alt.Tooltip("rate:N", title=f"best of rates {', '.join(f'{r:g}' for r in RATES)}"),
+    ]
+
+    def points(test: str, shape: str, size: int, colour: str, opacity: float = 1) -> alt.Chart:
+        look = {"shape": shape, "size": size, "filled": True, "clip": True, "color": colour}
+        look |= {"aria": shape == "circle"}  # which every point has; the others may be empty
+        chart = alt.Chart().transform_filter(test).mark_point(**look, opacity=opacity)
+        return chart.encode(x, y, tooltip=tips)
+
+    last = "(datum.rival > datum.own ? 'best for no more bytes: ' + format(datum.rival, '.3f')"
+    last += " : 'none is as good for fewer bytes')"
+    share = "format(100 * datum.at / datum.base, '.3~g') + '% of its bytes'"
+    own = f"'chosen ' + format(datum.own, '.3f') + ' for ' + {share} + '\\n' + {last}"
+    missing = (
+        f"({_refused()} || 'Not trained: it can be built, but is none\\nof the grid\\'s mixes')"
+    )
+    says = f"(!reveal ? '' : '\\n' + (datum.at ? {own} : {missing}))"
+    says = f"'FedAvg ' + format(datum.accuracy, '.3f') + {says}"
+    fedavg = alt.Chart().transform_filter("datum.method == 'fedavg'")  # a row of each split
+
+    def names(test: str, align: str, dx: int, dy: int) -> alt.Chart:
+        look = WORDS | {"align": align, "dx": dx, "dy": dy, "clip": True}
+        chart = alt.Chart().transform_filter(f"datum.source && {test}").mark_text(**look)
+        return chart.encode(x, y, text="method:N")
+
+    layers = [
+        points("datum.bytes > 0", "circle", 24, BLUE, 0.5),
+        alt.Chart()
+        .transform_filter("datum.front")
+        .mark_line(interpolate="step-after", color=GREEN, clip=True, aria=False, strokeWidth=2)
+        .encode(x, y, order="bytes:Q"),
+        points("datum.source", "square", 90, SKY),
+        points("datum.chosen", "diamond", 240, ORANGE),
+        names("datum.method != 'fedavg'", "right", -7, 9),
+        names("datum.method == 'fedavg'", "left", 7, -10),
+        fedavg.transform_calculate(says=says)
+        .mark_text(**WORDS, baseline="top", fontWeight="bold", lineBreak="\n", lineHeight=17)
+        .encode(x=alt.value(8), y=alt.value(6), text="says:N"),
+    ]
+    params = [
+        tick("reveal", "show the mixes", reveal),
+        choice("dealt", "split", SPLITS, SPLITS[1]),
+        *(choice(k, k, list(choices(k)), n, "select") for k, n in zip(KINDS, START, strict=True)),
+    ]
+    same = " && ".join(f"datum.{k} == {k}" for k in KINDS)
+    base = "(datum.method == 'fedavg')"
+    shared = (
+        alt.Chart(data)
+        .transform_filter(f"(reveal || {base}) && datum.split == dealt")
+        .transform_calculate(
+            chosen=f"({same}) ? 1 : 0",
+            source=f"!datum.chosen && indexof([{', '.join(KINDS)}, 'fedavg'], datum.method) >= 0",
+            at="datum.chosen ? datum.bytes : 0",
+            own="datum.chosen ? datum.accuracy : 0",
+            base=f"{base} ? datum.bytes : 0",
+        )
+        .transform_joinaggregate(at="max(at)", own="max(own)", base="max(base)")
+        .transform_calculate(rival="datum.bytes <= datum.at ? datum.accuracy : 0")
+        .transform_joinaggregate(rival="max(rival)")
+    )
+    return layered(400, params, layers, shared)
+
+
+# ---- exercises -----------------------------------------------------------------------------------
+
+BUDGETS = (  # bytes allowed, up, down, whole rounds, and what a wrong answer has not seen
+    (10_000, 1_000, 3_000, 2, "a round that is begun and not ended is worth nothing"),
+    (8_000, 1_000, 3_000, 2, "a round that just fits is a round"),
+    (3_999, 1_000, 3_000, 0, "not even one round fits"),
+    (100, 7, 0, 14, "a method may send nothing down"),
+    (100, 0, 7, 14, "a method may send nothing up"),
+    (0, 5, 5, 0, "a budget of nothing allows no round"),
+)
+
+
+def fitting(answer: Function) -> str | None:
+    """answer(budget, up, down) -> whole rounds."""
+    for budget, up, down, right, reason in BUDGETS:
+        got = answer(budget, up, down)
+        if got != right and up and got == budget // up:
+            return "both directions cost bytes"
+        if got != right:
+            return f"{reason} ({got} for {budget:,} bytes at {up:,} up and {down:,} down)"
+    try:
+        free = answer(100, 0, 0)
+    except ZeroDivisionError:
+        return "a method that sends nothing never uses its budget up: the answer is math.inf"
+    if free != math.inf:
+        return f"a method that sends nothing has no last round: math.inf, not {free}"
+    return None
+
+
+THREE = [0.9, 0.92, 0.94]
+FIELDS: tuple[tuple[Scores, str], ...] = (
+    ({"a": [0.9, 0.91, 0.92], "b": [0.9, 0.91, 0.92]}, "equal methods share the first place"),
+    ({"a": [0.95, 0.951, 0.952], "b": [0.5, 0.51, 0.52]}, "a method far behind is beaten"),
+    ({"a": [0.5, 0.51, 0.52], "b": [0.95, 0.951, 0.952]}, "the better need not come first"),
+    ({"a": THREE, "b": [0.863, 0.883, 0.903]}, "two standard errors are not enough: three are"),
+    ({"a": THREE, "b": [0.856, 0.876, 0.896]}, "a variance of n runs is divided by n - 1"),
+    (
+        {"a": THREE, "b": [0.84, 0.86, 0.88]},
+        "the standard error of a mean of n runs shrinks with the root of n",
+    ),
+    ({"a": THREE, "b": [0.8527, 0.8727, 0.8927]}, "2.9 standard errors are not enough: three are"),
+    ({"a": THREE, "b": [0.8493, 0.8693, 0.8893]}, "3.1 standard errors are enough: three are"),
+    (
+        {"a": 2 * THREE, "b": [0.856, 0.876, 0.896]},
+        "each variance is divided by the number of its own runs",
+    ),
+    (
+        {"a": [0.95, 0.96, 0.97], "b": [0.93, 0.94, 0.95], "c": [0.91, 0.92, 0.93]},
+        "one that ties with the best is unbeaten, whatever it ties with below",
+    ),
+    (
+        {"wild": [0.6, 0.95, 0.97], "calm": [0.75, 0.751, 0.752], "best": [0.8, 0.801, 0.802]},
+        "the spread of both counts: nobody is ahead of a wild method, and it is ahead of nobody",
+    ),
+)
+
+
+def first(answer: Function) -> str | None:
+    """answer(scores) -> the names of the methods that nobody is ahead of, three standard errors."""
+    for scores, reason in FIELDS:
+        got = answer({name: list(runs) for name, runs in scores.items()})
+        if got is None or isinstance(got, str):
+            return "the answer is a collection of names"
+        if not {*got} <= {*scores}:
+            return f"{[*got]} are not names of methods, which are {[*scores]}"
+        if {*got} != {name for name, rank in ranks(scores).items() if rank == 1}:
+            return f"{reason} ({sorted(got)} of {dict(scores)})"
+    return None
+
+
+UP, COARSE, FAST, SLOW = 40_957, 11_249, 0.002, 0.012  # bytes up, and seconds of computing
+SAVED = UP - COARSE
+even = number(
+    8 * SAVED / (SLOW - FAST),
+    {
+        SAVED / (SLOW - FAST): "links are measured in bits, and a byte has eight",
+        8 * SAVED / SLOW: "FedAvg computes, too: what counts is by how much longer QSGD does",
+        8 * UP / (SLOW - FAST): "what counts is what QSGD saves, not all that FedAvg sends",
+        8 * COARSE / (SLOW - FAST): "what counts is what QSGD saves, not what it sends",
+        8 * SAVED / (SLOW - FAST) / 1e6: "the question is for bits a second",
+    },
+    tolerance=0.02,
+)
+
+P = 0.975
+ONE = P * (1 - P) / 0.01**2  # images for which one point is a standard error of one accuracy
+FEWER = {
+    2 * ONE: "one point is to be two standard errors, not one",
+    4 * ONE: "both accuracies have an error: their variances add up",
+    ONE: "both have an error, and one point is to be two standard errors",
+    450: "that is how many there are; how many would do?",
+}
+images = number(8 * ONE, FEWER, tolerance=0.002)
+
+
+NONE: set[str] = set()
+UPDATES, MASKS, MEAN = (NONE, {"update"}), ({"scores"}, {"mask"}), ({"update"}, NONE)
+CASES: dict[str, tuple[dict[str, tuple[set[str], set[str]]], list[str]]] = {
+    "nothing is missing": ({"uplink": UPDATES, "server": MEAN}, []),
+    "one need is unmet": ({"uplink": MASKS, "server": ({"mask"}, NONE)}, ["uplink"]),
+    "two parts are refused, each for a need of its own": (
+        {"uplink": MASKS, "server": MEAN},
+        ["server", "uplink"],
+    ),
+    "what a part gives itself does not count": (
+        {"downlink": ({"steps"}, {"steps"}), "uplink": UPDATES, "server": MEAN},
+        ["downlink"],
+    ),
+    "a part has two needs, and one of them is met": (
+        {"model": (NONE, {"scores"}), "uplink": MASKS, "server": ({"mask", "update"}, NONE)},
+        ["server"],
+    ),
+    "two needs are met by two different parts": (
+        {"optimizer": ({"a", "b"}, NONE), "model": (NONE, {"a"}), "downlink": (NONE, {"b"})},
+        [],
+    ),
+}
+
+
+def unmet(answer: Function) -> str | None:
+    """answer(parts) -> the kinds of parts that are refused, sorted; parts: (needs, gives)."""
+    for reason, (stated, right) in CASES.items():
+        parts = {kind: tuple(map(set, stated.get(kind, (NONE, NONE)))) for kind in KINDS}
+        before = repr(parts)
+        got = answer(parts)
+        if repr(parts) != before:
+            return "the parts that came in are changed"
+        if not isinstance(got, list):
+            return f"a list is asked for, not {type(got).__name__}"
+        if sorted(got) != got or len(set(got)) != len(got):
+            return f"each kind is named once, in alphabetical order, not {got}"
+        if got != right:
+            return f"{reason}: {right} is refused, not {got}"
+    return None
+
+
+MIXES = [
+    ("dense", 0.95, 800_000, 800_000),
+    ("half", 0.93, 40_000, 800_000),
+    ("both", 0.90, 40_000, 30_000),
+    ("cheap", 0.80, 10_000, 10_000),
+]
+LINKS: tuple[tuple[float, float, float, str | None, str], ...] = (
+    (8e4, 8e4, 2.5, "cheap", "8 bits are a byte"),
+    (8e6, 8e6, 2.0, "dense", "on a fast link the most accurate one fits"),
+    (8e5, 8e6, 2.0, "half", "only the way up is slow here"),
+    (8e4, 8e5, 4.2, "cheap", "both ways take their time, one after the other"),
+    (8e6, 8e4, 4.0, "both", "the way down can be the slow one"),
+    (8e3, 8e3, 1.0, None, "None is the answer if nothing fits"),
+    (8e4, 8e4, 2.0, "cheap", "what takes exactly so many seconds fits"),
+)
+
+
+def link_for(answer: Function) -> str | None:
+    """answer(mixes, up, down, seconds) -> name of the most accurate that fits into the time."""
+    for mixes in (MIXES, MIXES[::-1], MIXES[1:] + MIXES[:1]):
+        for up, down, seconds, want, reason in LINKS:
+            got = answer(list(mixes), up, down, seconds)
+            if got != want:
+                return (
+                    f"{reason}: {want!r} is right for {up:g} bit/s up, {down:g} down, {seconds:g} "
+                    f"s, not {got!r}"
+                )
+    return None
+
+
+def luck(answer: Function) -> str | None:
+    """answer(chosen, again) -> how much better the best rate looks than it is, on average."""
+    tables: tuple[tuple[Any, Any, str], ...] = (
+        ([[0.5, 0.9, 0.7]], [[0.5, 0.8, 0.7]], "the rate is chosen by the first seed"),
+        ([[0.5, 0.9, 0.7]], [[0.5, 0.6, 0.8]], "the rate is not chosen anew with the other seed"),
+        ([[0.9, 0.5], [0.6, 0.8]], [[0.7, 0.9], [0.9, 0.8]], "the mean over mixes is asked for"),
+        ([[0.4, 0.6], [0.7, 0.3]], [[0.4, 0.8], [0.8, 0.1]], "luck may be bad, too"),
+        ([[0.8, 0.8, 0.5]], [[0.7, 0.9, 0.5]], "of rates that are equally good the first counts"),
+    )
+    for first, again, reason in tables:
+        its = [max(range(len(row)), key=row.__getitem__) for row in first]
+        gaps = [row[k] - other[k] for k, row, other in zip(its, first, again, strict=True)]
+        want = sum(gaps) / len(gaps)
+        got = float(answer([list(r) for r in first], [list(r) for r in again]))
+        if abs(got - want) > 1e-9:
+            return f"{reason} ({want:+.3f}, not {got:+.3f}, for {first} and then {again})"
+    return None
+
+
+EXERCISES = {
+    "choosing-link": link_for,
+    "choosing-rounds": fitting,
+    "choosing-needs": unmet,
+    "choosing-luck": luck,
+    "choosing-first": first,
+    "choosing-even": even,
+    "choosing-images": images,
+}
+
+
+def main() -> None:
+    parser = command_line(__doc__)
+    parser.add_argument("what", choices=("contest", "mixes"))
+    parser.add_argument("--only", choices=spec()["tasks"], help="one task of the contest")
+    parser.add_argument("--count", type=int, default=500, help="mixes")
+    args = parser.parse_args()
+    stages: list[Any] = []
+    if args.what == "mixes":
+        every = itertools.product(mixes(args.count), RATES, SPLITS)
+        first_ones = [(*mix, split, rate, 0) for mix, rate, split in every]
+        stages, about = (
+            [lambda _: first_ones, again, slower],
+            {"rounds": LENGTH, "clients": CLIENTS},
+        )
+        fill("mixes", MIXING, len(MIX_RUN), MIX_COLUMNS, mix_rows, stages, args, **about)
+        return
+    for task in [args.only] if args.only else spec()["tasks"]:
+        stages += [lambda _, t=task: short_runs(t), lambda rows, t=task: whole_runs(t, rows)]
+    fill("choosing", COMMAND, len(RUN), COLUMNS, rows_of, stages, args)
+
+
+if __name__ == "__main__":
+    main()
