@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 _NAMES = {
+    "bounds": "errors positions",
     "claims": "difference holds ledger ledger_counts opening origin",
     "compose": "mixing mixtures pareto",
     "drawings": "cards drawing",
@@ -22,6 +23,7 @@ _NAMES = {
     "grids": "grid",
     "loop": "train",
     "heterogeneity": "dirichlet_shares two_parabolas",
+    "messages": "message",
     "pictures": "kernel_rows pairs partition",
     "rpn": "frozen pooled_kernel seven_kernels watch_kernel",
     "seeing": "moving_boxes pooled_layers scenes seen",
@@ -29,7 +31,7 @@ _NAMES = {
     "shootout": "enter entries rivals",
     "show": "chart figure runs table",
     "speed": "ratios",
-    "wire": "errors message positions quantiser",
+    "wire": "quantiser watch_update words_of_gaps",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
