@@ -2,6 +2,7 @@
 
 import ast
 import math
+from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -97,3 +98,37 @@ def test_wire(task):
         w = lesson["one_round"](w, e, lesson["C"])
         state = a_round(task, method, state, t, of, memories)
         torch.testing.assert_close(w, dict(state.weights))
+
+
+def test_heterogeneity(task):
+    """Splits deal as the package's do, and a round is one of federated averaging."""
+    names = "even", "dirichlet_counts", "deal", "dirichlet", "drift", "updates", "one_round"
+    lesson = definitions("foundations/heterogeneity", *names)
+    lesson["np"] = np
+    y = task.train[1].cpu().numpy()
+    splits = {"iid": lesson["even"], "dirichlet:0.3": partial(lesson["dirichlet"], alpha=0.3)}
+    for name, split in splits.items():
+        ours = split(y, 3, fl.rng.numpy_generator(0, "partition"))
+        theirs = fl.tasks.classification("digits", 3, name, train=90, test=60).split.indices
+        for k, images in enumerate(theirs):
+            np.testing.assert_array_equal(np.flatnonzero(ours == k), images)
+    owner = np.empty(len(y), int)
+    for k, images in enumerate(task.owned):
+        owner[images] = k
+    method = fl.methods.fedavg()
+    state = method.server_side(task).start()
+    of, w, asked = changes(task, state.weights), dict(state.weights), []
+
+    def update(w, mine):
+        asked.append(int(mine.sum()))
+        return of[(len(asked) - 1) % 3]
+
+    lesson |= {"clients": 3, "update": update}
+    for t in (1, 2):
+        w, state = lesson["one_round"](w, owner), a_round(task, method, state, t, of)
+        torch.testing.assert_close(w, dict(state.weights))
+    assert asked == 2 * list(task.sizes)
+    u = torch.stack([torch.cat([t.flatten() for t in its.values()]) for its in of])
+    p = torch.tensor(task.sizes) / sum(task.sizes)
+    survives = (p @ u).square().sum() / (p @ u.square().sum(1))  # Eq. (2.5)
+    assert 1 / (1 + lesson["drift"](u, p) ** 2) == pytest.approx(float(survives), rel=1e-5)
