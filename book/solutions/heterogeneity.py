@@ -24,7 +24,7 @@ def pure_shards(labels, clients, rng):
 answer = pure_shards
 
 # %% heterogeneity-layers
-"""The same formula, tensor by tensor. On two shards a client, the last layer disagrees
+"""The same formula, tensor by tensor. On an uneven split, the last layer disagrees
 most: its rows belong to single classes, and each client pulls at its own."""
 import torch
 

@@ -51,6 +51,15 @@ def coin(x, generator):
 
 answer = coin
 
+# %% wire-forget
+"""About half as many rounds again, and the line stays lower to the end. Top-k loses the
+same small numbers every time, and nobody ever hears of them.
+
+A good answer says (1) that it still learns, since the largest numbers point the right
+way; (2) that it learns more slowly, by how many rounds; (3) why: what was lost is lost
+for good, so (3.9) no longer holds; (4) that one run is one run: Table 3.2 has the same
+pair with several seeds."""
+
 # %% wire-pooling
 """(a) Pooling sends the mean of each kernel. So the error, the kernel minus its mean,
 has mean zero, and the mean of u + e is the mean of u. The error grows round after round

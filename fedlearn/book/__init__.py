@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 _NAMES = {
+    "bounds": "errors positions",
     "claims": "difference holds ledger ledger_counts opening origin",
     "choosing": "enter entries fleet mixing mixtures pareto rivals standing sure",
     "drawings": "cards drawing",
@@ -23,13 +24,14 @@ _NAMES = {
     "loop": "train",
     "heterogeneity": "dirichlet_shares two_parabolas",
     "overview": "methods_map three_lines",
+    "messages": "message",
     "pictures": "kernel_rows pairs partition",
     "rpn": "frozen pooled_kernel seven_kernels watch_kernel",
     "seeing": "moving_boxes pooled_layers scenes seen",
     "setup": "chapter styles usual_processor",
     "show": "chart figure runs table",
     "speed": "ratios",
-    "wire": "errors message positions quantiser",
+    "wire": "quantiser watch_update words_of_gaps",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 

@@ -1,25 +1,149 @@
-"""Chapter 3, sending less: explorers of coders, a message byte by byte, and the checks of the
-exercises.
+"""Chapter 3, sending less: its explorers, its figures, and the checks of the exercises."""
 
-What the bytes of a message mean is not typed here but told by the decoder, while it reads them.
-"""
-
-import html
-import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import wraps
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from ..wire import Schema, coders, take_apart
-from ..wire.bits import Reader
-from ..wire.message import _CRC, _HEADER
 from .check import number
-from .show import Shown, said
+
+if TYPE_CHECKING:
+    from .show import Shown  # pictures take long to load, and a check needs none
+
+# ---- one update, round after round ---------------------------------------------------------------
+
+MEANT = [-0.6, -0.3, 0.3, 0.1, -0.6, 0.1, 0.1, -0.4, 0.2, -0.5, -0.1, 0.1]
+MEANT += [-0.1, 0.1, 0.2, 0.8, -0.2, 0.1, 0.2, -0.2, -2.0, 1.0, -0.2, -0.2]
+WIDTHS, KEPT, ROUNDS = range(1, 6), range(2, 25, 2), range(1, 13)
+
+
+def squeezed(x: np.ndarray, bits: int, kept: int) -> np.ndarray:
+    """The largest entries in so many bits: their signs, or evenly spaced levels."""
+    out, largest = np.zeros_like(x), np.argsort(-np.abs(x), kind="stable")[:kept]
+    v = x[largest]
+    step = np.ptp(v) / (2**bits - 1) or 1
+    size = np.abs(v).mean()
+    levels = v.min() + step * np.rint((v - v.min()) / step)
+    out[largest] = np.where(v < 0, -size, size) if bits == 1 else levels
+    return out
+
+
+def heard(bits: int, kept: int) -> list[list[int]]:
+    """[round][entry]: the mean of what arrived so far, in hundredths, if what was lost is said in
+    a later round."""
+    meant, error, total, rows = np.array(MEANT), np.zeros(24), np.zeros(24), []
+    for t in ROUNDS:
+        said = squeezed(meant + error, bits, kept)
+        error, total = meant + error - said, total + said
+        rows.append(np.rint(100 * total / t).astype(int).tolist())
+    return rows
+
+
+def watch_update() -> dict[str, Any]:
+    """An update of 24 numbers under sliders for the bits, the entries kept and the round: what
+    arrives, what is remembered, and what a message costs."""
+    from .vega import BLUE, BOLD, GREY, ONE, ORANGE, WORDS, alt, layered, slider, tick
+
+    places = [math.ceil(math.log2(math.comb(24, k))) for k in KEPT]
+    lines = (
+        "['a message: ' + (ceil((kept * bits + places[kept / 2 - 1]) / 8) + (bits > 1 ? 8 : 4)) + "
+        "' bytes instead of 96', 'not heard so far: ' + format(datum.lost / datum.all, '.0%') + "
+        "' of the energy']"
+    )
+    shared = alt.Chart(
+        alt.InlineData(values=[{"i": i, "meant": v} for i, v in enumerate(MEANT)])
+    ).transform_calculate(
+        arrived="heard[bits - 1][kept / 2 - 1][remember ? round - 1 : 0][datum.i] / 100",
+        wrong="datum.meant - datum.arrived",
+        left="remember ? round * datum.wrong : datum.wrong",
+        foot="-4.3",
+        top="datum.foot + clamp(datum.left, -3, 3) / 2",
+        square="datum.wrong * datum.wrong",
+        whole="datum.meant * datum.meant",
+    )
+    wide = alt.Scale(domain=[-0.7, 23.7], nice=False)
+    x = alt.X("i:Q", scale=wide, axis=None)
+    high = {"axis": None, "scale": alt.Scale(domain=[-5.9, 3.2], nice=False)}
+
+    def bars(field: str, **look: Any) -> alt.Chart:
+        tooltip = [alt.Tooltip(f"{n}:N", format=".2f") for n in ("meant", "arrived")]
+        y = alt.Y(f"{field}:Q", stack=None, **high)
+        return alt.Chart().mark_bar(**look).encode(x, y, tooltip=tooltip)
+
+    def words(text: str, y: float, **look: Any) -> alt.Chart:
+        where = {"x": alt.value(4), "y": alt.YDatum(y, type="quantitative")}
+        return alt.Chart(ONE).mark_text(**WORDS | look, text=alt.ExprRef(text)).encode(**where)
+
+    layers = [
+        bars("meant", color="transparent", stroke=GREY, strokeWidth=1.2, size=15),
+        bars("arrived", color=BLUE, size=8),
+        alt.Chart()
+        .mark_bar(color=ORANGE, size=8)
+        .encode(x, alt.Y("foot:Q", **high), alt.Y2("top")),
+        alt.Chart()
+        .transform_aggregate(lost="sum(square)", all="sum(whole)")
+        .transform_calculate(said=lines)
+        .mark_text(**BOLD, baseline="top", lineHeight=18)
+        .encode(x=alt.value(4), y=alt.value(2), text="said:N"),
+        words("'grey: meant; blue: what arrives in a round, on average'", 1.55),
+        words(
+            "remember ? 'orange: remembered, still to be said' : 'orange: lost, every time'", -2.5
+        ),
+    ]
+    params = [
+        slider("bits", "bits a number", 5, 1, 5, 1),
+        slider("kept", "numbers sent, of 24", 4, 2, 24, 2),
+        slider("round", "round", 1, 1, 12, 1),
+        tick("remember", "remember what was lost", False),
+        {"name": "heard", "value": [[heard(b, k) for k in KEPT] for b in WIDTHS]},
+        {"name": "places", "value": places},
+    ]
+    return layered(300, params, layers, shared, grid=False, view={"stroke": None})
+
+
+# ---- figures of the lesson -----------------------------------------------------------------------
+
+
+def words_of_gaps(number: str, positions: Sequence[int], words: Sequence[str], n: int) -> "Shown":
+    """Positions as one bit an entry, and as Golomb-Rice words with two bits of remainder: word
+    after word, and all unary parts before all remainders."""
+    import matplotlib.pyplot as plt
+
+    from ..plot import COLOURS
+    from .show import figure
+
+    ones = [(bit, int(bit), j) for j, w in enumerate(words, 1) for bit in w[:-2]]
+    lows = [(bit, 2, j) for j, w in enumerate(words, 1) for bit in w[-2:]]
+    turns = [part for j in range(1, len(words) + 1) for part in ones + lows if part[2] == j]
+    marks = [(str(int(i in positions)), 3, 0) for i in range(n)]
+    rows = {"one bit an entry": marks, "word after word": turns}
+    rows["unary parts, then remainders"] = ones + lows
+    looks = [("white", "black"), (COLOURS[0], "white"), ("#F3CF80", "black"), ("0.9", "black")]
+    picture, ax = plt.subplots(figsize=(5.4, 2.7), layout="constrained")
+    middle: dict[str, Any] = {"ha": "center", "fontsize": 10}
+    for y, (label, row) in enumerate(rows.items()):
+        ax.text(0, -2.9 * y + 1.25, label, va="bottom", fontsize=11)
+        for i, (bit, kind, j) in enumerate(row):
+            face, ink = looks[kind]
+            box = plt.Rectangle((i, -2.9 * y), 1, 1.1, facecolor=face, edgecolor="0.4")
+            ax.add_patch(box)
+            ax.text(i + 0.5, -2.9 * y + 0.5, bit, color=ink, va="center", **middle)
+            if kind in (1, 2) and (kind == 1 or row[i - 1][1:] != (2, j)):
+                ax.text(i + 0.5 * kind, -2.9 * y - 0.1, str(j), va="top", **middle)
+    ax.set(xlim=(-0.2, n + 0.2), ylim=(-6.9, 2.5))
+    ax.set_axis_off()
+    return figure(
+        number,
+        picture,
+        caption="""Six of forty positions as bits: white and blue, the unary parts; yellow, the
+        remainders; below them, which word they belong to.""",
+        alt="""Three rows of small squares with zeros and ones. The first has forty. The second and
+        the third have twenty-four, the same ones: word after word, each a unary part and two bits
+        of remainder, and then all unary parts before all remainders.""",
+    )
+
 
 # ---- explorers -----------------------------------------------------------------------------------
 
@@ -78,291 +202,6 @@ def quantiser() -> dict[str, Any]:
         .encode(x=alt.value(6), y=alt.value(6), text="said:N"),
     ]
     return layered(260, params, layers, shared, grid=False)
-
-
-def places(p: str) -> dict[str, str]:
-    """Bits for the place of one kept entry, as Vega expressions of the share ``p``."""
-    b = f"max(0, 1 + floor(log(log((sqrt(5) - 1) / 2) / log(1 - {p})) / LN2))"
-    return {
-        "entropy": f"-({p} * log({p}) + (1 - {p}) * log(1 - {p})) / LN2 / {p}",
-        "Golomb-Rice": f"({b} + 1 / (1 - pow(1 - {p}, pow(2, {b}))))",
-        "bitmap": f"1 / {p}",
-        "32-bit numbers": "32",
-    }
-
-
-# what is shown, the end of its axis, and how it is made of the bits of a kept entry
-PER = {
-    "bits a kept entry": (34, "datum.bits"),
-    "bits an entry of the tensor": (1.1, "datum.bits * datum.p"),
-    "% above the entropy": (12, "100 * (datum.bits / datum.entropy - 1)"),
-}
-
-
-def positions(measured: Sequence[Mapping[str, float]] = ()) -> dict[str, Any]:
-    """Bits for the place of a kept entry against the share p = 2^-e of entries that are kept: the
-    entropy H(p)/p, a Golomb-Rice code (Sattler et al. 2020), one bit for every entry of the tensor,
-    and 32-bit numbers.
-
-    ``measured``: rows of ``e`` and the bits an entry that ``positions`` and a ``mask`` took.
-    """
-    from . import vega
-    from .vega import DOTTED, GREY, alt, choice, heading, layered, series, slider
-
-    params = [
-        slider("e", "kept: one entry of 2 to the power", 5, 1, 10, 0.1),
-        slider("v", "bits of a kept value", 1, 1, 32, 1),
-        choice("per", "shown:", [*PER]),
-    ]
-    at_slider, formulas = places("pow(2, -e)"), places("datum.p")
-    names = list(formulas)
-    text = (
-        "['kept: one entry of ' + format(pow(2, e), '.3~r') + '; bits for the place of each:', "
-        f"'entropy ' + format({at_slider['entropy']}, '.2f') + ', Golomb-Rice ' + "
-        f"format({at_slider['Golomb-Rice']}, '.2f') + ', bitmap ' + format(pow(2, e), '.3~r'), "
-        "'with its value, Golomb-Rice is ' + "
-        f"format(32 * pow(2, e) / ({at_slider['Golomb-Rice']} + v), '.3~r') + ' times smaller']"
-    )
-    which = f"indexof({json.dumps([*PER])}, per)"
-    shown = f"[{', '.join(formula for _, formula in PER.values())}][{which}]"
-    axis = alt.Axis(values=list(range(1, 11)), labelExpr="'1/' + pow(2, datum.value)")
-    scale = alt.Scale(domain=[1, 10], nice=False)
-    x = alt.X("e:Q", title="share of entries kept", axis=axis, scale=scale)
-    top = alt.ExprRef(f"{[top for top, _ in PER.values()]}[{which}]")
-    y = alt.Y("y:Q", title=None, scale=alt.Scale(domainMin=0, domainMax=top, nice=False))
-    legend = {"orient": "top", "title": None, "columns": 2, "symbolSize": 300}
-    colour = series(alt.Color, "code", names, [GREY, *vega.COLOURS[:3]], legend)
-    dash = series(alt.StrokeDash, "code", names, vega.DASHES, legend)
-    layers = [
-        alt.Chart(alt.sequence(1, 10.01, 0.05, as_="e"))
-        .transform_calculate(p="pow(2, -datum.e)", **formulas)
-        .transform_fold(names, as_=["code", "bits"])
-        .transform_calculate(y=shown)
-        .mark_line(strokeWidth=2, clip=True)
-        .encode(x, y, colour, dash),
-        alt.Chart(vega.ONE)
-        .transform_calculate(e="e")
-        .mark_rule(**DOTTED, strokeWidth=1.5)
-        .encode(x),
-    ]
-    if measured:
-        dots = [
-            {"e": row["e"], "kind": kind, "bits": row[kind] * 2 ** row["e"]}
-            for row in measured
-            for kind in ("positions", "mask")
-        ]
-        shape = series(alt.Shape, "kind", ["positions", "mask"], ["circle", "square"], None)
-        layers.append(
-            alt.Chart(alt.InlineData(values=dots))
-            .transform_calculate(p="pow(2, -datum.e)", entropy=formulas["entropy"], y=shown)
-            .mark_point(size=55, strokeWidth=1.8, clip=True, color=GREY)
-            .encode(x, y, shape)
-        )
-    title = heading(text, lineHeight=18, offset=8)
-    return layered(260, params, layers, grid=False, title=title)
-
-
-def errors(measured: Sequence[Mapping[str, Any]], one: str, other: str) -> dict[str, Any]:
-    """Relative error against bits an entry, both logarithmic: all coders in grey, two in colour,
-    and 4^-bits, the least for independent normal entries.
-
-    ``measured``: rows of ``coder``, ``setting``, ``round`` (powers of 10^(1/2), rounded to 1 or 3
-    times a power of ten), ``bits`` and ``error``; what loses nothing is left out. ``one`` and
-    ``other`` are in colour at first.
-    """
-    from .vega import BLUE, GREY, ORANGE, alt, choice, heading, layered, slider
-
-    rows = [
-        dict(row) | {"e": round(2 * math.log10(row["round"])) / 2}
-        for row in measured
-        if row["error"] > 0
-    ]
-    names = list(dict.fromkeys(row["coder"] for row in rows))
-    rounds = "format(floor(pow(10, e) / pow(10, floor(e))) * pow(10, floor(e)), 'd')"
-    params = [
-        slider("e", "round", 0, 0, 2, 0.5),
-        choice("one", "blue", names, one, "select"),
-        choice("other", "orange", names, other, "select"),
-        {"name": "saysRound", "expr": rounds},
-    ]
-    axis = alt.Axis(values=[0.1, 0.3, 1, 2, 4, 8, 32])
-    x = alt.X("bits:Q", title="bits an entry", axis=axis)
-    x = x.scale(type="log", nice=False, domain=[0.03, 40])
-    axis = alt.Axis(values=[1e-4, 1e-3, 0.01, 0.1, 1, 10, 100, 1000], format="~r")
-    y = alt.Y("error:Q", title="relative error", axis=axis)
-    y = y.scale(type="log", nice=False, domain=[2e-5, 3000])
-    tooltip = [
-        alt.Tooltip("coder:N", title="coder"),
-        alt.Tooltip("setting:N", title="setting"),
-        alt.Tooltip("bits:N", title="bits an entry", format=".3f"),
-        alt.Tooltip("error:N", title="relative error", format=".3~g"),
-    ]
-
-    def of_two(blue: Any, orange: Any) -> Any:
-        test = alt.when("datum.coder == one")
-        return test.then(alt.value(blue)).otherwise(alt.value(orange))
-
-    path = {"x": x, "y": y, "detail": "coder:N", "order": "bits:O"}
-    now = alt.Chart().transform_filter("abs(datum.e - e) < 0.1")
-    two = now.transform_filter("datum.coder == one || datum.coder == other")
-    bound = alt.Chart(alt.sequence(0, 8.01, 0.05, as_="bits"))
-    points = {"color": GREY, "size": 16}
-    layers = [
-        bound.transform_filter("datum.bits > 0.03")
-        .transform_calculate(error="pow(4, -datum.bits)")
-        .mark_line(strokeDash=[2, 3], color=GREY, clip=True)
-        .encode(x, y),
-        now.mark_line(strokeWidth=1, color=GREY, clip=True, opacity=0.5, point=points).encode(
-            **path, tooltip=tooltip
-        ),
-        two.mark_line(strokeWidth=2, clip=True).encode(
-            **path, color=of_two(BLUE, ORANGE), strokeDash=of_two([1, 0], [6, 3])
-        ),
-        two.mark_point(filled=True, size=60, opacity=1, clip=True).encode(
-            *(x, y), color=of_two(BLUE, ORANGE), shape=of_two("circle", "square"), tooltip=tooltip
-        ),
-        two.transform_aggregate(end="argmin(bits)", groupby=["coder"])
-        .transform_calculate(bits="datum.end.bits", error="datum.end.error")
-        .mark_text(align="left", dy=-12, fontSize=13)
-        .encode(x, y, text="coder:N", color=of_two(BLUE, ORANGE)),
-    ]
-    shared = alt.Chart(alt.InlineData(values=rows))
-    title = heading("'round ' + saysRound", offset=8)
-    return layered(320, params, layers, shared, grid=False, title=title)
-
-
-# ---- a message, byte by byte ---------------------------------------------------------------------
-
-HEAD = ("magic", "version", "kind", "schema", "round", "client", "samples n_k")
-WIDTHS = (4, 1, 1, 8, 4, 4, 4)
-READS: dict[str, Callable[..., str]] = {  # what a reader is asked for -> how to say what came
-    "number": lambda value, size: f"whole number, {value}",
-    "floats": lambda value, count, dtype="<f4": f"{_times(count, 'float')}, {_few(value, '.4g')}",
-    "fields": lambda value, count, width: f"{_times(count, f'{width}-bit number')}, {_few(value)}",
-    "rice": lambda value, count, b, limit: f"{_times(count, 'Golomb-Rice gap')}, {_few(value)}",
-    "take": lambda value, size: _times(size, "byte"),
-}
-
-
-class Span(NamedTuple):
-    """Bytes from ``start`` to before ``end``, and what they are."""
-
-    start: int
-    end: int
-    section: str
-    field: str
-
-
-def _times(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' if count != 1 else ''}"
-
-
-def _few(values: Any, form: str = "") -> str:
-    return ", ".join(format(v, form) for v in values[:6].tolist()) + ", ..." * (len(values) > 6)
-
-
-def _address(data: Any) -> int:
-    return np.frombuffer(data, np.uint8).__array_interface__["data"][0]
-
-
-@contextmanager
-def _listening(data: bytes, into: list[tuple[int, int, str]]) -> Iterator[None]:
-    """Meanwhile, every reader of a part of ``data`` tells what it reads."""
-    first, depth = _address(data), 0
-
-    def tell(start: int, size: int, what: str) -> None:
-        if size and 0 <= start - first < len(data):
-            into.append((start - first, start - first + size, what))
-
-    def telling(name: str, method: Callable) -> Callable:
-        @wraps(method)
-        def read(self: Reader, *args: Any, **kwargs: Any) -> Any:
-            nonlocal depth
-            start, before, depth = _address(self.rest), len(self.rest), depth + 1
-            try:
-                value = method(self, *args, **kwargs)
-            finally:
-                depth -= 1
-            if not depth:
-                tell(start, before - len(self.rest), READS[name](value, *args, **kwargs))
-            return value
-
-        return read
-
-    def read_floats(sections: Sequence[Any], *how: Any) -> tuple[torch.Tensor, ...]:
-        tensors = dense(sections, *how)
-        for section, t in zip(sections, tensors, strict=True):
-            tell(_address(section), len(section), READS["floats"](t.flatten(), t.numel()))
-        return tensors
-
-    methods, dense = {name: getattr(Reader, name) for name in READS}, coders.read_floats
-    try:
-        for name, method in methods.items():
-            setattr(Reader, name, telling(name, method))
-        coders.read_floats = read_floats  # type: ignore[assignment]
-        yield
-    finally:
-        for name, method in methods.items():
-            setattr(Reader, name, method)
-        coders.read_floats = dense
-
-
-def spans_of(data: bytes, schema: Schema, decode: Callable[[bytes], Any]) -> list[Span]:
-    """The parts of a message, in order and without gaps. ``decode`` is what reads it, such as a
-    server's ``receive``; what it refuses is not taken apart. Bytes of which its coder does not tell
-    what they are, because it reads them in a way of its own, are a part by themselves."""
-    told: list[tuple[int, int, str]] = []
-    with _listening(data, told):
-        decode(data)
-    ends = np.cumsum([0, *WIDTHS]).tolist()
-    values = [f"{v!r}" for v in _HEADER.unpack_from(data)]
-    parts = zip(ends, ends[1:], HEAD, values, strict=False)
-    spans = [Span(a, b, "head", f"{name}, {value}") for a, b, name, value in parts]
-    at, sections = ends[-1], take_apart(memoryview(data)[_HEADER.size : -_CRC.size], schema)
-    bits = (len(schema.shapes) + 7) // 8
-    spans.append(Span(at, at + bits, "present bits", f"{len(sections)} of {len(schema.shapes)}"))
-    at += bits
-    for name, section in sections.items():
-        spans.append(Span(at, at + 4, "lengths", f"{name}, {_times(len(section), 'byte')}"))
-        at += 4
-    for name, section in sections.items():
-        shape = tuple(schema.shapes[name])
-        section_name = f"{name} {' x '.join(map(str, shape))}"
-        end = at + len(section)
-        for a, b, what in [*sorted(t for t in told if at <= t[0] < end), (end, end, "")]:
-            if at < a:
-                spans.append(Span(at, a, section_name, _times(a - at, "byte")))
-            if at <= a < b:  # what is read twice is told once
-                spans.append(Span(a, b, section_name, what))
-                at = b
-        at = end
-    spans.append(Span(at, len(data), "checksum", data[at:].hex(" ")))
-    return spans
-
-
-def message(
-    number: str, data: bytes, schema: Schema, decode: Callable[[bytes], Any], caption: str
-) -> Shown:
-    """The message as hexadecimal numbers: point at a part, or step to it with the tab key, and
-    read what it is."""
-    anchor, below = said("Figure", number, caption)
-    shown, kind, before = [], 0, ""
-    for span in spans_of(data, schema, decode):
-        kind, before = kind + (span.section != before), span.section
-        says = html.escape(
-            f"{_times(span.end - span.start, 'byte')} from {span.start:,}: "
-            f"{span.section}: {span.field}"
-        )
-        shown.append(
-            f'<span class="fl-part fl-part-{kind % 2}" tabindex="0" role="note" '
-            f'aria-label="{says}">{data[span.start : span.end].hex(" ")}'
-            f'<span class="fl-says">{says}</span></span>'
-        )
-    return Shown(
-        f'<figure class="fl fl-message" id="{anchor}"><div class="fl-bytes">{" ".join(shown)}'
-        f"</div>{below}</figure>",
-        f"A message of {len(data):,} bytes in {len(shown)} parts.",
-    )
 
 
 # ---- exercises -----------------------------------------------------------------------------------

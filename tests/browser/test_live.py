@@ -16,7 +16,7 @@ import pytest
 from conftest import LIMIT, ROOT
 
 # has `live` among its parameters and a widget with the class fl-live
-CHAPTER = "book/foundations/heterogeneity.ipynb"
+CHAPTER = "book/foundations/heterogeneity_audit.ipynb"
 ERRORS = (
     "[data-mime-type='application/vnd.jupyter.error'], "
     "[data-mime-type='application/vnd.jupyter.stderr'] .ansi-red-fg"

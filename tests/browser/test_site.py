@@ -171,7 +171,7 @@ def test_a_chapter_works_from_disk_and_keeps_the_guess(page):
     kept = box.locator("input[type=range]").first.input_value()
     page.reload(wait_until="load")
     assert charts(page)[0].locator("input[type=range]").first.input_value() == kept
-    open_page(page, HTML.as_uri(), "foundations/heterogeneity")
+    open_page(page, HTML.as_uri(), "foundations/heterogeneity_audit")
     check_explorer(page, page.locator("article .fl-explorer").first, "from disk")
 
 

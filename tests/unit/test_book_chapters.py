@@ -16,8 +16,9 @@ from test_link import history as history_of
 import fedlearn as fl
 from fedlearn import wire
 from fedlearn.book import choosing, claims, front
+from fedlearn.book.bounds import places
 from fedlearn.book.grids import chapter_file
-from fedlearn.book.wire import places, spans_of
+from fedlearn.book.messages import spans_of
 from fedlearn.wire.bits import pack_rice
 
 
