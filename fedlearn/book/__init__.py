@@ -12,7 +12,7 @@ _NAMES = {
     "compose": "mixing mixtures pareto",
     "drawings": "cards drawing",
     "explorers": "explore explorer",
-    "fed_gkt": "soft_labels",
+    "fed_gkt": "crossing painted soft_labels teaching watch_maps",
     "fed_kgf": "kernel_generation",
     "fed_mmd_fusion": "kernel_widths",
     "fed_repopt": "gradient_multiplier",

@@ -57,3 +57,28 @@ def test_rpn(task):
     for t in (1, 2):
         S, state = lesson["rpn_round"](S), a_round(task, method, state, t, of)
         torch.testing.assert_close(lesson["recovered"](S), dict(state.weights))
+
+
+def test_fed_gkt(monkeypatch):
+    """Nothing is shuffled here: the lesson and the package draw their orders in their own ways."""
+    monkeypatch.setattr(torch, "randperm", lambda n, **_: torch.arange(n))
+    its = {"clients": 3, "train": 90, "test": 60, "network": "digits_resnet"}
+    task, method = fl.tasks.classification("digits", **its), fl.methods.fed_gkt(server_epochs=1)
+    how = {"batch_size": 16, "engine": "sequential", "progress": False}
+    start, end = method.server_side(task).start(), fl.run(method, task, 2, **how)
+    functions = "distil", "loss", "adam", "learn", "client_night", "server_day", "gkt_round"
+    lesson = definitions("papers/fed_gkt", *functions, "joint")
+    f_s = fl.models.digits_server()
+    f_s.load_state_dict(start.weights, strict=False)
+    nets = [fl.initial_network(method, task) for _ in task.sizes]
+    images, labels = task.train
+    data = [(task.inputs(images[mine]), labels[mine]) for mine in task.owned]
+    lesson |= {"F": torch.nn.functional, "nn": torch.nn, "clients": task.clients, "task": task}
+    lesson |= {"nets": nets, "f_s": f_s, "data": data}
+    optimizer, z_s = lesson["adam"](f_s), [None] * task.clients
+    for row in end.rows:
+        _, z_s = lesson["gkt_round"](z_s, optimizer)
+        assert lesson["joint"]() == pytest.approx(row["accuracy"], abs=0.04)
+    torch.testing.assert_close(
+        {n: f_s.state_dict()[n] for n in end.state}, end.state, atol=1e-4, rtol=1e-3
+    )
