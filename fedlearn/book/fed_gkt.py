@@ -51,8 +51,8 @@ def watch_maps() -> dict[str, Any]:
     x, y = alt.X("x:Q", **wide), alt.Y("y:Q", **high)
 
     def word(at: float, line: float, text: Any, **more: Any) -> Any:
-        where = {"x": alt.XDatum(at, type="quantitative"), "y": alt.YDatum(line)}
-        return alt.Chart(ONE).mark_text(**WORDS | more, text=text).encode(**where)
+        place = alt.Chart(alt.InlineData(values=[{"x": at, "y": line}]))
+        return place.mark_text(**WORDS | more, text=text).encode(x, y)
 
     layers = [
         alt.Chart()
