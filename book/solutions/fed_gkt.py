@@ -42,8 +42,8 @@ harder to invert, not impossible. And then the extractor *has* to learn, and
 distillation may earn its place."""
 
 # %% fed_gkt-still
-"""The rounds print about what they printed before, or a little more. A *random* first
-layer will do.
+"""The rounds print about what they printed before: a little less in the first, perhaps,
+and a little more at the end. A *random* first layer will do.
 
 A good answer says (1) that accuracy does not fall, though no client learned anything;
 (2) why that can be: the server learns from all sketches, and random patterns sketch a
