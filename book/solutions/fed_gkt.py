@@ -24,18 +24,30 @@ def teacher_of(z_s, sent, batch):
 answer = teacher_of
 
 # %% fed_gkt-crossover
-"""Eq. (7.4) with $h = 16 * 32 * 32$ and $C = 10$, rounded down.
-A client of the paper has thousands of images."""
+"""Both sides of Eq. (7.3) are equal at $n = 8P / (4h + 8C + 6)$. With
+$h = 16 * 32 * 32$ and $C = 10$, rounded down, that is well over a hundred images. A
+client of the paper has thousands."""
 answer = 8 * 1_147_738 // (4 * 16 * 32 * 32 + 8 * 10 + 6)
 
 # %% fed_gkt-variants
 """(a) Only the distillation from the edge to the server: the server would learn to
 repeat the edge networks, and here they are poor teachers.
 
-(b) Bytes and edge work of a round do not change; accuracy falls at each of them, so all
-four clocks get worse for a given accuracy.
+(b) All of them. The bytes and the work of a round stay as they were, and the accuracy
+after a round falls: see Figure 7.1.
 
 (c) More work on the edge, about half of FedAvg's. In the middle of the network the maps
 are 128 x 16 x 16, twice as many floats as at the start, so more bytes. Deeper maps are
 harder to invert, not impossible. And then the extractor *has* to learn, and
 distillation may earn its place."""
+
+# %% fed_gkt-still
+"""The rounds print about what they printed before: a little less in the first, perhaps,
+and a little more at the end. A *random* first layer will do.
+
+A good answer says (1) that accuracy does not fall, though no client learned anything;
+(2) why that can be: the server learns from all sketches, and random patterns sketch a
+digit well enough; (3) why trained layers may even do harm: all clients begin with the
+same first layer, each then trains it on its own mixture of digits, and the server has
+to read ten dialects; (4) what follows: sketches that never change need to be sent only
+once; (5) where this may end: with harder pictures, or a longer front."""

@@ -1,53 +1,134 @@
-"""Chapter 7, FedGKT: the explorer of soft labels, and the checks of the exercises."""
+"""Chapter 7, FedGKT: its explorers, its figures, and the checks of its exercises."""
 
-from collections.abc import Sequence
-from typing import Any
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 
+from ..data.sources import data_path
 from .check import Function, compared, drawn, number
 
+if TYPE_CHECKING:
+    from .show import Shown  # pictures take long to load, and a check needs none
 
-def soft_labels(logits: Sequence[Sequence[float]], truth: Sequence[int]) -> dict[str, Any]:
-    """softmax(z / T) of a few images' logits [n, classes] under a slider for T, surest first; the
-    bars of the classes in ``truth`` stand out."""
-    from .vega import BLUE, GREY, WORDS, alt, layered, slider
 
-    bars = [
-        {"panel": k, "class": c, "z": round(float(v), 4), "true": int(c == truth[k])}
-        for k, z in enumerate(logits)
-        for c, v in enumerate(z)
+# ---- what crosses the wire -----------------------------------------------------------------------
+
+
+def watch_maps() -> dict[str, Any]:
+    """A digit, four of the maps that cross, and what a server can paint back from all sixteen,
+    under a slider for noise; bars for how much of the picture is back and how many digits are
+    read. The numbers are those of data/chapters/fed_gkt_noise.py."""
+    from .vega import GREY, ONE, WORDS, alt, choice, layered, slider
+
+    its = json.loads(data_path("grids", "fed_gkt_noise.json").read_text("utf-8"))["columns"]
+    cells = [{"panel": k, "row": c // 8, "column": c % 8} for k in range(3) for c in range(64)]
+    which, pixel = "indexof(labels, digit)", "8 * datum.row + datum.column"
+    # four maps of 4 x 4, two by two
+    corner = "32 * floor(datum.row / 4) + 16 * floor(datum.column / 4)"
+    place = f"{corner} + 4 * (datum.row % 4) + datum.column % 4"
+    shades = (
+        f"pictures[{which}][{pixel}]",
+        f"maps[{which}][{place}] + noise * grain[{which}][{place}]",
+        f"painted[round(2 * noise)][{which}][{pixel}]",
+    )
+    wide = {"axis": None, "scale": {"domain": [-0.2, 26.2], "nice": False}}
+    high = {"axis": None, "scale": {"domain": [14.4, -1.4], "nice": False, "zero": False}}
+    shared = alt.Chart(alt.InlineData(values=cells)).transform_calculate(
+        shade=f"[{', '.join(shades)}][datum.panel]",
+        x="datum.panel * 9 + datum.column + (datum.panel == 1 && datum.column > 3 ? 0.15 : 0)",
+        x2="datum.x + 1",
+        y="datum.row + (datum.panel == 1 && datum.row > 3 ? 0.15 : 0)",
+        y2="datum.y + 1",
+    )
+    colour = alt.Color(
+        "shade:Q",
+        scale=alt.Scale(domain=[0, 100], range=["#ffffff", "#111111"], clamp=True),
+        legend=None,
+    )
+    x, y = alt.X("x:Q", **wide), alt.Y("y:Q", **high)
+
+    def word(at: float, line: float, text: Any, **more: Any) -> Any:
+        place = alt.Chart(alt.InlineData(values=[{"x": at, "y": line}]))
+        return place.mark_text(**WORDS | more, text=text).encode(x, y)
+
+    layers = [
+        alt.Chart()
+        .mark_rect(stroke="#999", strokeWidth=0.3)
+        .encode(x, alt.X2("x2"), y, alt.Y2("y2"), colour)
     ]
-    apart, last = len(logits[0]) + 1.5, len(logits) - 1
-    wide = {"axis": None, "scale": {"domain": [-0.3, apart * len(logits) - 1], "nice": False}}
+    for k, title in enumerate(("stays at home", "crosses", "painted back")):
+        layers.append(word(9 * k, -0.6, title, fontWeight="bold"))
+    for k, (name, values) in enumerate(
+        (("digits read", "accuracy"), ("picture painted back", "recovered"))
+    ):
+        share, line = f"{values}[round(2 * noise)]", 9.4 + 2.7 * k
+        bar = alt.Chart(ONE).transform_calculate(
+            x="0", x2=f"26 * {share}", full="26", y=str(line + 0.6), y2=str(line + 1.4)
+        )
+        ends = alt.Y("y:Q", **high), alt.Y2("y2")
+        layers += [
+            bar.mark_rect(color="#c9ced6", opacity=0.5).encode(x, alt.X2("full"), *ends),
+            bar.mark_rect(color=("#0072B2", "#D55E00")[k]).encode(x, alt.X2("x2"), *ends),
+            word(0, line, alt.ExprRef(f"'{name}: ' + format({share}, '.0%')"), color=GREY),
+        ]
+    names = "labels", "pictures", "maps", "grain", "painted", "accuracy", "recovered"
+    params = [
+        slider("noise", "noise on the maps", 0, 0, its["noise"][-1], 0.5),
+        choice("digit", "digit", its["labels"]),
+        *({"name": name, "value": its[name]} for name in names),
+    ]
+    return layered(330, params, layers, shared, view={"stroke": None})
+
+
+# ---- soft labels ---------------------------------------------------------------------------------
+
+
+def bars(
+    rows: list[dict[str, Any]], title: str, params: list[dict[str, Any]], classes: int
+) -> dict[str, Any]:
+    """Bars of softmax(z / T), a group a panel. A row is a class of a panel: the logit ``z`` of a
+    teacher and ``start`` of a student that has taken over the share ``learned``; panel 0 is the
+    teacher where there is a student. ``title`` is an expression; ``datum.kl`` is their divergence.
+    """
+    from .vega import BLUE, GREY, WORDS, alt, layered
+
+    apart, last = classes + 1.5, max(row["panel"] for row in rows)
+    wide = {"axis": None, "scale": {"domain": [-0.3, apart * (last + 1) - 1], "nice": False}}
     high = {"scale": {"domain": [-0.14, 1.16], "nice": False}, "title": "soft label"}
     left = alt.X("x:Q", **wide)
-    kinds = ["surest", *["middle"] * (last - 1), "least sure"]
-    titles = [f"a {y}: {kind}" for y, kind in zip(truth, kinds, strict=False)]
     shared = (
-        alt.Chart(alt.InlineData(values=bars))
-        .transform_joinaggregate(top="max(z)", groupby=["panel"])
-        .transform_calculate(e="exp((datum.z - datum.top) / T)")
-        .transform_joinaggregate(all="sum(e)", groupby=["panel"])
+        alt.Chart(alt.InlineData(values=rows))
+        .transform_calculate(own="(1 - learned) * datum.start + learned * datum.z")
+        .transform_joinaggregate(top="max(z)", own_top="max(own)", groupby=["panel"])
         .transform_calculate(
-            p="datum.e / datum.all",
+            e="exp((datum.z - datum.top) / T)", own_e="exp((datum.own - datum.own_top) / T)"
+        )
+        .transform_joinaggregate(all="sum(e)", own_all="sum(own_e)", groupby=["panel"])
+        .transform_calculate(taught="datum.e / datum.all", said="datum.own_e / datum.own_all")
+        .transform_calculate(part="datum.taught * log((datum.taught + 1e-9) / (datum.said + 1e-9))")
+        .transform_joinaggregate(kl="sum(part)", groupby=["panel"])
+        .transform_calculate(
+            p="datum.student ? datum.said : datum.taught",
             x=f"datum.panel * {apart} + datum.class",
             right="datum.x + 0.8",
             middle="datum.x + 0.4",
             floor="0",
             below="-0.07",
             above="1.09",
-            title="titles[datum.panel]",
+            title=title,
         )
     )
+    blue = alt.when("datum.true == 1").then(alt.value(BLUE)).otherwise(alt.value("#9aa4b2"))
     layers = [
         alt.Chart()
         .mark_rect()
         .encode(
             *(left, alt.X2("right"), alt.Y2("floor")),
             alt.Y("p:Q", **high, axis=alt.Axis(values=[0, 0.5, 1], grid=True)),
-            color=alt.when("datum.true == 1").then(alt.value(BLUE)).otherwise(alt.value("#9aa4b2")),
+            color=blue,
             tooltip=["class:N", alt.Tooltip("p:N", title="soft label", format=".3f")],
         ),
         alt.Chart()
@@ -58,8 +139,108 @@ def soft_labels(logits: Sequence[Sequence[float]], truth: Sequence[int]) -> dict
         .mark_text(**WORDS, fontWeight="bold")
         .encode(left, alt.Y("above:Q", **high), text="title:N"),
     ]
-    params = [slider("T", "temperature T", 3, 0.1, 30, 0.1), {"name": "titles", "value": titles}]
     return layered(220, params, layers, shared)
+
+
+# ten logits of one image, a 3 that looks like an 8 and a little like a 5 or a 9
+TEACHER = [-2.0, -3.0, 0.5, 6.0, -3.5, 2.5, -3.0, -0.5, 4.5, 2.0]
+STUDENT = [0.5, 0.2, 1.5, 1.0, -0.5, 1.2, 0.3, 2.0, 0.4, -0.2]
+
+
+def teaching() -> dict[str, Any]:
+    """A teacher's and a student's soft labels of one image, under sliders for the temperature and
+    for how much of the teacher's logits the student has taken over; with the loss, Eq. (7.1)."""
+    from .vega import slider
+
+    rows = [
+        {"panel": k, "class": c, "z": z, "start": start, "true": int(c == 3), "student": k}
+        for k in range(2)
+        for c, (z, start) in enumerate(zip(TEACHER, STUDENT, strict=True))
+    ]
+    params = [
+        slider("T", "temperature T", 1, 0.5, 20, 0.5),
+        slider("learned", "the student has learned", 0, 0, 1, 0.05),
+    ]
+    title = "datum.panel ? 'student: loss ' + format(T * T * datum.kl, '.2f') : 'teacher'"
+    return bars(rows, title, params, 10)
+
+
+def soft_labels(logits: Sequence[Sequence[float]], truth: Sequence[int]) -> dict[str, Any]:
+    """softmax(z / T) of a few images' logits [n, classes] under a slider for T, surest first; the
+    bars of the classes in ``truth`` stand out."""
+    from .vega import slider
+
+    rows = [
+        {"panel": k, "class": c, "z": round(float(v), 4), "start": 0, "true": int(c == truth[k])}
+        for k, z in enumerate(logits)
+        for c, v in enumerate(z)
+    ]
+    kinds = ["surest", *["middle"] * (len(logits) - 2), "least sure"]
+    titles = [f"a {y}: {kind}" for y, kind in zip(truth, kinds, strict=False)]
+    params = [slider("T", "temperature T", 3, 0.1, 30, 0.1), {"name": "learned", "value": 1}]
+    named = {"name": "titles", "value": titles}
+    return bars(rows, "titles[datum.panel]", [*params, named], len(logits[0]))
+
+
+# ---- figures of the lesson -----------------------------------------------------------------------
+
+
+def crossing(number: str, traffic: Callable[..., dict[str, Any]]) -> "Shown":
+    """``traffic(n, h, C, P)``, bytes of a client by method, against its images n: for the network
+    of the digits and for the paper's."""
+    from .. import plot
+    from ..models import NETWORKS, state_of
+    from .show import figure
+
+    images, panels = torch.logspace(0.5, 4.5, 50), []
+    for name, shape, stem in (("digits_resnet", (1, 8, 8), 4), ("resnet56", (3, 32, 32), 3)):
+        net = NETWORKS[name](shape).eval()
+        h = net.extractor[:stem](torch.zeros(1, *shape)).numel()
+        lines = traffic(images, h, 10, sum(w.numel() for w in state_of(net).values()))
+        lines |= {"the images, once": images * torch.Size(shape).numel()}
+        ax = plot.axes(size=(4.6, 3.2))
+        for (label, line), style in zip(lines.items(), plot.styles(), strict=False):
+            ax.loglog(images, line / 1e6 + 0 * images, label=label, **style | {"markevery": 10})
+        ax.set(xlabel=f"images of a client, {name}", ylabel="MB a client and round")
+        ax.grid(alpha=0.3)
+        ax.legend(fontsize=9)
+        panels.append(ax)
+    return figure(
+        number,
+        panels,
+        caption="""Bytes of a client in a round against its number of images. Left the network of
+        the digits, right the paper's for colour pictures.""",
+        alt="""Two panels on logarithmic axes. FedAvg is a level line. FedGKT rises with the images
+        and crosses it, on the right at far fewer images. The images themselves, sent once, lie
+        below FedGKT everywhere.""",
+    )
+
+
+def painted(number: str, pictures: torch.Tensor, maps: torch.Tensor, seen: torch.Tensor) -> "Shown":
+    """Six of a client's images [n, 64], two of the maps [n, 16, 4, 4] that it sent, and what a
+    server has made of them."""
+    import matplotlib.pyplot as plt
+
+    from .show import figure
+
+    six = torch.linspace(0, len(seen) - 1, 6).long()
+    rows = {"image": pictures[six].unflatten(1, (8, 8))}
+    rows |= {f"map {c + 1}": maps[six, c] for c in (0, 5)}
+    rows["painted"] = seen[six].unflatten(1, (8, 8)).clamp(0, 1)
+    picture, axs = plt.subplots(4, 6, figsize=(5.2, 3.2), layout="constrained")
+    for line, (label, row) in zip(axs, rows.items(), strict=True):
+        for ax, one in zip(line, row.cpu(), strict=True):
+            ax.imshow(one, cmap="Greys", vmin=0, vmax=max(1e-6, float(row.max())))
+            ax.set(xticks=[], yticks=[])
+        line[0].set_ylabel(label, rotation=0, ha="right", va="center")
+    return figure(
+        number,
+        picture,
+        caption="""Images of a client, two of the sixteen maps that it sent in the first round, and
+        what a linear map, fitted on another client, paints from all sixteen.""",
+        alt="""Four rows of six small pictures: digits, two rows of coarser maps, and a last row
+        that looks nearly like the first.""",
+    )
 
 
 # ---- exercises -----------------------------------------------------------------------------------

@@ -212,3 +212,28 @@ def test_heterogeneity(task):
     p = torch.tensor(task.sizes) / sum(task.sizes)
     survives = (p @ u).square().sum() / (p @ u.square().sum(1))  # Eq. (2.5)
     assert 1 / (1 + lesson["drift"](u, p) ** 2) == pytest.approx(float(survives), rel=1e-5)
+
+
+def test_fed_gkt(monkeypatch):
+    """Nothing is shuffled here: the lesson and the package draw their orders in their own ways."""
+    monkeypatch.setattr(torch, "randperm", lambda n, **_: torch.arange(n))
+    its = {"clients": 3, "train": 90, "test": 60, "network": "digits_resnet"}
+    task, method = fl.tasks.classification("digits", **its), fl.methods.fed_gkt(server_epochs=1)
+    how = {"batch_size": 16, "engine": "sequential", "progress": False}
+    start, end = method.server_side(task).start(), fl.run(method, task, 2, **how)
+    functions = "distil", "loss", "adam", "learn", "client_night", "server_day", "gkt_round"
+    lesson = definitions("papers/fed_gkt", *functions, "joint")
+    f_s = fl.models.digits_server()
+    f_s.load_state_dict(start.weights, strict=False)
+    nets = [fl.initial_network(method, task) for _ in task.sizes]
+    images, labels = task.train
+    data = [(task.inputs(images[mine]), labels[mine]) for mine in task.owned]
+    lesson |= {"F": torch.nn.functional, "nn": torch.nn, "clients": task.clients, "task": task}
+    lesson |= {"nets": nets, "f_s": f_s, "data": data}
+    optimizer, z_s = lesson["adam"](f_s), [None] * task.clients
+    for row in end.rows:
+        _, z_s = lesson["gkt_round"](z_s, optimizer)
+        assert lesson["joint"]() == pytest.approx(row["accuracy"], abs=0.04)
+    torch.testing.assert_close(
+        {n: f_s.state_dict()[n] for n in end.state}, end.state, atol=1e-4, rtol=1e-3
+    )
