@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..history import MEASURES
 from ..results import summary
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ def runs(
     first: Any = next(iter(histories.values()))
     measure = (first[0] if isinstance(first, list) else first).measure
     reached = "share of test images" if measure == "accuracy" else measure
-    units = {"rounds": "run", "accuracy": reached}
+    units = {"rounds": "run"} | dict.fromkeys(MEASURES, reached)
     units |= {c: "all clients" for c in frame if c.startswith("MB")}
     units |= {c: reached for c in frame if c.startswith("accuracy at")}
     units |= {c: "count" for c in frame if c.startswith("rounds to")}
