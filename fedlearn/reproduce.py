@@ -371,7 +371,8 @@ def status(paper: str) -> "pandas.DataFrame":
 def order() -> dict[Key, int]:
     """The places of all that the recipes state, seed after seed, with what each needs before it as
     far as is known: by the key, and by the key of a run whose option was chosen in another way."""
-    every = [r for s in recipes.SCALES for r in recipes.runs(None, s)]
+    scales = [s for s in recipes.SCALES if any(s in r for r in recipes.RECIPES.values())]
+    every = [run for scale in scales for run in recipes.runs(None, scale)]
     lines = stored(every)
     known = dict.fromkeys(r.key for run in every for r in (*needed(run, lines), run))
     places = {key: number for number, key in enumerate(known)}

@@ -44,8 +44,9 @@ def hash_of(experiment: dict[str, Any]) -> str:
 
 
 def place_of(experiment: Mapping[str, Any]) -> str:
-    """The same hash for runs that differ in how an option was chosen alone: one of them is kept."""
-    return hash_of({name: value for name, value in experiment.items() if name != "tune"})
+    """The same hash, and nobody's key, for runs that differ in how an option was chosen alone: one
+    of them is kept."""
+    return hash_of({**experiment, "tune": None})
 
 
 def provenance() -> dict[str, str]:
@@ -316,8 +317,8 @@ class Difference(NamedTuple):
 
 
 def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Difference:
-    """By how much ``a`` is above ``b``, numbers by their seeds, in the seeds that both have: Student's
-    interval of the mean, without bounds where there are not two.
+    """By how much ``a`` is above ``b``, numbers by their seeds, in the seeds that both have, with
+    Student's interval of the mean, which has no bounds where there are not two.
 
     >>> a, b = dict(enumerate([3.0, 4.0, 3.0, 4.0, 3.5])), dict.fromkeys(range(5), 1.0)
     >>> print(paired(a, b), paired({0: 1.0}, b), sep="; ")

@@ -209,8 +209,8 @@ def holds(number: str, name: str) -> Shown:
         for k, ((says, split), row) in enumerate((cells or {("", ""): {}}).items())
     ]
     counts = Counter(what for row in cells.values() for what, _ in row.values())
-    caption = f"""What the paper says, asked of stored runs: by how many points of accuracy ({MEASURES[1]}
-        of the rounds, the mean of its tests, because curves jump) the first that is named is in
+    caption = f"""What the paper says, asked of stored runs: by how many points of accuracy (mean
+        over the last quarter of the rounds, because curves jump) the first that is named is in
         front of the second, mean ± standard deviation over the seeds. With {FEW} seeds and more a
         95 % interval of their mean decides: *ahead* holds if all of it is above zero, *level* if it
         is within {POINT:g} point of zero, *no lower* if it is above minus {POINT:g}; they do not

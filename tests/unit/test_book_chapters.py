@@ -108,13 +108,15 @@ def run(label, accuracy, seed=0, **task):
 
 
 VERDICTS = [
-    ([1.0, 2.0, 1.5], "ahead", "holds"),
-    ([0.1, 5.0, 0.1], "ahead", "cannot be told"),  # in front with each seed, but wildly
-    ([1.0, -1.0], "level", "holds"),
-    ([1.1, -1.0], "level", "cannot be told"),
-    ([-2.0, -2.5], "no lower", "does not hold"),
-    ([50.0], "ahead", "one seed"),
-    ([100 * 0.0045 - 100 * 0.0145, 0.5], "level", "holds"),  # 20 of 2,000 images are a point
+    (5 * [1.0] + [2.0], "ahead", "holds"),
+    (5 * [0.1] + [5.0], "ahead", "cannot be told"),  # in front with each seed, but wildly
+    (3 * [0.5, -0.5], "level", "holds"),
+    (3 * [2.0, -2.0], "level", "cannot be told"),
+    (5 * [1.0] + [2.0], "level", "does not hold"),
+    (5 * [-2.0] + [-2.5], "no lower", "does not hold"),
+    (5 * [-0.2] + [-0.5], "no lower", "holds"),
+    ([50.0, 1.0, -1.0, 9.0], "ahead", "in 3 of 4 seeds"),
+    ([100 * 0.0045 - 100 * 0.0145, 0.5], "level", "in 2 of 2 seeds"),  # 20 of 2,000 are a point
 ]
 
 
