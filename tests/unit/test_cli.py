@@ -20,7 +20,8 @@ OTHER = {
     "options": dict(ratio=0.25, on=True, of=None, text="a b", number="1", two=(1, -2)),
     "partition": "dirichlet:0.5", "network": "digits_cnn", "augment": ("crop", "flip"),
     "metrics": ("per_class",), "train": 100, "test": 50, "validation": True, "seed": 7,
-    "device": "cuda:1", "rounds": 4, "threads": 2, "participation": 0.5, "epochs": 2, "batch_size": 16,
+    "device": "cuda:1", "rounds": 4, "threads": 2, "participation": 0.5, "epochs": 2,
+    "batch_size": 16,
     "evaluate_every": 3, "precision": "bf16",
 }  # fmt: skip
 

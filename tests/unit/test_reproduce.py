@@ -26,7 +26,7 @@ def folder(tmp_path, monkeypatch):
 def test_every_run_can_be_made_and_has_a_name_of_its_own(scale):
     listed = recipes.runs(None, scale)
     assert len({(run.folder, run.name) for run in listed}) == len({run.key for run in listed})
-    for run in listed:
+    for run in (run for run in listed if run.turn[0] == 0):  # of the first seed
         assert run.method().parts() and json.dumps(run.options(), allow_nan=False)
         fl.partition.parse(run.experiment.partition)
         assert len(run.tries) in (0, 3)
@@ -113,7 +113,7 @@ def test_finished_runs_are_kept_and_stopped_runs_go_on(folder, monkeypatch, caps
 def test_a_choice_is_made_on_validation_images_and_goes_on_beyond_its_ends(monkeypatch):
     tune = {"options": {"lr": [1e-6, 1e-5, 0.1]}}
     rows = {"A": {"method": "fedavg"}, "B": {"method": "fedprox", "tune": {"as": "A"}}}
-    [run, _] = made(monkeypatch, rows, tune=tune, rounds=8, train=200)
+    [run, _] = made(monkeypatch, rows, tune=tune, rounds=4, train=200)
     monkeypatch.setattr(recipes, "MORE", 1)
     reproduce.reproduce("made", progress=False, seeds=(3, 4))
     lines = list(results.recent("rpn_digits").values())
@@ -123,7 +123,7 @@ def test_a_choice_is_made_on_validation_images_and_goes_on_beyond_its_ends(monke
     for line in short:
         task = line["meta"]["task"]
         assert (task["train"], task["test"], task["seed"]) == (180, 20, 1000)
-        assert len(line["rows"]) == 2 and task["validation"]
+        assert len(line["rows"]) == 1 and task["validation"]
         assert line["meta"]["provenance"]["command"].startswith("fedlearn reproduce made --scale")
     whole = [line for line in lines if line not in short]
     best = max(sorted(tries), key=lambda value: tries[value]["rows"][-1]["accuracy"])
@@ -153,7 +153,7 @@ def test_the_next_value_and_the_best():
 
 
 def test_a_runs_own_command_makes_that_run():
-    for scale, step in (("quick", 101), ("small", 31), ("full", 31)):
+    for scale, step in (("quick", 301), ("small", 61), ("full", 61)):
         for run in recipes.runs(None, scale)[::step]:
             typed = cli.parse(run.command[1:]).keywords["recipe"]
             choice = vars(typed) | {"seeds": sum(typed.seeds, ())}

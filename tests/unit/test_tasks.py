@@ -40,9 +40,7 @@ def test_validation_images_are_of_the_training_images_and_train_nobody(kind):
     both = {x.numpy().tobytes() for x in (*held.train[0], *held.test[0])}
     assert both == {x.numpy().tobytes() for x in plain.train[0]} and len(both) == 60
     assert held.describe()["validation"] and "validation" not in plain.describe()
-    again = make(
-        "digits", 3, "objects" if kind == "detection" else None, 3, train=60, validation=True
-    )
+    again = make("digits", 3, "main_class:0.8", 3, train=60, validation=True)
     assert again.test[0].equal(held.test[0])  # whatever the clients
 
 
