@@ -235,7 +235,7 @@ def _rows(h: History, file: str = "", line: Line | None = None) -> tuple[Line, l
         "rounds": len(h),
         "measure": str(h.measure),
         **h.reached,
-        "chosen on": meta.get("chosen_on", "test" if "tuned" in meta else ""),
+        "chosen on": h.chosen_on,
         "loss": last["loss"],
         **{k: v for k, v in last.items() if k not in COLUMNS and isinstance(v, float)},
         "hours": float(origin.get("seconds") or h.seconds.sum()) / 3600,

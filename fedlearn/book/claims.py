@@ -27,6 +27,7 @@ from . import datatable
 from .grids import chapter_file
 from .show import Shown, inline, missing, table
 
+TESTED = "†"  # an option was chosen on test images
 POINT = 1.0  # a difference that is level, in points of accuracy
 DATA = {
     "digits": "digits",
@@ -179,7 +180,7 @@ def verdict(lead: Sequence[float], wanted: str) -> str:
 
 
 def _points(lead: Sequence[float]) -> str:
-    many = f"; {len(lead)} seeds" if len(lead) > 1 else ""
+    many = f"; {len(lead)} seeds" if len(lead) >= FEW else ""
     text = f"({spread(lead, '+.1f')}{many})"
     return text.replace(" ", "\N{NO-BREAK SPACE}")
 
@@ -191,6 +192,7 @@ def holds(number: str, name: str) -> Shown:
     columns: dict[str, str] = {}  # its first cell, if it has no runs: the command for them
     for scale, of_scale in spec.get("runs", _scales(name)).items():
         stored = results.load(of_scale["results"])
+        sign = f" {TESTED}" * any(h.chosen_on == "test" for h in stored)
         if not stored:
             columns[scale] = missing(of_scale["command"])
         for statement in spec["statements"]:
@@ -199,7 +201,7 @@ def holds(number: str, name: str) -> Shown:
                 if split in statement.get("splits", [split]) and data == statement.get(
                     "data", data
                 ):
-                    column = f"{DATA.get(data, data)}, {scale}"
+                    column = f"{DATA.get(data, data)}, {scale}{sign}"
                     columns[column] = ""
                     row = cells.setdefault((statement["says"], split), {})
                     row[column] = verdict(lead, statement["wanted"]), _points(lead)
@@ -216,7 +218,8 @@ def holds(number: str, name: str) -> Shown:
         is within {POINT:g} point of zero, *no lower* if it is above minus {POINT:g}; they do not
         hold if it lies below zero, and *level* neither if it lies above. So {counts["holds"]} hold,
         {counts["does not hold"]} do not and {counts["cannot be told"]} cannot be told. With fewer
-        seeds the table counts those in which it is so."""
+        seeds the table counts those in which it is so. {TESTED}: rates were chosen on test
+        images."""
     return table(
         number, rows, " ".join(caption.split()), dict.fromkeys(columns, "points of accuracy")
     )

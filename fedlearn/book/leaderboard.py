@@ -12,6 +12,7 @@ from .. import recipes, results
 from ..history import MEASURES
 from ..results import spread
 from . import datatable, shootout
+from .claims import TESTED
 from .show import Shown
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 SHARE = 0.9  # of the best accuracy on what is comparable: the target, unless one is stated
 COUNTS = "_bytes.json"  # the ends of files whose runs are there for their bytes alone
 COMPARABLE = ["task", "dataset", "train", "network", "clients", "partition", "measure"]
-TESTED = "†"
 ABOUT = f"""A row is a method on a task: mean and standard deviation of its seeds. Rows can be
     compared where data, images, network, split and clients are the same. A {TESTED} marks methods
     with an option that was chosen on test images. The last cell unfolds the command and the files.
