@@ -136,11 +136,6 @@ class Run:
         return " ".join(f"{self.label} {task} {e.dataset} {e.partition} {e.seed}".split())
 
     @property
-    def needs(self) -> tuple["Run | Search", ...]:
-        """What has to be done before it, and then perhaps tries of values that follow."""
-        return (*([self.search] if self.search else ()), *self.tries)
-
-    @property
     def images(self) -> tuple[int, int]:
         """How many are trained on, and tested on."""
         e, whole = self.experiment, whole_set(self.experiment.task, self.experiment.dataset)

@@ -47,11 +47,11 @@ LIKE = (  # an image takes equally long in runs that share all of these, or else
 def stored(runs: Iterable[Run], root: Path | None = results.RECENT) -> dict[Key, Line]:
     """What is stored in the files of these runs; without ``root``, packed. What is packed of code
     that was not committed is to be made again, and does not count."""
-    lines: dict[Key, Line] = {}
-    for name in dict.fromkeys(run.folder for run in runs):
-        lines |= {(name, x["hash"]): x for x in results.packed(name) if committed(x)}
+    names, lines = dict.fromkeys(run.folder for run in runs), dict[Key, Line]()
+    for name in names:
         recent = results.recent(name, root).values() if root else ()
-        lines |= {(name, x["hash"]): x for x in recent}
+        both = (*filter(committed, results.packed(name)), *recent)
+        lines |= {(name, line["hash"]): line for line in both}
     return lines
 
 
@@ -64,12 +64,8 @@ def committed(line: Line) -> bool:
 def accuracies(tries: Iterable[Run], lines: dict[Key, Line]) -> dict[Any, float]:
     """Value -> accuracy on the validation images, mean over the last quarter of the rounds; NaN
     if none could be measured."""
-    measured: dict[Any, float] = {}
-    for t in tries:
-        history = History.from_dict(lines[t.key])
-        late = history.late_accuracy() if history.evaluated else math.nan
-        measured[t.experiment.options[t.tuned]] = late
-    return measured
+    runs = {t.experiment.options[t.tuned]: History.from_dict(lines[t.key]) for t in tries}
+    return {value: h.late_accuracy() if h.evaluated else math.nan for value, h in runs.items()}
 
 
 def needed(run: Run, lines: dict[Key, Line]) -> list[Run | Search]:
@@ -402,10 +398,9 @@ def pack() -> list[str]:
             if (name, line["hash"]) not in places:
                 continue
             if not committed(line):
-                commit = line["meta"].get("provenance", {}).get("commit", "not a checkout")
                 raise ValueError(
-                    f"{path} is of code that was not committed (commit {commit}): commit it, "
-                    "remove the file and run it again."
+                    f"{path} is of code that was not committed: commit it, remove the file and "
+                    "run it again."
                 )
             if line["hash"] in hashes:
                 raise ValueError(f"{path} is packed already: remove the file.")

@@ -115,12 +115,6 @@ def recent(name: str, root: Path = RECENT) -> dict[Path, Line]:
     return {path: read(path)[0] for path in sorted((root / name).glob("*.json"))}
 
 
-def stored(name: str, root: Path | None = RECENT) -> dict[str, Line]:
-    """Both, by their hash; without ``root`` the packed ones."""
-    lines = (*packed(name), *(recent(name, root).values() if root else ()))
-    return {line["hash"]: line for line in lines}
-
-
 def load(name: str) -> list[History]:
     """The book's runs of a name as histories, in the order of the recipes.
 
