@@ -68,9 +68,11 @@ def accuracies(tries: Iterable[Run], lines: dict[Key, Line]) -> dict[Any, float]
     return {value: h.late_accuracy() if h.evaluated else math.nan for value, h in runs.items()}
 
 
-def needed(run: Run, lines: dict[Key, Line]) -> list[Run | Search]:
+def needed(run: Run | Search, lines: dict[Key, Line]) -> list[Run | Search]:
     """What has to be done before a run: of its tries all that ``lines`` tell of, at most one of
     which is beyond those that are listed and not stored."""
+    if isinstance(run, Search):
+        return []
     tries = list(run.tries)
     while tries and all(t.key in lines for t in tries):
         listed = [t.experiment.options[run.tuned] for t in run.tries]
@@ -78,7 +80,8 @@ def needed(run: Run, lines: dict[Key, Line]) -> list[Run | Search]:
         if value is None:
             break
         tries.append(run.trial(value))
-    return [*([run.search] if run.search else ()), *tries]
+    searches = {s.key: s for r in (*tries, run) if (s := r.search)}
+    return [*searches.values(), *tries]
 
 
 def lacking(task: str, name: str, train: int, test: int, load: bool = False) -> str:
@@ -233,14 +236,13 @@ def reproduce(
             while True:  # tries show what else is to be tried
                 lines = stored(mains)
                 over = lines.keys() | failed.keys()
-                left = {run.key: run for run in mains if run.key not in over}
-                needs = {n.key: n for run in left.values() for n in needed(run, lines)}
-                needs = {key: n for key, n in needs.items() if key not in over}
-                searches = {key: n for key, n in needs.items() if isinstance(n, Search)}
-                batch = searches or needs or left
+                left = [run for run in mains if run.key not in over]
+                each = {r.key: r for run in left for r in (*needed(run, lines), run)}
+                each = {key: r for key, r in each.items() if key not in over}
+                batch = [r for r in each.values() if all(n.key in over for n in needed(r, lines))]
                 if not batch:
                     break
-                for run, outcome, good in pool(delayed(attempt)(r, *how) for r in batch.values()):
+                for run, outcome, good in pool(delayed(attempt)(r, *how) for r in batch):
                     print(f"{run.folder}, {run.name}: {outcome}", flush=True)
                     failed |= {} if good else {run.key: run.name}
     except KeyboardInterrupt:
