@@ -211,14 +211,14 @@ def holds(number: str, name: str) -> Shown:
         for k, ((says, split), row) in enumerate((cells or {("", ""): {}}).items())
     ]
     counts = Counter(what for row in cells.values() for what, _ in row.values())
+    told = ", ".join(f"{counts[v]} {v}" for v in ("holds", "does not hold", "cannot be told"))
     caption = f"""What the paper says, asked of stored runs: by how many points of accuracy (mean
         over the last quarter of the rounds, because curves jump) the first that is named is in
         front of the second, mean ± standard deviation over the seeds. With {FEW} seeds and more a
         95 % interval of their mean decides: *ahead* holds if all of it is above zero, *level* if it
         is within {POINT:g} point of zero, *no lower* if it is above minus {POINT:g}; they do not
-        hold if it lies below zero, and *level* neither if it lies above. So {counts["holds"]} hold,
-        {counts["does not hold"]} do not and {counts["cannot be told"]} cannot be told. With fewer
-        seeds the table counts those in which it is so. {TESTED}: rates were chosen on test
+        hold if it lies below zero, and *level* neither if it lies above (so far: {told}).
+        With fewer seeds the table counts those in which it is so. {TESTED}: rates were chosen on test
         images."""
     return table(
         number, rows, " ".join(caption.split()), dict.fromkeys(columns, "points of accuracy")

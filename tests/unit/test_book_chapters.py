@@ -135,6 +135,13 @@ def test_leads_pair_the_seeds_of_one_data_set_and_split():
     assert claims.leads(runs, "A", "nobody") == {}
 
 
+@pytest.mark.parametrize("name", ["rpn", "seeing"])
+def test_an_opening_table_has_the_last_tests_that_are_stored(name):
+    text = repr(fl.book.opening("1.1", name))
+    ends = [f"{h.final['accuracy']:.4f}" for h in fl.results.load(f"{name}_small")]
+    assert any(end in text for end in ends)
+
+
 def test_the_stored_runs_are_those_that_the_chapter_states():
     spec, stored = chapter_file("seeing"), fl.book.seen()
     runs = {tuple(row[:2]) for row in stored["rounds"]}
