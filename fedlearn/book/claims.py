@@ -218,8 +218,8 @@ def holds(number: str, name: str) -> Shown:
         95 % interval of their mean decides: *ahead* holds if all of it is above zero, *level* if it
         is within {POINT:g} point of zero, *no lower* if it is above minus {POINT:g}; they do not
         hold if it lies below zero, and *level* neither if it lies above (so far: {told}).
-        With fewer seeds the table counts those in which it is so. {TESTED}: rates were chosen on test
-        images."""
+        With fewer seeds the table counts those in which it is so. {TESTED}: rates were chosen on
+        test images."""
     return table(
         number, rows, " ".join(caption.split()), dict.fromkeys(columns, "points of accuracy")
     )
