@@ -60,6 +60,8 @@ class Experiment(Settings):
         keep only so many training images
     test : int, optional
         keep only so many test images
+    validation : bool
+        hold a tenth of the training images out and test on it, not on the test images
     seed : int
         the seed of every random choice
     device : str
@@ -94,6 +96,7 @@ class Experiment(Settings):
     metrics: tuple[str, ...] = ()
     train: int | None = None
     test: int | None = None
+    validation: bool = False
     seed: int = 0
     device: str = "auto"
     rounds: int = 20
@@ -170,6 +173,9 @@ class Experiment(Settings):
             if isinstance(value, dict):
                 value = [f"{name}={write_value(v)}" for name, v in value.items()]
             name = "--" + names.get(f.name, f.name).replace("_", "-")
+            if value is True:
+                typed.append(name)
+                continue
             for text in map(str, value if isinstance(value, list | tuple) else [value]):
                 typed += [f"{name}={text}"] if text.startswith("-") else [name, text]
         return typed

@@ -14,6 +14,7 @@ from .files import write_text
 if TYPE_CHECKING:
     import pandas  # takes long to load: only where a table is made
 
+MEASURES = "last test", "last quarter"  # of the rounds, the mean: the two accuracies of a run
 # those that a run has whatever its method and its task's metrics
 COLUMNS = """
     round accuracy loss bytes_up bytes_up_buffers bytes_down bytes_down_buffers
@@ -136,9 +137,22 @@ class History:
             raise ValueError(f"No round of this run of {self.method} was evaluated.")
         return self.evaluated[-1]
 
-    def late_accuracy(self, tests: int = 5) -> float:
-        """Mean accuracy of the last ``tests`` evaluated rounds."""
-        return float(np.mean([row["accuracy"] for row in self.evaluated[-tests:]]))
+    def late_accuracy(self) -> float:
+        """Mean accuracy of the tests in the last quarter of the rounds, or the last one if there
+        is none: of 20 rounds, after rounds 16 to 20."""
+        late = [row for row in self.evaluated if row["round"] > 0.75 * len(self)]
+        return float(np.mean([row["accuracy"] for row in late or [self.final]]))
+
+    @property
+    def chosen_on(self) -> str:
+        """The images, "test" or "validation", on which an option was chosen; empty if none was."""
+        return str(self.meta.get("chosen_on", "test" if "tuned" in self.meta else ""))
+
+    @property
+    def reached(self) -> dict[str, float]:
+        """The last test's accuracy and ``late_accuracy``, by the names of ``MEASURES``."""
+        values = float(self.final["accuracy"]), self.late_accuracy()
+        return dict(zip(MEASURES, values, strict=True))
 
     def rounds_to(self, accuracy: float) -> int | None:
         """The first round whose test accuracy reaches ``accuracy`` (0 to 1), or ``None``."""

@@ -2,13 +2,15 @@
 task, how long, at one of three scales. ``fedlearn.reproduce`` runs them."""
 
 import inspect
+import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from itertools import product
 from typing import Any
 
 from . import methods
-from .arguments import checked
+from .arguments import checked, short
 from .data.published import known as whole_set
 from .data.sources import data_path
 from .errors import pick
@@ -16,8 +18,8 @@ from .experiment import Experiment
 from .files import read_yaml
 from .method import Method
 from .parts import SGD, Adam, Continued, TaskNetwork
-from .results import Line, hash_of
-from .settings import kept
+from .results import Line, hash_of, place_of
+from .settings import held_out, kept
 from .tasks.base import find_device
 from .tasks.kinds import NETWORK
 
@@ -30,6 +32,8 @@ SCALES = ("quick", "small", "full")
 # Where a run is computed, and in what arithmetic, is no part of what it is.
 MACHINE = ("device", "threads", "precision")
 FIELDS = {f.name for f in fields(Experiment)} - {"partition"}
+APART = 1000  # added to a recipe's first seed: the seed of the tries, which competes with none
+MORE = 3  # values, at most, that are tried beyond each end of those that are listed
 
 
 @dataclass(frozen=True)
@@ -68,9 +72,10 @@ class Run:
     """One run, which has one line in the file ``folder`` of stored runs.
 
     ``but`` replaces parts of the method; ``search`` is the server's own search for FedRepOpt's
-    scales. ``tries`` are short runs with several values of the option ``tuned``; the best of them
-    is taken. ``turn`` orders runs by how much they are worth. ``newcomers``: for so many epochs
-    clients that arrive afterwards train (``fedlearn.newcomers``).
+    scales. ``tries`` are short runs on validation images with several values of the option
+    ``tuned``, its own or another row's; ``wider`` says which values follow, and the best is taken.
+    ``turn`` orders runs by how much they are worth. ``newcomers``: for so many epochs clients that
+    arrive afterwards train (``fedlearn.newcomers``). ``command``: the words that make it again.
     """
 
     folder: str
@@ -84,6 +89,7 @@ class Run:
     turn: tuple[int, ...] = ()
     newcomers: int = 0
     short: bool = False  # a try of others
+    command: tuple[str, ...] = ()
 
     @property
     def stated(self) -> dict[str, Any]:
@@ -91,9 +97,10 @@ class Run:
         the machine that it is computed on."""
         e, tune = self.experiment, {}
         if self.tries:
-            first = self.tries[0].experiment
-            tune = {n: getattr(first, n) for n in ("rounds", "train", "seed")}
+            first, of = self.tries[0].experiment, self.tries[0].row
+            tune = {n: getattr(first, n) for n in ("rounds", "seed", "validation")}
             tune[self.tuned] = [t.experiment.options[self.tuned] for t in self.tries]
+            tune |= {} if of == self.label else {"as": of}
         more = {"label": self.label, "but": self.but, "newcomers": self.newcomers, "tune": tune}
         more |= {"scales": self.search.stated if self.search else {}, "short": self.short}
         plain, default = asdict(e), asdict(Experiment())
@@ -105,17 +112,28 @@ class Run:
         """The file of stored runs and the hash by which the run is known there."""
         return self.folder, hash_of(self.stated)
 
+    @cached_property
+    def place(self) -> tuple[str, str]:
+        """As ``key``, but the same for the run whose option was chosen in another way."""
+        return self.folder, place_of(self.stated)
+
+    @property
+    def row(self) -> str:
+        """The label of the row that it is a run or a try of."""
+        return self.label.rpartition(", ")[0] if self.short else self.label
+
+    def trial(self, value: Any) -> "Run":
+        """The try of another value."""
+        one, e = self.tries[0], self.tries[0].experiment
+        e = replace(e, options=e.options | {self.tuned: value})
+        return replace(one, label=f"{one.row}, {self.tuned} {value}", experiment=e)
+
     @property
     def name(self) -> str:
         """Label, task, data set, partition and seed."""
         e = self.experiment
         task = "" if e.task == "classification" else e.task
         return " ".join(f"{self.label} {task} {e.dataset} {e.partition} {e.seed}".split())
-
-    @property
-    def needs(self) -> tuple["Run | Search", ...]:
-        """What has to be done before it."""
-        return (*self.tries, *([self.search] if self.search else ()))
 
     @property
     def images(self) -> tuple[int, int]:
@@ -144,6 +162,36 @@ class Run:
         scales = self.search.spec if self.search else {}
         options |= {n: v for n, v in {"but": self.but, "scales": scales}.items() if v}
         return {n: "inf" if v == float("inf") else v for n, v in (options | more).items()}
+
+
+def best(accuracies: Mapping[Any, float]) -> Any:
+    """The value with the highest accuracy, the smallest of several; ``ValueError`` if no value
+    gave one, as what diverges."""
+    known = {value: a for value, a in accuracies.items() if not math.isnan(a)}
+    if not known:
+        raise ValueError(f"None of {short([*accuracies])}, which were tried, gave an accuracy.")
+    return max(sorted(known), key=lambda value: known[value])
+
+
+def wider(option: str, listed: list[Any], accuracies: Mapping[Any, float]) -> Any:
+    """The value to be tried next, beyond the end at which the best of all lies; None if it lies
+    between others, or ``MORE`` were tried there. Rates go up and down in steps of 1, 3, 10, other
+    numbers by the ratio of the last two.
+
+    >>> wider("lr", [0.03, 0.1, 0.3], {0.03: 0.2, 0.1: 0.3, 0.3: 0.4})
+    1.0
+    """
+    tried = sorted(accuracies)
+    if len(tried) < 2 or all(map(math.isnan, accuracies.values())):
+        return None
+    for up, (end, inner) in enumerate((tried[:2], tried[:-3:-1])):
+        beyond = sum(v > max(listed) if up else v < min(listed) for v in tried)
+        if best(accuracies) == end and beyond < MORE:
+            if option.endswith("lr"):
+                step = round(2 * math.log10(end)) + (1 if up else -1)
+                return float(f"{(1, 3)[step % 2]}e{step // 2}")
+            return float(f"{end * end / inner:.6g}")
+    return None
 
 
 def named(value: Any) -> Any:
@@ -198,37 +246,40 @@ def runs(
     numbers = {"rounds": rounds, "train": train, "test": test}
     replaced = {n: v for n, v in numbers.items() if v is not None}
     machine = {"device": device, "precision": precision}
+    typed = tuple(word for n, v in replaced.items() for word in (f"--{n}", str(v)))
     blocks = [
-        (number, paper, block, labelled(block))
-        for number, paper in enumerate(chosen(recipe, scale).values())
+        (number, ("fedlearn", "reproduce", name, "--scale", scale, *typed), paper, block)
+        for number, (name, paper) in enumerate(chosen(recipe, scale).items())
         for block in paper[scale]["runs"]
     ]
     for label in only:
-        pick(label, dict.fromkeys(label for *_, rows in blocks for label in rows), "row")
+        pick(label, dict.fromkeys(n for *_, block in blocks for n in labelled(block)), "row")
     for partition in split:
-        allowed = dict.fromkeys(p for *_, block, _ in blocks for p in block["partition"])
+        allowed = dict.fromkeys(p for *_, block in blocks for p in block["partition"])
         pick(partition, allowed, "partition of this recipe")
     by_key: dict[tuple[str, str], Run] = {}
-    for number, paper, block, rows in blocks:
+    for number, command, paper, block in blocks:
         folder = results_folder(paper.get("folder") or paper["paper"], scale)
         listed = paper[scale]["seeds"]
         for partition, seed, label in product(
             [p for p in block["partition"] if not split or p in split],
             seeds or block.get("seeds", listed),
-            [label for label in rows if not only or label in only],
+            [label for label in labelled(block) if not only or label in only],
         ):
             rank = listed.index(seed) if seed in listed else len(listed)
-            place: Line = {"folder": folder, "turn": (rank, block.get("turn", 0), number)}
+            turn = rank, block.get("turn", 0), number
+            place: Line = {"folder": folder, "turn": turn, "command": command}
             stated = {"partition": partition, "seed": seed} | machine | replaced
-            run = run_of(block, label, rows[label], stated, listed[0], place)
+            run = run_of(block, label, stated, APART + listed[0], place)
             by_key.setdefault(run.key, run)
     if not by_key:
         raise ValueError(f"No run is of both {', '.join(only)} and {', '.join(split)}.")
     return sorted(by_key.values(), key=lambda run: run.turn)
 
 
-def run_of(block: Line, label: str, row: Line, stated: Line, first: int, place: Line) -> Run:
-    """The run of a block's row; ``first`` is the seed of its tries."""
+def run_of(block: Line, label: str, stated: Line, apart: int, place: Line) -> Run:
+    """The run of a block's row; ``apart`` is the seed of its tries."""
+    row = pick(label, labelled(block), "row")
     options = {n: v for n, v in row.items() if n not in ("method", "but", "scales", "tune")}
     known = inspect.signature(methods.METHODS[row["method"]]).parameters
     options = {n: v for n, v in block.get("all", {}).items() if n in known} | options
@@ -239,6 +290,7 @@ def run_of(block: Line, label: str, row: Line, stated: Line, first: int, place: 
     whole = whole_set(e.task, e.dataset)
     kept(e.dataset, whole.train, "train", e.train)
     kept(e.dataset, whole.test, "test", e.test)
+    again = ("--only", label, "--partition", e.partition, "--seed", str(e.seed))
     search = None
     if "scales" in row:
         search = Search(place["folder"], e.options["network"], row["scales"], e.device)
@@ -249,34 +301,23 @@ def run_of(block: Line, label: str, row: Line, stated: Line, first: int, place: 
         but=row.get("but", {}),
         search=search,
         newcomers=block.get("newcomers", 0),
-        **place,
+        **place | {"command": (*place["command"], *again)},
     )
     tune = block.get("tune")
     if not tune:
         return run
     [(option, values)] = row.get("tune", tune["options"]).items()
-    tried = {"seed": first, "rounds": min(e.rounds, tune["rounds"])}
-    tried["train"] = max(1, int(run.images[0] * tune["share"]))
-    tries = (
-        replace(
-            run,
-            short=True,
-            label=f"{label}, {option} {value}",
-            experiment=replace(e, **tried, options=e.options | {option: value}),
-        )
-        for value in values
-    )
-    return replace(run, tuned=option, tries=tuple(tries))
+    if option == "as":  # the choice of another row
+        other = run_of(block, values + block.get("suffix", ""), stated, apart, place)
+        return replace(run, tuned=other.tuned, tries=other.tries)
+    held_out(e.dataset, run.images[0])
+    rounds = min(e.rounds, max(tune.get("rounds", 1), math.ceil(e.rounds / 4)))
+    e = replace(e, seed=apart, rounds=rounds, test=None, validation=True)
+    one = replace(run, short=True, tuned=option, experiment=e, label=f"{label}, ")
+    run = replace(run, tuned=option, tries=(one,))
+    return replace(run, tries=tuple(map(run.trial, values)))
 
 
 def labelled(block: Line) -> Line:
     """The rows of a block, their labels with its suffix."""
     return {label + block.get("suffix", ""): row for label, row in block["rows"].items()}
-
-
-def every() -> list[Run | Search]:
-    """All that is stored: the runs of all scales and what each needs before it, in the order of the
-    recipes, seed after seed, each once."""
-    scales = [scale for scale in SCALES if any(scale in r for r in RECIPES.values())]
-    listed = [run for scale in scales for run in runs(None, scale)]
-    return list({r.key: r for run in listed for r in (*run.needs, run)}.values())

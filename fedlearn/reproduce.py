@@ -5,6 +5,7 @@ import json
 import math
 import os
 import platform
+import shlex
 import time
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -22,7 +23,7 @@ from .data import published, sources
 from .errors import DataError, error_text, pick
 from .experiment import Experiment
 from .files import write_text
-from .history import History
+from .history import MEASURES, History
 from .methods import fed_repopt_search
 from .models.repopt import Scales
 from .recipes import Run, Search
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
     import pandas  # takes long to load: only where a table is made
 
 Key = tuple[str, str]  # of a run: its file and its hash
-LIKE = (  # runs take equally long that share all of these, or else all of those
-    ("label", "method", "dataset", "network", "partition", "clients", "epochs", "rounds", "train"),
-    ("method", "dataset", "network", "rounds", "train"),
+LIKE = (  # an image takes equally long in runs that share all of these, or else all of those
+    ("label", "method", "dataset", "network", "partition", "clients", "epochs"),
+    ("method", "dataset", "network"),
 )
 
 
@@ -44,9 +45,43 @@ LIKE = (  # runs take equally long that share all of these, or else all of those
 
 
 def stored(runs: Iterable[Run], root: Path | None = results.RECENT) -> dict[Key, Line]:
-    """What is stored in the files of these runs; without ``root``, packed."""
-    names = dict.fromkeys(run.folder for run in runs)
-    return {(n, k): line for n in names for k, line in results.stored(n, root).items()}
+    """What is stored in the files of these runs; without ``root``, packed. What is packed of code
+    that was not committed is to be made again, and does not count."""
+    names, lines = dict.fromkeys(run.folder for run in runs), dict[Key, Line]()
+    for name in names:
+        recent = results.recent(name, root).values() if root else ()
+        both = (*filter(committed, results.packed(name)), *recent)
+        lines |= {(name, line["hash"]): line for line in both}
+    return lines
+
+
+def committed(line: Line) -> bool:
+    """Whether a run's code can be found again by its commit."""
+    commit = line["meta"].get("provenance", {}).get("commit", "not a checkout")
+    return commit != "not a checkout" and not commit.endswith("-dirty")
+
+
+def accuracies(tries: Iterable[Run], lines: dict[Key, Line]) -> dict[Any, float]:
+    """Value -> accuracy on the validation images, mean over the last quarter of the rounds; NaN
+    if none could be measured."""
+    runs = {t.experiment.options[t.tuned]: History.from_dict(lines[t.key]) for t in tries}
+    return {value: h.late_accuracy() if h.evaluated else math.nan for value, h in runs.items()}
+
+
+def needed(run: Run | Search, lines: dict[Key, Line]) -> list[Run | Search]:
+    """What has to be done before a run: of its tries all that ``lines`` tell of, at most one of
+    which is beyond those that are listed and not stored."""
+    if isinstance(run, Search):
+        return []
+    tries = list(run.tries)
+    while tries and all(t.key in lines for t in tries):
+        listed = [t.experiment.options[run.tuned] for t in run.tries]
+        value = recipes.wider(run.tuned, listed, accuracies(tries, lines))
+        if value is None:
+            break
+        tries.append(run.trial(value))
+    searches = {s.key: s for r in (*tries, run) if (s := r.search)}
+    return [*searches.values(), *tries]
 
 
 def lacking(task: str, name: str, train: int, test: int, load: bool = False) -> str:
@@ -96,6 +131,8 @@ def do(
     # those of a run that was stopped are those of its rounds, without their evaluation
     took = max(time.monotonic() - began, float(trained.seconds.sum()))
     here = {"date": date.today().isoformat(), "hardware": hardware(device)}
+    if isinstance(run, Run) and run.command:  # not what happened to be typed for many runs
+        here["command"] = shlex.join(run.command)
     line["meta"]["provenance"] = {**(provenance or {}), **here, "seconds": f"{took:.1f}"}
     line = {"hash": name, "experiment": run.stated, **line}
     write_text(path, json.dumps(line) + "\n")
@@ -106,14 +143,12 @@ def do(
 def train(run: Run, saved: Path, progress: bool | None, root: Path) -> History:
     """The history of a run, with the best value of its tries and the scales of its search."""
     e, lines, better = run.experiment, stored([run], root), {}
-    if lost := [need.name for need in run.needs if need.key not in lines]:
+    needs = needed(run, lines)
+    if lost := [need.name for need in needs if need.key not in lines]:
         raise ValueError(f"It needs {', '.join(lost)}, which failed.")
-    accuracies = {t.experiment.options[run.tuned]: _final(lines[t.key]) for t in run.tries}
-    if accuracies:
-        best = max(accuracies, key=lambda v: (not math.isnan(accuracies[v]), accuracies[v]))
-        if math.isnan(accuracies[best]):  # as what diverged has
-            raise ValueError(f"no value of {run.tuned} that was tried gave an accuracy.")
-        better = {run.tuned: best}
+    tried = accuracies((n for n in needs if isinstance(n, Run)), lines)
+    if tried:
+        better = {run.tuned: recipes.best(tried)}
     scales = {}
     if run.search:
         values = lines[run.search.key]["scales"]
@@ -126,7 +161,7 @@ def train(run: Run, saved: Path, progress: bool | None, root: Path) -> History:
             method, e, history.state or {}, task.sizes[0], run.newcomers
         )
     history.meta |= {"label": run.label, "options": run.options(**better)}
-    history.meta |= {"tuned": {run.tuned: accuracies}} if accuracies else {}
+    history.meta |= {"tuned": {run.tuned: tried}, "chosen_on": "validation"} if tried else {}
     history.meta |= {"note": task.source.note} if task.source.note else {}
     return history
 
@@ -139,12 +174,6 @@ def search(run: Search, saved: Path) -> Line:
     scales = fed_repopt_search.search(task, network=run.network, checkpoint=saved, **spec)
     note = {"note": task.source.note} if task.source.note else {}
     return {"meta": note, "scales": {n: t.tolist() for n, t in scales.of.items()}}
-
-
-def _final(line: Line) -> float:
-    """The last accuracy, NaN if none could be measured."""
-    measured = [row["accuracy"] for row in line["rows"] if row["accuracy"] is not None]
-    return measured[-1] if measured else math.nan
 
 
 def hardware(device: str) -> str:
@@ -163,7 +192,8 @@ def attempt(run: Run | Search, *how: Any) -> tuple[Run | Search, str, bool]:
         line = do(run, *how)
     except (ValueError, RuntimeError, OSError, MemoryError) as error:
         return run, error_text(error), False
-    end = f"accuracy {_final(line):.4f}" if "rows" in line else "scales found"
+    rows = [row["accuracy"] for row in line.get("rows", ()) if row["accuracy"] is not None]
+    end = f"last test {rows[-1]:.4f}" if rows else "done"
     return run, f"{end} after {_seconds(line):.0f} s", True
 
 
@@ -203,10 +233,16 @@ def reproduce(
     try:
         for _, group in groupby(todo, key=lambda run: run.turn):
             mains = list(group)
-            over = stored(mains).keys() | failed.keys()
-            needs = {r.key: r for run in mains for r in run.needs if r.key not in over}
-            for batch in (needs.values(), mains):
-                for run, outcome, good in pool(delayed(attempt)(run, *how) for run in batch):
+            while True:  # tries show what else is to be tried
+                lines = stored(mains)
+                over = lines.keys() | failed.keys()
+                left = [run for run in mains if run.key not in over]
+                each = {r.key: r for run in left for r in (*needed(run, lines), run)}
+                each = {key: r for key, r in each.items() if key not in over}
+                batch = [r for r in each.values() if all(n.key in over for n in needed(r, lines))]
+                if not batch:
+                    break
+                for run, outcome, good in pool(delayed(attempt)(r, *how) for r in batch):
                     print(f"{run.folder}, {run.name}: {outcome}", flush=True)
                     failed |= {} if good else {run.key: run.name}
     except KeyboardInterrupt:
@@ -221,8 +257,8 @@ def reproduce(
 
 
 def table(runs: list[Run]) -> "pandas.DataFrame":
-    """Of each row of recipes that is stored: seeds, accuracy at the end and on average of the last
-    five tests, megabytes of all clients."""
+    """Of each row of recipes that is stored: seeds, the two measures of accuracy, megabytes of all
+    clients, and on which images an option was chosen."""
     lines = stored(runs)
     histories = [History.from_dict(lines[run.key]) for run in runs if run.key in lines]
     frame, rounds = results.tables(histories)
@@ -231,9 +267,10 @@ def table(runs: list[Run]) -> "pandas.DataFrame":
     for way in ("up", "down"):
         frame[f"MB {way}"] = rounds.groupby("run")[f"bytes_{way}"].sum() / 1e6
     rows = frame.groupby(["task", "dataset", "partition", "label"], sort=False)
-    accuracies = rows[["accuracy", "late"]].agg(lambda values: results.spread(list(values)))
+    reached = rows[list(MEASURES)].agg(lambda values: results.spread(list(values)))
     means = rows[["MB up", "MB down"]].mean().round(2)
-    return accuracies.assign(seeds=rows.size(), rounds=rows["rounds"].first()).join(means)
+    more = {"seeds": rows.size()} | {n: rows[n].first() for n in ("rounds", "chosen on")}
+    return reached.assign(**more).join(means)
 
 
 def listing(runs: Iterable[Run], lines: dict[Key, Line]) -> "pandas.DataFrame":
@@ -244,7 +281,7 @@ def listing(runs: Iterable[Run], lines: dict[Key, Line]) -> "pandas.DataFrame":
 
     rows, counted = [], set[Key]()
     for run in runs:
-        parts = [r for r in (*run.needs, run) if r.key not in counted]
+        parts = [r for r in (*needed(run, lines), run) if r.key not in counted]
         took = sum(_seconds(lines[r.key]) if r.key in lines else _like(r, lines) for r in parts)
         rows.append([run.folder, run.name, run.key in lines, took / 3600])
         counted |= {r.key for r in parts}
@@ -252,13 +289,23 @@ def listing(runs: Iterable[Run], lines: dict[Key, Line]) -> "pandas.DataFrame":
 
 
 def _like(run: Run | Search, lines: dict[Key, Line]) -> float:
-    """Median seconds of the stored runs that are most like it, or NaN."""
+    """Seconds, in proportion to its images: the median of the stored runs that are most like it,
+    or NaN."""
+    stated = run.stated | ({"label": run.row} if isinstance(run, Run) else {})
     for names in LIKE:
-        wanted = [run.stated.get(n) for n in names]
-        like = [x for x in lines.values() if [x["experiment"].get(n) for n in names] == wanted]
+        wanted = [stated.get(n) for n in names]
+        each = ((x["experiment"], _seconds(x)) for x in lines.values())
+        like = [took / _work(e) for e, took in each if [e.get(n) for n in names] == wanted]
         if like:
-            return median(map(_seconds, like))
+            return median(like) * _work(stated)
     return math.nan
+
+
+def _work(stated: dict[str, Any]) -> int:
+    """Images of all rounds."""
+    task, name = (stated.get(n, getattr(Experiment, n)) for n in ("task", "dataset"))
+    images = stated.get("train") or published.known(task, name).train
+    return int(stated.get("rounds", Experiment.rounds) * images)
 
 
 def _seconds(line: Line) -> float:
@@ -319,35 +366,57 @@ def status(paper: str) -> "pandas.DataFrame":
 # ---- packing -------------------------------------------------------------------------------------
 
 
+def order() -> dict[Key, int]:
+    """The places of all that the recipes state, seed after seed, with what each needs before it as
+    far as is known: by the key, and by the key of a run whose option was chosen in another way."""
+    scales = [s for s in recipes.SCALES if any(s in r for r in recipes.RECIPES.values())]
+    every = [run for scale in scales for run in recipes.runs(None, scale)]
+    lines = stored(every)
+    known = dict.fromkeys(r.key for run in every for r in (*needed(run, lines), run))
+    places = {key: number for number, key in enumerate(known)}
+    return {run.place: places[run.key] for run in every} | places
+
+
+def place_in(places: dict[Key, int], name: str, line: Line) -> int:
+    """Where a line is in its file."""
+    keys = (name, line["hash"]), (name, results.place_of(line["experiment"]))
+    return next((places[key] for key in keys if key in places), len(places))
+
+
 def pack() -> list[str]:
     """Move the finished runs of ``runs/`` into the packed files of the checkout, in the order of
     the recipes -> a line for each file.
 
-    Runs of other rounds or images than a recipe's stay where they are. ``ValueError``, and nothing
-    is packed, for a run of code that was not committed, or that is packed already."""
+    They replace those of uncommitted code, and those of the same row whose option was chosen in
+    another way. Runs of other rounds or images than a recipe's stay where they are. ``ValueError``,
+    and nothing is packed, for a run of code that was not committed, or that is packed already."""
     if not (results.data_path().parent / "pyproject.toml").exists():
         raise ValueError("Runs are packed into a checkout of the book, and this is none.")
-    order = {run.key: place for place, run in enumerate(recipes.every())}
+    places = order()
     moved: dict[str, dict[Path, Line]] = {}
-    for name in sorted({folder for folder, _ in order}):
-        hashes = {line["hash"] for line in results.packed(name)}
+    for name in sorted({folder for folder, _ in places}):
+        hashes = {line["hash"] for line in results.packed(name) if committed(line)}
         for path, line in results.recent(name).items():
-            if (name, line["hash"]) not in order:
+            if (name, line["hash"]) not in places:
                 continue
-            commit = line["meta"].get("provenance", {}).get("commit", "not a checkout")
-            if commit == "not a checkout" or commit.endswith("-dirty"):
+            if not committed(line):
                 raise ValueError(
-                    f"{path} is of code that was not committed (commit {commit}): commit it, "
-                    "remove the file and run it again."
+                    f"{path} is of code that was not committed: commit it, remove the file and "
+                    "run it again."
                 )
             if line["hash"] in hashes:
                 raise ValueError(f"{path} is packed already: remove the file.")
             hashes.add(line["hash"])
             moved.setdefault(name, {})[path] = line
-    for name, lines in moved.items():
-        every = [*results.packed(name), *lines.values()]
-        every.sort(key=lambda x: (order.get((name, x["hash"]), len(order)), x["hash"]))
+    for name, recent in moved.items():
+        new = {results.place_of(x["experiment"]) for x in recent.values()}
+        old = [x for x in results.packed(name) if results.place_of(x["experiment"]) not in new]
+        stale = [x for x in old if (name, x["hash"]) not in places]
+        if not any(map(results.is_whole, stale)):  # what stale tries chose is not there any more
+            old = [x for x in old if (name, x["hash"]) in places]
+        every = [*old, *recent.values()]
+        every.sort(key=lambda x: (place_in(places, name, x), x["hash"]))
         results.write(results.data_path("results", name + results.PACKED), every)
-        for path in lines:
+        for path in recent:
             path.unlink()
     return [f"{name}: {len(lines)} runs packed" for name, lines in moved.items()]

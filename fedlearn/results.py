@@ -8,6 +8,7 @@ file of its own in ``runs/<name>/`` below the working directory, until ``pack`` 
 import gzip
 import hashlib
 import json
+import math
 import re
 import shlex
 import subprocess
@@ -17,7 +18,7 @@ from contextlib import suppress
 from datetime import date
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,12 +26,13 @@ from .arguments import short
 from .data import partition as partitions
 from .data.sources import data_path
 from .files import write_atomically
-from .history import COLUMNS, History
+from .history import COLUMNS, MEASURES, History
 
 if TYPE_CHECKING:
     import pandas  # takes long to load: only where a table is made
 
 PACKED = ".jsonl.gz"
+FEW = 5  # seeds, at least, for which "ahead" is said
 RECENT = Path("runs")  # below the working directory; git ignores it
 Line = dict[str, Any]
 
@@ -39,6 +41,12 @@ def hash_of(experiment: dict[str, Any]) -> str:
     """The key of a run: of equal experiments it is equal."""
     text = json.dumps(experiment, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def place_of(experiment: Mapping[str, Any]) -> str:
+    """The same hash, and nobody's key, for runs that differ in how an option was chosen alone: one
+    of them is kept."""
+    return hash_of({**experiment, "tune": None})
 
 
 def provenance() -> dict[str, str]:
@@ -107,12 +115,6 @@ def recent(name: str, root: Path = RECENT) -> dict[Path, Line]:
     return {path: read(path)[0] for path in sorted((root / name).glob("*.json"))}
 
 
-def stored(name: str, root: Path | None = RECENT) -> dict[str, Line]:
-    """Both, by their hash; without ``root`` the packed ones."""
-    lines = (*packed(name), *(recent(name, root).values() if root else ()))
-    return {line["hash"]: line for line in lines}
-
-
 def load(name: str) -> list[History]:
     """The book's runs of a name as histories, in the order of the recipes.
 
@@ -160,8 +162,9 @@ def tables(
     -------
     runs : pandas.DataFrame
         A row a run: ``label``, ``method``, ``dataset``, ``partition`` (as it is typed),
-        ``clients``, ``network``, ``seed``, ``accuracy`` (the last), ``late`` (mean of the last five
-        tests), ``hours``, ``commit``, ``hardware``, ...
+        ``clients``, ``network``, ``seed``, ``last test`` and ``last quarter`` (mean over the tests
+        in the last quarter of the rounds), ``chosen on`` ("test" or "validation" images, if an
+        option was), ``hours``, ``commit``, ``hardware``, ...
     rounds : pandas.DataFrame
         A row a round of the ``run`` of that index: ``round``, ``accuracy``, ``bytes_up``, ...
 
@@ -194,9 +197,7 @@ def tables(
         for path in files:
             try:
                 lines = filter(is_whole, read(path))
-                rows += [
-                    _rows(History.from_dict(x), _shown(path), x.get("hash", "")) for x in lines
-                ]
+                rows += [_rows(History.from_dict(x), _shown(path), x) for x in lines]
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 if path == place:
                     raise ValueError(f"{path} is no result of fedlearn ({error!r}).") from None
@@ -204,7 +205,7 @@ def tables(
     return pandas.DataFrame([run for run, _ in rows]), pandas.DataFrame(rounds)
 
 
-def _rows(h: History, file: str = "", key: str = "") -> tuple[Line, list[Line]]:
+def _rows(h: History, file: str = "", line: Line | None = None) -> tuple[Line, list[Line]]:
     """What a run is in the two tables; an error for what is none."""
     meta, task, last = h.meta, h.meta["task"], h.final
     origin, options = meta.get("provenance", {}), meta.get("options", {})
@@ -212,7 +213,8 @@ def _rows(h: History, file: str = "", key: str = "") -> tuple[Line, list[Line]]:
     alike += [meta.get("parts"), options, meta.get("label"), h.method]
     run = {
         "file": file,
-        "hash": key,
+        "hash": (line or {}).get("hash", ""),
+        "place": place_of((line or {}).get("experiment", {})),
         "alike": hash_of({"": str(alike)}),  # the same for runs that differ in their seed alone
         "label": str(meta.get("label") or h.method),
         "method": str(options.get("method", h.method)),
@@ -226,8 +228,8 @@ def _rows(h: History, file: str = "", key: str = "") -> tuple[Line, list[Line]]:
         "seed": int(task.get("seed", 0)),
         "rounds": len(h),
         "measure": str(h.measure),
-        "accuracy": float(last["accuracy"]),
-        "late": h.late_accuracy(),
+        **h.reached,
+        "chosen on": h.chosen_on,
         "loss": last["loss"],
         **{k: v for k, v in last.items() if k not in COLUMNS and isinstance(v, float)},
         "hours": float(origin.get("seconds") or h.seconds.sum()) / 3600,
@@ -284,6 +286,47 @@ def spread(values: Collection[float | None], form: str = ".3f") -> str:
     return text if len(present) == len(values) else f"{text} ({len(present)} of {len(values)} runs)"
 
 
+class Difference(NamedTuple):
+    """Of paired seeds: the mean difference, its 95 % interval, in how many of them it is above
+    zero. ``str`` says "ahead" or "behind" where the interval of at least five seeds excludes
+    zero."""
+
+    mean: float
+    low: float
+    high: float
+    wins: int
+    seeds: int
+
+    @property
+    def sure(self) -> bool:
+        """Whether there are five seeds, and the interval excludes zero."""
+        return self.seeds >= FEW and not self.low <= 0 <= self.high
+
+    def __str__(self) -> str:
+        if not self.sure:
+            return f"ahead in {self.wins} of {self.seeds} seeds"
+        ends = sorted((abs(self.low), abs(self.high)))
+        way = "ahead" if self.mean > 0 else "behind"
+        return f"{way} by {abs(self.mean):.3g} [{ends[0]:.3g}, {ends[1]:.3g}]"
+
+
+def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Difference:
+    """By how much ``a`` is above ``b``, numbers by their seeds, in the seeds that both have, with
+    Student's interval of the mean, which has no bounds where there are not two.
+
+    >>> a, b = dict(enumerate([3.0, 4.0, 3.0, 4.0, 3.5])), dict.fromkeys(range(5), 1.0)
+    >>> print(paired(a, b), paired({0: 1.0}, b), sep="; ")
+    ahead by 2.5 [1.88, 3.12]; ahead in 0 of 1 seeds
+    """
+    from scipy.special import stdtrit
+
+    gaps = np.array([a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())])
+    mean, n, half = float(gaps.mean()) if len(gaps) else math.nan, len(gaps), math.inf
+    if n > 1:
+        half = float(stdtrit(n - 1, 0.975) * gaps.std(ddof=1) / math.sqrt(n))
+    return Difference(mean, mean - half, mean + half, int((gaps > 0).sum()), n)
+
+
 def sent(histories: list[History]) -> tuple[float, float]:
     """Megabytes of all clients, up and down, the mean of the runs."""
     up, down = ([h.bytes_up.sum() for h in histories], [h.bytes_down.sum() for h in histories])
@@ -316,7 +359,7 @@ def summary(
     --------
     >>> row = {"round": 1, "accuracy": 0.9, "bytes_up": 2e6, "bytes_down": 3e6}
     >>> summary({"FedAvg": History("fedavg", {}, [row])}, target=0.5).loc["FedAvg"].to_list()
-    [1, '0.900', '1.0', '5.00', '2.00', '3.00']
+    [1, '0.900', '0.900', '1.0', '5.00', '2.00', '3.00']
     """
     import pandas
 
@@ -324,7 +367,7 @@ def summary(
     for label, runs_of in runs.items():
         histories = runs_of if isinstance(runs_of, list) else [runs_of]
         row: dict[str, Any] = {"rounds": len(histories[0])}
-        row["accuracy"] = spread([h.final["accuracy"] for h in histories])
+        row |= {name: spread([h.reached[name] for h in histories]) for name in MEASURES}
         if megabytes is not None:
             within = [h.accuracy_at(megabytes) for h in histories]
             row[f"accuracy at {megabytes:.1f} MB"] = spread(within)

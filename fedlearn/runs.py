@@ -15,7 +15,7 @@ from joblib import Parallel, delayed
 from . import link, results, round
 from .experiment import Engine, Experiment, Link, Output
 from .files import check_writable, is_device, write_text
-from .history import History
+from .history import MEASURES, History
 from .settings import whole_number
 
 
@@ -122,7 +122,7 @@ def table(
         up, down = results.sent(histories)
         row = rows[label] = {
             "rounds": str(len(histories[0])),
-            histories[0].measure: results.spread([h.final["accuracy"] for h in histories], ".4f"),
+            **{n: results.spread([h.reached[n] for h in histories], ".4f") for n in MEASURES},
             "loss": f"{np.mean([h.final['loss'] for h in histories]):.4f}",
             "MB up": f"{up:.3f}",
             "MB down": f"{down:.3f}",
@@ -137,6 +137,8 @@ def table(
             row["joules"] = f"{joules:.4g}"
     frame = pandas.DataFrame.from_dict(rows, orient="index")
     lines = [frame.rename_axis("method", axis="columns").to_string()]
+    other = dict.fromkeys(h.measure for its in runs.values() for h in its)
+    lines += [f"{' and '.join(MEASURES)}: {name}" for name in other if name != "accuracy"]
     if speeds:
         lines.append(f"minutes: {link.described(speeds)}")
     if radio:

@@ -19,6 +19,13 @@ def kept(name: str, total: int, purpose: str, count: int | None) -> None:
         )
 
 
+def held_out(name: str, count: int) -> int:
+    """How many of ``count`` training images are held out for choices: a tenth."""
+    if count < 10:
+        raise ValueError(f"{name} has {count} training images here, too few to hold a tenth out.")
+    return count // 10
+
+
 def thread_count(value: object) -> None:
     """Refuse a number of CPU threads that no machine of this kind has use for."""
     if value is not None:

@@ -344,7 +344,7 @@ def tables() -> "tuple[pandas.DataFrame, pandas.DataFrame]":
         task["network"] = e.options.get("network", e.options.get("edge", e.network))
         label = row.method + (f" ({lost[case]} more diverged)" if lost[case] else "")  # type: ignore
         meta = {"task": task, "label": label, "settings": vars(e.settings)}
-        meta["provenance"] = {"command": command}
+        meta |= {"provenance": {"command": command}, "chosen_on": "test"}
         histories.append(History(e.method, meta, history(row).rows))
     runs, rounds = results.tables(histories)
     return runs.assign(file="data/grids/choosing.json"), rounds

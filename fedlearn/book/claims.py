@@ -11,7 +11,6 @@ or ``no lower``; ``splits`` and ``data``, if not all; ``runs``, if not those of 
 import html
 import json
 import re
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -21,13 +20,14 @@ import numpy as np
 
 from .. import ledger as claims
 from .. import results
-from ..history import History
+from ..history import MEASURES, History
 from ..recipes import SCALES, results_folder
-from ..results import spread
+from ..results import FEW, paired, spread
 from . import datatable
 from .grids import chapter_file
 from .show import Shown, inline, missing, table
 
+TESTED = "†"  # an option was chosen on test images
 POINT = 1.0  # a difference that is level, in points of accuracy
 DATA = {
     "digits": "digits",
@@ -141,14 +141,14 @@ def opening(number: str, name: str) -> Shown:
 
 
 def leads(histories: Iterable[History], one: str, other: str) -> dict[tuple[str, str], list[float]]:
-    """(data set, split) -> by how many points of accuracy, mean of the last five tests, the runs
-    with the label ``one`` are ahead of those with the label ``other``, a number for each seed that
-    both have."""
+    """(data set, split) -> by how many points of accuracy, mean over the last quarter of the
+    rounds, the runs with the label ``one`` are ahead of those with the label ``other``, a number
+    for each seed that both have."""
     runs, _ = results.tables(histories)
     if runs.empty:
         return {}
     keys = ["dataset", "partition", "seed"]
-    ends = runs.assign(label=runs["label"].str.lower()).set_index(["label", *keys])["late"]
+    ends = runs.assign(label=runs["label"].str.lower()).set_index(["label", *keys])[MEASURES[1]]
     ends = ends[~ends.index.duplicated(keep="last")]
     first, second = (
         100 * ends[ends.index.get_level_values("label") == label.lower()].droplevel("label")
@@ -159,29 +159,28 @@ def leads(histories: Iterable[History], one: str, other: str) -> dict[tuple[str,
 
 
 def verdict(lead: Sequence[float], wanted: str) -> str:
-    """ "holds", "does not hold", "cannot be told", or "one seed" where there are not two.
+    """ "holds", "does not hold" or "cannot be told", by the 95 % interval of at least five seeds;
+    of fewer, in how many it is so.
 
-    >>> verdict([2.0, 3.0], "ahead"), verdict([-0.2, 0.4], "level"), verdict([-2, 3], "no lower")
-    ('holds', 'holds', 'cannot be told')
+    >>> verdict([2.0, 3.0, 2.0, 3.0, 2.5], "ahead"), verdict([-0.2, 0.4], "level")
+    ('holds', 'in 2 of 2 seeds')
     """
-    if len(lead) < 2:
-        return "one seed"
-    behind = _ahead([-points for points in lead])
     point = POINT + 1e-9  # 20 of 2,000 images are a point, whatever floats make of it
-    holds, fails = {
-        "ahead": (_ahead(lead), max(lead) <= 0),
-        "level": (max(map(abs, lead)) <= point, _ahead(lead) or behind),
-        "no lower": (min(lead) >= -point, behind),
-    }[wanted]
-    return "holds" if holds else "does not hold" if fails else "cannot be told"
-
-
-def _ahead(lead: Sequence[float]) -> bool:
-    return min(lead) > 0 and statistics.mean(lead) > statistics.stdev(lead)
+    least, most = {"ahead": (0, np.inf), "level": (-point, point), "no lower": (-point, np.inf)}[
+        wanted
+    ]
+    if len(lead) < FEW:
+        within = sum(least < points <= most for points in lead)
+        return f"in {within} of {len(lead)} seeds"
+    _, low, high, *_ = gap = paired(dict(enumerate(lead)), dict.fromkeys(range(len(lead)), 0.0))
+    if least < low and high <= most:
+        return "holds"
+    fails = high < 0 or (wanted == "level" and gap.sure)
+    return "does not hold" if fails else "cannot be told"
 
 
 def _points(lead: Sequence[float]) -> str:
-    many = f"; {len(lead)} seeds" if len(lead) > 1 else ""
+    many = f"; {len(lead)} seeds" if len(lead) >= FEW else ""
     text = f"({spread(lead, '+.1f')}{many})"
     return text.replace(" ", "\N{NO-BREAK SPACE}")
 
@@ -193,6 +192,7 @@ def holds(number: str, name: str) -> Shown:
     columns: dict[str, str] = {}  # its first cell, if it has no runs: the command for them
     for scale, of_scale in spec.get("runs", _scales(name)).items():
         stored = results.load(of_scale["results"])
+        sign = f" {TESTED}" * any(h.chosen_on == "test" for h in stored)
         if not stored:
             columns[scale] = missing(of_scale["command"])
         for statement in spec["statements"]:
@@ -201,7 +201,7 @@ def holds(number: str, name: str) -> Shown:
                 if split in statement.get("splits", [split]) and data == statement.get(
                     "data", data
                 ):
-                    column = f"{DATA.get(data, data)}, {scale}"
+                    column = f"{DATA.get(data, data)}, {scale}{sign}"
                     columns[column] = ""
                     row = cells.setdefault((statement["says"], split), {})
                     row[column] = verdict(lead, statement["wanted"]), _points(lead)
@@ -211,14 +211,15 @@ def holds(number: str, name: str) -> Shown:
         for k, ((says, split), row) in enumerate((cells or {("", ""): {}}).items())
     ]
     counts = Counter(what for row in cells.values() for what, _ in row.values())
+    told = ", ".join(f"{counts[v]} {v}" for v in ("holds", "does not hold", "cannot be told"))
     caption = f"""What the paper says, asked of stored runs: by how many points of accuracy (mean
-        of the last five tests, or of all if there are fewer, because curves jump) the first that is
-        named is in front of the second, mean ± standard deviation over the seeds. *Ahead* holds if
-        it is in front with each seed, and on average by more than the standard deviation; it does
-        not hold if it is in front with none. *Level* holds if the two are at most {POINT:g} point
-        apart with each seed, *no lower* if the first is at most as far behind; they do not hold if
-        one is ahead, or the second. With more than one seed {counts["holds"]} hold,
-        {counts["does not hold"]} do not and {counts["cannot be told"]} cannot be told."""
+        over the last quarter of the rounds, because curves jump) the first that is named is in
+        front of the second, mean ± standard deviation over the seeds. With {FEW} seeds and more a
+        95 % interval of their mean decides: *ahead* holds if all of it is above zero, *level* if it
+        is within {POINT:g} point of zero, *no lower* if it is above minus {POINT:g}; they do not
+        hold if it lies below zero, and *level* neither if it lies above (so far: {told}).
+        With fewer seeds the table counts those in which it is so. {TESTED}: rates were chosen on
+        test images."""
     return table(
         number, rows, " ".join(caption.split()), dict.fromkeys(columns, "points of accuracy")
     )

@@ -9,20 +9,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import recipes, results
+from ..history import MEASURES
 from ..results import spread
 from . import choosing, datatable
+from .claims import TESTED
 from .show import Shown
 
 if TYPE_CHECKING:
     import pandas
 
-SHARE = 0.9  # of the best accuracy on the same task and split: the target, unless one is stated
-ABOUT = """A row is a method on a task: mean and standard deviation of its seeds. Rows can be
-    compared where data, split and clients are the same. The last cell unfolds the command and the
-    files. The field above finds the rows that have all its words."""
+SHARE = 0.9  # of the best accuracy on what is comparable: the target, unless one is stated
+COUNTS = "_bytes.json"  # the ends of files whose runs are there for their bytes alone
+COMPARABLE = ["task", "dataset", "train", "network", "clients", "partition", "measure"]
+ABOUT = f"""A row is a method on a task: mean and standard deviation of its seeds. Rows can be
+    compared where data, images, network, split and clients are the same. A {TESTED} marks methods
+    with an option that was chosen on test images. The last cell unfolds the command and the files.
+    The field above finds the rows that have all its words."""
 UNITS = {  # of the columns with numbers
     "seeds": "",
-    "accuracy": "at the end",
+    "images": "to train",
+    "last test": "accuracy",
+    "last quarter": "accuracy",
     "MB up": "all clients",
     "MB down": "all clients",
     "target": "accuracy",
@@ -40,17 +47,18 @@ def rows(
     """A row for runs that differ in their seed alone, by the names of ``HEADS``, and with
     ``command`` and ``files``. The tables are those of ``results.tables``.
 
-    ``target`` is an accuracy, 0 to 1; without one it is 0.9 of the best row on the same data set,
-    clients and split, with the same measure.
+    ``target`` is an accuracy, 0 to 1; without one it is 0.9 of the best row that is equal in what
+    ``COMPARABLE`` names. Runs that are there for their bytes alone are left out.
     """
     if target is not None and not 0 < target <= 1:
         raise ValueError(f"A target is an accuracy above 0 and at most 1, not {target!r}.")
+    runs = runs[~runs["file"].str.endswith(COUNTS)]
     packed = runs["file"].str.endswith(results.PACKED)  # the runs of a paper; else of a folder
     place = runs["file"].where(packed, runs["file"].map(lambda file: str(Path(file).parent)))
     again = runs.groupby([place, "alike", "seed"]).cumcount()  # the same seed is another row
     row = [place, runs["alike"], again]
-    mean = runs.groupby(row)["accuracy"].transform("mean")
-    comparable = runs[["dataset", "clients", "partition", "measure"]].agg(tuple, axis=1)
+    mean = runs.groupby(row)["last test"].transform("mean")
+    comparable = runs[COMPARABLE].agg(tuple, axis=1)
     aim = target or SHARE * mean.groupby(comparable).transform("max")
     runs = runs.assign(target=aim)
     reached = rounds["accuracy"] >= rounds["run"].map(runs["target"])
@@ -68,11 +76,12 @@ def rows(
         task = f"{one['dataset']}, {one['network']}, {one['clients']} client"
         table.append(
             {
-                "method": one["label"],
+                "method": one["label"] + f" {TESTED}" * (one["chosen on"] == "test"),
                 "task": task + ("" if one["clients"] == 1 else "s"),
                 "split": one["partition"],
                 "seeds": str(len(seeds)),
-                "accuracy": spread(list(seeds["accuracy"])) + measure,
+                "images": str(one["train"]),
+                **{name: spread(list(seeds[name])) + measure for name in MEASURES},
                 **{f"MB {way}": f"{seeds[f'MB {way}'].mean():,.3f}" for way in ("up", "down")},
                 "target": f"{one['target']:.3f}",
                 **{f"MB {way} to it": _mean(seeds[f"MB {way} to it"]) for way in ("up", "down")},
@@ -87,14 +96,12 @@ def rows(
 
 @cache
 def recipe_commands() -> dict[tuple[str, str], list[str]]:
-    """File and hash of the recipes' runs -> the words of the command that makes it."""
+    """The recipes' rows -> the words of the command that makes their runs."""
     commands: dict[tuple[str, str], list[str]] = {}
     for name, recipe in recipes.RECIPES.items():
         for scale in [s for s in recipes.SCALES if s in recipe]:
-            command = ["fedlearn", "reproduce", name, *["--scale", scale] * (scale != "quick")]
-            for run in recipes.runs(name, scale):
-                choice = ["--only", run.label, "--partition", run.experiment.partition]
-                commands.setdefault(run.key, command + choice)
+            for run in recipes.runs(name, scale):  # without the seed
+                commands.setdefault(run.place, [*run.command[:-2]])
     return commands
 
 
@@ -102,7 +109,7 @@ def command(row: "pandas.DataFrame") -> str:
     """What to type to get the runs of a row again."""
     one = row.iloc[0]
     name = Path(one["file"]).name.removesuffix(results.PACKED)
-    if words := recipe_commands().get((name, one["hash"])):
+    if words := recipe_commands().get((name, one["place"])):
         return shlex.join(
             [*words, *(word for seed in row["seed"] for word in ("--seed", str(seed)))]
         )

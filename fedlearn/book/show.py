@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..history import MEASURES
 from ..results import summary
 
 if TYPE_CHECKING:
@@ -44,8 +45,9 @@ def said(kind: str, number: str, caption: str) -> tuple[str, str]:
         raise ValueError(f'A {kind.lower()} has a number such as "4.2", not {number!r}.')
     if not caption.strip():
         raise ValueError(f"{kind} {number} needs a caption.")
+    how = ' <a href="../appendix/how_we_measure.html">How we measure</a>' * (kind == "Table")
     return f"{kind.lower()}-{number.replace('.', '-')}", (
-        f"<figcaption><b>{kind} {number}.</b> {inline(caption)}</figcaption>"
+        f"<figcaption><b>{kind} {number}.</b> {inline(caption)}{how}</figcaption>"
     )
 
 
@@ -206,7 +208,7 @@ def runs(
     first: Any = next(iter(histories.values()))
     measure = (first[0] if isinstance(first, list) else first).measure
     reached = "share of test images" if measure == "accuracy" else measure
-    units = {"rounds": "run", "accuracy": reached}
+    units = {"rounds": "run"} | dict.fromkeys(MEASURES, reached)
     units |= {c: "all clients" for c in frame if c.startswith("MB")}
     units |= {c: reached for c in frame if c.startswith("accuracy at")}
     units |= {c: "count" for c in frame if c.startswith("rounds to")}

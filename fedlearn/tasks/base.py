@@ -26,7 +26,8 @@ class Task:
 
     ``train`` and ``test`` are x [n, channels, height, width] and y [n, ...]: labels, or whatever
     the task's ``loss`` and ``score`` take. ``owners`` is the client of each test sample, int64
-    [n], -1 where it is nobody's; None if the data do not say whose they are."""
+    [n], -1 where it is nobody's; None if the data do not say whose they are. With ``validation``
+    the test samples are a tenth of the training samples, on which nobody trains."""
 
     dataset: str
     clients: int
@@ -40,6 +41,7 @@ class Task:
     train: tuple = field(repr=False)
     test: tuple = field(repr=False)
     owners: Tensor | None = field(default=None, repr=False)
+    validation: bool = False
     metrics: dict[str, Metric] = field(default_factory=dict, repr=False)  # by their columns' names
 
     networks: ClassVar[Mapping[str, Callable]] = models.NETWORKS  # that a name may mean
@@ -210,6 +212,7 @@ class Task:
             "augment": list(self.augment),
             "train": len(self.train[1]),
             "test": len(self.test[1]),
+            **({"validation": True} if self.validation else {}),
             **({"metrics": list(self.metrics)} if self.metrics else {}),
             **({"note": self.source.note} if self.source.note else {}),
             **self.about,
@@ -228,6 +231,7 @@ class Task:
         test: int | None = None,
         device: str | torch.device = "auto",
         metrics: Any = (),
+        validation: bool = False,
     ) -> Self:
         """A task of this kind; the arguments are explained at ``classification``."""
         if isinstance(partition, str):
@@ -248,10 +252,10 @@ class Task:
                 'clients must be a whole number of at least 1, lists, a column or "users", not '
                 f"{short(clients)}."
             )
-        elif partition is not None or train is not None:
+        elif partition is not None or train is not None or validation:
             raise ValueError(
-                "Clients that are given leave no choice: neither partition nor train goes with "
-                "them."
+                "Clients that are given leave no choice: neither partition nor train nor "
+                "validation goes with them."
             )
         else:
             source, partition, owners = cls.given_clients(dataset, clients)
@@ -263,6 +267,8 @@ class Task:
             raise ValueError("crop and flip are for images, and these are vectors.")
         if source.labels is not None and isinstance(partition, partitions.Permuted):
             raise ValueError("The partition permuted would tear boxes and masks: choose another.")
+        if validation and test is not None:
+            raise ValueError("With validation no test image is looked at: leave test out.")
 
         def keep(count: int | None, total: int, purpose: str) -> Any:
             settings.kept(source.name, total, purpose, count)
@@ -272,6 +278,13 @@ class Task:
 
         kept = keep(train, len(source.train_y), "train")
         kept_test = keep(test, len(source.test_y), "test")
+        tested = source.test_x, source.test_y
+        if validation:
+            drawn = torch.arange(len(source.train_y))[kept]
+            count = settings.held_out(source.name, len(drawn))
+            order = torch.randperm(len(drawn), generator=rng.generator(seed, "validation"))
+            kept_test, kept = drawn[order].tensor_split([count])
+            tested = source.train_x, source.train_y
         return cls(
             dataset=source.name,
             clients=clients,
@@ -289,9 +302,10 @@ class Task:
                 pixels=size.numel() if min(size) > 1 else None,
             ),
             train=(source.train_x[kept].to(device), source.train_y[kept].to(device)),
-            test=(source.test_x[kept_test].to(device), source.test_y[kept_test].to(device)),
+            test=(tested[0][kept_test].to(device), tested[1][kept_test].to(device)),
             owners=None if owners is None else owners[kept_test],
             metrics=metrics,
+            validation=validation,
         )
 
     @classmethod

@@ -142,6 +142,9 @@ def classification(**arguments: Any) -> Classification:
         "auto" (the GPU where there is one), "cpu", "cuda" or one of several GPUs, "cuda:1".
     metrics
         What is measured beside accuracy and loss (``fedlearn.tasks.metrics``).
+    validation
+        Whether a tenth of the training images, drawn from the seed, is held out and takes the place
+        of the test images: for choices, such as that of a learning rate.
 
     Returns
     -------
@@ -277,7 +280,7 @@ def detection(**arguments: Any) -> Detection:
         file, or a function that makes a module with a ``head``.
     augment
         Any of "crop", "flip" and "scale".
-    clients, seed, train, test, device
+    clients, seed, train, test, device, validation
         As of ``classification``.
 
     Examples
@@ -369,7 +372,7 @@ def segmentation(**arguments: Any) -> Segmentation:
     network
         A name in ``fl.models.SEGMENTERS``, or a function that makes a module that gives scores
         [batch, classes, height, width].
-    clients, partition, seed, augment, train, test, device
+    clients, partition, seed, augment, train, test, device, validation
         As of ``detection``.
 
     Examples

@@ -19,8 +19,9 @@ OTHER = {
     "method": "stc", "lr": -1e-05, "task": "detection", "dataset": "mnist", "clients": 3,
     "options": dict(ratio=0.25, on=True, of=None, text="a b", number="1", two=(1, -2)),
     "partition": "dirichlet:0.5", "network": "digits_cnn", "augment": ("crop", "flip"),
-    "metrics": ("per_class",), "train": 100, "test": 50, "seed": 7, "device": "cuda:1",
-    "rounds": 4, "threads": 2, "participation": 0.5, "epochs": 2, "batch_size": 16,
+    "metrics": ("per_class",), "train": 100, "test": 50, "validation": True, "seed": 7,
+    "device": "cuda:1", "rounds": 4, "threads": 2, "participation": 0.5, "epochs": 2,
+    "batch_size": 16,
     "evaluate_every": 3, "precision": "bf16",
 }  # fmt: skip
 

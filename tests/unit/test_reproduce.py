@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import fedlearn as fl
-from fedlearn import recipes, reproduce, results
+from fedlearn import cli, recipes, reproduce, results
 from fedlearn import round as rounds
 from fedlearn.cli import main
 from fedlearn.data import sources
@@ -26,12 +26,13 @@ def folder(tmp_path, monkeypatch):
 def test_every_run_can_be_made_and_has_a_name_of_its_own(scale):
     listed = recipes.runs(None, scale)
     assert len({(run.folder, run.name) for run in listed}) == len({run.key for run in listed})
-    for run in listed:
+    for run in (run for run in listed if run.turn[0] == 0):  # of the first seed
         assert run.method().parts() and json.dumps(run.options(), allow_nan=False)
         fl.partition.parse(run.experiment.partition)
         assert len(run.tries) in (0, 3)
-        for each in run.tries:
-            assert each.experiment.train * 5 == run.experiment.train
+        for e in (each.experiment for each in run.tries):
+            assert e.validation and e.test is None and e.train == run.experiment.train
+            assert 4 * e.rounds >= run.experiment.rounds and e.seed >= 1000
 
 
 def test_the_key_is_of_what_is_run_and_not_of_where():
@@ -58,17 +59,22 @@ def test_stored_runs_are_their_recipes_runs():
     """And what was run is what their lines state."""
     for scale, count in (("quick", 717), ("small", 255)):
         listed = recipes.runs(None, scale)
-        lines = reproduce.stored(listed, None)
-        assert sum(run.key in lines for run in listed) >= count
+        lines = {
+            (name, results.place_of(line["experiment"])): line
+            for name in dict.fromkeys(run.folder for run in listed)
+            for line in results.packed(name)
+        }
+        assert sum(run.place in lines for run in listed) >= count
         for run in (r for whole in listed for r in (*whole.tries, whole)):
-            if (line := lines.get(run.key)) is None:
+            if (line := lines.get(run.place)) is None:
                 continue
             e, meta, task = run.experiment, line["meta"], line["meta"]["task"]
-            best = {run.tuned: meta["options"].get(run.tuned)} if run.tuned else {}
+            best = {run.tuned: meta["options"].get(run.tuned)} if run.tries else {}
             assert meta["options"] == json.loads(json.dumps(run.options() | best))
             assert (line["method"], len(line["rows"]), task["seed"]) == (e.method, e.rounds, e.seed)
             assert task["partition"] == repr(fl.partition.parse(e.partition))
-            assert (task["train"], task["test"]) == run.images
+            whole = sum(run.images) if not e.validation else run.images[0]
+            assert task["train"] + task["test"] == whole
             assert meta["settings"].items() <= vars(e.settings).items()
 
 
@@ -104,23 +110,58 @@ def test_finished_runs_are_kept_and_stopped_runs_go_on(folder, monkeypatch, caps
     assert "4 runs, 2 stored" in capsys.readouterr().out
 
 
-def test_the_best_of_three_is_taken_and_what_diverged_is_not(monkeypatch):
-    tune = {"rounds": 1, "share": 0.5, "options": {"lr": [1e-6, 0.2, 1e-5]}}
-    [run] = made(monkeypatch, {"A": {"method": "fedavg"}}, tune=tune, train=400, test=100)
+def test_a_choice_is_made_on_validation_images_and_goes_on_beyond_its_ends(monkeypatch):
+    tune = {"options": {"lr": [1e-6, 1e-5, 0.1]}}
+    rows = {"A": {"method": "fedavg"}, "B": {"method": "fedprox", "tune": {"as": "A"}}}
+    [run, _] = made(monkeypatch, rows, tune=tune, rounds=4, train=200)
+    monkeypatch.setattr(recipes, "MORE", 1)
     reproduce.reproduce("made", progress=False, seeds=(3, 4))
     lines = list(results.recent("rpn_digits").values())
-    tries = [line["meta"]["task"] for line in lines if line["experiment"].get("short")]
-    assert [(t["train"], t["seed"]) for t in tries] == 3 * [(200, 0)]  # of two seeds
-    whole = [line["meta"]["parts"] for line in lines if not line["experiment"].get("short")]
-    assert len(whole) == 2 and all("lr=0.2" in parts["optimizer"] for parts in whole)
-    monkeypatch.setattr(rounds, "run", lambda method, *a, **k: pytest.fail(str(method)))
-    nan, ran = math.nan, pytest.fail.Exception
-    for ends, error, says in (([nan, 0.2, 0.1], ran, "lr=0.2"), ([nan] * 3, ValueError, "lr")):
-        accuracies = zip(run.tries, ends, strict=True)
-        lines = {t.key: {"rows": [{"accuracy": a}]} for t, a in accuracies}
-        monkeypatch.setattr(reproduce, "stored", lambda runs, root, lines=lines: lines)
-        with pytest.raises(error, match=says):
-            reproduce.do(run)
+    short = [line for line in lines if line["experiment"].get("short")]
+    tries = {line["meta"]["options"]["lr"]: line for line in short}
+    assert tries.keys() == {1e-6, 1e-5, 0.1, 0.3} and len(short) == 4  # of two seeds and two rows
+    for line in short:
+        task = line["meta"]["task"]
+        assert (task["train"], task["test"], task["seed"]) == (180, 20, 1000)
+        assert len(line["rows"]) == 1 and task["validation"]
+        assert line["meta"]["provenance"]["command"].startswith("fedlearn reproduce made --scale")
+    whole = [line for line in lines if line not in short]
+    best = max(sorted(tries), key=lambda value: tries[value]["rows"][-1]["accuracy"])
+    assert len(whole) == 4 and best > 0.01
+    for line in whole:
+        assert f"lr={best}," in line["meta"]["parts"]["optimizer"]
+        assert line["meta"]["chosen_on"] == "validation" and line["meta"]["task"]["test"] == 20
+        tuned = {float(v): a for v, a in line["meta"]["tuned"]["lr"].items()}
+        assert tuned == {v: t["rows"][-1]["accuracy"] for v, t in tries.items()}
+    a, b = (recipes.runs("made", only=(label,))[0] for label in "AB")
+    assert a.tries == b.tries and (a.stated["tune"] | {"as": "A"}) == b.stated["tune"]
+
+
+def test_the_next_value_and_the_best():
+    rates, nan = [0.03, 0.1, 0.3], math.nan
+    ladder, known = [], dict(zip(rates, (0.1, 0.2, 0.3), strict=True))
+    while (value := recipes.wider("lr", rates, known)) is not None:
+        known[value] = 0.4 + value
+        ladder.append(value)
+    assert ladder == [1.0, 3.0, 10.0] and recipes.best(known) == 10
+    assert recipes.wider("server_lr", rates, {0.03: 0.5, 0.1: 0.2, 0.3: nan}) == 0.01
+    assert recipes.wider("lr", rates, {0.03: 0.1, 0.1: 0.2, 0.3: nan}) is None
+    assert recipes.wider("mu", [1, 2], {1: 0.1, 2: 0.2}) == 4
+    assert recipes.wider("mu", [1, 2], {1: 0.2, 2: 0.2}) == 0.5  # of equal ones the smallest
+    with pytest.raises(ValueError, match="gave an accuracy"):
+        recipes.best(dict.fromkeys(rates, nan))
+
+
+def test_a_runs_own_command_makes_that_run():
+    for scale, step in (("quick", 301), ("small", 61), ("full", 61)):
+        for run in recipes.runs(None, scale)[::step]:
+            typed = cli.parse(run.command[1:]).keywords["recipe"]
+            choice = vars(typed) | {"seeds": sum(typed.seeds, ())}
+            assert run.key in {again.key for again in recipes.runs(**choice)}
+    few = {"only": ("FedAvg",), "seeds": (3,), "rounds": 2, "train": 100, "split": ("iid",)}
+    [run] = recipes.runs("fed_kgf_figure3", **few)
+    typed = cli.parse(run.command[1:]).keywords["recipe"]
+    assert [r.key for r in recipes.runs(**vars(typed) | {"seeds": (3,)})] == [run.key]
 
 
 def test_a_search_is_done_once_goes_on_and_its_scales_are_kept(folder, monkeypatch):
@@ -169,7 +210,7 @@ def test_newcomers_train_from_where_the_others_stopped(tmp_path, monkeypatch):
 
 
 def test_a_run_that_fails_stops_those_that_need_it_and_no_others(monkeypatch, capsys):
-    tune = {"rounds": 1, "share": 0.5, "options": {"lr": [0.1]}}
+    tune = {"options": {"lr": [0.1]}}
     rows = {"A": {"method": "fedavg"}, "B": {"method": "fedprox", "tune": {"mu": [0.5]}}}
     made(monkeypatch, rows, tune=tune)
     real, tried = reproduce.do, []
@@ -194,6 +235,7 @@ def test_a_run_that_fails_stops_those_that_need_it_and_no_others(monkeypatch, ca
         ({"scale": "huge"}, "scale 'huge'"),
         ({"split": ("shards:2",)}, "partition"),
         ({"test": 451}, "test"),
+        ({"scale": "small", "train": 9}, "hold a tenth out"),
     ],
 )
 def test_wrong_choices(folder, choice, noun):
@@ -211,7 +253,7 @@ def test_stored_runs_come_out_again(recipe, row):
     chosen = {"only": (row,), "seeds": (0,), "split": ("iid",)}
     reproduce.reproduce(recipe, rounds=2, progress=False, **chosen)
     short, whole = (recipes.runs(recipe, **chosen, **n)[0] for n in ({"rounds": 2}, {}))
-    again, before = (results.stored(run.folder)[run.key[1]] for run in (short, whole))
+    again, before = (reproduce.stored([run])[run.key] for run in (short, whole))
     for now, then in zip(again["rows"], before["rows"][:2], strict=True):
         assert all(now[c] == then[c] for c in ("bytes_up", "bytes_down", "clients"))
         assert now["accuracy"] == pytest.approx(then["accuracy"], abs=0.05)

@@ -26,6 +26,7 @@ def test_a_row_a_run_and_a_row_a_round(tmp_path):
     history((0.1, 0.2, 0.3, 0.4, None, 0.6, 0.7)).to_json(tmp_path / "x.json")
     whole = history(seed=3, partition="Dirichlet(alpha=0.5, min_samples=1)").to_dict()
     whole["meta"] |= {"options": {"method": "rpn", "lr": 0.02}, "provenance": {"seconds": "7200"}}
+    whole["meta"]["tuned"] = {"lr": {"0.02": 0.5}}
     experiment = {"rounds": 3}
     line = {"hash": results.hash_of(experiment), "experiment": experiment} | whole
     short = {"hash": results.hash_of({"short": True}), "experiment": {"short": True}} | whole
@@ -33,7 +34,8 @@ def test_a_row_a_run_and_a_row_a_round(tmp_path):
     runs, rounds = results.tables(tmp_path)
     assert list(runs["rounds"]) == [7, 3] and list(rounds["run"]) == 7 * [0] + 3 * [1]
     first, second = (row for _, row in runs.iterrows())
-    assert (first["accuracy"], first["late"]) == (0.7, pytest.approx(0.44))
+    assert (first["last test"], first["last quarter"]) == (0.7, pytest.approx(0.65))
+    assert (first["chosen on"], second["chosen on"]) == ("", "test")
     assert (first["partition"], second["partition"]) == ("iid", "dirichlet:0.5")
     assert (first["hours"], second["hours"]) == (pytest.approx(28 / 3600), 2.0)
     assert list(rounds["clients"]) == 10 * [2] and rounds["bytes_down"].sum() == 30_000
@@ -70,7 +72,8 @@ def test_what_is_no_result_is_one_sentence_and_left_out_of_a_folder(data, tmp_pa
 def test_seeds_are_told_by_mean_and_deviation():
     one, other = history(), history((0.5, 0.6, 0.4))
     table = fl.summary({"a": [one, other], "b": other}, target=0.75, megabytes=0.005)
-    told = [3, "0.600 ± 0.283", "0.350 ± 0.212", "3.0 (1 of 2 runs)", "0.01 (1 of 2 runs)"]
+    told = ["0.600 ± 0.283", "0.350 ± 0.212", "3.0 (1 of 2 runs)", "0.01 (1 of 2 runs)"]
+    told = [3, told[0], *told]  # of three rounds the last is the last quarter
     assert table.loc["a"].to_list() == [*told, "0.00", "0.01"]
     assert table.loc["b", "rounds to 75%"] == "not reached"
 
@@ -96,14 +99,17 @@ def checkout(tmp_path, monkeypatch):
 
 
 def test_the_packed_files_are_the_same_when_they_are_packed_again(tmp_path):
-    order = {run.key: place for place, run in enumerate(recipes.every())}
+    order = reproduce.order()
     for path in sorted(data_path("results").glob(f"*{results.PACKED}")):
         name, lines = path.name.removesuffix(results.PACKED), results.read(path)
         results.write(tmp_path / path.name, lines)
         assert path.read_bytes()[4:8] == bytes(4)  # no time is in it, and nan is not nan:
         assert json.dumps(results.read(tmp_path / path.name)) == json.dumps(lines)
-        places = [order[name, line["hash"]] for line in lines]
-        assert places == sorted(places)
+        places = [reproduce.place_in(order, name, line) for line in lines]
+        known = [place for place in places if place < len(order)]  # not tries on test images
+        assert known == sorted(known)
+        stale = [x for x, p in zip(lines, places, strict=True) if p == len(order)]
+        assert all(line["experiment"]["short"] for line in stale)
 
 
 def test_a_run_is_packed_read_and_not_done_again(checkout, monkeypatch, capsys):
@@ -119,6 +125,26 @@ def test_a_run_is_packed_read_and_not_done_again(checkout, monkeypatch, capsys):
     monkeypatch.setattr(reproduce, "do", None)
     checkout()
     assert not main(["pack"]) and "Nothing to pack" in capsys.readouterr().out
+
+
+def test_what_was_chosen_on_test_images_or_not_committed_is_replaced(checkout, monkeypatch):
+    monkeypatch.setattr(recipes, "MORE", 0)
+    block = recipes.RECIPES["own_table"]["quick"]["runs"][0]
+    checkout(only=("a",))
+    [line] = results.recent("own_digits").values()
+    on_test = line["experiment"] | {"tune": {"lr": [0.1], "seed": 0}}
+    tried = line["experiment"] | {"label": "a, lr 0.1", "short": True}
+    old = [line | {"experiment": e, "hash": results.hash_of(e)} for e in (on_test, tried)]
+    dirty = line["experiment"] | {"label": "b"}
+    meta = line["meta"] | {"provenance": {"commit": "abc-dirty"}}
+    old.append(line | {"experiment": dirty, "hash": results.hash_of(dirty), "meta": meta})
+    checkout.file.parent.mkdir(parents=True)
+    results.write(checkout.file, old)
+    block["tune"] = {"options": {"lr": [0.03, 0.1]}}
+    checkout()
+    assert reproduce.pack() == ["own_digits: 6 runs packed"]
+    lines = results.packed("own_digits")
+    assert not {line["hash"] for line in lines} & {line["hash"] for line in old}
 
 
 @pytest.mark.parametrize("commit", ["abcdef123456-dirty", "not a checkout"])
@@ -165,3 +191,16 @@ def test_a_commit_is_dirty_if_programs_differ_not_if_results_do(tmp_path, monkey
     assert results.provenance()["commit"] == whole and len(whole) == 12
     files[0].write_text("2")
     assert results.provenance()["commit"] == f"{whole}-dirty"
+
+
+def test_ahead_takes_five_seeds_and_an_interval_without_zero():
+    leads = [0.1, 0.2, 0.3, 0.2, 0.2]
+    gap = results.paired(dict(enumerate(leads)), dict.fromkeys(range(9), 0.0))
+    half = 2.776 * 0.0707107 / 5**0.5  # Student's t with four degrees of freedom
+    assert (gap.low, gap.high) == pytest.approx((0.2 - half, 0.2 + half), rel=1e-3)
+    assert gap.sure and str(gap).startswith("ahead by 0.2 [0.112, 0.288]")
+    for some, says in ((leads[:4], "4 of 4"), ([*leads, -0.9], "5 of 6"), ([], "0 of 0")):
+        gap = results.paired(dict(enumerate(some)), dict.fromkeys(range(9), 0.0))
+        assert not gap.sure and str(gap) == f"ahead in {says} seeds"
+    gap = results.paired(dict.fromkeys(range(5), 0.0), dict(enumerate(leads)))
+    assert str(gap) == "behind by 0.2 [0.112, 0.288]"

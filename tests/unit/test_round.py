@@ -239,8 +239,11 @@ def test_what_a_history_says_of_accuracy_and_megabytes():
     assert history.accuracy_at(35.9) == 0.2 and history.accuracy_at(36) == 0.3
     assert history.accuracy_at(1) is None
     assert history.rounds_to(0.0) == 2 and history.rounds_to(1.1) is None
-    assert history.final["round"] == 3 and history.late_accuracy(5) == 0.25
-    assert history.late_accuracy(1) == 0.3 and history.last_seen() == {1: 3}
+    assert history.final["round"] == 3 and history.last_seen() == {1: 3}
+    assert history.reached == {"last test": 0.3, "last quarter": 0.3}
+    eight = [{"round": t, "accuracy": None if t == 8 else t} for t in range(1, 9)]
+    assert fl.History("", rows=eight).late_accuracy() == 7  # of rounds 7 and 8
+    assert fl.History("", rows=eight[:1] + 3 * eight[7:]).late_accuracy() == 1  # no test so late
     assert np.isnan(history.per_class[0]).all() and history.per_class[2].tolist() == [0.5, 3]
     with pytest.raises(AttributeError, match="acuracy"):
         _ = history.acuracy

@@ -32,6 +32,27 @@ def test_a_device_is_found_or_the_sentence_says_what_there_is(count, monkeypatch
 # ---- classification
 
 
+@pytest.mark.parametrize("kind", ["classification", "detection", "segmentation"])
+def test_validation_images_are_of_the_training_images_and_train_nobody(kind):
+    make = getattr(fl.tasks, kind)
+    plain, held = (make("digits", 2, train=60, seed=3, validation=v) for v in (False, True))
+    assert (len(held.train[1]), len(held.test[1])) == (54, 6) and sum(held.sizes) == 54
+    both = {x.numpy().tobytes() for x in (*held.train[0], *held.test[0])}
+    assert both == {x.numpy().tobytes() for x in plain.train[0]} and len(both) == 60
+    assert held.describe()["validation"] and "validation" not in plain.describe()
+    again = make("digits", 3, "main_class:0.8", 3, train=60, validation=True)
+    assert again.test[0].equal(held.test[0])  # whatever the clients
+
+
+@pytest.mark.parametrize(
+    "how, noun",
+    [({"train": 9}, "tenth"), ({"test": 20}, "test"), ({"clients": [[0], [1, 2]]}, "validation")],
+)
+def test_a_validation_split_that_cannot_be_is_refused(how, noun):
+    with pytest.raises(ValueError, match=noun):
+        fl.tasks.classification("digits", **{"clients": 2} | how, validation=True)
+
+
 def test_crop_shifts_and_flip_mirrors_every_image_by_its_own_draw():
     x = torch.randint(1, 256, (50, 3, 12, 12), dtype=torch.uint8, generator=rng.generator(0))
     labels = torch.arange(50)
