@@ -14,7 +14,7 @@ _NAMES = {
     "explorers": "explore explorer",
     "fed_gkt": "soft_labels",
     "fed_kgf": "kernel_generation",
-    "fed_mmd_fusion": "kernel_widths",
+    "fed_mmd_fusion": "kernel_widths own_orders two_clouds",
     "fed_repopt": "gradient_multiplier",
     "fedavg": "round_time",
     "flower": "carried framed",
