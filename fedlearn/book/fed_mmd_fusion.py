@@ -216,9 +216,9 @@ def own_orders(number: str) -> "Shown":
     return figure(
         number,
         axs,
-        caption="""Stored runs on digits: every client shuffles its pixels in an order of its own.
-        Forty rounds against rounds and bytes, mean of three seeds, with a band from the lowest to
-        the highest; networks with batch normalisation, learning rate 0.1 for all.""",
+        caption="""Stored runs of forty rounds on digits: every client shuffles its pixels in an
+        order of its own. Accuracy against rounds and against bytes, mean of three seeds, with a
+        band from the lowest to the highest; batch normalisation, learning rate 0.1 for all.""",
         alt="""Two panels of test accuracy with four slowly rising lines. Against rounds FedFusion
         with conv is above the others from about the tenth round on. FedAvg and FedFusion with multi
         lie together below it, FedMMD lowest. Against bytes the lead of conv is smaller.""",
