@@ -4,6 +4,30 @@ A section begins with `# %% exercise`, may explain itself in a text in triple qu
 and leaves its answer in `answer`. `fl.solution` shows it; the unit tests check it.
 """
 
+# %% fed_mmd_fusion-twin
+"""Zero for the plain network. Not zero with batch normalisation. The stream that trains
+normalises by its own batch. The frozen one normalises by averages that came with the
+download. So two equal networks answer differently, and the band pulls from the first
+step on.
+
+A good answer says (1) what was predicted; (2) that the weights are equal and the
+statistics are not; (3) that for a client with few classes its batch is far from the
+average of all; (4) what one could do: give the frozen stream the statistics of the same
+batch, or do without batch normalisation, as the paper does."""
+
+# %% fed_mmd_fusion-weights
+"""A good answer (1) predicts before it runs; (2) finds that a weak band helps less;
+(3) finds that three times the paper's weight is no better either, since the local
+stream stays too near home, and that a weight of 1 lets nobody learn; (4) says how far
+the seeds lie apart. With a learning rate of 0.1 or 0.2 for both, FedMMD is ahead in the
+first rounds, too."""
+import fedlearn as fl
+
+answer = {
+    "weak": fl.methods.fedmmd(0.3, lam=0.01),
+    "strong": fl.methods.fedmmd(0.3, lam=0.3),
+}
+
 # %% fed_mmd_fusion-diagonal
 """A matrix of n x n pairs has n(n - 1) entries off its diagonal. Between the two
 samples there are no pairs of a point with itself, so that mean stays as it is. The

@@ -15,7 +15,7 @@ _NAMES = {
     "explorers": "explore explorer",
     "fed_gkt": "crossing painted soft_labels teaching watch_maps",
     "fed_kgf": "equal_bytes kernel_generation watch_round",
-    "fed_mmd_fusion": "kernel_widths",
+    "fed_mmd_fusion": "kernel_widths own_orders two_clouds",
     "fed_repopt": "gradient_multiplier grown watch_branches",
     "fedavg": "round_time",
     "flower": "carried framed",

@@ -1,6 +1,7 @@
 """What lessons write from scratch is what the package does."""
 
 import ast
+import copy
 import math
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,8 @@ import torch
 import fedlearn as fl
 from fedlearn.book import train
 from fedlearn.methods.fed_kgf import Modules
+from fedlearn.methods.fedfusion import OPERATORS
+from fedlearn.methods.fedmmd import WIDTHS, mmd2
 from fedlearn.models.kernels import Generated
 from fedlearn.models.reparam import blocks
 
@@ -237,3 +240,42 @@ def test_fed_gkt(monkeypatch):
     torch.testing.assert_close(
         {n: f_s.state_dict()[n] for n in end.state}, end.state, atol=1e-4, rtol=1e-3
     )
+
+
+def test_fed_mmd_fusion():
+    names = "K mmd2 fedmmd night copied mean one_round layer plain weighted conv fedfusion"
+    lesson = definitions("papers/fed_mmd_fusion", *names.split())
+    lesson |= {"copy": copy, "nn": torch.nn, "WIDTHS": WIDTHS}
+    lesson |= {"cross_entropy": torch.nn.functional.cross_entropy}
+    dice, equal = torch.Generator().manual_seed(0), torch.testing.assert_close
+    a, b = torch.randn(6, 3, generator=dice), 1 + torch.randn(5, 3, generator=dice)
+    equal(lesson["mmd2"](a, b), mmd2(a, b), atol=1e-5, rtol=1e-4)
+    lesson["mmd2"] = mmd2  # adds up in the same order: the last bit can decide a step
+    maps, lam = torch.randn(2, 3, 4, 2, 2, generator=dice), torch.randn(4, generator=dice)
+    multi = OPERATORS["multi"](4)
+    multi.lam.data = lam.reshape(1, 4, 1, 1)
+    equal(lesson["weighted"](*maps, lam), multi(*maps))
+
+    task = fl.tasks.classification(
+        "digits", clients=3, train=90, test=60, network=lesson["plain"], partition="shards:2"
+    )
+    images, labels = task.train
+    data = [(task.inputs(images[mine]), labels[mine]) for mine in task.owned]
+    night = lesson["night"]  # all images of a client in one batch, so that no order matters
+    lesson["night"] = lambda net, loss, x, y: night(net, loss, x, y, batch=len(y))
+    for method, loss in (
+        (fl.methods.fedmmd(0.3), "fedmmd"),
+        (fl.methods.fedfusion(0.3, "conv"), "fedfusion"),
+    ):
+        net = fl.initial_network(method, task)
+        if loss == "fedfusion":  # the lesson has conv's matrix and bias beside the network
+            mix = net.fusion.mix
+            net.W = torch.nn.Parameter(mix.weight.detach()[..., 0, 0].clone())
+            net.b = torch.nn.Parameter(mix.bias.detach().clone())
+        for _ in range(2):
+            lesson["one_round"](net, lesson[loss], data)
+        settings = {"batch_size": 90, "epochs": 2, "progress": False}
+        for name, theirs in fl.run(method, task, 2, **settings).state.items():
+            own = {"fusion.mix.weight": "W", "fusion.mix.bias": "b"}.get(name, name)
+            ours = net.state_dict()[own].reshape(theirs.shape)
+            equal(ours, theirs, atol=1e-4, rtol=1e-3)
