@@ -16,7 +16,7 @@ _NAMES = {
     "fed_kgf": "kernel_generation",
     "fed_mmd_fusion": "kernel_widths",
     "fed_repopt": "gradient_multiplier",
-    "fedavg": "round_time",
+    "fedavg": "round_time two_bowls",
     "flower": "carried framed",
     "front": "minutes",
     "grids": "grid",
