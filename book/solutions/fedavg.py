@@ -19,6 +19,29 @@ def weighted_average(states, samples):
 
 answer = weighted_average
 
+# %% fedavg-start
+"""The mean is at the level of guessing, one digit of ten, although every client has
+learned something alone. What is a detector of strokes in one network is something else
+in the other, because both began at random. In Figure 1.1 each client has one bowl. A
+real loss has many bottoms, and the mean of two of them need not be one.
+
+A good answer says (1) that a common start is part of the method, not a detail; (2) that
+the first model costs nothing if all can draw it from one seed; (3) how much of it is
+the fault of batch statistics, which are averaged, too. Little: measured anew, as in the
+notes, the mean of strangers reads a tenth to a quarter of the digits (three seeds), the
+mean of those who started together more than seven tenths. And (4) it is milder with two
+networks than with ten: the notes have two."""
+
+# %% fedavg-thirty
+"""The first round ends well below what it will reach, and the second one brings many
+points. After two rounds thirty epochs are about as far as four: the work of 26 epochs
+bought next to nothing.
+
+A good answer says (1) why: after some epochs each client is at the bottom of its own
+bowl, and further steps change little; (2) what is then missing is a meeting, not more
+work; (3) that seeds differ by ten points and more in the first rounds, so that one run
+proves little."""
+
 # %% fedavg-bytes
 """Each of ten clients gets one message and sends one, in each of fifty rounds."""
 envelope = 26 + 3 + 4 * 17 + 4
@@ -45,7 +68,7 @@ w_t. By (1.3) the server gets w_t - η Σ (n_k / n) ∇F_k(w_t). The gradient of
 For the digits network it is only nearly true. In training, batch normalisation uses the
 mean and variance of the batch, so the loss of an image depends on the other images of
 its batch. A client's batch is not the whole set, and f is no longer a sum over single
-images. (The check under (1.1) used testing mode.)
+images. (The check of (1A.1) in the notes uses testing mode.)
 
 With E > 1 it is false for every network: the second gradient is taken at a point where
 nobody else is."""

@@ -17,7 +17,7 @@ _NAMES = {
     "fed_kgf": "equal_bytes kernel_generation watch_round",
     "fed_mmd_fusion": "kernel_widths own_orders two_clouds",
     "fed_repopt": "gradient_multiplier grown watch_branches",
-    "fedavg": "round_time",
+    "fedavg": "round_time two_bowls",
     "flower": "carried framed",
     "front": "minutes",
     "grids": "grid",

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ..data.sources import data_path
 from .grids import Experiment, chapter_file, grid
 from .show import Chart, Shown, chart
 
@@ -131,7 +132,10 @@ def train_chosen(name: str, clients: int, chosen: Mapping[str, Any]) -> "dict[st
         split = spec.get("splits", {"control": None, "positions": {}})
         partition = split["positions"].get(chosen.get(split["control"]))
         partition = of_line.get("partition") or partition or spec["shared"]["partition"]
-        stated = {"method": of_line["method"], "options": options, "partition": partition}
+        method = of_line["method"]
+        if method.startswith("data/"):  # a file beside the chapter's; a notebook runs elsewhere
+            method = str(data_path(*method.split("/")[1:]))
+        stated = {"method": method, "options": options, "partition": partition}
         e = Experiment(**spec["shared"] | stated, clients=clients)
         how = asdict(e.settings) | {"engine": "stacked", "progress": False}
         histories[line] = run(e.make_method(), e.make_task(), e.rounds, **how)

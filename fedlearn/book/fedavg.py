@@ -1,4 +1,5 @@
-"""Chapter 1, federated averaging: the time of a round, and the checks of the exercises."""
+"""Chapter 1, federated averaging: two clients in a plane, the time of a round, and the checks of
+the exercises."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -8,6 +9,99 @@ import torch
 from ..models import digits_cnn, state_of
 from ..wire import Message, Schema, pack
 from .check import Function, compared, drawn, number
+
+BOWLS = ((2.0, 0.3), (0.3, 2.0))  # curvatures of two losses, each steep where the other is flat
+OPTIMA = ((-1.0, 0.5), (1.0, -0.5))  # of the clients, if they are as far apart as the slider goes
+START, RATE, ROUNDS, STEPS = (1.6, 1.7), 0.3, 8, 20
+
+
+def two_bowls() -> dict[str, Any]:
+    """FedAvg of two clients in a plane, F_k(w) = sum_i a_ki (w_i - d c_ki)^2 / 2, under sliders for
+    the round, the local steps and d: a round's two walks, the means so far, and the optimum."""
+    from .vega import BLUE, BOLD, GREEN, GREY, ONE, ORANGE, alt, layered, series, slider
+
+    axes, both = (0, 1), (0, 1)  # of the plane; clients
+    params: list[dict[str, Any]] = [
+        slider("round", "round", 1, 0, ROUNDS, 1),
+        slider("steps", "local steps E", 4, 1, STEPS, 1),
+        slider("apart", "how far apart the clients are", 1, 0, 1, 0.1),
+    ]
+    for i in axes:  # a step leaves the share 1 - rate * a of the way to the client's optimum
+        curved = [BOWLS[k][i] for k in both]
+        best = sum(BOWLS[k][i] * OPTIMA[k][i] for k in both) / sum(curved)
+        left = [f"pow({1 - RATE * a}, steps)" for a in curved]
+        ends = " + ".join(f"(1 - {left[k]}) * {OPTIMA[k][i]} * apart" for k in both)
+        params += [
+            {"name": f"left{i}", "expr": f"({left[0]} + {left[1]}) / 2"},
+            {"name": f"end{i}", "expr": f"({ends}) / (2 - {left[0]} - {left[1]})"},
+            {"name": f"best{i}", "expr": f"{best} * apart"},
+        ]
+
+    def model(t: str, i: int) -> str:
+        return f"(end{i} + pow(left{i}, {t}) * ({START[i]} - end{i}))"
+
+    def walk(i: int) -> str:
+        a, c = ([of[k][i] for k in both] for of in (BOWLS, OPTIMA))
+        own, left = f"({c}[datum.k] * apart)", f"({[1 - RATE * x for x in a]}[datum.k])"
+        return f"{own} + pow({left}, datum.s) * ({model('(round - 1)', i)} - {own})"
+
+    def ring(i: int) -> str:
+        a, c = ([of[k][i] for k in both] for of in (BOWLS, OPTIMA))
+        turned = f"{('cos', 'sin')[i]}(datum.angle)"
+        return f"{c}[datum.k] * apart + sqrt(2 * datum.level / {a}[datum.k]) * {turned}"
+
+    kinds = ["client 1", "client 2", "their mean", "best for both"]
+    sides = [
+        {"scale": alt.Scale(domain=list(of), nice=False), "title": title}
+        for of, title in (((-2.6, 2.6), "first weight"), ((-1.9, 2.1), "second weight"))
+    ]
+    x, y = alt.X("x:Q", **sides[0]), alt.Y("y:Q", **sides[1])
+    legend = {"orient": "top", "title": None, "labelFontSize": 12, "columns": 4}
+    legend |= {"symbolSize": 90, "symbolOpacity": 1}
+    colour = series(alt.Color, "kind", kinds, [BLUE, ORANGE, GREEN, GREY], legend)
+    shape = series(alt.Shape, "kind", kinds, ["circle", "square", "cross", "diamond"], legend)
+    steps = (
+        alt.Chart(alt.sequence(0, 2 * (STEPS + 1), as_="n"))
+        .transform_calculate(k=f"floor(datum.n / {STEPS + 1})", s=f"datum.n % {STEPS + 1}")
+        .transform_filter("datum.s <= steps && round > 0")
+        .transform_calculate(x=walk(0), y=walk(1), kind=f"{kinds}[datum.k]")
+    )
+    means = (
+        alt.Chart(alt.sequence(0, ROUNDS + 1, as_="t"))
+        .transform_filter("datum.t <= round")
+        .transform_calculate(x=model("datum.t", 0), y=model("datum.t", 1), kind=f"'{kinds[2]}'")
+    )
+    rings = (
+        alt.Chart(alt.sequence(0, 2 * 3 * 41, as_="n"))
+        .transform_calculate(k="floor(datum.n / 123)", r="floor(datum.n / 41)")
+        .transform_calculate(angle="datum.n % 41 * PI / 20", level="[0.1, 0.4, 0.9][datum.r % 3]")
+        .transform_calculate(x=ring(0), y=ring(1), kind=f"{kinds}[datum.k]")
+    )
+    away = f"sqrt(pow({model('round', 0)} - best0, 2) + pow({model('round', 1)} - best1, 2))"
+    words = f"'after round ' + round + ': ' + format({away}, '.2f') + ' from the best for both'"
+    return layered(
+        300,
+        params,
+        [
+            rings.mark_line(strokeWidth=1, opacity=0.55, clip=True, aria=False).encode(
+                x, y, colour, detail="r:N", order="n:Q"
+            ),
+            steps.mark_line(strokeWidth=2).encode(x, y, colour, order="s:Q"),
+            steps.mark_point(filled=True, size=28, opacity=1).encode(x, y, colour, shape),
+            means.mark_line(strokeWidth=2, strokeDash=[2, 3]).encode(x, y, colour, order="t:Q"),
+            means.mark_point(filled=True, size=130, opacity=1).encode(
+                x, y, colour, shape, tooltip=[alt.Tooltip("t:N", title="round")]
+            ),
+            alt.Chart(ONE)
+            .transform_calculate(x="best0", y="best1", kind=f"'{kinds[3]}'")
+            .mark_point(filled=True, size=170, opacity=1)
+            .encode(x, y, colour, shape),
+            alt.Chart(ONE)
+            .mark_text(**BOLD, baseline="bottom", text=alt.ExprRef(words))
+            .encode(x=alt.value(6), y=alt.value(294)),
+        ],
+        grid=False,
+    )
 
 
 def round_time() -> dict[str, Any]:

@@ -24,6 +24,7 @@ AUDITS = [name for name in CHAPTERS if name.endswith("_audit.ipynb")]
 LESSONS = [name.replace("_audit", "") for name in AUDITS]
 CAPSTONE = "together/capstone.ipynb"  # a task, and short
 WORDS, CELLS, MOST_FIGURES, MOST_TABLES = 2500, 35, 6, 4  # of a lesson
+START = [name for name in CHAPTERS if name.startswith("start/")]  # nothing of the package yet
 RAW = (  # a role, a directive, a label, an equation's label, a reference by name
     r"\{[a-z:]+\}`",
     r"^(`{3,}|:{3,})\s*\{",
@@ -98,14 +99,14 @@ def test_is_committed_without_outputs_and_with_the_plain_kernel(name):
         assert bool(folded) == bool(cell.metadata.get("jupyter", {}).get("source_hidden")), (
             cell.source
         )
-    for cell in visible(notebook):
+    for cell in visible(notebook) if name not in START else ():
         assert "plt." not in cell.source and "pd." not in cell.source, cell.source
 
 
 @EVERY
 def test_other_parameters_come_behind_its_own(name, tmp_path):
     path = BOOK / name
-    assert {"scale", "seed"} <= set(other.parameters(path))
+    assert {"seed"} | ({"scale"} if name not in START else set()) <= set(other.parameters(path))
     cells = nbformat.read(other.copy(path, tmp_path), 4).cells
     [at] = [i for i, c in enumerate(cells) if "injected-parameters" in c.metadata.get("tags", [])]
     assert "parameters" in cells[at - 1].metadata.tags
@@ -133,7 +134,7 @@ def test_one_idea_a_cell(name):
     """Of the visible lines, three of five are the method: they neither import, assert nor show."""
     cells = [c.source for c in visible(CHAPTERS[name])]
     counts = [lines(source) for source in cells]
-    if name not in [*LESSONS, CAPSTONE]:
+    if name not in [*LESSONS, *START, CAPSTONE]:
         assert 20 <= len(counts) <= 50, counts
     assert statistics.median(counts) <= 7 and max(counts) <= 15, counts
     assert max(len(row) for c in code(CHAPTERS[name]) for row in c.source.splitlines()) <= 88
@@ -179,6 +180,17 @@ def test_a_lesson_is_45_minutes(name):
     assert tables <= MOST_TABLES and len(numbered_calls) - tables <= MOST_FIGURES
     assert re.search(r"^## The verdict$", text, re.M) and len(re.findall("★", text)) >= 3
     assert len(re.findall(r"[Pp]redict, (then move|change, run)", text)) >= 2
+
+
+@pytest.mark.parametrize("name", START)
+def test_ten_minutes_are_forty_lines_of_plain_pytorch(name):
+    """A whole FedAvg, before a line of it is compressed, without this package."""
+    notebook = CHAPTERS[name]
+    assert len(" ".join(prose(notebook)).split()) <= 1200
+    sources = [c.source for c in visible(notebook)]
+    assert not any("fedlearn" in source for source in sources)
+    whole = [n for n, source in enumerate(sources) if source.startswith("def federated")]
+    assert sum(map(lines, sources[: whole[0] + 1])) <= 40
 
 
 @EVERY

@@ -2,6 +2,7 @@
 
 import ast
 import copy
+import inspect
 import math
 from functools import partial
 from pathlib import Path
@@ -279,3 +280,25 @@ def test_fed_mmd_fusion():
             own = {"fusion.mix.weight": "W", "fusion.mix.bias": "b"}.get(name, name)
             ours = net.state_dict()[own].reshape(theirs.shape)
             equal(ours, theirs, atol=1e-4, rtol=1e-3)
+
+
+def test_the_loop_of_chapter_1_is_that_of_the_package():
+    cells = nbformat.read(BOOK / "foundations/fedavg.ipynb", 4).cells
+    [cell] = [c.source for c in cells if c.source.startswith("# kept as fedlearn.book.train\n")]
+    assert cell.split("\n", 1)[1] == inspect.getsource(train).rstrip("\n")
+
+
+def test_fedavg():
+    how = {"clients": 3, "train": 90, "test": 60, "network": "digits_cnn"}
+    task = fl.tasks.classification("digits", partition="dirichlet:0.5", **how)
+    method = fl.methods.fedavg()
+    state = method.server_side(task).start()
+    of, n = changes(task, state.weights), sum(task.sizes)
+    assert len({*task.sizes}) > 1  # so that weights matter
+    lesson = definitions("foundations/fedavg", "average", "fedavg_round")
+    lesson |= {"clients": task.clients, "share": [m / n for m in task.sizes]}
+    lesson["night"] = lambda w, k: {name: v + of[k][name] for name, v in w.items()}
+    w = dict(state.weights)
+    for t in (1, 2):
+        w, state = lesson["fedavg_round"](w), a_round(task, method, state, t, of)
+        torch.testing.assert_close(w, dict(state.weights))

@@ -15,7 +15,7 @@ from test_link import history as history_of
 
 import fedlearn as fl
 from fedlearn import wire
-from fedlearn.book import choosing, claims, front
+from fedlearn.book import choosing, claims, fedavg, front
 from fedlearn.book.bounds import places
 from fedlearn.book.grids import chapter_file
 from fedlearn.book.messages import spans_of
@@ -47,6 +47,27 @@ def test_the_bits_of_positions_are_those_of_the_code(p):
     b, words = pack_rice(gaps)
     assert abs(8 * len(words) / len(gaps) - bits["Golomb-Rice"]) < 0.02 * bits["Golomb-Rice"]
     assert bits["entropy"] <= bits["Golomb-Rice"] < 1.05 * bits["entropy"]
+
+
+@pytest.mark.parametrize(("steps", "apart"), [(1, 1.0), (4, 0.5), (20, 1.0), (7, 0.0)])
+def test_two_bowls_are_walked_by_gradient_descent(steps, apart):
+    its = {"steps": steps, "apart": apart}
+    for p in fl.book.two_bowls()["params"]:
+        if "expr" in p:
+            its[p["name"]] = computed(p["expr"], **its)
+    a, c = np.array(fedavg.BOWLS), apart * np.array(fedavg.OPTIMA)
+    start = w = np.array(fedavg.START)
+    for t in range(1, 4):
+        clients = np.stack([w, w])
+        for _ in range(steps):
+            clients = clients - fedavg.RATE * a * (clients - c)
+        w = clients.mean(0)
+        left, end, best = (
+            np.array([its[f"{n}{i}"] for i in (0, 1)]) for n in ("left", "end", "best")
+        )
+        np.testing.assert_allclose(w, end + left**t * (start - end))
+    np.testing.assert_allclose((a * (best - c)).sum(0), 0, atol=1e-12)
+    assert np.allclose(end, best) == (steps == 1 or apart == 0)
 
 
 @pytest.mark.parametrize(("slower", "stragglers"), [(0, 1.0), (7, 1.3)])
