@@ -125,13 +125,13 @@ def watch_round() -> dict[str, Any]:
         above="5.7",
         begin="0",
         client="'mostly ' + datum.k + 's'",
-        module="datum.j == 9 ? 'C' : '' + (datum.j + 1)",
+        module="'' + (datum.j + 1)",
     )
     heard = (
         "datum.jumps + ' copied cells jump, the rest move ' + format(datum.slope, '.2f') + "
         "' as far as w'"
     )
-    owner = "'C comes from the client with mostly ' + indexof(deals[round - 1], 9) + 's'"
+    owner = "'10 comes from the client with mostly ' + indexof(deals[round - 1], 9) + 's'"
     colour = alt.Color("value:Q", scale=alt.Scale(**signed(0.3)), legend=None)
     sends = alt.condition("datum.sent", alt.value(GREY), alt.value("transparent"))
     middle = {"align": "center", "baseline": "middle", "fontSize": 12, "color": GREY}
@@ -185,7 +185,8 @@ def equal_bytes() -> list[dict[str, str]]:
         if its:
             up, down = (sum(b) / len(its[0]) / 1e6 for b in (its[0].bytes_up, its[0].bytes_down))
             row = {"method": label, "up": f"{up:.2f}", "down": f"{down:.2f}"}
-            row |= {"rounds": str(ends[0]["round"])}
+            last = ends[0]["round"]
+            row |= {"rounds": str(last), "total": f"{its[0].megabytes[last - 1]:.0f}"}
             rows.append(row | {"accuracy": spread([end["accuracy"] for end in ends])})
     return rows
 
