@@ -147,9 +147,9 @@ def test_choosing():
 
 
 def test_wire(task):
-    """Coders arrive as the package's do, and so does a round of top-k with a memory."""
+    """Coders arrive as the package's do, and so do rounds of top-k with a memory and of STC."""
     names = "uniform", "signs", "to_bytes", "from_bytes", "top_k", "rice", "ternary"
-    rounds = "feedback", "one_round", "mean", "C"
+    rounds = "feedback", "one_round", "mean", "C", "squeeze", "stc_round"
     lesson = definitions("foundations/wire", *names, *rounds)
     lesson |= {"math": math, "np": np, "ratio": 0.1}
     x = torch.randn(2000, generator=torch.Generator().manual_seed(0))
@@ -182,6 +182,18 @@ def test_wire(task):
         w = lesson["one_round"](w, e, lesson["C"])
         state = a_round(task, method, state, t, of, memories)
         torch.testing.assert_close(w, dict(state.weights))
+
+    method = fl.methods.stc(ratio=0.1)
+    state = method.server_side(task).start()
+    w = dict(state.weights)
+    e = [{n: torch.zeros_like(w[n]) for n in big} for _ in range(task.clients)]
+    e_S, memories = {n: torch.zeros_like(w[n]) for n in big}, [{} for _ in range(task.clients)]
+    ours = lesson["stc_round"](w, e, e_S)
+    theirs = dict(a_round(task, method, state, 1, of, memories).weights)
+    for n, start in w.items():  # a mean of signs has equal sizes: the last bit decides among them
+        a, b = (after[n] - start for after in (ours, theirs))
+        assert ((a - b).abs() > 1e-5).float().mean() < 0.03
+        torch.testing.assert_close(*(v.abs().flatten().sort().values for v in (a, b)))
 
 
 def test_heterogeneity(task):
