@@ -14,11 +14,11 @@ def gradient(teacher, student, T):
 answer = gradient
 
 # %% fed_gkt-match
-"""`sent` leads from rows to images; sorting it gives the way back."""
+"""`order` leads from rows to images; sorting it gives the way back."""
 
 
-def teacher_of(z_s, sent, batch):
-    return z_s[sent.argsort()[batch]]
+def teacher_of(z_s, order, batch):
+    return z_s[order.argsort()[batch]]
 
 
 answer = teacher_of
@@ -30,20 +30,20 @@ client of the paper has thousands."""
 answer = 8 * 1_147_738 // (4 * 16 * 32 * 32 + 8 * 10 + 6)
 
 # %% fed_gkt-variants
-"""(a) Only the distillation from the edge to the server: the server would learn to
-repeat the edge networks, and here they are poor teachers.
+"""(a) Only the distillation from the client to the server: the server would learn to
+repeat the clients' small networks, and here they are poor teachers.
 
 (b) All of them. The bytes and the work of a round stay as they were, and the accuracy
-after a round falls: see Figure 7.1.
+after a round falls: see Figure 7.1 of the lesson.
 
-(c) More work on the edge, about half of FedAvg's. In the middle of the network the maps
-are 128 x 16 x 16, twice as many floats as at the start, so more bytes. Deeper maps are
-harder to invert, not impossible. And then the extractor *has* to learn, and
+(c) More work for the client, about half of FedAvg's. In the middle of the network the
+maps are 128 x 16 x 16, twice as many numbers as at the start, so more bytes. Deeper
+maps are harder to invert, not impossible. And then the extractor *has* to learn, and
 distillation may earn its place."""
 
 # %% fed_gkt-still
-"""The rounds print about what they printed before: a little less in the first, perhaps,
-and a little more at the end. A *random* first layer will do.
+"""The rounds print about what they printed before, most of them a little more. A
+*random* first layer will do.
 
 A good answer says (1) that accuracy does not fall, though no client learned anything;
 (2) why that can be: the server learns from all sketches, and random patterns sketch a

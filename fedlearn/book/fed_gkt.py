@@ -209,7 +209,8 @@ def crossing(number: str, traffic: Callable[..., dict[str, Any]]) -> "Shown":
         number,
         panels,
         caption="""Bytes of a client in a round against its number of images. Left the network of
-        the digits, right the paper's for colour pictures.""",
+        the digits, right the paper's for colour pictures. An image has one byte a pixel and
+        colour.""",
         alt="""Two panels on logarithmic axes. FedAvg is a level line. FedGKT rises with the images
         and crosses it, on the right at far fewer images. The images themselves, sent once, lie
         below FedGKT everywhere.""",
@@ -237,10 +238,31 @@ def painted(number: str, pictures: torch.Tensor, maps: torch.Tensor, seen: torch
         number,
         picture,
         caption="""Images of a client, two of the sixteen maps that it sent in the first round, and
-        what a linear map, fitted on another client, paints from all sixteen.""",
+        what the least-squares painter, fitted on another client, paints from all sixteen.""",
         alt="""Four rows of six small pictures: digits, two rows of coarser maps, and a last row
         that looks nearly like the first.""",
     )
+
+
+def who_teaches() -> list[dict[str, str]]:
+    """Stored runs on CIFAR-10 where clients are alike: per cent right, by who is taught."""
+    from ..results import load, spread
+
+    ends: dict[str, list[float]] = {}
+    for h in load("fed_gkt_small"):
+        if h.meta["task"]["dataset"] == "cifar10" and "Iid" in h.meta["task"]["partition"]:
+            ends.setdefault(h.meta["label"], []).append(100 * h.late_accuracy())
+    return [
+        {"": server}
+        | {
+            f"clients {how}": spread(ends[label], ".1f") if label in ends else ""
+            for how, label in (("not taught", alone), ("taught", as_well))
+        }
+        for server, alone, as_well in (
+            ("server not taught", "none", "only S->E"),
+            ("server taught", "only E->S", "FedGKT"),
+        )
+    ]
 
 
 # ---- exercises -----------------------------------------------------------------------------------
@@ -295,23 +317,23 @@ def gradient(function: Function) -> str | None:
 
 
 def match(function: Function) -> str | None:
-    """function(z_s [n, C], sent [n], batch [b]) -> the rows of z_s for the images in batch; row i
-    is image sent[i]."""
+    """function(z_s [n, C], order [n], batch [b]) -> the rows of z_s for the images in batch; row i
+    is image order[i]."""
     for n, seed in ((7, 3), (20, 4)):
         dice = torch.Generator().manual_seed(seed)
-        z_s, sent = 4 * drawn(n, 5, seed=seed), torch.randperm(n, generator=dice)
+        z_s, order = 4 * drawn(n, 5, seed=seed), torch.randperm(n, generator=dice)
         batch = torch.randperm(n, generator=dice)[:5]
-        expected = torch.stack([z_s[(sent == j).nonzero()[0, 0]] for j in batch])
-        got = function(z_s, sent, batch)
+        expected = torch.stack([z_s[(order == j).nonzero()[0, 0]] for j in batch])
+        got = function(z_s, order, batch)
         if reason := no_tensor(got):
             return reason
         if got.shape != expected.shape:
             return f"it returns the shape {list(got.shape)} for a batch of {len(batch)} images"
         wrong = {
-            "it takes z_s to be in the order of the images; row i belongs to image sent[i]": (
+            "it takes z_s to be in the order of the images; row i belongs to image order[i]": (
                 z_s[batch]
             ),
-            "sent leads from rows to images; here the way back is needed": z_s[sent[batch]],
+            "order leads from rows to images; here the way back is needed": z_s[order[batch]],
             "it matches by position in the batch, as if nobody had shuffled": z_s[:5],
         }
         otherwise = "some images are given the logits of another"
@@ -331,8 +353,8 @@ _crossover = number(
         " down",
         8 * (FLOATS + STATISTICS) // EACH: "batch statistics are left out here",
         4 * FLOATS // EACH: "FedAvg's model travels both ways",
-        8 * FLOATS // H: "each float of H has four bytes, too",
-        FLOATS // H: "each float of H has four bytes, and FedAvg's model travels both ways",
+        8 * FLOATS // H: "each number of H has four bytes, too",
+        FLOATS // H: "each number of H has four bytes, and FedAvg's model travels both ways",
     },
 )
 
