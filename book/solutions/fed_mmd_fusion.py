@@ -6,14 +6,15 @@ and leaves its answer in `answer`. `fl.solution` shows it; the unit tests check 
 
 # %% fed_mmd_fusion-twin
 """Zero for the plain network. Not zero with batch normalisation. The stream that trains
-normalises by its own batch. The frozen one normalises by averages that came with the
-download. So two equal networks answer differently, and the band pulls from the first
-step on.
+normalises by its own batch. The frozen one normalises by the averages that it was
+given: in a round those of the download, and in this cell, where nothing has been
+trained, the default values 0 and 1. So two equal networks answer differently, and the
+band pulls from the first step on.
 
 A good answer says (1) what was predicted; (2) that the weights are equal and the
 statistics are not; (3) that for a client with few classes its batch is far from the
 average of all; (4) what one could do: give the frozen stream the statistics of the same
-batch, or do without batch normalisation, as the paper does."""
+batch (not tried here), or do without batch normalisation, as the paper does."""
 
 # %% fed_mmd_fusion-weights
 """A good answer (1) predicts before it runs; (2) finds that a weak band helps less;
