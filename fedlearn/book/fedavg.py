@@ -23,7 +23,7 @@ def two_bowls() -> dict[str, Any]:
     axes, both = (0, 1), (0, 1)  # of the plane; clients
     params: list[dict[str, Any]] = [
         slider("round", "round", 1, 0, ROUNDS, 1),
-        slider("steps", "local steps E", 4, 1, STEPS, 1),
+        slider("steps", "local steps", 4, 1, STEPS, 1),
         slider("apart", "how far apart the clients are", 1, 0, 1, 0.1),
     ]
     for i in axes:  # a step leaves the share 1 - rate * a of the way to the client's optimum
@@ -204,7 +204,7 @@ CASES = ((10, 1.0, 10), (10, 0.5, 5), (10, 0.2, 2), (10, 0.01, 1), (5, 0.5, 3), 
 
 
 def participants(answer: Function) -> str | None:
-    """answer(clients, share, generator) -> clients drawn without repetition, ascending."""
+    """answer(clients, C, generator) -> clients drawn without repetition, ascending."""
     for clients, share, count in CASES:
         chosen = [int(k) for k in answer(clients, share, torch.Generator().manual_seed(1))]
         case = f"{clients} clients and a share of {share}"
