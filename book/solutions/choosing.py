@@ -18,21 +18,21 @@ def fitting(budget, up, down):
 answer = fitting
 
 # %% choosing-first
-"""A method is first if nobody is ahead of it. Ties are not passed on, so it is not
-enough to compare each with the highest mean: that one may have run wild, be ahead of
-nobody, and a third may be ahead of yours all the same."""
+"""A method is first if nobody outranks it. Ties are not passed on, so it is not
+enough to compare each with the highest mean: that one may have run wild and outrank
+nobody, and a third may outrank yours all the same."""
 from math import sqrt
 from statistics import mean, variance
 
 
-def ahead(a, b):
+def outranks(a, b):
     error = sqrt(variance(a) / len(a) + variance(b) / len(b))
     return mean(a) - mean(b) > 3 * error
 
 
 def first(scores):
     every = scores.values()
-    return [m for m, own in scores.items() if not any(ahead(a, own) for a in every)]
+    return [m for m, own in scores.items() if not any(outranks(a, own) for a in every)]
 
 
 answer = first
@@ -92,14 +92,14 @@ answer = refused_kinds
 
 # %% choosing-link
 """Eight bits are a byte, and a round waits for both directions, one after the other. So
-the two speeds weigh the two columns of bytes, and the front of the chapter, which adds
-bytes up and down as if they were one price, need not be yours."""
+the two speeds weigh the two columns of bytes, and a front that adds bytes up and down
+as if they were one price need not be yours."""
 
 
-def choose(mixes, up, down, seconds):
+def choose(methods, up, down, seconds):
     fits = [
         (accuracy, name)
-        for name, accuracy, bytes_up, bytes_down in mixes
+        for name, accuracy, bytes_up, bytes_down in methods
         if 8 * bytes_up / up + 8 * bytes_down / down <= seconds
     ]
     return max(fits)[1] if fits else None

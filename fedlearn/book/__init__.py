@@ -10,7 +10,7 @@ from typing import Any
 _NAMES = {
     "bounds": "errors positions",
     "claims": "difference holds ledger ledger_counts opening origin",
-    "choosing": "enter entries fleet mixing mixtures pareto rivals standing sure",
+    "choosing": "duels enter entries fleet mixing mixtures pareto rivals standing",
     "drawings": "cards drawing",
     "explorers": "explore explorer",
     "fed_gkt": "crossing painted soft_labels teaching watch_maps who_teaches",

@@ -355,7 +355,6 @@ def tables() -> "tuple[pandas.DataFrame, pandas.DataFrame]":
 TIME, BYTES, ROUNDS = "time on this link", "bytes of one client", "rounds"
 Scores = Mapping[str, Sequence[float]]  # method -> a number a seed, the higher the better
 APART = 3.0  # standard errors between two methods of which one has the better rank
-STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}  # half of a 95 % interval, in standard errors
 
 
 def within(
@@ -381,31 +380,19 @@ def within(
     return reached
 
 
-def interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
-    """Ends of the 95 % interval of the mean difference of ``a`` and ``b``, paired by seeds."""
-    lead = np.subtract(a, b)
-    half = STUDENT[len(lead)] * float(lead.std(ddof=1)) / math.sqrt(len(lead))
-    return float(lead.mean()) - half, float(lead.mean()) + half
-
-
-def leads(equal: str, task: str = "digits") -> list[Row]:
-    """A row a contest and method but FedAvg: by how many points it is ahead of FedAvg, the ends of
-    the interval, whether the interval is above zero (1), below (-1) or neither, and in how many of
-    the seeds it is higher."""
-    rows = []
+def leads(equal: str, task: str = "digits") -> dict[tuple[str, int, str], results.Difference]:
+    """(split, clients, method) -> by how many points it is above FedAvg."""
+    found = {}
     for (of, split, clients), field in fields().items():
-        scores = within(field, equal) if of == task else {}
-        for name in [name for name in scores if name != "FedAvg"]:
-            lead = 100 * np.subtract(scores[name], scores["FedAvg"])
-            low, high = (100 * end for end in interval(scores[name], scores["FedAvg"]))
-            row: Row = {"contest": f"{split}, {clients} clients", "method": name}
-            row |= {"lead": float(lead.mean().round(1)), "low": round(low, 1)}
-            row |= {"high": round(high, 1), "sure": int(low > 0) - int(high < 0)}
-            rows.append(row | {"seeds": len(lead), "won": int((lead > 0).sum())})
-    return rows
+        every = within(field, equal) if of == task else {}
+        points = {m: {s: 100 * a for s, a in enumerate(its)} for m, its in every.items()}
+        found |= {
+            (split, clients, m): results.paired(a, points["FedAvg"]) for m, a in points.items()
+        }
+    return found
 
 
-def ahead(a: Sequence[float], b: Sequence[float], apart: float = APART) -> bool:
+def outranks(a: Sequence[float], b: Sequence[float], apart: float = APART) -> bool:
     """Is the mean of ``a`` above that of ``b`` by more than ``apart`` standard errors of their
     difference? ``ValueError`` if one of them has fewer than two values: it has no spread."""
     if min(len(a), len(b)) < 2:
@@ -415,10 +402,10 @@ def ahead(a: Sequence[float], b: Sequence[float], apart: float = APART) -> bool:
 
 
 def ranks(scores: Scores, apart: float = APART) -> dict[str, int]:
-    """Method -> its rank, one more than the number of methods that are ``ahead`` of it. Methods
-    that nobody is ahead of share rank 1."""
+    """Method -> its rank, one more than the number of methods that outrank it. Those that
+    nobody outranks share rank 1."""
     return {
-        name: 1 + sum(ahead(other, runs, apart) for other in scores.values())
+        name: 1 + sum(outranks(other, runs, apart) for other in scores.values())
         for name, runs in scores.items()
     }
 
@@ -550,50 +537,49 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
     return v.layered(17 * places, params, layers, shared, title=v.heading("'within ' + saysBudget"))
 
 
-def sure(number: str) -> "Shown":
-    """Leads over FedAvg on digits, one main class a client, ten clients, with their intervals."""
+def duels(number: str) -> "Shown":
+    """Leads over FedAvg on digits, one main class a client, ten clients: a dot a seed."""
     from ..plot import COLOURS, axes
     from .show import figure
 
-    panels, looks = [], {1: ("D", COLOURS[0]), 0: ("o", "#7a828e"), -1: ("s", COLOURS[1])}
+    panels = []
     for equal in (ROUNDS, BYTES):
-        its = [row for row in leads(equal) if row["contest"] == "one main class, 10 clients"]
-        its.sort(key=lambda row: row["lead"])
+        scores = within(fields()["digits", "one main class", 10], equal)
+        gaps = {m: 100 * np.subtract(its, scores["FedAvg"]) for m, its in scores.items()}
         ax = axes(size=(4.6, 5.4))
         ax.axvline(0, color="#7a828e", linewidth=1)
-        for k, row in enumerate(its):
-            mark, colour = looks[row["sure"]]
-            face = colour if row["sure"] else "white"
-            ax.plot([row["low"], row["high"]], [k, k], color=colour, linewidth=1.5)
-            ax.plot(row["lead"], k, mark, color=colour, markerfacecolor=face, markersize=5)
-        ax.set_yticks(range(len(its)), [row["method"] for row in its], fontsize=9)
-        ax.set(xlim=(-100, 60), title=f"equal {equal.split()[0]}", xlabel="points ahead of FedAvg")
+        names = sorted(gaps.keys() - {"FedAvg"}, key=lambda m: float(gaps[m].mean()))
+        for k, name in enumerate(names):
+            mark, colour = "o", "#7a828e"
+            if (won := (gaps[name] > 0).mean()) in (0, 1):
+                mark, colour = ("D", COLOURS[0]) if won else ("s", COLOURS[1])
+            face = "white" if mark == "o" else colour
+            ax.plot(gaps[name], [k] * len(gaps[name]), mark, color=colour, mfc=face, ms=4)
+        ax.set_yticks(range(len(names)), names, fontsize=9)
+        ax.set(xlim=(-100, 60), title=f"equal {equal.split()[0]}", xlabel="points above FedAvg")
         panels.append(ax)
     return figure(
         number,
         panels,
-        caption="""By how much each method is ahead of FedAvg: mean and 95 % interval of three
-        paired seeds. Diamonds are ahead and squares behind, because the interval excludes zero;
-        hollow circles may be either. Digits, one main class a client, ten clients.""",
-        alt="""Two panels of methods with their leads. With equal rounds hardly any interval lies
-        above zero, and many lie below. With equal bytes some lie above zero, those of FedGKT,
-        signSGD and STC among them, and about as many below.""",
+        caption="""By how many points each method is above FedAvg: a dot a seed, three seeds.
+        Diamonds are higher with all three and squares with none; hollow circles are divided.
+        Digits, one main class a client, ten clients.""",
+        alt="""Two panels of methods, each with three dots. With equal rounds a few rows of
+        diamonds lie just right of zero, and many rows of squares lie left of it. With equal bytes
+        the diamonds are more and lie farther right, those of signSGD, FedGKT and QSGD on top.""",
     )
 
 
 def standing(names: Sequence[str] = ()) -> list[Row]:
-    """In how many contests on digits a method, or each of ``names``, is ahead of FedAvg and behind
-    it, and with how many seeds it is higher: a row a method, for a table."""
+    """With how many seeds of all contests on digits a method, or each of ``names``, is higher than
+    FedAvg: a row a method, for a table."""
     rows: dict[str, Row] = {}
     for equal, head in ((ROUNDS, "equal rounds"), (BYTES, "equal bytes"), (TIME, "on 3G")):
         every = leads(equal)
-        for name in names or dict.fromkeys(row["method"] for row in every):
-            its = [row for row in every if row["method"] == name]
-            ahead, behind = (sum(row["sure"] == sign for row in its) for sign in (1, -1))
-            won, seeds = (sum(row[k] for row in its) for k in ("won", "seeds"))
-            told = rows.setdefault(str(name), {"method": name})
-            told[head] = f"{ahead} ahead, {behind} behind; {won} of {seeds}"
-    return sorted(rows.values(), key=lambda row: -int(row["equal bytes"].split()[4]))
+        for name in names or dict.fromkeys(m for *_, m in every if m != "FedAvg"):
+            its = [lead for (*_, method), lead in every.items() if method == name]
+            rows.setdefault(name, {"method": name})[head] = sum(lead.wins for lead in its)
+    return sorted(rows.values(), key=lambda row: -row["equal bytes"])
 
 
 # ---- mixes of parts ------------------------------------------------------------------------------
@@ -965,13 +951,13 @@ FIELDS: tuple[tuple[Scores, str], ...] = (
     ),
     (
         {"wild": [0.6, 0.95, 0.97], "calm": [0.75, 0.751, 0.752], "best": [0.8, 0.801, 0.802]},
-        "the spread of both counts: nobody is ahead of a wild method, and it is ahead of nobody",
+        "the spread of both counts: nobody outranks a wild method, and it outranks nobody",
     ),
 )
 
 
 def first(answer: Function) -> str | None:
-    """answer(scores) -> the names of the methods that nobody is ahead of, three standard errors."""
+    """answer(scores) -> the names of the methods that nobody outranks, three standard errors."""
     for scores, reason in FIELDS:
         got = answer({name: list(runs) for name, runs in scores.items()})
         if got is None or isinstance(got, str):

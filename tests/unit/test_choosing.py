@@ -53,18 +53,20 @@ def test_a_fleet_sends_what_the_coders_send_and_who_loses_least_stands_above():
         assert len(coder.encode(x, *dice)) / x.numel() == pytest.approx(stated, rel=0.03)
     methods = [name.rsplit(": ")[-1] for name in choosing.FAMILIES]
     rows = choosing.standing([name for name in methods if name not in ("FedAvg", "half precision")])
-    seeds = {row["method"]: row["equal rounds"].split("; ")[1].split(" of ")[0] for row in rows}
-    order = {name: seeds[name] for name in methods if name in seeds}
-    assert order == {"QSGD": "11", "FedGKT": "9", "signSGD": "5", "STC": "3", "RPN": "0"}
+    heads = "equal rounds", "equal bytes"
+    won = {row["method"]: [row[head] for head in heads] for row in rows}
+    order = {name: won[name] for name in methods if name in won}
+    assert list(order.values()) == [[11, 18], [9, 18], [5, 13], [3, 18], [0, 5]]
 
 
 def test_what_the_lesson_says_of_the_stored_contest():
-    by_rounds, by_bytes = (choosing.leads(equal) for equal in (choosing.ROUNDS, choosing.BYTES))
-    assert len(by_rounds) == 156 and sum(row["sure"] > 0 for row in by_rounds) == 1
-    for name, least in (("QSGD", 2), ("STC", 2), ("FedGKT", 4), ("signSGD", 4)):
-        its = [row for row in by_bytes if row["method"] == name]
-        assert sum(row["sure"] > 0 for row in its) >= least
-        assert sum(row["won"] for row in its) == (13 if name == "signSGD" else 18)
+    every = {row["method"]: row for row in choosing.standing()}
+    assert not any(lead.sure for lead in choosing.leads(choosing.BYTES).values())  # three seeds
+    by_rounds = sorted((row["equal rounds"] for row in every.values()), reverse=True)
+    assert by_rounds[:4] == [14, 14, 14, 13] and len(by_rounds) == 26
+    both = [m for m, row in every.items() if row["equal bytes"] == row["on 3G"] == 18]
+    assert {*both} == {"QSGD", "FedGKT"} and every["STC"]["on 3G"] == 16
+    assert {m for m, row in every.items() if row["equal bytes"] == 18} == {*both, "STC"}
     above = Counter()
     for (task, *_), field in choosing.fields().items():
         scores = choosing.within(field, choosing.BYTES) if task != "digits" else {"FedAvg": [0]}
