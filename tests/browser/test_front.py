@@ -22,17 +22,32 @@ def open_from_disk(page, name, box):
 
 def written(page, whose):
     """The words in the picture, such as "FedAvg: 3.4 min", as (number, unit)."""
-    words = page.locator("#figure-0-1 svg.marks text").all_text_contents()
+    words = page.locator("#figure-11-2 svg.marks text").all_text_contents()
     found = [re.fullmatch(rf"{whose}: ([\d.]+) ?(\w+)", w) for w in words]
     return next((float(m[1]), m[2]) for m in found if m)
 
 
-def test_bytes_become_minutes_as_the_package_says(page):
+def test_the_first_page_says_it_in_one_screen(page):
     page.set_viewport_size({"width": 1440, "height": 900})
-    chart = open_from_disk(page, "index.html", "#figure-0-1[data-drawn]")
-    starts = page.locator(".fl-starts").bounding_box()
-    assert starts["y"] + starts["height"] <= 900, "the first page says it in one screen"
+    starts = open_from_disk(page, "index.html", ".fl-starts").bounding_box()
+    figure = page.locator("#figure-0-1").bounding_box()
+    assert starts["y"] + starts["height"] < figure["y"] < figure["y"] + figure["height"] <= 900
     assert page.locator(".fl-card").count() == len(chapter_file("index")["cards"])
+
+
+def test_every_lesson_has_slides(page):
+    open_from_disk(page, "slides/index.html", "li >> nth=0")
+    decks = page.locator("li a:has-text('slides')").evaluate_all("all => all.map(a => a.href)")
+    assert len(decks) == len(list(HTML.glob("*/*_audit.html")))
+    page.goto(decks[0])
+    page.wait_for_function("window.Reveal?.isReady()")
+    assert page.evaluate("Reveal.getTotalSlides()") >= 10
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("Reveal.getIndices().h") == 1
+
+
+def test_bytes_become_minutes_as_the_package_says(page):
+    chart = open_from_disk(page, "together/choosing.html", "#figure-11-2[data-drawn]")
     names = [its["name"] for its in MINUTES["comparisons"]]
     assert chart.locator("select option").all_inner_texts() == names
     its = MINUTES["comparisons"][names.index(MINUTES["start"]["comparison"])]
@@ -45,8 +60,8 @@ def test_bytes_become_minutes_as_the_package_says(page):
         expected = np.mean([fl.link.time(h, **link) for h in runs], 0)[reached]
         assert number * UNITS[unit] == pytest.approx(expected, rel=0.06), name
         # every spot is inside the picture: the axis follows the link
-        frame = page.locator("#figure-0-1 svg.marks").bounding_box()
-        spots = page.locator("#figure-0-1 svg.marks .mark-symbol.layer_2_marks path").all()
+        frame = page.locator("#figure-11-2 svg.marks").bounding_box()
+        spots = page.locator("#figure-11-2 svg.marks .mark-symbol.layer_2_marks path").all()
         assert len(spots) == 2
         for spot in (spot.bounding_box() for spot in spots):
             assert frame["x"] < spot["x"] < frame["x"] + frame["width"], name
