@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bs4 import BeautifulSoup, Tag
 
+HEADS = "h1", "h2", "h3"
 SITE = Path(__file__).resolve().parents[1] / "_build" / "html"
 STYLE = """
 .reveal { font-family: sans-serif; font-size: 26px; }
@@ -80,7 +81,7 @@ def code_of(section: Tag) -> list[str]:
 def slides(section: Tag) -> list[str]:
     """What one section shows: its heading with what it says in bold and its formulas
     with their code, then its figures, its questions."""
-    heading = words(section.find(["h1", "h2"])).rstrip("#")
+    heading = words(section.find([*HEADS])).rstrip("#")
     text = [
         p
         for p in own(section, "p")
@@ -88,12 +89,9 @@ def slides(section: Tag) -> list[str]:
     ]
     notes = f'<aside class="notes">{"".join(map(str, text))}</aside>'
     if heading == "The verdict":
-        box = [p for p in own(section, "p") if p.find_parent("blockquote")]
-        lines = [
-            first_sentence(words(p).removeprefix(h))
-            for p in box
-            if (h := words(p.strong))
-        ]
+        quoted = [p for p in own(section, "p") if p.find_parent("blockquote")]
+        box = [p for p in quoted if p.strong]
+        lines = [first_sentence(words(p).removeprefix(words(p.strong))) for p in box]
         rows = (
             f"<p><b>{words(p.strong)}</b> {s}</p>"
             for p, s in zip(box, lines, strict=True)
@@ -115,7 +113,7 @@ def sheet(sections: list[Tag]) -> str:
     """Formulas, code, verdict and summary on one page."""
     parts = [f"<h1>{words(sections[0].find('h1')).rstrip('#')}</h1>"]
     for section in sections:
-        heading = words(section.find(["h1", "h2"])).rstrip("#")
+        heading = words(section.find([*HEADS])).rstrip("#")
         inside = [str(m) for m in own(section, "div", "math")] + code_of(section)
         if heading in ("The verdict", "Summary"):
             inside += [
