@@ -17,13 +17,12 @@ from fedlearn.book.check import solutions
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 BIN = Path(sys.executable).parent
-AVERAGE, BYTES, WHO = EXERCISES = "fedavg-average", "fedavg-bytes", "fedavg-participants"
+AVERAGE, BYTES = EXERCISES = "fedavg-average", "fedavg-bytes"
 RIGHT = {name: solutions("fedavg")[name].code for name in EXERCISES}
 RIGHT[BYTES] += "\ntotal = answer"
 WRONG = {
     AVERAGE: "def weighted_average(states, samples):\n    return states[0]",
     BYTES: "total = 5",
-    WHO: "def participants(clients, share, generator):\n    return [0]",
 }
 
 
@@ -104,17 +103,17 @@ def test_points_are_given_for_right_answers_only_and_the_reason_is_given_back(tm
     course.submit("unchecked", RIGHT, without=f"{BYTES}-check")
     course.nbgrader("autograde", "one")
     points = course.points()
-    assert points["perfect"] == {AVERAGE: 1, BYTES: 1, WHO: 1} and not course.said("perfect")
-    assert points["half"] == {AVERAGE: 0, BYTES: 1, WHO: 0}
-    assert list(course.said("half")) == [AVERAGE, WHO]
-    assert points["untouched"] == {AVERAGE: 0, BYTES: 0, WHO: 0}
+    assert points["perfect"] == {AVERAGE: 1, BYTES: 1} and not course.said("perfect")
+    assert points["half"] == {AVERAGE: 0, BYTES: 1}
+    assert list(course.said("half")) == [AVERAGE]
+    assert points["untouched"] == {AVERAGE: 0, BYTES: 0}
     assert all("no answer yet" in its for its in course.said("untouched").values())
     # an answer that was removed earns nothing
-    assert points["unanswered"] == {AVERAGE: 1, BYTES: 0, WHO: 1}
+    assert points["unanswered"] == {AVERAGE: 1, BYTES: 0}
     assert course.said("unanswered") == {BYTES: "NameError: name 'total' is not defined"}
     # a check that was removed is left to the teacher, or put back, as the README says
-    assert points["unchecked"] == {AVERAGE: 1, BYTES: "by hand", WHO: 1}
+    assert points["unchecked"] == {AVERAGE: 1, BYTES: "by hand"}
     again = ("autograde", "one", "--student=unchecked", "--force")
     said = course.nbgrader(*again, "--OverwriteCells.add_missing_cells=True")
     assert f"Missing grade cell {BYTES}-check encountered, adding to notebook" in said
-    assert course.points()["unchecked"] == {AVERAGE: 1, BYTES: 1, WHO: 1}
+    assert course.points()["unchecked"] == {AVERAGE: 1, BYTES: 1}
