@@ -141,7 +141,9 @@ def cell(value: Any) -> tuple[str, bool]:
     if isinstance(value, str):
         if value.startswith('<details class="fl-missing">'):
             return value, False
-        return inline(value), bool(NUMBER.fullmatch(value)) or value == "not reached"
+        if not NUMBER.fullmatch(value):
+            return inline(value), value == "not reached"
+        return inline(value).replace(" (", "<br>("), True  # numbers do not wrap by themselves
     if value is None or value != value:
         return "", True
     if isinstance(value, bool):
