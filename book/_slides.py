@@ -10,7 +10,6 @@ from pathlib import Path
 
 from bs4 import BeautifulSoup, Tag
 
-HEADS = "h1", "h2", "h3"
 SITE = Path(__file__).resolve().parents[1] / "_build" / "html"
 STYLE = """
 .reveal { font-family: sans-serif; font-size: 26px; }
@@ -62,6 +61,10 @@ def words(paragraph: Tag) -> str:
     return " ".join(paragraph.get_text().split())
 
 
+def heading_of(section: Tag) -> str:
+    return words(section.find(["h1", "h2", "h3"])).rstrip("#")
+
+
 def first_sentence(text: str) -> str:
     return re.split(r"(?<=[.?!])\s", text, maxsplit=1)[0]
 
@@ -81,7 +84,7 @@ def code_of(section: Tag) -> list[str]:
 def slides(section: Tag) -> list[str]:
     """What one section shows: its heading with what it says in bold and its formulas
     with their code, then its figures, its questions."""
-    heading = words(section.find([*HEADS])).rstrip("#")
+    heading = heading_of(section)
     text = [
         p
         for p in own(section, "p")
@@ -111,9 +114,9 @@ def slides(section: Tag) -> list[str]:
 
 def sheet(sections: list[Tag]) -> str:
     """Formulas, code, verdict and summary on one page."""
-    parts = [f"<h1>{words(sections[0].find('h1')).rstrip('#')}</h1>"]
+    parts = [f"<h1>{heading_of(sections[0])}</h1>"]
     for section in sections:
-        heading = words(section.find([*HEADS])).rstrip("#")
+        heading = heading_of(section)
         inside = [str(m) for m in own(section, "div", "math")] + code_of(section)
         if heading in ("The verdict", "Summary"):
             inside += [
@@ -142,7 +145,7 @@ def main() -> None:
         scripts = [
             s for s in page.head.find_all("script") if wanted.search(str(s)[:300])
         ]
-        title = html.escape(words(sections[0].find("h1")).rstrip("#"))
+        title = html.escape(heading_of(sections[0]))
         scripts = [s for s in scripts if "widget-state" not in str(s)[:60]]
         styles = STYLE + "".join(s.get_text() for s in page.article.find_all("style"))
         about = {

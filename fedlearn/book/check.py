@@ -208,3 +208,20 @@ def drawn(*shape: int, seed: int = 0, **options: Any) -> Any:
     import torch
 
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), **options)
+
+
+def labelled(
+    answer: Any, example: str, call: str, names: tuple[str, ...], about: str
+) -> str | None:
+    """Why an answer is not what ``example`` shows, {label: method}, of methods with these names;
+    ``None`` if it is."""
+    from ..method import Method
+
+    if not isinstance(answer, dict) or not answer:
+        return f"a dictionary is asked for, such as {example}"
+    for label, method in answer.items():
+        if not isinstance(method, Method):
+            return f"{label} is no method: write {call}, with brackets"
+        if method.name not in names:
+            return f"{label} is {method.name}; {about}"
+    return None

@@ -6,11 +6,9 @@ the method appears when "show" is ticked. In Jupyter ``guess`` comes from the ce
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ..data.sources import data_path
-from .grids import Experiment, chapter_file, grid
+from .grids import chapter_file, experiment, grid, trained
 from .show import Chart, Shown, chart
 
 if TYPE_CHECKING:
@@ -124,21 +122,12 @@ def explore(number: str, name: str, caption: str, alt: str, guess: float | None 
 
 def train_chosen(name: str, clients: int, chosen: Mapping[str, Any]) -> "dict[str, History]":
     """A run of each line of a chapter's grid at these positions of the controls, with seed 0."""
-    from ..round import run
-
     spec, histories = chapter_file(name)["grid"], {}
     for line, of_line in spec["lines"].items():
-        options = of_line.get("positions", {None: {}})[chosen.get(of_line.get("control"))]
-        split = spec.get("splits", {"control": None, "positions": {}})
-        partition = split["positions"].get(chosen.get(split["control"]))
-        partition = of_line.get("partition") or partition or spec["shared"]["partition"]
-        method = of_line["method"]
-        if method.startswith("data/"):  # a file beside the chapter's; a notebook runs elsewhere
-            method = str(data_path(*method.split("/")[1:]))
-        stated = {"method": method, "options": options, "partition": partition}
-        e = Experiment(**spec["shared"] | stated, clients=clients)
-        how = asdict(e.settings) | {"engine": "stacked", "progress": False}
-        histories[line] = run(e.make_method(), e.make_task(), e.rounds, **how)
+        position, split = chosen.get(of_line.get("control")), None
+        if "splits" in spec and "partition" not in of_line:
+            split = chosen[spec["splits"]["control"]]
+        histories[line] = trained(experiment(spec, line, clients, position, 0, split))
     return histories
 
 

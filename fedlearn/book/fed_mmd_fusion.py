@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .check import Function, compared, drawn, number
+from .check import Function, compared, drawn, labelled, number
 
 if TYPE_CHECKING:
     from .show import Shown  # pictures take long to load, and a check needs none
@@ -320,15 +320,10 @@ def fold(answer: Function) -> str | None:
 
 def weights(answer: Any) -> str | None:
     """{label: method}: FedMMD with other weights than the paper's, and FedAvg beside it."""
-    from ..method import Method
-
-    if not isinstance(answer, dict) or not answer:
-        return 'a dictionary is asked for, such as {"weak": fl.methods.fedmmd(0.3, lam=0.01)}'
-    for label, method in answer.items():
-        if not isinstance(method, Method):
-            return f"{label} is no method: write fl.methods.fedmmd(0.3, lam=...), with brackets"
-        if method.name not in ("fedmmd", "fedavg"):
-            return f"{label} is {method.name}; the race is between fedmmd and fedavg"
+    example, call = '{"weak": fl.methods.fedmmd(0.3, lam=0.01)}', "fl.methods.fedmmd(0.3, lam=...)"
+    both, race = ("fedmmd", "fedavg"), "the race is between fedmmd and fedavg"
+    if reason := labelled(answer, example, call, both, race):
+        return reason
     bands = [m.parts()["objective"] for m in answer.values() if m.name == "fedmmd"]
     if all("lam=0.1," in band for band in bands):
         return "no FedMMD here has another weight than the paper's 0.1"

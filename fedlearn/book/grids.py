@@ -26,6 +26,8 @@ from ..files import read_yaml, write_text
 if TYPE_CHECKING:
     import pandas
 
+    from ..history import History
+
 RUN = ("line", "clients", "position", "seed", "split")  # which run a row is of
 COLUMNS = (*RUN, "round", "accuracy", "up", "down")
 Row = dict[str, Any]
@@ -44,25 +46,44 @@ def experiments(name: str) -> Iterator[tuple[tuple[Any, ...], Experiment]]:
     """Every run of a grid: (line, clients, position, seed, split), and what states it."""
     spec = chapter_file(name)["grid"]
     for line, of_line in spec["lines"].items():
-        splits = {None: of_line.get("partition", spec["shared"].get("partition"))}
-        if "splits" in spec and "partition" not in of_line:
-            splits = spec["splits"]["positions"]
-        positions = of_line.get("positions", {None: {}})
-        for (position, options), (split, partition), clients, seed in product(
-            positions.items(), splits.items(), spec["clients"], spec["seeds"]
+        own = "splits" not in spec or "partition" in of_line
+        splits = [None] if own else spec["splits"]["positions"]
+        positions = of_line.get("positions", [None])
+        for position, split, clients, seed in product(
+            positions, splits, spec["clients"], spec["seeds"]
         ):
-            stated = {"method": of_line["method"], "options": options, "partition": partition}
-            e = Experiment(**spec["shared"] | stated, clients=clients, seed=seed)
-            yield (line, clients, position, seed, split), e
+            run = line, clients, position, seed, split
+            yield run, experiment(spec, *run)
+
+
+def experiment(
+    spec: Row, line: str, clients: int, position: Any, seed: int, split: Any
+) -> Experiment:
+    """What states one run of a grid. A line with a ``partition`` of its own has no split."""
+    of_line = spec["lines"][line]
+    partition = of_line.get("partition", spec["shared"].get("partition"))
+    if split is not None:
+        partition = spec["splits"]["positions"][split]
+    method = of_line["method"]
+    if method.startswith("data/"):  # a file beside the chapter's; a notebook runs elsewhere
+        method = str(data_path(*method.split("/")[1:]))
+    options = of_line.get("positions", {None: {}})[position]
+    stated = {"method": method, "options": options, "partition": partition}
+    return Experiment(**spec["shared"] | stated, clients=clients, seed=seed)
+
+
+def trained(e: Experiment) -> "History":
+    """The history of an experiment, all clients in one step."""
+    from ..round import run
+
+    how = asdict(e.settings) | {"engine": "stacked", "progress": False}
+    return run(e.make_method(), e.make_task(), e.rounds, **how)
 
 
 def rounds_of(name: str, run: tuple) -> list[tuple]:
     """One run of a grid -> its rows, a round each."""
-    from ..round import run as train
-
-    e = dict(experiments(name))[run]
-    how = asdict(e.settings) | {"engine": "stacked", "progress": False}
-    history = train(e.make_method(), e.make_task(), e.rounds, **how)
+    e = experiment(chapter_file(name)["grid"], *run)
+    history = trained(e)
     up, down = history.bytes_up / e.clients, history.bytes_down / e.clients
     return [
         (*run, row["round"], round(row["accuracy"], 4), round(u, 1), round(d, 1))

@@ -2,7 +2,6 @@
 what is lost, who remembers."""
 
 import base64
-import html
 import io
 from typing import Any
 
@@ -101,4 +100,4 @@ def methods_map(number: str, caption: str) -> Shown:
         '<p class="fl"><a download="methods.pdf" href="data:application/pdf;base64,'
         f'{data}">The map as a page to print ({len(data) // 1365} kB, PDF)</a></p>'
     )
-    return Shown(shown.content + link, html.unescape(shown.text))
+    return Shown(shown.content + link, shown.text)

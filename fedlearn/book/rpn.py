@@ -7,7 +7,7 @@ import torch
 
 from ..context import Tensors
 from ..wire import Pooled
-from .check import compared, drawn, number
+from .check import compared, drawn, labelled, number
 
 if TYPE_CHECKING:
     from .show import Shown  # pictures take long to load, and a check needs none
@@ -227,15 +227,10 @@ def scaled(coder: Any) -> str | None:
 
 def partly(answer: Any) -> str | None:
     """{label: method}, of which each pools some layers only."""
-    from ..method import Method
-
-    if not isinstance(answer, dict) or not answer:
-        return 'a dictionary is asked for, such as {"the last": fl.methods.rpn(share=0.34)}'
+    example, call = '{"the last": fl.methods.rpn(share=0.34)}', "fl.methods.rpn(share=...)"
+    if reason := labelled(answer, example, call, ("rpn",), "the question is about rpn"):
+        return reason
     for label, method in answer.items():
-        if not isinstance(method, Method):
-            return f"{label} is no method: write fl.methods.rpn(share=...), with brackets"
-        if method.name != "rpn":
-            return f"{label} is {method.name}; the question is about rpn"
         if "share=1.0" in method.parts()["uplink"]:
             return f"{label} pools all layers: give it a share below 1"
     return None
