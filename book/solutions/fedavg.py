@@ -35,14 +35,14 @@ than with ten: the notes have two."""
 
 # %% fedavg-thirty
 """The first round ends well below what it will reach, and the second one brings many
-points. After two rounds thirty epochs are about as far as four: the work of 26 epochs
-bought next to nothing.
+points. Four epochs do as well. On average over three seeds of the package, thirty
+epochs read 81 of 100 digits after two rounds, and four epochs 84. So the work of 26
+epochs bought nothing that three seeds could show.
 
 A good answer says (1) why: after some epochs each client is at the bottom of its own
 bowl, and further steps change little; (2) what is then missing is a meeting, not more
-work; (3) that this was one run. Over three seeds of the package the first round of
-thirty epochs ends anywhere from a quarter to three quarters, so one run proves
-little."""
+work; (3) that this was one run. Of those three seeds, one read 26 of 100 after its
+first round of thirty epochs, and another 76."""
 
 # %% fedavg-bytes
 """Each of ten clients gets one message and sends one, in each of fifty rounds: a
