@@ -86,7 +86,7 @@ def watch_maps(number: str) -> "Chart":
         layered(330, params, layers, shared, view={"stroke": None}),
         caption="""What crosses, and what it gives away. A unit of noise is the standard deviation
         of the maps. *Digits read*: test accuracy after six rounds, mean of three seeds. *Painted
-        back*: the share of the mean picture's error that the painting removes, from one upload.""",
+        back*: the share of an average picture's error that the painting removes.""",
         alt="""Three pictures in a row: a digit of 8 x 8 pixels, four coarse maps of it, and a
         painting that without noise looks nearly like the digit. Two bars below. As the noise grows,
         the painting fades into an average digit, and both bars shrink.""",
