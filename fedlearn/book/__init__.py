@@ -13,7 +13,7 @@ _NAMES = {
     "choosing": "duels enter entries fleet mixing mixtures pareto rivals standing",
     "drawings": "cards drawing",
     "explorers": "explore explorer",
-    "fed_gkt": "crossing painted soft_labels teaching watch_maps who_teaches",
+    "fed_gkt": "crossing painted soft_labels teaching twenty_rounds watch_maps who_teaches",
     "fed_kgf": "equal_bytes kernel_generation watch_round",
     "fed_mmd_fusion": "kernel_widths own_orders two_clouds",
     "fed_repopt": "gradient_multiplier grown watch_branches",
