@@ -106,12 +106,13 @@ def test_fed_kgf():
     of = changes(task, state.weights)
     lesson = definitions("papers/fed_kgf", "KGF", "complete", "modules_of", "assemble")
     c = dict(state.weights)
-    modules = lesson["groups"] = lesson["modules_of"](c)
+    modules = lesson["modules"] = lesson["modules_of"](c)
     for t in (1, 2):
         starts = [client.download(t, k, server.send(t, k, state)[0], {}) for k in range(10)]
         order = [modules.index(Modules().names(list(c), ctx)) for ctx in starts]
         state = a_round(task, method, state, t, of)
-        c = lesson["assemble"]([{n: w + of[k][n] for n, w in c.items()} for k in range(10)], order)
+        owner = [order.index(g) for g in range(10)]  # of each module
+        c = lesson["assemble"]([{n: w + of[k][n] for n, w in c.items()} for k in range(10)], owner)
         torch.testing.assert_close(c, dict(state.weights))
     layers = [x for x in fl.initial_network(method, task).modules() if isinstance(x, Generated)]
     for layer in layers:
