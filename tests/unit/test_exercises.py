@@ -1,12 +1,22 @@
 """Exercises: reference answers are right, and each typical wrong answer is told why."""
 
+import copy
+import itertools
+import math
+import os
+import signal
+import sys
+import time
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from torch.utils._pytree import tree_map
 
 import fedlearn as fl
+from fedlearn.book import check
 from fedlearn.book.check import CHAPTERS, Verdict, empty, module_of, number, solutions
 from fedlearn.methods.fed_kgf import modules, represent
 from fedlearn.methods.fedfusion import Convolution
@@ -64,6 +74,105 @@ def test_a_changed_answer_is_told_why_or_is_right(exercise):
 
 def test_every_exercise_has_wrong_answers():
     assert {*WRONG} == {*EXERCISES}
+
+
+# ---- answers that mean harm ----------------------------------------------------------------------
+
+
+class Mute(BaseException):
+    def __str__(self):
+        raise RuntimeError
+
+
+def ends(error):
+    def answer(*args):
+        raise error
+
+    return answer
+
+
+def prints(*args):
+    while True:
+        print(1000 * "x")
+
+
+def loops(*args):
+    while True:
+        try:
+            while True:
+                pass
+        except Exception:
+            pass
+
+
+def recurs(*args):
+    return recurs()
+
+
+def yields(*args):
+    while True:
+        yield math.nan
+
+
+VALUES = [None, math.nan, -math.inf, 1j, "", "heads", [], {}, set(), bytes(8), 0.12345, 10**5000]
+VALUES += [torch.tensor(math.nan), torch.empty(0), torch.full((7, 3, 2), 0.5), torch.eye(3, 40)]
+VALUES += [np.array([{}, []], object), torch.eye(3).to_sparse(), torch.empty(3, device="meta")]
+VALUES += [int, torch, itertools.repeat(0), "x" * 10**6]
+ERRORS = [SystemExit(0), KeyboardInterrupt(), GeneratorExit(), Mute(), StopIteration("x\n" * 999)]
+ACTIONS = [*map(ends, ERRORS), lambda *a: sys.exit(), prints, loops, recurs, yields, lambda: 1]
+ACTIONS += [lambda *a: time.sleep(0.2), lambda *a: torch.empty(10**14), lambda *a: "x" * 10**14]
+
+
+def without_numbers(function):
+    """A right function, but each number it returns is NaN."""
+
+    def spoiled(x):
+        if isinstance(x, int | float) or (torch.is_tensor(x) and not x.is_sparse):
+            return x * math.nan
+        return np.full(x.shape, math.nan) if isinstance(x, np.ndarray) else x
+
+    def answer(*args):
+        made = function(*args)
+        new = tree_map(spoiled, made)
+        return new if repr(new) != repr(made) else None
+
+    return answer
+
+
+def hostile(exercise):
+    yield from VALUES
+    answer, functions = right(exercise), ACTIONS + [lambda *a, v=v: v for v in VALUES]
+    if isinstance(answer, dict):
+        yield from (dict.fromkeys(answer, f) for f in functions)
+    elif isinstance(answer, tuple):
+        for i, one in enumerate(answer):
+            for f in (*functions, without_numbers(one)):
+                yield (*answer[:i], f, *answer[i + 1 :])
+    elif methods := [n for n in vars(type(answer)) if n in ("encode", "decode")]:
+        for name, f in itertools.product(methods, functions):
+            setattr(changed := copy.copy(answer), name, f)
+            yield changed
+    else:
+        yield from functions
+        yield without_numbers(answer) if callable(answer) else answer * math.nan
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_no_hostile_answer_is_right_or_leaves_the_check(exercise, monkeypatch, capsys):
+    monkeypatch.setattr(check, "SECONDS", 0.05)
+    for answer in hostile(exercise):
+        verdict = fl.check(exercise, answer)
+        assert not verdict and len(repr(verdict)) < 700 and "\n" not in repr(verdict)
+    assert len(capsys.readouterr().out) <= 10 * check.LETTERS
+
+
+def test_the_reader_stops_a_check():
+    def interrupt(*args):
+        os.kill(os.getpid(), signal.SIGINT)  # as the button of Jupyter does
+        time.sleep(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        fl.check("seeing-iou", interrupt)
 
 
 # ---- check and solution --------------------------------------------------------------------------
