@@ -22,7 +22,7 @@ import torch
 
 from ..data.scenes import SIDE
 from ..data.sources import data_path
-from ..files import write_text
+from ..files import to_json, write_text
 from ..history import History
 from .check import Function, compared, number
 from .grids import chapter_file, origin
@@ -151,9 +151,9 @@ def build() -> None:
 
 def written(about: dict[str, Any], rows: dict[str, list[Any]]) -> str:
     """The file's text: a line a row."""
-    parts = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in about.items()]
+    parts = [f"{to_json(k)}: {to_json(v)}" for k, v in about.items()]
     for kind, of_kind in rows.items():
-        lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in of_kind)
+        lines = ",\n".join(to_json(row, separators=(",", ":")) for row in of_kind)
         parts.append(f'"{kind}": [\n{lines}\n]')
     return "{" + ",\n".join(parts) + "}\n"
 
