@@ -191,7 +191,7 @@ def test_a_network_is_refused_when_the_task_is_built(name):
 
 
 def test_networks_of_detectors_and_segmenters_are_tried_too():
-    pictures, boxes = np.zeros((4, 64, 64), np.uint8), [[[20, 10, 36, 30, 0]]] * 4
+    pictures, boxes = np.ones((4, 64, 64), np.uint8), [[[20, 10, 36, 30, 0]]] * 4
     for make, targets, classes, noun in (
         (fl.tasks.segmentation, pictures, 2, r"\[2, 2, 64, 64\]"),
         (fl.tasks.detection, boxes, 1, "head"),
