@@ -183,7 +183,7 @@ class History:
         return {"method": self.method, "meta": self.meta, "rows": self.rows}
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """JSON text, in which NaN is a text, too; also written to ``path`` if one is given."""
+        """JSON text, where NaN is the text "NaN"; also written to ``path`` if one is given."""
         text = to_json(self.to_dict(), indent=1) + "\n"
         if path is not None:
             write_text(path, text)

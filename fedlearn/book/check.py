@@ -129,8 +129,8 @@ def bounded(test: Callable[[Any], str | None], answer: Any) -> str | None:
             thread.join(SECONDS)
     finally:
         if thread.is_alive():  # an endless loop ends with its next line
-            number, error = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Unbounded)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(number, error)
+            ident, error = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Unbounded)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, error)
     return outcomes[0] if outcomes else f"it has not ended after {SECONDS:g} seconds"
 
 

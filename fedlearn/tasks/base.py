@@ -347,7 +347,7 @@ class Task:
             metrics=metrics,
             validation=validation,
         )
-        if network is not None and network not in cls.networks:  # one of the user's own
+        if callable(network) or network not in (None, *cls.networks):  # one of the user's own
             task.try_network()
         return task
 
