@@ -22,12 +22,12 @@ def watch_message(seconds: Mapping[str, float], guess: float | None = None) -> d
 
     train = seconds["sequential"] / 2
     start = seconds["deployment"] - ASK - LOOK - train
-    programs = ["server's app", "SuperLink", "SuperNode", "client's app"]
+    programs = ["ServerApp", "SuperLink", "SuperNode", "ClientApp"]
     stages = [  # where, until when, and what happens there
-        ("SuperLink", "ask", "the message waits until the SuperNode asks"),
-        ("SuperNode", "ask + start", "a Python program starts for this message"),
-        ("client's app", "ask + start + work", "the client trains"),
-        ("SuperLink", "T", "the answer waits until the server looks"),
+        ("SuperLink", "ask", "the message waits for the SuperNode"),
+        ("SuperNode", "ask + start", "a Python program starts for it"),
+        ("ClientApp", "ask + start + work", "the client trains"),
+        ("SuperLink", "T", "the answer waits for the server"),
     ]
     begins = ["0", *(end for _, end, _ in stages)]
     params: list[dict[str, Any]] = [
@@ -79,7 +79,7 @@ def watch_message(seconds: Mapping[str, float], guess: float | None = None) -> d
     layers += [
         alt.Chart(ONE)
         .mark_text(**BOLD, text=alt.ExprRef(line))
-        .encode(x=alt.value(0), y=alt.value(-30 + 18 * n))
+        .encode(x=alt.value(-70), y=alt.value(-30 + 18 * n))
         for n, line in enumerate(lines)
     ]
     return layered(160, params, layers, padding={"top": 34, "left": 5, "right": 5, "bottom": 5})

@@ -6,6 +6,7 @@ import inspect
 import math
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import numpy as np
@@ -313,3 +314,32 @@ def test_fedavg():
     for t in (1, 2):
         w, state = lesson["fedavg_round"](w), a_round(task, method, state, t, of)
         torch.testing.assert_close(w, dict(state.weights))
+
+
+class Letter:
+    """As much of Flower's ``Message`` as the lesson uses."""
+
+    def __init__(self, content, node=None, kind=None, reply_to=None):
+        self.content, self.kind, self.node = content, kind, node
+        self.metadata = SimpleNamespace(src_node_id=reply_to and reply_to.node)
+
+
+def test_flower(task):
+    """By a function call and through nodes whose numbers say nothing, the last answer first."""
+    lesson = definitions(
+        "together/flower",
+        *("one_round", "federate", "in_this_process", "content", "answer", "who", "find", "main"),
+    )
+    method, nodes = fl.methods.rpn(), {30: 2, 10: 0, 20: 1}
+    lesson |= {"Message": Letter, "RecordDict": dict, "ConfigRecord": dict, "scores": []}
+    lesson |= {"make_task": lambda: task, "method": method, "clients": 3, "rounds": 2}
+
+    def send_and_receive(asked):
+        app = {"query": lesson["who"], "train": lesson["answer"]}
+        there = {n: SimpleNamespace(node_config={"partition-id": k}) for n, k in nodes.items()}
+        return [app[message.kind](message, there[message.node]) for message in reversed(asked)]
+
+    grid = SimpleNamespace(get_node_ids=lambda: list(nodes), send_and_receive=send_and_receive)
+    lesson["main"](grid, None)
+    theirs = list(fl.run(method, task, 2, engine="sequential").accuracy)
+    assert lesson["scores"] == lesson["in_this_process"](method) == theirs
