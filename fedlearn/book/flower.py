@@ -23,13 +23,14 @@ def watch_message(seconds: Mapping[str, float], guess: float | None = None) -> d
     train = seconds["sequential"] / 2
     start = seconds["deployment"] - ASK - LOOK - train
     programs = ["ServerApp", "SuperLink", "SuperNode", "ClientApp"]
-    stages = [  # where, until when, and what happens there
-        ("SuperLink", "ask", "the message waits for the SuperNode"),
-        ("SuperNode", "ask + start", "a Python program starts for it"),
-        ("ClientApp", "ask + start + work", "the client trains"),
-        ("SuperLink", "T", "the answer waits for the server"),
+    stages = [  # where, from when on, and what happens there
+        ("SuperLink", "0", "the message waits for the SuperNode"),
+        ("SuperNode", "ask", "a Python program starts for it"),
+        ("ClientApp", "ask + start", "the client trains"),
+        ("SuperLink", "ask + start + work", "the answer waits for the server"),
+        ("ServerApp", "T", "the server has its answer"),
     ]
-    begins = ["0", *(end for _, end, _ in stages)]
+    where, begins, what = (list(column) for column in zip(*stages, strict=True))
     params: list[dict[str, Any]] = [
         slider("time", "time, % of the round", 0, 0, 100, 1),
         slider("train", "a client trains", round(math.log10(train), 1), -2, 3, 0.1),
@@ -40,29 +41,24 @@ def watch_message(seconds: Mapping[str, float], guess: float | None = None) -> d
         {"name": "now", "expr": "T * time / 100"},
         {"name": "saysTrain", "expr": LASTS.format("work")},
     ]
-    at = "now < ask ? 0 : now < ask + start ? 1 : now < ask + start + work ? 2 : 3"
+    at = " + ".join(f"(now > {begin} - 1e-9)" for begin in begins[1:])  # the stage of now
     y = alt.Y("where:N", sort=programs, title=None, scale=alt.Scale(domain=programs))
     x = alt.X("x:Q", title="seconds", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=6))
-    rows = [
-        {"where": where, "n": n, "trains": where == programs[-1]}
-        for n, (where, _, _) in enumerate(stages)
-    ]
-    bars = alt.Chart(alt.InlineData(values=rows)).transform_calculate(
-        x=f"[{', '.join(begins[:-1])}][datum.n]", x2=f"[{', '.join(begins[1:])}][datum.n]"
+    rows = [{"where": program, "n": n} for n, program in enumerate(where)]
+    times = f"[{', '.join([*begins, 'T'])}]"
+    spans = alt.Chart(alt.InlineData(values=rows)).transform_calculate(
+        x=f"{times}[datum.n]", x2=f"{times}[datum.n + 1]"
     )
-    colour = alt.condition("datum.trains", alt.value(BLUE), alt.value(AMBER))
+    colour = alt.condition("datum.where == 'ClientApp'", alt.value(BLUE), alt.value(AMBER))
     ends = alt.Chart(alt.InlineData(values=[{"where": programs[0], "end": k} for k in (0, 1)]))
-    dot = alt.Chart(ONE).transform_calculate(
-        x="now", where=f"time >= 100 ? '{programs[0]}' : {[row['where'] for row in rows]}[{at}]"
-    )
-    says = f"time >= 100 ? 'the server has its answer' : {[what for *_, what in stages]}[{at}]"
+    dot = alt.Chart(ONE).transform_calculate(x="now", where=f"{where}[{at}]")
     lines = [
-        f"format(now, '.1f') + ' s: ' + ({says})",
+        f"format(now, '.1f') + ' s: ' + {what}[{at}]",
         "'a round: ' + format(T, '.1f') + ' s; ' + format(work / T, '.1~%') + ' of it is training'",
     ]
     guessed = alt.Chart(ONE).transform_calculate(x=f"{guess or 0}", says="'your guess'")
     layers = [
-        bars.mark_bar(height={"band": 0.6}).encode(x, alt.X2("x2"), y, color=colour),
+        spans.mark_bar(height={"band": 0.6}).encode(x, alt.X2("x2"), y, color=colour),
         ends.transform_calculate(x="datum.end * T").mark_tick(thickness=3, color=GREY).encode(x, y),
         dot.mark_rule(color=GREY).encode(x),
         dot.mark_point(size=130, filled=True, opacity=1, fill="white", stroke="#1b1f24").encode(
