@@ -1,6 +1,5 @@
 """What a run leaves behind: one row a round, and under which settings it was made."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +8,7 @@ import numpy as np
 import torch
 
 from .arguments import short
-from .files import write_text
+from .files import from_json, numbers, to_json, write_text
 
 if TYPE_CHECKING:
     import pandas  # takes long to load: only where a table is made
@@ -184,8 +183,8 @@ class History:
         return {"method": self.method, "meta": self.meta, "rows": self.rows}
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """JSON text; also written to ``path`` if one is given."""
-        text = json.dumps(self.to_dict(), indent=1) + "\n"
+        """JSON text, where NaN is the text "NaN"; also written to ``path`` if one is given."""
+        text = to_json(self.to_dict(), indent=1) + "\n"
         if path is not None:
             write_text(path, text)
         return text
@@ -198,7 +197,7 @@ class History:
         try:
             if not text.lstrip().startswith("{"):
                 name, text = text, Path(source).read_text(encoding="utf-8")
-            return cls.from_dict(json.loads(text))
+            return cls.from_dict(from_json(text))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = f"it has no {error}" if isinstance(error, KeyError) else error
             raise ValueError(f"{name} is no history of fedlearn ({why}).") from None
@@ -207,7 +206,7 @@ class History:
     def from_dict(cls, data: dict[str, Any]) -> "History":
         """The inverse of ``to_dict``, also after JSON has made text of the clients' numbers;
         ``ValueError`` and the like for what is no history."""
-        meta, rows = data["meta"], [dict(row) for row in data["rows"]]
+        meta, rows = data["meta"], [dict(numbers(row)) for row in data["rows"]]
         if not isinstance(meta, dict):
             raise ValueError(f"meta has names and values, not {short(meta)}")
         rounds = [row["round"] for row in rows]

@@ -10,11 +10,11 @@ number in place of nine. In all 1.4 % are saved: there are almost no kernels her
 answer = 1_199_882 - 8 * (32 + 32 * 64)
 
 # %% rpn-forget
-"""The accuracies stay at those of the first round. Every client starts from the first
-model plus what the *last* round brought. The rounds before are gone, so nobody ever
-gets further than one night away from it.
+"""Every round ends where the first one ended: at chance, about one digit in ten. Each
+client starts from the first model plus what the *last* round brought. The rounds before
+are gone, so nobody ever gets further than one night away from the first model.
 
-A good answer says (1) that accuracy stops rising; (2) why: a residual is a change
+A good answer says (1) that accuracy never rises; (2) why: a residual is a change
 against the model of the round before, so all of them have to be added; (3) what the
 paper may mean: every client keeps the sum itself, and then must never miss a round."""
 
@@ -36,8 +36,8 @@ answer = (pool, unpool)
 # %% rpn-share
 """A good answer (1) predicts before it runs, accuracy and bytes both; (2) finds that
 the last layer brings most of the saving, since two thirds of the numbers stand there;
-(3) finds that every further layer saves less and costs more; (4) says how far the seeds
-lie apart, because a difference of a point is noise here."""
+(3) finds that every further layer saves less, and that the second to be pooled costs
+most; (4) says how far the seeds lie apart: points, once two layers are pooled."""
 import fedlearn as fl
 
 answer = {

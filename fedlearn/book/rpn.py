@@ -1,6 +1,5 @@
 """Chapter 4, RPN: its explorers, its figures, and the checks of its exercises."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +9,7 @@ from ..wire import Pooled
 from .check import compared, drawn, labelled, number
 
 if TYPE_CHECKING:
-    from .show import Shown  # pictures take long to load, and a check needs none
+    from .show import Chart, Shown  # pictures take long to load, and a check needs none
 
 OWN = [1.3, -0.4, -1.1, 0.6, -1.2, 0.9, -0.7, 1.4, -0.8]  # sums to zero: no common push
 
@@ -33,7 +32,7 @@ def pooled_kernel() -> dict[str, Any]:
 # ---- one kernel, round after round ---------------------------------------------------------------
 
 WANTED: dict[str, list[float]] = {
-    "an edge": [1, 0, -1, 1, 0, -1, 1, 0, -1],
+    "an edge": [1.4, 0.4, -0.6, 1.4, 0.4, -0.6, 1.4, 0.4, -0.6],  # bright on average
     "a line": [-0.5, 1, -0.5, -0.5, 1, -0.5, -0.5, 1, -0.5],
     "a spot": [-0.25, -0.25, -0.25, -0.25, 2, -0.25, -0.25, -0.25, -0.25],
     "all bright": [1, 1, 1, 1, 1, 1, 1, 1, 1],
@@ -61,11 +60,12 @@ def nights(wanted: list[float]) -> list[list[list[float]]]:
     return rows
 
 
-def watch_kernel() -> dict[str, Any]:
+def watch_kernel(number: str) -> "Chart":
     """One kernel under a slider for the round: sent whole, as its mean, entry by entry."""
+    from .show import chart
     from .vega import choice, kernel_panels, signed, slider
 
-    return kernel_panels(
+    panels = kernel_panels(
         ["wanted", "everything", "RPN", "STC"],
         "nights[indexof(shapes, wanted)][round][datum.panel][datum.v * 3 + datum.u]",
         [],
@@ -77,6 +77,18 @@ def watch_kernel() -> dict[str, Any]:
         ],
         signed(),
         ".1f",  # a sign is a colour, and four panels are narrow on a telephone
+    )
+    return chart(
+        number,
+        panels,
+        caption="""One kernel, round after round. *Everything* sends nine numbers. *RPN* sends their
+        mean. *STC*, a rival from the chapter on the wire, sends one entry and remembers the rest.
+        Orange is positive, violet negative.""",
+        alt="""Four squares of three by three cells: what the client wants, and what arrives if
+        everything, the mean, or the largest entry is sent. As the round moves from 0 to 20, the
+        square of everything becomes the wanted shape. The square of RPN becomes brighter as a whole
+        if an edge or all bright is wanted, does not move for a line or a spot, and always keeps its
+        first pattern. The square of STC comes close to the wanted shape, cell by cell.""",
     )
 
 
@@ -104,15 +116,15 @@ def seven_kernels(number: str, start: Tensors, residual: Tensors, name: str) -> 
     )
 
 
-def frozen(number: str, models: Mapping[str, Tensors], name: str) -> "Shown":
-    """The shapes of seven kernels of a layer, by model: each kernel less its mean."""
+def frozen(number: str, start: Tensors, residual: Tensors, after: Tensors, name: str) -> "Shown":
+    """The shapes of seven kernels of a layer, each less its mean: at the start, after a client's
+    night, and after rounds of RPN."""
     from .pictures import kernel_rows
     from .show import figure
 
-    shapes = {
-        label: (w[name] - w[name].mean((2, 3), keepdim=True)).cpu()[:7]
-        for label, w in models.items()
-    }
+    kernels = {"start": start[name], "one client, alone": start[name] + residual[name]}
+    kernels["RPN, last round"] = after[name]
+    shapes = {k: (w - w.mean((2, 3), keepdim=True)).cpu()[:7] for k, w in kernels.items()}
     return figure(
         number,
         kernel_rows(shapes),

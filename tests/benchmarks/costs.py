@@ -10,7 +10,6 @@ Methods and forms take turns; medians of ratios within a turn, one thread.
 """
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -22,7 +21,7 @@ import torch
 
 import fedlearn as fl
 from fedlearn import local
-from fedlearn.files import write_text
+from fedlearn.files import to_json, write_text
 from fedlearn.models import state_of
 from fedlearn.parts import Clipped, Context, Krum, Median, TrimmedMean
 from fedlearn.results import provenance
@@ -138,8 +137,8 @@ def main(argv=None):
     settings |= {"date": origin["date"], "torch": torch.__version__}
     result = {"provenance": origin, "settings": settings, "rows": PARTS[args.part](args.quick)}
     if args.out:
-        write_text(args.out, json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result, indent=1))
+        write_text(args.out, to_json(result, indent=1) + "\n")
+    print(to_json(result, indent=1))
 
 
 if __name__ == "__main__":

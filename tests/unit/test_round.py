@@ -197,7 +197,7 @@ def test_checkpoints_of_other_runs_data_or_owners_are_refused(task, tmp_path):
         with pytest.raises(ValueError, match=f"{word} differ"):
             fl.run(method, other, 2, checkpoint=path, **how)
     path.write_bytes(b"nonsense")
-    for file in (path, tmp_path):  # a folder is none either
+    for file in (path, tmp_path, "/dev/null"):  # nor is a folder or a device one
         with pytest.raises(ValueError, match="readable checkpoint"):
             fl.run(FEDAVG, task, 2, checkpoint=file)
 
