@@ -221,7 +221,7 @@ def crossing(number: str, traffic: Callable[..., dict[str, Any]]) -> "Shown":
         lines = traffic(images, h, 10, sum(w.numel() for w in state_of(net).values()))
         lines |= {"the images, once": images * torch.Size(shape).numel()}
         ax = plot.axes(size=(4.6, 3.2))
-        for (label, line), style in zip(lines.items(), plot.styles(), strict=False):
+        for (label, line), style in zip(lines.items(), plot.styles([*lines]), strict=True):
             ax.loglog(images, line / 1e6 + 0 * images, label=label, **style | {"markevery": 10})
         ax.set(xlabel=f"images of a client, {name}", ylabel="MB a client and round")
         ax.grid(alpha=0.3)
