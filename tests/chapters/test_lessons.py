@@ -201,7 +201,7 @@ def test_wire(task):
 
 def test_heterogeneity(task):
     """Splits deal as the package's do, and a round is one of federated averaging."""
-    names = "even", "dirichlet_counts", "deal", "dirichlet", "drift", "updates", "one_round"
+    names = "even", "dirichlet", "drift", "updates", "one_round"
     lesson = definitions("foundations/heterogeneity", *names)
     lesson["np"] = np
     y = task.train[1].cpu().numpy()
@@ -218,7 +218,7 @@ def test_heterogeneity(task):
     state = method.server_side(task).start()
     of, w, asked = changes(task, state.weights), dict(state.weights), []
 
-    def update(w, mine):
+    def update(w, mine, epochs):
         asked.append(int(mine.sum()))
         return of[(len(asked) - 1) % 3]
 
