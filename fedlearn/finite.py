@@ -1,24 +1,26 @@
-"""Whether a run can go on from a state.
+"""Whether a run can go on from a state, and whose answer stands out if it cannot.
 
 Every number that comes off the wire is finite, and yet one upload of 1e30 makes an aggregate from
 which nobody can train. Such an aggregate is not taken (``round.one_round``).
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from statistics import median_low
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from .context import State
-from .errors import Diverged
+from .context import State, Tensors
+from .errors import Diverged, WireError
 from .models import evaluating
 
 LIMIT = math.sqrt(torch.finfo(torch.float32).max)  # a norm whose square a float32 does not hold
 IMAGES = 4  # that a network is tried on
-GROWN = 4.0  # times in one round, as honest weights never do
+FAR = 8.0  # times the median norm of a round, as honest updates hardly ever have
+GROWN = 10.0  # times the norm of the first weights, as honest training hardly ever makes them
 
 
 def norm(tensors: Iterable[Any]) -> float:
@@ -30,27 +32,48 @@ def norm(tensors: Iterable[Any]) -> float:
     return math.hypot(*(float(t.double().norm()) for t in floats))  # takes ten times as long
 
 
-def check(state: State, before: State) -> bool:
-    """``Diverged`` if what is new in ``state`` overflows: weights or the memory of a part; else
-    whether the weights have grown so much that the network had better be tried."""
+def check(state: State, before: State) -> None:
+    """``Diverged`` if what is new in ``state`` overflows: weights or the memory of a part."""
     for noun, new, old in (
         ("weights", state.weights, before.weights),
         ("server's memory", state.memory, before.memory),
     ):
         if not norm([t for name, t in new.items() if t is not old.get(name)]) < LIMIT:
             raise Diverged(f"The norm of the new {noun} is NaN, infinite or overflows a float32.")
-    return norm(state.weights.values()) > GROWN * norm(before.weights.values())
 
 
 def try_out(net: nn.Module, task: Any) -> None:
     """``Diverged`` if a network that holds the new weights gives anything for a few test images
-    that is not finite, or if the gradient of it overflows: products of large finite weights do."""
+    that is not finite, or a loss, or if the gradient of it overflows: products of large finite
+    weights do, and roots of negative variances."""
     params = [p for p in net.parameters() if p.requires_grad]
+    x, y = (t[:IMAGES] for t in task.test)
     with evaluating(net), torch.enable_grad():
-        outputs = tree_leaves(net(task.inputs(task.test[0][:IMAGES])))
+        given = net(task.inputs(x))
+        outputs, loss = tree_leaves(given), task.loss(given, y)
         total = sum(t.sum() for t in outputs)
         grads = torch.autograd.grad(total, params, allow_unused=True) if total.requires_grad else ()
-    if not all(t.isfinite().all() for t in outputs):
-        raise Diverged("With the new weights the network's output is NaN or infinite.")
+    if not all(t.isfinite().all() for t in (*outputs, loss)):
+        raise Diverged("With the new weights the network's output or loss is NaN or infinite.")
     if not norm(grads) < LIMIT:
         raise Diverged("With the new weights the network's gradient overflows.")
+
+
+def refuse_negative(variances: Iterable[str], state: Tensors, update: Tensors) -> None:
+    """``WireError`` if one of these tensors, moved by ``update``, is below zero by more than what
+    coding both may have lost."""
+    for name in variances:
+        if name in update:
+            u, old = update[name], state[name].to(update[name].device)
+            if (old + u).min() < -0.01 * (u.abs().max() + old.abs().max()):
+                raise WireError(f"The upload says that {name} is negative.")
+
+
+def far(norms: Mapping[int, float]) -> list[int]:
+    """The clients whose answers have a norm far above the round's median; of two the lower."""
+    return [k for k, norm in norms.items() if norm > FAR * median_low(norms.values())]
+
+
+def poisoned(state: State, start: State) -> bool:
+    """Whether the weights are so large that answers of honest clients may be, too."""
+    return norm(state.weights.values()) > GROWN * norm(start.weights.values())

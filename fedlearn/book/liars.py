@@ -16,9 +16,17 @@ LIES: dict[str, Callable[[Tensors, Context, float], Tensors]] = {
     "flip": lambda u, ctx, factor: {n: -factor * t for n, t in u.items()},
     "scale": lambda u, ctx, factor: {n: factor * t for n, t in u.items()},
     "random": lambda u, ctx, factor: _noise(u, ctx, factor),
+    "constant": lambda u, ctx, factor: {n: torch.full_like(t, factor) for n, t in u.items()},
     "inflate": lambda u, ctx, factor: u,  # claims ``factor`` n_k
+    "variance": lambda u, ctx, factor: u | {n: -factor - ctx.start[n] for n in _variances(u)},
 }
-FACTORS = {"flip": 1.0, "scale": 30.0, "random": 10.0, "inflate": 1000.0}
+FACTORS = {"flip": 1.0, "scale": 30.0, "random": 10.0}
+FACTORS |= {"constant": 1000.0, "inflate": 1000.0, "variance": 30.0}
+
+
+def _variances(u: Tensors) -> list[str]:
+    """Those of batch normalisation."""
+    return [n for n in u if n.endswith("running_var")]
 
 
 def _noise(u: Tensors, ctx: Context, factor: float) -> Tensors:
@@ -63,7 +71,8 @@ class Lying(Averaging):
 
 def lying(method: Averaging, liars: Any, lie: str, factor: float | None = None) -> Lying:
     """``method`` with these clients as liars: "flip" sends -``factor`` u, "scale" ``factor`` u,
-    "random" noise of ``factor`` times the norm, "inflate" u with ``factor`` n_k in its head. The
+    "random" noise of ``factor`` times the norm, "constant" ``factor`` in every entry, "inflate" u
+    with ``factor`` n_k in its head, "variance" u with -``factor`` as every running variance. The
     default factors are ``FACTORS``."""
     parts = {f.name: getattr(method, f.name) for f in fields(Averaging)}
     factor = FACTORS[pick(lie, {name: name for name in LIES}, "lie")] if factor is None else factor
