@@ -5,7 +5,7 @@ which nobody can train. Such an aggregate is not taken (``round.one_round``).
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median_low
 from typing import Any
 
@@ -71,9 +71,37 @@ def refuse_negative(variances: Iterable[str], state: Tensors, update: Tensors) -
 
 def far(norms: Mapping[int, float]) -> list[int]:
     """The clients whose answers have a norm far above the round's median; of two the lower."""
-    return [k for k, norm in norms.items() if norm > FAR * median_low(norms.values())]
+    most = FAR * median_low(norms.values()) if norms else 0.0
+    return [k for k, norm in norms.items() if norm > most]
 
 
 def poisoned(state: State, start: State) -> bool:
     """Whether the weights are so large that answers of honest clients may be, too."""
     return norm(state.weights.values()) > GROWN * norm(start.weights.values())
+
+
+def next_state(server: Any, t: int, state: State, ask: Any, suspects: Sequence[int]) -> State:
+    """The state after a round that a run can go on from, without the answers of those who stand out
+    if it cannot with them; ``Diverged`` if neither is possible."""
+    failed, new = None, state
+    try:
+        new = server.round(t, state, ask)
+        if new is not state:
+            server.check(t, new, state, ask.last_seen)
+    except Diverged as error:
+        failed = error
+    except WireError as error:
+        if not ask.left_out:
+            raise
+        failed = Diverged(str(error))  # the method cannot do without those
+    out = far(ask.norms)
+    if (out or failed) and poisoned(state, server.start()):  # honest clients stand out, too
+        out = list(suspects)
+        reason = f"{failed} Or the state was poisoned before, or the learning rate is too large."
+        failed = Diverged(reason) if failed else None
+    ask.row["suspects"] += [k for k in out if k not in ask.row["suspects"]]
+    if not failed:
+        return new
+    if not ask.leave_out(out, failed):
+        raise failed
+    return next_state(server, t, state, ask, suspects)

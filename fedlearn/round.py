@@ -349,7 +349,7 @@ def one_round(
     people.ready(t, row["clients"])
     began = time.perf_counter()
     try:
-        state = next_state(server, t, state, ask, suspects)
+        state = finite.next_state(server, t, state, ask, suspects)
         if ask.left_out:
             who = ", ".join(map(str, ask.left_out))
             text = f"{server.method.name} goes on without an answer of client {who}, with which the"
@@ -363,29 +363,6 @@ def one_round(
     if last or t % server.settings.evaluate_every == 0:
         row |= server.evaluate(t, state, ask)
     return state, row
-
-
-def next_state(server: Any, t: int, state: State, ask: Exchange, suspects: Sequence[int]) -> State:
-    """The state after a round that a run can go on from, without the answers of those who stand out
-    if it cannot with them; ``Diverged`` if neither is possible."""
-    failed, new = None, state
-    try:
-        new = server.round(t, state, ask)
-        if new is not state:
-            server.check(t, new, state, ask.last_seen)
-    except Diverged as error:
-        failed = error
-    far = finite.far(ask.norms)
-    if (far or failed) and finite.poisoned(state, server.start()):  # the honest stand out, too
-        far = list(suspects)
-        reason = f"{failed} Or the state was poisoned before, or the learning rate is too large."
-        failed = Diverged(reason) if failed else None
-    ask.row["suspects"] += [k for k in far if k not in ask.row["suspects"]]
-    if not failed:
-        return new
-    if not ask.leave_out(far, failed):
-        raise failed
-    return next_state(server, t, state, ask, suspects)
 
 
 def warn(history: History) -> None:

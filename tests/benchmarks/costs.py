@@ -106,11 +106,10 @@ SERVERS = {
 }
 
 
+FEDERATION, ROUNDS = {"clients": 10, "partition": "dirichlet:0.5"}, 10
 ATTACKS = {  # label -> lie, factor
     "flip": ("flip", 1.0),
     "flip ten times": ("flip", 10.0),
-    "scale": ("scale", 30.0),
-    "random": ("random", 10.0),
     "constant": ("constant", 1000.0),
     "inflate": ("inflate", 1000.0),
     "variance": ("variance", 30.0),
@@ -146,10 +145,10 @@ def liars_run(server, lie, count, seed, quick):
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", UserWarning)  # what they say is in the row
-    task = fl.tasks.classification("digits", 10, "dirichlet:0.5", seed=seed)
+    task = fl.tasks.classification("digits", **FEDERATION, seed=seed)
     method = lying(fl.methods.fedavg().but(server=SERVERS[server]), range(count), *ATTACKS[lie])
-    how = {"epochs": 2, "engine": "stacked", "threads": 1, "progress": False}
-    history = fl.run(method, task, 2 if quick else 15, evaluate_every=15, **how)
+    how = {"epochs": 2, "evaluate_every": ROUNDS, "engine": "stacked", "threads": 1}
+    history = fl.run(method, task, 2 if quick else ROUNDS, progress=False, **how)
     suspects = [k for row in history.rows for k in row["suspects"]]
     return {
         "accuracy": history.final["accuracy"],
@@ -173,8 +172,12 @@ def main(argv=None):
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     origin = provenance() | {"command": " ".join(["python", *sys.argv])}
-    settings = {"rounds": 15, "threads": 1, "cores": os.cpu_count(), "machine": platform.machine()}
+    settings = {"threads": 1, "cores": os.cpu_count(), "machine": platform.machine()}
     settings |= {"date": origin["date"], "torch": torch.__version__}
+    if args.part == "liars":
+        servers = {name: repr(server) for name, server in SERVERS.items()}
+        about = {"factors": {lie: factor for lie, (_, factor) in ATTACKS.items()}}
+        settings |= FEDERATION | {"rounds": ROUNDS, "epochs": 2, "servers": servers} | about
     result = {"provenance": origin, "settings": settings, "rows": PARTS[args.part](args.quick)}
     if args.out:
         write_text(args.out, json.dumps(result, indent=1) + "\n")
