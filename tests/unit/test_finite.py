@@ -3,9 +3,11 @@ names round and suspects, and nothing of it is lost when it is stopped and resum
 
 import math
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 import fedlearn as fl
 from fedlearn import finite
@@ -21,13 +23,13 @@ FEDAVG, HALF = fl.methods.fedavg(), fl.Downlink(Code(Dense(16)))
 
 @pytest.fixture
 def lie_once(monkeypatch):
-    """A method whose client 2 multiplies its update in round 2."""
+    """A method whose client 2, or others, multiply their updates in round 2."""
 
     def change(u, ctx, factor):
         return {n: factor * t for n, t in u.items()} if ctx.round == 2 else u
 
     monkeypatch.setitem(liars.LIES, "once", change)
-    return lambda method, factor: liars.lying(method, (2,), "once", factor)
+    return lambda method, factor, who=(2,): liars.lying(method, who, "once", factor)
 
 
 EDGE = math.sqrt(torch.finfo(torch.float32).max)
@@ -48,7 +50,7 @@ def test_a_state_overflows_when_its_squared_norm_does(tensors, overflows):
 
 
 def test_only_what_is_new_is_looked_at_and_whether_it_has_grown():
-    bad, one = torch.tensor([math.nan]), State({"w": torch.ones(2)})
+    bad = torch.tensor([math.nan])
     finite.check(State({"w": bad}, {"m": bad}), State({"w": bad}, {"m": bad}))
     for new in (State({"w": bad + 0}, {"m": bad}), State({"w": bad}, {"m": bad + 0})):
         with pytest.raises(fl.errors.Diverged, match="new (weights|server's memory)"):
@@ -92,7 +94,7 @@ def test_norms_are_those_of_all_that_came_and_a_client_that_is_left_out_was_neve
 @pytest.mark.parametrize(
     "name, factor, engine",
     [
-        ("fedavg", 1e4, "stacked"),  # weights that are finite, and a network whose output is not
+        ("fedavg", 1e8, "stacked"),  # weights that are finite, and a network whose output is not
         ("fedavg", 1e12, "sequential"),
         ("dgc", 1e30, "sequential"),
         ("stc", 1e30, "sequential"),
@@ -112,6 +114,68 @@ def test_one_finite_lie_does_not_end_a_run(name, factor, engine, task, tmp_path,
         with pytest.warns(UserWarning, match="without .* client 2"):
             again = fl.run(method, task, 4)
         assert fl.run(method, task, 4, checkpoint=path) == again
+
+
+def equal(one, other):
+    return one.keys() == other.keys() and all(torch.equal(t, other[n]) for n, t in one.items())
+
+
+KEEPING = "dgc", "feddyn", "fedcomgate", "scaffold", "stc"  # their clients remember rounds
+
+
+@pytest.mark.parametrize("together", [1, 4])
+@pytest.mark.parametrize("name", KEEPING)
+def test_a_round_that_was_not_taken_leaves_clients_where_they_were(name, together, task, lie_once):
+    """All lie at once, so nobody stands out."""
+    method = lie_once(fl.methods.get(name), 1e30, range(4))
+    server, people = method.server_side(task), fl.clients(method, task, together=together)
+    seen, states, kept = {}, [server.start()], []
+    for t in (1, 2, 3):
+        state, row = one_round(server, people, t, states[-1], seen)
+        states.append(state)
+        kept.append({k: dict(memory) for k, memory in people.memories.items()})
+        assert (row["untaken"] is None) is (t != 2) and not row["suspects"] and not row["refused"]
+        assert set(seen.values()) == {1 if t == 2 else t}
+    assert states[2] is states[1] and all(equal(kept[0][k], kept[1][k]) for k in range(4))
+    assert not any(equal(kept[1][k], kept[2][k]) for k in range(4))
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_who_is_left_out_keeps_what_it_had_and_the_others_go_on(name, task, lie_once):
+    method = lie_once(fl.methods.get(name), 1e30)
+    server, people, seen = method.server_side(task), fl.clients(method, task), {}
+    state, _ = one_round(server, people, 1, server.start(), seen)
+    before = {k: dict(memory) for k, memory in people.memories.items()}
+    with pytest.warns(UserWarning, match="client 2"):
+        new, row = one_round(server, people, 2, state, seen)
+    assert new is not state and list(row["refused"]) == row["suspects"] == [2]
+    assert seen == {0: 2, 1: 2, 2: 1, 3: 2}
+    assert [equal(before[k], people.memories[k]) for k in range(4)] == [False, False, True, False]
+
+
+def plain(shape, classes):
+    """A network without batch statistics, whose variances would say who lies."""
+    layers = nn.Conv2d(shape[0], 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 6 * 6, 32)
+    return nn.Sequential(*layers, nn.ReLU(), nn.Linear(32, classes))
+
+
+def test_a_poisoned_state_does_not_make_honest_clients_suspects(task, lie_once):
+    """The mean takes one lie of 1e6. Then all clients diverge, each as far as it comes."""
+    task = replace(task, network_name=plain)
+    with pytest.warns(UserWarning) as said:
+        history = fl.run(lie_once(fl.methods.fedcomgate(), 1e6), task, 6)
+    untaken = [row["untaken"] for row in history.rows if row["untaken"]]
+    assert untaken and all("poisoned" in why for why in untaken)
+    assert {k for row in history.rows for k in row["suspects"]} == {2}
+    texts = " ".join(str(warning.message) for warning in said)
+    assert "2 (rounds: 1)" in texts and "jumped in round 2" in texts
+
+
+def test_updates_that_the_mean_takes_are_flagged(task):
+    method, task = liars.lying(FEDAVG, (2,), "flip", 100.0), replace(task, network_name=plain)
+    with pytest.warns(UserWarning, match=r"Far more .* 2 \(rounds: 2\)"):
+        history = fl.run(method, task, 2)
+    assert [(row["untaken"], row["suspects"]) for row in history.rows] == [(None, [2])] * 2
 
 
 def test_features_that_lie_do_not_end_fed_gkt(task, monkeypatch):
