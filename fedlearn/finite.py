@@ -20,7 +20,7 @@ from .models import evaluating
 LIMIT = math.sqrt(torch.finfo(torch.float32).max)  # a norm whose square a float32 does not hold
 IMAGES = 4  # that a network is tried on
 FAR = 8.0  # times the median norm of a round, as honest updates hardly ever have
-GROWN = 10.0  # times the norm of the first weights, as honest training hardly ever makes them
+GROWN = 10.0  # times the norm before, as honest weights hardly ever do
 
 
 def norm(tensors: Iterable[Any]) -> float:
@@ -32,27 +32,35 @@ def norm(tensors: Iterable[Any]) -> float:
     return math.hypot(*(float(t.double().norm()) for t in floats))  # takes ten times as long
 
 
-def check(state: State, before: State) -> None:
-    """``Diverged`` if what is new in ``state`` overflows: weights or the memory of a part."""
+def check(state: State, before: State) -> bool:
+    """``Diverged`` if what is new in ``state`` overflows: weights or the memory of a part; else
+    whether the weights have grown so much that gradients may."""
     for noun, new, old in (
         ("weights", state.weights, before.weights),
         ("server's memory", state.memory, before.memory),
     ):
         if not norm([t for name, t in new.items() if t is not old.get(name)]) < LIMIT:
             raise Diverged(f"The norm of the new {noun} is NaN, infinite or overflows a float32.")
+    return grown(state, before)
 
 
-def try_out(net: nn.Module, task: Any) -> None:
+def grown(state: State, before: State) -> bool:
+    """Whether the weights are so much larger that honest clients can hardly be the reason."""
+    return norm(state.weights.values()) > GROWN * norm(before.weights.values())
+
+
+def try_out(net: nn.Module, task: Any, large: bool = True) -> None:
     """``Diverged`` if a network that holds the new weights gives anything for a few test images
-    that is not finite, or a loss, or if the gradient of it overflows: products of large finite
-    weights do, and roots of negative variances."""
-    params = [p for p in net.parameters() if p.requires_grad]
+    that is not finite, or a loss, or if the gradient of ``large`` ones overflows: products of
+    large finite weights do, and roots of negative variances."""
     x, y = (t[:IMAGES] for t in task.test)
-    with evaluating(net), torch.enable_grad():
+    with evaluating(net), torch.set_grad_enabled(large):
         given = net(task.inputs(x))
-        outputs, loss = tree_leaves(given), task.loss(given, y)
+        outputs, loss, grads = tree_leaves(given), task.loss(given, y), ()
         total = sum(t.sum() for t in outputs)
-        grads = torch.autograd.grad(total, params, allow_unused=True) if total.requires_grad else ()
+        if total.requires_grad:
+            params = [p for p in net.parameters() if p.requires_grad]
+            grads = torch.autograd.grad(total, params, allow_unused=True)
     if not all(t.isfinite().all() for t in (*outputs, loss)):
         raise Diverged("With the new weights the network's output or loss is NaN or infinite.")
     if not norm(grads) < LIMIT:
@@ -61,23 +69,21 @@ def try_out(net: nn.Module, task: Any) -> None:
 
 def refuse_negative(variances: Iterable[str], state: Tensors, update: Tensors) -> None:
     """``WireError`` if one of these tensors, moved by ``update``, is below zero by more than what
-    coding both may have lost."""
-    for name in variances:
-        if name in update:
-            u, old = update[name], state[name].to(update[name].device)
-            if (old + u).min() < -0.01 * (u.abs().max() + old.abs().max()):
-                raise WireError(f"The upload says that {name} is negative.")
+    coding may have lost of both."""
+    changes = [update[name].flatten() for name in variances if name in update]
+    if changes:
+        u = torch.cat(changes)
+        old = torch.cat([state[name].flatten() for name in variances if name in update]).to(
+            u.device
+        )
+        if (old + u).min() < 0 and ((old + u) / (old.abs().max() + u.abs().max())).min() < -0.01:
+            raise WireError("The upload says that a running_var, a variance, is negative.")
 
 
 def far(norms: Mapping[int, float]) -> list[int]:
     """The clients whose answers have a norm far above the round's median; of two the lower."""
     most = FAR * median_low(norms.values()) if norms else 0.0
     return [k for k, norm in norms.items() if norm > most]
-
-
-def poisoned(state: State, start: State) -> bool:
-    """Whether the weights are so large that answers of honest clients may be, too."""
-    return norm(state.weights.values()) > GROWN * norm(start.weights.values())
 
 
 def next_state(server: Any, t: int, state: State, ask: Any, suspects: Sequence[int]) -> State:
@@ -95,7 +101,7 @@ def next_state(server: Any, t: int, state: State, ask: Any, suspects: Sequence[i
             raise
         failed = Diverged(str(error))  # the method cannot do without those
     out = far(ask.norms)
-    if (out or failed) and poisoned(state, server.start()):  # honest clients stand out, too
+    if (out or failed) and grown(state, server.start()):  # honest clients stand out, too
         out = list(suspects)
         reason = f"{failed} Or the state was poisoned before, or the learning rate is too large."
         failed = Diverged(reason) if failed else None

@@ -5,8 +5,9 @@
 
 ``Simulation`` and ``Nodes`` are engines of ``fl.run``; ``server_app`` and ``client_app`` make the
 two components of a Flower app. A message holds what a run in one process encodes, as one ``bytes``
-value. What a client keeps between rounds is Flower's to keep (``context.state``); in a simulation
-it travels with the messages, uncounted, so that a checkpoint holds it like any other run's.
+value. What a client keeps between rounds is Flower's to keep (``context.state``), with what it kept
+before: the next question says whether its last answer counted. In a simulation it travels with the
+messages, uncounted, so that a checkpoint holds it like any other run's.
 
 Flower itself is imported only where it is used.
 """

@@ -118,10 +118,10 @@ class Server(ServerSide):
     def check(self, t: int, state: State, before: State, last_seen: Mapping[int, int]) -> None:
         """Also tries the network, and the downlink if it could fail; what it codes is kept for
         round ``t`` + 1, unless to code it changes the memory."""
-        finite.check(state, before)
+        large = finite.check(state, before)
         self.method.model.refresh(self.net, self.task, t)
         local.load(self.tensors, state.weights)
-        finite.try_out(self.net, self.task)
+        finite.try_out(self.net, self.task, large)
         if self.method.downlink is not PLAIN:
             if self.method.downlink.told:
                 state = State(state.weights, dict(state.memory))

@@ -106,7 +106,7 @@ SERVERS = {
 }
 
 
-FEDERATION, ROUNDS = {"clients": 10, "partition": "dirichlet:0.5"}, 10
+FEDERATION, ROUNDS = {"clients": 10, "partition": "dirichlet:0.5", "train": 600}, 10
 ATTACKS = {  # label -> lie, factor
     "flip": ("flip", 1.0),
     "flip ten times": ("flip", 10.0),
