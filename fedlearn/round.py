@@ -62,7 +62,7 @@ class Server(ServerSide):
         self.up, self.down = method.uplink.schema(self.net), method.downlink.schema(self.net)
         for part in (method.uplink, method.server):
             part.validate(self.context(1, -1, self.up, {}))
-        self.variances = [name for name in self.up.buffers if name.endswith("running_var")]
+        self._variances: tuple[Any, dict] = None, {}  # state, those of its batch statistics
         self._coded: tuple[Any, int, dict] = (None, 0, {})  # state, round, group -> body
 
     def round(self, t: int, state: State, ask: Exchange) -> State:
@@ -101,7 +101,10 @@ class Server(ServerSide):
             raise WireError(f"Client {client} has {n} samples, its upload says {message.samples}.")
         ctx = self.context(t, client, self.up, {}, start=state.weights)
         update = self.method.uplink.decode(message.sections, ctx)
-        finite.refuse_negative(self.variances, state.weights, update)
+        if self._variances[0] is not state:
+            names = [name for name in self.up.buffers if name.endswith("running_var")]
+            self._variances = state, {n: state.weights[n].cpu().numpy() for n in names}
+        finite.refuse_negative(self._variances[1], update)
         return Arrival(client, message.samples, update, buffer_bytes(message.sections, self.up))
 
     def aggregate(
