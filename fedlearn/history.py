@@ -1,6 +1,7 @@
 """What a run leaves behind: one row a round, and under which settings it was made."""
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import pandas  # takes long to load: only where a table is made
 
 MEASURES = "last test", "last quarter"  # of the rounds, the mean: the two accuracies of a run
+JUMP = 3.0  # times the lowest loss before
 # those that a run has whatever its method and its task's metrics
 COLUMNS = """
     round accuracy loss bytes_up bytes_up_buffers bytes_down bytes_down_buffers
@@ -40,7 +42,8 @@ class History:
         asked of clients, not in the totals); ``seconds`` (the round without its evaluation);
         ``clients`` (who took part); ``refused`` and ``unevaluated`` (client -> why its answer was
         not used, in the round and in its evaluation); ``untaken`` (why what the round made was not
-        taken, or ``None``) and ``suspects`` (the clients whose answers were the largest then). A
+        taken, or ``None``) and ``suspects`` (the clients whose answers were far larger than those
+        of most; once that has made the state too large to tell, the clients who were then). A
         method and the task's metrics may have columns of their own.
     state : dict of tensors, optional
         The final global state; not written to JSON.
@@ -115,7 +118,10 @@ class History:
     def last_seen(self) -> dict[int, int]:
         """Client -> the last round in which an answer of it was used."""
         return {
-            k: row["round"] for row in self.rows for k in row["clients"] if k not in row["refused"]
+            k: row["round"]
+            for row in self.rows
+            for k in row["clients"]
+            if k not in row["refused"] and not row.get("untaken")
         }
 
     @property
@@ -135,6 +141,14 @@ class History:
         if not self.evaluated:
             raise ValueError(f"No round of this run of {self.method} was evaluated.")
         return self.evaluated[-1]
+
+    @property
+    def jumps(self) -> list[int]:
+        """The rounds after which the loss was more than three times the lowest before, or NaN."""
+        rows = self.evaluated
+        lowest = accumulate((row["loss"] for row in rows), min)
+        later = zip(rows[1:], lowest, strict=False)
+        return [row["round"] for row, low in later if not row["loss"] <= JUMP * low]
 
     def late_accuracy(self) -> float:
         """Mean accuracy of the tests in the last quarter of the rounds, or the last one if there
