@@ -18,7 +18,7 @@ _NAMES = {
     "fed_mmd_fusion": "kernel_widths own_orders two_clouds",
     "fed_repopt": "gradient_multiplier grown watch_branches",
     "fedavg": "round_time two_bowls",
-    "flower": "carried framed watch_message",
+    "flower": "carried engine_rows first_messages framed watch_message",
     "front": "minutes",
     "grids": "grid",
     "loop": "train",

@@ -2,11 +2,12 @@
 there, in bytes and in seconds, and the checks of the exercises."""
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .. import methods, tasks
 from ..history import History
+from ..round import clients
 from .check import Function, number
 
 ASK, LOOK = 3.0, 0.5  # seconds between two looks of a SuperNode, and of our part at the server
@@ -81,6 +82,32 @@ def watch_message(seconds: Mapping[str, float], guess: float | None = None) -> d
     return layered(160, params, layers, padding={"top": 34, "left": 5, "right": 5, "bottom": 5})
 
 
+def engine_rows(seconds: Mapping[str, float]) -> list[dict[str, str]]:
+    """A table of the seconds of a round, by where the clients live."""
+    places = {
+        "sequential": "one process",
+        "simulation": "worker processes",
+        "deployment": "programs of their own",
+    }
+    return [
+        {
+            "clients live in": place,
+            "seconds": f"{seconds[engine]:.2f}",
+            "times the first": f"{seconds[engine] / seconds['sequential']:.1f}",
+        }
+        for engine, place in places.items()
+    ]
+
+
+def first_messages(name: str, network: str) -> tuple[int, int]:
+    """Bytes down and up of a client's first round; a few images are enough for that."""
+    task = tasks.classification("digits", clients=2, train=20, test=10, network=network)
+    method = methods.get(name)
+    server, people = method.server_side(task), clients(method, task)
+    down, _ = server.send(1, 0, server.start())
+    return len(down), len(people.answer(1, 0, down))
+
+
 def bars(names: Sequence[str], parts: Sequence[int], colours: Sequence[str]) -> list[Any]:
     """Layers: a bar a name, of parts in this order, and the words of the field ``says`` behind it.
 
@@ -105,20 +132,17 @@ def bars(names: Sequence[str], parts: Sequence[int], colours: Sequence[str]) -> 
     ]
 
 
-def framed(
-    messages: Mapping[str, float], added: Mapping[str, float], hidden: str
-) -> dict[str, Any]:
+def framed(messages: Mapping[str, float], added: float, hidden: str) -> dict[str, Any]:
     """What share of a message's bytes Flower adds, for each method and for a length of one's own.
 
-    ``messages`` has a client's two messages in bytes, ``added`` what Flower adds to them, where
-    that was counted: its median is taken elsewhere. ``hidden`` is a method that is not shown before
-    its share was guessed, in percent. The length is a power of ten; ``saysLength`` says it in
-    words.
+    ``messages`` has a client's two messages in bytes; Flower adds ``added``. ``hidden`` is a method
+    that is not shown before its share was guessed, in percent. The length is a power of ten;
+    ``saysLength`` says it in words.
     """
     from .vega import AMBER, DOTTED, WORDS, alt, heading, layered, slider, tick
 
     own = "your own"
-    methods, typical = [*messages, own], statistics.median(added.values())
+    names = [*messages, own]
     asked = f"your guess for {hidden}, % "
     params = [
         slider("guess", asked, 10, 0, 100, 1),
@@ -127,7 +151,7 @@ def framed(
         {"name": "saysLength", "expr": "format(pow(10, bytes), '.2s') + 'B'"},
     ]
     values = [
-        {"method": name, "message": b, "added": added.get(name, typical), "part": 1}
+        {"method": name, "message": b, "added": added, "part": 1}
         for name, b in [*messages.items(), (own, 0)]
     ]
     message = f"(datum.method == '{own}' ? pow(10, bytes) : datum.message)"
@@ -147,14 +171,14 @@ def framed(
         .transform_calculate(asked="guess", says="'your guess: ' + guess + ' %'")
     )
     layers = [
-        *bars(methods, [1], [AMBER]),
+        *bars(names, [1], [AMBER]),
         guessed.mark_rule(**DOTTED, strokeWidth=1.5).encode(x="asked:Q"),
         guessed.mark_text(**WORDS, dx=4, baseline="bottom").encode(
             x="asked:Q", y=alt.value(0), text="says:N"
         ),
     ]
     title = heading("") | {"text": "added by Flower, % of all bytes of a message"}
-    return layered(30 * len(methods), params, layers, shared, title=title)
+    return layered(30 * len(names), params, layers, shared, title=title)
 
 
 def carried(
@@ -169,7 +193,7 @@ def carried(
     """
     from .vega import AMBER, BLUE, SPEED, alt, choice, heading, layered, slider
 
-    networks, methods = (list(dict.fromkeys(names)) for names in zip(*messages, strict=True))
+    networks, names = (list(dict.fromkeys(column)) for column in zip(*messages, strict=True))
     params = [
         choice("network", "network", networks, network),
         slider("clients", "clients", 10, 2, 200, 2),
@@ -197,7 +221,7 @@ def carried(
             "' link, ' + format(clients * (datum.message + datum.added) / 1e6, '.3~r') + ' MB'",
         )
     )
-    y = alt.Y("method:N", sort=methods, title=None)
+    y = alt.Y("method:N", sort=names, title=None)
     look = {"size": 70, "filled": True, "opacity": 1, "fill": "white", "stroke": "#1b1f24"}
     look |= {"strokeWidth": 1.2}
     spots = [  # where a link is done
@@ -212,8 +236,8 @@ def carried(
         "blue: a link is busy, orange: the rest",
         "circle: a client's link is done, square: the server's",
     ]
-    layers = [*bars(methods, [0, 1], [BLUE, AMBER]), *spots]
-    return layered(40 * len(methods), params, layers, shared, title=heading(lines))
+    layers = [*bars(names, [0, 1], [BLUE, AMBER]), *spots]
+    return layered(40 * len(names), params, layers, shared, title=heading(lines))
 
 
 # ---- exercises -----------------------------------------------------------------------------------
