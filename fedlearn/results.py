@@ -319,7 +319,7 @@ class Difference(NamedTuple):
 
     def __str__(self) -> str:
         if not self.sure:
-            return f"ahead in {self.wins} of {self.seeds} seeds"
+            return f"higher in {self.wins} of {self.seeds} seeds"
         ends = sorted((abs(self.low), abs(self.high)))
         way = "ahead" if self.mean > 0 else "behind"
         return f"{way} by {abs(self.mean):.3g} [{ends[0]:.3g}, {ends[1]:.3g}]"
@@ -331,7 +331,7 @@ def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Difference:
 
     >>> a, b = dict(enumerate([3.0, 4.0, 3.0, 4.0, 3.5])), dict.fromkeys(range(5), 1.0)
     >>> print(paired(a, b), paired({0: 1.0}, b), sep="; ")
-    ahead by 2.5 [1.88, 3.12]; ahead in 0 of 1 seeds
+    ahead by 2.5 [1.88, 3.12]; higher in 0 of 1 seeds
     """
     from scipy.special import stdtrit
 

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 # pools, nine tenths are in 3 x 3 kernels.
 FAMILIES: dict[str, tuple[float, float, float, float]] = {
     "dense: FedAvg": (4, 4, 0, 0),
-    "half precision": (2, 2, 0, 0),
     "8 bits up: QSGD": (1, 4, 0, 0),
     "features: FedGKT": (0, 0, 4 * (16 * 32 * 32 + 10), 4 * 10),
     "signs: signSGD": (0.125, 0.125, 0, 0),
@@ -135,7 +134,7 @@ def fleet() -> dict[str, Any]:
         .encode(y, x=alt.value("width"), text="says:N"),
     ]
     title = "saysSize + ', ' + saysFleet + ' clients, ' + saysSpeed + ' up, ' + rounds + ' rounds'"
-    return layered(210, params, layers, shared, title=heading(title))
+    return layered(180, params, layers, shared, title=heading(title))
 
 
 # ---- the contest: its runs -----------------------------------------------------------------------

@@ -127,15 +127,13 @@ def test_fed_kgf():
 def test_choosing():
     from fedlearn.book import choosing
 
-    names = "hours", "seconds", "reached", "within", "interval"
-    lesson = definitions("together/choosing", *names)
+    lesson = definitions("together/choosing", "hours", "seconds", "interval")
     lesson |= {"np": np, "math": math}
-    where = "digits", "one main class", 10
-    lesson["field"] = field = choosing.fields()[where]
     on_3g = fl.link.check(**fl.link.PRESETS["3G"])
-    time = lesson["within"](lambda run: lesson["seconds"](run, *on_3g))
-    assert time == choosing.within(field, choosing.TIME)
-    assert lesson["within"](lambda run: run.up + run.down) == choosing.within(field, choosing.BYTES)
+    field = choosing.fields()["digits", "one main class", 10]
+    for run in field.drop_duplicates("method").itertuples():
+        time = fl.link.time(choosing.history(run), *on_3g, slower=2)[0]
+        assert lesson["seconds"](run, *on_3g, slower=2) == pytest.approx(time)
     a, b = [3.0, 4.0, 3.0, 4.0, 3.5], [1.0, 2.0, 1.5, 0.5, 1.0]
     _, *ends, _, _ = fl.results.paired(dict(enumerate(a)), dict(enumerate(b)))
     assert lesson["interval"](a, b) == pytest.approx(ends, rel=1e-3)

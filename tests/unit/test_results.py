@@ -217,6 +217,6 @@ def test_ahead_takes_five_seeds_and_an_interval_without_zero():
     assert gap.sure and str(gap).startswith("ahead by 0.2 [0.112, 0.288]")
     for some, says in ((leads[:4], "4 of 4"), ([*leads, -0.9], "5 of 6"), ([], "0 of 0")):
         gap = results.paired(dict(enumerate(some)), dict.fromkeys(range(9), 0.0))
-        assert not gap.sure and str(gap) == f"ahead in {says} seeds"
+        assert not gap.sure and str(gap) == f"higher in {says} seeds"
     gap = results.paired(dict.fromkeys(range(5), 0.0), dict(enumerate(leads)))
     assert str(gap) == "behind by 0.2 [0.112, 0.288]"
