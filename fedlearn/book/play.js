@@ -543,7 +543,7 @@ const SCENES = {
   "only-sevens": { title: "A client that has only sevens", set: { split: "main_class:1" }, look: 7, guess: 50,
     ask: "Ten clients, and each has a single digit. Client 7 has seen nothing but sevens. Can the ten teach one network to read all digits, when no image may leave its owner?",
     after: "They can. And look at client 7 up close: after a night on its sevens its own copy has forgotten much of the rest. The average is better than each of its parts.",
-    then: ["Now let all hold the same mix", { split: "iid" }] },
+    then: ["Now the same mix for all", { split: "iid" }] },
   "one-in-a-hundred": { title: "1 % of the entries, with and without memory", set: { up: "largest", ratio: 0.01 }, look: 0, guess: 80,
     ask: "An update has 2,410 numbers. Every client sends the largest hundredth of them and forgets the rest, every round. What is left of the accuracy?",
     after: "Much is lost for good: the same few weights win each time. What if a client remembers what it did not send, and adds it to its next update?",
@@ -628,16 +628,15 @@ function render({ model, el }) {
   el.innerHTML = `<section class="fl-play" aria-label="Playground: a federation that trains in this page">
     <div class="fl-scenes" role="group" aria-label="Scenes">${Object.entries(SCENES).map(([key, { title }], i) => `<button type="button" data-scene="${key}"><b aria-hidden="true">${i + 1}</b> ${title}</button>`).join("")}</div>
     <p class="fl-wrong" role="alert" hidden></p>
-    <p class="fl-ask"></p>
+    <p class="fl-story"></p>
     <div class="fl-bar">
       <label class="fl-guess"><span>Your guess: of 100 new digits it will read</span><span class="fl-range"><input type="range" name="guess" min="0" max="100"><output></output></span></label>
-      <span class="fl-buttons"><button type="button" class="fl-go"></button><button type="button" class="fl-step">One round</button><button type="button" class="fl-reset">Start again</button>
-      <label class="fl-pace"><span>speed</span><select name="pace"><option value="1">1 round a second</option><option value="8">8 rounds a second</option><option value="0">as fast as it goes</option></select></label></span>
+      <span class="fl-buttons fl-then" hidden><button type="button" class="fl-change"></button><button type="button" class="fl-keep">Keep curve</button></span>
+      <span class="fl-buttons"><button type="button" class="fl-go"></button><button type="button" class="fl-step">One round</button><button type="button" class="fl-reset">Start again</button></span>
     </div>
     <p class="fl-status" role="status"></p>
-    <div class="fl-then" hidden><p></p><span class="fl-buttons"><button type="button" class="fl-change"></button><button type="button" class="fl-keep">Keep this curve</button></span></div>
     <div class="fl-fields" role="group" aria-label="The federation">${OPEN.map(field).join("")}</div>
-    <details class="fl-more"><summary>More to change: what comes down, who is asked, liars, the line, ...</summary><div class="fl-fields">${Object.keys(FIELDS).filter((key) => !OPEN.includes(key) && key !== "against").map(field).join("")}</div></details>
+    <details class="fl-more"><summary>More to change: speed, what comes down, who is asked, liars, the line, ...</summary><div class="fl-fields"><label class="fl-field"><span>Speed</span><select name="pace"><option value="1">1 round a second</option><option value="8">8 rounds a second</option><option value="0">as fast as it goes</option></select></label>${Object.keys(FIELDS).filter((key) => !OPEN.includes(key) && key !== "against").map(field).join("")}</div></details>
     <div class="fl-two">
       <figure><figcaption><b>The federation.</b> <span class="fl-world-said"></span></figcaption><svg class="fl-world" role="img"><g class="fl-wires"></g><g class="fl-people"></g></svg></figure>
       <figure><figcaption><b>What it learns.</b> Test digits read correctly, against
@@ -689,9 +688,11 @@ function render({ model, el }) {
   function fresh() {
     playing = ended = false; rows = []; shown = units = fed = null; run++;
     tell({ make: s, run, focus, pace });
-    model.set("scene", address(scene, s)); model.save_changes();
-    if (ours) try { history.replaceState(null, "", `#${address(scene, s)}`); } catch { /* a viewer that keeps its address */ }
     settle(); report(); paint();
+  }
+  function tell_address() {
+    model.set("scene", address(scene, s)); model.save_changes();
+    if (ours) history.replaceState(null, "", `#${address(scene, s)}`);
   }
   /** The units of the first layer that a client's first update moved most: they are shown all along. */
   function busiest(update) {
@@ -713,7 +714,6 @@ function render({ model, el }) {
     tabs.forEach((tab) => { tab.checked = tab.value === s.against; });
     $('[name="guess"]').value = guess; $(".fl-guess output").textContent = guess; $('[name="pace"]').value = pace;
     $('[name="focus"]').innerHTML = Array.from({ length: s.clients }, (_, k) => `<option${k === focus ? " selected" : ""}>${k}</option>`).join("");
-    $(".fl-ask").textContent = SCENES[scene].ask;
     $(".fl-wrong").textContent = wrong; $(".fl-wrong").hidden = !wrong;
     $(".fl-change").textContent = SCENES[scene].then[0];
   }
@@ -726,7 +726,7 @@ function render({ model, el }) {
   function change(changes) {
     s = { ...s, ...changes }; wrong = "";
     s.liars = Math.min(s.liars, s.clients - 1); focus = Math.min(focus, s.clients - 1);
-    fresh();
+    fresh(); tell_address();
   }
   function keep() {
     if (rows.length) kept = [{ s, rows }, ...kept].slice(0, 3);
@@ -745,8 +745,8 @@ function render({ model, el }) {
     $(".fl-status").textContent = !last ? "Set your guess, then play." : ended
       ? `You guessed ${guess}. After ${last.round} rounds it reads ${read} of 100${kept.length ? `; the curve you kept, ${hundred(kept[0].rows.at(-1).accuracy)}` : ""}.`
       : `Round ${last.round} of ${s.rounds}: it reads ${read} of 100.`;
-    $(".fl-then").hidden = !ended;
-    $(".fl-then p").textContent = kept.length ? "Change one thing below and play again: the old curves stay, to compare." : SCENES[scene].after;
+    $(".fl-then").hidden = !ended; $(".fl-guess").hidden = ended;
+    $(".fl-story").textContent = !ended ? SCENES[scene].ask : kept.length ? "Change one thing below and play again: the old curves stay, to compare." : SCENES[scene].after;
     $(".fl-change").hidden = kept.length > 0;
     const [up, down] = [F.link_of(s.up === "signs" ? "votes" : s.up, s.ratio).name, s.down === "same" ? `Replay(${F.link_of(s.up, s.ratio).name})` : "Downlink()"];
     $("pre").textContent = in_python(s, [up, down], fed ? fed.liars : []);
@@ -755,7 +755,7 @@ function render({ model, el }) {
     const button = target.closest("button"), person = target.closest("[data-client]");
     if (person) { focus = +person.dataset.client; $('[name="focus"]').value = focus; units = null; tell({ focus, ...(playing ? { play: true } : {}) }); people(); paint(); }
     if (!button) return;
-    if (button.dataset.scene) choose(button.dataset.scene);
+    if (button.dataset.scene) { choose(button.dataset.scene); tell_address(); }
     else if (button.matches(".fl-go")) { play(); report(); }
     else if (button.matches(".fl-step")) { if (ended) fresh(); playing = false; tell({ step: true }); }
     else if (button.matches(".fl-reset")) { kept = []; fresh(); }
@@ -767,8 +767,8 @@ function render({ model, el }) {
     if (name === "guess") { guess = +value; $(".fl-guess output").textContent = guess; paint(); }
     else if (name === "pace") { pace = +value; tell({ pace, ...(playing ? { play: true } : {}) }); }
     else if (name === "focus") { focus = +value; units = null; tell({ focus, ...(playing ? { play: true } : {}) }); people(); paint(); }
-    else if (name === named) { s = { ...s, against: value }; if (ours) history.replaceState(null, "", `#${address(scene, s)}`); paint(); }
-    else if (name === "link") { s = { ...s, link: value }; paint(); }
+    else if (name === named) { s = { ...s, against: value }; tell_address(); paint(); }
+    else if (name === "link") { s = { ...s, link: value }; tell_address(); paint(); }
     else if (FIELDS[name]) { if (rows.length) keep(); change({ [name]: number ? +value : value }); }  // one thing changed: the old curve stays to compare
   });
 
