@@ -572,10 +572,10 @@ function parse(address) {
   const [scene, ...changes] = address.split("&"), s = {};
   for (const key in FIELDS) s[key] = FIELDS[key].start;
   const first = (wrong) => ({ scene: FIRST, s: { ...s, ...SCENES[FIRST].set }, wrong });
-  if (!(scene in SCENES)) return first(scene && `There is no scene "${scene}". Here is the first one instead.`);
+  if (!Object.hasOwn(SCENES, scene)) return first(scene && `There is no scene "${scene}". Here is the first one instead.`);
   const asked = { ...s, ...SCENES[scene].set };
   for (const change of changes) {
-    const [key, text] = change.split("="), field = FIELDS[key], number = typeof field?.start === "number", value = number ? Number(text) : decodeURIComponent(text || "");
+    const [key, text] = change.split("="), field = Object.hasOwn(FIELDS, key) && FIELDS[key], value = typeof field.start === "number" ? Number(text) : text;
     const fits = field && (field.options ? Object.hasOwn(field.options, value) : Number.isInteger(value) && text !== "" && value >= field.from && value <= field.to);
     if (!fits) return first(`"${change}" in the address cannot be. Here is the first scene instead.`);
     asked[key] = value;
@@ -585,7 +585,7 @@ function parse(address) {
 }
 function address(scene, s) {
   const start = parse(scene).s;
-  return [scene, ...Object.keys(FIELDS).filter((key) => s[key] !== start[key]).map((key) => `${key}=${encodeURIComponent(s[key])}`)].join("&");
+  return [scene, ...Object.keys(FIELDS).filter((key) => s[key] !== start[key]).map((key) => `${key}=${s[key]}`)].join("&");
 }
 
 /** The same in Python, with the package. */
@@ -914,7 +914,7 @@ function render({ model, el }) {
   }
 
   // ---- begin --------------------------------------------------------------------------------------------------------------------------
-  const hash = () => location.hash.slice(1), mine = () => ours && hash() && (hash().split("&")[0] in SCENES || !document.getElementById(hash()));
+  const hash = () => location.hash.slice(1), mine = () => ours && hash() && (Object.hasOwn(SCENES, hash().split("&")[0]) || !document.getElementById(hash()));
   const moved = () => { if (mine() && hash() !== address(scene, s)) choose(hash(), true); };
   hire();
   choose(mine() ? hash() : model.get("scene"), mine());
@@ -926,5 +926,5 @@ function render({ model, el }) {
   return () => { stop(); wide.disconnect(); theme.disconnect(); removeEventListener("hashchange", moved); model.off("change:scene", asked); };
 }
 
-export { federation, parse };
+export { federation, parse, in_python };
 export default { render };
