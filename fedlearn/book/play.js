@@ -16,7 +16,8 @@ function federation() {
   const IV = [0x6a09e667, 0xf3bcc908, 0xbb67ae85, 0x84caa73b, 0x3c6ef372, 0xfe94f82b, 0xa54ff53a, 0x5f1d36f1,
     0x510e527f, 0xade682d1, 0x9b05688c, 0x2b3e6c1f, 0x1f83d9ab, 0xfb41bd6b, 0x5be0cd19, 0x137e2179];
   const SIGMA = ["0123456789abcdef", "ea489fd61c02b753", "b8c052fdae367194", "7931dcbe265a40f8", "905724afe1bc683d",
-    "2c6a0b834d75fe19", "c51fed4a0763928b", "db7ec13950f4862a", "6fe9b308c2d714a5", "a2847615fb9e3cd0"].map((row) => [...row].map((c) => parseInt(c, 16)));
+    "2c6a0b834d75fe19", "c51fed4a0763928b", "db7ec13950f4862a", "6fe9b308c2d714a5",
+      "a2847615fb9e3cd0"].map((row) => [...row].map((c) => parseInt(c, 16)));
 
   /** BLAKE2b with a digest of eight bytes, as [low, high]; numbers of 64 bits are pairs of 32, low first. */
   function blake2b(text) {
@@ -45,7 +46,8 @@ function federation() {
       for (let r = 0; r < 12; r++) {
         const s = SIGMA[r % 10];
         for (let i = 0; i < 4; i++) mix(2 * i, 8 + 2 * i, 16 + 2 * i, 24 + 2 * i, s[2 * i], s[2 * i + 1]);
-        for (let i = 0; i < 4; i++) mix(2 * i, 8 + 2 * ((i + 1) % 4), 16 + 2 * ((i + 2) % 4), 24 + 2 * ((i + 3) % 4), s[8 + 2 * i], s[9 + 2 * i]);
+        for (let i = 0; i < 4; i++) mix(2 * i, 8 + 2 * ((i + 1) % 4), 16 + 2 * ((i + 2) % 4), 24 + 2 * ((i + 3) % 4), s[8 + 2 * i],
+          s[9 + 2 * i]);
       }
       for (let i = 0; i < 16; i++) h[i] ^= v[i] ^ v[16 + i];
     }
@@ -260,9 +262,12 @@ function federation() {
   // ---- what travels: a chain of steps, and the words by which the package knows it ---------------------------------------------------
   /** How updates are coded: the coder of each tensor, whether what is lost is remembered, and the link in Python. */
   function link_of(up, ratio) {
-    const words = { bits: "Uniform(bits=8)", largest: `TopK(ratio=${ratio}, values='float32')`, memory: `TopK(ratio=${ratio}, values='float32')`,
-      stc: `TopK(ratio=${ratio}, values='sign')`, random: `RandomK(ratio=${ratio}, unbiased=False)`, votes: "Signs(scaled=False)", signs: "Signs(scaled=True)" }[up];
-    const coder = { whole: () => dense, bits: CODERS.Uniform, votes: CODERS.Votes, signs: CODERS.Signs, stc: () => CODERS.TopK(ratio, true),
+    const words = { bits: "Uniform(bits=8)", largest: `TopK(ratio=${ratio}, values='float32')`,
+      memory: `TopK(ratio=${ratio}, values='float32')`,
+      stc: `TopK(ratio=${ratio}, values='sign')`, random: `RandomK(ratio=${ratio}, unbiased=False)`, votes: "Signs(scaled=False)",
+        signs: "Signs(scaled=True)" }[up];
+    const coder = { whole: () => dense, bits: CODERS.Uniform, votes: CODERS.Votes, signs: CODERS.Signs, stc: () => CODERS.TopK(ratio,
+      true),
       largest: () => CODERS.TopK(ratio, false), memory: () => CODERS.TopK(ratio, false), random: () => CODERS.RandomK(ratio) }[up]();
     const feedback = ["memory", "stc", "random"].includes(up), whole = ["votes", "signs"].includes(up) ? 0 : 2;
     const steps = ["Update()", ...(feedback ? ["Feedback()"] : []), ...(words ? [`Lossy(coder=${words}, whole=${whole})`] : [])];
@@ -275,7 +280,8 @@ function federation() {
     return blake2b(`([${shapes.join(", ")}], [], ${quote}${link}${quote})`);
   }
 
-  const CRC = Uint32Array.from({ length: 256 }, (_, c) => { for (let i = 0; i < 8; i++) c = c & 1 ? 0xedb88320 ^ (c >>> 1) : c >>> 1; return c; });
+  const CRC = Uint32Array.from({ length: 256 }, (_, c) => { for (let i = 0; i < 8; i++) c = c & 1 ? 0xedb88320 ^ (c >>> 1) : c >>> 1;
+    return c; });
   function crc32(bytes, before = 0) {
     let c = ~before;
     for (let i = 0; i < bytes.length; i++) c = CRC[(c ^ bytes[i]) & 255] ^ (c >>> 8);
@@ -357,7 +363,8 @@ function federation() {
         for (let i = 0, p = j * PIXELS; i < PIXELS; i++) g1[p++] += d * x[at + i];
       }
     }
-    [g1, c1, g2, c2].forEach((g, t) => { const rate = lr / batch.length, to = w[t]; for (let i = 0; i < to.length; i++) to[i] -= rate * g[i]; });
+    [g1, c1, g2, c2].forEach((g, t) => { const rate = lr / batch.length, to = w[t]; for (let i = 0; i < to.length;
+      i++) to[i] -= rate * g[i]; });
   }
 
   // ---- a federation: rounds of send, train, read, aggregate --------------------------------------------------------------------------
@@ -395,7 +402,8 @@ function federation() {
         for (let r = since + 1; r < t; r++) missed.push(kept[i].steps.get(r) || new Uint8Array());
         const size = 5 + sum(missed.map((m) => 4 + m.length)), whole = since + 1 < kept[i].from || size >= 4 * tensor.length + 1;
         if (whole) return Uint8Array.from([0, ...dense.encode(tensor)]);
-        return bytes_of((o) => { o.number(1, 1); o.number(since, 4); missed.forEach((m) => { o.number(m.length, 4); o.bytes.push(...m); }); });
+        return bytes_of((o) => { o.number(1, 1); o.number(since, 4); missed.forEach((m) => { o.number(m.length, 4); o.bytes.push(...m);
+          }); });
       });
     }
     function replayed(section, i, copy) {
@@ -425,7 +433,8 @@ function federation() {
     function aggregate(arrivals) {
       const total = sum(arrivals.map((a) => a.samples));
       let next = w.map((tensor) => tensor.slice());
-      if (s.up === "signs") next.forEach((tensor, i) => tensor.forEach((v, j) => { tensor[j] = v + 0.01 * (sum(arrivals.map((a) => a.update[i][j])) >= 0 ? 1 : -1); }));
+      if (s.up === "signs") next.forEach((tensor, i) => tensor.forEach((v,
+        j) => { tensor[j] = v + 0.01 * (sum(arrivals.map((a) => a.update[i][j])) >= 0 ? 1 : -1); }));
       else arrivals.forEach((a) => next.forEach((tensor, i) => a.update[i].forEach((u, j) => { tensor[j] += (a.samples / total) * u; })));
       if (!same || !finite(next)) return next;
       const { sections, sent } = code(steps, next.map((tensor, i) => tensor.map((v, j) => v - w[i][j])), errors[K], -1);
@@ -441,13 +450,14 @@ function federation() {
       });
       return w.map((tensor, i) => tensor.map((v, j) => v + sent[i][j]));
     }
-    const flat = (tensors) => { const all = new Float32Array(sum(SIZES)); tensors.reduce((at, x) => { all.set(x, at); return at + x.length; }, 0); return all; };
+    const flat = (tensors) => { const all = new Float32Array(sum(SIZES)); tensors.reduce((at, x) => { all.set(x, at);
+      return at + x.length; }, 0); return all; };
     const dot = (a, b) => { let total = 0; for (let i = 0; i < a.length; i++) total += a[i] * b[i]; return total; };
 
     return {
       owned, liars: [...liars], links: [uplink.name, same ? `Replay(${steps.name})` : "Downlink()"],
       held: owned.map((images) => { const counts = new Array(CLASSES).fill(0); images.forEach((i) => counts[y[i]]++); return counts; }),
-      start: accuracy(first), get weights() { return w; },
+      start: accuracy(first),
       /** The next round -> a row for the curve, and what there is to see of it. `focus`: the client that is looked at. */
       round(focus = 0, keep = false) {
         t++;
@@ -457,7 +467,7 @@ function federation() {
         for (const k of drawn) {
           const since = same ? Math.max(answered[k] - 1, 0) : 0;
           if (!bodies.has(since)) bodies.set(since, assemble(same ? replay(since) : w.map(dense.encode)));
-          const message = pack(bodies.get(since), 0, down, t, k, 0), before = k === focus && flat(errors[k]), a = answer(k, message);
+          const message = pack(bodies.get(since), 0, down, t, k, 0), a = answer(k, message);
           downs[k] = message.byteLength; ups[k] = a.bytes.byteLength;
           if (keep) messages.push({ client: k, down: message, up: a.bytes, sent: a.sent });
           const { samples, sections } = unpack(a.bytes, 1, up, t, k);
@@ -465,7 +475,7 @@ function federation() {
             const update = sections.map((bytes, i) => uplink.coders[i].decode(bytes, SIZES[i], shared(uplink.coders[i], t, k, i)));
             arrivals.push({ k, samples, update });
           }
-          if (k === focus && sections.length) seen = { client: k, update: a.update[0], sent: a.sent[0], owed: uplink.feedback ? before.slice(0, SIZES[0]) : null,
+          if (k === focus && sections.length) seen = { client: k, update: a.update[0], sent: a.sent[0],
             memory: uplink.feedback ? errors[k][0].slice() : null, alone: accuracy(a.net), bytes: a.bytes.byteLength };
         }
         for (const { k } of arrivals) answered[k] = t;
@@ -514,15 +524,17 @@ function federation() {
     for (let i = 0; i < x.length; i++) x[i] = Math.fround(bytes[i] - mean) / Math.fround(std);
     return { x, y: bytes.slice(count * PIXELS), train };
   }
-  return { make, host, open, generator, permutation, blake2b, link_of, digest, unpack, CODERS, dense, SHAPES, SIZES };
+  return { make, host, open, generator, link_of, digest, unpack, SHAPES, SIZES };
 }
 
 // ==== what is asked ==================================================================================================================
 // Names and values are the address's, and the package's where it has a word for them.
 const FIELDS = {
   clients: { name: "Clients", start: 10, from: 2, to: 50 },
-  split: { name: "What they hold", start: "iid", options: { iid: "all digits, alike", "dirichlet:1": "uneven shares", "dirichlet:0.1": "very uneven shares", "main_class:1": "one digit each" } },
-  up: { name: "What they send", start: "whole", options: { whole: "the whole update", bits: "8 bits a number", signs: "signs only, a vote", largest: "the largest entries",
+  split: { name: "What they hold", start: "iid", options: { iid: "all digits, alike", "dirichlet:1": "uneven shares",
+    "dirichlet:0.1": "very uneven shares", "main_class:1": "one digit each" } },
+  up: { name: "What they send", start: "whole", options: { whole: "the whole update", bits: "8 bits a number",
+    signs: "signs only, a vote", largest: "the largest entries",
     memory: "the largest, with memory", stc: "STC: largest, signs, memory", random: "random places, with memory" } },
   ratio: { name: "Share of the entries", start: 0.1, options: { 0.01: "1 %", 0.03: "3 %", 0.1: "10 %", 0.3: "30 %" } },
   down: { name: "What comes down", start: "dense", options: { dense: "the whole network", same: "a step, coded as going up" } },
@@ -575,8 +587,10 @@ function parse(address) {
   if (!Object.hasOwn(SCENES, scene)) return first(scene && `There is no scene "${scene}". Here is the first one instead.`);
   const asked = { ...s, ...SCENES[scene].set };
   for (const change of changes) {
-    const [key, text] = change.split("="), field = Object.hasOwn(FIELDS, key) && FIELDS[key], value = typeof field.start === "number" ? Number(text) : text;
-    const fits = field && (field.options ? Object.hasOwn(field.options, value) : Number.isInteger(value) && text !== "" && value >= field.from && value <= field.to);
+    const [key, text] = change.split("="), field = Object.hasOwn(FIELDS, key) && FIELDS[key],
+      value = typeof field.start === "number" ? Number(text) : text;
+    const fits = field && (field.options ? Object.hasOwn(field.options,
+      value) : Number.isInteger(value) && text !== "" && value >= field.from && value <= field.to);
     if (!fits) return first(`"${change}" in the address cannot be. Here is the first scene instead.`);
     asked[key] = value;
   }
@@ -590,13 +604,18 @@ function address(scene, s) {
 
 /** The same in Python, with the package. */
 function in_python(s, links, liars) {
-  const qualified = (link) => link.replace(/\b(Update|Feedback|Lossy|Replay)\(/g, "fl.parts.$1(").replace(/\b(Uniform|TopK|RandomK|Signs)\(/g, "fl.wire.$1(").replace(/\b(Uplink|Downlink)\(/g, "fl.$1(");
-  const [up, down] = links.map(qualified), mean = s.up === "signs" ? "Majority(0.01)" : "fl.Mean()", steps = down.match(/^fl\.parts\.Replay\((.*)\)$/);
+  const qualified = (link) => link.replace(/\b(Update|Feedback|Lossy|Replay)\(/g,
+    "fl.parts.$1(").replace(/\b(Uniform|TopK|RandomK|Signs)\(/g, "fl.wire.$1(").replace(/\b(Uplink|Downlink)\(/g, "fl.$1(");
+  const [up, down] = links.map(qualified), mean = s.up === "signs" ? "Majority(0.01)" : "fl.Mean()",
+    steps = down.match(/^fl\.parts\.Replay\((.*)\)$/);
   return [
-    "import fedlearn as fl", ...(liars.length ? ["from fedlearn.book.liars import Lying"] : []), ...(s.up === "signs" ? ["from fedlearn.methods.signsgd import Majority"] : []), "from torch import nn", "", "",
-    "def network(shape, classes):", "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, classes))", "", "",
+    "import fedlearn as fl", ...(liars.length ? ["from fedlearn.book.liars import Lying"] : []),
+      ...(s.up === "signs" ? ["from fedlearn.methods.signsgd import Majority"] : []), "from torch import nn", "", "",
+    "def network(shape, classes):", "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, classes))", "",
+      "",
     `task = fl.tasks.classification("digits", clients=${s.clients}, partition="${s.split}", network=network, seed=${s.seed})`,
-    `up = ${up}`, `down = ${steps ? `fl.parts.Replay(${steps[1]})` : down}`, `server = ${steps ? `fl.parts.KeptSteps(${steps[1]}, ${mean})` : mean}`,
+    `up = ${up}`, `down = ${steps ? `fl.parts.Replay(${steps[1]})` : down}`,
+      `server = ${steps ? `fl.parts.KeptSteps(${steps[1]}, ${mean})` : mean}`,
     `method = ${liars.length ? "Lying" : "fl.Averaging"}("played", optimizer=fl.SGD(${s.lr}), uplink=up, downlink=down, server=server${liars.length ? `, liars=(${liars.join(", ")},), factor=10.0` : ""})`,
     `history = fl.run(method, task, rounds=${s.rounds}, participation=${s.share}, epochs=${s.epochs})`, "history.accuracy[-1]",
   ].join("\n");
@@ -604,7 +623,8 @@ function in_python(s, links, liars) {
 
 // ==== what is seen ===================================================================================================================
 const LINES = [["var(--fl-blue)", "", "M-3,0a3,3 0 1,0 6,0a3,3 0 1,0 -6,0"], ["var(--fl-orange)", "7 4", "M-3,-3h6v6h-6z"],
-  ["var(--fl-green)", "2 3", "M0,-4l4,7h-8z"], ["var(--fl-pink)", "9 3 2 3", "M0,-4l4,4l-4,4l-4,-4z"]];  // now, and up to three that are kept
+  ["var(--fl-green)", "2 3", "M0,-4l4,7h-8z"],
+    ["var(--fl-pink)", "9 3 2 3", "M0,-4l4,4l-4,4l-4,-4z"]];  // now, and up to three that are kept
 const said = (n) => Math.round(n).toLocaleString("en");
 const in_bytes = (n) => (n >= 1e6 ? `${+(n / 1e6).toPrecision(3)} MB` : n >= 1e3 ? `${+(n / 1e3).toPrecision(3)} kB` : `${n} bytes`);
 const in_time = (t) => (t >= 172800 ? `${+(t / 86400).toPrecision(2)} days` : t >= 7200 ? `${+(t / 3600).toPrecision(2)} h` : t >= 120 ? `${+(t / 60).toPrecision(2)} min` : `${+t.toPrecision(2)} s`);
@@ -612,13 +632,15 @@ const hundred = (share) => Math.round(100 * share);
 
 function render({ model, el }) {
   const F = federation(), about = model.get("about"), view = model.get("digits"), links = model.get("links");
-  const bytes = new Uint8Array(view.buffer, view.byteOffset, view.byteLength), data = [bytes, about.count, about.train, about.mean, about.std];
+  const bytes = new Uint8Array(view.buffer, view.byteOffset, view.byteLength),
+    data = [bytes, about.count, about.train, about.mean, about.std];
   FIELDS.link.options = Object.fromEntries(Object.entries(links).map(([name, [up]]) => [name, `${name}: ${said(up / 1000)} kbit/s up`]));
   // Only on the book's own page is the address ours; in a notebook it is somebody else's.
   const ours = document.documentElement.dataset.content_root !== undefined;
   let { scene, s, wrong } = parse(FIRST), rows = [], shown = null, fed = null, kept = [], playing = false, ended = false;
   let guess = 50, focus = 0, speed = 0, units = null, pace = 8, worker = true, waiting = false;
 
+  const named = `against-${Math.random()}`;  // a group of radio buttons is the page's, and there may be two widgets
   const field = (key) => {
     const { name, options, from, to } = FIELDS[key];
     const control = options ? `<select name="${key}">${Object.entries(options).map(([value, text]) => `<option value="${value}">${text}</option>`).join("")}</select>`
@@ -630,30 +652,41 @@ function render({ model, el }) {
     <p class="fl-wrong" role="alert" hidden></p>
     <p class="fl-story"></p>
     <div class="fl-bar">
-      <label class="fl-guess"><span>Your guess: of 100 new digits it will read</span><span class="fl-range"><input type="range" name="guess" min="0" max="100"><output></output></span></label>
-      <span class="fl-buttons fl-then" hidden><button type="button" class="fl-change"></button><button type="button" class="fl-keep">Keep curve</button></span>
-      <span class="fl-buttons"><button type="button" class="fl-go"></button><button type="button" class="fl-step">One round</button><button type="button" class="fl-reset">Start again</button></span>
+      <label class="fl-guess"><span>Your guess: of 100 new digits it will read</span><span class="fl-range">
+        <input type="range" name="guess" min="0" max="100"><output></output></span></label>
+      <span class="fl-buttons fl-then" hidden><button type="button" class="fl-change"></button>
+        <button type="button" class="fl-keep">Keep curve</button></span>
+      <span class="fl-buttons"><button type="button" class="fl-go"></button><button type="button" class="fl-step">One round</button>
+        <button type="button" class="fl-reset">Start again</button></span>
     </div>
     <p class="fl-status" role="status"></p>
     <div class="fl-fields" role="group" aria-label="The federation">${OPEN.map(field).join("")}</div>
-    <details class="fl-more"><summary>More to change: speed, what comes down, who is asked, liars, the line, ...</summary><div class="fl-fields"><label class="fl-field"><span>Speed</span><select name="pace"><option value="1">1 round a second</option><option value="8">8 rounds a second</option><option value="0">as fast as it goes</option></select></label>${Object.keys(FIELDS).filter((key) => !OPEN.includes(key) && key !== "against").map(field).join("")}</div></details>
+    <details class="fl-more"><summary>More to change: speed, what comes down, who is asked, liars, the line, ...</summary>
+      <div class="fl-fields"><label class="fl-field"><span>Speed</span><select name="pace"><option value="1">1 round a second</option>
+      <option value="8">8 rounds a second</option><option value="0">as fast as it goes</option></select>
+      </label>${Object.keys(FIELDS).filter((key) => !OPEN.includes(key) && key !== "against").map(field).join("")}</div></details>
     <div class="fl-two">
-      <figure><figcaption><b>The federation.</b> <span class="fl-world-said"></span></figcaption><svg class="fl-world" role="img"><g class="fl-wires"></g><g class="fl-people"></g></svg></figure>
+      <figure><figcaption><b>The federation.</b> <span class="fl-world-said"></span></figcaption><svg class="fl-world" role="img">
+        <g class="fl-wires"></g><g class="fl-people"></g></svg></figure>
       <figure><figcaption><b>What it learns.</b> Test digits read correctly, against
-        <span class="fl-tabs" role="radiogroup" aria-label="against">${Object.keys(FIELDS.against.options).map((key) => `<label><input type="radio" name="against-${Math.random()}" value="${key}"><span>${key}</span></label>`).join("")}</span></figcaption>
+        <span class="fl-tabs" role="radiogroup" aria-label="against">${Object.keys(FIELDS.against.options).map((key) => `<label>
+          <input type="radio" name="${named}" value="${key}"><span>${key}</span></label>`).join("")}</span></figcaption>
         <svg class="fl-chart" role="img"></svg><ul class="fl-legend"></ul></figure>
     </div>
     <div class="fl-two">
-      <figure><figcaption><b>Up close:</b> <label class="fl-look">client <select name="focus"></select></label> <span class="fl-close-said"></span></figcaption>
-        <div class="fl-rows">${[0, 1, 2].map(() => `<div><span></span><canvas width="588" height="48" role="img"></canvas></div>`).join("")}</div>
-        <p class="fl-small">Ten of the network's 32 hidden units, each as 8 x 8 weights, one a pixel. <i class="fl-plus"></i> grew, <i class="fl-minus"></i> shrank (with a dot); each row has its own scale.</p></figure>
-      <figure><figcaption><b>Who pulls where.</b> <span class="fl-pull-said"></span></figcaption><svg class="fl-compass" role="img"></svg></figure>
+      <figure><figcaption><b>Up close:</b> <label class="fl-look">client <select name="focus"></select>
+        </label> <span class="fl-close-said"></span></figcaption>
+        <div class="fl-rows">${[0, 1, 2].map(() => `<div><span></span><canvas width="588" height="48" role="img"></canvas>
+          </div>`).join("")}</div>
+        <p class="fl-small">Ten of the network's 32 hidden units, each as 8 x 8 weights, one a pixel. <i class="fl-plus">
+          </i> grew, <i class="fl-minus"></i> shrank (with a dot); each row has its own scale.</p></figure>
+      <figure><figcaption><b>Who pulls where.</b> <span class="fl-pull-said"></span></figcaption><svg class="fl-compass" role="img">
+        </svg></figure>
     </div>
-    <details class="fl-more"><summary>The same in Python</summary><pre tabindex="0"></pre><p class="fl-small">The network begins with the same weights there, and messages are the same bytes. Only who holds what is drawn anew.</p></details>
+    <details class="fl-more"><summary>The same in Python</summary><pre tabindex="0"></pre>
+      <p class="fl-small">The network begins with the same weights there, and messages are the same bytes. Only who holds what is drawn anew.</p></details>
     <p class="fl-small fl-foot"></p></section>`;
   const $ = (q) => el.querySelector(q), root = $("section"), tabs = [...el.querySelectorAll(".fl-tabs input")];
-  const named = tabs[0].name;
-  tabs.forEach((tab) => { tab.name = named; });
 
   // ---- the one who trains: a worker, or this page in slices where a viewer allows none ------------------------------------------------
   let tell = () => {}, stop = () => {};
@@ -713,7 +746,8 @@ function render({ model, el }) {
     el.querySelectorAll("[data-scene]").forEach((b) => b.setAttribute("aria-pressed", b.dataset.scene === scene));
     tabs.forEach((tab) => { tab.checked = tab.value === s.against; });
     $('[name="guess"]').value = guess; $(".fl-guess output").textContent = guess; $('[name="pace"]').value = pace;
-    $('[name="focus"]').innerHTML = Array.from({ length: s.clients }, (_, k) => `<option${k === focus ? " selected" : ""}>${k}</option>`).join("");
+    $('[name="focus"]').innerHTML = Array.from({ length: s.clients }, (_,
+      k) => `<option${k === focus ? " selected" : ""}>${k}</option>`).join("");
     $(".fl-wrong").textContent = wrong; $(".fl-wrong").hidden = !wrong;
     $(".fl-change").textContent = SCENES[scene].then[0];
   }
@@ -753,7 +787,8 @@ function render({ model, el }) {
   }
   root.addEventListener("click", ({ target }) => {
     const button = target.closest("button"), person = target.closest("[data-client]");
-    if (person) { focus = +person.dataset.client; $('[name="focus"]').value = focus; units = null; tell({ focus, ...(playing ? { play: true } : {}) }); people(); paint(); }
+    if (person) { focus = +person.dataset.client; $('[name="focus"]').value = focus; units = null;
+      tell({ focus, ...(playing ? { play: true } : {}) }); people(); paint(); }
     if (!button) return;
     if (button.dataset.scene) { choose(button.dataset.scene); tell_address(); }
     else if (button.matches(".fl-go")) { play(); report(); }
@@ -769,7 +804,8 @@ function render({ model, el }) {
     else if (name === "focus") { focus = +value; units = null; tell({ focus, ...(playing ? { play: true } : {}) }); people(); paint(); }
     else if (name === named) { s = { ...s, against: value }; tell_address(); paint(); }
     else if (name === "link") { s = { ...s, link: value }; tell_address(); paint(); }
-    else if (FIELDS[name]) { if (rows.length) keep(); change({ [name]: number ? +value : value }); }  // one thing changed: the old curve stays to compare
+    else if (FIELDS[name]) { if (rows.length) keep(); change({ [name]: number ? +value : value });
+      }  // one thing changed: the old curve stays to compare
   });
 
   // ---- pictures: drawn once a frame, from the last round that came -------------------------------------------------------------------
@@ -779,8 +815,10 @@ function render({ model, el }) {
     requestAnimationFrame(() => { waiting = false; if (el.isConnected) { wires(); chart(); close(); compass(); foot(); } });
   }
   const place = () => {
-    const svg = $(".fl-world"), W = svg.clientWidth || 400, R = Math.min(W / 2 - 24, 165), size = Math.max(14, Math.min(38, (2 * Math.PI * R) / s.clients - 5));
-    return { svg, W, R, size, H: 2 * R + size + 10, spot: (k, r) => { const a = (2 * Math.PI * k) / s.clients - Math.PI / 2; return [W / 2 + r * Math.cos(a), R + size / 2 + 5 + r * Math.sin(a)]; } };
+    const svg = $(".fl-world"), W = svg.clientWidth || 400, R = Math.min(W / 2 - 24, 165), size = Math.max(14, Math.min(38,
+      (2 * Math.PI * R) / s.clients - 5));
+    return { svg, W, R, size, H: 2 * R + size + 10, spot: (k, r) => { const a = (2 * Math.PI * k) / s.clients - Math.PI / 2;
+      return [W / 2 + r * Math.cos(a), R + size / 2 + 5 + r * Math.sin(a)]; } };
   };
   function people() {  // what each client holds: a bar for each digit
     if (!fed) return;
@@ -788,7 +826,8 @@ function render({ model, el }) {
     svg.setAttribute("viewBox", `0 0 ${W} ${H}`);
     $(".fl-people").innerHTML = fed.held.map((counts, k) => {
       const [x, y] = spot(k, R), liar = fed.liars.includes(k), bar = (size - 4) / 10;
-      const bars = counts.map((n, c) => { const h = Math.max(n && 1, (n / most) * (size - (size > 24 ? 14 : 5))); return `<rect x="${2 + c * bar}" y="${size - 2 - h}" width="${Math.max(0.6, bar - 0.4)}" height="${h}"/>`; }).join("");
+      const bars = counts.map((n, c) => { const h = Math.max(n && 1, (n / most) * (size - (size > 24 ? 14 : 5)));
+        return `<rect x="${2 + c * bar}" y="${size - 2 - h}" width="${Math.max(0.6, bar - 0.4)}" height="${h}"/>`; }).join("");
       return `<g data-client="${k}" class="fl-person${k === focus ? " fl-focus" : ""}${liar ? " fl-liar" : ""}" transform="translate(${x - size / 2} ${y - size / 2})"><title>Client ${k}${liar ? ", a liar" : ""}: ${counts.map((n, c) => (n ? `${n} of digit ${c}` : "")).filter(Boolean).join(", ")}</title>
         <rect class="fl-card-edge" width="${size}" height="${size}" rx="4"/>${bars}${size > 24 ? `<text x="4" y="11">${k}${liar ? " lies" : ""}</text>` : ""}</g>`;
     }).join("");
@@ -797,23 +836,32 @@ function render({ model, el }) {
   let dressed = "";
   function wires() {
     if (fed && dressed !== `${$(".fl-world").clientWidth || 400} ${focus} ${run}`) people();
-    const { W, R, size, H, spot } = place(), whole = 9687, thick = Math.min(9, 125 / s.clients), last = rows.at(-1), middle = [W / 2, R + size / 2 + 5];
+    const { W, R, size, H, spot } = place(), whole = 9687, thick = Math.min(9, 125 / s.clients), last = rows.at(-1),
+      middle = [W / 2, R + size / 2 + 5];
     const read = last ? hundred(last.accuracy) : fed ? hundred(fed.start) : 0, arc = (2 * Math.PI * 40 * read) / 100;
     const lines = [];
     if (shown) for (const k of shown.drawn) for (const [kind, n, from, to, side] of [["down", shown.downs[k], 50, R - size / 2 - 5, 1], ["up", shown.ups[k], R - size / 2 - 5, 50, -1]]) {
-      const w = Math.max(0.8, (thick * n) / whole), a = (2 * Math.PI * k) / s.clients, off = side * thick * 0.6, head = Math.max(Math.min(3.2, thick), w * 0.8);
-      const shift = ([x, y]) => [x + off * Math.cos(a), y + off * Math.sin(a)], [x1, y1] = shift(spot(k, from)), [x2, y2] = shift(spot(k, to)), d = Math.sign(to - from);
+      const w = Math.max(0.8, (thick * n) / whole), a = (2 * Math.PI * k) / s.clients, off = side * thick * 0.6,
+        head = Math.max(Math.min(3.2, thick), w * 0.8);
+      const shift = ([x, y]) => [x + off * Math.cos(a), y + off * Math.sin(a)], [x1, y1] = shift(spot(k, from)),
+        [x2, y2] = shift(spot(k, to)), d = Math.sign(to - from);
       const [bx, by] = shift(spot(k, to - d * head * 1.4)), nx = Math.cos(a) * head, ny = Math.sin(a) * head;
-      lines.push(`<g class="fl-${kind}"><line x1="${x1}" y1="${y1}" x2="${bx}" y2="${by}" stroke-width="${w}"/><path d="M${bx + nx},${by + ny}L${bx - nx},${by - ny}L${x2},${y2}z"/></g>`);
+      lines.push(`<g class="fl-${kind}"><line x1="${x1}" y1="${y1}" x2="${bx}" y2="${by}" stroke-width="${w}"/>
+        <path d="M${bx + nx},${by + ny}L${bx - nx},${by - ny}L${x2},${y2}z"/></g>`);
     }
     const drawn = new Set(shown ? shown.drawn : Array.from({ length: s.clients }, (_, k) => k));
     el.querySelectorAll(".fl-person").forEach((g, k) => g.classList.toggle("fl-asleep", !drawn.has(k)));
-    $(".fl-wires").innerHTML = `${lines.join("")}<circle class="fl-server" cx="${middle[0]}" cy="${middle[1]}" r="40"/><circle class="fl-gauge" cx="${middle[0]}" cy="${middle[1]}" r="40" stroke-dasharray="${arc} 999" transform="rotate(-90 ${middle})"/>
-      <text class="fl-read" x="${middle[0]}" y="${middle[1] + 2}">${read}</text><text x="${middle[0]}" y="${middle[1] + 18}">of 100</text>`;
+    $(".fl-wires").innerHTML = `${lines.join("")}<circle class="fl-server" cx="${middle[0]}" cy="${middle[1]}" r="40"/>
+      <circle class="fl-gauge" cx="${middle[0]}" cy="${middle[1]}" r="40" stroke-dasharray="${arc} 999" transform="rotate(-90 ${middle})"/>
+      <text class="fl-read" x="${middle[0]}" y="${middle[1] + 2}">${read}</text>
+        <text x="${middle[0]}" y="${middle[1] + 18}">of 100</text>`;
     const mean = (list) => { const some = list.filter(Boolean); return some.reduce((a, b) => a + b, 0) / (some.length || 1); };
     const words = shown ? `Round ${last.round}: ${shown.drawn.length} of ${s.clients} clients were asked. Each got ${said(mean(shown.downs))} bytes ` : `A server and ${s.clients} clients with their digits, a bar for each of 0 to 9.`;
-    $(".fl-world-said").innerHTML = shown ? `${words}<i class="fl-key fl-key-down"></i> and sent ${said(mean(shown.ups))} <i class="fl-key fl-key-up"></i>${shown.refused ? `; ${shown.refused} diverged and were refused` : ""}.` : words;
-    $(".fl-world").setAttribute("aria-label", shown ? `${words}and sent ${said(mean(shown.ups))}. The server's network reads ${read} of 100 digits.` : words);
+    $(".fl-world-said").innerHTML = shown ? `${words}<i class="fl-key fl-key-down">
+      </i> and sent ${said(mean(shown.ups))} <i class="fl-key fl-key-up">
+      </i>${shown.refused ? `; ${shown.refused} diverged and were refused` : ""}.` : words;
+    $(".fl-world").setAttribute("aria-label",
+      shown ? `${words}and sent ${said(mean(shown.ups))}. The server's network reads ${read} of 100 digits.` : words);
     $(".fl-world").style.height = `${H}px`;
   }
   /** Messages on their way, as dots: for whoever goes slowly, and does not mind motion. */
@@ -841,53 +889,70 @@ function render({ model, el }) {
     });
   }
   function chart() {
-    const svg = $(".fl-chart"), W = svg.clientWidth || 400, H = 280, left = 34, right = W - 14, top = 12, bottom = H - 40, curves = [{ s, rows }, ...kept], log = s.against !== "rounds";
-    const xs = curves.map(along), ends = xs.map((x, i) => (i ? x.at(-1) : x.length ? (x.at(-1) * (log ? s.rounds / x.length : 1)) : 0) || 0);
+    const svg = $(".fl-chart"), W = svg.clientWidth || 400, H = 280, left = 34, right = W - 14, top = 12, bottom = H - 40,
+      curves = [{ s, rows }, ...kept], log = s.against !== "rounds";
+    const xs = curves.map(along), ends = xs.map((x,
+      i) => (i ? x.at(-1) : x.length ? (x.at(-1) * (log ? s.rounds / x.length : 1)) : 0) || 0);
     let low = log ? Math.min(...xs.map((x) => x[0] || Infinity)) : 0, high = log ? Math.max(...ends) : Math.max(s.rounds, ...ends);
     if (!(low < high)) [low, high] = log ? [s.against === "bytes" ? 1e4 : 1, s.against === "bytes" ? 1e7 : 1e3] : [0, s.rounds];
-    const X = (v) => left + (right - left) * (log ? Math.log(v / low) / Math.log(high / low) : v / high), Y = (a) => bottom - (bottom - top) * a;
+    const X = (v) => left + (right - left) * (log ? Math.log(v / low) / Math.log(high / low) : v / high),
+      Y = (a) => bottom - (bottom - top) * a;
     let ticks = [];
     if (!log) for (let v = 0, by = high / 4; v <= high; v += by) ticks.push([v, v ? `${v}` : "0"]);
     else if (s.against === "time") ticks = [[0.1, "0.1 s"], [1, "1 s"], [10, "10 s"], [60, "1 min"], [600, "10 min"], [3600, "1 h"], [36000, "10 h"], [864000, "10 days"]];
     else for (let e = 2; e < 10; e++) ticks.push([10 ** e, in_bytes(10 ** e)]);
     ticks = ticks.filter(([v]) => v >= low && v <= high);
-    const axis = ticks.map(([v, text]) => `<line class="fl-grid" x1="${X(v)}" x2="${X(v)}" y1="${top}" y2="${bottom}"/><text x="${X(v)}" y="${bottom + 16}" text-anchor="middle">${text}</text>`);
-    for (const a of [0, 0.25, 0.5, 0.75, 1]) axis.push(`<line class="fl-grid" x1="${left}" x2="${right}" y1="${Y(a)}" y2="${Y(a)}"/><text x="${left - 6}" y="${Y(a) + 4}" text-anchor="end">${100 * a}</text>`);
+    const axis = ticks.map(([v, text]) => `<line class="fl-grid" x1="${X(v)}" x2="${X(v)}" y1="${top}" y2="${bottom}"/>
+      <text x="${X(v)}" y="${bottom + 16}" text-anchor="middle">${text}</text>`);
+    for (const a of [0, 0.25, 0.5, 0.75, 1]) axis.push(`<line class="fl-grid" x1="${left}" x2="${right}" y1="${Y(a)}" y2="${Y(a)}"/>
+      <text x="${left - 6}" y="${Y(a) + 4}" text-anchor="end">${100 * a}</text>`);
     const names = { rounds: "rounds", bytes: "bytes up and down, all clients together", time: `time on ${s.link}, without computing` };
     axis.push(`<text x="${(left + right) / 2}" y="${H - 6}" text-anchor="middle">${names[s.against]}</text>`);
     const drawn = curves.map(({ rows: list }, i) => {
-      const [colour, dash, mark] = LINES[i], points = list.map((row, j) => [X(xs[i][j]), Y(row.accuracy)]), every = Math.max(1, Math.ceil(points.length / 14));
+      const [colour, dash, mark] = LINES[i], points = list.map((row, j) => [X(xs[i][j]), Y(row.accuracy)]), every = Math.max(1,
+        Math.ceil(points.length / 14));
       if (!i && !log && fed) points.unshift([X(0), Y(fed.start)]);
-      return points.length && `<g style="color:${colour}"><path class="fl-line" d="M${points.map((p) => p.map((v) => v.toFixed(1))).join("L")}" stroke-dasharray="${dash}"/>${points.filter((_, j) => j % every === 0 || j === points.length - 1).map(([x, y]) => `<path d="${mark}" transform="translate(${x.toFixed(1)} ${y.toFixed(1)})" fill="currentColor"/>`).join("")}</g>`;
+      return points.length && `<g style="color:${colour}">
+        <path class="fl-line" d="M${points.map((p) => p.map((v) => v.toFixed(1))).join("L")}" stroke-dasharray="${dash}"/>${points.filter((_, j) => j % every === 0 || j === points.length - 1).map(([x, y]) => `<path d="${mark}" transform="translate(${x.toFixed(1)} ${y.toFixed(1)})" fill="currentColor"/>`).join("")}</g>`;
     });
     drawn.reverse();
     svg.setAttribute("viewBox", `0 0 ${W} ${H}`);
-    svg.innerHTML = `${axis.join("")}<line class="fl-guessed" x1="${left}" x2="${right}" y1="${Y(guess / 100)}" y2="${Y(guess / 100)}"/><text class="fl-guess-said" x="${right}" y="${Y(guess / 100) + (guess > 90 ? 14 : -5)}" text-anchor="end">your guess: ${guess}</text>${drawn.filter(Boolean).join("")}`;
+    svg.innerHTML = `${axis.join("")}<line class="fl-guessed" x1="${left}" x2="${right}" y1="${Y(guess / 100)}" y2="${Y(guess / 100)}"/>
+      <text class="fl-guess-said" x="${right}" y="${Y(guess / 100) + (guess > 90 ? 14 : -5)}" text-anchor="end">your guess: ${guess}</text>${drawn.filter(Boolean).join("")}`;
     // each curve by what distinguishes it from the others
     const differ = Object.keys(FIELDS).filter((key) => !["against", "link"].includes(key) && curves.some((c) => c.s[key] !== s[key]));
     const label = (its) => differ.filter((key) => key !== "ratio" || SPARSE.includes(its.up)).map((key) => (FIELDS[key].options ? FIELDS[key].options[its[key]] : `${FIELDS[key].name.toLowerCase()}: ${its[key]}`)).join(", ");
     const said_of = curves.map(({ s: its, rows: list }, i) => {
-      const end = list.at(-1), cost = end && (s.against === "time" ? in_time(xs[i].at(-1)) : in_bytes(list.reduce((a, r) => a + r.up + r.down, 0)));
+      const end = list.at(-1), cost = end && (s.against === "time" ? in_time(xs[i].at(-1)) : in_bytes(list.reduce((a,
+        r) => a + r.up + r.down, 0)));
       return [`${i ? "kept" : "now"}${label(its) ? `: ${label(its)}` : ""}`, end ? `${hundred(end.accuracy)} of 100, ${cost}` : "not played yet"];
     });
-    $(".fl-legend").innerHTML = said_of.map(([name, end], i) => `<li style="color:${LINES[i][0]}"><svg width="34" height="12" aria-hidden="true"><line class="fl-line" x1="1" x2="33" y1="6" y2="6" stroke-dasharray="${LINES[i][1]}"/><path d="${LINES[i][2]}" transform="translate(17 6)" fill="currentColor"/></svg> <span>${name} <b>${end}</b></span></li>`).join("");
-    svg.setAttribute("aria-label", `Test digits read correctly against ${names[s.against]}. Your guess: ${guess} of 100. ${said_of.map((x) => x.join(", ")).join(". ")}.`);
+    $(".fl-legend").innerHTML = said_of.map(([name, end], i) => `<li style="color:${LINES[i][0]}">
+      <svg width="34" height="12" aria-hidden="true">
+      <line class="fl-line" x1="1" x2="33" y1="6" y2="6" stroke-dasharray="${LINES[i][1]}"/>
+      <path d="${LINES[i][2]}" transform="translate(17 6)" fill="currentColor"/></svg> <span>${name} <b>${end}</b></span></li>`).join("");
+    svg.setAttribute("aria-label",
+      `Test digits read correctly against ${names[s.against]}. Your guess: ${guess} of 100. ${said_of.map((x) => x.join(", ")).join(". ")}.`);
   }
 
   function close() {
-    const seen = shown?.seen, canvases = [...el.querySelectorAll(".fl-rows canvas")], forgets = !["memory", "stc", "random"].includes(s.up), names = [...el.querySelectorAll(".fl-rows div > span")];
-    const style = getComputedStyle(root), colour = (name) => (style.getPropertyValue(name).match(/\w\w/g) || []).map((h) => parseInt(h, 16));
+    const seen = shown?.seen, canvases = [...el.querySelectorAll(".fl-rows canvas")],
+      forgets = !["memory", "stc", "random"].includes(s.up), names = [...el.querySelectorAll(".fl-rows div > span")];
+    const style = getComputedStyle(root), colour = (name) => (style.getPropertyValue(name).match(/\w\w/g) || []).map((h) => parseInt(h,
+      16));
     const [zero, plus, minus] = ["--fl-zero", "--fl-plus", "--fl-minus"].map(colour);
     const votes = s.up === "signs", rest = seen && (seen.memory || seen.update.map((v, i) => (votes ? 0 : v - seen.sent[i])));
     $(".fl-close-said").textContent = !shown ? "" : !seen ? "was not asked in this round."
       : `${fed.liars.includes(focus) ? "lies. It" : ""} sent ${said(seen.bytes)} bytes. Its own copy, after its night: ${hundred(seen.alone)} of 100.`;
     [seen?.update, seen?.sent, rest].forEach((values, row) => {
-      const canvas = canvases[row], pen = canvas.getContext("2d"), most = values ? values.reduce((a, v) => Math.max(a, Math.abs(v)), 0) : 0;
+      const canvas = canvases[row], pen = canvas.getContext("2d"), most = values ? values.reduce((a, v) => Math.max(a, Math.abs(v)),
+        0) : 0;
       const there = values && units && most > 1e-9, count = there ? values.reduce((a, v) => a + (v !== 0), 0) : 0;
       pen.fillStyle = `rgb(${zero})`;
       pen.fillRect(0, 0, 588, 48);
       for (let u = 0; u < 10 && there; u++) for (let i = 0; i < 64; i++) {
-        const v = values[64 * units[u] + i] / most, to = v < 0 ? minus : plus, part = Math.sqrt(Math.abs(v)), x = 60 * u + 6 * (i & 7), y = 6 * (i >> 3);
+        const v = values[64 * units[u] + i] / most, to = v < 0 ? minus : plus, part = Math.sqrt(Math.abs(v)), x = 60 * u + 6 * (i & 7),
+          y = 6 * (i >> 3);
         pen.fillStyle = `rgb(${zero.map((z, c) => Math.round(z + part * (to[c] - z)))})`;
         pen.fillRect(x, y, 6, 6);
         if (v < -0.02) { pen.fillStyle = `rgb(${zero})`; pen.fillRect(x + 2, y + 2, 2, 2); }
@@ -898,15 +963,20 @@ function render({ model, el }) {
   }
 
   function compass() {
-    const svg = $(".fl-compass"), W = svg.clientWidth || 300, R = 92, x = W / 2, y = R + 24, pulls = shown ? shown.pulls : [], most = Math.max(...pulls.map((p) => p.size), 1e-12);
+    const svg = $(".fl-compass"), W = svg.clientWidth || 300, R = 92, x = W / 2, y = R + 24, pulls = shown ? shown.pulls : [],
+      most = Math.max(...pulls.map((p) => p.size), 1e-12);
     const hands = pulls.map(({ client, cosine, size }, i) => {
-      const a = Math.acos(Math.max(-1, Math.min(1, cosine))) * (i % 2 ? 1 : -1), r = R * (0.35 + 0.65 * (size / most)), px = x + r * Math.sin(a), py = y - r * Math.cos(a), own = client === focus, liar = fed.liars.includes(client);
-      return `<g class="${own ? "fl-own" : ""}${liar ? " fl-lies" : ""}"><line x1="${x}" y1="${y}" x2="${px}" y2="${py}"/><circle cx="${px}" cy="${py}" r="${own ? 5 : 3}"/>${own || liar ? `<text x="${x + (r + 11) * Math.sin(a)}" y="${y - (r + 11) * Math.cos(a) + 4}" text-anchor="middle">${client}</text>` : ""}</g>`;
+      const a = Math.acos(Math.max(-1, Math.min(1, cosine))) * (i % 2 ? 1 : -1), r = R * (0.35 + 0.65 * (size / most)),
+        px = x + r * Math.sin(a), py = y - r * Math.cos(a), own = client === focus, liar = fed.liars.includes(client);
+      return `<g class="${own ? "fl-own" : ""}${liar ? " fl-lies" : ""}"><line x1="${x}" y1="${y}" x2="${px}" y2="${py}"/>
+        <circle cx="${px}" cy="${py}" r="${own ? 5 : 3}"/>${own || liar ? `<text x="${x + (r + 11) * Math.sin(a)}" y="${y - (r + 11) * Math.cos(a) + 4}" text-anchor="middle">${client}</text>` : ""}</g>`;
     });
     const mean = pulls.reduce((a, p) => a + p.cosine, 0) / (pulls.length || 1), mine = pulls.find((p) => p.client === focus);
     const words = pulls.length ? `Up is where the server went. Cosine to it: ${mean.toFixed(2)} on average${mine ? `, client ${focus} ${mine.cosine.toFixed(2)}` : ""}.` : "A hand for each client, up where all agree.";
     svg.setAttribute("viewBox", `0 0 ${W} ${2 * R + 48}`);
-    svg.innerHTML = `<circle class="fl-dial" cx="${x}" cy="${y}" r="${R}"/><line class="fl-dial" x1="${x - R}" x2="${x + R}" y1="${y}" y2="${y}"/><path class="fl-north" d="M${x},${y - R - 12}l6,10h-12z"/>${hands.join("")}`;
+    svg.innerHTML = `<circle class="fl-dial" cx="${x}" cy="${y}" r="${R}"/>
+      <line class="fl-dial" x1="${x - R}" x2="${x + R}" y1="${y}" y2="${y}"/>
+      <path class="fl-north" d="M${x},${y - R - 12}l6,10h-12z"/>${hands.join("")}`;
     svg.setAttribute("aria-label", words); $(".fl-pull-said").textContent = words;
   }
   function foot() {
@@ -914,7 +984,8 @@ function render({ model, el }) {
   }
 
   // ---- begin --------------------------------------------------------------------------------------------------------------------------
-  const hash = () => location.hash.slice(1), mine = () => ours && hash() && (Object.hasOwn(SCENES, hash().split("&")[0]) || !document.getElementById(hash()));
+  const hash = () => location.hash.slice(1), mine = () => ours && hash() && (Object.hasOwn(SCENES,
+    hash().split("&")[0]) || !document.getElementById(hash()));
   const moved = () => { if (mine() && hash() !== address(scene, s)) choose(hash(), true); };
   hire();
   choose(mine() ? hash() : model.get("scene"), mine());
@@ -923,7 +994,8 @@ function render({ model, el }) {
   addEventListener("hashchange", moved);
   const wide = new ResizeObserver(paint), theme = new MutationObserver(paint);
   wide.observe(root); theme.observe(document.documentElement, { attributes: true }); theme.observe(document.body, { attributes: true });
-  return () => { stop(); wide.disconnect(); theme.disconnect(); removeEventListener("hashchange", moved); model.off("change:scene", asked); };
+  return () => { stop(); wide.disconnect(); theme.disconnect(); removeEventListener("hashchange", moved);
+    model.off("change:scene", asked); };
 }
 
 export { federation, parse, in_python };

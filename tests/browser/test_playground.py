@@ -17,7 +17,7 @@ from fedlearn.book.play import HERE, playground
 UPS = ("whole", "bits", "signs", "largest", "memory", "stc", "random")
 PAGE = """<!doctype html><html lang="en" data-content_root="./" data-theme="{theme}"><head>
 <meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>A page</title>
-<style>:root {{ color-scheme: {theme}; }} {css}</style></head><body><main><h1>A page</h1>
+<style>body {{ {colours} }} {css}</style></head><body><main><h1>A page</h1>
 <div id="here"></div></main></body></html>"""
 # What anywidget does: the module from a blob, a model with get and set.
 LOAD = """async ([source, state, digits]) => {
@@ -64,7 +64,8 @@ def play(page, tmp_path):
 
     def opened(scene=None, theme="light"):
         file, css = tmp_path / f"{theme}.html", (HERE / "play.css").read_text()
-        file.write_text(PAGE.format(css=css, theme=theme))
+        colours = "background: #fff" if theme == "light" else "background: #14181e; color: #fff"
+        file.write_text(PAGE.format(css=css, theme=theme, colours=colours))
         page.goto("about:blank")
         load(page, f"{file.as_uri()}#{scene or ''}")
         if scene is not None:
