@@ -117,17 +117,31 @@ function federation() {
 
   // ---- bits, as wire/bits.py: each byte filled from its lowest bit on -----------------------------------------------------------------
   class Writer {
-    constructor() { this.bytes = []; }
-    number(value, size) { for (let i = 0; i < size; i++) this.bytes.push((value / 2 ** (8 * i)) & 255); }
-    floats(values) { const raw = new Uint8Array(Float32Array.from(values).buffer); for (const b of raw) this.bytes.push(b); }
-    fields(values, width) {
-      for (; width >= 8; width -= 8) { for (const v of values) this.bytes.push(v & 255); values = values.map((v) => v >>> 8); }
-      let held = 0, bits = 0;
-      for (let i = 0; width && i < values.length; i++) {
-        held |= (values[i] & ((1 << width) - 1)) << bits; bits += width;
-        if (bits >= 8) { this.bytes.push(held & 255); held >>>= 8; bits -= 8; }
+    constructor() { this.data = new Uint8Array(64); this.size = 0; }
+    get bytes() { return this.data.subarray(0, this.size); }
+    room(more) {
+      if (this.size + more > this.data.length) {
+        const old = this.data;
+        this.data = new Uint8Array(2 * (this.size + more));
+        this.data.set(old);
       }
-      if (bits) this.bytes.push(held);
+      this.size += more;
+      return this.size - more;
+    }
+    put(bytes) { const at = this.room(bytes.length); this.data.set(bytes, at); }
+    number(value, size) { for (let i = 0, at = this.room(size); i < size; i++) this.data[at + i] = value / 2 ** (8 * i); }
+    floats(values) { this.put(new Uint8Array(Float32Array.from(values).buffer)); }
+    fields(values, width) {
+      let shift = 0, held = 0, bits = 0;
+      for (; width >= 8; width -= 8, shift += 8) {
+        for (let i = 0, at = this.room(values.length); i < values.length; i++) this.data[at + i] = values[i] >>> shift;
+      }
+      let at = this.room(Math.ceil((values.length * width) / 8));
+      for (let i = 0; width && i < values.length; i++) {
+        held |= ((values[i] >>> shift) & ((1 << width) - 1)) << bits; bits += width;
+        if (bits >= 8) { this.data[at++] = held; held >>>= 8; bits -= 8; }
+      }
+      if (bits) this.data[at] = held;
     }
     /** Whole numbers as Golomb-Rice codes: all unary parts, then all low bits, with the parameter b of the fewest bytes -> b. */
     static rice(values) {
@@ -180,10 +194,10 @@ function federation() {
 
   // ---- coders, as wire/: one tensor -> bytes -> one tensor. `draws` is for those whose two ends share randomness ---------------------
   const how_many = (ratio, n) => Math.min(n, Math.ceil(ratio * n * (1 - 1e-15)));
-  const bytes_of = (write) => { const w = new Writer(); write(w); return Uint8Array.from(w.bytes); };
+  const bytes_of = (write) => { const w = new Writer(); write(w); return w.bytes.slice(); };
   function signs(w, x) {
     w.floats([x.reduce((a, v) => a + Math.abs(v), 0) / x.length]);
-    w.fields(Array.from(x, (v) => +(v < 0)), 1);
+    w.fields(Uint8Array.from(x, (v) => v < 0), 1);
   }
   const either = (reader, n, size) => Float32Array.from(reader.fields(n, 1), (bit) => (bit ? -size : size));
   function positions(w, index, n) {
@@ -191,7 +205,7 @@ function federation() {
     const listed = complement ? Array.from({ length: n }, (_, i) => i).filter((i) => !chosen.has(i)) : index;
     const [b, coded] = Writer.rice(listed.map((p, i) => p - (i ? listed[i - 1] : -1) - 1));
     w.number(index.length, 4); w.number(b | (complement << 7), 1);
-    w.bytes.push(...coded.bytes);
+    w.put(coded.bytes);
   }
   function read_positions(reader, n) {
     const count = reader.number(4), head = reader.number(1), complement = head >> 7;
@@ -217,10 +231,10 @@ function federation() {
   const CODERS = {
     Uniform: () => ({
       encode: (x) => bytes_of((w) => {
-        const low = Math.min(...x), exact = (Math.max(...x) - low) / 255, step = new Float32Array([exact]);
+        const low = x.reduce((a, b) => Math.min(a, b)), exact = (x.reduce((a, b) => Math.max(a, b)) - low) / 255, step = new Float32Array([exact]);
         if (step[0] < exact) new Uint32Array(step.buffer)[0]++;  // rounded up, so that the last level reaches the largest entry
         w.floats([low, step[0]]);
-        w.fields(Array.from(x, (v) => {
+        w.fields(Uint8Array.from(x, (v) => {
           const level = (v - low) / (step[0] || 1), down = Math.floor(level), over = level - down;
           return down + (over > 0.5 || (over === 0.5 && down % 2));  // to the even one, as numpy rounds
         }), 8);
@@ -231,7 +245,7 @@ function federation() {
       },
     }),
     Votes: () => ({
-      encode: (x) => bytes_of((w) => w.fields(Array.from(x, (v) => +(v < 0)), 1)),
+      encode: (x) => bytes_of((w) => w.fields(Uint8Array.from(x, (v) => v < 0), 1)),
       decode: (bytes, n) => either(new Reader(bytes), n, 1),
     }),
     Signs: () => ({
@@ -402,7 +416,7 @@ function federation() {
         for (let r = since + 1; r < t; r++) missed.push(kept[i].steps.get(r) || new Uint8Array());
         const size = 5 + sum(missed.map((m) => 4 + m.length)), whole = since + 1 < kept[i].from || size >= 4 * tensor.length + 1;
         if (whole) return Uint8Array.from([0, ...dense.encode(tensor)]);
-        return bytes_of((o) => { o.number(1, 1); o.number(since, 4); missed.forEach((m) => { o.number(m.length, 4); o.bytes.push(...m);
+        return bytes_of((o) => { o.number(1, 1); o.number(since, 4); missed.forEach((m) => { o.number(m.length, 4); o.put(m);
           }); });
       });
     }
