@@ -826,10 +826,16 @@ function render({ model, el }) {
   function paint() {
     if (waiting) return;
     waiting = true;
-    requestAnimationFrame(() => { waiting = false; if (el.isConnected) { wires(); chart(); close(); compass(); foot(); } });
+    requestAnimationFrame(() => { waiting = false; if (el.isConnected) { measure(); wires(); chart(); close(); compass(); foot(); } });
+  }
+  let width = {}, shades = [];
+  function measure() {  // all that the page knows, before anything is drawn: asked in between, it would be laid out each time
+    for (const name of ["world", "chart", "compass"]) width[name] = $(`.fl-${name}`).clientWidth || 400;
+    const style = getComputedStyle(root);
+    shades = ["--fl-zero", "--fl-plus", "--fl-minus"].map((name) => (style.getPropertyValue(name).match(/\w\w/g) || []).map((h) => parseInt(h, 16)));
   }
   const place = () => {
-    const svg = $(".fl-world"), W = svg.clientWidth || 400, R = Math.min(W / 2 - 24, 165), size = Math.max(14, Math.min(38,
+    const svg = $(".fl-world"), W = width.world || 400, R = Math.min(W / 2 - 24, 165), size = Math.max(14, Math.min(38,
       (2 * Math.PI * R) / s.clients - 5));
     return { svg, W, R, size, H: 2 * R + size + 10, spot: (k, r) => { const a = (2 * Math.PI * k) / s.clients - Math.PI / 2;
       return [W / 2 + r * Math.cos(a), R + size / 2 + 5 + r * Math.sin(a)]; } };
@@ -849,7 +855,7 @@ function render({ model, el }) {
   }
   let dressed = "";
   function wires() {
-    if (fed && dressed !== `${$(".fl-world").clientWidth || 400} ${focus} ${run}`) people();
+    if (fed && dressed !== `${width.world} ${focus} ${run}`) people();
     const { W, R, size, H, spot } = place(), whole = 9687, thick = Math.min(9, 125 / s.clients), last = rows.at(-1),
       middle = [W / 2, R + size / 2 + 5];
     const read = last ? hundred(last.accuracy) : fed ? hundred(fed.start) : 0, arc = (2 * Math.PI * 40 * read) / 100;
@@ -903,7 +909,7 @@ function render({ model, el }) {
     });
   }
   function chart() {
-    const svg = $(".fl-chart"), W = svg.clientWidth || 400, H = 280, left = 34, right = W - 14, top = 12, bottom = H - 40,
+    const svg = $(".fl-chart"), W = width.chart, H = 280, left = 34, right = W - 14, top = 12, bottom = H - 40,
       curves = [{ s, rows }, ...kept], log = s.against !== "rounds";
     const xs = curves.map(along), ends = xs.map((x,
       i) => (i ? x.at(-1) : x.length ? (x.at(-1) * (log ? s.rounds / x.length : 1)) : 0) || 0);
@@ -952,9 +958,7 @@ function render({ model, el }) {
   function close() {
     const seen = shown?.seen, canvases = [...el.querySelectorAll(".fl-rows canvas")],
       forgets = !["memory", "stc", "random"].includes(s.up), names = [...el.querySelectorAll(".fl-rows div > span")];
-    const style = getComputedStyle(root), colour = (name) => (style.getPropertyValue(name).match(/\w\w/g) || []).map((h) => parseInt(h,
-      16));
-    const [zero, plus, minus] = ["--fl-zero", "--fl-plus", "--fl-minus"].map(colour);
+    const [zero, plus, minus] = shades;
     const votes = s.up === "signs", rest = seen && (seen.memory || seen.update.map((v, i) => (votes ? 0 : v - seen.sent[i])));
     $(".fl-close-said").textContent = !shown ? "" : !seen ? "was not asked in this round."
       : `${fed.liars.includes(focus) ? "lies. It" : ""} sent ${said(seen.bytes)} bytes. Its own copy, after its night: ${hundred(seen.alone)} of 100.`;
@@ -977,7 +981,7 @@ function render({ model, el }) {
   }
 
   function compass() {
-    const svg = $(".fl-compass"), W = svg.clientWidth || 300, R = 92, x = W / 2, y = R + 24, pulls = shown ? shown.pulls : [],
+    const svg = $(".fl-compass"), W = width.compass, R = 92, x = W / 2, y = R + 24, pulls = shown ? shown.pulls : [],
       most = Math.max(...pulls.map((p) => p.size), 1e-12);
     const hands = pulls.map(({ client, cosine, size }, i) => {
       const a = Math.acos(Math.max(-1, Math.min(1, cosine))) * (i % 2 ? 1 : -1), r = R * (0.35 + 0.65 * (size / most)),
