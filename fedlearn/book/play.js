@@ -562,6 +562,7 @@ const FIELDS = {
   against: { name: "against", start: "rounds", options: { rounds: "rounds", bytes: "bytes", time: "time" } },
 };
 const OPEN = ["clients", "split", "up", "ratio"];  // the other controls are folded
+const FREE = ["seed", "rounds", "against"];  // what a scene's sentences do not depend on
 const SPARSE = ["largest", "memory", "stc", "random"];  // what is sent is a share of the entries
 
 // What a scene sets; who is looked at; what it asks and, afterwards, says; and the one thing to change then.
@@ -794,8 +795,12 @@ function render({ model, el }) {
       ? `You guessed ${guess}. After ${last.round} rounds it reads ${read} of 100${kept.length ? `; the curve you kept, ${hundred(kept[0].rows.at(-1).accuracy)}` : ""}.`
       : `Round ${last.round} of ${s.rounds}: it reads ${read} of 100.`;
     $(".fl-then").hidden = !ended; $(".fl-guess").hidden = ended;
-    $(".fl-story").textContent = !ended ? SCENES[scene].ask : kept.length ? "Change one thing below and play again: the old curves stay, to compare." : SCENES[scene].after;
-    $(".fl-change").hidden = kept.length > 0;
+    // a scene's words hold for what it sets; seed, rounds and axis are free
+    const start = parse(scene).s, plain = Object.keys(FIELDS).every((key) => FREE.includes(key) || s[key] === start[key]);
+    $(".fl-story").textContent = plain && !kept.length ? SCENES[scene][ended ? "after" : "ask"]
+      : ended ? "Change one thing below and play again: the old curves stay, to compare."
+      : kept.length ? "One thing is changed, and the old curve stays to compare." : "This is a federation of your own. What will it reach?";
+    $(".fl-change").hidden = kept.length > 0 || !plain;
     const [up, down] = [F.link_of(s.up === "signs" ? "votes" : s.up, s.ratio).name, s.down === "same" ? `Replay(${F.link_of(s.up, s.ratio).name})` : "Downlink()"];
     $("pre").textContent = in_python(s, [up, down], fed ? fed.liars : []);
   }
@@ -817,7 +822,7 @@ function render({ model, el }) {
     else if (name === "pace") { pace = +value; tell({ pace, ...(playing ? { play: true } : {}) }); }
     else if (name === "focus") { focus = +value; units = null; tell({ focus, ...(playing ? { play: true } : {}) }); people(); paint(); }
     else if (name === named) { s = { ...s, against: value }; tell_address(); paint(); }
-    else if (name === "link") { s = { ...s, link: value }; tell_address(); paint(); }
+    else if (name === "link") { s = { ...s, link: value }; tell_address(); report(); paint(); }
     else if (FIELDS[name]) { if (rows.length) keep(); change({ [name]: number ? +value : value });
       }  // one thing changed: the old curve stays to compare
   });

@@ -211,6 +211,7 @@ def test_the_address_is_the_federation(play):
     assert page.locator("[name=clients]").input_value() == "5"
     page.select_option("[name=up]", "signs")
     assert page.url.endswith("#a-liar&clients=5&up=signs")
+    assert "your own" in page.locator(".fl-story").inner_text()  # no word of the scene's
     page = play(page.url.partition("#")[2])
     assert page.locator("[name=up]").input_value() == "signs"
     assert "Majority(0.01)" in page.locator("pre").text_content()
