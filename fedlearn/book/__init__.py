@@ -26,6 +26,7 @@ _NAMES = {
     "overview": "methods_map three_lines",
     "messages": "message",
     "pictures": "kernel_rows pairs partition",
+    "play": "playground",
     "rpn": "frozen pooled_kernel seven_kernels watch_kernel",
     "seeing": "moving_boxes pooled_layers scenes seen",
     "setup": "chapter styles usual_processor",

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from conftest import LIMIT, ROOT
 
 # has `live` among its parameters and a widget with the class fl-live
 CHAPTER = "book/foundations/heterogeneity_audit.ipynb"
+PLAYGROUND = "book/start/playground.ipynb"
 ERRORS = (
     "[data-mime-type='application/vnd.jupyter.error'], "
     "[data-mime-type='application/vnd.jupyter.stderr'] .ansi-red-fg"
@@ -34,6 +36,7 @@ def lab(tmp_path):
     assert count == 1, f"{CHAPTER} has no parameter `live = False`"
     (tmp_path / CHAPTER).parent.mkdir(parents=True)
     nbformat.write(notebook, tmp_path / CHAPTER)
+    shutil.copy(ROOT / PLAYGROUND, tmp_path)
     settings = tmp_path / "settings"
     # every cell is drawn, also outside the window
     tracker = {"windowingMode": "none", "autoStartDefaultKernel": True}
@@ -88,17 +91,40 @@ def wait(page, condition, what):
         page.wait_for_timeout(300)
 
 
-def test_a_chapter_reads_and_its_widget_recomputes(lab, page):
+def run_all(page, lab, notebook):
+    """Open a notebook and run all its cells; returns when they have begun."""
     url, token = lab
-    page.goto(f"{url}/lab/tree/{CHAPTER}?reset&token={token}", wait_until="domcontentloaded")
+    page.goto(f"{url}/lab/tree/{notebook}?reset&token={token}", wait_until="domcontentloaded")
     page.wait_for_selector(".jp-Notebook .jp-Cell")
-
-    def no_error():
-        assert page.locator(ERRORS).count() == 0, page.locator(ERRORS).first.inner_text()[-2000:]
 
     def ready():  # JupyterLab's own indicator says idle before there is a kernel
         kernels = [its["kernel"] for its in answers(f"{url}/api/sessions?token={token}") or []]
         return any(k["connections"] > 0 and k["execution_state"] == "idle" for k in kernels)
+
+    wait(page, ready, "a kernel")
+    page.wait_for_selector("#jp-main-statusbar >> text=/\\| Idle/")
+    page.click("#jp-MainMenu >> text=Run")
+    page.click(".lm-Menu-itemLabel:text-is('Run All Cells')")
+
+
+def test_the_playground_trains_in_the_page_of_a_notebook(lab, page):
+    run_all(page, lab, "playground.ipynb")
+    page.wait_for_selector(".fl-play .fl-person")
+    address = page.url
+    page.click("[data-scene=signs-vote]")
+    page.click(".fl-go")
+    page.wait_for_selector(".fl-then:not([hidden])")
+    assert "After 40 rounds" in page.locator(".fl-status").inner_text()
+    assert page.url == address, "a notebook's address is JupyterLab's"
+    page.close()
+    page.errors.clear()  # JupyterLab's own
+
+
+def test_a_chapter_reads_and_its_widget_recomputes(lab, page):
+    run_all(page, lab, CHAPTER)
+
+    def no_error():
+        assert page.locator(ERRORS).count() == 0, page.locator(ERRORS).first.inner_text()[-2000:]
 
     def all_ran():
         texts = page.locator(".jp-CodeCell .jp-InputPrompt").all_inner_texts()
@@ -106,10 +132,6 @@ def test_a_chapter_reads_and_its_widget_recomputes(lab, page):
         no_error()
         return prompts and all(re.fullmatch(r"\[\d+\]:?", prompt) for prompt in prompts)
 
-    wait(page, ready, "a kernel")
-    page.wait_for_selector("#jp-main-statusbar >> text=/\\| Idle/")
-    page.click("#jp-MainMenu >> text=Run")
-    page.click(".lm-Menu-itemLabel:text-is('Run All Cells')")
     wait(page, all_ran, "all cells executed")
     # every figure, table and chart is there, with its caption
     source = nbformat.read(ROOT / CHAPTER, 4)

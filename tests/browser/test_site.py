@@ -15,7 +15,7 @@ SLIDER = ".noUi-handle"
 # every widget of the page is drawn
 DRAWN = """() => [...document.querySelectorAll(
     "article script[type='application/vnd.jupyter.widget-view+json']")]
-  .every(view => view.parentElement.querySelector('.jupyter-widgets'))"""
+  .every(view => view.parentElement.querySelector('.jupyter-widgets, .fl-play'))"""
 # What a reader sees of an explorer: text alternative and content of each visible image.
 VISIBLE = """box => [...box.querySelectorAll('img')]
   .filter(i => i.checkVisibility({visibilityProperty: true}) && i.offsetWidth > 0)

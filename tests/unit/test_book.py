@@ -214,3 +214,10 @@ def test_an_exercise_without_its_check_is_refused(tmp_path):
     (tmp_path / "book" / "fedavg.ipynb").write_text(json.dumps(chapter))
     with pytest.raises(ValueError, match="the answer fedavg-bytes has no check"):
         classroom.make(tmp_path / "book", tmp_path / "out")
+
+
+def test_the_playground_carries_the_digits_and_the_links():
+    widget = fl.book.playground("a-liar")
+    assert widget.scene == "a-liar" and len(widget.digits) == 1797 * 65
+    assert widget.about["train"] == 1347 and [*widget.links] == [*fl.link.PRESETS]
+    assert "render" in widget._esm and ".fl-play" in widget._css

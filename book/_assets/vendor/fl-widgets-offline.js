@@ -6,7 +6,8 @@
   requirejs.config({ paths: {
     // embed-amd.js defines both modules itself; the paths only tell it where its font files lie
     "@jupyter-widgets/html-manager": base + "html-manager/dist/index",
-    "@jupyter-widgets/html-manager/dist/libembed-amd": base + "html-manager/dist/libembed-amd"
+    "@jupyter-widgets/html-manager/dist/libembed-amd": base + "html-manager/dist/libembed-amd",
+    "anywidget": base + "anywidget/index"
   } });
   // The widget manager speaks MathJax 2 (MathJax.Hub.Queue) and would fail on every page that has both formulas and
   // widgets, because the book uses MathJax 3. Widgets are drawn after `load`, so this is in time.

@@ -1,0 +1,272 @@
+"""The playground trains what the package trains: its messages are read by the package and the
+other way round, its curves are the package's, and a reader can use it by key, on a telephone, in
+the dark, in grey, and where a viewer allows no worker."""
+
+import base64
+import re
+
+import numpy as np
+import pytest
+from axe_playwright_python.base import AXE_FILE_PATH
+from conftest import HTML
+from test_reading import AXE
+
+import fedlearn as fl
+from fedlearn.book.play import HERE, playground
+
+UPS = ("whole", "bits", "signs", "largest", "memory", "stc", "random")
+PAGE = """<!doctype html><html lang="en" data-content_root="./" data-theme="{theme}"><head>
+<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>A page</title>
+<style>body {{ {colours} }} {css}</style></head><body><main><h1>A page</h1>
+<div id="here"></div></main></body></html>"""
+# What anywidget does: the module from a blob, a model with get and set.
+LOAD = """async ([source, state, digits]) => {
+  const raw = Uint8Array.from(atob(digits), c => c.charCodeAt(0));
+  const its = {...state, digits: new DataView(raw.buffer)}, about = state.about;
+  window.M = await import(URL.createObjectURL(new Blob([source], {type: 'text/javascript'})));
+  window.F = M.federation();
+  window.data = F.open(raw, about.count, about.train, about.mean, about.std);
+  window.model = {get: k => its[k], set: (k, v) => { its[k] = v; }, save_changes() {}, on() {},
+    off() {}};
+  window.settings = changes => ({...M.parse('').s, split: 'iid', rounds: 20, ...changes}); }"""
+# A federation that keeps its messages, as hexadecimal numbers.
+TRAIN = """([changes, keep]) => {
+  const s = settings(changes), fed = F.make(data, s), rows = [], messages = [];
+  const hex = bytes => [...bytes].map(b => b.toString(16).padStart(2, '0')).join('');
+  for (let t = 1; t <= s.rounds; t++) {
+    const {row, messages: its} = fed.round(0, t <= keep);
+    rows.push(row);
+    if (t <= keep) messages.push(its.map(m => ({client: m.client, up: hex(m.up), down: hex(m.down),
+      lengths: [m.down.byteLength, m.up.byteLength], sent: m.sent.map(x => [...x])}))); }
+  return {rows, messages, owned: fed.owned.map(o => [...o]),
+    code: M.in_python(s, fed.links, fed.liars)}; }"""
+READ = """([up, ratio, seed, messages]) => messages.map(([k, hex]) => {
+  const link = F.link_of(up, ratio);
+  const bytes = Uint8Array.from(hex.match(/../g), b => parseInt(b, 16));
+  return F.unpack(bytes, 1, F.digest(link.name), 1, k).sections.map((section, i) => {
+    const name = F.SHAPES[i][0], coder = link.coders[i];
+    const draws = coder.shared ? F.generator(seed, 'shared coder', 1, k, name) : null;
+    return [...coder.decode(section, F.SIZES[i], draws)]; }); })"""
+
+
+def load(page, address):
+    """The module in an open page."""
+    page.goto(address)
+    its = playground()
+    state = {"scene": "", "about": its.about, "links": its.links}
+    digits = base64.b64encode(its.digits).decode()
+    page.evaluate(LOAD, [(HERE / "play.js").read_text(), state, digits])
+
+
+@pytest.fixture
+def play(page, tmp_path):
+    """Opens a page from disk with the module and, if there is a ``scene``, the widget in it."""
+
+    def opened(scene=None, theme="light"):
+        file, css = tmp_path / f"{theme}.html", (HERE / "play.css").read_text()
+        colours = "background: #fff" if theme == "light" else "background: #14181e; color: #fff"
+        file.write_text(PAGE.format(css=css, theme=theme, colours=colours))
+        page.goto("about:blank")
+        load(page, f"{file.as_uri()}#{scene or ''}")
+        if scene is not None:
+            page.evaluate("void M.default.render({model, el: here})")
+            page.wait_for_selector(".fl-person")
+        return page
+
+    return opened
+
+
+def in_package(made):
+    """What the page writes as Python, with its own split -> method and task."""
+    code = re.sub(r'clients=\d+, partition="[^"]*"', "clients=owned", made["code"])
+    names = {"owned": made["owned"]}
+    exec(code[: code.index("history =")], names)
+    return names["method"], names["task"]
+
+
+@pytest.mark.parametrize("down", ["dense", "same"])
+@pytest.mark.parametrize("up", UPS)
+def test_messages_are_read_on_the_other_side(play, up, down):
+    page, ratio = play(), 0.03
+    changes = {"clients": 4, "up": up, "down": down, "ratio": ratio, "rounds": 3, "seed": 3}
+    made = page.evaluate(TRAIN, [changes, 1])
+    method, task = in_package(made)
+    server, people = method.server_side(task), fl.clients(method, task)
+    state, answers = server.start(), []
+    for m in made["messages"][0]:
+        k, data = m["client"], bytes.fromhex(m["up"])
+        assert m["lengths"] == [len(m["down"]) // 2, len(data)]
+        message, _ = server.send(1, k, state)
+        assert message.hex() == m["down"]
+        got = server.receive(1, k, data, state).update  # made in the page, read by the package
+        for name, sent in zip(server.up.shapes, m["sent"], strict=True):
+            assert np.array_equal(got[name].flatten().numpy(), np.array(sent, np.float32)), name
+        answers.append((k, people.answer(1, k, message)))
+    link = "votes" if up == "signs" else up
+    read = page.evaluate(READ, [link, ratio, 3, [(k, a.hex()) for k, a in answers]])
+    for (k, answer), tensors in zip(answers, read, strict=True):
+        update = server.receive(1, k, answer, state).update  # made by the package, read in the page
+        for name, got in zip(server.up.shapes, tensors, strict=True):
+            assert np.array_equal(np.array(got, np.float32), update[name].flatten().numpy()), name
+    history = fl.run(method, task, 3, progress=False)
+    assert [row["down"] for row in made["rows"]] == history.bytes_down.tolist()
+    ups = [row["up"] for row in made["rows"]]
+    # training differs by rounding, and so may a gap between two positions
+    assert ups == pytest.approx(history.bytes_up.tolist(), abs=4)
+
+
+FEW = range(2)
+MANY = pytest.param(range(10), marks=pytest.mark.slow, id="ten seeds")
+
+
+@pytest.mark.parametrize("seeds", [pytest.param(FEW, id="two seeds"), MANY])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"up": "stc", "down": "same", "split": "dirichlet:0.1"},
+        {"up": "signs", "clients": 12, "share": 0.5, "down": "same"},
+        {"liars": 1},
+    ],
+)
+def test_it_ends_where_the_package_ends(play, changes, seeds):
+    page, ends = play(), []
+    for seed in seeds:
+        made = page.evaluate(TRAIN, [{**changes, "seed": seed}, 0])
+        method, task = in_package(made)
+        share = changes.get("share", 1.0)
+        history = fl.run(method, task, 20, participation=share, engine="sequential", progress=False)
+        ends.append((made["rows"][-1]["accuracy"], history.final["accuracy"]))
+        if changes == {}:  # nothing is cut off, so that rounding stays what it is
+            page_rows = [row["accuracy"] for row in made["rows"]]
+            assert page_rows == pytest.approx(history.accuracy.tolist(), abs=0.01)
+    here, there = np.array(ends).T
+    print("page", here.round(3).tolist(), "package", there.round(3).tolist())
+    low, high = there.min(), there.max()
+    assert low - 0.05 <= here.mean() <= high + 0.05
+    if len(seeds) > 2:
+        spread = there.std(ddof=1)
+        assert abs(here.mean() - there.mean()) <= spread
+        assert low - spread <= here.min() and here.max() <= high + spread
+
+
+def test_a_seed_gives_the_same_run_in_every_session(play, browser):
+    changes = {"up": "stc", "down": "same", "share": 0.5, "split": "dirichlet:1", "rounds": 5}
+    page, context = play(), browser.new_context()
+    one, other = page.evaluate(TRAIN, [changes, 5]), context.new_page()
+    load(other, page.url)
+    assert other.evaluate(TRAIN, [changes, 5]) == one
+    assert other.evaluate(TRAIN, [changes | {"seed": 1}, 5])["messages"] != one["messages"]
+    context.close()
+
+
+def ended(page):
+    page.wait_for_selector(".fl-then:not([hidden])")
+    return page.locator(".fl-status").inner_text()
+
+
+def fast(page):
+    page.locator("details.fl-more").first.evaluate("d => { d.open = true; }")
+    page.select_option("[name=pace]", "0")
+    page.select_option("[name=rounds]", "20")
+
+
+def test_a_scene_is_played_by_key_and_compared(play):
+    page = play("one-in-a-hundred")
+    fast(page)
+    page.focus("[name=guess]")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "▶ Play"
+    page.keyboard.press("Enter")
+    first = re.fullmatch(r"You guessed 79\. After 20 rounds it reads (\d+) of 100\.", ended(page))
+    page.focus(".fl-change")
+    page.keyboard.press("Enter")  # the same with memory, beside the old curve
+    page.wait_for_selector(".fl-then[hidden]", state="attached")
+    both = re.search(r"reads (\d+) of 100; the curve you kept, (\d+)", ended(page))
+    assert both[2] == first[1] and int(both[1]) > int(both[2])
+    lines = page.locator(".fl-chart .fl-line")
+    looks = lines.evaluate_all("all => all.map(x => x.getAttribute('stroke-dasharray'))")
+    marks = page.locator(".fl-chart path[fill]").evaluate_all("all => all.map(x => x.outerHTML)")
+    assert len(set(looks)) == 2 and len({m.split('"')[1] for m in marks}) == 2, (
+        "they differ in grey"
+    )
+    legend = page.locator(".fl-legend li").all_inner_texts()
+    assert "with memory" in legend[0] and "largest entries" in legend[1]
+    for key in ("bytes", "time"):
+        page.locator(f".fl-tabs input[value={key}]").check()
+        page.wait_for_function(
+            "k => document.querySelector('.fl-chart').ariaLabel.includes(k)", arg=key
+        )
+    # what is sent is a hundredth; what is kept is nearly all
+    sent, kept = page.locator(".fl-rows div > span").all_inner_texts()[1:]
+    assert sent.startswith("it sent: 21 of 2,048") and kept.startswith("it keeps for later: 2,0")
+    page.focus("[name=focus]")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_function("document.querySelectorAll('.fl-person')[1].matches('.fl-focus')")
+
+
+def test_the_address_is_the_federation(play):
+    page = play("a-liar&clients=5")
+    assert page.locator("[name=clients]").input_value() == "5"
+    page.select_option("[name=up]", "signs")
+    assert page.url.endswith("#a-liar&clients=5&up=signs")
+    assert "your own" in page.locator(".fl-story").inner_text()  # no word of the scene's
+    page = play(page.url.partition("#")[2])
+    assert page.locator("[name=up]").input_value() == "signs"
+    assert "Majority(0.01)" in page.locator("pre").text_content()
+    page.evaluate("location.hash = 'ask-a-tenth'")
+    page.wait_for_selector("[data-scene=ask-a-tenth][aria-pressed=true]")
+
+
+@pytest.mark.parametrize(
+    "wrong, noun",
+    [
+        ("nobody", "no scene"),
+        ("a-liar&clients=1", "clients=1"),
+        ("a-liar&clients=2.5", "clients=2.5"),
+        ("a-liar&clients=", "clients="),
+        ("a-liar&up=constructor", "up=constructor"),
+        ("a-liar&toString=1", "toString=1"),
+        ("a-liar&lr=0.2", "lr=0.2"),
+        ("toString", "no scene"),
+        ("a-liar&clients=3&liars=3", "honest"),
+    ],
+)
+def test_an_address_that_cannot_be_is_the_first_scene_and_says_so(play, wrong, noun):
+    page = play(wrong)
+    assert noun in page.locator("[role=alert]").inner_text()
+    assert page.locator("[aria-pressed=true]").get_attribute("data-scene") == "only-sevens"
+
+
+def test_without_a_worker_it_trains_in_the_page_and_says_so(play):
+    page = play("signs-vote")
+    assert "in a worker" in page.locator(".fl-foot").inner_text()
+    page.evaluate("window.Worker = undefined; void M.default.render({model, el: here})")
+    page.wait_for_selector(".fl-person")
+    page.wait_for_function("document.querySelector('.fl-foot').textContent.includes('no worker')")
+    fast(page)
+    page.click(".fl-go")
+    assert "After 20 rounds" in ended(page)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_it_fits_a_telephone_and_axe_finds_nothing(play, theme):
+    page = play("ask-a-tenth", theme)
+    fast(page)
+    page.click(".fl-go")
+    ended(page)
+    page.set_viewport_size({"width": 400, "height": 900})
+    page.wait_for_timeout(300)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    page.evaluate(AXE_FILE_PATH.read_text(encoding="utf-8"))
+    assert page.evaluate(AXE, {}) == []
+
+
+def test_in_the_book_it_trains_from_disk(page):
+    page.goto(f"{HTML.as_uri()}/start/playground.html#a-liar")
+    page.wait_for_selector(".fl-play .fl-person")
+    fast(page)
+    page.click(".fl-go")
+    assert "After 20 rounds" in ended(page)
