@@ -9,9 +9,9 @@ import copy
 import inspect
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from math import log2, prod
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -354,9 +354,10 @@ def measured(method: Method, task: Trial, images: int) -> dict[str, Any]:
         arrival = server.receive(t, 0, answer, state)
         spent += time.perf_counter() - began
         state, seen = server.aggregate(t, state, [arrival], seen), {0: t}
-    lossy = method.uplink.code.coder != DENSE
-    bits = 8 * (len(answer) - arrival.buffers) / mine
-    bound = entropy([t for n, t in arrival.update.items() if n not in server.up.buffers]) / mine
+    bits, bound = 8 * (len(answer) - arrival.buffers) / mine, None
+    if method.uplink.code.coder != DENSE:  # the entropy of what comes, where it may come shorter
+        update = [t for name, t in arrival.update.items() if name not in server.up.buffers]
+        bound = entropy(update) / mine
     return {
         "method": method.name,
         "up": len(answer),
@@ -364,7 +365,7 @@ def measured(method: Method, task: Trial, images: int) -> dict[str, Any]:
         "up_buffers": arrival.buffers,
         "down_buffers": buffers_down,
         "bits": bits,
-        "bound": bound if lossy and bound <= bits else None,
+        "bound": bound if bound and bound <= bits else None,
         "code": spent,
         "note": note,
     }
@@ -375,15 +376,14 @@ def entropy(tensors: Iterable[Tensor]) -> float:
     are not zero, and these as float32 or by the entropy of their values, at 32 bits a value."""
     bits = 0.0
     for t in tensors:
-        values, counts = t[t != 0].unique(return_counts=True)
-        n, k, d = t.numel(), int(counts.sum()), len(values)
-        bits += surprise([k, n - k])
-        if k:
-            bits += min(32 * k, surprise(counts.tolist()) + 32 * d)
+        counts = t[t != 0].unique(return_counts=True)[1]
+        k = int(counts.sum())
+        bits += surprise(torch.tensor([k, t.numel() - k]))
+        bits += min(32 * k, surprise(counts) + 32 * len(counts))
     return bits
 
 
-def surprise(counts: Sequence[int]) -> float:
+def surprise(counts: Tensor) -> float:
     """The entropy of so many entries of each kind, all together, in bits."""
-    total = sum(counts)
-    return sum(c * log2(total / c) for c in counts if c)
+    c = counts[counts > 0].double()
+    return float((c * (c.sum() / c).log2()).sum())
