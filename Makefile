@@ -168,7 +168,7 @@ test-flower: env
 	$(call title,Flower)
 	@if $(MAKE) --no-print-directory env-flower; then \
 	  MPLBACKEND=Agg $(FLOWER)/bin/python -m pytest tests/flower $(SLOW) && \
-	  $(PY) tests/chapters/other.py _build/other-flower together/flower && \
+	  $(PY) tests/chapters/other.py _build/other-flower together/flower together/flower_audit && \
 	  $(FLOWER)/bin/python -m pytest _build/other-flower $(NBVAL); \
 	else rm -rf "$(FLOWER)"; $(call ABSENT,Flower,ITS TESTS DID NOT RUN); fi
 

@@ -6,7 +6,6 @@ ends the run. When a run goes on from a checkpoint, its last round comes again.
 
 import csv
 import io
-import json
 import sys
 import time
 from contextlib import nullcontext
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import pick
-from .files import check_writable, write_text
+from .files import check_writable, to_json, write_text
 
 Row = dict[str, Any]
 EVERY = 10.0  # seconds at least between two lines that a log gets in place of a bar
@@ -67,10 +66,10 @@ class Lines:
             lines = self.path.read_text(encoding="utf-8").splitlines()[: row["round"] - 1 + comma]
         if comma:
             lines = lines or [_line(row)]
-            cells = {k: json.dumps(v) if isinstance(v, dict | list) else v for k, v in row.items()}
+            cells = {k: to_json(v) if isinstance(v, dict | list) else v for k, v in row.items()}
             lines.append(_line(cells.get(name) for name in next(csv.reader(lines[:1]))))
         else:
-            lines.append(json.dumps(row))
+            lines.append(to_json(row))
         write_text(self.path, "\n".join(lines) + "\n")
 
 

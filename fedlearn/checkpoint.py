@@ -1,6 +1,5 @@
 """Save a run after each round and go on from there, in one file without pickle (safetensors)."""
 
-import json
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 
 from .context import State, Tensors
-from .files import write_atomically
+from .files import from_json, is_device, to_json, write_atomically
 from .history import History
 
 
@@ -36,21 +35,24 @@ def _crc(texts: Iterable[str], tensors: Tensors) -> str:
 
 
 def save(path: Any, history: History, state: State, memories: dict[int, Tensors]) -> None:
-    """The server's state, what the clients keep, and the history so far."""
+    """The server's state, what the clients keep, and the history so far; for the owner's eyes."""
     groups = {"state": state.weights, "server": state.memory}
     groups |= {f"client {k}": memory for k, memory in memories.items()}
     tensors = apart({f"{group}/{n}": t for group, some in groups.items() for n, t in some.items()})
-    metadata = {"head": json.dumps(_head(history)), "history": json.dumps(history.to_dict())}
-    write_tensors(path, tensors, metadata | {"crc": _crc(metadata.values(), tensors)})
+    metadata = {"head": to_json(_head(history)), "history": to_json(history.to_dict())}
+    metadata |= {"crc": _crc(metadata.values(), tensors)}
+    write_tensors(path, tensors, metadata, private=True)
 
 
-def write_tensors(path: Any, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:
+def write_tensors(
+    path: Any, tensors: Tensors, metadata: dict[str, str] | None = None, private: bool = False
+) -> None:
     """A safetensors file, in full or not at all; ``OSError`` if it cannot be written."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     try:
-        write_atomically(path, lambda part: save_file(tensors, part, metadata))
+        write_atomically(path, lambda part: save_file(tensors, part, metadata), private)
     except SafetensorError as error:
         raise OSError(f"{path} cannot be written ({error}).") from error
 
@@ -60,7 +62,7 @@ def history(path: Any) -> History:
     from safetensors import safe_open
 
     with safe_open(path, "pt") as file:
-        return History.from_dict(json.loads(file.metadata()["history"]))
+        return History.from_dict(from_json(file.metadata()["history"]))
 
 
 def resume(
@@ -70,6 +72,8 @@ def resume(
     without a file ``state`` as it is."""
     from safetensors import SafetensorError, safe_open
 
+    if Path(path).is_dir() or is_device(Path(path)):
+        raise ValueError(f"{path} is no readable checkpoint: name a file.")
     if not Path(path).exists():
         return state
     try:
@@ -78,13 +82,13 @@ def resume(
             tensors = {key: file.get_tensor(key) for key in file.keys()}
         if metadata["crc"] != _crc((metadata["head"], metadata["history"]), tensors):
             raise ValueError("it was changed after it was written")
-        head = json.loads(metadata["head"])
-        before = History.from_dict(json.loads(metadata["history"]))
+        head = from_json(metadata["head"])
+        before = History.from_dict(from_json(metadata["history"]))
     except (SafetensorError, KeyError, ValueError, OSError) as error:
         raise ValueError(
             f"{path} is not a readable checkpoint of fedlearn ({error}); delete it to start anew."
         ) from None
-    here = json.loads(json.dumps(_head(history)))
+    here = from_json(to_json(_head(history)))
     if differ := [name for name in here if head.get(name) != here[name]]:
         raise ValueError(
             f"{path} belongs to another run: {', '.join(differ)} differ. Name another file or "

@@ -1,5 +1,7 @@
-"""Files that are there in full or not at all."""
+"""Files that are there in full or not at all, and the JSON in them."""
 
+import json
+import math
 import os
 import re
 import shutil
@@ -10,6 +12,44 @@ from pathlib import Path
 from typing import Any
 
 OPEN = re.compile(r"/(dev/(stdout|stderr|fd)|proc)\b")
+# what JSON has no number for, as texts (those of protobuf's JSON)
+TEXTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def to_json(value: Any, **how: Any) -> str:
+    """Strict JSON, in which NaN and infinite numbers are ``TEXTS``."""
+    try:
+        return json.dumps(value, allow_nan=False, **how)
+    except ValueError:
+        return json.dumps(_texts(value), allow_nan=False, **how)
+
+
+def _texts(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _texts(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return list(map(_texts, value))
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def numbers(value: Any) -> Any:
+    """What JSON holds, with the numbers that ``to_json`` made ``TEXTS`` of."""
+    if isinstance(value, dict):
+        return {k: numbers(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return list(map(numbers, value))
+    return TEXTS.get(value, value) if isinstance(value, str) else value
+
+
+def from_json(text: str) -> Any:
+    """``json.loads``, and ``ValueError`` also for half a surrogate pair, which no file can hold and
+    no terminal show."""
+    value = json.loads(text)
+    if re.search(r"\\u[dD][89a-fA-F]", text):
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
 
 
 def read_yaml(path: str | Path) -> Any:
@@ -20,8 +60,11 @@ def read_yaml(path: str | Path) -> Any:
     return yaml.load(Path(path).read_text(encoding="utf-8"), Loader=loader)
 
 
-def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
-    """Let ``write(temporary_path)`` fill a file beside ``path``, then put it there in one step.
+def write_atomically(
+    path: str | Path, write: Callable[[Path], object], private: bool = False
+) -> None:
+    """Let ``write(temporary_path)`` fill a file beside ``path``, then put it there in one step; a
+    ``private`` one nobody else may read.
 
     A symbolic link is written through. A device or a pipe is written to, never replaced. What a
     killed process left half-written beside it goes."""
@@ -40,6 +83,8 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
                 old.unlink(missing_ok=True)
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
+            if private:
+                part.touch(0o600)
             write(part)
             with open(part, "rb") as f:
                 os.fsync(f.fileno())

@@ -1,24 +1,27 @@
-"""Whether a run can go on from a state.
+"""Whether a run can go on from a state, and whose answer stands out if it cannot.
 
 Every number that comes off the wire is finite, and yet one upload of 1e30 makes an aggregate from
 which nobody can train. Such an aggregate is not taken (``round.one_round``).
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median_low
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from .context import State
-from .errors import Diverged
+from .context import State, Tensors
+from .errors import Diverged, WireError
 from .models import evaluating
 
 LIMIT = math.sqrt(torch.finfo(torch.float32).max)  # a norm whose square a float32 does not hold
 IMAGES = 4  # that a network is tried on
-GROWN = 4.0  # times in one round, as honest weights never do
+FAR = 8.0  # times the median norm of a round, as honest updates hardly ever have
+GROWN = 10.0  # times the norm before, as honest weights hardly ever do
 
 
 def norm(tensors: Iterable[Any]) -> float:
@@ -32,25 +35,78 @@ def norm(tensors: Iterable[Any]) -> float:
 
 def check(state: State, before: State) -> bool:
     """``Diverged`` if what is new in ``state`` overflows: weights or the memory of a part; else
-    whether the weights have grown so much that the network had better be tried."""
+    whether the weights have grown so much that gradients may."""
     for noun, new, old in (
         ("weights", state.weights, before.weights),
         ("server's memory", state.memory, before.memory),
     ):
         if not norm([t for name, t in new.items() if t is not old.get(name)]) < LIMIT:
             raise Diverged(f"The norm of the new {noun} is NaN, infinite or overflows a float32.")
+    return grown(state, before)
+
+
+def grown(state: State, before: State) -> bool:
+    """Whether the weights are so much larger that honest clients can hardly be the reason."""
     return norm(state.weights.values()) > GROWN * norm(before.weights.values())
 
 
-def try_out(net: nn.Module, task: Any) -> None:
+def try_out(net: nn.Module, task: Any, large: bool = True) -> None:
     """``Diverged`` if a network that holds the new weights gives anything for a few test images
-    that is not finite, or if the gradient of it overflows: products of large finite weights do."""
-    params = [p for p in net.parameters() if p.requires_grad]
-    with evaluating(net), torch.enable_grad():
-        outputs = tree_leaves(net(task.inputs(task.test[0][:IMAGES])))
+    that is not finite, or a loss, or if the gradient of ``large`` ones overflows: products of
+    large finite weights do, and roots of negative variances."""
+    x, y = (t[:IMAGES] for t in task.test)
+    with evaluating(net), torch.set_grad_enabled(large):
+        given = net(task.inputs(x))
+        outputs, loss, grads = tree_leaves(given), task.loss(given, y), ()
         total = sum(t.sum() for t in outputs)
-        grads = torch.autograd.grad(total, params, allow_unused=True) if total.requires_grad else ()
-    if not all(t.isfinite().all() for t in outputs):
-        raise Diverged("With the new weights the network's output is NaN or infinite.")
+        if total.requires_grad:
+            params = [p for p in net.parameters() if p.requires_grad]
+            grads = torch.autograd.grad(total, params, allow_unused=True)
+    if not all(t.isfinite().all() for t in (*outputs, loss)):
+        raise Diverged("With the new weights the network's output or loss is NaN or infinite.")
     if not norm(grads) < LIMIT:
         raise Diverged("With the new weights the network's gradient overflows.")
+
+
+def refuse_negative(variances: Mapping[str, np.ndarray], update: Tensors) -> None:
+    """``WireError`` if a variance, moved by ``update``, is below zero by more than what coding may
+    have lost. (numpy's small sums cost less than torch's.)"""
+    if names := [name for name in variances if name in update]:
+        old = np.concatenate([variances[name] for name in names], None)
+        u = np.concatenate([update[name].cpu().numpy() for name in names], None)
+        low = (old + u).min()
+        if low < 0 and low < -0.01 * max(old.max(), abs(u).max()):
+            raise WireError("The upload says that a running_var, a variance, is negative.")
+
+
+def far(norms: Mapping[int, float]) -> list[int]:
+    """The clients whose answers have a norm far above the round's median; of two the lower."""
+    most = FAR * median_low(norms.values()) if norms else 0.0
+    return [k for k, norm in norms.items() if norm > most]
+
+
+def next_state(server: Any, t: int, state: State, ask: Any, suspects: Sequence[int]) -> State:
+    """The state after a round that a run can go on from, without the answers of those who stand out
+    if it cannot with them; ``Diverged`` if neither is possible."""
+    failed, new = None, state
+    try:
+        new = server.round(t, state, ask)
+        if new is not state:
+            server.check(t, new, state, ask.last_seen)
+    except Diverged as error:
+        failed = error
+    except WireError as error:
+        if not ask.left_out:
+            raise
+        failed = Diverged(str(error))  # the method cannot do without those
+    out = far(ask.norms)
+    if (out or failed) and grown(state, server.start()):  # honest clients stand out, too
+        out = list(suspects)
+        reason = f"{failed} Or the state was poisoned before, or the learning rate is too large."
+        failed = Diverged(reason) if failed else None
+    ask.row["suspects"] += [k for k in out if k not in ask.row["suspects"]]
+    if not failed:
+        return new
+    if not ask.leave_out(out, failed):
+        raise failed
+    return next_state(server, t, state, ask, suspects)

@@ -5,8 +5,9 @@
 
 ``Simulation`` and ``Nodes`` are engines of ``fl.run``; ``server_app`` and ``client_app`` make the
 two components of a Flower app. A message holds what a run in one process encodes, as one ``bytes``
-value. What a client keeps between rounds is Flower's to keep (``context.state``); in a simulation
-it travels with the messages, uncounted, so that a checkpoint holds it like any other run's.
+value. What a client keeps between rounds is Flower's to keep (``context.state``), with what it kept
+before: the next question says whether its last answer counted. In a simulation it travels with the
+messages, uncounted, so that a checkpoint holds it like any other run's.
 
 Flower itself is imported only where it is used.
 """
@@ -155,21 +156,28 @@ def _answer(job, k, question, context):
     kind, simulated = question["question"], "memory" in question
     if kind == JOIN:
         return {"client": k} | job.head()
-    stored = question if simulated else context.state.get(RECORD, {})
-    memory = _unpack(stored.get("memory", b""), job.task.device)
+    stored, seen = question if simulated else context.state.get(RECORD, {}), question["last seen"]
+    last, t = stored.get("round", 0), question["round"]
+    # what a node kept last is the client's own once its answer counted, and as long as the round
+    # goes on; if it did not count, what was kept before is
+    own = simulated or last == seen or (last == t and kind != EVALUATE)
+    kept = stored.get("memory" if own else "before", b"")
+    memory = _unpack(kept, job.task.device)
     with local.threads(job.threads, job.settings.precision):
-        answer = job.side.answer(question["round"], k, kind, question["message"], memory)
-    lost = not simulated and stored.get("round", 0) < question["last seen"]
+        answer = job.side.answer(t, k, kind, question["message"], memory)
+    lost = not simulated and last < seen
     if lost and job.side.remembers and (memory or kind == EVALUATE):
         raise WireError(
-            f"Client {k} answered round {question['last seen']}, but what it kept has been lost: "
+            f"Client {k} answered round {seen}, but what it kept has been lost: "
             "its node was started anew."
         )
     if kind == EVALUATE:  # which changes nothing
         return {"message": answer}
     if simulated:
         return {"message": answer, "memory": _pack(memory)}
-    context.state[RECORD] = ConfigRecord({"memory": _pack(memory), "round": question["round"]})
+    before = stored["before"] if last == t else kept
+    notes = {"memory": _pack(memory), "round": t, "before": before}
+    context.state[RECORD] = ConfigRecord(notes)
     return {"message": answer}
 
 
@@ -244,7 +252,9 @@ class Nodes:
         self.job = Job(*job)
         self.memories: dict[int, Tensors] = {}  # what clients keep; only in a simulation
         self.nodes: dict[int, int] = {}  # client -> node
-        self.last_seen: dict[int, int] = {}  # client -> the last round in which it answered
+        self.new: dict[int, Tensors] = {}  # the same of the round at hand
+        self.last_seen: dict[int, int] = {}  # client -> the last round in which its answer counted
+        self.begun = False
         yield self
 
     def ready(self, t: int, clients: Iterable[int]) -> None:
@@ -255,7 +265,7 @@ class Nodes:
             self.greet(rejected)
             anybody = any(k in self.nodes for k in clients)
             everybody = len(self.nodes) + len(rejected) >= self.job.task.clients
-            if everybody or (anybody and self.last_seen) or time.monotonic() > end:
+            if everybody or (anybody and self.begun) or time.monotonic() > end:
                 break
             self.check()
             time.sleep(self.pause)
@@ -302,20 +312,26 @@ class Nodes:
         def question(k: int) -> dict[str, Any]:
             seen = self.last_seen.get(k, 0)
             values = {"question": kind, "round": t, "last seen": seen, "message": write(k)}
-            return values | ({"memory": _pack(self.memories.get(k, {}))} if self.common else {})
+            memory = self.new.get(k, self.memories.get(k, {}))
+            return values | ({"memory": _pack(memory)} if self.common else {})
 
-        clients = list(clients)
+        clients, self.begun = list(clients), True
         answers = self.deliver((self.nodes[k], question(k)) for k in clients if k in self.nodes)
         for k in clients:
             values = answers.get(self.nodes.get(k, -1), WireError("not connected"))
             if isinstance(values, WireError):
                 yield k, values
                 continue
-            if kind != EVALUATE:
-                self.last_seen[k] = t
             if "memory" in values:
-                self.memories[k] = _unpack(values["memory"], self.job.task.device)
+                self.new[k] = _unpack(values["memory"], self.job.task.device)
             yield k, values.get("message")  # type: ignore[misc]  # the exchange looks at its type
+
+    def settle(self, t: int, clients: Iterable[int]) -> None:
+        """See ``local.OneByOne.settle``; a node hears it with the next question."""
+        clients = list(clients)
+        self.last_seen |= dict.fromkeys(clients, t)
+        self.memories |= {k: self.new[k] for k in clients if k in self.new}
+        self.new = {}
 
     def deliver(
         self, questions: Iterable[tuple[int, dict[str, Any]]]

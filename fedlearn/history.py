@@ -1,7 +1,7 @@
 """What a run leaves behind: one row a round, and under which settings it was made."""
 
-import json
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +9,13 @@ import numpy as np
 import torch
 
 from .arguments import short
-from .files import write_text
+from .files import from_json, numbers, to_json, write_text
 
 if TYPE_CHECKING:
     import pandas  # takes long to load: only where a table is made
 
 MEASURES = "last test", "last quarter"  # of the rounds, the mean: the two accuracies of a run
+JUMP = 3.0  # times the lowest loss before
 # those that a run has whatever its method and its task's metrics
 COLUMNS = """
     round accuracy loss bytes_up bytes_up_buffers bytes_down bytes_down_buffers
@@ -41,7 +42,8 @@ class History:
         asked of clients, not in the totals); ``seconds`` (the round without its evaluation);
         ``clients`` (who took part); ``refused`` and ``unevaluated`` (client -> why its answer was
         not used, in the round and in its evaluation); ``untaken`` (why what the round made was not
-        taken, or ``None``) and ``suspects`` (the clients whose answers were the largest then). A
+        taken, or ``None``) and ``suspects`` (the clients whose answers were far larger than those
+        of most; once that has made the state too large to tell, the clients who were then). A
         method and the task's metrics may have columns of their own.
     state : dict of tensors, optional
         The final global state; not written to JSON.
@@ -116,7 +118,10 @@ class History:
     def last_seen(self) -> dict[int, int]:
         """Client -> the last round in which an answer of it was used."""
         return {
-            k: row["round"] for row in self.rows for k in row["clients"] if k not in row["refused"]
+            k: row["round"]
+            for row in self.rows
+            for k in row["clients"]
+            if k not in row["refused"] and not row.get("untaken")
         }
 
     @property
@@ -136,6 +141,14 @@ class History:
         if not self.evaluated:
             raise ValueError(f"No round of this run of {self.method} was evaluated.")
         return self.evaluated[-1]
+
+    @property
+    def jumps(self) -> list[int]:
+        """The rounds after which the loss was more than three times the lowest before, or NaN."""
+        rows = self.evaluated
+        lowest = accumulate((row["loss"] for row in rows), min)
+        later = zip(rows[1:], lowest, strict=False)
+        return [row["round"] for row, low in later if not row["loss"] <= JUMP * low]
 
     def late_accuracy(self) -> float:
         """Mean accuracy of the tests in the last quarter of the rounds, or the last one if there
@@ -184,8 +197,8 @@ class History:
         return {"method": self.method, "meta": self.meta, "rows": self.rows}
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """JSON text; also written to ``path`` if one is given."""
-        text = json.dumps(self.to_dict(), indent=1) + "\n"
+        """JSON text, where NaN is the text "NaN"; also written to ``path`` if one is given."""
+        text = to_json(self.to_dict(), indent=1) + "\n"
         if path is not None:
             write_text(path, text)
         return text
@@ -198,7 +211,7 @@ class History:
         try:
             if not text.lstrip().startswith("{"):
                 name, text = text, Path(source).read_text(encoding="utf-8")
-            return cls.from_dict(json.loads(text))
+            return cls.from_dict(from_json(text))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = f"it has no {error}" if isinstance(error, KeyError) else error
             raise ValueError(f"{name} is no history of fedlearn ({why}).") from None
@@ -207,7 +220,7 @@ class History:
     def from_dict(cls, data: dict[str, Any]) -> "History":
         """The inverse of ``to_dict``, also after JSON has made text of the clients' numbers;
         ``ValueError`` and the like for what is no history."""
-        meta, rows = data["meta"], [dict(row) for row in data["rows"]]
+        meta, rows = data["meta"], [dict(numbers(row)) for row in data["rows"]]
         if not isinstance(meta, dict):
             raise ValueError(f"meta has names and values, not {short(meta)}")
         rounds = [row["round"] for row in rows]

@@ -346,7 +346,7 @@ class Feedback(Step):
     """Error feedback: what the coder lost is kept and added to the next update. It sends C(u + e)
     and keeps e <- u + e - C(u + e); of what it does not send at all it keeps everything.
 
-    The sender does not learn whether its upload was refused: then what it held is lost.
+    What it held before is still there if its upload does not count.
     """
 
     takes = Update, Weights

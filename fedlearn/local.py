@@ -133,7 +133,8 @@ def threads(count: int, precision: str = "float32") -> Iterator[None]:
 
 class OneByOne:
     """The clients of this process, one after another: what ``run`` needs of an engine's clients.
-    ``memories`` is what each of them keeps; it is empty where they live elsewhere.
+    ``memories`` is what each of them keeps; it is empty where they live elsewhere. What one
+    remembers of a round is kept when the round is over and its answer counted (``settle``).
 
     One whose code raises is refused, with the error as the reason and its cause, and keeps what it
     had before."""
@@ -141,12 +142,13 @@ class OneByOne:
     def __init__(self, side: Any) -> None:
         self.side = side
         self.memories: dict[int, Tensors] = {}
+        self.new: dict[int, Tensors] = {}  # of the round at hand
 
     def ready(self, t: int, clients: Iterable[int]) -> None:
         """Return when round ``t`` can begin; these clients always are."""
 
     def answer(self, t: int, client: int, data: bytes, question: str = "train") -> bytes:
-        """One client's answer, bytes -> bytes."""
+        """One client's answer, bytes -> bytes, which counts at once."""
         memory = dict(self.memories.setdefault(client, {}))
         answer = self.side.answer(t, client, question, data, memory)
         self.memories[client] = memory
@@ -157,16 +159,25 @@ class OneByOne:
     ) -> Iterator[tuple[int, bytes | WireError]]:
         """Deliver ``write(k)``, yield each client's answer, or why there is none, in this order."""
         for k in clients:
-            memory, data = dict(self.memories.setdefault(k, {})), write(k)
+            memory, data = self.recall(k), write(k)
             try:
                 answer: Any = self.side.answer(t, k, question, data, memory)
-                self.memories[k] = memory
+                self.new[k] = memory
             except WireError as error:
                 answer = error
             except Exception as error:
                 answer = WireError(f"Client {k} raised {type(error).__name__}: {error}")
                 answer.__cause__ = error
             yield k, answer
+
+    def recall(self, client: int) -> Tensors:
+        """A copy of what a client remembers, to be written to."""
+        return dict((self.new if client in self.new else self.memories).setdefault(client, {}))
+
+    def settle(self, t: int, clients: Iterable[int]) -> None:
+        """Round ``t`` is over, and of its answers those of these clients counted."""
+        self.memories |= {k: self.new[k] for k in clients if k in self.new}
+        self.new = {}
 
 
 # ---- which network does a client train? ----------------------------------------------------------

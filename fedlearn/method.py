@@ -121,7 +121,8 @@ def method_of(method: Any) -> Method:
 @dataclass
 class Exchange:
     """A round's only way to clients, ``ask`` in the code of a method. It counts the bytes, and
-    notes in ``row``, of the history, who is refused and why."""
+    notes in ``row``, of the history, who is refused and why. After some answers were left out the
+    round is played again, with what is known of the others."""
 
     t: int
     clients: Any  # of an engine
@@ -129,6 +130,17 @@ class Exchange:
     last_seen: dict[int, int]  # client -> the last round in which an answer of it was taken
     raised: BaseException | None = None  # the first error in the code of a client
     norms: dict[int, float] = field(default_factory=dict)  # client -> the largest that came
+    taken: dict[int, Any] = field(default_factory=dict)  # client -> as what its answer was read
+    left_out: list[int] = field(default_factory=list)
+    turns: bool = False  # a client was asked twice, so what it answered depends on the others
+
+    def __post_init__(self) -> None:
+        self._before = dict(self.last_seen)
+
+    @property
+    def again(self) -> bool:
+        """Whether the round is played again."""
+        return bool(self.left_out and self.taken)
 
     def __call__(
         self, clients: Iterable[int], write: Callable[[int], Any], question: str = TRAIN
@@ -136,6 +148,9 @@ class Exchange:
         """Deliver ``write(k)``, bytes or bytes and how many of them are buffers, to each client,
         and yield the answers that come."""
         way = "bytes_evaluation" if question == EVALUATE else "bytes"
+        if self.again:
+            yield from ((k, b"") for k in clients if k in self.taken)
+            return
 
         def counted(k: int) -> bytes:
             message = write(k)
@@ -163,6 +178,9 @@ class Exchange:
     ) -> Iterator[tuple[int, Any]]:
         """What ``read(k, answer)`` makes of each; a ``WireError`` of it refuses the client."""
         for k, answer in answers:
+            if self.again:
+                yield k, self.taken[k]
+                continue
             try:
                 taken = read(k, answer)
             except WireError as error:
@@ -170,7 +188,8 @@ class Exchange:
                 continue
             if question != EVALUATE:
                 tensors = taken if isinstance(taken, Mapping) else getattr(taken, "update", {})
-                self.last_seen[k] = self.t
+                self.turns |= k in self.taken
+                self.last_seen[k], self.taken[k] = self.t, taken
                 self.norms[k] = max(self.norms.get(k, 0.0), finite.norm(tensors.values()))
                 self.note("bytes_up_buffers", getattr(taken, "buffers", 0))
             yield k, taken
@@ -183,7 +202,7 @@ class Exchange:
 
     def note(self, column: str, count: int) -> None:
         """Add to a column of the row, such as a share of the bytes that the method tells apart."""
-        self.row[column] = self.row.get(column, 0) + count
+        self.row[column] = self.row.get(column, 0) + (0 if self.again else count)
 
     def excuse(self, error: Diverged | WireError) -> None:
         """Go on after a round that cannot be taken; or raise its error, if clients are not to blame
@@ -193,10 +212,33 @@ class Exchange:
                 raise error from self.raised
         elif not self.norms:  # nobody has answered: nobody else's fault
             raise error
-        else:  # suspects sent the largest norm, or a thousandth of it
-            most = max(self.norms.values())
-            suspects = [k for k, norm in self.norms.items() if 1000 * norm >= most]
-            self.row |= {"untaken": str(error), "suspects": suspects}
+        else:
+            self.row["untaken"] = str(error)
+            for k in self.left_out:  # in vain
+                del self.row["refused"][k]
+
+    def leave_out(self, suspects: Iterable[int], error: Diverged) -> bool:
+        """Refuse the answers of ``suspects``, with which the round ends in ``error`` -> whether it
+        can be played again with those of the others."""
+        out = [k for k in suspects if k in self.taken]
+        if not 0 < len(out) < len(self.taken) or self.turns:
+            return False
+        for k in out:
+            del self.taken[k], self.norms[k]
+            self.refuse(k, WireError(f"Left out, as it stood out in a round that failed: {error}"))
+        self.left_out += out
+        return True
+
+    def close(self) -> list[int]:
+        """End the questions of a round -> the clients whose answers counted: of those who were
+        refused, or if the round was not taken, none did."""
+        answered = [k for k, t in self.last_seen.items() if t == self.t]
+        void = [k for k in answered if self.row["untaken"] or k in self.row["refused"]]
+        for k in void:
+            del self.last_seen[k]
+        self.last_seen |= {k: self._before[k] for k in void if k in self._before}
+        self.taken.clear()
+        return [k for k in answered if k not in void]
 
 
 class Side:
@@ -238,10 +280,10 @@ class ServerSide(Side):
         """Round ``t``: ask clients, return the next state. ``state`` is not changed."""
         raise NotImplementedError
 
-    def check(self, t: int, state: State, before: State, last_seen: Mapping[int, int]) -> bool:
+    def check(self, t: int, state: State, before: State, last_seen: Mapping[int, int]) -> None:
         """``Diverged`` if the run cannot go on with the ``state`` that round ``t`` made of the one
-        ``before``; else whether its weights are suspiciously large."""
-        return finite.check(state, before)
+        ``before``."""
+        finite.check(state, before)
 
     def evaluate(self, t: int, state: State, ask: Exchange) -> dict[str, float]:
         """{"accuracy", "loss"} of the state after round ``t`` on the test set. What is needed of

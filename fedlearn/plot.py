@@ -1,8 +1,7 @@
 """Figures for every reader: colours that colour-blind people can tell apart, and markers and dashes
 beside them, so that a figure reads in grey, too."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import cycle
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,9 @@ from .tasks import Task
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]
 SIGNED = "PuOr_r"  # wherever colour is a sign: violet is negative, white zero, orange positive
 MARKERS, DASHES = "os^Dv*X", ["-", "--", "-.", ":"]
+# the methods of the papers, and what they are most often drawn beside: each has one look
+LOOKS = {"fedavg": 0, "rpn": 1, "fedkgf": 2, "fedmmd": 3, "fedfusion": 2, "fedgkt": 4}
+LOOKS |= {"fedrepopt": 5, "stc": 6, "dgc": 3, "signsgd": 4, "qsgd": 5}
 AXES = {
     "rounds": "round",
     "bytes": "bytes up and down, all clients",
@@ -31,11 +33,35 @@ AXES = {
 }
 
 
-def styles() -> Iterator[dict[str, Any]]:
-    """Colour, marker and dash of one line after another."""
-    for colour, marker, dash in zip(cycle(COLOURS), cycle(MARKERS), cycle(DASHES), strict=False):
-        line = {"color": colour, "marker": marker, "linestyle": dash}
-        yield line | {"markersize": 4, "linewidth": 1.6}
+def places(names: Sequence[str]) -> list[int]:
+    """Which look (colour, marker, dash) each line has: a method the same in all figures, others
+    what is left.
+
+    >>> places(["FedAvg", "STC", "RPN", "RPN, last layer whole"])
+    [0, 6, 1, 2]
+    """
+    plain = ["".join(c for c in name.lower() if c.isalnum()) for name in names]
+    homes = [next((LOOKS[m] for m in LOOKS if name.startswith(m)), -1) for name in plain]
+    taken: list[int] = []
+    for i, home in enumerate(homes):  # the first of a method has its look
+        taken.append(home if home not in homes[:i] else -1)
+    free = [k for k in (*range(1, len(COLOURS)), 0) if k not in taken]
+    free += range(len(COLOURS), len(COLOURS) + len(names))
+    return [free.pop(0) if k < 0 else k for k in taken]
+
+
+def styles(names: Sequence[str]) -> list[dict[str, Any]]:
+    """Colour, marker and dash of each line."""
+    return [
+        {
+            "color": COLOURS[k % len(COLOURS)],
+            "marker": MARKERS[k % len(MARKERS)],
+            "linestyle": DASHES[k % len(DASHES)],
+            "markersize": 4,
+            "linewidth": 1.6,
+        }
+        for k in places(names)
+    ]
 
 
 def check_image(path: str | Path) -> None:
@@ -122,7 +148,7 @@ def compare(
             raise ValueError('Minutes need a link, such as link={"up": "1Mbit", "down": "10Mbit"}.')
         xlabel = f"minutes: {described(link)}"
     ax, labels = axes(ax), labels or [group[0].method for group in groups]
-    for group, label, style in zip(groups, labels, styles(), strict=False):
+    for group, label, style in zip(groups, labels, styles(labels), strict=True):
         values = np.stack([getattr(h, column).astype(float) for h in group])
         seen = ~np.isnan(values[0])
         x = np.mean([_progress(h, against, link or {}) for h in group], 0)[seen]

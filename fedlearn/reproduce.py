@@ -1,7 +1,6 @@
 """Do the runs of the recipes (``recipes.py``) that are not stored, each into a file of its own in
 ``runs/`` below the working directory; ``fedlearn pack`` puts them beside the book's."""
 
-import json
 import math
 import os
 import platform
@@ -22,7 +21,7 @@ from .arguments import checked
 from .data import published, sources
 from .errors import DataError, error_text, pick
 from .experiment import Experiment
-from .files import write_text
+from .files import to_json, write_text
 from .history import MEASURES, History
 from .methods import fed_repopt_search
 from .models.repopt import Scales
@@ -135,7 +134,7 @@ def do(
         here["command"] = shlex.join(run.command)
     line["meta"]["provenance"] = {**(provenance or {}), **here, "seconds": f"{took:.1f}"}
     line = {"hash": name, "experiment": run.stated, **line}
-    write_text(path, json.dumps(line) + "\n")
+    write_text(path, to_json(line) + "\n")
     saved.unlink(missing_ok=True)
     return line
 

@@ -7,12 +7,12 @@ file of its own in ``runs/<name>/`` below the working directory, until ``pack`` 
 
 import gzip
 import hashlib
-import json
 import math
 import re
 import shlex
 import subprocess
 import sys
+import warnings
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import date
@@ -25,7 +25,7 @@ import numpy as np
 from .arguments import short
 from .data import partition as partitions
 from .data.sources import data_path
-from .files import write_atomically
+from .files import from_json, to_json, write_atomically
 from .history import COLUMNS, MEASURES, History
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ Line = dict[str, Any]
 
 def hash_of(experiment: dict[str, Any]) -> str:
     """The key of a run: of equal experiments it is equal."""
-    text = json.dumps(experiment, sort_keys=True)
+    text = to_json(experiment, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -70,17 +70,31 @@ def provenance() -> dict[str, str]:
 
 def read(path: Path) -> list[Line]:
     """The runs in a file, packed or as JSON of a history or several; ``ValueError`` for a file that
-    holds none, and for a run that is not the one its hash says, or is there twice."""
-    try:
-        if path.name.endswith(PACKED):
-            lines = list(map(json.loads, gzip.decompress(path.read_bytes()).decode().splitlines()))
-        else:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            lines = data if isinstance(data, list) else [data]
-    except (ValueError, RecursionError, EOFError, OSError) as error:
-        raise ValueError(f"{path} is no result of fedlearn: it cannot be read ({error}).") from None
+    holds none, and for a run that is not the one its hash says, or is there twice. A line that
+    cannot be read, such as one that was cut, is left out with a warning."""
+    lines = _lines(path)
     if not lines:
         raise ValueError(f"{path} is no result of fedlearn: it holds no run.")
+    return lines
+
+
+def _lines(path: Path) -> list[Line]:
+    lines: list[Line] = []
+    try:
+        if packed := path.name.endswith(PACKED):
+            texts = gzip.decompress(path.read_bytes()).decode().splitlines()
+        else:
+            texts = [path.read_text(encoding="utf-8")]
+    except (ValueError, EOFError, OSError) as error:
+        raise ValueError(f"{path} is no result of fedlearn: it cannot be read ({error}).") from None
+    for number, text in enumerate(texts, 1):
+        try:
+            data = from_json(text)
+        except (ValueError, RecursionError) as error:
+            place = f"line {number} of {path}" if packed else str(path)
+            warnings.warn(f"{place} is left out: move it away ({error}).", stacklevel=3)
+            continue
+        lines += data if isinstance(data, list) else [data]
     for line in lines:
         if not isinstance(line, dict) or not ({"rows", "scales"} & {*line}):
             raise ValueError(f"{path} is no result of fedlearn: it holds {short(line)}.")
@@ -94,7 +108,7 @@ def read(path: Path) -> list[Line]:
 
 def write(path: Path, lines: Iterable[Line]) -> None:
     """Pack runs: the same bytes for the same runs."""
-    text = "".join(json.dumps(line) + "\n" for line in lines)
+    text = "".join(to_json(line) + "\n" for line in lines)
     data = gzip.compress(text.encode(), mtime=0)
     write_atomically(path, lambda part: part.write_bytes(data))
 
@@ -112,7 +126,8 @@ def packed(name: str) -> list[Line]:
 
 def recent(name: str, root: Path = RECENT) -> dict[Path, Line]:
     """The runs of that name that are not packed yet, by their files."""
-    return {path: read(path)[0] for path in sorted((root / name).glob("*.json"))}
+    files = sorted((root / name).glob("*.json"))
+    return {path: lines[0] for path in files if (lines := _lines(path))}
 
 
 def load(name: str) -> list[History]:
@@ -218,7 +233,7 @@ def _rows(h: History, file: str = "", line: Line | None = None) -> tuple[Line, l
         "alike": hash_of({"": str(alike)}),  # the same for runs that differ in their seed alone
         "label": str(meta.get("label") or h.method),
         "method": str(options.get("method", h.method)),
-        "options": json.dumps(options),
+        "options": to_json(options),
         "task": str(task.get("task", "classification")),
         "dataset": str(task["dataset"]),
         "partition": split_text(str(task["partition"])),

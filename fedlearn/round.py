@@ -24,7 +24,8 @@ Every byte crosses in ``method.Exchange``, which counts it. Clients are behind a
 import platform
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -40,7 +41,7 @@ from .arguments import short
 from .callbacks import progress_bar
 from .context import Arrival, Context, Part, State, Tensors
 from .errors import Diverged, WireError
-from .history import COLUMNS, History
+from .history import COLUMNS, JUMP, History
 from .links import Downlink, Uplink
 from .method import ClientSide, Exchange, Method, ServerSide, method_of
 from .servers import Aggregator, Mean
@@ -61,6 +62,7 @@ class Server(ServerSide):
         self.up, self.down = method.uplink.schema(self.net), method.downlink.schema(self.net)
         for part in (method.uplink, method.server):
             part.validate(self.context(1, -1, self.up, {}))
+        self._variances: tuple[Any, dict] = None, {}  # state, those of its batch statistics
         self._coded: tuple[Any, int, dict] = (None, 0, {})  # state, round, group -> body
 
     def round(self, t: int, state: State, ask: Exchange) -> State:
@@ -94,11 +96,15 @@ class Server(ServerSide):
         round."""
         if client not in self.participants(t):
             raise WireError(f"Client {client} was not drawn for round {t}.")
-        message = unpack(data, self.up, kind=UP, round=t, client=client)
-        if message.samples < 1:
-            raise WireError("The upload claims to come from no samples.")
+        message, n = unpack(data, self.up, kind=UP, round=t, client=client), self.task.sizes[client]
+        if message.samples != n:  # or one client could be the whole mean
+            raise WireError(f"Client {client} has {n} samples, its upload says {message.samples}.")
         ctx = self.context(t, client, self.up, {}, start=state.weights)
         update = self.method.uplink.decode(message.sections, ctx)
+        if self._variances[0] is not state:
+            names = [name for name in self.up.buffers if name.endswith("running_var")]
+            self._variances = state, {n: state.weights[n].cpu().numpy() for n in names}
+        finite.refuse_negative(self._variances[1], update)
         return Arrival(client, message.samples, update, buffer_bytes(message.sections, self.up))
 
     def aggregate(
@@ -112,20 +118,18 @@ class Server(ServerSide):
             weights = self.method.server.aggregate(state.weights, arrivals, ctx)
         return State(weights, ctx.memory)
 
-    def check(self, t: int, state: State, before: State, last_seen: Mapping[int, int]) -> bool:
-        """Also tries a network of large weights, and the downlink if it could fail; what it codes
-        is kept for round ``t`` + 1, unless to code it changes the memory."""
+    def check(self, t: int, state: State, before: State, last_seen: Mapping[int, int]) -> None:
+        """Also tries the network, and the downlink if it could fail; what it codes is kept for
+        round ``t`` + 1, unless to code it changes the memory."""
         large = finite.check(state, before)
-        if large:
-            self.method.model.refresh(self.net, self.task, t)
-            local.load(self.tensors, state.weights)
-            finite.try_out(self.net, self.task)
+        self.method.model.refresh(self.net, self.task, t)
+        local.load(self.tensors, state.weights)
+        finite.try_out(self.net, self.task, large)
         if self.method.downlink is not PLAIN:
             if self.method.downlink.told:
                 state = State(state.weights, dict(state.memory))
             for k in self.participants(t + 1):
                 self.send(t + 1, k, state, last_seen)
-        return large
 
 
 class Client(ClientSide):
@@ -315,8 +319,9 @@ def run(
             # a run that was stopped may not have come to call them for its last round
             t, row = begun, history.rows[-1] if begun else None
             while not (row and any([call(row, state) is True for call in calls])) and t < rounds:
-                t += 1
-                state, row = one_round(server, people, t, state, last_seen, last=t == rounds)
+                t, known = t + 1, (r["suspects"] for r in reversed(history.rows) if r["suspects"])
+                last, suspects = t == rounds, next(known, [])
+                state, row = one_round(server, people, t, state, last_seen, last, suspects)
                 history.rows.append(row)
                 if checkpoint is not None:
                     checkpoints.save(checkpoint, history, state, people.memories)
@@ -329,11 +334,17 @@ def run(
 
 
 def one_round(
-    server: Any, people: Any, t: int, state: State, last_seen: dict[int, int], last: bool = False
+    server: Any,
+    people: Any,
+    t: int,
+    state: State,
+    last_seen: dict[int, int],
+    last: bool = False,
+    suspects: Sequence[int] = (),
 ) -> tuple[State, dict[str, Any]]:
     """Round ``t`` with the clients of an engine -> the next state, and a row of the history. A
-    state that is not finite, or from which no round can begin, is not taken: the old one stays, and
-    the row says why."""
+    state that is not finite, or from which no round can begin, is not taken: the old one stays, at
+    the server and at its clients, and the row says why. ``suspects``: the last that there were."""
     row: dict[str, Any] = dict.fromkeys(COLUMNS, 0) | {"round": t, "accuracy": None, "loss": None}
     row |= {"clients": list(server.participants(t)), "refused": {}, "unevaluated": {}}
     row |= {"untaken": None, "suspects": []}
@@ -341,14 +352,16 @@ def one_round(
     people.ready(t, row["clients"])
     began = time.perf_counter()
     try:
-        new = server.round(t, state, ask)
-        if new is not state:
-            server.check(t, new, state, last_seen)
-        state = new
+        state = finite.next_state(server, t, state, ask, suspects)
+        if ask.left_out:
+            who = ", ".join(map(str, ask.left_out))
+            text = f"{server.method.name} goes on without an answer of client {who}, with which the"
+            warnings.warn(f"{text} round failed; history.rows says which and why.", stacklevel=3)
     except (Diverged, WireError) as error:
         ask.excuse(error)
     if ask.raised and not last_seen:  # no client has ever answered: it is the program that fails
         raise ask.raised
+    people.settle(t, ask.close())
     row["seconds"] = time.perf_counter() - began
     if last or t % server.settings.evaluate_every == 0:
         row |= server.evaluate(t, state, ask)
@@ -360,6 +373,15 @@ def warn(history: History) -> None:
     if untaken := [row["round"] for row in history.rows if row.get("untaken")]:
         text = f"{len(untaken)} rounds of {history.method} were not taken, first round {untaken[0]}"
         warnings.warn(f"{text}; history.rows says why and whom it suspects.", stacklevel=3)
+    taken = [row for row in history.rows if not row.get("untaken")]
+    used = Counter(k for r in taken for k in r.get("suspects", ()) if k not in r["refused"])
+    if used:
+        who = ", ".join(f"{k} (rounds: {count})" for k, count in sorted(used.items()))
+        text = f"Far more than most sent came from clients of {history.method}, and was used: {who}"
+        warnings.warn(f"{text}; history.rows says when.", stacklevel=3)
+    if jumps := history.jumps:
+        text = f"The loss of {history.method} jumped in round {jumps[0]}"
+        warnings.warn(f"{text}, to more than {JUMP:g} times the lowest before.", stacklevel=3)
     for column, noun in (("refused", "answers"), ("unevaluated", "answers to evaluation")):
         if count := sum(len(row[column]) for row in history.rows):
             text = f"{count} {noun} of {history.method} were refused or missing"

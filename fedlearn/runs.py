@@ -1,6 +1,5 @@
 """One run or several from a terminal: what is checked before, where they train, what is left."""
 
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -14,7 +13,7 @@ from joblib import Parallel, delayed
 
 from . import link, results, round
 from .experiment import Engine, Experiment, Link, Output
-from .files import check_writable, is_device, write_text
+from .files import check_writable, is_device, to_json, write_text
 from .history import MEASURES, History
 from .settings import whole_number
 
@@ -62,7 +61,7 @@ def run_all(
         history.meta |= {"label": e.label, "options": options, "provenance": origin}
         runs.setdefault(e.label, []).append(history)
     data = [h.to_dict() for h in histories]
-    text = json.dumps(data[0] if len(data) == 1 else data, indent=1)
+    text = to_json(data[0] if len(data) == 1 else data, indent=1)
     if out:
         write_text(out, text + "\n")
     print(text if output.out == "-" else table(runs, speeds, radio))

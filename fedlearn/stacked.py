@@ -69,7 +69,7 @@ class Stacked(local.OneByOne):
 
     def _together(self, t: int, messages: dict[int, bytes]) -> dict[int, Any]:
         """Download, training and upload of several clients; only training is common."""
-        side, memories = self.side, {k: dict(self.memories.setdefault(k, {})) for k in messages}
+        side, memories = self.side, {k: self.recall(k) for k in messages}
         contexts = [side.download(t, k, data, memories[k]) for k, data in messages.items()]
         if self._stack is None:
             self._stack = stack(side.net, self.together)
@@ -87,7 +87,7 @@ class Stacked(local.OneByOne):
             weights = dict(zip(trained, row, strict=True))
             local.load(side.tensors, weights)
             answers[one.client] = side.upload(weights, one)
-        self.memories |= memories
+        self.new |= memories
         return answers
 
 

@@ -12,7 +12,9 @@ answer = 1.0
 
 # %% fed_kgf-share
 """A good answer says (1) that no single owner dictates the answers any more: they
-spread over several classes, though one may still have the larger share; (2) that
+spread over several classes, though one may still have the larger share. With five
+seeds it had about 60 % of the answers on average, where one owner's classifier had
+all; where boats are alike, one owner's had about three quarters; (2) that
 accuracy stays low in these few rounds, because the other modules still come from one
 client each, and generated kernels learn slowly; (3) what it costs: every client but
 the owner sends 330 numbers more. A mean upload was 774 numbers, so it grows by nearly

@@ -15,18 +15,18 @@ training need not be worse: with our seed it is ahead of the branches. But it is
 what the branches would have learned."""
 
 # %% fed_repopt-constants
-"""Two for each output channel of each block, $s_3$ and $s_1$. The scale of the copy is
-trained, so it is part of the kernel and travels with it. In all these are a two
+"""24,704: two for each output channel of each block, $s_3$ and $s_1$. The scale of the
+copy is trained, so it is part of the kernel and travels with it. In all these are a two
 thousandth of one message."""
 answer = 2 * (64 + 4 * 128 + 6 * 256 + 16 * 512 + 2048)
 
 # %% fed_repopt-start
-"""A good answer (1) predicts before it runs; (2) finds the head start still there, so
-most of it comes from the start: a copy of the input passes everything on from the first
-layer to the last; (3) finds the later rounds slower than with both rules, since without
-multipliers the long kernels turn at half the speed; (4) says that this is one seed. In
-Figure 8.4, with twelve clients, the step alone begins behind FedRepOpt and ends a
-little ahead."""
+"""A good answer (1) predicts before it runs; (2) finds most of the head start still
+there, so it comes from the start: in three of the five blocks a copy passes on what
+comes in; (3) finds every round lower than with both rules, since without the multiplier
+the long kernels turn more slowly still (Table 8A.5 has the third block: at less than
+half the speed); (4) says that this is one seed. In Figure 8.4, with twelve clients, the
+step alone begins behind FedRepOpt and ends ahead of it with two of three seeds."""
 
 # %% fed_repopt-fold
 """The running mean is subtracted from $W * x + b$, and what is left is scaled: so the

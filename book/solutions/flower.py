@@ -4,6 +4,36 @@ A section begins with `# %% exercise`, may explain itself in a text in triple qu
 and leaves its answer in `answer`. `fl.solution` shows it; the unit tests check it.
 """
 
+# %% flower-forgets
+"""The first comparison and the second are still true: the simulation of the package and
+the loop both keep what a client remembers. The last is false. `answer` builds `people`
+anew for each message and loses it when it returns, so DGC's clients have forgotten
+what they did not send. Nobody said so: there is no error, and the accuracies look
+sensible. They may even be higher. It is simply another method. In Flower what a client
+keeps has to be put into `context.state`, which Flower gives back to the client's
+next call. Define this function, and write in `answer`
+`data = remembering(people, k, asked, context)`: then the last comparison is true
+again."""
+from flwr.app import ArrayRecord
+
+
+def remembering(people, k, asked, context):
+    kept = context.state.get("kept", ArrayRecord())
+    people.memories[k] = dict(kept.to_torch_state_dict())
+    data = people.answer(asked["round"], k, asked["message"])
+    context.state["kept"] = ArrayRecord(dict(people.memories[k]))
+    return data
+
+
+# %% flower-fails
+"""Our server stops with an error, because a reply that reports a failure has no
+content. One client that is out of memory ends the run of all. Flower's ready-made
+strategy `FedAvg` does the opposite: it averages whoever answered, says so in its log,
+and returns a mean in which nobody is seen to be missing. Both are bad if a client
+fails often. If it is always the one with the most data, the model drifts away from it.
+A server should go on with the others *and* write down who is missing, and why. The
+package's history has this in the column `refused`: client, and reason."""
+
 # %% flower-bytes
 """Twenty clients take part in a round, but all hundred are greeted, also those who are
 never drawn."""

@@ -6,13 +6,19 @@ function that takes the reader's answer and returns ``None`` if it is right, oth
 the sentence "not yet, because ...". Reference answers are in ``book/solutions``, a file a chapter.
 """
 
+import ctypes
 import dis
+import io
 import re
+import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from types import FunctionType
 from typing import Any
 
@@ -25,6 +31,8 @@ CHAPTERS = dict.fromkeys(
     ).split()
 )
 Function = Callable[..., Any]  # an answer that is a function
+SECONDS = 20.0  # that a check may take: nbgrader ends a cell after 30; right answers take 0.1
+LETTERS = 100_000  # that it may print
 
 
 @dataclass(frozen=True)
@@ -80,15 +88,63 @@ def module_of(exercise: str) -> Any:
     return import_module(f".{chapter}", __package__)
 
 
-def stopped(error: Exception, answer: Any) -> str:
+class Unbounded(BaseException):
+    """An answer takes or prints too much; its own ``except Exception`` does not catch that."""
+
+
+class Printed(io.TextIOBase):
+    """Passes on what an answer prints, up to ``LETTERS``."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream, self.left = stream, LETTERS
+
+    def write(self, text: str) -> int:
+        self.left -= len(text)
+        if self.left < 0:
+            raise Unbounded(f"it prints more than {LETTERS:,} letters")
+        return self.stream.write(text)
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+
+def bounded(test: Callable[[Any], str | None], answer: Any) -> str | None:
+    """``test(answer)``, or why it ended in an error, or did not end.
+
+    It runs in a thread of its own: so ``SECONDS`` bound it wherever the check is called, and what
+    the answer raises, even SystemExit, is told from the reader's own stop of the cell.
+    """
+    outcomes: list[str | None] = []
+
+    def run() -> None:
+        try:
+            outcomes.append(test(answer))
+        except BaseException as error:  # of the reader's code, or of the test on what it returns
+            outcomes.append(stopped(error, answer))
+
+    thread = Thread(target=run, daemon=True)
+    try:
+        with redirect_stdout(Printed(sys.stdout)), redirect_stderr(Printed(sys.stderr)):
+            thread.start()
+            thread.join(SECONDS)
+    finally:
+        if thread.is_alive():  # an endless loop ends with its next line
+            ident, error = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Unbounded)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, error)
+    return outcomes[0] if outcomes else f"it has not ended after {SECONDS:g} seconds"
+
+
+def stopped(error: BaseException, answer: Any) -> str:
     """The reason for an error: in the answer's own code, or in a test that could not use it."""
-    kind = f"{type(error).__name__}: {error}"
+    if isinstance(error, Unbounded):
+        return str(error)
+    kind = traceback.format_exception_only(error)[-1].strip()
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     if Path(__file__).parent not in Path(frame.f_code.co_filename).parents:
         return f"it stopped with {kind}"
-    if re.search(r"\) (takes|missing|got) ", str(error)):
+    if re.search(r"\) (takes|missing|got) ", kind):
         return f"it takes other arguments than those asked for ({kind})"
-    if "NoneType" in str(error):
+    if "NoneType" in kind:
         return "it returns nothing: is the `return` missing?"
     what = "what it returns" if callable(answer) or isinstance(answer, tuple) else "it"
     return f"{what} is not what is asked for ({kind})"
@@ -97,15 +153,14 @@ def stopped(error: Exception, answer: Any) -> str:
 def check(exercise: str, answer: Any) -> Verdict:
     """Check an answer: a number, a tensor or a function, as the exercise asks.
 
-    An error in it is a reason, not a crash, and an empty answer cell is said to be empty.
+    Whatever it does is a reason, not a crash: an error, an exit, a loop or a print without end. An
+    empty answer cell is said to be empty.
     """
     test = pick(exercise, module_of(exercise).EXERCISES, "exercise")
     if empty(answer):
         return Verdict(exercise, "there is no answer yet", answered=False)
-    try:
-        return Verdict(exercise, test(answer))
-    except Exception as error:  # whatever the reader's code raises, or the test on what it returns
-        return Verdict(exercise, stopped(error, answer))
+    reason = bounded(test, answer)
+    return Verdict(exercise, reason and textwrap.shorten(reason, 500, placeholder=" ..."))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import random
 import shlex
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -960,7 +960,7 @@ def first(answer: Function) -> str | None:
     """answer(scores) -> the names of the methods that nobody outranks, three standard errors."""
     for scores, reason in FIELDS:
         got = answer({name: list(runs) for name, runs in scores.items()})
-        if got is None or isinstance(got, str):
+        if not isinstance(got, Collection) or isinstance(got, str):
             return "the answer is a collection of names"
         if not {*got} <= {*scores}:
             return f"{[*got]} are not names of methods, which are {[*scores]}"
@@ -1079,7 +1079,7 @@ def luck(answer: Function) -> str | None:
         gaps = [row[k] - other[k] for k, row, other in zip(its, first, again, strict=True)]
         want = sum(gaps) / len(gaps)
         got = float(answer([list(r) for r in first], [list(r) for r in again]))
-        if abs(got - want) > 1e-9:
+        if not abs(got - want) <= 1e-9:
             return f"{reason} ({want:+.3f}, not {got:+.3f}, for {first} and then {again})"
     return None
 

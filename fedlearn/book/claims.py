@@ -9,7 +9,6 @@ or ``no lower``; ``splits`` and ``data``, if not all; ``runs``, if not those of 
 """
 
 import html
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -20,6 +19,7 @@ import numpy as np
 
 from .. import ledger as claims
 from .. import results
+from ..files import to_json
 from ..history import MEASURES, History
 from ..recipes import SCALES, results_folder
 from ..results import FEW, paired, spread
@@ -267,7 +267,7 @@ def formula(result: claims.Result) -> str:
     code = f"<code>{html.escape(c['formula'])}</code>"
     if "data" not in c:
         return code
-    figures = html.escape(json.dumps(c["data"], ensure_ascii=False))
+    figures = html.escape(to_json(c["data"], ensure_ascii=False))
     return f"<details><summary>{code}</summary><code>data = {figures}</code></details>"
 
 

@@ -2,12 +2,12 @@
 it is published, and with checks that stop where an answer is not right."""
 
 import ast
-import json
+import os
 import re
 from pathlib import Path
 from typing import Any
 
-from ..files import write_text
+from ..files import check_writable, from_json, to_json, write_text
 from .check import CHAPTERS
 
 SHOWS = re.compile(r"^(?:fl|fedlearn)\.solution\(.*\)[ \t]*\n?", re.MULTILINE)
@@ -100,22 +100,28 @@ def make(folder: str | Path, out: str | Path, force: bool = False) -> list[Path]
     there already are refused unless ``force``.
     """
     folder, out = Path(folder), Path(out)
-    one, other = folder.resolve(), out.resolve()
+    one, other = Path(os.path.realpath(folder)), check_writable(out / "a").parent
     if one == other or one in other.parents or other in one.parents:
         raise ValueError(f"The folders {folder} and {out} overlap; name one outside of the other.")
     chapters = sorted(p for p in folder.rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
     if not chapters:
         raise ValueError(f"There are no notebooks in {folder}.")
     targets = [out / path.relative_to(folder) for path in chapters]
+    for path in targets:
+        if other not in (place := check_writable(path)).parents:  # a link, maybe to the source
+            raise ValueError(f"{path} leads to {place}, which is not in {out}.")
     there = [str(path) for path in targets if path.exists()]
     if there and not force:
         raise ValueError(f"{there[0]} is there already; with --force it is written anew.")
     made = []
     for path in chapters:
         try:
-            made.append(strip(json.loads(path.read_text(encoding="utf-8"))))
+            notebook = strip(from_json(path.read_text(encoding="utf-8")))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
-    for notebook, target in zip(made, targets, strict=True):
-        write_text(target, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} is no notebook ({error!r}).") from None
+        made.append(to_json(notebook, indent=1, ensure_ascii=False) + "\n")
+    for text, target in zip(made, targets, strict=True):
+        write_text(target, text)
     return targets

@@ -1,11 +1,11 @@
 """A table that the reader sorts and searches. Without scripts the whole table is there; DataTables,
 which itables brings along, moves it, with no network."""
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
+from ..files import to_json
 from .show import inline, said
 
 NUMBER = re.compile(r"[-+]?[\d,]*\.?\d+")
@@ -67,7 +67,7 @@ def table(
         f'<table class="fl-table"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
         f'</figure>{script}<script type="module">'
         f"const {{ ITable }} = await {module};"
-        f'new ITable(document.querySelector("#{anchor} table"), {json.dumps(options)});</script>'
+        f'new ITable(document.querySelector("#{anchor} table"), {to_json(options)});</script>'
     )
 
 

@@ -37,7 +37,7 @@ def explorer(number: str, name: str, caption: str, alt: str, guess: float | None
     the picture and hides the method until the reader asks to see it.
     """
     from . import vega
-    from .vega import DOTTED, GREY, LEGEND, ONE, choice, layered, series, slider, tick
+    from .vega import DOTTED, GREY, LEGEND, ONE, choice, layered, slider, tick
     from .vega import alt as altair
 
     spec, rows = chapter_file(name)["explorer"], grid(name)
@@ -70,9 +70,9 @@ def explorer(number: str, name: str, caption: str, alt: str, guess: float | None
     x = altair.X("x:Q", axis=axis, scale=altair.Scale(zero=False))
     side = {"scale": {"domain": [0, 1]}, "title": "test accuracy"}
     legend = LEGEND | {"symbolSize": 90}
-    colour = series(altair.Color, "line", lines, vega.COLOURS, legend)
-    dash = series(altair.StrokeDash, "line", lines, vega.DASHES, None)
-    shape = series(altair.Shape, "line", lines, vega.SHAPES, legend)
+    colour = vega.methods(altair.Color, "line", lines, vega.COLOURS, legend)
+    dash = vega.methods(altair.StrokeDash, "line", lines, vega.DASHES, None)
+    shape = vega.methods(altair.Shape, "line", lines, vega.SHAPES, legend)
     tooltip = [
         altair.Tooltip("line:N", title="method"),
         altair.Tooltip("round:N", title="round"),

@@ -1,5 +1,6 @@
 """Chapter 5, Fed-KGF: its explorers, a table of stored runs, and the checks of the exercises."""
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -168,26 +169,49 @@ def watch_round() -> dict[str, Any]:
     return layered(320, params, layers, view={"stroke": None})
 
 
-def equal_bytes() -> list[dict[str, str]]:
-    """Stored runs where clients are alike: where each stands when it has sent as much, up and down,
-    as Fed-KGF in its whole run."""
+SENDS = {  # by label of the stored runs: its name in the lesson, and what goes up
+    "FedAvg": ("FedAvg", "everything"),
+    "Fed-KGF without MU": ("few kernels", "the few kernels"),
+    "module uploading alone": ("module each", "a module"),
+    "Fed-KGF": ("Fed-KGF", "a module of few kernels"),
+    "FedCOM": ("FedCOM", "eight bits a number"),
+    "SmartIdx": ("SmartIdx", "signs of the largest changes"),
+    "DGC": ("DGC", "the largest changes"),
+    "FedCAMS": ("FedCAMS", "signs and a scale"),
+    "FedPM": ("FedPM", "a mask over random weights"),
+    "STC": ("STC", "a few large changes"),
+    "signSGD": ("signSGD", "signs"),
+}
+
+
+def equal_bytes(dataset: str = "cifar10") -> list[dict[str, str]]:
+    """Stored runs where clients are alike: accuracy late in the run, and where each stands when it
+    has sent as much as Fed-KGF in its whole run, up and down or up alone."""
     from ..results import load, spread
 
     runs: dict[str, list[Any]] = {}
-    for h in load("fed_kgf_small"):
-        if h.meta["task"]["dataset"] == "cifar10" and "Iid" in h.meta["task"]["partition"]:
+    for h in load("fed_kgf_digits" if dataset == "digits" else "fed_kgf_small"):
+        if h.meta["task"]["dataset"] == dataset and "Iid" in h.meta["task"]["partition"]:
             runs.setdefault(h.meta["label"], []).append(h)
-    budget = max((h.megabytes[-1] for h in runs.get("Fed-KGF", [])), default=0.0) * 1.0001
+
+    def within(h: Any, sent: Callable[[Any], Any]) -> list[float]:
+        """The last accuracy within Fed-KGF's bytes, as a list; empty if a round is more."""
+        most = max(sent(its).sum() for its in runs["Fed-KGF"]) * 1.0001
+        so_far = sent(h).cumsum()
+        return [r["accuracy"] for r in h.evaluated if so_far[r["round"] - 1] <= most][-1:]
+
     rows = []
-    for label in "Fed-KGF FedCOM SmartIdx DGC FedAvg FedCAMS FedPM STC signSGD".split():
-        its = runs.get(label, [])
-        ends = [[r for r in h.evaluated if h.megabytes[r["round"] - 1] <= budget][-1] for h in its]
-        if its:
+    for label in SENDS if "Fed-KGF" in runs else ():
+        if its := runs.get(label, []):
+            name, sends = SENDS[label]
             up, down = (sum(b) / len(its[0]) / 1e6 for b in (its[0].bytes_up, its[0].bytes_down))
-            row = {"method": label, "up": f"{up:.2f}", "down": f"{down:.2f}"}
-            last = ends[0]["round"]
-            row |= {"rounds": str(last), "total": f"{its[0].megabytes[last - 1]:.0f}"}
-            rows.append(row | {"accuracy": spread([end["accuracy"] for end in ends])})
+            reached = {
+                "all rounds": [h.late_accuracy() for h in its],
+                "both ways": sum((within(h, lambda h: h.bytes_up + h.bytes_down) for h in its), []),
+                "up alone": sum((within(h, lambda h: h.bytes_up) for h in its), []),
+            }
+            row = {"method": name, "sends up": sends, "up": f"{up:.2f}", "down": f"{down:.2f}"}
+            rows.append(row | {c: spread(a) if a else "" for c, a in reached.items()})
     return rows
 
 

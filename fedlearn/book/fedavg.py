@@ -2,7 +2,8 @@
 the exercises."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -10,14 +11,18 @@ from ..models import digits_cnn, state_of
 from ..wire import Message, Schema, pack
 from .check import Function, compared, drawn, number
 
+if TYPE_CHECKING:
+    from .show import Chart
+
 BOWLS = ((2.0, 0.3), (0.3, 2.0))  # curvatures of two losses, each steep where the other is flat
 OPTIMA = ((-1.0, 0.5), (1.0, -0.5))  # of the clients, if they are as far apart as the slider goes
 START, RATE, ROUNDS, STEPS = (1.6, 1.7), 0.3, 8, 20
 
 
-def two_bowls() -> dict[str, Any]:
+def two_bowls(number: str) -> "Chart":
     """FedAvg of two clients in a plane, F_k(w) = sum_i a_ki (w_i - d c_ki)^2 / 2, under sliders for
     the round, the local steps and d: a round's two walks, the means so far, and the optimum."""
+    from .show import chart
     from .vega import BLUE, BOLD, GREEN, GREY, ONE, ORANGE, alt, layered, series, slider
 
     axes, both = (0, 1), (0, 1)  # of the plane; clients
@@ -79,7 +84,7 @@ def two_bowls() -> dict[str, Any]:
     )
     away = f"sqrt(pow({model('round', 0)} - best0, 2) + pow({model('round', 1)} - best1, 2))"
     words = f"'after round ' + round + ': ' + format({away}, '.2f') + ' from the best for both'"
-    return layered(
+    plane = layered(
         300,
         params,
         [
@@ -101,6 +106,18 @@ def two_bowls() -> dict[str, Any]:
             .encode(x=alt.value(6), y=alt.value(294)),
         ],
         grid=False,
+    )
+    return chart(
+        number,
+        plane,
+        caption="""Two clients, two weights. Thin rings: heights of the two bowls. Lines: the local
+        steps of this round. Crosses: the mean after each round. Diamond: the point where the sum of
+        both losses is smallest.""",
+        alt="""A plane with two sets of rings. From a common start one walk bends to the middle of
+        the first rings, one to the middle of the second. The mean of their ends comes closer to a
+        diamond from round to round. With many local steps it stops half-way between the middles of
+        the rings, away from the diamond.""",
+        units={"round": "rounds", "steps": "steps", "apart": "of the largest distance"},
     )
 
 
@@ -206,7 +223,8 @@ CASES = ((10, 1.0, 10), (10, 0.5, 5), (10, 0.2, 2), (10, 0.01, 1), (5, 0.5, 3), 
 def participants(answer: Function) -> str | None:
     """answer(clients, C, generator) -> clients drawn without repetition, ascending."""
     for clients, share, count in CASES:
-        chosen = [int(k) for k in answer(clients, share, torch.Generator().manual_seed(1))]
+        given = answer(clients, share, torch.Generator().manual_seed(1))
+        chosen = [int(k) for k in islice(given, clients + 1)]
         case = f"{clients} clients and a share of {share}"
         if not chosen:
             return f"with {case} nobody takes part: at least one must"

@@ -1,11 +1,111 @@
-"""Chapter 9, the same methods on Flower: the explorers of what a round costs there, in bytes and in
-seconds, and the checks of the exercises."""
+"""Chapter 9, the same methods on Flower: a message on its way, the explorers of what a round costs
+there, in bytes and in seconds, and the checks of the exercises."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .. import methods, tasks
 from ..history import History
+from ..round import clients
 from .check import Function, number
+
+ASK, LOOK = 3.0, 0.5  # seconds between two looks of a SuperNode, and of our part at the server
+
+
+def watch_message(seconds: Mapping[str, float], guess: float | None = None) -> dict[str, Any]:
+    """Where a message and its answer are in a round of Flower's programs, second by second.
+
+    ``seconds`` are those of a round, by engine. To start a program takes what is left of the
+    recorded round if the client trains as long as in the loop, where two take turns. ``guess`` is
+    the reader's, in seconds."""
+    from .vega import AMBER, BLUE, BOLD, DOTTED, GREY, LASTS, ONE, WORDS, alt, layered, slider
+
+    train = seconds["sequential"] / 2
+    start = seconds["deployment"] - ASK - LOOK - train
+    programs = ["ServerApp", "SuperLink", "SuperNode", "ClientApp"]
+    stages = [  # where, from when on, and what happens there
+        ("SuperLink", "0", "the message waits for the SuperNode"),
+        ("SuperNode", "ask", "a Python program starts for it"),
+        ("ClientApp", "ask + start", "the client trains"),
+        ("SuperLink", "ask + start + work", "the answer waits for the server"),
+        ("ServerApp", "T", "the server has its answer"),
+    ]
+    where, begins, what = (list(column) for column in zip(*stages, strict=True))
+    params: list[dict[str, Any]] = [
+        slider("time", "time, % of the round", 0, 0, 100, 1),
+        slider("train", "a client trains", round(math.log10(train), 1), -2, 3, 0.1),
+        slider("start", "a program starts, s", round(start, 1), 0, 15, 0.1),
+        slider("ask", "a SuperNode asks every, s", ASK, 0.5, 30, 0.5),
+        {"name": "work", "expr": "pow(10, train)"},
+        {"name": "T", "expr": f"ask + start + work + {LOOK}"},
+        {"name": "now", "expr": "T * time / 100"},
+        {"name": "saysTrain", "expr": LASTS.format("work")},
+    ]
+    at = " + ".join(f"(now > {begin} - 1e-9)" for begin in begins[1:])  # the stage of now
+    y = alt.Y("where:N", sort=programs, title=None, scale=alt.Scale(domain=programs))
+    x = alt.X("x:Q", title="seconds", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=6))
+    rows = [{"where": program, "n": n} for n, program in enumerate(where)]
+    times = f"[{', '.join([*begins, 'T'])}]"
+    spans = alt.Chart(alt.InlineData(values=rows)).transform_calculate(
+        x=f"{times}[datum.n]", x2=f"{times}[datum.n + 1]"
+    )
+    colour = alt.condition("datum.where == 'ClientApp'", alt.value(BLUE), alt.value(AMBER))
+    ends = alt.Chart(alt.InlineData(values=[{"where": programs[0], "end": k} for k in (0, 1)]))
+    dot = alt.Chart(ONE).transform_calculate(x="now", where=f"{where}[{at}]")
+    lines = [
+        f"format(now, '.1f') + ' s: ' + {what}[{at}]",
+        "'a round: ' + format(T, '.1f') + ' s; ' + format(work / T, '.1~%') + ' of it is training'",
+    ]
+    guessed = alt.Chart(ONE).transform_calculate(x=f"{guess or 0}", says="'your guess'")
+    layers = [
+        spans.mark_bar(height={"band": 0.6}).encode(x, alt.X2("x2"), y, color=colour),
+        ends.transform_calculate(x="datum.end * T").mark_tick(thickness=3, color=GREY).encode(x, y),
+        dot.mark_rule(color=GREY).encode(x),
+        dot.mark_point(size=130, filled=True, opacity=1, fill="white", stroke="#1b1f24").encode(
+            x, y
+        ),
+    ]
+    if guess:
+        layers += [
+            guessed.mark_rule(**DOTTED, strokeWidth=1.5).encode(x),
+            guessed.mark_text(**WORDS, dx=4, baseline="top").encode(
+                x, y=alt.value(0), text="says:N"
+            ),
+        ]
+    layers += [
+        alt.Chart(ONE)
+        .mark_text(**BOLD, text=alt.ExprRef(line))
+        .encode(x=alt.value(-70), y=alt.value(-30 + 18 * n))
+        for n, line in enumerate(lines)
+    ]
+    return layered(160, params, layers, padding={"top": 34, "left": 5, "right": 5, "bottom": 5})
+
+
+def engine_rows(seconds: Mapping[str, float]) -> list[dict[str, str]]:
+    """A table of the seconds of a round, by where the clients live."""
+    places = {
+        "sequential": "one process",
+        "simulation": "worker processes",
+        "deployment": "programs of their own",
+    }
+    return [
+        {
+            "clients live in": place,
+            "seconds": f"{seconds[engine]:.2f}",
+            "times the first": f"{seconds[engine] / seconds['sequential']:.1f}",
+        }
+        for engine, place in places.items()
+    ]
+
+
+def first_messages(name: str, network: str) -> tuple[int, int]:
+    """Bytes down and up of a client's first round; a few images are enough for that."""
+    task = tasks.classification("digits", clients=2, train=20, test=10, network=network)
+    method = methods.get(name)
+    server, people = method.server_side(task), clients(method, task)
+    down, _ = server.send(1, 0, server.start())
+    return len(down), len(people.answer(1, 0, down))
 
 
 def bars(names: Sequence[str], parts: Sequence[int], colours: Sequence[str]) -> list[Any]:
@@ -32,29 +132,28 @@ def bars(names: Sequence[str], parts: Sequence[int], colours: Sequence[str]) -> 
     ]
 
 
-def framed(
-    rows: Sequence[dict[str, Any]], typical: float, hidden: str, guess: float | None = None
-) -> dict[str, Any]:
+def framed(messages: Mapping[str, float], added: float, hidden: str) -> dict[str, Any]:
     """What share of a message's bytes Flower adds, for each method and for a length of one's own.
 
-    ``rows`` have ``method``, ``message`` (bytes of a client's two messages) and ``added`` (what
-    Flower adds to them); ``typical`` is what it adds to messages of any length. ``hidden`` is a
-    method that is not shown before its share was guessed, in percent. The length is a power of
-    ten; ``saysLength`` says it in words.
+    ``messages`` has a client's two messages in bytes; Flower adds ``added``. ``hidden`` is a method
+    that is not shown before its share was guessed, in percent. The length is a power of ten;
+    ``saysLength`` says it in words.
     """
     from .vega import AMBER, DOTTED, WORDS, alt, heading, layered, slider, tick
 
     own = "your own"
-    methods = [*(row["method"] for row in rows), own]
+    names = [*messages, own]
     asked = f"your guess for {hidden}, % "
     params = [
-        slider("guess", asked, 10 if guess is None else guess, 0, 100, 1),
-        tick("reveal", f"show {hidden}", guess is not None),
+        slider("guess", asked, 10, 0, 100, 1),
+        tick("reveal", f"show {hidden}", False),
         slider("bytes", "a length of your own", 4.0, 2, 7, 0.05),
         {"name": "saysLength", "expr": "format(pow(10, bytes), '.2s') + 'B'"},
     ]
-    values = [{**row, "part": 1} for row in rows]
-    values += [{"method": own, "message": 0, "added": typical, "part": 1}]
+    values = [
+        {"method": name, "message": b, "added": added, "part": 1}
+        for name, b in [*messages.items(), (own, 0)]
+    ]
     message = f"(datum.method == '{own}' ? pow(10, bytes) : datum.message)"
     shared = (
         alt.Chart(alt.InlineData(values=values))
@@ -72,47 +171,43 @@ def framed(
         .transform_calculate(asked="guess", says="'your guess: ' + guess + ' %'")
     )
     layers = [
-        *bars(methods, [1], [AMBER]),
+        *bars(names, [1], [AMBER]),
         guessed.mark_rule(**DOTTED, strokeWidth=1.5).encode(x="asked:Q"),
         guessed.mark_text(**WORDS, dx=4, baseline="bottom").encode(
             x="asked:Q", y=alt.value(0), text="says:N"
         ),
     ]
     title = heading("") | {"text": "added by Flower, % of all bytes of a message"}
-    return layered(30 * len(methods), params, layers, shared, title=title)
+    return layered(30 * len(names), params, layers, shared, title=title)
 
 
 def carried(
-    rows: Sequence[dict[str, Any]],
-    rest: float,
-    network: str,
-    clients: int = 10,
-    link: float = 0.0,
-    server: float = 2.0,
+    messages: Mapping[tuple[str, str], float], added: float, rest: float, network: str
 ) -> dict[str, Any]:
     """Seconds of one round on Flower, for each method and a choice of networks.
 
-    ``rows`` have ``network``, ``method``, ``message`` (bytes of a client's two messages) and
-    ``added`` (what Flower adds to them). A round lasts ``rest`` seconds and as long as the slower
-    of two links is busy: the client's, with its own messages, and the server's, with all of them.
-    A spot on the bar says how long each is. Both are powers of ten in Mbit/s; ``saysLink`` and
-    ``saysServer`` say them in words.
+    ``messages`` has a client's two messages in bytes, by network and method; Flower adds ``added``.
+    A round lasts ``rest`` seconds and as long as the slower of two links is busy: the client's,
+    with its own messages, and the server's, with all of them. A spot on the bar says how long each
+    is. Both are powers of ten in Mbit/s; ``saysLink`` and ``saysServer`` say them in words.
     """
-    from .vega import AMBER, BLUE, alt, choice, heading, layered, slider
+    from .vega import AMBER, BLUE, SPEED, alt, choice, heading, layered, slider
 
-    networks = list(dict.fromkeys(row["network"] for row in rows))
-    methods = list(dict.fromkeys(row["method"] for row in rows))
-    speed = "format(pow(10, {0}) * ({0} < 0 ? 1000 : 1), '.2r') + ({0} < 0 ? ' kbit/s' : ' Mbit/s')"
+    networks, names = (list(dict.fromkeys(column)) for column in zip(*messages, strict=True))
     params = [
         choice("network", "network", networks, network),
-        slider("clients", "clients", clients, 2, 200, 2),
-        slider("link", "a client's link", link, -1, 3, 0.1),
-        slider("server", "the server's link", server, 0, 4, 0.1),
-        {"name": "saysLink", "expr": speed.format("link")},
-        {"name": "saysServer", "expr": speed.format("server")},
+        slider("clients", "clients", 10, 2, 200, 2),
+        slider("link", "a client's link", 0, -1, 3, 0.1),
+        slider("server", "the server's link", 1.5, 0, 4, 0.1),
+        {"name": "saysLink", "expr": SPEED.format("link")},
+        {"name": "saysServer", "expr": SPEED.format("server")},
     ]
     mega = "8e-6 * (datum.message + datum.added)"  # Mbit of a client
-    values = [row | {"part": part} for row in rows for part in (0, 1)]
+    values = [
+        {"network": net, "method": name, "message": b, "added": added, "part": part}
+        for (net, name), b in messages.items()
+        for part in (0, 1)
+    ]
     shared = (
         alt.Chart(alt.InlineData(values=values))
         .transform_filter("datum.network == network")
@@ -126,7 +221,7 @@ def carried(
             "' link, ' + format(clients * (datum.message + datum.added) / 1e6, '.3~r') + ' MB'",
         )
     )
-    y = alt.Y("method:N", sort=methods, title=None)
+    y = alt.Y("method:N", sort=names, title=None)
     look = {"size": 70, "filled": True, "opacity": 1, "fill": "white", "stroke": "#1b1f24"}
     look |= {"strokeWidth": 1.2}
     spots = [  # where a link is done
@@ -141,8 +236,8 @@ def carried(
         "blue: a link is busy, orange: the rest",
         "circle: a client's link is done, square: the server's",
     ]
-    layers = [*bars(methods, [0, 1], [BLUE, AMBER]), *spots]
-    return layered(40 * len(methods), params, layers, shared, title=heading(lines))
+    layers = [*bars(names, [0, 1], [BLUE, AMBER]), *spots]
+    return layered(40 * len(names), params, layers, shared, title=heading(lines))
 
 
 # ---- exercises -----------------------------------------------------------------------------------

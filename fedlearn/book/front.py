@@ -137,7 +137,11 @@ def minutes(number: str, caption: str, alt: str, sliders: Sequence[str] = SLIDER
     x = altair.X("x:Q", scale=altair.Scale(type="log", nice=False), axis=axis)
     y = altair.Y("accuracy:Q", title="test accuracy", scale=altair.Scale(domain=[0, 1]))
     shown = {n: list(dict.fromkeys(r["line"] for r in values if r["runs"] == n)) for n in names}
-    place = {line: k for lines in shown.values() for k, line in enumerate(lines)}
+    place: dict[str, int] = {}
+    for line, k in (
+        (n, k) for of in shown.values() for n, k in zip(of, vega.places(of), strict=True)
+    ):
+        place.setdefault(line, k)
     legend = LEGEND | {
         "symbolSize": 80,
         "columns": {"expr": "width < 420 ? 2 : width < 600 ? 4 : 6"},

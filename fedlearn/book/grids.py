@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..data.sources import data_path
 from ..experiment import Experiment
-from ..files import read_yaml, write_text
+from ..files import read_yaml, to_json, write_text
 
 if TYPE_CHECKING:
     import pandas
@@ -109,9 +109,9 @@ def keep(name: str, columns: Mapping[str, list[Any]], command: str, **about: Any
     """Write ``data/grids/<name>.json``: where it comes from, what is said ``about`` it, and a line
     a column."""
     text = ",\n".join(
-        f"{json.dumps(c)}: {json.dumps(v, separators=(',', ':'))}" for c, v in columns.items()
+        f"{to_json(c)}: {to_json(v, separators=(',', ':'))}" for c, v in columns.items()
     )
-    head = json.dumps(origin(command) | about, indent=1)[:-2]
+    head = to_json(origin(command) | about, indent=1)[:-2]
     write_text(data_path("grids", f"{name}.json"), f'{head},\n "columns": {{\n{text}\n}}}}\n')
 
 

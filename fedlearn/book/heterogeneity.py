@@ -255,8 +255,30 @@ def expected_classes(answer: Function) -> str | None:
     return None
 
 
+def round_leaves(answer: Function) -> str | None:
+    """answer(a, p, E, eta) -> the share of the distance to the end that a round of averaging
+    leaves."""
+    two, three = ([4.0, 0.5], [0.5, 0.5]), ([1.0, 2.0, 0.5], [0.2, 0.5, 0.3])
+    for (a, p), E, eta in ((two, 1, 0.2), (two, 20, 0.2), (three, 3, 0.1)):
+        a_k, p_k = np.array(a), np.array(p)
+        value, r = float(answer(a_k, p_k, E, eta)), (1 - eta * a_k) ** E
+        right = float(p_k @ r)
+        wrong = {
+            "that is what a round walks: you want what it leaves": 1 - right,
+            "one client with the mean curvature is another thing: average the r_k": float(
+                (1 - eta * p_k @ a_k) ** E
+            ),
+            "every client counts the same in it: weigh by p": float(r.mean()),
+        }
+        otherwise = f"for a = {a} and E = {E} it gives {value:.4g}, and {right:.4g} is right"
+        if reason := compared(value, right, wrong, otherwise):
+            return reason
+    return None
+
+
 EXERCISES = {
     "heterogeneity-shards": pure_shards,
     "heterogeneity-layers": layer_drift,
     "heterogeneity-classes": expected_classes,
+    "heterogeneity-round": round_leaves,
 }

@@ -16,9 +16,12 @@ LIES: dict[str, Callable[[Tensors, Context, float], Tensors]] = {
     "flip": lambda u, ctx, factor: {n: -factor * t for n, t in u.items()},
     "scale": lambda u, ctx, factor: {n: factor * t for n, t in u.items()},
     "random": lambda u, ctx, factor: _noise(u, ctx, factor),
+    "constant": lambda u, ctx, factor: {n: torch.full_like(t, factor) for n, t in u.items()},
     "inflate": lambda u, ctx, factor: u,  # claims ``factor`` n_k
+    "variance": lambda u, ctx, factor: u,  # claims -``factor`` for each running variance
 }
-FACTORS = {"flip": 1.0, "scale": 30.0, "random": 10.0, "inflate": 1000.0}
+FACTORS = {"flip": 1.0, "scale": 30.0, "random": 10.0}
+FACTORS |= {"constant": 1000.0, "inflate": 1000.0, "variance": 30.0}
 
 
 def _noise(u: Tensors, ctx: Context, factor: float) -> Tensors:
@@ -39,7 +42,12 @@ class Liar(Client):
             return super().upload(trained, ctx)
         u = {n: w.detach() - ctx.start[n] for n, w in trained.items()}
         u = LIES[method.lie](u, ctx, method.factor)
-        data = super().upload({n: ctx.start[n] + t for n, t in u.items()}, ctx)
+        claimed = {n: ctx.start[n] + t for n, t in u.items()}
+        for n in claimed:
+            if n.endswith("running_var"):  # every server refuses what is below zero
+                low = torch.full_like(claimed[n], -method.factor)
+                claimed[n] = low if method.lie == "variance" else claimed[n].clamp(min=0)
+        data = super().upload(claimed, ctx)
         if method.lie != "inflate":
             return data
         message = unpack(data, self.up, kind=UP, round=ctx.round, client=k)
@@ -63,8 +71,9 @@ class Lying(Averaging):
 
 def lying(method: Averaging, liars: Any, lie: str, factor: float | None = None) -> Lying:
     """``method`` with these clients as liars: "flip" sends -``factor`` u, "scale" ``factor`` u,
-    "random" noise of ``factor`` times the norm, "inflate" u with ``factor`` n_k in its head. The
-    default factors are ``FACTORS``."""
+    "random" noise of ``factor`` times the norm, "constant" ``factor`` in every entry, "inflate" u
+    with ``factor`` n_k in its head, "variance" u with -``factor`` as every running variance; the
+    others claim none below zero. The default factors are ``FACTORS``."""
     parts = {f.name: getattr(method, f.name) for f in fields(Averaging)}
     factor = FACTORS[pick(lie, {name: name for name in LIES}, "lie")] if factor is None else factor
     return Lying(**parts, liars=tuple(liars), lie=lie, factor=factor)

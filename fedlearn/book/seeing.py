@@ -22,7 +22,7 @@ import torch
 
 from ..data.scenes import SIDE
 from ..data.sources import data_path
-from ..files import write_text
+from ..files import to_json, write_text
 from ..history import History
 from .check import Function, compared, number
 from .grids import chapter_file, origin
@@ -151,9 +151,9 @@ def build() -> None:
 
 def written(about: dict[str, Any], rows: dict[str, list[Any]]) -> str:
     """The file's text: a line a row."""
-    parts = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in about.items()]
+    parts = [f"{to_json(k)}: {to_json(v)}" for k, v in about.items()]
     for kind, of_kind in rows.items():
-        lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in of_kind)
+        lines = ",\n".join(to_json(row, separators=(",", ":")) for row in of_kind)
         parts.append(f'"{kind}": [\n{lines}\n]')
     return "{" + ",\n".join(parts) + "}\n"
 
@@ -420,7 +420,7 @@ def overlap(answer: Function) -> str | None:
     for a, b, right, reason in PAIRS:
         for one, other in ((a, b), (b, a)):
             got = float(answer(one, other))
-            if abs(got - right) > 1e-6:
+            if not abs(got - right) <= 1e-6:
                 for value, why in misread(one, other):
                     if abs(got - value) < 1e-6:
                         return why
@@ -453,7 +453,7 @@ def area(answer: Function) -> str | None:
     """answer(right, objects) -> average precision of predictions, best first."""
     for right, objects, reason in LISTS:
         got = float(answer(torch.tensor(right), objects))
-        if abs(got - precision_of(right, objects)) > 0.011:  # a sum or an integral
+        if not abs(got - precision_of(right, objects)) <= 0.011:  # a sum or an integral
             return f"{reason} ({got:.3g} for {list(right)} of {objects} objects)"
     return None
 

@@ -7,11 +7,11 @@ alone.
 
 import html
 import io
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..files import to_json
 from ..history import MEASURES
 from ..results import summary
 
@@ -225,7 +225,7 @@ class Chart(Shown):
     """
 
     def __init__(self, spec: dict[str, Any], anchor: str, below: str, text: str) -> None:
-        data = json.dumps(spec, separators=(",", ":")).replace("</", "<\\/")
+        data = to_json(spec, separators=(",", ":")).replace("</", "<\\/")
         picture = (
             f'<figure class="fl"><div class="fl-vega" id="{anchor}" hidden>'
             '<div class="fl-vega-picture"></div>'

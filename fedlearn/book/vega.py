@@ -5,7 +5,7 @@ from typing import Any
 
 import altair as alt
 
-from ..plot import COLOURS, SIGNED
+from ..plot import COLOURS, SIGNED, places
 
 BLUE, ORANGE, GREEN, PINK, SKY, AMBER, _ = COLOURS
 GREY = "#7a828e"  # read on white and on black
@@ -92,6 +92,14 @@ def series(
     """A channel that gives each of ``names`` its look: ``series(alt.Color, "line", ...)``."""
     scale = alt.Scale(domain=list(names), range=list(looks[: len(names)]))
     return channel(f"{field}:N", scale=scale, legend=legend)
+
+
+def methods(
+    channel: Any, field: str, names: Sequence[str], looks: Sequence[Any], legend: Any
+) -> Any:
+    """The same for methods, which look alike in all pictures (``plot.places``)."""
+    each = [looks[k % len(looks)] for k in places(names)]
+    return series(channel, field, names, each, legend)
 
 
 def numbered_rows(name: str, *sort: dict[str, str]) -> dict[str, Any]:

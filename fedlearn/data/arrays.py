@@ -14,10 +14,12 @@ in VOC), 2 for a crowd of them (COCO). A row without an object has class -1. Mas
 height, width], the class of each pixel; 0 is the background, and ``VOID`` counts for nothing.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import numpy as np
 import torch
@@ -71,6 +73,8 @@ def from_arrays(
         kinds, labels = np.unique(labels, return_inverse=True)
         names = tuple(kinds.tolist())
     classes = int(labels.max()) + 1
+    if labels.min() == 1:
+        warnings.warn("No sample has label 0: from labels 1, 2, ... subtract 1.", stacklevel=2)
     if not 2 <= classes <= len(labels):
         raise ValueError(
             f"Labels are 0 to the number of classes less 1, of at least two classes; {len(labels)} "
@@ -127,13 +131,17 @@ def from_folder(path: str | Path, size: int | None = None, test: Any = 0.2) -> S
 def from_npz(path: str | Path) -> Source:
     """A file of ``numpy.savez`` with x and y, and maybe test_x and test_y, users and test_users."""
     path = Path(path)
+    if not path.is_file() or not is_zipfile(path):
+        raise DataError(
+            f"{path} is no file of numpy.savez; read a table yourself, such as with pandas, and "
+            "give its columns as (x, y)."
+        )
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
     except Exception as error:
-        raise DataError(
-            f"{path} is not a file of numpy.savez that can be read ({reason(error)})."
-        ) from None
+        why = "an array holds objects" if "allow_pickle" in str(error) else reason(error)
+        raise DataError(f"{path} is not a file of numpy.savez that can be read ({why}).") from None
     for key in ("x", "y", *arrays):
         pick(key, arrays, f"array in {path}")
         pick(key, dict.fromkeys(("x", "y", *TESTS, "users")), "array of a data set")
@@ -330,6 +338,9 @@ def _picture(i: int, files: Sequence[str]) -> str:
 
 def images_of(x: Any) -> np.ndarray:
     """uint8 or finite float32 [n, channels, height, width]."""
+    names = list(getattr(x, "columns", ()))  # of a table of pandas
+    if texts := [name for name in names if x[name].dtype.kind not in "buif"]:
+        raise ValueError(f"Samples are numbers, unlike the columns {short(texts)}.")
     x = _numpy(x)
     if x.dtype.kind not in "buif":
         raise ValueError(f"Samples are numbers, not {x.dtype}.")
@@ -348,7 +359,12 @@ def images_of(x: Any) -> np.ndarray:
         with np.errstate(over="ignore"):
             x = x.astype(np.float32)
         if not np.isfinite(x).all():
-            raise ValueError("Samples hold NaN, or numbers that are infinite in float32.")
+            columns = np.flatnonzero(~np.isfinite(x).all((0, 1, 2))) if x.shape[2] == 1 else ()
+            where = f" in columns {short([names[i] if names else int(i) for i in columns])}"
+            raise ValueError(
+                "Samples hold NaN, or numbers that are infinite in float32"
+                f"{where if len(columns) else ''}."
+            )
     return x
 
 
@@ -384,7 +400,17 @@ def _columns(x: Any, y: Any, users: Any = None) -> tuple:
 
 def _numpy(values: Any) -> np.ndarray:
     if isinstance(values, torch.Tensor):
-        return values.detach().cpu().numpy()
+        try:
+            return values.detach().cpu().numpy()
+        except (TypeError, NotImplementedError):  # sparse, bfloat16, quantised, without data
+            raise ValueError(
+                "Samples are dense tensors of numbers that numpy has, such as x.to_dense().float() "
+                f"makes them, not {values.dtype} with the layout {values.layout}."
+            ) from None
+    if hasattr(values, "toarray"):
+        raise ValueError(
+            f"Samples are dense arrays: give x.toarray(), not a {type(values).__name__}."
+        )
     try:
         return np.asarray(values)
     except ValueError:
@@ -399,7 +425,13 @@ def _items(dataset: Any) -> tuple[np.ndarray, list]:
         raise ValueError(
             f"A data set has a length, and dataset[i] is an image and its label ({error})."
         ) from None
-    return _numpy([_numpy(image) for image in x]), [np.asarray(label).item() for label in y]
+    labels = list(map(np.asarray, y))
+    if any(label.size != 1 for label in labels):
+        raise ValueError(
+            "dataset[i] is one image and its label; of arrays for each client make one (x, y), and "
+            "say with clients whose each sample is."
+        )
+    return _numpy([_numpy(image) for image in x]), [label.item() for label in labels]
 
 
 def _kind(a: np.ndarray) -> tuple:

@@ -305,12 +305,15 @@ def given(clients: Any, count: int) -> Given:
         return Given(np.unique(column, return_inverse=True)[1].astype(np.int64))
     owner = np.full(count, -1, np.int64)
     for k, positions in enumerate(clients):
-        i = np.asarray(positions)
+        try:
+            i = np.asarray(positions)
+        except ValueError:  # arrays of several shapes, such as (x, y)
+            i = np.empty(0)
         fits = i.ndim == 1 and i.size and i.dtype.kind in "iu"
         fits = fits and 0 <= i.min() and i.max() < count
         need(
             fits and len(np.unique(i)) == len(i) and (owner[i] < 0).all(),
-            f"Client {k} is given {short(positions)}: samples are 0 to {count - 1}, at least one "
+            f"Client {k} is given {short(positions)}: positions are 0 to {count - 1}, at least one "
             "for each client, and never a sample twice.",
         )
         owner[i] = k

@@ -85,7 +85,6 @@ def feddyn(lr: float = 0.1, alpha: float = 0.1) -> Averaging:
     * alpha is not scaled by n_k, authors': divided by the share; none with equal shares
     * no weight decay, authors': "decay 0.001"; gradients not clipped, authors': at 10; not
       measured: no optimiser here clips
-    * who is refused has changed its s_k: S then is not their mean
 
     Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
 

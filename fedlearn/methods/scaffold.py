@@ -104,7 +104,6 @@ def scaffold(lr: float = 0.1, server_lr: float = 1.0) -> Averaging:
     * dc_i is sent as in the paper, though the server could compute it from dy_i, c and K: 81,314
       bytes a message each way, FedAvg's 40,957 (digits_cnn)
     * control variates go dense through a Lossy coder, or what c loses would stay lost
-    * who is refused has changed its c_i: c then is not their mean
     """
     return Averaging(
         "scaffold",

@@ -76,7 +76,8 @@ def starting_from(build: Callable, file: str | Path) -> Callable:
 
 def one_line(error: Exception) -> str:
     """An error in one line that is not endless."""
-    return (" ".join(str(error).split()) or type(error).__name__)[:160]
+    text = " ".join(str(error).split())
+    return (f"{type(error).__name__}: {text}" if text else type(error).__name__)[:160]
 
 
 def state_of(net: nn.Module) -> dict[str, Tensor]:

@@ -133,16 +133,55 @@ class Task:
         or of another; ``ValueError`` if it cannot be built."""
         network = self.network_name if network is None else network
         build, shape = find_network(network, self.networks), shape or self.shape
+        name = repr(shown(network))
         try:
             net = build(shape, self.source.classes)
-        except (RuntimeError, TypeError) as error:
+        except Exception as error:
             raise ValueError(
-                f"The network {network!r} cannot be built for inputs of shape {list(shape)} "
-                f"({short(str(error))})."
+                f"The network {name} cannot be built for inputs of shape {list(shape)} and "
+                f"{self.source.classes} classes ({models.one_line(error)})."
             ) from error
         if not isinstance(net, nn.Module):
-            raise ValueError(f"The network {network!r} is a {type(net).__name__}, not a nn.Module.")
+            raise ValueError(f"The network {name} is a {type(net).__name__}, not a nn.Module.")
         return net
+
+    def try_network(self) -> None:
+        """``ValueError`` if the task's network, one of the user's own, cannot be trained on these
+        samples: said before anything runs."""
+        with rng.scope(self.seed, "trial"):
+            net = self.network()
+        name, params = f"The network {shown(self.network_name)!r}", [*net.parameters()]
+        if any(map(nn.parameter.is_lazy, params)):
+            raise ValueError(f"{name} has lazy layers: give them their sizes.")
+        if not any(p.requires_grad for p in params):
+            raise ValueError(f"{name} has no parameters to train.")
+        floats = [t for t in (*params, *net.buffers()) if t.is_floating_point() or t.is_complex()]
+        if any(t.dtype != torch.float32 or t.is_meta for t in floats):
+            raise ValueError(f"{name} must be of float32, with values: net.float() makes it so.")
+        x, y = (t[:2] for t in self.test)
+        try:
+            with models.evaluating(net.to(self.device)), torch.no_grad():
+                outputs = net(self.inputs(x))
+        except Exception as error:
+            raise ValueError(
+                f"{name} does not take a batch of float32 {list(x.shape)} "
+                f"({models.one_line(error)})."
+            ) from error
+        self.check_outputs(name, outputs, y)
+
+    def check_outputs(self, name: str, outputs: Any, y: Tensor) -> None:
+        """``ValueError`` unless a network, called ``name``, gives a score a class: for y [n, ...]
+        scores [n, classes, ...]. More scores are no error: data may lack the last classes."""
+        wanted = [len(y), self.source.classes, *y.shape[1:]]
+        got = list(getattr(outputs, "shape", ()))
+        fits = len(got) == len(wanted) and got[1] >= wanted[1]
+        if not fits or got != [len(y), got[1], *y.shape[1:]]:
+            raise ValueError(
+                f"{name} gives {got or type(outputs).__name__} for {len(y)} samples of "
+                f"{wanted[1]} classes: {wanted} is needed, a score for each class."
+            )
+        if not outputs.isfinite().all():
+            raise ValueError(f"{name} gives scores that are NaN or infinite.")
 
     def test_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """The test set, ``batch`` images at a time."""
@@ -208,7 +247,7 @@ class Task:
             "clients": self.clients,
             "partition": repr(self.partition),
             "seed": self.seed,
-            "network": network if isinstance(network, str) else network.__name__,
+            "network": shown(network),
             "augment": list(self.augment),
             "train": len(self.train[1]),
             "test": len(self.test[1]),
@@ -237,7 +276,8 @@ class Task:
         if isinstance(partition, str):
             partition = partitions.parse(partition)
         if not isinstance(partition, partitions.Partition | None):
-            raise ValueError(f"{short(partition)} is no partition (fedlearn.partition).")
+            call = ": call it, with brackets" if callable(partition) else ""
+            raise ValueError(f"{short(partition)} is no partition (fedlearn.partition){call}.")
         augment = (augment,) if isinstance(augment, str) else tuple(augment)
         for name in augment:
             pick(name, cls.augmentations, "augmentation")
@@ -285,7 +325,7 @@ class Task:
             order = torch.randperm(len(drawn), generator=rng.generator(seed, "validation"))
             kept_test, kept = drawn[order].tensor_split([count])
             tested = source.train_x, source.train_y
-        return cls(
+        task = cls(
             dataset=source.name,
             clients=clients,
             partition=partition,
@@ -307,6 +347,9 @@ class Task:
             metrics=metrics,
             validation=validation,
         )
+        if callable(network) or network not in (None, *cls.networks):  # one of the user's own
+            task.try_network()
+        return task
 
     @classmethod
     def given_clients(cls, dataset: Any, clients: Any) -> tuple:
@@ -334,11 +377,22 @@ class Task:
 def find_network(network: str | Callable, known: Mapping[str, Callable]) -> Callable:
     """The function (shape, classes) -> module that a name means; with "@FILE" behind it the network
     starts from the weights in that file."""
+    if isinstance(network, nn.Module):
+        raise ValueError(
+            f"A network is a function (shape, classes) -> module, by which every run begins anew, "
+            f"and not a module: put the one of {type(network).__name__} into a function."
+        )
     if callable(network):
         return network
     name, at, file = network.partition("@") if isinstance(network, str) else (network, "", "")
     build = find(name, known, "network")
     return models.starting_from(build, file) if at else build
+
+
+def shown(network: str | Callable) -> str:
+    """A network's name, for a sentence."""
+    known = network if isinstance(network, str) else getattr(network, "__name__", None)
+    return known or type(network).__name__
 
 
 def find_device(device: str | torch.device = "auto") -> torch.device:
@@ -347,6 +401,8 @@ def find_device(device: str | torch.device = "auto") -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     gpus = ["cuda", *(f"cuda:{i}" for i in range(count))] if count else []
     name = [*gpus, "cpu"][0] if device == "auto" else str(device)
+    if name.startswith("mps"):
+        raise ValueError("Apple's GPU has no float64, in which tests are counted: take the cpu.")
     return torch.device(pick(name, {n: n for n in ("cpu", *gpus)}, "device"))
 
 

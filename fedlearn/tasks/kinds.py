@@ -236,6 +236,14 @@ class Detection(Task):
     def loss(self, outputs: Any, y: Tensor) -> Tensor:
         return self.head.loss(outputs, y, self.shape[1:])
 
+    def check_outputs(self, name: str, outputs: Any, y: Tensor) -> None:
+        head = self.head
+        try:
+            head.loss(outputs, y, self.shape[1:])
+        except Exception as error:
+            reason = models.one_line(error)
+            raise ValueError(f"{name} gives what its head cannot read ({reason}).") from error
+
     def classes(self, y: Tensor) -> Tensor:
         kinds = y[..., 4].long()
         return kinds[kinds >= 0]

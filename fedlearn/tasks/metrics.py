@@ -138,7 +138,8 @@ def find_metrics(metrics: Any) -> dict[str, Metric]:
             inspect.signature(metric).bind(None)
         except TypeError:
             raise ValueError(
-                f"A metric takes one argument, what it sees of the test set, unlike {name}."
+                f"A metric takes one argument, what it sees of the test set, unlike {name}: "
+                "write a function of it that calls that."
             ) from None
         functions[name] = metric
     return functions

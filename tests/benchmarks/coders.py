@@ -12,7 +12,6 @@ number of bits for all else.
 """
 
 import argparse
-import json
 import math
 import platform
 import time
@@ -26,6 +25,7 @@ import torch
 
 import fedlearn as fl
 from fedlearn import wire
+from fedlearn.files import to_json, write_text
 
 CODERS = {  # label -> coder, share of ones in the mask that it codes
     "top 1/32, float32": (wire.TopK(1 / 32), None),
@@ -220,7 +220,7 @@ def main():
         about |= {"repeats": 2 if args.quick else args.repeats, "threads": 1}
         result = {"rows": rows}
     if args.out:
-        args.out.write_text(json.dumps({"settings": about, **result}, indent=1) + "\n")
+        write_text(args.out, to_json({"settings": about, **result}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import torch
 import fedlearn as fl
 from fedlearn import methods, models, wire
 from fedlearn.data.arrays import from_boxes, from_masks
+from fedlearn.files import to_json, write_text
 
 RATE = 1e-5  # small, so that no method meets numbers that are not finite
 WHOLE = "fedavg", "rpn"  # that send every tensor, as float32
@@ -92,7 +93,7 @@ def main():
             if args.only in (None, name) and label not in done:
                 done[label] = measured(label, network, classes, clients, method, claim)
     if args.out:
-        args.out.write_text(json.dumps(list(done.values()), indent=1) + "\n")
+        write_text(args.out, to_json(list(done.values()), indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ import torch.nn.functional as F
 
 import fedlearn as fl
 from fedlearn import local
-from fedlearn.files import write_text
+from fedlearn.files import to_json, write_text
 from fedlearn.round import good_threads
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -322,7 +322,7 @@ def main():
             for part in table(args, old) if name == "table" else [parts[name](args)]:
                 result[name] = part
                 if args.out:
-                    write_text(args.out, json.dumps(result, indent=1) + "\n")
+                    write_text(args.out, to_json(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -17,12 +17,11 @@ from fedlearn.book.check import solutions
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 BIN = Path(sys.executable).parent
-AVERAGE, BYTES = EXERCISES = "fedavg-average", "fedavg-bytes"
+AVERAGE, DRAW = EXERCISES = "fedavg-average", "fedavg-participants"
 RIGHT = {name: solutions("fedavg")[name].code for name in EXERCISES}
-RIGHT[BYTES] += "\ntotal = answer"
 WRONG = {
     AVERAGE: "def weighted_average(states, samples):\n    return states[0]",
-    BYTES: "total = 5",
+    DRAW: "def participants(clients, C, generator):\n    return [0]",
 }
 
 
@@ -36,21 +35,23 @@ c.Execute.timeout = c.Execute.iopub_timeout = c.Execute.startup_timeout = 1800
 
 
 class Course:
-    """A course whose one assignment is the class edition of chapter 1."""
+    """A course whose one assignment is the class edition of the notes on chapter 1."""
 
     def __init__(self, folder):
         self.folder = folder
         (folder / "nbgrader_config.py").write_text(PATIENCE)
         classroom.make(BOOK / "foundations", folder / "class")
-        chapter = nbformat.read(folder / "class" / "fedavg.ipynb", 4)
+        chapter = nbformat.read(folder / "class" / "fedavg_audit.ipynb", 4)
         begin = next(k for k, c in enumerate(chapter.cells) if "import fedlearn" in c.source) + 1
         chapter.cells[begin:] = [
-            cell for cell in chapter.cells[begin:] if grade_id(cell) or "> ★" in cell.source
+            cell
+            for cell in chapter.cells[begin:]
+            if grade_id(cell) or "### Exercise" in cell.source
         ]
         cells = {grade_id(cell): cell.source for cell in chapter.cells}
         self.empty = {name: cells[name] for name in EXERCISES}
         (folder / "source" / "one").mkdir(parents=True)
-        nbformat.write(chapter, folder / "source" / "one" / "fedavg.ipynb")
+        nbformat.write(chapter, folder / "source" / "one" / "fedavg_audit.ipynb")
         self.nbgrader("generate_assignment", "one")
 
     def nbgrader(self, *words):
@@ -63,13 +64,13 @@ class Course:
         return done.stdout
 
     def submit(self, student, answers, without=None):
-        chapter = nbformat.read(self.folder / "release" / "one" / "fedavg.ipynb", 4)
+        chapter = nbformat.read(self.folder / "release" / "one" / "fedavg_audit.ipynb", 4)
         chapter.cells = [c for c in chapter.cells if not (without and grade_id(c) == without)]
         for cell in chapter.cells:
             cell.source = answers.get(grade_id(cell), cell.source)
         place = self.folder / "submitted" / student / "one"
         place.mkdir(parents=True)
-        nbformat.write(chapter, place / "fedavg.ipynb")
+        nbformat.write(chapter, place / "fedavg_audit.ipynb")
 
     def points(self):
         """Of each student by exercise; "by hand" where nbgrader leaves it to the teacher."""
@@ -84,7 +85,7 @@ class Course:
 
     def said(self, student):
         """The error below each check, as a student gets it back."""
-        path = self.folder / "autograded" / student / "one" / "fedavg.ipynb"
+        path = self.folder / "autograded" / student / "one" / "fedavg_audit.ipynb"
         return {
             grade_id(cell).removesuffix("-check"): f"{output.ename}: {output.evalue}"
             for cell in nbformat.read(path, 4).cells
@@ -97,23 +98,23 @@ class Course:
 def test_points_are_given_for_right_answers_only_and_the_reason_is_given_back(tmp_path):
     course = Course(tmp_path)
     course.submit("perfect", RIGHT)
-    course.submit("half", WRONG | {BYTES: RIGHT[BYTES]})
+    course.submit("half", WRONG | {DRAW: RIGHT[DRAW]})
     course.submit("untouched", course.empty)
-    course.submit("unanswered", RIGHT, without=BYTES)
-    course.submit("unchecked", RIGHT, without=f"{BYTES}-check")
+    course.submit("unanswered", RIGHT, without=DRAW)
+    course.submit("unchecked", RIGHT, without=f"{DRAW}-check")
     course.nbgrader("autograde", "one")
     points = course.points()
-    assert points["perfect"] == {AVERAGE: 1, BYTES: 1} and not course.said("perfect")
-    assert points["half"] == {AVERAGE: 0, BYTES: 1}
+    assert points["perfect"] == {AVERAGE: 1, DRAW: 1} and not course.said("perfect")
+    assert points["half"] == {AVERAGE: 0, DRAW: 1}
     assert list(course.said("half")) == [AVERAGE]
-    assert points["untouched"] == {AVERAGE: 0, BYTES: 0}
+    assert points["untouched"] == {AVERAGE: 0, DRAW: 0}
     assert all("no answer yet" in its for its in course.said("untouched").values())
     # an answer that was removed earns nothing
-    assert points["unanswered"] == {AVERAGE: 1, BYTES: 0}
-    assert course.said("unanswered") == {BYTES: "NameError: name 'total' is not defined"}
+    assert points["unanswered"] == {AVERAGE: 1, DRAW: 0}
+    assert course.said("unanswered") == {DRAW: "NameError: name 'participants' is not defined"}
     # a check that was removed is left to the teacher, or put back, as the README says
-    assert points["unchecked"] == {AVERAGE: 1, BYTES: "by hand"}
+    assert points["unchecked"] == {AVERAGE: 1, DRAW: "by hand"}
     again = ("autograde", "one", "--student=unchecked", "--force")
     said = course.nbgrader(*again, "--OverwriteCells.add_missing_cells=True")
-    assert f"Missing grade cell {BYTES}-check encountered, adding to notebook" in said
-    assert course.points()["unchecked"] == {AVERAGE: 1, BYTES: 1}
+    assert f"Missing grade cell {DRAW}-check encountered, adding to notebook" in said
+    assert course.points()["unchecked"] == {AVERAGE: 1, DRAW: 1}

@@ -17,7 +17,7 @@ def main():
         seen.setdefault(name, record | {"simulation": None, "deployment": None})[kind] = equal
     result = json.loads((folder / "cost.json").read_text(encoding="utf-8"))
     result["equal"] = [seen[name] for name in sorted(seen)]
-    text = json.dumps(result, indent=1) + "\n"
+    text = json.dumps(result, indent=1, allow_nan=False) + "\n"
     (ROOT / "data" / "results" / "flower.json").write_text(text, encoding="utf-8")
 
 

@@ -6,10 +6,11 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 import fedlearn as fl
 from fedlearn import flower, local
+from fedlearn.book import liars
 
 from .conftest import Grid, small
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*refused or missing")
+pytestmark = pytest.mark.filterwarnings("ignore:.*(refused or missing|not taken|failed)")
 
 
 def both(name, grid, rounds=3, **options):
@@ -54,6 +55,23 @@ def test_what_a_client_has_lost_is_not_silently_begun_anew():
     assert not first and not second and list(third) == [0, 1, 2, 3]
     assert all("lost" in why for why in third.values())
     assert refusals(Restarted()) == [{}, {}, {}]  # of a method whose clients keep nothing
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+@pytest.mark.parametrize("who", [(1,), range(4)], ids=["left out", "not taken"])
+@pytest.mark.parametrize("name", ["scaffold", "stc"])
+def test_a_client_hears_whether_its_answer_counted(name, who, simulated, monkeypatch):
+    """One that lies in round 2 is left out; where all do, the round is not taken."""
+
+    def once(u, ctx, factor):
+        return {n: factor * t for n, t in u.items()} if ctx.round == 2 else u
+
+    monkeypatch.setitem(liars.LIES, "once", once)
+    method = liars.lying(fl.methods.get(name), who, "once", 1e30)
+    here, there = both(method, Grid(simulated), rounds=4)
+    assert there == here and here.rows[3]["untaken"] is None
+    second = here.rows[1]
+    assert list(second["refused"]) == [1] if len(who) == 1 else second["untaken"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,12 @@ import random
 from contextlib import redirect_stderr, redirect_stdout
 
 import numpy as np
+import pandas
 import pytest
+import sklearn.metrics
+import torch
+from scipy.sparse import csr_array
+from torch import nn
 
 import fedlearn as fl
 from fedlearn import cli
@@ -80,7 +85,10 @@ REFUSED = """
     run fedavg --engine stacked --memory-limit -1 ~ memory_limit
     run fedavg --dataset mnits ~ Did you mean 'mnist'
     run fedavg --dataset nowhere/photos ~ no file or folder
-    run fedavg --dataset pickled.npz ~ pickled.npz
+    run fedavg --dataset pickled.npz ~ objects
+    run fedavg --dataset ./binary.csv ~ pandas
+    run fedavg --dataset /dev/zero ~ pandas
+    run fedavg --checkpoint /dev/null ~ name a file
     run fedavg --dataset fine.npz --clients users --train 10 ~ neither partition nor train
     run fedavg --dataset fine.npz --network mcmahan_cnn ~ cannot be built
     run fedavg --partition table:binary.csv ~ table of counts
@@ -130,7 +138,96 @@ HUGE = 10**5000
 HISTORY = fl.History("fedavg", {}, [{"round": 1, "accuracy": 0.5, "loss": 1.0}])
 
 
+X, Y = np.random.default_rng(0).random((40, 4)), np.arange(40) % 3
+
+
+def own(data=(X, Y), **how):
+    """A task of data of one's own, with two clients."""
+    return fl.tasks.classification(data, **{"clients": 2, **how})
+
+
+def linear(outputs=3, inputs=4, **how):
+    return lambda shape, classes: nn.Sequential(nn.Flatten(), nn.Linear(inputs, outputs, **how))
+
+
+def then(function):
+    """A network that makes something else of what a linear layer gives."""
+
+    class Odd(nn.Sequential):
+        def forward(self, x):
+            return function(super().forward(x.flatten(1)))
+
+    return lambda shape, classes: Odd(nn.Linear(4, classes))
+
+
+NETWORKS = {
+    "too few outputs": (linear(2), r"\[2, 3\]"),
+    "other inputs": (linear(inputs=5), "batch"),
+    "float64": (linear(dtype=torch.float64), "float32"),
+    "float16": (linear(dtype=torch.float16), "float32"),
+    "complex": (linear(dtype=torch.complex64), "float32"),
+    "without values": (linear(device="meta"), "values"),
+    "lazy": (lambda shape, classes: nn.Sequential(nn.Flatten(), nn.LazyLinear(3)), "lazy"),
+    "no parameters": (lambda shape, classes: nn.Flatten(), "parameters"),
+    "nothing to train": (lambda *a: linear()(*a).requires_grad_(False), "parameters"),
+    "a tuple": (then(lambda scores: (scores, 1)), "tuple"),
+    "labels": (then(lambda scores: scores.argmax(-1)), r"\[2\]"),
+    "one image less": (then(lambda scores: scores[1:]), r"\[1, 3\]"),
+    "NaN": (then(lambda scores: scores * np.nan), "NaN"),
+    "an error": (lambda shape, classes: {}[classes], "cannot be built"),
+    "a module": (nn.Linear(4, 3), "function"),
+    "a number": (lambda shape, classes: 3, "Module"),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_is_refused_when_the_task_is_built(name):
+    network, noun = NETWORKS[name]
+    state = torch.get_rng_state()
+    with pytest.raises(ValueError, match=noun) as caught:
+        own(network=network)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_networks_of_detectors_and_segmenters_are_tried_too():
+    pictures, boxes = np.ones((4, 64, 64), np.uint8), [[[20, 10, 36, 30, 0]]] * 4
+    for make, targets, classes, noun in (
+        (fl.tasks.segmentation, pictures, 2, r"\[2, 2, 64, 64\]"),
+        (fl.tasks.detection, boxes, 1, "head"),
+    ):
+        with pytest.raises(ValueError, match=noun):
+            make((pictures, targets, classes, 0.5), 2, network=lambda s, c: nn.Conv2d(s[0], 1, 1))
+
+
+def test_more_outputs_than_classes_and_any_real_numbers_are_taken():
+    for x in (X, X.astype(np.float16), (100 * X).astype(int), torch.tensor(X, requires_grad=True)):
+        task = own((x, Y), network=linear(7), train=20, test=8)
+        assert len(fl.run("fedavg", task, 1)) == 1
+
+
+def test_labels_from_1_on_are_warned_of():
+    with pytest.warns(UserWarning, match="label 0"):
+        own((X, Y + 1))
+
+
 CALLS = {
+    "a sparse tensor": (lambda: own((torch.tensor(X).to_sparse(), Y)), "dense"),
+    "a sparse array": (lambda: own((csr_array(X), Y)), "toarray"),
+    "bfloat16": (lambda: own((torch.tensor(X).bfloat16(), Y)), "bfloat16"),
+    "a list of clients": (lambda: own([(X, Y), (X, Y)]), "clients"),
+    "clients of arrays": (lambda: own(clients=[(X, Y), (X, Y)]), "positions"),
+    "a column of texts": (
+        lambda: own((pandas.DataFrame({"a": ["q"] * 40, "b": Y}), Y)),
+        r"columns \['a'\]",
+    ),
+    "a column with NaN": (
+        lambda: own((pandas.DataFrame({"a": np.where(Y, X[:, 0], np.nan), "b": Y}), Y)),
+        r"columns \['a'\]",
+    ),
+    "a partition's function": (lambda: own(partition=fl.partition.dirichlet), "brackets"),
+    "Apple's GPU": (lambda: own(device="mps"), "Apple"),
+    "a metric of sklearn": (lambda: own(metrics=sklearn.metrics.f1_score), "write a function"),
     "a method's function": (lambda: fl.run(fl.methods.fedavg, TASK), r"fedavg\(\)"),
     "no method": (lambda: fl.run(None, TASK), "takes a method"),
     "a task's name": (lambda: fl.run("fedavg", "digits"), "takes a task"),

@@ -153,6 +153,38 @@ def test_class_edition_holds_no_solution_and_writes_over_nothing(tmp_path):
     assert sources(source / "a.ipynb") == cells
 
 
+@pytest.mark.parametrize("place", ["", "part"])
+def test_class_edition_is_not_written_through_links(tmp_path, place):
+    source = book(tmp_path / "book", "x = 1")
+    (source / "part").mkdir()
+    (source / "part" / "b.ipynb").write_text((source / "a.ipynb").read_text())
+    out = tmp_path / "out"
+    out.mkdir()
+    if place:
+        (out / place).symlink_to(source / place)
+    else:
+        (out / "a.ipynb").symlink_to(source / "a.ipynb")
+    before = {path: path.read_bytes() for path in source.rglob("*.ipynb")}
+    with pytest.raises(ValueError, match="leads to"):
+        classroom.make(source, out, force=True)
+    assert before == {path: path.read_bytes() for path in source.rglob("*.ipynb")}
+    assert len([*out.iterdir()]) == 1
+    (tmp_path / "ring").symlink_to("ring")
+    with pytest.raises(OSError, match="ring"):
+        classroom.make(source, tmp_path / "ring")
+    with pytest.raises(ValueError, match="no notebooks"):
+        classroom.make(tmp_path / "ring", tmp_path / "new")
+
+
+@pytest.mark.parametrize("text", ['{"cells": [{"cell_type": "code"}]}', "{}", "[]", '["\\ud800"]'])
+def test_what_is_no_notebook_is_named(tmp_path, text):
+    source = book(tmp_path / "book", "x = 1")
+    (source / "b.ipynb").write_text(text)
+    with pytest.raises(ValueError, match="b.ipynb"):
+        classroom.make(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_checks_are_asserted_where_they_stand():
     cell = 'f = 1\nfl.check(\n    "a",\n    f,\n)\nif f:\n    mine = fl.check("b", f)\n    print(f)'
     assert classroom.asserted(cell) == (

@@ -52,7 +52,7 @@ def test_the_bits_of_positions_are_those_of_the_code(p):
 @pytest.mark.parametrize(("steps", "apart"), [(1, 1.0), (4, 0.5), (20, 1.0), (7, 0.0)])
 def test_two_bowls_are_walked_by_gradient_descent(steps, apart):
     its = {"steps": steps, "apart": apart}
-    for p in fl.book.two_bowls()["params"]:
+    for p in fl.book.two_bowls("1.1").spec["params"]:
         if "expr" in p:
             its[p["name"]] = computed(p["expr"], **its)
     a, c = np.array(fedavg.BOWLS), apart * np.array(fedavg.OPTIMA)

@@ -1,12 +1,22 @@
 """Exercises: reference answers are right, and each typical wrong answer is told why."""
 
+import copy
+import itertools
+import math
+import os
+import signal
+import sys
+import time
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from torch.utils._pytree import tree_map
 
 import fedlearn as fl
+from fedlearn.book import check
 from fedlearn.book.check import CHAPTERS, Verdict, empty, module_of, number, solutions
 from fedlearn.methods.fed_kgf import modules, represent
 from fedlearn.methods.fedfusion import Convolution
@@ -64,6 +74,107 @@ def test_a_changed_answer_is_told_why_or_is_right(exercise):
 
 def test_every_exercise_has_wrong_answers():
     assert {*WRONG} == {*EXERCISES}
+
+
+# ---- answers that mean harm ----------------------------------------------------------------------
+
+
+class Mute(BaseException):
+    def __str__(self):
+        raise RuntimeError
+
+
+def ends(error):
+    def answer(*args):
+        raise error
+
+    return answer
+
+
+def prints(*args):
+    while True:
+        print(1000 * "x")
+
+
+def loops(*args):
+    while True:
+        try:
+            while True:
+                pass
+        except Exception:
+            pass
+
+
+def recurs(*args):
+    return recurs()
+
+
+def yields(*args):
+    while True:
+        yield math.nan
+
+
+VALUES = [None, math.nan, -math.inf, 1j, "", "heads", [], {}, set(), bytes(8), 0.12345, 10**5000]
+VALUES += [torch.tensor(math.nan), torch.empty(0), torch.full((7, 3, 2), 0.5), torch.eye(3, 40)]
+VALUES += [np.array([{}, []], object), torch.eye(3).to_sparse(), torch.empty(3, device="meta")]
+VALUES += [int, torch, "x" * 10**6]
+ERRORS = [SystemExit(0), KeyboardInterrupt(), GeneratorExit(), Mute(), StopIteration("x\n" * 999)]
+ACTIONS = [*map(ends, ERRORS), lambda *a: sys.exit(), prints, recurs, lambda: 1]
+ACTIONS += [lambda *a: torch.empty(10**14), lambda *a: "x" * 10**14]
+ACTIONS += [lambda *a, v=v: v for v in VALUES]
+ENDLESS = [loops, yields, lambda *a: itertools.repeat(0), lambda *a: time.sleep(0.2)]
+
+
+def without_numbers(function):
+    """A right function, but each number that it returns is NaN; without numbers it fails."""
+
+    def spoiled(x):
+        if isinstance(x, int | float) or (torch.is_tensor(x) and not x.is_sparse):
+            return x * math.nan
+        return np.full(x.shape, math.nan) if isinstance(x, np.ndarray) else None
+
+    return lambda *args: tree_map(spoiled, function(*args))
+
+
+def hostile(exercise, functions):
+    """Answers that are like the right one, but made of these functions, or whose numbers are
+    NaN."""
+    answer = right(exercise)
+    if isinstance(answer, dict):
+        yield from (dict.fromkeys(answer, f) for f in functions)
+    elif isinstance(answer, tuple):
+        for i, one in enumerate(answer):
+            for f in (*functions, without_numbers(one)):
+                yield (*answer[:i], f, *answer[i + 1 :])
+    elif methods := [n for n in vars(type(answer)) if n in ("encode", "decode")]:
+        for name, f in itertools.product(methods, functions):
+            setattr(changed := copy.copy(answer), name, f)
+            yield changed
+    else:
+        yield from functions
+        yield without_numbers(answer) if callable(answer) else answer * math.nan
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_no_hostile_answer_is_right_or_leaves_the_check(exercise, monkeypatch, capsys):
+    def refuse(answers):
+        for answer in answers:
+            verdict = fl.check(exercise, answer)
+            assert not verdict and len(repr(verdict)) < 700 and "\n" not in repr(verdict)
+
+    refuse([*VALUES, *hostile(exercise, ACTIONS)])
+    monkeypatch.setattr(check, "SECONDS", 0.02)
+    refuse(hostile(exercise, ENDLESS))
+    assert len(capsys.readouterr().out) <= 10 * check.LETTERS
+
+
+def test_the_reader_stops_a_check():
+    def interrupt(*args):
+        os.kill(os.getpid(), signal.SIGINT)  # as the button of Jupyter does
+        time.sleep(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        fl.check("seeing-iou", interrupt)
 
 
 # ---- check and solution --------------------------------------------------------------------------

@@ -87,6 +87,9 @@ class Scripted:
     def ready(self, t, clients):
         pass
 
+    def settle(self, t, clients):
+        pass
+
     def exchange(self, t, what, clients, write):
         for k in clients:
             self.asked.append((t, what, k, write(k)))
@@ -114,11 +117,12 @@ def test_an_exchange_counts_every_byte_and_notes_who_is_refused_and_who_was_seen
     assert engine.asked == [(7, question, k, b"x" * (10 + k)) for k in range(4)]
 
 
-def test_an_upload_from_no_samples_is_refused(task):
-    """It would weigh nothing, and a round of such uploads would divide by zero."""
+@pytest.mark.parametrize("samples", [0, 1, 2**32 - 1])
+def test_an_upload_from_another_number_of_samples_is_refused(samples, task):
+    """None would weigh nothing, and so many would make one client the whole mean."""
     server = FEDAVG.server_side(task)
-    with pytest.raises(fl.WireError, match="no samples"):
-        server.receive(1, 0, pack(Message(UP, 1, 0, 0, {}), server.up), server.start())
+    with pytest.raises(fl.WireError, match="samples"):
+        server.receive(1, 0, pack(Message(UP, 1, 0, samples, {}), server.up), server.start())
 
 
 def copied(state):
@@ -165,6 +169,12 @@ def test_a_broadcast_is_undone_for_each_client_and_another_one_is_decoded(task):
     assert not same_body(b"a" * 200000, b"a" * 199970 + b"b" + b"a" * 29)
 
 
+def test_a_loss_of_three_times_the_lowest_is_a_jump():
+    losses = [2.0, None, 1.0, 2.9, 3.1, 0.5, 1.4, 1.6, math.nan]
+    rows = [{"round": t, "accuracy": x, "loss": x} for t, x in enumerate(losses, 1)]
+    assert fl.History("mine", rows=rows).jumps == [5, 8, 9]
+
+
 def test_a_checkpoint_of_a_longer_run_is_refused_and_one_that_was_not_tested_is(task, tmp_path):
     path, how = tmp_path / "run.checkpoint", {"evaluate_every": 3, "checkpoint": tmp_path / "r"}
     fl.run(FEDAVG, task, 3, checkpoint=path)
@@ -197,7 +207,7 @@ def test_checkpoints_of_other_runs_data_or_owners_are_refused(task, tmp_path):
         with pytest.raises(ValueError, match=f"{word} differ"):
             fl.run(method, other, 2, checkpoint=path, **how)
     path.write_bytes(b"nonsense")
-    for file in (path, tmp_path):  # a folder is none either
+    for file in (path, tmp_path, "/dev/null"):  # nor is a folder or a device one
         with pytest.raises(ValueError, match="readable checkpoint"):
             fl.run(FEDAVG, task, 2, checkpoint=file)
 

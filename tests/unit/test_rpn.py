@@ -1,5 +1,6 @@
 """RPN: its integers, its linearity, its late joiners, and what it can never change."""
 
+import numpy as np
 import torch
 
 import fedlearn as fl
@@ -8,11 +9,8 @@ from fedlearn.models import state_of
 
 def test_payload_of_the_papers_network():
     """Of MNIST only the size of its images is looked at."""
-
-    def network(shape, classes):
-        return fl.models.rpn_cnn((1, 28, 28), classes)
-
-    task = fl.tasks.classification("digits", clients=1, network=network)
+    images, labels = np.zeros((40, 28, 28), np.uint8), np.arange(40) % 10
+    task = fl.tasks.classification((images, labels), clients=1, network="rpn_cnn")
     server = fl.methods.rpn().server_side(task)
     state = server.start()
     assert sum(t.numel() for t in state.weights.values()) == 1_199_882

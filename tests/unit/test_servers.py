@@ -171,7 +171,9 @@ def test_krum_says_how_many_clients_it_needs(task, server):
         fl.run(fl.methods.fedavg().but(server=server), task, 1)
 
 
-@pytest.mark.parametrize("lie, times", [("flip", -1), ("scale", 30), ("inflate", 1), ("random", 0)])
+@pytest.mark.parametrize(
+    "lie, times", [("flip", -1), ("scale", 30), ("constant", 0), ("random", 0)]
+)
 def test_a_liar_sends_what_it_is_said_to_send(lie, times, task):
     """Against the honest updates of the same round; and the others are not touched by it."""
     came = []
@@ -186,9 +188,20 @@ def test_a_liar_sends_what_it_is_said_to_send(lie, times, task):
     fl.run(lying(method, (2,), lie), task, 1)
     for honest, said in zip(*came, strict=True):
         lies = said.client == 2
-        assert said.samples == honest.samples * (1000 if lies and lie == "inflate" else 1)
         for n, u in honest.update.items():
             got, expected = said.update[n], u * times if lies else u
-            if lies and lie == "random":
+            if lies and n.endswith("running_var"):  # not below zero
+                expected = got
+            elif lies and lie == "constant":
+                expected = torch.full_like(u, 1000.0)
+            elif lies and lie == "random":
                 got, expected = got.norm(), 10 * u.norm()
             torch.testing.assert_close(got, expected, atol=3e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("lie, noun", [("inflate", "samples"), ("variance", "running_var")])
+def test_claims_that_cannot_be_are_refused(lie, noun, task):
+    with pytest.warns(UserWarning, match="2 answers of fedavg were refused"):
+        history = fl.run(lying(fl.methods.fedavg(), (2, 3), lie), task, 1)
+    refused = history.rows[0]["refused"]
+    assert list(refused) == [2, 3] and noun in refused[2] and math.isfinite(history.loss[0])
