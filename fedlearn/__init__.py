@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .book import widgets
     from .book.check import check, solution
     from .book.explorers import explore
+    from .costs import cost
     from .data import partition
     from .errors import DataError, WireError
     from .experiment import Experiment
@@ -55,7 +56,7 @@ _FRONT = {
     Experiment=experiment:Experiment History=history:History Mean=parts:Mean Method=method:Method
     SGD=parts:SGD Settings=settings:Settings TaskLoss=parts:TaskLoss TaskNetwork=parts:TaskNetwork
     Uplink=parts:Uplink WireError=errors:WireError book callbacks check=book.check:check
-    claims=ledger clients=round:clients data explore=book.explorers:explore flower
+    claims=ledger clients=round:clients cost=costs:cost data explore=book.explorers:explore flower
     initial_network=local:initial_network link methods models partition=data.partition parts plot
     refit=metrics:refit repopt_search=methods.fed_repopt_search:search results rng run=round:run
     solution=book.check:solution summary=results:summary tasks widgets=book.widgets wire

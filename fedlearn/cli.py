@@ -121,6 +121,60 @@ def choices(text: str) -> list[tuple[str, dict[str, Any]]]:
 # ---- all else ------------------------------------------------------------------------------------
 
 
+def cost(
+    network: Positional[str],
+    input: Annotated[str, arg(metavar="CxHxW")],
+    methods: Texts = (),
+    clients: int = 10,
+    rounds: int = 100,
+    images: int = 100,
+    link: str = "LTE",
+    seed: int = 0,
+    out: str | None = None,
+    plot: str | None = None,
+) -> None:
+    """Count what each method would send for a network of your own, untrained.
+
+    One client trains one step on random numbers, and its messages are coded, both ways.
+
+    Parameters
+    ----------
+    network
+        a name, or where it is: mine.py:net, torchvision.models:resnet50; a module, or a function
+        without arguments or of (shape, classes)
+    input
+        the shape of one sample, such as 3x32x32
+    methods
+        only this one; by default all
+    clients
+        that take part in each round, for totals
+    rounds
+        of training, for totals
+    images
+        samples of a client, for the methods that send something for each
+    link
+        LoRaWAN, 2G, 3G, DSL, cable, LTE or fibre, for minutes and joules
+    seed
+        of the first weights
+    out
+        also write all numbers there, as JSON
+    plot
+        also draw the bytes there
+    """
+    from .costs import cost as count
+
+    chosen = [method for word in methods for method in word.split(",")] or "all"
+    costs = count(network, input, chosen, clients, rounds, link, images, seed)
+    print(costs)
+    if out:
+        costs.to_json(out)
+    if plot:
+        from .plot import check_image, save
+
+        check_image(plot)
+        save(costs.plot().figure, plot)
+
+
 def methods() -> None:
     """List the methods, their options and the parts they replace."""
     from .methods import METHODS
@@ -235,7 +289,7 @@ def classroom(folder: Positional[str], out: Positional[str], force: bool = False
 # ---- the command line ----------------------------------------------------------------------------
 
 COMMANDS: dict[str, Callable[..., int | None]] = {
-    f.__name__: f for f in (run, compare, methods, check, reproduce, pack, classroom)
+    f.__name__: f for f in (run, compare, cost, methods, check, reproduce, pack, classroom)
 }
 CONFIG = (DisallowNone, FlagCreatePairsOff, OmitArgPrefixes, PositionalMetavarFromFieldName)
 

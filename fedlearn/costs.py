@@ -1,0 +1,389 @@
+"""What would it send? The bytes of every method for a network of one's own, before any training.
+
+Each method takes one local step on a few samples, and its messages are really coded, both ways, as
+in the middle of a run (DGC is past its warm-up). A message has this length in every round, but for
+positions that are coded by their entropy: those vary by a few per cent.
+"""
+
+import copy
+import inspect
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from . import link as links
+from . import local, models, rng
+from .arguments import checked, short
+from .data.partition import Split
+from .data.sources import Source
+from .errors import WireError, pick
+from .extensions import find
+from .files import write_text
+from .history import History
+from .links import DENSE
+from .local import Named
+from .method import Method, method_of
+from .methods import METHODS
+from .round import Averaging, run
+from .settings import Settings, whole_number
+from .tasks import Task
+
+if TYPE_CHECKING:
+    import pandas  # takes long to load: only where a table is made
+    from matplotlib.axes import Axes
+
+SAMPLES = 2  # of the local step: batch normalisation wants two
+ROUNDS = 5, 6  # that are tried: DGC warms up for four, and some first messages are special
+# what a method says of a network that it has no form for
+NO_FORM = ValueError, RuntimeError, TypeError, AttributeError, IndexError, KeyError, WireError
+COLUMNS = """
+    method up down factor bits bound code total minutes joules note
+""".split()
+
+
+class Trial(Task):
+    """One client with a few samples, and a loss for outputs of any shape: their mean square."""
+
+    def loss(self, outputs: Any, y: Tensor) -> Tensor:
+        return first_tensor(outputs).float().square().mean()
+
+    def inputs(self, x: Tensor, client: int | None = None) -> Tensor:
+        return x
+
+    def score(self, net: nn.Module, client: int | None, predictions: Any) -> dict[str, float]:
+        return {"accuracy": 0.0, "loss": 0.0}
+
+
+def first_tensor(outputs: Any) -> Tensor:
+    """The first tensor of what a network gives: of a tuple, a list or a dictionary."""
+    while not isinstance(outputs, Tensor):
+        outputs = next(iter(outputs.values() if isinstance(outputs, Mapping) else outputs))
+    return outputs
+
+
+@dataclass(frozen=True, repr=False)
+class Cost:
+    """What ``cost`` found: prints as a table.
+
+    Parameters
+    ----------
+    network : dict
+        Name, input, numbers (parameters and buffers) and the share of them in kernels wider than
+        one entry.
+    stated : dict
+        Clients, rounds, link.
+    rows : list of dict
+        One a method: ``up`` and ``down`` in bytes a client and round, ``up_buffers`` and
+        ``down_buffers`` of them; ``factor``, how many times less than FedAvg both ways together;
+        ``bits`` a parameter up and, if the coder loses something, their entropy ``bound``;
+        ``code``, seconds to code and decode a client's messages; ``total`` bytes of all clients
+        and rounds; ``minutes`` on the link and ``joules`` of one client's radio for all rounds;
+        ``note``. None where there is nothing to say.
+    """
+
+    network: dict[str, Any]
+    stated: dict[str, Any]
+    rows: list[dict[str, Any]]
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """The rows as a table, in bytes, seconds, minutes and joules."""
+        import pandas
+
+        return pandas.DataFrame(self.rows)
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """All of it as JSON, also written to ``path`` if one is given."""
+        text = json.dumps({**vars(self)}, indent=1, allow_nan=False)
+        if path is not None:
+            write_text(path, text + "\n")
+        return text
+
+    def plot(self) -> "Axes":
+        """Bytes of a client and round, up and down, a bar a method, the cheapest on top."""
+        from .plot import COLOURS, axes
+
+        rows = sorted(
+            (r for r in self.rows if r["up"] is not None), key=lambda r: r["up"] + r["down"]
+        )
+        names, left = [row["method"] for row in rows], [row["up"] / 1e6 for row in rows]
+        ax = axes(size=(5.2, 0.6 + 0.24 * len(rows)))
+        ax.barh(names, left, color=COLOURS[0], label="up")
+        down = [row["down"] / 1e6 for row in rows]
+        ax.barh(names, down, left=left, color=COLOURS[4], hatch="//", label="down")
+        ax.set(xlabel="MB of a client and round", title=self.network["name"])
+        ax.invert_yaxis()
+        ax.legend()
+        return ax
+
+    def table(self) -> "pandas.DataFrame":
+        """The rows as one reads them: MB, bits, milliseconds."""
+        import pandas
+
+        forms = {
+            "up": ("MB up", lambda v: f"{v / 1e6:.3f}"),
+            "down": ("MB down", lambda v: f"{v / 1e6:.3f}"),
+            "factor": ("times less", lambda v: f"{v:.1f}"),
+            "bits": ("bits up", lambda v: f"{v:.2f}"),
+            "bound": ("bound", lambda v: f"{v:.2f}"),
+            "code": ("ms to code", lambda v: f"{1000 * v:.0f}"),
+            "total": ("GB in all", lambda v: f"{v / 1e9:.3g}"),
+            "minutes": (f"minutes, {self.stated['link']}", lambda v: f"{v:.3g}"),
+            "joules": ("joules", lambda v: f"{v:.3g}"),
+        }
+        lines = [
+            {"method": row["method"]}
+            | {title: "" if row[n] is None else form(row[n]) for n, (title, form) in forms.items()}
+            | {"note": row["note"]}
+            for row in self.rows
+        ]
+        return pandas.DataFrame(lines).set_index("method")
+
+    @property
+    def head(self) -> str:
+        """What is counted, in a sentence or two."""
+        n, s = self.network, self.stated
+        return (
+            f"{n['name']}: {n['numbers']:,} numbers, {n['wide']:.0%} of them in kernels wider than "
+            f"one entry. Bytes of a client and round; in all: {s['clients']} clients, "
+            f"{s['rounds']} rounds; minutes and joules: {s['link']}."
+        )
+
+    def __repr__(self) -> str:
+        return f"{self.head}\n{self.table().to_string(max_colwidth=60)}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{self.head}</p>{self.table().to_html()}"
+
+
+@checked
+def cost(
+    network: Any,
+    input: Any = None,
+    methods: Any = "all",
+    clients: int = 10,
+    rounds: int = 100,
+    link: str = "LTE",
+    images: int = 100,
+    seed: int = 0,
+) -> Cost:
+    """The bytes that each method would send to train this network, untrained as it is.
+
+    Parameters
+    ----------
+    network : torch.nn.Module, function or str
+        A module; a function without arguments, or (shape, classes) -> module; or a name of
+        ``fl.models.NETWORKS`` or where to find one, "mine.py:net", "torchvision.models:resnet50".
+    input : str, tuple or tensor
+        The shape of one sample, "3x32x32" or (3, 32, 32), which gets random numbers; or a batch of
+        at least two samples.
+    methods : str or iterable
+        "all", or some: names or methods.
+    clients, rounds : int
+        For the totals: clients that take part in each round, and rounds.
+    images : int
+        Samples of a client: some methods (FedGKT, split learning) send something for each.
+    link : str
+        A preset of ``fl.link``, for minutes and joules.
+    seed : int
+        Of the initial weights (of a function) and of what is drawn.
+
+    Returns
+    -------
+    Cost
+        A row a method. A method that has no form for the network says why.
+
+    Raises
+    ------
+    ValueError
+        For a network without parameters, or one that does not take the input.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> costs = fl.cost("digits_cnn", "1x8x8", methods=["fedavg", "rpn"])
+    >>> [(row["method"], row["up"]) for row in costs.rows]
+    [('fedavg', 40380), ('rpn', 6620)]
+    """
+    whole_number("clients", clients)
+    whole_number("rounds", rounds)
+    whole_number("images", images)
+    speeds = pick(link, links.PRESETS, "link")
+    task, name = trial(network, input, seed)
+    whole = models.state_of(task.network())
+    wide = [whole[n].numel() for n in models.kernel_names(whole) if prod(whole[n].shape[2:]) > 1]
+    numbers = sum(t.numel() for t in whole.values())
+    shape = "x".join(map(str, task.shape))
+    about = {"name": name, "input": shape, "numbers": numbers, "wide": sum(wide) / numbers}
+    every = [n for n in METHODS if n != "local"]  # which sends nothing
+    one = isinstance(methods, str | Method)
+    chosen = every if methods == "all" else [methods] if one else methods
+    dense = measured(method_of("fedavg"), task, images)
+    rows = []
+    for method in map(method_of, chosen):
+        try:
+            row = measured(method, task, images)
+        except NO_FORM as error:
+            rows.append(
+                dict.fromkeys(COLUMNS) | {"method": method.name, "note": short_reason(error)}
+            )
+            continue
+        both, radio = row["up"] + row["down"], links.RADIOS.get(link)
+        sent = [{"bytes_up": row["up"], "bytes_down": row["down"], "seconds": 0.0, "clients": [0]}]
+        alone = History(method.name, {}, sent)
+        rows.append(
+            row
+            | {
+                "factor": (dense["up"] + dense["down"]) / both if both else None,
+                "total": both * clients * rounds,
+                "minutes": rounds * links.time(alone, **speeds)[-1] / 60,
+                "joules": rounds * links.energy(alone, **radio)[-1] if radio else None,
+            }
+        )
+    return Cost(about, {"clients": clients, "rounds": rounds, "link": link}, rows)
+
+
+def short_reason(error: BaseException) -> str:
+    """The first sentence of an error."""
+    text = " ".join(str(error).split())
+    return text if len(text) < 160 else text[:157] + "..."
+
+
+def trial(network: Any, input: Any, seed: int) -> tuple[Trial, str]:
+    """One client with a few samples for this network, and the network's name; ``ValueError`` if it
+    has no parameters or does not take them."""
+    if isinstance(network, str):
+        name, network = network, find(network, models.NETWORKS, "network")
+    else:
+        name = getattr(network, "__name__", type(network).__name__)
+    x = samples(input, seed)
+    shape = tuple(x.shape[1:])
+
+    def build(shape: tuple[int, ...], classes: int) -> nn.Module:
+        if isinstance(network, nn.Module):
+            return copy.deepcopy(network)
+        free = [p for p in inspect.signature(network).parameters.values() if needed(p)]
+        return network(shape, classes) if free else network()
+
+    with rng.scope(seed, "initial weights"):
+        net = build(shape, 10)
+    if not isinstance(net, nn.Module) or not any(p.requires_grad for p in net.parameters()):
+        raise ValueError(f"{name} has no parameters that are trained, so nothing to send.")
+    try:
+        with torch.no_grad():
+            outputs = first_tensor(net.train()(x))
+    except Exception as error:
+        told = f"{'x'.join(map(str, shape))}: {short_reason(error)}"
+        raise ValueError(f"{name} does not take input of shape {told}") from error
+    y = torch.zeros(len(x), dtype=torch.int64)
+    classes = outputs.shape[-1] if outputs.dim() > 1 else 1
+    source = Source("trial", x, y, x, y, (0.0,), (1.0,), classes)
+    owners = Split([np.arange(len(x))])
+    task = Trial(
+        "trial", 1, None, seed, build, (), torch.device("cpu"), source, owners, (x, y), (x, y)
+    )
+    return task, name
+
+
+def needed(parameter: inspect.Parameter) -> bool:
+    """Whether a call has to give this one."""
+    return parameter.default is parameter.empty and parameter.kind in (
+        parameter.POSITIONAL_ONLY,
+        parameter.POSITIONAL_OR_KEYWORD,
+        parameter.KEYWORD_ONLY,
+    )
+
+
+def samples(input: Any, seed: int) -> Tensor:
+    """The batch that ``input`` is, or random numbers of the shape that it says."""
+    if isinstance(input, Tensor):
+        if len(input) < SAMPLES:
+            raise ValueError(f"A batch has at least {SAMPLES} samples, not {len(input)}.")
+        return input[:SAMPLES]
+    try:
+        sizes = input.split("x") if isinstance(input, str) else input
+        shape = [int(size) for size in sizes]
+    except (TypeError, ValueError, AttributeError):
+        shape = []
+    if not shape or min(shape) < 1:
+        raise ValueError(
+            f'input is the shape of one sample, such as "3x32x32", not {short(input)}.'
+        )
+    return torch.randn(SAMPLES, *shape, generator=rng.generator(seed, "samples"))
+
+
+def measured(method: Method, task: Trial, images: int) -> dict[str, Any]:
+    """One client's round with this method: bytes both ways, seconds to code, bits a parameter."""
+    if isinstance(method.model, Named) and method.model.network is not None:
+        raise ValueError(f"trains {method.model!r}, whatever your network is")
+    note = ""
+    side = method.client_side(task, Settings(batch_size=SAMPLES))
+    mine, whole = (sum(p.numel() for p in net.parameters()) for net in (side.net, task.network()))
+    if mine != whole:
+        note = f"trains {mine / whole:.0%} of the parameters"
+    if not isinstance(method, Averaging):  # a round of its own, whose messages are of other kinds
+        many = replace(task, split=Split([np.arange(images) % len(task.train[0])]))
+        row = run(method, many, 2, evaluate_every=2, progress=False).rows[-1]
+        kept = {way: row[f"bytes_{way}"] for way in ("up", "down", "up_buffers", "down_buffers")}
+        note = f"for {images} samples" + f"; {note}" * bool(note)
+        return (
+            {"method": method.name}
+            | kept
+            | dict.fromkeys(("bits", "bound", "code"), None)
+            | {"note": note}
+        )
+    server, memory = method.server_side(task, side.settings), dict[str, Tensor]()
+    state, seen, spent = server.start(), dict[int, int](), 0.0
+    for t in ROUNDS:
+        began = time.perf_counter()
+        question, buffers_down = server.send(t, 0, state, seen)
+        ctx = side.download(t, 0, question, memory)
+        spent = time.perf_counter() - began
+        local.load(side.tensors, ctx.start)
+        method.model.refresh(side.net, task, t)
+        local.train(side.net, method, ctx, side.settings)
+        began = time.perf_counter()
+        answer = side.upload(side.tensors, ctx)
+        arrival = server.receive(t, 0, answer, state)
+        spent += time.perf_counter() - began
+        state, seen = server.aggregate(t, state, [arrival], seen), {0: t}
+    bits, bound = 8 * (len(answer) - arrival.buffers) / mine, None
+    if method.uplink.code.coder != DENSE:  # the entropy of what comes, where it may come shorter
+        update = [t for name, t in arrival.update.items() if name not in server.up.buffers]
+        bound = entropy(update) / mine
+    return {
+        "method": method.name,
+        "up": len(answer),
+        "down": len(question),
+        "up_buffers": arrival.buffers,
+        "down_buffers": buffers_down,
+        "bits": bits,
+        "bound": bound if bound and bound <= bits else None,
+        "code": spent,
+        "note": note,
+    }
+
+
+def entropy(tensors: Iterable[Tensor]) -> float:
+    """Bits that an ideal coder of independent entries needs: for each tensor which of its entries
+    are not zero, and these as float32 or by the entropy of their values, at 32 bits a value."""
+    bits = 0.0
+    for t in tensors:
+        counts = t[t != 0].unique(return_counts=True)[1]
+        k = int(counts.sum())
+        bits += surprise(torch.tensor([k, t.numel() - k]))
+        bits += min(32 * k, surprise(counts) + 32 * len(counts))
+    return bits
+
+
+def surprise(counts: Tensor) -> float:
+    """The entropy of so many entries of each kind, all together, in bits."""
+    c = counts[counts > 0].double()
+    return float((c * (c.sum() / c).log2()).sum())

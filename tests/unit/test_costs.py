@@ -1,0 +1,63 @@
+"""What would it send? Checked against messages that runs really sent."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import fedlearn as fl
+
+
+def plain() -> nn.Module:
+    """A network that is none of the book's."""
+    return nn.Sequential(nn.Conv2d(3, 20, 3), nn.ReLU(), nn.Flatten(), nn.Linear(20 * 36, 4))
+
+
+def test_bytes_are_those_of_a_run():
+    methods = ["fedavg", "rpn", "stc", "scaffold", "fed_kgf"]
+    costs = fl.cost("digits_cnn", "1x8x8", methods)
+    task = fl.tasks.classification("digits", clients=1, train=30, network="digits_cnn")
+    for row in costs.rows:
+        last = fl.run(row["method"], task, 2).rows[-1]
+        for way in ("up", "down"):  # positions are coded by entropy
+            sent = last[f"bytes_{way}"]
+            assert abs(row[way] - sent) <= (0.1 * sent if row["method"] == "stc" else 0)
+    dense, rpn = costs.rows[:2]
+    assert dense["factor"] == 1 and rpn["factor"] > 5
+    assert dense["bound"] is None and 0 < costs.rows[2]["bound"] <= costs.rows[2]["bits"]
+    assert dense["total"] == 10 * 100 * (dense["up"] + dense["down"])
+
+
+def test_every_method_counts_or_says_why_not(tmp_path):
+    costs = fl.cost(plain(), (3, 8, 8), link="LoRaWAN", rounds=2)
+    assert len(costs.rows) == len(fl.methods.METHODS) - 1
+    refused = {row["method"]: row["note"] for row in costs.rows if row["up"] is None}
+    assert {"fed_gkt", "split_learning", "fedfusion"} <= refused.keys()
+    assert len(refused) < 6 and all(refused.values())
+    assert "trains" in {row["method"]: row["note"] for row in costs.rows}["fed_kgf"]
+    assert json.loads(costs.to_json(tmp_path / "costs.json")) == json.loads(costs.to_json())
+    assert "LoRaWAN" in repr(costs) and "<table" in costs._repr_html_()
+    assert costs.plot().get_xlabel()
+
+
+def test_a_network_keeps_its_weights():
+    net = plain()
+    before = {name: t.clone() for name, t in net.state_dict().items()}
+    fl.cost(net, torch.rand(4, 3, 8, 8), "fedavg")
+    assert all(torch.equal(t, before[name]) for name, t in net.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "network, shape, noun",
+    [
+        (nn.Flatten(), "3x8x8", "parameters"),
+        (plain, "3x9x9", "input"),
+        (plain, "big", "input"),
+        (plain, torch.rand(1, 3, 8, 8), "batch"),
+        ("no_such", "3x8x8", "network"),
+    ],
+)
+def test_what_cannot_be_is_said(network, shape, noun):
+    with pytest.raises(ValueError, match=noun):
+        fl.cost(network, shape, "fedavg")
