@@ -27,7 +27,8 @@ _NAMES = {
     "messages": "message",
     "pictures": "kernel_rows pairs partition",
     "rpn": "frozen pooled_kernel seven_kernels watch_kernel",
-    "seeing": "moving_boxes pooled_layers scenes seen",
+    "seeing": "answering by_label found_boxes learned moving_boxes pooled_layers real_masks scenes "
+    "seen steer_box",
     "setup": "chapter styles usual_processor",
     "show": "chart figure runs table",
     "speed": "ratios",
