@@ -1,22 +1,124 @@
-"""Boxes that move over a scene, for chapter 10: one that a reader steers, and those that networks
-draw while they learn."""
+"""Pictures with boxes and masks, for chapter 10: what networks drew while they learned, as
+``data/chapters/seeing_drawn.py`` keeps it; and boxes that move under sliders."""
 
 import io
-from base64 import b64encode
-from collections.abc import Sequence
-from typing import Any
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+from zlib import decompress
 
+import numpy as np
 import torch
 
 from ..data.scenes import SIDE
+from ..data.sources import data_path
 from .grids import chapter_file
-from .seeing import ROUNDS, seen
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Rows = list[dict[str, Any]]
-# columns of the stored boxes
+ROUNDS = ("clients", "pooled", "round", "map", "up")  # mAP@0.5; bytes of one client up
 BOXES = ("clients", "pooled", "round", "scene", "x1", "y1", "x2", "y2", "kind", "score")
 TRUE = {"fill": None, "strokeWidth": 2, "stroke": "#ffffff", "strokeDash": [3, 3]}
 DRAWN = {"fill": None, "strokeWidth": 2.5}
+
+
+@lru_cache(1)
+def seen() -> dict[str, Any]:
+    """What networks drew, masks as tensors; and the scenes of ``pictures``: ``images``, ``objects``
+    (true boxes) and ``masks``."""
+    from ..tasks import detection, segmentation
+
+    stored = json.loads(data_path("grids", "seeing.json").read_text(encoding="utf-8"))
+    for picture in stored["pictures"]:
+        if picture["task"] == "segmentation":
+            drawn = picture["drawn"]
+            picture["drawn"] = {t: [mask_of(text) for text in drawn[t]] for t in drawn}
+    for run in stored["real"]:
+        run |= {kind: [mask_of(text) for text in run[kind]] for kind in ("drawn", "truth")}
+    spec = chapter_file("seeing")["pictures"]
+    options = {"clients": 2, "train": 2, "test": spec["shared"]["test"], "device": "cpu"}
+    x, boxes = (part[spec["scenes"]] for part in detection("digits", **options).test)
+    masks = segmentation("digits", **options).test[1][spec["scenes"]]
+    objects = [rows[rows[:, 4] >= 0].tolist() for rows in boxes]
+    return stored | {"images": x, "masks": masks, "objects": objects}
+
+
+def mask_of(text: str) -> torch.Tensor:
+    """The classes of a square picture's pixels from the text in the file."""
+    pixels = np.frombuffer(decompress(b64decode(text)), np.uint8).astype(int)
+    return torch.from_numpy(pixels.reshape(2 * (round(len(pixels) ** 0.5),)))
+
+
+def pooled_layers() -> "pandas.DataFrame":
+    """The grid without its boxes: a row for each number of clients and of pooled layers, round."""
+    import pandas
+
+    return pandas.DataFrame(seen()["rounds"], columns=ROUNDS)
+
+
+def scenes(panels: Sequence[Mapping[str, Any]], columns: int = 3) -> "Figure":
+    """Pictures side by side, ``columns`` to a row. A panel has a ``title`` and may have ``image``
+    uint8 [1, 64, 64]; ``boxes`` (x1, y1, x2, y2, class, and a score or nothing) and ``truth``,
+    white and dashed; ``mask``, the classes of its pixels in colours, 0 being none and 255 void;
+    ``cells``, that many to a side; ``names``, which are written where a mask has most of one."""
+    import matplotlib.pyplot as plt
+    from matplotlib import colormaps
+
+    from .vega import AMBER, GREY
+
+    rows, width = -(-len(panels) // columns), min(1.65 * columns, 4.95)
+    size = width, rows * (width / columns + 0.2)
+    figure, every = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    for ax, panel in zip(every.flat, panels, strict=False):
+        ax.set_title(panel.get("title", ""), fontsize=9)
+        if "image" in panel:
+            ax.imshow(np.asarray(panel["image"].cpu())[0], cmap="gray", extent=(0, SIDE, SIDE, 0))
+        if "mask" in panel:
+            kinds = np.asarray(panel["mask"]).astype(int)
+            shades = colormaps["tab10"]((kinds - 1) % 10)
+            shades[kinds == 255] = (0.5, 0.5, 0.5, 0.35)
+            shades[kinds == 0, 3] = 0
+            ax.imshow(shades, extent=(0, SIDE, SIDE, 0), interpolation="nearest")
+        for kind, name in panel.get("names", {}).items():
+            v, u = (kinds == kind).nonzero()
+            if len(u) > 0.02 * kinds.size:
+                look = {"ha": "center", "va": "center", "fontsize": 9, "color": "white"}
+                spot = {"boxstyle": "square,pad=0.1", "facecolor": "#222222", "edgecolor": "none"}
+                x, y = (float(np.median(at) + 0.5) * SIDE / len(kinds) for at in (u, v))
+                ax.text(
+                    min(max(x, 14), SIDE - 14), min(max(y, 6), SIDE - 6), name, bbox=spot, **look
+                )
+        for k in range(1, panel.get("cells", 0)):
+            for line in (ax.axhline, ax.axvline):
+                line(k * SIDE / panel["cells"], color=GREY, linewidth=0.6)
+        for box in panel.get("truth", ()):
+            outline(ax, box, edgecolor="white", linestyle=(0, (2, 2)))
+        for box in panel.get("boxes", ()):
+            outline(ax, box, edgecolor=AMBER)
+            x, y = float(box[0]), max(float(box[1]), 9.0)  # the class, inside the picture
+            ax.text(x, y, str(int(box[4])), color=AMBER, fontsize=9, va="bottom")
+    for ax in every.flat:
+        ax.set(xlim=(0, SIDE), ylim=(SIDE, 0), xticks=[], yticks=[])
+    for ax in every.flat[len(panels) :]:
+        ax.set_visible(False)
+    return figure
+
+
+def outline(ax: "Axes", box: Sequence[float], **look: Any) -> None:
+    """A box as a rectangle."""
+    from matplotlib.patches import Rectangle
+
+    x1, y1, x2, y2 = (float(v) for v in box[:4])
+    ax.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, linewidth=1.2, **look))
+
+
+# ---- boxes that move -----------------------------------------------------------------------------
 
 
 def as_url(image: torch.Tensor) -> str:

@@ -18,7 +18,6 @@ from .heads import SimOTA, expect_few
 BLOCKS = 4, 10, 15  # behind which a map is taken, of strides 8, 16 and 32
 CHANNELS = 40, 112, 320  # of these maps
 WIDTH = 64  # channels of a head
-TOGETHER = 16  # pictures that pass through the trunk at once
 MOST = 4000  # pictures whose maps are kept, at 224 pixels a quarter of a megabyte each
 
 kept: dict[bytes, list[Tensor]] = {}  # the maps of a picture, by a hash of its pixels
@@ -53,12 +52,9 @@ class Trunk(nn.Module):
         with torch.inference_mode(False), torch.no_grad():
             pixels = x.cpu().contiguous().numpy()
             keys = [blake2b(row, digest_size=16).digest() for row in pixels]
-            new = {key: i for i, key in enumerate(keys) if key not in kept}
-            fresh: dict[bytes, list[Tensor]] = {}
-            for i in range(0, len(new), TOGETHER):
-                part = dict([*new.items()][i : i + TOGETHER])
-                maps = self.compute(x[[*part.values()]])
-                fresh |= {key: [m[j].clone() for m in maps] for j, key in enumerate(part)}
+            new = {key: row for key, row in zip(keys, x, strict=True) if key not in kept}
+            # one by one: in larger batches the last bits depend on which pictures come together
+            fresh = {key: [m[0] for m in self.compute(row[None])] for key, row in new.items()}
             found = [fresh.get(key) or kept[key] for key in keys]
             if len(kept) + len(fresh) <= MOST:
                 kept.update(fresh)

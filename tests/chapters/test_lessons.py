@@ -332,7 +332,9 @@ def test_seeing():
         torch.testing.assert_close(lesson["loss"](out, y), task.loss(out, y))
         found = [lesson["once"](*its) for its in lesson["decode"](out)]
         for ours, theirs in zip(found, task.predict(net, x), strict=True):
-            torch.testing.assert_close(ours, tuple(theirs[n] for n in ("boxes", "scores", "labels")))
+            torch.testing.assert_close(
+                ours, tuple(theirs[n] for n in ("boxes", "scores", "labels"))
+            )
     for method, squeeze in ((fl.methods.fedavg(), "whole"), (fl.methods.rpn(), "flat")):
         state = method.server_side(task).start()
         of, M = changes(task, state.weights), dict(state.weights)
