@@ -126,8 +126,8 @@ def real_masks(number: str) -> "Shown":
         names of the classes that fill two hundredths of a picture. Grey: borders, which do not
         count. Stored runs with seed 0, after twelve rounds.""",
         alt="""Rows of coloured shapes. On the left what people drew; beside it the same shapes as
-        the methods see them, with blocky outlines. RPN and Fed-KGF lose parts and name some
-        wrongly.""",
+        the methods see them, with blocky outlines. All find the sheep; the horse under its rider
+        is hardly seen, and dog and cat are mixed up.""",
     )
 
 
