@@ -173,6 +173,7 @@ def test_the_stored_runs_are_those_that_the_chapter_states():
         for rows in (spec["pictures"]["runs"], stored["pictures"])
     )
     assert stated == kept
+    assert [run["label"] for run in stored["real"]] == spec["real"]["labels"]
 
 
 def test_a_steered_box_is_that_of_the_package():
