@@ -53,9 +53,9 @@ class Experiment(Settings):
     augment : tuple of str
         crop or flip, to detect and to segment also scale
     metrics : tuple of str
-        measure more on the test set: per_class; per_client, client_spread, worst_client of clients'
-        own test samples; per_class_mix, class_mix_spread, worst_class_mix where they have none; or
-        your own, mine.py:name
+        measure more on the test set: per_class; of masks per_class_iou, of boxes per_class_ap;
+        per_client, client_spread, worst_client of clients' own test samples; per_class_mix,
+        class_mix_spread, worst_class_mix where they have none; or your own, mine.py:name
     train : int, optional
         keep only so many training images
     test : int, optional

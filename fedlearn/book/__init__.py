@@ -9,6 +9,7 @@ from typing import Any
 
 _NAMES = {
     "bounds": "errors positions",
+    "boxes": "moving_boxes pooled_layers scenes seen steer_box",
     "claims": "difference holds ledger ledger_counts opening origin",
     "choosing": "duels enter entries fleet mixing mixtures pareto rivals standing",
     "drawings": "cards drawing",
@@ -28,7 +29,7 @@ _NAMES = {
     "pictures": "kernel_rows pairs partition",
     "play": "playground",
     "rpn": "frozen pooled_kernel seven_kernels watch_kernel",
-    "seeing": "moving_boxes pooled_layers scenes seen",
+    "seeing": "answering by_label found_boxes learned real_masks",
     "setup": "chapter styles usual_processor",
     "show": "chart figure runs table",
     "speed": "ratios",

@@ -77,6 +77,8 @@ def measured(row: dict[str, Any], histories: Iterable[History]) -> list[float]:
     chosen = runs["label"].str.lower() == str(row["line"]).lower()
     for name, starts in row.get("where", {}).items():
         chosen &= runs[name].str.startswith(tuple(starts))
+    if not chosen.any():  # then there may be no such column
+        return []
     if row["measure"] == "up":  # bytes of one client in a round
         sent = (rounds["bytes_up"] / rounds["clients"]).groupby(rounds["run"]).mean()
         return sent[chosen].tolist()

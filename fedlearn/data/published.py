@@ -12,6 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,6 +36,7 @@ VOC = (
 PARTS = "train", "val"
 SIZE = 160  # pixels, unless asked for otherwise
 LARGEST = 2048
+MEAN, STD = (127.0,) * 3, (128.0,) * 3  # as the trunk of ``models.trunk`` wants pictures
 SLACK = 1.0  # pixels by which rounding may put a box outside its picture
 YEARS = {"voc": "2012", "coco": "2017"}
 MASKS = 1464, 1449  # of VOC's pictures, to train and to test
@@ -174,9 +176,11 @@ def _read(place: Path, name: str, targets: str, size: int, skip: bool) -> Source
     more: dict[str, Any] = {"name": f"{name}:{size}", "note": note, "files": files}
     if targets == "boxes":
         empty = name == "coco"
-        return from_boxes(*parts[0], len(names), parts[1], names=names, empty=empty, **more)
-    names = ("background", *names)
-    return from_masks(*parts[0], len(names), parts[1], names=names, empty=True, **more)
+        source = from_boxes(*parts[0], len(names), parts[1], names=names, empty=empty, **more)
+    else:
+        names = ("background", *names)
+        source = from_masks(*parts[0], len(names), parts[1], names=names, empty=True, **more)
+    return replace(source, mean=MEAN, std=STD)
 
 
 def _scaled(item: Item, size: int, targets: str, classes: int) -> tuple[np.ndarray, np.ndarray]:

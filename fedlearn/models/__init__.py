@@ -35,7 +35,8 @@ from .resnet import (
     small_server,
     small_whole,
 )
-from .yolo import scene_detector, small_yolox, yolov3, yolox_s
+from .trunk import lite0_detector, lite0_fcn
+from .yolo import scene_detector, yolov3, yolox_s
 
 # by name, functions (shape of an image, classes) -> network; classifiers give [batch, classes]
 NETWORKS = {
@@ -48,8 +49,8 @@ NETWORKS = {
     ).split()
 }
 # detectors have a ``head``, see ``heads``; segmenters give [batch, classes, height, width]
-DETECTORS = {f.__name__: f for f in (scene_detector, small_yolox, yolox_s, yolov3)}
-SEGMENTERS = {f.__name__: f for f in (scene_fcn, fcn32s)}
+DETECTORS = {f.__name__: f for f in (scene_detector, lite0_detector, yolox_s, yolov3)}
+SEGMENTERS = {f.__name__: f for f in (scene_fcn, lite0_fcn, fcn32s)}
 
 
 def starting_from(build: Callable, file: str | Path) -> Callable:

@@ -240,11 +240,6 @@ def yolox_s(in_shape: Shape = (3, 640, 640), classes: int = 80, width: int = 32)
     return net
 
 
-def small_yolox(in_shape: Shape = (3, 160, 160), classes: int = 20) -> YOLOX:
-    """YOLOX-S at a quarter of its width, for real pictures on few cores."""
-    return yolox_s(in_shape, classes, 8)
-
-
 def scene_detector(in_shape: Shape = (1, 64, 64), classes: int = 10) -> Network:
     """Five 3x3 convolutions, pooled three times, and a 1x1 to a box for each cell of 8 x 8 pixels:
     98,367 parameters with 10 classes, all but 975 of them of the five."""

@@ -16,7 +16,7 @@ from ..data import partition as partitions
 from ..data.sources import Source
 from ..errors import pick
 from ..extensions import find
-from .metrics import ByClient, Metric, Seen, find_metrics, measured, refuse_without_owners
+from .metrics import METRICS, ByClient, Metric, Seen, find_metrics, measured, refuse_without_owners
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +46,7 @@ class Task:
 
     networks: ClassVar[Mapping[str, Callable]] = models.NETWORKS  # that a name may mean
     augmentations: ClassVar[Mapping[str, Callable]] = {}
+    known_metrics: ClassVar[Mapping[str, Metric]] = METRICS
     ignored: ClassVar[int] = -100  # in place of all of a sample's y if it is to count for nothing
     batch: ClassVar[int] = 512  # of evaluation
     about: ClassVar[dict[str, str]] = {}  # what a history says besides, such as its main metric
@@ -283,7 +284,11 @@ class Task:
             pick(name, cls.augmentations, "augmentation")
         if network is not None:
             find_network(network, cls.networks)
-        metrics, device, owners = find_metrics(metrics), find_device(device), None
+        metrics, device, owners = (
+            find_metrics(metrics, cls.known_metrics),
+            find_device(device),
+            None,
+        )
         if is_whole(clients) and clients >= 1:
             source, clients = cls.find_source(dataset), int(clients)
             partition = partition or partitions.iid()

@@ -2,6 +2,7 @@
 over clients, a network, a loss and a metric."""
 
 import inspect
+import math
 from collections.abc import Callable
 from functools import cached_property, partial, wraps
 from typing import Any, ParamSpec, TypeVar
@@ -17,7 +18,7 @@ from ..data.arrays import CROWD, VOID
 from ..data.sources import Source
 from .augment import ANNOTATED, LABELLED
 from .base import Task
-from .metrics import ByClient
+from .metrics import ByClient, Seen
 
 NETWORK = {"digits": "digits_cnn", "mnist": "mcmahan_cnn", "fashion_mnist": "mcmahan_cnn"}
 BOXES: dict[str, Callable[[str], Source]] = {
@@ -182,11 +183,11 @@ def best(boxes: Tensor, scores: Tensor) -> Boxes:
     return {"boxes": boxes[kept], "scores": score[kept], "labels": label[kept]}
 
 
-def average_precision(predictions: list[Boxes], y: Tensor) -> dict[str, float]:
-    """COCO's mAP: at an IoU of 0.5, and the mean over 0.5, 0.55, ..., 0.95; y [n, objects, 6].
+def precisions(predictions: list[Boxes], y: Tensor, **options: Any) -> dict[str, Tensor]:
+    """What torchmetrics' COCO evaluation says of predictions; y [n, objects, 6].
 
     What finds an object that is difficult is neither right nor wrong, and what lies in a crowd
-    neither, however often. Both are -1 if there is no object to be found."""
+    neither, however often."""
     from torchmetrics.detection import MeanAveragePrecision
 
     targets = []
@@ -196,10 +197,26 @@ def average_precision(predictions: list[Boxes], y: Tensor) -> dict[str, float]:
         area = torch.where(rows[:, 5] == 1, 2 * BEYOND, (rows[:, 2:4] - rows[:, :2]).prod(-1))
         more = {"iscrowd": crowd.long(), "area": area}
         targets.append({"boxes": rows[:, :4], "labels": rows[:, 4].long(), **more})
-    metric = MeanAveragePrecision(backend="faster_coco_eval")
+    metric = MeanAveragePrecision(backend="faster_coco_eval", **options)
     metric.update([{name: t.cpu() for name, t in boxes.items()} for boxes in predictions], targets)
-    result = metric.compute()
+    return metric.compute()
+
+
+def average_precision(predictions: list[Boxes], y: Tensor) -> dict[str, float]:
+    """COCO's mAP: at an IoU of 0.5, and the mean over 0.5, 0.55, ..., 0.95; both are -1 if there
+    is no object to be found."""
+    result = precisions(predictions, y)
     return {"map_50": float(result["map_50"]), "map_50_95": float(result["map"])}
+
+
+def per_class_ap(seen: Seen) -> list[float]:
+    """The average precision at an IoU of 0.5 of each class; None for one that is not shown."""
+    predictions = [boxes for each in seen.predictions.values() for boxes in each]
+    y = seen.labels.repeat(len(seen.predictions), 1, 1)
+    found = precisions(predictions, y, iou_thresholds=[0.5], class_metrics=True)
+    pairs = torch.stack([found["classes"], found["map_per_class"]], -1).view(-1, 2)
+    values = {int(kind): value for kind, value in pairs.tolist() if value >= 0}  # -1: not shown
+    return [values.get(kind, math.nan) for kind in range(seen.held.shape[1])]
 
 
 class Detection(Task):
@@ -208,6 +225,7 @@ class Detection(Task):
 
     networks = models.DETECTORS
     augmentations = ANNOTATED
+    known_metrics = {"per_class_ap": per_class_ap}
     batch = 128
     about = {"task": "detection", "accuracy": "mAP@0.5"}
 
@@ -264,6 +282,7 @@ class Detection(Task):
             outputs = net(self.inputs(images))
             total += float(self.loss(outputs, target)) * len(target)
             boxes += self.read(outputs)
+        predictions[client] = boxes
         precision = average_precision(boxes, y)
         accuracy = precision.pop("map_50")
         return {"accuracy": accuracy, "loss": total / len(y), **precision}
@@ -271,7 +290,8 @@ class Detection(Task):
 
 @arguments_of(Task.make)
 def detection(**arguments: Any) -> Detection:
-    """Boxes with classes. The column accuracy is mAP@0.5, and there are no other ``metrics``.
+    """Boxes with classes. The column accuracy is mAP@0.5; ``metrics`` may be "per_class_ap", the
+    same of each class.
 
     Parameters
     ----------
@@ -298,8 +318,6 @@ def detection(**arguments: Any) -> Detection:
     >>> detection((pictures, boxes, 1, 0.5), clients=2).sizes
     [1, 1]
     """
-    if arguments.get("metrics"):
-        raise ValueError("Detection measures mAP and nothing else: leave metrics out.")
     task = Detection.make(**arguments)
     task.head  # noqa: B018  a network without one is said now
     if not models.heads.present(task.test[1]).any():
@@ -312,7 +330,10 @@ def detection(**arguments: Any) -> Detection:
 
 def pixel_cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
     """Cross-entropy, the mean of an image's pixels that are not void, then of the batch: scores
-    [..., batch, classes, height, width], y [..., batch, height, width] -> [...]."""
+    [..., batch, classes, height, width], y [..., batch, height, width] -> [...]. Of scores for
+    squares of k x k pixels the middle one counts."""
+    k = y.shape[-1] // scores.shape[-1]
+    y = y[..., k // 2 :: k, k // 2 :: k]
     each = F.cross_entropy(
         scores.flatten(0, -4), y.flatten(0, -3).long(), ignore_index=VOID, reduction="none"
     )
@@ -343,7 +364,12 @@ class Segmentation(Task):
 
     def predict(self, net: nn.Module, x: Tensor) -> Tensor:
         """The class of each pixel of images as they are stored, [n, height, width]."""
-        return net(self.inputs(x)).argmax(-3)
+        return self.read(net(self.inputs(x)))
+
+    def read(self, scores: Tensor) -> Tensor:
+        """The same of what ``net`` gives, maybe for squares of k x k pixels."""
+        kinds, k = scores.argmax(-3), self.shape[-1] // scores.shape[-1]
+        return kinds.repeat_interleave(k, -1).repeat_interleave(k, -2)
 
     def score(self, net: nn.Module, client: int | None, predictions: ByClient) -> dict[str, float]:
         """mIoU, loss and pixel accuracy. A class that is neither shown nor predicted counts for
@@ -357,7 +383,7 @@ class Segmentation(Task):
         for images, target in self.test_batches():
             scores = net(self.inputs(images))
             total += float(self.loss(scores, target)) * len(target)
-            kinds = scores.argmax(1)
+            kinds = self.read(scores)
             overlap.update(kinds, target.long())
             right.update(kinds, target.long())
             if self.metrics:
@@ -379,7 +405,7 @@ def segmentation(**arguments: Any) -> Segmentation:
         what that makes of them.
     network
         A name in ``fl.models.SEGMENTERS``, or a function that makes a module that gives scores
-        [batch, classes, height, width].
+        [batch, classes, height, width], or a k-th of both sides.
     clients, partition, seed, augment, train, test, device, validation
         As of ``detection``.
 

@@ -7,7 +7,7 @@ and in a simulation knows who holds what.
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,7 +19,7 @@ from ..arguments import short
 from ..extensions import find
 from ..history import COLUMNS
 
-ByClient = dict[int | None, Tensor]  # or, under None, one for all
+ByClient = dict[int | None, Any]  # by client, or under None one for all
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +57,13 @@ Metric = Callable[[Seen], Any]
 def per_class(seen: Seen) -> list[float]:
     """The share of each class's test samples that is recognised (recall)."""
     return (seen.confusion.diag() / seen.confusion.sum(1)).tolist()
+
+
+def per_class_iou(seen: Seen) -> list[float]:
+    """Of the test samples that are of a class or are taken for it, the share that is both; of
+    pixels the intersection over union whose mean is mIoU."""
+    both = seen.confusion.diag()
+    return (both / (seen.confusion.sum(0) + seen.confusion.sum(1) - both)).tolist()
 
 
 def per_client(seen: Seen) -> list[float]:
@@ -122,15 +129,15 @@ def _lowest(values: list[float]) -> float:
 
 OWNED = per_client, client_spread, worst_client  # of test samples that have owners
 MIXED = per_class_mix, class_mix_spread, worst_class_mix  # in their place where they have none
-METRICS: dict[str, Metric] = {f.__name__: f for f in (per_class, *OWNED, *MIXED)}
+METRICS: dict[str, Metric] = {f.__name__: f for f in (per_class, per_class_iou, *OWNED, *MIXED)}
 
 
-def find_metrics(metrics: Any) -> dict[str, Metric]:
-    """Functions by the names of their columns; each is given as a name of ``METRICS``, a function,
+def find_metrics(metrics: Any, known: Mapping[str, Metric] = METRICS) -> dict[str, Metric]:
+    """Functions by the names of their columns; each is given as a ``known`` name, a function,
     or where to find one (``fedlearn.extensions``)."""
     functions: dict[str, Metric] = {}
     for given in [metrics] if isinstance(metrics, str) or callable(metrics) else metrics:
-        metric = given if callable(given) else find(given, METRICS, "metric")
+        metric = given if callable(given) else find(given, known, "metric")
         name = getattr(metric, "__name__", "")
         if not name.isidentifier() or name in functions or name in COLUMNS:
             raise ValueError(f"A metric needs a name of its own, as a column, not {name!r}.")

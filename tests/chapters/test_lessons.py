@@ -346,3 +346,32 @@ def test_the_record_says_what_the_lesson_on_flower_says():
     assert not any(False in (row["simulation"], row["deployment"]) for row in record["equal"])
     added = [row[way]["flower"] - row[way]["payload"] for row in framing for way in ("up", "down")]
     assert all(800 < a < 1200 for a in added) and sum(added[:2]) == sum(added[2:])
+
+
+def test_seeing():
+    """Losses and boxes are the package's, and so are rounds of whole and of flat changes."""
+    from torchvision.ops import batched_nms, generalized_box_iou_loss
+
+    task = fl.tasks.detection("digits", 3, train=9, test=4, network="scene_detector")
+    functions = "read to_boxes cell_of object_loss image_loss loss decode once one_round whole flat"
+    lesson = definitions("together/seeing", *functions.split())
+    cell = torch.arange(64)
+    lesson |= {"corner": torch.stack([cell % 8, cell // 8], -1), "clients": task.clients}
+    lesson |= {"batched_nms": batched_nms, "generalized_box_iou_loss": generalized_box_iou_loss}
+    net = fl.initial_network(fl.methods.fedavg(), task).eval()
+    x, y = task.test
+    with torch.no_grad():
+        out = net(task.inputs(x))
+        torch.testing.assert_close(lesson["loss"](out, y), task.loss(out, y))
+        found = [lesson["once"](*its) for its in lesson["decode"](out)]
+        for ours, theirs in zip(found, task.predict(net, x), strict=True):
+            torch.testing.assert_close(
+                ours, tuple(theirs[n] for n in ("boxes", "scores", "labels"))
+            )
+    for method, squeeze in ((fl.methods.fedavg(), "whole"), (fl.methods.rpn(), "flat")):
+        state = method.server_side(task).start()
+        of, M = changes(task, state.weights), dict(state.weights)
+        lesson["change"] = lambda M, k, of=of: of[k]
+        for t in (1, 2):
+            M, state = lesson["one_round"](M, lesson[squeeze]), a_round(task, method, state, t, of)
+            torch.testing.assert_close(M, dict(state.weights))

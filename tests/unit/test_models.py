@@ -26,7 +26,6 @@ COUNTS = {  # parameters, and multiply-adds of an image of the network's own siz
     "repghost_05": (1_289_168, 4_339_520),
     "small_resnet": (308_650, 12_281_088),
     "scene_detector": (98_367, 14_807_040),
-    "small_yolox": (565_915, 56_330_400),
     "yolox_s": (8_968_255, 13_342_771_200),
     "yolov3": (61_626_049, 32_713_987_072),
     "fcn32s": (23_577_621, 8_345_395_200),
@@ -174,7 +173,7 @@ def test_what_is_learned_of_one_image_is_decoded_again(head):
 
 
 def test_detectors_expect_few_objects_at_first():
-    for layer in models.small_yolox((1, 64, 64), 4).heads[0].predict[1:]:
+    for layer in models.yolox_s((1, 64, 64), 4, 8).heads[0].predict[1:]:
         assert layer.bias.sigmoid().detach().numpy() == pytest.approx(0.01)
     assert models.scene_detector().classifier.bias[4].sigmoid().item() == pytest.approx(0.05)
     branch = models.yolov3((1, 32, 32), 2).heads[0].predict[1].bias.unflatten(0, (3, 7)).sigmoid()

@@ -29,7 +29,7 @@ def test_every_run_can_be_made_and_has_a_name_of_its_own(scale):
     for run in (run for run in listed if run.turn[0] == 0):  # of the first seed
         assert run.method().parts() and json.dumps(run.options(), allow_nan=False)
         fl.partition.parse(run.experiment.partition)
-        assert len(run.tries) in (0, 3)
+        assert len(run.tries) in (0, 2, 3)
         for e in (each.experiment for each in run.tries):
             assert e.validation and e.test is None and e.train == run.experiment.train
             assert 4 * e.rounds >= run.experiment.rounds and e.seed >= 1000
@@ -57,7 +57,7 @@ def made(monkeypatch, rows, **block):
 
 def test_stored_runs_are_their_recipes_runs():
     """And what was run is what their lines state."""
-    for scale, count in (("quick", 717), ("small", 255)):
+    for scale, count in (("quick", 717), ("small", 253)):
         listed = recipes.runs(None, scale)
         lines = {
             (name, results.place_of(line["experiment"])): line

