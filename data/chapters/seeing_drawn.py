@@ -20,7 +20,7 @@ import fedlearn as fl
 from fedlearn import recipes
 from fedlearn.book.grids import chapter_file, origin
 from fedlearn.data.sources import data_path
-from fedlearn.files import write_text
+from fedlearn.files import to_json, write_text
 
 Row = list[Any]
 SPEC = chapter_file("seeing")
@@ -154,9 +154,9 @@ def build() -> None:
 
 def written(about: dict[str, Any], rows: dict[str, list[Any]]) -> str:
     """The file's text: a line a row."""
-    parts = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in about.items()]
+    parts = [f"{to_json(k)}: {to_json(v)}" for k, v in about.items()]
     for kind, of_kind in rows.items():
-        lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in of_kind)
+        lines = ",\n".join(to_json(row, separators=(",", ":")) for row in of_kind)
         parts.append(f'"{kind}": [\n{lines}\n]')
     return "{" + ",\n".join(parts) + "}\n"
 

@@ -171,7 +171,7 @@ def overlap(answer: Function) -> str | None:
     for a, b, right, reason in PAIRS:
         for one, other in ((a, b), (b, a)):
             got = float(answer(one, other))
-            if abs(got - right) > 1e-6:
+            if not abs(got - right) <= 1e-6:
                 for value, why in misread(one, other):
                     if abs(got - value) < 1e-6:
                         return why
@@ -204,7 +204,7 @@ def area(answer: Function) -> str | None:
     """answer(right, objects) -> average precision of predictions, best first."""
     for right, objects, reason in LISTS:
         got = float(answer(torch.tensor(right), objects))
-        if abs(got - precision_of(right, objects)) > 0.011:  # a sum or an integral
+        if not abs(got - precision_of(right, objects)) <= 0.011:  # a sum or an integral
             return f"{reason} ({got:.3g} for {list(right)} of {objects} objects)"
     return None
 

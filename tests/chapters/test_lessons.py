@@ -46,8 +46,12 @@ def task():
 def changes(task, start):
     """What training may change in each client, drawn at random."""
     dice = torch.Generator().manual_seed(0)
-    draw = lambda w: torch.randn(w.shape, generator=dice)  # noqa: E731
-    return [{n: draw(w) for n, w in start.items()} for _ in range(task.clients)]
+
+    def draw(name, w):
+        change = torch.randn(w.shape, generator=dice)
+        return change.abs() if name.endswith("running_var") else change  # none is below zero
+
+    return [{n: draw(n, w) for n, w in start.items()} for _ in range(task.clients)]
 
 
 def a_round(task, method, state, t, of, memories=None):

@@ -173,8 +173,13 @@ def test_the_reader_stops_a_check():
         os.kill(os.getpid(), signal.SIGINT)  # as the button of Jupyter does
         time.sleep(1)
 
-    with pytest.raises(KeyboardInterrupt):
-        fl.check("seeing-iou", interrupt)
+    # a process in the background may have been started without the handler
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            fl.check("seeing-iou", interrupt)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 # ---- check and solution --------------------------------------------------------------------------
