@@ -107,15 +107,17 @@ def fork(*arguments) -> int:
 def verdict(mutant: tuple, lines: dict, seconds: dict[str, float]) -> str:
     """Whether a copy of the package with this change is noticed."""
     path, line, _, number = mutant
-    # a statement of several lines is covered under its first; some run only at import
-    near = [lines.get(str(n), []) for n in range(line, line - 6, -1)]
-    tests = next(filter(any, near), sum(lines.values(), []))
+    tree = ast.parse(path.read_text())
+    around = (n for n in ast.walk(tree) if isinstance(n, ast.stmt) and n.lineno <= line)
+    first = max(n.lineno for n in around if line <= n.end_lineno)  # where its lines are covered
+    tests = lines.get(str(first), [])
+    if not any(tests):  # it runs at import, such as a default
+        tests = sum(lines.values(), [])
     tests = sorted({test for test in tests if test}, key=seconds.get)
     total = accumulate(map(seconds.get, tests))
     tests = [test for test, time in zip(tests, total, strict=True) if time < 60] or tests[:1]
     if not tests:
         return "not covered"
-    tree = ast.parse(path.read_text())
     *_, owner, field, new = list(changes(tree))[number]
     (list.__setitem__ if isinstance(owner, list) else setattr)(owner, field, new)
     with tempfile.TemporaryDirectory() as folder:
