@@ -281,6 +281,12 @@ def test_settings_out_of_range(coder, values):
         coder(*values)
 
 
+def test_the_largest_settings_and_the_empty_tensor():
+    assert QSGD(2**15 - 1, 2**31 - 1).levels == 2**15 - 1
+    for coder in (QSGD(), QSGD(entropy=True)):
+        assert decode(coder, encode(coder, torch.zeros(0)), (0,)).shape == (0,)
+
+
 @pytest.mark.parametrize("coder", CODERS, ids=repr)
 def test_nothing_is_cut_or_added_unnoticed(coder):
     x = input_of(coder, tensor((3, 4, 3, 3)))
