@@ -183,6 +183,8 @@ def test_a_scene_is_played_by_key_and_compared(play):
     page.focus(".fl-change")
     page.keyboard.press("Enter")  # the same with memory, beside the old curve
     page.wait_for_selector(".fl-then[hidden]", state="attached")
+    assert page.evaluate("document.activeElement.className") == "fl-go", "the key's button is gone"
+    assert "It trains" in page.locator(".fl-status").inner_text()
     both = re.search(r"reads (\d+) of 100; the curve you kept, (\d+)", ended(page))
     assert both[2] == first[1] and int(both[1]) > int(both[2])
     lines = page.locator(".fl-chart .fl-line")
@@ -192,7 +194,7 @@ def test_a_scene_is_played_by_key_and_compared(play):
         "they differ in grey"
     )
     legend = page.locator(".fl-legend li").all_inner_texts()
-    assert "with memory" in legend[0] and "largest entries" in legend[1]
+    assert "with memory" in legend[0] and "largest numbers" in legend[1]
     for key in ("bytes", "time"):
         page.locator(f".fl-tabs input[value={key}]").check()
         page.wait_for_function(
@@ -204,6 +206,33 @@ def test_a_scene_is_played_by_key_and_compared(play):
     page.focus("[name=focus]")
     page.keyboard.press("ArrowDown")
     page.wait_for_function("document.querySelectorAll('.fl-person')[1].matches('.fl-focus')")
+    page.click(".fl-keep")
+    assert "The curve is kept" in page.locator(".fl-story").inner_text()
+    page.select_option("[name=up]", "bits")
+    assert "Changed: what they send" in page.locator(".fl-story").inner_text()
+
+
+@pytest.mark.parametrize("scene", ["a-liar&seed=2", "a-liar&up=signs", "ask-a-tenth"])
+def test_any_client_of_the_last_round_is_seen_up_close(play, scene):
+    """Looked at afterwards, a client shows what it shows if it is looked at from the start."""
+    page, clients = play(scene), ("0", "3", "9")
+    fast(page)
+    page.click(".fl-go")
+    ended(page)
+    texts = "[...document.querySelectorAll('.fl-close-said, .fl-rows div > span')].map(x => x.innerText)"
+    afterwards = []
+    for k in clients:
+        page.select_option("[name=focus]", k)
+        page.wait_for_timeout(300)
+        afterwards.append(page.evaluate(texts))
+    assert len({tuple(a) for a in afterwards}) == (2 if scene == "ask-a-tenth" else 3)
+    for k, after in zip(clients, afterwards, strict=True):
+        page.click(".fl-reset")
+        page.select_option("[name=focus]", k)
+        page.click(".fl-go")
+        ended(page)
+        page.wait_for_timeout(300)
+        assert page.evaluate(texts) == after
 
 
 def test_the_address_is_the_federation(play):
@@ -220,22 +249,23 @@ def test_the_address_is_the_federation(play):
 
 
 @pytest.mark.parametrize(
-    "wrong, noun",
+    "wrong, noun, allowed",
     [
-        ("nobody", "no scene"),
-        ("a-liar&clients=1", "clients=1"),
-        ("a-liar&clients=2.5", "clients=2.5"),
-        ("a-liar&clients=", "clients="),
-        ("a-liar&up=constructor", "up=constructor"),
-        ("a-liar&toString=1", "toString=1"),
-        ("a-liar&lr=0.2", "lr=0.2"),
-        ("toString", "no scene"),
-        ("a-liar&clients=3&liars=3", "honest"),
+        ("nobody", "no scene", "ask-a-tenth"),
+        ("a-liar&clients=1", "clients=1", "from 2 to 50"),
+        ("a-liar&clients=2.5", "clients=2.5", "whole number"),
+        ("a-liar&clients=", "clients=", "whole number"),
+        ("a-liar&up=constructor", "up=constructor", "stc"),
+        ("a-liar&toString=1", "toString=1", "epochs"),
+        ("a-liar&lr=0.2", "lr=0.2", "0.3"),
+        ("toString", "no scene", "a-liar"),
+        ("a-liar&clients=3&liars=3", "honest", "fewer"),
     ],
 )
-def test_an_address_that_cannot_be_is_the_first_scene_and_says_so(play, wrong, noun):
+def test_an_address_that_cannot_be_is_the_first_scene_and_says_so(play, wrong, noun, allowed):
     page = play(wrong)
-    assert noun in page.locator("[role=alert]").inner_text()
+    alert = page.locator("[role=alert]").inner_text()
+    assert noun in alert and allowed in alert and page.url.endswith("#only-sevens")
     assert page.locator("[aria-pressed=true]").get_attribute("data-scene") == "only-sevens"
 
 
