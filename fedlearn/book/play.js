@@ -905,9 +905,7 @@ function render({ model, el }) {
     const mean = (list) => { const some = list.filter(Boolean); return some.reduce((a, b) => a + b, 0) / (some.length || 1); };
     const words = shown ? `Round ${last.round}: ${shown.drawn.length} of ${s.clients} clients were asked. Each got ${said(mean(shown.downs))} bytes ` : `A server and ${s.clients} clients with their digits, a bar for each of 0 to 9.`;
     $(".fl-live").innerHTML = `<b>${read}</b> of 100<br>round ${last ? last.round : 0} of ${s.rounds}`;
-    $(".fl-world-said").innerHTML = shown ? `${words}<i class="fl-key fl-key-down">
-      </i> and sent ${said(mean(shown.ups))} <i class="fl-key fl-key-up">
-      </i>${shown.refused ? `; ${shown.refused} sent nothing, since their training blew up` : ""}.` : words;
+    $(".fl-world-said").innerHTML = shown ? `${words}<i class="fl-key fl-key-down"></i> and <span class="fl-word">sent ${said(mean(shown.ups))} <i class="fl-key fl-key-up"></i></span>${shown.refused ? `; ${shown.refused} sent nothing, since their training blew up` : ""}.` : words;
     $(".fl-world").setAttribute("aria-label",
       shown ? `${words}and sent ${said(mean(shown.ups))}. The server's network reads ${read} of 100 digits.` : words);
     $(".fl-world").style.height = `${H}px`;

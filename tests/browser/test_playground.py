@@ -48,6 +48,12 @@ READ = """([up, ratio, seed, messages]) => messages.map(([k, hex]) => {
     const draws = coder.shared ? F.generator(seed, 'shared coder', 1, k, name) : null;
     return [...coder.decode(section, F.SIZES[i], draws)]; }); })"""
 
+# Client k is drawn, as it was in the last round.
+SEEN = """k => {
+  const said = document.querySelector('.fl-close-said').textContent;
+  const label = document.querySelector('.fl-rows canvas').ariaLabel;
+  return label.startsWith(`What client ${k} `) && /received|not asked/.test(said); }"""
+
 
 def load(page, address):
     """The module in an open page."""
@@ -219,20 +225,22 @@ def test_any_client_of_the_last_round_is_seen_up_close(play, scene):
     fast(page)
     page.click(".fl-go")
     ended(page)
-    texts = "[...document.querySelectorAll('.fl-close-said, .fl-rows div > span')].map(x => x.innerText)"
+
+    def seen(k):
+        page.wait_for_function(SEEN, arg=k)
+        return page.locator(".fl-close-said, .fl-rows div > span").all_inner_texts()
+
     afterwards = []
     for k in clients:
         page.select_option("[name=focus]", k)
-        page.wait_for_timeout(300)
-        afterwards.append(page.evaluate(texts))
+        afterwards.append(seen(k))
     assert len({tuple(a) for a in afterwards}) == (2 if scene == "ask-a-tenth" else 3)
     for k, after in zip(clients, afterwards, strict=True):
         page.click(".fl-reset")
         page.select_option("[name=focus]", k)
         page.click(".fl-go")
         ended(page)
-        page.wait_for_timeout(300)
-        assert page.evaluate(texts) == after
+        assert seen(k) == after
 
 
 def test_the_address_is_the_federation(play):
