@@ -394,7 +394,7 @@ function federation() {
     const kept = SHAPES.map(() => ({ from: 1, steps: new Map() })), answered = new Array(K).fill(0);
     const shared = (coder, t, k, i) => (coder.shared ? generator(s.seed, "shared coder", t, k, SHAPES[i][0]) : null);
     const finite = (tensors) => tensors.every((tensor) => tensor.every(Number.isFinite));
-    let w = first, t = 0;
+    let w = first, t = 0, answers = new Map();  // of the last round, to look at
 
     const accuracy = (net) => {
       let right = 0;
@@ -439,9 +439,10 @@ function federation() {
         const order = permutation(mine.length, shuffle);
         for (let at = 0; at < mine.length; at += BATCH) step(net, x, y, Array.from(order.subarray(at, at + BATCH), (i) => mine[i]), s.lr);
       }
-      const update = net.map((tensor, i) => tensor.map((v, j) => (v - start[i][j]) * (liars.has(k) ? -LIE : 1)));
+      const learned = net.map((tensor, i) => tensor.map((v, j) => v - start[i][j]));
+      const update = liars.has(k) ? learned.map((tensor) => tensor.map((v) => -LIE * v)) : learned;
       const coded = finite(update) ? code(uplink, update, errors[k], k) : { sections: [], sent: [] };  // who diverged sends no tensor
-      return { bytes: pack(assemble(coded.sections), 1, up, t, k, mine.length), net, update, sent: coded.sent };
+      return { bytes: pack(assemble(coded.sections), 1, up, t, k, mine.length), net, learned, update, sent: coded.sent };
     }
     /** What arrived -> the next model. */
     function aggregate(arrivals) {
@@ -468,8 +469,15 @@ function federation() {
       return at + x.length; }, 0); return all; };
     const dot = (a, b) => { let total = 0; for (let i = 0; i < a.length; i++) total += a[i] * b[i]; return total; };
 
+    /** What there is to see of a client in the last round: nothing if it was not asked, or diverged. */
+    function look(k) {
+      const a = answers.get(k);
+      return a?.sent.length ? { client: k, learned: a.learned[0], update: a.update[0], sent: a.sent[0],
+        memory: uplink.feedback ? errors[k][0].slice() : null, alone: accuracy(a.net), bytes: a.bytes.byteLength } : null;
+    }
+
     return {
-      owned, liars: [...liars], links: [uplink.name, same ? `Replay(${steps.name})` : "Downlink()"],
+      look, owned, liars: [...liars], links: [uplink.name, same ? `Replay(${steps.name})` : "Downlink()"],
       held: owned.map((images) => { const counts = new Array(CLASSES).fill(0); images.forEach((i) => counts[y[i]]++); return counts; }),
       start: accuracy(first),
       /** The next round -> a row for the curve, and what there is to see of it. `focus`: the client that is looked at. */
@@ -477,20 +485,18 @@ function federation() {
         t++;
         const drawn = permutation(K, generator(s.seed, "participants", t)).subarray(0, Math.max(1, Math.floor(s.share * K + 0.5))).sort();
         const ups = new Array(K).fill(0), downs = new Array(K).fill(0), bodies = new Map(), arrivals = [], messages = [];
-        let seen = null;
+        answers = new Map();
         for (const k of drawn) {
           const since = same ? Math.max(answered[k] - 1, 0) : 0;
           if (!bodies.has(since)) bodies.set(since, assemble(same ? replay(since) : w.map(dense.encode)));
           const message = pack(bodies.get(since), 0, down, t, k, 0), a = answer(k, message);
-          downs[k] = message.byteLength; ups[k] = a.bytes.byteLength;
+          answers.set(k, a); downs[k] = message.byteLength; ups[k] = a.bytes.byteLength;
           if (keep) messages.push({ client: k, down: message, up: a.bytes, sent: a.sent });
           const { samples, sections } = unpack(a.bytes, 1, up, t, k);
           if (sections.length) {
             const update = sections.map((bytes, i) => uplink.coders[i].decode(bytes, SIZES[i], shared(uplink.coders[i], t, k, i)));
             arrivals.push({ k, samples, update });
           }
-          if (k === focus && sections.length) seen = { client: k, update: a.update[0], sent: a.sent[0],
-            memory: uplink.feedback ? errors[k][0].slice() : null, alone: accuracy(a.net), bytes: a.bytes.byteLength };
         }
         for (const { k } of arrivals) answered[k] = t;
         const next = arrivals.length ? aggregate(arrivals) : w, taken = finite(next);
@@ -501,7 +507,7 @@ function federation() {
         });
         if (taken) w = next;  // a model from which nobody could go on is not taken
         const row = { round: t, accuracy: accuracy(w), up: sum(ups), down: sum(downs), asked: drawn.length };
-        return { row, drawn: [...drawn], ups, downs, pulls, seen, taken, refused: drawn.length - arrivals.length, messages };
+        return { row, drawn: [...drawn], ups, downs, pulls, seen: look(focus), taken, refused: drawn.length - arrivals.length, messages };
       },
     };
   }
@@ -521,8 +527,9 @@ function federation() {
       if (!only && shown.row.round < last) timer = setTimeout(go, Math.max(0, pace ? 1000 / pace - (performance.now() - began) : 0));
     }
     return (order) => {
-      clearTimeout(timer);
       if ("focus" in order) focus = order.focus;
+      if (order.look) { post({ run, seen: fed.look(focus) }); return; }  // whatever plays goes on
+      clearTimeout(timer);
       if ("pace" in order) pace = order.pace;
       if (order.make) {
         fed = make(data, order.make); ({ run } = order); last = order.make.rounds; spent = done = 0;
@@ -548,10 +555,10 @@ const FIELDS = {
   split: { name: "What they hold", start: "iid", options: { iid: "all digits, alike", "dirichlet:1": "uneven shares",
     "dirichlet:0.1": "very uneven shares", "main_class:1": "one digit each" } },
   up: { name: "What they send", start: "whole", options: { whole: "the whole update", bits: "8 bits a number",
-    signs: "signs only, a vote", largest: "the largest entries",
-    memory: "the largest, with memory", stc: "STC: largest, signs, memory", random: "random places, with memory" } },
-  ratio: { name: "Share of the entries", start: 0.1, options: { 0.01: "1 %", 0.03: "3 %", 0.1: "10 %", 0.3: "30 %" } },
-  down: { name: "What comes down", start: "dense", options: { dense: "the whole network", same: "a step, coded as going up" } },
+    signs: "signs only, as votes", largest: "the largest numbers",
+    memory: "the largest, with memory", stc: "signs of the largest, with memory", random: "numbers at random, with memory" } },
+  ratio: { name: "Share that is sent", start: 0.1, options: { 0.01: "1 %", 0.03: "3 %", 0.1: "10 %", 0.3: "30 %" } },
+  down: { name: "What comes down", start: "dense", options: { dense: "the whole network", same: "its change, packed as updates are" } },
   share: { name: "Asked each round", start: 1, options: { 0.1: "a tenth of the clients", 0.3: "three tenths", 0.5: "half", 1: "all" } },
   epochs: { name: "Passes over their digits", start: 1, from: 1, to: 10 },
   lr: { name: "Learning rate", start: 0.1, options: { 0.01: "0.01", 0.03: "0.03", 0.1: "0.1", 0.3: "0.3", 1: "1" } },
@@ -569,10 +576,10 @@ const SPARSE = ["largest", "memory", "stc", "random"];  // what is sent is a sha
 const SCENES = {
   "only-sevens": { title: "A client that has only sevens", set: { split: "main_class:1" }, look: 7, guess: 50,
     ask: "Ten clients, and each has a single digit. Client 7 has seen nothing but sevens. Can the ten teach one network to read all digits, when no image may leave its owner?",
-    after: "They can. And look at client 7 up close: after a night on its sevens its own copy has forgotten much of the rest. The average is better than each of its parts.",
+    after: "They can. Look at client 7 up close: training on sevens makes its copy forget much of what it received. The average is better than each of its parts.",
     then: ["Now the same mix for all", { split: "iid" }] },
-  "one-in-a-hundred": { title: "1 % of the entries, with and without memory", set: { up: "largest", ratio: 0.01 }, look: 0, guess: 80,
-    ask: "An update has 2,410 numbers. Every client sends the largest hundredth of them and forgets the rest, every round. What is left of the accuracy?",
+  "one-in-a-hundred": { title: "One in a hundred", set: { up: "largest", ratio: 0.01 }, look: 0, guess: 80,
+    ask: "The network has 2,410 weights, so an update has 2,410 numbers. Every client sends the largest hundredth of them and forgets the rest, every round. What is left of the accuracy?",
     after: "Much is lost for good: the same few weights win each time. What if a client remembers what it did not send, and adds it to its next update?",
     then: ["Now with memory", { up: "memory" }] },
   "signs-vote": { title: "Signs vote", set: { up: "signs", down: "same" }, look: 0, guess: 60,
@@ -585,11 +592,11 @@ const SCENES = {
     then: ["Now ask everybody", { share: 1, against: "bytes" }] },
   "a-slow-link": { title: "A slow link", set: { link: "2G", against: "time" }, look: 0, guess: 80,
     ask: "The clients hang on an old mobile network: 32,000 bits a second. The picture counts time now. How good does the network get, and how long do forty rounds take?",
-    after: "The digits learn in a moment; the line is what they wait for. Send three per cent of the entries, as signs, both ways.",
-    then: ["Now STC, up and down", { up: "stc", down: "same", ratio: 0.03 }] },
+    after: "The digits learn in a moment; the line is what they wait for. Send only the signs of the largest three per cent, both ways, and remember the rest.",
+    then: ["Now 3 %, as signs, both ways", { up: "stc", down: "same", ratio: 0.03 }] },
   "a-liar": { title: "A liar", set: { liars: 1 }, look: 0, guess: 60,
     ask: "One of the ten lies. It trains as the others do, then sends the opposite of what it found, ten times as large. Are nine honest clients stronger than one liar?",
-    after: "They are not: in a mean, whoever shouts loudest wins. Give each client one vote a weight, and nobody can shout.",
+    after: "They are not: in a mean, whoever shouts loudest wins. Give each client one vote for each weight, and nobody can shout.",
     then: ["Now let them vote", { up: "signs" }] },
 };
 const FIRST = "only-sevens";
@@ -598,18 +605,20 @@ const FIRST = "only-sevens";
 function parse(address) {
   const [scene, ...changes] = address.split("&"), s = {};
   for (const key in FIELDS) s[key] = FIELDS[key].start;
-  const first = (wrong) => ({ scene: FIRST, s: { ...s, ...SCENES[FIRST].set }, wrong });
-  if (!Object.hasOwn(SCENES, scene)) return first(scene && `There is no scene "${scene}". Here is the first one instead.`);
+  const first = (wrong) => ({ scene: FIRST, s: { ...s, ...SCENES[FIRST].set }, wrong: wrong && `${wrong} Here is the first scene instead.` });
+  const any = (names) => `one of ${Object.keys(names).join(", ")}`;
+  if (!Object.hasOwn(SCENES, scene)) return first(scene && `There is no scene "${scene}" in the address; it is ${any(SCENES)}.`);
   const asked = { ...s, ...SCENES[scene].set };
   for (const change of changes) {
     const [key, text] = change.split("="), field = Object.hasOwn(FIELDS, key) && FIELDS[key],
       value = typeof field.start === "number" ? Number(text) : text;
     const fits = field && (field.options ? Object.hasOwn(field.options,
       value) : Number.isInteger(value) && text !== "" && value >= field.from && value <= field.to);
-    if (!fits) return first(`"${change}" in the address cannot be. Here is the first scene instead.`);
+    if (!fits) return first(`"${change}" in the address cannot be: ${!field ? `what can change is ${any(FIELDS)}` : `${key} is ${
+      field.options ? any(field.options) : `a whole number from ${field.from} to ${field.to}`}`}.`);
     asked[key] = value;
   }
-  if (asked.liars >= asked.clients) return first(`${asked.liars} liars among ${asked.clients} clients leave nobody honest. Here is the first scene instead.`);
+  if (asked.liars >= asked.clients) return first(`${asked.liars} liars among ${asked.clients} clients leave nobody honest; there must be fewer liars than clients.`);
   return { scene, s: asked, wrong: "" };
 }
 function address(scene, s) {
@@ -637,12 +646,15 @@ function in_python(s, links, liars) {
 }
 
 // ==== what is seen ===================================================================================================================
-const LINES = [["var(--fl-blue)", "", "M-3,0a3,3 0 1,0 6,0a3,3 0 1,0 -6,0"], ["var(--fl-orange)", "7 4", "M-3,-3h6v6h-6z"],
-  ["var(--fl-green)", "2 3", "M0,-4l4,7h-8z"],
-    ["var(--fl-pink)", "9 3 2 3", "M0,-4l4,4l-4,4l-4,-4z"]];  // now, and up to three that are kept
+// The looks of a curve, which it keeps as long as it is there: of the one that plays, and up to three that are kept.
+const LINES = [["var(--fl-ink)", "", "M-3,0a3,3 0 1,0 6,0a3,3 0 1,0 -6,0"], ["var(--fl-pink)", "7 4", "M-3,-3h6v6h-6z"],
+  ["var(--fl-gold)", "2 3", "M0,-4l4,7h-8z"], ["var(--fl-soft)", "9 3 2 3", "M0,-4l4,4l-4,4l-4,-4z"]];
+/** In what two federations differ; axis and line change no round. */
+const differences = (s, other) => Object.keys(FIELDS).filter((key) => !["against", "link"].includes(key) && s[key] !== other[key]);
 const said = (n) => Math.round(n).toLocaleString("en");
 const in_bytes = (n) => (n >= 1e6 ? `${+(n / 1e6).toPrecision(3)} MB` : n >= 1e3 ? `${+(n / 1e3).toPrecision(3)} kB` : `${n} bytes`);
 const in_time = (t) => (t >= 172800 ? `${+(t / 86400).toPrecision(2)} days` : t >= 7200 ? `${+(t / 3600).toPrecision(2)} h` : t >= 120 ? `${+(t / 60).toPrecision(2)} min` : `${+t.toPrecision(2)} s`);
+const signed = (x) => x.toFixed(2).replace("-", "−");
 const hundred = (share) => Math.round(100 * share);
 
 function render({ model, el }) {
@@ -653,7 +665,7 @@ function render({ model, el }) {
   // Only on the book's own page is the address ours; in a notebook it is somebody else's.
   const ours = document.documentElement.dataset.content_root !== undefined;
   let { scene, s, wrong } = parse(FIRST), rows = [], shown = null, fed = null, kept = [], playing = false, ended = false;
-  let guess = 50, focus = 0, speed = 0, units = null, pace = 8, worker = true, waiting = false;
+  let guess = 50, focus = 0, speed = 0, units = null, pace = 8, worker = true, waiting = false, look = LINES[0];
 
   const named = `against-${Math.random()}`;  // a group of radio buttons is the page's, and there may be two widgets
   const field = (key) => {
@@ -671,31 +683,32 @@ function render({ model, el }) {
         <input type="range" name="guess" min="0" max="100"><output></output></span></label>
       <span class="fl-buttons fl-then" hidden><button type="button" class="fl-change"></button>
         <button type="button" class="fl-keep">Keep curve</button></span>
-      <span class="fl-buttons"><button type="button" class="fl-go"></button><button type="button" class="fl-step">One round</button>
+      <span class="fl-buttons"><button type="button" class="fl-go"></button>
+        <span class="fl-live" aria-hidden="true"></span><button type="button" class="fl-step">One round</button>
         <button type="button" class="fl-reset">Start again</button></span>
     </div>
     <p class="fl-status" role="status"></p>
+    <div class="fl-two">
+      <figure><figcaption><b>What it learns.</b> Test digits read correctly, against
+        <span class="fl-tabs" role="radiogroup" aria-label="against">${Object.keys(FIELDS.against.options).map((key) => `<label>
+          <input type="radio" name="${named}" value="${key}"><span>${key}</span></label>`).join("")}</span></figcaption>
+        <svg class="fl-chart" role="img"></svg><ul class="fl-legend"></ul></figure>
+      <figure><figcaption><b>The federation.</b> <span class="fl-world-said"></span></figcaption><svg class="fl-world" role="img">
+        <g class="fl-wires"></g><g class="fl-people"></g></svg></figure>
+    </div>
     <div class="fl-fields" role="group" aria-label="The federation">${OPEN.map(field).join("")}</div>
     <details class="fl-more"><summary>More to change: speed, what comes down, who is asked, liars, the line, ...</summary>
       <div class="fl-fields"><label class="fl-field"><span>Speed</span><select name="pace"><option value="1">1 round a second</option>
       <option value="8">8 rounds a second</option><option value="0">as fast as it goes</option></select>
       </label>${Object.keys(FIELDS).filter((key) => !OPEN.includes(key) && key !== "against").map(field).join("")}</div></details>
     <div class="fl-two">
-      <figure><figcaption><b>The federation.</b> <span class="fl-world-said"></span></figcaption><svg class="fl-world" role="img">
-        <g class="fl-wires"></g><g class="fl-people"></g></svg></figure>
-      <figure><figcaption><b>What it learns.</b> Test digits read correctly, against
-        <span class="fl-tabs" role="radiogroup" aria-label="against">${Object.keys(FIELDS.against.options).map((key) => `<label>
-          <input type="radio" name="${named}" value="${key}"><span>${key}</span></label>`).join("")}</span></figcaption>
-        <svg class="fl-chart" role="img"></svg><ul class="fl-legend"></ul></figure>
-    </div>
-    <div class="fl-two">
       <figure><figcaption><b>Up close:</b> <label class="fl-look">client <select name="focus"></select>
         </label> <span class="fl-close-said"></span></figcaption>
         <div class="fl-rows">${[0, 1, 2].map(() => `<div><span></span><canvas width="588" height="48" role="img"></canvas>
           </div>`).join("")}</div>
-        <p class="fl-small">Ten of the network's 32 hidden units, each as 8 x 8 weights, one a pixel. <i class="fl-plus">
-          </i> grew, <i class="fl-minus"></i> shrank (with a dot); each row has its own scale.</p></figure>
-      <figure><figcaption><b>Who pulls where.</b> <span class="fl-pull-said"></span></figcaption><svg class="fl-compass" role="img">
+        <p class="fl-small">The network has 32 detectors (hidden units), each with a weight for each of the 64 pixels: 2,048 of its 2,410 weights.
+          Here are ten detectors, as pictures. <i class="fl-plus"></i> grew, <i class="fl-minus"></i> shrank; each row has its own scale.</p></figure>
+      <figure><figcaption><b>Who pulls where.</b> <span class="fl-pull-said"></span></figcaption><svg class="fl-pulls" role="img">
         </svg></figure>
     </div>
     <details class="fl-more"><summary>The same in Python</summary><pre tabindex="0"></pre>
@@ -723,13 +736,14 @@ function render({ model, el }) {
   function received(message) {
     if (message.run !== run) return;  // of one that was given up
     if (message.held) { fed = message; report(); }
+    else if ("seen" in message) { if (shown) { shown.seen = message.seen; units = null; } }
     else {
       rows.push(...message.rows); shown = message.shown; speed = message.speed; ended = message.ended;
-      if (shown.seen && !units) units = busiest(shown.seen.update);
       if (ended) { playing = false; }
       if (ended || !playing) report();
       if (pace === 1 || !playing) travel();
     }
+    if (shown?.seen && !units) units = busiest(shown.seen.learned);
     paint();
   }
   let run = 0;
@@ -768,8 +782,9 @@ function render({ model, el }) {
   }
   function choose(text, move) {
     ({ scene, s, wrong } = parse(text));
-    kept = []; focus = Math.min(SCENES[scene].look, s.clients - 1); guess = SCENES[scene].guess;
+    kept = []; look = LINES[0]; focus = Math.min(SCENES[scene].look, s.clients - 1); guess = SCENES[scene].guess;
     fresh();
+    if (wrong) tell_address();  // what cannot be does not stay in the address
     if (move) root.scrollIntoView({ block: "start" });
   }
   function change(changes) {
@@ -778,8 +793,8 @@ function render({ model, el }) {
     fresh(); tell_address();
   }
   function keep() {
-    if (rows.length) kept = [{ s, rows }, ...kept].slice(0, 3);
-    rows = [];
+    if (rows.length) kept = [{ s, rows, look }, ...kept].slice(0, 3);
+    rows = []; look = LINES.find((its) => kept.every((curve) => curve.look !== its));
   }
   function play(on = !playing) {
     if (on && ended) fresh();
@@ -788,39 +803,46 @@ function render({ model, el }) {
     if (!on) report();
     paint();
   }
+  function look_at(k) {
+    focus = k; $('[name="focus"]').value = k;
+    tell({ focus, look: true }); people(); paint();
+  }
   function report() {
     const last = rows.at(-1), read = last && hundred(last.accuracy);
     $(".fl-go").textContent = playing ? "❚❚ Pause" : ended ? "▶ Play again" : rows.length ? "▶ Go on" : "▶ Play";
-    $(".fl-status").textContent = !last ? "Set your guess, then play." : ended
+    $(".fl-status").textContent = playing ? `It trains for ${s.rounds} rounds. You guessed ${guess}.`
+      : !last ? "Set your guess, then play." : ended
       ? `You guessed ${guess}. After ${last.round} rounds it reads ${read} of 100${kept.length ? `; the curve you kept, ${hundred(kept[0].rows.at(-1).accuracy)}` : ""}.`
       : `Round ${last.round} of ${s.rounds}: it reads ${read} of 100.`;
     $(".fl-then").hidden = !ended; $(".fl-guess").hidden = ended;
     // a scene's words hold for what it sets; seed, rounds and axis are free
     const start = parse(scene).s, plain = Object.keys(FIELDS).every((key) => FREE.includes(key) || s[key] === start[key]);
+    const changed = kept.length ? differences(s, kept[0].s) : [];
     $(".fl-story").textContent = plain && !kept.length ? SCENES[scene][ended ? "after" : "ask"]
       : ended ? "Change one thing below and play again: the old curves stay, to compare."
-      : kept.length ? "One thing is changed, and the old curve stays to compare." : "This is a federation of your own. What will it reach?";
+      : !kept.length ? "This is a federation of your own. What will it reach?"
+      : changed.length ? `Changed: ${changed.map((key) => FIELDS[key].name.toLowerCase()).join(", ")}. The old curve stays to compare.`
+      : "The curve is kept. Change one thing below, then play.";
     $(".fl-change").hidden = kept.length > 0 || !plain;
     const [up, down] = [F.link_of(s.up === "signs" ? "votes" : s.up, s.ratio).name, s.down === "same" ? `Replay(${F.link_of(s.up, s.ratio).name})` : "Downlink()"];
     $("pre").textContent = in_python(s, [up, down], fed ? fed.liars : []);
   }
   root.addEventListener("click", ({ target }) => {
     const button = target.closest("button"), person = target.closest("[data-client]");
-    if (person) { focus = +person.dataset.client; $('[name="focus"]').value = focus; units = null;
-      tell({ focus, ...(playing ? { play: true } : {}) }); people(); paint(); }
+    if (person) look_at(+person.dataset.client);
     if (!button) return;
     if (button.dataset.scene) { choose(button.dataset.scene); tell_address(); }
     else if (button.matches(".fl-go")) { play(); report(); }
     else if (button.matches(".fl-step")) { if (ended) fresh(); playing = false; tell({ step: true }); }
-    else if (button.matches(".fl-reset")) { kept = []; fresh(); }
-    else if (button.matches(".fl-keep")) { keep(); fresh(); }
-    else if (button.matches(".fl-change")) { keep(); change(SCENES[scene].then[1]); play(true); report(); }
+    else if (button.matches(".fl-reset")) { kept = []; look = LINES[0]; fresh(); }
+    else if (button.matches(".fl-keep")) { keep(); fresh(); $(".fl-go").focus(); }
+    else if (button.matches(".fl-change")) { keep(); change(SCENES[scene].then[1]); play(true); report(); $(".fl-go").focus(); }
   });
   root.addEventListener("input", ({ target }) => {
     const { name, value } = target, number = typeof FIELDS[name]?.start === "number";
     if (name === "guess") { guess = +value; $(".fl-guess output").textContent = guess; paint(); }
     else if (name === "pace") { pace = +value; tell({ pace, ...(playing ? { play: true } : {}) }); }
-    else if (name === "focus") { focus = +value; units = null; tell({ focus, ...(playing ? { play: true } : {}) }); people(); paint(); }
+    else if (name === "focus") look_at(+value);
     else if (name === named) { s = { ...s, against: value }; tell_address(); paint(); }
     else if (name === "link") { s = { ...s, link: value }; tell_address(); report(); paint(); }
     else if (FIELDS[name]) { if (rows.length) keep(); change({ [name]: number ? +value : value });
@@ -831,11 +853,11 @@ function render({ model, el }) {
   function paint() {
     if (waiting) return;
     waiting = true;
-    requestAnimationFrame(() => { waiting = false; if (el.isConnected) { measure(); wires(); chart(); close(); compass(); foot(); } });
+    requestAnimationFrame(() => { waiting = false; if (el.isConnected) { measure(); wires(); chart(); close(); pulling(); foot(); } });
   }
   let width = {}, shades = [];
   function measure() {  // all that the page knows, before anything is drawn: asked in between, it would be laid out each time
-    for (const name of ["world", "chart", "compass"]) width[name] = $(`.fl-${name}`).clientWidth || 400;
+    for (const name of ["world", "chart", "pulls"]) width[name] = $(`.fl-${name}`).clientWidth || 400;
     const style = getComputedStyle(root);
     shades = ["--fl-zero", "--fl-plus", "--fl-minus"].map((name) => (style.getPropertyValue(name).match(/\w\w/g) || []).map((h) => parseInt(h, 16)));
   }
@@ -867,7 +889,7 @@ function render({ model, el }) {
     const lines = [];
     if (shown) for (const k of shown.drawn) for (const [kind, n, from, to, side] of [["down", shown.downs[k], 50, R - size / 2 - 5, 1], ["up", shown.ups[k], R - size / 2 - 5, 50, -1]]) {
       const w = Math.max(0.8, (thick * n) / whole), a = (2 * Math.PI * k) / s.clients, off = side * thick * 0.6,
-        head = Math.max(Math.min(3.2, thick), w * 0.8);
+        head = Math.max(4.5, w * 0.85);
       const shift = ([x, y]) => [x + off * Math.cos(a), y + off * Math.sin(a)], [x1, y1] = shift(spot(k, from)),
         [x2, y2] = shift(spot(k, to)), d = Math.sign(to - from);
       const [bx, by] = shift(spot(k, to - d * head * 1.4)), nx = Math.cos(a) * head, ny = Math.sin(a) * head;
@@ -882,9 +904,8 @@ function render({ model, el }) {
         <text x="${middle[0]}" y="${middle[1] + 18}">of 100</text>`;
     const mean = (list) => { const some = list.filter(Boolean); return some.reduce((a, b) => a + b, 0) / (some.length || 1); };
     const words = shown ? `Round ${last.round}: ${shown.drawn.length} of ${s.clients} clients were asked. Each got ${said(mean(shown.downs))} bytes ` : `A server and ${s.clients} clients with their digits, a bar for each of 0 to 9.`;
-    $(".fl-world-said").innerHTML = shown ? `${words}<i class="fl-key fl-key-down">
-      </i> and sent ${said(mean(shown.ups))} <i class="fl-key fl-key-up">
-      </i>${shown.refused ? `; ${shown.refused} diverged and were refused` : ""}.` : words;
+    $(".fl-live").innerHTML = `<b>${read}</b> of 100<br>round ${last ? last.round : 0} of ${s.rounds}`;
+    $(".fl-world-said").innerHTML = shown ? `${words}<i class="fl-key fl-key-down"></i> and <span class="fl-word">sent ${said(mean(shown.ups))} <i class="fl-key fl-key-up"></i></span>${shown.refused ? `; ${shown.refused} sent nothing, since their training blew up` : ""}.` : words;
     $(".fl-world").setAttribute("aria-label",
       shown ? `${words}and sent ${said(mean(shown.ups))}. The server's network reads ${read} of 100 digits.` : words);
     $(".fl-world").style.height = `${H}px`;
@@ -915,7 +936,7 @@ function render({ model, el }) {
   }
   function chart() {
     const svg = $(".fl-chart"), W = width.chart, H = 280, left = 34, right = W - 14, top = 12, bottom = H - 40,
-      curves = [{ s, rows }, ...kept], log = s.against !== "rounds";
+      curves = [{ s, rows, look }, ...kept], log = s.against !== "rounds";
     const xs = curves.map(along), ends = xs.map((x,
       i) => (i ? x.at(-1) : x.length ? (x.at(-1) * (log ? s.rounds / x.length : 1)) : 0) || 0);
     let low = log ? Math.min(...xs.map((x) => x[0] || Infinity)) : 0, high = log ? Math.max(...ends) : Math.max(s.rounds, ...ends);
@@ -933,73 +954,74 @@ function render({ model, el }) {
       <text x="${left - 6}" y="${Y(a) + 4}" text-anchor="end">${100 * a}</text>`);
     const names = { rounds: "rounds", bytes: "bytes up and down, all clients together", time: `time on ${s.link}, without computing` };
     axis.push(`<text x="${(left + right) / 2}" y="${H - 6}" text-anchor="middle">${names[s.against]}</text>`);
-    const drawn = curves.map(({ rows: list }, i) => {
-      const [colour, dash, mark] = LINES[i], points = list.map((row, j) => [X(xs[i][j]), Y(row.accuracy)]), every = Math.max(1,
+    const drawn = curves.map(({ rows: list, look: [colour, dash, mark] }, i) => {
+      const points = list.map((row, j) => [X(xs[i][j]), Y(row.accuracy)]), every = Math.max(1,
         Math.ceil(points.length / 14));
       if (!i && !log && fed) points.unshift([X(0), Y(fed.start)]);
       return points.length && `<g style="color:${colour}">
-        <path class="fl-line" d="M${points.map((p) => p.map((v) => v.toFixed(1))).join("L")}" stroke-dasharray="${dash}"/>${points.filter((_, j) => j % every === 0 || j === points.length - 1).map(([x, y]) => `<path d="${mark}" transform="translate(${x.toFixed(1)} ${y.toFixed(1)})" fill="currentColor"/>`).join("")}</g>`;
+        <path class="fl-line${i ? "" : " fl-now"}" d="M${points.map((p) => p.map((v) => v.toFixed(1))).join("L")}" stroke-dasharray="${dash}"/>${points.filter((_, j) => j % every === 0 || j === points.length - 1).map(([x, y]) => `<path d="${mark}" transform="translate(${x.toFixed(1)} ${y.toFixed(1)})" fill="currentColor"/>`).join("")}</g>`;
     });
     drawn.reverse();
     svg.setAttribute("viewBox", `0 0 ${W} ${H}`);
     svg.innerHTML = `${axis.join("")}<line class="fl-guessed" x1="${left}" x2="${right}" y1="${Y(guess / 100)}" y2="${Y(guess / 100)}"/>
       <text class="fl-guess-said" x="${right}" y="${Y(guess / 100) + (guess > 90 ? 14 : -5)}" text-anchor="end">your guess: ${guess}</text>${drawn.filter(Boolean).join("")}`;
     // each curve by what distinguishes it from the others
-    const differ = Object.keys(FIELDS).filter((key) => !["against", "link"].includes(key) && curves.some((c) => c.s[key] !== s[key]));
-    const label = (its) => differ.filter((key) => key !== "ratio" || SPARSE.includes(its.up)).map((key) => (FIELDS[key].options ? FIELDS[key].options[its[key]] : `${FIELDS[key].name.toLowerCase()}: ${its[key]}`)).join(", ");
+    const differ = Object.keys(FIELDS).filter((key) => curves.some((c) => differences(c.s, s).includes(key)));
+    const label = (its) => differ.filter((key) => key !== "ratio" || SPARSE.includes(its.up)).map((key) => `${FIELDS[key].name.toLowerCase()}: ${FIELDS[key].options ? FIELDS[key].options[its[key]] : its[key]}`).join("; ");
     const said_of = curves.map(({ s: its, rows: list }, i) => {
       const end = list.at(-1), cost = end && (s.against === "time" ? in_time(xs[i].at(-1)) : in_bytes(list.reduce((a,
         r) => a + r.up + r.down, 0)));
-      return [`${i ? "kept" : "now"}${label(its) ? `: ${label(its)}` : ""}`, end ? `${hundred(end.accuracy)} of 100, ${cost}` : "not played yet"];
+      return [`${i ? "kept" : "now"}${label(its) ? `, ${label(its)}` : ""}:`, end ? `${hundred(end.accuracy)} of 100, ${cost}` : "not played yet"];
     });
-    $(".fl-legend").innerHTML = said_of.map(([name, end], i) => `<li style="color:${LINES[i][0]}">
+    $(".fl-legend").innerHTML = said_of.map(([name, end], i) => `<li style="color:${curves[i].look[0]}">
       <svg width="34" height="12" aria-hidden="true">
-      <line class="fl-line" x1="1" x2="33" y1="6" y2="6" stroke-dasharray="${LINES[i][1]}"/>
-      <path d="${LINES[i][2]}" transform="translate(17 6)" fill="currentColor"/></svg> <span>${name} <b>${end}</b></span></li>`).join("");
+      <line class="fl-line" x1="1" x2="33" y1="6" y2="6" stroke-dasharray="${curves[i].look[1]}"/>
+      <path d="${curves[i].look[2]}" transform="translate(17 6)" fill="currentColor"/></svg> <span>${name} <b>${end}</b></span></li>`).join("");
     svg.setAttribute("aria-label",
-      `Test digits read correctly against ${names[s.against]}. Your guess: ${guess} of 100. ${said_of.map((x) => x.join(", ")).join(". ")}.`);
+      `Test digits read correctly against ${names[s.against]}. Your guess: ${guess} of 100. ${said_of.map((x) => x.join(" ")).join(". ")}.`);
   }
 
   function close() {
-    const seen = shown?.seen, canvases = [...el.querySelectorAll(".fl-rows canvas")],
+    const seen = shown?.seen?.client === focus ? shown.seen : null, canvases = [...el.querySelectorAll(".fl-rows canvas")],
       forgets = !["memory", "stc", "random"].includes(s.up), names = [...el.querySelectorAll(".fl-rows div > span")];
-    const [zero, plus, minus] = shades;
-    const votes = s.up === "signs", rest = seen && (seen.memory || seen.update.map((v, i) => (votes ? 0 : v - seen.sent[i])));
-    $(".fl-close-said").textContent = !shown ? "" : !seen ? "was not asked in this round."
-      : `${fed.liars.includes(focus) ? "lies. It" : ""} sent ${said(seen.bytes)} bytes. Its own copy, after its night: ${hundred(seen.alone)} of 100.`;
-    [seen?.update, seen?.sent, rest].forEach((values, row) => {
+    const [zero, plus, minus] = shades, votes = s.up === "signs";
+    const rest = seen && (seen.memory || seen.update.map((v, i) => (votes ? Math.abs(v) : v - seen.sent[i])));
+    $(".fl-close-said").textContent = !shown ? "" : !shown.drawn.includes(focus) ? "was not asked in this round."
+      : !seen ? "sent nothing that can be shown." : `received a network that reads ${hundred(rows.length > 1 ? rows.at(-2).accuracy : fed.start)} of 100. Trained on its own digits, its copy reads ${hundred(seen.alone)}. It ${fed.liars.includes(focus) ? "lies, and " : ""}sent ${said(seen.bytes)} bytes.`;
+    [seen?.learned, seen?.sent, rest].forEach((values, row) => {
       const canvas = canvases[row], pen = canvas.getContext("2d"), most = values ? values.reduce((a, v) => Math.max(a, Math.abs(v)),
         0) : 0;
       const there = values && units && most > 1e-9, count = there ? values.reduce((a, v) => a + (v !== 0), 0) : 0;
       pen.fillStyle = `rgb(${zero})`;
       pen.fillRect(0, 0, 588, 48);
       for (let u = 0; u < 10 && there; u++) for (let i = 0; i < 64; i++) {
-        const v = values[64 * units[u] + i] / most, to = v < 0 ? minus : plus, part = Math.sqrt(Math.abs(v)), x = 60 * u + 6 * (i & 7),
+        const v = values[64 * units[u] + i] / most, to = v < 0 ? minus : plus, part = v && 0.2 + 0.8 * Math.sqrt(Math.abs(v)), x = 60 * u + 6 * (i & 7),
           y = 6 * (i >> 3);
         pen.fillStyle = `rgb(${zero.map((z, c) => Math.round(z + part * (to[c] - z)))})`;
         pen.fillRect(x, y, 6, 6);
-        if (v < -0.02) { pen.fillStyle = `rgb(${zero})`; pen.fillRect(x + 2, y + 2, 2, 2); }
       }
-      names[row].textContent = ["it learned", "it sent", forgets ? "it lost" : "it keeps for later"][row] + (seen ? `: ${count ? `${said(count)} of 2,048 weights, up to ${+most.toPrecision(2)}` : "nothing"}` : "");
+      names[row].textContent = ["it learned", "it sent", votes ? "it lost the sizes" : forgets ? "it lost" : "it keeps for later"][row] + (seen ? `: ${count ? `${said(count)} of 2,048 weights, up to ${+most.toPrecision(2)}` : "nothing"}` : "");
       canvas.setAttribute("aria-label", `What client ${focus} ${names[row].textContent.slice(3)}, as pictures of ten units`);
     });
   }
 
-  function compass() {
-    const svg = $(".fl-compass"), W = width.compass, R = 92, x = W / 2, y = R + 24, pulls = shown ? shown.pulls : [],
+  /** For each client, how far its update points where the server then went: the cosine between the two. */
+  function pulling() {
+    const svg = $(".fl-pulls"), W = width.pulls, H = 232, left = 76, right = W - 8, pulls = shown ? shown.pulls : [],
       most = Math.max(...pulls.map((p) => p.size), 1e-12);
-    const hands = pulls.map(({ client, cosine, size }, i) => {
-      const a = Math.acos(Math.max(-1, Math.min(1, cosine))) * (i % 2 ? 1 : -1), r = R * (0.35 + 0.65 * (size / most)),
-        px = x + r * Math.sin(a), py = y - r * Math.cos(a), own = client === focus, liar = fed.liars.includes(client);
-      return `<g class="${own ? "fl-own" : ""}${liar ? " fl-lies" : ""}"><line x1="${x}" y1="${y}" x2="${px}" y2="${py}"/>
-        <circle cx="${px}" cy="${py}" r="${own ? 5 : 3}"/>${own || liar ? `<text x="${x + (r + 11) * Math.sin(a)}" y="${y - (r + 11) * Math.cos(a) + 4}" text-anchor="middle">${client}</text>` : ""}</g>`;
+    const X = (k) => left + ((right - left) * (k + 0.5)) / s.clients, Y = (c) => 18 + (1 - c) * (H / 2 - 24), wide = (right - left) / s.clients;
+    const lines = [[1, "with it 1"], [0, "across 0"], [-1, "against −1"]].map(([c, text]) => `<line class="fl-grid" x1="${left}" x2="${right}" y1="${Y(c)}" y2="${Y(c)}"/>
+      <text x="${left - 8}" y="${Y(c) + 4}" text-anchor="end">${text}</text>`);
+    const stems = pulls.map(({ client, cosine, size }) => {
+      const own = client === focus, liar = fed.liars.includes(client), named = wide > 22 || own || liar;
+      return `<g class="${own ? "fl-own" : ""}${liar ? " fl-lies" : ""}"><line x1="${X(client)}" y1="${Y(0)}" x2="${X(client)}" y2="${Y(cosine)}"/>
+        <circle cx="${X(client)}" cy="${Y(cosine)}" r="${Math.max(2, Math.min(9, wide / 2) * Math.sqrt(size / most))}"/>
+        ${named ? `<text x="${X(client)}" y="${Y(-1) + 18}" text-anchor="middle">${client}${liar && wide > 30 ? " lies" : ""}</text>` : ""}</g>`;
     });
     const mean = pulls.reduce((a, p) => a + p.cosine, 0) / (pulls.length || 1), mine = pulls.find((p) => p.client === focus);
-    const words = pulls.length ? `Up is where the server went. Cosine to it: ${mean.toFixed(2)} on average${mine ? `, client ${focus} ${mine.cosine.toFixed(2)}` : ""}.` : "A hand for each client, up where all agree.";
-    svg.setAttribute("viewBox", `0 0 ${W} ${2 * R + 48}`);
-    svg.innerHTML = `<circle class="fl-dial" cx="${x}" cy="${y}" r="${R}"/>
-      <line class="fl-dial" x1="${x - R}" x2="${x + R}" y1="${y}" y2="${y}"/>
-      <path class="fl-north" d="M${x},${y - R - 12}l6,10h-12z"/>${hands.join("")}`;
+    const words = `A stem for each client: up if its update points where the server then went, down if it points the other way. ${pulls.length ? `On average ${signed(mean)}${mine ? `, client ${focus}: ${signed(mine.cosine)}` : ""}. Large dots are large updates.` : ""}`;
+    svg.setAttribute("viewBox", `0 0 ${W} ${H}`);
+    svg.innerHTML = lines.join("") + stems.join("");
     svg.setAttribute("aria-label", words); $(".fl-pull-said").textContent = words;
   }
   function foot() {

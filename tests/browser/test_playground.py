@@ -48,6 +48,12 @@ READ = """([up, ratio, seed, messages]) => messages.map(([k, hex]) => {
     const draws = coder.shared ? F.generator(seed, 'shared coder', 1, k, name) : null;
     return [...coder.decode(section, F.SIZES[i], draws)]; }); })"""
 
+# Client k is drawn, as it was in the last round.
+SEEN = """k => {
+  const said = document.querySelector('.fl-close-said').textContent;
+  const label = document.querySelector('.fl-rows canvas').ariaLabel;
+  return label.startsWith(`What client ${k} `) && /received|not asked/.test(said); }"""
+
 
 def load(page, address):
     """The module in an open page."""
@@ -183,6 +189,8 @@ def test_a_scene_is_played_by_key_and_compared(play):
     page.focus(".fl-change")
     page.keyboard.press("Enter")  # the same with memory, beside the old curve
     page.wait_for_selector(".fl-then[hidden]", state="attached")
+    assert page.evaluate("document.activeElement.className") == "fl-go", "the key's button is gone"
+    assert "It trains" in page.locator(".fl-status").inner_text()
     both = re.search(r"reads (\d+) of 100; the curve you kept, (\d+)", ended(page))
     assert both[2] == first[1] and int(both[1]) > int(both[2])
     lines = page.locator(".fl-chart .fl-line")
@@ -192,7 +200,7 @@ def test_a_scene_is_played_by_key_and_compared(play):
         "they differ in grey"
     )
     legend = page.locator(".fl-legend li").all_inner_texts()
-    assert "with memory" in legend[0] and "largest entries" in legend[1]
+    assert "with memory" in legend[0] and "largest numbers" in legend[1]
     for key in ("bytes", "time"):
         page.locator(f".fl-tabs input[value={key}]").check()
         page.wait_for_function(
@@ -204,6 +212,35 @@ def test_a_scene_is_played_by_key_and_compared(play):
     page.focus("[name=focus]")
     page.keyboard.press("ArrowDown")
     page.wait_for_function("document.querySelectorAll('.fl-person')[1].matches('.fl-focus')")
+    page.click(".fl-keep")
+    assert "The curve is kept" in page.locator(".fl-story").inner_text()
+    page.select_option("[name=up]", "bits")
+    assert "Changed: what they send" in page.locator(".fl-story").inner_text()
+
+
+@pytest.mark.parametrize("scene", ["a-liar&seed=2", "a-liar&up=signs", "ask-a-tenth"])
+def test_any_client_of_the_last_round_is_seen_up_close(play, scene):
+    """Looked at afterwards, a client shows what it shows if it is looked at from the start."""
+    page, clients = play(scene), ("0", "3", "9")
+    fast(page)
+    page.click(".fl-go")
+    ended(page)
+
+    def seen(k):
+        page.wait_for_function(SEEN, arg=k)
+        return page.locator(".fl-close-said, .fl-rows div > span").all_inner_texts()
+
+    afterwards = []
+    for k in clients:
+        page.select_option("[name=focus]", k)
+        afterwards.append(seen(k))
+    assert len({tuple(a) for a in afterwards}) == (2 if scene == "ask-a-tenth" else 3)
+    for k, after in zip(clients, afterwards, strict=True):
+        page.click(".fl-reset")
+        page.select_option("[name=focus]", k)
+        page.click(".fl-go")
+        ended(page)
+        assert seen(k) == after
 
 
 def test_the_address_is_the_federation(play):
@@ -220,22 +257,23 @@ def test_the_address_is_the_federation(play):
 
 
 @pytest.mark.parametrize(
-    "wrong, noun",
+    "wrong, noun, allowed",
     [
-        ("nobody", "no scene"),
-        ("a-liar&clients=1", "clients=1"),
-        ("a-liar&clients=2.5", "clients=2.5"),
-        ("a-liar&clients=", "clients="),
-        ("a-liar&up=constructor", "up=constructor"),
-        ("a-liar&toString=1", "toString=1"),
-        ("a-liar&lr=0.2", "lr=0.2"),
-        ("toString", "no scene"),
-        ("a-liar&clients=3&liars=3", "honest"),
+        ("nobody", "no scene", "ask-a-tenth"),
+        ("a-liar&clients=1", "clients=1", "from 2 to 50"),
+        ("a-liar&clients=2.5", "clients=2.5", "whole number"),
+        ("a-liar&clients=", "clients=", "whole number"),
+        ("a-liar&up=constructor", "up=constructor", "stc"),
+        ("a-liar&toString=1", "toString=1", "epochs"),
+        ("a-liar&lr=0.2", "lr=0.2", "0.3"),
+        ("toString", "no scene", "a-liar"),
+        ("a-liar&clients=3&liars=3", "honest", "fewer"),
     ],
 )
-def test_an_address_that_cannot_be_is_the_first_scene_and_says_so(play, wrong, noun):
+def test_an_address_that_cannot_be_is_the_first_scene_and_says_so(play, wrong, noun, allowed):
     page = play(wrong)
-    assert noun in page.locator("[role=alert]").inner_text()
+    alert = page.locator("[role=alert]").inner_text()
+    assert noun in alert and allowed in alert and page.url.endswith("#only-sevens")
     assert page.locator("[aria-pressed=true]").get_attribute("data-scene") == "only-sevens"
 
 
