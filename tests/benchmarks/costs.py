@@ -179,7 +179,7 @@ def main(argv=None):
         settings |= FEDERATION | {"rounds": ROUNDS, "epochs": 2, "servers": servers} | about
     result = {"provenance": origin, "settings": settings, "rows": PARTS[args.part](args.quick)}
     if args.out:
-        write_text(args.out, to_json(result, indent=1) + "\n")
+        write_text(args.out, to_json(result) + "\n")
     print(to_json(result, indent=1))
 
 
