@@ -86,19 +86,15 @@ def answering(number: str, task: Any) -> "Shown":
     )
 
 
-def found_boxes(number: str, task: Any, found: Sequence[tuple[torch.Tensor, ...]]) -> "Shown":
+def found_boxes(number: str, task: Any, found: Sequence[dict[str, torch.Tensor]]) -> "Shown":
     """Six test scenes with the true boxes and those that were found."""
     from .show import figure
 
     x, y = (part.cpu() for part in task.test)
-    panels = [
-        {
-            "image": x[k],
-            "truth": y[k][y[k, :, 4] >= 0],
-            "boxes": torch.cat([boxes, kind[:, None]], 1)[score > 0.3].cpu(),
-        }
-        for k, (boxes, score, kind) in enumerate(found[:6])
-    ]
+    panels = []
+    for k, its in enumerate(found[:6]):
+        boxes = torch.cat([its["boxes"], its["labels"][:, None]], 1)[its["scores"] > 0.3].cpu()
+        panels.append({"image": x[k], "truth": y[k][y[k, :, 4] >= 0], "boxes": boxes})
     return figure(
         number,
         scenes(panels),

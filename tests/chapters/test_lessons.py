@@ -357,17 +357,19 @@ def test_seeing():
     from torchvision.ops import batched_nms, generalized_box_iou_loss
 
     task = fl.tasks.detection("digits", 3, train=9, test=4, network="scene_detector")
-    functions = "read to_boxes cell_of object_loss image_loss loss decode once one_round whole flat"
+    functions = "read to_boxes cell_of object_loss image_loss loss one_round whole flat"
     lesson = definitions("together/seeing", *functions.split())
     cell = torch.arange(64)
     lesson |= {"corner": torch.stack([cell % 8, cell // 8], -1), "clients": task.clients}
-    lesson |= {"batched_nms": batched_nms, "generalized_box_iou_loss": generalized_box_iou_loss}
+    lesson["generalized_box_iou_loss"] = generalized_box_iou_loss
     net = fl.initial_network(fl.methods.fedavg(), task).eval()
     x, y = task.test
     with torch.no_grad():
         out = net(task.inputs(x))
         torch.testing.assert_close(lesson["loss"](out, y), task.loss(out, y))
-        found = [lesson["once"](*its) for its in lesson["decode"](out)]
+        audit = definitions("together/seeing_audit", "read", "to_boxes", "decode", "once")
+        audit |= {"corner": lesson["corner"], "batched_nms": batched_nms}
+        found = [audit["once"](*its) for its in audit["decode"](out)]
         for ours, theirs in zip(found, task.predict(net, x), strict=True):
             torch.testing.assert_close(
                 ours, tuple(theirs[n] for n in ("boxes", "scores", "labels"))
