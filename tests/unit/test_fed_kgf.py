@@ -146,5 +146,5 @@ def test_redraw_gives_both_sides_new_kernels_each_round(task, engine):
 
 
 def test_a_kernel_of_two_by_two_begins_a_module():
-    shapes = {"a": (4, 3, 2, 2), "b": (4,), "c": (4, 4, 1, 1), "d": (2, 4, 1, 3), "e": (9, 2)}
+    shapes = {"a": (4, 3, 3, 3), "b": (4,), "c": (4, 4, 1, 1), "d": (2, 4, 1, 2), "e": (9, 2)}
     assert kgf.modules(fl.wire.Schema(shapes)) == [["a", "b", "c"], ["d"], ["e"]]
