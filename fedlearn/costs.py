@@ -29,7 +29,6 @@ from .extensions import find
 from .files import write_text
 from .history import History
 from .links import DENSE
-from .local import Named
 from .method import Method, method_of
 from .methods import METHODS
 from .round import Averaging, run
@@ -321,7 +320,7 @@ def samples(input: Any, seed: int) -> Tensor:
 
 def measured(method: Method, task: Trial, images: int) -> dict[str, Any]:
     """One client's round with this method: bytes both ways, seconds to code, bits a parameter."""
-    if isinstance(method.model, Named) and method.model.network is not None:
+    if getattr(method.model, "network", None) is not None:
         raise ValueError(f"trains {method.model!r}, whatever your network is")
     note = ""
     side = method.client_side(task, Settings(batch_size=SAMPLES))

@@ -33,7 +33,7 @@ def test_every_method_counts_or_says_why_not(tmp_path):
     costs = fl.cost(plain(), (3, 8, 8), link="LoRaWAN", rounds=2)
     assert len(costs.rows) == len(fl.methods.METHODS) - 1
     refused = {row["method"]: row["note"] for row in costs.rows if row["up"] is None}
-    assert {"fed_gkt", "split_learning", "fedfusion"} <= refused.keys()
+    assert {"fed_gkt", "split_learning", "fedfusion", "fed_repopt"} <= refused.keys()
     assert len(refused) < 6 and all(refused.values())
     assert "trains" in {row["method"]: row["note"] for row in costs.rows}["fed_kgf"]
     assert json.loads(costs.to_json(tmp_path / "costs.json")) == json.loads(costs.to_json())
