@@ -162,16 +162,20 @@ def cost(
         also draw the bytes there
     """
     from .costs import cost as count
+    from .files import check_writable
 
+    if plot:
+        from .plot import check_image, save
+
+        check_image(plot)
+    for path in filter(None, (out, plot)):
+        check_writable(path)
     chosen = [method for word in methods for method in word.split(",")] or "all"
     costs = count(network, input, chosen, clients, rounds, link, images, seed)
     print(costs)
     if out:
         costs.to_json(out)
     if plot:
-        from .plot import check_image, save
-
-        check_image(plot)
         save(costs.plot().figure, plot)
 
 

@@ -7,9 +7,8 @@ positions that are coded by their entropy: those vary by a few per cent.
 
 import copy
 import inspect
-import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from . import link as links
 from . import local, models, rng
@@ -26,7 +26,7 @@ from .data.partition import Split
 from .data.sources import Source
 from .errors import WireError, pick
 from .extensions import find
-from .files import write_text
+from .files import to_json, write_text
 from .history import History
 from .links import DENSE
 from .method import Method, method_of
@@ -63,9 +63,7 @@ class Trial(Task):
 
 def first_tensor(outputs: Any) -> Tensor:
     """The first tensor of what a network gives: of a tuple, a list or a dictionary."""
-    while not isinstance(outputs, Tensor):
-        outputs = next(iter(outputs.values() if isinstance(outputs, Mapping) else outputs))
-    return outputs
+    return next(leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor))
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,7 +98,7 @@ class Cost:
 
     def to_json(self, path: str | Path | None = None) -> str:
         """All of it as JSON, also written to ``path`` if one is given."""
-        text = json.dumps({**vars(self)}, indent=1, allow_nan=False)
+        text = to_json(vars(self), indent=1)
         if path is not None:
             write_text(path, text + "\n")
         return text
@@ -216,7 +214,8 @@ def cost(
     whole_number("images", images)
     speeds = pick(link, links.PRESETS, "link")
     task, name = trial(network, input, seed)
-    whole = models.state_of(task.network())
+    net = task.network()
+    whole, parameters = models.state_of(net), models.parameter_count(net)
     wide = [whole[n].numel() for n in models.kernel_names(whole) if prod(whole[n].shape[2:]) > 1]
     numbers = sum(t.numel() for t in whole.values())
     shape = "x".join(map(str, task.shape))
@@ -224,11 +223,12 @@ def cost(
     every = [n for n in METHODS if n != "local"]  # which sends nothing
     one = isinstance(methods, str | Method)
     chosen = every if methods == "all" else [methods] if one else methods
-    dense = measured(method_of("fedavg"), task, images)
+    dense = measured(method_of("fedavg"), task, parameters, images)
     rows = []
-    for method in map(method_of, chosen):
+    for given in chosen:
+        method = method_of(given)
         try:
-            row = measured(method, task, images)
+            row = dense if given == "fedavg" else measured(method, task, parameters, images)
         except NO_FORM as error:
             rows.append(
                 dict.fromkeys(COLUMNS) | {"method": method.name, "note": short_reason(error)}
@@ -318,15 +318,16 @@ def samples(input: Any, seed: int) -> Tensor:
     return torch.randn(SAMPLES, *shape, generator=rng.generator(seed, "samples"))
 
 
-def measured(method: Method, task: Trial, images: int) -> dict[str, Any]:
-    """One client's round with this method: bytes both ways, seconds to code, bits a parameter."""
+def measured(method: Method, task: Trial, parameters: int, images: int) -> dict[str, Any]:
+    """One client's round with this method: bytes both ways, seconds to code, bits a parameter. The
+    task's network has so many ``parameters``."""
     if getattr(method.model, "network", None) is not None:
         raise ValueError(f"trains {method.model!r}, whatever your network is")
     note = ""
     side = method.client_side(task, Settings(batch_size=SAMPLES))
-    mine, whole = (sum(p.numel() for p in net.parameters()) for net in (side.net, task.network()))
-    if mine != whole:
-        note = f"trains {mine / whole:.0%} of the parameters"
+    mine = models.parameter_count(side.net)
+    if mine != parameters:
+        note = f"trains {mine / parameters:.0%} of the parameters"
     if not isinstance(method, Averaging):  # a round of its own, whose messages are of other kinds
         many = replace(task, split=Split([np.arange(images) % len(task.train[0])]))
         row = run(method, many, 2, evaluate_every=2, progress=False).rows[-1]

@@ -284,11 +284,8 @@ class Task:
             pick(name, cls.augmentations, "augmentation")
         if network is not None:
             find_network(network, cls.networks)
-        metrics, device, owners = (
-            find_metrics(metrics, cls.known_metrics),
-            find_device(device),
-            None,
-        )
+        metrics, owners = find_metrics(metrics, cls.known_metrics), None
+        device = find_device(device)
         if is_whole(clients) and clients >= 1:
             source, clients = cls.find_source(dataset), int(clients)
             partition = partition or partitions.iid()
