@@ -9,7 +9,7 @@ GROWTH = "digits CNN, one batch each"
 def ratio_rows(measured: dict[str, Any]) -> list[dict[str, Any]]:
     """Seconds of a round over the bare loop's, a row each network, number of clients and form, from
     the table and the growth of a file of ``speed.py``."""
-    entries = [(GROWTH, row) for row in measured.get("growth", {}).get("clients", [])]
+    entries = [(GROWTH, row) for row in measured.get("growth", [])]
     entries += [(row["network"], row) for row in measured.get("table", {}).get("rows", [])]
     return [
         {

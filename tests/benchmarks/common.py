@@ -1,7 +1,6 @@
 """What the speed programs share: a task of random images, networks, clocks."""
 
 import re
-import time
 from pathlib import Path
 from statistics import median
 
@@ -9,9 +8,12 @@ import torch
 from torch import nn
 
 import fedlearn as fl
+from fedlearn import stacked
 from fedlearn.data import sources
+from fedlearn.round import one_round
 
 BATCH, LR = 32, 0.1
+DIGITS = "digits_cnn", (1, 8, 8)
 
 
 def random_task(network, shape, clients, samples, device="cpu", partition=None):
@@ -49,14 +51,23 @@ def wait(task):
         torch.cuda.synchronize(task.device)
 
 
-def timed(function, repeats=5, clock=time.perf_counter, summary=min):
-    """Seconds of a call: the fastest of several, after one that warms up."""
-    seconds = []
-    for _ in range(repeats + 1):
-        began = clock()
-        function()
-        seconds.append(clock() - began)
-    return summary(seconds[1:])
+def federation(method, task, engine="sequential", **settings):
+    """(what the engine chose, the server, the clients, a function that plays the next round -> its
+    row)"""
+    settings = fl.Settings(**{"batch_size": BATCH, "evaluate_every": 10**9} | settings)
+    chosen = stacked.choose(engine, method, task, settings, task.clients)
+    server = method.server_side(task, settings)
+    clients = fl.clients(method, task, settings, chosen.together)
+    t, state, last_seen = 0, server.start(), {}
+
+    def play():
+        nonlocal t, state
+        t += 1
+        wait(task)
+        state, row = one_round(server, clients, t, state, last_seen)
+        return row
+
+    return chosen, server, clients, play
 
 
 def ratios(timers, reference, repeats):

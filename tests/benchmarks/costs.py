@@ -29,8 +29,7 @@ from fedlearn.parts import Clipped, Context, Krum, Median, TrimmedMean
 from fedlearn.results import provenance
 
 sys.path.insert(0, str(Path(__file__).parent))
-from common import random_task, ratios  # noqa: E402
-from cost import federation  # noqa: E402
+from common import federation, random_task, ratios  # noqa: E402
 
 # ---- a local step --------------------------------------------------------------------------------
 

@@ -10,8 +10,9 @@ table    a round of federated averaging: bare PyTorch loop, fedlearn's engines, 
          of requirements-peers.txt that are installed; they take turns, medians count. On a GPU also
          channels last, bfloat16
 job      20 rounds on digits in a fresh process, start-up included: seconds and peak memory
-growth   seconds a round against the number of clients and against the number of samples
-others   see ``cost.py``
+growth   seconds a round against the number of clients
+import   CPU seconds from the start of Python to `import fedlearn`, `--help`, a first round
+memory   the most memory that large federations hold
 
 With --out, rows and parts that were not measured keep their old entries.
 """
@@ -32,6 +33,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import psutil
 import torch
 import torch.nn.functional as F
@@ -42,16 +44,17 @@ from fedlearn.files import to_json, write_text
 from fedlearn.round import good_threads
 
 sys.path.insert(0, str(Path(__file__).parent))
-import cost  # noqa: E402
-from common import BATCH, LR, plain, plain_cnn, random_task, wait  # noqa: E402
+from common import BATCH, DIGITS, LR, federation, peak_memory, plain, plain_cnn, random_task, wait  # noqa: E402
 from peers import PEERS, shards_of  # noqa: E402
 
 LONG = 8  # seconds: longer rounds are timed once
+ROOT = Path(__file__).resolve().parents[2]
+FEDLEARN = [sys.executable, "-m", "fedlearn.cli"]
 CORES = torch.get_num_threads()  # what torch takes by itself
 # label -> network, image shape, samples a client by the number of clients, how they are split
 NETWORKS = {
-    "digits CNN, 8x8": (*cost.DIGITS, {10: 134, 100: 13, 1000: 13}),
-    "digits CNN, uneven clients": (*cost.DIGITS, {10: 134, 100: 13}, "dirichlet:0.5"),
+    "digits CNN, 8x8": (*DIGITS, {10: 134, 100: 13, 1000: 13}),
+    "digits CNN, uneven clients": (*DIGITS, {10: 134, 100: 13}, "dirichlet:0.5"),
     "plain network, 8x8": (plain_cnn, (1, 8, 8), {10: 134, 100: 13}),
     "McMahan CNN, 32x32 colour": ("mcmahan_cnn", (3, 32, 32), {10: 128, 100: 32}),
     "ResNet-18, 32x32 colour": ("resnet18", (3, 32, 32), {10: 16}),
@@ -104,7 +107,7 @@ def packaged(task, engine, precision="float32"):
             threads = good_threads(plain(task), task, BATCH)
     with local.threads(threads, precision):
         method = fl.methods.fedavg(LR)
-        chosen, *_, next_round = cost.federation(method, task, engine, precision=precision)
+        chosen, *_, next_round = federation(method, task, engine, precision=precision)
 
     def play():
         with local.threads(threads, precision):
@@ -129,7 +132,7 @@ def installed():
     return {label: f for label, (module, f) in PEERS.items() if find_spec(module)}
 
 
-def row_of(args, label, network, shape, samples, clients, partition, peak):
+def row_of(args, label, network, shape, samples, clients, partition):
     """One row of the table. One contender's trouble does not hide the others' numbers."""
     task = random_task(network, shape, clients, samples, args.device, partition)
     makers = {"bare loop": partial(bare, task)}
@@ -160,13 +163,13 @@ def row_of(args, label, network, shape, samples, clients, partition, peak):
     row = {"network": label, "clients": clients, "samples": samples, "seconds": seconds}
     row |= {"date": date.today().isoformat(), "chosen": auto and auto.chosen.name}
     print(row, flush=True)
-    return row | {"threads": auto and auto.threads, "limits": cost.limits(task, peak)}
+    return row | {"threads": auto and auto.threads}
 
 
 def table(args, old):
     """Rows that are measured now, those of ``old`` otherwise, and empty ones for what is left."""
     rows = {(row["network"], row["clients"]): row for row in old.get("rows", [])}
-    machine, began = cost.machine(args.device, args.quick), time.monotonic()
+    began = time.monotonic()
     planned = [
         (n, label, network, shape, m, *(partition or [None]))
         for networks in ((NETWORKS, ON_GPU) if args.device.startswith("cuda") else (NETWORKS,))
@@ -179,10 +182,10 @@ def table(args, old):
         if wanted and time.monotonic() - began > 60 * args.minutes:
             print(f"{label}, {clients} clients: no time left")
         elif wanted and not (args.missing and row["seconds"]):
-            rows[label, clients] = row_of(args, label, *case, clients, partition, machine)
+            rows[label, clients] = row_of(args, label, *case, clients, partition)
         order = [*NETWORKS, *dict.fromkeys(name for name, _ in rows)]
         kept = sorted(rows, key=lambda key: (order.index(key[0]), key[1]))
-        yield {"machine": machine, "rows": [rows[key] for key in kept]}
+        yield {"rows": [rows[key] for key in kept]}
 
 
 # ---- a whole job in a fresh process --------------------------------------------------------------
@@ -217,7 +220,7 @@ def watch(command):
 def job(args):
     words = "run fedavg --rounds 20 --no-progress --evaluate-every 20 --engine".split()
     engines = "sequential", "stacked", "auto"
-    commands = {f"fedlearn, {e}": [*cost.FEDLEARN, *words, e] for e in engines}
+    commands = {f"fedlearn, {e}": [*FEDLEARN, *words, e] for e in engines}
     names = ["bare loop", *([] if args.no_peers else installed())]
     commands |= {name: [sys.executable, __file__, "--run-job", name] for name in names}
     runs = {name: [] for name in commands}
@@ -236,19 +239,77 @@ def job(args):
 
 
 def growth(args):
-    cases = {"clients": [(n, BATCH) for n in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)]}
-    cases |= {"samples": [(10, n) for n in (32, 64, 128, 256, 512, 1024, 2048)]}
-    result = {}
-    for name, (clients, samples) in ((n, case) for n in cases for case in cases[n]):
-        task = random_task(*cost.DIGITS, clients, samples, args.device)
+    result = []
+    for clients in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)[: 2 if args.quick else None]:
+        task = random_task(*DIGITS, clients, BATCH, args.device)
         ready = {"bare loop": bare(task)}
         ready |= {e: packaged(task, e) for e in ("sequential", "stacked")}
         for play in ready.values():
             play()  # warms up
-        row = {"clients": clients, "samples": samples, "seconds": interleaved(ready, args.repeats)}
-        result.setdefault(name, []).append(row)
-        print(row, flush=True)
+        result.append({"clients": clients, "seconds": interleaved(ready, args.repeats)})
+        print(result[-1], flush=True)
     return result
+
+
+# ---- import: from the start of Python on ---------------------------------------------------------
+
+STARTS = {
+    "python, nothing else": [sys.executable, "-c", "pass"],
+    "import torch": [sys.executable, "-c", "import torch"],
+    "import fedlearn": [sys.executable, "-c", "import fedlearn"],
+    "fedlearn --version": [*FEDLEARN, "--version"],
+    "fedlearn --help": [*FEDLEARN, "--help"],
+    "fedlearn run fedavg --rounds 1": [*FEDLEARN, *"run fedavg --rounds 1 --no-progress".split()],
+}
+
+
+def starts(args):
+    """CPU seconds and seconds of commands in processes of their own, medians of turns."""
+    turns = {label: [] for label in STARTS}
+    for label, command in list(STARTS.items()) * args.repeats:
+        before = os.times()
+        subprocess.run(command, capture_output=True, cwd=ROOT, check=True)
+        _, _, user, system, elapsed = np.subtract(os.times(), before)
+        turns[label].append((elapsed, user + system))
+    result = {}
+    for label, rows in turns.items():
+        result[label] = dict(zip(("seconds", "cpu"), np.median(rows, 0).tolist(), strict=True))
+    print(result, flush=True)
+    return result
+
+
+# ---- memory: the most that a run holds -----------------------------------------------------------
+
+FEDERATIONS = {  # network, shape, clients, samples of each, how many of them a round
+    "ResNet-18, 100 clients": ("resnet18", (3, 32, 32), 100, 16, 100),
+    "McMahan CNN, 1,000 clients, 100 a round": ("mcmahan_cnn", (3, 32, 32), 1000, 32, 100),
+    "digits CNN, 10,000 clients, 100 a round": (*DIGITS, 10_000, 13, 100),
+}
+
+
+def memory(args):
+    """Peak resident memory (MB) of two rounds in a process of its own; --quick: the last, with a
+    tenth of the clients."""
+    result = {}
+    for label in list(FEDERATIONS)[-1:] if args.quick else FEDERATIONS:
+        command = [sys.executable, __file__, "--held", label, "10" if args.quick else "1"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+        last = ((done.stderr if done.returncode else done.stdout).splitlines() or ["killed"])[-1]
+        result[label] = {"failed": last} if done.returncode else json.loads(last)
+        print(f"{label}: {result[label]}", flush=True)
+    return result
+
+
+def held(label, part):
+    """What the process of ``memory`` does."""
+    network, shape, clients, samples, drawn = FEDERATIONS[label]
+    clients, drawn = clients // part, drawn // part
+    task, before = random_task(network, shape, clients, samples), peak_memory()
+    how = {"participation": drawn / clients, "batch_size": BATCH, "evaluate_every": 2}
+    history = fl.run(fl.methods.fedavg(LR), task, 2, threads=1, progress=False, **how)
+    row = {"clients": clients, "a_round": drawn, "before_MB": before, "peak_MB": peak_memory()}
+    row |= {"message_MB": float(history.bytes_up[-1]) / drawn / 1e6}
+    return row | {"seconds": float(history.seconds[-1])}
 
 
 # ---- this code and a commit ----------------------------------------------------------------------
@@ -265,10 +326,10 @@ for engine in ("sequential", "stacked"):
 def beside(commit, repeats):
     """Median seconds of a round on digits: of that commit, of this code, and their ratio."""
     with tempfile.TemporaryDirectory() as folder:
-        archive = subprocess.run(["git", "archive", commit], cwd=cost.ROOT, stdout=-1, check=True)
+        archive = subprocess.run(["git", "archive", commit], cwd=ROOT, stdout=-1, check=True)
         subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
         turns = []
-        for place in [folder, cost.ROOT] * repeats:
+        for place in [folder, ROOT] * repeats:
             env = os.environ | {"PYTHONPATH": str(place), "OMP_NUM_THREADS": "1"}
             done = subprocess.run(
                 [sys.executable, "-c", ROUND], cwd=place, env=env, stdout=-1, check=True
@@ -280,9 +341,7 @@ def beside(commit, repeats):
 
 
 def main():
-    parts = {"table": table, "job": job, "growth": growth, "profile": cost.profile}
-    parts |= {"import": cost.starts, "message": cost.message, "memory": cost.memory}
-    parts |= {"uneven": partial(cost.uneven, bare=bare)}
+    parts = {"table": table, "job": job, "growth": growth, "import": starts, "memory": memory}
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     add = parser.add_argument
@@ -299,10 +358,13 @@ def main():
     add("--out", metavar="FILE", type=Path, help="write the results as JSON")
     add("--beside", metavar="COMMIT", help="compare with it, and no more")
     add("--run-job", help=argparse.SUPPRESS)
+    add("--held", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.repeats = 2 if args.quick else args.repeats
     if args.run_job:
         return run_job(args.run_job)
+    if args.held:
+        return print(json.dumps(held(args.held[0], int(args.held[1]))))
     if args.beside:
         return beside(args.beside, args.repeats)
     cuda = args.device.startswith("cuda")

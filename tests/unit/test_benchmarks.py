@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = (
     "speed.py table --only plain --most 10 --no-peers",
-    *(f"speed.py {part}" for part in ("profile", "import", "message", "memory", "uneven")),
+    *(f"speed.py {part}" for part in ("growth", "import", "memory")),
     *("costs.py steps", "costs.py forms"),
 )
 
