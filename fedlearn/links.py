@@ -316,8 +316,11 @@ class Downlink(Link):
         """All clients of a group get the same sections in a round, which are coded once."""
         return tuple(step.group(ctx) for step in self.steps[:-1])
 
+    def read(self, sections: Sections, ctx: Context) -> Tensors:
+        return {n: t.to(ctx.task.device) for n, t in super().read(sections, ctx).items()}
+
     def undo(self, x: Tensors, ctx: Context) -> Tensors:
-        state = super().undo({n: t.to(ctx.task.device) for n, t in x.items()}, ctx)
+        state = super().undo(x, ctx)
         if state.keys() != ctx.initial.keys():
             raise WireError("The server's message does not hold the whole model.")
         return {n: state[n] for n in ctx.initial}

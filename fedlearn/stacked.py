@@ -83,7 +83,8 @@ class Stacked(local.OneByOne):
         side.method.model.refresh(net, side.task, t)
         train(net, side.method, ctx, side.settings, STEP / multiply_adds(side.net, side.task.shape))
         answers = {}
-        for one, row in zip(contexts, zip(*trained.values(), strict=True), strict=True):
+        rows = zip(*(w.contiguous() for w in trained.values()), strict=True)
+        for one, row in zip(contexts, rows, strict=True):
             weights = dict(zip(trained, row, strict=True))
             local.load(side.tensors, weights)
             answers[one.client] = side.upload(weights, one)
