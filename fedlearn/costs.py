@@ -88,7 +88,7 @@ class Cost:
         ``bits`` a parameter up and, if the coder loses something, their entropy ``bound``;
         ``code``, CPU seconds to code and decode a client's messages; ``total`` bytes of all clients
         and rounds; ``minutes`` on the link and ``joules`` of one client's radio for all rounds;
-        ``note``. None where there is nothing to say.
+        ``note``. Of a meter also ``error``. None where there is nothing to say.
     """
 
     network: dict[str, Any]
@@ -133,23 +133,30 @@ class Cost:
         return ax
 
     def table(self) -> "pandas.DataFrame":
-        """The rows as one reads them: MB, bits, milliseconds."""
+        """The rows as one reads them: MB (of small messages kB), bits, milliseconds; columns that
+        say something."""
         import pandas
 
+        most = max(row[way] or 0 for row in self.rows for way in ("up", "down"))
+        unit, size = ("MB", 1e6) if most >= 1e6 else ("kB", 1e3)
         forms = {
-            "up": ("MB up", lambda v: f"{v / 1e6:.3f}"),
-            "down": ("MB down", lambda v: f"{v / 1e6:.3f}"),
+            "up": (f"{unit} up", lambda v: f"{v / size:.3f}"),
+            "down": (f"{unit} down", lambda v: f"{v / size:.3f}"),
             "factor": ("times less", lambda v: f"{v:.1f}"),
             "bits": ("bits up", lambda v: f"{v:.2f}"),
             "bound": ("bound", lambda v: f"{v:.2f}"),
+            "error": ("error", lambda v: f"{v:.2g}"),
             "code": ("ms to code", lambda v: f"{1000 * v:.0f}"),
             "total": ("GB in all", lambda v: f"{v / 1e9:.3g}"),
             "minutes": (f"minutes, {self.stated['link']}", lambda v: f"{v:.3g}"),
             "joules": ("joules", lambda v: f"{v:.3g}"),
         }
+        known = {
+            n: form for n, form in forms.items() if any(r.get(n) is not None for r in self.rows)
+        }
         lines = [
             {"method": row["method"]}
-            | {title: "" if row[n] is None else form(row[n]) for n, (title, form) in forms.items()}
+            | {t: "" if row.get(n) is None else form(row[n]) for n, (t, form) in known.items()}
             | {"note": row["note"]}
             for row in self.rows
         ]

@@ -24,32 +24,12 @@ import numpy as np
 import torch
 
 import fedlearn as fl
-from fedlearn import wire
+from fedlearn import meter, wire
 from fedlearn.files import to_json, write_text
 
-CODERS = {  # label -> coder, share of ones in the mask that it codes
-    "top 1/32, float32": (wire.TopK(1 / 32), None),
-    "top 1/32, float16": (wire.TopK(1 / 32, "float16"), None),
-    "top 1/32, signs (STC)": (wire.TopK(1 / 32, "sign"), None),
-    "top 1/1000, float32": (wire.TopK(1 / 1000), None),
-    "SmartIdx, 1/32": (wire.SmartIdx(1 / 32), None),
-    "scaled signs": (wire.Signs(), None),
-    "uniform, 8 bits": (wire.Uniform(8), None),
-    "uniform, 5 bits": (wire.Uniform(5), None),
-    "QSGD, 127 levels": (wire.QSGD(), None),
-    "QSGD, 127 levels, entropy": (wire.QSGD(entropy=True), None),
-    "QSGD, 7 levels, entropy": (wire.QSGD(7, entropy=True), None),
-    "natural": (wire.Natural(), None),
-    "TernGrad": (wire.TernGrad(), None),
-    "DRIVE (EDEN, 1 bit)": (wire.EDEN(1), None),
-    "EDEN, 4 bits": (wire.EDEN(4), None),
-    "random 1/32": (wire.RandomK(1 / 32), None),
-    "PowerSGD, rank 2": (wire.LowRank(2), None),
-    "count sketch, 1/2": (wire.CountSketch(1 / 2), None),
-    "zipped floats": (wire.Zipped(), None),
-    "mask, half ones": (wire.Mask(), 0.5),
-    "mask, 1 in 10": (wire.Mask(), 0.1),
-}
+# label -> coder, share of ones in the mask that it codes
+CODERS = {label: (coder, None) for label, coder in meter.CODERS.items()}
+CODERS |= {"mask, half ones": (wire.Mask(), 0.5), "mask, 1 in 10": (wire.Mask(), 0.1)}
 RATIOS = [1 / 4**i for i in (5, 4, 3, 2, 1)]
 KNOBS = {  # of --updates: label -> coders, from few bits to many
     "top-k": [wire.TopK(ratio) for ratio in RATIOS],
