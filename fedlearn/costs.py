@@ -192,7 +192,8 @@ def cost(
     seed: int = 0,
     tokens: int | None = None,
 ) -> Cost:
-    """The bytes that each method would send to train this network, untrained as it is.
+    """The bytes that each method would send to train this network, untrained as it is. The book's
+    page "What does it send?" shows such tables, and checks coders against other people's.
 
     Parameters
     ----------
