@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from ..costs import Cost
-from ..data import data_path
+from ..data.sources import data_path
 from .show import Chart, Shown, chart, table
 
 
@@ -23,7 +23,7 @@ def costs(kind: str = "costs") -> dict[str, Cost]:
 
 def totals(number: str, caption: str, alt: str) -> Chart:
     """Network, method, clients and rounds -> gigabytes of a whole training, up and down."""
-    from .vega import BLUE, LEGEND, ORANGE, choice, heading, layered, series, slider
+    from .vega import BLUE, LEGEND, SKY, choice, heading, layered, series, slider
     from .vega import alt as altair
 
     tables = {name: [r for r in of.rows if r["up"]] for name, of in costs().items()}
@@ -58,7 +58,7 @@ def totals(number: str, caption: str, alt: str) -> Chart:
         .encode(
             altair.X("gb:Q", title="GB of all clients and rounds"),
             altair.Y("method:N", title=None, sort=order),
-            series(altair.Color, "way", ("up", "down"), (BLUE, ORANGE), LEGEND),
+            series(altair.Color, "way", ("up", "down"), (BLUE, SKY), LEGEND),
             opacity=altair.condition("datum.method == method", altair.value(1), altair.value(0.45)),
             tooltip=[
                 altair.Tooltip("method:N"),

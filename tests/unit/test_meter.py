@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import fedlearn as fl
+from fedlearn.book import sends
 
 
 def network() -> nn.Module:
@@ -116,3 +117,26 @@ def test_the_page_shows_what_is_stored():
     for row in rows:
         of[row["method"]] += row["bytes"] * (row["network"] == "ResNet-50")
     assert min((b, n) for n, b in of.items() if b)[1] == "stc"
+
+
+def test_what_the_page_says_is_in_its_tables():
+    costs, meters = sends.costs(), sends.costs("meters")
+    assert f"{costs['ResNet-50'].network['wide']:.0%}" == "44%"
+    rows = {name: {r["method"]: r for r in of.rows} for name, of in (costs | meters).items()}
+    resnet, block = rows["ResNet-50"], rows["transformer block"]
+    assert block["rpn"]["up"] == block["fedavg"]["up"] and resnet["scaffold"]["factor"] < 0.51
+    assert all(1.5 < resnet[n]["factor"] < 2.1 for n in ("qsgd", "dgc", "smartidx", "fedcams"))
+    flower, pfl = rows["Flower quickstart"]["as sent"], rows["PFLlib FedAvg"]["as sent"]
+    assert 0.2 < int(flower["note"].split()[0].replace(",", "")) / flower["total"] < 0.3
+    messages_up = (pfl["total"] - 40 * pfl["down"]) / pfl["up"]  # ten clients, four rounds
+    assert abs(messages_up - 20) < 0.1
+    stored = sends.stored("coders_peers.json")
+    peers = {(r["program"], r["compressor"]): r for r in stored["rows"]}
+    alike = "fp16 topk randomk terngrad signsgd efsignsgd powersgd".split()
+    for row in [peers["GRACE", name] for name in alike] + [peers["STC's authors", "stc"]]:
+        assert row["their_error"] == pytest.approx(row["our_error"], rel=0.001)
+    assert peers["GRACE", "qsgd"]["their_error"] > 1 > peers["GRACE", "qsgd"]["our_error"]
+    assert 7.9 < peers["GRACE", "signsgd"]["theirs"] / peers["GRACE", "signsgd"]["ours"] < 8.1
+    again = stored["again"]
+    assert again["GRACE, memory none"] > 2 * again["GRACE, memory residual"]
+    assert again["ours, Feedback"] == pytest.approx(again["GRACE, memory residual"], rel=0.001)
