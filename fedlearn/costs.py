@@ -300,20 +300,20 @@ def trial(network: Any, input: Any, seed: int, tokens: int | None = None) -> tup
     x = samples(input, seed, tokens)
     shape = tuple(x.shape[1:])
 
+    if not isinstance(network, nn.Module):
+        free = [p for p in inspect.signature(network).parameters.values() if needed(p)]
+        with rng.scope(seed, "initial weights"):
+            network = network(shape, 10) if free else network()
+    if not isinstance(network, nn.Module) or not local.trainable(network):
+        raise ValueError(f"{name} has no parameters that are trained, so nothing to send.")
+
     def build(shape: tuple[int, ...], classes: int) -> nn.Module:
-        if isinstance(network, nn.Module):
-            net = copy.deepcopy(network)
-        else:
-            free = [p for p in inspect.signature(network).parameters.values() if needed(p)]
-            net = network(shape, classes) if free else network()
-        if isinstance(net, nn.Module) and not x.is_floating_point():
+        net = copy.deepcopy(network)  # to draw large networks anew would take longer
+        if not x.is_floating_point():
             net.register_forward_pre_hook(whole_inputs)
         return net
 
-    with rng.scope(seed, "initial weights"):
-        net = build(shape, 10)
-    if not isinstance(net, nn.Module) or not any(p.requires_grad for p in net.parameters()):
-        raise ValueError(f"{name} has no parameters that are trained, so nothing to send.")
+    net = build(shape, 10)
     try:
         with torch.no_grad():
             outputs = first_tensor(net.train()(x))

@@ -54,6 +54,11 @@ BUFFERS = "running_mean", "running_var"  # how the names of batch statistics end
 State = Mapping[str, Any]
 
 
+def equal(one: Tensors, other: Tensors) -> bool:
+    """Whether two states hold the same."""
+    return one.keys() == other.keys() and all(torch.equal(t, other[n]) for n, t in one.items())
+
+
 class Meter:
     """Counts what crosses, and what each coder would send in its place.
 
@@ -103,9 +108,9 @@ class Meter:
         self.uplinks = {n: Uplink(Update(), Lossy(coder)) for n, coder in coders.items()}
         self.sums = {n: Counter[str]() for n in (SENT, *coders)}  # bytes, seconds, errors
         self.messages = {"up": Counter[Any](), "down": Counter[Any]()}  # by client
-        self.evaluation = 0  # bytes of a Flower app's evaluation
+        self.beside = 0  # bytes of a Flower app's evaluation, and of messages without a model
         self.refused: dict[str, str] = {}  # coder -> why it could not code a message
-        self.first: Tensors = {}
+        self.first: Tensors = {}  # each tensor as it was seen first
         self.states: dict[Any, Tensors] = {}  # client -> what it received last
         self.newest: Any = None  # what was received last, what before it, what coders made of it
 
@@ -113,7 +118,7 @@ class Meter:
         """Note what a client got: a state dict. ``size``, if it is known: the bytes that crossed;
         otherwise those of the tensors."""
         new, before = self._floats(state), self.states.get(client)
-        if self.newest and all(torch.equal(t, self.newest[0][n]) for n, t in new.items()):
+        if self.newest and equal(new, self.newest[0]):
             new = self.newest[0]  # the same for many clients
         if self.newest is None or self.newest[0] is not new or self.newest[1] is not before:
             self.newest = new, before, self._coded(new, before)  # coded once for all of them
@@ -127,28 +132,38 @@ class Meter:
         received nothing) what is to be added to the server's."""
         new = self._floats(state)
         start = None if update else self.states.get(client)
-        start = start or {n: torch.zeros_like(t) for n, t in new.items()}
-        self._note("up", client, state, size, self._coded(new, start))
+        self._note("up", client, state, size, self._coded(new, start or {}))
 
     def strategy(self, strategy: Any) -> Any:
         """A Flower strategy whose messages are counted, their records of numbers and texts
         included. It is the same object: the functions that make and take messages report here."""
 
         def tensors(message: Any) -> Tensors:
-            records = message.content.array_records.values()
-            return {n: t for record in records for n, t in record.to_torch_state_dict().items()}
+            records = message.content.array_records
+            several = len(records) > 1
+            return {
+                f"{key}.{name}" if several else name: t
+                for key, record in records.items()
+                for name, t in record.to_torch_state_dict().items()
+            }
 
         def size(message: Any) -> int:
             return sum(record.count_bytes() for record in message.content.values())
 
         def down(message: Any) -> None:
-            self.received(tensors(message), message.metadata.dst_node_id, size(message))
+            if state := tensors(message):
+                self.received(state, message.metadata.dst_node_id, size(message))
+            else:
+                beside(message)
 
         def up(message: Any) -> None:
-            self.sent(tensors(message), message.metadata.src_node_id, size(message))
+            if state := tensors(message):
+                self.sent(state, message.metadata.src_node_id, size(message))
+            else:
+                beside(message)
 
-        def evaluated(message: Any) -> None:
-            self.evaluation += size(message)
+        def beside(message: Any) -> None:
+            self.beside += size(message)
 
         def watch(phase: str, out: Callable[[Any], None], back: Callable[[Any], None]) -> None:
             configure = getattr(strategy, f"configure_{phase}")
@@ -171,7 +186,7 @@ class Meter:
             setattr(strategy, f"aggregate_{phase}", aggregated)
 
         watch("train", down, up)
-        watch("evaluate", evaluated, evaluated)
+        watch("evaluate", beside, beside)
         return strategy
 
     @property
@@ -190,7 +205,7 @@ class Meter:
             for way, count in messages.items():
                 row[way] = round(sums[way] / count) if count else 0
                 row[f"{way}_buffers"] = round(sums[f"{way}_buffers"] / count) if count else 0
-            row["note"] = f"{self.evaluation:,} bytes more to evaluate" * bool(self.evaluation)
+            row["note"] = f"{self.beside:,} bytes more to evaluate" * bool(self.beside)
             if name != SENT:
                 up = messages["up"] or 1
                 row["bits"] = 8 * (row["up"] - row["up_buffers"]) / parameters
@@ -218,9 +233,9 @@ class Meter:
         if not floats:
             raise ValueError("The state has no parameters, that is no tensors of floats.")
         new = {n: t.detach().to("cpu", torch.float32, copy=True) for n, t in floats.items()}
-        self.first = self.first or new
-        if {n: t.shape for n, t in new.items()} != {n: t.shape for n, t in self.first.items()}:
-            raise ValueError("The state has other tensors, by name or shape, than the first one.")
+        for n, t in new.items():
+            if t.shape != self.first.setdefault(n, t).shape:
+                raise ValueError(f"The tensor {n} has another shape than in the state before.")
         return new
 
     def _coded(self, new: Tensors, start: Tensors | None) -> dict[str, dict[str, float]]:
@@ -228,14 +243,13 @@ class Meter:
         of the state as it is: bytes, those of buffers, seconds, squared error and energy."""
         shapes = {n: tuple(t.shape) for n, t in new.items()}
         buffers = frozenset(n for n in new if n.endswith(BUFFERS))
-        plain, results = Downlink(), {}
-        task, t = (
-            SimpleNamespace(seed=self.seed),
-            self.messages["up"].total(),
-        )  # which says what is drawn
+        whole, plain, results = start is None, Downlink(), {}
+        start = {n: torch.zeros_like(t) for n, t in new.items()} | (start or {})
+        draws: dict[str, Any] = {"round": self.messages["up"].total(), "client": 0}
+        draws |= {"task": SimpleNamespace(seed=self.seed)}
         for name, uplink in self.uplinks.items():
-            link, schema = uplink if start else plain, wire.Schema(shapes, buffers, name)
-            ctx: Any = SimpleNamespace(schema=schema, round=t, client=0, start=start, task=task)
+            link, schema = plain if whole else uplink, wire.Schema(shapes, buffers, name)
+            ctx: Any = SimpleNamespace(schema=schema, start=start, **draws)
             began = time.process_time()
             try:
                 sections = link.encode(new, ctx)
@@ -246,7 +260,7 @@ class Meter:
             size = len(wire.pack(wire.Message(wire.UP, 0, 0, 0, sections), schema))
             result = {"seconds": time.process_time() - began, "bytes": size}
             result["buffers"] = buffer_bytes(sections, schema)
-            if start and came:
+            if came and not whole:
                 true = {n: new[n] - start[n] for n in came}
                 result["energy"] = sum(float(u.square().sum()) for u in true.values())
                 result["error"] = sum(float((came[n] - u).square().sum()) for n, u in true.items())

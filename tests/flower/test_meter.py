@@ -69,6 +69,6 @@ def test_a_strategy_is_counted_and_not_changed():
     total = {kind: sum(n for k, n in grid.crossed if k == kind) for kind, _ in grid.crossed}
     rows = {row["method"]: row for row in meter.cost.rows}
     assert rows["as sent"]["total"] == total["train"] + total["train back"] > 12 * 4 * 1010
-    assert meter.evaluation == total["evaluate"] + total["evaluate back"] > 0
+    assert meter.beside == total["evaluate"] + total["evaluate back"] > 0
     assert rows["as sent"]["up"] > rows["dense"]["up"] > 10 * rows["scaled signs"]["up"]
     assert meter.cost.stated["clients"] == 3 and meter.cost.stated["rounds"] == 2

@@ -62,6 +62,15 @@ def test_clients_hear_the_same_and_are_coded_once(monkeypatch):
     assert meter.cost.stated["clients"] == 5 and meter.cost.stated["rounds"] == 2
 
 
+def test_a_part_of_the_state():
+    meter = fl.meter.Meter("mine", "dense")
+    meter.received({"w": torch.ones(4, 8), "v": torch.ones(4, 8)})
+    meter.sent({"v": torch.ones(4, 8), "more": torch.ones(4, 8)})
+    rows = rows_of(meter)
+    assert rows["as sent"]["up"] == rows["as sent"]["down"] == 2 * 4 * 32
+    assert rows["dense"]["error"] == 0
+
+
 def test_an_update_and_a_known_size():
     meter = fl.meter.Meter("mine", {"signs": fl.wire.Signs()})
     meter.sent({"w": np.ones((4, 8), np.float32)}, size=1000)  # nothing was received: an update
@@ -84,8 +93,7 @@ def test_what_is_not_finite_counts_as_dense():
         (network(), "dictionary"),
         ({"w": 1.0}, "dictionary"),
         ({"n": torch.tensor(3)}, "parameters"),
-        ({"w": torch.ones(3)}, "first"),
-        ({"v": torch.ones(2, 2)}, "first"),
+        ({"w": torch.ones(3)}, "shape"),
     ],
 )
 def test_what_cannot_be_counted_is_said(state, noun):
