@@ -191,8 +191,8 @@ class Meter:
 
     @property
     def cost(self) -> Cost:
-        """What was counted so far, as a table: bytes of a message, the mean of all; ``total`` is
-        their sum; ``error`` is the squared error of uploads as a share of their energy."""
+        """The table of what was counted so far, in bytes of a message, the mean of all. ``total``
+        is their sum, ``error`` the squared error of uploads as a share of their energy."""
         if not self.first:
             raise ValueError("The meter has counted nothing: call received(state), sent(state).")
         messages = {way: self.messages[way].total() for way in ("up", "down")}

@@ -92,16 +92,22 @@ def side_by_side(tables: dict[str, Cost], columns: str) -> dict[str, dict[str, A
     return rows
 
 
+TWO = "ResNet-50", "transformer block"
+
+
 def two_networks(number: str, caption: str) -> Shown:
-    """What every method sends of a ResNet-50 and of a transformer block, and what it does there."""
-    chosen = {name: costs()[name] for name in ("ResNet-50", "transformer block")}
-    rows = side_by_side(chosen, "up, down, times less")
-    for method, row in rows.items():
-        notes = {n: r["note"] for n, of in chosen.items() for r in of.rows if r["method"] == method}
-        alike = len({*notes.values()}) == 1
-        said = [*notes.values()][:1] if alike else [f"{n}: {v}" for n, v in notes.items() if v]
-        row["what it does"] = "; ".join(said)
-    return table(number, merged(rows), caption)
+    """What every method sends of a ResNet-50 and of a transformer block."""
+    rows = side_by_side({name: costs()[name] for name in TWO}, "up, down, times less")
+    return table(number, merged({n: row for n, row in rows.items() if any(row.values())}), caption)
+
+
+def reasons(number: str, caption: str) -> Shown:
+    """What a method does to these two networks, or why it has no form for one."""
+    rows: dict[str, dict[str, str]] = {}
+    for name in TWO:
+        for row in costs()[name].rows:
+            rows.setdefault(row["method"], {})[name] = row["note"]
+    return table(number, merged({n: row for n, row in rows.items() if any(row.values())}), caption)
 
 
 SHOWN = {
@@ -113,7 +119,7 @@ SHOWN = {
 
 def metered(number: str, caption: str) -> Shown:
     """What the meter counted in two programs."""
-    rows = side_by_side(costs("meters"), "up, down, times less, error")
+    rows = side_by_side(costs("meters"), "up, down, error")
     chosen = {n: {"what is sent": n} | row for n, row in rows.items() if n in SHOWN}
     return table(number, list(chosen.values()), caption)
 

@@ -115,7 +115,7 @@ def test_the_page_shows_what_is_stored():
     page = (Path(__file__).resolve().parents[2] / "book" / "start" / "sends.md").read_text()
     assert len(page.split()) <= 1200
     shown = {name: getattr(fl.book, name) for name in re.findall(r"fl\.book\.(\w+)\(\s", page)}
-    assert len(shown) == 5
+    assert len(shown) == 6
     for name, call in shown.items():
         more = {"alt": "bars"} if name == "totals" else {}
         made = call("0.1", caption="what is stored", **more).content
@@ -134,7 +134,7 @@ def test_what_the_page_says_is_in_its_tables():
     resnet, block = rows["ResNet-50"], rows["transformer block"]
     assert block["rpn"]["up"] == block["fedavg"]["up"] and resnet["scaffold"]["factor"] < 0.51
     assert all(1.5 < resnet[n]["factor"] < 2.1 for n in ("qsgd", "dgc", "smartidx", "fedcams"))
-    flower, pfl = rows["Flower quickstart"]["as sent"], rows["PFLlib FedAvg"]["as sent"]
+    flower, pfl = rows["Flower"]["as sent"], rows["PFLlib"]["as sent"]
     assert 0.2 < int(flower["note"].split()[0].replace(",", "")) / flower["total"] < 0.3
     messages_up = (pfl["total"] - 40 * pfl["down"]) / pfl["up"]  # ten clients, four rounds
     assert abs(messages_up - 20) < 0.1
