@@ -137,6 +137,11 @@ class Meter:
     def strategy(self, strategy: Any) -> Any:
         """A Flower strategy whose messages are counted, their records of numbers and texts
         included. It is the same object: the functions that make and take messages report here."""
+        if not hasattr(strategy, "configure_train"):
+            raise ValueError(
+                "A strategy is one of flwr.serverapp.strategy, such as FedAvg(), not "
+                f"{short(strategy)}."
+            )
 
         def tensors(message: Any) -> Tensors:
             records = message.content.array_records

@@ -108,6 +108,8 @@ def test_no_message_no_table():
         fl.meter.Meter().cost  # noqa: B018
     with pytest.raises(ValueError, match="coder"):
         fl.meter.Meter(coders="no such")
+    with pytest.raises(ValueError, match="strategy"):
+        fl.meter.Meter().strategy(network())
 
 
 def test_the_page_shows_what_is_stored():
