@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         data,
         flower,
         link,
+        meter,
         methods,
         models,
         parts,
@@ -57,9 +58,10 @@ _FRONT = {
     SGD=parts:SGD Settings=settings:Settings TaskLoss=parts:TaskLoss TaskNetwork=parts:TaskNetwork
     Uplink=parts:Uplink WireError=errors:WireError book callbacks check=book.check:check
     claims=ledger clients=round:clients cost=costs:cost data explore=book.explorers:explore flower
-    initial_network=local:initial_network link methods models partition=data.partition parts plot
-    refit=metrics:refit repopt_search=methods.fed_repopt_search:search results rng run=round:run
-    solution=book.check:solution summary=results:summary tasks widgets=book.widgets wire
+    initial_network=local:initial_network link meter methods models partition=data.partition parts
+    plot refit=metrics:refit repopt_search=methods.fed_repopt_search:search results rng
+    run=round:run solution=book.check:solution summary=results:summary tasks widgets=book.widgets
+    wire
     """.split()
     )
 }

@@ -130,6 +130,7 @@ def cost(
     images: int = 100,
     link: str = "LTE",
     seed: int = 0,
+    tokens: int | None = None,
     out: str | None = None,
     plot: str | None = None,
 ) -> None:
@@ -156,8 +157,10 @@ def cost(
         LoRaWAN, 2G, 3G, DSL, cable, LTE or fibre, for minutes and joules
     seed
         of the first weights
+    tokens
+        the network takes whole numbers below this, such as 1000, of the shape --input
     out
-        also write all numbers there, as JSON
+        also write all numbers there, as JSON; the table, if it ends in .html
     plot
         also draw the bytes there
     """
@@ -171,10 +174,10 @@ def cost(
     for path in filter(None, (out, plot)):
         check_writable(path)
     chosen = [method for word in methods for method in word.split(",")] or "all"
-    costs = count(network, input, chosen, clients, rounds, link, images, seed)
+    costs = count(network, input, chosen, clients, rounds, link, images, seed, tokens)
     print(costs)
     if out:
-        costs.to_json(out)
+        (costs.to_html if out.endswith(".html") else costs.to_json)(out)
     if plot:
         save(costs.plot().figure, plot)
 

@@ -6,9 +6,10 @@ positions that are coded by their entropy: those vary by a few per cent.
 """
 
 import copy
+import html
 import inspect
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -34,12 +35,16 @@ from .methods import METHODS
 from .round import Averaging, run
 from .settings import Settings, whole_number
 from .tasks import Task
+from .wire import Pooled
 
 if TYPE_CHECKING:
     import pandas  # takes long to load: only where a table is made
     from matplotlib.axes import Axes
 
-SAMPLES = 2  # of the local step: batch normalisation wants two
+# Samples of the local step, at least and at most. Batch normalisation wants two. Where only two
+# values a channel are left, as of 32 x 32 pixels at the end of a ResNet-50, the gradient of random
+# weights has a norm of 1e8 (measured; with eight samples 200), and training diverges.
+FEW, MANY, ENTRIES = 2, 8, 8 * 3 * 32 * 32
 ROUNDS = 5, 6  # that are tried: DGC warms up for four, and some first messages are special
 # what a method says of a network that it has no form for
 NO_FORM = ValueError, RuntimeError, TypeError, AttributeError, IndexError, KeyError, WireError
@@ -81,9 +86,9 @@ class Cost:
         One a method: ``up`` and ``down`` in bytes a client and round, ``up_buffers`` and
         ``down_buffers`` of them; ``factor``, how many times less than FedAvg both ways together;
         ``bits`` a parameter up and, if the coder loses something, their entropy ``bound``;
-        ``code``, seconds to code and decode a client's messages; ``total`` bytes of all clients
+        ``code``, CPU seconds to code and decode a client's messages; ``total`` bytes of all clients
         and rounds; ``minutes`` on the link and ``joules`` of one client's radio for all rounds;
-        ``note``. None where there is nothing to say.
+        ``note``. Of a meter also ``error``. None where there is nothing to say.
     """
 
     network: dict[str, Any]
@@ -95,6 +100,13 @@ class Cost:
         import pandas
 
         return pandas.DataFrame(self.rows)
+
+    def to_html(self, path: str | Path | None = None) -> str:
+        """The table as HTML, also written to ``path`` if one is given."""
+        text = f"<p>{html.escape(self.head)}</p>\n{self.table().to_html()}\n"
+        if path is not None:
+            write_text(path, text)
+        return text
 
     def to_json(self, path: str | Path | None = None) -> str:
         """All of it as JSON, also written to ``path`` if one is given."""
@@ -121,23 +133,30 @@ class Cost:
         return ax
 
     def table(self) -> "pandas.DataFrame":
-        """The rows as one reads them: MB, bits, milliseconds."""
+        """The rows as one reads them: MB (of small messages kB), bits, milliseconds; columns that
+        say something."""
         import pandas
 
+        most = max(row[way] or 0 for row in self.rows for way in ("up", "down"))
+        unit, size = ("MB", 1e6) if most >= 1e6 else ("kB", 1e3)
         forms = {
-            "up": ("MB up", lambda v: f"{v / 1e6:.3f}"),
-            "down": ("MB down", lambda v: f"{v / 1e6:.3f}"),
+            "up": (f"{unit} up", lambda v: f"{v / size:.3f}"),
+            "down": (f"{unit} down", lambda v: f"{v / size:.3f}"),
             "factor": ("times less", lambda v: f"{v:.1f}"),
             "bits": ("bits up", lambda v: f"{v:.2f}"),
             "bound": ("bound", lambda v: f"{v:.2f}"),
+            "error": ("error", lambda v: f"{v:.2g}"),
             "code": ("ms to code", lambda v: f"{1000 * v:.0f}"),
             "total": ("GB in all", lambda v: f"{v / 1e9:.3g}"),
             "minutes": (f"minutes, {self.stated['link']}", lambda v: f"{v:.3g}"),
             "joules": ("joules", lambda v: f"{v:.3g}"),
         }
+        known = {
+            n: form for n, form in forms.items() if any(r.get(n) is not None for r in self.rows)
+        }
         lines = [
             {"method": row["method"]}
-            | {title: "" if row[n] is None else form(row[n]) for n, (title, form) in forms.items()}
+            | {t: "" if row.get(n) is None else form(row[n]) for n, (t, form) in known.items()}
             | {"note": row["note"]}
             for row in self.rows
         ]
@@ -154,10 +173,11 @@ class Cost:
         )
 
     def __repr__(self) -> str:
-        return f"{self.head}\n{self.table().to_string(max_colwidth=60)}"
+        notes = [f"{row['method']}: {row['note']}" for row in self.rows if row["note"]]
+        return "\n".join([self.head, self.table().drop(columns="note").to_string(), *notes])
 
     def _repr_html_(self) -> str:
-        return f"<p>{self.head}</p>{self.table().to_html()}"
+        return self.to_html()
 
 
 @checked
@@ -170,17 +190,19 @@ def cost(
     link: str = "LTE",
     images: int = 100,
     seed: int = 0,
+    tokens: int | None = None,
 ) -> Cost:
-    """The bytes that each method would send to train this network, untrained as it is.
+    """The bytes that each method would send to train this network, untrained as it is. The book's
+    page "What does it send?" shows such tables, and checks coders against other people's.
 
     Parameters
     ----------
     network : torch.nn.Module, function or str
         A module; a function without arguments, or (shape, classes) -> module; or a name of
         ``fl.models.NETWORKS`` or where to find one, "mine.py:net", "torchvision.models:resnet50".
-    input : str, tuple or tensor
+    input : str, tuple, tensor or array
         The shape of one sample, "3x32x32" or (3, 32, 32), which gets random numbers; or a batch of
-        at least two samples.
+        at least two samples. Whole numbers of int64 or int32 come to the network as they are.
     methods : str or iterable
         "all", or some: names or methods.
     clients, rounds : int
@@ -191,6 +213,9 @@ def cost(
         A preset of ``fl.link``, for minutes and joules.
     seed : int
         Of the initial weights (of a function) and of what is drawn.
+    tokens : int, optional
+        The random numbers are whole, from 0 to below this: for a network that begins with an
+        embedding.
 
     Returns
     -------
@@ -212,14 +237,13 @@ def cost(
     whole_number("clients", clients)
     whole_number("rounds", rounds)
     whole_number("images", images)
-    speeds = pick(link, links.PRESETS, "link")
-    task, name = trial(network, input, seed)
+    pick(link, links.PRESETS, "link")
+    if tokens is not None:
+        whole_number("tokens", tokens)
+    task, name = trial(network, input, seed, tokens)
     net = task.network()
-    whole, parameters = models.state_of(net), models.parameter_count(net)
-    wide = [whole[n].numel() for n in models.kernel_names(whole) if prod(whole[n].shape[2:]) > 1]
-    numbers = sum(t.numel() for t in whole.values())
-    shape = "x".join(map(str, task.shape))
-    about = {"name": name, "input": shape, "numbers": numbers, "wide": sum(wide) / numbers}
+    parameters, shape = models.parameter_count(net), "x".join(map(str, task.shape))
+    about = {"name": name, "input": shape} | counted(models.state_of(net))
     every = [n for n in METHODS if n != "local"]  # which sends nothing
     one = isinstance(methods, str | Method)
     chosen = every if methods == "all" else [methods] if one else methods
@@ -234,19 +258,30 @@ def cost(
                 dict.fromkeys(COLUMNS) | {"method": method.name, "note": short_reason(error)}
             )
             continue
-        both, radio = row["up"] + row["down"], links.RADIOS.get(link)
-        sent = [{"bytes_up": row["up"], "bytes_down": row["down"], "seconds": 0.0, "clients": [0]}]
-        alone = History(method.name, {}, sent)
-        rows.append(
-            row
-            | {
-                "factor": (dense["up"] + dense["down"]) / both if both else None,
-                "total": both * clients * rounds,
-                "minutes": rounds * links.time(alone, **speeds)[-1] / 60,
-                "joules": rounds * links.energy(alone, **radio)[-1] if radio else None,
-            }
-        )
+        rows.append(row | priced(row, dense, clients, rounds, link))
     return Cost(about, {"clients": clients, "rounds": rounds, "link": link}, rows)
+
+
+def counted(state: Mapping[str, Tensor]) -> dict[str, Any]:
+    """How many numbers a state has, and the share of them that residual pooling means."""
+    wide = [state[n].numel() for n in models.kernel_names(state) if prod(state[n].shape[2:]) > 1]
+    numbers = sum(t.numel() for t in state.values())
+    return {"numbers": numbers, "wide": sum(wide) / numbers}
+
+
+def priced(
+    row: dict[str, Any], dense: dict[str, Any], clients: int, rounds: float, link: str
+) -> dict[str, Any]:
+    """What follows from the bytes ``up`` and ``down`` of a client and round."""
+    both, radio = row["up"] + row["down"], links.RADIOS.get(link)
+    sent = [{"bytes_up": row["up"], "bytes_down": row["down"], "seconds": 0.0, "clients": [0]}]
+    alone = History(row["method"], {}, sent)
+    return {
+        "factor": (dense["up"] + dense["down"]) / both if both else None,
+        "total": both * clients * rounds,
+        "minutes": rounds * links.time(alone, **links.PRESETS[link])[-1] / 60,
+        "joules": rounds * links.energy(alone, **radio)[-1] if radio else None,
+    }
 
 
 def short_reason(error: BaseException) -> str:
@@ -255,26 +290,30 @@ def short_reason(error: BaseException) -> str:
     return text if len(text) < 160 else text[:157] + "..."
 
 
-def trial(network: Any, input: Any, seed: int) -> tuple[Trial, str]:
+def trial(network: Any, input: Any, seed: int, tokens: int | None = None) -> tuple[Trial, str]:
     """One client with a few samples for this network, and the network's name; ``ValueError`` if it
     has no parameters or does not take them."""
     if isinstance(network, str):
         name, network = network, find(network, models.NETWORKS, "network")
     else:
         name = getattr(network, "__name__", type(network).__name__)
-    x = samples(input, seed)
+    x = samples(input, seed, tokens)
     shape = tuple(x.shape[1:])
 
-    def build(shape: tuple[int, ...], classes: int) -> nn.Module:
-        if isinstance(network, nn.Module):
-            return copy.deepcopy(network)
+    if not isinstance(network, nn.Module):
         free = [p for p in inspect.signature(network).parameters.values() if needed(p)]
-        return network(shape, classes) if free else network()
-
-    with rng.scope(seed, "initial weights"):
-        net = build(shape, 10)
-    if not isinstance(net, nn.Module) or not any(p.requires_grad for p in net.parameters()):
+        with rng.scope(seed, "initial weights"):
+            network = network(shape, 10) if free else network()
+    if not isinstance(network, nn.Module) or not local.trainable(network):
         raise ValueError(f"{name} has no parameters that are trained, so nothing to send.")
+
+    def build(shape: tuple[int, ...], classes: int) -> nn.Module:
+        net = copy.deepcopy(network)  # to draw large networks anew would take longer
+        if not x.is_floating_point():
+            net.register_forward_pre_hook(whole_inputs)
+        return net
+
+    net = build(shape, 10)
     try:
         with torch.no_grad():
             outputs = first_tensor(net.train()(x))
@@ -300,12 +339,18 @@ def needed(parameter: inspect.Parameter) -> bool:
     )
 
 
-def samples(input: Any, seed: int) -> Tensor:
+def whole_inputs(net: nn.Module, inputs: tuple) -> tuple:
+    """Training makes floats of all samples; tokens are whole numbers again."""
+    return (inputs[0].long(), *inputs[1:])
+
+
+def samples(input: Any, seed: int, tokens: int | None = None) -> Tensor:
     """The batch that ``input`` is, or random numbers of the shape that it says."""
-    if isinstance(input, Tensor):
-        if len(input) < SAMPLES:
-            raise ValueError(f"A batch has at least {SAMPLES} samples, not {len(input)}.")
-        return input[:SAMPLES]
+    if isinstance(input, Tensor | np.ndarray):
+        batch = torch.as_tensor(input)[:MANY]
+        if batch.dim() < 2 or len(batch) < FEW:
+            raise ValueError(f"A batch has at least {FEW} samples, not {list(batch.shape)}.")
+        return batch if batch.dtype in (torch.int64, torch.int32) else batch.float()
     try:
         sizes = input.split("x") if isinstance(input, str) else input
         shape = [int(size) for size in sizes]
@@ -315,19 +360,23 @@ def samples(input: Any, seed: int) -> Tensor:
         raise ValueError(
             f'input is the shape of one sample, such as "3x32x32", not {short(input)}.'
         )
-    return torch.randn(SAMPLES, *shape, generator=rng.generator(seed, "samples"))
+    generator = rng.generator(seed, "samples")
+    if tokens is not None:
+        return torch.randint(tokens, (FEW, *shape), generator=generator)
+    count = min(MANY, max(FEW, ENTRIES // prod(shape)))
+    return torch.randn(count, *shape, generator=generator)
 
 
 def measured(method: Method, task: Trial, parameters: int, images: int) -> dict[str, Any]:
     """One client's round with this method: bytes both ways, seconds to code, bits a parameter. The
     task's network has so many ``parameters``."""
-    if getattr(method.model, "network", None) is not None:
-        raise ValueError(f"trains {method.model!r}, whatever your network is")
+    if (other := getattr(method.model, "network", None)) is not None:
+        raise ValueError(f"has no form for your network: trains one of its own ({other})")
     note = ""
-    side = method.client_side(task, Settings(batch_size=SAMPLES))
+    side = method.client_side(task, Settings(batch_size=MANY))
     mine = models.parameter_count(side.net)
-    if mine != parameters:
-        note = f"trains {mine / parameters:.0%} of the parameters"
+    if mine < 0.99 * parameters:  # FedPM leaves out a few
+        note = f"trains {mine / parameters:.0%} of the parameters and generates the others"
     if not isinstance(method, Averaging):  # a round of its own, whose messages are of other kinds
         many = replace(task, split=Split([np.arange(images) % len(task.train[0])]))
         row = run(method, many, 2, evaluate_every=2, progress=False).rows[-1]
@@ -342,20 +391,24 @@ def measured(method: Method, task: Trial, parameters: int, images: int) -> dict[
     server, memory = method.server_side(task, side.settings), dict[str, Tensor]()
     state, seen, spent = server.start(), dict[int, int](), 0.0
     for t in ROUNDS:
-        began = time.perf_counter()
+        began = time.process_time()
         question, buffers_down = server.send(t, 0, state, seen)
         ctx = side.download(t, 0, question, memory)
-        spent = time.perf_counter() - began
+        spent = time.process_time() - began
         local.load(side.tensors, ctx.start)
         method.model.refresh(side.net, task, t)
         local.train(side.net, method, ctx, side.settings)
-        began = time.perf_counter()
+        began = time.process_time()
         answer = side.upload(side.tensors, ctx)
         arrival = server.receive(t, 0, answer, state)
-        spent += time.perf_counter() - began
+        spent += time.process_time() - began
         state, seen = server.aggregate(t, state, [arrival], seen), {0: t}
-    bits, bound = 8 * (len(answer) - arrival.buffers) / mine, None
-    if method.uplink.code.coder != DENSE:  # the entropy of what comes, where it may come shorter
+    bits, bound, coder = 8 * (len(answer) - arrival.buffers) / mine, None, method.uplink.code.coder
+    if isinstance(coder, Pooled):
+        note = f"pools {counted(server.initial)['wide']:.0%} of the numbers" + f"; {note}" * bool(
+            note
+        )
+    elif coder != DENSE:  # the entropy of what comes, where it may come shorter
         update = [t for name, t in arrival.update.items() if name not in server.up.buffers]
         bound = entropy(update) / mine
     return {

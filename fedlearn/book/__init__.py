@@ -30,6 +30,7 @@ _NAMES = {
     "play": "playground",
     "rpn": "frozen pooled_kernel seven_kernels watch_kernel",
     "seeing": "answering by_label found_boxes learned real_masks",
+    "sends": "conformance metered reasons repeated totals two_networks",
     "setup": "chapter styles usual_processor",
     "show": "chart figure runs table",
     "speed": "ratios",

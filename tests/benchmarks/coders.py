@@ -3,6 +3,11 @@
     python tests/benchmarks/coders.py --out data/results/coders_cpu.json      # of ResNet-18
     python tests/benchmarks/coders.py --quick   # of a small network, two repeats
     python tests/benchmarks/coders.py --updates --out data/results/coders_updates.json
+    python tests/benchmarks/coders.py --peers FOLDER --out data/results/coders_peers.json
+
+FOLDER has clones of other people's programs, ``PEERS``, which are imported from there. What one of
+their compressors sends are the bytes of the tensors that it hands over, or what it says that it
+counts. One process stands for all: an "allreduce" gives back what it was given.
 
 The made-up update is normal times exp(normal), a heavy tail, for every tensor by itself. The coders
 take turns, medians of CPU seconds count. No coder of the same values beats the bound on average:
@@ -12,9 +17,14 @@ number of bits for all else.
 """
 
 import argparse
+import contextlib
+import io
 import math
 import platform
+import subprocess
+import sys
 import time
+import types
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -24,32 +34,12 @@ import numpy as np
 import torch
 
 import fedlearn as fl
-from fedlearn import wire
+from fedlearn import meter, wire
 from fedlearn.files import to_json, write_text
 
-CODERS = {  # label -> coder, share of ones in the mask that it codes
-    "top 1/32, float32": (wire.TopK(1 / 32), None),
-    "top 1/32, float16": (wire.TopK(1 / 32, "float16"), None),
-    "top 1/32, signs (STC)": (wire.TopK(1 / 32, "sign"), None),
-    "top 1/1000, float32": (wire.TopK(1 / 1000), None),
-    "SmartIdx, 1/32": (wire.SmartIdx(1 / 32), None),
-    "scaled signs": (wire.Signs(), None),
-    "uniform, 8 bits": (wire.Uniform(8), None),
-    "uniform, 5 bits": (wire.Uniform(5), None),
-    "QSGD, 127 levels": (wire.QSGD(), None),
-    "QSGD, 127 levels, entropy": (wire.QSGD(entropy=True), None),
-    "QSGD, 7 levels, entropy": (wire.QSGD(7, entropy=True), None),
-    "natural": (wire.Natural(), None),
-    "TernGrad": (wire.TernGrad(), None),
-    "DRIVE (EDEN, 1 bit)": (wire.EDEN(1), None),
-    "EDEN, 4 bits": (wire.EDEN(4), None),
-    "random 1/32": (wire.RandomK(1 / 32), None),
-    "PowerSGD, rank 2": (wire.LowRank(2), None),
-    "count sketch, 1/2": (wire.CountSketch(1 / 2), None),
-    "zipped floats": (wire.Zipped(), None),
-    "mask, half ones": (wire.Mask(), 0.5),
-    "mask, 1 in 10": (wire.Mask(), 0.1),
-}
+# label -> coder, share of ones in the mask that it codes
+CODERS = {label: (coder, None) for label, coder in meter.CODERS.items()}
+CODERS |= {"mask, half ones": (wire.Mask(), 0.5), "mask, 1 in 10": (wire.Mask(), 0.1)}
 RATIOS = [1 / 4**i for i in (5, 4, 3, 2, 1)]
 KNOBS = {  # of --updates: label -> coders, from few bits to many
     "top-k": [wire.TopK(ratio) for ratio in RATIOS],
@@ -68,6 +58,13 @@ KNOBS = {  # of --updates: label -> coders, from few bits to many
     "zipped": [wire.Zipped()],
 }
 ROUNDS = (1, 3, 10, 30, 100)
+PEERS = {  # folder -> what the table calls it
+    "grace": "GRACE",
+    "deep-gradient-compression": "DGC's authors",
+    "federated-learning": "STC's authors",
+}
+SHARE = 1 / 32
+TURNS = 50  # in which the same update is sent again, with and without a memory
 
 
 def update(net):
@@ -196,11 +193,125 @@ def errors(task, settings, draws=5):
     return rows
 
 
+def peers(folder):
+    """Compressors of other people: (program, name, ours at the same setting, function). A function
+    takes a tensor and its name -> bytes, tensor as it arrives."""
+    alone = {"size": lambda: 1, "rank": lambda: 0, "local_rank": lambda: 0, "Average": None}
+    alone |= dict.fromkeys(("allreduce_", "synchronize"), lambda t, *_, **__: t)
+    alone |= dict.fromkeys(("allreduce_async_", "allgather_async"), lambda t, *_, **__: t)
+    horovod = {
+        n: types.ModuleType(n) for n in ("horovod", "horovod.torch", "horovod.torch.mpi_ops")
+    }
+    for module in horovod.values():
+        vars(module).update(alone)
+    sys.modules |= horovod
+    sys.path[:0] = [str(folder / name) for name in PEERS]
+    from compression_utils import get_bits, stc
+    from dgc.compression import DGCCompressor
+    from grace_dl.torch.helper import grace_from_params
+
+    def grace(**params):
+        def through(t, name):
+            it = grace_from_params(params | {"communicator": "allreduce"})
+            sent, ctx = it.compressor.compress(it.memory.compensate(t.clone(), name), name)
+            came = it.compressor.decompress(sent, ctx)
+            if params["compressor"] == "powersgd" and ctx:
+                sent = ctx[:2]  # which its compressor sends itself
+            return sum(torch.as_tensor(part).nbytes for part in sent), came
+
+        return through
+
+    def authors_dgc(t, name):
+        it = DGCCompressor(SHARE, fp16_values=False, int32_indices=True)
+        with contextlib.redirect_stdout(io.StringIO()):
+            it.initialize([(name, t)])
+        sent, ctx = it.compress(t.clone(), name)
+        return sum(part.nbytes for part in sent), it.decompress(sent, ctx).clone()
+
+    def authors_stc(t, name):
+        came = stc(t, {"p": SHARE})
+        return get_bits(came, "stc", approx=True) / 8, came
+
+    one = "GRACE"
+    rows = [
+        (one, "fp16", wire.Dense(16), grace(compressor="fp16")),
+        (one, "topk", wire.TopK(SHARE), grace(compressor="topk", compress_ratio=SHARE)),
+        (one, "dgc", wire.TopK(SHARE), grace(compressor="dgc", compress_ratio=SHARE)),
+        (PEERS["deep-gradient-compression"], "dgc", wire.TopK(SHARE), authors_dgc),
+        (PEERS["federated-learning"], "stc", wire.TopK(SHARE, "sign"), authors_stc),
+        (one, "randomk", wire.RandomK(SHARE, unbiased=False),
+            grace(compressor="randomk", compress_ratio=SHARE)),
+        (one, "qsgd", wire.QSGD(), grace(compressor="qsgd", quantum_num=127)),
+        (one, "terngrad", wire.TernGrad(), grace(compressor="terngrad")),
+        (one, "signsgd", wire.Signs(scaled=False), grace(compressor="signsgd")),
+        (one, "efsignsgd", wire.Signs(), grace(compressor="efsignsgd")),
+        (one, "powersgd", wire.LowRank(2),
+            grace(compressor="powersgd", memory="powersgd", compress_rank=2)),
+    ]  # fmt: skip
+    return rows, grace_from_params
+
+
+def error(came, tensors):
+    """The squared error as a share of the energy."""
+    pairs = list(zip(came, tensors, strict=True))
+    wrong = sum(float((c - t).double().square().sum()) for c, t in pairs)
+    return wrong / sum(float(t.double().square().sum()) for t in tensors)
+
+
+def conformance(tensors, folder):
+    """Other people's compressors and ours on the same tensors: bytes, and the squared error."""
+    rows, build = peers(folder)
+    found = []
+    for program, name, coder, through in rows:
+        torch.manual_seed(0)
+        sent, came = zip(*(through(t, f"t{i}") for i, t in enumerate(tensors)), strict=True)
+        _, _, sections, ours = round_trip(coder, tensors)
+        row = {"program": program, "compressor": name, "coder": repr(coder)}
+        row |= {"theirs": round(sum(sent)), "ours": sum(map(len, sections))}
+        row |= {"their_error": error(came, tensors), "our_error": error(ours, tensors)}
+        found.append(row)
+        print(*row.values(), flush=True)
+    return found, repeated(max(tensors, key=torch.numel), build)
+
+
+def repeated(t, build):
+    """The same update sent again and again through signs: how far the mean of what arrived is from
+    it, squared, as a share. With a memory it comes near."""
+    means = {}
+    for memory in ("none", "residual", "efsignsgd"):
+        it = build({"compressor": "efsignsgd", "memory": memory, "lr": 0.1})
+        total = torch.zeros_like(t)
+        for _ in range(TURNS):
+            x = it.memory.compensate(t.clone(), "t")
+            sent, ctx = it.compressor.compress(x, "t")
+            it.memory.update(x, "t", it.compressor, sent, ctx)
+            total += it.compressor.decompress(sent, ctx)
+        rate = 0.1 if memory == "efsignsgd" else 1.0  # by which this memory multiplies what comes
+        means[f"GRACE, memory {memory}"] = error([total / TURNS / rate], [t])
+    coder, kept, total = wire.Signs(), torch.zeros_like(t), torch.zeros_like(t)
+    for _ in range(TURNS):
+        came = coder.decode(coder.encode(t + kept), t.shape)
+        kept, total = t + kept - came, total + came
+    return means | {"ours, Feedback": error([total / TURNS], [t])}
+
+
+def revisions(folder):
+    """The commit of each program, and of this one."""
+    show = ("git", "log", "-1", "--format=%h of %cs")
+    return {
+        label: subprocess.run(
+            show, cwd=folder / name, capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for name, label in (PEERS | {Path(__file__).parent.absolute(): "ours"}).items()
+    }
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--quick", action="store_true", help="a small network, two repeats")
     parser.add_argument("--updates", action="store_true", help="errors on real updates instead")
+    parser.add_argument("--peers", metavar="FOLDER", type=Path, help="other people's programs")
     parser.add_argument("--out", metavar="FILE", type=Path, help="write the results as JSON")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -213,6 +324,14 @@ def main():
         about |= stated | {"dataset": "digits", "batch_size": 16, "lr": 0.1}
         about["command"] = "python tests/benchmarks/coders.py --updates"
         result = {"errors": errors(task, settings)}
+    elif args.peers:
+        net = fl.models.resnet18()
+        tensors = [t for t in update(net)[0] if t.dim() > 1]
+        about |= {"network": "resnet18", "entries": sum(t.numel() for t in tensors)}
+        about |= {"share": SHARE, "turns": TURNS, "programs": revisions(args.peers)}
+        about["command"] = "python tests/benchmarks/coders.py --peers FOLDER"
+        rows, again = conformance(tensors, args.peers)
+        result = {"rows": rows, "again": again}
     else:
         net = fl.models.digits_cnn() if args.quick else fl.models.resnet18()
         entries, rows = measure(net, 2 if args.quick else args.repeats)

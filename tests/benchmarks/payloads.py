@@ -2,6 +2,10 @@
 step a client, on noise of 64 x 64 pixels (a message's size does not depend on the pictures').
 
     python tests/benchmarks/payloads.py [--only YOLOX-S] [--out data/results/seeing_bytes.json]
+    python tests/benchmarks/payloads.py --costs [--meters FILE ...] --out data/results/sends.json
+
+The second counts what every method sends for some networks (``fl.cost``), and stores it with the
+tables that a meter wrote elsewhere (``fl.meter``).
 
 ``meta["claim"]`` is the entry of data/claims.yaml that has the printed number, ``meta["numbers"]``
 what a client sends up apart from batch statistics and the message's own description (of methods
@@ -9,9 +13,11 @@ that send float32), ``meta["mib"]`` all that goes up in a round, in MiB, as Fed-
 
 import argparse
 import json
+import subprocess
 from pathlib import Path
 
 import torch
+from torch import nn
 
 import fedlearn as fl
 from fedlearn import methods, models, wire
@@ -46,6 +52,45 @@ ROWS = {
         "FedCOM": (methods.fedcomgate(RATE), "fed_kgf-table4-fedcom-mb"),
     }),
 }  # fmt: skip
+
+
+class Block(nn.Module):
+    """A transformer block between an embedding and a head."""
+
+    def __init__(self, tokens=1000, width=256):
+        super().__init__()
+        self.embedding = nn.Embedding(tokens, width)
+        self.block = nn.TransformerEncoderLayer(width, 8, 4 * width, batch_first=True)
+        self.head = nn.Linear(width, tokens)
+
+    def forward(self, x):
+        return self.head(self.block(self.embedding(x)))
+
+
+NETWORKS = {  # label: network, input, tokens
+    "digits_cnn": ("digits_cnn", "1x8x8", None),
+    "McMahan's CNN": ("mcmahan_cnn", "1x28x28", None),
+    "transformer block": (Block, "64", 1000),
+    "MobileNetV2": ("torchvision.models:mobilenet_v2", "3x32x32", None),
+    "ResNet-18": ("resnet18", "3x32x32", None),
+    "ResNet-50": ("torchvision.models:resnet50", "3x32x32", None),
+}
+
+
+def costs(meters):
+    """The tables of ``NETWORKS``, and those that were written by a meter."""
+    tables = []
+    for label, (network, shape, tokens) in NETWORKS.items():
+        table = vars(fl.cost(network, shape, tokens=tokens))
+        table["network"]["name"] = label
+        tables.append(table)
+        print(label, flush=True)
+    show = "git", "log", "-1", "--format=%h of %cs"
+    commit = subprocess.run(show, capture_output=True, text=True, check=True).stdout.strip()
+    about = {"command": "python tests/benchmarks/payloads.py --costs --meters FILE ..."}
+    about |= {"commit": commit, "torch": torch.__version__}
+    read = [json.loads(path.read_text()) for path in meters]
+    return {"settings": about, "costs": tables, "meters": read}
 
 
 def task_of(network, classes, clients):
@@ -83,8 +128,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--only", help="a network")
     parser.add_argument("--out", type=Path, help="rows that are there stay")
+    parser.add_argument("--costs", action="store_true", help="what all methods send, instead")
+    parser.add_argument("--meters", type=Path, nargs="*", default=[], help="tables of a meter")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if args.costs:
+        write_text(args.out or "/dev/stdout", to_json(costs(args.meters), indent=1) + "\n")
+        return
     stored = json.loads(args.out.read_text()) if args.out and args.out.exists() else []
     done = {row["meta"]["label"]: row for row in stored}
     for name, (network, classes, clients, of) in ROWS.items():

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -37,8 +38,47 @@ def test_every_method_counts_or_says_why_not(tmp_path):
     assert len(refused) < 6 and all(refused.values())
     assert "trains" in {row["method"]: row["note"] for row in costs.rows}["fed_kgf"]
     assert json.loads(costs.to_json(tmp_path / "costs.json")) == json.loads(costs.to_json())
-    assert "LoRaWAN" in repr(costs) and "<table" in costs._repr_html_()
+    assert "LoRaWAN" in repr(costs) and "<table" in costs.to_html()
+    assert costs.to_html(tmp_path / "costs.html") == costs._repr_html_()
+    assert all(f"{method}: {note}" in repr(costs) for method, note in refused.items())
     assert costs.plot().get_xlabel()
+
+
+class Tokens(nn.Module):
+    """A transformer block that begins with an embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 16)
+        self.block = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.head = nn.Linear(16, 50)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert not x.is_floating_point()
+        return self.head(self.block(self.embedding(x)))
+
+
+@pytest.mark.parametrize(
+    "network, input, tokens",
+    [
+        (Tokens, "8", 50),
+        (Tokens, torch.randint(50, (3, 8)), None),
+        (nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), np.zeros((2, 8, 16)), None),
+    ],
+)
+def test_transformers_are_counted_with_every_method_that_has_a_form(network, input, tokens):
+    costs = fl.cost(network, input, tokens=tokens)
+    rows = {row["method"]: row for row in costs.rows if row["up"]}
+    refused = {"fed_kgf", "fedfusion", "fed_gkt", "fed_repopt", "fedpm", "split_learning"}
+    assert rows.keys() == fl.methods.METHODS.keys() - refused - {"local"}
+    assert rows["fedavg"]["up"] > 4 * costs.network["numbers"] and rows["stc"]["factor"] > 10
+    assert "pools 0%" in rows["rpn"]["note"]
+
+
+def test_gradients_of_few_values_a_channel_stay_finite():
+    """A ResNet's last maps are 1 x 1 on 32 x 32 pixels, where two samples diverged."""
+    costs = fl.cost("torchvision.models:resnet18", "3x32x32", ["fedmmd", "fed_kgf"])
+    assert all(row["up"] for row in costs.rows), costs
 
 
 def test_a_network_keeps_its_weights():

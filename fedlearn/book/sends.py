@@ -1,0 +1,150 @@
+"""What does it send? Gigabytes of a training under sliders, what a meter counted in other people's
+programs, and their compressors beside ours; all stored by commands that the page names."""
+
+import json
+from functools import cache
+from typing import Any
+
+from ..costs import Cost
+from ..data.sources import data_path
+from .show import Chart, Shown, chart, table
+
+
+@cache
+def stored(name: str) -> dict[str, Any]:
+    """A file of ``data/results``."""
+    return json.loads(data_path("results", name).read_text(encoding="utf-8"))
+
+
+def costs(kind: str = "costs") -> dict[str, Cost]:
+    """The stored tables of ``fl.cost``, or those of a meter (``kind`` "meters"), by network."""
+    return {of["network"]["name"]: Cost(**of) for of in stored("sends.json")[kind]}
+
+
+def totals(number: str, caption: str, alt: str) -> Chart:
+    """Network, method, clients and rounds -> gigabytes of a whole training, up and down."""
+    from .vega import BLUE, LEGEND, SKY, choice, heading, layered, series, slider
+    from .vega import alt as altair
+
+    tables = {name: [r for r in of.rows if r["up"]] for name, of in costs().items()}
+    rows = [
+        {"network": name, "method": row["method"], "way": way, "bytes": row[way]}
+        for name, of in tables.items()
+        for row in of
+        for way in ("up", "down")
+    ]
+    both = {name: {r["method"]: r["up"] + r["down"] for r in of} for name, of in tables.items()}
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    params = [
+        choice("network", "network", list(tables), "ResNet-50", "select"),
+        choice("method", "method", methods, "rpn", "select"),
+        slider("clients", "clients of a round", 10, 1, 200, 1),
+        slider("rounds", "rounds", 100, 10, 1000, 10),
+        {"name": "one", "expr": f"{json.dumps(both)}[network][method]"},
+        {"name": "whole", "expr": f"{json.dumps(both)}[network]['fedavg']"},
+    ]
+    size = "format({0} * clients * rounds / 1e9, '.3~r') + ' GB'"
+    sends = f"method + ' sends ' + {size.format('one')} + ', fedavg ' + {size.format('whole')}"
+    words = f"isValid(one) ? {sends} : method + ' has no form for this network'"
+    shared = (
+        altair.Chart(altair.InlineData(values=rows))
+        .transform_filter("datum.network == network")
+        .transform_calculate(gb="datum.bytes * clients * rounds / 1e9")
+    )
+    order = altair.EncodingSortField(field="gb", op="sum", order="ascending")
+    bars = (
+        altair.Chart()
+        .mark_bar()
+        .encode(
+            altair.X("gb:Q", title="GB of all clients and rounds"),
+            altair.Y("method:N", title=None, sort=order),
+            series(altair.Color, "way", ("up", "down"), (BLUE, SKY), LEGEND),
+            opacity=altair.condition("datum.method == method", altair.value(1), altair.value(0.45)),
+            tooltip=[
+                altair.Tooltip("method:N"),
+                altair.Tooltip("way:N"),
+                altair.Tooltip("gb:Q", title="GB", format=".3~r"),
+                altair.Tooltip("bytes:Q", title="bytes of a client and round", format=","),
+            ],
+        )
+    )
+    picture = layered(440, params, [bars], shared, title=heading(words))
+    return chart(number, picture, caption, alt, {"clients": "", "rounds": ""})
+
+
+def merged(rows: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows by method -> a list, in which methods with equal rows share one."""
+    alike: dict[tuple, list[str]] = {}
+    for method, row in rows.items():
+        alike.setdefault(tuple(row.items()), []).append(method)
+    return [{"method": ", ".join(names)} | dict(row) for row, names in alike.items()]
+
+
+def side_by_side(tables: dict[str, Cost], columns: str) -> dict[str, dict[str, Any]]:
+    """Some columns of several tables, by method."""
+    rows: dict[str, dict[str, Any]] = {}
+    for name, of in tables.items():
+        frame = of.table()
+        heads = {h.removeprefix("MB ").removeprefix("kB "): h for h in frame.columns}
+        for method, row in frame.iterrows():
+            for head in map(heads.__getitem__, columns.split(", ")):
+                rows.setdefault(str(method), {})[f"{name}: {head}"] = row[head]
+    return rows
+
+
+TWO = "ResNet-50", "transformer block"
+
+
+def two_networks(number: str, caption: str) -> Shown:
+    """What every method sends of a ResNet-50 and of a transformer block."""
+    rows = side_by_side({name: costs()[name] for name in TWO}, "up, down, times less")
+    return table(number, merged({n: row for n, row in rows.items() if any(row.values())}), caption)
+
+
+def reasons(number: str, caption: str) -> Shown:
+    """What a method does to these two networks, or why it has no form for one."""
+    rows: dict[str, dict[str, str]] = {}
+    for name in TWO:
+        for row in costs()[name].rows:
+            rows.setdefault(row["method"], {})[name] = row["note"]
+    return table(number, merged({n: row for n, row in rows.items() if any(row.values())}), caption)
+
+
+SHOWN = {
+    "as sent", "dense", "float16", "pooled (RPN)", "top 1/32, signs (STC)", "SmartIdx, 1/32",
+    "scaled signs", "QSGD, 127 levels, entropy", "EDEN, 4 bits", "PowerSGD, rank 2",
+    "zipped floats",
+}  # fmt: skip
+
+
+def metered(number: str, caption: str) -> Shown:
+    """What the meter counted in two programs."""
+    rows = side_by_side(costs("meters"), "up, down, error")
+    chosen = {n: {"what is sent": n} | row for n, row in rows.items() if n in SHOWN}
+    return table(number, list(chosen.values()), caption)
+
+
+def conformance(number: str, caption: str) -> Shown:
+    """Other people's compressors and our coders on the same tensors."""
+    rows = [
+        {
+            "program": row["program"],
+            "compressor": row["compressor"],
+            "our coder": f"`{row['coder']}`",
+            "theirs": f"{row['theirs'] / 1e6:.2f}",
+            "ours": f"{row['ours'] / 1e6:.2f}",
+            "their error": f"{row['their_error']:.2g}",
+            "our error": f"{row['our_error']:.2g}",
+        }
+        for row in stored("coders_peers.json")["rows"]
+    ]
+    share = "of the energy"
+    units = {"theirs": "MB", "ours": "MB", "their error": share, "our error": share}
+    return table(number, rows, caption, units)
+
+
+def repeated(number: str, caption: str) -> Shown:
+    """The same update sent again and again through signs, with and without a memory."""
+    again = stored("coders_peers.json")["again"]
+    rows = [{"who remembers": name, "error of the mean": f"{v:.2g}"} for name, v in again.items()]
+    return table(number, rows, caption, {"error of the mean": "of the energy"})
