@@ -67,8 +67,7 @@ __all__ = list(_FRONT)
 
 
 def __getattr__(name: str) -> Any:
-    """A name of the front, or a module of the package, loaded when it is first asked for: neither
-    ``fedlearn --help`` waits for torch, nor ``fl.run`` for pictures and tables."""
+    """A name of the front, or a module of the package, loaded when first asked for."""
     if name.startswith("__") or not (name in _FRONT or find_spec(f"{__name__}.{name}")):
         raise AttributeError(f"module 'fedlearn' has no attribute {name!r}")
     home, _, inside = _FRONT.get(name, name).partition(":")

@@ -32,8 +32,7 @@ R = TypeVar("R")
 
 
 def check_value(name: str, value: Any, annotation: Any, default: Any = None) -> Any:
-    """``value``, a number as Python's own; ``ValueError`` unless it is what an annotation says.
-    Without one, a number as default asks for a number."""
+    """``value`` as Python's own kind; ``ValueError`` unless it is what the annotation says."""
     if isinstance(annotation, type) and issubclass(annotation, Checked):  # a part, a coder
         if not isinstance(value, annotation):
             raise ValueError(
@@ -110,8 +109,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 class Checked:
-    """Base of dataclasses whose fields are checked when one is made, before their own
-    ``__post_init__``."""
+    """Base of dataclasses whose fields are checked before their ``__post_init__``."""
 
     def __post_init__(self) -> None:
         for f in fields(self) if is_dataclass(self) else ():

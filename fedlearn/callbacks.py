@@ -49,11 +49,8 @@ class Until:
 
 
 class Lines:
-    """Every row as a line of a file, as the run goes: CSV (``.csv``) or JSON lines (``.jsonl``).
-
-    Round 1 begins the file anew. A run that goes on from a checkpoint goes on with its file, and
-    lines of later rounds than its own go. ``OSError`` if the file cannot be written.
-    """
+    """Every row as a line of a CSV (``.csv``) or JSON lines (``.jsonl``) file; later rounds' lines
+    go."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -120,8 +117,7 @@ class _Log(nullcontext):
 
 
 def progress_bar(name: str, done: int, rounds: int, show: bool | None) -> Any:
-    """A bar, of text on a terminal and a widget in a notebook, if ``show`` is not False; lines
-    elsewhere, if it is True."""
+    """A bar on a terminal or in a notebook, if not ``show`` is False; elsewhere, if it is True."""
     kernel = hasattr(getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)(), "kernel")
     visible = kernel or sys.stderr.isatty()
     if show and not visible:

@@ -14,8 +14,7 @@ from .history import History
 
 
 def _head(history: History) -> dict[str, Any]:
-    """What has to be equal for a checkpoint to belong to a run. Versions and hardware may
-    differ."""
+    """What has to be equal for a checkpoint to belong to a run; versions may differ."""
     names = ("parts", "task", "data", "settings")
     return {"method": history.method} | {name: history.meta[name] for name in names}
 
@@ -68,8 +67,7 @@ def history(path: Any) -> History:
 def resume(
     path: Any, history: History, state: State, memories: dict[int, Tensors], device: torch.device
 ) -> State:
-    """Bring clients and history to where the checkpoint stands -> the server's state there;
-    without a file ``state`` as it is."""
+    """Bring clients and history to the checkpoint, if there is one -> the server's state there."""
     from safetensors import SafetensorError, safe_open
 
     if Path(path).is_dir() or is_device(Path(path)):

@@ -85,10 +85,8 @@ def compare(experiment: Several, engine: Engine, output: Output, link: Link, job
 
 
 def experiments(stated: One) -> list[Experiment]:
-    """What is stated, once for each method, choice of its options, and seed.
-
-    Each method gets the options that it knows. One that none knows they all get, and refuse.
-    """
+    """What is stated, for each method, choice of its options and seed. An option goes to the
+    methods that know it; one that none knows they all get, and refuse."""
     from .methods import find
 
     plain: dict[str, Any] = {f.name: getattr(stated, f.name) for f in fields(Experiment)}
@@ -334,8 +332,7 @@ def parse(words: Sequence[str]) -> Callable[[], int | None]:
 
 
 def sentence(box: str) -> str:
-    """What a box of tyro's says between its title and its next rule, and the names that it finds
-    nearest, in one line."""
+    """What a box of tyro's says, and the nearest names that it finds, in one line."""
     plain = re.sub(r"\x1b\[[\d;]*m|[│|]", "", box).strip()
     problem, *more = re.split(r"\n\W*\n", re.sub(r"^.*\n\W*", "", plain, count=1))
     names = "".join(text for text in more if "Perhaps you meant" in text)

@@ -163,8 +163,7 @@ class Experiment(Settings):
         return make(**stated)
 
     def arguments(self) -> list[str]:
-        """What one types behind ``fedlearn run`` for it: the method, and all that is not as by
-        default."""
+        """What one types behind ``fedlearn run`` for it, defaults left out."""
         plain, typed = Experiment(), [self.method]
         names = {"options": "option", "metrics": "metric"}
         for f in fields(self):

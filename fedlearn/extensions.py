@@ -23,9 +23,8 @@ FILES: dict[Path, ModuleType] = {}  # those that were loaded here, each once
 
 
 def find(name: Any, known: Mapping[str, Any], kind: str) -> Any:
-    """``known[name]``, or what ``name`` says how to find. ``kind`` is "method" or "network".
-
-    ``ValueError`` if it is absent, ``ImportError`` if its code cannot be loaded."""
+    """``known[name]``, or what ``name`` says where it is; ``ImportError`` if that cannot be
+    loaded."""
     with suppress(KeyError, TypeError):
         return known[name]
     if isinstance(name, str) and ":" in name:

@@ -53,8 +53,7 @@ DEAD = re.compile("ActorDied|RayActorError|ActorUnavailable|WorkerCrashed|OutOfM
 
 
 def require() -> str:
-    """The version of Flower, which from now on is quiet; ``ImportError`` unless it is one that this
-    package was written for."""
+    """The version of Flower, which from now on is quiet; ``ImportError`` if it is another's."""
     try:
         version = metadata.version("flwr")
     except metadata.PackageNotFoundError:
@@ -87,8 +86,7 @@ class Job:
         return self.method.client_side(self.task, self.settings)
 
     def head(self) -> dict[str, str]:
-        """What has to be equal on both sides, as texts. Several threads may be another number
-        elsewhere."""
+        """What has to be equal on both sides, as texts."""
         about = describe(self.method, self.task, self.settings, self.threads)
         both = {"method": self.method.name, "threads": "one" if self.threads == 1 else "several"}
         both |= {f"{g}.{n}": v for g in ("parts", "task", "settings") for n, v in about[g].items()}
@@ -97,8 +95,7 @@ class Job:
 
 
 def experiment(config: Mapping[str, Any]) -> Experiment:
-    """The run that a Flower run config states: the fields of an ``Experiment``, where an empty text
-    is the default, and texts in place of lists."""
+    """The run that a run config states; an empty text is the default, texts stand for lists."""
     known = {f.name for f in fields(Experiment)}
     stated = {name: value for name, value in config.items() if name in known and value != ""}
     for name in {"augment", "metrics"} & stated.keys():
@@ -112,10 +109,8 @@ def experiment(config: Mapping[str, Any]) -> Experiment:
 
 
 def client_app(task: Callable[[Any], Any] | None = None) -> Any:
-    """A Flower ``ClientApp`` for the run that the app's run config states.
-
-    Which client it is says the node's ``partition-id``. ``task`` makes the task of Flower's
-    context where a client reads data of its own; by default it is the one that is stated."""
+    """A Flower ``ClientApp`` for the run that the run config states; a node's ``partition-id`` is
+    its client. ``task(context)`` makes a task of a client's own data."""
 
     def find(question: Any, context: Any) -> Job:
         e = experiment(context.run_config)
@@ -225,10 +220,9 @@ def _serve(grid, context):
 
 
 class Nodes:
-    """The nodes that a Flower grid reaches: an engine of ``fl.run``, and the clients of its run.
-
-    ``wait``: seconds for clients to join. ``timeout``: seconds for their answers. ``simulated``: by
-    which the workers of a simulation find the run. ``check`` raises if Flower has ended."""
+    """The nodes that a Flower grid reaches, as an engine of ``fl.run`` and the clients of its run.
+    ``wait``, ``timeout``: seconds for clients to join, and to answer. ``simulated``: how workers
+    find the run; ``check`` raises if Flower has ended."""
 
     def __init__(
         self,
@@ -277,8 +271,7 @@ class Nodes:
             )
 
     def greet(self, rejected: dict[int, str]) -> None:
-        """Forget nodes that have gone, and ask new ones which client they are, and of which
-        run."""
+        """Forget nodes that have gone, and ask new ones which client they are."""
         online = set(self.grid.get_node_ids())
         self.nodes = {k: node for k, node in self.nodes.items() if node in online}
         new = sorted(online - {*self.nodes.values(), *rejected})
@@ -361,16 +354,14 @@ class Nodes:
 
 
 def _differences(server: Mapping[str, str], client: Mapping[str, str]) -> str:
-    """What two heads do not have in common, as a sentence; empty if nothing. That other seeds or
-    partitions make other data goes without saying."""
+    """What two heads do not have in common; where more differs than data, not the data."""
     names = [n for n, value in server.items() if client.get(n) != value]
     stated = [n for n in names if not n.startswith(DATA)]
     return "; ".join(f"{n} is {client.get(n)} there and {server[n]} here" for n in stated or names)
 
 
 def _open(reply: Any) -> dict[str, Any] | WireError:
-    """The values of a reply, or why there are none. ``ConnectionError`` if a worker of the
-    simulation has died."""
+    """The values of a reply, or why there are none; ``ConnectionError`` if a worker died."""
     if reply.has_error():
         reason = str(reply.error.reason)
         if DEAD.search(reason):  # Ray would hand all that follows to the dead one
@@ -527,8 +518,7 @@ def _simulated(question: Any, context: Any) -> Job:
 
 
 def start_ray(cpus: int | None = None) -> None:
-    """Start Ray on this machine, unless it runs, with so many CPUs (by default all) and without its
-    log; ``StartError`` if it does not start within two minutes."""
+    """Start Ray on this machine, unless it runs, quietly; ``StartError`` if it does not start."""
     require()
     import ray
 

@@ -126,8 +126,7 @@ class History:
 
     @property
     def measure(self) -> str:
-        """The name of what the column accuracy holds; tasks other than classification have their
-        own main metric there."""
+        """The name of what the column accuracy holds, the task's main metric."""
         return self.meta.get("task", {}).get("accuracy", "accuracy")
 
     @property
@@ -151,8 +150,7 @@ class History:
         return [row["round"] for row, low in later if not row["loss"] <= JUMP * low]
 
     def late_accuracy(self) -> float:
-        """Mean accuracy of the tests in the last quarter of the rounds, or the last one if there
-        is none: of 20 rounds, after rounds 16 to 20."""
+        """Mean accuracy of the tests in the last quarter of the rounds, or the last one."""
         late = [row for row in self.evaluated if row["round"] > 0.75 * len(self)]
         return float(np.mean([row["accuracy"] for row in late or [self.final]]))
 
@@ -205,8 +203,7 @@ class History:
 
     @classmethod
     def from_json(cls, source: str | Path) -> "History":
-        """Read what ``to_json`` wrote: a path, or the text itself; ``ValueError`` names what is
-        none."""
+        """Read what ``to_json`` wrote: a path, or the text itself."""
         text, name = str(source), "This text"
         try:
             if not text.lstrip().startswith("{"):
@@ -218,8 +215,7 @@ class History:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "History":
-        """The inverse of ``to_dict``, also after JSON has made text of the clients' numbers;
-        ``ValueError`` and the like for what is no history."""
+        """The inverse of ``to_dict``, also after JSON has made text of the clients' numbers."""
         meta, rows = data["meta"], [dict(numbers(row)) for row in data["rows"]]
         if not isinstance(meta, dict):
             raise ValueError(f"meta has names and values, not {short(meta)}")

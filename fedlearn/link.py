@@ -63,8 +63,7 @@ RADIOS: dict[str, dict[str, Any]] = {
 
 
 def quantity(value: str | float, kind: str) -> float:
-    """Bits a second, seconds or joules of a text such as "768kbit/s", "50ms" or "3.5uJ", by the
-    ``kind`` that ``UNITS`` has; a number has that unit already. ``ValueError`` below 0."""
+    """Bits a second, seconds or joules of "768kbit/s", "50ms" or "3.5uJ", or of a number."""
     if isinstance(value, str):
         text = QUANTITY.fullmatch(value)
         if text is None or text[2] not in UNITS[kind]:
@@ -81,13 +80,9 @@ def quantity(value: str | float, kind: str) -> float:
 
 @cache
 def stretch(clients: int, stragglers: float) -> float:
-    """What the slowest of so many devices, at most 10^9, is expected to need of the median device's
-    time.
-
-    A device needs exp(``stragglers`` * z), z standard normal. With Phi and phi its distribution and
-    density, the largest of n has the mean ``n exp(s^2 / 2) * integral of Phi(z)^(n-1) phi(z - s)``,
-    which is summed over a fixed grid: the same number everywhere, no chance in it.
-    """
+    """What the slowest of so many devices is expected to need of the median's time,
+    exp(``stragglers`` z) each: ``n exp(s^2 / 2) * integral of Phi(z)^(n-1) phi(z - s)``, summed
+    over a fixed grid."""
     if stragglers == 0:
         return 1.0
     z = np.linspace(stragglers - 9, stragglers + 9, 2001)
@@ -98,8 +93,7 @@ def stretch(clients: int, stragglers: float) -> float:
 
 
 def shares(history: History) -> dict[str, np.ndarray]:
-    """What the model needs of each round, for one client: bytes ``down`` and ``up``, ``computing``
-    in seconds. ``ValueError`` for a history without rounds."""
+    """Of each round, for one client: bytes ``down`` and ``up``, seconds of ``computing``."""
     if not history.rows:
         raise ValueError("A history without rounds has no bytes and no seconds: run it first.")
     clients = np.array(_clients(history))

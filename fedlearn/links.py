@@ -34,9 +34,9 @@ class Trained:
 
 
 class Step(Part):
-    """One step of a chain. ``takes`` and ``makes`` are the classes of what goes in and what comes
-    out, such as ``Trained``, ``Update`` or one of your own; ``takes`` may be several, as for
-    ``issubclass``. None: anything, and the same."""
+    """One step of a chain. ``takes`` (one or several) and ``makes`` are the classes of what goes in
+    and comes out, such as ``Trained``, ``Update`` or one of your own; None: anything, and the
+    same."""
 
     takes: Any = None
     makes: Any = None
@@ -84,8 +84,7 @@ class Code(Step):
 
 @dataclass(frozen=True)
 class Lossy(Code):
-    """Batch statistics and tensors of fewer than ``whole`` dimensions travel dense, all else
-    through the coder."""
+    """Batch statistics and tensors below ``whole`` dimensions travel dense."""
 
     whole: int = 2
 
@@ -157,8 +156,7 @@ class Link(Part):
             step.validate(ctx)
 
     def schema(self, net: nn.Module) -> Schema:
-        """What the receiver allows. Buffers are what gradients do not move: batch statistics and
-        frozen parameters; and what a step adds."""
+        """What the receiver allows. Buffers are what no gradient moves, and what a step adds."""
         shapes = {name: tuple(t.shape) for name, t in state_of(net).items()}
         buffers = shapes.keys() - {n for n, p in net.named_parameters() if p.requires_grad}
         for step in self.steps:
@@ -167,8 +165,7 @@ class Link(Part):
         return Schema(shapes, frozenset(buffers), repr(self))
 
     def coders(self, ctx: Context) -> tuple[dict[Coder, list[str]], frozenset[str]]:
-        """The names of the tensors that go through each coder in this round, and of those that do
-        not travel dense."""
+        """The tensors that go through each coder in this round, and the lossy ones."""
         if self._choice[0] is not ctx.schema or self._choice[1] != ctx.round:
             names: dict[Coder, list[str]] = {}
             for name in ctx.schema.shapes:
@@ -203,8 +200,7 @@ class Link(Part):
         return sections
 
     def read(self, sections: Sections, ctx: Context) -> Tensors:
-        """The receiver: sections -> the tensors that the sender's coders saw, as far as they keep
-        them."""
+        """The receiver: sections -> tensors, up to what the sender's coders lose."""
         x: Tensors = {}
         for coder, names in self.coders(ctx)[0].items():
             names = [n for n in names if n in sections]
@@ -273,8 +269,7 @@ class Uplink(Link):
         return names
 
     def decode(self, sections: Sections, ctx: Context) -> Tensors:
-        """Sections -> update (or votes, or mask) by name; ``WireError`` unless just the tensors
-        came that this client was to send."""
+        """Sections -> update (or votes, or mask), if just what was expected came."""
         if sections.keys() != set(self.expected(ctx)):
             raise WireError(
                 f"Client {ctx.client} did not send the tensors that it has to in this round (the "
@@ -343,11 +338,7 @@ class Update(Step):
 
 @dataclass(frozen=True)
 class Feedback(Step):
-    """Error feedback: what the coder lost is kept and added to the next update. It sends C(u + e)
-    and keeps e <- u + e - C(u + e); of what it does not send at all it keeps everything.
-
-    What it held before is still there if its upload does not count.
-    """
+    """Error feedback: sends C(u + e) and keeps e <- u + e - C(u + e), all of what is not sent."""
 
     takes = Update, Weights
 
@@ -378,8 +369,7 @@ class Residual(Step):
 
 @dataclass(frozen=True)
 class Clip(Step):
-    """g <- g min(1, norm / (sqrt(N) ||g||)) over all tensors that are coded with loss; N is the
-    number of clients in the round (DGC, section 3.2)."""
+    """g <- g min(1, norm / (sqrt(N) ||g||)) over what is coded with loss, N clients (DGC, 3.2)."""
 
     takes = Update
 
@@ -405,9 +395,8 @@ def _refuse_diverged(tensors: Iterable[torch.Tensor], ctx: Context) -> None:
 
 @dataclass(frozen=True)
 class Momentum(Step):
-    """u <- m u + g, and u <- 0 where an entry was sent (DGC, sections 3.2 and 3.3). What travels
-    whole anyway, biases and normalisation, has the same momentum and is never set to zero: as in
-    the authors' program, where SGD's momentum does not know what is compressed."""
+    """u <- m u + g, and u <- 0 where an entry was sent (DGC, sections 3.2 and 3.3), but not of what
+    travels whole, as in the authors' program."""
 
     takes = Update
 
@@ -431,10 +420,8 @@ class Momentum(Step):
 
 @dataclass(frozen=True)
 class WarmStart(Step):
-    """Before ``Lossy(LowRank(rank))``: one step of subspace iteration from the Q of the last round,
-    which this side keeps (PowerSGD, section 4.2). The matrix of rank ``rank`` that it makes goes
-    through the coder unchanged, up to rounding. No other step may come between; ``Feedback`` comes
-    before."""
+    """Just before ``Lossy(LowRank(rank))``: a step of subspace iteration from the last round's Q
+    (PowerSGD, section 4.2); the coder keeps the matrix that it makes, up to rounding."""
 
     rank: int = 2
 

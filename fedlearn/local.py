@@ -23,11 +23,8 @@ Loss = Callable[[nn.Module, Batch], torch.Tensor]
 
 @torch.enable_grad()
 def train(net: nn.Module, method: Any, ctx: Context, settings: Settings) -> None:
-    """E epochs of minibatch training on the client's own data, in place on ``net``.
-
-    Shuffling, augmentation and dropout draw from generators named after (seed, purpose, round,
-    client). Each epoch is gathered, augmented and normalised in one go, so that a step only
-    slices."""
+    """E epochs of minibatch training on the client's own data, in place on ``net``; each epoch is
+    gathered, augmented and normalised in one go."""
     task, params, B = ctx.task, trainable(net), settings.batch_size
     n = task.sizes[ctx.client]
     state = method.optimizer.init(params, ctx)
@@ -101,9 +98,8 @@ def new_network(model: "Model", task: Any) -> nn.Module:
 
 
 def layout(net: nn.Module) -> torch.memory_format:
-    """How a network's kernels and images lie in memory. The book's own networks have channels
-    last, which makes convolution and pooling up to a third faster on a CPU; another network's
-    ``forward`` may count on torch's default."""
+    """Memory format of kernels and images: channels last, up to a third faster on a CPU, for the
+    book's own networks; another's ``forward`` may count on torch's default."""
     return torch.channels_last if isinstance(net, Network) else torch.contiguous_format
 
 
@@ -115,8 +111,7 @@ def load(tensors: Tensors, state: Tensors) -> None:
 
 @contextmanager
 def threads(count: int, precision: str = "float32") -> Iterator[None]:
-    """Run a block on that many CPU threads, with TensorFloat-32 products on a GPU unless they
-    shall be exact."""
+    """Run a block on that many CPU threads, on a GPU with TensorFloat-32 unless "float32"."""
     cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = torch.get_num_threads(), cuda.allow_tf32, cudnn.allow_tf32
     # glibc gives the system back what is freed, and a round needs it again at once, unless a large
@@ -132,12 +127,8 @@ def threads(count: int, precision: str = "float32") -> Iterator[None]:
 
 
 class OneByOne:
-    """The clients of this process, one after another: what ``run`` needs of an engine's clients.
-    ``memories`` is what each of them keeps; it is empty where they live elsewhere. What one
-    remembers of a round is kept when the round is over and its answer counted (``settle``).
-
-    One whose code raises is refused, with the error as the reason and its cause, and keeps what it
-    had before."""
+    """The clients of this process, one after another. ``memories`` is what each keeps, once its
+    answer counted (``settle``). One whose code raises is refused, and keeps what it had."""
 
     def __init__(self, side: Any) -> None:
         self.side = side
@@ -191,8 +182,7 @@ class Model(Part):
         raise NotImplementedError
 
     def refresh(self, net: nn.Module, task: Any, round: int) -> None:
-        """Called on both sides in each round, before training and before evaluation, for networks
-        that have parts which change with the round."""
+        """Called on both sides in each round, before training and evaluation."""
 
 
 @dataclass(frozen=True)
@@ -212,8 +202,7 @@ class TaskNetwork(Model):
 
 @dataclass(frozen=True, repr=False)
 class Named(Model):
-    """The network of that name, or made by that function, whatever the task's own is; for inputs of
-    another shape if given."""
+    """The network of that name or function, whatever the task's; for inputs of ``shape``."""
 
     network: str | Callable | None
     shape: tuple[int, ...] | None = None
@@ -252,12 +241,9 @@ class Edge(Named):
 
 
 class Objective(Part):
-    """The loss of a batch.
-
-    When all clients of a round train at once, parameters are [clients, ...], images [clients,
-    batch, ...] and the loss is [clients]. So a loss is averaged over the batch axis only, and
-    dimensions are counted from the end.
-    """
+    """The loss of a batch, a mean over the batch axis only: for stacked clients parameters are
+    [clients, ...], images [clients, batch, ...] and the loss is [clients]. Dimensions count from
+    the end."""
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         """Called before local training -> ``loss(net, batch)``."""
@@ -283,8 +269,7 @@ class TaskLoss(Objective):
 
 @dataclass(frozen=True)
 class Smoothed(Objective):
-    """Label smoothing (Szegedy et al., 2016, section 7), the arithmetic of torch's
-    ``label_smoothing``: J <- (1 - eps) J + eps mean_c(-log p_c) over all classes c."""
+    """Label smoothing (Szegedy et al., 2016): J <- (1 - eps) J + eps mean_c(-log p_c)."""
 
     eps: float = 0.1
 
@@ -317,12 +302,8 @@ def inner(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor], ctx: Context) ->
 
 
 class Reference:
-    """What a frozen copy of a network, as it is now, says about a client's batches.
-
-    A client that trains by itself and does not augment its images meets the same ones in every
-    epoch. Their outputs are computed in the first epoch and looked up in the others. Batch
-    normalisation and dropout are in evaluation mode.
-    """
+    """What a frozen copy of a network, in evaluation mode, says about a client's batches; computed
+    in the first epoch and looked up later, unless clients are stacked or images augmented."""
 
     def __init__(self, net: nn.Module, ctx: Context) -> None:
         self.net = copy.deepcopy(net).eval().requires_grad_(False)

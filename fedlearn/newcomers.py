@@ -19,9 +19,8 @@ COUNT = 3  # of newcomers
 def newcomers(
     method: Method, experiment: Experiment, weights: Tensors, images: int, epochs: int
 ) -> list[list[float]]:
-    """For each newcomer, with that many ``images``, its test accuracy before it trains and after
-    1, 2, ..., ``epochs`` epochs. ``weights`` are those that the training of ``experiment`` with
-    ``method`` left."""
+    """Each newcomer's test accuracy before it trains and after 1, 2, ... ``epochs`` epochs on
+    ``images``; ``weights``: what the training of ``experiment`` left."""
     curves = []
     for k in range(COUNT):
         seed = experiment.seed + 1000 * (k + 1)  # the recipes' own seeds are small numbers

@@ -13,9 +13,8 @@ Params = list[torch.Tensor]
 
 
 class Optimizer(Part):
-    """One step after the other. Works entry by entry, so that stacked parameters [clients, ...] are
-    no special case. Lists in its state hold one tensor for each parameter; what else is in there
-    must not change between steps."""
+    """One step after the other, entry by entry, so that stacked parameters [clients, ...] are no
+    special case. Lists in its state hold a tensor for each parameter; the rest must stay."""
 
     def init(self, params: Params, ctx: Context) -> dict[str, Any]:
         """The state with which local training begins."""
@@ -27,8 +26,7 @@ class Optimizer(Part):
 
 
 def lasting(state: dict[str, Any]) -> Tensors:
-    """The tensors of an optimiser's state by name, as a memory keeps them until training goes
-    on."""
+    """The tensors of an optimiser's state by name, as a memory keeps them."""
     lists = {key: value for key, value in state.items() if isinstance(value, list)}
     return {f"{key} {i}": t for key, value in lists.items() for i, t in enumerate(value)}
 
@@ -43,9 +41,8 @@ def recalled(state: dict[str, Any], memory: Tensors) -> dict[str, Any]:
 
 
 def shrunk(net: nn.Module) -> tuple[int, ...]:
-    """The positions, among the parameters that are trained, of those that weight decay is for if it
-    spares vectors: biases and normalisation are left alone, and a layer whose ``decays`` is True
-    (``models.reparam.Scale``) is not."""
+    """The positions of the trained parameters that weight decay is for if it spares vectors; a
+    layer whose ``decays`` is True is not spared."""
     params = [p for p in net.parameters() if p.requires_grad]
     scales = {id(p) for m in net.modules() if getattr(m, "decays", False) for p in m.parameters()}
     return tuple(i for i, p in enumerate(params) if p.dim() > 1 or id(p) in scales)
@@ -235,8 +232,7 @@ class Adam(Optimizer):
 
 @dataclass(frozen=True)
 class Continued(Optimizer):
-    """Another optimiser that goes on at a client where it stopped in its last round: moments and
-    velocities stay in the client's memory. What is not finite begins anew."""
+    """Another optimiser whose state, as long as finite, stays in the client's memory."""
 
     of: Optimizer = Adam()
 

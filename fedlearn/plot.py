@@ -175,8 +175,7 @@ def compare(
 def panels(
     runs: Mapping[str, History | list[History]], target: float | None = None
 ) -> Sequence[Axes]:
-    """``compare`` twice, in two figures: against rounds and against bytes; ``target`` is an
-    accuracy that gets a dotted line. Returns the two axes."""
+    """``compare`` against rounds and against bytes; ``target`` gets a dotted line."""
     axs = [compare(runs.values(), by, labels=list(runs)) for by in ("rounds", "bytes")]
     for ax in axs:
         if target is not None:
@@ -185,6 +184,5 @@ def panels(
 
 
 def label_counts(task: Task) -> np.ndarray:
-    """How many training images, or objects, of each class every client holds: [clients,
-    classes]."""
+    """How many images, or objects, of each class every client holds: [clients, classes]."""
     return np.asarray(task.held)

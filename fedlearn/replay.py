@@ -24,10 +24,9 @@ def last_known(ctx: Context, client: int) -> int:
 
 
 class Replay(Downlink):
-    """All steps that a client may have missed. A section is a one, the round after which the
-    steps begin, and the step of each round behind its length (0: there was none); or a zero and the
-    whole tensor. The client keeps the model that it adds them to and its round, so that a step that
-    comes twice counts once and a missing one is noticed."""
+    """All steps that a client may have missed. A section is a one, the round after which the steps
+    begin, and each round's step behind its length (0: none); or a zero and the whole tensor. The
+    client keeps the model and its round, so that no step counts twice or is missing."""
 
     def __init__(self, link: Uplink) -> None:
         super().__init__()
@@ -95,11 +94,8 @@ class Replay(Downlink):
 
 @dataclass(frozen=True)
 class KeptSteps(Aggregator):
-    """The server moves by what it will send: the step of another server part, compressed by
-    ``link``; the coded steps are kept as long as some client may need them (Sattler et al. 2020):
-
-    s = C(mean_i + e),   e <- mean_i + e - s,   W <- W + s,   and s is what it sends (``Replay``).
-    """
+    """The server moves by what it will send, the coded step of another server part, and keeps it as
+    long as some client may need it: s = C(mean_i + e),   e <- mean_i + e - s,   W <- W + s."""
 
     link: Uplink = Uplink()
     of: Aggregator = Mean()

@@ -44,8 +44,7 @@ LIKE = (  # an image takes equally long in runs that share all of these, or else
 
 
 def stored(runs: Iterable[Run], root: Path | None = results.RECENT) -> dict[Key, Line]:
-    """What is stored in the files of these runs; without ``root``, packed. What is packed of code
-    that was not committed is to be made again, and does not count."""
+    """What is stored of these runs, but for packed ones of uncommitted code."""
     names, lines = dict.fromkeys(run.folder for run in runs), dict[Key, Line]()
     for name in names:
         recent = results.recent(name, root).values() if root else ()
@@ -61,15 +60,13 @@ def committed(line: Line) -> bool:
 
 
 def accuracies(tries: Iterable[Run], lines: dict[Key, Line]) -> dict[Any, float]:
-    """Value -> accuracy on the validation images, mean over the last quarter of the rounds; NaN
-    if none could be measured."""
+    """Value -> late accuracy on the validation images; NaN if none could be measured."""
     runs = {t.experiment.options[t.tuned]: History.from_dict(lines[t.key]) for t in tries}
     return {value: h.late_accuracy() if h.evaluated else math.nan for value, h in runs.items()}
 
 
 def needed(run: Run | Search, lines: dict[Key, Line]) -> list[Run | Search]:
-    """What has to be done before a run: of its tries all that ``lines`` tell of, at most one of
-    which is beyond those that are listed and not stored."""
+    """What has to be done before a run: its searches and tries, as far as ``lines`` tell."""
     if isinstance(run, Search):
         return []
     tries = list(run.tries)
@@ -84,8 +81,7 @@ def needed(run: Run | Search, lines: dict[Key, Line]) -> list[Run | Search]:
 
 
 def lacking(task: str, name: str, train: int, test: int, load: bool = False) -> str:
-    """Why so many images of a data set cannot be had here, empty if they can; with ``load`` it is
-    fetched, where it is not here, and counted."""
+    """Why so many images of a data set cannot be had; with ``load`` it is fetched and counted."""
     try:
         missing = sources.missing([name])
         if missing and (sources.offline() or not sources.about(name).torchvision):
@@ -117,8 +113,7 @@ def do(
     progress: bool | None = None,
     root: Path = results.RECENT,
 ) -> Line:
-    """One run, which goes on from its checkpoint if there is one -> what its file now holds. Its
-    tries and its search are stored."""
+    """One run, from its checkpoint if there is one -> what its file now holds."""
     folder, name = run.key
     path = root / folder / f"{name}.json"
     saved, began = path.with_suffix(".checkpoint"), time.monotonic()
@@ -204,13 +199,8 @@ def reproduce(
     progress: bool | None = None,
     **choice: Any,
 ) -> "pandas.DataFrame":
-    """Do what ``recipes.runs`` lists and is not stored, so many ``jobs`` at a time, the most
-    valuable first -> the table of what is stored.
-
-    A run that was stopped goes on from its last round. What waits for data is left out; a run that
-    fails does not keep the others from being done, and ``ValueError`` at the end names it. Before
-    anything runs: ``DataError`` if no run has its data.
-    """
+    """Do what ``recipes.runs`` lists and is not stored, the most valuable first -> the table of
+    what is. Runs whose data is missing are left out; a run that fails is named at the end."""
     from joblib import Parallel, delayed
 
     whole_number("jobs", jobs)
@@ -256,8 +246,7 @@ def reproduce(
 
 
 def table(runs: list[Run]) -> "pandas.DataFrame":
-    """Of each row of recipes that is stored: seeds, the two measures of accuracy, megabytes of all
-    clients, and on which images an option was chosen."""
+    """Of each stored row: seeds, accuracies, megabytes, images that an option was chosen on."""
     lines = stored(runs)
     histories = [History.from_dict(lines[run.key]) for run in runs if run.key in lines]
     frame, rounds = results.tables(histories)
@@ -273,9 +262,8 @@ def table(runs: list[Run]) -> "pandas.DataFrame":
 
 
 def listing(runs: Iterable[Run], lines: dict[Key, Line]) -> "pandas.DataFrame":
-    """A row a run: its ``file`` and ``name``, whether it is ``stored``, and the ``hours`` of it and
-    of what it needs, unless a run above has counted that: as measured, or about as long as the most
-    similar stored runs took; NaN if nobody knows."""
+    """A row a run: ``file``, ``name``, ``stored``, and ``hours`` of it and of what it needs that no
+    run above counted; NaN if nobody knows."""
     import pandas
 
     rows, counted = [], set[Key]()
@@ -288,8 +276,7 @@ def listing(runs: Iterable[Run], lines: dict[Key, Line]) -> "pandas.DataFrame":
 
 
 def _like(run: Run | Search, lines: dict[Key, Line]) -> float:
-    """Seconds, in proportion to its images: the median of the stored runs that are most like it,
-    or NaN."""
+    """Seconds: the median of the most similar stored runs in proportion to its images, or NaN."""
     stated = run.stated | ({"label": run.row} if isinstance(run, Run) else {})
     for names in LIKE:
         wanted = [stated.get(n) for n in names]
@@ -313,8 +300,7 @@ def _seconds(line: Line) -> float:
 
 @checked
 def plan(recipe: str | None = None, scale: str = "quick", **choice: Any) -> str:
-    """What ``reproduce`` would do: a line a run with its hours, as measured or about as long as
-    runs like it took, with its short runs and search; the sums; data sets that are missing."""
+    """What ``reproduce`` would do: runs with hours, as measured or about, and missing data sets."""
     runs = recipes.runs(recipe, scale, **choice)
     finished, lines = stored(runs), ["state      hours  run"]
     rows = listing(runs, finished)
@@ -336,10 +322,8 @@ def plan(recipe: str | None = None, scale: str = "quick", **choice: Any) -> str:
 
 
 def status(paper: str) -> "pandas.DataFrame":
-    """A row for each table or figure of a paper that shows accuracies and each scale: its runs, how
-    many are stored, the hours that they took, about how many the others take (NaN: unknown), and
-    the command. Where there are no runs, it says why in place of the command; what has no recipe
-    has the scale "none"."""
+    """A row for each table or figure of a paper and each scale: runs, how many are stored, hours
+    spent and to go (NaN: unknown), and the command, or why there are no runs."""
     import pandas
 
     pick(paper, recipes.PAPERS, "paper")
@@ -366,8 +350,7 @@ def status(paper: str) -> "pandas.DataFrame":
 
 
 def order() -> dict[Key, int]:
-    """The places of all that the recipes state, seed after seed, with what each needs before it as
-    far as is known: by the key, and by the key of a run whose option was chosen in another way."""
+    """The place of each run that the recipes state, by its key, and by that of other choices."""
     scales = [s for s in recipes.SCALES if any(s in r for r in recipes.RECIPES.values())]
     every = [run for scale in scales for run in recipes.runs(None, scale)]
     lines = stored(every)
@@ -383,12 +366,9 @@ def place_in(places: dict[Key, int], name: str, line: Line) -> int:
 
 
 def pack() -> list[str]:
-    """Move the finished runs of ``runs/`` into the packed files of the checkout, in the order of
-    the recipes -> a line for each file.
-
-    They replace those of uncommitted code, and those of the same row whose option was chosen in
-    another way. Runs of other rounds or images than a recipe's stay where they are. ``ValueError``,
-    and nothing is packed, for a run of code that was not committed, or that is packed already."""
+    """Move finished runs of ``runs/`` into the packed files, in the order of the recipes -> a line
+    a file. They replace runs of the same row; of uncommitted code or packed ones nothing is
+    moved."""
     if not (results.data_path().parent / "pyproject.toml").exists():
         raise ValueError("Runs are packed into a checkout of the book, and this is none.")
     places = order()

@@ -44,14 +44,12 @@ def hash_of(experiment: dict[str, Any]) -> str:
 
 
 def place_of(experiment: Mapping[str, Any]) -> str:
-    """The same hash, and nobody's key, for runs that differ in how an option was chosen alone: one
-    of them is kept."""
+    """The same hash for runs that differ in how an option was chosen alone: one of them is kept."""
     return hash_of({**experiment, "tune": None})
 
 
 def provenance() -> dict[str, str]:
-    """Where a result comes from: the command, the day, and the commit of the checkout, if any;
-    "dirty" if a program or what it reads is not as committed (results, which runs add, aside)."""
+    """Command, day, and commit of the checkout; "dirty" unless sources are as committed."""
     git = ["git", "-C", str(Path(__file__).parents[1])]
     sources = ["--", "fedlearn", "data", ":(exclude)data/results"]
     try:
@@ -69,9 +67,8 @@ def provenance() -> dict[str, str]:
 
 
 def read(path: Path) -> list[Line]:
-    """The runs in a file, packed or as JSON of a history or several; ``ValueError`` for a file that
-    holds none, and for a run that is not the one its hash says, or is there twice. A line that
-    cannot be read, such as one that was cut, is left out with a warning."""
+    """The runs in a file; ``ValueError`` for one that holds none, a wrong hash, or a run twice. A
+    line that cannot be read is left out with a warning."""
     lines = _lines(path)
     if not lines:
         raise ValueError(f"{path} is no result of fedlearn: it holds no run.")
@@ -268,8 +265,7 @@ def _shown(path: Path) -> str:
 
 @lru_cache
 def split_text(shown: str) -> str:
-    """The partition that is shown so in a history, as it is typed: "Dirichlet(alpha=0.5,
-    min_samples=1)" is "dirichlet:0.5". What cannot be typed stays as it is."""
+    """The partition that is shown so in a history, as it is typed, if it can be."""
     names = {make.__name__: name for name, (make, *_) in partitions.PARTS.items()}
     call = re.match(r"(\w+)\((?:\w+='?([^',)]+))?", shown)
     if call and call[1] in names:
@@ -302,9 +298,7 @@ def spread(values: Collection[float | None], form: str = ".3f") -> str:
 
 
 class Difference(NamedTuple):
-    """Of paired seeds: the mean difference, its 95 % interval, in how many of them it is above
-    zero. ``str`` says "ahead" or "behind" where the interval of at least five seeds excludes
-    zero."""
+    """Of paired seeds: the mean difference, its 95 % interval, in how many it is above zero."""
 
     mean: float
     low: float
@@ -326,8 +320,7 @@ class Difference(NamedTuple):
 
 
 def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Difference:
-    """By how much ``a`` is above ``b``, numbers by their seeds, in the seeds that both have, with
-    Student's interval of the mean, which has no bounds where there are not two.
+    """By how much ``a`` is above ``b``, by their seeds, with Student's interval.
 
     >>> a, b = dict(enumerate([3.0, 4.0, 3.0, 4.0, 3.5])), dict.fromkeys(range(5), 1.0)
     >>> print(paired(a, b), paired({0: 1.0}, b), sep="; ")

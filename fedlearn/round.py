@@ -66,8 +66,7 @@ class Server(ServerSide):
         self._coded: tuple[Any, int, dict] = (None, 0, {})  # state, round, group -> body
 
     def round(self, t: int, state: State, ask: Exchange) -> State:
-        """Algorithm 1, one round. Answers are read as they come, so that of large networks no more
-        messages are there at once than the engine needs."""
+        """Algorithm 1, one round. Answers are read as they come, not kept."""
         send = partial(self.send, t, state=state, last_seen=ask.last_seen)
         receive = partial(self.receive, t, state=state)
         arrivals: list[tuple[int, Arrival]] = []
@@ -92,8 +91,7 @@ class Server(ServerSide):
         return pack(Message(DOWN, t, client), self.down, body), buffers
 
     def receive(self, t: int, client: int, data: bytes, state: State) -> Arrival:
-        """bytes -> ``Arrival``; ``WireError`` for anything that is not this client's upload of this
-        round."""
+        """bytes -> ``Arrival``; ``WireError`` if it is not this client's of this round."""
         if client not in self.participants(t):
             raise WireError(f"Client {client} was not drawn for round {t}.")
         message, n = unpack(data, self.up, kind=UP, round=t, client=client), self.task.sizes[client]
@@ -119,8 +117,7 @@ class Server(ServerSide):
         return State(weights, ctx.memory)
 
     def check(self, t: int, state: State, before: State, last_seen: Mapping[int, int]) -> None:
-        """Also tries the network, and the downlink if it could fail; what it codes is kept for
-        round ``t`` + 1, unless to code it changes the memory."""
+        """Also tries the network, and the downlink if it could fail, whose bytes are kept."""
         large = finite.check(state, before)
         self.method.model.refresh(self.net, self.task, t)
         local.load(self.tensors, state.weights)
@@ -142,8 +139,7 @@ class Client(ClientSide):
         self._read: tuple[int, bytes, int, Any] = 0, b"", 0, {}
 
     def download(self, t: int, client: int, data: bytes, memory: Tensors) -> Context:
-        """bytes -> a context whose ``start`` is the global state. A body that has come before, to
-        another client, is neither summed nor decoded again."""
+        """bytes -> a context with its ``start``; a body is decoded once for all clients."""
         ctx, link = self.context(t, client, self.down, memory), self.method.downlink
         known = self._read[2] if self._read[0] == t and same_body(self._read[1], data) else None
         message = unpack(data, self.down, kind=DOWN, round=t, client=client, body_crc=known)
@@ -202,8 +198,7 @@ class Averaging(Method):
 
 
 def same_body(one: bytes, other: bytes) -> bool:
-    """Whether two messages differ in header and checksum at most. (Piece by piece: a copy of a
-    large message takes longer than to compare it.)"""
+    """Whether two messages differ in header and checksum at most, without a copy."""
     pieces = pairwise((*range(26, len(one) - 4, 2**16), len(one) - 4))
     return len(one) == len(other) and all(one[i:j] == other[i:j] for i, j in pieces)
 
@@ -343,8 +338,7 @@ def one_round(
     suspects: Sequence[int] = (),
 ) -> tuple[State, dict[str, Any]]:
     """Round ``t`` with the clients of an engine -> the next state, and a row of the history. A
-    state that is not finite, or from which no round can begin, is not taken: the old one stays, at
-    the server and at its clients, and the row says why. ``suspects``: the last that there were."""
+    state from which no round can begin is not taken: the old one stays, and the row says why."""
     row: dict[str, Any] = dict.fromkeys(COLUMNS, 0) | {"round": t, "accuracy": None, "loss": None}
     row |= {"clients": list(server.participants(t)), "refused": {}, "unevaluated": {}}
     row |= {"untaken": None, "suspects": []}
@@ -353,10 +347,6 @@ def one_round(
     began = time.perf_counter()
     try:
         state = finite.next_state(server, t, state, ask, suspects)
-        if ask.left_out:
-            who = ", ".join(map(str, ask.left_out))
-            text = f"{server.method.name} goes on without an answer of client {who}, with which the"
-            warnings.warn(f"{text} round failed; history.rows says which and why.", stacklevel=3)
     except (Diverged, WireError) as error:
         ask.excuse(error)
     if ask.raised and not last_seen:  # no client has ever answered: it is the program that fails
@@ -391,8 +381,7 @@ def warn(history: History) -> None:
 def connect(
     engine: Any, server: ServerSide, threads: int, memory_limit: float | None
 ) -> tuple[dict[str, Any], AbstractContextManager[Any]]:
-    """What a history says of an engine, and the clients of one run, there as long as the block
-    lasts. Flower is imported only where it is asked for."""
+    """What a history says of an engine, and the clients of one run, inside the block."""
     method, task, settings = server.method, server.task, server.settings
     if engine == "flower-sim":
         engine = import_module(".flower", __package__).Simulation()
@@ -441,9 +430,7 @@ def clients(
 
 
 def good_threads(net: torch.nn.Module, task: Any, batch_size: int) -> int:
-    """One CPU thread for a small step, all that torch may use for a large one. A rule rather than
-    a timing, so that it does not change between two runs: the number of threads changes the last
-    bits of a sum."""
+    """One CPU thread for a small step, else all: a rule, as it changes the last bits of a sum."""
     small = step_work(net, task, batch_size) < SMALL_STEP
     return 1 if small else torch.get_num_threads()
 

@@ -18,15 +18,13 @@ Arrivals = Sequence[Arrival]  # of one round, in the order of the clients; at le
 
 
 class Aggregator(Part):
-    """``needs`` names what it can work with: ``Update``, ``Votes``, ``Masks`` or a kind of your
-    own."""
+    """``needs``: what it can work with, ``Update``, ``Votes``, ``Masks`` or a kind of your own."""
 
     def validate(self, ctx: Context) -> None:
         """``ValueError`` for a task or settings that this part cannot work with."""
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
-        """The next global state; ``state`` is not changed. ``ctx.memory`` is kept for the next
-        round."""
+        """The next global state; ``ctx.memory`` is kept for the next round."""
         raise NotImplementedError
 
 
@@ -69,8 +67,7 @@ class Mean(Aggregator):
 
 
 def mean_update(state: Tensors, arrivals: Arrivals, ctx: Context) -> tuple[Tensors, float]:
-    """The mean of the updates that ``Mean`` adds, zero for a tensor that nobody sent; and the share
-    that those who came have of all clients' samples."""
+    """The mean of the updates, zero for what nobody sent; and the share of samples that came."""
     zeros = {name: torch.zeros_like(w) for name, w in state.items()}
     came = sum(ctx.task.sizes[a.client] for a in arrivals)
     return Mean().aggregate(zeros, arrivals, ctx), came / sum(ctx.task.sizes)
@@ -81,8 +78,7 @@ def summed(
     names: Set[str],
     value: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.float,
 ) -> tuple[Arrivals, dict[str, tuple[torch.Tensor, int]]]:
-    """``arrivals`` without the tensors of these ``names``; and of each of these the sum of its
-    values, and how many there were."""
+    """``arrivals`` without these ``names``; and the sum and count of each of these."""
     sums: dict[str, tuple[torch.Tensor, int]] = {}
     rest = []
     for a in arrivals:
@@ -98,9 +94,8 @@ def summed(
 
 @dataclass(frozen=True)
 class Clipped(Aggregator):
-    """u_k <- u_k min(1, norm / ||u_k||) for another server part (Sun, Kairouz, Suresh and McMahan,
-    "Can You Really Backdoor Federated Learning?", 2019, section 4). The norm is that of all
-    parameters together, and that of all batch statistics; one that overflows counts as zero."""
+    """u_k <- u_k min(1, norm / ||u_k||) for another server part (Sun et al. 2019, section 4); the
+    norm of all parameters together, and of all batch statistics."""
 
     norm: float
     of: Aggregator = Mean("clients")
@@ -134,8 +129,7 @@ class Clipped(Aggregator):
 
 
 def _middle(state: Tensors, arrivals: Arrivals, cut: Callable[[int], int]) -> Tensors:
-    """w + the mean of what is left of each coordinate's values u_1 <= ... <= u_m when ``cut(m)``
-    are taken from each end; over the clients that sent the tensor."""
+    """w + the mean of each coordinate's sorted values without ``cut(m)`` of the m at each end."""
     new = dict(state)
     for name, w in state.items():
         rows = [a.update[name].to(w.device) for a in arrivals if name in a.update]
@@ -147,9 +141,8 @@ def _middle(state: Tensors, arrivals: Arrivals, cut: Callable[[int], int]) -> Te
 
 @dataclass(frozen=True)
 class TrimmedMean(Aggregator):
-    """The mean of each coordinate without ``share`` of its largest and of its smallest values (Yin,
-    Chen, Ramchandran and Bartlett, "Byzantine-Robust Distributed Learning", ICML 2018, Definition
-    2): at least the share of the liars."""
+    """The mean of each coordinate without ``share`` of its largest and smallest values, at least
+    the share of liars (Yin et al. 2018, Definition 2)."""
 
     needs = frozenset({Update})
 
@@ -166,8 +159,7 @@ class TrimmedMean(Aggregator):
 
 @dataclass(frozen=True)
 class Median(Aggregator):
-    """The median of each coordinate (of an even number the mean of the two in the middle): Yin et
-    al., 2018, Definition 1."""
+    """The median of each coordinate (Yin et al. 2018, Definition 1)."""
 
     needs = frozenset({Update})
 
@@ -177,11 +169,8 @@ class Median(Aggregator):
 
 @dataclass(frozen=True)
 class Krum(Aggregator):
-    """The mean of the ``keep`` updates with the lowest score, the sum of the squared distances to
-    the m - liars - 2 closest others of the m that came (Blanchard, El Mhamdi, Guerraoui and
-    Stainer, "Machine Learning with Adversaries", NIPS 2017, section 4); keep > 1 is Multi-Krum.
-    A round needs 2 ``liars`` + 3 clients; where some are refused, fewer others count, at least
-    one."""
+    """The mean of the ``keep`` updates with the lowest score, the sum of squared distances to the m
+    - liars - 2 closest of m (Blanchard et al. 2017, section 4); needs 2 ``liars`` + 3 clients."""
 
     needs = frozenset({Update})
 

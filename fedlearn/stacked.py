@@ -40,8 +40,7 @@ MOST = 128  # clients in one step on a CPU: with more, a step needs more memory 
 
 
 class Stacked(local.OneByOne):
-    """Clients train ``together`` so many at a time. No more messages than those of one group are
-    there at once."""
+    """Clients train ``together`` so many at a time; messages of one group are there at once."""
 
     def __init__(self, side: Any, together: int) -> None:
         super().__init__(side)
@@ -94,13 +93,10 @@ class Stacked(local.OneByOne):
 def steps(
     sizes: list[int], batch_size: int, spare: float = 0
 ) -> list[tuple[int, int, int, tuple[int, ...]]]:
-    """One epoch of stacked training, as (at, first, last, counts): clients first..last-1 take
-    their samples from ``at`` on, so many each.
-
-    ``sizes`` (n_k) must fall. Clients share a step where their batches have the same size: sizes
-    5, 5, 3 in batches of 4 give (0, 0, 2, (4, 4)), (0, 2, 3, (3,)), (4, 0, 2, (1, 1)). Batches of
-    different size share one where rows that count for nothing are cheaper than another step, which
-    costs as much as ``spare`` rows."""
+    """One epoch of stacked training, as (at, first, last, counts): clients first..last-1 take their
+    samples from ``at`` on, so many each. ``sizes`` (n_k) must fall: 5, 5, 3 in batches of 4 give
+    (0, 0, 2, (4, 4)), (0, 2, 3, (3,)), (4, 0, 2, (1, 1)). Uneven batches share a step where rows
+    that count for nothing are cheaper than another, which costs as much as ``spare`` rows."""
     plan = []
     for at in range(0, max(sizes), batch_size):
         counts = tuple(min(batch_size, n - at) for n in sizes if n > at)
@@ -118,12 +114,9 @@ def steps(
 
 @torch.enable_grad()
 def train(net: nn.Module, method: Any, ctx: Context, settings: Settings, spare: float = 0) -> None:
-    """``local.train`` for all clients of ``ctx`` at once, those with most samples first; ``net``
-    is stacked. ``spare``: see ``steps``; without effect where the loss is not the task's own, a
-    mean over samples that does not look at any other.
-
-    Every draw comes from the generator that sequential training uses. (On a GPU dropout is drawn
-    for the whole stack from one generator, named after all its clients.)"""
+    """``local.train`` for all clients of ``ctx`` at once, most samples first, with the draws of
+    sequential training (but for dropout on a GPU). ``spare``: see ``steps``; only for the task's
+    own loss."""
     task, params = ctx.task, local.trainable(net)
     sizes = [task.sizes[k] for k in ctx.client]
     pads = type(method.objective) is local.TaskLoss and settings.precision != "bf16"
@@ -173,8 +166,7 @@ def uneven(counts: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _on_images(loss: Callable, task: Any, rows: tuple[int, ...]) -> Callable:
-    """``loss`` of a batch of pixels [batch, clients, ...]; a mean over n_k of n rows, of which the
-    others are zero, is made one over n_k."""
+    """``loss`` of pixels [batch, clients, ...], where only ``rows`` of each client count."""
 
     def on_images(part, batch):
         x = task.inputs(channels_last(batch.x)).to(next(part.parameters()).dtype).transpose(0, 1)
@@ -206,8 +198,7 @@ def _flat(t):
 
 def channels_last(x: torch.Tensor) -> torch.Tensor:
     """[batch, clients, channels, height, width] in the order batch, height, width, clients,
-    channels: on a CPU, convolution, pooling and normalisation of many small groups of channels
-    then run over all clients' channels at once."""
+    channels, in which a CPU convolves, pools and normalises all clients' channels at once."""
     return x.flatten(1, 2).contiguous(memory_format=torch.channels_last).unflatten(1, x.shape[1:3])
 
 
@@ -219,9 +210,9 @@ class Conv2d(nn.Conv2d):
 
 
 class _Ragged(torch.autograd.Function):
-    """Batch normalisation over some of the rows: x [batch, channels, ...], ``real`` [batch,
-    channels, 1...] is one where a row counts and zero elsewhere, n [channels] the entries that
-    count. No gradient may come from the other rows; none goes to them."""
+    """Batch normalisation over the rows of x [batch, channels, ...] where ``real`` [batch,
+    channels, 1...] is one, n [channels] entries; no gradient may come from the others, none goes to
+    them."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, real, n, eps):
@@ -252,8 +243,8 @@ class _Ragged(torch.autograd.Function):
 def _counting(
     rows: tuple[int, ...], shape: torch.Size, dtype: torch.dtype, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where of each client's ``shape`` [batch, channels, ...] so many rows count: [batch, channels,
-    1...], one where a row counts and zero elsewhere; and the entries [channels] that count."""
+    """One where of each client's [batch, channels, ...] so many ``rows`` count, else zero: [batch,
+    channels, 1...]; and the entries [channels] that count."""
     batch, channels, *image = shape
     each = torch.tensor(rows, device=device).repeat_interleave(channels)
     real = torch.arange(batch, device=device)[:, None] < each
@@ -318,8 +309,7 @@ class Flatten(nn.Flatten):
 
 
 class Dropout(Drawing, nn.Dropout):
-    """Draws each client's mask from that client's own generator, the numbers that sequential
-    training draws."""
+    """Draws each client's mask from that client's own generator, as sequential training does."""
 
     layout = torch.contiguous_format  # see ``stack``
     rows: tuple[int, ...] = ()  # see ``prepare``
@@ -357,8 +347,7 @@ def form(kind: type[nn.Module]) -> type[nn.Module]:
 
 
 def stack(net: nn.Module, clients: int) -> nn.Module:
-    """A copy of ``net`` for that many clients: each layer in its stacked form, each tensor
-    repeated along a new axis 0."""
+    """A copy of ``net``: layers in stacked form, tensors repeated along a new axis 0."""
     memo = {}
     for t in filter(torch.is_floating_point, (*net.parameters(), *net.buffers())):
         many = t.detach().expand(clients, *t.shape).clone()
@@ -372,8 +361,7 @@ def stack(net: nn.Module, clients: int) -> nn.Module:
 
 
 def narrow(net: nn.Module, first: int, last: int, views: dict | None = None) -> nn.Module:
-    """The same stacked network for clients ``first`` to ``last - 1``: its tensors are ``views``, by
-    the id of the whole."""
+    """The stacked network of clients ``first`` to ``last - 1``: views of the whole."""
     views = {} if views is None else views
 
     def view(t: torch.Tensor | None) -> torch.Tensor | None:
@@ -396,8 +384,7 @@ def narrow(net: nn.Module, first: int, last: int, views: dict | None = None) -> 
 
 
 def prepare(net: nn.Module, rows: tuple[int, ...], generators: list[torch.Generator]) -> None:
-    """Of each client's batch only so many rows count, all of them if ``rows`` is empty; layers that
-    draw at random do it from the clients' generators."""
+    """Only so many rows of each client's batch count (all: empty); layers that draw know how."""
     for module in net.modules():
         if isinstance(module, _Norm | Dropout):
             module.rows = rows
@@ -425,8 +412,7 @@ def choose(
     count: int,
     memory_limit: float | None = None,
 ) -> Choice:
-    """The ``Choice`` for runs with ``count`` clients a round. ``memory_limit`` in bytes; by
-    default half of what is free."""
+    """The ``Choice`` for ``count`` clients a round; limit by default: half the free memory."""
     pick(engine, ENGINES, "engine")
     if memory_limit is not None and not (is_number(memory_limit) and memory_limit >= 0):
         raise ValueError(f"memory_limit is a number of bytes, not {memory_limit!r}.")
@@ -469,9 +455,8 @@ def step_work(net: nn.Module, task: Any, batch_size: int) -> int:
 
 
 def bytes_for_one(method: Any, task: Any, batch_size: int) -> int:
-    """Memory that one stacked client takes: seven times its state (parameters, gradients, optimiser
-    state, start, update, two messages), twice what its largest batch saves for the backward pass,
-    and its images twice."""
+    """Memory of one stacked client: seven times its state, twice what its largest batch saves for
+    the backward pass, and its images twice."""
     net, client = local.initial_network(method, task), int(np.argmax(task.sizes))
     state = sum(t.nbytes for t in state_of(net).values())
     saved = {}
@@ -490,9 +475,8 @@ def bytes_for_one(method: Any, task: Any, batch_size: int) -> int:
 
 
 def obstacle(method: Any, task: Any, settings: Settings) -> str | None:
-    """What keeps a method from being stacked, ``None`` if nothing does: a round in which clients
-    take turns, a layer without a stacked form, or a first step around which the losses of two
-    clients are not those of each by itself."""
+    """What keeps a method from being stacked, or None: turns, a layer without a stacked form, or
+    losses around a first step that are not those of each client by itself."""
     if not method.sides[1].stacks:
         return "its clients take turns in a round"
     net = local.initial_network(method, task).double().train()

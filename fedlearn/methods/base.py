@@ -76,8 +76,7 @@ def evaluate_personal(
     question: Callable[[int], FixedMessage],
     whole: Callable[[nn.Module], nn.Module] = lambda net: net,
 ) -> dict[str, Any]:
-    """Mean test accuracy and loss of ``whole(network)`` over the clients that show theirs when they
-    get ``question(k)``, then empty."""
+    """Mean test accuracy and loss of ``whole(network)`` over the clients that show theirs."""
     message = network_message(server)
     server.method.model.refresh(server.net, server.task, t)
 

@@ -69,12 +69,6 @@ def dgc(
     * ratio 1/32, the Fed-KGF paper's: 1.2 bits an entry, not 0.1; "1/1000"
     * warm-up by rounds, 0.25^t as in the paper, authors': ratio^(t / (rounds + 1)); not measured:
       no option
-
-    Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
-
-        DGC                             0.961 ± 0.010    0.847 ± 0.053
-        DGC, no momentum                0.979 ± 0.006    0.924 ± 0.001
-        DGC, 1/1000                     0.793 ± 0.089    0.550 ± 0.082
     """
     top = Warming(TopK(ratio), warmup=warmup)
     uplink = Uplink(Update(), Clip(clip), Momentum(momentum), Feedback(), top)

@@ -18,9 +18,9 @@ from .fed_repopt import Form
 
 @dataclass(frozen=True)
 class Planned(SGD):
-    """SGD as the authors' program searches with it: of ``rounds`` rounds the first ``warmup`` raise
-    the rate evenly to lr, the others let it fall along half a cosine to 0; without a warm-up it
-    stays. With ``clip`` a gradient that is longer, over all parameters, is cut to that length."""
+    """SGD as the authors search: the first ``warmup`` of ``rounds`` raise the rate evenly to lr,
+    then it falls along half a cosine to 0; 0: it stays. ``clip``: longest gradient, over all
+    parameters."""
 
     rounds: int = 1
     warmup: int = 0

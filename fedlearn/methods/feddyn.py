@@ -85,11 +85,6 @@ def feddyn(lr: float = 0.1, alpha: float = 0.1) -> Averaging:
     * alpha is not scaled by n_k, authors': divided by the share; none with equal shares
     * no weight decay, authors': "decay 0.001"; gradients not clipped, authors': at 10; not
       measured: no optimiser here clips
-
-    Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
-
-        FedDyn                          0.984 ± 0.008    0.987 ± 0.004
-        FedDyn, decay 0.001             0.987 ± 0.004    0.984 ± 0.007
     """
     uplink, server = Uplink(Update(), Sum()), Summing()
     return Averaging(

@@ -70,8 +70,7 @@ class Fused(Network):
 
 @dataclass(frozen=True)
 class FusionNetwork(Model):
-    """The network of another model part with a fusion operator ("conv", "multi", "single")
-    between extractor and classifier."""
+    """The network of another part with a fusion between extractor and classifier."""
 
     operator: str = "multi"
     of: Model = TaskNetwork()
@@ -197,13 +196,6 @@ def fedfusion(
       client's network
     * momentum starts anew each round; multi at lr 0.01: "momentum 0.9" and "keep"
     * rate 0.1, constant; "their rates", the least one 0.00010, theirs 0.000099
-
-    Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
-
-        FedFusion                       0.983 ± 0.006    0.956 ± 0.008
-        FedFusion, their rates          0.970 ± 0.003    0.922 ± 0.008
-        FedFusion, momentum 0.9         0.968 ± 0.006    0.922 ± 0.006
-        FedFusion, momentum 0.9, keep   0.981 ± 0.003    0.962 ± 0.008
     """
     sgd = SGD(lr, momentum, weight_decay, decay, floor)
     optimizer: Optimizer = Continued(sgd) if keep else sgd

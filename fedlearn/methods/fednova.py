@@ -19,8 +19,7 @@ from .base import below_one
 
 @dataclass(frozen=True)
 class Normalised(Aggregator):
-    """The mean of the clients' directions, as long as the mean of their ways. ``momentum`` is that
-    of the clients' SGD."""
+    """The mean direction of the clients, as long as their mean way; ``momentum`` is their SGD's."""
 
     needs = frozenset({Update})
 

@@ -20,8 +20,7 @@ from ..wire import Coder, Pooled, Schema
 
 
 def pooled_layers(schema: Schema, share: float) -> list[str]:
-    """Names of the convolution weights that are pooled: the last ``share`` of them, from the
-    output."""
+    """Names of the convolution weights that are pooled, the last ``share`` of them."""
     kernels = [name for name, shape in schema.shapes.items() if len(shape) > 2]
     return kernels[len(kernels) - int(share * len(kernels) + 0.5) :]
 
@@ -44,9 +43,7 @@ class Pool(Code):
 
 @dataclass(frozen=True)
 class PoolState(Pool):
-    """The same for what clients hear. Of a sum of pooled updates it loses only what its bits round;
-    of any other state it would lose most, and clients would train another model than the
-    server's."""
+    """The same for what clients hear: harmless for a sum of pooled updates only."""
 
     needs = frozenset({Pool})
 
@@ -87,12 +84,6 @@ def rpn(
     * batch statistics travel whole, though kernels were not pooled when they were taken: mAP@0.5
       of 0.03, 0.39 with statistics taken anew (digit scenes, 5 clients, batches of 10, 20 rounds,
       seed 0, Adam with a rate of 0.004; at 0.001 0.44 and 0.49)
-
-    Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
-
-        RPN                             0.850 ± 0.054    0.744 ± 0.046
-        RPN, 0.2 of sum |R|             0.841 ± 0.104    0.717 ± 0.032
-        RPN, 0.2 of the plain sum       0.739 ± 0.021    0.528 ± 0.022
     """
     return Averaging(
         "rpn",

@@ -22,8 +22,7 @@ from .base import positive
 
 @dataclass(frozen=True)
 class Majority(Aggregator):
-    """Each parameter moves by ``lr`` where most clients want it to. A tie counts as up; so does,
-    at a client, an update of exactly zero, since one bit has no third value."""
+    """Each parameter moves by ``lr`` where most clients want it to; a tie counts as up."""
 
     needs = frozenset({Votes})
 

@@ -20,10 +20,8 @@ LARGE = 2**20  # entries: to copy them takes longer than to take each tensor as 
 
 
 def write_floats(tensors: Sequence[torch.Tensor], dtype: str = "<f4") -> list[memoryview]:
-    """Tensors -> the little-endian bytes of each, cut from one buffer, which costs least, or, of
-    large ones, where they lie; ``Diverged`` if half
-    precision cannot hold a value. Float32 holds any: what is NaN, infinite or too large for it is
-    refused by who reads it."""
+    """Tensors -> the little-endian bytes of each, cut from one buffer, or of large ones where they
+    lie; ``Diverged`` if half precision cannot hold a value."""
     if dtype == "<f4" and sum(t.numel() for t in tensors) > LARGE:
         pieces = [t.detach().to("cpu", torch.float32).reshape(-1) for t in tensors]
         return [t.numpy().view(np.uint8).data for t in pieces]
@@ -42,8 +40,7 @@ def write_floats(tensors: Sequence[torch.Tensor], dtype: str = "<f4") -> list[me
 def read_floats(
     sections: Sequence[Any], shapes: Sequence[Shape], dtype: str = "<f4"
 ) -> tuple[torch.Tensor, ...]:
-    """The inverse: float32 of those shapes. ``WireError`` if a size is wrong or a value is NaN or
-    infinite."""
+    """The inverse: float32 of those shapes; ``WireError`` for a wrong size, NaN or infinity."""
     sizes, width = [math.prod(shape) for shape in shapes], np.dtype(dtype).itemsize
     for section, shape, n in zip(sections, shapes, sizes, strict=True):
         if len(section) != n * width:
@@ -65,8 +62,7 @@ def templates(shapes: tuple[Shape, ...]) -> list[torch.Tensor]:
 
 @dataclass(frozen=True)
 class Dense(Coder):
-    """Every entry as one float of ``bits`` bits: 32 loses nothing, 16 rounds to half precision.
-    With 32 bits NaN and infinite entries are coded too, and refused when they are decoded."""
+    """Every entry as one float of ``bits`` bits, 32 or 16."""
 
     bits: int = 32
 
@@ -88,14 +84,9 @@ class Dense(Coder):
 
 @dataclass(frozen=True)
 class Pooled(Dense):
-    """Spatial mean pooling (RPN, section 3.2): each k x k kernel becomes its mean, ``bits`` / k^2
-    bits an entry.
-
-    Tensors of fewer than three dimensions (biases, linear layers, batch normalisation) travel
-    whole. ``threshold`` leaves out output filters that hardly changed, those whose absolute
-    values sum to less; one bit a filter says which. ``plain``: the absolute value of the sum, in
-    which entries of both signs cancel, in place of the sum of absolute values.
-    """
+    """Spatial mean pooling (RPN, section 3.2): each k x k kernel becomes its mean; tensors of fewer
+    than three dimensions travel whole. ``threshold`` leaves out output filters whose absolute
+    values (``plain``: whose values) sum to less; one bit a filter says which."""
 
     __repr__ = brief
 
@@ -139,8 +130,7 @@ class Pooled(Dense):
 
 @dataclass(frozen=True)
 class Whole(Coder):
-    """Whole numbers from 0 to 2^(8 size) - 1, ``size`` bytes each: 1, 2 or 4; they decode to int64.
-    ``ValueError`` for an entry that is none of these numbers."""
+    """Whole numbers from 0 to 2^(8 size) - 1, ``size`` bytes each: 1, 2 or 4; decode to int64."""
 
     size: int = 4
 

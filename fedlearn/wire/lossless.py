@@ -18,9 +18,9 @@ _ZEROS, _ONES, _PLAIN, _CODED = range(4)
 
 @dataclass(frozen=True)
 class Mask(Coder):
-    """Zeros and ones in about the entropy of their share, at most 1 bit an entry (FedPM, Isik et
-    al. 2023). The section: one byte that says all zeros, all ones, plain or coded; then nothing,
-    one bit an entry, or the number of ones as u32 and a range code, whichever is shorter."""
+    """Zeros and ones in about the entropy of their share (FedPM, Isik et al. 2023): one byte that
+    says all zeros, all ones, plain or coded; then nothing, one bit an entry, or the number of ones
+    as u32 and a range code."""
 
     takes = makes = Masks
 
@@ -56,13 +56,8 @@ class Mask(Coder):
 
 @dataclass(frozen=True)
 class Zipped(FlatCoder):
-    """Every float32 as it is. Of its 32 bits, sign and fraction look random and travel as they
-    are, three bytes an entry (lowest byte first, the sign on top, a plane of each); only the
-    exponents have something to gain: a Huffman code of them follows, made by zlib.
-
-    At least 24 + H(exponent) bits an entry. A general-purpose compressor that gets the floats in
-    their usual order, such as zstd or zlib, finds less, because the exponent lies across two bytes.
-    """
+    """Every float32 as it is: sign and fraction, which look random, as three planes of a byte an
+    entry, and a Huffman code of the exponents. At least 24 + H(exponent) bits an entry."""
 
     def write(self, x: np.ndarray) -> bytes:
         bits = x.astype("<f4", copy=False).view("<u4")

@@ -13,22 +13,17 @@ from .bits import Reader, clamped, flat, write_numbers
 
 
 def power_step(M: torch.Tensor, Q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """One step of subspace iteration: P = orthogonal columns of M Q, Q = M^T P (PowerSGD, Algorithm
-    1). P Q^T is M projected on the columns of P. M [n, m], Q [m, r] -> P [n, r], Q [m, r], all
-    float64."""
+    """One step of subspace iteration (PowerSGD, Algorithm 1), float64: P = orthogonal columns of M
+    Q, Q = M^T P; M [n, m], Q [m, r] -> P [n, r], Q [m, r]; P Q^T is M projected on P."""
     P, _ = torch.linalg.qr(M @ Q)
     return P, M.T @ P
 
 
 @dataclass(frozen=True)
 class LowRank(Stochastic):
-    """A tensor as the matrix M [first axis, all others], which becomes P Q^T of rank ``rank``: one
-    step of subspace iteration from a random start (``fedlearn.parts.WarmStart`` begins where the
-    last round ended). A projection: it never adds energy, but it is biased and wants ``Feedback``.
-
-    The section: P and Q as float32, 32 rank (n + m) bits. What is not shorter that way, such as
-    a vector, travels dense.
-    """
+    """A tensor as the matrix M [first axis, all others], which becomes P Q^T of rank ``rank``, a
+    step of subspace iteration from a random start: biased, wants ``Feedback``. The section: P and Q
+    as float32; what is not shorter that way travels dense."""
 
     rank: int = 2
 

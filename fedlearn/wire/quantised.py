@@ -26,8 +26,8 @@ _POWERS = 3 ** np.arange(5)
 
 @dataclass(frozen=True)
 class Signs(FlatCoder):
-    """One bit an entry. ``scaled``: C(x) = (||x||_1 / n) sign(x) with sign(0) = 1 (FedCAMS, Wang
-    et al. 2022), for which one float32 travels; otherwise decodes to +-1."""
+    """One bit an entry: +-1, or ``scaled`` (||x||_1 / n) sign(x), sign(0) = 1, for one float32
+    more."""
 
     scaled: bool = True
 
@@ -44,9 +44,9 @@ class Signs(FlatCoder):
 
 @dataclass(frozen=True)
 class Uniform(FlatCoder):
-    """Per tensor 2^bits evenly spaced levels from the smallest entry to the largest, each entry
-    to the nearest (FedCOM, Haddadpour et al. 2021). The section: smallest entry and step as
-    float32, then ``bits`` bits an entry, the numbers of the levels."""
+    """Each entry to the nearest of 2^bits even levels from the smallest entry to the largest
+    (FedCOM, Haddadpour et al. 2021). The section: smallest entry and step as float32, the levels'
+    numbers."""
 
     bits: int = 8
 
@@ -72,14 +72,11 @@ class Uniform(FlatCoder):
 
 @dataclass(frozen=True)
 class QSGD(FlatCoder, Stochastic):
-    """Levels drawn at random: ``||x||_2 sign(x) xi / levels`` with ``xi = levels |x| / ||x||_2``
-    rounded up or down, so that the mean is x (Alistarh et al. 2017); a norm for every ``bucket``
-    consecutive entries, or one for all (``None``).
-
-    The section: norms as float32, then each signed level plus ``levels`` in 1 + ceil(log2(levels
-    + 1)) bits. ``entropy`` puts a byte before them: 0, they follow; 1, a histogram and a range
-    code of them does, if shorter.
-    """
+    """Levels drawn at random: ``||x||_2 sign(x) xi / levels``, ``xi = levels |x| / ||x||_2``
+    rounded up or down, unbiased (Alistarh et al. 2017); a norm for every ``bucket`` entries, or for
+    all (``None``). The section: norms as float32, then each signed level plus ``levels``; with
+    ``entropy`` behind a byte: 0, they follow, 1, a histogram and a range code of them does, if
+    shorter."""
 
     levels: int = 127
     bucket: int | None = 512
@@ -152,10 +149,8 @@ class QSGD(FlatCoder, Stochastic):
 @dataclass(frozen=True)
 class Natural(FlatCoder, Stochastic):
     """Natural compression (Horváth et al. 2022): a size between 2^a and 2^(a+1) becomes 2^(a+1)
-    with probability size / 2^a - 1, else 2^a: unbiased, with a relative error of at most 1/8.
-
-    The section: 9 bits an entry, the exponent of its float32 (0: the entry is zero) and the sign.
-    """
+    with probability size / 2^a - 1, else 2^a: unbiased. The section: exponent and sign, 9 bits an
+    entry."""
 
     def write(self, x: np.ndarray, generator: torch.Generator) -> bytes:
         exponent = np.maximum(np.frexp(x)[1] + 126, 0)  # of float32: 2^(exponent - 127) <= |x|
@@ -179,14 +174,9 @@ class Natural(FlatCoder, Stochastic):
 
 @dataclass(frozen=True)
 class TernGrad(FlatCoder, Stochastic):
-    """TernGrad (Wen et al. 2017): ``s sign(x) b``, s the largest size, b one with probability
-    ``|x| / s`` and else zero: unbiased. Before, entries beyond ``clip`` standard deviations from
-    zero are cut to that (section 3.3; None: nothing is), which biases these few and lowers s, and
-    so the noise.
-
-    The section: s as float32, then five entries a byte, as digits to the base 3 (0, 1, 2 for 0, s,
-    -s): 1.6 bits an entry, where log2 3 = 1.585 is the least.
-    """
+    """TernGrad (Wen et al. 2017): ``s sign(x) b``, s the largest size, b one with probability ``|x|
+    / s``: unbiased, but for entries that are cut before at ``clip`` standard deviations (section
+    3.3). The section: s as float32, then five entries a byte, as digits to the base 3."""
 
     clip: float | None = 2.5
 

@@ -110,15 +110,13 @@ class SmartIdx(Sparse):
 
 
 def _layout(shape: Shape) -> tuple[int, int]:
-    """Kernels and entries of a kernel; a tensor of fewer than three dimensions has kernels of one
-    entry."""
+    """Kernels and entries of a kernel; of fewer than three dimensions kernels of one entry."""
     return math.prod(shape[:2]), math.prod(shape[2:])
 
 
 def _shared(chosen: np.ndarray, negative: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of positions and signs -> for each row the number of its pattern, by falling
-    frequency, or -1 if no other row has it; and for each of these patterns a row that shows
-    it."""
+    """Rows of positions and signs -> each row's pattern, by falling frequency, or -1 if no other
+    row has it; and for each pattern a row that shows it."""
     bits = np.packbits(np.concatenate([chosen, chosen & negative], 1), 1)
     # rows sort by these numbers, not by bytes: so patterns that are equally frequent are in order
     columns = np.pad(bits, ((0, 0), (0, -bits.shape[1] % 4))).view(np.uint32)

@@ -24,9 +24,8 @@ _FLOATS = {"float32": "<f4", "float16": "<f2"}
 
 
 def encode_positions(index: np.ndarray, n: int) -> bytes:
-    """Ascending distinct positions below n -> bytes: count u32 | parameter u8 | gaps. The
-    parameter's highest bit says that the others' positions are listed instead, which is shorter
-    when more than half are meant."""
+    """Ascending positions below n -> bytes: count u32 | parameter u8 | gaps. The parameter's
+    highest bit: the others' positions are listed, as more than half are meant."""
     complement = 2 * len(index) > n
     listed = _others(index, n) if complement else index
     b, data = pack_rice(np.diff(listed, prepend=-1) - 1)
@@ -34,8 +33,7 @@ def encode_positions(index: np.ndarray, n: int) -> bytes:
 
 
 def decode_positions(data: Any, n: int) -> tuple[np.ndarray, int]:
-    """The inverse: the positions (int64, ascending) and how many bytes of ``data`` they took;
-    ``WireError`` if these are no such list."""
+    """The inverse: the positions and how many bytes of ``data`` they took."""
     reader = Reader(data)
     index = read_positions(reader, n)
     return index, len(data) - len(reader.rest)
@@ -59,14 +57,12 @@ def _others(index: np.ndarray, n: int) -> np.ndarray:
 
 
 def how_many(ratio: float, n: int, rows: int = 1) -> int:
-    """How many of n entries are kept: the ratio of them, in each of so many rows, rounded up. What
-    floats add to a whole number, as in 0.07 * 100 = 7.000000000000001, is not rounded up."""
+    """How many of n entries are kept, rounded up, but for what floats add to a number."""
     return min(n, math.ceil(ratio * n / rows * (1 - 1e-15)))
 
 
 def largest(x: np.ndarray, count: int) -> np.ndarray:
-    """Positions, ascending, of the ``count`` entries of largest magnitude; among equal ones the
-    first."""
+    """Positions, ascending, of the ``count`` largest entries; among equal ones the first."""
     if count == len(x):
         return np.arange(count)
     size = np.abs(x)
@@ -87,11 +83,8 @@ def check_ratio(ratio: float) -> None:
 @dataclass(frozen=True)
 class TopK(FlatCoder, Sparse):
     """The share ``ratio`` of entries that is largest in magnitude; the others decode to zero.
-
-    ``values``: "float32", "float16", or "sign", which sends one bit for each and the mean
-    magnitude of all kept (STC, equation 10). About ratio (log2(1 / ratio) + 1.5 + 32, 16 or 1) bits
-    an entry. The section says how many entries it holds, so the receiver need not know the ratio.
-    """
+    ``values``: "float32", "float16", or "sign", one bit each and the mean magnitude (STC, equation
+    10)."""
 
     ratio: float = 1 / 32
     values: str = "float32"
@@ -119,13 +112,8 @@ class TopK(FlatCoder, Sparse):
 
 @dataclass(frozen=True)
 class RandomK(FlatCoder, SharedRandomness, Sparse):
-    """The share ``ratio`` of entries, at positions that both sides draw from shared randomness and
-    that cost no byte: 32 ``ratio`` bits an entry. ``unbiased`` decodes them times n/k, so that the
-    mean is x and the relative error n/k - 1 on average; otherwise as they are, with 1 - k/n, which
-    is what ``Feedback`` wants (Wangni et al. 2018, Stich et al. 2018).
-
-    The section: the values as float32.
-    """
+    """The share ``ratio`` of entries, as float32, at positions from shared randomness. ``unbiased``
+    decodes them times n/k; otherwise as they are, for ``Feedback`` (Stich et al. 2018)."""
 
     ratio: float = 1 / 32
     unbiased: bool = True
@@ -147,17 +135,10 @@ class RandomK(FlatCoder, SharedRandomness, Sparse):
 
 @dataclass(frozen=True)
 class CountSketch(FlatCoder, Sparse):
-    """Count sketch (Charikar et al. 2002; FetchSGD, Rothchild et al. 2020): every entry is added,
-    with a random sign, to one random cell in each of ``rows`` rows of a table whose cells are the
-    share ``size`` of the entries. The median over the rows of what an entry's cells hold, with its
-    signs, is an estimate of it; the share ``ratio`` of estimates that are largest (the heavy
-    hitters) are kept and all else decodes to zero. An estimate is off by about ||x|| / sqrt(cells
-    of a row): whoever keeps nearly as many entries as a row has cells keeps noise, and an error
-    above 1 grows under ``Feedback``.
-
-    Signs and cells are the same for everybody and all rounds. The section: the table as float32, 32
-    ``size`` bits an entry.
-    """
+    """Count sketch (FetchSGD, Rothchild et al. 2020): every entry is added, with a random sign, to
+    a random cell in each of ``rows`` rows of a table of the share ``size`` of the entries. The
+    median over the rows estimates it; the share ``ratio`` of largest estimates is kept. The
+    section: the table as float32; signs and cells are the same for all."""
 
     size: float = 1 / 2
     rows: int = 5
