@@ -36,10 +36,9 @@ if TYPE_CHECKING:
     from .errors import DataError, WireError
     from .experiment import Experiment
     from .history import History
-    from .local import initial_network
+    from .local import initial_network, refit
     from .method import Method
     from .methods.fed_repopt_search import search as repopt_search
-    from .metrics import refit
     from .parts import SGD, Adam, Downlink, Mean, TaskLoss, TaskNetwork, Uplink
     from .results import summary
     from .round import Averaging, clients, run
@@ -58,7 +57,7 @@ _FRONT = {
     Uplink=parts:Uplink WireError=errors:WireError book callbacks check=book.check:check
     claims=ledger clients=round:clients cost=costs:cost data explore=book.explorers:explore flower
     initial_network=local:initial_network link methods models partition=data.partition parts plot
-    refit=metrics:refit repopt_search=methods.fed_repopt_search:search results rng run=round:run
+    refit=local:refit repopt_search=methods.fed_repopt_search:search results rng run=round:run
     solution=book.check:solution summary=results:summary tasks widgets=book.widgets wire
     """.split()
     )

@@ -378,29 +378,11 @@ def _open(reply: Any) -> dict[str, Any] | WireError:
 
 
 class Simulation:
-    """An engine of ``fl.run``: Flower's simulation, in worker processes of this machine.
+    """An engine of ``fl.run``: Flower's simulation, in worker processes of this machine, where a
+    client takes ``cpus_per_client`` and ``gpus_per_client`` (0.1: a tenth of one) while it trains.
+    ``cpus``: how many to use, by default all. Several runs share the workers inside a ``with``
+    block. Ray ends with the workers, also one that was connected to many machines before.
 
-    As many clients train at a time as there is room for. Several runs share the workers inside a
-    ``with`` block. Ray ends with the workers, as Flower wants it, also one that was connected to
-    many machines before.
-
-    Parameters
-    ----------
-    cpus_per_client, gpus_per_client : float
-        What a client takes while it trains; a GPU may be shared, 0.1 of it each.
-    cpus : int, optional
-        How many to use, by default all.
-
-    Raises
-    ------
-    ValueError
-        If a client is to take nothing.
-    ConnectionError
-        When Ray does not start, or Flower ends by itself, as where a client is to take more than
-        there is.
-
-    Examples
-    --------
     >>> import fedlearn as fl
     >>> fl.flower.Simulation(cpus_per_client=2).resources
     {'num_cpus': 2, 'num_gpus': 0.0}

@@ -98,37 +98,11 @@ def compare(
     ax: Axes | None = None,
     link: Mapping[str, Any] | None = None,
 ) -> Axes:
-    """Test accuracy, or another column, of several histories as curves.
+    """Test accuracy, or another ``column``, of several histories as curves, labelled by their
+    methods or ``labels``. An entry may be a list of histories, one a seed: their mean is drawn,
+    with a band from the lowest to the highest. ``against``: "rounds", "bytes", "seconds", or
+    "minutes" on the ``link`` (the arguments of ``fl.link.time``).
 
-    Parameters
-    ----------
-    histories
-        An entry may be a list of histories, one a seed: their mean is drawn, with a band from the
-        lowest to the highest.
-    against
-        "rounds", "bytes", "seconds", or "minutes" on the ``link``.
-    column
-        A column of numbers, such as "loss".
-    labels
-        By default the methods' names.
-    ax
-        By default those of a new figure.
-    link
-        The arguments of ``fl.link.time``.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        The axes that were drawn on.
-
-    Raises
-    ------
-    ValueError
-        For what is no history with rounds, another axis, no such column, and minutes without a
-        link.
-
-    Examples
-    --------
     >>> rows = [{"round": t, "accuracy": t / 9, "bytes_up": 7, "bytes_down": 9} for t in (1, 2)]
     >>> compare(History("fedavg", {}, rows), against="bytes").lines[0].get_xdata()
     array([16., 32.])

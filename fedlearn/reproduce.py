@@ -7,7 +7,7 @@ import platform
 import shlex
 import time
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import date
 from itertools import groupby
 from pathlib import Path
@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import checkpoint, newcomers, recipes, results, round
+from . import checkpoint, local, recipes, results, round
 from .arguments import checked
 from .data import published, sources
 from .errors import DataError, error_text, pick
 from .experiment import Experiment
 from .files import to_json, write_text
 from .history import MEASURES, History
+from .method import Method
 from .methods import fed_repopt_search
 from .models.repopt import Scales
+from .parts import State, Tensors
 from .recipes import Run, Search
 from .results import Line
 from .settings import whole_number
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     import pandas  # takes long to load: only where a table is made
 
 Key = tuple[str, str]  # of a run: its file and its hash
+NEWCOMERS = 3
 LIKE = (  # an image takes equally long in runs that share all of these, or else all of those
     ("label", "method", "dataset", "network", "partition", "clients", "epochs"),
     ("method", "dataset", "network"),
@@ -45,12 +48,15 @@ LIKE = (  # an image takes equally long in runs that share all of these, or else
 
 def stored(runs: Iterable[Run], root: Path | None = results.RECENT) -> dict[Key, Line]:
     """What is stored of these runs, but for packed ones of uncommitted code."""
-    names, lines = dict.fromkeys(run.folder for run in runs), dict[Key, Line]()
-    for name in names:
-        recent = results.recent(name, root).values() if root else ()
-        both = (*filter(committed, results.packed(name)), *recent)
-        lines |= {(name, line["hash"]): line for line in both}
-    return lines
+    return {
+        (name, line["hash"]): line
+        for name in dict.fromkeys(run.folder for run in runs)
+        for lines in (
+            filter(committed, results.packed(name)),
+            results.recent(name, root).values() if root else (),
+        )
+        for line in lines
+    }
 
 
 def committed(line: Line) -> bool:
@@ -88,17 +94,13 @@ def lacking(task: str, name: str, train: int, test: int, load: bool = False) -> 
             return missing[0]
         part = published.count_pictures(task, name)
         if part and (train > part[0] or test > part[1]):
-            return (
-                f"{name} has {part[0]} of {train} images to train and {part[1]} of {test} to "
-                f"test here: the whole is {sources.origin(name)}"
-            )
+            counts = f"{part[0]} of {train} images to train and {part[1]} of {test} to test"
+            return f"{name} has {counts} here: the whole is {sources.origin(name)}"
         if load and name in sources.SETS and not part:  # of some, a part is enough
             data, known = sources.load(name), published.known(task, name)
             here, whole = (len(data.train_y), len(data.test_y)), (known.train, known.test)
-            if here != whole:
-                return (
-                    f"the copy of {name} at {sources.locate(name)} has {here} images, not {whole}"
-                )
+            place = f"the copy of {name} at {sources.locate(name)}"
+            return "" if here == whole else f"{place} has {here} images, not {whole}"
     except DataError as error:
         return str(error)
     return ""
@@ -151,13 +153,36 @@ def train(run: Run, saved: Path, progress: bool | None, root: Path) -> History:
     how = asdict(e.settings) | {"engine": run.engine, "threads": e.threads, "progress": progress}
     history = round.run(method, task, e.rounds, checkpoint=saved, **how)
     if run.newcomers:
-        history.meta["newcomers"] = newcomers.newcomers(
-            method, e, history.state or {}, task.sizes[0], run.newcomers
-        )
+        new = newcomers(method, e, history.state or {}, task.sizes[0], run.newcomers)
+        history.meta["newcomers"] = new
     history.meta |= {"label": run.label, "options": run.options(**better)}
     history.meta |= {"tuned": {run.tuned: tried}, "chosen_on": "validation"} if tried else {}
     history.meta |= {"note": task.source.note} if task.source.note else {}
     return history
+
+
+def newcomers(
+    method: Method, experiment: Experiment, weights: Tensors, images: int, epochs: int
+) -> list[list[float]]:
+    """Clients that arrive after the training, which left these ``weights`` (Figure 6 of FedFusion):
+    each one's test accuracy before it trains alone and after 1, 2, ..., ``epochs`` epochs on so
+    many new ``images``, at the rate of a first round."""
+    curves = []
+    for k in range(NEWCOMERS):
+        seed = experiment.seed + 1000 * (k + 1)  # the recipes' own seeds are small numbers
+        task = replace(experiment, clients=1, train=images, seed=seed).make_task()
+        curve = []
+        for n in range(epochs + 1):  # each from the start: the longer begins as the shorter does
+            settings = replace(experiment.settings, participation=1.0, epochs=max(n, 1))
+            server, state = method.server_side(task, settings), State(weights)
+            people, batch = round.clients(method, task, settings), settings.batch_size
+            threads = experiment.threads or round.good_threads(server.net, task, batch)
+            with local.threads(threads, settings.precision):
+                if n:
+                    state, _ = round.one_round(server, people, 1, state, {})
+                curve.append(server.evaluate(1, state, None)["accuracy"])
+        curves.append(curve)
+    return curves
 
 
 def search(run: Search, saved: Path) -> Line:
@@ -308,10 +333,12 @@ def plan(recipe: str | None = None, scale: str = "quick", **choice: Any) -> str:
         took = "unknown" if math.isnan(row.hours) else f"{row.hours:.2f}"
         lines.append(f"{'stored' if row.stored else 'to do':<8}{took:>8}  {row.file}, {row.name}")
     done, unknown = rows["stored"], rows["hours"].isna().sum()
+    spent, left = (rows["hours"][which].sum() for which in (done, ~done))
     lines.append(
-        f"{len(rows)} runs, {done.sum()} stored ({rows['hours'][done].sum():.1f} hours), "
-        f"{(~done).sum()} to do: about {rows['hours'][~done].sum():.1f} hours of one process"
-        + (f", and {unknown} of which nobody knows." if unknown else ".")
+        f"{len(rows)} runs, {done.sum()} stored ({spent:.1f} hours), {(~done).sum()} to do: about "
+        f"{left:.1f} hours of one process"
+        + f", and {unknown} of which nobody knows"
+        * (unknown > 0)
     )
     data = dict.fromkeys(d for run in runs if run.key not in finished for d in run.datasets)
     names = dict.fromkeys(name for _, name, *_ in data)
@@ -372,21 +399,18 @@ def pack() -> list[str]:
     if not (results.data_path().parent / "pyproject.toml").exists():
         raise ValueError("Runs are packed into a checkout of the book, and this is none.")
     places = order()
-    moved: dict[str, dict[Path, Line]] = {}
-    for name in sorted({folder for folder, _ in places}):
-        hashes = {line["hash"] for line in results.packed(name) if committed(line)}
-        for path, line in results.recent(name).items():
-            if (name, line["hash"]) not in places:
-                continue
+    moved = {
+        name: {p: x for p, x in results.recent(name).items() if (name, x["hash"]) in places}
+        for name in sorted({folder for folder, _ in places})
+    }
+    moved = {name: recent for name, recent in moved.items() if recent}
+    for name, recent in moved.items():
+        hashes = [line["hash"] for line in results.packed(name) if committed(line)]
+        for path, line in recent.items():
             if not committed(line):
-                raise ValueError(
-                    f"{path} is of code that was not committed: commit it, remove the file and "
-                    "run it again."
-                )
+                raise ValueError(f"{path} is of code that was not committed: commit and run again.")
             if line["hash"] in hashes:
                 raise ValueError(f"{path} is packed already: remove the file.")
-            hashes.add(line["hash"])
-            moved.setdefault(name, {})[path] = line
     for name, recent in moved.items():
         new = {results.place_of(x["experiment"]) for x in recent.values()}
         old = [x for x in results.packed(name) if results.place_of(x["experiment"]) not in new]

@@ -128,21 +128,9 @@ def recent(name: str, root: Path = RECENT) -> dict[Path, Line]:
 
 
 def load(name: str) -> list[History]:
-    """The book's runs of a name as histories, in the order of the recipes.
+    """The book's runs of a name, such as "rpn_small", as histories, in the order of the recipes;
+    also of a file in ``data/results`` that ``fedlearn compare ... --out`` made.
 
-    Parameters
-    ----------
-    name
-        Of a packed file in ``data/results``, such as "rpn_small", or of a file there that
-        ``fedlearn compare ... --out`` made.
-
-    Returns
-    -------
-    list of History
-        Without the short runs that chose an option; empty if there are none.
-
-    Examples
-    --------
     >>> {h.method for h in load("rpn_digits")} == {"fedavg", "rpn"}
     True
     """
@@ -162,31 +150,12 @@ def is_whole(line: Line) -> bool:
 def tables(
     places: str | Path | Iterable[str | Path] | Iterable[History] | None = None,
 ) -> "tuple[pandas.DataFrame, pandas.DataFrame]":
-    """Runs and rounds, each a tidy table; short runs that chose an option are left out, and so is
-    what is no result in a folder.
+    """Runs and rounds of a file or folder, of several, or of histories, by default of the book,
+    each as a tidy table. A row a run: ``label``, ``method``, ``dataset``, ``partition``, ``seed``,
+    ``last test``, ``last quarter``, ``chosen on`` (the images, if an option was), ``hours``,
+    ``commit``, ...; a row a round of the ``run`` of that index. ``ValueError`` for a named file
+    that is no result; in a folder those are left out, and so are short runs that chose an option.
 
-    Parameters
-    ----------
-    places
-        A file or folder or several of them, or histories; by default the book's own runs.
-
-    Returns
-    -------
-    runs : pandas.DataFrame
-        A row a run: ``label``, ``method``, ``dataset``, ``partition`` (as it is typed),
-        ``clients``, ``network``, ``seed``, ``last test`` and ``last quarter`` (mean over the tests
-        in the last quarter of the rounds), ``chosen on`` ("test" or "validation" images, if an
-        option was), ``hours``, ``commit``, ``hardware``, ...
-    rounds : pandas.DataFrame
-        A row a round of the ``run`` of that index: ``round``, ``accuracy``, ``bytes_up``, ...
-
-    Raises
-    ------
-    ValueError
-        For a named file that is no result, and for a place without a file.
-
-    Examples
-    --------
     >>> runs, rounds = tables(load("rpn_digits"))
     >>> len(rounds) == int(runs["rounds"].sum())
     True

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from ..links import Lossy, Update, Uplink
-from ..parts import SGD, Aggregator, Arrivals, Context, KeptSteps, Mean, Tensors, summed
-from ..replay import Replay
+from ..parts import SGD, Aggregator, Arrivals, Context, KeptSteps, Mean, Replay, Tensors, summed
 from ..round import Averaging
 from ..wire import Signs, Votes
 from .base import positive
