@@ -25,7 +25,6 @@ KINDS = {
     NoneType: "None",
 }
 LARGEST = 3.4028234663852886e38  # of float32, in which all training computes
-LONGEST = 10**4000  # Python shows no whole number of more than 4,300 digits
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,9 +34,7 @@ def check_value(name: str, value: Any, annotation: Any, default: Any = None) -> 
     """``value`` as Python's own kind; ``ValueError`` unless it is what the annotation says."""
     if isinstance(annotation, type) and issubclass(annotation, Checked):  # a part, a coder
         if not isinstance(value, annotation):
-            raise ValueError(
-                f"{name} must be of the kind {annotation.__name__}, not {short(value)}."
-            )
+            raise ValueError(f"{name} must be of kind {annotation.__name__}, not {short(value)}.")
         return value
     union = get_origin(annotation) in (UnionType, Union)
     kinds = get_args(annotation) if union else (annotation,)
@@ -76,7 +73,7 @@ def _is(value: Any, kind: type, default: Any) -> bool:
     if kind is float and is_number(value):
         return -LARGEST <= value <= LARGEST or (value == default and math.isinf(default))
     if kind is int:
-        return is_whole(value) and -LONGEST < value < LONGEST
+        return is_whole(value) and abs(value) < 10**4000  # Python shows no more than 4,300 digits
     return kind is not float and isinstance(value, kind)
 
 

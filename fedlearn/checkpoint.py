@@ -83,15 +83,10 @@ def resume(
         head = from_json(metadata["head"])
         before = History.from_dict(from_json(metadata["history"]))
     except (SafetensorError, KeyError, ValueError, OSError) as error:
-        raise ValueError(
-            f"{path} is not a readable checkpoint of fedlearn ({error}); delete it to start anew."
-        ) from None
+        raise ValueError(f"{path} is no checkpoint of fedlearn ({error}); delete it.") from None
     here = from_json(to_json(_head(history)))
     if differ := [name for name in here if head.get(name) != here[name]]:
-        raise ValueError(
-            f"{path} belongs to another run: {', '.join(differ)} differ. Name another file or "
-            "delete it."
-        )
+        raise ValueError(f"{path} belongs to another run: {', '.join(differ)} differ; delete it.")
     groups: defaultdict[str, Tensors] = defaultdict(dict)
     for key, tensor in tensors.items():
         group, name = key.split("/", 1)

@@ -36,9 +36,6 @@ Texts = UseAppendAction[tuple[str, ...]]
 Seeds = Annotated[UseAppendAction[tuple[tuple[int, ...], ...]], arg(name="seed", metavar="SEED")]
 
 
-# ---- run and compare -----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class One(Experiment):
     """What states a run, as it is typed."""
@@ -114,9 +111,6 @@ def choices(text: str) -> list[tuple[str, dict[str, Any]]]:
     values = {o: v.split("/") for o, v in (p.partition("=")[::2] for p in pairs.split(","))}
     every = product(*(map(read_value, texts) for texts in values.values()))
     return [(name, dict(zip(values, choice, strict=True))) for choice in every]
-
-
-# ---- all else ------------------------------------------------------------------------------------
 
 
 def cost(
@@ -287,8 +281,6 @@ def classroom(folder: Positional[str], out: Positional[str], force: bool = False
 
     print(*make(folder, out, force), sep="\n")
 
-
-# ---- the command line ----------------------------------------------------------------------------
 
 COMMANDS: dict[str, Callable[..., int | None]] = {
     f.__name__: f for f in (run, compare, cost, methods, check, reproduce, pack, classroom)

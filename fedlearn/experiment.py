@@ -180,9 +180,6 @@ class Experiment(Settings):
         return typed
 
 
-# ---- what a terminal adds ------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class Engine(Checked):
     """How clients are trained."""
@@ -267,9 +264,6 @@ class Link(Checked):
         speeds |= {"slower": self.slower, "stragglers": self.stragglers}
         link.check(**speeds)
         return speeds
-
-
-# ---- options as text -----------------------------------------------------------------------------
 
 
 def _tuples(value: Any) -> Any:

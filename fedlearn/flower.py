@@ -105,9 +105,6 @@ def experiment(config: Mapping[str, Any]) -> Experiment:
     return Experiment(**stated)
 
 
-# ---- a client ------------------------------------------------------------------------------------
-
-
 def client_app(task: Callable[[Any], Any] | None = None) -> Any:
     """A Flower ``ClientApp`` for the run that the run config states; a node's ``partition-id`` is
     its client. ``task(context)`` makes a task of a client's own data."""
@@ -162,10 +159,7 @@ def _answer(job, k, question, context):
         answer = job.side.answer(t, k, kind, question["message"], memory)
     lost = not simulated and last < seen
     if lost and job.side.remembers and (memory or kind == EVALUATE):
-        raise WireError(
-            f"Client {k} answered round {seen}, but what it kept has been lost: "
-            "its node was started anew."
-        )
+        raise WireError(f"Client {k} was started anew: what it kept in round {seen} is lost.")
     if kind == EVALUATE:  # which changes nothing
         return {"message": answer}
     if simulated:
@@ -186,9 +180,6 @@ def _unpack(data: bytes, device: Any) -> Tensors:
     from safetensors.torch import load
 
     return {n: x.to(device) for n, x in load(data).items()} if data else {}
-
-
-# ---- the server ----------------------------------------------------------------------------------
 
 
 def server_app() -> Any:
@@ -288,9 +279,7 @@ class Nodes:
             raise values
         k, count = values.get("client"), self.job.task.clients
         if type(k) is not int or not 0 <= k < count:
-            raise WireError(
-                f"A node's partition-id is a client's number, 0 to {count - 1}, not {k!r}."
-            )
+            raise WireError(f"A node's partition-id is 0 to {count - 1}, not {k!r}.")
         if k in self.nodes:
             raise WireError(f"Client {k} was turned away: it is already here, as another node.")
         if difference := _differences(self.job.head(), values):
@@ -374,9 +363,6 @@ def _open(reply: Any) -> dict[str, Any] | WireError:
     return WireError(str(values["refused"])) if "refused" in values else values
 
 
-# ---- the simulation ------------------------------------------------------------------------------
-
-
 class Simulation:
     """An engine of ``fl.run``: Flower's simulation, in worker processes of this machine, where a
     client takes ``cpus_per_client`` and ``gpus_per_client`` (0.1: a tenth of one) while it trains.
@@ -391,12 +377,9 @@ class Simulation:
     def __init__(
         self, cpus_per_client: float = 1, gpus_per_client: float = 0.0, cpus: int | None = None
     ) -> None:
-        if not cpus_per_client > 0 or not gpus_per_client >= 0:
-            raise ValueError(
-                "A client needs CPUs above 0 and GPUs of at least 0, not "
-                f"{cpus_per_client!r} and {gpus_per_client!r}."
-            )
         self.resources = {"num_cpus": cpus_per_client, "num_gpus": gpus_per_client}
+        if not cpus_per_client > 0 or not gpus_per_client >= 0:
+            raise ValueError(f"A client needs CPUs above 0, GPUs from 0 on, not {self.resources}.")
         self.cpus, self.clients = cpus, 0
         self.users = 0  # blocks and runs that need the workers
         self.grid: Any = None
@@ -421,10 +404,7 @@ class Simulation:
         """The clients of one run: method, task, settings, threads."""
         task = job[1]
         if task.device.type == "cuda" and not self.resources["num_gpus"]:
-            raise ValueError(
-                "The task is on a GPU: say with gpus_per_client how much of one a client takes, "
-                "such as 0.1."
-            )
+            raise ValueError("The task is on a GPU: gpus_per_client=0.1 lets ten clients share it.")
         with self:
             try:
                 self.start(task.clients)

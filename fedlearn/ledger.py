@@ -155,9 +155,6 @@ def show(computed: Any) -> str:
     return f"{computed:,}" if isinstance(computed, int) else f"{computed:.5g}"
 
 
-# ---- what formulas may call: arithmetic on printed numbers ---------------------------------------
-
-
 def printed_digits(text: str) -> tuple[float, float]:
     """A printed number and half a unit of its last digit."""
     return float(text), float(Decimal(1).scaleb(int(Decimal(text).as_tuple().exponent))) / 2
@@ -185,9 +182,6 @@ def generated(bound: float, steps: int = 400) -> tuple[float, float]:
     w, beta = bound * middle[:, None], 2 + 8 * middle
     power = float((w**beta).mean())
     return power / (power + (0.00001 + 0.1) / 2), float((beta * w ** (beta - 1)).mean())
-
-
-# ---- networks ------------------------------------------------------------------------------------
 
 
 @cache

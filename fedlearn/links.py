@@ -127,9 +127,7 @@ class Link(Part):
         self.needs = frozenset[Any]().union(*(step.needs for step in steps))
         self.told, self.drops, adds = map(self._with, ("sent", "names", "shapes"))
         if self.drops and adds:
-            raise ValueError(
-                f"{self.drops[0]!r} leaves tensors out, but {adds[0]!r} needs all of them."
-            )
+            raise ValueError(f"{self.drops[0]!r} leaves out tensors that {adds[0]!r} needs.")
         self._choice: Any = (None, 0, {}, frozenset())  # schema, round, what ``coders`` returns
 
     def _with(self, method: str) -> list[Step]:
@@ -271,10 +269,7 @@ class Uplink(Link):
     def decode(self, sections: Sections, ctx: Context) -> Tensors:
         """Sections -> update (or votes, or mask), if just what was expected came."""
         if sections.keys() != set(self.expected(ctx)):
-            raise WireError(
-                f"Client {ctx.client} did not send the tensors that it has to in this round (the "
-                "whole update, or its modules); one whose training diverged sends nothing."
-            )
+            raise WireError(f"Client {ctx.client} diverged, or did not send just what it has to.")
         return self.undo(self.read(sections, ctx), ctx)
 
 
@@ -303,9 +298,7 @@ class Downlink(Link):
     def __init__(self, *steps: Step) -> None:
         super().__init__(*steps)
         if not issubclass(self.makes, Weights):
-            raise ValueError(
-                f"{self!r} must bring the client the server's state, not {label(self.makes)}."
-            )
+            raise ValueError(f"{self!r} must bring the server's state, not {label(self.makes)}.")
 
     def group(self, ctx: Context) -> Hashable:
         """All clients of a group get the same sections in a round, which are coded once."""
@@ -316,9 +309,6 @@ class Downlink(Link):
         if state.keys() != ctx.initial.keys():
             raise WireError("The server's message does not hold the whole model.")
         return {n: state[n] for n in ctx.initial}
-
-
-# ---- steps that more than one method uses --------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -431,9 +421,7 @@ class WarmStart(Step):
     def check(self, rest: Sequence[Step]) -> None:
         coder = rest[0].coder if isinstance(rest[0], Code) else None
         if not isinstance(coder, LowRank) or coder.rank != self.rank:
-            raise ValueError(
-                f"{self!r} comes just before Lossy({LowRank(self.rank)!r}), not {rest[0]!r}."
-            )
+            raise ValueError(f"{self!r} comes just before Lossy({LowRank(self.rank)!r}).")
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         coder, low = LowRank(self.rank), {}

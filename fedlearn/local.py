@@ -214,9 +214,6 @@ class OneByOne:
         self.new = {}
 
 
-# ---- which network does a client train? ----------------------------------------------------------
-
-
 class Model(Part):
     """Builds the network. ``gives`` says what is special about it."""
 
@@ -273,14 +270,8 @@ class Edge(Named):
     def build(self, task: Any) -> nn.Module:
         net = super().build(task)
         if not isinstance(net, Network):
-            raise ValueError(
-                "An edge network is split into extractor and classifier (models.Network), unlike "
-                f"this {type(net).__name__}."
-            )
+            raise ValueError(f"An edge network is a models.Network, not {type(net).__name__}.")
         return net
-
-
-# ---- what does local training minimise? ----------------------------------------------------------
 
 
 class Objective(Part):

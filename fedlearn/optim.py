@@ -132,9 +132,7 @@ class Shifted(SGD):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.decay != 1:
-            raise ValueError(
-                f"Shifted gradients need a constant learning rate: decay 1, not {self.decay!r}."
-            )
+            raise ValueError(f"Shifted gradients need a constant rate, not decay {self.decay!r}.")
 
     def _shift(self, params: Params, ctx: Context) -> Params:
         """The shift, like the parameters."""

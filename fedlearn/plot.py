@@ -113,9 +113,7 @@ def compare(
         if not isinstance(history, History) or not history.rows:
             raise ValueError(f"Histories with rounds are drawn, not {short(history)}.")
         if np.ndim(getattr(history, column, [[]])) != 1:
-            raise ValueError(
-                f"The history of {history.method} has no column of numbers {column!r}."
-            )
+            raise ValueError(f"The run of {history.method} has no column of numbers {column!r}.")
     xlabel = pick(against, AXES, "axis")
     if against == "minutes":
         if link is None:

@@ -43,9 +43,6 @@ LIKE = (  # an image takes equally long in runs that share all of these, or else
 )
 
 
-# ---- what is there -------------------------------------------------------------------------------
-
-
 def stored(runs: Iterable[Run], root: Path | None = results.RECENT) -> dict[Key, Line]:
     """What is stored of these runs, but for packed ones of uncommitted code."""
     return {
@@ -104,9 +101,6 @@ def lacking(task: str, name: str, train: int, test: int, load: bool = False) -> 
     except DataError as error:
         return str(error)
     return ""
-
-
-# ---- running -------------------------------------------------------------------------------------
 
 
 def do(
@@ -267,9 +261,6 @@ def reproduce(
     return table(runs)
 
 
-# ---- what is stored, and what is to do -----------------------------------------------------------
-
-
 def table(runs: list[Run]) -> "pandas.DataFrame":
     """Of each stored row: seeds, accuracies, megabytes, images that an option was chosen on."""
     lines = stored(runs)
@@ -338,7 +329,7 @@ def plan(recipe: str | None = None, scale: str = "quick", **choice: Any) -> str:
         f"{len(rows)} runs, {done.sum()} stored ({spent:.1f} hours), {(~done).sum()} to do: about "
         f"{left:.1f} hours of one process"
         + f", and {unknown} of which nobody knows"
-        * (unknown > 0)
+        * bool(unknown)
     )
     data = dict.fromkeys(d for run in runs if run.key not in finished for d in run.datasets)
     names = dict.fromkeys(name for _, name, *_ in data)
@@ -371,9 +362,6 @@ def status(paper: str) -> "pandas.DataFrame":
         rows.append([shows, "none", *nothing, f"no recipe: {why}"])
     columns = "table or figure,scale,runs,stored,hours spent,hours to go,command".split(",")
     return pandas.DataFrame(rows, columns=columns).set_index(columns[:2])
-
-
-# ---- packing -------------------------------------------------------------------------------------
 
 
 def order() -> dict[Key, int]:

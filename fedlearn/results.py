@@ -63,9 +63,6 @@ def provenance() -> dict[str, str]:
     return {"command": command, "date": date.today().isoformat(), "commit": commit}
 
 
-# ---- files ---------------------------------------------------------------------------------------
-
-
 def read(path: Path) -> list[Line]:
     """The runs in a file; ``ValueError`` for one that holds none, a wrong hash, or a run twice. A
     line that cannot be read is left out with a warning."""
@@ -142,9 +139,6 @@ def load(name: str) -> list[History]:
 def is_whole(line: Line) -> bool:
     """Whether it is neither a search nor a short run that chose an option."""
     return "rows" in line and not line.get("experiment", {}).get("short")
-
-
-# ---- tables --------------------------------------------------------------------------------------
 
 
 def tables(
@@ -243,9 +237,6 @@ def split_text(shown: str) -> str:
             if repr(partitions.parse(text)) == shown:
                 return text
     return shown
-
-
-# ---- several runs together -----------------------------------------------------------------------
 
 
 def spread(values: Collection[float | None], form: str = ".3f") -> str:

@@ -300,10 +300,7 @@ def run(
         if checkpoint is not None:
             state = checkpoints.resume(checkpoint, history, state, people.memories, task.device)
             if len(history) > rounds:
-                raise ValueError(
-                    f"{checkpoint} has {len(history)} rounds already, more than the {rounds} asked "
-                    "for; name another file or delete it."
-                )
+                raise ValueError(f"{checkpoint} has more than {rounds} rounds already; delete it.")
         last_seen, begun = history.last_seen(), len(history)
         with progress_bar(method.name, begun, rounds, progress) as bar:
             row = history.rows[-1] if begun == rounds else None

@@ -92,9 +92,6 @@ def summed(
     return rest, sums
 
 
-# ---- for clients of which some may lie: n_k is a claim, so every client counts once ------------
-
-
 @dataclass(frozen=True)
 class Clipped(Aggregator):
     """u_k <- u_k min(1, norm / ||u_k||) for another server part (Sun et al. 2019, section 4); the
@@ -206,8 +203,6 @@ class Krum(Aggregator):
         return {n: w + means[n].to(w.device) if n in means else w for n, w in state.items()}
 
 
-# ---- compressed both ways (STC): steps that the server keeps, and sends to who missed them -------
-
 _NUMBER = struct.Struct("<I")
 
 
@@ -271,10 +266,7 @@ class Replay(Downlink):
             raise WireError(f"The section of {n} is neither steps nor a tensor.")
         round = reader.number(4)
         if round > known:
-            raise WireError(
-                f"The steps of {n} begin after round {round}, this client knows the model of round "
-                f"{known}."
-            )
+            raise WireError(f"The steps of {n} begin after round {round}, the model is of {known}.")
         while len(reader.rest):
             step, round = reader.take(reader.number(4)), round + 1
             if round > known and len(step):
@@ -295,9 +287,7 @@ class KeptSteps(Aggregator):
 
     def __post_init__(self) -> None:
         if not issubclass(self.link.makes, Update):
-            raise ValueError(
-                f"The server's steps travel as updates of the weights, not through {self.link!r}."
-            )
+            raise ValueError(f"The server's steps are updates of weights, unlike {self.link!r}.")
 
     @property
     def needs(self) -> frozenset:  # type: ignore[override]

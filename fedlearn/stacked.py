@@ -176,9 +176,6 @@ def _on_images(loss: Callable, task: Any, rows: tuple[int, ...]) -> Callable:
     return on_images
 
 
-# ---- layers with a client axis -------------------------------------------------------------------
-
-
 def merge(x: torch.Tensor) -> torch.Tensor:
     """[clients, batch, channels, ...] -> [batch, clients*channels, ...]."""
     y = x.transpose(0, 1).flatten(1, 2)
@@ -392,9 +389,6 @@ def prepare(net: nn.Module, rows: tuple[int, ...], generators: list[torch.Genera
             module.generators = generators
 
 
-# ---- which engine a run has ----------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Choice:
     """What was chosen: ``together`` clients in a step, and the reason, for the history."""
@@ -421,10 +415,8 @@ def choose(
     limit = free_memory(task.device) // 2 if memory_limit is None else memory_limit
     need = bytes_for_one(method, task, settings.batch_size)
     if limit < need and (memory_limit is not None or engine == "stacked"):
-        raise ValueError(
-            f"Training one client takes about {need / 1e6:.1f} MB, but memory_limit allows "
-            f"{limit / 1e6:.1f} MB."
-        )
+        both = f"{need / 1e6:.1f} MB, but memory_limit is {limit / 1e6:.1f} MB"
+        raise ValueError(f"Training one client takes about {both}.")
     together = int(min(max(1, limit / need), count, MOST if task.device.type == "cpu" else count))
     work = step_work(local.initial_network(method, task), task, settings.batch_size)
     why = "asked for" if engine != "auto" else f"{work / 1e6:,.1f} million multiply-adds a step"

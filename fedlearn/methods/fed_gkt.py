@@ -116,16 +116,11 @@ class Server(Messages, ServerSide):
     def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
         super().__init__(method, task, settings)
         if not method.asynchronous and len(self.participants(1)) < task.clients:
-            raise ValueError(
-                "Synchronous FedGKT needs every client in every round: participation=1, or "
-                "asynchronous=True."
-            )
+            raise ValueError("FedGKT needs participation=1, or asynchronous=True.")
         self.f_s = local.new_network(replace(method.network, shape=self.maps), task)
         logits = list(output(self.f_s, self.maps).shape[1:])
         if logits != [self.classes]:
-            raise ValueError(
-                f"The server's network gives {logits} logits, the edge network {[self.classes]}."
-            )
+            raise ValueError(f"The server's network gives {logits} logits, not {[self.classes]}.")
         self.W_s = state_of(self.f_s)  # the network's own
         self.first = {name: w.clone() for name, w in self.W_s.items()}
 
@@ -141,10 +136,7 @@ class Server(Messages, ServerSide):
         known = dict(ask.read(answers, lambda k, data: self.read(t, k, data)))
         missing = sorted(set(range(self.task.clients)) - known.keys())
         if missing and not self.method.asynchronous:
-            raise WireError(
-                f"Synchronous FedGKT cannot go on: in round {t} nothing usable came from clients "
-                f"{missing}."
-            )
+            raise WireError(f"FedGKT cannot go on: nothing came from {missing} in round {t}.")
         return self.learn(t, state, known) if known else state
 
     def read(self, t: int, k: int, data: bytes) -> Tensors:
@@ -214,9 +206,7 @@ class Server(Messages, ServerSide):
             rows = torch.arange(len(y), device=y.device).split(512)
             z_s = torch.cat([f_s(self._maps(memory, k, r)) for r in rows])
             if not torch.isfinite(z_s).all():
-                raise Diverged(
-                    f"The server's network diverged in round {t}: try a smaller server_lr."
-                )
+                raise Diverged(f"The server's network diverged in round {t}: lower server_lr.")
             self.floats.encode(z_s)
             memory |= {f"z_s {k}": z_s} if self.method.answers else {}
             right, images = right + (z_s.argmax(1) == y).sum(), images + len(y)

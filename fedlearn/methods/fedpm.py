@@ -83,9 +83,7 @@ class MaskedNetwork(Model):
                 self._mask(name, layer, task.seed)
         for name, _ in net.named_parameters():
             if not name.endswith("_score"):
-                raise ValueError(
-                    f"FedPM masks nn.Conv2d and nn.Linear layers, of which {name} is none."
-                )
+                raise ValueError(f"FedPM masks nn.Conv2d and nn.Linear, of which {name} is none.")
         return net
 
     def _mask(self, name: str, layer: nn.Module, seed: int) -> None:

@@ -29,9 +29,7 @@ def write_floats(tensors: Sequence[torch.Tensor], dtype: str = "<f4") -> list[me
     with np.errstate(over="ignore"):
         values = flat.detach().to("cpu", torch.float32).numpy().astype(dtype, copy=False)
     if dtype != "<f4" and not np.isfinite(values).all():
-        raise Diverged(
-            "A value that is NaN, infinite or too large for half precision cannot be coded."
-        )
+        raise Diverged("A value is NaN, infinite or too large for half precision.")
     data, ends = values.view(np.uint8).data, [0]
     ends += accumulate(t.numel() * values.itemsize for t in tensors)
     return [data[start:end] for start, end in pairwise(ends)]
@@ -96,10 +94,7 @@ class Pooled(Dense):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.threshold < float("inf"):
-            raise ValueError(
-                "The threshold is a sum of absolute values: at least 0 and finite, not "
-                f"{self.threshold!r}."
-            )
+            raise ValueError(f"The threshold is at least 0 and finite, not {self.threshold!r}.")
 
     def encode(self, tensor: torch.Tensor) -> Any:
         if tensor.dim() < 3:

@@ -98,10 +98,7 @@ def unpack(
     """bytes -> ``Message`` with views of ``data``; ``WireError`` for anything but the message
     expected. A body whose ``body_crc`` is known is neither summed nor taken apart again."""
     if len(data) > schema.limit:
-        raise WireError(
-            f"A message of {len(data)} bytes is longer than the {schema.limit} that the schema "
-            "allows."
-        )
+        raise WireError(f"A message of {len(data)} bytes is longer than {schema.limit}.")
     if len(data) < _HEADER.size + _CRC.size:
         raise WireError(f"A message of {len(data)} bytes is shorter than its envelope.")
     magic, version, *got, samples = _HEADER.unpack_from(data)

@@ -182,9 +182,7 @@ class TernGrad(FlatCoder, Stochastic):
 
     def __post_init__(self) -> None:
         if self.clip is not None and not self.clip > 0:
-            raise ValueError(
-                f"Entries are cut at so many standard deviations, above 0, not {self.clip!r}."
-            )
+            raise ValueError(f"Entries are cut at clip > 0 deviations, not {self.clip!r}.")
 
     def write(self, x: np.ndarray, generator: torch.Generator) -> bytes:
         size = np.abs(x)

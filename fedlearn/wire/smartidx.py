@@ -45,9 +45,7 @@ class SmartIdx(Sparse):
     def __post_init__(self) -> None:
         check_ratio(self.ratio)
         if not 0 <= self.full <= 1:
-            raise ValueError(
-                f"The share that makes a kernel full lies between 0 and 1, not {self.full!r}."
-            )
+            raise ValueError(f"The share that makes a kernel full is 0 to 1, not {self.full!r}.")
 
     def encode(self, tensor: torch.Tensor) -> bytes:
         kernels, entries = _layout(tensor.shape)

@@ -75,9 +75,7 @@ def largest(x: np.ndarray, count: int) -> np.ndarray:
 def check_ratio(ratio: float) -> None:
     """``ValueError`` for what is no share of entries."""
     if not 0 < ratio <= 1:
-        raise ValueError(
-            f"The ratio is the share of entries that is kept, above 0 and at most 1, not {ratio!r}."
-        )
+        raise ValueError(f"The ratio of entries kept is above 0, at most 1, not {ratio!r}.")
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ UNFIT = {
     "another rank": (lambda: fl.Uplink(Update(), WarmStart(4), Lossy(LowRank(2))), "just before"),
     "added to what is left out": (
         lambda: fl.Uplink(Modules(), *fl.methods.scaffold().uplink.steps),
-        "Modules.* leaves tensors out, but Changes",
+        "Modules.* leaves out tensors that Changes",
     ),
 }
 
