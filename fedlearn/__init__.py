@@ -4,8 +4,7 @@ that are measured.
 import fedlearn as fl
 task = fl.tasks.classification("digits", clients=10, partition="dirichlet:0.5")
 history = fl.run(fl.methods.rpn(), task, rounds=20)
-fl.plot.compare([history], against="bytes")
-"""
+fl.plot.compare([history], against="bytes")"""
 
 from importlib import import_module
 from importlib.util import find_spec

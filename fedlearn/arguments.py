@@ -1,12 +1,6 @@
-"""Arguments that are what their annotation says: methods' options, and the fields of parts, coders
-and settings.
-
-What is annotated as float, int, bool, str, or one of them or None, or as a kind of part or coder,
-is checked; what else a value must be, such as above 0, is up to the callee. Numbers are finite,
-unless the default is infinite.
-Numbers of another kind, such as numpy's, become Python's own, and a whole number that is given for
-a float becomes a float: what is equal has the same ``repr``, by which two machines know it.
-"""
+"""Arguments that are what their annotation says: methods' options, fields of parts, coders,
+settings. Numbers are finite, unless the default is infinite, and become Python's own kind of their
+annotation: what is equal has the same ``repr``, by which two machines know it."""
 
 import inspect
 import math

@@ -1,8 +1,5 @@
-"""What may be called after each round: ``fl.run(..., on_round=[Lines("run.csv"), Until(0.9)])``.
-
-A callback is any function of the row of the history and the state after it. One that returns True
-ends the run. When a run goes on from a checkpoint, its last round comes again.
-"""
+"""What may be called after each round with the row of the history and the state after it: any
+function; one that returns True ends the run. After a checkpoint the last round comes again."""
 
 import csv
 import io

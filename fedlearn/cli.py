@@ -1,10 +1,6 @@
-"""``fedlearn``: run and compare methods from a terminal, check claims, reproduce the papers'
-comparisons, pack stored runs, make the class edition.
-
-A command is a function named in ``COMMANDS``: its docstring is its help, and its arguments, with
-the fields of the dataclasses that it takes, are its options. What states a run is
-``fedlearn.experiment.Experiment``. Nothing that needs torch is imported before a command is called.
-"""
+"""``fedlearn``. A command is a function named in ``COMMANDS``: its docstring is its help, its
+arguments and the fields of the dataclasses that it takes are its options. Nothing here imports
+torch."""
 
 import inspect
 import io

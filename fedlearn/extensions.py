@@ -1,9 +1,5 @@
-"""Methods and networks that are not in this package: in a file, a module, or one that is installed.
-
-mine.py:method       the name ``method`` of the file mine.py
-package.mine:method  the same of a module that can be imported
-method               an entry point of that name, in the group ``fedlearn.methods``
-"""
+"""Methods and networks from elsewhere: mine.py:method, a name in a file; package.mine:method, in a
+module; method, an entry point in the group ``fedlearn.methods``."""
 
 import importlib
 import importlib.util

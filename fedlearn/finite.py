@@ -1,8 +1,6 @@
-"""Whether a run can go on from a state, and whose answer stands out if it cannot.
-
-Every number that comes off the wire is finite, and yet one upload of 1e30 makes an aggregate from
-which nobody can train. Such an aggregate is not taken (``round.one_round``).
-"""
+"""Whether a run can go on from a state, and whose answer stands out. Every number off the wire is
+finite, and yet one upload of 1e30 makes an aggregate from which nobody can train: it is not
+taken."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

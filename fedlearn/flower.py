@@ -3,14 +3,10 @@
     history = fl.run("rpn", task, engine="flower-sim")     # worker processes, Flower's simulation
     flwr run flower_app --run-config "method='rpn'"        # Flower's own programs, on any machines
 
-``Simulation`` and ``Nodes`` are engines of ``fl.run``; ``server_app`` and ``client_app`` make the
-two components of a Flower app. A message holds what a run in one process encodes, as one ``bytes``
-value. What a client keeps between rounds is Flower's to keep (``context.state``), with what it kept
-before: the next question says whether its last answer counted. In a simulation it travels with the
-messages, uncounted, so that a checkpoint holds it like any other run's.
-
-Flower itself is imported only where it is used.
-"""
+``Simulation`` and ``Nodes`` are engines of ``fl.run``; ``server_app`` and ``client_app`` make a
+Flower app. What a client keeps between rounds is in ``context.state``, with what it kept before:
+the next question says whether its last answer counted. In a simulation it travels with the
+messages, uncounted, so that checkpoints hold it. Flower is imported where it is used."""
 
 import logging
 import os

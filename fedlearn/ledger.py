@@ -1,17 +1,7 @@
-"""The ledger of the papers' checkable numbers (``data/claims.yaml``), and its checker.
-
-An entry holds the number as printed, a formula for it and a verdict. The checker computes the
-formula and derives the verdict anew:
-
-* matches: the computed value is the printed one;
-* rounding: it is, once rounded to the printed digits, or cut off behind them;
-* inconsistent: it is not;
-* not derivable: the paper prints nothing that would allow the comparison (measured results).
-
-Where words or numbers can be read in several ways, one entry is the claim and the others say of
-which entry they are a ``reading_of``. Readings are not counted as claims; one that does not hold is
-"rejected".
-"""
+"""The ledger of the papers' checkable numbers (``data/claims.yaml``), and its checker. An entry
+holds a number as printed, a formula and a verdict, which is derived anew: "matches", "rounding" (it
+does once rounded or cut), "inconsistent", or "not derivable" (measured results). Entries that are
+only another ``reading_of`` one are no claims of their own; one that does not hold is "rejected"."""
 
 import ast
 import copy

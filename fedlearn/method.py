@@ -1,11 +1,7 @@
 """What a method is: the parts that say how a client trains, and a round, which has two sides.
 
-    server side   round(t, state, ask) -> state     ``ask`` is its only way to clients
-    client side   answer(t, client, question, data, memory) -> bytes
-
-A round may ask as often as it likes, for whatever it likes: averaging (``round.py``) asks everybody
-once, split learning one client after the other, batch by batch.
-"""
+server side   round(t, state, ask) -> state     ``ask`` is its only way to clients
+client side   answer(t, client, question, data, memory) -> bytes"""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping

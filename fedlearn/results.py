@@ -1,9 +1,7 @@
-"""Stored runs: packed, a file for each paper and scale; read as histories or as two tidy tables.
-
-A line of ``data/results/<name>.jsonl.gz`` is a run: its experiment, the hash of it, by which the
-run is known, and its history (of FedRepOpt's search, the scales). A run that was made lately is a
-file of its own in ``runs/<name>/`` below the working directory, until ``pack`` moves it there.
-"""
+"""Stored runs, read as histories or as two tidy tables. A line of ``data/results/<name>.jsonl.gz``
+is a run: its experiment, the hash of it, by which it is known, and its history (of FedRepOpt's
+search, the scales). A new run is a file in ``runs/<name>/`` below the working directory until
+``pack`` moves it."""
 
 import gzip
 import hashlib

@@ -1,25 +1,16 @@
 """READ FIRST. ``run`` makes rounds; one of averaging is ``Server.round``: send, train, read,
 aggregate.
 
-McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-AISTATS 2017, Algorithm 1, is this file with the default parts:
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS
+2017, Algorithm 1, is this file with the default parts:
 
     server:  w_{t+1} = w_t + sum_{k in S_t} (n_k / n) u_k,     n = sum_{k in S_t} n_k
     client:  u_k = w_k - w_t after E epochs of minibatch SGD from w_t
 
-Most methods replace some of six parts:
-
-    part        question                                       base class
-    model       what network does the client train?            Model: build(task)
-    objective   what does local training minimise?             Objective: begin(net, ctx)
-    optimizer   how is a local step taken?                     Optimizer: init(...), step(...)
-    uplink      what bytes go up?                              Uplink: a chain of steps
-    downlink    what bytes come down?                          Downlink: a chain of steps
-    server      how do uploads become the next global state?   Aggregator: aggregate(...)
-
-Every byte crosses in ``method.Exchange``, which counts it. Clients are behind an engine: one by one
-(``local.OneByOne``), stacked (``stacked.Stacked``) or on Flower.
-"""
+Most methods replace some of six parts: model (what network?), objective (what is minimised?),
+optimizer (how is a step taken?), uplink and downlink (what bytes travel?), server (how do uploads
+become the next state?). Every byte crosses in ``method.Exchange``; clients are behind an engine:
+one by one (``local.OneByOne``), stacked (``stacked.Stacked``) or on Flower."""
 
 import platform
 import time

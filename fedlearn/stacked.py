@@ -1,15 +1,8 @@
-"""All clients of a round train in one step: an engine that replaces local training, and nothing
-else. Same method, same batches, same draws: only the last bits of sums differ, which over many
-rounds can grow. ``choose`` says which engine a run has: "sequential" is the default, "stacked"
-refuses a method that does not allow it, "auto" is a rule, the same every time: it stacks small
-steps of networks whose layers all have a stacked form.
-
-Every parameter and buffer of a stacked network is [clients, ...], every activation [clients,
-batch, ...]. In memory the batch comes before the clients: then [clients, batch, channels, h, w]
-is, without a copy, the [batch, clients*channels, h, w] on which one grouped convolution, one
-pooling or one normalisation serves all clients at once. A network may consist of the layers of
-``FORMS``, of layers without parameters that work entry by entry, and of modules that call such
-layers. Modules of other kinds work if their ``forward`` expects the client axis, that is, counts
+"""All clients of a round train in one step: an engine that replaces local training. Same method,
+batches and draws: only the last bits of sums differ. Parameters and buffers of a stacked network
+are [clients, ...], activations [clients, batch, ...]; in memory the batch comes before the clients,
+so that without a copy [batch, clients*channels, h, w] is what one grouped convolution, pooling or
+normalisation takes. A network may have the layers of ``FORMS``, and others whose ``forward`` counts
 dimensions from the end."""
 
 import copy

@@ -1,6 +1,5 @@
-"""What the coders share: numbers of few bits, Golomb-Rice codes, signs, range coding, and a reader
-that trusts nothing. Bits fill each byte from the lowest on, the last byte up with zeros; longer
-numbers are little-endian."""
+"""What the coders share: few bits, Golomb-Rice codes, signs, range coding, a reader that trusts
+nothing. Bits fill each byte from the lowest on; longer numbers are little-endian."""
 
 from typing import Any
 

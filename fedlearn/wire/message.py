@@ -1,15 +1,11 @@
-"""The envelope of every message: fixed header, one bit and one length for each tensor of the
-schema, body, checksum.
+"""The envelope of every message::
 
     "FLRN" | version | kind | schema | round | client | samples
-           | present bits | lengths | sections | CRC-32
+           | present bits | lengths | sections | CRC-32 (of the body first, then of the header)
 
-The checksum runs over the body (from the present bits on) first and over the header last.
-
-Nothing in a message names a tensor, a shape or a type: the receiver holds the schema and accepts
-nothing else. Decoding executes nothing that it reads, allocates nothing that the schema does not
-allow, and knows one error, ``WireError``.
-"""
+Nothing in it names a tensor, a shape or a type: the receiver holds the schema and accepts nothing
+else. Decoding executes nothing, allocates nothing beyond the schema, and knows one error,
+``WireError``."""
 
 import struct
 import zlib

@@ -1,9 +1,5 @@
-"""A random rotation before few bits: DRIVE (Vargaftik et al. 2021) and EDEN (Vargaftik et al.
-2022).
-
-After the rotation all entries are nearly normal, whatever they were before, so that one table of
-levels fits all. Sender and receiver draw the rotation from shared randomness: it costs no byte.
-"""
+"""A random rotation, drawn from shared randomness, before few bits: all entries are nearly normal
+then, so that one table of levels fits all. DRIVE and EDEN (Vargaftik et al. 2021, 2022)."""
 
 import math
 from collections.abc import Iterator

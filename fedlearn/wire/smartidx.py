@@ -1,10 +1,5 @@
-"""SmartIdx: Wu et al., "SmartIdx: Reducing Communication Cost in Federated Learning by Exploiting
-the CNNs Structures", AAAI 2022.
-
-Selected entries of a convolution cluster in kernels, so that one index can serve several of them.
-Which kernels go into which package is our reading: the material at hand describes the three
-packages, not the thresholds between them.
-"""
+"""SmartIdx: Wu et al., AAAI 2022: selected entries cluster in kernels, so that one index serves
+several. Which kernels go into which package is our reading of the paper."""
 
 import math
 import struct

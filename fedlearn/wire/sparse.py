@@ -1,9 +1,5 @@
-"""Few entries: their positions as Golomb-Rice coded gaps, and their values.
-
-Strom 2015, Aji & Heafield 2017 and Lin et al. 2018 (DGC) send the largest entries; Sattler et al.
-2019, "Robust and Communication-Efficient Federated Learning from Non-i.i.d. Data" (STC), codes
-the gaps and keeps only signs.
-"""
+"""Few entries: their positions as Golomb-Rice coded gaps, and their values (Strom 2015, Aji &
+Heafield 2017, Lin et al. 2018; gaps and signs: Sattler et al. 2019, STC)."""
 
 import math
 import struct
