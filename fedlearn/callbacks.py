@@ -4,8 +4,6 @@ function; one that returns True ends the run. After a checkpoint the last round 
 import csv
 import io
 import sys
-import time
-from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -90,39 +88,18 @@ class TensorBoard:
         writer.flush()
 
 
-class _Log(nullcontext):
-    """What a bar says, for a log: a line when a run begins, and one a round but not more often
-    than ``EVERY``."""
-
-    def __init__(self, name: str, done: int, rounds: int) -> None:
-        super().__init__(self)
-        self.name, self.done, self.rounds, self.reached = name, done, rounds, ""
-        self._print()
-
-    def _print(self) -> None:
-        self.last = time.monotonic()
-        line = f"{self.name}: {self.done} of {self.rounds} rounds{self.reached}"
-        print(line, file=sys.stderr, flush=True)
-
-    def set_postfix(self, **numbers: str) -> None:
-        self.reached = "".join(f", {name} {number}" for name, number in numbers.items())
-
-    def update(self) -> None:
-        self.done += 1
-        if time.monotonic() - self.last >= EVERY:
-            self._print()
-
-
 def progress_bar(name: str, done: int, rounds: int, show: bool | None) -> Any:
     """A bar on a terminal or in a notebook, if not ``show`` is False; elsewhere, if it is True."""
     kernel = hasattr(getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)(), "kernel")
-    visible = kernel or sys.stderr.isatty()
+    visible, how = kernel or sys.stderr.isatty(), dict[str, Any]()
     if show and not visible:
-        return _Log(name, done, rounds)
+        line = "{desc}: {n_fmt} of {total_fmt} rounds{postfix}\n"
+        how = {"bar_format": line, "mininterval": EVERY, "miniters": 1}
     if kernel and find_spec("ipywidgets"):
         from tqdm.notebook import tqdm
     else:
         from tqdm import tqdm
 
     hide = not (visible if show is None else show)
-    return tqdm(initial=done, total=rounds, desc=name, unit="round", disable=hide, leave=False)
+    how |= {"initial": done, "total": rounds, "desc": name, "disable": hide, "leave": False}
+    return tqdm(unit="round", **how)

@@ -1,7 +1,6 @@
 """What a run leaves behind: one row a round, and under which settings it was made."""
 
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     import pandas  # takes long to load: only where a table is made
 
 MEASURES = "last test", "last quarter"  # of the rounds, the mean: the two accuracies of a run
-JUMP = 3.0  # times the lowest loss before
 # those that a run has whatever its method and its task's metrics
 COLUMNS = """
     round accuracy loss bytes_up bytes_up_buffers bytes_down bytes_down_buffers
@@ -93,16 +91,12 @@ class History:
         rows = self.evaluated
         some = np.unique(np.linspace(0, len(rows) - 1, min(10, len(rows))).astype(int))
         table = [
-            {
-                "round": str(row["round"]),
-                self.measure: f"{row['accuracy']:.4f}",
-                "loss": f"{row['loss']:.4f}",
-                "MB so far": f"{self.megabytes[row['round'] - 1]:.3f}",
-                "refused": str(len(row["refused"])),
-            }
-            for row in (rows[i] for i in some)
+            (t := r["round"], r["accuracy"], r["loss"], self.megabytes[t - 1], len(r["refused"]))
+            for r in (rows[i] for i in some)
         ]
-        return f"<p>{escape(repr(self))}</p>{pandas.DataFrame(table).to_html(index=False)}"
+        names = ["round", self.measure, "loss", "MB so far", "refused"]
+        html = pandas.DataFrame(table, columns=names).to_html(index=False, float_format="%.4f")
+        return f"<p>{escape(repr(self))}</p>{html}"
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -140,14 +134,6 @@ class History:
         if not self.evaluated:
             raise ValueError(f"No round of this run of {self.method} was evaluated.")
         return self.evaluated[-1]
-
-    @property
-    def jumps(self) -> list[int]:
-        """The rounds after which the loss was more than three times the lowest before, or NaN."""
-        rows = self.evaluated
-        lowest = accumulate((row["loss"] for row in rows), min)
-        later = zip(rows[1:], lowest, strict=False)
-        return [row["round"] for row, low in later if not row["loss"] <= JUMP * low]
 
     def late_accuracy(self) -> float:
         """Mean accuracy of the tests in the last quarter of the rounds, or the last one."""

@@ -1,7 +1,9 @@
-"""What a method is: the parts that say how a client trains, and a round, which has two sides.
+"""What a method is: the parts that say how a client trains, and a round, which has two sides:
 
-server side   round(t, state, ask) -> state     ``ask`` is its only way to clients
-client side   answer(t, client, question, data, memory) -> bytes"""
+    server side   round(t, state, ask) -> state     ``ask`` is its only way to clients
+    client side   answer(t, client, question, data, memory) -> bytes
+
+A round may ask as often as it likes: averaging once, split learning batch by batch."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -32,7 +32,7 @@ from .arguments import short
 from .callbacks import progress_bar
 from .context import Arrival, Context, Part, State, Tensors
 from .errors import Diverged, WireError
-from .history import COLUMNS, JUMP, History
+from .history import COLUMNS, History
 from .links import Downlink, Uplink
 from .method import ClientSide, Exchange, Method, ServerSide, method_of
 from .servers import Aggregator, Mean
@@ -309,7 +309,7 @@ def run(
                 if checkpoint is not None:
                     checkpoints.save(checkpoint, history, state, people.memories)
                 if row["accuracy"] is not None:
-                    bar.set_postfix(accuracy=f"{row['accuracy']:.3f}")
+                    bar.set_postfix(accuracy=f"{row['accuracy']:.3f}", refresh=False)
                 bar.update()
     warn(history)
     history.state = state.weights
@@ -357,9 +357,6 @@ def warn(history: History) -> None:
         who = ", ".join(f"{k} (rounds: {count})" for k, count in sorted(used.items()))
         text = f"Far more than most sent came from clients of {history.method}, and was used: {who}"
         warnings.warn(f"{text}; history.rows says when.", stacklevel=3)
-    if jumps := history.jumps:
-        text = f"The loss of {history.method} jumped in round {jumps[0]}"
-        warnings.warn(f"{text}, to more than {JUMP:g} times the lowest before.", stacklevel=3)
     for column, noun in (("refused", "answers"), ("unevaluated", "answers to evaluation")):
         if count := sum(len(row[column]) for row in history.rows):
             text = f"{count} {noun} of {history.method} were refused or missing"

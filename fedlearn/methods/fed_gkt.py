@@ -354,8 +354,8 @@ def fed_gkt(
       measured: theirs is a fault, and no option
     * z_s in evaluation mode at the end, authors': while the last epoch trains; not measured: no
       option, theirs are of a network that changes meanwhile
-    * Adam and SGD, anew each round at clients, authors': AMSGrad and Nesterov, going on; accuracy
-      below (10 rounds, server_epochs 1)
+    * Adam and SGD, anew each round at clients, authors': AMSGrad and Nesterov, going on: "AMSGrad",
+      "keep", "AMSGrad, keep"
     * extractors begin at random, authors': as those of a trained ResNet-56; not measured: none is
       at hand
     * rate cut by accuracy on the clients' images, authors': on the test set; not measured: it would

@@ -169,12 +169,6 @@ def test_a_broadcast_is_undone_for_each_client_and_another_one_is_decoded(task):
     assert not same_body(b"a" * 200000, b"a" * 199970 + b"b" + b"a" * 29)
 
 
-def test_a_loss_of_three_times_the_lowest_is_a_jump():
-    losses = [2.0, None, 1.0, 2.9, 3.1, 0.5, 1.4, 1.6, math.nan]
-    rows = [{"round": t, "accuracy": x, "loss": x} for t, x in enumerate(losses, 1)]
-    assert fl.History("mine", rows=rows).jumps == [5, 8, 9]
-
-
 def test_a_checkpoint_of_a_longer_run_is_refused_and_one_that_was_not_tested_is(task, tmp_path):
     path, how = tmp_path / "run.checkpoint", {"evaluate_every": 3, "checkpoint": tmp_path / "r"}
     fl.run(FEDAVG, task, 3, checkpoint=path)
