@@ -5,11 +5,11 @@ annotation: what is equal has the same ``repr``, by which two machines know it."
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, ParamSpec, TypeGuard, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ParamSpec, TypeGuard, TypeVar, Union, get_args, get_origin
 
 KINDS = {
     float: "a finite number",
@@ -24,11 +24,38 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@dataclass(frozen=True)
+class Range:
+    """Which numbers an annotation allows: ``Annotated[float, Range("above 0", ...)]``."""
+
+    words: str
+    allows: Callable[[Any], bool]
+
+
+def counts(most: float = 1e38) -> Range:
+    """The numbers 1, 2, 3, ..., up to the most."""
+    return Range(f"a whole number from 1 to {most}", lambda n: n is None or 1 <= n <= most)
+
+
+Positive = Annotated[float, Range("above 0 and finite", lambda x: 0 < x < math.inf)]
+NotNegative = Annotated[float, Range("at least 0 and finite", lambda x: 0 <= x < math.inf)]
+BelowOne = Annotated[float, Range("at least 0 and below 1", lambda x: 0 <= x < 1)]
+Ratio = Annotated[float, Range("above 0 and at most 1", lambda x: 0 < x <= 1)]
+Share = Annotated[float, Range("from 0 to 1", lambda x: 0 <= x <= 1)]
+Count = Annotated[int, counts()]
+
+
 def check_value(name: str, value: Any, annotation: Any, default: Any = None) -> Any:
     """``value`` as Python's own kind; ``ValueError`` unless it is what the annotation says."""
     if isinstance(annotation, type) and issubclass(annotation, Checked):  # a part, a coder
         if not isinstance(value, annotation):
             raise ValueError(f"{name} must be of kind {annotation.__name__}, not {short(value)}.")
+        return value
+    if get_origin(annotation) is Annotated:
+        annotation, allowed = get_args(annotation)
+        value = check_value(name, value, annotation, default)
+        if not allowed.allows(value):
+            raise ValueError(f"{name} must be {allowed.words}, not {short(value)}.")
         return value
     union = get_origin(annotation) in (UnionType, Union)
     kinds = get_args(annotation) if union else (annotation,)

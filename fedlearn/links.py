@@ -9,12 +9,13 @@ error feedback is a step like any other.
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import nn
 
 from . import rng
+from .arguments import BelowOne, Range
 from .context import Context, Part, Tensors, label
 from .errors import Diverged, WireError
 from .models import state_of
@@ -363,11 +364,7 @@ class Clip(Step):
 
     takes = Update
 
-    norm: float = float("inf")
-
-    def __post_init__(self) -> None:
-        if not self.norm > 0:
-            raise ValueError(f"A norm to clip to is above 0, not {self.norm!r}.")
+    norm: Annotated[float, Range("above 0", lambda x: x > 0)] = float("inf")
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         lossy = [n for n in x if n in ctx.lossy]
@@ -390,11 +387,7 @@ class Momentum(Step):
 
     takes = Update
 
-    momentum: float = 0.9
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"Momentum is at least 0 and below 1, not {self.momentum!r}.")
+    momentum: BelowOne = 0.9
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         moved = [n for n in x if n not in ctx.schema.buffers]

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from . import rng
-from .arguments import short
+from .arguments import BelowOne, short
 from .context import Batch, Context, Part, Tensors
 from .errors import WireError
 from .models import Network, state_of
@@ -305,11 +305,7 @@ class TaskLoss(Objective):
 class Smoothed(Objective):
     """Label smoothing (Szegedy et al., 2016): J <- (1 - eps) J + eps mean_c(-log p_c)."""
 
-    eps: float = 0.1
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.eps < 1:
-            raise ValueError(f"Label smoothing takes a share eps of 0 to below 1, not {self.eps}.")
+    eps: BelowOne = 0.1
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         J, eps = ctx.task.loss, self.eps

@@ -5,15 +5,15 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
+from .arguments import Count, Positive, Range
 from .context import Arrival, Context, Part, Tensors
 from .errors import WireError, pick
 from .links import DENSE, Downlink, Sections, Update, Uplink
-from .settings import whole_number
 from .wire.bits import Reader
 from .wire.sparse import how_many
 
@@ -97,12 +97,10 @@ class Clipped(Aggregator):
     """u_k <- u_k min(1, norm / ||u_k||) for another server part (Sun et al. 2019, section 4); the
     norm of all parameters together, and of all batch statistics."""
 
-    norm: float
+    norm: Positive
     of: Aggregator = Mean("clients")
 
     def __post_init__(self) -> None:
-        if not 0 < self.norm < math.inf:
-            raise ValueError(f"A norm to clip to is above 0 and finite, not {self.norm!r}.")
         if Update not in self.of.needs:
             raise ValueError(f"Updates can be clipped for a part that adds them, not {self.of!r}.")
 
@@ -146,11 +144,7 @@ class TrimmedMean(Aggregator):
 
     needs = frozenset({Update})
 
-    share: float = 0.2
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.share < 0.5:
-            raise ValueError(f"A share to trim is at least 0 and below 0.5, not {self.share!r}.")
+    share: Annotated[float, Range("at least 0 and below 0.5", lambda x: 0 <= x < 0.5)] = 0.2
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         # whole clients, rounded up, as long as somebody is left
@@ -174,12 +168,8 @@ class Krum(Aggregator):
 
     needs = frozenset({Update})
 
-    liars: int = 1
-    keep: int = 1
-
-    def __post_init__(self) -> None:
-        whole_number("liars", self.liars)
-        whole_number("keep", self.keep)
+    liars: Count = 1
+    keep: Count = 1
 
     def validate(self, ctx: Context) -> None:
         count, least = len(ctx.participants), max(2 * self.liars + 3, self.keep)

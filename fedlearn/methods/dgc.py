@@ -12,23 +12,23 @@ Vectors and batch statistics travel whole.
 """
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
+from ..arguments import Range
 from ..parts import SGD, Clip, Context, Feedback, Lossy, Momentum, Update, Uplink
 from ..round import Averaging
 from ..wire import Coder, TopK
-from .base import not_negative
 
 
 @dataclass(frozen=True)
 class Warming(Lossy):
     """The share of entries that is sent falls to the coder's in the first ``warmup`` rounds."""
 
-    warmup: int = 4
+    warmup: Annotated[int, Range("at least 0", lambda n: n >= 0)] = 4
 
     def __post_init__(self) -> None:
         if not isinstance(self.coder, TopK):
             raise ValueError(f"What warms up is the ratio of TopK; {self.coder!r} has none.")
-        not_negative(warmup=self.warmup)
 
     def coder_for(self, name: str, ctx: Context) -> Coder:
         coder = super().coder_for(name, ctx)

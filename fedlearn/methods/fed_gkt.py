@@ -28,15 +28,17 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from .. import local, rng
+from ..arguments import Count, NotNegative, Positive
 from ..errors import Diverged, WireError, pick
 from ..local import Edge, Loss, Named, Objective, TaskLoss
 from ..method import Method, ServerSide, Side
 from ..models import evaluating, state_of
 from ..optim import SGD, Adam, Continued, Optimizer, lasting, recalled
 from ..parts import Batch, Context, State, Tensors
-from ..settings import Settings, whole_number
+from ..settings import Settings
 from ..wire import DOWN, UP, Dense, FixedMessage, Schema, Whole
-from .base import PersonalClient, evaluate_personal, not_negative, output, positive
+from ..wire.coders import FloatBits
+from .base import PersonalClient, evaluate_personal, output
 
 
 def distillation(teacher: torch.Tensor, student: torch.Tensor, T: float = 3.0) -> torch.Tensor:
@@ -50,12 +52,8 @@ class Distilled(Objective):
     """The task's loss plus ``alpha`` times the distillation from the teacher's logits, which the
     client keeps as ``z_s`` [n_k, C]; the task's loss alone as long as there are none."""
 
-    T: float = 3.0
-    alpha: float = 1.0
-
-    def __post_init__(self) -> None:
-        positive(T=self.T)
-        not_negative(alpha=self.alpha)
+    T: Positive = 3.0
+    alpha: NotNegative = 1.0
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         J, stacked = ctx.task.loss, isinstance(ctx.client, list)
@@ -276,25 +274,17 @@ class GroupTransfer(Method):
     objective: Objective = Distilled()
     network: Named = Named("digits_server")
     server_optimizer: Any = Adam()
-    server_epochs: int = 4
-    T: float = 3.0
-    alpha: float = 1.0
+    server_epochs: Count = 4
+    T: Positive = 3.0
+    alpha: NotNegative = 1.0
     answers: bool = True  # whether z_s is kept for the clients
     asynchronous: bool = False
-    patience: int = 10
-    bits: int = 32  # of a float on the wire
-    memory_limit: float = field(default=1e9, repr=False)
+    patience: Count = 10
+    bits: FloatBits = 32
+    memory_limit: NotNegative = field(default=1e9, repr=False)
 
     sides = (Server, Client)
     kinds: ClassVar[dict] = dict(Method.kinds) | {"network": Named, "server_optimizer": Optimizer}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        Distilled(self.T, self.alpha)  # refuses what is no temperature or no weight
-        whole_number("server_epochs", self.server_epochs)
-        whole_number("patience", self.patience)
-        Dense(self.bits)  # as the floats of its messages travel
-        not_negative(memory_limit=self.memory_limit)
 
 
 OPTIMIZERS: dict[str, Callable[[float], SGD | Adam]] = {
@@ -369,8 +359,6 @@ def fed_gkt(
     * lr 0.001 with ``sgd``, too, Tables 10 to 12: 0.005; not measured: lr is an option
     """
     make = pick(optimizer, OPTIMIZERS, "optimizer")
-    if server_lr is not None:
-        positive(server_lr=server_lr)
     return GroupTransfer(
         model=Edge(edge),
         objective=Distilled(T, alpha if kd_to_client else 0.0),

@@ -13,18 +13,17 @@ the tensor itself where only one did.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import nn
 
 from .. import rng
-from ..arguments import short
+from ..arguments import Count, counts, short
 from ..models.kernels import Generated, draw, represent
 from ..models.kernels import write_out as write_out
 from ..parts import SGD, Context, Model, TaskNetwork, Update, Uplink
 from ..round import Averaging
-from ..settings import whole_number
 from ..wire import Schema
 from ..wire.base import brief
 from .base import Some
@@ -37,16 +36,13 @@ class Representative(Model):
 
     __repr__ = brief
 
-    base_kernels: int = 16
+    base_kernels: Count = 16
     sign: bool = True
     alpha: bool = True
     detach: bool = False
     redraw: bool = False
     of: Model = TaskNetwork()
     every_call: bool = field(default=False, repr=False)
-
-    def __post_init__(self) -> None:
-        whole_number("base_kernels", self.base_kernels)
 
     def build(self, task: Any) -> nn.Module:
         options = self.sign, self.alpha, self.detach, self.every_call
@@ -79,11 +75,7 @@ class Modules(Some):
     """Each participant sends one group of modules, the i-th of them this round's ``order[i]``; as
     many groups as participants (or modules, if fewer), or ``groups``; 1 is no module uploading."""
 
-    groups: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.groups is not None:
-            whole_number("groups", self.groups)
+    groups: Annotated[int | None, counts()] = None
 
     def validate(self, ctx: Context) -> None:
         count, participants = len(modules(ctx.schema)), len(ctx.participants)

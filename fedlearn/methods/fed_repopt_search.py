@@ -7,12 +7,11 @@ from typing import Any
 
 import torch
 
-from ..arguments import checked, short
+from ..arguments import NotNegative, checked, short
 from ..models.repopt import SCALES, Scales
 from ..parts import SGD, Context, Continued, Optimizer, Smoothed, TaskLoss
 from ..round import Averaging, run
 from ..settings import whole_number
-from .base import not_negative
 from .fed_repopt import Form
 
 
@@ -24,11 +23,10 @@ class Planned(SGD):
 
     rounds: int = 1
     warmup: int = 0
-    clip: float = 0.0
+    clip: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        not_negative(clip=self.clip)
         if not 0 <= self.warmup <= self.rounds:
             raise ValueError(f"warmup is 0 to {self.rounds} rounds, not {short(self.warmup)}.")
 

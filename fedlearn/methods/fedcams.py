@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ..arguments import BelowOne, Positive
 from ..errors import pick
 from ..links import Feedback, Lossy, Step, Update, Uplink
 from ..parts import SGD, Aggregator, Arrivals, Context, Mean, Tensors
 from ..round import Averaging
 from ..wire import Signs, TopK
 from ..wire.base import brief
-from .base import below_one, positive
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,11 @@ class AMSGrad(Aggregator):
     needs = frozenset({Update})
     __repr__ = brief
 
-    lr: float = 1.0
-    beta1: float = 0.9
-    beta2: float = 0.99
-    eps: float = 1e-3
+    lr: Positive = 1.0
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.99
+    eps: Positive = 1e-3
     corrected: bool = field(default=False, repr=False)
-
-    def __post_init__(self) -> None:
-        positive(server_lr=self.lr, eps=self.eps)
-        below_one(beta1=self.beta1, beta2=self.beta2)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         new, memory = Mean().aggregate(state, arrivals, ctx), ctx.memory

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from ..arguments import Positive
 from ..local import Loss, Objective, inner, trained
 from ..parts import SGD, Aggregator, Arrivals, Batch, Context, Step, Tensors, Update, Uplink
 from ..round import Averaging
 from ..servers import mean_update
-from .base import positive
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,7 @@ class Dynamic(Objective):
 
     needs = frozenset({Sum})
 
-    alpha: float = 0.1
-
-    def __post_init__(self) -> None:
-        positive(alpha=self.alpha)
+    alpha: Positive = 0.1
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         L, (theta, start) = ctx.task.loss, trained(net, ctx)

@@ -19,13 +19,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..arguments import BelowOne
 from ..errors import Diverged, WireError, pick
 from ..links import Downlink, Update, Uplink
 from ..local import Loss, Model, Objective, Reference, TaskNetwork
 from ..models import Network
 from ..parts import SGD, Aggregator, Arrivals, Batch, Context, Continued, Mean, Optimizer, Tensors
 from ..round import Averaging
-from .base import Some, below_one, output
+from .base import Some, output
 
 
 class Convolution(nn.Module):
@@ -113,10 +114,7 @@ class MovingAverage(Aggregator):
 
     needs = frozenset({Update})
 
-    mu: float = 0.9
-
-    def __post_init__(self) -> None:
-        below_one(mu=self.mu)
+    mu: BelowOne = 0.9
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         new = Mean().aggregate(state, arrivals, ctx)

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from ..arguments import NotNegative
 from ..errors import pick
 from ..local import Loss
 from ..parts import SGD, Batch, Context, Objective, Reference
 from ..round import Averaging
 from ..wire.base import brief
-from .base import not_negative
 
 SMALL, LARGE = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0), (1e2, 1e3, 1e4, 1e5, 1e6)
 # the paper gives none; these are of the authors' public code
@@ -57,12 +57,11 @@ class TwoStream(Objective):
 
     __repr__ = brief
 
-    lam: float = 0.1
+    lam: NotNegative = 0.1
     distance: str = "mmd"
-    least: float = field(default=0.0, repr=False)
+    least: NotNegative = field(default=0.0, repr=False)
 
     def __post_init__(self) -> None:
-        not_negative(lam=self.lam, least=self.least)
         pick(self.distance, DISTANCES, "distance")
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:

@@ -14,6 +14,7 @@ pooled entry is added to all k x k positions, so the shape inside a kernel stays
 
 from dataclasses import dataclass
 
+from ..arguments import Share
 from ..parts import DENSE, SGD, Code, Context, Downlink, Mean, Residual, Update, Uplink
 from ..round import Averaging
 from ..wire import Coder, Pooled, Schema
@@ -29,12 +30,7 @@ def pooled_layers(schema: Schema, share: float) -> list[str]:
 class Pool(Code):
     """Pool only a share of the convolution layers; everything else travels dense."""
 
-    share: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"share lies between 0 and 1, not {self.share!r}.")
+    share: Share = 1.0
 
     def coder_for(self, name: str, ctx: Context) -> Coder:
         whole = self.share < 1 and name not in pooled_layers(ctx.schema, self.share)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import torch
 
+from ..arguments import Positive
 from ..links import Lossy, Update, Uplink
 from ..parts import SGD, Aggregator, Arrivals, Context, KeptSteps, Mean, Replay, Tensors, summed
 from ..round import Averaging
 from ..wire import Signs, Votes
-from .base import positive
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,7 @@ class Majority(Aggregator):
 
     needs = frozenset({Votes})
 
-    lr: float = 0.01
-
-    def __post_init__(self) -> None:
-        positive(server_lr=self.lr)
+    lr: Positive = 0.01
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         rest, votes = summed(arrivals, state.keys() - ctx.schema.buffers, torch.sign)

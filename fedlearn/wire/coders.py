@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
-from ..arguments import short
+from ..arguments import NotNegative, Range
 from ..errors import Diverged, WireError
 from .base import Coder, Shape, brief
 from .bits import finite
@@ -58,15 +58,14 @@ def templates(shapes: tuple[Shape, ...]) -> list[torch.Tensor]:
     return [torch.empty(shape, device="meta") for shape in shapes]
 
 
+FloatBits = Annotated[int, Range("16 or 32, the bits of a float", (16, 32).__contains__)]
+
+
 @dataclass(frozen=True)
 class Dense(Coder):
     """Every entry as one float of ``bits`` bits, 32 or 16."""
 
-    bits: int = 32
-
-    def __post_init__(self) -> None:
-        if self.bits not in (16, 32):
-            raise ValueError(f"A float has 16 or 32 bits on the wire, not {self.bits!r:.80}.")
+    bits: FloatBits = 32
 
     @property
     def dtype(self) -> str:
@@ -88,13 +87,8 @@ class Pooled(Dense):
 
     __repr__ = brief
 
-    threshold: float = 0.0
+    threshold: NotNegative = 0.0
     plain: bool = field(default=False, repr=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.threshold < float("inf"):
-            raise ValueError(f"The threshold is at least 0 and finite, not {self.threshold!r}.")
 
     def encode(self, tensor: torch.Tensor) -> Any:
         if tensor.dim() < 3:
@@ -127,11 +121,7 @@ class Pooled(Dense):
 class Whole(Coder):
     """Whole numbers from 0 to 2^(8 size) - 1, ``size`` bytes each: 1, 2 or 4; decode to int64."""
 
-    size: int = 4
-
-    def __post_init__(self) -> None:
-        if self.size not in (1, 2, 4):
-            raise ValueError(f"A whole number has 1, 2 or 4 bytes, not {short(self.size)}.")
+    size: Annotated[int, Range("1, 2 or 4, the bytes of a number", (1, 2, 4).__contains__)] = 4
 
     def encode(self, tensor: torch.Tensor) -> Any:
         values = tensor.detach().cpu().numpy().reshape(-1)

@@ -2,12 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
-from ..arguments import whole_number
+from ..arguments import counts
 from .base import Shape, Stochastic
 from .bits import Reader, clamped, flat, write_numbers
 
@@ -25,10 +25,7 @@ class LowRank(Stochastic):
     step of subspace iteration from a random start: biased, wants ``Feedback``. The section: P and Q
     as float32; what is not shorter that way travels dense."""
 
-    rank: int = 2
-
-    def __post_init__(self) -> None:
-        whole_number("rank", self.rank, 2**15)
+    rank: Annotated[int, counts(2**15)] = 2
 
     def factors(self, shape: Shape) -> tuple[int, int] | None:
         """Rows and columns of the matrix of a tensor of this shape; None if it travels dense."""

@@ -4,11 +4,12 @@ right."""
 import math
 import struct
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 
-from ..arguments import LARGEST, whole_number
+from ..arguments import LARGEST, Range, counts
 from ..errors import Diverged, WireError
 from .base import FlatCoder, Stochastic, Votes
 from .bits import (
@@ -48,10 +49,7 @@ class Uniform(FlatCoder):
     (FedCOM, Haddadpour et al. 2021). The section: smallest entry and step as float32, the levels'
     numbers."""
 
-    bits: int = 8
-
-    def __post_init__(self) -> None:
-        whole_number("bits of a level", self.bits, 16)
+    bits: Annotated[int, counts(16)] = 8
 
     def write(self, x: np.ndarray) -> bytes:
         x, highest = x.astype(np.float64), 2**self.bits - 1
@@ -78,14 +76,9 @@ class QSGD(FlatCoder, Stochastic):
     ``entropy`` behind a byte: 0, they follow, 1, a histogram and a range code of them does, if
     shorter."""
 
-    levels: int = 127
-    bucket: int | None = 512
+    levels: Annotated[int, counts(2**15 - 1)] = 127
+    bucket: Annotated[int | None, counts(2**31 - 1)] = 512
     entropy: bool = False
-
-    def __post_init__(self) -> None:
-        whole_number("levels", self.levels, 2**15 - 1)
-        if self.bucket is not None:
-            whole_number("bucket", self.bucket, 2**31 - 1)
 
     def write(self, x: np.ndarray, generator: torch.Generator) -> bytes:
         rows = self._rows(x)
@@ -178,11 +171,7 @@ class TernGrad(FlatCoder, Stochastic):
     / s``: unbiased, but for entries that are cut before at ``clip`` standard deviations (section
     3.3). The section: s as float32, then five entries a byte, as digits to the base 3."""
 
-    clip: float | None = 2.5
-
-    def __post_init__(self) -> None:
-        if self.clip is not None and not self.clip > 0:
-            raise ValueError(f"Entries are cut at clip > 0 deviations, not {self.clip!r}.")
+    clip: Annotated[float | None, Range("above 0", lambda x: x is None or x > 0)] = 2.5
 
     def write(self, x: np.ndarray, generator: torch.Generator) -> bytes:
         size = np.abs(x)

@@ -5,11 +5,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
 
 import numpy as np
 import torch
 
-from ..arguments import whole_number
+from ..arguments import counts
 from .base import FlatCoder, SharedRandomness
 from .bits import Reader, clamped, pack_fields, write_numbers
 
@@ -79,10 +80,7 @@ class EDEN(FlatCoder, SharedRandomness):
     (EDEN, section 3) but for tensors of fewer than 16 entries. The section: S as float32, ``bits``
     bits an entry."""
 
-    bits: int = 1
-
-    def __post_init__(self) -> None:
-        whole_number("bits of a level", self.bits, 8)
+    bits: Annotated[int, counts(8)] = 1
 
     def write(self, x: np.ndarray, generator: torch.Generator) -> bytes:
         largest = float(np.abs(x).max()) or 1.0

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..arguments import Ratio, Share
 from ..errors import WireError
 from .base import Shape, Sparse, brief
 from .bits import Reader, flat, pack_fields, pack_rice, pack_signs
-from .sparse import TopK, check_ratio, encode_positions, how_many, largest, read_positions
+from .sparse import TopK, encode_positions, how_many, largest, read_positions
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,8 @@ class SmartIdx(Sparse):
 
     __repr__ = brief
 
-    ratio: float = 1 / 32
-    full: float = field(default=0.5, repr=False)
-
-    def __post_init__(self) -> None:
-        check_ratio(self.ratio)
-        if not 0 <= self.full <= 1:
-            raise ValueError(f"The share that makes a kernel full is 0 to 1, not {self.full!r}.")
+    ratio: Ratio = 1 / 32
+    full: Share = field(default=0.5, repr=False)
 
     def encode(self, tensor: torch.Tensor) -> bytes:
         kernels, entries = _layout(tensor.shape)

@@ -4,13 +4,13 @@ Heafield 2017, Lin et al. 2018; gaps and signs: Sattler et al. 2019, STC)."""
 import math
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
 from .. import rng
-from ..arguments import whole_number
+from ..arguments import Ratio, counts
 from ..errors import WireError, pick
 from .base import FlatCoder, SharedRandomness, Sparse
 from .bits import Reader, clamped, pack_rice, pack_signs, write_numbers
@@ -68,24 +68,17 @@ def largest(x: np.ndarray, count: int) -> np.ndarray:
     return np.flatnonzero(keep)
 
 
-def check_ratio(ratio: float) -> None:
-    """``ValueError`` for what is no share of entries."""
-    if not 0 < ratio <= 1:
-        raise ValueError(f"The ratio of entries kept is above 0, at most 1, not {ratio!r}.")
-
-
 @dataclass(frozen=True)
 class TopK(FlatCoder, Sparse):
     """The share ``ratio`` of entries that is largest in magnitude; the others decode to zero.
     ``values``: "float32", "float16", or "sign", one bit each and the mean magnitude (STC, equation
     10)."""
 
-    ratio: float = 1 / 32
+    ratio: Ratio = 1 / 32
     values: str = "float32"
     empty = bytes(5)
 
     def __post_init__(self) -> None:
-        check_ratio(self.ratio)
         pick(self.values, dict.fromkeys([*_FLOATS, "sign"]), "form of values")
 
     def write(self, x: np.ndarray) -> bytes:
@@ -109,11 +102,8 @@ class RandomK(FlatCoder, SharedRandomness, Sparse):
     """The share ``ratio`` of entries, as float32, at positions from shared randomness. ``unbiased``
     decodes them times n/k; otherwise as they are, for ``Feedback`` (Stich et al. 2018)."""
 
-    ratio: float = 1 / 32
+    ratio: Ratio = 1 / 32
     unbiased: bool = True
-
-    def __post_init__(self) -> None:
-        check_ratio(self.ratio)
 
     def _index(self, n: int, generator: torch.Generator) -> np.ndarray:
         return torch.randperm(n, generator=generator)[: how_many(self.ratio, n)].numpy()
@@ -134,14 +124,9 @@ class CountSketch(FlatCoder, Sparse):
     median over the rows estimates it; the share ``ratio`` of largest estimates is kept. The
     section: the table as float32; signs and cells are the same for all."""
 
-    size: float = 1 / 2
-    rows: int = 5
-    ratio: float = 1 / 64
-
-    def __post_init__(self) -> None:
-        check_ratio(self.size)
-        check_ratio(self.ratio)
-        whole_number("rows", self.rows, 64)
+    size: Ratio = 1 / 2
+    rows: Annotated[int, counts(64)] = 5
+    ratio: Ratio = 1 / 64
 
     def cells(self, n: int) -> int:
         """How many cells a row has, for a tensor of n entries."""

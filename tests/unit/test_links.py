@@ -139,7 +139,7 @@ def test_a_message_has_just_the_tensors_of_the_schema(task):
         fl.Downlink().encode(ZERO | {"more": torch.zeros(1)}, ctx)
     sections = up.encode(ZERO, ctx)
     del sections["b"]
-    with pytest.raises(fl.WireError, match="Client 0 did not send"):
+    with pytest.raises(fl.WireError, match="Client 0 .*did not send"):
         up.decode(sections, ctx)
     with pytest.raises(fl.WireError, match="whole model"):
         down.undo(down.read(sections, ctx), ctx)
