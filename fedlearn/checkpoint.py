@@ -56,14 +56,6 @@ def write_tensors(
         raise OSError(f"{path} cannot be written ({error}).") from error
 
 
-def history(path: Any) -> History:
-    """The rounds so far, of a checkpoint that was just written."""
-    from safetensors import safe_open
-
-    with safe_open(path, "pt") as file:
-        return History.from_dict(from_json(file.metadata()["history"]))
-
-
 def resume(
     path: Any, history: History, state: State, memories: dict[int, Tensors], device: torch.device
 ) -> State:

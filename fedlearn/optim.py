@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .arguments import BelowOne, NotNegative, Positive, Ratio
 from .context import Context, Part, Tensors
 from .wire.base import brief
 
@@ -89,21 +90,17 @@ class SGD(Optimizer):
 
     __repr__ = brief
 
-    lr: float = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    decay: float = 1.0
+    lr: Positive = 0.1
+    momentum: BelowOne = 0.0
+    weight_decay: NotNegative = 0.0
+    decay: Ratio = 1.0
     floor: float = field(default=0.0, repr=False)
     nesterov: bool = field(default=False, repr=False)
     spare: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
-        fine = self.lr > 0 and 0 <= self.momentum < 1 and self.weight_decay >= 0
-        if not fine or not 0 < self.decay <= 1 or not 0 <= self.floor <= self.lr:
-            raise ValueError(
-                "SGD needs lr > 0, 0 <= momentum < 1, weight_decay >= 0, 0 < decay <= 1 and "
-                f"0 <= floor <= lr, not {self}."
-            )
+        if not 0 <= self.floor <= self.lr:
+            raise ValueError(f"floor of SGD is from 0 to lr, not {self.floor!r}.")
         if self.nesterov and not self.momentum:
             raise ValueError(f"Nesterov's momentum needs momentum > 0, not {self}.")
 
@@ -175,22 +172,14 @@ class Adam(Optimizer):
 
     __repr__ = brief
 
-    lr: float = 0.001
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-    weight_decay: float = 0.0
+    lr: Positive = 0.001
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.999
+    eps: Positive = 1e-8
+    weight_decay: NotNegative = 0.0
     decoupled: bool = False
     amsgrad: bool = field(default=False, repr=False)
     spare: bool = field(default=False, repr=False)
-
-    def __post_init__(self) -> None:
-        fine = self.lr > 0 and 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1
-        if not fine or not self.eps > 0 or not self.weight_decay >= 0:
-            raise ValueError(
-                "Adam needs lr > 0, 0 <= beta1, beta2 < 1, eps > 0 and weight_decay >= 0, not "
-                f"{self}."
-            )
 
     def init(self, params: Params, ctx: Context) -> dict[str, Any]:
         # 1 - beta^t, grown like the moments themselves: m <- beta m + (1 - beta) g with g = 1

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import checkpoint, local, recipes, results, round
+from . import local, recipes, results, round
 from .arguments import checked
 from .data import published, sources
 from .errors import DataError, error_text, pick
@@ -114,12 +114,11 @@ def do(
     path = root / folder / f"{name}.json"
     saved, began = path.with_suffix(".checkpoint"), time.monotonic()
     if isinstance(run, Search):
-        line, trained, device = search(run, saved), checkpoint.history(saved), run.device
+        line, device = search(run, saved), run.device
     else:
-        trained, device = train(run, saved, progress, root), run.experiment.device
-        line = trained.to_dict()
+        line, device = train(run, saved, progress, root).to_dict(), run.experiment.device
     # those of a run that was stopped are those of its rounds, without their evaluation
-    took = max(time.monotonic() - began, float(trained.seconds.sum()))
+    took = max(time.monotonic() - began, sum(row["seconds"] for row in line.get("rows", ())))
     here = {"date": date.today().isoformat(), "hardware": hardware(device)}
     if isinstance(run, Run) and run.command:  # not what happened to be typed for many runs
         here["command"] = shlex.join(run.command)

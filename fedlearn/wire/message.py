@@ -29,6 +29,7 @@ DOWN, UP = 0, 1
 # magic, version, kind, schema, round, client, samples: 26 bytes
 _HEADER = struct.Struct("<4sBBQIII")
 _CRC = struct.Struct("<I")
+DENSE = Dense()
 
 
 @dataclass(frozen=True)
@@ -146,15 +147,11 @@ class FixedMessage:
     whole: bool = False
     device: Any = "cpu"
 
-    def coder(self, name: str) -> Coder:
-        """Which coder this tensor goes through."""
-        return self.coders.get(name, Dense())
-
     def write(
         self, kind: int, round: int, client: int, tensors: Mapping[str, Any], samples: int = 0
     ) -> bytes:
         """Tensors by name, each of its shape in the schema, or none -> bytes."""
-        sections = {name: self.coder(name).encode(t) for name, t in tensors.items()}
+        sections = {name: self.coders.get(name, DENSE).encode(t) for name, t in tensors.items()}
         return pack(Message(kind, round, client, samples, sections), self.schema)
 
     def read(
@@ -169,6 +166,6 @@ class FixedMessage:
         if samples is not None and message.samples != samples:
             raise WireError(f"Client {client} has {samples} images, and sent {message.samples}.")
         return {
-            name: self.coder(name).decode(section, shapes[name]).to(self.device)
+            name: self.coders.get(name, DENSE).decode(section, shapes[name]).to(self.device)
             for name, section in sections.items()
         }
