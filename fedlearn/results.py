@@ -10,7 +10,6 @@ import re
 import shlex
 import subprocess
 import sys
-import warnings
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import date
@@ -62,34 +61,20 @@ def provenance() -> dict[str, str]:
 
 
 def read(path: Path) -> list[Line]:
-    """The runs in a file; ``ValueError`` for one that holds none, a wrong hash, or a run twice. A
-    line that cannot be read is left out with a warning."""
-    lines = _lines(path)
-    if not lines:
-        raise ValueError(f"{path} is no result of fedlearn: it holds no run.")
-    return lines
-
-
-def _lines(path: Path) -> list[Line]:
-    lines: list[Line] = []
+    """The runs in a file; ``ValueError`` for one that holds none, a wrong hash, or a run twice."""
+    nothing = f"{path} is no result of fedlearn"
     try:
-        if packed := path.name.endswith(PACKED):
+        if path.name.endswith(PACKED):
             texts = gzip.decompress(path.read_bytes()).decode().splitlines()
         else:
             texts = [path.read_text(encoding="utf-8")]
-    except (ValueError, EOFError, OSError) as error:
-        raise ValueError(f"{path} is no result of fedlearn: it cannot be read ({error}).") from None
-    for number, text in enumerate(texts, 1):
-        try:
-            data = from_json(text)
-        except (ValueError, RecursionError) as error:
-            place = f"line {number} of {path}" if packed else str(path)
-            warnings.warn(f"{place} is left out: move it away ({error}).", stacklevel=3)
-            continue
-        lines += data if isinstance(data, list) else [data]
-    for line in lines:
+        parts = [x if isinstance(x := from_json(text), list) else [x] for text in texts]
+    except (ValueError, EOFError, OSError, RecursionError) as error:
+        raise ValueError(f"{nothing}: it cannot be read ({error}).") from None
+    lines = [line for part in parts for line in part]
+    for line in lines or [None]:
         if not isinstance(line, dict) or not ({"rows", "scales"} & {*line}):
-            raise ValueError(f"{path} is no result of fedlearn: it holds {short(line)}.")
+            raise ValueError(f"{nothing}: it holds {short(line)}.")
         if line.get("hash") != (hash_of(line["experiment"]) if "experiment" in line else None):
             raise ValueError(f"{path}: the hash {line.get('hash')} is not of its run's experiment.")
     hashes = [line["hash"] for line in lines if "hash" in line]
@@ -118,8 +103,7 @@ def packed(name: str) -> list[Line]:
 
 def recent(name: str, root: Path = RECENT) -> dict[Path, Line]:
     """The runs of that name that are not packed yet, by their files."""
-    files = sorted((root / name).glob("*.json"))
-    return {path: lines[0] for path in files if (lines := _lines(path))}
+    return {path: read(path)[0] for path in sorted((root / name).glob("*.json"))}
 
 
 def load(name: str) -> list[History]:
