@@ -20,7 +20,7 @@ from .context import Context, Part, Tensors, label
 from .errors import Diverged, WireError
 from .models import state_of
 from .wire import Coder, Dense, LowRank, Schema, SharedRandomness, Sparse, Stochastic, Votes, coders
-from .wire.lowrank import power_step
+from .wire.sparse import power_step
 
 Sections = dict[str, Any]  # coded bytes by tensor name
 DENSE = Dense()

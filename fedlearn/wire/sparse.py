@@ -1,5 +1,6 @@
-"""Few entries: their positions as Golomb-Rice coded gaps, and their values (Strom 2015, Aji &
-Heafield 2017, Lin et al. 2018; gaps and signs: Sattler et al. 2019, STC)."""
+"""Few numbers: positions of entries as Golomb-Rice coded gaps, and their values (Strom 2015, Aji &
+Heafield 2017, Lin et al. 2018; gaps and signs: Sattler et al. 2019, STC); or matrices of low rank
+(PowerSGD, Vogels et al. 2019)."""
 
 import math
 import struct
@@ -12,8 +13,8 @@ import torch
 from .. import rng
 from ..arguments import Ratio, counts
 from ..errors import WireError, pick
-from .base import FlatCoder, SharedRandomness, Sparse
-from .bits import Reader, clamped, pack_rice, pack_signs, write_numbers
+from .base import FlatCoder, Shape, SharedRandomness, Sparse, Stochastic
+from .bits import Reader, clamped, flat, pack_rice, pack_signs, write_numbers
 from .coders import write_floats
 
 _FLOATS = {"float32": "<f4", "float16": "<f2"}
@@ -155,3 +156,43 @@ class CountSketch(FlatCoder, Sparse):
         index = largest(estimate, how_many(self.ratio, n))
         x[index] = estimate[index]
         return x
+
+
+def power_step(M: torch.Tensor, Q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """One step of subspace iteration (PowerSGD, Algorithm 1), float64: P = orthogonal columns of M
+    Q, Q = M^T P; M [n, m], Q [m, r] -> P [n, r], Q [m, r]; P Q^T is M projected on P."""
+    P, _ = torch.linalg.qr(M @ Q)
+    return P, M.T @ P
+
+
+@dataclass(frozen=True)
+class LowRank(Stochastic):
+    """A tensor as the matrix M [first axis, all others], which becomes P Q^T of rank ``rank``, a
+    step of subspace iteration from a random start: biased, wants ``Feedback``. The section: P and Q
+    as float32; what is not shorter that way travels dense."""
+
+    rank: Annotated[int, counts(2**15)] = 2
+
+    def factors(self, shape: Shape) -> tuple[int, int] | None:
+        """Rows and columns of the matrix of a tensor of this shape; None if it travels dense."""
+        n, m = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (1, math.prod(shape))
+        return (n, m) if self.rank * (n + m) < n * m else None
+
+    def encode(self, tensor: torch.Tensor, generator: torch.Generator) -> bytes:
+        x, sizes = flat(tensor), self.factors(tensor.shape)
+        if sizes is None:
+            return write_numbers(x, "themselves")
+        M = torch.from_numpy(x.astype(np.float64)).reshape(sizes)
+        start = torch.randn(sizes[1], self.rank, generator=generator, dtype=torch.float64)
+        return write_numbers(torch.cat(power_step(M, start)).numpy(), "factors")
+
+    def decode(self, section: Any, shape: Shape) -> torch.Tensor:
+        reader, sizes = Reader(section), self.factors(shape)
+        if sizes is None:
+            x = reader.floats(math.prod(shape)).copy()
+        else:
+            both = torch.from_numpy(reader.floats(sum(sizes) * self.rank).astype(np.float64))
+            P, Q = both.reshape(-1, self.rank).split(sizes)
+            x = clamped((P @ Q.T).numpy())
+        reader.end()
+        return torch.from_numpy(x).reshape(shape)
