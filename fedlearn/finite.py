@@ -3,7 +3,7 @@ finite, and yet one upload of 1e30 makes an aggregate from which nobody can trai
 taken."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from statistics import median_low
 from typing import Any
 
@@ -78,23 +78,3 @@ def far(norms: Mapping[int, float]) -> list[int]:
     """The clients whose answers have a norm far above the round's median; of two the lower."""
     most = FAR * median_low(norms.values()) if norms else 0.0
     return [k for k, norm in norms.items() if norm > most]
-
-
-def next_state(server: Any, t: int, state: State, ask: Any, suspects: Sequence[int]) -> State:
-    """The state after a round; ``Diverged`` if a run cannot go on from it."""
-    failed, new = None, state
-    try:
-        new = server.round(t, state, ask)
-        if new is not state:
-            server.check(t, new, state, ask.last_seen)
-    except Diverged as error:
-        failed = error
-    out = far(ask.norms)
-    if (out or failed) and grown(state, server.start()):  # honest clients stand out, too
-        out = list(suspects)
-        reason = f"{failed} Or the state was poisoned before, or the learning rate is too large."
-        failed = Diverged(reason) if failed else None
-    ask.row["suspects"] = out
-    if failed:
-        raise failed
-    return new

@@ -333,10 +333,23 @@ def one_round(
     ask = Exchange(t, people, row, last_seen)
     people.ready(t, row["clients"])
     began = time.perf_counter()
+    new, failed = state, None
     try:
-        state = finite.next_state(server, t, state, ask, suspects)
+        new = server.round(t, state, ask)
+        if new is not state:
+            server.check(t, new, state, last_seen)
     except (Diverged, WireError) as error:
-        ask.excuse(error)
+        failed = error
+    row["suspects"] = finite.far(ask.norms)
+    if (failed or row["suspects"]) and finite.grown(state, server.start()):  # honest ones, too
+        row["suspects"] = list(suspects)
+        if isinstance(failed, Diverged):
+            why = "Or the state was poisoned before, or the learning rate is too large."
+            failed = Diverged(f"{failed} {why}")
+    if failed:
+        ask.excuse(failed)
+    else:
+        state = new
     if ask.raised and not last_seen:  # no client has ever answered: it is the program that fails
         raise ask.raised
     people.settle(t, ask.close())
