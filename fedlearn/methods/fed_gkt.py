@@ -134,7 +134,7 @@ class Server(Messages, ServerSide):
         known = dict(ask.read(answers, lambda k, data: self.read(t, k, data)))
         missing = sorted(set(range(self.task.clients)) - known.keys())
         if missing and not self.method.asynchronous:
-            raise WireError(f"FedGKT cannot go on: nothing came from {missing} in round {t}.")
+            raise WireError(f"FedGKT cannot go on: in round {t} nothing came from {missing}.")
         return self.learn(t, state, known) if known else state
 
     def read(self, t: int, k: int, data: bytes) -> Tensors:
