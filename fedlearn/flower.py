@@ -49,7 +49,7 @@ DEAD = re.compile("ActorDied|RayActorError|ActorUnavailable|WorkerCrashed|OutOfM
 
 
 def require() -> str:
-    """The version of Flower, which from now on is quiet; ``ImportError`` if it is another's."""
+    """The version of Flower, which from now on is quiet; ``ImportError`` for an unknown one."""
     try:
         version = metadata.version("flwr")
     except metadata.PackageNotFoundError:

@@ -124,6 +124,7 @@ class Link(Part):
         for i, step in enumerate(steps[:-1], 1):
             step.check(steps[i:])
         self.steps, self.makes = steps, kind
+        self.shown: tuple[Any, ...] = steps[:-1] if steps[-1] == Code() else steps
         self.code: Code = steps[-1]  # type: ignore[assignment]
         self.needs = frozenset[Any]().union(*(step.needs for step in steps))
         self.told, self.drops, adds = map(self._with, ("sent", "names", "shapes"))
@@ -140,14 +141,13 @@ class Link(Part):
         return {self.makes, self.code}.union(*(step.given() for step in passing))
 
     def __repr__(self) -> str:
-        steps = self.steps[:-1] if self.code == Code() else self.steps
-        return f"{type(self).__name__}({', '.join(map(repr, steps))})"
+        return f"{type(self).__name__}({', '.join(map(repr, self.shown))})"
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.steps == other.steps
+        return type(self) is type(other) and self.shown == other.shown
 
     def __hash__(self) -> int:
-        return hash(self.steps)
+        return hash(self.shown)
 
     def validate(self, ctx: Context) -> None:
         """``ValueError`` for a task or settings that a step cannot work with."""

@@ -208,16 +208,7 @@ class Replay(Downlink):
 
     def __init__(self, link: Uplink) -> None:
         super().__init__()
-        self.link, self.needs = link, frozenset({KeptSteps(link)})
-
-    def __repr__(self) -> str:
-        return f"Replay({self.link!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Replay) and self.link == other.link
-
-    def __hash__(self) -> int:
-        return hash(self.link)
+        self.link, self.needs, self.shown = link, frozenset({KeptSteps(link)}), (link,)
 
     def group(self, ctx: Context) -> Hashable:
         return last_known(ctx, ctx.client)

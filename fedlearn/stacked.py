@@ -374,7 +374,7 @@ def narrow(net: nn.Module, first: int, last: int, views: dict | None = None) -> 
 
 
 def prepare(net: nn.Module, rows: tuple[int, ...], generators: list[torch.Generator]) -> None:
-    """Only so many rows of each client's batch count (all: empty); layers that draw know how."""
+    """So many ``rows`` of each client's batch count, all if empty; layers draw from these."""
     for module in net.modules():
         if isinstance(module, _Norm | Dropout):
             module.rows = rows

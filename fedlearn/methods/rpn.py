@@ -39,7 +39,7 @@ class Pool(Code):
 
 @dataclass(frozen=True)
 class PoolState(Pool):
-    """The same for what clients hear: harmless for a sum of pooled updates only."""
+    """The same for what clients hear: exact for a sum of pooled updates, and for nothing else."""
 
     needs = frozenset({Pool})
 
