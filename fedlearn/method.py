@@ -5,6 +5,7 @@
 
 A round may ask as often as it likes: averaging once, split learning batch by batch."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
@@ -251,6 +252,29 @@ class ServerSide(Side):
         self.method.model.refresh(self.net, self.task, t)
         local.load(self.tensors, state.weights)
         return self.task.evaluate(self.net)
+
+    def evaluate_each(
+        self,
+        ask: Exchange,
+        write: Callable[[int], bytes],
+        network: Callable[[int, bytes], torch.nn.Module],
+    ) -> dict[str, Any]:
+        """Mean of what the task says of ``network(k, answer)``; None if nobody answers."""
+        predictions: dict = {}
+
+        def read(k: int, data: bytes) -> dict[str, float]:
+            result = self.task.evaluate(network(k, data), client=k, predictions=predictions)
+            if not math.isfinite(result["loss"]):
+                predictions.pop(k, None)
+                raise WireError(f"With client {k}'s network the loss is not finite.")
+            return result
+
+        answers = ask(range(self.task.clients), write, EVALUATE)
+        results = [result for _, result in ask.read(answers, read, EVALUATE)]
+        means: dict[str, Any] = {"accuracy": None, "loss": None}
+        if results:
+            means = {name: sum(r[name] for r in results) / len(results) for name in results[0]}
+        return means | self.task.measure(predictions)
 
 
 class ClientSide(Side):

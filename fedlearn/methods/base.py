@@ -1,7 +1,6 @@
 """What several methods share: steps that choose or add tensors, and clients that
 keep their networks."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ from ..context import Context, Tensors
 from ..errors import WireError
 from ..links import Step
 from ..local import load
-from ..method import EVALUATE, ClientSide
+from ..method import ClientSide
 from ..models import evaluating
 from ..wire import DOWN, UP, FixedMessage, Schema
 
@@ -56,24 +55,15 @@ def evaluate_personal(
     whole: Callable[[nn.Module], nn.Module] = lambda net: net,
 ) -> dict[str, Any]:
     """Mean test accuracy and loss of ``whole(network)`` over the clients that show theirs."""
-    message, task, predictions = network_message(server), server.task, dict[Any, Any]()
-    server.method.model.refresh(server.net, task, t)
+    message = network_message(server)
+    server.method.model.refresh(server.net, server.task, t)
 
-    def read(k: int, data: bytes) -> dict[str, float]:
-        shown = message.read(UP, t, k, data, samples=task.sizes[k])
+    def network(k: int, data: bytes) -> nn.Module:
+        shown = message.read(UP, t, k, data, samples=server.task.sizes[k])
         load(server.tensors, server.initial | shown)
-        result = task.evaluate(whole(server.net), client=k, predictions=predictions)
-        if not math.isfinite(result["loss"]):
-            predictions.pop(k, None)
-            raise WireError(f"With client {k}'s network the loss is not finite.")
-        return result
+        return whole(server.net)
 
-    answers = ask(range(task.clients), lambda k: question(k).write(DOWN, t, k, {}), EVALUATE)
-    results = [result for _, result in ask.read(answers, read, EVALUATE)]
-    means: dict[str, Any] = {"accuracy": None, "loss": None}
-    if results:
-        means = {name: sum(r[name] for r in results) / len(results) for name in results[0]}
-    return means | task.measure(predictions)
+    return server.evaluate_each(ask, lambda k: question(k).write(DOWN, t, k, {}), network)
 
 
 class PersonalClient(ClientSide):
