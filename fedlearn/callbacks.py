@@ -1,9 +1,14 @@
-"""What may be called after each round with the row of the history and the state after it: any
-function; one that returns True ends the run. After a checkpoint the last round comes again."""
+"""What may be called after each round: ``fl.run(..., on_round=[Lines("run.csv"), Until(0.9)])``.
+
+A callback is any function of the row of the history and the state after it. One that returns True
+ends the run. When a run goes on from a checkpoint, its last round comes again.
+"""
 
 import csv
 import io
 import sys
+import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,8 +49,11 @@ class Until:
 
 
 class Lines:
-    """Every row as a line of a CSV (``.csv``) or JSON lines (``.jsonl``) file; later rounds' lines
-    go."""
+    """Every row as a line of a file, as the run goes: CSV (``.csv``) or JSON lines (``.jsonl``).
+
+    Round 1 begins the file anew. A run that goes on from a checkpoint goes on with its file, and
+    lines of later rounds than its own go. ``OSError`` if the file cannot be written.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -88,18 +96,40 @@ class TensorBoard:
         writer.flush()
 
 
+class _Log(nullcontext):
+    """What a bar says, for a log: a line when a run begins, and one a round but not more often
+    than ``EVERY``."""
+
+    def __init__(self, name: str, done: int, rounds: int) -> None:
+        super().__init__(self)
+        self.name, self.done, self.rounds, self.reached = name, done, rounds, ""
+        self._print()
+
+    def _print(self) -> None:
+        self.last = time.monotonic()
+        line = f"{self.name}: {self.done} of {self.rounds} rounds{self.reached}"
+        print(line, file=sys.stderr, flush=True)
+
+    def set_postfix(self, **numbers: str) -> None:
+        self.reached = "".join(f", {name} {number}" for name, number in numbers.items())
+
+    def update(self) -> None:
+        self.done += 1
+        if time.monotonic() - self.last >= EVERY:
+            self._print()
+
+
 def progress_bar(name: str, done: int, rounds: int, show: bool | None) -> Any:
-    """A bar on a terminal or in a notebook, if not ``show`` is False; elsewhere, if it is True."""
+    """A bar, of text on a terminal and a widget in a notebook, if ``show`` is not False; lines
+    elsewhere, if it is True."""
     kernel = hasattr(getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)(), "kernel")
-    visible, how = kernel or sys.stderr.isatty(), dict[str, Any]()
+    visible = kernel or sys.stderr.isatty()
     if show and not visible:
-        line = "{desc}: {n_fmt} of {total_fmt} rounds{postfix}\n"
-        how = {"bar_format": line, "mininterval": EVERY, "miniters": 1}
+        return _Log(name, done, rounds)
     if kernel and find_spec("ipywidgets"):
         from tqdm.notebook import tqdm
     else:
         from tqdm import tqdm
 
     hide = not (visible if show is None else show)
-    how |= {"initial": done, "total": rounds, "desc": name, "disable": hide, "leave": False}
-    return tqdm(unit="round", **how)
+    return tqdm(initial=done, total=rounds, desc=name, unit="round", disable=hide, leave=False)

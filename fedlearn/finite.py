@@ -1,9 +1,11 @@
-"""Whether a run can go on from a state, and whose answer stands out. Every number off the wire is
-finite, and yet one upload of 1e30 makes an aggregate from which nobody can train: it is not
-taken."""
+"""Whether a run can go on from a state, and whose answer stands out if it cannot.
+
+Every number that comes off the wire is finite, and yet one upload of 1e30 makes an aggregate from
+which nobody can train. Such an aggregate is not taken (``round.one_round``).
+"""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median_low
 from typing import Any
 
@@ -32,7 +34,8 @@ def norm(tensors: Iterable[Any]) -> float:
 
 
 def check(state: State, before: State) -> bool:
-    """``Diverged`` if what is new in ``state`` overflows, else whether gradients may."""
+    """``Diverged`` if what is new in ``state`` overflows: weights or the memory of a part; else
+    whether the weights have grown so much that gradients may."""
     for noun, new, old in (
         ("weights", state.weights, before.weights),
         ("server's memory", state.memory, before.memory),
@@ -48,8 +51,9 @@ def grown(state: State, before: State) -> bool:
 
 
 def try_out(net: nn.Module, task: Any, large: bool = True) -> None:
-    """``Diverged`` if the network's output or loss for a few test images is not finite, or the
-    gradient of ``large`` weights overflows."""
+    """``Diverged`` if a network that holds the new weights gives anything for a few test images
+    that is not finite, or a loss, or if the gradient of ``large`` ones overflows: products of
+    large finite weights do, and roots of negative variances."""
     x, y = (t[:IMAGES] for t in task.test)
     with evaluating(net), torch.set_grad_enabled(large):
         given = net(task.inputs(x))
@@ -65,7 +69,8 @@ def try_out(net: nn.Module, task: Any, large: bool = True) -> None:
 
 
 def refuse_negative(variances: Mapping[str, np.ndarray], update: Tensors) -> None:
-    """``WireError`` for a variance that ``update`` makes negative by more than coding loses."""
+    """``WireError`` if a variance, moved by ``update``, is below zero by more than what coding may
+    have lost. (numpy's small sums cost less than torch's.)"""
     if names := [name for name in variances if name in update]:
         old = np.concatenate([variances[name] for name in names], None)
         u = np.concatenate([update[name].cpu().numpy() for name in names], None)
@@ -78,3 +83,30 @@ def far(norms: Mapping[int, float]) -> list[int]:
     """The clients whose answers have a norm far above the round's median; of two the lower."""
     most = FAR * median_low(norms.values()) if norms else 0.0
     return [k for k, norm in norms.items() if norm > most]
+
+
+def next_state(server: Any, t: int, state: State, ask: Any, suspects: Sequence[int]) -> State:
+    """The state after a round that a run can go on from, without the answers of those who stand out
+    if it cannot with them; ``Diverged`` if neither is possible."""
+    failed, new = None, state
+    try:
+        new = server.round(t, state, ask)
+        if new is not state:
+            server.check(t, new, state, ask.last_seen)
+    except Diverged as error:
+        failed = error
+    except WireError as error:
+        if not ask.left_out:
+            raise
+        failed = Diverged(str(error))  # the method cannot do without those
+    out = far(ask.norms)
+    if (out or failed) and grown(state, server.start()):  # honest clients stand out, too
+        out = list(suspects)
+        reason = f"{failed} Or the state was poisoned before, or the learning rate is too large."
+        failed = Diverged(reason) if failed else None
+    ask.row["suspects"] += [k for k in out if k not in ask.row["suspects"]]
+    if not failed:
+        return new
+    if not ask.leave_out(out, failed):
+        raise failed
+    return next_state(server, t, state, ask, suspects)

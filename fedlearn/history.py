@@ -1,6 +1,7 @@
 """What a run leaves behind: one row a round, and under which settings it was made."""
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import pandas  # takes long to load: only where a table is made
 
 MEASURES = "last test", "last quarter"  # of the rounds, the mean: the two accuracies of a run
+JUMP = 3.0  # times the lowest loss before
 # those that a run has whatever its method and its task's metrics
 COLUMNS = """
     round accuracy loss bytes_up bytes_up_buffers bytes_down bytes_down_buffers
@@ -91,12 +93,16 @@ class History:
         rows = self.evaluated
         some = np.unique(np.linspace(0, len(rows) - 1, min(10, len(rows))).astype(int))
         table = [
-            (t := r["round"], r["accuracy"], r["loss"], self.megabytes[t - 1], len(r["refused"]))
-            for r in (rows[i] for i in some)
+            {
+                "round": str(row["round"]),
+                self.measure: f"{row['accuracy']:.4f}",
+                "loss": f"{row['loss']:.4f}",
+                "MB so far": f"{self.megabytes[row['round'] - 1]:.3f}",
+                "refused": str(len(row["refused"])),
+            }
+            for row in (rows[i] for i in some)
         ]
-        names = ["round", self.measure, "loss", "MB so far", "refused"]
-        html = pandas.DataFrame(table, columns=names).to_html(index=False, float_format="%.4f")
-        return f"<p>{escape(repr(self))}</p>{html}"
+        return f"<p>{escape(repr(self))}</p>{pandas.DataFrame(table).to_html(index=False)}"
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -120,7 +126,8 @@ class History:
 
     @property
     def measure(self) -> str:
-        """The name of what the column accuracy holds, the task's main metric."""
+        """The name of what the column accuracy holds; tasks other than classification have their
+        own main metric there."""
         return self.meta.get("task", {}).get("accuracy", "accuracy")
 
     @property
@@ -135,8 +142,17 @@ class History:
             raise ValueError(f"No round of this run of {self.method} was evaluated.")
         return self.evaluated[-1]
 
+    @property
+    def jumps(self) -> list[int]:
+        """The rounds after which the loss was more than three times the lowest before, or NaN."""
+        rows = self.evaluated
+        lowest = accumulate((row["loss"] for row in rows), min)
+        later = zip(rows[1:], lowest, strict=False)
+        return [row["round"] for row, low in later if not row["loss"] <= JUMP * low]
+
     def late_accuracy(self) -> float:
-        """Mean accuracy of the tests in the last quarter of the rounds, or the last one."""
+        """Mean accuracy of the tests in the last quarter of the rounds, or the last one if there
+        is none: of 20 rounds, after rounds 16 to 20."""
         late = [row for row in self.evaluated if row["round"] > 0.75 * len(self)]
         return float(np.mean([row["accuracy"] for row in late or [self.final]]))
 
@@ -189,7 +205,8 @@ class History:
 
     @classmethod
     def from_json(cls, source: str | Path) -> "History":
-        """Read what ``to_json`` wrote: a path, or the text itself."""
+        """Read what ``to_json`` wrote: a path, or the text itself; ``ValueError`` names what is
+        none."""
         text, name = str(source), "This text"
         try:
             if not text.lstrip().startswith("{"):
@@ -201,7 +218,8 @@ class History:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "History":
-        """The inverse of ``to_dict``, also after JSON has made text of the clients' numbers."""
+        """The inverse of ``to_dict``, also after JSON has made text of the clients' numbers;
+        ``ValueError`` and the like for what is no history."""
         meta, rows = data["meta"], [dict(numbers(row)) for row in data["rows"]]
         if not isinstance(meta, dict):
             raise ValueError(f"meta has names and values, not {short(meta)}")

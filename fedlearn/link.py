@@ -1,12 +1,17 @@
 """How long a stored run would take on a given link, and what its radio would use: bytes become
-seconds and joules. Every client of a round has the link to itself and all send at once, so a round
-lasts as long as the slowest of its clients:
+seconds and joules.
+
+Every client of a round has the link to itself and all send at once, so a round lasts as long as the
+slowest of its clients:
 
     latency + stretch * slower * computing + 8 * down / downlink + 8 * up / uplink
 
-``down``, ``up``, ``computing``: one client's mean share of bytes and of measured seconds;
-``stretch``: of the median device's time, what the slowest is expected to need. Left out are the
-server's link, lost packets and headers below the messages, and the latency of a second question.
+with ``down`` and ``up`` the bytes of one client (the round's mean), ``computing`` a client's share
+of the seconds that were measured, and ``stretch`` what the slowest of the round's devices needs of
+the median device's time: 1, or with stragglers what is expected of the largest of so many
+log-normal numbers. The server's own link, retransmitted packets and headers below the messages are
+left out. A client is asked once a round; split learning asks it once a batch, so its latency is
+counted too low.
 """
 
 import math
@@ -58,7 +63,8 @@ RADIOS: dict[str, dict[str, Any]] = {
 
 
 def quantity(value: str | float, kind: str) -> float:
-    """Bits a second, seconds or joules of "768kbit/s", "50ms" or "3.5uJ", or of a number."""
+    """Bits a second, seconds or joules of a text such as "768kbit/s", "50ms" or "3.5uJ", by the
+    ``kind`` that ``UNITS`` has; a number has that unit already. ``ValueError`` below 0."""
     if isinstance(value, str):
         text = QUANTITY.fullmatch(value)
         if text is None or text[2] not in UNITS[kind]:
@@ -75,9 +81,13 @@ def quantity(value: str | float, kind: str) -> float:
 
 @cache
 def stretch(clients: int, stragglers: float) -> float:
-    """What the slowest of so many devices is expected to need of the median's time,
-    exp(``stragglers`` z) each: ``n exp(s^2 / 2) * integral of Phi(z)^(n-1) phi(z - s)``, summed
-    over a fixed grid."""
+    """What the slowest of so many devices, at most 10^9, is expected to need of the median device's
+    time.
+
+    A device needs exp(``stragglers`` * z), z standard normal. With Phi and phi its distribution and
+    density, the largest of n has the mean ``n exp(s^2 / 2) * integral of Phi(z)^(n-1) phi(z - s)``,
+    which is summed over a fixed grid: the same number everywhere, no chance in it.
+    """
     if stragglers == 0:
         return 1.0
     z = np.linspace(stragglers - 9, stragglers + 9, 2001)
@@ -88,15 +98,20 @@ def stretch(clients: int, stragglers: float) -> float:
 
 
 def shares(history: History) -> dict[str, np.ndarray]:
-    """Of each round, for one client: bytes ``down`` and ``up``, seconds of ``computing``."""
+    """What the model needs of each round, for one client: bytes ``down`` and ``up``, ``computing``
+    in seconds. ``ValueError`` for a history without rounds."""
     if not history.rows:
         raise ValueError("A history without rounds has no bytes and no seconds: run it first.")
-    columns = {"down": "bytes_down", "up": "bytes_up", "computing": "seconds"}
-    return {n: getattr(history, column) / _clients(history) for n, column in columns.items()}
+    clients = np.array(_clients(history))
+    return {
+        "down": history.bytes_down / clients,
+        "up": history.bytes_up / clients,
+        "computing": history.seconds / clients,
+    }
 
 
-def _clients(history: History) -> np.ndarray:
-    return np.array([max(1, len(row["clients"])) for row in history.rows])
+def _clients(history: History) -> list[int]:
+    return [max(1, len(row["clients"])) for row in history.rows]
 
 
 @checked
@@ -123,26 +138,65 @@ def time(
     slower: float = 1.0,
     stragglers: float = 0.0,
 ) -> np.ndarray:
-    """Seconds from the start to the end of each round: ``up``, ``down`` and ``latency`` (a round
-    trip) as texts, "768kbit", "50ms", or numbers. The median device computes ``slower`` times as
-    long as was measured; ``stragglers``, 0 to 5: standard deviation of the logarithm of the times.
+    """Seconds from the start to the end of each round, on this link.
 
+    Parameters
+    ----------
+    history
+        A run that has rounds.
+    up, down
+        A client's speeds, "768kbit" or bits a second.
+    latency
+        A round trip, "50ms" or seconds.
+    slower
+        How many times slower the median device computes than the machine that was measured; 0:
+        computing takes no time.
+    stragglers
+        How much devices differ, 0 to 5: the standard deviation of the logarithm of their times. A
+        round waits for the slowest of those that took part.
+
+    Returns
+    -------
+    numpy.ndarray
+        Seconds, [rounds].
+
+    Raises
+    ------
+    ValueError
+        For a quantity that no link can have, and for a history without rounds.
+
+    Examples
+    --------
     >>> row = {"bytes_up": 2000, "bytes_down": 0, "seconds": 4.0, "clients": [0, 1]}
     >>> time(History("fedavg", {}, [row]), up="1kB", down="1kB", latency="500ms")
     array([3.5])
     """
     uplink, downlink, trip = check(up, down, latency, slower, stragglers)
     each = shares(history)
-    slowest = np.array([stretch(int(n), stragglers) for n in _clients(history)])
+    slowest = np.array([stretch(n, stragglers) for n in _clients(history)])
     computing = slower * each["computing"] * slowest
     return np.cumsum(trip + computing + 8 * each["down"] / downlink + 8 * each["up"] / uplink)
 
 
 @checked
 def energy(history: History, up: str | float, down: str | float) -> np.ndarray:
-    """Joules that the radio of one of the round's clients has used so far to send and receive, on
-    average; ``up`` and ``down`` are joules a byte, "3.5uJ" or a number.
+    """Joules that the radio of one of the round's clients has used so far, on average. What it uses
+    because it is on and what the device uses to compute are left out.
 
+    Parameters
+    ----------
+    history
+        A run that has rounds.
+    up, down
+        Joules a byte, "3.5uJ" or a number.
+
+    Returns
+    -------
+    numpy.ndarray
+        Joules, [rounds].
+
+    Examples
+    --------
     >>> row = {"bytes_up": 2000, "bytes_down": 0, "seconds": 4.0, "clients": [0, 1]}
     >>> energy(History("fedavg", {}, [row]), up="2mJ", down="1mJ")
     array([2.])

@@ -1,9 +1,11 @@
-"""What a method is: the parts that say how a client trains, and a round, which has two sides:
+"""What a method is: the parts that say how a client trains, and a round, which has two sides.
 
     server side   round(t, state, ask) -> state     ``ask`` is its only way to clients
     client side   answer(t, client, question, data, memory) -> bytes
 
-A round may ask as often as it likes: averaging once, split learning batch by batch."""
+A round may ask as often as it likes, for whatever it likes: averaging (``round.py``) asks everybody
+once, split learning one client after the other, batch by batch.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -118,7 +120,9 @@ def method_of(method: Any) -> Method:
 
 @dataclass
 class Exchange:
-    """A round's only way to clients, ``ask``. Counts bytes, notes in ``row`` who is refused."""
+    """A round's only way to clients, ``ask`` in the code of a method. It counts the bytes, and
+    notes in ``row``, of the history, who is refused and why. After some answers were left out the
+    round is played again, with what is known of the others."""
 
     t: int
     clients: Any  # of an engine
@@ -126,15 +130,27 @@ class Exchange:
     last_seen: dict[int, int]  # client -> the last round in which an answer of it was taken
     raised: BaseException | None = None  # the first error in the code of a client
     norms: dict[int, float] = field(default_factory=dict)  # client -> the largest that came
+    taken: dict[int, Any] = field(default_factory=dict)  # client -> as what its answer was read
+    left_out: list[int] = field(default_factory=list)
+    turns: bool = False  # a client was asked twice, so what it answered depends on the others
 
     def __post_init__(self) -> None:
         self._before = dict(self.last_seen)
 
+    @property
+    def again(self) -> bool:
+        """Whether the round is played again."""
+        return bool(self.left_out and self.taken)
+
     def __call__(
         self, clients: Iterable[int], write: Callable[[int], Any], question: str = TRAIN
     ) -> Iterator[tuple[int, bytes]]:
-        """Deliver ``write(k)``, bytes or (bytes, how many are buffers), and yield the answers."""
+        """Deliver ``write(k)``, bytes or bytes and how many of them are buffers, to each client,
+        and yield the answers that come."""
         way = "bytes_evaluation" if question == EVALUATE else "bytes"
+        if self.again:
+            yield from ((k, b"") for k in clients if k in self.taken)
+            return
 
         def counted(k: int) -> bytes:
             message = write(k)
@@ -162,6 +178,9 @@ class Exchange:
     ) -> Iterator[tuple[int, Any]]:
         """What ``read(k, answer)`` makes of each; a ``WireError`` of it refuses the client."""
         for k, answer in answers:
+            if self.again:
+                yield k, self.taken[k]
+                continue
             try:
                 taken = read(k, answer)
             except WireError as error:
@@ -169,7 +188,8 @@ class Exchange:
                 continue
             if question != EVALUATE:
                 tensors = taken if isinstance(taken, Mapping) else getattr(taken, "update", {})
-                self.last_seen[k] = self.t
+                self.turns |= k in self.taken
+                self.last_seen[k], self.taken[k] = self.t, taken
                 self.norms[k] = max(self.norms.get(k, 0.0), finite.norm(tensors.values()))
                 self.note("bytes_up_buffers", getattr(taken, "buffers", 0))
             yield k, taken
@@ -182,10 +202,11 @@ class Exchange:
 
     def note(self, column: str, count: int) -> None:
         """Add to a column of the row, such as a share of the bytes that the method tells apart."""
-        self.row[column] = self.row.get(column, 0) + count
+        self.row[column] = self.row.get(column, 0) + (0 if self.again else count)
 
     def excuse(self, error: Diverged | WireError) -> None:
-        """Go on after a round that cannot be taken, or raise if clients are not to blame for it."""
+        """Go on after a round that cannot be taken; or raise its error, if clients are not to blame
+        or the method cannot go on."""
         if isinstance(error, WireError):  # without these answers the method cannot go on
             if self.last_seen or not self.raised:
                 raise error from self.raised
@@ -193,14 +214,30 @@ class Exchange:
             raise error
         else:
             self.row["untaken"] = str(error)
+            for k in self.left_out:  # in vain
+                del self.row["refused"][k]
+
+    def leave_out(self, suspects: Iterable[int], error: Diverged) -> bool:
+        """Refuse the answers of ``suspects``, with which the round ends in ``error`` -> whether it
+        can be played again with those of the others."""
+        out = [k for k in suspects if k in self.taken]
+        if not 0 < len(out) < len(self.taken) or self.turns:
+            return False
+        for k in out:
+            del self.taken[k], self.norms[k]
+            self.refuse(k, WireError(f"Left out, as it stood out in a round that failed: {error}"))
+        self.left_out += out
+        return True
 
     def close(self) -> list[int]:
-        """End a round -> the clients whose answers counted, none if it was not taken."""
+        """End the questions of a round -> the clients whose answers counted: of those who were
+        refused, or if the round was not taken, none did."""
         answered = [k for k, t in self.last_seen.items() if t == self.t]
         void = [k for k in answered if self.row["untaken"] or k in self.row["refused"]]
         for k in void:
             del self.last_seen[k]
         self.last_seen |= {k: self._before[k] for k in void if k in self._before}
+        self.taken.clear()
         return [k for k in answered if k not in void]
 
 
@@ -244,11 +281,13 @@ class ServerSide(Side):
         raise NotImplementedError
 
     def check(self, t: int, state: State, before: State, last_seen: Mapping[int, int]) -> None:
-        """``Diverged`` if the run cannot go on with the ``state`` that round ``t`` made."""
+        """``Diverged`` if the run cannot go on with the ``state`` that round ``t`` made of the one
+        ``before``."""
         finite.check(state, before)
 
     def evaluate(self, t: int, state: State, ask: Exchange) -> dict[str, float]:
-        """{"accuracy", "loss"} of the state after round ``t`` on the test set."""
+        """{"accuracy", "loss"} of the state after round ``t`` on the test set. What is needed of
+        clients is asked for."""
         self.method.model.refresh(self.net, self.task, t)
         local.load(self.tensors, state.weights)
         return self.task.evaluate(self.net)
@@ -259,7 +298,8 @@ class ServerSide(Side):
         write: Callable[[int], bytes],
         network: Callable[[int, bytes], torch.nn.Module],
     ) -> dict[str, Any]:
-        """Mean of what the task says of ``network(k, answer)``; None if nobody answers."""
+        """Mean of what the task says of each of the networks that ``network(k, answer)`` makes of
+        what each client shows when it is asked; None if nobody shows one."""
         predictions: dict = {}
 
         def read(k: int, data: bytes) -> dict[str, float]:
@@ -278,14 +318,16 @@ class ServerSide(Side):
 
 
 class ClientSide(Side):
-    """All clients of a method, in turn on one network. What one keeps between two answers is in
-    ``memory`` and nowhere else: the next answer may be another process's."""
+    """All clients of a method; they take turns on one network. What one of them keeps between two
+    answers is in ``memory``, and nowhere else: the next answer may be another process's. Most
+    download, train and upload; others have an ``answer`` of their own."""
 
     stacks: ClassVar[bool] = True  # several can train in one stacked network
     remembers: ClassVar[bool] = True  # a round may begin with what was kept in the one before
 
     def answer(self, t: int, client: int, question: str, data: bytes, memory: Tensors) -> bytes:
-        """What was asked for in round ``t``, or ``WireError``. ``EVALUATE`` changes no memory."""
+        """What was asked for in round ``t``; ``WireError`` if the question is not what it must be.
+        To answer ``EVALUATE`` changes no memory."""
         if question == EVALUATE:
             return self.show(t, client, data, memory)
         if question != TRAIN:

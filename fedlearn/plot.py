@@ -98,11 +98,37 @@ def compare(
     ax: Axes | None = None,
     link: Mapping[str, Any] | None = None,
 ) -> Axes:
-    """Test accuracy, or another ``column``, of several histories as curves, labelled by their
-    methods or ``labels``. An entry may be a list of histories, one a seed: their mean is drawn,
-    with a band from the lowest to the highest. ``against``: "rounds", "bytes", "seconds", or
-    "minutes" on the ``link`` (the arguments of ``fl.link.time``).
+    """Test accuracy, or another column, of several histories as curves.
 
+    Parameters
+    ----------
+    histories
+        An entry may be a list of histories, one a seed: their mean is drawn, with a band from the
+        lowest to the highest.
+    against
+        "rounds", "bytes", "seconds", or "minutes" on the ``link``.
+    column
+        A column of numbers, such as "loss".
+    labels
+        By default the methods' names.
+    ax
+        By default those of a new figure.
+    link
+        The arguments of ``fl.link.time``.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes that were drawn on.
+
+    Raises
+    ------
+    ValueError
+        For what is no history with rounds, another axis, no such column, and minutes without a
+        link.
+
+    Examples
+    --------
     >>> rows = [{"round": t, "accuracy": t / 9, "bytes_up": 7, "bytes_down": 9} for t in (1, 2)]
     >>> compare(History("fedavg", {}, rows), against="bytes").lines[0].get_xdata()
     array([16., 32.])
@@ -113,7 +139,9 @@ def compare(
         if not isinstance(history, History) or not history.rows:
             raise ValueError(f"Histories with rounds are drawn, not {short(history)}.")
         if np.ndim(getattr(history, column, [[]])) != 1:
-            raise ValueError(f"The run of {history.method} has no column of numbers {column!r}.")
+            raise ValueError(
+                f"The history of {history.method} has no column of numbers {column!r}."
+            )
     xlabel = pick(against, AXES, "axis")
     if against == "minutes":
         if link is None:
@@ -147,7 +175,8 @@ def compare(
 def panels(
     runs: Mapping[str, History | list[History]], target: float | None = None
 ) -> Sequence[Axes]:
-    """``compare`` against rounds and against bytes; ``target`` gets a dotted line."""
+    """``compare`` twice, in two figures: against rounds and against bytes; ``target`` is an
+    accuracy that gets a dotted line. Returns the two axes."""
     axs = [compare(runs.values(), by, labels=list(runs)) for by in ("rounds", "bytes")]
     for ax in axs:
         if target is not None:
@@ -156,5 +185,6 @@ def panels(
 
 
 def label_counts(task: Task) -> np.ndarray:
-    """How many images, or objects, of each class every client holds: [clients, classes]."""
+    """How many training images, or objects, of each class every client holds: [clients,
+    classes]."""
     return np.asarray(task.held)

@@ -1,7 +1,9 @@
-"""Stored runs, read as histories or as two tidy tables. A line of ``data/results/<name>.jsonl.gz``
-is a run: its experiment, the hash of it, by which it is known, and its history (of FedRepOpt's
-search, the scales). A new run is a file in ``runs/<name>/`` below the working directory until
-``pack`` moves it."""
+"""Stored runs: packed, a file for each paper and scale; read as histories or as two tidy tables.
+
+A line of ``data/results/<name>.jsonl.gz`` is a run: its experiment, the hash of it, by which the
+run is known, and its history (of FedRepOpt's search, the scales). A run that was made lately is a
+file of its own in ``runs/<name>/`` below the working directory, until ``pack`` moves it there.
+"""
 
 import gzip
 import hashlib
@@ -10,6 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
+import warnings
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import date
@@ -41,12 +44,14 @@ def hash_of(experiment: dict[str, Any]) -> str:
 
 
 def place_of(experiment: Mapping[str, Any]) -> str:
-    """The same hash for runs that differ in how an option was chosen alone: one of them is kept."""
+    """The same hash, and nobody's key, for runs that differ in how an option was chosen alone: one
+    of them is kept."""
     return hash_of({**experiment, "tune": None})
 
 
 def provenance() -> dict[str, str]:
-    """Command, day, and commit of the checkout; "dirty" unless sources are as committed."""
+    """Where a result comes from: the command, the day, and the commit of the checkout, if any;
+    "dirty" if a program or what it reads is not as committed (results, which runs add, aside)."""
     git = ["git", "-C", str(Path(__file__).parents[1])]
     sources = ["--", "fedlearn", "data", ":(exclude)data/results"]
     try:
@@ -60,21 +65,39 @@ def provenance() -> dict[str, str]:
     return {"command": command, "date": date.today().isoformat(), "commit": commit}
 
 
+# ---- files ---------------------------------------------------------------------------------------
+
+
 def read(path: Path) -> list[Line]:
-    """The runs in a file; ``ValueError`` for one that holds none, a wrong hash, or a run twice."""
-    nothing = f"{path} is no result of fedlearn"
+    """The runs in a file, packed or as JSON of a history or several; ``ValueError`` for a file that
+    holds none, and for a run that is not the one its hash says, or is there twice. A line that
+    cannot be read, such as one that was cut, is left out with a warning."""
+    lines = _lines(path)
+    if not lines:
+        raise ValueError(f"{path} is no result of fedlearn: it holds no run.")
+    return lines
+
+
+def _lines(path: Path) -> list[Line]:
+    lines: list[Line] = []
     try:
-        if path.name.endswith(PACKED):
+        if packed := path.name.endswith(PACKED):
             texts = gzip.decompress(path.read_bytes()).decode().splitlines()
         else:
             texts = [path.read_text(encoding="utf-8")]
-        parts = [x if isinstance(x := from_json(text), list) else [x] for text in texts]
-    except (ValueError, EOFError, OSError, RecursionError) as error:
-        raise ValueError(f"{nothing}: it cannot be read ({error}).") from None
-    lines = [line for part in parts for line in part]
-    for line in lines or [None]:
+    except (ValueError, EOFError, OSError) as error:
+        raise ValueError(f"{path} is no result of fedlearn: it cannot be read ({error}).") from None
+    for number, text in enumerate(texts, 1):
+        try:
+            data = from_json(text)
+        except (ValueError, RecursionError) as error:
+            place = f"line {number} of {path}" if packed else str(path)
+            warnings.warn(f"{place} is left out: move it away ({error}).", stacklevel=3)
+            continue
+        lines += data if isinstance(data, list) else [data]
+    for line in lines:
         if not isinstance(line, dict) or not ({"rows", "scales"} & {*line}):
-            raise ValueError(f"{nothing}: it holds {short(line)}.")
+            raise ValueError(f"{path} is no result of fedlearn: it holds {short(line)}.")
         if line.get("hash") != (hash_of(line["experiment"]) if "experiment" in line else None):
             raise ValueError(f"{path}: the hash {line.get('hash')} is not of its run's experiment.")
     hashes = [line["hash"] for line in lines if "hash" in line]
@@ -103,13 +126,26 @@ def packed(name: str) -> list[Line]:
 
 def recent(name: str, root: Path = RECENT) -> dict[Path, Line]:
     """The runs of that name that are not packed yet, by their files."""
-    return {path: read(path)[0] for path in sorted((root / name).glob("*.json"))}
+    files = sorted((root / name).glob("*.json"))
+    return {path: lines[0] for path in files if (lines := _lines(path))}
 
 
 def load(name: str) -> list[History]:
-    """The book's runs of a name, such as "rpn_small", as histories, in the order of the recipes;
-    also of a file in ``data/results`` that ``fedlearn compare ... --out`` made.
+    """The book's runs of a name as histories, in the order of the recipes.
 
+    Parameters
+    ----------
+    name
+        Of a packed file in ``data/results``, such as "rpn_small", or of a file there that
+        ``fedlearn compare ... --out`` made.
+
+    Returns
+    -------
+    list of History
+        Without the short runs that chose an option; empty if there are none.
+
+    Examples
+    --------
     >>> {h.method for h in load("rpn_digits")} == {"fedavg", "rpn"}
     True
     """
@@ -123,15 +159,37 @@ def is_whole(line: Line) -> bool:
     return "rows" in line and not line.get("experiment", {}).get("short")
 
 
+# ---- tables --------------------------------------------------------------------------------------
+
+
 def tables(
     places: str | Path | Iterable[str | Path] | Iterable[History] | None = None,
 ) -> "tuple[pandas.DataFrame, pandas.DataFrame]":
-    """Runs and rounds of a file or folder, of several, or of histories, by default of the book,
-    each as a tidy table. A row a run: ``label``, ``method``, ``dataset``, ``partition``, ``seed``,
-    ``last test``, ``last quarter``, ``chosen on`` (the images, if an option was), ``hours``,
-    ``commit``, ...; a row a round of the ``run`` of that index. ``ValueError`` for a named file
-    that is no result; in a folder those are left out, and so are short runs that chose an option.
+    """Runs and rounds, each a tidy table; short runs that chose an option are left out, and so is
+    what is no result in a folder.
 
+    Parameters
+    ----------
+    places
+        A file or folder or several of them, or histories; by default the book's own runs.
+
+    Returns
+    -------
+    runs : pandas.DataFrame
+        A row a run: ``label``, ``method``, ``dataset``, ``partition`` (as it is typed),
+        ``clients``, ``network``, ``seed``, ``last test`` and ``last quarter`` (mean over the tests
+        in the last quarter of the rounds), ``chosen on`` ("test" or "validation" images, if an
+        option was), ``hours``, ``commit``, ``hardware``, ...
+    rounds : pandas.DataFrame
+        A row a round of the ``run`` of that index: ``round``, ``accuracy``, ``bytes_up``, ...
+
+    Raises
+    ------
+    ValueError
+        For a named file that is no result, and for a place without a file.
+
+    Examples
+    --------
     >>> runs, rounds = tables(load("rpn_digits"))
     >>> len(rounds) == int(runs["rounds"].sum())
     True
@@ -210,7 +268,8 @@ def _shown(path: Path) -> str:
 
 @lru_cache
 def split_text(shown: str) -> str:
-    """The partition that is shown so in a history, as it is typed, if it can be."""
+    """The partition that is shown so in a history, as it is typed: "Dirichlet(alpha=0.5,
+    min_samples=1)" is "dirichlet:0.5". What cannot be typed stays as it is."""
     names = {make.__name__: name for name, (make, *_) in partitions.PARTS.items()}
     call = re.match(r"(\w+)\((?:\w+='?([^',)]+))?", shown)
     if call and call[1] in names:
@@ -219,6 +278,9 @@ def split_text(shown: str) -> str:
             if repr(partitions.parse(text)) == shown:
                 return text
     return shown
+
+
+# ---- several runs together -----------------------------------------------------------------------
 
 
 def spread(values: Collection[float | None], form: str = ".3f") -> str:
@@ -240,7 +302,9 @@ def spread(values: Collection[float | None], form: str = ".3f") -> str:
 
 
 class Difference(NamedTuple):
-    """Of paired seeds: the mean difference, its 95 % interval, in how many it is above zero."""
+    """Of paired seeds: the mean difference, its 95 % interval, in how many of them it is above
+    zero. ``str`` says "ahead" or "behind" where the interval of at least five seeds excludes
+    zero."""
 
     mean: float
     low: float
@@ -262,7 +326,8 @@ class Difference(NamedTuple):
 
 
 def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Difference:
-    """By how much ``a`` is above ``b``, by their seeds, with Student's interval.
+    """By how much ``a`` is above ``b``, numbers by their seeds, in the seeds that both have, with
+    Student's interval of the mean, which has no bounds where there are not two.
 
     >>> a, b = dict(enumerate([3.0, 4.0, 3.0, 4.0, 3.5])), dict.fromkeys(range(5), 1.0)
     >>> print(paired(a, b), paired({0: 1.0}, b), sep="; ")

@@ -1,16 +1,25 @@
 """READ FIRST. ``run`` makes rounds; one of averaging is ``Server.round``: send, train, read,
 aggregate.
 
-McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS
-2017, Algorithm 1, is this file with the default parts:
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+AISTATS 2017, Algorithm 1, is this file with the default parts:
 
     server:  w_{t+1} = w_t + sum_{k in S_t} (n_k / n) u_k,     n = sum_{k in S_t} n_k
     client:  u_k = w_k - w_t after E epochs of minibatch SGD from w_t
 
-Most methods replace some of six parts: model (what network?), objective (what is minimised?),
-optimizer (how is a step taken?), uplink and downlink (what bytes travel?), server (how do uploads
-become the next state?). Every byte crosses in ``method.Exchange``; clients are behind an engine:
-one by one (``local.OneByOne``), stacked (``stacked.Stacked``) or on Flower."""
+Most methods replace some of six parts:
+
+    part        question                                       base class
+    model       what network does the client train?            Model: build(task)
+    objective   what does local training minimise?             Objective: begin(net, ctx)
+    optimizer   how is a local step taken?                     Optimizer: init(...), step(...)
+    uplink      what bytes go up?                              Uplink: a chain of steps
+    downlink    what bytes come down?                          Downlink: a chain of steps
+    server      how do uploads become the next global state?   Aggregator: aggregate(...)
+
+Every byte crosses in ``method.Exchange``, which counts it. Clients are behind an engine: one by one
+(``local.OneByOne``), stacked (``stacked.Stacked``) or on Flower.
+"""
 
 import platform
 import time
@@ -32,7 +41,7 @@ from .arguments import short
 from .callbacks import progress_bar
 from .context import Arrival, Context, Part, State, Tensors
 from .errors import Diverged, WireError
-from .history import COLUMNS, History
+from .history import COLUMNS, JUMP, History
 from .links import Downlink, Uplink
 from .method import ClientSide, Exchange, Method, ServerSide, method_of
 from .servers import Aggregator, Mean
@@ -57,7 +66,8 @@ class Server(ServerSide):
         self._coded: tuple[Any, int, dict] = (None, 0, {})  # state, round, group -> body
 
     def round(self, t: int, state: State, ask: Exchange) -> State:
-        """Algorithm 1, one round. Answers are read as they come, not kept."""
+        """Algorithm 1, one round. Answers are read as they come, so that of large networks no more
+        messages are there at once than the engine needs."""
         send = partial(self.send, t, state=state, last_seen=ask.last_seen)
         receive = partial(self.receive, t, state=state)
         arrivals: list[tuple[int, Arrival]] = []
@@ -82,7 +92,8 @@ class Server(ServerSide):
         return pack(Message(DOWN, t, client), self.down, body), buffers
 
     def receive(self, t: int, client: int, data: bytes, state: State) -> Arrival:
-        """bytes -> ``Arrival``; ``WireError`` if it is not this client's of this round."""
+        """bytes -> ``Arrival``; ``WireError`` for anything that is not this client's upload of this
+        round."""
         if client not in self.participants(t):
             raise WireError(f"Client {client} was not drawn for round {t}.")
         message, n = unpack(data, self.up, kind=UP, round=t, client=client), self.task.sizes[client]
@@ -108,7 +119,8 @@ class Server(ServerSide):
         return State(weights, ctx.memory)
 
     def check(self, t: int, state: State, before: State, last_seen: Mapping[int, int]) -> None:
-        """Also tries the network, and the downlink if it could fail, whose bytes are kept."""
+        """Also tries the network, and the downlink if it could fail; what it codes is kept for
+        round ``t`` + 1, unless to code it changes the memory."""
         large = finite.check(state, before)
         self.method.model.refresh(self.net, self.task, t)
         local.load(self.tensors, state.weights)
@@ -130,7 +142,8 @@ class Client(ClientSide):
         self._read: tuple[int, bytes, int, Any] = 0, b"", 0, {}
 
     def download(self, t: int, client: int, data: bytes, memory: Tensors) -> Context:
-        """bytes -> a context with its ``start``; a body is decoded once for all clients."""
+        """bytes -> a context whose ``start`` is the global state. A body that has come before, to
+        another client, is neither summed nor decoded again."""
         ctx, link = self.context(t, client, self.down, memory), self.method.downlink
         known = self._read[2] if self._read[0] == t and same_body(self._read[1], data) else None
         message = unpack(data, self.down, kind=DOWN, round=t, client=client, body_crc=known)
@@ -189,7 +202,8 @@ class Averaging(Method):
 
 
 def same_body(one: bytes, other: bytes) -> bool:
-    """Whether two messages differ in header and checksum at most, without a copy."""
+    """Whether two messages differ in header and checksum at most. (Piece by piece: a copy of a
+    large message takes longer than to compare it.)"""
     pieces = pairwise((*range(26, len(one) - 4, 2**16), len(one) - 4))
     return len(one) == len(other) and all(one[i:j] == other[i:j] for i, j in pieces)
 
@@ -291,7 +305,10 @@ def run(
         if checkpoint is not None:
             state = checkpoints.resume(checkpoint, history, state, people.memories, task.device)
             if len(history) > rounds:
-                raise ValueError(f"{checkpoint} has more than {rounds} rounds already; delete it.")
+                raise ValueError(
+                    f"{checkpoint} has {len(history)} rounds already, more than the {rounds} asked "
+                    "for; name another file or delete it."
+                )
         last_seen, begun = history.last_seen(), len(history)
         with progress_bar(method.name, begun, rounds, progress) as bar:
             row = history.rows[-1] if begun == rounds else None
@@ -309,7 +326,7 @@ def run(
                 if checkpoint is not None:
                     checkpoints.save(checkpoint, history, state, people.memories)
                 if row["accuracy"] is not None:
-                    bar.set_postfix(accuracy=f"{row['accuracy']:.3f}", refresh=False)
+                    bar.set_postfix(accuracy=f"{row['accuracy']:.3f}")
                 bar.update()
     warn(history)
     history.state = state.weights
@@ -326,30 +343,22 @@ def one_round(
     suspects: Sequence[int] = (),
 ) -> tuple[State, dict[str, Any]]:
     """Round ``t`` with the clients of an engine -> the next state, and a row of the history. A
-    state from which no round can begin is not taken: the old one stays, and the row says why."""
+    state that is not finite, or from which no round can begin, is not taken: the old one stays, at
+    the server and at its clients, and the row says why. ``suspects``: the last that there were."""
     row: dict[str, Any] = dict.fromkeys(COLUMNS, 0) | {"round": t, "accuracy": None, "loss": None}
     row |= {"clients": list(server.participants(t)), "refused": {}, "unevaluated": {}}
     row |= {"untaken": None, "suspects": []}
     ask = Exchange(t, people, row, last_seen)
     people.ready(t, row["clients"])
     began = time.perf_counter()
-    new, failed = state, None
     try:
-        new = server.round(t, state, ask)
-        if new is not state:
-            server.check(t, new, state, last_seen)
+        state = finite.next_state(server, t, state, ask, suspects)
+        if ask.left_out:
+            who = ", ".join(map(str, ask.left_out))
+            text = f"{server.method.name} goes on without an answer of client {who}, with which the"
+            warnings.warn(f"{text} round failed; history.rows says which and why.", stacklevel=3)
     except (Diverged, WireError) as error:
-        failed = error
-    row["suspects"] = finite.far(ask.norms)
-    if (failed or row["suspects"]) and finite.grown(state, server.start()):  # honest ones, too
-        row["suspects"] = list(suspects)
-        if isinstance(failed, Diverged):
-            why = "Or the state was poisoned before, or the learning rate is too large."
-            failed = Diverged(f"{failed} {why}")
-    if failed:
-        ask.excuse(failed)
-    else:
-        state = new
+        ask.excuse(error)
     if ask.raised and not last_seen:  # no client has ever answered: it is the program that fails
         raise ask.raised
     people.settle(t, ask.close())
@@ -370,6 +379,9 @@ def warn(history: History) -> None:
         who = ", ".join(f"{k} (rounds: {count})" for k, count in sorted(used.items()))
         text = f"Far more than most sent came from clients of {history.method}, and was used: {who}"
         warnings.warn(f"{text}; history.rows says when.", stacklevel=3)
+    if jumps := history.jumps:
+        text = f"The loss of {history.method} jumped in round {jumps[0]}"
+        warnings.warn(f"{text}, to more than {JUMP:g} times the lowest before.", stacklevel=3)
     for column, noun in (("refused", "answers"), ("unevaluated", "answers to evaluation")):
         if count := sum(len(row[column]) for row in history.rows):
             text = f"{count} {noun} of {history.method} were refused or missing"
@@ -379,7 +391,8 @@ def warn(history: History) -> None:
 def connect(
     engine: Any, server: ServerSide, threads: int, memory_limit: float | None
 ) -> tuple[dict[str, Any], AbstractContextManager[Any]]:
-    """What a history says of an engine, and the clients of one run, inside the block."""
+    """What a history says of an engine, and the clients of one run, there as long as the block
+    lasts. Flower is imported only where it is asked for."""
     method, task, settings = server.method, server.task, server.settings
     if engine == "flower-sim":
         engine = import_module(".flower", __package__).Simulation()
@@ -428,7 +441,9 @@ def clients(
 
 
 def good_threads(net: torch.nn.Module, task: Any, batch_size: int) -> int:
-    """One CPU thread for a small step, else all: a rule, as it changes the last bits of a sum."""
+    """One CPU thread for a small step, all that torch may use for a large one. A rule rather than
+    a timing, so that it does not change between two runs: the number of threads changes the last
+    bits of a sum."""
     small = step_work(net, task, batch_size) < SMALL_STEP
     return 1 if small else torch.get_num_threads()
 

@@ -132,7 +132,7 @@ class Server(Messages, ServerSide):
 
         answers = ask(self.participants(t), write)
         known = dict(ask.read(answers, lambda k, data: self.read(t, k, data)))
-        missing = sorted(set(range(self.task.clients)) - known.keys())
+        missing = sorted(set(range(self.task.clients)) - known.keys() - {*ask.left_out})
         if missing and not self.method.asynchronous:
             raise WireError(f"FedGKT cannot go on: in round {t} nothing came from {missing}.")
         return self.learn(t, state, known) if known else state

@@ -58,18 +58,20 @@ def test_what_a_client_has_lost_is_not_silently_begun_anew():
 
 
 @pytest.mark.parametrize("simulated", [False, True])
+@pytest.mark.parametrize("who", [(1,), range(4)], ids=["left out", "not taken"])
 @pytest.mark.parametrize("name", ["scaffold", "stc"])
-def test_a_client_hears_whether_its_answer_counted(name, simulated, monkeypatch):
-    """As one lies in round 2, the round is not taken."""
+def test_a_client_hears_whether_its_answer_counted(name, who, simulated, monkeypatch):
+    """One that lies in round 2 is left out; where all do, the round is not taken."""
 
     def once(u, ctx, factor):
         return {n: factor * t for n, t in u.items()} if ctx.round == 2 else u
 
     monkeypatch.setitem(liars.LIES, "once", once)
-    method = liars.lying(fl.methods.get(name), (1,), "once", 1e30)
+    method = liars.lying(fl.methods.get(name), who, "once", 1e30)
     here, there = both(method, Grid(simulated), rounds=4)
     assert there == here and here.rows[3]["untaken"] is None
-    assert here.rows[1]["untaken"]
+    second = here.rows[1]
+    assert list(second["refused"]) == [1] if len(who) == 1 else second["untaken"]
 
 
 @pytest.mark.parametrize(

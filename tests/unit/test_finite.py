@@ -72,17 +72,23 @@ def test_who_is_far_above_the_median_stands_out(norms, out):
     assert finite.far(dict(enumerate(norms))) == out
 
 
-def test_norms_are_those_of_all_that_came_and_an_untaken_round_was_never_seen():
-    row = {"refused": {}, "unevaluated": {}, "bytes_up_buffers": 0, "untaken": "why"}
-    ask = Exchange(7, None, row, {3: 2, 9: 1})
+def test_norms_are_those_of_all_that_came_and_a_client_that_is_left_out_was_never_seen():
+    ask = Exchange(7, None, {"refused": {}, "unevaluated": {}, "bytes_up_buffers": 0}, {3: 2, 9: 1})
     with pytest.raises(fl.errors.Diverged):
         ask.excuse(fl.errors.Diverged("nobody has answered"))
     u = {"a": torch.tensor([1.0, -7.0]), "b": torch.tensor([[2.0]]), "c": torch.tensor([99])}
     came = {1: u, 2: Arrival(2, 1, u, 5), 3: {"a": torch.full((12,), 3e38)}, 4: b"bytes"}
-    assert len(list(ask.read(came.items(), lambda k, data: data))) == 4
+    read = list(ask.read(came.items(), lambda k, data: data))
+    assert len(read) == 4
     norms = [54**0.5, 54**0.5, 12**0.5 * 3e38, 0]
-    assert [*ask.norms.values()] == pytest.approx(norms) and row["bytes_up_buffers"] == 5
-    assert ask.close() == [] and ask.last_seen == {3: 2, 9: 1}
+    assert [*ask.norms.values()] == pytest.approx(norms) and ask.row["bytes_up_buffers"] == 5
+    assert not ask.leave_out([5], fl.errors.Diverged("why"))  # who has not come
+    assert not ask.leave_out(came, fl.errors.Diverged("why"))  # nobody would be left
+    assert ask.leave_out([3, 1], fl.errors.Diverged("why")) and list(ask.row["refused"]) == [3, 1]
+    again = ask([1, 2, 3, 4], lambda k: pytest.fail("nobody is asked again"))
+    assert list(ask.read(again, None)) == read[1:2] + read[3:]
+    ask.row["untaken"] = None
+    assert ask.close() == [2, 4] and ask.last_seen == {2: 7, 3: 2, 4: 7, 9: 1}
 
 
 @pytest.mark.parametrize(
@@ -98,14 +104,16 @@ def test_norms_are_those_of_all_that_came_and_an_untaken_round_was_never_seen():
 )
 def test_one_finite_lie_does_not_end_a_run(name, factor, engine, task, tmp_path, lie_once):
     method, path = lie_once(fl.methods.get(name), factor), tmp_path / "c"
-    with pytest.warns(UserWarning, match="not taken"):
+    with pytest.warns(UserWarning, match="without .* client 2"):
         whole = fl.run(method, task, 3, checkpoint=path, engine=engine)
-    assert [row["suspects"] for row in whole.rows] == [[], [2], []]
-    assert [bool(row["untaken"]) for row in whole.rows] == [False, True, False]
-    assert all(not row["refused"] and math.isfinite(row["loss"]) for row in whole.rows)
-    assert whole.loss[0] == whole.loss[1] != whole.loss[2]
+    first, second, third = whole.rows
+    assert (first["suspects"], list(second["refused"])) == ([], [2])
+    assert all(row["untaken"] is None and math.isfinite(row["loss"]) for row in whole.rows)
+    assert not third["refused"] and not third["suspects"]
     if name == "dgc":
-        assert fl.run(method, task, 4, checkpoint=path) == fl.run(method, task, 4)
+        with pytest.warns(UserWarning, match="without .* client 2"):
+            again = fl.run(method, task, 4)
+        assert fl.run(method, task, 4, checkpoint=path) == again
 
 
 def equal(one, other):
@@ -132,6 +140,19 @@ def test_a_round_that_was_not_taken_leaves_clients_where_they_were(name, togethe
     assert not any(equal(kept[1][k], kept[2][k]) for k in range(4))
 
 
+@pytest.mark.parametrize("name", KEEPING)
+def test_who_is_left_out_keeps_what_it_had_and_the_others_go_on(name, task, lie_once):
+    method = lie_once(fl.methods.get(name), 1e30)
+    server, people, seen = method.server_side(task), fl.clients(method, task), {}
+    state, _ = one_round(server, people, 1, server.start(), seen)
+    before = {k: dict(memory) for k, memory in people.memories.items()}
+    with pytest.warns(UserWarning, match="client 2"):
+        new, row = one_round(server, people, 2, state, seen)
+    assert new is not state and list(row["refused"]) == row["suspects"] == [2]
+    assert seen == {0: 2, 1: 2, 2: 1, 3: 2}
+    assert [equal(before[k], people.memories[k]) for k in range(4)] == [False, False, True, False]
+
+
 def plain(shape, classes):
     """A network without batch statistics, whose variances would say who lies."""
     layers = nn.Conv2d(shape[0], 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 6 * 6, 32)
@@ -146,7 +167,8 @@ def test_a_poisoned_state_does_not_make_honest_clients_suspects(task, lie_once):
     untaken = [row["untaken"] for row in history.rows if row["untaken"]]
     assert untaken and all("poisoned" in why for why in untaken)
     assert {k for row in history.rows for k in row["suspects"]} == {2}
-    assert "2 (rounds: 1)" in " ".join(str(warning.message) for warning in said)
+    texts = " ".join(str(warning.message) for warning in said)
+    assert "2 (rounds: 1)" in texts and "jumped in round 2" in texts
 
 
 def test_updates_that_the_mean_takes_are_flagged(task):
@@ -166,10 +188,10 @@ def test_features_that_lie_do_not_end_fed_gkt(task, monkeypatch):
         return known
 
     monkeypatch.setattr(Client, "knowledge", knowledge)
-    with pytest.warns(UserWarning, match="1 rounds of fed_gkt were not taken"):
+    with pytest.warns(UserWarning, match="1 answers of fed_gkt were"):
         history = fl.run("fed_gkt", task, 3, on_round=lambda row, state: rounds.append(row))
     second, third = history.rows[1:]
-    assert second["suspects"] == [2] and second["untaken"] and not third["untaken"]
+    assert list(second["refused"]) == [2] and second["untaken"] is third["untaken"] is None
     assert math.isfinite(third["loss"])
 
 
@@ -183,10 +205,10 @@ def test_a_downlink_that_cannot_be_encoded_is_noticed_in_the_round_that_made_it(
                 trained["classifier.2.bias"] += 1e6
             return super().encode(trained, ctx)
 
-    with pytest.warns(UserWarning, match="not taken"):
+    with pytest.warns(UserWarning, match="without .* client 2"):
         history = fl.run(FEDAVG.but(downlink=HALF, uplink=Bias()), task, 3)
     assert [row["suspects"] for row in history.rows] == [[], [2], []]
-    assert "half precision" in history.rows[1]["untaken"]
+    assert "half precision" in history.rows[1]["refused"][2]
 
 
 def test_the_downlink_is_tried_on_those_who_are_next_and_changes_nothing(task, tmp_path):

@@ -70,12 +70,19 @@ def test_what_is_no_result_is_one_sentence_and_left_out_of_a_folder(data, tmp_pa
             results.tables(tmp_path / place)
 
 
-def test_a_cut_line_is_no_result(tmp_path):
-    text, path = json.dumps(GOOD), tmp_path / "own.jsonl.gz"
-    for bad in (text[:99], json.dumps(GOOD | {"meta": {"label": "\ud800"}})):
-        path.write_bytes(gzip.compress("\n".join([text, bad, text]).encode()))
-        with pytest.raises(ValueError, match="own.* cannot be read"):
-            results.read(path)
+def test_a_cut_line_costs_itself(tmp_path):
+    text = json.dumps(GOOD)
+    strange = json.dumps(GOOD | {"meta": {"label": "\ud800"}})
+    path = tmp_path / "own.jsonl.gz"
+    path.write_bytes(gzip.compress("\n".join([text, text[:99], strange, text]).encode()))
+    with pytest.warns(UserWarning, match="line 2 of .*move it away") as warned:
+        assert results.read(path) == [json.loads(text)] * 2
+    assert "line 3" in str(warned[1].message)
+    (tmp_path / "own").mkdir()
+    for name, content in {"a": text[:99], "b": text}.items():
+        (tmp_path / "own" / f"{name}.json").write_text(content)
+    with pytest.warns(UserWarning, match="a.json is left out"):
+        assert [path.stem for path in results.recent("own", tmp_path)] == ["b"]
 
 
 def test_seeds_are_told_by_mean_and_deviation():
