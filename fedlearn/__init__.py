@@ -4,8 +4,7 @@ that are measured.
 import fedlearn as fl
 task = fl.tasks.classification("digits", clients=10, partition="dirichlet:0.5")
 history = fl.run(fl.methods.rpn(), task, rounds=20)
-fl.plot.compare([history], against="bytes")
-"""
+fl.plot.compare([history], against="bytes")"""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -37,10 +36,9 @@ if TYPE_CHECKING:
     from .errors import DataError, WireError
     from .experiment import Experiment
     from .history import History
-    from .local import initial_network
+    from .local import initial_network, refit
     from .method import Method
     from .methods.fed_repopt_search import search as repopt_search
-    from .metrics import refit
     from .parts import SGD, Adam, Downlink, Mean, TaskLoss, TaskNetwork, Uplink
     from .results import summary
     from .round import Averaging, clients, run
@@ -59,7 +57,7 @@ _FRONT = {
     Uplink=parts:Uplink WireError=errors:WireError book callbacks check=book.check:check
     claims=ledger clients=round:clients cost=costs:cost data explore=book.explorers:explore flower
     initial_network=local:initial_network link meter methods models partition=data.partition parts
-    plot refit=metrics:refit repopt_search=methods.fed_repopt_search:search results rng
+    plot refit=local:refit repopt_search=methods.fed_repopt_search:search results rng
     run=round:run solution=book.check:solution summary=results:summary tasks widgets=book.widgets
     wire
     """.split()
@@ -69,8 +67,7 @@ __all__ = list(_FRONT)
 
 
 def __getattr__(name: str) -> Any:
-    """A name of the front, or a module of the package, loaded when it is first asked for: neither
-    ``fedlearn --help`` waits for torch, nor ``fl.run`` for pictures and tables."""
+    """A name of the front, or a module of the package, loaded when first asked for."""
     if name.startswith("__") or not (name in _FRONT or find_spec(f"{__name__}.{name}")):
         raise AttributeError(f"module 'fedlearn' has no attribute {name!r}")
     home, _, inside = _FRONT.get(name, name).partition(":")

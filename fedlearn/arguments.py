@@ -1,21 +1,15 @@
-"""Arguments that are what their annotation says: methods' options, and the fields of parts, coders
-and settings.
-
-What is annotated as float, int, bool, str, or one of them or None, or as a kind of part or coder,
-is checked; what else a value must be, such as above 0, is up to the callee. Numbers are finite,
-unless the default is infinite.
-Numbers of another kind, such as numpy's, become Python's own, and a whole number that is given for
-a float becomes a float: what is equal has the same ``repr``, by which two machines know it.
-"""
+"""Arguments that are what their annotation says: methods' options, fields of parts, coders,
+settings. Numbers are finite, unless the default is infinite, and become Python's own kind of their
+annotation: what is equal has the same ``repr``, by which two machines know it."""
 
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, ParamSpec, TypeGuard, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ParamSpec, TypeGuard, TypeVar, Union, get_args, get_origin
 
 KINDS = {
     float: "a finite number",
@@ -25,20 +19,43 @@ KINDS = {
     NoneType: "None",
 }
 LARGEST = 3.4028234663852886e38  # of float32, in which all training computes
-LONGEST = 10**4000  # Python shows no whole number of more than 4,300 digits
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@dataclass(frozen=True)
+class Range:
+    """Which numbers an annotation allows: ``Annotated[float, Range("above 0", ...)]``."""
+
+    words: str
+    allows: Callable[[Any], bool]
+
+
+def counts(most: float = 1e38) -> Range:
+    """The numbers 1, 2, 3, ..., up to the most."""
+    return Range(f"a whole number from 1 to {most}", lambda n: n is None or 1 <= n <= most)
+
+
+Positive = Annotated[float, Range("above 0 and finite", lambda x: 0 < x < math.inf)]
+NotNegative = Annotated[float, Range("at least 0 and finite", lambda x: 0 <= x < math.inf)]
+BelowOne = Annotated[float, Range("at least 0 and below 1", lambda x: 0 <= x < 1)]
+Ratio = Annotated[float, Range("above 0 and at most 1", lambda x: 0 < x <= 1)]
+Share = Annotated[float, Range("from 0 to 1", lambda x: 0 <= x <= 1)]
+Count = Annotated[int, counts()]
+
+
 def check_value(name: str, value: Any, annotation: Any, default: Any = None) -> Any:
-    """``value``, a number as Python's own; ``ValueError`` unless it is what an annotation says.
-    Without one, a number as default asks for a number."""
+    """``value`` as Python's own kind; ``ValueError`` unless it is what the annotation says."""
     if isinstance(annotation, type) and issubclass(annotation, Checked):  # a part, a coder
         if not isinstance(value, annotation):
-            raise ValueError(
-                f"{name} must be of the kind {annotation.__name__}, not {short(value)}."
-            )
+            raise ValueError(f"{name} must be of kind {annotation.__name__}, not {short(value)}.")
+        return value
+    if get_origin(annotation) is Annotated:
+        annotation, allowed = get_args(annotation)
+        value = check_value(name, value, annotation, default)
+        if not allowed.allows(value):
+            raise ValueError(f"{name} must be {allowed.words}, not {short(value)}.")
         return value
     union = get_origin(annotation) in (UnionType, Union)
     kinds = get_args(annotation) if union else (annotation,)
@@ -77,7 +94,7 @@ def _is(value: Any, kind: type, default: Any) -> bool:
     if kind is float and is_number(value):
         return -LARGEST <= value <= LARGEST or (value == default and math.isinf(default))
     if kind is int:
-        return is_whole(value) and -LONGEST < value < LONGEST
+        return is_whole(value) and abs(value) < 10**4000  # Python shows no more than 4,300 digits
     return kind is not float and isinstance(value, kind)
 
 
@@ -110,8 +127,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 class Checked:
-    """Base of dataclasses whose fields are checked when one is made, before their own
-    ``__post_init__``."""
+    """Base of dataclasses whose fields are checked before their ``__post_init__``."""
 
     def __post_init__(self) -> None:
         for f in fields(self) if is_dataclass(self) else ():

@@ -14,8 +14,7 @@ from .history import History
 
 
 def _head(history: History) -> dict[str, Any]:
-    """What has to be equal for a checkpoint to belong to a run. Versions and hardware may
-    differ."""
+    """What has to be equal for a checkpoint to belong to a run; versions may differ."""
     names = ("parts", "task", "data", "settings")
     return {"method": history.method} | {name: history.meta[name] for name in names}
 
@@ -57,19 +56,10 @@ def write_tensors(
         raise OSError(f"{path} cannot be written ({error}).") from error
 
 
-def history(path: Any) -> History:
-    """The rounds so far, of a checkpoint that was just written."""
-    from safetensors import safe_open
-
-    with safe_open(path, "pt") as file:
-        return History.from_dict(from_json(file.metadata()["history"]))
-
-
 def resume(
     path: Any, history: History, state: State, memories: dict[int, Tensors], device: torch.device
 ) -> State:
-    """Bring clients and history to where the checkpoint stands -> the server's state there;
-    without a file ``state`` as it is."""
+    """Bring clients and history to the checkpoint, if there is one -> the server's state there."""
     from safetensors import SafetensorError, safe_open
 
     if Path(path).is_dir() or is_device(Path(path)):
@@ -85,15 +75,10 @@ def resume(
         head = from_json(metadata["head"])
         before = History.from_dict(from_json(metadata["history"]))
     except (SafetensorError, KeyError, ValueError, OSError) as error:
-        raise ValueError(
-            f"{path} is not a readable checkpoint of fedlearn ({error}); delete it to start anew."
-        ) from None
+        raise ValueError(f"{path} is no checkpoint of fedlearn ({error}); delete it.") from None
     here = from_json(to_json(_head(history)))
     if differ := [name for name in here if head.get(name) != here[name]]:
-        raise ValueError(
-            f"{path} belongs to another run: {', '.join(differ)} differ. Name another file or "
-            "delete it."
-        )
+        raise ValueError(f"{path} belongs to another run: {', '.join(differ)} differ; delete it.")
     groups: defaultdict[str, Tensors] = defaultdict(dict)
     for key, tensor in tensors.items():
         group, name = key.split("/", 1)

@@ -1,10 +1,6 @@
-"""``fedlearn``: run and compare methods from a terminal, check claims, reproduce the papers'
-comparisons, pack stored runs, make the class edition.
-
-A command is a function named in ``COMMANDS``: its docstring is its help, and its arguments, with
-the fields of the dataclasses that it takes, are its options. What states a run is
-``fedlearn.experiment.Experiment``. Nothing that needs torch is imported before a command is called.
-"""
+"""``fedlearn``. A command is a function named in ``COMMANDS``: its docstring is its help, its
+arguments and the fields of the dataclasses that it takes are its options. Nothing here imports
+torch."""
 
 import inspect
 import io
@@ -34,9 +30,6 @@ from .experiment import Engine, Experiment, Link, Output, read_pairs, read_value
 
 Texts = UseAppendAction[tuple[str, ...]]
 Seeds = Annotated[UseAppendAction[tuple[tuple[int, ...], ...]], arg(name="seed", metavar="SEED")]
-
-
-# ---- run and compare -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +78,8 @@ def compare(experiment: Several, engine: Engine, output: Output, link: Link, job
 
 
 def experiments(stated: One) -> list[Experiment]:
-    """What is stated, once for each method, choice of its options, and seed.
-
-    Each method gets the options that it knows. One that none knows they all get, and refuse.
-    """
+    """What is stated, for each method, choice of its options and seed. An option goes to the
+    methods that know it; one that none knows they all get, and refuse."""
     from .methods import find
 
     plain: dict[str, Any] = {f.name: getattr(stated, f.name) for f in fields(Experiment)}
@@ -116,9 +107,6 @@ def choices(text: str) -> list[tuple[str, dict[str, Any]]]:
     values = {o: v.split("/") for o, v in (p.partition("=")[::2] for p in pairs.split(","))}
     every = product(*(map(read_value, texts) for texts in values.values()))
     return [(name, dict(zip(values, choice, strict=True))) for choice in every]
-
-
-# ---- all else ------------------------------------------------------------------------------------
 
 
 def cost(
@@ -293,8 +281,6 @@ def classroom(folder: Positional[str], out: Positional[str], force: bool = False
     print(*make(folder, out, force), sep="\n")
 
 
-# ---- the command line ----------------------------------------------------------------------------
-
 COMMANDS: dict[str, Callable[..., int | None]] = {
     f.__name__: f for f in (run, compare, cost, methods, check, reproduce, pack, classroom)
 }
@@ -337,8 +323,7 @@ def parse(words: Sequence[str]) -> Callable[[], int | None]:
 
 
 def sentence(box: str) -> str:
-    """What a box of tyro's says between its title and its next rule, and the names that it finds
-    nearest, in one line."""
+    """What a box of tyro's says, and the nearest names that it finds, in one line."""
     plain = re.sub(r"\x1b\[[\d;]*m|[│|]", "", box).strip()
     problem, *more = re.split(r"\n\W*\n", re.sub(r"^.*\n\W*", "", plain, count=1))
     names = "".join(text for text in more if "Perhaps you meant" in text)

@@ -16,8 +16,7 @@ Tensors = dict[str, torch.Tensor]  # a state, an update, a memory: tensors by na
 
 
 class Batch(NamedTuple):
-    """Images, labels, and their positions in the client's own data: [batch, ...], or stacked
-    [clients, batch, ...]."""
+    """Images, labels, places in the client's data: [batch, ...] or [clients, batch, ...]."""
 
     x: torch.Tensor
     y: torch.Tensor
@@ -43,8 +42,7 @@ class State:
 
 class Part(Checked):
     """Base of all parts. A part gives itself to the others, by its class, and what else it
-    ``gives``; it ``needs`` some of theirs: classes, or objects where details must agree. Two that
-    do not fit are refused before anything is trained."""
+    ``gives``; it ``needs`` some of theirs: classes, or objects where details must agree."""
 
     needs: Any = frozenset()
     gives: Any = frozenset()
@@ -54,8 +52,7 @@ class Part(Checked):
         return {type(self), *self.gives}
 
     def refuse_unknown(self, kind: type["Part"]) -> None:
-        """``ValueError`` if this part, or one of its kind inside it, has a public member that no
-        part of its kind has: a misspelt method would never be called."""
+        """``ValueError`` for a public member that no part of its kind has: a misspelt method."""
         members = {f.name for f in fields(self)} if is_dataclass(self) else set[str]()
         for cls in set(type(self).__mro__) - set(kind.__mro__):
             for name in vars(cls).keys() - members:
@@ -84,9 +81,8 @@ def label(content: Any) -> str:
 
 @dataclass
 class Context:
-    """What a part may know while it works for one client in one round. While clients train stacked,
-    objective and optimizer see several of them: then ``client``, ``memory`` and what ``generator``
-    returns are lists, and the tensors of ``start`` are [clients, ...]."""
+    """What a part may know for one client in one round. For stacked clients ``client``, ``memory``
+    and what ``generator`` returns are lists, and the tensors of ``start`` are [clients, ...]."""
 
     task: Any
     round: int  # 1, 2, ...
@@ -113,8 +109,7 @@ class Context:
         return self.settings.epochs * -(-self.task.sizes[client] // self.settings.batch_size)
 
     def kept(self, key: str, params: list[torch.Tensor]) -> list[torch.Tensor]:
-        """What a client keeps as ``key``/name of each parameter that is trained, zero where it
-        keeps nothing: tensors like ``params``, for stacked clients [clients, ...]."""
+        """What a client keeps as ``key``/name for each trained parameter, or zero."""
         names = [name for name, p in self.net.named_parameters() if p.requires_grad]
         stacked, tensors = isinstance(self.memory, list), []
         for name, p in zip(names, params, strict=True):

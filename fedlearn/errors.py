@@ -9,8 +9,7 @@ from .arguments import short
 
 
 class Diverged(ValueError):
-    """What is to be sent holds NaN or infinite values; the client then sends nothing, and the
-    server refuses that."""
+    """What is to be sent holds NaN or infinite values."""
 
 
 class WireError(ValueError):
@@ -33,8 +32,7 @@ class StartError(ConnectionError):
 
 
 class DataError(RuntimeError):
-    """A data set that is not on this machine and cannot be fetched, or is not the one its name
-    says."""
+    """A data set that cannot be had on this machine, or is not the one its name says."""
 
 
 def no_memory(error: BaseException) -> bool:
@@ -49,8 +47,7 @@ def error_text(error: BaseException) -> str:
 
 
 def pick(name: Any, options: Mapping[Any, Any], noun: str) -> Any:
-    """``options[name]``, or a ``ValueError`` that names the nearest matches and everything
-    allowed."""
+    """``options[name]``, or a ``ValueError`` with the nearest matches and all that is allowed."""
     with suppress(KeyError, TypeError):  # what cannot be hashed is no name
         return options[name]
     lower, text = {str(o).lower(): str(o) for o in options}, isinstance(name, str)

@@ -163,8 +163,7 @@ class Experiment(Settings):
         return make(**stated)
 
     def arguments(self) -> list[str]:
-        """What one types behind ``fedlearn run`` for it: the method, and all that is not as by
-        default."""
+        """What one types behind ``fedlearn run`` for it, defaults left out."""
         plain, typed = Experiment(), [self.method]
         names = {"options": "option", "metrics": "metric"}
         for f in fields(self):
@@ -179,9 +178,6 @@ class Experiment(Settings):
             for text in map(str, value if isinstance(value, list | tuple) else [value]):
                 typed += [f"{name}={text}"] if text.startswith("-") else [name, text]
         return typed
-
-
-# ---- what a terminal adds ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,9 +264,6 @@ class Link(Checked):
         speeds |= {"slower": self.slower, "stragglers": self.stragglers}
         link.check(**speeds)
         return speeds
-
-
-# ---- options as text -----------------------------------------------------------------------------
 
 
 def _tuples(value: Any) -> Any:

@@ -1,9 +1,5 @@
-"""Methods and networks that are not in this package: in a file, a module, or one that is installed.
-
-mine.py:method       the name ``method`` of the file mine.py
-package.mine:method  the same of a module that can be imported
-method               an entry point of that name, in the group ``fedlearn.methods``
-"""
+"""Methods and networks from elsewhere: mine.py:method, a name in a file; package.mine:method, in a
+module; method, an entry point in the group ``fedlearn.methods``."""
 
 import importlib
 import importlib.util
@@ -23,9 +19,8 @@ FILES: dict[Path, ModuleType] = {}  # those that were loaded here, each once
 
 
 def find(name: Any, known: Mapping[str, Any], kind: str) -> Any:
-    """``known[name]``, or what ``name`` says how to find. ``kind`` is "method" or "network".
-
-    ``ValueError`` if it is absent, ``ImportError`` if its code cannot be loaded."""
+    """``known[name]``, or what ``name`` says where it is; ``ImportError`` if that cannot be
+    loaded."""
     with suppress(KeyError, TypeError):
         return known[name]
     if isinstance(name, str) and ":" in name:

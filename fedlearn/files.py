@@ -44,8 +44,7 @@ def numbers(value: Any) -> Any:
 
 
 def from_json(text: str) -> Any:
-    """``json.loads``, and ``ValueError`` also for half a surrogate pair, which no file can hold and
-    no terminal show."""
+    """``json.loads``, and ``ValueError`` for half a surrogate pair, which no file can hold."""
     value = json.loads(text)
     if re.search(r"\\u[dD][89a-fA-F]", text):
         json.dumps(value, ensure_ascii=False).encode()
@@ -63,11 +62,8 @@ def read_yaml(path: str | Path) -> Any:
 def write_atomically(
     path: str | Path, write: Callable[[Path], object], private: bool = False
 ) -> None:
-    """Let ``write(temporary_path)`` fill a file beside ``path``, then put it there in one step; a
-    ``private`` one nobody else may read.
-
-    A symbolic link is written through. A device or a pipe is written to, never replaced. What a
-    killed process left half-written beside it goes."""
+    """Let ``write(temporary_path)`` fill a file, then put it at ``path`` in one step; a ``private``
+    one nobody else may read. Links are written through, devices and pipes never replaced."""
     path = check_writable(path)
     try:
         if is_device(path):
@@ -132,8 +128,7 @@ def check_writable(path: str | Path) -> Path:
 
 
 def is_device(path: Path) -> bool:
-    """Whether it is a pipe or a device, or a name that the system has for an open file, such as
-    /dev/stdout."""
+    """Whether it is a pipe, a device, or a name of an open file such as /dev/stdout."""
     if not path.exists() or path.is_dir():
         return False
     return not path.is_file() or bool(OPEN.match(str(path)))

@@ -3,14 +3,10 @@
     history = fl.run("rpn", task, engine="flower-sim")     # worker processes, Flower's simulation
     flwr run flower_app --run-config "method='rpn'"        # Flower's own programs, on any machines
 
-``Simulation`` and ``Nodes`` are engines of ``fl.run``; ``server_app`` and ``client_app`` make the
-two components of a Flower app. A message holds what a run in one process encodes, as one ``bytes``
-value. What a client keeps between rounds is Flower's to keep (``context.state``), with what it kept
-before: the next question says whether its last answer counted. In a simulation it travels with the
-messages, uncounted, so that a checkpoint holds it like any other run's.
-
-Flower itself is imported only where it is used.
-"""
+``Simulation`` and ``Nodes`` are engines of ``fl.run``; ``server_app`` and ``client_app`` make a
+Flower app. What a client keeps between rounds is in ``context.state``, with what it kept before:
+the next question says whether its last answer counted. In a simulation it travels with the
+messages, uncounted, so that checkpoints hold it. Flower is imported where it is used."""
 
 import logging
 import os
@@ -53,8 +49,7 @@ DEAD = re.compile("ActorDied|RayActorError|ActorUnavailable|WorkerCrashed|OutOfM
 
 
 def require() -> str:
-    """The version of Flower, which from now on is quiet; ``ImportError`` unless it is one that this
-    package was written for."""
+    """The version of Flower, which from now on is quiet; ``ImportError`` for an unknown one."""
     try:
         version = metadata.version("flwr")
     except metadata.PackageNotFoundError:
@@ -87,8 +82,7 @@ class Job:
         return self.method.client_side(self.task, self.settings)
 
     def head(self) -> dict[str, str]:
-        """What has to be equal on both sides, as texts. Several threads may be another number
-        elsewhere."""
+        """What has to be equal on both sides, as texts."""
         about = describe(self.method, self.task, self.settings, self.threads)
         both = {"method": self.method.name, "threads": "one" if self.threads == 1 else "several"}
         both |= {f"{g}.{n}": v for g in ("parts", "task", "settings") for n, v in about[g].items()}
@@ -97,8 +91,7 @@ class Job:
 
 
 def experiment(config: Mapping[str, Any]) -> Experiment:
-    """The run that a Flower run config states: the fields of an ``Experiment``, where an empty text
-    is the default, and texts in place of lists."""
+    """The run that a run config states; an empty text is the default, texts stand for lists."""
     known = {f.name for f in fields(Experiment)}
     stated = {name: value for name, value in config.items() if name in known and value != ""}
     for name in {"augment", "metrics"} & stated.keys():
@@ -108,14 +101,9 @@ def experiment(config: Mapping[str, Any]) -> Experiment:
     return Experiment(**stated)
 
 
-# ---- a client ------------------------------------------------------------------------------------
-
-
 def client_app(task: Callable[[Any], Any] | None = None) -> Any:
-    """A Flower ``ClientApp`` for the run that the app's run config states.
-
-    Which client it is says the node's ``partition-id``. ``task`` makes the task of Flower's
-    context where a client reads data of its own; by default it is the one that is stated."""
+    """A Flower ``ClientApp`` for the run that the run config states; a node's ``partition-id`` is
+    its client. ``task(context)`` makes a task of a client's own data."""
 
     def find(question: Any, context: Any) -> Job:
         e = experiment(context.run_config)
@@ -167,10 +155,7 @@ def _answer(job, k, question, context):
         answer = job.side.answer(t, k, kind, question["message"], memory)
     lost = not simulated and last < seen
     if lost and job.side.remembers and (memory or kind == EVALUATE):
-        raise WireError(
-            f"Client {k} answered round {seen}, but what it kept has been lost: "
-            "its node was started anew."
-        )
+        raise WireError(f"Client {k} was started anew: what it kept in round {seen} is lost.")
     if kind == EVALUATE:  # which changes nothing
         return {"message": answer}
     if simulated:
@@ -191,9 +176,6 @@ def _unpack(data: bytes, device: Any) -> Tensors:
     from safetensors.torch import load
 
     return {n: x.to(device) for n, x in load(data).items()} if data else {}
-
-
-# ---- the server ----------------------------------------------------------------------------------
 
 
 def server_app() -> Any:
@@ -225,10 +207,9 @@ def _serve(grid, context):
 
 
 class Nodes:
-    """The nodes that a Flower grid reaches: an engine of ``fl.run``, and the clients of its run.
-
-    ``wait``: seconds for clients to join. ``timeout``: seconds for their answers. ``simulated``: by
-    which the workers of a simulation find the run. ``check`` raises if Flower has ended."""
+    """The nodes that a Flower grid reaches, as an engine of ``fl.run`` and the clients of its run.
+    ``wait``, ``timeout``: seconds for clients to join, and to answer. ``simulated``: how workers
+    find the run; ``check`` raises if Flower has ended."""
 
     def __init__(
         self,
@@ -277,8 +258,7 @@ class Nodes:
             )
 
     def greet(self, rejected: dict[int, str]) -> None:
-        """Forget nodes that have gone, and ask new ones which client they are, and of which
-        run."""
+        """Forget nodes that have gone, and ask new ones which client they are."""
         online = set(self.grid.get_node_ids())
         self.nodes = {k: node for k, node in self.nodes.items() if node in online}
         new = sorted(online - {*self.nodes.values(), *rejected})
@@ -295,9 +275,7 @@ class Nodes:
             raise values
         k, count = values.get("client"), self.job.task.clients
         if type(k) is not int or not 0 <= k < count:
-            raise WireError(
-                f"A node's partition-id is a client's number, 0 to {count - 1}, not {k!r}."
-            )
+            raise WireError(f"A node's partition-id is 0 to {count - 1}, not {k!r}.")
         if k in self.nodes:
             raise WireError(f"Client {k} was turned away: it is already here, as another node.")
         if difference := _differences(self.job.head(), values):
@@ -361,16 +339,14 @@ class Nodes:
 
 
 def _differences(server: Mapping[str, str], client: Mapping[str, str]) -> str:
-    """What two heads do not have in common, as a sentence; empty if nothing. That other seeds or
-    partitions make other data goes without saying."""
+    """What two heads do not have in common; where more differs than data, not the data."""
     names = [n for n, value in server.items() if client.get(n) != value]
     stated = [n for n in names if not n.startswith(DATA)]
     return "; ".join(f"{n} is {client.get(n)} there and {server[n]} here" for n in stated or names)
 
 
 def _open(reply: Any) -> dict[str, Any] | WireError:
-    """The values of a reply, or why there are none. ``ConnectionError`` if a worker of the
-    simulation has died."""
+    """The values of a reply, or why there are none; ``ConnectionError`` if a worker died."""
     if reply.has_error():
         reason = str(reply.error.reason)
         if DEAD.search(reason):  # Ray would hand all that follows to the dead one
@@ -383,33 +359,12 @@ def _open(reply: Any) -> dict[str, Any] | WireError:
     return WireError(str(values["refused"])) if "refused" in values else values
 
 
-# ---- the simulation ------------------------------------------------------------------------------
-
-
 class Simulation:
-    """An engine of ``fl.run``: Flower's simulation, in worker processes of this machine.
+    """An engine of ``fl.run``: Flower's simulation, in worker processes of this machine, where a
+    client takes ``cpus_per_client`` and ``gpus_per_client`` (0.1: a tenth of one) while it trains.
+    ``cpus``: how many to use, by default all. Several runs share the workers inside a ``with``
+    block. Ray ends with the workers, also one that was connected to many machines before.
 
-    As many clients train at a time as there is room for. Several runs share the workers inside a
-    ``with`` block. Ray ends with the workers, as Flower wants it, also one that was connected to
-    many machines before.
-
-    Parameters
-    ----------
-    cpus_per_client, gpus_per_client : float
-        What a client takes while it trains; a GPU may be shared, 0.1 of it each.
-    cpus : int, optional
-        How many to use, by default all.
-
-    Raises
-    ------
-    ValueError
-        If a client is to take nothing.
-    ConnectionError
-        When Ray does not start, or Flower ends by itself, as where a client is to take more than
-        there is.
-
-    Examples
-    --------
     >>> import fedlearn as fl
     >>> fl.flower.Simulation(cpus_per_client=2).resources
     {'num_cpus': 2, 'num_gpus': 0.0}
@@ -418,12 +373,9 @@ class Simulation:
     def __init__(
         self, cpus_per_client: float = 1, gpus_per_client: float = 0.0, cpus: int | None = None
     ) -> None:
-        if not cpus_per_client > 0 or not gpus_per_client >= 0:
-            raise ValueError(
-                "A client needs CPUs above 0 and GPUs of at least 0, not "
-                f"{cpus_per_client!r} and {gpus_per_client!r}."
-            )
         self.resources = {"num_cpus": cpus_per_client, "num_gpus": gpus_per_client}
+        if not cpus_per_client > 0 or not gpus_per_client >= 0:
+            raise ValueError(f"A client needs CPUs above 0, GPUs from 0 on, not {self.resources}.")
         self.cpus, self.clients = cpus, 0
         self.users = 0  # blocks and runs that need the workers
         self.grid: Any = None
@@ -448,10 +400,7 @@ class Simulation:
         """The clients of one run: method, task, settings, threads."""
         task = job[1]
         if task.device.type == "cuda" and not self.resources["num_gpus"]:
-            raise ValueError(
-                "The task is on a GPU: say with gpus_per_client how much of one a client takes, "
-                "such as 0.1."
-            )
+            raise ValueError("The task is on a GPU: gpus_per_client=0.1 lets ten clients share it.")
         with self:
             try:
                 self.start(task.clients)
@@ -527,8 +476,7 @@ def _simulated(question: Any, context: Any) -> Job:
 
 
 def start_ray(cpus: int | None = None) -> None:
-    """Start Ray on this machine, unless it runs, with so many CPUs (by default all) and without its
-    log; ``StartError`` if it does not start within two minutes."""
+    """Start Ray on this machine, unless it runs, quietly; ``StartError`` if it does not start."""
     require()
     import ray
 

@@ -1,17 +1,7 @@
-"""The ledger of the papers' checkable numbers (``data/claims.yaml``), and its checker.
-
-An entry holds the number as printed, a formula for it and a verdict. The checker computes the
-formula and derives the verdict anew:
-
-* matches: the computed value is the printed one;
-* rounding: it is, once rounded to the printed digits, or cut off behind them;
-* inconsistent: it is not;
-* not derivable: the paper prints nothing that would allow the comparison (measured results).
-
-Where words or numbers can be read in several ways, one entry is the claim and the others say of
-which entry they are a ``reading_of``. Readings are not counted as claims; one that does not hold is
-"rejected".
-"""
+"""The ledger of the papers' checkable numbers (``data/claims.yaml``), and its checker. An entry
+holds a number as printed, a formula and a verdict, which is derived anew: "matches", "rounding" (it
+does once rounded or cut), "inconsistent", or "not derivable" (measured results). Entries that are
+only another ``reading_of`` one are no claims of their own; one that does not hold is "rejected"."""
 
 import ast
 import copy
@@ -41,8 +31,7 @@ VERDICTS = ("matches", "rounding", "inconsistent", "not derivable", "rejected")
 
 @dataclass(frozen=True)
 class Result:
-    """One entry recomputed. ``computed`` is a number, a bool, a range (low, middle, high) or None;
-    ``problem`` is "" if all is well."""
+    """One entry recomputed: a number, a bool, (low, middle, high) or None."""
 
     claim: dict[str, Any]
     computed: Any
@@ -94,8 +83,7 @@ def _recompute(claim: dict[str, Any]) -> Result:
 
 
 def evaluate(formula: str, data: object = None) -> Any:
-    """A formula's value. It sees ``data``, the entry's own figures, and ``NAMES``; it may not use
-    attributes."""
+    """A formula's value; it sees ``data``, the entry's own figures, and ``NAMES``."""
     tree = ast.parse(formula, mode="eval")
     if any(isinstance(node, ast.Attribute) for node in ast.walk(tree)):
         raise ValueError("a formula has no attributes")
@@ -103,8 +91,7 @@ def evaluate(formula: str, data: object = None) -> Any:
 
 
 def verdict_of(value: str | bool | None, computed: Any) -> str:
-    """The verdict on ``value``: the printed digits as text ("7E+1": about 70), a statement's truth,
-    or None where there is nothing to compare."""
+    """The verdict on printed digits ("7E+1": about 70), a statement's truth, or None."""
     if value is None or computed is None:
         return "not derivable"
     if isinstance(value, bool):
@@ -121,8 +108,7 @@ def verdict_of(value: str | bool | None, computed: Any) -> str:
 
 
 def table(paper: str) -> "pd.DataFrame":
-    """A row a claim of a paper, columns as the book shows them; ``ValueError`` where the ledger is
-    wrong."""
+    """A row a claim of a paper, columns as the book shows them."""
     import pandas as pd
 
     rows = [{"read": "", **r.claim, "computed": show(r.computed)} for r in audit(paper)]
@@ -159,9 +145,6 @@ def show(computed: Any) -> str:
     return f"{computed:,}" if isinstance(computed, int) else f"{computed:.5g}"
 
 
-# ---- what formulas may call: arithmetic on printed numbers ---------------------------------------
-
-
 def printed_digits(text: str) -> tuple[float, float]:
     """A printed number and half a unit of its last digit."""
     return float(text), float(Decimal(1).scaleb(int(Decimal(text).as_tuple().exponent))) / 2
@@ -174,8 +157,7 @@ def quotient(a: str, b: str) -> tuple[float, ...]:
 
 
 def chi2_per_dof(counts: Sequence[Sequence[int]]) -> float:
-    """Pearson's chi-square over its degrees of freedom, of a table of counts: about 1 where the
-    rows were drawn at random from one population."""
+    """Pearson's chi-square over its degrees of freedom: about 1 for one population."""
     observed = np.array(counts)
     expected = observed.sum(1, keepdims=True) * observed.sum(0) / observed.sum()
     freedom = np.prod(np.array(observed.shape) - 1)
@@ -184,16 +166,12 @@ def chi2_per_dof(counts: Sequence[Sequence[int]]) -> float:
 
 @cache
 def generated(bound: float, steps: int = 400) -> tuple[float, float]:
-    """Of kernels that Fed-KGF's Eq. (2) generates: the share of ``|w|**β``, that is
-    ``E |w|**β / E |w'|``, and the part of their gradient that reaches the base kernel,
-    ``E β |w|**(β - 1)``; ``|w|`` up to ``bound``, α and β in the paper's ranges, all uniform."""
+    """Of Fed-KGF's Eq. (2), all drawn uniformly, ``|w|`` up to ``bound``: ``E |w|**β / E |w'|``,
+    and the part of the gradient that reaches the base kernel, ``E β |w|**(β - 1)``."""
     middle = (np.arange(steps) + 0.5) / steps  # integrals are sums over midpoints
     w, beta = bound * middle[:, None], 2 + 8 * middle
     power = float((w**beta).mean())
     return power / (power + (0.00001 + 0.1) / 2), float((beta * w ** (beta - 1)).mean())
-
-
-# ---- networks ------------------------------------------------------------------------------------
 
 
 @cache
@@ -212,8 +190,7 @@ def _sum(net: torch.nn.Module, count: Callable[..., int], dims: Iterable[int] = 
 
 
 def base_params(net: torch.nn.Module, base: int) -> int:
-    """Numbers in Fed-KGF's incomplete network (section 3.2), which has ``base`` kernels of each
-    convolution; biases, batch normalisation and dense layers stay whole."""
+    """Numbers in Fed-KGF's incomplete network (section 3.2), ``base`` kernels a convolution."""
     rest = _sum(net, prod, [0, 1, 2])
     return rest + _sum(net, lambda shape: prod(shape[1:]) * min(base, shape[0]), KERNELS)
 
@@ -227,13 +204,9 @@ def repopt(net: torch.nn.Module) -> torch.nn.Module:
 
 @cache
 def repopt_gap(name: str, rule: str) -> float:
-    """RepOpt with a rule for its multipliers against the network with branches: the distance of
-    their kernels in the end over the distance learned.
-
-    Both are trained by FedAvg of two clients for three rounds of two steps, on noise, in double
-    precision. ``rule`` is "position", the package's; "branches", the same without the 1 of the
-    identity branch; or "scalar", Eq. (1)'s s_3^2 + s_1^2 for every entry of a kernel.
-    """
+    """RepOpt with a ``rule`` for its multipliers against the network with branches: the distance of
+    their kernels over the distance learned. "position" is the package's, "branches" lacks the 1 of
+    the identity branch, "scalar" is Eq. (1)'s s_3^2 + s_1^2."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         csla = NETWORKS[name](form="csla").double()  # type: ignore[call-arg]
@@ -256,8 +229,7 @@ def repopt_gap(name: str, rule: str) -> float:
 def _fedavg(
     net: torch.nn.Module, M: Sequence[float | torch.Tensor], batches: torch.Tensor
 ) -> torch.nn.Module:
-    """The network after federated SGD on ``batches`` [rounds, clients, steps, images, ...]; the
-    labels of a batch are 0, 1, 2, ..."""
+    """The network after federated SGD on ``batches`` [rounds, clients, steps, images, ...]."""
     for clients in batches:
         ends = [copy.deepcopy(net) for _ in clients]
         for local, steps in zip(ends, clients, strict=True):
@@ -280,12 +252,8 @@ def _kernels(net: torch.nn.Module) -> torch.Tensor:
 
 @cache
 def folding_gap(name: str, training: bool = False) -> float:
-    """A network with branches (form "tr") against the same folded into one kernel and a bias a
-    block: the distance of their outputs over the outputs' size.
-
-    Weights, scales and statistics are drawn at random; double precision. ``training``: the network
-    with branches normalises by its batch, as it does while it trains.
-    """
+    """A network with branches against the same folded into one kernel a block, both random: the
+    distance of their outputs over their size. ``training``: branches normalise by the batch."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = NETWORKS[name](form="tr").double().eval()  # type: ignore[call-arg]

@@ -9,17 +9,18 @@ error feedback is a step like any other.
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import nn
 
 from . import rng
+from .arguments import BelowOne, Range
 from .context import Context, Part, Tensors, label
 from .errors import Diverged, WireError
 from .models import state_of
 from .wire import Coder, Dense, LowRank, Schema, SharedRandomness, Sparse, Stochastic, Votes, coders
-from .wire.lowrank import power_step
+from .wire.sparse import power_step
 
 Sections = dict[str, Any]  # coded bytes by tensor name
 DENSE = Dense()
@@ -34,9 +35,9 @@ class Trained:
 
 
 class Step(Part):
-    """One step of a chain. ``takes`` and ``makes`` are the classes of what goes in and what comes
-    out, such as ``Trained``, ``Update`` or one of your own; ``takes`` may be several, as for
-    ``issubclass``. None: anything, and the same."""
+    """One step of a chain. ``takes`` (one or several) and ``makes`` are the classes of what goes in
+    and comes out, such as ``Trained``, ``Update`` or one of your own; None: anything, and the
+    same."""
 
     takes: Any = None
     makes: Any = None
@@ -84,8 +85,7 @@ class Code(Step):
 
 @dataclass(frozen=True)
 class Lossy(Code):
-    """Batch statistics and tensors of fewer than ``whole`` dimensions travel dense, all else
-    through the coder."""
+    """Batch statistics and tensors below ``whole`` dimensions travel dense."""
 
     whole: int = 2
 
@@ -124,13 +124,12 @@ class Link(Part):
         for i, step in enumerate(steps[:-1], 1):
             step.check(steps[i:])
         self.steps, self.makes = steps, kind
+        self.shown: tuple[Any, ...] = steps[:-1] if steps[-1] == Code() else steps
         self.code: Code = steps[-1]  # type: ignore[assignment]
         self.needs = frozenset[Any]().union(*(step.needs for step in steps))
         self.told, self.drops, adds = map(self._with, ("sent", "names", "shapes"))
         if self.drops and adds:
-            raise ValueError(
-                f"{self.drops[0]!r} leaves tensors out, but {adds[0]!r} needs all of them."
-            )
+            raise ValueError(f"{self.drops[0]!r} leaves out tensors that {adds[0]!r} needs.")
         self._choice: Any = (None, 0, {}, frozenset())  # schema, round, what ``coders`` returns
 
     def _with(self, method: str) -> list[Step]:
@@ -142,14 +141,13 @@ class Link(Part):
         return {self.makes, self.code}.union(*(step.given() for step in passing))
 
     def __repr__(self) -> str:
-        steps = self.steps[:-1] if self.code == Code() else self.steps
-        return f"{type(self).__name__}({', '.join(map(repr, steps))})"
+        return f"{type(self).__name__}({', '.join(map(repr, self.shown))})"
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.steps == other.steps
+        return type(self) is type(other) and self.shown == other.shown
 
     def __hash__(self) -> int:
-        return hash(self.steps)
+        return hash(self.shown)
 
     def validate(self, ctx: Context) -> None:
         """``ValueError`` for a task or settings that a step cannot work with."""
@@ -157,8 +155,7 @@ class Link(Part):
             step.validate(ctx)
 
     def schema(self, net: nn.Module) -> Schema:
-        """What the receiver allows. Buffers are what gradients do not move: batch statistics and
-        frozen parameters; and what a step adds."""
+        """What the receiver allows. Buffers are what no gradient moves, and what a step adds."""
         shapes = {name: tuple(t.shape) for name, t in state_of(net).items()}
         buffers = shapes.keys() - {n for n, p in net.named_parameters() if p.requires_grad}
         for step in self.steps:
@@ -167,8 +164,7 @@ class Link(Part):
         return Schema(shapes, frozenset(buffers), repr(self))
 
     def coders(self, ctx: Context) -> tuple[dict[Coder, list[str]], frozenset[str]]:
-        """The names of the tensors that go through each coder in this round, and of those that do
-        not travel dense."""
+        """The tensors that go through each coder in this round, and the lossy ones."""
         if self._choice[0] is not ctx.schema or self._choice[1] != ctx.round:
             names: dict[Coder, list[str]] = {}
             for name in ctx.schema.shapes:
@@ -203,8 +199,7 @@ class Link(Part):
         return sections
 
     def read(self, sections: Sections, ctx: Context) -> Tensors:
-        """The receiver: sections -> the tensors that the sender's coders saw, as far as they keep
-        them."""
+        """The receiver: sections -> tensors, up to what the sender's coders lose."""
         x: Tensors = {}
         for coder, names in self.coders(ctx)[0].items():
             names = [n for n in names if n in sections]
@@ -273,13 +268,9 @@ class Uplink(Link):
         return names
 
     def decode(self, sections: Sections, ctx: Context) -> Tensors:
-        """Sections -> update (or votes, or mask) by name; ``WireError`` unless just the tensors
-        came that this client was to send."""
+        """Sections -> update (or votes, or mask), if just what was expected came."""
         if sections.keys() != set(self.expected(ctx)):
-            raise WireError(
-                f"Client {ctx.client} did not send the tensors that it has to in this round (the "
-                "whole update, or its modules); one whose training diverged sends nothing."
-            )
+            raise WireError(f"Client {ctx.client} diverged, or did not send just what it has to.")
         return self.undo(self.read(sections, ctx), ctx)
 
 
@@ -308,9 +299,7 @@ class Downlink(Link):
     def __init__(self, *steps: Step) -> None:
         super().__init__(*steps)
         if not issubclass(self.makes, Weights):
-            raise ValueError(
-                f"{self!r} must bring the client the server's state, not {label(self.makes)}."
-            )
+            raise ValueError(f"{self!r} must bring the server's state, not {label(self.makes)}.")
 
     def group(self, ctx: Context) -> Hashable:
         """All clients of a group get the same sections in a round, which are coded once."""
@@ -324,9 +313,6 @@ class Downlink(Link):
         if state.keys() != ctx.initial.keys():
             raise WireError("The server's message does not hold the whole model.")
         return {n: state[n] for n in ctx.initial}
-
-
-# ---- steps that more than one method uses --------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -346,11 +332,7 @@ class Update(Step):
 
 @dataclass(frozen=True)
 class Feedback(Step):
-    """Error feedback: what the coder lost is kept and added to the next update. It sends C(u + e)
-    and keeps e <- u + e - C(u + e); of what it does not send at all it keeps everything.
-
-    What it held before is still there if its upload does not count.
-    """
+    """Error feedback: sends C(u + e) and keeps e <- u + e - C(u + e), all of what is not sent."""
 
     takes = Update, Weights
 
@@ -381,16 +363,11 @@ class Residual(Step):
 
 @dataclass(frozen=True)
 class Clip(Step):
-    """g <- g min(1, norm / (sqrt(N) ||g||)) over all tensors that are coded with loss; N is the
-    number of clients in the round (DGC, section 3.2)."""
+    """g <- g min(1, norm / (sqrt(N) ||g||)) over what is coded with loss, N clients (DGC, 3.2)."""
 
     takes = Update
 
-    norm: float = float("inf")
-
-    def __post_init__(self) -> None:
-        if not self.norm > 0:
-            raise ValueError(f"A norm to clip to is above 0, not {self.norm!r}.")
+    norm: Annotated[float, Range("above 0", lambda x: x > 0)] = float("inf")
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         lossy = [n for n in x if n in ctx.lossy]
@@ -408,17 +385,12 @@ def _refuse_diverged(tensors: Iterable[torch.Tensor], ctx: Context) -> None:
 
 @dataclass(frozen=True)
 class Momentum(Step):
-    """u <- m u + g, and u <- 0 where an entry was sent (DGC, sections 3.2 and 3.3). What travels
-    whole anyway, biases and normalisation, has the same momentum and is never set to zero: as in
-    the authors' program, where SGD's momentum does not know what is compressed."""
+    """u <- m u + g, and u <- 0 where an entry was sent (DGC, sections 3.2 and 3.3), but not of what
+    travels whole, as in the authors' program."""
 
     takes = Update
 
-    momentum: float = 0.9
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"Momentum is at least 0 and below 1, not {self.momentum!r}.")
+    momentum: BelowOne = 0.9
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         moved = [n for n in x if n not in ctx.schema.buffers]
@@ -434,10 +406,8 @@ class Momentum(Step):
 
 @dataclass(frozen=True)
 class WarmStart(Step):
-    """Before ``Lossy(LowRank(rank))``: one step of subspace iteration from the Q of the last round,
-    which this side keeps (PowerSGD, section 4.2). The matrix of rank ``rank`` that it makes goes
-    through the coder unchanged, up to rounding. No other step may come between; ``Feedback`` comes
-    before."""
+    """Just before ``Lossy(LowRank(rank))``: a step of subspace iteration from the last round's Q
+    (PowerSGD, section 4.2); the coder keeps the matrix that it makes, up to rounding."""
 
     rank: int = 2
 
@@ -447,9 +417,7 @@ class WarmStart(Step):
     def check(self, rest: Sequence[Step]) -> None:
         coder = rest[0].coder if isinstance(rest[0], Code) else None
         if not isinstance(coder, LowRank) or coder.rank != self.rank:
-            raise ValueError(
-                f"{self!r} comes just before Lossy({LowRank(self.rank)!r}), not {rest[0]!r}."
-            )
+            raise ValueError(f"{self!r} comes just before Lossy({LowRank(self.rank)!r}).")
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         coder, low = LowRank(self.rank), {}

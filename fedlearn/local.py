@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from . import rng
-from .arguments import short
+from .arguments import BelowOne, short
 from .context import Batch, Context, Part, Tensors
 from .errors import WireError
-from .models import Network
+from .models import Network, state_of
 from .settings import Settings
 
 Loss = Callable[[nn.Module, Batch], torch.Tensor]
@@ -23,11 +23,8 @@ Loss = Callable[[nn.Module, Batch], torch.Tensor]
 
 @torch.enable_grad()
 def train(net: nn.Module, method: Any, ctx: Context, settings: Settings) -> None:
-    """E epochs of minibatch training on the client's own data, in place on ``net``.
-
-    Shuffling, augmentation and dropout draw from generators named after (seed, purpose, round,
-    client). Each epoch is gathered, augmented and normalised in one go, so that a step only
-    slices."""
+    """E epochs of minibatch training on the client's own data, in place on ``net``; each epoch is
+    gathered, augmented and normalised in one go."""
     task, params, B = ctx.task, trainable(net), settings.batch_size
     n = task.sizes[ctx.client]
     state = method.optimizer.init(params, ctx)
@@ -90,6 +87,49 @@ def initial_network(method: Any, task: Any) -> nn.Module:
     return new_network(method.model, task)
 
 
+def refit(method: Any, task: Any, state: Tensors, images: int = 2000) -> dict[str, float]:
+    """Accuracy and loss of a state whose batch statistics are measured anew; all learned weights
+    stay as they are. A diagnosis, not a method: it looks at images of all clients.
+
+    Parameters
+    ----------
+    method, task
+        Of the run.
+    state
+        The tensors of a network, by name, such as ``history.state``.
+    images
+        How many training images to measure them on, in one batch.
+
+    Returns
+    -------
+    dict
+        What ``task.evaluate`` says.
+
+    Raises
+    ------
+    ValueError
+        If the state is not of the method's network.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> task = fl.tasks.classification("digits", 2, train=60, test=40)
+    >>> history = fl.run("fedavg", task, rounds=1, progress=False)
+    >>> sorted(fl.refit(fl.methods.fedavg(), task, history.state))
+    ['accuracy', 'loss']
+    """
+    net = initial_network(method, task)
+    if state.keys() != state_of(net).keys():
+        raise ValueError(f"refit needs a state of the network that {method.name} trains.")
+    load(state_of(net), state)
+    for module in net.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.momentum = 1.0  # forget the old statistics at once
+    with torch.no_grad():
+        net.train()(task.inputs(task.train[0][:images]))
+    return task.evaluate(net)
+
+
 def new_network(model: "Model", task: Any) -> nn.Module:
     """The network of a model part, with the weights that the task's seed gives it."""
     with rng.scope(task.seed, "initial weights"):
@@ -101,9 +141,8 @@ def new_network(model: "Model", task: Any) -> nn.Module:
 
 
 def layout(net: nn.Module) -> torch.memory_format:
-    """How a network's kernels and images lie in memory. The book's own networks have channels
-    last, which makes convolution and pooling up to a third faster on a CPU; another network's
-    ``forward`` may count on torch's default."""
+    """Memory format of kernels and images: channels last, up to a third faster on a CPU, for the
+    book's own networks; another's ``forward`` may count on torch's default."""
     return torch.channels_last if isinstance(net, Network) else torch.contiguous_format
 
 
@@ -115,8 +154,7 @@ def load(tensors: Tensors, state: Tensors) -> None:
 
 @contextmanager
 def threads(count: int, precision: str = "float32") -> Iterator[None]:
-    """Run a block on that many CPU threads, with TensorFloat-32 products on a GPU unless they
-    shall be exact."""
+    """Run a block on that many CPU threads, on a GPU with TensorFloat-32 unless "float32"."""
     cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = torch.get_num_threads(), cuda.allow_tf32, cudnn.allow_tf32
     # glibc gives the system back what is freed, and a round needs it again at once, unless a large
@@ -132,12 +170,8 @@ def threads(count: int, precision: str = "float32") -> Iterator[None]:
 
 
 class OneByOne:
-    """The clients of this process, one after another: what ``run`` needs of an engine's clients.
-    ``memories`` is what each of them keeps; it is empty where they live elsewhere. What one
-    remembers of a round is kept when the round is over and its answer counted (``settle``).
-
-    One whose code raises is refused, with the error as the reason and its cause, and keeps what it
-    had before."""
+    """The clients of this process, one after another. ``memories`` is what each keeps, once its
+    answer counted (``settle``). One whose code raises is refused, and keeps what it had."""
 
     def __init__(self, side: Any) -> None:
         self.side = side
@@ -180,9 +214,6 @@ class OneByOne:
         self.new = {}
 
 
-# ---- which network does a client train? ----------------------------------------------------------
-
-
 class Model(Part):
     """Builds the network. ``gives`` says what is special about it."""
 
@@ -191,8 +222,7 @@ class Model(Part):
         raise NotImplementedError
 
     def refresh(self, net: nn.Module, task: Any, round: int) -> None:
-        """Called on both sides in each round, before training and before evaluation, for networks
-        that have parts which change with the round."""
+        """Called on both sides in each round, before training and evaluation."""
 
 
 @dataclass(frozen=True)
@@ -212,8 +242,7 @@ class TaskNetwork(Model):
 
 @dataclass(frozen=True, repr=False)
 class Named(Model):
-    """The network of that name, or made by that function, whatever the task's own is; for inputs of
-    another shape if given."""
+    """The network of that name or function, whatever the task's; for inputs of ``shape``."""
 
     network: str | Callable | None
     shape: tuple[int, ...] | None = None
@@ -241,23 +270,14 @@ class Edge(Named):
     def build(self, task: Any) -> nn.Module:
         net = super().build(task)
         if not isinstance(net, Network):
-            raise ValueError(
-                "An edge network is split into extractor and classifier (models.Network), unlike "
-                f"this {type(net).__name__}."
-            )
+            raise ValueError(f"An edge network is a models.Network, not {type(net).__name__}.")
         return net
 
 
-# ---- what does local training minimise? ----------------------------------------------------------
-
-
 class Objective(Part):
-    """The loss of a batch.
-
-    When all clients of a round train at once, parameters are [clients, ...], images [clients,
-    batch, ...] and the loss is [clients]. So a loss is averaged over the batch axis only, and
-    dimensions are counted from the end.
-    """
+    """The loss of a batch, a mean over the batch axis only: for stacked clients parameters are
+    [clients, ...], images [clients, batch, ...] and the loss is [clients]. Dimensions count from
+    the end."""
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         """Called before local training -> ``loss(net, batch)``."""
@@ -283,14 +303,9 @@ class TaskLoss(Objective):
 
 @dataclass(frozen=True)
 class Smoothed(Objective):
-    """Label smoothing (Szegedy et al., 2016, section 7), the arithmetic of torch's
-    ``label_smoothing``: J <- (1 - eps) J + eps mean_c(-log p_c) over all classes c."""
+    """Label smoothing (Szegedy et al., 2016): J <- (1 - eps) J + eps mean_c(-log p_c)."""
 
-    eps: float = 0.1
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.eps < 1:
-            raise ValueError(f"Label smoothing takes a share eps of 0 to below 1, not {self.eps}.")
+    eps: BelowOne = 0.1
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         J, eps = ctx.task.loss, self.eps
@@ -317,12 +332,8 @@ def inner(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor], ctx: Context) ->
 
 
 class Reference:
-    """What a frozen copy of a network, as it is now, says about a client's batches.
-
-    A client that trains by itself and does not augment its images meets the same ones in every
-    epoch. Their outputs are computed in the first epoch and looked up in the others. Batch
-    normalisation and dropout are in evaluation mode.
-    """
+    """What a frozen copy of a network, in evaluation mode, says about a client's batches; computed
+    in the first epoch and looked up later, unless clients are stacked or images augmented."""
 
     def __init__(self, net: nn.Module, ctx: Context) -> None:
         self.net = copy.deepcopy(net).eval().requires_grad_(False)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .arguments import BelowOne, NotNegative, Positive, Ratio
 from .context import Context, Part, Tensors
 from .wire.base import brief
 
@@ -13,9 +14,8 @@ Params = list[torch.Tensor]
 
 
 class Optimizer(Part):
-    """One step after the other. Works entry by entry, so that stacked parameters [clients, ...] are
-    no special case. Lists in its state hold one tensor for each parameter; what else is in there
-    must not change between steps."""
+    """One step after the other, entry by entry, so that stacked parameters [clients, ...] are no
+    special case. Lists in its state hold a tensor for each parameter; the rest must stay."""
 
     def init(self, params: Params, ctx: Context) -> dict[str, Any]:
         """The state with which local training begins."""
@@ -27,8 +27,7 @@ class Optimizer(Part):
 
 
 def lasting(state: dict[str, Any]) -> Tensors:
-    """The tensors of an optimiser's state by name, as a memory keeps them until training goes
-    on."""
+    """The tensors of an optimiser's state by name, as a memory keeps them."""
     lists = {key: value for key, value in state.items() if isinstance(value, list)}
     return {f"{key} {i}": t for key, value in lists.items() for i, t in enumerate(value)}
 
@@ -43,9 +42,8 @@ def recalled(state: dict[str, Any], memory: Tensors) -> dict[str, Any]:
 
 
 def shrunk(net: nn.Module) -> tuple[int, ...]:
-    """The positions, among the parameters that are trained, of those that weight decay is for if it
-    spares vectors: biases and normalisation are left alone, and a layer whose ``decays`` is True
-    (``models.reparam.Scale``) is not."""
+    """The positions of the trained parameters that weight decay is for if it spares vectors; a
+    layer whose ``decays`` is True is not spared."""
     params = [p for p in net.parameters() if p.requires_grad]
     scales = {id(p) for m in net.modules() if getattr(m, "decays", False) for p in m.parameters()}
     return tuple(i for i, p in enumerate(params) if p.dim() > 1 or id(p) in scales)
@@ -92,21 +90,17 @@ class SGD(Optimizer):
 
     __repr__ = brief
 
-    lr: float = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    decay: float = 1.0
+    lr: Positive = 0.1
+    momentum: BelowOne = 0.0
+    weight_decay: NotNegative = 0.0
+    decay: Ratio = 1.0
     floor: float = field(default=0.0, repr=False)
     nesterov: bool = field(default=False, repr=False)
     spare: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
-        fine = self.lr > 0 and 0 <= self.momentum < 1 and self.weight_decay >= 0
-        if not fine or not 0 < self.decay <= 1 or not 0 <= self.floor <= self.lr:
-            raise ValueError(
-                "SGD needs lr > 0, 0 <= momentum < 1, weight_decay >= 0, 0 < decay <= 1 and "
-                f"0 <= floor <= lr, not {self}."
-            )
+        if not 0 <= self.floor <= self.lr:
+            raise ValueError(f"floor of SGD is from 0 to lr, not {self.floor!r}.")
         if self.nesterov and not self.momentum:
             raise ValueError(f"Nesterov's momentum needs momentum > 0, not {self}.")
 
@@ -135,9 +129,7 @@ class Shifted(SGD):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.decay != 1:
-            raise ValueError(
-                f"Shifted gradients need a constant learning rate: decay 1, not {self.decay!r}."
-            )
+            raise ValueError(f"Shifted gradients need a constant rate, not decay {self.decay!r}.")
 
     def _shift(self, params: Params, ctx: Context) -> Params:
         """The shift, like the parameters."""
@@ -180,22 +172,14 @@ class Adam(Optimizer):
 
     __repr__ = brief
 
-    lr: float = 0.001
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-    weight_decay: float = 0.0
+    lr: Positive = 0.001
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.999
+    eps: Positive = 1e-8
+    weight_decay: NotNegative = 0.0
     decoupled: bool = False
     amsgrad: bool = field(default=False, repr=False)
     spare: bool = field(default=False, repr=False)
-
-    def __post_init__(self) -> None:
-        fine = self.lr > 0 and 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1
-        if not fine or not self.eps > 0 or not self.weight_decay >= 0:
-            raise ValueError(
-                "Adam needs lr > 0, 0 <= beta1, beta2 < 1, eps > 0 and weight_decay >= 0, not "
-                f"{self}."
-            )
 
     def init(self, params: Params, ctx: Context) -> dict[str, Any]:
         # 1 - beta^t, grown like the moments themselves: m <- beta m + (1 - beta) g with g = 1
@@ -235,8 +219,7 @@ class Adam(Optimizer):
 
 @dataclass(frozen=True)
 class Continued(Optimizer):
-    """Another optimiser that goes on at a client where it stopped in its last round: moments and
-    velocities stay in the client's memory. What is not finite begins anew."""
+    """Another optimiser whose state, as long as finite, stays in the client's memory."""
 
     of: Optimizer = Adam()
 

@@ -35,14 +35,15 @@ from .local import (
     trained,
 )
 from .optim import SGD, Adam, Continued, Optimizer, Shifted, lasting, recalled
-from .replay import KeptSteps, Replay
 from .servers import (
     Aggregator,
     Arrivals,
     Clipped,
+    KeptSteps,
     Krum,
     Mean,
     Median,
+    Replay,
     TrimmedMean,
     mean_update,
     summed,

@@ -69,14 +69,10 @@ class Search:
 
 @dataclass(frozen=True)
 class Run:
-    """One run, which has one line in the file ``folder`` of stored runs.
-
-    ``but`` replaces parts of the method; ``search`` is the server's own search for FedRepOpt's
-    scales. ``tries`` are short runs on validation images with several values of the option
-    ``tuned``, its own or another row's; ``wider`` says which values follow, and the best is taken.
-    ``turn`` orders runs by how much they are worth. ``newcomers``: for so many epochs clients that
-    arrive afterwards train (``fedlearn.newcomers``). ``command``: the words that make it again.
-    """
+    """One run, a line in the file ``folder`` of stored runs. ``but`` replaces parts of the method.
+    ``tries``: short runs on validation images with values of the option ``tuned``, the best of
+    which is taken. ``turn`` orders runs by worth. ``newcomers``: epochs of later clients.
+    ``command``: the words that make it again."""
 
     folder: str
     label: str
@@ -93,8 +89,7 @@ class Run:
 
     @property
     def stated(self) -> dict[str, Any]:
-        """What its line in the packed file states, which is all that is not as by default, but for
-        the machine that it is computed on."""
+        """What its packed line states: all that is not as by default, but for the machine."""
         e, tune = self.experiment, {}
         if self.tries:
             first, of = self.tries[0].experiment, self.tries[0].row
@@ -154,8 +149,7 @@ class Run:
         return method.but(**{part: named(value) for part, value in self.but.items()})
 
     def options(self, **more: Any) -> dict[str, Any]:
-        """The method's name and all its options, defaults too, as the history has them: JSON knows
-        no infinity, so that is a text."""
+        """The method's name and all its options, as the history has them; infinity is a text."""
         e = self.experiment
         known = inspect.signature(methods.METHODS[e.method]).parameters
         options = {name: p.default for name, p in known.items()} | e.options | {"method": e.method}
@@ -165,8 +159,7 @@ class Run:
 
 
 def best(accuracies: Mapping[Any, float]) -> Any:
-    """The value with the highest accuracy, the smallest of several; ``ValueError`` if no value
-    gave one, as what diverges."""
+    """The value with the highest accuracy, of equal ones the smallest."""
     known = {value: a for value, a in accuracies.items() if not math.isnan(a)}
     if not known:
         raise ValueError(f"None of {short([*accuracies])}, which were tried, gave an accuracy.")
@@ -195,8 +188,7 @@ def wider(option: str, listed: list[Any], accuracies: Mapping[Any, float]) -> An
 
 
 def named(value: Any) -> Any:
-    """The part that a row names, {"Continued": {"of": {"Adam": {"lr": 0.01}}}}; another value as it
-    is."""
+    """The part that a row names, {"Adam": {"lr": 0.01}}; another value as it is."""
     if not isinstance(value, dict):
         return value
     [(name, options)] = value.items()
@@ -204,8 +196,7 @@ def named(value: Any) -> Any:
 
 
 def chosen(recipe: str | None, scale: str) -> dict[str, Line]:
-    """The recipe of that name, or those of the paper of that name, or all, that have runs at a
-    scale."""
+    """The recipe of that name, those of that paper, or all, that have runs at a scale."""
     pick(scale, dict.fromkeys(SCALES), "scale")
     if recipe is not None:
         pick(recipe, PAPERS | dict.fromkeys(RECIPES), "paper or recipe")
@@ -233,12 +224,8 @@ def runs(
     split: tuple[str, ...] = (),
     device: str = "cpu",
 ) -> list[Run]:
-    """The runs of a recipe, of all recipes of a paper, or of all, most valuable first: the first
-    seed of all comes before the second of any. What two recipes share is there once.
-
-    ``only`` are labels of rows and ``split`` partitions; numbers replace those of the recipe.
-    ``ValueError`` for a choice that no run has, or that none can be made with. What a GPU would do
-    can be asked where there is none."""
+    """The runs of a recipe, of a paper's recipes, or of all, each once, the most valuable first.
+    ``only`` are labels of rows and ``split`` partitions; numbers replace those of the recipe."""
     if not device.startswith("cuda"):
         device = str(find_device(device))
     # the lower scales are the same runs on a GPU

@@ -7,7 +7,7 @@ import platform
 import shlex
 import time
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import date
 from itertools import groupby
 from pathlib import Path
@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import checkpoint, newcomers, recipes, results, round
+from . import local, recipes, results, round
 from .arguments import checked
 from .data import published, sources
 from .errors import DataError, error_text, pick
 from .experiment import Experiment
 from .files import to_json, write_text
 from .history import MEASURES, History
+from .method import Method
 from .methods import fed_repopt_search
 from .models.repopt import Scales
+from .parts import State, Tensors
 from .recipes import Run, Search
 from .results import Line
 from .settings import whole_number
@@ -34,24 +36,24 @@ if TYPE_CHECKING:
     import pandas  # takes long to load: only where a table is made
 
 Key = tuple[str, str]  # of a run: its file and its hash
+NEWCOMERS = 3
 LIKE = (  # an image takes equally long in runs that share all of these, or else all of those
     ("label", "method", "dataset", "network", "partition", "clients", "epochs"),
     ("method", "dataset", "network"),
 )
 
 
-# ---- what is there -------------------------------------------------------------------------------
-
-
 def stored(runs: Iterable[Run], root: Path | None = results.RECENT) -> dict[Key, Line]:
-    """What is stored in the files of these runs; without ``root``, packed. What is packed of code
-    that was not committed is to be made again, and does not count."""
-    names, lines = dict.fromkeys(run.folder for run in runs), dict[Key, Line]()
-    for name in names:
-        recent = results.recent(name, root).values() if root else ()
-        both = (*filter(committed, results.packed(name)), *recent)
-        lines |= {(name, line["hash"]): line for line in both}
-    return lines
+    """What is stored of these runs, but for packed ones of uncommitted code."""
+    return {
+        (name, line["hash"]): line
+        for name in dict.fromkeys(run.folder for run in runs)
+        for lines in (
+            filter(committed, results.packed(name)),
+            results.recent(name, root).values() if root else (),
+        )
+        for line in lines
+    }
 
 
 def committed(line: Line) -> bool:
@@ -61,15 +63,13 @@ def committed(line: Line) -> bool:
 
 
 def accuracies(tries: Iterable[Run], lines: dict[Key, Line]) -> dict[Any, float]:
-    """Value -> accuracy on the validation images, mean over the last quarter of the rounds; NaN
-    if none could be measured."""
+    """Value -> late accuracy on the validation images; NaN if none could be measured."""
     runs = {t.experiment.options[t.tuned]: History.from_dict(lines[t.key]) for t in tries}
     return {value: h.late_accuracy() if h.evaluated else math.nan for value, h in runs.items()}
 
 
 def needed(run: Run | Search, lines: dict[Key, Line]) -> list[Run | Search]:
-    """What has to be done before a run: of its tries all that ``lines`` tell of, at most one of
-    which is beyond those that are listed and not stored."""
+    """What has to be done before a run: its searches and tries, as far as ``lines`` tell."""
     if isinstance(run, Search):
         return []
     tries = list(run.tries)
@@ -84,31 +84,23 @@ def needed(run: Run | Search, lines: dict[Key, Line]) -> list[Run | Search]:
 
 
 def lacking(task: str, name: str, train: int, test: int, load: bool = False) -> str:
-    """Why so many images of a data set cannot be had here, empty if they can; with ``load`` it is
-    fetched, where it is not here, and counted."""
+    """Why so many images of a data set cannot be had; with ``load`` it is fetched and counted."""
     try:
         missing = sources.missing([name])
         if missing and (sources.offline() or not sources.about(name).torchvision):
             return missing[0]
         part = published.count_pictures(task, name)
         if part and (train > part[0] or test > part[1]):
-            return (
-                f"{name} has {part[0]} of {train} images to train and {part[1]} of {test} to "
-                f"test here: the whole is {sources.origin(name)}"
-            )
+            counts = f"{part[0]} of {train} images to train and {part[1]} of {test} to test"
+            return f"{name} has {counts} here: the whole is {sources.origin(name)}"
         if load and name in sources.SETS and not part:  # of some, a part is enough
             data, known = sources.load(name), published.known(task, name)
             here, whole = (len(data.train_y), len(data.test_y)), (known.train, known.test)
-            if here != whole:
-                return (
-                    f"the copy of {name} at {sources.locate(name)} has {here} images, not {whole}"
-                )
+            place = f"the copy of {name} at {sources.locate(name)}"
+            return "" if here == whole else f"{place} has {here} images, not {whole}"
     except DataError as error:
         return str(error)
     return ""
-
-
-# ---- running -------------------------------------------------------------------------------------
 
 
 def do(
@@ -117,18 +109,16 @@ def do(
     progress: bool | None = None,
     root: Path = results.RECENT,
 ) -> Line:
-    """One run, which goes on from its checkpoint if there is one -> what its file now holds. Its
-    tries and its search are stored."""
+    """One run, from its checkpoint if there is one -> what its file now holds."""
     folder, name = run.key
     path = root / folder / f"{name}.json"
     saved, began = path.with_suffix(".checkpoint"), time.monotonic()
     if isinstance(run, Search):
-        line, trained, device = search(run, saved), checkpoint.history(saved), run.device
+        line, device = search(run, saved), run.device
     else:
-        trained, device = train(run, saved, progress, root), run.experiment.device
-        line = trained.to_dict()
+        line, device = train(run, saved, progress, root).to_dict(), run.experiment.device
     # those of a run that was stopped are those of its rounds, without their evaluation
-    took = max(time.monotonic() - began, float(trained.seconds.sum()))
+    took = max(time.monotonic() - began, sum(row["seconds"] for row in line.get("rows", ())))
     here = {"date": date.today().isoformat(), "hardware": hardware(device)}
     if isinstance(run, Run) and run.command:  # not what happened to be typed for many runs
         here["command"] = shlex.join(run.command)
@@ -156,13 +146,36 @@ def train(run: Run, saved: Path, progress: bool | None, root: Path) -> History:
     how = asdict(e.settings) | {"engine": run.engine, "threads": e.threads, "progress": progress}
     history = round.run(method, task, e.rounds, checkpoint=saved, **how)
     if run.newcomers:
-        history.meta["newcomers"] = newcomers.newcomers(
-            method, e, history.state or {}, task.sizes[0], run.newcomers
-        )
+        new = newcomers(method, e, history.state or {}, task.sizes[0], run.newcomers)
+        history.meta["newcomers"] = new
     history.meta |= {"label": run.label, "options": run.options(**better)}
     history.meta |= {"tuned": {run.tuned: tried}, "chosen_on": "validation"} if tried else {}
     history.meta |= {"note": task.source.note} if task.source.note else {}
     return history
+
+
+def newcomers(
+    method: Method, experiment: Experiment, weights: Tensors, images: int, epochs: int
+) -> list[list[float]]:
+    """Clients that arrive after the training, which left these ``weights`` (Figure 6 of FedFusion):
+    each one's test accuracy before it trains alone and after 1, 2, ..., ``epochs`` epochs on so
+    many new ``images``, at the rate of a first round."""
+    curves = []
+    for k in range(NEWCOMERS):
+        seed = experiment.seed + 1000 * (k + 1)  # the recipes' own seeds are small numbers
+        task = replace(experiment, clients=1, train=images, seed=seed).make_task()
+        curve = []
+        for n in range(epochs + 1):  # each from the start: the longer begins as the shorter does
+            settings = replace(experiment.settings, participation=1.0, epochs=max(n, 1))
+            server, state = method.server_side(task, settings), State(weights)
+            people, batch = round.clients(method, task, settings), settings.batch_size
+            threads = experiment.threads or round.good_threads(server.net, task, batch)
+            with local.threads(threads, settings.precision):
+                if n:
+                    state, _ = round.one_round(server, people, 1, state, {})
+                curve.append(server.evaluate(1, state, None)["accuracy"])
+        curves.append(curve)
+    return curves
 
 
 def search(run: Search, saved: Path) -> Line:
@@ -204,13 +217,8 @@ def reproduce(
     progress: bool | None = None,
     **choice: Any,
 ) -> "pandas.DataFrame":
-    """Do what ``recipes.runs`` lists and is not stored, so many ``jobs`` at a time, the most
-    valuable first -> the table of what is stored.
-
-    A run that was stopped goes on from its last round. What waits for data is left out; a run that
-    fails does not keep the others from being done, and ``ValueError`` at the end names it. Before
-    anything runs: ``DataError`` if no run has its data.
-    """
+    """Do what ``recipes.runs`` lists and is not stored, the most valuable first -> the table of
+    what is. Runs whose data is missing are left out; a run that fails is named at the end."""
     from joblib import Parallel, delayed
 
     whole_number("jobs", jobs)
@@ -252,12 +260,8 @@ def reproduce(
     return table(runs)
 
 
-# ---- what is stored, and what is to do -----------------------------------------------------------
-
-
 def table(runs: list[Run]) -> "pandas.DataFrame":
-    """Of each row of recipes that is stored: seeds, the two measures of accuracy, megabytes of all
-    clients, and on which images an option was chosen."""
+    """Of each stored row: seeds, accuracies, megabytes, images that an option was chosen on."""
     lines = stored(runs)
     histories = [History.from_dict(lines[run.key]) for run in runs if run.key in lines]
     frame, rounds = results.tables(histories)
@@ -273,9 +277,8 @@ def table(runs: list[Run]) -> "pandas.DataFrame":
 
 
 def listing(runs: Iterable[Run], lines: dict[Key, Line]) -> "pandas.DataFrame":
-    """A row a run: its ``file`` and ``name``, whether it is ``stored``, and the ``hours`` of it and
-    of what it needs, unless a run above has counted that: as measured, or about as long as the most
-    similar stored runs took; NaN if nobody knows."""
+    """A row a run: ``file``, ``name``, ``stored``, and ``hours`` of it and of what it needs that no
+    run above counted; NaN if nobody knows."""
     import pandas
 
     rows, counted = [], set[Key]()
@@ -288,8 +291,7 @@ def listing(runs: Iterable[Run], lines: dict[Key, Line]) -> "pandas.DataFrame":
 
 
 def _like(run: Run | Search, lines: dict[Key, Line]) -> float:
-    """Seconds, in proportion to its images: the median of the stored runs that are most like it,
-    or NaN."""
+    """Seconds: the median of the most similar stored runs in proportion to its images, or NaN."""
     stated = run.stated | ({"label": run.row} if isinstance(run, Run) else {})
     for names in LIKE:
         wanted = [stated.get(n) for n in names]
@@ -313,8 +315,7 @@ def _seconds(line: Line) -> float:
 
 @checked
 def plan(recipe: str | None = None, scale: str = "quick", **choice: Any) -> str:
-    """What ``reproduce`` would do: a line a run with its hours, as measured or about as long as
-    runs like it took, with its short runs and search; the sums; data sets that are missing."""
+    """What ``reproduce`` would do: runs with hours, as measured or about, and missing data sets."""
     runs = recipes.runs(recipe, scale, **choice)
     finished, lines = stored(runs), ["state      hours  run"]
     rows = listing(runs, finished)
@@ -322,10 +323,12 @@ def plan(recipe: str | None = None, scale: str = "quick", **choice: Any) -> str:
         took = "unknown" if math.isnan(row.hours) else f"{row.hours:.2f}"
         lines.append(f"{'stored' if row.stored else 'to do':<8}{took:>8}  {row.file}, {row.name}")
     done, unknown = rows["stored"], rows["hours"].isna().sum()
+    spent, left = (rows["hours"][which].sum() for which in (done, ~done))
     lines.append(
-        f"{len(rows)} runs, {done.sum()} stored ({rows['hours'][done].sum():.1f} hours), "
-        f"{(~done).sum()} to do: about {rows['hours'][~done].sum():.1f} hours of one process"
-        + (f", and {unknown} of which nobody knows." if unknown else ".")
+        f"{len(rows)} runs, {done.sum()} stored ({spent:.1f} hours), {(~done).sum()} to do: about "
+        f"{left:.1f} hours of one process"
+        + f", and {unknown} of which nobody knows"
+        * bool(unknown)
     )
     data = dict.fromkeys(d for run in runs if run.key not in finished for d in run.datasets)
     names = dict.fromkeys(name for _, name, *_ in data)
@@ -336,10 +339,8 @@ def plan(recipe: str | None = None, scale: str = "quick", **choice: Any) -> str:
 
 
 def status(paper: str) -> "pandas.DataFrame":
-    """A row for each table or figure of a paper that shows accuracies and each scale: its runs, how
-    many are stored, the hours that they took, about how many the others take (NaN: unknown), and
-    the command. Where there are no runs, it says why in place of the command; what has no recipe
-    has the scale "none"."""
+    """A row for each table or figure of a paper and each scale: runs, how many are stored, hours
+    spent and to go (NaN: unknown), and the command, or why there are no runs."""
     import pandas
 
     pick(paper, recipes.PAPERS, "paper")
@@ -362,12 +363,8 @@ def status(paper: str) -> "pandas.DataFrame":
     return pandas.DataFrame(rows, columns=columns).set_index(columns[:2])
 
 
-# ---- packing -------------------------------------------------------------------------------------
-
-
 def order() -> dict[Key, int]:
-    """The places of all that the recipes state, seed after seed, with what each needs before it as
-    far as is known: by the key, and by the key of a run whose option was chosen in another way."""
+    """The place of each run that the recipes state, by its key, and by that of other choices."""
     scales = [s for s in recipes.SCALES if any(s in r for r in recipes.RECIPES.values())]
     every = [run for scale in scales for run in recipes.runs(None, scale)]
     lines = stored(every)
@@ -383,30 +380,24 @@ def place_in(places: dict[Key, int], name: str, line: Line) -> int:
 
 
 def pack() -> list[str]:
-    """Move the finished runs of ``runs/`` into the packed files of the checkout, in the order of
-    the recipes -> a line for each file.
-
-    They replace those of uncommitted code, and those of the same row whose option was chosen in
-    another way. Runs of other rounds or images than a recipe's stay where they are. ``ValueError``,
-    and nothing is packed, for a run of code that was not committed, or that is packed already."""
+    """Move finished runs of ``runs/`` into the packed files, in the order of the recipes -> a line
+    a file. They replace runs of the same row; of uncommitted code or packed ones nothing is
+    moved."""
     if not (results.data_path().parent / "pyproject.toml").exists():
         raise ValueError("Runs are packed into a checkout of the book, and this is none.")
     places = order()
-    moved: dict[str, dict[Path, Line]] = {}
-    for name in sorted({folder for folder, _ in places}):
-        hashes = {line["hash"] for line in results.packed(name) if committed(line)}
-        for path, line in results.recent(name).items():
-            if (name, line["hash"]) not in places:
-                continue
+    moved = {
+        name: {p: x for p, x in results.recent(name).items() if (name, x["hash"]) in places}
+        for name in sorted({folder for folder, _ in places})
+    }
+    moved = {name: recent for name, recent in moved.items() if recent}
+    for name, recent in moved.items():
+        hashes = [line["hash"] for line in results.packed(name) if committed(line)]
+        for path, line in recent.items():
             if not committed(line):
-                raise ValueError(
-                    f"{path} is of code that was not committed: commit it, remove the file and "
-                    "run it again."
-                )
+                raise ValueError(f"{path} is of code that was not committed: commit and run again.")
             if line["hash"] in hashes:
                 raise ValueError(f"{path} is packed already: remove the file.")
-            hashes.add(line["hash"])
-            moved.setdefault(name, {})[path] = line
     for name, recent in moved.items():
         new = {results.place_of(x["experiment"]) for x in recent.values()}
         old = [x for x in results.packed(name) if results.place_of(x["experiment"]) not in new]

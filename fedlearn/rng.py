@@ -1,8 +1,6 @@
 """Named randomness: each random choice has a generator of its own, derived from (seed, purpose,
-round, client, ...).
-
-Nothing in the package depends on a global generator, so the order in which clients train, a stop
-and resume, or a plot drawn in between cannot change a result."""
+round, client, ...), so that neither the order of clients nor a stop and resume can change a
+result."""
 
 import hashlib
 from collections.abc import Iterator

@@ -94,8 +94,7 @@ def run_one(e: Experiment, engine: Engine, output: Output, checkpoint: Path, end
 
 
 def stem(e: Experiment) -> str:
-    """An experiment as a part of a file's name: what one types for it, but for what may differ when
-    a run goes on."""
+    """An experiment as a part of a file's name, but for what may differ when a run goes on."""
     same = replace(e, rounds=Experiment.rounds, threads=None, device=Experiment.device)
     text = slug(" ".join(same.arguments()).replace(" --", "."))
     return text if len(text) <= 100 else f"{slug(e.label)[:50]}.{crc32(text.encode()):08x}"
@@ -111,11 +110,8 @@ def table(
     speeds: Mapping[str, Any] | None = None,
     radio: Mapping[str, Any] | None = None,
 ) -> str:
-    """A line a label: where its runs ended and what they cost, on average.
-
-    With the arguments of ``link.time`` there are the minutes, too, that they take on that link, and
-    with those of ``link.energy`` the joules that one client's radio uses.
-    """
+    """A line a label: where its runs ended and what they cost, on average; minutes and joules with
+    the arguments of ``link.time`` and ``link.energy``."""
     rows = {}
     for label, histories in runs.items():
         up, down = results.sent(histories)

@@ -1,32 +1,33 @@
 """How do uploads become the next global state?"""
 
 import math
+import struct
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
+import numpy as np
 import torch
 
+from .arguments import Count, Positive, Range
 from .context import Arrival, Context, Part, Tensors
-from .errors import pick
-from .links import Update
-from .settings import whole_number
+from .errors import WireError, pick
+from .links import DENSE, Downlink, Sections, Update, Uplink
+from .wire.bits import Reader
 from .wire.sparse import how_many
 
 Arrivals = Sequence[Arrival]  # of one round, in the order of the clients; at least one
 
 
 class Aggregator(Part):
-    """``needs`` names what it can work with: ``Update``, ``Votes``, ``Masks`` or a kind of your
-    own."""
+    """``needs``: what it can work with, ``Update``, ``Votes``, ``Masks`` or a kind of your own."""
 
     def validate(self, ctx: Context) -> None:
         """``ValueError`` for a task or settings that this part cannot work with."""
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
-        """The next global state; ``state`` is not changed. ``ctx.memory`` is kept for the next
-        round."""
+        """The next global state; ``ctx.memory`` is kept for the next round."""
         raise NotImplementedError
 
 
@@ -69,8 +70,7 @@ class Mean(Aggregator):
 
 
 def mean_update(state: Tensors, arrivals: Arrivals, ctx: Context) -> tuple[Tensors, float]:
-    """The mean of the updates that ``Mean`` adds, zero for a tensor that nobody sent; and the share
-    that those who came have of all clients' samples."""
+    """The mean of the updates, zero for what nobody sent; and the share of samples that came."""
     zeros = {name: torch.zeros_like(w) for name, w in state.items()}
     came = sum(ctx.task.sizes[a.client] for a in arrivals)
     return Mean().aggregate(zeros, arrivals, ctx), came / sum(ctx.task.sizes)
@@ -81,8 +81,7 @@ def summed(
     names: Set[str],
     value: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.float,
 ) -> tuple[Arrivals, dict[str, tuple[torch.Tensor, int]]]:
-    """``arrivals`` without the tensors of these ``names``; and of each of these the sum of its
-    values, and how many there were."""
+    """``arrivals`` without these ``names``; and the sum and count of each of these."""
     sums: dict[str, tuple[torch.Tensor, int]] = {}
     rest = []
     for a in arrivals:
@@ -93,21 +92,15 @@ def summed(
     return rest, sums
 
 
-# ---- for clients of which some may lie: n_k is a claim, so every client counts once ------------
-
-
 @dataclass(frozen=True)
 class Clipped(Aggregator):
-    """u_k <- u_k min(1, norm / ||u_k||) for another server part (Sun, Kairouz, Suresh and McMahan,
-    "Can You Really Backdoor Federated Learning?", 2019, section 4). The norm is that of all
-    parameters together, and that of all batch statistics; one that overflows counts as zero."""
+    """u_k <- u_k min(1, norm / ||u_k||) for another server part (Sun et al. 2019, section 4); the
+    norm of all parameters together, and of all batch statistics."""
 
-    norm: float
+    norm: Positive
     of: Aggregator = Mean("clients")
 
     def __post_init__(self) -> None:
-        if not 0 < self.norm < math.inf:
-            raise ValueError(f"A norm to clip to is above 0 and finite, not {self.norm!r}.")
         if Update not in self.of.needs:
             raise ValueError(f"Updates can be clipped for a part that adds them, not {self.of!r}.")
 
@@ -134,8 +127,7 @@ class Clipped(Aggregator):
 
 
 def _middle(state: Tensors, arrivals: Arrivals, cut: Callable[[int], int]) -> Tensors:
-    """w + the mean of what is left of each coordinate's values u_1 <= ... <= u_m when ``cut(m)``
-    are taken from each end; over the clients that sent the tensor."""
+    """w + the mean of each coordinate's sorted values without ``cut(m)`` of the m at each end."""
     new = dict(state)
     for name, w in state.items():
         rows = [a.update[name].to(w.device) for a in arrivals if name in a.update]
@@ -147,17 +139,12 @@ def _middle(state: Tensors, arrivals: Arrivals, cut: Callable[[int], int]) -> Te
 
 @dataclass(frozen=True)
 class TrimmedMean(Aggregator):
-    """The mean of each coordinate without ``share`` of its largest and of its smallest values (Yin,
-    Chen, Ramchandran and Bartlett, "Byzantine-Robust Distributed Learning", ICML 2018, Definition
-    2): at least the share of the liars."""
+    """The mean of each coordinate without ``share`` of its largest and smallest values, at least
+    the share of liars (Yin et al. 2018, Definition 2)."""
 
     needs = frozenset({Update})
 
-    share: float = 0.2
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.share < 0.5:
-            raise ValueError(f"A share to trim is at least 0 and below 0.5, not {self.share!r}.")
+    share: Annotated[float, Range("at least 0 and below 0.5", lambda x: 0 <= x < 0.5)] = 0.2
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         # whole clients, rounded up, as long as somebody is left
@@ -166,8 +153,7 @@ class TrimmedMean(Aggregator):
 
 @dataclass(frozen=True)
 class Median(Aggregator):
-    """The median of each coordinate (of an even number the mean of the two in the middle): Yin et
-    al., 2018, Definition 1."""
+    """The median of each coordinate (Yin et al. 2018, Definition 1)."""
 
     needs = frozenset({Update})
 
@@ -177,20 +163,13 @@ class Median(Aggregator):
 
 @dataclass(frozen=True)
 class Krum(Aggregator):
-    """The mean of the ``keep`` updates with the lowest score, the sum of the squared distances to
-    the m - liars - 2 closest others of the m that came (Blanchard, El Mhamdi, Guerraoui and
-    Stainer, "Machine Learning with Adversaries", NIPS 2017, section 4); keep > 1 is Multi-Krum.
-    A round needs 2 ``liars`` + 3 clients; where some are refused, fewer others count, at least
-    one."""
+    """The mean of the ``keep`` updates with the lowest score, the sum of squared distances to the m
+    - liars - 2 closest of m (Blanchard et al. 2017, section 4); needs 2 ``liars`` + 3 clients."""
 
     needs = frozenset({Update})
 
-    liars: int = 1
-    keep: int = 1
-
-    def __post_init__(self) -> None:
-        whole_number("liars", self.liars)
-        whole_number("keep", self.keep)
+    liars: Count = 1
+    keep: Count = 1
 
     def validate(self, ctx: Context) -> None:
         count, least = len(ctx.participants), max(2 * self.liars + 3, self.keep)
@@ -212,3 +191,109 @@ class Krum(Aggregator):
         best = [updates[i] for i in scores.argsort(stable=True)[: self.keep]]
         means = {n: torch.stack([u[n] for u in best]).mean(0) for n in names}
         return {n: w + means[n].to(w.device) if n in means else w for n, w in state.items()}
+
+
+_NUMBER = struct.Struct("<I")
+
+
+def last_known(ctx: Context, client: int) -> int:
+    """The round whose model this client has: that before the last one it answered."""
+    return max(ctx.last_seen.get(client, 0) - 1, 0)
+
+
+class Replay(Downlink):
+    """All steps that a client may have missed. A section is a one, the round after which the steps
+    begin, and each round's step behind its length (0: none); or a zero and the whole tensor. The
+    client keeps the model and its round, so that no step counts twice or is missing."""
+
+    def __init__(self, link: Uplink) -> None:
+        super().__init__()
+        self.link, self.needs, self.shown = link, frozenset({KeptSteps(link)}), (link,)
+
+    def group(self, ctx: Context) -> Hashable:
+        return last_known(ctx, ctx.client)
+
+    def encode(self, x: Tensors, ctx: Context) -> Sections:
+        memory, since = ctx.memory, last_known(ctx, ctx.client)
+        sections: Sections = {}
+        for n, w in x.items():
+            kept = [memory.get(f"step/{n}/{t}") for t in range(since + 1, ctx.round)]
+            steps = [b"" if s is None else s.cpu().numpy().tobytes() for s in kept]
+            parts = [_NUMBER.pack(len(s)) + s for s in steps]
+            replay = b"\1" + _NUMBER.pack(since) + b"".join(parts)
+            known = since + 1 >= int(memory.get(f"from/{n}", 1))
+            whole = not known or len(replay) >= 4 * w.numel() + 1
+            sections[n] = b"\0" + bytes(DENSE.encode(w)) if whole else replay
+        return sections
+
+    def read(self, sections: Sections, ctx: Context) -> Any:
+        return sections  # what they mean depends on the model that the client keeps
+
+    def undo(self, x: Any, ctx: Context) -> Tensors:
+        if x.keys() != ctx.initial.keys():
+            raise WireError("The server's message does not hold the whole model.")
+        model = {n: self._rebuild(n, data, ctx) for n, data in x.items()}
+        ctx.memory.update({f"model/{n}": w for n, w in model.items()})
+        ctx.memory["heard"] = torch.tensor(ctx.round - 1)
+        return model
+
+    def _rebuild(self, n: str, data: Any, ctx: Context) -> torch.Tensor:
+        w, known = ctx.memory.get(f"model/{n}", ctx.initial[n]), int(ctx.memory.get("heard", 0))
+        reader = Reader(data)
+        form = reader.number(1)
+        if form == 0:
+            return DENSE.decode(data[1:], ctx.schema.shapes[n]).to(w.device)
+        if form != 1:
+            raise WireError(f"The section of {n} is neither steps nor a tensor.")
+        round = reader.number(4)
+        if round > known:
+            raise WireError(f"The steps of {n} begin after round {round}, the model is of {known}.")
+        while len(reader.rest):
+            step, round = reader.take(reader.number(4)), round + 1
+            if round > known and len(step):
+                at = replace(ctx, round=round, client=-1)  # where the server coded it
+                w = w + self.link.read({n: step.data}, at)[n].to(w.device)
+        if round != ctx.round - 1:
+            raise WireError(f"The steps of {n} end with round {round}, not {ctx.round - 1}.")
+        return w
+
+
+@dataclass(frozen=True)
+class KeptSteps(Aggregator):
+    """The server moves by what it will send, the coded step of another server part, and keeps it as
+    long as some client may need it: s = C(mean_i + e),   e <- mean_i + e - s,   W <- W + s."""
+
+    link: Uplink = Uplink()
+    of: Aggregator = Mean()
+
+    def __post_init__(self) -> None:
+        if not issubclass(self.link.makes, Update):
+            raise ValueError(f"The server's steps are updates of weights, unlike {self.link!r}.")
+
+    @property
+    def needs(self) -> frozenset:  # type: ignore[override]
+        return self.of.needs
+
+    @property
+    def gives(self) -> frozenset:  # type: ignore[override]
+        return frozenset({KeptSteps(self.link)})  # whatever it is that moves
+
+    def validate(self, ctx: Context) -> None:
+        self.of.validate(ctx)
+
+    def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
+        memory, new = ctx.memory, self.of.aggregate(state, arrivals, ctx)
+        ctx.start = state
+        sections = self.link.encode(new, ctx)
+        step = self.link.read(sections, ctx)
+        known = min(last_known(ctx, k) for k in range(ctx.task.clients))
+        for n, data in sections.items():
+            memory[f"step/{n}/{ctx.round}"] = torch.from_numpy(np.frombuffer(data, np.uint8).copy())
+            first = int(memory.get(f"from/{n}", 1))
+            kept = [t for t in range(first, ctx.round + 1) if f"step/{n}/{t}" in memory]
+            size = sum(len(memory[f"step/{n}/{t}"]) for t in kept)
+            # never needed, or too long to be sent
+            while kept and (kept[0] <= known or size > 4 * state[n].numel()):
+                size -= len(memory.pop(f"step/{n}/{kept[0]}"))
+                memory[f"from/{n}"] = torch.tensor(kept.pop(0) + 1)
+        return {n: w + step[n].to(w.device) for n, w in state.items()}

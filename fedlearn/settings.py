@@ -14,9 +14,7 @@ PRECISIONS = dict.fromkeys(("float32", "tf32", "bf16"))
 def kept(name: str, total: int, purpose: str, count: int | None) -> None:
     """Refuse to keep ``count`` of a data set's ``total`` images for ``purpose``, train or test."""
     if count is not None and not 1 <= count <= total:
-        raise ValueError(
-            f"{name} has {total} {purpose} images, so {purpose}={short(count)} cannot be kept."
-        )
+        raise ValueError(f"{name} has {total} images, {purpose}={short(count)} cannot be kept.")
 
 
 def held_out(name: str, count: int) -> int:
@@ -72,10 +70,7 @@ class Settings:
             value = check_value(f.name, getattr(self, f.name), f.type)
             object.__setattr__(self, f.name, value)
         if not 0 < self.participation <= 1:
-            raise ValueError(
-                "participation is a share of the clients, above 0 and at most 1, "
-                f"not {self.participation!r}."
-            )
+            raise ValueError(f"participation is a share, above 0 to 1, not {self.participation}.")
         for name in ("epochs", "batch_size", "evaluate_every"):
             whole_number(name, getattr(self, name))
         pick(self.precision, PRECISIONS, "precision")

@@ -1,15 +1,8 @@
-"""All clients of a round train in one step: an engine that replaces local training, and nothing
-else. Same method, same batches, same draws: only the last bits of sums differ, which over many
-rounds can grow. ``choose`` says which engine a run has: "sequential" is the default, "stacked"
-refuses a method that does not allow it, "auto" is a rule, the same every time: it stacks small
-steps of networks whose layers all have a stacked form.
-
-Every parameter and buffer of a stacked network is [clients, ...], every activation [clients,
-batch, ...]. In memory the batch comes before the clients: then [clients, batch, channels, h, w]
-is, without a copy, the [batch, clients*channels, h, w] on which one grouped convolution, one
-pooling or one normalisation serves all clients at once. A network may consist of the layers of
-``FORMS``, of layers without parameters that work entry by entry, and of modules that call such
-layers. Modules of other kinds work if their ``forward`` expects the client axis, that is, counts
+"""All clients of a round train in one step: an engine that replaces local training. Same method,
+batches and draws: only the last bits of sums differ. Parameters and buffers of a stacked network
+are [clients, ...], activations [clients, batch, ...]; in memory the batch comes before the clients,
+so that without a copy [batch, clients*channels, h, w] is what one grouped convolution, pooling or
+normalisation takes. A network may have the layers of ``FORMS``, and others whose ``forward`` counts
 dimensions from the end."""
 
 import copy
@@ -40,8 +33,7 @@ MOST = 128  # clients in one step on a CPU: with more, a step needs more memory 
 
 
 class Stacked(local.OneByOne):
-    """Clients train ``together`` so many at a time. No more messages than those of one group are
-    there at once."""
+    """Clients train ``together`` so many at a time; messages of one group are there at once."""
 
     def __init__(self, side: Any, together: int) -> None:
         super().__init__(side)
@@ -95,13 +87,10 @@ class Stacked(local.OneByOne):
 def steps(
     sizes: list[int], batch_size: int, spare: float = 0
 ) -> list[tuple[int, int, int, tuple[int, ...]]]:
-    """One epoch of stacked training, as (at, first, last, counts): clients first..last-1 take
-    their samples from ``at`` on, so many each.
-
-    ``sizes`` (n_k) must fall. Clients share a step where their batches have the same size: sizes
-    5, 5, 3 in batches of 4 give (0, 0, 2, (4, 4)), (0, 2, 3, (3,)), (4, 0, 2, (1, 1)). Batches of
-    different size share one where rows that count for nothing are cheaper than another step, which
-    costs as much as ``spare`` rows."""
+    """One epoch of stacked training, as (at, first, last, counts): clients first..last-1 take their
+    samples from ``at`` on, so many each. ``sizes`` (n_k) must fall: 5, 5, 3 in batches of 4 give
+    (0, 0, 2, (4, 4)), (0, 2, 3, (3,)), (4, 0, 2, (1, 1)). Uneven batches share a step where rows
+    that count for nothing are cheaper than another, which costs as much as ``spare`` rows."""
     plan = []
     for at in range(0, max(sizes), batch_size):
         counts = tuple(min(batch_size, n - at) for n in sizes if n > at)
@@ -119,12 +108,9 @@ def steps(
 
 @torch.enable_grad()
 def train(net: nn.Module, method: Any, ctx: Context, settings: Settings, spare: float = 0) -> None:
-    """``local.train`` for all clients of ``ctx`` at once, those with most samples first; ``net``
-    is stacked. ``spare``: see ``steps``; without effect where the loss is not the task's own, a
-    mean over samples that does not look at any other.
-
-    Every draw comes from the generator that sequential training uses. (On a GPU dropout is drawn
-    for the whole stack from one generator, named after all its clients.)"""
+    """``local.train`` for all clients of ``ctx`` at once, most samples first, with the draws of
+    sequential training (but for dropout on a GPU). ``spare``: see ``steps``; only for the task's
+    own loss."""
     task, params = ctx.task, local.trainable(net)
     sizes = [task.sizes[k] for k in ctx.client]
     pads = type(method.objective) is local.TaskLoss and settings.precision != "bf16"
@@ -174,8 +160,7 @@ def uneven(counts: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _on_images(loss: Callable, task: Any, rows: tuple[int, ...]) -> Callable:
-    """``loss`` of a batch of pixels [batch, clients, ...]; a mean over n_k of n rows, of which the
-    others are zero, is made one over n_k."""
+    """``loss`` of pixels [batch, clients, ...], where only ``rows`` of each client count."""
 
     def on_images(part, batch):
         x = task.inputs(channels_last(batch.x)).to(next(part.parameters()).dtype).transpose(0, 1)
@@ -183,9 +168,6 @@ def _on_images(loss: Callable, task: Any, rows: tuple[int, ...]) -> Callable:
         return value * value.new_tensor([max(rows) / n for n in rows]) if rows else value
 
     return on_images
-
-
-# ---- layers with a client axis -------------------------------------------------------------------
 
 
 def merge(x: torch.Tensor) -> torch.Tensor:
@@ -207,8 +189,7 @@ def _flat(t):
 
 def channels_last(x: torch.Tensor) -> torch.Tensor:
     """[batch, clients, channels, height, width] in the order batch, height, width, clients,
-    channels: on a CPU, convolution, pooling and normalisation of many small groups of channels
-    then run over all clients' channels at once."""
+    channels, in which a CPU convolves, pools and normalises all clients' channels at once."""
     return x.flatten(1, 2).contiguous(memory_format=torch.channels_last).unflatten(1, x.shape[1:3])
 
 
@@ -220,9 +201,9 @@ class Conv2d(nn.Conv2d):
 
 
 class _Ragged(torch.autograd.Function):
-    """Batch normalisation over some of the rows: x [batch, channels, ...], ``real`` [batch,
-    channels, 1...] is one where a row counts and zero elsewhere, n [channels] the entries that
-    count. No gradient may come from the other rows; none goes to them."""
+    """Batch normalisation over the rows of x [batch, channels, ...] where ``real`` [batch,
+    channels, 1...] is one, n [channels] entries; no gradient may come from the others, none goes to
+    them."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, real, n, eps):
@@ -253,8 +234,8 @@ class _Ragged(torch.autograd.Function):
 def _counting(
     rows: tuple[int, ...], shape: torch.Size, dtype: torch.dtype, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where of each client's ``shape`` [batch, channels, ...] so many rows count: [batch, channels,
-    1...], one where a row counts and zero elsewhere; and the entries [channels] that count."""
+    """One where of each client's [batch, channels, ...] so many ``rows`` count, else zero: [batch,
+    channels, 1...]; and the entries [channels] that count."""
     batch, channels, *image = shape
     each = torch.tensor(rows, device=device).repeat_interleave(channels)
     real = torch.arange(batch, device=device)[:, None] < each
@@ -319,8 +300,7 @@ class Flatten(nn.Flatten):
 
 
 class Dropout(Drawing, nn.Dropout):
-    """Draws each client's mask from that client's own generator, the numbers that sequential
-    training draws."""
+    """Draws each client's mask from that client's own generator, as sequential training does."""
 
     layout = torch.contiguous_format  # see ``stack``
     rows: tuple[int, ...] = ()  # see ``prepare``
@@ -358,8 +338,7 @@ def form(kind: type[nn.Module]) -> type[nn.Module]:
 
 
 def stack(net: nn.Module, clients: int) -> nn.Module:
-    """A copy of ``net`` for that many clients: each layer in its stacked form, each tensor
-    repeated along a new axis 0."""
+    """A copy of ``net``: layers in stacked form, tensors repeated along a new axis 0."""
     memo = {}
     for t in filter(torch.is_floating_point, (*net.parameters(), *net.buffers())):
         many = t.detach().expand(clients, *t.shape).clone()
@@ -373,8 +352,7 @@ def stack(net: nn.Module, clients: int) -> nn.Module:
 
 
 def narrow(net: nn.Module, first: int, last: int, views: dict | None = None) -> nn.Module:
-    """The same stacked network for clients ``first`` to ``last - 1``: its tensors are ``views``, by
-    the id of the whole."""
+    """The stacked network of clients ``first`` to ``last - 1``: views of the whole."""
     views = {} if views is None else views
 
     def view(t: torch.Tensor | None) -> torch.Tensor | None:
@@ -397,16 +375,12 @@ def narrow(net: nn.Module, first: int, last: int, views: dict | None = None) -> 
 
 
 def prepare(net: nn.Module, rows: tuple[int, ...], generators: list[torch.Generator]) -> None:
-    """Of each client's batch only so many rows count, all of them if ``rows`` is empty; layers that
-    draw at random do it from the clients' generators."""
+    """So many ``rows`` of each client's batch count, all if empty; layers draw from these."""
     for module in net.modules():
         if isinstance(module, _Norm | Dropout):
             module.rows = rows
         if isinstance(module, Drawing):
             module.generators = generators
-
-
-# ---- which engine a run has ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -426,8 +400,7 @@ def choose(
     count: int,
     memory_limit: float | None = None,
 ) -> Choice:
-    """The ``Choice`` for runs with ``count`` clients a round. ``memory_limit`` in bytes; by
-    default half of what is free."""
+    """The ``Choice`` for ``count`` clients a round; limit by default: half the free memory."""
     pick(engine, ENGINES, "engine")
     if memory_limit is not None and not (is_number(memory_limit) and memory_limit >= 0):
         raise ValueError(f"memory_limit is a number of bytes, not {memory_limit!r}.")
@@ -436,10 +409,8 @@ def choose(
     limit = free_memory(task.device) // 2 if memory_limit is None else memory_limit
     need = bytes_for_one(method, task, settings.batch_size)
     if limit < need and (memory_limit is not None or engine == "stacked"):
-        raise ValueError(
-            f"Training one client takes about {need / 1e6:.1f} MB, but memory_limit allows "
-            f"{limit / 1e6:.1f} MB."
-        )
+        both = f"{need / 1e6:.1f} MB, but memory_limit is {limit / 1e6:.1f} MB"
+        raise ValueError(f"Training one client takes about {both}.")
     together = int(min(max(1, limit / need), count, MOST if task.device.type == "cpu" else count))
     work = step_work(local.initial_network(method, task), task, settings.batch_size)
     why = "asked for" if engine != "auto" else f"{work / 1e6:,.1f} million multiply-adds a step"
@@ -470,9 +441,8 @@ def step_work(net: nn.Module, task: Any, batch_size: int) -> int:
 
 
 def bytes_for_one(method: Any, task: Any, batch_size: int) -> int:
-    """Memory that one stacked client takes: seven times its state (parameters, gradients, optimiser
-    state, start, update, two messages), twice what its largest batch saves for the backward pass,
-    and its images twice."""
+    """Memory of one stacked client: seven times its state, twice what its largest batch saves for
+    the backward pass, and its images twice."""
     net, client = local.initial_network(method, task), int(np.argmax(task.sizes))
     state = sum(t.nbytes for t in state_of(net).values())
     saved = {}
@@ -491,9 +461,8 @@ def bytes_for_one(method: Any, task: Any, batch_size: int) -> int:
 
 
 def obstacle(method: Any, task: Any, settings: Settings) -> str | None:
-    """What keeps a method from being stacked, ``None`` if nothing does: a round in which clients
-    take turns, a layer without a stacked form, or a first step around which the losses of two
-    clients are not those of each by itself."""
+    """What keeps a method from being stacked, or None: turns, a layer without a stacked form, or
+    losses around a first step that are not those of each client by itself."""
     if not method.sides[1].stacks:
         return "its clients take turns in a round"
     net = local.initial_network(method, task).double().train()

@@ -1,7 +1,6 @@
-"""What several methods share: ranges of options, steps that choose or add tensors, and clients that
+"""What several methods share: steps that choose or add tensors, and clients that
 keep their networks."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,27 +14,6 @@ from ..local import load
 from ..method import ClientSide
 from ..models import evaluating
 from ..wire import DOWN, UP, FixedMessage, Schema
-
-
-def positive(**options: float) -> None:
-    """``ValueError`` for an option that is not above 0 and finite."""
-    _refuse(options, "above 0 and finite", lambda x: 0 < x < math.inf)
-
-
-def not_negative(**options: float) -> None:
-    """``ValueError`` for an option that is not at least 0 and finite."""
-    _refuse(options, "at least 0 and finite", lambda x: 0 <= x < math.inf)
-
-
-def below_one(**options: float) -> None:
-    """``ValueError`` for an option that is not at least 0 and below 1."""
-    _refuse(options, "at least 0 and below 1", lambda x: 0 <= x < 1)
-
-
-def _refuse(options: dict[str, float], words: str, allowed: Callable[[float], bool]) -> None:
-    for name, value in options.items():
-        if not allowed(value):
-            raise ValueError(f"{name} is {words}, not {value!r}.")
 
 
 def output(net: nn.Module, shape: tuple[int, ...]) -> Any:
@@ -76,8 +54,7 @@ def evaluate_personal(
     question: Callable[[int], FixedMessage],
     whole: Callable[[nn.Module], nn.Module] = lambda net: net,
 ) -> dict[str, Any]:
-    """Mean test accuracy and loss of ``whole(network)`` over the clients that show theirs when they
-    get ``question(k)``, then empty."""
+    """Mean test accuracy and loss of ``whole(network)`` over the clients that show theirs."""
     message = network_message(server)
     server.method.model.refresh(server.net, server.task, t)
 

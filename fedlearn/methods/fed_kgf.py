@@ -13,18 +13,17 @@ the tensor itself where only one did.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import nn
 
 from .. import rng
-from ..arguments import short
+from ..arguments import Count, counts, short
 from ..models.kernels import Generated, draw, represent
 from ..models.kernels import write_out as write_out
 from ..parts import SGD, Context, Model, TaskNetwork, Update, Uplink
 from ..round import Averaging
-from ..settings import whole_number
 from ..wire import Schema
 from ..wire.base import brief
 from .base import Some
@@ -33,21 +32,17 @@ from .base import Some
 @dataclass(frozen=True)
 class Representative(Model):
     """The network of another model part with ``base_kernels`` representative kernels a convolution;
-    see ``fed_kgf``. To use the state of a run with ``redraw``, call ``refresh`` with its last round
-    on a fresh network first."""
+    a state with ``redraw`` needs ``refresh`` with its last round on a fresh network first."""
 
     __repr__ = brief
 
-    base_kernels: int = 16
+    base_kernels: Count = 16
     sign: bool = True
     alpha: bool = True
     detach: bool = False
     redraw: bool = False
     of: Model = TaskNetwork()
     every_call: bool = field(default=False, repr=False)
-
-    def __post_init__(self) -> None:
-        whole_number("base_kernels", self.base_kernels)
 
     def build(self, task: Any) -> nn.Module:
         options = self.sign, self.alpha, self.detach, self.every_call
@@ -65,9 +60,8 @@ class Representative(Model):
 
 
 def modules(schema: Schema) -> list[list[str]]:
-    """The names of each module's tensors, in order. A matrix or a kernel wider than 1 x 1 begins a
-    module; all that follows belongs to it: batch normalisation, biases, and the 1 x 1 shortcut of a
-    residual block. ResNet-18 has 18."""
+    """The names of each module's tensors. A matrix or a kernel wider than 1 x 1 begins a module;
+    normalisation, biases and 1 x 1 shortcuts that follow belong to it. ResNet-18 has 18."""
     groups: list[list[str]] = []
     for name, shape in schema.shapes.items():
         if not groups or len(shape) == 2 or (len(shape) > 2 and max(shape[2:]) > 1):
@@ -78,18 +72,10 @@ def modules(schema: Schema) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class Modules(Some):
-    """Each participant sends one group of modules, the i-th of them this round's ``order[i]``.
+    """Each participant sends one group of modules, the i-th of them this round's ``order[i]``; as
+    many groups as participants (or modules, if fewer), or ``groups``; 1 is no module uploading."""
 
-    By default there are as many groups as participants, or as modules if these are fewer; then
-    some groups are sent by several clients and averaged. ``groups``, if given, must divide the
-    participants evenly; 1 is no module uploading.
-    """
-
-    groups: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.groups is not None:
-            whole_number("groups", self.groups)
+    groups: Annotated[int | None, counts()] = None
 
     def validate(self, ctx: Context) -> None:
         count, participants = len(modules(ctx.schema)), len(ctx.participants)
@@ -146,14 +132,6 @@ def fed_kgf(
       epoch, which gives clients different networks; "every call"; for all alike: "redraw"
     * gradients flow through the copies, times ``beta |w|^(beta - 1)``; the other reading: "detach"
     * a 1 x 1 convolution belongs to the module before it: 18 of ResNet-18, as the paper counts
-
-    Accuracy IID and with a main class, of ``fedlearn reproduce deviations``: lr 0.3,
-    base_kernels 4, 20 rounds, 10 clients, batches of 16, digits_resnet::
-
-        Fed-KGF                         0.633 ± 0.039    0.139 ± 0.035
-        Fed-KGF, every call             0.314 ± 0.098    0.099 ± 0.003
-        Fed-KGF, redraw                 0.404 ± 0.166    0.106 ± 0.007
-        Fed-KGF, detach                 0.636 ± 0.110    0.161 ± 0.080
     """
     return Averaging(
         "fed_kgf",

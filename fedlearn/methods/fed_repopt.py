@@ -36,9 +36,8 @@ class Repopt:
 
 @dataclass(frozen=True)
 class Form(Model):
-    """The network of that name (or the task's, if None) with its blocks in one of the forms of
-    ``models.reparam``; or as "repopt": "csla" collapsed into one kernel a block. ``scales``:
-    instead of those that the network begins with."""
+    """The network (None: the task's) with its blocks in a form of ``models.reparam``, or "repopt":
+    "csla" collapsed into one kernel a block; ``scales`` in place of those that it begins with."""
 
     form: str = "repopt"
     network: Any = None
@@ -91,9 +90,8 @@ class RepSGD(Multiplied, SGD):
 
 @dataclass(frozen=True)
 class RepAdam(Multiplied, Adam):
-    """RepOpt with AdamW. Adam divides every constant factor of a gradient out again, so its step is
-    what M multiplies: a step of W_3 moves W' by s_3 times as much. Equal to the training of the
-    branches but for Adam's eps."""
+    """RepOpt with AdamW. Adam divides a constant factor of a gradient out again, so its step is
+    what M multiplies, with s_3 in place of s_3^2: the branches' training but for eps."""
 
     __repr__ = brief
     _power = 1
@@ -170,14 +168,6 @@ def fed_repopt(
     * the search's rate changes by rounds, authors': by batches; not measured: no option
     * CSLA of Ghost modules has RepOpt's scales, authors': 1; not measured: no option
     * scales are those with which a search begins: "searched" (5 rounds on 300 of the digits)
-
-    Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
-
-        RepOpt                          0.983 ± 0.008    0.944 ± 0.008
-        RepOpt, smoothing               0.982 ± 0.009    0.938 ± 0.010
-        RepOpt, decay 0.01              0.981 ± 0.006    0.937 ± 0.013
-        RepOpt, decay 0.01, spare       0.983 ± 0.003    0.945 ± 0.006
-        RepOpt, searched                0.983 ± 0.006    0.947 ± 0.005
     """
     pick(form, dict.fromkeys(("repopt", "tr", "inf", "csla")), "form")
     plain, multiplied = pick(

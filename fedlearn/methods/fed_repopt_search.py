@@ -7,28 +7,26 @@ from typing import Any
 
 import torch
 
-from ..arguments import checked, short
+from ..arguments import NotNegative, checked, short
 from ..models.repopt import SCALES, Scales
 from ..parts import SGD, Context, Continued, Optimizer, Smoothed, TaskLoss
 from ..round import Averaging, run
 from ..settings import whole_number
-from .base import not_negative
 from .fed_repopt import Form
 
 
 @dataclass(frozen=True)
 class Planned(SGD):
-    """SGD as the authors' program searches with it: of ``rounds`` rounds the first ``warmup`` raise
-    the rate evenly to lr, the others let it fall along half a cosine to 0; without a warm-up it
-    stays. With ``clip`` a gradient that is longer, over all parameters, is cut to that length."""
+    """SGD as the authors search: the first ``warmup`` of ``rounds`` raise the rate evenly to lr,
+    then it falls along half a cosine to 0; 0: it stays. ``clip``: longest gradient, over all
+    parameters."""
 
     rounds: int = 1
     warmup: int = 0
-    clip: float = 0.0
+    clip: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        not_negative(clip=self.clip)
         if not 0 <= self.warmup <= self.rounds:
             raise ValueError(f"warmup is 0 to {self.rounds} rounds, not {short(self.warmup)}.")
 

@@ -51,8 +51,7 @@ class Remember(Step):
 
 @dataclass(frozen=True)
 class Tracked(Shifted):
-    """SGD on g - delta_j, together with the step ``Remember``. A client that was absent for some
-    rounds takes the mean of what the model did in them."""
+    """SGD on g - delta_j; who was absent takes the mean of what the model did in those rounds."""
 
     needs = frozenset({Remember})
 
@@ -65,8 +64,7 @@ class Tracked(Shifted):
         return ctx.kept("delta", params)
 
     def _track(self, memory: Tensors, start: Tensors, round: int) -> None:
-        """delta_j after the round in which this client took part last. All is divided by -eta tau:
-        movement of weights."""
+        """delta_j after the last round of this client, as movement of weights over -eta tau."""
         rounds, steps = round - int(memory["round"]), float(memory["steps"])
         for n in [key[5:] for key in memory if key.startswith("sent/")]:
             moved = (start[n] - memory[f"start/{n}"]) / rounds

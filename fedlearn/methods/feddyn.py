@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from ..arguments import Positive
 from ..local import Loss, Objective, inner, trained
 from ..parts import SGD, Aggregator, Arrivals, Batch, Context, Step, Tensors, Update, Uplink
 from ..round import Averaging
 from ..servers import mean_update
-from .base import positive
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,7 @@ class Dynamic(Objective):
 
     needs = frozenset({Sum})
 
-    alpha: float = 0.1
-
-    def __post_init__(self) -> None:
-        positive(alpha=self.alpha)
+    alpha: Positive = 0.1
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         L, (theta, start) = ctx.task.loss, trained(net, ctx)
@@ -85,11 +82,6 @@ def feddyn(lr: float = 0.1, alpha: float = 0.1) -> Averaging:
     * alpha is not scaled by n_k, authors': divided by the share; none with equal shares
     * no weight decay, authors': "decay 0.001"; gradients not clipped, authors': at 10; not
       measured: no optimiser here clips
-
-    Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
-
-        FedDyn                          0.984 ± 0.008    0.987 ± 0.004
-        FedDyn, decay 0.001             0.987 ± 0.004    0.984 ± 0.007
     """
     uplink, server = Uplink(Update(), Sum()), Summing()
     return Averaging(

@@ -19,13 +19,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..arguments import BelowOne
 from ..errors import Diverged, WireError, pick
 from ..links import Downlink, Update, Uplink
 from ..local import Loss, Model, Objective, Reference, TaskNetwork
 from ..models import Network
 from ..parts import SGD, Aggregator, Arrivals, Batch, Context, Continued, Mean, Optimizer, Tensors
 from ..round import Averaging
-from .base import Some, below_one, output
+from .base import Some, output
 
 
 class Convolution(nn.Module):
@@ -70,8 +71,7 @@ class Fused(Network):
 
 @dataclass(frozen=True)
 class FusionNetwork(Model):
-    """The network of another model part with a fusion operator ("conv", "multi", "single")
-    between extractor and classifier."""
+    """The network of another part with a fusion between extractor and classifier."""
 
     operator: str = "multi"
     of: Model = TaskNetwork()
@@ -114,10 +114,7 @@ class MovingAverage(Aggregator):
 
     needs = frozenset({Update})
 
-    mu: float = 0.9
-
-    def __post_init__(self) -> None:
-        below_one(mu=self.mu)
+    mu: BelowOne = 0.9
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         new = Mean().aggregate(state, arrivals, ctx)
@@ -197,13 +194,6 @@ def fedfusion(
       client's network
     * momentum starts anew each round; multi at lr 0.01: "momentum 0.9" and "keep"
     * rate 0.1, constant; "their rates", the least one 0.00010, theirs 0.000099
-
-    Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
-
-        FedFusion                       0.983 ± 0.006    0.956 ± 0.008
-        FedFusion, their rates          0.970 ± 0.003    0.922 ± 0.008
-        FedFusion, momentum 0.9         0.968 ± 0.006    0.922 ± 0.006
-        FedFusion, momentum 0.9, keep   0.981 ± 0.003    0.962 ± 0.008
     """
     sgd = SGD(lr, momentum, weight_decay, decay, floor)
     optimizer: Optimizer = Continued(sgd) if keep else sgd

@@ -11,23 +11,19 @@ takes. The local learning rate is part of d_i here. Batch statistics are average
 
 from dataclasses import dataclass
 
+from ..arguments import BelowOne
 from ..parts import SGD, Aggregator, Arrivals, Context, Tensors, Update
 from ..round import Averaging
 from ..servers import mean_update
-from .base import below_one
 
 
 @dataclass(frozen=True)
 class Normalised(Aggregator):
-    """The mean of the clients' directions, as long as the mean of their ways. ``momentum`` is that
-    of the clients' SGD."""
+    """The mean direction of the clients, as long as their mean way; ``momentum`` is their SGD's."""
 
     needs = frozenset({Update})
 
-    momentum: float = 0.0
-
-    def __post_init__(self) -> None:
-        below_one(momentum=self.momentum)
+    momentum: BelowOne = 0.0
 
     def _norm(self, tau: int) -> float:
         """||a_i||_1: the entries of a_i say how often each local gradient counts."""

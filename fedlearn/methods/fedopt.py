@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import torch
 
+from ..arguments import BelowOne, Positive
 from ..errors import pick
 from ..parts import SGD, Aggregator, Arrivals, Context, Tensors, Update
 from ..round import Averaging
 from ..servers import mean_update
-from .base import below_one, positive
 
 SECOND = {  # v, D^2, beta2 -> the next v
     "adagrad": lambda v, square, beta2: v + square,
@@ -35,15 +35,13 @@ class Adaptive(Aggregator):
     needs = frozenset({Update})
 
     kind: str = "adam"
-    lr: float = 0.03
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3
+    lr: Positive = 0.03
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.99
+    tau: Positive = 1e-3
 
     def __post_init__(self) -> None:
         pick(self.kind, SECOND, "second moment")
-        positive(server_lr=self.lr, tau=self.tau)
-        below_one(beta1=self.beta1, beta2=self.beta2)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         (mean, _), memory = mean_update(state, arrivals, ctx), ctx.memory

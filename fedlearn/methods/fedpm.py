@@ -34,8 +34,7 @@ FLOOR = 0.01  # theta stays between this and one minus this: no weight is decide
 
 
 class Masked(Drawing):
-    """A layer whose ``weight`` and ``bias`` are frozen signed constants behind masks; parameters
-    are their scores."""
+    """A layer of frozen signed constants behind masks; its parameters are their scores."""
 
     scaled = False  # the gradient that passes through the mask is multiplied by theta
 
@@ -65,8 +64,7 @@ LAYERS = computed(Masked, nn.Conv2d, nn.Linear)
 
 @dataclass(frozen=True)
 class MaskedNetwork(Model):
-    """The network of another model part with trained masks over random weights. ``scaled``: the
-    gradient of m is passed to theta multiplied by theta."""
+    """The network of another part with masks over random weights; see ``Masked.scaled``."""
 
     __repr__ = brief
 
@@ -85,9 +83,7 @@ class MaskedNetwork(Model):
                 self._mask(name, layer, task.seed)
         for name, _ in net.named_parameters():
             if not name.endswith("_score"):
-                raise ValueError(
-                    f"FedPM masks nn.Conv2d and nn.Linear layers, of which {name} is none."
-                )
+                raise ValueError(f"FedPM masks nn.Conv2d and nn.Linear, of which {name} is none.")
         return net
 
     def _mask(self, name: str, layer: nn.Module, seed: int) -> None:
@@ -125,9 +121,8 @@ class Sample(Step):
 
 @dataclass(frozen=True)
 class BetaPosterior(Aggregator):
-    """Mode of Beta(1 + sum m, 1 + K - sum m) over the K masks that came, the prior taken anew every
-    round; statistics are averaged. It is kept off 0 and 1 by ``FLOOR``: what lies beyond is cut, or
-    with ``softened`` each m is FLOOR in place of 0 and 1 - FLOOR in place of 1."""
+    """Mode of Beta(1 + sum m, 1 + K - sum m) over the K masks that came, cut at ``FLOOR`` and 1 -
+    ``FLOOR``; ``softened``: each m becomes one of these instead. Statistics are averaged."""
 
     needs = frozenset({Masks})
     __repr__ = brief
@@ -172,15 +167,6 @@ def fedpm(
     * Adam starts anew each round, authors': "keep"; the authors' training: "all three"
     * no learned scale and shift of batch normalisation, the paper's networks have no such layers;
       not measured: a mask cannot shift
-
-    Accuracy IID and with a main class, of ``fedlearn reproduce deviations``: lr 0.3, 20 rounds,
-    10 clients, batches of 16, digits_resnet::
-
-        FedPM                           0.946 ± 0.025    0.756 ± 0.053
-        FedPM, scaled                   0.930 ± 0.018    0.671 ± 0.071
-        FedPM, softened                 0.937 ± 0.027    0.693 ± 0.015
-        FedPM, keep                     0.933 ± 0.019    0.821 ± 0.055
-        FedPM, all three                0.915 ± 0.018    0.620 ± 0.111
     """
     adam: Optimizer = Continued(Adam(lr)) if keep else Adam(lr)
     uplink = Uplink(Sample(), Lossy(Mask(), whole=0))

@@ -11,20 +11,17 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from ..arguments import NotNegative
 from ..local import Loss, inner, trained
 from ..parts import SGD, Batch, Context, Objective
 from ..round import Averaging
-from .base import not_negative
 
 
 @dataclass(frozen=True)
 class Proximal(Objective):
     """The task's loss plus ``mu`` / 2 times the squared distance from the downloaded model."""
 
-    mu: float = 0.01
-
-    def __post_init__(self) -> None:
-        not_negative(mu=self.mu)
+    mu: NotNegative = 0.01
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         F, (w, start) = ctx.task.loss, trained(net, ctx)

@@ -34,11 +34,6 @@ def qsgd(
     * one norm for every 512 entries: error ‖C(u) - u‖ / ‖u‖ of client 0's first update in FedAvg
       0.06, with one norm a tensor 0.19; "one norm"
     * fixed width or a range code, not Elias': 8.06 bits an entry, range-coded 4.68
-
-    Accuracy IID and with a main class, of ``fedlearn reproduce deviations``::
-
-        QSGD                            0.980 ± 0.004    0.955 ± 0.008
-        QSGD, one norm                  0.986 ± 0.008    0.961 ± 0.008
     """
     uplink = Uplink(Update(), Lossy(QSGD(levels, bucket, entropy)))
     return Averaging("qsgd", optimizer=SGD(lr), uplink=uplink)

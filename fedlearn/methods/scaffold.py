@@ -16,11 +16,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from ..arguments import Positive
 from ..links import Downlink, Step, Update, Uplink
 from ..parts import Aggregator, Arrivals, Context, Shifted, Tensors
 from ..round import Averaging
 from ..servers import mean_update
-from .base import Added, positive
+from .base import Added
 
 
 class Controlled(Shifted):
@@ -74,10 +75,7 @@ class Controlling(Aggregator):
 
     needs = frozenset({Changes})
 
-    lr: float = 1.0
-
-    def __post_init__(self) -> None:
-        positive(server_lr=self.lr)
+    lr: Positive = 1.0
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         moved = [n for n in state if n not in ctx.schema.buffers]

@@ -12,25 +12,20 @@ from dataclasses import dataclass
 
 import torch
 
+from ..arguments import Positive
 from ..links import Lossy, Update, Uplink
-from ..parts import SGD, Aggregator, Arrivals, Context, KeptSteps, Mean, Tensors, summed
-from ..replay import Replay
+from ..parts import SGD, Aggregator, Arrivals, Context, KeptSteps, Mean, Replay, Tensors, summed
 from ..round import Averaging
 from ..wire import Signs, Votes
-from .base import positive
 
 
 @dataclass(frozen=True)
 class Majority(Aggregator):
-    """Each parameter moves by ``lr`` where most clients want it to. A tie counts as up; so does,
-    at a client, an update of exactly zero, since one bit has no third value."""
+    """Each parameter moves by ``lr`` where most clients want it to; a tie counts as up."""
 
     needs = frozenset({Votes})
 
-    lr: float = 0.01
-
-    def __post_init__(self) -> None:
-        positive(server_lr=self.lr)
+    lr: Positive = 0.01
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         rest, votes = summed(arrivals, state.keys() - ctx.schema.buffers, torch.sign)

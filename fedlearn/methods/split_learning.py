@@ -33,8 +33,7 @@ Slice = tuple[int, int, int]  # of a client's turn, one step: epoch, first sampl
 
 
 class Messages(Side):
-    """A side with the three messages: the extractor's weights, feature maps with labels, and a
-    gradient."""
+    """A side with the three messages: extractor's weights, feature maps with labels, gradient."""
 
     def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
         super().__init__(method, task, settings)
@@ -117,8 +116,7 @@ class Server(Messages, ServerSide):
     def step(
         self, t: int, i: int, step: Slice, optimizer_state: dict, k: int, data: bytes
     ) -> bytes:
-        """H and y of client k's i-th batch -> dCE / dH, and a step of W_s; ``WireError`` for labels
-        that are none, or if the gradient is not finite."""
+        """H and y of client k's i-th batch -> dCE / dH, and a step of W_s."""
         batch = self.features(step).read(UP, t, k, data, samples=step[2] - step[1])
         H, y, W_s = batch["H"].requires_grad_(), batch["y"], local.trainable(self.f_s)
         if not ((y == y.floor()) & (y >= 0) & (y < self.task.source.classes)).all():
@@ -138,9 +136,8 @@ class Server(Messages, ServerSide):
 
 
 class Client(Messages, ClientSide):
-    """Holds W_e while it has its turn, in the client's memory: weights ("edge/..."), optimiser and
-    the number of the next step, whose batch is computed again when its gradient comes: by then
-    another process may answer."""
+    """Holds W_e ("edge/..."), optimiser and next step in the client's memory for its turn; a batch
+    is computed again when its gradient comes, as another process may answer."""
 
     stacks = False  # clients take turns
     remembers = False  # a turn begins with W_e

@@ -15,8 +15,7 @@ Shape = Sequence[int]
 
 
 def brief(record: Any) -> str:
-    """A dataclass as text, by which runs are known again. Its options (fields with ``repr=False``)
-    are named only where they are not off, so that a new one leaves the names of old runs alone."""
+    """A dataclass as text, by which runs are known; options (``repr=False``) only if not off."""
     shown = [f.name for f in fields(record) if f.repr or getattr(record, f.name) != f.default]
     return f"{type(record).__name__}({', '.join(f'{n}={getattr(record, n)!r}' for n in shown)})"
 
@@ -30,13 +29,9 @@ class Masks:
 
 
 class Coder(Checked):
-    """Base of all coders: ``encode(tensor) -> bytes`` and ``decode(bytes, shape) -> tensor``.
-
-    ``encode`` takes a tensor of floats, coded as float32, and raises ``Diverged`` if an entry, or
-    what it would be coded as, is not finite. ``decode`` is the inverse, on the CPU, and raises
-    ``WireError`` for bytes that ``encode`` could not have made. ``takes`` and ``makes`` are the
-    classes of what goes in and comes out, if it is not just any tensor.
-    """
+    """Base of all coders: ``encode(tensor) -> bytes``, or ``Diverged`` if it is not finite, and
+    ``decode(bytes, shape) -> tensor`` on the CPU, or ``WireError``. ``takes`` and ``makes`` are the
+    classes of what goes in and comes out, if it is not any tensor."""
 
     takes: type | None = None
     makes: type | None = None
@@ -50,8 +45,7 @@ class Stochastic(Coder):
 
 
 class SharedRandomness(Coder):
-    """A coder of which both functions take one more generator, at both ends in the same state: what
-    it draws costs no byte."""
+    """A coder whose functions take a generator in the same state at both ends, at no byte."""
 
 
 class Sparse(Coder):
@@ -59,9 +53,8 @@ class Sparse(Coder):
 
 
 class FlatCoder(Coder):
-    """A coder to which a tensor is a list of n > 0 numbers: ``write`` makes bytes of a float32
-    array, ``read`` makes it again of a ``Reader`` and n; both also take what generators there are.
-    A tensor without entries has the section ``empty``."""
+    """A coder to which a tensor is n > 0 numbers: ``write`` makes bytes of a float32 array,
+    ``read`` is the inverse, of a ``Reader`` and n. Without entries the section is ``empty``."""
 
     empty = b""
     write: Callable[..., bytes]

@@ -1,6 +1,5 @@
-"""What the coders share: numbers of few bits, Golomb-Rice codes, signs, range coding, and a reader
-that trusts nothing. Bits fill each byte from the lowest on, the last byte up with zeros; longer
-numbers are little-endian."""
+"""What the coders share: few bits, Golomb-Rice codes, signs, range coding, a reader that trusts
+nothing. Bits fill each byte from the lowest on; longer numbers are little-endian."""
 
 from typing import Any
 
@@ -12,8 +11,7 @@ from ..errors import Diverged, WireError
 
 
 def flat(tensor: torch.Tensor) -> np.ndarray:
-    """Tensor on any device, of any layout -> float32 array [n]; ``Diverged`` if an entry is not
-    finite."""
+    """Any tensor -> float32 array [n]; ``Diverged`` if an entry is not finite."""
     x = tensor.detach().to("cpu", torch.float32).reshape(-1).numpy()
     if not np.isfinite(x).all():
         raise Diverged("A tensor with NaN or infinite values cannot be coded.")
@@ -40,9 +38,8 @@ def write_numbers(x: np.ndarray, noun: str) -> bytes:
 
 
 def pack_fields(values: np.ndarray, width: int) -> bytes:
-    """Whole numbers 0..2^width-1 -> ceil(n width / 8) bytes. Each full byte of the width makes a
-    plane of its own (the lowest first), because bytes need no shifting; the fields of the bits
-    left over follow without gaps."""
+    """Whole numbers 0..2^width-1 -> ceil(n width / 8) bytes: first a plane for each full byte of
+    the width, the lowest first, then the bits left over without gaps."""
     if width == 0:
         return b""
     if width == 1:
@@ -59,14 +56,9 @@ def pack_fields(values: np.ndarray, width: int) -> bytes:
 
 
 def pack_rice(values: np.ndarray) -> tuple[int, bytes]:
-    """Golomb-Rice code of whole numbers >= 0: the parameter b with the fewest bytes, and these
-    bytes.
-
-    A value v is v >> b zeros and a one, then the b low bits of v. All the unary parts come first,
-    then all the low bits: as many bits as taking turns, and it can be read without a loop. Tried
-    are all b from 0 past the best one for random positions of density p, 1 +
-    floor(log2(log((sqrt(5)-1)/2) / log(1-p))) (Sattler et al. 2019).
-    """
+    """Golomb-Rice code of whole numbers >= 0 -> the parameter b with the fewest bytes, and the
+    bytes: all the unary parts, v >> b zeros and a one, then all the b low bits, so that no loop
+    reads them (Sattler et al. 2019)."""
     if not len(values):
         return 0, b""
     highest = int(values.mean()).bit_length() + 1
@@ -79,16 +71,14 @@ def pack_rice(values: np.ndarray) -> tuple[int, bytes]:
 
 
 def pack_signs(x: np.ndarray) -> bytes:
-    """The mean magnitude as float32 and one bit an entry, 1 where it is negative. No entries: no
-    bytes."""
+    """The mean magnitude as float32 and one bit an entry, 1 where negative; of none nothing."""
     if not len(x):
         return b""
     return np.abs(x).mean(dtype=np.float64).astype("<f4").tobytes() + pack_fields(x < 0, 1)
 
 
 def _range_code(counts: np.ndarray) -> tuple[Any, Any]:
-    """The functions of range coding, and the same fixed-point model on both sides: a division of
-    whole numbers, rounded correctly."""
+    """Functions of range coding, and the fixed-point model that both sides have alike."""
     from constriction import stream  # only range coding needs it
 
     model = stream.model.Categorical(counts / counts.sum(), perfect=False)
@@ -96,8 +86,7 @@ def _range_code(counts: np.ndarray) -> tuple[Any, Any]:
 
 
 def range_encode(symbols: np.ndarray, counts: np.ndarray) -> bytes:
-    """Symbols 0..len(counts)-1, with at least two counts -> bytes, near the entropy of the
-    histogram ``counts``."""
+    """Symbols 0..len(counts)-1 -> bytes, near the entropy of the histogram ``counts``."""
     queue, model = _range_code(counts)
     encoder = queue.RangeEncoder()
     encoder.encode(symbols.astype(np.int32, copy=False), model)
@@ -105,8 +94,7 @@ def range_encode(symbols: np.ndarray, counts: np.ndarray) -> bytes:
 
 
 def range_decode(data: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The inverse; ``WireError`` for bytes that ``range_encode`` would not make of symbols with
-    this histogram."""
+    """The inverse; ``WireError`` for bytes that ``range_encode`` would not make of them."""
     try:
         queue, model = _range_code(counts)
         code = np.frombuffer(data, "<u4").astype(np.uint32)
@@ -122,8 +110,7 @@ def range_decode(data: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 class Reader:
-    """Takes a section apart from front to back; ``WireError`` where it is not what was
-    announced."""
+    """Takes a section apart from front to back; ``WireError`` where it is not as announced."""
 
     def __init__(self, section: Any) -> None:
         self.rest = np.frombuffer(section, np.uint8)
@@ -179,8 +166,7 @@ class Reader:
         return values[:count]
 
     def rice(self, count: int, b: int, limit: int) -> np.ndarray:
-        """The inverse of ``pack_rice``: int64 values, which must not add up to more than
-        ``limit``."""
+        """The inverse of ``pack_rice``: int64, whose sum is at most ``limit``."""
         if b > 31:
             raise WireError(f"{b} is no parameter of a Rice code, at most 31 is.")
         if not count:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
-from ..arguments import short
+from ..arguments import NotNegative, Range
 from ..errors import Diverged, WireError
 from .base import Coder, Shape, brief
 from .bits import finite
@@ -20,10 +20,8 @@ LARGE = 2**20  # entries: to copy them takes longer than to take each tensor as 
 
 
 def write_floats(tensors: Sequence[torch.Tensor], dtype: str = "<f4") -> list[memoryview]:
-    """Tensors -> the little-endian bytes of each, cut from one buffer, which costs least, or, of
-    large ones, where they lie; ``Diverged`` if half
-    precision cannot hold a value. Float32 holds any: what is NaN, infinite or too large for it is
-    refused by who reads it."""
+    """Tensors -> the little-endian bytes of each, cut from one buffer, or of large ones where they
+    lie; ``Diverged`` if half precision cannot hold a value."""
     if dtype == "<f4" and sum(t.numel() for t in tensors) > LARGE:
         pieces = [t.detach().to("cpu", torch.float32).reshape(-1) for t in tensors]
         return [t.numpy().view(np.uint8).data for t in pieces]
@@ -31,9 +29,7 @@ def write_floats(tensors: Sequence[torch.Tensor], dtype: str = "<f4") -> list[me
     with np.errstate(over="ignore"):
         values = flat.detach().to("cpu", torch.float32).numpy().astype(dtype, copy=False)
     if dtype != "<f4" and not np.isfinite(values).all():
-        raise Diverged(
-            "A value that is NaN, infinite or too large for half precision cannot be coded."
-        )
+        raise Diverged("A value is NaN, infinite or too large for half precision.")
     data, ends = values.view(np.uint8).data, [0]
     ends += accumulate(t.numel() * values.itemsize for t in tensors)
     return [data[start:end] for start, end in pairwise(ends)]
@@ -42,8 +38,7 @@ def write_floats(tensors: Sequence[torch.Tensor], dtype: str = "<f4") -> list[me
 def read_floats(
     sections: Sequence[Any], shapes: Sequence[Shape], dtype: str = "<f4"
 ) -> tuple[torch.Tensor, ...]:
-    """The inverse: float32 of those shapes. ``WireError`` if a size is wrong or a value is NaN or
-    infinite."""
+    """The inverse: float32 of those shapes; ``WireError`` for a wrong size, NaN or infinity."""
     sizes, width = [math.prod(shape) for shape in shapes], np.dtype(dtype).itemsize
     for section, shape, n in zip(sections, shapes, sizes, strict=True):
         if len(section) != n * width:
@@ -63,16 +58,14 @@ def templates(shapes: tuple[Shape, ...]) -> list[torch.Tensor]:
     return [torch.empty(shape, device="meta") for shape in shapes]
 
 
+FloatBits = Annotated[int, Range("16 or 32, the bits of a float", (16, 32).__contains__)]
+
+
 @dataclass(frozen=True)
 class Dense(Coder):
-    """Every entry as one float of ``bits`` bits: 32 loses nothing, 16 rounds to half precision.
-    With 32 bits NaN and infinite entries are coded too, and refused when they are decoded."""
+    """Every entry as one float of ``bits`` bits, 32 or 16."""
 
-    bits: int = 32
-
-    def __post_init__(self) -> None:
-        if self.bits not in (16, 32):
-            raise ValueError(f"A float has 16 or 32 bits on the wire, not {self.bits!r:.80}.")
+    bits: FloatBits = 32
 
     @property
     def dtype(self) -> str:
@@ -88,27 +81,14 @@ class Dense(Coder):
 
 @dataclass(frozen=True)
 class Pooled(Dense):
-    """Spatial mean pooling (RPN, section 3.2): each k x k kernel becomes its mean, ``bits`` / k^2
-    bits an entry.
-
-    Tensors of fewer than three dimensions (biases, linear layers, batch normalisation) travel
-    whole. ``threshold`` leaves out output filters that hardly changed, those whose absolute
-    values sum to less; one bit a filter says which. ``plain``: the absolute value of the sum, in
-    which entries of both signs cancel, in place of the sum of absolute values.
-    """
+    """Spatial mean pooling (RPN, section 3.2): each k x k kernel becomes its mean; tensors of fewer
+    than three dimensions travel whole. ``threshold`` leaves out output filters whose absolute
+    values (``plain``: whose values) sum to less; one bit a filter says which."""
 
     __repr__ = brief
 
-    threshold: float = 0.0
+    threshold: NotNegative = 0.0
     plain: bool = field(default=False, repr=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.threshold < float("inf"):
-            raise ValueError(
-                "The threshold is a sum of absolute values: at least 0 and finite, not "
-                f"{self.threshold!r}."
-            )
 
     def encode(self, tensor: torch.Tensor) -> Any:
         if tensor.dim() < 3:
@@ -139,14 +119,9 @@ class Pooled(Dense):
 
 @dataclass(frozen=True)
 class Whole(Coder):
-    """Whole numbers from 0 to 2^(8 size) - 1, ``size`` bytes each: 1, 2 or 4; they decode to int64.
-    ``ValueError`` for an entry that is none of these numbers."""
+    """Whole numbers from 0 to 2^(8 size) - 1, ``size`` bytes each: 1, 2 or 4; decode to int64."""
 
-    size: int = 4
-
-    def __post_init__(self) -> None:
-        if self.size not in (1, 2, 4):
-            raise ValueError(f"A whole number has 1, 2 or 4 bytes, not {short(self.size)}.")
+    size: Annotated[int, Range("1, 2 or 4, the bytes of a number", (1, 2, 4).__contains__)] = 4
 
     def encode(self, tensor: torch.Tensor) -> Any:
         values = tensor.detach().cpu().numpy().reshape(-1)

@@ -1,15 +1,11 @@
-"""The envelope of every message: fixed header, one bit and one length for each tensor of the
-schema, body, checksum.
+"""The envelope of every message::
 
     "FLRN" | version | kind | schema | round | client | samples
-           | present bits | lengths | sections | CRC-32
+           | present bits | lengths | sections | CRC-32 (of the body first, then of the header)
 
-The checksum runs over the body (from the present bits on) first and over the header last.
-
-Nothing in a message names a tensor, a shape or a type: the receiver holds the schema and accepts
-nothing else. Decoding executes nothing that it reads, allocates nothing that the schema does not
-allow, and knows one error, ``WireError``.
-"""
+Nothing in it names a tensor, a shape or a type: the receiver holds the schema and accepts nothing
+else. Decoding executes nothing, allocates nothing beyond the schema, and knows one error,
+``WireError``."""
 
 import struct
 import zlib
@@ -33,12 +29,12 @@ DOWN, UP = 0, 1
 # magic, version, kind, schema, round, client, samples: 26 bytes
 _HEADER = struct.Struct("<4sBBQIII")
 _CRC = struct.Struct("<I")
+DENSE = Dense()
 
 
 @dataclass(frozen=True)
 class Schema:
-    """What both ends know beforehand: the shape of every tensor by name, in order, which of them
-    are buffers, and the coder in use (its ``repr``)."""
+    """What both ends know: each tensor's shape by name, buffers, the coder's ``repr``."""
 
     shapes: Mapping[str, Sequence[int]]
     buffers: frozenset[str] = frozenset()
@@ -60,8 +56,7 @@ class Schema:
 
 @dataclass(frozen=True)
 class Message:
-    """One message taken apart. ``sections`` maps tensor names to coded bytes; ``samples`` is the
-    sender's n_k; ``crc`` is the checksum of what stands between header and checksum."""
+    """One message taken apart: coded bytes by name, n_k, the body's checksum."""
 
     kind: int
     round: int
@@ -72,8 +67,7 @@ class Message:
 
 
 def pack(message: Message, schema: Schema, body: tuple[list, int] | None = None) -> bytes:
-    """``Message`` -> bytes. Tensors without a section do not travel. ``body`` spares assembling
-    the same sections again."""
+    """``Message`` -> bytes; ``body`` spares assembling the same sections again."""
     parts, crc = assemble(message.sections, schema) if body is None else body
     head = _HEADER.pack(
         MAGIC, VERSION, message.kind, schema.digest, message.round, message.client, message.samples
@@ -82,9 +76,8 @@ def pack(message: Message, schema: Schema, body: tuple[list, int] | None = None)
 
 
 def assemble(sections: Mapping[str, Any], schema: Schema) -> tuple[list, int]:
-    """What stands between header and checksum: a list of present bits, lengths and sections in
-    the order of the schema; and its CRC, from which the message's goes on, so that a body sent to
-    many is summed once."""
+    """What stands between header and checksum, as pieces: present bits, lengths and sections in the
+    order of the schema; and its CRC."""
     present = np.array([name in sections for name in schema.shapes], dtype=bool)
     ordered = [sections[name] for name in schema.shapes if name in sections]
     if len(ordered) != len(sections):
@@ -99,14 +92,10 @@ def assemble(sections: Mapping[str, Any], schema: Schema) -> tuple[list, int]:
 def unpack(
     data: bytes, schema: Schema, *, kind: int, round: int, client: int, body_crc: int | None = None
 ) -> Message:
-    """bytes -> ``Message`` whose sections are views of ``data``; ``WireError`` for anything but
-    the message expected. ``body_crc`` is for a body that was unpacked before: it is
-    neither summed nor taken apart again."""
+    """bytes -> ``Message`` with views of ``data``; ``WireError`` for anything but the message
+    expected. A body whose ``body_crc`` is known is neither summed nor taken apart again."""
     if len(data) > schema.limit:
-        raise WireError(
-            f"A message of {len(data)} bytes is longer than the {schema.limit} that the schema "
-            "allows."
-        )
+        raise WireError(f"A message of {len(data)} bytes is longer than {schema.limit}.")
     if len(data) < _HEADER.size + _CRC.size:
         raise WireError(f"A message of {len(data)} bytes is shorter than its envelope.")
     magic, version, *got, samples = _HEADER.unpack_from(data)
@@ -151,30 +140,24 @@ def take_apart(body: memoryview, schema: Schema) -> dict[str, memoryview]:
 
 @dataclass(frozen=True)
 class FixedMessage:
-    """A message that holds every tensor of its schema, or, unless it must be ``whole``, nothing at
-    all. ``coders`` by name; dense float32 where there is none. What is read lies on ``device``."""
+    """A message of every tensor of its schema, or, unless ``whole``, of none."""
 
     schema: Schema
     coders: Mapping[str, Coder] = field(default_factory=dict)
     whole: bool = False
     device: Any = "cpu"
 
-    def coder(self, name: str) -> Coder:
-        """Which coder this tensor goes through."""
-        return self.coders.get(name, Dense())
-
     def write(
         self, kind: int, round: int, client: int, tensors: Mapping[str, Any], samples: int = 0
     ) -> bytes:
         """Tensors by name, each of its shape in the schema, or none -> bytes."""
-        sections = {name: self.coder(name).encode(t) for name, t in tensors.items()}
+        sections = {name: self.coders.get(name, DENSE).encode(t) for name, t in tensors.items()}
         return pack(Message(kind, round, client, samples, sections), self.schema)
 
     def read(
         self, kind: int, round: int, client: int, data: bytes, samples: int | None = None
     ) -> dict[str, torch.Tensor]:
-        """bytes -> the tensors; {} for a message that holds nothing. ``WireError`` for anything
-        else, also if its head does not claim ``samples``, where they are known."""
+        """bytes -> the tensors, {} for none; ``WireError`` for anything else."""
         message = unpack(data, self.schema, kind=kind, round=round, client=client)
         sections, shapes = message.sections, self.schema.shapes
         if (sections or self.whole) and sections.keys() != shapes.keys():
@@ -183,6 +166,6 @@ class FixedMessage:
         if samples is not None and message.samples != samples:
             raise WireError(f"Client {client} has {samples} images, and sent {message.samples}.")
         return {
-            name: self.coder(name).decode(section, shapes[name]).to(self.device)
+            name: self.coders.get(name, DENSE).decode(section, shapes[name]).to(self.device)
             for name, section in sections.items()
         }

@@ -1,19 +1,22 @@
 """Every entry, in few bits: signs, uniform levels, and levels drawn at random so that the mean is
-right."""
+right; or without loss, in about the entropy: masks and floats."""
 
 import math
 import struct
+import zlib
 from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
-from ..arguments import LARGEST, whole_number
+from ..arguments import LARGEST, Range, counts
 from ..errors import Diverged, WireError
-from .base import FlatCoder, Stochastic, Votes
+from .base import Coder, FlatCoder, Masks, Shape, Stochastic, Votes
 from .bits import (
     Reader,
     clamped,
+    finite,
     pack_fields,
     pack_signs,
     range_decode,
@@ -26,8 +29,8 @@ _POWERS = 3 ** np.arange(5)
 
 @dataclass(frozen=True)
 class Signs(FlatCoder):
-    """One bit an entry. ``scaled``: C(x) = (||x||_1 / n) sign(x) with sign(0) = 1 (FedCAMS, Wang
-    et al. 2022), for which one float32 travels; otherwise decodes to +-1."""
+    """One bit an entry: +-1, or ``scaled`` (||x||_1 / n) sign(x), sign(0) = 1, for one float32
+    more."""
 
     scaled: bool = True
 
@@ -44,14 +47,11 @@ class Signs(FlatCoder):
 
 @dataclass(frozen=True)
 class Uniform(FlatCoder):
-    """Per tensor 2^bits evenly spaced levels from the smallest entry to the largest, each entry
-    to the nearest (FedCOM, Haddadpour et al. 2021). The section: smallest entry and step as
-    float32, then ``bits`` bits an entry, the numbers of the levels."""
+    """Each entry to the nearest of 2^bits even levels from the smallest entry to the largest
+    (FedCOM, Haddadpour et al. 2021). The section: smallest entry and step as float32, the levels'
+    numbers."""
 
-    bits: int = 8
-
-    def __post_init__(self) -> None:
-        whole_number("bits of a level", self.bits, 16)
+    bits: Annotated[int, counts(16)] = 8
 
     def write(self, x: np.ndarray) -> bytes:
         x, highest = x.astype(np.float64), 2**self.bits - 1
@@ -72,23 +72,15 @@ class Uniform(FlatCoder):
 
 @dataclass(frozen=True)
 class QSGD(FlatCoder, Stochastic):
-    """Levels drawn at random: ``||x||_2 sign(x) xi / levels`` with ``xi = levels |x| / ||x||_2``
-    rounded up or down, so that the mean is x (Alistarh et al. 2017); a norm for every ``bucket``
-    consecutive entries, or one for all (``None``).
+    """Levels drawn at random: ``||x||_2 sign(x) xi / levels``, ``xi = levels |x| / ||x||_2``
+    rounded up or down, unbiased (Alistarh et al. 2017); a norm for every ``bucket`` entries, or for
+    all (``None``). The section: norms as float32, then each signed level plus ``levels``; with
+    ``entropy`` behind a byte: 0, they follow, 1, a histogram and a range code of them does, if
+    shorter."""
 
-    The section: norms as float32, then each signed level plus ``levels`` in 1 + ceil(log2(levels
-    + 1)) bits. ``entropy`` puts a byte before them: 0, they follow; 1, a histogram and a range
-    code of them does, if shorter.
-    """
-
-    levels: int = 127
-    bucket: int | None = 512
+    levels: Annotated[int, counts(2**15 - 1)] = 127
+    bucket: Annotated[int | None, counts(2**31 - 1)] = 512
     entropy: bool = False
-
-    def __post_init__(self) -> None:
-        whole_number("levels", self.levels, 2**15 - 1)
-        if self.bucket is not None:
-            whole_number("bucket", self.bucket, 2**31 - 1)
 
     def write(self, x: np.ndarray, generator: torch.Generator) -> bytes:
         rows = self._rows(x)
@@ -152,10 +144,8 @@ class QSGD(FlatCoder, Stochastic):
 @dataclass(frozen=True)
 class Natural(FlatCoder, Stochastic):
     """Natural compression (Horváth et al. 2022): a size between 2^a and 2^(a+1) becomes 2^(a+1)
-    with probability size / 2^a - 1, else 2^a: unbiased, with a relative error of at most 1/8.
-
-    The section: 9 bits an entry, the exponent of its float32 (0: the entry is zero) and the sign.
-    """
+    with probability size / 2^a - 1, else 2^a: unbiased. The section: exponent and sign, 9 bits an
+    entry."""
 
     def write(self, x: np.ndarray, generator: torch.Generator) -> bytes:
         exponent = np.maximum(np.frexp(x)[1] + 126, 0)  # of float32: 2^(exponent - 127) <= |x|
@@ -179,22 +169,11 @@ class Natural(FlatCoder, Stochastic):
 
 @dataclass(frozen=True)
 class TernGrad(FlatCoder, Stochastic):
-    """TernGrad (Wen et al. 2017): ``s sign(x) b``, s the largest size, b one with probability
-    ``|x| / s`` and else zero: unbiased. Before, entries beyond ``clip`` standard deviations from
-    zero are cut to that (section 3.3; None: nothing is), which biases these few and lowers s, and
-    so the noise.
+    """TernGrad (Wen et al. 2017): ``s sign(x) b``, s the largest size, b one with probability ``|x|
+    / s``: unbiased, but for entries that are cut before at ``clip`` standard deviations (section
+    3.3). The section: s as float32, then five entries a byte, as digits to the base 3."""
 
-    The section: s as float32, then five entries a byte, as digits to the base 3 (0, 1, 2 for 0, s,
-    -s): 1.6 bits an entry, where log2 3 = 1.585 is the least.
-    """
-
-    clip: float | None = 2.5
-
-    def __post_init__(self) -> None:
-        if self.clip is not None and not self.clip > 0:
-            raise ValueError(
-                f"Entries are cut at so many standard deviations, above 0, not {self.clip!r}."
-            )
+    clip: Annotated[float | None, Range("above 0", lambda x: x is None or x > 0)] = 2.5
 
     def write(self, x: np.ndarray, generator: torch.Generator) -> bytes:
         size = np.abs(x)
@@ -212,3 +191,72 @@ class TernGrad(FlatCoder, Stochastic):
         if packed.max() >= 3**5 or digits[n:].any():
             raise WireError("Five entries of three values do not make such a byte.")
         return np.array([0, s, -s], np.float32)[digits[:n]]
+
+
+_ZEROS, _ONES, _PLAIN, _CODED = range(4)
+
+
+@dataclass(frozen=True)
+class Mask(Coder):
+    """Zeros and ones in about the entropy of their share (FedPM, Isik et al. 2023): one byte that
+    says all zeros, all ones, plain or coded; then nothing, one bit an entry, or the number of ones
+    as u32 and a range code."""
+
+    takes = makes = Masks
+
+    def encode(self, tensor: torch.Tensor) -> bytes:
+        tensor = tensor.detach().cpu()
+        bits = (tensor == 1).reshape(-1).numpy()
+        if not ((tensor == 0) | (tensor == 1)).all():
+            raise ValueError("A mask holds only zeros and ones.")
+        ones = np.count_nonzero(bits)
+        if ones in (0, len(bits)):
+            return bytes([_ONES if ones else _ZEROS])
+        plain = pack_fields(bits, 1)
+        coded = struct.pack("<I", ones) + range_encode(bits, np.array([len(bits) - ones, ones]))
+        return bytes([_CODED]) + coded if len(coded) < len(plain) else bytes([_PLAIN]) + plain
+
+    def decode(self, section: Any, shape: Shape) -> torch.Tensor:
+        reader, n = Reader(section), math.prod(shape)
+        form = reader.number(1)
+        if form in (_ZEROS, _ONES):
+            bits = np.full(n, form == _ONES)
+        elif form == _PLAIN:
+            bits = reader.fields(n, 1)
+        elif form == _CODED:
+            ones = reader.number(4)
+            if not 0 < ones < n:
+                raise WireError(f"A coded mask of {n} entries cannot have {ones} ones.")
+            bits = range_decode(reader.take(len(reader.rest)), np.array([n - ones, ones]))
+        else:
+            raise WireError(f"There is no form {form} of a mask.")
+        reader.end()
+        return torch.from_numpy(bits.astype(np.float32)).reshape(shape)
+
+
+@dataclass(frozen=True)
+class Zipped(FlatCoder):
+    """Every float32 as it is: sign and fraction, which look random, as three planes of a byte an
+    entry, and a Huffman code of the exponents. At least 24 + H(exponent) bits an entry."""
+
+    def write(self, x: np.ndarray) -> bytes:
+        bits = x.astype("<f4", copy=False).view("<u4")
+        rest = (bits & 0x7FFFFF | bits >> 31 << 23).astype("<u4").view(np.uint8).reshape(-1, 4)
+        code = zlib.compressobj(1, strategy=zlib.Z_HUFFMAN_ONLY)
+        exponents = code.compress((bits >> 23 & 0xFF).astype(np.uint8).data) + code.flush()
+        return rest[:, :3].T.tobytes() + exponents
+
+    def read(self, reader: Reader, n: int) -> np.ndarray:
+        planes = reader.take(3 * n).reshape(3, n).astype("<u4")
+        rest = planes[0] | planes[1] << 8 | planes[2] << 16
+        code = zlib.decompressobj()
+        try:
+            exponents = code.decompress(reader.take(len(reader.rest)).tobytes(), n)  # n bytes, no
+            more = code.decompress(code.unconsumed_tail, 1)  # more; end mark and checksum
+        except zlib.error:
+            raise WireError("The exponents of a zipped tensor are damaged.") from None
+        if len(exponents) != n or more or not code.eof or code.unused_data:
+            raise WireError(f"A zipped tensor does not hold just {n} exponents.")
+        high = np.frombuffer(exponents, np.uint8).astype("<u4")
+        x = (rest & 0x7FFFFF | high << 23 | rest >> 23 << 31).astype("<u4").view("<f4")
+        return finite(x.astype(np.float32, copy=False))

@@ -1,19 +1,16 @@
-"""A random rotation before few bits: DRIVE (Vargaftik et al. 2021) and EDEN (Vargaftik et al.
-2022).
-
-After the rotation all entries are nearly normal, whatever they were before, so that one table of
-levels fits all. Sender and receiver draw the rotation from shared randomness: it costs no byte.
-"""
+"""A random rotation, drawn from shared randomness, before few bits: all entries are nearly normal
+then, so that one table of levels fits all. DRIVE and EDEN (Vargaftik et al. 2021, 2022)."""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
 
 import numpy as np
 import torch
 
-from ..arguments import whole_number
+from ..arguments import counts
 from .base import FlatCoder, SharedRandomness
 from .bits import Reader, clamped, pack_fields, write_numbers
 
@@ -21,8 +18,7 @@ _FACTOR = 64  # the Hadamard transform goes by matrices of this size
 
 
 def hadamard(x: torch.Tensor) -> torch.Tensor:
-    """[n], n a power of two -> H x / sqrt(n), its own inverse. Each factor of the transform
-    transforms the last axis and puts it first; after the last factor the order is as before."""
+    """[n], n a power of two -> H x / sqrt(n), its own inverse, factor by factor."""
     n = left = len(x)
     while left > 1:
         size = min(left, _FACTOR)
@@ -39,8 +35,7 @@ def _matrix(size: int) -> torch.Tensor:
 
 
 def _turns(n: int, generator: torch.Generator) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Three pieces of length 2^k <= n, the first, the last and the first again, and random signs
-    for each: together they reach every entry, and none has to be added."""
+    """The first, the last and the first piece of length 2^k <= n again, random signs for each."""
     piece = 1 << n.bit_length() - 1
     for part in (slice(0, piece), slice(n - piece, n), slice(0, piece)):
         dice = torch.randint(256, (-(-piece // 8),), dtype=torch.uint8, generator=generator)
@@ -49,8 +44,7 @@ def _turns(n: int, generator: torch.Generator) -> Iterator[tuple[slice, torch.Te
 
 
 def rotate(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """[n] -> R x of the same length. R shuffles the entries, so that all pieces have about the same
-    energy, and then multiplies each piece by random signs and by H / sqrt(2^k)."""
+    """[n] -> R x: R shuffles the entries, then each piece gets random signs and H / sqrt(2^k)."""
     y = x[torch.randperm(len(x), generator=generator)]
     for part, signs in _turns(len(x), generator):
         y[part] = hadamard(signs * y[part])
@@ -67,8 +61,7 @@ def rotate_back(y: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 @lru_cache(16)
 def centroids(bits: int) -> np.ndarray:
-    """The 2^bits levels with the smallest squared error for a standard normal entry, ascending
-    (Lloyd 1982, Max 1960): each level is the mean of what lies nearer to it than to another."""
+    """The 2^bits best levels for a standard normal entry (Lloyd 1982, Max 1960)."""
     half = 1 << bits - 1
     start = torch.special.ndtri((torch.arange(half, dtype=torch.float64) + 0.5) / (2 * half) + 0.5)
     levels = start * math.sqrt(3)  # the density of levels that is best when they are many
@@ -83,19 +76,11 @@ def centroids(bits: int) -> np.ndarray:
 @dataclass(frozen=True)
 class EDEN(FlatCoder, SharedRandomness):
     """The entries of R x, R a random rotation, each to the nearest of 2^bits levels q for normal
-    entries of their norm; one bit is DRIVE. Decoded to S R^-1 q with S = ||x||^2 / <R x, q>, for
-    which the mean is x if R is uniform (EDEN, section 3). With a Hadamard rotation it nearly is,
-    but for very small tensors: at one bit it is off, across x, by up to about 0.7 ||x|| for two
-    entries, 0.4 for four, 0.1 for eight, and below 0.05 from 16 on. ``Lossy`` leaves vectors whole.
+    entries; one bit is DRIVE. Decoded to S R^-1 q with S = ||x||^2 / <R x, q>, nearly unbiased
+    (EDEN, section 3) but for tensors of fewer than 16 entries. The section: S as float32, ``bits``
+    bits an entry."""
 
-    The relative error is D / (1 - D), D that of the levels: 0.571, 0.133, 0.036, 0.010 for 1 to 4
-    bits. The section: S as float32, then ``bits`` bits an entry, the numbers of the levels.
-    """
-
-    bits: int = 1
-
-    def __post_init__(self) -> None:
-        whole_number("bits of a level", self.bits, 8)
+    bits: Annotated[int, counts(8)] = 1
 
     def write(self, x: np.ndarray, generator: torch.Generator) -> bytes:
         largest = float(np.abs(x).max()) or 1.0

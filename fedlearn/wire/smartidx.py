@@ -1,10 +1,5 @@
-"""SmartIdx: Wu et al., "SmartIdx: Reducing Communication Cost in Federated Learning by Exploiting
-the CNNs Structures", AAAI 2022.
-
-Selected entries of a convolution cluster in kernels, so that one index can serve several of them.
-Which kernels go into which package is our reading: the material at hand describes the three
-packages, not the thresholds between them.
-"""
+"""SmartIdx: Wu et al., AAAI 2022: selected entries cluster in kernels, so that one index serves
+several. Which kernels go into which package is our reading of the paper."""
 
 import math
 import struct
@@ -14,10 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..arguments import Ratio, Share
 from ..errors import WireError
 from .base import Shape, Sparse, brief
 from .bits import Reader, flat, pack_fields, pack_rice, pack_signs
-from .sparse import TopK, check_ratio, encode_positions, how_many, largest, read_positions
+from .sparse import TopK, encode_positions, how_many, largest, read_positions
 
 
 @dataclass(frozen=True)
@@ -39,15 +35,8 @@ class SmartIdx(Sparse):
 
     __repr__ = brief
 
-    ratio: float = 1 / 32
-    full: float = field(default=0.5, repr=False)
-
-    def __post_init__(self) -> None:
-        check_ratio(self.ratio)
-        if not 0 <= self.full <= 1:
-            raise ValueError(
-                f"The share that makes a kernel full lies between 0 and 1, not {self.full!r}."
-            )
+    ratio: Ratio = 1 / 32
+    full: Share = field(default=0.5, repr=False)
 
     def encode(self, tensor: torch.Tensor) -> bytes:
         kernels, entries = _layout(tensor.shape)
@@ -110,15 +99,13 @@ class SmartIdx(Sparse):
 
 
 def _layout(shape: Shape) -> tuple[int, int]:
-    """Kernels and entries of a kernel; a tensor of fewer than three dimensions has kernels of one
-    entry."""
+    """Kernels and entries of a kernel; of fewer than three dimensions kernels of one entry."""
     return math.prod(shape[:2]), math.prod(shape[2:])
 
 
 def _shared(chosen: np.ndarray, negative: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of positions and signs -> for each row the number of its pattern, by falling
-    frequency, or -1 if no other row has it; and for each of these patterns a row that shows
-    it."""
+    """Rows of positions and signs -> each row's pattern, by falling frequency, or -1 if no other
+    row has it; and for each pattern a row that shows it."""
     bits = np.packbits(np.concatenate([chosen, chosen & negative], 1), 1)
     # rows sort by these numbers, not by bytes: so patterns that are equally frequent are in order
     columns = np.pad(bits, ((0, 0), (0, -bits.shape[1] % 4))).view(np.uint32)

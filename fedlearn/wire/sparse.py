@@ -1,32 +1,28 @@
-"""Few entries: their positions as Golomb-Rice coded gaps, and their values.
-
-Strom 2015, Aji & Heafield 2017 and Lin et al. 2018 (DGC) send the largest entries; Sattler et al.
-2019, "Robust and Communication-Efficient Federated Learning from Non-i.i.d. Data" (STC), codes
-the gaps and keeps only signs.
-"""
+"""Few numbers: positions of entries as Golomb-Rice coded gaps, and their values (Strom 2015, Aji &
+Heafield 2017, Lin et al. 2018; gaps and signs: Sattler et al. 2019, STC); or matrices of low rank
+(PowerSGD, Vogels et al. 2019)."""
 
 import math
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
 from .. import rng
-from ..arguments import whole_number
+from ..arguments import Ratio, counts
 from ..errors import WireError, pick
-from .base import FlatCoder, SharedRandomness, Sparse
-from .bits import Reader, clamped, pack_rice, pack_signs, write_numbers
+from .base import FlatCoder, Shape, SharedRandomness, Sparse, Stochastic
+from .bits import Reader, clamped, flat, pack_rice, pack_signs, write_numbers
 from .coders import write_floats
 
 _FLOATS = {"float32": "<f4", "float16": "<f2"}
 
 
 def encode_positions(index: np.ndarray, n: int) -> bytes:
-    """Ascending distinct positions below n -> bytes: count u32 | parameter u8 | gaps. The
-    parameter's highest bit says that the others' positions are listed instead, which is shorter
-    when more than half are meant."""
+    """Ascending positions below n -> bytes: count u32 | parameter u8 | gaps. The parameter's
+    highest bit: the others' positions are listed, as more than half are meant."""
     complement = 2 * len(index) > n
     listed = _others(index, n) if complement else index
     b, data = pack_rice(np.diff(listed, prepend=-1) - 1)
@@ -34,8 +30,7 @@ def encode_positions(index: np.ndarray, n: int) -> bytes:
 
 
 def decode_positions(data: Any, n: int) -> tuple[np.ndarray, int]:
-    """The inverse: the positions (int64, ascending) and how many bytes of ``data`` they took;
-    ``WireError`` if these are no such list."""
+    """The inverse: the positions and how many bytes of ``data`` they took."""
     reader = Reader(data)
     index = read_positions(reader, n)
     return index, len(data) - len(reader.rest)
@@ -59,14 +54,12 @@ def _others(index: np.ndarray, n: int) -> np.ndarray:
 
 
 def how_many(ratio: float, n: int, rows: int = 1) -> int:
-    """How many of n entries are kept: the ratio of them, in each of so many rows, rounded up. What
-    floats add to a whole number, as in 0.07 * 100 = 7.000000000000001, is not rounded up."""
+    """How many of n entries are kept, rounded up, but for what floats add to a number."""
     return min(n, math.ceil(ratio * n / rows * (1 - 1e-15)))
 
 
 def largest(x: np.ndarray, count: int) -> np.ndarray:
-    """Positions, ascending, of the ``count`` entries of largest magnitude; among equal ones the
-    first."""
+    """Positions, ascending, of the ``count`` largest entries; among equal ones the first."""
     if count == len(x):
         return np.arange(count)
     size = np.abs(x)
@@ -76,29 +69,17 @@ def largest(x: np.ndarray, count: int) -> np.ndarray:
     return np.flatnonzero(keep)
 
 
-def check_ratio(ratio: float) -> None:
-    """``ValueError`` for what is no share of entries."""
-    if not 0 < ratio <= 1:
-        raise ValueError(
-            f"The ratio is the share of entries that is kept, above 0 and at most 1, not {ratio!r}."
-        )
-
-
 @dataclass(frozen=True)
 class TopK(FlatCoder, Sparse):
     """The share ``ratio`` of entries that is largest in magnitude; the others decode to zero.
+    ``values``: "float32", "float16", or "sign", one bit each and the mean magnitude (STC, equation
+    10)."""
 
-    ``values``: "float32", "float16", or "sign", which sends one bit for each and the mean
-    magnitude of all kept (STC, equation 10). About ratio (log2(1 / ratio) + 1.5 + 32, 16 or 1) bits
-    an entry. The section says how many entries it holds, so the receiver need not know the ratio.
-    """
-
-    ratio: float = 1 / 32
+    ratio: Ratio = 1 / 32
     values: str = "float32"
     empty = bytes(5)
 
     def __post_init__(self) -> None:
-        check_ratio(self.ratio)
         pick(self.values, dict.fromkeys([*_FLOATS, "sign"]), "form of values")
 
     def write(self, x: np.ndarray) -> bytes:
@@ -119,19 +100,11 @@ class TopK(FlatCoder, Sparse):
 
 @dataclass(frozen=True)
 class RandomK(FlatCoder, SharedRandomness, Sparse):
-    """The share ``ratio`` of entries, at positions that both sides draw from shared randomness and
-    that cost no byte: 32 ``ratio`` bits an entry. ``unbiased`` decodes them times n/k, so that the
-    mean is x and the relative error n/k - 1 on average; otherwise as they are, with 1 - k/n, which
-    is what ``Feedback`` wants (Wangni et al. 2018, Stich et al. 2018).
+    """The share ``ratio`` of entries, as float32, at positions from shared randomness. ``unbiased``
+    decodes them times n/k; otherwise as they are, for ``Feedback`` (Stich et al. 2018)."""
 
-    The section: the values as float32.
-    """
-
-    ratio: float = 1 / 32
+    ratio: Ratio = 1 / 32
     unbiased: bool = True
-
-    def __post_init__(self) -> None:
-        check_ratio(self.ratio)
 
     def _index(self, n: int, generator: torch.Generator) -> np.ndarray:
         return torch.randperm(n, generator=generator)[: how_many(self.ratio, n)].numpy()
@@ -147,26 +120,14 @@ class RandomK(FlatCoder, SharedRandomness, Sparse):
 
 @dataclass(frozen=True)
 class CountSketch(FlatCoder, Sparse):
-    """Count sketch (Charikar et al. 2002; FetchSGD, Rothchild et al. 2020): every entry is added,
-    with a random sign, to one random cell in each of ``rows`` rows of a table whose cells are the
-    share ``size`` of the entries. The median over the rows of what an entry's cells hold, with its
-    signs, is an estimate of it; the share ``ratio`` of estimates that are largest (the heavy
-    hitters) are kept and all else decodes to zero. An estimate is off by about ||x|| / sqrt(cells
-    of a row): whoever keeps nearly as many entries as a row has cells keeps noise, and an error
-    above 1 grows under ``Feedback``.
+    """Count sketch (FetchSGD, Rothchild et al. 2020): every entry is added, with a random sign, to
+    a random cell in each of ``rows`` rows of a table of the share ``size`` of the entries. The
+    median over the rows estimates it; the share ``ratio`` of largest estimates is kept. The
+    section: the table as float32; signs and cells are the same for all."""
 
-    Signs and cells are the same for everybody and all rounds. The section: the table as float32, 32
-    ``size`` bits an entry.
-    """
-
-    size: float = 1 / 2
-    rows: int = 5
-    ratio: float = 1 / 64
-
-    def __post_init__(self) -> None:
-        check_ratio(self.size)
-        check_ratio(self.ratio)
-        whole_number("rows", self.rows, 64)
+    size: Ratio = 1 / 2
+    rows: Annotated[int, counts(64)] = 5
+    ratio: Ratio = 1 / 64
 
     def cells(self, n: int) -> int:
         """How many cells a row has, for a tensor of n entries."""
@@ -195,3 +156,43 @@ class CountSketch(FlatCoder, Sparse):
         index = largest(estimate, how_many(self.ratio, n))
         x[index] = estimate[index]
         return x
+
+
+def power_step(M: torch.Tensor, Q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """One step of subspace iteration (PowerSGD, Algorithm 1), float64: P = orthogonal columns of M
+    Q, Q = M^T P; M [n, m], Q [m, r] -> P [n, r], Q [m, r]; P Q^T is M projected on P."""
+    P, _ = torch.linalg.qr(M @ Q)
+    return P, M.T @ P
+
+
+@dataclass(frozen=True)
+class LowRank(Stochastic):
+    """A tensor as the matrix M [first axis, all others], which becomes P Q^T of rank ``rank``, a
+    step of subspace iteration from a random start: biased, wants ``Feedback``. The section: P and Q
+    as float32; what is not shorter that way travels dense."""
+
+    rank: Annotated[int, counts(2**15)] = 2
+
+    def factors(self, shape: Shape) -> tuple[int, int] | None:
+        """Rows and columns of the matrix of a tensor of this shape; None if it travels dense."""
+        n, m = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (1, math.prod(shape))
+        return (n, m) if self.rank * (n + m) < n * m else None
+
+    def encode(self, tensor: torch.Tensor, generator: torch.Generator) -> bytes:
+        x, sizes = flat(tensor), self.factors(tensor.shape)
+        if sizes is None:
+            return write_numbers(x, "themselves")
+        M = torch.from_numpy(x.astype(np.float64)).reshape(sizes)
+        start = torch.randn(sizes[1], self.rank, generator=generator, dtype=torch.float64)
+        return write_numbers(torch.cat(power_step(M, start)).numpy(), "factors")
+
+    def decode(self, section: Any, shape: Shape) -> torch.Tensor:
+        reader, sizes = Reader(section), self.factors(shape)
+        if sizes is None:
+            x = reader.floats(math.prod(shape)).copy()
+        else:
+            both = torch.from_numpy(reader.floats(sum(sizes) * self.rank).astype(np.float64))
+            P, Q = both.reshape(-1, self.rank).split(sizes)
+            x = clamped((P @ Q.T).numpy())
+        reader.end()
+        return torch.from_numpy(x).reshape(shape)

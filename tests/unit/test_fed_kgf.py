@@ -129,7 +129,7 @@ def test_assembly_of_identical_clients_is_the_identity(task):
 
     new = server.aggregate(1, state, [receive(k, sections) for k, sections in data.items()])
     torch.testing.assert_close(new.weights, trained)
-    with pytest.raises(fl.WireError, match="Client 1 did not send the tensors .* its modules"):
+    with pytest.raises(fl.WireError, match="Client 1 .*did not send"):
         receive(1, data[3])
 
 

@@ -208,7 +208,7 @@ def test_a_downlink_that_cannot_be_encoded_is_noticed_in_the_round_that_made_it(
     with pytest.warns(UserWarning, match="without .* client 2"):
         history = fl.run(FEDAVG.but(downlink=HALF, uplink=Bias()), task, 3)
     assert [row["suspects"] for row in history.rows] == [[], [2], []]
-    assert "coded" in history.rows[1]["refused"][2]
+    assert "half precision" in history.rows[1]["refused"][2]
 
 
 def test_the_downlink_is_tried_on_those_who_are_next_and_changes_nothing(task, tmp_path):

@@ -54,7 +54,7 @@ UNFIT = {
     "another rank": (lambda: fl.Uplink(Update(), WarmStart(4), Lossy(LowRank(2))), "just before"),
     "added to what is left out": (
         lambda: fl.Uplink(Modules(), *fl.methods.scaffold().uplink.steps),
-        "Modules.* leaves tensors out, but Changes",
+        "Modules.* leaves out tensors that Changes",
     ),
 }
 
@@ -139,7 +139,7 @@ def test_a_message_has_just_the_tensors_of_the_schema(task):
         fl.Downlink().encode(ZERO | {"more": torch.zeros(1)}, ctx)
     sections = up.encode(ZERO, ctx)
     del sections["b"]
-    with pytest.raises(fl.WireError, match="Client 0 did not send"):
+    with pytest.raises(fl.WireError, match="Client 0 .*did not send"):
         up.decode(sections, ctx)
     with pytest.raises(fl.WireError, match="whole model"):
         down.undo(down.read(sections, ctx), ctx)

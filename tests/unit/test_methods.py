@@ -186,7 +186,7 @@ def test_keep_is_the_same_optimiser_continued(name, task):
 
 WRONG = [  # numbers out of range: test_options
     ("dgc", {"warmup": 1.5}, "warmup"),
-    ("fedcams", {"server_lr": -1}, "server_lr"),
+    ("fedcams", {"server_lr": -1}, "lr of AMSGrad"),
     ("fedcams", {"scale": "model", "ratio": 0.1}, "scale"),
     ("fedmmd", {"distance": "l1"}, "distance"),
     ("fedfusion", {"operator": "mult"}, "multi"),
@@ -245,7 +245,7 @@ def test_late_clients_rebuild_the_server_model_exactly(name, task):
         state = server.aggregate(t, state, arrivals, last_seen)
     # who missed round 2 hears two steps, the first round nothing
     assert sizes[3, 1] > sizes[3, 0] > sizes[1, 0] and sizes[4, 2] > sizes[4, 0]
-    with pytest.raises(fl.WireError, match="this client knows the model of round 0"):
+    with pytest.raises(fl.WireError, match="the model is of 0"):
         method.client_side(task).download(5, 0, server.send(5, 0, state, last_seen)[0], {})
 
 

@@ -19,13 +19,18 @@ from fedlearn import WireError
 from fedlearn.errors import Diverged
 from fedlearn.wire.base import SharedRandomness, Stochastic
 from fedlearn.wire.coders import Dense, Pooled, Whole
-from fedlearn.wire.lossless import Mask, Zipped
-from fedlearn.wire.lowrank import LowRank
 from fedlearn.wire.message import DOWN, UP, FixedMessage, Message, Schema, pack, unpack
-from fedlearn.wire.quantised import QSGD, Natural, Signs, TernGrad, Uniform
+from fedlearn.wire.quantised import QSGD, Mask, Natural, Signs, TernGrad, Uniform, Zipped
 from fedlearn.wire.rotated import EDEN
 from fedlearn.wire.smartidx import SmartIdx
-from fedlearn.wire.sparse import CountSketch, RandomK, TopK, decode_positions, encode_positions
+from fedlearn.wire.sparse import (
+    CountSketch,
+    LowRank,
+    RandomK,
+    TopK,
+    decode_positions,
+    encode_positions,
+)
 
 SEEDS = st.integers(0, 2**32)
 SHAPES = st.one_of(
@@ -182,7 +187,7 @@ def test_no_more_memory_than_the_schema_allows():
     ]
     tracemalloc.start()
     try:
-        with pytest.raises(WireError, match=f"20000000 bytes is longer than the {limit} "):
+        with pytest.raises(WireError, match=f"20000000 bytes is longer than {limit}"):
             received(large, schema)
         with pytest.raises(WireError, match="20000000 bytes came"):
             Dense().decode(memoryview(large), (3, 2))
