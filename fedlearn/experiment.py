@@ -158,7 +158,9 @@ class Experiment(Settings):
 
         make = pick(self.task, TASKS, "task")
         stated = {name: getattr(self, name) for name in inspect.signature(make).parameters}
-        if self.clients == "users" and self.partition == "iid":  # nobody asked for it
+        if self.dataset == Experiment.dataset:
+            stated["dataset"] = None  # the task's own
+        if isinstance(self.clients, str) and self.partition == "iid":  # nobody asked for it
             stated["partition"] = None
         return make(**stated)
 

@@ -37,7 +37,8 @@ def train(net: nn.Module, method: Any, ctx: Context, settings: Settings) -> None
         for _ in range(settings.epochs):
             order = torch.randperm(n, generator=shuffle)
             x, y = task.epoch(ctx.client, order, augment)
-            x = x.to(params[0].dtype, memory_format=layout(net))
+            if x.is_floating_point():  # and no tokens
+                x = x.to(params[0].dtype, memory_format=layout(net))
             index = order.to(task.device)
             for at in range(0, n, B):
                 batch = Batch(x[at : at + B], y[at : at + B], index[at : at + B])

@@ -229,6 +229,7 @@ def run(
     threads: int | None = None,
     progress: bool | None = None,
     on_round: OnRound | Iterable[OnRound] = (),
+    **unknown: Any,
 ) -> History:
     """Run a method on a task for some rounds.
 
@@ -288,6 +289,16 @@ def run(
     >>> [len(row["clients"]) for row in history.rows]
     [2, 2]
     """
+    if unknown:
+        name = next(iter(unknown))
+        hint = f"an option of a method goes there, as in fl.methods.fedavg({name}=...)"
+        raise TypeError(f"run() got an unexpected keyword argument {name!r}: {hint}.")
+    calls: Any = (on_round,) if callable(on_round) else on_round
+    if not isinstance(calls, Iterable) or not all(map(callable, calls := [*calls])):
+        raise ValueError(
+            "on_round is a function of the row and the state, or several, such as "
+            f'fl.callbacks.Lines("log.csv"), not {short(on_round)}.'
+        )
     settings = Settings(participation, epochs, batch_size, evaluate_every, precision)
     method = method_of(method)
     thread_count(threads)
@@ -299,7 +310,6 @@ def run(
     with local.threads(threads, precision):
         about, connected = connect(engine, server, threads, memory_limit)
     history = History(method.name, describe(method, task, settings, threads) | {"engine": about})
-    calls = (on_round,) if callable(on_round) else tuple(on_round)
     state = server.start()
     with connected as people, local.threads(threads, precision):
         if checkpoint is not None:

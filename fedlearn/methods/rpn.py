@@ -12,6 +12,7 @@ and M^0, and a client that missed rounds needs nothing else. M^0 comes from the 
 pooled entry is added to all k x k positions, so the shape inside a kernel stays that of M^0.
 """
 
+import warnings
 from dataclasses import dataclass
 
 from ..parts import DENSE, SGD, Code, Context, Downlink, Mean, Residual, Update, Uplink
@@ -36,6 +37,11 @@ class Pool(Code):
         super().__post_init__()
         if not 0 <= self.share <= 1:
             raise ValueError(f"share lies between 0 and 1, not {self.share!r}.")
+
+    def validate(self, ctx: Context) -> None:
+        if self.share and not pooled_layers(ctx.schema, self.share):
+            text = "RPN pools convolution kernels, of which this network has none"
+            warnings.warn(f"{text}: all of it travels whole, as in FedAvg.", stacklevel=6)
 
     def coder_for(self, name: str, ctx: Context) -> Coder:
         whole = self.share < 1 and name not in pooled_layers(ctx.schema, self.share)

@@ -30,10 +30,18 @@ class Seen:
     labels: Tensor  # [n], or of pixels [n, height, width]: void has the number of no class
     owners: Tensor | None  # [n], whose sample it is, -1 nobody's; None if the data do not say
     held: Tensor  # [clients, classes]: how much of each class a client has to train
+    right: Callable[[Any, Tensor], Tensor] | None = None  # how right predictions are; else equal
 
     def of(self, client: int) -> Tensor | None:
         """The predictions for a client, those of all for most methods; None if it was not seen."""
         return self.predictions.get(client, self.predictions.get(None))
+
+    def rightness(self, predicted: Tensor, labels: Tensor) -> Tensor:
+        """Of predictions that count, how right each is."""
+        if self.right is not None:
+            return self.right(predicted, labels)
+        known = (labels >= 0) & (labels < self.held.shape[1])
+        return (predicted == labels)[known].double()
 
     @cached_property
     def confusion(self) -> Tensor:
@@ -44,7 +52,8 @@ class Seen:
     @cached_property
     def confusions(self) -> ByClient:
         """The same, with the keys of ``predictions``."""
-        classes, known = self.held.shape[1], self.labels < self.held.shape[1]
+        classes = self.held.shape[1]
+        known = (self.labels >= 0) & (self.labels < classes)
         first = self.labels.long() * classes
         pairs = {k: (first + predicted)[known] for k, predicted in self.predictions.items()}
         counts = {k: torch.bincount(p, minlength=classes**2).double() for k, p in pairs.items()}
@@ -73,9 +82,8 @@ def per_client(seen: Seen) -> list[float]:
     accuracies = []
     for k in range(len(seen.held)):
         predicted, rows = seen.of(k), seen.owners == k
-        known = seen.labels[rows] < seen.held.shape[1]
-        right = None if predicted is None else (predicted[rows] == seen.labels[rows])[known]
-        accuracies.append(math.nan if right is None else float(right.double().mean()))
+        right = [] if predicted is None else seen.rightness(predicted[rows], seen.labels[rows])
+        accuracies.append(float(right.mean()) if len(right) else math.nan)
     return accuracies
 
 
