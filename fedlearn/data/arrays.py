@@ -145,7 +145,9 @@ def from_texts(
         for user, text in zip(users, texts, strict=True):
             together.setdefault(user, []).append(text)
         users, texts = [*together], ["\n".join(own) for own in together.values()]
-    pieces = [(i, t[at : at + length + 1]) for i, t in enumerate(texts) for at in _starts(t, length)]
+    pieces = [
+        (i, t[at : at + length + 1]) for i, t in enumerate(texts) for at in _starts(t, length)
+    ]
     owners = None if users is None else [users[i] for i, _ in pieces]
     return from_tokens([piece for _, piece in pieces], None, test, name, owners)
 
@@ -347,7 +349,8 @@ def images_of(x: Any) -> np.ndarray:
         )
     x = _numpy(x.to_numpy(na_value=np.nan) if names else x)
     if x.dtype.kind not in "buif":
-        raise ValueError(f"Samples are numbers, not {x.dtype}.")
+        texts = " (texts are for fl.tasks.sequences)" * (x.dtype.kind == "U")
+        raise ValueError(f"Samples are numbers, not {x.dtype}{texts}.")
     if x.dtype.kind == "b":
         x = x.astype(np.uint8)
     if x.ndim == 4 and x.shape[3] in (1, 3, 4) and x.shape[1] not in (1, 3, x.shape[3]):
@@ -385,7 +388,8 @@ def _labels(y: Any, dim: tuple[int, ...] = (1,)) -> np.ndarray:
     if y.ndim not in dim or not whole:
         raise ValueError(
             "Labels are one whole number or text for each sample, not "
-            f"{y.dtype} {list(y.shape)}" + (" (one-hot?)." if y.ndim == 2 else ".")
+            f"{y.dtype} {list(y.shape)}"
+            + (" (one-hot?)." if y.ndim == 2 else ".")
             + " Numbers are for fl.tasks.regression." * (y.dtype.kind == "f" and y.ndim == 1)
         )
     real = y[y != PADDING] if y.ndim == 2 else y

@@ -93,14 +93,17 @@ def is_set(data: Any) -> bool:
     """Whether it is a data set in torchvision's style, and not an array, a list or a table."""
     kinds = str, list, tuple, range, Mapping, np.ndarray, torch.Tensor
     some = hasattr(data, "__getitem__") and hasattr(data, "__len__")
-    return some and not isinstance(data, kinds) and not hasattr(data, "dtype")
+    return some and not isinstance(data, kinds) and not (hasattr(data, "dtype") or is_table(data))
 
 
 def by_client(data: Any) -> bool:
     """Whether it is a list, or a dictionary with names, of (x, y) or of a data set for each
-    client."""
-    entries = list(data.values()) if isinstance(data, Mapping) else data
-    return isinstance(entries, list) and len(entries) > 0 and all(map(_of_client, entries))
+    client; or a dictionary of texts."""
+    named = isinstance(data, Mapping)
+    entries = list(data.values()) if named else data
+    if not isinstance(entries, list) or not entries:
+        return False
+    return all(map(_of_client, entries)) or (named and all(isinstance(e, str) for e in entries))
 
 
 def _of_client(entry: Any) -> bool:
@@ -108,7 +111,7 @@ def _of_client(entry: Any) -> bool:
         x, y = entry
         many = not isinstance(x, str) and hasattr(x, "__len__") and np.shape(y) != ()
         return many and (np.size(y) != 1 or len(x) == 1)  # else an image and its label
-    return is_set(entry) and not is_table(entry)
+    return is_set(entry)
 
 
 @checked
@@ -219,9 +222,7 @@ def frame_of(table: Any) -> Any:
     return table.reset_index(drop=True)
 
 
-def columns_of(
-    table: Any, target: str | None, user: Any, usual: Sequence[str] = TARGETS
-) -> tuple:
+def columns_of(table: Any, target: str | None, user: Any, usual: Sequence[str] = TARGETS) -> tuple:
     """A table as one of pandas, the names of its columns that hold the target, by default one of
     the ``usual``, and the user (or whose each row is), and its own name; ``ValueError`` names a column that is not there, or has
     nothing in some rows."""
@@ -231,18 +232,21 @@ def columns_of(
     known = dict.fromkeys(frame.columns)
     if user is None or (isinstance(user, str) and user == "users"):
         user = next((c for c in USERS if c in known), user)
+    for column in (target, user):
+        if isinstance(column, str):
+            pick(column, known, f"column of {name}")
     if target is None:
         target = next((c for c in usual if c in known), None)
+    if target is None and usual is not TARGETS:
+        raise ValueError(f"{name} has no column {usual[0]!r}: (table, 'column') takes another.")
     if target is None:
         target = [c for c in known if isinstance(user, np.ndarray) or c != user][-1]
         where = f"{name} names no target, so its last column, {target!r}, is taken"
         warnings.warn(f"{where}: (table, 'column') takes another.", stacklevel=2)
     for column in (target, user):
-        if isinstance(column, str):
-            pick(column, known, f"column of {name}")
-            if empty := np.flatnonzero(frame[column].isna()).tolist():
-                rows = short(empty)
-                raise ValueError(f"The column {column!r} of {name} has nothing in rows {rows}.")
+        if isinstance(column, str) and (empty := np.flatnonzero(frame[column].isna()).tolist()):
+            rows = short(empty)
+            raise ValueError(f"The column {column!r} of {name} has nothing in rows {rows}.")
     return frame, target, user, name
 
 

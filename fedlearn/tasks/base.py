@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -19,7 +18,16 @@ from ..data import partition as partitions
 from ..data.sources import Source
 from ..errors import pick
 from ..extensions import find
-from .metrics import METRICS, ByClient, Metric, Seen, find_metrics, measured, refuse_without_owners
+from .metrics import (
+    METRICS,
+    ByClient,
+    Metric,
+    Seen,
+    find_metrics,
+    measured,
+    per_client,
+    refuse_without_owners,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,10 +117,17 @@ class Task:
 
     def measure(self, predictions: ByClient) -> dict[str, Any]:
         """The task's metrics, from predictions for each client or, under None, for all."""
-        if not self.metrics:
-            return {}
-        seen = Seen(predictions, self.test[1].cpu(), self.owners, self.held, self.right)
-        return measured(self.metrics, seen)
+        return measured(self.metrics, self.seen(predictions)) if self.metrics else {}
+
+    def seen(self, predictions: ByClient) -> Seen:
+        """What metrics see."""
+        return Seen(predictions, self.test[1].cpu(), self.owners, self.held, self.right)
+
+    def own_accuracy(self, net: nn.Module, client: int) -> float:
+        """The accuracy of a client's network on its own test samples, NaN if it has none."""
+        predictions: ByClient = {}
+        self.evaluate(net, client, predictions)
+        return per_client(self.seen(predictions))[client]
 
     @cached_property
     def held(self) -> Tensor:
@@ -309,6 +324,7 @@ class Task:
             find_network(network, cls.networks)
         metrics, owners = find_metrics(metrics, cls.known_metrics), None
         device = find_device(device)
+        clients = list(clients) if isinstance(clients, tuple) else clients
         if forms.by_client(clients):
             if dataset is not None:
                 raise ValueError("Clients that bring their data, as (x, y), leave dataset out.")
@@ -388,14 +404,11 @@ class Task:
     @classmethod
     def given_clients(cls, dataset: Any, clients: Any) -> tuple:
         """The source, who holds what of it, and the owners of its test samples, if it says so."""
-        first, users = dataset[0] if isinstance(dataset, tuple) else dataset, clients
+        x, users = dataset[0] if isinstance(dataset, tuple) else dataset, clients
         if not isinstance(clients, str):
             # those of arrays are split here, each client's samples apart
-            whole = isinstance(dataset, tuple) or hasattr(dataset, "columns")
-            if isinstance(dataset, list) and isinstance(dataset[0], str):  # texts
-                first, whole = dataset, True
-            whole = whole and not isinstance(first, tuple | str | Path) and not forms.is_set(first)
-            users = partitions.given(clients, len(first)).owner if whole else None
+            rows = isinstance(x, list) and (x is not dataset or isinstance(x[0], str | list))
+            users = partitions.given(clients, len(x)).owner if rows or hasattr(x, "shape") else None
         source = cls.find_source(dataset, users)
         named = users is not None
         column = source.users if named else clients

@@ -97,6 +97,14 @@ def worst_client(seen: Seen) -> float:
     return _lowest(per_client(seen))
 
 
+def personal(seen: Seen) -> list[float]:
+    """For each client the accuracy of a network of its own on its own test samples: of the one that
+    it keeps (``local``, FedGKT), or that it would have after the next local training. To send what
+    clients train from counts as bytes of evaluation."""
+    alone = None not in seen.predictions
+    return per_client(seen) if alone else [math.nan] * len(seen.held)  # the server asks for them
+
+
 def per_class_mix(seen: Seen) -> list[float]:
     """For each client the accuracy on everybody's test samples, mixed as its own training samples
     are: a class counts as much as the client holds of it. It stands in for ``per_client`` where
@@ -135,7 +143,7 @@ def _lowest(values: list[float]) -> float:
     return min((v for v in values if not math.isnan(v)), default=math.nan)
 
 
-OWNED = per_client, client_spread, worst_client  # of test samples that have owners
+OWNED = per_client, client_spread, worst_client, personal  # of test samples that have owners
 MIXED = per_class_mix, class_mix_spread, worst_class_mix  # in their place where they have none
 METRICS: dict[str, Metric] = {f.__name__: f for f in (per_class, per_class_iou, *OWNED, *MIXED)}
 
@@ -162,7 +170,7 @@ def find_metrics(metrics: Any, known: Mapping[str, Metric] = METRICS) -> dict[st
 
 def refuse_without_owners(metrics: dict[str, Metric], dataset: str) -> None:
     """``ValueError`` for a metric of test samples with owners, which the data set has not."""
-    for metric, instead in zip(OWNED, MIXED, strict=True):
+    for metric, instead in zip(OWNED, (*MIXED, per_class_mix), strict=True):
         if metric in metrics.values():
             raise ValueError(
                 f"The test samples of {dataset} belong to no client, so {metric.__name__} cannot "

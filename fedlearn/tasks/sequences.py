@@ -46,6 +46,9 @@ class Sequences(Task):
             if not path.is_file():
                 raise DataError(f"There is no file {path.absolute()}.")
             return arrays.from_texts(path.read_text(encoding="utf-8"), name=path.stem)
+        rows = isinstance(dataset, list) and isinstance(dataset[0], list)
+        if hasattr(dataset, "shape") or (rows and not forms.by_client(dataset)):
+            return arrays.from_tokens(dataset, users=None if isinstance(users, str) else users)
         source = forms.read(dataset, users, arrays.from_tokens)
         if source.train_x.dim() != 2:
             raise ValueError(f"{source.name} has no sequences of token ids.")
