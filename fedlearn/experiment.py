@@ -41,8 +41,8 @@ class Experiment(Settings):
         digits (embedded), mnist, fashion_mnist, cifar10, cifar100, cinic10, tiny_imagenet; or your
         own: a folder with a folder of images for each class or with LEAF's JSON, an .npz file, a
         table, mine.csv or mine.csv:TARGET; of sequences: Shakespeare, whatever else is not given;
-        to detect and to segment: digits, or digits:0.8 in that difficulty from 0 to 1; voc and, to detect, coco, or
-        voc:96 for pictures of 96 pixels
+        to detect and to segment: digits, or digits:0.8 in that difficulty from 0 to 1; voc and, to
+        detect, coco, or voc:96 for pictures of 96 pixels
     clients : int or str
         number of clients; or "users", a client for each of those that the data name; or the column
         of a table that does
@@ -56,8 +56,9 @@ class Experiment(Settings):
         crop or flip, to detect and to segment also scale
     metrics : tuple of str
         measure more on the test set: per_class; of masks per_class_iou, of boxes per_class_ap;
-        per_client, client_spread, worst_client, personal of clients' own test samples; per_class_mix,
-        class_mix_spread, worst_class_mix where they have none; or your own, mine.py:name
+        per_client, client_spread, worst_client, personal of clients' own test samples;
+        per_class_mix, class_mix_spread, worst_class_mix where they have none; or your own,
+        mine.py:name
     train : int, optional
         keep only so many training images
     test : int, optional

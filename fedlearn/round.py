@@ -122,7 +122,7 @@ class Server(ServerSide):
 
     def evaluate(self, t: int, state: State, ask: Exchange) -> dict[str, Any]:
         """Also, if the task asks for "personal", what each client's next training would bring."""
-        row = super().evaluate(t, state, ask)
+        row: dict[str, Any] = super().evaluate(t, state, ask)
         if "personal" in self.task.metrics:
             kept = State(state.weights, dict(state.memory)) if self.method.downlink.told else state
             everybody, seen = range(self.task.clients), ask.last_seen

@@ -1,5 +1,5 @@
-"""Arrays as a ``Source``: samples with labels, with numbers, sequences of tokens, pictures with boxes
-or masks. (``forms`` makes arrays of tables, files and data sets.)
+"""Arrays as a ``Source``: samples with labels, with numbers, sequences of tokens, pictures with
+boxes or masks. (``forms`` makes arrays of tables, files and data sets.)
 
 x is images [n, channels, height, width], [n, height, width, channels] with 1, 3 or 4 channels,
 [n, height, width], or vectors [n, features], which become [n, 1, 1, features]; uint8 stays uint8,
@@ -145,20 +145,15 @@ def from_texts(
         for user, text in zip(users, texts, strict=True):
             together.setdefault(user, []).append(text)
         users, texts = [*together], ["\n".join(own) for own in together.values()]
-    pieces = [
-        (i, t[at : at + length + 1]) for i, t in enumerate(texts) for at in _starts(t, length)
-    ]
-    owners = None if users is None else [users[i] for i, _ in pieces]
-    return from_tokens([piece for _, piece in pieces], None, test, name, owners)
-
-
-def _starts(text: str, length: int) -> range:
-    return range(0, len(text) - 1, length)
+    starts = [range(0, len(text) - 1, length) for text in texts]
+    pieces = [t[i : i + length + 1] for t, own in zip(texts, starts, strict=True) for i in own]
+    owners = None if users is None else np.repeat(users, [*map(len, starts)])
+    return from_tokens(pieces, None, test, name, owners)
 
 
 def tenths(y: np.ndarray) -> np.ndarray:
     """The tenth, 0 to 9, that each row's first number belongs to."""
-    return np.searchsorted(np.quantile(y[:, 0], np.arange(1, 10) / 10), y[:, 0])
+    return np.digitize(y[:, 0], np.quantile(y[:, 0], np.arange(1, 10) / 10), right=True)
 
 
 def _divided(read: Callable, x: Any, y: Any, users: Any, test: Any) -> tuple[tuple, tuple]:

@@ -39,7 +39,7 @@ def read(dataset: Any, users: Any = None, make: Make = from_arrays) -> Source:
         return dataset
     pair = isinstance(dataset, tuple) and len(dataset) == 2
     if pair and isinstance(dataset[1], str) and is_table(dataset[0]):
-        return from_table(*dataset, users, make=make)
+        return from_table(dataset[0], dataset[1], users, make=make)
     if is_table(dataset):
         return from_table(dataset, None, users, make=make)
     if isinstance(users, str) and users != "users":
@@ -52,7 +52,7 @@ def read(dataset: Any, users: Any = None, make: Make = from_arrays) -> Source:
         (x, y), test = dataset
         return make(x, y, test, users=users)
     if pair and all(map(is_set, dataset)):
-        return from_dataset(*dataset, make=make)
+        return from_dataset(dataset[0], dataset[1], make=make)
     if pair:
         return make(*dataset, users=users)
     if by_client(dataset):
@@ -224,8 +224,8 @@ def frame_of(table: Any) -> Any:
 
 def columns_of(table: Any, target: str | None, user: Any, usual: Sequence[str] = TARGETS) -> tuple:
     """A table as one of pandas, the names of its columns that hold the target, by default one of
-    the ``usual``, and the user (or whose each row is), and its own name; ``ValueError`` names a column that is not there, or has
-    nothing in some rows."""
+    the ``usual``, and the user (or whose each row is), and its own name; ``ValueError`` names a
+    column that is not there, or has nothing in some rows."""
     file = isinstance(table, str | Path) and FILE.fullmatch(str(table))
     name, frame = Path(file[1]).stem if file else "table", frame_of(file[1] if file else table)
     target = target or (file[2] if file else None)
@@ -353,7 +353,7 @@ def from_npz(path: str | Path, make: Make = from_arrays) -> Source:
         raise DataError(f"{path}: {error}") from None
 
 
-def _parts(path: Path) -> list[Sequence[Path]]:
+def _parts(path: Path) -> list[list[Path]]:
     """The JSON files of a folder in LEAF's layout, to train and to test, or all in one."""
     for place in (path, path / "data"):
         for parts in (("train", "test"), ("train",), ("",)):
@@ -375,19 +375,16 @@ def from_leaf(path: str | Path, test: Any = 0.2, make: Make = from_arrays) -> So
                 table = json.loads(file.read_text(encoding="utf-8"))
                 for user in table["users"]:
                     x, y = (table["user_data"][user][key] for key in "xy")
-                    if not len(x) == len(y):
-                        problem = f"user {user} has {len(x)} samples and {len(y)} labels"
-                        raise ValueError(problem)
+                    if len(x) != len(y):
+                        raise ValueError(f"user {user} has {len(x)} samples and {len(y)} labels")
                     xs += x
                     ys += y
                     users += [str(user)] * len(x)
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                why = reason(error)
-                raise DataError(f"{file} is not in LEAF's layout ({why}).") from None
-        x = xs if xs and isinstance(xs[0], str) else _numpy(xs)
-        if getattr(x, "shape", ())[1:] == (784,):
-            x = x.reshape(-1, 28, 28)
-        parts.append((x, ys, users))
+                raise DataError(f"{file} is not in LEAF's layout ({reason(error)}).") from None
+        images: Any = xs if xs and isinstance(xs[0], str) else _numpy(xs)
+        femnist = np.shape(images)[1:] == (784,)
+        parts.append((images.reshape(-1, 28, 28) if femnist else images, ys, users))
     if not parts:
         raise DataError(f"{path} has no folder train with JSON files of LEAF.")
     (x, y, users), *other = parts

@@ -59,7 +59,7 @@ class Task:
     networks: ClassVar[Mapping[str, Callable]] = models.NETWORKS  # that a name may mean
     augmentations: ClassVar[Mapping[str, Callable]] = {}
     known_metrics: ClassVar[Mapping[str, Metric]] = METRICS
-    ignored: ClassVar[int] = -100  # in place of all of a sample's y if it is to count for nothing
+    ignored: ClassVar[float] = -100  # in place of all of a sample's y if it is to count for nothing
     batch: ClassVar[int] = 512  # of evaluation
     right: ClassVar[Callable | None] = None  # see ``metrics.Seen``
     about: ClassVar[dict[str, str]] = {}  # what a history says besides, such as its main metric

@@ -82,7 +82,7 @@ def per_client(seen: Seen) -> list[float]:
     accuracies = []
     for k in range(len(seen.held)):
         predicted, rows = seen.of(k), seen.owners == k
-        right = [] if predicted is None else seen.rightness(predicted[rows], seen.labels[rows])
+        right: Any = [] if predicted is None else seen.rightness(predicted[rows], seen.labels[rows])
         accuracies.append(float(right.mean()) if len(right) else math.nan)
     return accuracies
 

@@ -26,9 +26,8 @@ class Regression(Task):
     def find_source(dataset: Any, users: Any = None) -> Source:
         source = forms.read(dataset, users, arrays.from_numbers)
         if source.train_y.dim() == 1:  # labels that are numbers
-            parts = (t.numpy() for t in (source.train_x, source.train_y))
-            test = source.test_x.numpy(), source.test_y.numpy()
-            source = arrays.from_numbers(*parts, test, source.name, note=source.note)
+            test = source.test_x, source.test_y
+            source = arrays.from_numbers(source.train_x, source.train_y, test, source.name)
         if not source.train_y.is_floating_point() or source.train_y.dim() > 2:
             raise ValueError(f"{source.name} has no numbers to be predicted.")
         return source

@@ -36,7 +36,8 @@ class Sequences(Task):
             return texts_of(data_path("romeo_and_juliet.csv"), "text", "speaker", dataset)
         pair = isinstance(dataset, tuple) and len(dataset) == 2 and isinstance(dataset[1], str)
         if forms.is_table(dataset) or (pair and forms.is_table(dataset[0])):
-            return texts_of(*(dataset if pair else (dataset, None)), users)
+            table, text = dataset if pair else (dataset, None)
+            return texts_of(table, text, users)
         if isinstance(dataset, Mapping) and all(isinstance(t, str) for t in dataset.values()):
             return arrays.from_texts(dataset.values(), dataset)
         if isinstance(dataset, list) and all(isinstance(t, str) for t in dataset):
