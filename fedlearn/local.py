@@ -240,6 +240,8 @@ class Edge(Named):
     """A network that must be split into the extractor f_e and the classifier f_c."""
 
     def build(self, task: Any) -> nn.Module:
+        if task.train[1].dim() > 1:
+            raise ValueError(f"Edge networks classify: a {type(task).__name__} has none.")
         net = super().build(task)
         if not isinstance(net, Network):
             raise ValueError(

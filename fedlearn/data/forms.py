@@ -129,6 +129,8 @@ def from_clients(clients: Any, test: Any = 0.2, make: Make = from_arrays) -> Sou
     named = clients if isinstance(clients, Mapping) else dict(enumerate(clients))
     pairs, shape = {}, None
     for name, entry in named.items():
+        if isinstance(entry, str):
+            raise ValueError(f"Client {name} has a text: fl.tasks.sequences takes texts.")
         x, y = _items(entry) if is_set(entry) else entry
         if not len(x) or len(x) != len(y):
             raise ValueError(f"Client {name} has {len(x)} samples and {len(y)} labels.")

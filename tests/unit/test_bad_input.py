@@ -231,6 +231,8 @@ CALLS = {
     "bfloat16": (lambda: own((torch.tensor(X).bfloat16(), Y)), "bfloat16"),
     "clients beside data": (lambda: own(clients=[(X, Y), (X, Y)]), "dataset"),
     "another number": (lambda: own([(X, Y)] * 3, clients=4), "3 clients, not 4"),
+    "a client without a name": (lambda: own(clients=["a", np.nan] * 20), "column"),
+    "texts to classify": (lambda: own({"a": "to be"}, clients=1), "sequences"),
     "an empty client": (lambda: own([(X, Y), (X[:0], Y[:0])]), "Client 1 has 0 samples"),
     "other features": (lambda: own({"a": (X, Y), "b": (X[:, 1:], Y)}), "Client b"),
     "no labels": (lambda: own((X, X[:, 0])), "regression"),

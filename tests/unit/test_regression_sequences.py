@@ -79,6 +79,8 @@ def test_labels_of_positions():
 def test_shakespeare_and_why_it_is_not_stacked():
     task = fl.tasks.sequences(clients="users", test=8)
     assert task.clients == 13 and task.source.users[0] == "Benvolio"
+    counts = [fl.models.parameter_count(f()) for f in fl.models.SEQUENCES.values()]
+    assert counts == [23_397, 814_885]
     few = fl.tasks.sequences(clients=2, train=8, test=4)
     with pytest.warns(UserWarning, match="RPN pools convolution kernels"):
         history = fl.run("rpn", few, 1, engine="auto")
@@ -134,6 +136,10 @@ def test_the_trained_network_is_kept(tmp_path, monkeypatch, capsys):
     network = "digits_cnn@model.safetensors"
     again = fl.tasks.classification("digits", 2, train=60, test=40, network=network).network()
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), again.parameters(), strict=True))
+    homes = fl.tasks.regression((X, PRICE), 2)
+    for method in ("fed_gkt", "split_learning"):
+        with pytest.raises(ValueError, match="Edge networks classify"):
+            fl.run(method, homes, 1)
     with pytest.raises(ValueError, match="clients keep their own"):
         fl.run("local", task, 1).network()
     split = fl.run("split_learning", task, 1)
