@@ -57,7 +57,7 @@ class Experiment(Settings):
     metrics : tuple of str
         measure more on the test set: per_class; of masks per_class_iou, of boxes per_class_ap;
         per_client, client_spread, worst_client, personal of clients' own test samples;
-        per_class_mix, class_mix_spread, worst_class_mix where they have none; or your own,
+        per_class_mix, worst_class_mix where they have none; or your own,
         mine.py:name
     train : int, optional
         keep only so many training images

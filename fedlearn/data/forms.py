@@ -200,7 +200,7 @@ def from_table(
     try:
         source = make(x, y, test, name, users)
     except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
+        raise ValueError(f"{name}, to predict {target!r}: {error}") from None
     feature = getattr(table, "features", {}).get(target)
     return replace(source, names=tuple(getattr(feature, "names", source.names)))
 
@@ -230,21 +230,25 @@ def columns_of(table: Any, target: str | None, user: Any, usual: Sequence[str] =
     column that is not there, or has nothing in some rows."""
     file = isinstance(table, str | Path) and FILE.fullmatch(str(table))
     name, frame = Path(file[1]).stem if file else "table", frame_of(file[1] if file else table)
-    target = target or (file[2] if file else None)
-    known = dict.fromkeys(frame.columns)
+    known, other = (
+        dict.fromkeys(frame.columns),
+        f"{file[1]}:COLUMN" if file else '(table, "column")',
+    )
+    if len(known) < len(frame.columns):
+        raise ValueError(f"Two columns of {name} have the same name: {short([*frame.columns])}.")
     if user is None or (isinstance(user, str) and user == "users"):
         user = next((c for c in USERS if c in known), user)
+    target = target or (file[2] if file else None)
     for column in (target, user):
         if isinstance(column, str):
             pick(column, known, f"column of {name}")
-    if target is None:
-        target = next((c for c in usual if c in known), None)
+    target = target or next((c for c in usual if c in known), None)
     if target is None and usual is not TARGETS:
-        raise ValueError(f"{name} has no column {usual[0]!r}: (table, 'column') takes another.")
+        raise ValueError(f"{name} has no column {usual[0]!r}: {other} takes another.")
     if target is None:
         target = [c for c in known if isinstance(user, np.ndarray) or c != user][-1]
-        where = f"{name} names no target, so its last column, {target!r}, is taken"
-        warnings.warn(f"{where}: (table, 'column') takes another.", stacklevel=2)
+        text = f"The last column of {name}, {target!r}, is its target"
+        warnings.warn(f"{text}: {other} takes another.", stacklevel=2)
     for column in (target, user):
         if isinstance(column, str) and (empty := np.flatnonzero(frame[column].isna()).tolist()):
             rows = short(empty)

@@ -221,9 +221,10 @@ class Task:
         if not outputs.isfinite().all():
             raise ValueError(f"{name} gives scores that are NaN or infinite.")
 
-    def test_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The test set, ``batch`` images at a time."""
-        return zip(*(t.split(self.batch) for t in self.test), strict=True)
+    def tested(self, net: nn.Module, client: int | None = None) -> Iterator[tuple[Any, Tensor]]:
+        """What a network gives for the test set, ``batch`` samples at a time, and their y."""
+        for x, y in zip(*(t.split(self.batch) for t in self.test), strict=True):
+            yield net(self.inputs(x, client)), y
 
     def permute(self, x: Tensor, client: int | None) -> Tensor:
         """The client's own order of pixels, if the partition permutes them."""

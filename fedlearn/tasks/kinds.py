@@ -104,8 +104,7 @@ class Classification(Task):
         right, total, n = 0, 0.0, len(self.test[1]) * len(views)
         for view in views:
             predicted = []
-            for images, target in self.test_batches():
-                logits = net(self.inputs(images, view))
+            for logits, target in self.tested(net, view):
                 predicted.append(logits.argmax(-1))
                 right += int((predicted[-1] == target).sum())
                 total += float(self.loss(logits, target) * len(target))
@@ -274,8 +273,7 @@ class Detection(Task):
     def score(self, net: nn.Module, client: int | None, predictions: ByClient) -> dict[str, float]:
         """mAP@0.5, loss, and mAP@0.5:0.95 as "map_50_95"."""
         y, total, boxes = self.test[1], 0.0, []
-        for images, target in self.test_batches():
-            outputs = net(self.inputs(images))
+        for outputs, target in self.tested(net):
             total += float(self.loss(outputs, target)) * len(target)
             boxes += self.read(outputs)
         predictions[client] = boxes
@@ -372,8 +370,7 @@ class Segmentation(Task):
         overlap = MulticlassJaccardIndex(**options).to(self.device)
         right = MulticlassAccuracy(average="micro", **options).to(self.device)
         total, predicted = 0.0, []
-        for images, target in self.test_batches():
-            scores = net(self.inputs(images))
+        for scores, target in self.tested(net):
             total += float(self.loss(scores, target)) * len(target)
             kinds = self.read(scores)
             overlap.update(kinds, target.long())

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import pstdev
 from typing import Any
 
 import torch
@@ -89,7 +90,8 @@ def per_client(seen: Seen) -> list[float]:
 
 def client_spread(seen: Seen) -> float:
     """The standard deviation of ``per_client`` over the clients."""
-    return _spread(per_client(seen))
+    known = [v for v in per_client(seen) if not math.isnan(v)]
+    return pstdev(known) if known else math.nan
 
 
 def worst_client(seen: Seen) -> float:
@@ -121,22 +123,9 @@ def per_class_mix(seen: Seen) -> list[float]:
     return accuracies
 
 
-def class_mix_spread(seen: Seen) -> float:
-    """The standard deviation of ``per_class_mix`` over the clients."""
-    return _spread(per_class_mix(seen))
-
-
 def worst_class_mix(seen: Seen) -> float:
     """The lowest of ``per_class_mix``."""
     return _lowest(per_class_mix(seen))
-
-
-def _spread(values: list[float]) -> float:
-    known = [v for v in values if not math.isnan(v)]
-    if not known:
-        return math.nan
-    mean = sum(known) / len(known)
-    return math.sqrt(sum((v - mean) ** 2 for v in known) / len(known))
 
 
 def _lowest(values: list[float]) -> float:
@@ -144,7 +133,7 @@ def _lowest(values: list[float]) -> float:
 
 
 OWNED = per_client, client_spread, worst_client, personal  # of test samples that have owners
-MIXED = per_class_mix, class_mix_spread, worst_class_mix  # in their place where they have none
+MIXED = per_class_mix, worst_class_mix  # in their place where they have none
 METRICS: dict[str, Metric] = {f.__name__: f for f in (per_class, per_class_iou, *OWNED, *MIXED)}
 
 
@@ -170,8 +159,9 @@ def find_metrics(metrics: Any, known: Mapping[str, Metric] = METRICS) -> dict[st
 
 def refuse_without_owners(metrics: dict[str, Metric], dataset: str) -> None:
     """``ValueError`` for a metric of test samples with owners, which the data set has not."""
-    for metric, instead in zip(OWNED, (*MIXED, per_class_mix), strict=True):
+    for metric in OWNED:
         if metric in metrics.values():
+            instead = worst_class_mix if metric is worst_client else per_class_mix
             raise ValueError(
                 f"The test samples of {dataset} belong to no client, so {metric.__name__} cannot "
                 f"be measured; {instead.__name__} weights their classes as a client's training "

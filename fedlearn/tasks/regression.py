@@ -13,11 +13,10 @@ from .kinds import Classification, arguments_of
 from .metrics import OWNED, ByClient
 
 
-class Regression(Task):
+class Regression(Classification):
     """Samples with numbers, y float32 [n, targets]. A network gives [n, targets] in units of the
     training targets' spread, so that a learning rate does not depend on euros or cents."""
 
-    augmentations = Classification.augmentations
     known_metrics = {f.__name__: f for f in OWNED}
     ignored = float("nan")
     about = {"task": "regression", "accuracy": "R²"}
@@ -32,8 +31,6 @@ class Regression(Task):
             raise ValueError(f"{source.name} has no numbers to be predicted.")
         return source
 
-    default_network = staticmethod(Classification.default_network)
-
     @cached_property
     def spread(self) -> Tensor:
         """Mean and standard deviation of the training targets, each [targets]."""
@@ -45,7 +42,7 @@ class Regression(Task):
         """Of the test targets, [targets]."""
         return self.test[1].cpu().double().var(0, correction=0)
 
-    def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+    def loss(self, outputs: Tensor, y: Tensor) -> Tensor:  # type: ignore[override]
         mean, std = self.spread
         error = outputs - (y - mean) / std
         return torch.where(y.isnan(), 0, error).square().mean((-2, -1))
@@ -77,12 +74,10 @@ class Regression(Task):
     def score(self, net: nn.Module, client: int | None, predictions: ByClient) -> dict[str, float]:
         """R^2, the mean over the targets; the mean squared error in units of the training targets'
         spread; and its root in their own units (of several targets the root of the mean)."""
-        batches = [(net(self.inputs(x, client)), y) for x, y in self.test_batches()]
-        outputs, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
-        predicted = self.read(outputs).cpu()
+        outputs = torch.cat([given for given, _ in self.tested(net)])
+        predicted, y = self.read(outputs).cpu(), self.test[1].cpu()
         if self.metrics:
             predictions[client] = predicted
-        y = self.test[1].cpu()
         return {
             "accuracy": float(self.right(predicted, y).mean()),
             "loss": float(self.loss(outputs, self.test[1])),

@@ -86,8 +86,7 @@ class Sequences(Task):
     def score(self, net: nn.Module, client: int | None, predictions: ByClient) -> dict[str, float]:
         """Accuracy, loss and perplexity of all labels of the test set."""
         right, total, count, predicted = 0, 0.0, 0, []
-        for x, y in self.test_batches():
-            scores = net(x)
+        for scores, y in self.tested(net):
             best, real = scores.argmax(-1), y != PADDING
             right += int((best == y)[real].sum())
             total += float(F.cross_entropy(scores[real], y[real], reduction="sum"))
