@@ -360,6 +360,8 @@ class ClientSide(Side):
     def show(self, t: int, client: int, data: bytes, memory: Tensors) -> bytes:
         """What a client shows of itself for evaluation: how right the network is on its own test
         samples that it trains from the message of the next round (metric "personal")."""
+        if "personal" not in self.task.metrics:
+            raise WireError(f"A client of {self.method.name} is not asked to evaluate.")
         t, memory = t + 1, dict(memory)
         ctx = self.download(t, client, data, memory)
         local.load(self.tensors, ctx.start)

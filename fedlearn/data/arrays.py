@@ -97,7 +97,7 @@ def from_tokens(
     --------
     >>> source = from_tokens(["abba", "ab"], test=(["ba"], None))
     >>> source.train_x.tolist(), source.train_y.tolist(), source.names
-    ([[0, 1, 1], [0, 0, 0]], [[1, 1, 0], [1, -100, -100]], ('a', 'b'))
+    ([[0, 1, 1], [0, 1, 0]], [[1, 1, 0], [1, -100, -100]], ('a', 'b'))
     """
     parts = [(x, y), test] if isinstance(test, tuple | list) else [(x, y)]
     parts = [_joined(*part) for part in parts]

@@ -332,7 +332,8 @@ class Task:
             dataset, clients = clients, "users"
         dataset = cls.default_data if dataset is None else dataset
         if forms.by_client(dataset):
-            if not isinstance(clients, str) and clients not in (10, len(dataset)):
+            number = is_whole(clients) and clients in (10, len(dataset))
+            if not (number or isinstance(clients, str)):
                 raise ValueError(f"The data are of {len(dataset)} clients, not {short(clients)}.")
             clients = "users"
         if is_whole(clients) and clients >= 1:
@@ -408,7 +409,7 @@ class Task:
         x, users = dataset[0] if isinstance(dataset, tuple) else dataset, clients
         if not isinstance(clients, str):
             # those of arrays are split here, each client's samples apart
-            rows = isinstance(x, list) and (x is not dataset or isinstance(x[0], str | list))
+            rows = isinstance(x, list) and (x is not dataset or isinstance([*x, 0][0], str | list))
             users = partitions.given(clients, len(x)).owner if rows or hasattr(x, "shape") else None
         source = cls.find_source(dataset, users)
         named = users is not None

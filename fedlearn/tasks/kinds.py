@@ -120,13 +120,14 @@ def classification(**arguments: Any) -> Classification:
     Parameters
     ----------
     dataset
-        A name (see ``fedlearn.data.sources``), or your own data: (x, y), ((x, y), (test x, test
-        y)), a data set in torchvision's style, the path of a folder of images or of an .npz file,
-        or what ``fl.data.from_arrays`` and the like make of them.
+        A name (see ``fedlearn.data.sources``), by default "digits", or your own data: (x, y), ((x,
+        y), (test x, test y)), [(x, y), ...] with an entry for each client, (table, "column"), a
+        data set in the style of torchvision or Hugging Face, the path of a folder of images, of
+        LEAF's, or of a .csv or .npz file, or what ``fl.data.from_arrays`` and the like make.
     clients
-        Their number; or a list of positions for each; or a column that names each sample's user;
-        or "users", if the data name them. Positions and columns are of all samples of (x, y), else
-        of the training samples.
+        Their number; or a list of positions, or (x, y), for each; or a column that names each
+        sample's user, of a table its name; or "users", if the data name them. Positions and columns
+        are of all samples of (x, y), else of the training samples.
     partition
         An object of ``fl.partition`` or its text, such as ``"dirichlet:0.5"``; IID by default.
     seed

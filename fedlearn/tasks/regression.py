@@ -25,8 +25,9 @@ class Regression(Classification):
     def find_source(dataset: Any, users: Any = None) -> Source:
         source = forms.read(dataset, users, arrays.from_numbers)
         if source.train_y.dim() == 1:  # labels that are numbers
-            test = source.test_x, source.test_y
-            source = arrays.from_numbers(source.train_x, source.train_y, test, source.name)
+            test = [source.test_x, source.test_y, source.test_users]
+            train, name = (source.train_x, source.train_y), source.name
+            source = arrays.from_numbers(*train, test, name=name, users=source.users)
         if not source.train_y.is_floating_point() or source.train_y.dim() > 2:
             raise ValueError(f"{source.name} has no numbers to be predicted.")
         return source
@@ -113,5 +114,5 @@ def regression(**arguments: Any) -> Regression:
     """
     task = Regression.make(**arguments)
     if not (task.spread[1].min() > 0 and task.variance.min() > 0):
-        raise ValueError("A target is the same in all samples: nothing can be learned of it.")
+        raise ValueError("A target is the same in all samples to train, or in all to test.")
     return task
