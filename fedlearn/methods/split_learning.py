@@ -137,7 +137,7 @@ class Server(Messages, ServerSide):
 
     def network(self, t: int, state: State) -> nn.Module:
         local.load(self.W, state.weights)
-        return self.whole
+        return self.whole.eval()
 
 
 class Client(Messages, ClientSide):
