@@ -36,14 +36,16 @@ class Experiment(Settings):
     lr : float, optional
         local learning rate; None: the method's own
     task : str
-        classification, detection or segmentation
+        classification, regression, sequences, detection or segmentation
     dataset : str
         digits (embedded), mnist, fashion_mnist, cifar10, cifar100, cinic10, tiny_imagenet; or your
-        own: a folder with a folder of images for each class, or an .npz file; to detect and to
-        segment: digits, or digits:0.8 in that difficulty from 0 to 1; voc and, to detect, coco, or
-        voc:96 for pictures of 96 pixels
+        own: a folder with a folder of images for each class or with LEAF's JSON, an .npz file, a
+        table, mine.csv or mine.csv:TARGET; of sequences: Shakespeare, whatever else is not given;
+        to detect and to segment: digits, or digits:0.8 in that difficulty from 0 to 1; voc and, to
+        detect, coco, or voc:96 for pictures of 96 pixels
     clients : int or str
-        number of clients; or "users", a client for each of those that an .npz file names
+        number of clients; or "users", a client for each of those that the data name; or the column
+        of a table that does
     partition : str
         how the images are split: iid, dirichlet:ALPHA, shards:K, classes, main_class:SHARE,
         permuted, table:NAME, objects
@@ -54,8 +56,9 @@ class Experiment(Settings):
         crop or flip, to detect and to segment also scale
     metrics : tuple of str
         measure more on the test set: per_class; of masks per_class_iou, of boxes per_class_ap;
-        per_client, client_spread, worst_client of clients' own test samples; per_class_mix,
-        class_mix_spread, worst_class_mix where they have none; or your own, mine.py:name
+        per_client, client_spread, worst_client, personal of clients' own test samples;
+        per_class_mix, worst_class_mix where they have none; or your own,
+        mine.py:name
     train : int, optional
         keep only so many training images
     test : int, optional
@@ -158,7 +161,9 @@ class Experiment(Settings):
 
         make = pick(self.task, TASKS, "task")
         stated = {name: getattr(self, name) for name in inspect.signature(make).parameters}
-        if self.clients == "users" and self.partition == "iid":  # nobody asked for it
+        if self.dataset == Experiment.dataset:
+            stated["dataset"] = None  # the task's own
+        if isinstance(self.clients, str) and self.partition == "iid":  # nobody asked for it
             stated["partition"] = None
         return make(**stated)
 
@@ -207,6 +212,8 @@ class Output(Checked):
     checkpoint: str | None = None
     # write every row as the run goes, as .csv or .jsonl; a file for each run
     log: str | None = None
+    # write the trained network's tensors, as .safetensors; a file for each run
+    save: str | None = None
     # write every number for TensorBoard; a folder for each run
     tensorboard: str | None = None
     # end a run at this test accuracy, 0 to 1
@@ -215,8 +222,14 @@ class Output(Checked):
     progress: bool = True
     # also draw the accuracies into an image file
     plot: str | None = None
-    # horizontal axis of --plot; minutes: on the link that --link or --uplink and --downlink state
-    against: Literal["rounds", "bytes", "seconds", "minutes"] = "bytes"
+    # horizontal axis of --plot; minutes: on the link that --link or --uplink and --downlink state;
+    # clients: the last test of each, with --metric per_client
+    against: Literal["rounds", "bytes", "seconds", "minutes", "clients"] = "bytes"
+
+    @staticmethod
+    def file(path: str, end: str) -> Path:
+        """The file of that name of the run whose own files end so."""
+        return Path(path).with_suffix(end + Path(path).suffix) if end else Path(path)
 
     def callbacks(self, end: str) -> list[Any]:
         """What is called after each round of the run whose files end so."""
@@ -224,8 +237,7 @@ class Output(Checked):
 
         calls: list[Any] = [] if self.until is None else [Until(self.until)]
         if self.log:
-            path = Path(self.log)
-            calls.append(Lines(path.with_suffix(end + path.suffix) if end else path))
+            calls.append(Lines(self.file(self.log, end)))
         if self.tensorboard:
             calls.append(TensorBoard(Path(self.tensorboard, end.removeprefix("."))))
         return calls

@@ -30,7 +30,7 @@ def norm(tensors: Iterable[Any]) -> float:
     whole = math.hypot(*map(float, torch._foreach_norm(floats))) if floats else 0.0
     if math.isfinite(whole):
         return whole
-    return math.hypot(*(float(t.double().norm()) for t in floats))  # takes ten times as long
+    return math.hypot(*(float(t.cpu().double().norm()) for t in floats))  # takes ten times as long
 
 
 def check(state: State, before: State) -> bool:

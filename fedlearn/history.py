@@ -1,5 +1,6 @@
 """What a run leaves behind: one row a round, and under which settings it was made."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -47,6 +48,8 @@ class History:
         method and the task's metrics may have columns of their own.
     state : dict of tensors, optional
         The final global state; not written to JSON.
+    trained : function, optional
+        Gives the network of that state.
 
     Examples
     --------
@@ -63,6 +66,36 @@ class History:
     meta: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     state: dict[str, torch.Tensor] | None = None
+    trained: Callable[[], torch.nn.Module] | None = None
+
+    def network(self) -> torch.nn.Module:
+        """The trained network, in evaluation mode; ``task.predict(network, x)`` asks it.
+        ``ValueError`` after a run elsewhere, and if there is no one network."""
+        if self.trained is None:
+            raise ValueError("Only a run that ended here has its network: a file has numbers only.")
+        return self.trained()
+
+    def fairness(self, column: str = "per_client") -> "pandas.Series":
+        """The last test of each client, then their mean, the worst, and the spread (standard
+        deviation): of a column that has a number a client, such as "personal"."""
+        import pandas
+
+        values = self.final.get(column)
+        if not isinstance(values, list):
+            raise ValueError(
+                f"This run of {self.method} has no column {column!r} of numbers by client: give "
+                f'its task metrics="{column}".'
+            )
+        by_client = pandas.Series(values, dtype=float)
+        parts = {
+            "mean": by_client.mean(),
+            "worst": by_client.min(),
+            "spread": by_client.std(ddof=0),
+        }
+        return pandas.concat([by_client, pandas.Series(parts)]).rename(self.measure)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"trained": None}
 
     def __getattr__(self, name: str) -> np.ndarray:
         rows = self.__dict__.get("rows")

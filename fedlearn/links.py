@@ -105,8 +105,11 @@ class Link(Part):
             steps = (*steps, Code())
         kind = self.begins
         for step in steps:
-            if not isinstance(step, Step) or (isinstance(step, Code) and step is not steps[-1]):
+            if not isinstance(step, Step):
                 raise ValueError(f"A link is steps, of which the last may be a Code, not {step!r}.")
+            if isinstance(step, Code) and step is not steps[-1]:
+                after = steps[steps.index(step) + 1]
+                raise ValueError(f"{step!r} makes bytes, so it is the last: {after!r} goes before.")
             step.refuse_unknown(Code if isinstance(step, Code) else Step)
             part: Any = step.coder if isinstance(step, Code) else step
             if kind is Weights and isinstance(part, Sparse):  # most entries zero: another model

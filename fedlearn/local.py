@@ -34,7 +34,8 @@ def train(net: nn.Module, method: Any, ctx: Context, settings: Settings) -> None
         for _ in range(settings.epochs):
             order = torch.randperm(n, generator=shuffle)
             x, y = task.epoch(ctx.client, order, augment)
-            x = x.to(params[0].dtype, memory_format=layout(net))
+            if x.is_floating_point():  # and no tokens
+                x = x.to(params[0].dtype, memory_format=layout(net))
             index = order.to(task.device)
             for at in range(0, n, B):
                 batch = Batch(x[at : at + B], y[at : at + B], index[at : at + B])
@@ -268,6 +269,8 @@ class Edge(Named):
     """A network that must be split into the extractor f_e and the classifier f_c."""
 
     def build(self, task: Any) -> nn.Module:
+        if task.train[1].dim() > 1:
+            raise ValueError(f"Edge networks classify: a {type(task).__name__} has none.")
         net = super().build(task)
         if not isinstance(net, Network):
             raise ValueError(f"An edge network is a models.Network, not {type(net).__name__}.")

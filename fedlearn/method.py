@@ -7,7 +7,9 @@ A round may ask as often as it likes, for whatever it likes: averaging (``round.
 once, split learning one client after the other, batch by batch.
 """
 
+import copy
 import math
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
@@ -292,6 +294,15 @@ class ServerSide(Side):
         local.load(self.tensors, state.weights)
         return self.task.evaluate(self.net)
 
+    def network(self, t: int, state: State) -> torch.nn.Module:
+        """The network of the state after round ``t``, in evaluation mode; ``ValueError`` if only
+        clients have trained ones."""
+        if self.method.sides[1].show is not ClientSide.show:
+            raise ValueError(f"{self.method.name} leaves no one network: clients keep their own.")
+        self.method.model.refresh(self.net, self.task, t)
+        local.load(self.tensors, state.weights)
+        return copy.deepcopy(self.net).eval()
+
     def evaluate_each(
         self,
         ask: Exchange,
@@ -347,5 +358,13 @@ class ClientSide(Side):
         raise NotImplementedError
 
     def show(self, t: int, client: int, data: bytes, memory: Tensors) -> bytes:
-        """What a client shows of itself for evaluation."""
-        raise WireError(f"A client of {self.method.name} is not asked to evaluate.")
+        """What a client shows of itself for evaluation: how right the network is on its own test
+        samples that it trains from the message of the next round (metric "personal")."""
+        if "personal" not in self.task.metrics:
+            raise WireError(f"A client of {self.method.name} is not asked to evaluate.")
+        t, memory = t + 1, dict(memory)
+        ctx = self.download(t, client, data, memory)
+        local.load(self.tensors, ctx.start)
+        self.method.model.refresh(self.net, self.task, t)
+        local.train(self.net, self.method, ctx, self.settings)
+        return struct.pack("<d", self.task.own_accuracy(self.net, client))

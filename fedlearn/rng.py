@@ -47,6 +47,8 @@ def scope(seed: int, *names: object, device: str | torch.device = "cpu") -> Iter
     if device.type == "cuda":
         index = torch.cuda.current_device() if device.index is None else device.index
         generators.append(torch.cuda.default_generators[index])
+    elif device.type == "mps":
+        generators.append(torch.mps._get_default_mps_generator())
     before = [g.get_state() for g in generators]
     try:
         for g in generators:

@@ -21,7 +21,9 @@ Every byte crosses in ``method.Exchange``, which counts it. Clients are behind a
 (``local.OneByOne``), stacked (``stacked.Stacked``) or on Flower.
 """
 
+import math
 import platform
+import struct
 import time
 import warnings
 from collections import Counter
@@ -43,7 +45,7 @@ from .context import Arrival, Context, Part, State, Tensors
 from .errors import Diverged, WireError
 from .history import COLUMNS, JUMP, History
 from .links import Downlink, Uplink
-from .method import ClientSide, Exchange, Method, ServerSide, method_of
+from .method import EVALUATE, ClientSide, Exchange, Method, ServerSide, method_of
 from .servers import Aggregator, Mean
 from .settings import Settings, thread_count, whole_number
 from .stacked import ENGINES, SMALL_STEP, Stacked, choose, step_work
@@ -117,6 +119,18 @@ class Server(ServerSide):
         with torch.no_grad():
             weights = self.method.server.aggregate(state.weights, arrivals, ctx)
         return State(weights, ctx.memory)
+
+    def evaluate(self, t: int, state: State, ask: Exchange) -> dict[str, Any]:
+        """Also, if the task asks for "personal", what each client's next training would bring."""
+        row: dict[str, Any] = super().evaluate(t, state, ask)
+        if "personal" in self.task.metrics:
+            kept = State(state.weights, dict(state.memory)) if self.method.downlink.told else state
+            everybody, seen = range(self.task.clients), ask.last_seen
+            answers = ask(everybody, lambda k: self.send(t + 1, k, kept, seen)[0], EVALUATE)
+            read = dict(ask.read(answers, lambda k, data: struct.unpack("<d", data)[0], EVALUATE))
+            known = {k: value for k, value in read.items() if math.isfinite(value)}
+            row["personal"] = [known.get(k) for k in everybody]
+        return row
 
     def check(self, t: int, state: State, before: State, last_seen: Mapping[int, int]) -> None:
         """Also tries the network, and the downlink if it could fail; what it codes is kept for
@@ -229,6 +243,7 @@ def run(
     threads: int | None = None,
     progress: bool | None = None,
     on_round: OnRound | Iterable[OnRound] = (),
+    **unknown: Any,
 ) -> History:
     """Run a method on a task for some rounds.
 
@@ -288,6 +303,16 @@ def run(
     >>> [len(row["clients"]) for row in history.rows]
     [2, 2]
     """
+    if unknown:
+        name = next(iter(unknown))
+        hint = f"an option of a method goes there, as in fl.methods.fedavg({name}=...)"
+        raise TypeError(f"run() got an unexpected keyword argument {name!r}: {hint}.")
+    calls: Any = (on_round,) if callable(on_round) else on_round
+    if not isinstance(calls, Iterable) or not all(map(callable, calls := [*calls])):
+        raise ValueError(
+            "on_round is a function of the row and the state, or several, such as "
+            f'fl.callbacks.Lines("log.csv"), not {short(on_round)}.'
+        )
     settings = Settings(participation, epochs, batch_size, evaluate_every, precision)
     method = method_of(method)
     thread_count(threads)
@@ -299,7 +324,6 @@ def run(
     with local.threads(threads, precision):
         about, connected = connect(engine, server, threads, memory_limit)
     history = History(method.name, describe(method, task, settings, threads) | {"engine": about})
-    calls = (on_round,) if callable(on_round) else tuple(on_round)
     state = server.start()
     with connected as people, local.threads(threads, precision):
         if checkpoint is not None:
@@ -330,6 +354,7 @@ def run(
                 bar.update()
     warn(history)
     history.state = state.weights
+    history.trained = partial(server.network, len(history), state)
     return history
 
 

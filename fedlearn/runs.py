@@ -12,10 +12,13 @@ import pandas
 from joblib import Parallel, delayed
 
 from . import link, results, round
+from .checkpoint import apart, write_tensors
 from .experiment import Engine, Experiment, Link, Output
 from .files import check_writable, is_device, to_json, write_text
 from .history import MEASURES, History
+from .models import state_of
 from .settings import whole_number
+from .tasks.base import shown
 
 
 def run_all(
@@ -39,7 +42,11 @@ def run_all(
         ends, log, paths = [""], output.log, [base] if output.checkpoint else paths
     if len({*paths}) < len(paths):
         raise ValueError("Every run of a comparison needs a method, options or a seed of its own.")
-    files = [check_writable(path) for path in (out, output.plot, log, *paths) if path is not None]
+    saved = [output.file(output.save, end) for end in ends] if output.save else []
+    if output.save and Path(output.save).suffix != ".safetensors":
+        raise ValueError(f"--save writes a file of safetensors, model.safetensors, not {saved[0]}.")
+    every = out, output.plot, log, *saved, *paths
+    files = [check_writable(path) for path in every if path is not None]
     for path in files:
         if files.count(path) > 1 and not is_device(path):
             raise ValueError(f"{path} is named for two things: each needs a file of its own.")
@@ -66,7 +73,10 @@ def run_all(
         write_text(out, text + "\n")
     print(text if output.out == "-" else table(runs, speeds, radio))
     if output.plot:
-        drawn = plot.compare(runs.values(), output.against, labels=list(runs), link=speeds)
+        if output.against == "clients":
+            drawn = plot.clients(histories, labels=[h.meta["label"] for h in histories])
+        else:
+            drawn = plot.compare(runs.values(), output.against, labels=list(runs), link=speeds)
         plot.save(drawn.figure, output.plot)
     for path in paths:
         path.unlink(missing_ok=True)
@@ -85,12 +95,25 @@ def run_one(e: Experiment, engine: Engine, output: Output, checkpoint: Path, end
         how["engine"] = Simulation(engine.cpus_per_client, engine.gpus_per_client)
     try:
         calls = output.callbacks(end)
-        return round.run(e.make_method(), e.make_task(), e.rounds, on_round=calls, **how)
+        task = e.make_task()
+        history = round.run(e.make_method(), task, e.rounds, on_round=calls, **how)
+        if output.save:
+            save(history, task, output.file(output.save, end))
+        return history
     except KeyboardInterrupt:
         if checkpoint.exists():
             kept = f"The finished rounds are in {checkpoint}"
             print(f"\nStopped. {kept}; the same command goes on from there.", file=sys.stderr)
         raise
+
+
+def save(history: History, task: Any, path: Path) -> None:
+    """The trained network's tensors, and what one has to know to use them."""
+    source = task.source
+    about = {"network": shown(task.network_name), "shape": task.shape, "classes": source.classes}
+    about |= {"mean": source.mean, "std": source.std, "names": source.names}
+    metadata = {name: to_json(value) for name, value in about.items()}
+    write_tensors(path, apart(state_of(history.network())), metadata | {"method": history.method})
 
 
 def stem(e: Experiment) -> str:
@@ -124,6 +147,11 @@ def table(
             "seconds": f"{np.mean([h.seconds.sum() for h in histories]):.1f}",
             "refused": str(sum(len(row["refused"]) for h in histories for row in h.rows)),
         }
+        if all("per_client" in h.final for h in histories):
+            fair = [h.fairness() for h in histories]
+            for name in ("worst", "spread"):
+                text = results.spread([f[name] for f in fair], ".4f")
+                row[f"{name} client" if name == "worst" else "spread of clients"] = text
         if speeds:
             minutes = np.mean([link.time(h, **speeds)[-1] for h in histories]) / 60
             row["minutes"] = f"{minutes:.4g}"

@@ -73,7 +73,8 @@ class Stacked(local.OneByOne):
         start, memory = {n: w.clone() for n, w in trained.items()}, [c.memory for c in contexts]
         ctx = replace(contexts[0], client=list(messages), memory=memory, start=start)
         side.method.model.refresh(net, side.task, t)
-        train(net, side.method, ctx, side.settings, STEP / multiply_adds(side.net, side.task.shape))
+        work = multiply_adds(side.net, side.task.example)
+        train(net, side.method, ctx, side.settings, STEP / max(1, work))
         answers = {}
         rows = zip(*(w.contiguous() for w in trained.values()), strict=True)
         for one, row in zip(contexts, rows, strict=True):
@@ -163,7 +164,8 @@ def _on_images(loss: Callable, task: Any, rows: tuple[int, ...]) -> Callable:
     """``loss`` of pixels [batch, clients, ...], where only ``rows`` of each client count."""
 
     def on_images(part, batch):
-        x = task.inputs(channels_last(batch.x)).to(next(part.parameters()).dtype).transpose(0, 1)
+        x = task.inputs(channels_last(batch.x)).transpose(0, 1)
+        x = x.to(next(part.parameters()).dtype) if x.is_floating_point() else x
         value = loss(part, Batch(x, batch.y.transpose(0, 1), batch.index.T))
         return value * value.new_tensor([max(rows) / n for n in rows]) if rows else value
 
@@ -189,7 +191,10 @@ def _flat(t):
 
 def channels_last(x: torch.Tensor) -> torch.Tensor:
     """[batch, clients, channels, height, width] in the order batch, height, width, clients,
-    channels, in which a CPU convolves, pools and normalises all clients' channels at once."""
+    channels, in which a CPU convolves, pools and normalises all clients' channels at once.
+    Tokens stay as they are."""
+    if x.dim() < 5:
+        return x
     return x.flatten(1, 2).contiguous(memory_format=torch.channels_last).unflatten(1, x.shape[1:3])
 
 
@@ -276,6 +281,8 @@ class GroupNorm(nn.GroupNorm):
 
 class Linear(nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dim() > 3:  # a row for each position
+            return self.forward(x.flatten(1, -2)).unflatten(1, x.shape[1:-1])
         weight, bias = self.weight.transpose(1, 2), self.bias  # looked at once: may be drawn
         return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias[:, None], x, weight)
 
@@ -291,6 +298,12 @@ class AdaptiveAvgPool2d(_Pool, nn.AdaptiveAvgPool2d):
             return super().forward(x)
         # the same mean, but its gradient lies in memory in the order of ``x``
         return split(F.avg_pool2d(merge(x), x.shape[-2:]), len(x))
+
+
+class Embedding(nn.Embedding):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = torch.arange(len(x), device=x.device) * self.num_embeddings  # row of each client
+        return F.embedding(x + first.view(-1, *[1] * (x.dim() - 1)), _flat(self.weight))
 
 
 class Flatten(nn.Flatten):
@@ -322,6 +335,7 @@ class Dropout(Drawing, nn.Dropout):
 FORMS: dict[type[nn.Module], type] = {
     **{nn.Conv2d: Conv2d, nn.GroupNorm: GroupNorm, nn.Linear: Linear, nn.Flatten: Flatten},
     **{nn.AdaptiveAvgPool2d: AdaptiveAvgPool2d, nn.Dropout: Dropout},
+    nn.Embedding: Embedding,
 }
 norms, pools = (nn.BatchNorm1d, nn.BatchNorm2d), (nn.MaxPool2d, nn.AvgPool2d, nn.Upsample)
 FORMS |= {layer: type(layer.__name__, (_Norm, layer), {}) for layer in norms}
@@ -437,7 +451,7 @@ def free_memory(device: torch.device) -> int:
 
 def step_work(net: nn.Module, task: Any, batch_size: int) -> int:
     """Multiply-adds (forward) of one client's largest batch."""
-    return multiply_adds(net, task.shape) * min(batch_size, max(task.sizes))
+    return multiply_adds(net, task.example) * min(batch_size, max(task.sizes))
 
 
 def bytes_for_one(method: Any, task: Any, batch_size: int) -> int:
@@ -465,6 +479,8 @@ def obstacle(method: Any, task: Any, settings: Settings) -> str | None:
     losses around a first step that are not those of each client by itself."""
     if not method.sides[1].stacks:
         return "its clients take turns in a round"
+    if task.device.type == "mps":
+        return "Apple's GPU has no float64, in which the two forms are compared"
     net = local.initial_network(method, task).double().train()
     unknown = {
         type(m).__name__
@@ -480,7 +496,7 @@ def obstacle(method: Any, task: Any, settings: Settings) -> str | None:
     pair = np.argsort(task.sizes)[-2:].tolist()
     order = torch.arange(min(settings.batch_size, *(task.sizes[k] for k in pair), 8))
     index, epochs = order.to(task.device), [task.epoch(k, order, rng.generator(0)) for k in pair]
-    batches = [Batch(x.double(), y, index) for x, y in epochs]
+    batches = [Batch(x.double() if x.is_floating_point() else x, y, index) for x, y in epochs]
     apart = [
         _losses(copy.deepcopy(net), method, _context(task, net, k), batch)
         for k, batch in zip(pair, batches, strict=True)

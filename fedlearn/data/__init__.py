@@ -1,12 +1,17 @@
-"""The data: `sources` finds and loads a set, `arrays` makes one of your data, `scenes` draws one,
-`published` reads VOC and COCO, `partition` says which client holds which sample."""
+"""The data: `sources` finds and loads a set, `arrays` makes one of your arrays, `forms` of tables,
+files and data sets, `scenes` draws one, `published` reads VOC and COCO, `partition` says which
+client holds which sample."""
 
 from importlib import import_module
 from typing import Any
 
-_ARRAYS = "from_arrays", "from_boxes", "from_dataset", "from_folder", "from_masks", "from_npz"
-_MODULES = {"coco": "published", "digit_scenes": "scenes", "voc": "published"}
-_MODULES |= dict.fromkeys(_ARRAYS, "arrays")
+_NAMES = {
+    "arrays": "from_arrays from_boxes from_masks from_numbers from_texts from_tokens",
+    "forms": "from_clients from_dataset from_folder from_leaf from_npz from_table",
+    "published": "coco voc",
+    "scenes": "digit_scenes",
+}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_MODULES)
 
 

@@ -1,5 +1,5 @@
-"""Your own data as a ``Source``: arrays, a data set in torchvision's style, a folder of images, an
-``.npz`` file; pictures with boxes or masks.
+"""Arrays as a ``Source``: samples with labels, with numbers, sequences of tokens, pictures with
+boxes or masks. (``forms`` makes arrays of tables, files and data sets.)
 
 x is images [n, channels, height, width], [n, height, width, channels] with 1, 3 or 4 channels,
 [n, height, width], or vectors [n, features], which become [n, 1, 1, features]; uint8 stays uint8,
@@ -16,10 +16,7 @@ height, width], the class of each pixel; 0 is the background, and ``VOID`` count
 
 import warnings
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
-from zipfile import is_zipfile
 
 import numpy as np
 import torch
@@ -27,17 +24,15 @@ import torch
 from ..arguments import check_value, checked, short
 from ..errors import DataError, pick
 from ..settings import whole_number
-from . import sources
-from .sources import SETS, Source, moments, open_image, reason
+from .sources import Source, moments
 
-IMAGES = ".png .jpg .jpeg .bmp .gif .webp .ppm .pgm .pbm .tif .tiff".split()
-TESTS = "test_x", "test_y", "test_users"  # arrays in a file
 NOTHING = -1.0  # the class of a row that holds no object
 CROWD = 2  # in place of 1 where a row is not one object, but many
 VOID = 255  # the class of a pixel that counts for nothing, such as VOC's borders
+PADDING = -100  # in place of the label of a position behind the end of a sequence
 
 
-# ---- samples with one label
+# ---- samples with one label, with numbers, or a label a position
 
 
 @checked
@@ -55,135 +50,138 @@ def from_arrays(
     >>> source.names, tuple(source.train_x.shape)
     (('a', 'b'), (8, 1, 1, 4))
     """
-    train = _columns(x, y, users)
-    if isinstance(test, tuple | list) and len(test) in (2, 3):
-        other = _columns(*test)
-        for part, a, b in zip(("samples", "labels", "users"), train, other, strict=True):
-            if b is not None and (a is None or _kind(a) != _kind(b)):
-                raise ValueError(f"The test set's {part} are not of the kind of the others.")
-    else:
-        chosen = split_off(train[1] if users is None else train[2], test)
-        other = tuple(None if a is None else a[chosen] for a in train)
-        train = tuple(None if a is None else a[~chosen] for a in train)
-    (x, y, users), (test_x, test_y, test_users) = train, other
-    if not len(x) or not len(test_x):
-        raise ValueError(f"{len(x)} samples to train and {len(test_x)} to test are too few.")
-    labels, names = np.concatenate([y, test_y]), ()
+    train, other = _divided(lambda x, y: (images_of(x), _labels(y)), x, y, users, test)
+    labels, names = np.concatenate([train[1], other[1]]), ()
     if labels.dtype.kind == "U":
         kinds, labels = np.unique(labels, return_inverse=True)
         names = tuple(kinds.tolist())
     classes = int(labels.max()) + 1
     if labels.min() == 1:
-        warnings.warn("No sample has label 0: from labels 1, 2, ... subtract 1.", stacklevel=2)
+        warnings.warn("No sample has label 0: of labels 1, 2, ... give y - 1.", stacklevel=2)
     if not 2 <= classes <= len(labels):
         raise ValueError(
             f"Labels are 0 to the number of classes less 1, of at least two classes; {len(labels)} "
             f"samples with {classes} classes are not learned from."
         )
-    arrays = x, labels[: len(y)], test_x, labels[len(y) :]
-    x, y, test_x, test_y = (torch.from_numpy(np.ascontiguousarray(a)) for a in arrays)
-    mean, std = _statistics(x)
-    more: dict[str, Any] = {"note": note, "names": names, "users": users, "test_users": test_users}
-    return Source(name, x, y, test_x, test_y, mean, std, classes, **more)
-
-
-def from_dataset(dataset: Any, test: Any = 0.2, name: str = "own") -> Source:
-    """A data set in torchvision's style: ``len`` and ``dataset[i]``, an image (PIL, array or
-    tensor) and its label. ``test`` may be another one."""
-    if hasattr(test, "__getitem__") and not isinstance(test, tuple):
-        test = _items(test)
-    x, y = _items(dataset)
-    return from_arrays(x, y, test, name)
+    ys = np.split(labels, [len(train[1])])
+    return _source(name, train, other, ys, classes, note=note, names=names)
 
 
 @checked
-def from_folder(path: str | Path, size: int | None = None, test: Any = 0.2) -> Source:
-    """A folder with a folder of images for each class, or two such folders, ``train`` and ``test``.
-    ``size`` is the side of the squares that all images are scaled to; by default they stay as they
-    are if they are all of one size, else it is 32."""
-    if size is not None and not 1 <= size <= 4096:
-        raise ValueError(f"size is a number of pixels from 1 to 4096, not {size!r}.")
-    path = Path(path).resolve()
-    if not path.is_dir():
-        raise DataError(f"There is no folder {path}.")
-    parts = [path / "train", path / "test"]
-    parts = parts if all(part.is_dir() for part in parts) else [path]
-    if new := {c.name for c in _folders(parts[-1])} - {c.name for c in _folders(parts[0])}:
-        raise DataError(f"{parts[1]} has classes that train has not: {short(sorted(new))}.")
-    files = [f for part in parts for c in _folders(part) for f in _images(c)]
-    if not files:
-        raise DataError(f"{path} has no folders with images in them, one for each class.")
-    images = [open_image(file) for file in files]
-    sizes, note = {image.size for image in images}, ""
-    if size is None and len(sizes) > 1:
-        size, note = 32, f"images of {len(sizes)} sizes, scaled to 32 x 32"
-    grey = all(image.mode in ("1", "L", "LA") for image in images)
-    images = [image.convert("L" if grey else "RGB") for image in images]
-    if size is not None:
-        images = [image.resize((size, size)) for image in images]
-    x, y = np.stack(images), np.array([file.parent.name for file in files])
-    train = np.array([file.parents[1] == parts[0] for file in files])
-    if len(parts) == 2:
-        test = x[~train], y[~train]
-    return from_arrays(x[train], y[train], test, path.name, note=note)
+def from_numbers(
+    x: Any, y: Any, test: Any = 0.2, name: str = "own", users: Any = None, note: str = ""
+) -> Source:
+    """The same with numbers to be predicted in place of labels: y [n] or, several a sample, [n,
+    targets]. A split by "labels" goes by tenths of the first.
+
+    Examples
+    --------
+    >>> tuple(from_numbers([[1, 2], [3, 4], [5, 6]], [0.5, 1.5, 2.5], test=0.4).train_y.shape)
+    (2, 1)
+    """
+    train, other = _divided(lambda x, y: (images_of(x), _numbers(y)), x, y, users, test)
+    more = {"note": note, "labels": tenths(train[1])}
+    return _source(name, train, other, (train[1], other[1]), train[1].shape[1], **more)
 
 
-def from_npz(path: str | Path) -> Source:
-    """A file of ``numpy.savez`` with x and y, and maybe test_x and test_y, users and test_users."""
-    path = Path(path)
-    if not path.is_file() or not is_zipfile(path):
-        raise DataError(
-            f"{path} is no file of numpy.savez; read a table yourself, such as with pandas, and "
-            "give its columns as (x, y)."
-        )
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
-    except Exception as error:
-        why = "an array holds objects" if "allow_pickle" in str(error) else reason(error)
-        raise DataError(f"{path} is not a file of numpy.savez that can be read ({why}).") from None
-    for key in ("x", "y", *arrays):
-        pick(key, arrays, f"array in {path}")
-        pick(key, dict.fromkeys(("x", "y", *TESTS, "users")), "array of a data set")
-    test = tuple(arrays[key] for key in TESTS if key in arrays)
-    if test and not {"test_x", "test_y"} <= arrays.keys():
-        raise DataError(f"{path} needs both test_x and test_y for a test set of its own.")
-    try:
-        return from_arrays(arrays["x"], arrays["y"], test or 0.2, path.stem, arrays.get("users"))
-    except ValueError as error:
-        raise DataError(f"{path}: {error}") from None
+@checked
+def from_tokens(
+    x: Any, y: Any = None, test: Any = 0.2, name: str = "own", users: Any = None, note: str = ""
+) -> Source:
+    """Sequences: x is token ids, 0, 1, ..., [n, length], or rows of different lengths, or texts,
+    whose characters are tokens. y is a label for each position [n, length], of which ``PADDING``
+    counts for nothing, or one for the sequence [n]; without y the label of a position is the next
+    token, and of texts y is how each goes on.
+
+    Examples
+    --------
+    >>> source = from_tokens(["abba", "ab"], test=(["ba"], None))
+    >>> source.train_x.tolist(), source.train_y.tolist(), source.names
+    ([[0, 1, 1], [0, 1, 0]], [[1, 1, 0], [1, -100, -100]], ('a', 'b'))
+    """
+    parts = [(x, y), test] if isinstance(test, tuple | list) else [(x, y)]
+    parts = [_joined(*part) for part in parts]
+    texts = [text for part in parts for text in part[0] if isinstance(text, str)]
+    names = tuple(sorted(set().union(*texts)))
+    ids = {character: i for i, character in enumerate(names)}
+    width = max((len(r) for p in parts for r in p[0] if hasattr(r, "__len__")), default=0)
+
+    def read(x, y):
+        rows = [[ids[c] for c in row] if isinstance(row, str) else row for row in x]
+        tokens = _tokens(rows, width)
+        if y is None:
+            return tokens[:, :-1].clip(0), tokens[:, 1:]
+        y = _labels(y, dim=(1, 2))
+        if y.shape[1:] not in ((), (width,)):
+            raise ValueError(f"Sequences of {width} tokens cannot have labels {list(y.shape)}.")
+        return tokens.clip(0), y
+
+    (x, y), *given = parts
+    train, other = _divided(read, x, y, users, given[0] if given else test)
+    more: dict[str, Any] = {"note": note, "names": names}
+    if train[1].ndim == 2:
+        whose = np.zeros(len(train[1])) if train[2] is None else train[2]
+        more["labels"] = np.unique(whose, return_inverse=True)[1]  # which a split goes by
+    ys = train[1], other[1]
+    return _source(name, train, other, ys, 1 + max(map(np.max, ys)), **more)
 
 
-def labelled(dataset: Any, users: Any = None) -> Source:
-    """A ``Source`` from what classification takes: its name, a ``Source``, (x, y) or ((x, y), (x,
-    y)), a data set, or the path of a folder or an ``.npz`` file. ``users``, of arrays only: whose
-    each sample is."""
-    if isinstance(dataset, Source):
-        return dataset
-    if isinstance(dataset, tuple) and len(dataset) == 2:
-        if all(isinstance(part, tuple) and len(part) == 2 for part in dataset):
-            (x, y), test = dataset
-            return from_arrays(x, y, test, users=users)
-        return from_arrays(*dataset, users=users)
-    if isinstance(dataset, str | Path):
-        path, name = Path(dataset).expanduser(), str(dataset)
-        if name in SETS or not (path.exists() or path.suffix == ".npz" or "/" in name):
-            return sources.load(name)
-        if not path.exists():
-            raise DataError(f"There is no file or folder {path.absolute()}.")
-        places = (path, *path.rglob("*")) if path.is_dir() else (path,)
-        return _read(path.resolve(), max(place.stat().st_mtime_ns for place in places))
-    if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
-        return from_dataset(dataset)
-    raise ValueError(
-        "A data set is a name, a Source, (x, y), ((x, y), (test x, test y)), or the path of a "
-        f"folder or an .npz file, not {short(dataset)}."
-    )
+def from_texts(
+    texts: Any, users: Any = None, length: int = 80, test: Any = 0.2, name: str = "own"
+) -> Source:
+    """Texts, or one, of which each character is to be foreseen from those before it: cut into
+    sequences of that ``length``. The texts of a user are one, in their order.
+
+    Examples
+    --------
+    >>> source = from_texts(["to be ", "or not ", "to be"], ["a", "b", "a"], length=4, test=0.3)
+    >>> source.users.tolist(), source.test_users.tolist()
+    (['a', 'a', 'b'], ['a', 'b'])
+    """
+    whole_number("length", length)
+    texts = [texts] if isinstance(texts, str) else list(texts)
+    if users is not None:
+        together: dict[Any, list[str]] = {}
+        for user, text in zip(users, texts, strict=True):
+            together.setdefault(user, []).append(text)
+        users, texts = [*together], ["\n".join(own) for own in together.values()]
+    starts = [range(0, len(text) - 1, length) for text in texts]
+    pieces = [t[i : i + length + 1] for t, own in zip(texts, starts, strict=True) for i in own]
+    owners = None if users is None else np.repeat(users, [*map(len, starts)])
+    return from_tokens(pieces, None, test, name, owners)
 
 
-@lru_cache(2)
-def _read(path: Path, changed: int) -> Source:
-    return from_folder(path) if path.is_dir() else from_npz(path)
+def tenths(y: np.ndarray) -> np.ndarray:
+    """The tenth, 0 to 9, that each row's first number belongs to."""
+    return np.digitize(y[:, 0], np.quantile(y[:, 0], np.arange(1, 10) / 10), right=True)
+
+
+def _divided(read: Callable, x: Any, y: Any, users: Any, test: Any) -> tuple[tuple, tuple]:
+    """Samples, what is to be said of them, and users: to train, and to test. ``read`` makes arrays
+    of both."""
+    train = _columns(read, x, y, users)
+    if isinstance(test, tuple | list) and len(test) in (2, 3):
+        other = _columns(read, *test)
+        for part, a, b in zip(("samples", "labels", "users"), train, other, strict=True):
+            if b is not None and (a is None or _kind(a) != _kind(b)):
+                raise ValueError(f"The test set's {part} are not of the kind of the others.")
+    else:
+        alike = train[1] if train[1].ndim == 1 else np.zeros(len(train[1]))
+        chosen = split_off(alike if users is None else train[2], test)
+        other = tuple(None if a is None else a[chosen] for a in train)
+        train = tuple(None if a is None else a[~chosen] for a in train)
+    if not len(train[0]) or not len(other[0]):
+        counts = f"{len(train[0])} samples to train and {len(other[0])} to test"
+        raise ValueError(f"{counts} are too few.")
+    return train, other
+
+
+def _source(name: str, train: tuple, other: tuple, ys: Sequence, classes: int, **more) -> Source:
+    arrays = train[0], ys[0], other[0], ys[1]
+    x, y, test_x, test_y = (torch.from_numpy(np.ascontiguousarray(a)) for a in arrays)
+    mean, std = ((0.0,), (1.0,)) if x.dim() == 2 else _statistics(x)
+    more |= {"users": train[2], "test_users": other[2]}
+    return Source(name, x, y, test_x, test_y, mean, std, int(classes), **more)
 
 
 # ---- pictures with boxes or masks
@@ -340,10 +338,14 @@ def images_of(x: Any) -> np.ndarray:
     """uint8 or finite float32 [n, channels, height, width]."""
     names = list(getattr(x, "columns", ()))  # of a table of pandas
     if texts := [name for name in names if x[name].dtype.kind not in "buif"]:
-        raise ValueError(f"Samples are numbers, unlike the columns {short(texts)}.")
-    x = _numpy(x)
+        raise ValueError(
+            f"Samples are numbers, unlike the columns {short(texts)}: leave them out, or make "
+            "numbers of them (pandas.get_dummies)."
+        )
+    x = _numpy(x.to_numpy(na_value=np.nan) if names else x)
     if x.dtype.kind not in "buif":
-        raise ValueError(f"Samples are numbers, not {x.dtype}.")
+        texts = " (texts are for fl.tasks.sequences)" * (x.dtype.kind == "U")
+        raise ValueError(f"Samples are numbers, not {x.dtype}{texts}.")
     if x.dtype.kind == "b":
         x = x.astype(np.uint8)
     if x.ndim == 4 and x.shape[3] in (1, 3, 4) and x.shape[1] not in (1, 3, x.shape[3]):
@@ -368,31 +370,72 @@ def images_of(x: Any) -> np.ndarray:
     return x
 
 
-def _labels(y: Any) -> np.ndarray:
-    """int64 or texts [n]."""
+def _labels(y: Any, dim: tuple[int, ...] = (1,)) -> np.ndarray:
+    """int64 or texts [n]; where they may be labels of positions, int64 [n, length]."""
     y = _numpy(y)
-    if y.ndim == 2 and y.shape[1] == 1:
+    if y.ndim == 2 and y.shape[1] == 1 and 2 not in dim:
         y = y[:, 0]
     if y.dtype.kind == "O" and all(isinstance(label, str) for label in y.flat):
         y = y.astype(str)
-    if y.dtype.kind == "U" and y.ndim == 1:
+    if y.dtype.kind == "U" and y.ndim == 1 and 2 not in dim:
         return y
     whole = y.dtype.kind in "biu" or (y.dtype.kind == "f" and (y == np.floor(y)).all())
-    if y.ndim != 1 or not whole:
+    if y.ndim not in dim or not whole:
         raise ValueError(
             "Labels are one whole number or text for each sample, not "
-            f"{y.dtype} {list(y.shape)}" + (" (one-hot?)." if y.ndim == 2 else ".")
+            f"{y.dtype} {list(y.shape)}"
+            + (" (one-hot?)." if y.ndim == 2 else ".")
+            + " Numbers are for fl.tasks.regression." * (y.dtype.kind == "f" and y.ndim == 1)
         )
-    if len(y) and not 0 <= y.min() <= y.max() < 2**31:
-        raise ValueError(f"Labels are 0, 1, 2, ..., not {y.min()} to {y.max()}.")
+    real = y[y != PADDING] if y.ndim == 2 else y
+    if len(real) and not 0 <= real.min() <= real.max() < 2**31:
+        raise ValueError(f"Labels are 0, 1, 2, ..., not {real.min()} to {real.max()}.")
     return y.astype(np.int64)
 
 
-def _columns(x: Any, y: Any, users: Any = None) -> tuple:
+def _numbers(y: Any) -> np.ndarray:
+    """Finite float32 [n, targets]."""
+    y = _numpy(y)
+    y = y[:, None] if y.ndim == 1 else y
+    if y.ndim != 2 or y.dtype.kind not in "buif":
+        raise ValueError(
+            "Targets are one number for each sample, or several [n, targets], not "
+            f"{y.dtype} {list(y.shape)}."
+        )
+    with np.errstate(over="ignore"):
+        y = y.astype(np.float32)
+    if not np.isfinite(y).all():
+        raise ValueError("Targets hold NaN, or numbers that are infinite in float32.")
+    return y
+
+
+def _joined(x: Any, y: Any = None, *users: Any) -> tuple:
+    """Texts with how they go on: one text each, of which nothing more is known."""
+    if y is not None and all(isinstance(text, str) for column in (x, y) for text in column):
+        x, y = [a + b for a, b in zip(x, y, strict=True)], None
+    return x, y, *users
+
+
+def _tokens(rows: Any, width: int) -> np.ndarray:
+    """int64 [n, width] of rows of whole numbers, with ``PADDING`` behind those that are shorter."""
+    tokens = np.full((len(rows), width), PADDING)
+    for row, given in zip(tokens, map(_numpy, rows), strict=True):
+        if given.ndim != 1 or (len(given) and (given.dtype.kind not in "iu" or given.min() < 0)):
+            raise ValueError(
+                "Sequences are texts, or token ids, 0, 1, 2, ..., [n, length], not "
+                f"{given.dtype} {[len(rows), *given.shape]}."
+            )
+        row[: len(given)] = given
+    if width < 2:
+        raise ValueError(f"Sequences have at least two tokens, not {width}.")
+    return tokens
+
+
+def _columns(read: Callable, x: Any, y: Any, users: Any = None) -> tuple:
     """Samples, labels and users (whole numbers or texts [n], or None) that fit together."""
-    x, y = images_of(x), _labels(y)
+    x, y = read(x, y)
     users = None if users is None else np.array(_numpy(users).tolist())
-    for part, column in (("labels", y), ("users", users)):
+    for part, column in (("labels", y[:, 0] if y.ndim == 2 else y), ("users", users)):
         if column is not None and column.shape != (len(x),):
             raise ValueError(f"{len(x)} samples cannot have {part} {list(column.shape)}.")
     return x, y, users
@@ -417,23 +460,6 @@ def _numpy(values: Any) -> np.ndarray:
         raise ValueError("Samples are not all of one shape: resize them.") from None
 
 
-def _items(dataset: Any) -> tuple[np.ndarray, list]:
-    try:
-        pairs = [dataset[i] for i in range(len(dataset))]
-        x, y = zip(*pairs, strict=True)
-    except (TypeError, ValueError, KeyError, IndexError) as error:
-        raise ValueError(
-            f"A data set has a length, and dataset[i] is an image and its label ({error})."
-        ) from None
-    labels = list(map(np.asarray, y))
-    if any(label.size != 1 for label in labels):
-        raise ValueError(
-            "dataset[i] is one image and its label; of arrays for each client make one (x, y), and "
-            "say with clients whose each sample is."
-        )
-    return _numpy([_numpy(image) for image in x]), [label.item() for label in labels]
-
-
 def _kind(a: np.ndarray) -> tuple:
     return a.dtype.kind, a.shape[1:]
 
@@ -450,15 +476,8 @@ def split_off(groups: np.ndarray, test: Any) -> np.ndarray:
     if not 0 < test < 1:
         raise ValueError(f"test is a share above 0 and below 1, or (x, y), not {test!r}.")
     chosen, random = np.zeros(len(groups), bool), np.random.RandomState(0)
-    for group in np.unique(groups):
-        members = random.permutation(np.flatnonzero(groups == group))
+    _, group, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    for members in np.split(np.argsort(group, kind="stable"), np.cumsum(counts)[:-1]):
+        members = random.permutation(members)
         chosen[members[: min(int(len(members) * test + 0.5), len(members) - 1)]] = True
     return chosen
-
-
-def _folders(path: Path) -> list[Path]:
-    return sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
-
-
-def _images(path: Path) -> list[Path]:
-    return sorted(p for p in path.iterdir() if p.suffix.lower() in IMAGES and p.is_file())

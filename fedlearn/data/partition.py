@@ -298,7 +298,10 @@ def given(clients: Any, count: int) -> Given:
     if not any(hasattr(c, "__len__") and not isinstance(c, str | bytes) for c in clients):
         column = np.array(clients)
         need(
-            clients and len(clients) == count and column.dtype.kind in "iuSU",
+            clients
+            and len(clients) == count
+            and column.dtype.kind in "iuSU"
+            and all(c == c for c in clients),  # and none is NaN
             "clients are lists of positions, or a column with a number or text for each of "
             f"{count} samples, not {len(clients)} of {short(column[:1])}.",
         )

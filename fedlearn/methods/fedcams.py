@@ -29,7 +29,7 @@ class OneScale(Step):
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         lossy = {n: t for n, t in x.items() if n in ctx.lossy}
         d = max(sum(t.numel() for t in lossy.values()), 1)
-        scale = sum(float(t.abs().sum(dtype=torch.float64)) for t in lossy.values()) / d
+        scale = sum(float(t.cpu().abs().sum(dtype=torch.float64)) for t in lossy.values()) / d
         return x | {n: torch.where(t < 0, -scale, scale).to(t) for n, t in lossy.items()}
 
 

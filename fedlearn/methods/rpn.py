@@ -12,6 +12,7 @@ and M^0, and a client that missed rounds needs nothing else. M^0 comes from the 
 pooled entry is added to all k x k positions, so the shape inside a kernel stays that of M^0.
 """
 
+import warnings
 from dataclasses import dataclass
 
 from ..arguments import Share
@@ -31,6 +32,11 @@ class Pool(Code):
     """Pool only a share of the convolution layers; everything else travels dense."""
 
     share: Share = 1.0
+
+    def validate(self, ctx: Context) -> None:
+        if self.share and not pooled_layers(ctx.schema, self.share):
+            text = "RPN pools convolution kernels, of which this network has none"
+            warnings.warn(f"{text}: all of it travels whole, as in FedAvg.", stacklevel=6)
 
     def coder_for(self, name: str, ctx: Context) -> Coder:
         whole = self.share < 1 and name not in pooled_layers(ctx.schema, self.share)

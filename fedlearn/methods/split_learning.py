@@ -131,8 +131,11 @@ class Server(Messages, ServerSide):
         return self.gradient(step).write(DOWN, t, k, {"dH": dH})
 
     def evaluate(self, t: int, state: State, ask: Any) -> dict[str, float]:
+        return self.task.evaluate(self.network(t, state))
+
+    def network(self, t: int, state: State) -> nn.Module:
         local.load(self.W, state.weights)
-        return self.task.evaluate(self.whole)
+        return self.whole.eval()
 
 
 class Client(Messages, ClientSide):

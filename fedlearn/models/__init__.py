@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from . import heads
 from .cnn import Network, cifar_cnn, digits_cnn, mcmahan_cnn, mlp, rpn_cnn
 from .fcn import fcn32s, scene_fcn
+from .lstm import char_lstm, mcmahan_lstm
 from .reparam import (
     digits_repghost,
     digits_repvgg,
@@ -50,19 +52,23 @@ NETWORKS = {
 }
 # detectors have a ``head``, see ``heads``; segmenters give [batch, classes, height, width]
 DETECTORS = {f.__name__: f for f in (scene_detector, lite0_detector, yolox_s, yolov3)}
+SEQUENCES = {f.__name__: f for f in (char_lstm, mcmahan_lstm)}  # [batch, length, classes]
 SEGMENTERS = {f.__name__: f for f in (scene_fcn, lite0_fcn, fcn32s)}
 
 
 def starting_from(build: Callable, file: str | Path) -> Callable:
     """The function ``build`` (shape, classes) -> network, but with the weights of a state that
-    ``torch.save`` wrote; its integer buffers may be absent."""
+    ``torch.save`` or safetensors wrote; its integer buffers may be absent."""
     path = Path(file).expanduser()
 
     def network(shape: tuple[int, ...], classes: int) -> nn.Module:
         net = build(shape, classes)
         integers = {n: t for n, t in net.state_dict().items() if not t.is_floating_point()}
         try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
+            if path.suffix == ".safetensors":
+                state = load_file(path)
+            else:
+                state = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:
             raise ValueError(f"{path} holds no weights ({one_line(error)}).") from None
         try:
@@ -109,22 +115,29 @@ def evaluating(net: nn.Module) -> Iterator[nn.Module]:
         net.train(training)
 
 
-def multiply_adds(net: nn.Module, shape: Sequence[int]) -> int:
-    """Multiply-adds of one image [channels, height, width] that passes through convolutions and
-    linear layers: over these, the number of outputs times the inputs of each. ``ValueError`` if
-    the network takes no such image."""
+def multiply_adds(net: nn.Module, shape: Sequence[int] | Tensor) -> int:
+    """Multiply-adds of one image [channels, height, width] that passes through convolutions, linear
+    and recurrent layers: over these, the number of outputs times the inputs of each. In place of
+    the shape there may be such an input [1, ...]. ``ValueError`` if the network takes none."""
     total = 0
 
-    def add(module: nn.Module, inputs: Any, output: Tensor) -> None:
+    def add(module: nn.Module, inputs: Any, output: Any) -> None:
         nonlocal total
-        total += output[0].numel() * module.weight[0].numel()
+        if isinstance(module, nn.RNNBase):
+            weights = sum(w.numel() for w in module.parameters() if w.dim() == 2)
+            total += output[0].shape[-2] * weights
+        else:
+            total += output[0].numel() * module.weight[0].numel()
 
-    layers = [m for m in net.modules() if isinstance(m, (nn.modules.conv._ConvNd, nn.Linear))]
+    kinds = nn.modules.conv._ConvNd, nn.Linear, nn.RNNBase
+    layers = [m for m in net.modules() if isinstance(m, kinds)]
     hooks = [layer.register_forward_hook(add) for layer in layers]
     try:
         with evaluating(net), torch.no_grad():
-            net(next(net.parameters()).new_zeros(1, *shape))
+            given = isinstance(shape, Tensor)
+            net(shape if given else next(net.parameters()).new_zeros(1, *shape))
     except RuntimeError as error:
+        shape = shape.shape[1:] if isinstance(shape, Tensor) else shape
         raise ValueError(
             f"This {type(net).__name__} does not take inputs of shape {list(shape)} "
             f"({one_line(error)})."

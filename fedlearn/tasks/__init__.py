@@ -2,5 +2,7 @@
 
 from .base import Task
 from .kinds import Classification, Detection, Segmentation, classification, detection, segmentation
+from .regression import Regression, regression
+from .sequences import Sequences, sequences
 
-TASKS = {f.__name__: f for f in (classification, detection, segmentation)}
+TASKS = {f.__name__: f for f in (classification, detection, segmentation, regression, sequences)}

@@ -7,16 +7,27 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from .. import models, rng, settings
 from ..arguments import is_whole, short
+from ..data import arrays, forms
 from ..data import partition as partitions
 from ..data.sources import Source
 from ..errors import pick
 from ..extensions import find
-from .metrics import METRICS, ByClient, Metric, Seen, find_metrics, measured, refuse_without_owners
+from .metrics import (
+    METRICS,
+    ByClient,
+    Metric,
+    Seen,
+    find_metrics,
+    measured,
+    per_client,
+    refuse_without_owners,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +55,13 @@ class Task:
     validation: bool = False
     metrics: dict[str, Metric] = field(default_factory=dict, repr=False)  # by their columns' names
 
+    default_data: ClassVar[str] = "digits"
     networks: ClassVar[Mapping[str, Callable]] = models.NETWORKS  # that a name may mean
     augmentations: ClassVar[Mapping[str, Callable]] = {}
     known_metrics: ClassVar[Mapping[str, Metric]] = METRICS
-    ignored: ClassVar[int] = -100  # in place of all of a sample's y if it is to count for nothing
+    ignored: ClassVar[float] = -100  # in place of all of a sample's y if it is to count for nothing
     batch: ClassVar[int] = 512  # of evaluation
+    right: ClassVar[Callable | None] = None  # see ``metrics.Seen``
     about: ClassVar[dict[str, str]] = {}  # what a history says besides, such as its main metric
 
     # What kinds of task differ in:
@@ -78,7 +91,18 @@ class Task:
         """The class of all that y shows: images, objects, or pixels."""
         return y.flatten()
 
+    def read(self, outputs: Any) -> Any:
+        """What a network's outputs say: of scores the best class of each sample."""
+        return outputs.argmax(-1)
+
     # What they share:
+
+    def predict(self, net: nn.Module, x: Any) -> Any:
+        """What a network, such as ``history.network()``, says of samples as the data have them:
+        their classes, numbers, boxes or masks."""
+        samples = (arrays.images_of if len(self.shape) == 3 else np.asarray)(x)
+        with models.evaluating(net.to(self.device)), torch.no_grad():
+            return self.read(net(self.inputs(torch.as_tensor(samples).to(self.device))))
 
     def evaluate(
         self, net: nn.Module, client: int | None = None, predictions: ByClient | None = None
@@ -93,10 +117,17 @@ class Task:
 
     def measure(self, predictions: ByClient) -> dict[str, Any]:
         """The task's metrics, from predictions for each client or, under None, for all."""
-        if not self.metrics:
-            return {}
-        seen = Seen(predictions, self.test[1].cpu(), self.owners, self.held)
-        return measured(self.metrics, seen)
+        return measured(self.metrics, self.seen(predictions)) if self.metrics else {}
+
+    def seen(self, predictions: ByClient) -> Seen:
+        """What metrics see."""
+        return Seen(predictions, self.test[1].cpu(), self.owners, self.held, self.right)
+
+    def own_accuracy(self, net: nn.Module, client: int) -> float:
+        """The accuracy of a client's network on its own test samples, NaN if it has none."""
+        predictions: ByClient = {}
+        self.evaluate(net, client, predictions)
+        return per_client(self.seen(predictions))[client]
 
     @cached_property
     def held(self) -> Tensor:
@@ -104,6 +135,11 @@ class Task:
         y, n = self.train[1].cpu(), self.source.classes
         counts = [torch.bincount(self.classes(y[mine]), minlength=n)[:n] for mine in self.owned]
         return torch.stack(counts)
+
+    @property
+    def example(self) -> Tensor:
+        """A training sample as a network takes it, [1, ...]."""
+        return self.inputs(self.train[0][:1])
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -179,14 +215,16 @@ class Task:
         if not fits or got != [len(y), got[1], *y.shape[1:]]:
             raise ValueError(
                 f"{name} gives {got or type(outputs).__name__} for {len(y)} samples of "
-                f"{wanted[1]} classes: {wanted} is needed, a score for each class."
+                f"{wanted[1]} classes: {wanted} is needed, a score for each class, as of a last "
+                "layer nn.Linear(..., classes)."
             )
         if not outputs.isfinite().all():
             raise ValueError(f"{name} gives scores that are NaN or infinite.")
 
-    def test_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The test set, ``batch`` images at a time."""
-        return zip(*(t.split(self.batch) for t in self.test), strict=True)
+    def tested(self, net: nn.Module, client: int | None = None) -> Iterator[tuple[Any, Tensor]]:
+        """What a network gives for the test set, ``batch`` samples at a time, and their y."""
+        for x, y in zip(*(t.split(self.batch) for t in self.test), strict=True):
+            yield net(self.inputs(x, client)), y
 
     def permute(self, x: Tensor, client: int | None) -> Tensor:
         """The client's own order of pixels, if the partition permutes them."""
@@ -261,7 +299,7 @@ class Task:
     @classmethod
     def make(
         cls,
-        dataset: Any = "digits",
+        dataset: Any = None,
         clients: Any = 10,
         partition: Any = None,
         seed: int = 0,
@@ -277,8 +315,9 @@ class Task:
         if isinstance(partition, str):
             partition = partitions.parse(partition)
         if not isinstance(partition, partitions.Partition | None):
-            call = ": call it, with brackets" if callable(partition) else ""
-            raise ValueError(f"{short(partition)} is no partition (fedlearn.partition){call}.")
+            given = getattr(partition, "__name__", short(partition))
+            call = f": call it, as in {given.lower()}(...)" if callable(partition) else ""
+            raise ValueError(f"{given} is no partition of fl.partition{call}.")
         augment = (augment,) if isinstance(augment, str) else tuple(augment)
         for name in augment:
             pick(name, cls.augmentations, "augmentation")
@@ -286,10 +325,21 @@ class Task:
             find_network(network, cls.networks)
         metrics, owners = find_metrics(metrics, cls.known_metrics), None
         device = find_device(device)
+        clients = list(clients) if isinstance(clients, tuple) else clients
+        if forms.by_client(clients):
+            if dataset is not None:
+                raise ValueError("Clients that bring their data, as (x, y), leave dataset out.")
+            dataset, clients = clients, "users"
+        dataset = cls.default_data if dataset is None else dataset
+        if forms.by_client(dataset):
+            number = is_whole(clients) and clients in (10, len(dataset))
+            if not (number or isinstance(clients, str)):
+                raise ValueError(f"The data are of {len(dataset)} clients, not {short(clients)}.")
+            clients = "users"
         if is_whole(clients) and clients >= 1:
             source, clients = cls.find_source(dataset), int(clients)
             partition = partition or partitions.iid()
-        elif clients != "users" if isinstance(clients, str) else not hasattr(clients, "__iter__"):
+        elif not hasattr(clients, "__iter__"):
             raise ValueError(
                 'clients must be a whole number of at least 1, lists, a column or "users", not '
                 f"{short(clients)}."
@@ -308,7 +358,7 @@ class Task:
         if augment and min(size) == 1:
             raise ValueError("crop and flip are for images, and these are vectors.")
         if source.labels is not None and isinstance(partition, partitions.Permuted):
-            raise ValueError("The partition permuted would tear boxes and masks: choose another.")
+            raise ValueError("The partition permuted is for classification: choose another.")
         if validation and test is not None:
             raise ValueError("With validation no test image is looked at: leave test out.")
 
@@ -341,7 +391,7 @@ class Task:
                 clients,
                 rng.numpy_generator(seed, "partition"),
                 coarse=source.coarse,
-                pixels=size.numel() if min(size) > 1 else None,
+                pixels=size.numel() if min(size, default=1) > 1 else None,
             ),
             train=(source.train_x[kept].to(device), source.train_y[kept].to(device)),
             test=(tested[0][kept_test].to(device), tested[1][kept_test].to(device)),
@@ -356,16 +406,17 @@ class Task:
     @classmethod
     def given_clients(cls, dataset: Any, clients: Any) -> tuple:
         """The source, who holds what of it, and the owners of its test samples, if it says so."""
-        arrays = isinstance(dataset, tuple) and not isinstance(dataset[0], tuple)
-        users = None
-        if arrays and not isinstance(clients, str):  # split here, each client's samples apart
-            users = partitions.given(clients, len(dataset[0])).owner
+        x, users = dataset[0] if isinstance(dataset, tuple) else dataset, clients
+        if not isinstance(clients, str):
+            # those of arrays are split here, each client's samples apart
+            rows = isinstance(x, list) and (x is not dataset or isinstance([*x, 0][0], str | list))
+            users = partitions.given(clients, len(x)).owner if rows or hasattr(x, "shape") else None
         source = cls.find_source(dataset, users)
-        named = users is not None or isinstance(clients, str)
+        named = users is not None
         column = source.users if named else clients
         if column is None:
-            raise ValueError(f'{source.name} names no users, so clients="users" is not possible.')
-        if users is None:
+            raise ValueError(f"{source.name} names no users, so clients={clients!r} cannot be.")
+        if users is None or isinstance(users, str):
             partition = partitions.given(column, len(source.train_y))
         else:
             partition = partitions.Given(column)
@@ -381,8 +432,8 @@ def find_network(network: str | Callable, known: Mapping[str, Callable]) -> Call
     starts from the weights in that file."""
     if isinstance(network, nn.Module):
         raise ValueError(
-            f"A network is a function (shape, classes) -> module, by which every run begins anew, "
-            f"and not a module: put the one of {type(network).__name__} into a function."
+            "A network is a function (shape, classes) -> module, by which every run begins anew, "
+            f"not a module: of this {type(network).__name__}, lambda shape, classes: deepcopy(net)."
         )
     if callable(network):
         return network
@@ -403,9 +454,8 @@ def find_device(device: str | torch.device = "auto") -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     gpus = ["cuda", *(f"cuda:{i}" for i in range(count))] if count else []
     name = [*gpus, "cpu"][0] if device == "auto" else str(device)
-    if name.startswith("mps"):
-        raise ValueError("Apple's GPU has no float64, in which tests are counted: take the cpu.")
-    return torch.device(pick(name, {n: n for n in ("cpu", *gpus)}, "device"))
+    apple = ["mps"] * torch.backends.mps.is_available()
+    return torch.device(pick(name, {n: n for n in ("cpu", *gpus, *apple)}, "device"))
 
 
 def _digest(tensors: Iterable[Tensor]) -> str:

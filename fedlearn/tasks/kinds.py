@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .. import models, rng
 from ..arguments import checked, short
-from ..data import arrays, published, scenes
+from ..data import arrays, forms, published, scenes
 from ..data.arrays import CROWD, VOID
 from ..data.sources import Source
 from .augment import ANNOTATED, LABELLED
@@ -74,10 +74,11 @@ class Classification(Task):
 
     @staticmethod
     def find_source(dataset: Any, users: Any = None) -> Source:
-        source = arrays.labelled(dataset, users)
-        if source.labels is not None:
+        source = forms.read(dataset, users)
+        if source.train_y.dim() > 1 or source.train_x.dim() == 2:
             raise ValueError(
-                f"{source.name} has boxes or masks: it is for fl.tasks.detection or segmentation."
+                f"{source.name} has no labels: it is for fl.tasks.regression, sequences, detection "
+                "or segmentation."
             )
         return source
 
@@ -100,18 +101,16 @@ class Classification(Task):
         views: Any = [client]
         if self.split.permutations is not None and client is None:
             views = range(self.clients)
-        totals = torch.zeros(2, device=self.device, dtype=torch.float64)
+        right, total, n = 0, 0.0, len(self.test[1]) * len(views)
         for view in views:
             predicted = []
-            for images, target in self.test_batches():
-                logits = net(self.inputs(images, view))
+            for logits, target in self.tested(net, view):
                 predicted.append(logits.argmax(-1))
-                totals[0] += (predicted[-1] == target).sum()
-                totals[1] += self.loss(logits, target) * len(target)
+                right += int((predicted[-1] == target).sum())
+                total += float(self.loss(logits, target) * len(target))
             if self.metrics:
                 predictions[view] = torch.cat(predicted).cpu()
-        accuracy, loss = (totals / (len(self.test[1]) * len(views))).tolist()
-        return {"accuracy": accuracy, "loss": loss}
+        return {"accuracy": right / n, "loss": total / n}
 
 
 @arguments_of(Task.make)
@@ -121,13 +120,14 @@ def classification(**arguments: Any) -> Classification:
     Parameters
     ----------
     dataset
-        A name (see ``fedlearn.data.sources``), or your own data: (x, y), ((x, y), (test x, test
-        y)), a data set in torchvision's style, the path of a folder of images or of an .npz file,
-        or what ``fl.data.from_arrays`` and the like make of them.
+        A name (see ``fedlearn.data.sources``), by default "digits", or your own data: (x, y), ((x,
+        y), (test x, test y)), [(x, y), ...] with an entry for each client, (table, "column"), a
+        data set in the style of torchvision or Hugging Face, the path of a folder of images, of
+        LEAF's, or of a .csv or .npz file, or what ``fl.data.from_arrays`` and the like make.
     clients
-        Their number; or a list of positions for each; or a column that names each sample's user;
-        or "users", if the data name them. Positions and columns are of all samples of (x, y), else
-        of the training samples.
+        Their number; or a list of positions, or (x, y), for each; or a column that names each
+        sample's user, of a table its name; or "users", if the data name them. Positions and columns
+        are of all samples of (x, y), else of the training samples.
     partition
         An object of ``fl.partition`` or its text, such as ``"dirichlet:0.5"``; IID by default.
     seed
@@ -266,20 +266,15 @@ class Detection(Task):
         kinds = y[..., 4].long()
         return kinds[kinds >= 0]
 
-    def predict(self, net: nn.Module, x: Tensor) -> list[Boxes]:
-        """What ``net`` finds in images as they are stored, best first."""
-        return self.read(net(self.inputs(x)))
-
     def read(self, outputs: Any) -> list[Boxes]:
-        """The same of what ``net`` gives."""
+        """What a network finds in each image, best first."""
         pairs = zip(*self.head.decode(outputs, self.shape[1:]), strict=True)
         return [best(boxes, scores) for boxes, scores in pairs]
 
     def score(self, net: nn.Module, client: int | None, predictions: ByClient) -> dict[str, float]:
         """mAP@0.5, loss, and mAP@0.5:0.95 as "map_50_95"."""
         y, total, boxes = self.test[1], 0.0, []
-        for images, target in self.test_batches():
-            outputs = net(self.inputs(images))
+        for outputs, target in self.tested(net):
             total += float(self.loss(outputs, target)) * len(target)
             boxes += self.read(outputs)
         predictions[client] = boxes
@@ -362,12 +357,8 @@ class Segmentation(Task):
     def default_network(source: Source) -> str:
         return "scene_fcn"
 
-    def predict(self, net: nn.Module, x: Tensor) -> Tensor:
-        """The class of each pixel of images as they are stored, [n, height, width]."""
-        return self.read(net(self.inputs(x)))
-
     def read(self, scores: Tensor) -> Tensor:
-        """The same of what ``net`` gives, maybe for squares of k x k pixels."""
+        """The class of each pixel [n, height, width], of scores for squares of k x k pixels."""
         kinds, k = scores.argmax(-3), self.shape[-1] // scores.shape[-1]
         return kinds.repeat_interleave(k, -1).repeat_interleave(k, -2)
 
@@ -380,8 +371,7 @@ class Segmentation(Task):
         overlap = MulticlassJaccardIndex(**options).to(self.device)
         right = MulticlassAccuracy(average="micro", **options).to(self.device)
         total, predicted = 0.0, []
-        for images, target in self.test_batches():
-            scores = net(self.inputs(images))
+        for scores, target in self.tested(net):
             total += float(self.loss(scores, target)) * len(target)
             kinds = self.read(scores)
             overlap.update(kinds, target.long())

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import pstdev
 from typing import Any
 
 import torch
@@ -30,10 +31,18 @@ class Seen:
     labels: Tensor  # [n], or of pixels [n, height, width]: void has the number of no class
     owners: Tensor | None  # [n], whose sample it is, -1 nobody's; None if the data do not say
     held: Tensor  # [clients, classes]: how much of each class a client has to train
+    right: Callable[[Any, Tensor], Tensor] | None = None  # how right predictions are; else equal
 
     def of(self, client: int) -> Tensor | None:
         """The predictions for a client, those of all for most methods; None if it was not seen."""
         return self.predictions.get(client, self.predictions.get(None))
+
+    def rightness(self, predicted: Tensor, labels: Tensor) -> Tensor:
+        """Of predictions that count, how right each is."""
+        if self.right is not None:
+            return self.right(predicted, labels)
+        known = (labels >= 0) & (labels < self.held.shape[1])
+        return (predicted == labels)[known].double()
 
     @cached_property
     def confusion(self) -> Tensor:
@@ -44,7 +53,8 @@ class Seen:
     @cached_property
     def confusions(self) -> ByClient:
         """The same, with the keys of ``predictions``."""
-        classes, known = self.held.shape[1], self.labels < self.held.shape[1]
+        classes = self.held.shape[1]
+        known = (self.labels >= 0) & (self.labels < classes)
         first = self.labels.long() * classes
         pairs = {k: (first + predicted)[known] for k, predicted in self.predictions.items()}
         counts = {k: torch.bincount(p, minlength=classes**2).double() for k, p in pairs.items()}
@@ -73,20 +83,28 @@ def per_client(seen: Seen) -> list[float]:
     accuracies = []
     for k in range(len(seen.held)):
         predicted, rows = seen.of(k), seen.owners == k
-        known = seen.labels[rows] < seen.held.shape[1]
-        right = None if predicted is None else (predicted[rows] == seen.labels[rows])[known]
-        accuracies.append(math.nan if right is None else float(right.double().mean()))
+        right: Any = [] if predicted is None else seen.rightness(predicted[rows], seen.labels[rows])
+        accuracies.append(float(right.mean()) if len(right) else math.nan)
     return accuracies
 
 
 def client_spread(seen: Seen) -> float:
     """The standard deviation of ``per_client`` over the clients."""
-    return _spread(per_client(seen))
+    known = [v for v in per_client(seen) if not math.isnan(v)]
+    return pstdev(known) if known else math.nan
 
 
 def worst_client(seen: Seen) -> float:
     """The lowest of ``per_client``."""
     return _lowest(per_client(seen))
+
+
+def personal(seen: Seen) -> list[float]:
+    """For each client the accuracy of a network of its own on its own test samples: of the one that
+    it keeps (``local``, FedGKT), or that it would have after the next local training. To send what
+    clients train from counts as bytes of evaluation."""
+    alone = None not in seen.predictions
+    return per_client(seen) if alone else [math.nan] * len(seen.held)  # the server asks for them
 
 
 def per_class_mix(seen: Seen) -> list[float]:
@@ -105,30 +123,17 @@ def per_class_mix(seen: Seen) -> list[float]:
     return accuracies
 
 
-def class_mix_spread(seen: Seen) -> float:
-    """The standard deviation of ``per_class_mix`` over the clients."""
-    return _spread(per_class_mix(seen))
-
-
 def worst_class_mix(seen: Seen) -> float:
     """The lowest of ``per_class_mix``."""
     return _lowest(per_class_mix(seen))
-
-
-def _spread(values: list[float]) -> float:
-    known = [v for v in values if not math.isnan(v)]
-    if not known:
-        return math.nan
-    mean = sum(known) / len(known)
-    return math.sqrt(sum((v - mean) ** 2 for v in known) / len(known))
 
 
 def _lowest(values: list[float]) -> float:
     return min((v for v in values if not math.isnan(v)), default=math.nan)
 
 
-OWNED = per_client, client_spread, worst_client  # of test samples that have owners
-MIXED = per_class_mix, class_mix_spread, worst_class_mix  # in their place where they have none
+OWNED = per_client, client_spread, worst_client, personal  # of test samples that have owners
+MIXED = per_class_mix, worst_class_mix  # in their place where they have none
 METRICS: dict[str, Metric] = {f.__name__: f for f in (per_class, per_class_iou, *OWNED, *MIXED)}
 
 
@@ -154,8 +159,9 @@ def find_metrics(metrics: Any, known: Mapping[str, Metric] = METRICS) -> dict[st
 
 def refuse_without_owners(metrics: dict[str, Metric], dataset: str) -> None:
     """``ValueError`` for a metric of test samples with owners, which the data set has not."""
-    for metric, instead in zip(OWNED, MIXED, strict=True):
+    for metric in OWNED:
         if metric in metrics.values():
+            instead = worst_class_mix if metric is worst_client else per_class_mix
             raise ValueError(
                 f"The test samples of {dataset} belong to no client, so {metric.__name__} cannot "
                 f"be measured; {instead.__name__} weights their classes as a client's training "

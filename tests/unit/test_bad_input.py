@@ -32,6 +32,10 @@ def folder(tmp_path_factory):
     (path / "noise.npz").write_bytes(b"PK\x03\x04 no archive")
     np.savez(path / "pickled.npz", x=np.array([{}, []], dtype=object), y=np.zeros(2))
     np.savez(path / "fine.npz", x=np.eye(40), y=np.arange(40) % 2, users=np.arange(40) % 4)
+    (path / "beds.csv").write_text("ward,age\na,1\nb,\n" + "a,2\n" * 8)
+    (path / "leaf" / "train").mkdir(parents=True)
+    user = '{"users": ["ann"], "user_data": {"ann": {"x": [[1, 2]], "y": []}}}'
+    (path / "leaf" / "train" / "all.json").write_text(user)
     (path / "mine.py").write_text(
         "def needy(lr):\n    pass\n\ndef odd(confusion, clients):\n    1\n"
     )
@@ -86,8 +90,17 @@ REFUSED = """
     run fedavg --dataset mnits ~ Did you mean 'mnist'
     run fedavg --dataset nowhere/photos ~ no file or folder
     run fedavg --dataset pickled.npz ~ objects
-    run fedavg --dataset ./binary.csv ~ pandas
-    run fedavg --dataset /dev/zero ~ pandas
+    run fedavg --dataset ./binary.csv ~ binary.csv is no table
+    run fedavg --dataset ./absent.csv ~ absent.csv
+    run fedavg --dataset ./beds.csv:ages ~ Did you mean 'age'
+    run fedavg --dataset beds.csv --clients word ~ Did you mean 'ward'
+    run fedavg --dataset beds.csv --clients ward ~ column 'age' of beds has nothing in rows [1]
+    run fedavg --dataset beds.csv:ward ~ columns ['age']
+    run fedavg --task sequences --dataset beds.csv ~ no column 'text'
+    run fedavg --task regression --dataset fine.npz --network mine.py:needy ~ cannot be built
+    run fedavg --dataset leaf ~ user ann has 1 samples and 0 labels
+    run fedavg --save model.pt ~ model.safetensors
+    run fedavg --dataset /dev/zero ~ numpy.savez
     run fedavg --checkpoint /dev/null ~ name a file
     run fedavg --dataset fine.npz --clients users --train 10 ~ neither partition nor train
     run fedavg --dataset fine.npz --network mcmahan_cnn ~ cannot be built
@@ -135,6 +148,7 @@ def test_any_value_of_any_option_is_taken_or_refused_in_one_sentence(nothing_tra
 
 TASK = fl.tasks.classification("digits", 2, train=40, test=20)
 HUGE = 10**5000
+LOSSY = fl.parts.Lossy(fl.wire.TopK(0.1))
 HISTORY = fl.History("fedavg", {}, [{"round": 1, "accuracy": 0.5, "loss": 1.0}])
 
 
@@ -215,8 +229,23 @@ CALLS = {
     "a sparse tensor": (lambda: own((torch.tensor(X).to_sparse(), Y)), "dense"),
     "a sparse array": (lambda: own((csr_array(X), Y)), "toarray"),
     "bfloat16": (lambda: own((torch.tensor(X).bfloat16(), Y)), "bfloat16"),
-    "a list of clients": (lambda: own([(X, Y), (X, Y)]), "clients"),
-    "clients of arrays": (lambda: own(clients=[(X, Y), (X, Y)]), "positions"),
+    "clients beside data": (lambda: own(clients=[(X, Y), (X, Y)]), "dataset"),
+    "another number": (lambda: own([(X, Y)] * 3, clients=4), "3 clients, not 4"),
+    "a client without a name": (lambda: own(clients=["a", np.nan] * 20), "column"),
+    "texts to classify": (lambda: own({"a": "to be"}, clients=1), "sequences"),
+    "an empty client": (lambda: own([(X, Y), (X[:0], Y[:0])]), "Client 1 has 0 samples"),
+    "other features": (lambda: own({"a": (X, Y), "b": (X[:, 1:], Y)}), "Client b"),
+    "no labels": (lambda: own((X, X[:, 0])), "regression"),
+    "a table without": (lambda: own((pandas.DataFrame({"a": Y}), "b")), "column of table 'b'"),
+    "texts as targets": (lambda: fl.tasks.regression((X, ["a"] * 40)), "Targets"),
+    "a constant target": (lambda: fl.tasks.regression((X, np.ones(40))), "same in all"),
+    "too few targets": (lambda: fl.tasks.regression((X, X), network=linear(3)), r"\[2, 4\]"),
+    "real tokens": (lambda: fl.tasks.sequences(X), "token ids"),
+    "one label a text": (lambda: fl.tasks.sequences((Y.reshape(10, 4), [0, 1] * 5)), "network"),
+    "callbacks": (lambda: fl.run("fedavg", TASK, on_round="log.csv"), "on_round.*Lines"),
+    "a step behind the last": (lambda: fl.Uplink(LOSSY, fl.parts.Feedback()), "Feedback.*before"),
+    "no fairness": (lambda: HISTORY.fairness(), "per_client"),
+    "a network from a file": (lambda: HISTORY.network(), "ended here"),
     "a column of texts": (
         lambda: own((pandas.DataFrame({"a": ["q"] * 40, "b": Y}), Y)),
         r"columns \['a'\]",
@@ -225,8 +254,8 @@ CALLS = {
         lambda: own((pandas.DataFrame({"a": np.where(Y, X[:, 0], np.nan), "b": Y}), Y)),
         r"columns \['a'\]",
     ),
-    "a partition's function": (lambda: own(partition=fl.partition.dirichlet), "brackets"),
-    "Apple's GPU": (lambda: own(device="mps"), "Apple"),
+    "a partition's function": (lambda: own(partition=fl.partition.dirichlet), "call it"),
+    "Apple's GPU": (lambda: own(device="mps"), "no device 'mps'"),
     "a metric of sklearn": (lambda: own(metrics=sklearn.metrics.f1_score), "write a function"),
     "a method's function": (lambda: fl.run(fl.methods.fedavg, TASK), r"fedavg\(\)"),
     "no method": (lambda: fl.run(None, TASK), "takes a method"),
@@ -254,6 +283,11 @@ def test_a_call_is_refused_in_one_sentence(name, nothing_trains):
     with pytest.raises((ValueError, DataError), match=f"(?i){noun}") as caught:
         call()
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 700
+
+
+def test_an_option_of_a_method_is_not_one_of_a_run():
+    with pytest.raises(TypeError, match=r"fedavg\(lr=...\)"):
+        fl.run("fedavg", TASK, lr=0.1)
 
 
 def test_numbers_are_checked_as_they_are_annotated():

@@ -45,7 +45,7 @@ UNFIT = {
     "mask of an update": (lambda: fl.Uplink(Update(), Code(wire.Mask())), "takes Masks"),
     "weights": (lambda: fl.Uplink(Code(Dense(16))), r"must begin .*: Update\(\)"),
     "votes on the way down": (lambda: fl.Downlink(Code(Signs(False))), "state, not Votes"),
-    "coder in the middle": (lambda: fl.Uplink(Update(), Code(), Feedback()), "last may be a Code"),
+    "coder in the middle": (lambda: fl.Uplink(Update(), Code(), Feedback()), "goes before"),
     "step that is no coder": (lambda: Code(Update()), "coder"),
     "steps that are votes": (lambda: KeptSteps(fl.Uplink(Update(), Code(Signs(False)))), "updates"),
     "no norm": (lambda: Clip(0), "norm"),

@@ -300,7 +300,7 @@ def test_small_steps_get_one_thread_and_large_ones_all(task):
     """The limit is 50 million multiply-adds in the largest batch that a client can have."""
     net = fl.models.digits_cnn()
     batch = math.ceil(50e6 / fl.models.multiply_adds(net, task.shape))
-    many, few = (SimpleNamespace(shape=task.shape, sizes=[n]) for n in (10**6, batch - 1))
+    many, few = (SimpleNamespace(example=task.example, sizes=[n]) for n in (10**6, batch - 1))
     with local.threads(3):
         assert [good_threads(net, many, b) for b in (batch - 1, batch)] == [1, 3]
         assert good_threads(net, few, 10**6) == 1, "no client has so large a batch"

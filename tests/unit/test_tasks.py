@@ -264,7 +264,7 @@ def test_own_boxes_and_what_a_task_says_of_itself():
         ("segmentation", {"dataset": "boxes"}, "no masks"),
         ("detection", {"network": fl.models.scene_fcn}, "head"),
         ("detection", {"metrics": "per_class"}, "metric"),
-        ("detection", {"partition": "permuted"}, "tear boxes"),
+        ("detection", {"partition": "permuted"}, "permuted is for classification"),
         ("classification", {"dataset": (X[0], [0, 1] * 32), "augment": "flip"}, "vectors"),
         ("classification", {"partition": "objects"}, "nothing to count"),
         ("detection", {"dataset": "blind"}, "no object"),

@@ -1,0 +1,397 @@
+"""The forms in which data lie about: data of each client, tables, data sets in the style of
+torchvision or of Hugging Face, folders of images or of LEAF's JSON, ``.csv`` and ``.npz`` files.
+
+``make`` says what becomes of their columns: ``from_arrays`` (labels), ``from_numbers`` or
+``from_tokens``.
+"""
+
+import json
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from zipfile import is_zipfile
+
+import numpy as np
+import torch
+
+from ..arguments import checked, short
+from ..errors import DataError, pick
+from . import sources
+from .arrays import _numpy, from_arrays
+from .sources import SETS, Source, open_image, reason
+
+IMAGES = ".png .jpg .jpeg .bmp .gif .webp .ppm .pgm .pbm .tif .tiff".split()
+TESTS = "test_x", "test_y", "test_users"  # arrays in a file
+TARGETS = "target label labels y class".split()  # columns that are it unless another is named
+USERS = "users", "user"  # the same of the column that says whose a row is
+FILE = re.compile(r"(.+\.(?:csv|tsv))(?::(.+))?", re.IGNORECASE)  # and its target's column
+Make = Callable[..., Source]
+
+
+def read(dataset: Any, users: Any = None, make: Make = from_arrays) -> Source:
+    """A ``Source`` of whatever a task takes. ``users``: whose each sample of arrays is, or the name
+    of a table's column that says so."""
+    if isinstance(dataset, Source):
+        return dataset
+    pair = isinstance(dataset, tuple) and len(dataset) == 2
+    if pair and isinstance(dataset[1], str) and is_table(dataset[0]):
+        return from_table(dataset[0], dataset[1], users, make=make)
+    if is_table(dataset):
+        return from_table(dataset, None, users, make=make)
+    if isinstance(users, str) and users != "users":
+        raise ValueError(
+            "clients must be a whole number of at least 1, lists, a column (of a table its name), "
+            f'or "users", not {short(users)}.'
+        )
+    users = None if isinstance(users, str) else users
+    if pair and all(isinstance(part, tuple) and len(part) == 2 for part in dataset):
+        (x, y), test = dataset
+        return make(x, y, test, users=users)
+    if pair and all(map(is_set, dataset)):
+        return from_dataset(dataset[0], dataset[1], make=make)
+    if pair:
+        return make(*dataset, users=users)
+    if by_client(dataset):
+        return from_clients(dataset, make=make)
+    if isinstance(dataset, str | Path):
+        path, name = Path(dataset).expanduser(), str(dataset)
+        if name in SETS or not (path.exists() or path.suffix == ".npz" or "/" in name):
+            return sources.load(name)
+        return _read(*_place(path), make)
+    if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
+        return from_dataset(dataset, make=make)
+    raise ValueError(
+        "A data set is a name, a Source, (x, y), ((x, y), (test x, test y)), [(x, y), ...] with an "
+        "entry for each client, a table, a data set in torchvision's style, or the path of a file "
+        f"or folder, not {short(dataset)}."
+    )
+
+
+def _place(path: Path) -> tuple[Path, int]:
+    """Where a path is, and when something there changed last."""
+    if not path.exists():
+        raise DataError(f"There is no file or folder {path.absolute()}.")
+    places = (path, *path.rglob("*")) if path.is_dir() else (path,)
+    return path.resolve(), max(place.stat().st_mtime_ns for place in places)
+
+
+@lru_cache(2)
+def _read(path: Path, changed: int, make: Make) -> Source:
+    if not path.is_dir():
+        return from_npz(path, make)
+    return from_leaf(path, make=make) if _parts(path) else from_folder(path)
+
+
+# ---- data of each client -------------------------------------------------------------------------
+
+
+def is_set(data: Any) -> bool:
+    """Whether it is a data set in torchvision's style, and not an array, a list or a table."""
+    kinds = str, list, tuple, range, Mapping, np.ndarray, torch.Tensor
+    some = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    return some and not isinstance(data, kinds) and not (hasattr(data, "dtype") or is_table(data))
+
+
+def by_client(data: Any) -> bool:
+    """Whether it is a list, or a dictionary with names, of (x, y) or of a data set for each
+    client; or a dictionary of texts."""
+    named = isinstance(data, Mapping)
+    entries = list(data.values()) if named else data
+    if not isinstance(entries, list) or not entries:
+        return False
+    return all(map(_of_client, entries)) or (named and all(isinstance(e, str) for e in entries))
+
+
+def _of_client(entry: Any) -> bool:
+    if isinstance(entry, tuple | list) and len(entry) == 2:
+        x, y = entry
+        many = not isinstance(x, str) and hasattr(x, "__len__") and np.shape(y) != ()
+        return many and (np.size(y) != 1 or len(x) == 1)  # else an image and its label
+    return is_set(entry)
+
+
+@checked
+def from_clients(clients: Any, test: Any = 0.2, make: Make = from_arrays) -> Source:
+    """Data of each client: a list of (x, y), or of data sets in torchvision's style, or a
+    dictionary of them by the clients' names.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x, y = np.zeros((10, 4)), [0, 1] * 5
+    >>> from_clients({"ann": (x, y), "eve": (x[:5], y[:5])}).users.tolist().count("eve")
+    4
+    """
+    named = clients if isinstance(clients, Mapping) else dict(enumerate(clients))
+    pairs, shape = {}, None
+    for name, entry in named.items():
+        if isinstance(entry, str):
+            raise ValueError(f"Client {name} has a text: fl.tasks.sequences takes texts.")
+        x, y = _items(entry) if is_set(entry) else entry
+        if not len(x) or len(x) != len(y):
+            raise ValueError(f"Client {name} has {len(x)} samples and {len(y)} labels.")
+        pairs[name] = x if hasattr(x, "columns") else _numpy(x), _numpy(y)
+        if (other := pairs[name][0].shape[1:]) != (shape := shape or other):
+            raise ValueError(f"Client {name} has samples {list(other)}, others {list(shape)}.")
+    xs, ys = zip(*pairs.values(), strict=True)
+    x, y, users = _stacked(xs), np.concatenate(ys), np.repeat([*pairs], [*map(len, ys)])
+    return make(x, y, test, users=users)
+
+
+def _stacked(xs: Sequence) -> Any:
+    if not all(hasattr(x, "columns") for x in xs):
+        return np.concatenate(xs)
+    import pandas
+
+    return pandas.concat(xs)  # whose columns have names
+
+
+# ---- tables --------------------------------------------------------------------------------------
+
+
+def is_table(data: Any) -> bool:
+    """Whether it has columns: a table of pandas, a data set of Hugging Face or a dictionary of its
+    parts, or the path of a ``.csv`` file."""
+    if isinstance(data, Mapping):
+        return len(data) > 0 and all(hasattr(part, "column_names") for part in data.values())
+    file = isinstance(data, str | Path) and FILE.fullmatch(str(data))
+    return bool(file) or hasattr(data, "column_names") or hasattr(data, "columns")
+
+
+def from_table(
+    table: Any,
+    target: str | None = None,
+    user: Any = None,
+    test: Any = 0.2,
+    make: Make = from_arrays,
+) -> Source:
+    """A table: a DataFrame, the path of a ``.csv`` file, or a data set in the style of Hugging
+    Face, also with its parts "train" and "test".
+
+    Parameters
+    ----------
+    target
+        The column to be predicted; by default the one called target, label, y or class, else the
+        last.
+    user
+        The column that says whose each row is, by default one called user or users; or such a
+        column itself.
+    test
+        A share, or another table.
+
+    Examples
+    --------
+    >>> import pandas
+    >>> table = pandas.DataFrame({"age": range(10), "sick": [0, 1] * 5, "ward": list("ab") * 5})
+    >>> from_table(table, "sick", "ward").users.tolist().count("a")
+    4
+    """
+    if isinstance(table, Mapping):
+        parts: Any = table
+        table, test = pick("train", parts, "part of this data set"), parts.get("test", test)
+    frame, target, user, name = columns_of(table, target, user)
+    x, y, users = _parted(frame, target, user)
+    if is_table(test):
+        test = _parted(*columns_of(test, target, user)[:3])[: 2 + (users is not None)]
+    try:
+        source = make(x, y, test, name, users)
+    except ValueError as error:
+        raise ValueError(f"{name}, to predict {target!r}: {error}") from None
+    feature = getattr(table, "features", {}).get(target)
+    return replace(source, names=tuple(getattr(feature, "names", source.names)))
+
+
+def frame_of(table: Any) -> Any:
+    """A table as one of pandas."""
+    import pandas
+
+    if isinstance(table, str | Path):
+        path = Path(table).expanduser()
+        if not path.exists():
+            raise DataError(f"There is no file {path.absolute()}.")
+        try:
+            frame = pandas.read_csv(path, sep="\t" if path.suffix.lower() == ".tsv" else ",")
+        except Exception as error:
+            raise DataError(f"{path} is no table that can be read ({reason(error)}).") from None
+        # the numbers of the rows, as pandas.to_csv writes them
+        return frame.drop(columns=[c for c in frame.columns[:1] if c == "Unnamed: 0"])
+    if hasattr(table, "column_names"):
+        return pandas.DataFrame({name: list(table[name]) for name in table.column_names})
+    return table.reset_index(drop=True)
+
+
+def columns_of(table: Any, target: str | None, user: Any, usual: Sequence[str] = TARGETS) -> tuple:
+    """A table as one of pandas, the names of its columns that hold the target, by default one of
+    the ``usual``, and the user (or whose each row is), and its own name; ``ValueError`` names a
+    column that is not there, or has nothing in some rows."""
+    file = isinstance(table, str | Path) and FILE.fullmatch(str(table))
+    name, frame = Path(file[1]).stem if file else "table", frame_of(file[1] if file else table)
+    known, other = (
+        dict.fromkeys(frame.columns),
+        f"{file[1]}:COLUMN" if file else '(table, "column")',
+    )
+    if len(known) < len(frame.columns):
+        raise ValueError(f"Two columns of {name} have the same name: {short([*frame.columns])}.")
+    if user is None or (isinstance(user, str) and user == "users"):
+        user = next((c for c in USERS if c in known), user)
+    target = target or (file[2] if file else None)
+    for column in (target, user):
+        if isinstance(column, str):
+            pick(column, known, f"column of {name}")
+    target = target or next((c for c in usual if c in known), None)
+    if target is None and usual is not TARGETS:
+        raise ValueError(f"{name} has no column {usual[0]!r}: {other} takes another.")
+    if target is None:
+        target = [c for c in known if isinstance(user, np.ndarray) or c != user][-1]
+        text = f"The last column of {name}, {target!r}, is its target"
+        warnings.warn(f"{text}: {other} takes another.", stacklevel=2)
+    for column in (target, user):
+        if isinstance(column, str) and (empty := np.flatnonzero(frame[column].isna()).tolist()):
+            rows = short(empty)
+            raise ValueError(f"The column {column!r} of {name} has nothing in rows {rows}.")
+    return frame, target, user, name
+
+
+def _parted(frame: Any, target: str, user: Any) -> tuple:
+    """Samples, targets and users: the samples are the only column of images or lists, if there is
+    one, else all other columns."""
+    named = isinstance(user, str)
+    x = frame.drop(columns=[target, user] if named else [target])
+    wide = [c for c in x if x[c].dtype.kind == "O" and len(x) and np.ndim(x[c][0])]
+    if len(wide) > 1:
+        raise ValueError(f"The samples are one column of images or lists, not {wide}.")
+    samples = _numpy([_numpy(v) for v in x[wide[0]]]) if wide else x
+    return samples, frame[target], frame[user] if named else user
+
+
+# ---- data sets, folders, files -------------------------------------------------------------------
+
+
+def from_dataset(
+    dataset: Any, test: Any = 0.2, name: str = "own", make: Make = from_arrays
+) -> Source:
+    """A data set in torchvision's style: ``len`` and ``dataset[i]``, an image (PIL, array or
+    tensor) and its label. ``test`` may be another one."""
+    if hasattr(test, "__getitem__") and not isinstance(test, tuple):
+        test = _items(test)
+    x, y = _items(dataset)
+    return make(x, y, test, name)
+
+
+def _items(dataset: Any) -> tuple[np.ndarray, list]:
+    try:
+        pairs = [dataset[i] for i in range(len(dataset))]
+        x, y = zip(*pairs, strict=True)
+    except (TypeError, ValueError, KeyError, IndexError) as error:
+        raise ValueError(
+            f"A data set has a length, and dataset[i] is an image and its label ({error})."
+        ) from None
+    labels = [np.asarray(label) for label in y]
+    if any(label.size != 1 for label in labels):
+        raise ValueError("dataset[i] is one image and its label: give arrays as (x, y).")
+    return _numpy([_numpy(image) for image in x]), [label.item() for label in labels]
+
+
+@checked
+def from_folder(path: str | Path, size: int | None = None, test: Any = 0.2) -> Source:
+    """A folder with a folder of images for each class, or two such folders, ``train`` and ``test``.
+    ``size`` is the side of the squares that all images are scaled to; by default they stay as they
+    are if they are all of one size, else it is 32."""
+    if size is not None and not 1 <= size <= 4096:
+        raise ValueError(f"size is a number of pixels from 1 to 4096, not {size!r}.")
+    path = Path(path).resolve()
+    if not path.is_dir():
+        raise DataError(f"There is no folder {path}.")
+    parts = [path / "train", path / "test"]
+    parts = parts if all(part.is_dir() for part in parts) else [path]
+    if new := {c.name for c in _folders(parts[-1])} - {c.name for c in _folders(parts[0])}:
+        raise DataError(f"{parts[1]} has classes that train has not: {short(sorted(new))}.")
+    files = [f for part in parts for c in _folders(part) for f in _images(c)]
+    if not files:
+        raise DataError(f"{path} has no folders with images in them, one for each class.")
+    images = [open_image(file) for file in files]
+    sizes, note = {image.size for image in images}, ""
+    if size is None and len(sizes) > 1:
+        size, note = 32, f"images of {len(sizes)} sizes, scaled to 32 x 32"
+    grey = all(image.mode in ("1", "L", "LA") for image in images)
+    images = [image.convert("L" if grey else "RGB") for image in images]
+    if size is not None:
+        images = [image.resize((size, size)) for image in images]
+    x, y = np.stack(images), np.array([file.parent.name for file in files])
+    train = np.array([file.parents[1] == parts[0] for file in files])
+    if len(parts) == 2:
+        test = x[~train], y[~train]
+    return from_arrays(x[train], y[train], test, path.name, note=note)
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def _images(path: Path) -> list[Path]:
+    return sorted(p for p in path.iterdir() if p.suffix.lower() in IMAGES and p.is_file())
+
+
+def from_npz(path: str | Path, make: Make = from_arrays) -> Source:
+    """A file of ``numpy.savez`` with x and y, and maybe test_x and test_y, users and test_users."""
+    path = Path(path)
+    if not path.is_file() or not is_zipfile(path):
+        raise DataError(f"{path} is neither a table (.csv) nor a file of numpy.savez.")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+    except Exception as error:
+        why = "an array holds objects" if "allow_pickle" in str(error) else reason(error)
+        raise DataError(f"{path} is not a file of numpy.savez that can be read ({why}).") from None
+    for key in ("x", "y", *arrays):
+        pick(key, arrays, f"array in {path}")
+        pick(key, dict.fromkeys(("x", "y", *TESTS, "users")), "array of a data set")
+    test = tuple(arrays[key] for key in TESTS if key in arrays)
+    if test and not {"test_x", "test_y"} <= arrays.keys():
+        raise DataError(f"{path} needs both test_x and test_y for a test set of its own.")
+    try:
+        return make(arrays["x"], arrays["y"], test or 0.2, path.stem, arrays.get("users"))
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def _parts(path: Path) -> list[list[Path]]:
+    """The JSON files of a folder in LEAF's layout, to train and to test, or all in one."""
+    for place in (path, path / "data"):
+        for parts in (("train", "test"), ("train",), ("",)):
+            files = [sorted((place / part).glob("*.json")) for part in parts]
+            if all(files):
+                return files
+    return []
+
+
+def from_leaf(path: str | Path, test: Any = 0.2, make: Make = from_arrays) -> Source:
+    """A folder as LEAF (Caldas et al., 2018) writes it: ``train/*.json`` and ``test/*.json``, each
+    with ``users`` and, in ``user_data``, their ``x`` and ``y``. Vectors of 784 become the images of
+    28 x 28 that they are in FEMNIST; of texts (Shakespeare) y is how each goes on."""
+    path, parts = Path(path), []
+    for files in _parts(path):
+        xs, ys, users = [], [], []
+        for file in files:
+            try:
+                table = json.loads(file.read_text(encoding="utf-8"))
+                for user in table["users"]:
+                    x, y = (table["user_data"][user][key] for key in "xy")
+                    if len(x) != len(y):
+                        raise ValueError(f"user {user} has {len(x)} samples and {len(y)} labels")
+                    xs += x
+                    ys += y
+                    users += [str(user)] * len(x)
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                raise DataError(f"{file} is not in LEAF's layout ({reason(error)}).") from None
+        images: Any = xs if xs and isinstance(xs[0], str) else _numpy(xs)
+        femnist = np.shape(images)[1:] == (784,)
+        parts.append((images.reshape(-1, 28, 28) if femnist else images, ys, users))
+    if not parts:
+        raise DataError(f"{path} has no folder train with JSON files of LEAF.")
+    (x, y, users), *other = parts
+    return make(x, y, other[0] if other else test, path.resolve().name, users)
