@@ -3,6 +3,8 @@
 #   VENV    the environment's folder (default .venv); one environment may serve several clones
 #   PYTHON  the Python that creates it (3.11 or newer)
 #   JOBS    chapters executed at the same time
+#   TORCH   cpu: PyTorch without its GPU libraries, which its registry lacks for Linux: TORCH_INDEX names an index of wheels that
+#           has it, or TORCH_WHEEL the files. An environment stays what it was made as.
 VENV   ?= .venv
 PYTHON ?= python3
 JOBS   ?= $(shell n=$$(nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 1); [ $$n -gt 4 ] && echo 4 || echo $$n)
@@ -13,6 +15,9 @@ PY     := $(BIN)/python
 STAMP  := $(VENV)/.fedlearn-installed
 FLOWER := $(VENV)-flower
 CLASS  := $(VENV)-class
+DIST   := $(VENV)-dist
+TORCH  ?= $(shell sed -n 3p "$(STAMP)" 2>/dev/null)
+LOCK   := requirements$(if $(TORCH),-$(TORCH)).lock
 HTML   := _build/html
 
 # The clone that is being built always wins over whatever clone the environment was installed for.
@@ -58,6 +63,20 @@ help:
 # ---- environment -------------------------------------------------------------------------------------------------
 # Installed once for each version of pyproject.toml + constraints.txt; when another clone used the environment last,
 # only the package itself is pointed here again.
+# PyTorch for the CPU comes first, from where the user says, in the versions of constraints.txt or of the files; the rest of its
+# lock is requirements.lock's.
+ifneq ($(filter-out cpu,$(TORCH)),)
+  $(error TORCH is cpu or not given, not '$(TORCH)')
+endif
+define TORCH_FIRST
+if [ -n "$(TORCH_WHEEL)" ]; then \
+	    "$(PY)" -m pip install --disable-pip-version-check -q --no-deps $(TORCH_WHEEL); \
+	  elif [ -n "$(TORCH_INDEX)" ]; then \
+	    "$(PY)" -m pip install --disable-pip-version-check -q --no-deps --index-url "$(TORCH_INDEX)" -c constraints.txt torch torchvision; \
+	  elif ! "$(PY)" -c "import sys, torch; sys.exit(torch.version.cuda is not None)" 2>/dev/null; then \
+	    echo "TORCH=cpu needs TORCH_INDEX=<index of wheels>, such as https://download.pytorch.org/whl/cpu, or TORCH_WHEEL=<files>" >&2; exit 1; \
+	  fi;
+endef
 env:
 	@set -e; \
 	usable() { "$$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }; \
@@ -67,22 +86,23 @@ env:
 	  "$(PYTHON)" -m venv "$(VENV)"; \
 	fi; \
 	usable "$(PY)" || { echo "The environment $(VENV) has a Python older than 3.11: remove it, or choose another with VENV=..." >&2; exit 1; }; \
-	deps=$$(cat pyproject.toml requirements.lock | cksum); here="$(CURDIR)"; \
+	deps=$$(cat pyproject.toml $(LOCK) | cksum); here="$(CURDIR)"; \
 	if [ "$$(sed -n 1p "$(STAMP)" 2>/dev/null)" != "$$deps" ]; then \
 	  printf '\n==== installing into %s (a few minutes the first time) ====\n' "$(VENV)"; \
 	  rm -f "$(STAMP)"; \
-	  "$(PY)" -m pip install --disable-pip-version-check -q --require-hashes -r requirements.lock; \
+	  $(if $(TORCH),$(TORCH_FIRST)) \
+	  "$(PY)" -m pip install --disable-pip-version-check -q $(if $(TORCH),--no-deps) --require-hashes -r $(LOCK); \
 	  "$(PY)" -m pip install --disable-pip-version-check -q --no-build-isolation --no-deps -e .; \
 	elif [ "$$(sed -n 2p "$(STAMP)")" != "$$here" ]; then \
 	  "$(PY)" -m pip install --disable-pip-version-check -q --no-build-isolation --no-deps -e .; \
 	fi; \
-	printf '%s\n%s\n' "$$deps" "$$here" > "$(STAMP)"
+	printf '%s\n%s\n%s\n' "$$deps" "$$here" "$(TORCH)" > "$(STAMP)"
 
-# Flower pins packaging, typer, rich and others tightly, and nbgrader is needed by one test only, so each gets an environment of
-# its own: a small one on top of the first (whose packages it sees, so that torch is there once), in which its versions come first.
-env-flower env-class: env-%: env
+# Flower pins packaging, typer, rich and others tightly, and nbgrader and twine are needed by one test each, so each gets an
+# environment of its own: a small one on top of the first (whose packages it sees, so that torch is there once), in which its versions come first.
+env-flower env-class env-dist: env-%: env
 	@set -e; its="$(VENV)-$*"; \
-	deps=$$(cat pyproject.toml requirements.lock requirements-$*.lock | cksum); \
+	deps=$$(cat pyproject.toml $(LOCK) requirements-$*.lock | cksum); \
 	if [ "$$(cat "$$its/.fedlearn-installed" 2>/dev/null)" != "$$deps" ]; then \
 	  printf '\n==== installing into %s ====\n' "$$its"; \
 	  rm -rf "$$its"; \

@@ -10,8 +10,10 @@ import inspect
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from math import prod
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,13 +26,14 @@ from . import local, models, rng
 from .arguments import checked, short
 from .data.partition import Split
 from .data.sources import Source
-from .errors import WireError, pick
+from .errors import WireError, extra, pick
 from .extensions import find
 from .files import to_json, write_text
 from .history import History
 from .links import DENSE
 from .method import Method, method_of
 from .methods import METHODS
+from .results import text_table
 from .round import Averaging, run
 from .settings import Settings, whole_number
 from .tasks import Task
@@ -92,7 +95,8 @@ class Cost:
 
     def to_pandas(self) -> "pandas.DataFrame":
         """The rows as a table, in bytes, seconds, minutes and joules."""
-        import pandas
+        with extra("plot"):
+            import pandas
 
         return pandas.DataFrame(self.rows)
 
@@ -120,10 +124,8 @@ class Cost:
         ax.legend()
         return ax
 
-    def table(self) -> "pandas.DataFrame":
+    def texts(self) -> list[dict[str, str]]:
         """The rows as one reads them: MB, bits, milliseconds."""
-        import pandas
-
         forms = {
             "up": ("MB up", lambda v: f"{v / 1e6:.3f}"),
             "down": ("MB down", lambda v: f"{v / 1e6:.3f}"),
@@ -135,13 +137,19 @@ class Cost:
             "minutes": (f"minutes, {self.stated['link']}", lambda v: f"{v:.3g}"),
             "joules": ("joules", lambda v: f"{v:.3g}"),
         }
-        lines = [
+        return [
             {"method": row["method"]}
             | {title: "" if row[n] is None else form(row[n]) for n, (title, form) in forms.items()}
             | {"note": row["note"]}
             for row in self.rows
         ]
-        return pandas.DataFrame(lines).set_index("method")
+
+    def table(self) -> "pandas.DataFrame":
+        """``texts`` as a table."""
+        with extra("plot"):
+            import pandas
+
+        return pandas.DataFrame(self.texts()).set_index("method")
 
     @property
     def head(self) -> str:
@@ -154,9 +162,14 @@ class Cost:
         )
 
     def __repr__(self) -> str:
-        return f"{self.head}\n{self.table().to_string(max_colwidth=60)}"
+        rows = self.texts()
+        for row in rows:
+            row["note"] = shorten(row["note"], 60, placeholder=" ...")
+        return f"{self.head}\n{text_table(rows)}"
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
+        if not find_spec("pandas"):
+            return None  # the text is shown
         return f"<p>{self.head}</p>{self.table().to_html()}"
 
 

@@ -28,6 +28,7 @@ import torch
 
 from .data.partition import Table
 from .data.sources import data_path
+from .errors import extra
 from .files import read_yaml
 from .models import NETWORKS, multiply_adds, state_of
 from .models.reparam import blocks, collapse, deploy, unit
@@ -81,6 +82,8 @@ def _recompute(claim: dict[str, Any]) -> Result:
     try:
         computed = None if formula is None else evaluate(formula, claim.get("data"))
         verdict = verdict_of(value, computed)
+    except ModuleNotFoundError:
+        raise
     except Exception as error:  # one bad entry must not hide the others
         return Result(claim, None, "not derivable", f"no value from {formula!r}: {error!r}")
     if verdict == "inconsistent" and "reading_of" in claim:
@@ -123,7 +126,8 @@ def verdict_of(value: str | bool | None, computed: Any) -> str:
 def table(paper: str) -> "pd.DataFrame":
     """A row a claim of a paper, columns as the book shows them; ``ValueError`` where the ledger is
     wrong."""
-    import pandas as pd
+    with extra("plot"):
+        import pandas as pd
 
     rows = [{"read": "", **r.claim, "computed": show(r.computed)} for r in audit(paper)]
     frame = pd.DataFrame(rows).set_index("id").fillna("")

@@ -19,7 +19,7 @@ import torch
 from . import checkpoint, newcomers, recipes, results, round
 from .arguments import checked
 from .data import published, sources
-from .errors import DataError, error_text, pick
+from .errors import DataError, error_text, extra, pick
 from .experiment import Experiment
 from .files import to_json, write_text
 from .history import MEASURES, History
@@ -213,6 +213,8 @@ def reproduce(
     """
     from joblib import Parallel, delayed
 
+    with extra("plot"):
+        import pandas  # noqa: F401  what the table needs is said before hours of runs
     whole_number("jobs", jobs)
     find_device(choice.get("device", "cpu"))
     runs = recipes.runs(recipe, scale, **choice)
@@ -276,7 +278,8 @@ def listing(runs: Iterable[Run], lines: dict[Key, Line]) -> "pandas.DataFrame":
     """A row a run: its ``file`` and ``name``, whether it is ``stored``, and the ``hours`` of it and
     of what it needs, unless a run above has counted that: as measured, or about as long as the most
     similar stored runs took; NaN if nobody knows."""
-    import pandas
+    with extra("plot"):
+        import pandas
 
     rows, counted = [], set[Key]()
     for run in runs:
@@ -340,7 +343,8 @@ def status(paper: str) -> "pandas.DataFrame":
     many are stored, the hours that they took, about how many the others take (NaN: unknown), and
     the command. Where there are no runs, it says why in place of the command; what has no recipe
     has the scale "none"."""
-    import pandas
+    with extra("plot"):
+        import pandas
 
     pick(paper, recipes.PAPERS, "paper")
     nothing, rows = (0, 0, 0.0, 0.0), []

@@ -8,8 +8,6 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-import pandas
-from joblib import Parallel, delayed
 
 from . import link, results, round
 from .experiment import Engine, Experiment, Link, Output
@@ -52,6 +50,8 @@ def run_all(
     if jobs > 1 and sys.stderr.isatty():  # bars of several processes would draw over each other
         output = replace(output, progress=False)
     each = zip(experiments, paths, ends, strict=True)
+    from joblib import Parallel, delayed  # takes long to load
+
     histories = Parallel(jobs)(
         delayed(run_one)(e, engine, output, path, end) for e, path, end in each
     )
@@ -116,10 +116,11 @@ def table(
     With the arguments of ``link.time`` there are the minutes, too, that they take on that link, and
     with those of ``link.energy`` the joules that one client's radio uses.
     """
-    rows = {}
+    rows = []
     for label, histories in runs.items():
         up, down = results.sent(histories)
-        row = rows[label] = {
+        row = {
+            "method": label,
             "rounds": str(len(histories[0])),
             **{n: results.spread([h.reached[n] for h in histories], ".4f") for n in MEASURES},
             "loss": f"{np.mean([h.final['loss'] for h in histories]):.4f}",
@@ -134,8 +135,8 @@ def table(
         if radio:
             joules = np.mean([link.energy(h, **radio)[-1] for h in histories])
             row["joules"] = f"{joules:.4g}"
-    frame = pandas.DataFrame.from_dict(rows, orient="index")
-    lines = [frame.rename_axis("method", axis="columns").to_string()]
+        rows.append(row)
+    lines = [results.text_table(rows)]
     other = dict.fromkeys(h.measure for its in runs.values() for h in its)
     lines += [f"{' and '.join(MEASURES)}: {name}" for name in other if name != "accuracy"]
     if speeds:

@@ -20,6 +20,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from ..data.sources import data_path
+from ..errors import DataError, extra
 from ..experiment import Experiment
 from ..files import read_yaml, to_json, write_text
 
@@ -36,6 +37,10 @@ Row = dict[str, Any]
 def chapter_file(name: str) -> dict[str, Any]:
     """What ``data/chapters/<name>.yaml`` states; ``ValueError`` if there is no such chapter."""
     path = data_path("chapters", f"{name}.yaml")
+    if not path.parent.exists():
+        raise DataError(
+            "The chapters' data is in the book's repository, not in a wheel: run a clone."
+        )
     if not path.exists():
         there = ", ".join(sorted(p.stem for p in path.parent.glob("*.yaml")))
         raise ValueError(f"There is no data/chapters/{name}.yaml; there are: {there}.")
@@ -180,7 +185,8 @@ def grid(name: str) -> "pandas.DataFrame":
     are bytes of one client so far. The position stands in the column of the line's own control, the
     split in that of the splits' control; other lines have ``None`` there.
     """
-    import pandas as pd
+    with extra("book"):
+        import pandas as pd
 
     path = data_path("grids", f"{name}.json")
     if not path.exists():

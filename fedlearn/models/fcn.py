@@ -6,6 +6,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..errors import extra
 from .cnn import SCENES, Network, Shape, conv_bn
 
 
@@ -16,7 +17,8 @@ class FCN32s(nn.Module):
     builds it."""
 
     def __init__(self, classes: int = 21, channels: int = 3) -> None:
-        from torchvision.models import resnet50  # takes long to load
+        with extra("seeing"):
+            from torchvision.models import resnet50  # takes long to load
 
         super().__init__()
         resnet = resnet50(weights=None)
