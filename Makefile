@@ -40,7 +40,7 @@ title   = @printf '\n==== %s ====\n' '$(1)'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env env-flower env-class with-flower book pdf live test test-all lint test-unit test-chapters test-class test-browser test-flower record-flower gpu lock clean
+.PHONY: help env env-flower env-class env-dist with-flower book pdf live test test-all lint test-unit test-chapters test-class test-dist test-browser test-flower record-flower gpu lock clean
 
 help:
 	@echo 'make book           environment, execution of all chapters, site in $(HTML), slides and cheat sheets in its slides/'
@@ -53,12 +53,14 @@ help:
 	@echo 'make test-flower      the same methods on Flower, in an environment of its own ($(notdir $(FLOWER)), beside the other)'
 	@echo 'make test-browser     every chapter through papermill into the book; the built site and live widgets in headless Chromium (a choice of pages; test-all: each)'
 	@echo 'make test-all       the same with what is marked slow: every page, method and pair of parts, the PDF, kills'
+	@echo 'make test-dist        of that: wheel and sdist through twine, and in empty environments'
 	@echo 'make live           JupyterLab on the chapters'
 	@echo 'make gpu            all that only a GPU can show, into a folder (OUT=gpu-results MINUTES=20 STEPS="tests chapters speed recipes");'
-	@echo '                    PYTHON needs torch, numpy, scikit-learn and safetensors; no environment is made'
+	@echo '                    PYTHON needs torch, numpy and safetensors; no environment is made'
 	@echo 'make lock           requirements*.lock anew from pyproject.toml and constraints*.txt'
 	@echo 'make clean          remove the build (not the environment)'
 	@echo 'Options: VENV=<folder> PYTHON=<python 3.11+> JOBS=<chapters at a time>'
+	@echo '         TORCH=cpu with TORCH_INDEX=<index of wheels> or TORCH_WHEEL=<files>: no GPU libraries'
 
 # ---- environment -------------------------------------------------------------------------------------------------
 # Installed once for each version of pyproject.toml + constraints.txt; when another clone used the environment last,
@@ -152,7 +154,7 @@ test: lint $(EACH) test-browser
 	@printf '\n==== all tests passed ====\n'
 
 test-all: SLOW := -m ""
-test-all: lint $(EACH) pdf test-browser
+test-all: lint $(EACH) test-dist pdf test-browser
 	$(call title,golden histories; hostile messages and kills)
 	@$(PY) tests/golden/golden.py compare --engines sequential stacked
 	@$(PY) tests/benchmarks/fuzz.py messages --count 100000
@@ -183,6 +185,11 @@ test-class: env
 	$(call title,the class edition through nbgrader)
 	@if $(MAKE) --no-print-directory env-class; then $(CLASS)/bin/python -m pytest tests/class; \
 	else rm -rf "$(CLASS)"; $(call ABSENT,nbgrader,ITS TEST DID NOT RUN); fi
+
+test-dist: env
+	$(call title,wheel and sdist in empty environments)
+	@if $(MAKE) --no-print-directory env-dist; then $(DIST)/bin/python -m pytest tests/dist; \
+	else rm -rf "$(DIST)"; $(call ABSENT,twine,ITS TESTS DID NOT RUN); fi
 
 test-flower: env
 	$(call title,Flower)

@@ -12,9 +12,10 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = {  # extras of pyproject.toml, and the constraints
-    "requirements.lock": (["book", "seeing", "test"], "constraints.txt"),
+    "requirements.lock": (["book", "test"], "constraints.txt"),
     "requirements-flower.lock": (["flower"], "constraints-flower.txt"),
     "requirements-class.lock": ([], "constraints-class.txt"),
+    "requirements-dist.lock": ([], "constraints-dist.txt"),
 }
 
 
