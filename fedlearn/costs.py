@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
-from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -162,10 +161,9 @@ class Cost:
         )
 
     def __repr__(self) -> str:
-        rows = self.texts()
-        for row in rows:
-            row["note"] = shorten(row["note"], 60, placeholder=" ...")
-        return f"{self.head}\n{text_table(rows)}"
+        notes = [f"{row['method']}: {row['note']}" for row in self.rows if row["note"]]
+        rows = [{k: v for k, v in row.items() if k != "note"} for row in self.texts()]
+        return "\n".join([self.head, text_table(rows), *notes])
 
     def _repr_html_(self) -> str | None:
         if not find_spec("pandas"):

@@ -20,7 +20,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from ..data.sources import data_path
-from ..errors import DataError, extra
+from ..errors import extra
 from ..experiment import Experiment
 from ..files import read_yaml, to_json, write_text
 
@@ -37,10 +37,6 @@ Row = dict[str, Any]
 def chapter_file(name: str) -> dict[str, Any]:
     """What ``data/chapters/<name>.yaml`` states; ``ValueError`` if there is no such chapter."""
     path = data_path("chapters", f"{name}.yaml")
-    if not path.parent.exists():
-        raise DataError(
-            "The chapters' data is in the book's repository, not in a wheel: run a clone."
-        )
     if not path.exists():
         there = ", ".join(sorted(p.stem for p in path.parent.glob("*.yaml")))
         raise ValueError(f"There is no data/chapters/{name}.yaml; there are: {there}.")

@@ -56,7 +56,7 @@ def test_the_wheel_has_the_results_that_are_shown():
     inside = {name for name in names if any(fnmatch(name, glob) for glob in globs)}
     shown = {file.removeprefix("data/") for file in fl.results.tables()[0]["file"]}
     assert shown == {name for name in inside if name.startswith("results/")}
-    assert {"claims.yaml", "recipes.yaml"} <= inside
+    assert {"claims.yaml", "recipes.yaml", "grids/rpn.json", "chapters/rpn.yaml"} <= inside
 
 
 def test_the_digits_are_those_of_scikit_learn():
