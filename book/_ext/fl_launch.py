@@ -25,7 +25,7 @@ if importlib.util.find_spec("fedlearn") is None:
     !git clone -q --depth 1 {url} fedlearn-book
     %pip install -q "./fedlearn-book[book]"
     %cd -q fedlearn-book/book
-    sys.path.insert(0, "..")  # with the data of the chapters, some of which no wheel has"""
+    sys.path.insert(0, "..")  # whose data no wheel has"""
 
 
 def configure(app, config):
