@@ -21,7 +21,7 @@ for words in (
     ["compare", "fedavg", "rpn", "fed_kgf", *small, "--link", "LTE", "--seed", "0", "1"],
     ["cost", "digits_cnn", "--input", "1x8x8", "--methods", "fedavg,qsgd"],
     ["methods"],
-    ["check", "--paper", "fed_gkt"],
+    ["check"],
 ):
     assert not main(words), words
 
@@ -44,8 +44,7 @@ LACKS = {
     "seeing": [
         lambda: fl.tasks.detection("digits"),
         lambda: main(["run", "fedavg", "--task", "segmentation"]),
-        lambda: main(["check", "--paper", "rpn"]),
-        lambda: main(["cost", "fedlearn.models.fcn:fcn32s", "--input", "3x64x64"]),
+        lambda: main(["run", "fedavg", "--network", "scene_detector", "--task", "detection"]),
     ],
     "book": [
         lambda: fl.widgets,
