@@ -22,11 +22,7 @@ COMMANDS = [
 ]
 # What tests of their own run, by how it begins: books, chapters, servers, and what needs Flower.
 ELSEWHERE = (
-    "make ",
-    "pip ",
-    "papermill",
-    "fedlearn run rpn --engine flower-sim",
-    "flower-",
+    *("make ", "pip ", "papermill", "fedlearn run rpn --engine flower-sim", "flower-"),
     "flwr run",
 )
 FEW = "--rounds 1 --train 100 --test 20"  # whatever trains is made smaller by it
