@@ -101,7 +101,8 @@ env:
 	printf '%s\n%s\n%s\n' "$$deps" "$$here" "$(TORCH)" > "$(STAMP)"
 
 # Flower pins packaging, typer, rich and others tightly, and nbgrader and twine are needed by one test each, so each gets an
-# environment of its own: a small one on top of the first (whose packages it sees, so that torch is there once), in which its versions come first.
+# environment of its own: a small one on top of the first (whose packages it sees, so that torch is there once), in which its
+# versions come first.
 env-flower env-class env-dist: env-%: env
 	@set -e; its="$(VENV)-$*"; \
 	deps=$$(cat pyproject.toml $(LOCK) requirements-$*.lock | cksum); \
