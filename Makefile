@@ -3,6 +3,8 @@
 #   VENV    the environment's folder (default .venv); one environment may serve several clones
 #   PYTHON  the Python that creates it (3.11 or newer)
 #   JOBS    chapters executed at the same time
+#   TORCH   cpu: PyTorch without its GPU libraries, which its registry lacks for Linux: TORCH_INDEX names an index of wheels that
+#           has it, or TORCH_WHEEL the files. An environment stays what it was made as.
 VENV   ?= .venv
 PYTHON ?= python3
 JOBS   ?= $(shell n=$$(nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 1); [ $$n -gt 4 ] && echo 4 || echo $$n)
@@ -13,6 +15,9 @@ PY     := $(BIN)/python
 STAMP  := $(VENV)/.fedlearn-installed
 FLOWER := $(VENV)-flower
 CLASS  := $(VENV)-class
+DIST   := $(VENV)-dist
+TORCH  ?= $(shell sed -n 3p "$(STAMP)" 2>/dev/null)
+LOCK   := requirements$(if $(TORCH),-$(TORCH)).lock
 HTML   := _build/html
 
 # The clone that is being built always wins over whatever clone the environment was installed for.
@@ -35,7 +40,7 @@ title   = @printf '\n==== %s ====\n' '$(1)'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env env-flower env-class with-flower book pdf live test test-all lint test-unit test-chapters test-class test-browser test-flower record-flower gpu lock clean
+.PHONY: help env env-flower env-class env-dist with-flower book pdf live test test-all lint test-unit test-chapters test-class test-dist test-browser test-flower record-flower gpu lock clean
 
 help:
 	@echo 'make book           environment, execution of all chapters, site in $(HTML), slides and cheat sheets in its slides/'
@@ -48,16 +53,32 @@ help:
 	@echo 'make test-flower      the same methods on Flower, in an environment of its own ($(notdir $(FLOWER)), beside the other)'
 	@echo 'make test-browser     every chapter through papermill into the book; the built site and live widgets in headless Chromium (a choice of pages; test-all: each)'
 	@echo 'make test-all       the same with what is marked slow: every page, method and pair of parts, the PDF, kills'
+	@echo 'make test-dist        of that: wheel and sdist through twine, and in empty environments'
 	@echo 'make live           JupyterLab on the chapters'
 	@echo 'make gpu            all that only a GPU can show, into a folder (OUT=gpu-results MINUTES=20 STEPS="tests chapters speed recipes");'
-	@echo '                    PYTHON needs torch, numpy, scikit-learn and safetensors; no environment is made'
+	@echo '                    PYTHON needs torch, numpy and safetensors; no environment is made'
 	@echo 'make lock           requirements*.lock anew from pyproject.toml and constraints*.txt'
 	@echo 'make clean          remove the build (not the environment)'
 	@echo 'Options: VENV=<folder> PYTHON=<python 3.11+> JOBS=<chapters at a time>'
+	@echo '         TORCH=cpu with TORCH_INDEX=<index of wheels> or TORCH_WHEEL=<files>: no GPU libraries'
 
 # ---- environment -------------------------------------------------------------------------------------------------
 # Installed once for each version of pyproject.toml + constraints.txt; when another clone used the environment last,
 # only the package itself is pointed here again.
+# PyTorch for the CPU comes first, from where the user says, in the versions of constraints.txt or of the files; the rest of its
+# lock is requirements.lock's.
+ifneq ($(filter-out cpu,$(TORCH)),)
+  $(error TORCH is cpu or not given, not '$(TORCH)')
+endif
+define TORCH_FIRST
+if [ -n "$(TORCH_WHEEL)" ]; then \
+	    "$(PY)" -m pip install --disable-pip-version-check -q --no-deps $(TORCH_WHEEL); \
+	  elif [ -n "$(TORCH_INDEX)" ]; then \
+	    "$(PY)" -m pip install --disable-pip-version-check -q --no-deps --index-url "$(TORCH_INDEX)" -c constraints.txt torch torchvision; \
+	  elif ! "$(PY)" -c "import sys, torch; sys.exit(torch.version.cuda is not None)" 2>/dev/null; then \
+	    echo "TORCH=cpu needs TORCH_INDEX=<index of wheels>, such as https://download.pytorch.org/whl/cpu, or TORCH_WHEEL=<files>" >&2; exit 1; \
+	  fi;
+endef
 env:
 	@set -e; \
 	usable() { "$$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }; \
@@ -67,22 +88,24 @@ env:
 	  "$(PYTHON)" -m venv "$(VENV)"; \
 	fi; \
 	usable "$(PY)" || { echo "The environment $(VENV) has a Python older than 3.11: remove it, or choose another with VENV=..." >&2; exit 1; }; \
-	deps=$$(cat pyproject.toml requirements.lock | cksum); here="$(CURDIR)"; \
+	deps=$$(cat pyproject.toml $(LOCK) | cksum); here="$(CURDIR)"; \
 	if [ "$$(sed -n 1p "$(STAMP)" 2>/dev/null)" != "$$deps" ]; then \
 	  printf '\n==== installing into %s (a few minutes the first time) ====\n' "$(VENV)"; \
 	  rm -f "$(STAMP)"; \
-	  "$(PY)" -m pip install --disable-pip-version-check -q --require-hashes -r requirements.lock; \
+	  $(if $(TORCH),$(TORCH_FIRST)) \
+	  "$(PY)" -m pip install --disable-pip-version-check -q $(if $(TORCH),--no-deps) --require-hashes -r $(LOCK); \
 	  "$(PY)" -m pip install --disable-pip-version-check -q --no-build-isolation --no-deps -e .; \
 	elif [ "$$(sed -n 2p "$(STAMP)")" != "$$here" ]; then \
 	  "$(PY)" -m pip install --disable-pip-version-check -q --no-build-isolation --no-deps -e .; \
 	fi; \
-	printf '%s\n%s\n' "$$deps" "$$here" > "$(STAMP)"
+	printf '%s\n%s\n%s\n' "$$deps" "$$here" "$(TORCH)" > "$(STAMP)"
 
-# Flower pins packaging, typer, rich and others tightly, and nbgrader is needed by one test only, so each gets an environment of
-# its own: a small one on top of the first (whose packages it sees, so that torch is there once), in which its versions come first.
-env-flower env-class: env-%: env
+# Flower pins packaging, typer, rich and others tightly, and nbgrader and twine are needed by one test each, so each gets an
+# environment of its own: a small one on top of the first (whose packages it sees, so that torch is there once), in which its
+# versions come first.
+env-flower env-class env-dist: env-%: env
 	@set -e; its="$(VENV)-$*"; \
-	deps=$$(cat pyproject.toml requirements.lock requirements-$*.lock | cksum); \
+	deps=$$(cat pyproject.toml $(LOCK) requirements-$*.lock | cksum); \
 	if [ "$$(cat "$$its/.fedlearn-installed" 2>/dev/null)" != "$$deps" ]; then \
 	  printf '\n==== installing into %s ====\n' "$$its"; \
 	  rm -rf "$$its"; \
@@ -132,7 +155,7 @@ test: lint $(EACH) test-browser
 	@printf '\n==== all tests passed ====\n'
 
 test-all: SLOW := -m ""
-test-all: lint $(EACH) pdf test-browser
+test-all: lint $(EACH) test-dist pdf test-browser
 	$(call title,golden histories; hostile messages and kills)
 	@$(PY) tests/golden/golden.py compare --engines sequential stacked
 	@$(PY) tests/benchmarks/fuzz.py messages --count 100000
@@ -163,6 +186,11 @@ test-class: env
 	$(call title,the class edition through nbgrader)
 	@if $(MAKE) --no-print-directory env-class; then $(CLASS)/bin/python -m pytest tests/class; \
 	else rm -rf "$(CLASS)"; $(call ABSENT,nbgrader,ITS TEST DID NOT RUN); fi
+
+test-dist: env
+	$(call title,wheel and sdist in empty environments)
+	@if $(MAKE) --no-print-directory env-dist; then $(DIST)/bin/python -m pytest tests/dist; \
+	else rm -rf "$(DIST)"; $(call ABSENT,twine,ITS TESTS DID NOT RUN); fi
 
 test-flower: env
 	$(call title,Flower)

@@ -11,6 +11,7 @@ import inspect
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,13 +26,14 @@ from . import local, models, rng
 from .arguments import checked, short
 from .data.partition import Split
 from .data.sources import Source
-from .errors import WireError, pick
+from .errors import WireError, extra, pick
 from .extensions import find
 from .files import to_json, write_text
 from .history import History
 from .links import DENSE
 from .method import Method, method_of
 from .methods import METHODS
+from .results import text_table
 from .round import Averaging, run
 from .settings import Settings, whole_number
 from .tasks import Task
@@ -97,7 +99,8 @@ class Cost:
 
     def to_pandas(self) -> "pandas.DataFrame":
         """The rows as a table, in bytes, seconds, minutes and joules."""
-        import pandas
+        with extra("plot"):
+            import pandas
 
         return pandas.DataFrame(self.rows)
 
@@ -132,11 +135,9 @@ class Cost:
         ax.legend()
         return ax
 
-    def table(self) -> "pandas.DataFrame":
+    def texts(self) -> list[dict[str, str]]:
         """The rows as one reads them: MB (of small messages kB), bits, milliseconds; columns that
         say something."""
-        import pandas
-
         most = max(row[way] or 0 for row in self.rows for way in ("up", "down"))
         unit, size = ("MB", 1e6) if most >= 1e6 else ("kB", 1e3)
         forms = {
@@ -154,13 +155,19 @@ class Cost:
         known = {
             n: form for n, form in forms.items() if any(r.get(n) is not None for r in self.rows)
         }
-        lines = [
+        return [
             {"method": row["method"]}
             | {t: "" if row.get(n) is None else form(row[n]) for n, (t, form) in known.items()}
             | {"note": row["note"]}
             for row in self.rows
         ]
-        return pandas.DataFrame(lines).set_index("method")
+
+    def table(self) -> "pandas.DataFrame":
+        """``texts`` as a table."""
+        with extra("plot"):
+            import pandas
+
+        return pandas.DataFrame(self.texts()).set_index("method")
 
     @property
     def head(self) -> str:
@@ -174,9 +181,12 @@ class Cost:
 
     def __repr__(self) -> str:
         notes = [f"{row['method']}: {row['note']}" for row in self.rows if row["note"]]
-        return "\n".join([self.head, self.table().drop(columns="note").to_string(), *notes])
+        rows = [{k: v for k, v in row.items() if k != "note"} for row in self.texts()]
+        return "\n".join([self.head, text_table(rows), *notes])
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
+        if not find_spec("pandas"):
+            return None  # the text is shown
         return self.to_html()
 
 

@@ -1,7 +1,7 @@
 """The errors of the package, and the one way to say "no such name"."""
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from typing import Any
 
@@ -33,6 +33,17 @@ class StartError(ConnectionError):
 
 class DataError(RuntimeError):
     """A data set that cannot be had on this machine, or is not the one its name says."""
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """What is imported inside comes with this extra: where it is missing, one sentence says so."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        text = f"{package} is missing: pip install 'fedlearn[{name}]' brings it."
+        raise ModuleNotFoundError(text, name=error.name) from None
 
 
 def no_memory(error: BaseException) -> bool:

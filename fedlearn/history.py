@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 
 from .arguments import short
+from .errors import extra
 from .files import from_json, numbers, to_json, write_text
 
 if TYPE_CHECKING:
@@ -78,7 +80,8 @@ class History:
     def fairness(self, column: str = "per_client") -> "pandas.Series":
         """The last test of each client, then their mean, the worst, and the spread (standard
         deviation): of a column that has a number a client, such as "personal"."""
-        import pandas
+        with extra("plot"):
+            import pandas
 
         values = self.final.get(column)
         if not isinstance(values, list):
@@ -117,8 +120,10 @@ class History:
         up, down = self.bytes_up.sum() / 1e6, self.bytes_down.sum() / 1e6
         return f"{text}{up:.3f} MB up, {down:.3f} MB down)"
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         """The same, and the evaluated rounds as a table, at most ten of them."""
+        if not find_spec("pandas"):
+            return None  # the text is shown
         from html import escape
 
         import pandas
@@ -221,7 +226,8 @@ class History:
 
     def to_pandas(self) -> "pandas.DataFrame":
         """A row a round."""
-        import pandas
+        with extra("plot"):
+            import pandas
 
         return pandas.DataFrame(self.rows).set_index("round")
 

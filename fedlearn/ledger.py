@@ -18,6 +18,7 @@ import torch
 
 from .data.partition import Table
 from .data.sources import data_path
+from .errors import extra
 from .files import read_yaml
 from .models import NETWORKS, multiply_adds, state_of
 from .models.reparam import blocks, collapse, deploy, unit
@@ -109,7 +110,8 @@ def verdict_of(value: str | bool | None, computed: Any) -> str:
 
 def table(paper: str) -> "pd.DataFrame":
     """A row a claim of a paper, columns as the book shows them."""
-    import pandas as pd
+    with extra("plot"):
+        import pandas as pd
 
     rows = [{"read": "", **r.claim, "computed": show(r.computed)} for r in audit(paper)]
     frame = pd.DataFrame(rows).set_index("id").fillna("")

@@ -5,18 +5,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib import ticker
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from .arguments import short
-from .errors import pick
+from .errors import extra, pick
 from .files import write_atomically
 from .history import History
 from .link import described, time
 from .tasks import Task
+
+with extra("plot"):
+    import matplotlib.pyplot as plt
+    from matplotlib import ticker
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's palette without its yellow, in an order whose grey values alternate
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]

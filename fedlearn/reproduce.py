@@ -19,7 +19,7 @@ import torch
 from . import local, recipes, results, round
 from .arguments import checked
 from .data import published, sources
-from .errors import DataError, error_text, pick
+from .errors import DataError, error_text, extra, pick
 from .experiment import Experiment
 from .files import to_json, write_text
 from .history import MEASURES, History
@@ -221,6 +221,8 @@ def reproduce(
     what is. Runs whose data is missing are left out; a run that fails is named at the end."""
     from joblib import Parallel, delayed
 
+    with extra("plot"):
+        import pandas  # noqa: F401  what the table needs is said before hours of runs
     whole_number("jobs", jobs)
     find_device(choice.get("device", "cpu"))
     runs = recipes.runs(recipe, scale, **choice)
@@ -279,7 +281,8 @@ def table(runs: list[Run]) -> "pandas.DataFrame":
 def listing(runs: Iterable[Run], lines: dict[Key, Line]) -> "pandas.DataFrame":
     """A row a run: ``file``, ``name``, ``stored``, and ``hours`` of it and of what it needs that no
     run above counted; NaN if nobody knows."""
-    import pandas
+    with extra("plot"):
+        import pandas
 
     rows, counted = [], set[Key]()
     for run in runs:
@@ -341,7 +344,8 @@ def plan(recipe: str | None = None, scale: str = "quick", **choice: Any) -> str:
 def status(paper: str) -> "pandas.DataFrame":
     """A row for each table or figure of a paper and each scale: runs, how many are stored, hours
     spent and to go (NaN: unknown), and the command, or why there are no runs."""
-    import pandas
+    with extra("plot"):
+        import pandas
 
     pick(paper, recipes.PAPERS, "paper")
     nothing, rows = (0, 0, 0.0, 0.0), []

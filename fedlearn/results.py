@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
 from functools import lru_cache
@@ -25,6 +25,7 @@ import numpy as np
 from .arguments import short
 from .data import partition as partitions
 from .data.sources import data_path
+from .errors import extra
 from .files import from_json, to_json, write_atomically
 from .history import COLUMNS, MEASURES, History
 
@@ -194,7 +195,8 @@ def tables(
     >>> len(rounds) == int(runs["rounds"].sum())
     True
     """
-    import pandas
+    with extra("plot"):
+        import pandas
 
     rows: list[tuple[Line, list[Line]]] = []
     if places is None or isinstance(places, str | Path):
@@ -301,6 +303,21 @@ def spread(values: Collection[float | None], form: str = ".3f") -> str:
     return text if len(present) == len(values) else f"{text} ({len(present)} of {len(values)} runs)"
 
 
+def text_table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Rows of texts as lines, the first column to the left, for a terminal and without pandas.
+
+    >>> print(text_table([{"method": "FedAvg", "MB": "12.5"}, {"method": "RPN", "MB": "0.75"}]))
+    method    MB
+    FedAvg  12.5
+    RPN     0.75
+    """
+    cells = [list(rows[0]), *(list(row.values()) for row in rows)]
+    first, *others = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join(
+        "  ".join([left.ljust(first), *map(str.rjust, rest, others)]) for left, *rest in cells
+    )
+
+
 class Difference(NamedTuple):
     """Of paired seeds: the mean difference, its 95 % interval, in how many of them it is above
     zero. ``str`` says "ahead" or "behind" where the interval of at least five seeds excludes
@@ -333,7 +350,8 @@ def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Difference:
     >>> print(paired(a, b), paired({0: 1.0}, b), sep="; ")
     ahead by 2.5 [1.88, 3.12]; higher in 0 of 1 seeds
     """
-    from scipy.special import stdtrit
+    with extra("plot"):
+        from scipy.special import stdtrit
 
     gaps = np.array([a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())])
     mean, n, half = float(gaps.mean()) if len(gaps) else math.nan, len(gaps), math.inf
@@ -376,7 +394,8 @@ def summary(
     >>> summary({"FedAvg": History("fedavg", {}, [row])}, target=0.5).loc["FedAvg"].to_list()
     [1, '0.900', '0.900', '1.0', '5.00', '2.00', '3.00']
     """
-    import pandas
+    with extra("plot"):
+        import pandas
 
     rows = {}
     for label, runs_of in runs.items():

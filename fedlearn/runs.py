@@ -8,8 +8,6 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-import pandas
-from joblib import Parallel, delayed
 
 from . import link, results, round
 from .checkpoint import apart, write_tensors
@@ -59,6 +57,8 @@ def run_all(
     if jobs > 1 and sys.stderr.isatty():  # bars of several processes would draw over each other
         output = replace(output, progress=False)
     each = zip(experiments, paths, ends, strict=True)
+    from joblib import Parallel, delayed  # takes long to load
+
     histories = Parallel(jobs)(
         delayed(run_one)(e, engine, output, path, end) for e, path, end in each
     )
@@ -135,10 +135,11 @@ def table(
 ) -> str:
     """A line a label: where its runs ended and what they cost, on average; minutes and joules with
     the arguments of ``link.time`` and ``link.energy``."""
-    rows = {}
+    rows = []
     for label, histories in runs.items():
         up, down = results.sent(histories)
-        row = rows[label] = {
+        row = {
+            "method": label,
             "rounds": str(len(histories[0])),
             **{n: results.spread([h.reached[n] for h in histories], ".4f") for n in MEASURES},
             "loss": f"{np.mean([h.final['loss'] for h in histories]):.4f}",
@@ -148,18 +149,17 @@ def table(
             "refused": str(sum(len(row["refused"]) for h in histories for row in h.rows)),
         }
         if all("per_client" in h.final for h in histories):
-            fair = [h.fairness() for h in histories]
-            for name in ("worst", "spread"):
-                text = results.spread([f[name] for f in fair], ".4f")
-                row[f"{name} client" if name == "worst" else "spread of clients"] = text
+            fair = [np.array(h.final["per_client"], float) for h in histories]
+            row["worst client"] = results.spread([np.nanmin(each) for each in fair], ".4f")
+            row["spread of clients"] = results.spread([np.nanstd(each) for each in fair], ".4f")
         if speeds:
             minutes = np.mean([link.time(h, **speeds)[-1] for h in histories]) / 60
             row["minutes"] = f"{minutes:.4g}"
         if radio:
             joules = np.mean([link.energy(h, **radio)[-1] for h in histories])
             row["joules"] = f"{joules:.4g}"
-    frame = pandas.DataFrame.from_dict(rows, orient="index")
-    lines = [frame.rename_axis("method", axis="columns").to_string()]
+        rows.append(row)
+    lines = [results.text_table(rows)]
     other = dict.fromkeys(h.measure for its in runs.values() for h in its)
     lines += [f"{' and '.join(MEASURES)}: {name}" for name in other if name != "accuracy"]
     if speeds:

@@ -21,6 +21,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -148,7 +149,11 @@ def execute_side_by_side(app, env, docnames):
         seconds = time.perf_counter() - began
         if error:
             error = error.splitlines()[0]
-            log.warning("failed after %.0f s: %s", seconds, text, location=page)
+            # a warning fails the build; a page that lacks torchvision, which cannot be
+            # had beside every CPU build of torch, does not
+            absent = "torchvision" in error and not find_spec("torchvision")
+            say = log.info if absent else log.warning
+            say("failed after %.0f s: %s", seconds, text, location=page)
             app.fl_failed[page] = error
         else:
             log.info("%s: done after %.0f s", page, seconds)

@@ -19,11 +19,13 @@ BINDER, COLAB = "https://mybinder.org", "https://colab.research.google.com"
 INSTALL = """\
 # @title Get fedlearn and its book, where they are missing (such as in Colab)
 import importlib.util
+import sys
 
 if importlib.util.find_spec("fedlearn") is None:
     !git clone -q --depth 1 {url} fedlearn-book
-    %pip install -q ./fedlearn-book
-    %cd -q fedlearn-book/book"""
+    %pip install -q "./fedlearn-book[book]"
+    %cd -q fedlearn-book/book
+    sys.path.insert(0, "..")  # whose data no wheel has"""
 
 
 def configure(app, config):

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
+from ..errors import extra
 from ..files import to_json
 from .show import inline, said
 
@@ -15,8 +16,9 @@ Cell = str | tuple[str, float]  # HTML; and its place in the order, if its text 
 @cache
 def bundle() -> tuple[str, str]:
     """The script that makes DataTables a module of the page, and the variable with this module."""
-    import itables
-    from itables.javascript import generate_init_offline_itables_html
+    with extra("book"):
+        import itables
+        from itables.javascript import generate_init_offline_itables_html
 
     text = generate_init_offline_itables_html(itables.options.dt_bundle).partition("<div")[0]
     return text, "window." + re.findall(r"window\.(\w+) = ", text)[0]

@@ -8,6 +8,7 @@ the method appears when "show" is ticked. In Jupyter ``guess`` comes from the ce
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..errors import extra
 from .grids import chapter_file, experiment, grid, trained
 from .show import Chart, Shown, chart
 
@@ -133,7 +134,8 @@ def train_chosen(name: str, clients: int, chosen: Mapping[str, Any]) -> "dict[st
 
 def panel(name: str) -> Any:
     """Controls, a button, and the curves of what it trained. (ipywidgets; hidden on the site.)"""
-    import ipywidgets as W
+    with extra("book"):
+        import ipywidgets as W
 
     from ..plot import panels
     from .show import figure

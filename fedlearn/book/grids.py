@@ -20,6 +20,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from ..data.sources import data_path
+from ..errors import extra
 from ..experiment import Experiment
 from ..files import read_yaml, to_json, write_text
 
@@ -180,7 +181,8 @@ def grid(name: str) -> "pandas.DataFrame":
     are bytes of one client so far. The position stands in the column of the line's own control, the
     split in that of the splits' control; other lines have ``None`` there.
     """
-    import pandas as pd
+    with extra("book"):
+        import pandas as pd
 
     path = data_path("grids", f"{name}.json")
     if not path.exists():

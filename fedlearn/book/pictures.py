@@ -2,14 +2,18 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from ..plot import COLOURS, SIGNED, axes, label_counts
+from ..errors import extra
 from ..tasks import Task
+
+with extra("book"):
+    import matplotlib.pyplot as plt
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from ..plot import COLOURS, SIGNED, axes, label_counts
 
 
 def partition(task: Task, ax: Axes | None = None) -> Axes:

@@ -4,12 +4,15 @@ All that happens is in ``play.js``, which codes and reads messages as this packa
 
 from pathlib import Path
 
-import anywidget
 import numpy as np
-import traitlets
 
 from .. import link
 from ..data.sources import load
+from ..errors import extra
+
+with extra("book"):
+    import anywidget
+    import traitlets
 
 HERE = Path(__file__).parent
 

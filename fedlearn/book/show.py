@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..errors import extra
 from ..files import to_json
 from ..history import MEASURES
 from ..results import summary
@@ -73,9 +74,10 @@ def svg(figure: "Figure", salt: str) -> str:
 
     ``ValueError`` if its letters would be smaller than 9 px on a telephone.
     """
-    import matplotlib.pyplot as plt
-    from matplotlib import rc_context
-    from matplotlib.text import Text
+    with extra("book"):
+        import matplotlib.pyplot as plt
+        from matplotlib import rc_context
+        from matplotlib.text import Text
 
     width = float(figure.get_figwidth()) * 72
     sizes = [

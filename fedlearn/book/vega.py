@@ -3,9 +3,12 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import altair as alt
+from ..errors import extra
 
-from ..plot import COLOURS, SIGNED, places
+with extra("book"):
+    import altair as alt
+
+    from ..plot import COLOURS, SIGNED, places
 
 BLUE, ORANGE, GREEN, PINK, SKY, AMBER, _ = COLOURS
 GREY = "#7a828e"  # read on white and on black

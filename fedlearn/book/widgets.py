@@ -11,12 +11,14 @@ import io
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import ipywidgets as W
-import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
+from ..errors import extra
 from .show import said
+
+with extra("book"):
+    import ipywidgets as W
+    import matplotlib.pyplot as plt
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # What draws one frame: a function of the sliders' values that gives a figure (or axes of it), or a
 # pair of that and one sentence for readers who cannot see it.

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from ..arguments import checked, short
-from ..errors import DataError, pick
+from ..errors import DataError, extra, pick
 from . import sources
 from .arrays import _numpy, from_arrays
 from .sources import SETS, Source, open_image, reason
@@ -207,7 +207,8 @@ def from_table(
 
 def frame_of(table: Any) -> Any:
     """A table as one of pandas."""
-    import pandas
+    with extra("data"):
+        import pandas
 
     if isinstance(table, str | Path):
         path = Path(table).expanduser()

@@ -22,7 +22,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from ..arguments import checked
-from ..errors import DataError, pick
+from ..errors import DataError, extra, pick
 from . import sources
 from .arrays import CROWD, VOID, from_boxes, from_masks, wrong_object
 from .scenes import SIDE
@@ -185,7 +185,8 @@ def _read(place: Path, name: str, targets: str, size: int, skip: bool) -> Source
 
 def _scaled(item: Item, size: int, targets: str, classes: int) -> tuple[np.ndarray, np.ndarray]:
     """A square picture uint8 [3, size, size] and what belongs to it."""
-    from PIL import Image
+    with extra("data"):
+        from PIL import Image
 
     picture = open_image(item.picture).convert("RGB")
     width, height = picture.size
@@ -234,7 +235,8 @@ def _mask(item: Item, width: int, height: int, classes: int) -> Any:
 
 def _voc(place: Path, targets: str, part: str) -> list[Item]:
     """torchvision's list of the pictures of VOC's own division."""
-    from torchvision.datasets import VOCDetection, VOCSegmentation
+    with extra("data"):
+        from torchvision.datasets import VOCDetection, VOCSegmentation
 
     boxes = targets == "boxes"
     kind, read = (VOCDetection, _voc_objects) if boxes else (VOCSegmentation, open_image)

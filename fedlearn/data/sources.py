@@ -1,6 +1,6 @@
 """The image sets of the book as uint8 tensors, from the first place that has them.
 
-Order: inside scikit-learn (digits), ``$FEDLEARN_DATA``, ``data/cache``, then a download by
+Order: beside this file (digits), ``$FEDLEARN_DATA``, ``data/cache``, then a download by
 torchvision. ``FEDLEARN_OFFLINE=1`` forbids the download. ``data/README.md`` lists the sources,
 licences and accepted files."""
 
@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..errors import DataError, no_memory, pick
+from ..errors import DataError, extra, no_memory, pick
 
 # A checkout keeps its data beside the package; an installed wheel carries a copy inside it and may
 # not be writable.
@@ -37,6 +36,7 @@ CACHE = Path.home() / ".cache" / "fedlearn" if INSTALLED else DATA / "cache"
 # digit each.
 _DIGITS = "41e80677i33e9i7b397b6b5a76df3f0b1aceg9b55j88fdehiag4h420h4iha32ccg"
 COARSE = [int(digit, 20) for digit in _DIGITS + "c19j2a01gc9dfdgj246j558ji12f60h8ed"]
+DIGITS = Path(__file__).with_name("digits.npz")
 PATIENCE = 12  # seconds without an answer after which a download is given up
 LOSSY = "CIFAR-100 from a lossy AVIF copy (quality 62)"
 
@@ -152,7 +152,7 @@ def _folders() -> list[Path]:
 def _find(name: str) -> Path | None:
     """The first local copy."""
     if name.partition(":")[0] == "digits":
-        return Path("scikit-learn")
+        return DIGITS
     patterns = about(name).places
     copies = (path for f in _folders() for p in patterns for path in sorted(f.glob(p)))
     return next(copies, None)
@@ -229,7 +229,8 @@ def _fetch(name: str) -> None:
         raise _absent(name, "has to be fetched by hand")
     if offline():
         raise _absent(name, "FEDLEARN_OFFLINE forbids to fetch it")
-    from torchvision import datasets
+    with extra("data"):
+        from torchvision import datasets
 
     print(f"Fetching {name} into {CACHE}, once.", file=sys.stderr)
     timeout = socket.getdefaulttimeout()
@@ -260,7 +261,8 @@ def reason(error: BaseException) -> str:
 
 def open_image(path: Any) -> Any:
     """A PIL image that is in memory; ``DataError`` names the file that is none."""
-    from PIL import Image
+    with extra("data"):
+        from PIL import Image
 
     try:
         with Image.open(path) as image:
@@ -273,11 +275,10 @@ def open_image(path: Any) -> Any:
 
 
 def digits(place: Any = None) -> tuple:
-    """scikit-learn's 1,797 images of 8 x 8 with values 0..16, from its file (to import it takes
-    longer than a round). The split is part of the set: no experiment seed moves it."""
-    path = Path(find_spec("sklearn").origin).parent / "datasets" / "data" / "digits.csv.gz"  # type: ignore
-    table = np.loadtxt(path, delimiter=",", dtype=np.int64)
-    x, y = table[:, :-1].reshape(-1, 8, 8, 1).astype(np.uint8), table[:, -1]
+    """1,797 images of 8 x 8 with values 0..16 (``data/README.md``: from where). The split is part
+    of the set: no experiment seed moves it."""
+    with np.load(DIGITS) as file:
+        x, y = file["images"][..., None], file["labels"].astype(np.int64)
     order = np.random.RandomState(0).permutation(len(y))  # numpy keeps this stream for good
     order = order[np.argsort(y[order], kind="stable")]
     test = np.isin(np.arange(len(order)), order[::4])  # every fourth of each class: 450
@@ -301,7 +302,8 @@ def mnist(file: Path) -> tuple:
 
 def _batches(kind: str, folder: Path) -> tuple:
     """The official CIFAR batches. torchvision compares their md5 before it unpickles them."""
-    from torchvision import datasets
+    with extra("data"):
+        from torchvision import datasets
 
     train, test = (getattr(datasets, kind)(folder.parent, train=part) for part in (True, False))
     return train.data, np.array(train.targets), test.data, np.array(test.targets)
@@ -332,7 +334,8 @@ def cifar100(place: Path) -> tuple:
     z = np.load(place)
     if "x_train" in z:
         return z["x_train"], z["y_train"], z["x_test"], z["y_test"]
-    from PIL import features
+    with extra("data"):
+        from PIL import features
 
     if not features.check("avif"):
         raise DataError("AVIF needs Pillow 11.3 or later")
@@ -344,7 +347,8 @@ def cifar100(place: Path) -> tuple:
 
 def _listing(folder: Path, classes: Sequence[str]) -> Listing:
     """The pictures in the folder of each class, but for what the operating system hides."""
-    from torchvision.datasets.folder import make_dataset
+    with extra("data"):
+        from torchvision.datasets.folder import make_dataset
 
     def shown(path):
         return path.lower().endswith((".png", ".jpeg", ".jpg")) and Path(path).name[0] != "."

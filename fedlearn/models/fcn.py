@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .cnn import SCENES, Network, Shape, conv_bn
+from .resnet import Bottleneck
 
 
 class FCN32s(nn.Module):
@@ -16,17 +17,16 @@ class FCN32s(nn.Module):
     builds it."""
 
     def __init__(self, classes: int = 21, channels: int = 3) -> None:
-        from torchvision.models import resnet50  # takes long to load
-
         super().__init__()
-        resnet = resnet50(weights=None)
-        if channels != 3:
-            resnet.conv1 = nn.Conv2d(channels, 64, 7, 2, 3, bias=False)
-        self.backbone = nn.Sequential()
-        for name, layer in [*resnet.named_children()][:-2]:
-            self.backbone.add_module(name, layer)
+        layers, width = [*conv_bn(channels, 64, 7, 2), nn.MaxPool2d(3, 2, 1)], 64
+        for outputs, count in ((256, 3), (512, 4), (1024, 6), (2048, 3)):
+            for i in range(count):
+                layers.append(Bottleneck(width, outputs, 1 + (i == 0 and outputs > 256)))
+                width = outputs
+        self.backbone = nn.Sequential(*layers)
         for module in self.backbone.modules():
             if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
                 module.bias = nn.Parameter(module.weight.new_zeros(module.out_channels))
         self.score = nn.Conv2d(2048, classes, 1)
 

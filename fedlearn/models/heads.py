@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..errors import extra
+
 Maps = Sequence[Tensor]  # of several strides
 Size = tuple[int, ...]  # height and width of the images in pixels
 
@@ -126,7 +128,8 @@ def objectness_loss(
 def overlaps(y: Tensor, boxes: Tensor) -> Tensor:
     """IoU of objects y [images, objects, ...] with boxes [images, places, 4]: [images, objects,
     places]."""
-    from torchvision.ops import box_iou  # takes long to load
+    with extra("seeing"):
+        from torchvision.ops import box_iou  # takes long to load
 
     return torch.stack([box_iou(o[:, :4], b) for o, b in zip(y, boxes, strict=True)])
 
@@ -175,7 +178,8 @@ class Centre(Head):
     """
 
     def image_losses(self, maps: Maps, y: Tensor, size: Size) -> Tensor:
-        from torchvision.ops import generalized_box_iou_loss  # takes long to load
+        with extra("seeing"):
+            from torchvision.ops import generalized_box_iou_loss  # takes long to load
 
         objects, places, (grid, side) = present(y), by_cell(maps[0]), cells(maps[0], size)
         cell = torch.where(objects, centre_cells(y, maps[0], side)[0], 0)

@@ -5,6 +5,7 @@ import inspect
 import math
 from collections.abc import Callable
 from functools import cached_property, partial, wraps
+from importlib.util import find_spec
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -16,6 +17,7 @@ from ..arguments import checked, short
 from ..data import arrays, forms, published, scenes
 from ..data.arrays import CROWD, VOID
 from ..data.sources import Source
+from ..errors import extra
 from .augment import ANNOTATED, LABELLED
 from .base import Task
 from .metrics import ByClient, Seen
@@ -168,6 +170,14 @@ def classification(**arguments: Any) -> Classification:
     return Classification.make(**arguments)
 
 
+def find_metrics() -> None:
+    """What the losses and metrics of boxes and masks need is there, before anything is read."""
+    with extra("seeing"):
+        for name in ("torchvision", "torchmetrics", "faster_coco_eval"):
+            if not find_spec(name):
+                raise ModuleNotFoundError(name=name)
+
+
 # ---- detection -----------------------------------------------------------------------------------
 
 
@@ -231,6 +241,7 @@ class Detection(Task):
 
     @staticmethod
     def find_source(dataset: Any, users: Any = None) -> Source:
+        find_metrics()
         source = arrays.annotated(dataset, BOXES, arrays.from_boxes)
         if source.train_y.dim() != 3 or source.train_y.shape[-1] != 6:
             raise ValueError(f"{source.name} has no boxes (fl.data.from_boxes makes such a set).")
@@ -348,6 +359,7 @@ class Segmentation(Task):
 
     @staticmethod
     def find_source(dataset: Any, users: Any = None) -> Source:
+        find_metrics()
         source = arrays.annotated(dataset, MASKS, arrays.from_masks)
         if source.train_y.dtype != torch.uint8:
             raise ValueError(f"{source.name} has no masks (fl.data.from_masks makes such a set).")

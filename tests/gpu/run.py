@@ -29,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 STEPS = "tests", "chapters", "speed", "recipes"
 LATE = "stopped at the end of its time"
-NEEDED = "torch", "numpy", "sklearn", "safetensors"
+NEEDED = "torch", "numpy", "safetensors"
 
 
 def absent(names):

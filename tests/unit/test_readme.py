@@ -21,11 +21,15 @@ COMMANDS = [
     if line.strip()
 ]
 # What tests of their own run, by how it begins: books, chapters, servers, and what needs Flower.
-ELSEWHERE = ("make ", "papermill", "fedlearn run rpn --engine flower-sim", "flower-", "flwr run")
+ELSEWHERE = (
+    *("make ", "pip ", "papermill", "fedlearn run rpn --engine flower-sim", "flower-"),
+    "flwr run",
+)
 FEW = "--rounds 1 --train 100 --test 20"  # whatever trains is made smaller by it
 # What a command prints or leaves behind, by a part of it.
 SHOWS = {
     "fedlearn methods": ["rpn(", "fed_gkt("],
+    "--plot first.png": ["fedavg ", "rpn ", "first.png"],
     "--out results/both.json --plot both.png": ["fedavg ", "rpn ", "results/both.json", "both.png"],
     "rpn:share=0.25/0.5/1": ["fedavg ", "rpn share=0.25 ", "rpn share=1 ", " ± "],
     "--uplink 1Mbit": ["minutes: 1Mbit up, 10Mbit down"],

@@ -11,10 +11,14 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+TORCH = "torch", "torchvision"  # which only the first of the locks has
 LOCKS = {  # extras of pyproject.toml, and the constraints
-    "requirements.lock": (["book", "seeing", "test"], "constraints.txt"),
+    "requirements.lock": (["book", "test"], "constraints.txt"),
+    "requirements-cpu.lock": (["book", "test"], "constraints.txt"),
     "requirements-flower.lock": (["flower"], "constraints-flower.txt"),
     "requirements-class.lock": ([], "constraints-class.txt"),
+    "requirements-dist.lock": ([], "constraints-dist.txt"),
 }
 
 
@@ -26,6 +30,13 @@ def lines(name):
 def versions(name):
     pins = (Requirement(line.split("--hash")[0]) for line in lines(name))
     return {canonicalize_name(pin.name): next(iter(pin.specifier)).version for pin in pins}
+
+
+def needs(extras):
+    """What these extras need, those that they name among them."""
+    for extra in extras:
+        for need in map(Requirement, PROJECT["optional-dependencies"][extra]):
+            yield from needs(need.extras) if need.name == PROJECT["name"] else [need]
 
 
 def test_every_pin_allows_python_3_11_0():
@@ -44,13 +55,19 @@ def test_the_lock_has_what_is_wanted_with_hashes(lock):
     extras, constraints = LOCKS[lock]
     for line in lines(lock):
         assert "--hash=sha256:" in line and "==" in line and "file:" not in line, line[:80]
-    locked, project = versions(lock), tomllib.loads((ROOT / "pyproject.toml").read_text())
-    optional = project["project"]["optional-dependencies"]
-    wanted = project["project"]["dependencies"] if extras else []
-    for need in map(Requirement, sum((optional[extra] for extra in extras), wanted)):
-        assert need.specifier.contains(locked[canonicalize_name(need.name)]), need
+    locked, wanted = versions(lock), PROJECT["dependencies"] if extras else []
+    for need in [*map(Requirement, wanted), *needs(extras)]:
+        if lock == "requirements.lock" or need.name not in TORCH:
+            assert need.specifier.contains(locked[canonicalize_name(need.name)]), need
     pinned = versions(constraints).items()
     assert {n for n, v in pinned if n in locked} and all(locked.get(n, v) == v for n, v in pinned)
+
+
+def test_without_gpus_all_but_pytorch_is_the_same():
+    whole, cpu = versions("requirements.lock"), versions("requirements-cpu.lock")
+    assert cpu.items() < whole.items()
+    gpu = whole.keys() - cpu.keys() - {*TORCH}
+    assert gpu and all(name.startswith(("nvidia-", "cuda-", "triton")) for name in gpu)
 
 
 def test_the_class_edition_agrees_with_the_environment_below_it():

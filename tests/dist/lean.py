@@ -1,0 +1,66 @@
+"""What works with nothing but what `pip install fedlearn` brings, and how the rest says what it lacks, as a program. Its
+arguments are modules to hide."""
+
+import sys
+from contextlib import redirect_stderr
+from io import StringIO
+from pathlib import Path
+
+sys.modules |= dict.fromkeys(sys.argv[1:])  # None: an import fails
+import fedlearn as fl  # noqa: E402
+from fedlearn.cli import main  # noqa: E402
+
+task = fl.tasks.classification("digits", clients=3, train=60, test=30)
+history = fl.run(fl.methods.fedavg(), task, rounds=2)
+assert "2 rounds" in repr(history) and history._repr_html_() is None
+assert len(fl.results.load("rpn_digits")) == 6
+
+small = "--clients 3 --train 60 --test 30 --rounds 2 --no-progress".split()
+for words in (
+    ["run", "fedavg", *small],
+    ["compare", "fedavg", "rpn", "fed_kgf", *small, "--link", "LTE", "--seed", "0", "1"],
+    ["cost", "digits_cnn", "--input", "1x8x8", "--methods", "fedavg,qsgd"],
+    ["methods"],
+    ["check"],
+):
+    assert not main(words), words
+
+Path("pictures/one").mkdir(parents=True)
+Path("pictures/one/1.png").touch()
+LACKS = {
+    "plot": [
+        lambda: fl.plot,
+        history.to_pandas,
+        lambda: fl.summary({"FedAvg": history}),
+        fl.results.tables,
+        lambda: fl.results.paired({0: 1.0}, {0: 2.0}),
+        lambda: main(["compare", "fedavg", "rpn", *small, "--plot", "curves.png"]),
+        lambda: main(["reproduce", "rpn_table1"]),
+    ],
+    "data": [
+        lambda: fl.data.from_folder("pictures"),
+        lambda: main(["run", "fedavg", "--dataset", "cifar10"]),
+    ],
+    "seeing": [
+        lambda: fl.tasks.detection("digits"),
+        lambda: main(["run", "fedavg", "--task", "segmentation"]),
+        lambda: main(["run", "fedavg", "--network", "scene_detector", "--task", "detection"]),
+    ],
+    "book": [
+        lambda: fl.widgets,
+        lambda: fl.explore("Explorer 1", "rpn", "", ""),
+        lambda: fl.book.playground(),
+    ],
+}
+for extra, calls in LACKS.items():
+    for call in calls:
+        said = StringIO()
+        try:
+            with redirect_stderr(said):
+                assert call() == 2, f"nothing was lacking: {extra}, {calls.index(call)}"
+        except ModuleNotFoundError as error:
+            print(error, file=said)
+        text = said.getvalue()
+        assert f"pip install 'fedlearn[{extra}]'" in text, text
+        assert len(text.splitlines()) == 1, text
+        print(text, end="")

@@ -1,0 +1,56 @@
+"""Wheel and sdist, built and checked as for an index, are installed into empty environments and used there. Nothing is
+downloaded: what they need is linked from the environment that runs this."""
+
+import os
+import subprocess
+import sys
+import venv
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from unit.test_lean import PROJECT, ROOT, distributions
+
+
+def run(*words, **how):
+    """``python words``, without this clone on the path."""
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, **how)
+    assert not done.returncode, done.stdout[-2000:] + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The folder with both; the wheel is made of what is in the sdist."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
+    return folder
+
+
+def test_both_pass_twine_check(built):
+    said = run(sys.executable, "-m", "twine", "check", "--strict", *built.iterdir())
+    assert said.count("PASSED") == 2
+
+
+@pytest.mark.parametrize("end", [".whl", ".tar.gz"])
+def test_they_work_in_an_empty_environment(built, tmp_path, end):
+    venv.create(tmp_path / "venv")
+    python = tmp_path / "venv" / "bin" / "python"
+    home = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    needs = distributions(PROJECT["project"]["dependencies"])
+    for name in needs:
+        its = metadata.distribution(name)
+        for top in {file.parts[0] for file in its.files} - {"..", "__pycache__"}:
+            if not (home / top).exists():
+                (home / top).symlink_to(its.locate_file(top))
+    pip = [sys.executable, "-m", "pip", "--python", python]
+    how = "--no-deps", "--no-index", "--no-build-isolation"
+    run(*pip, "install", *how, *built.glob(f"*{end}"))
+    run(*pip, "check")
+    said = run(python, ROOT / "tests" / "dist" / "lean.py", cwd=tmp_path)
+    program = run(tmp_path / "venv" / "bin" / "fedlearn", "--version").strip()
+    mb = sum(f.stat().st_size for f in (home / "fedlearn").rglob("*")) / 1e6
+    print(f"{program}, {mb:.1f} MB beside {len(needs)} packages")
+    assert "fed_kgf" in said

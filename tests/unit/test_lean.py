@@ -1,0 +1,66 @@
+"""What `pip install fedlearn` brings is enough; `make test-dist` does the same with the wheel."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from fnmatch import fnmatch
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from sklearn.datasets import load_digits
+
+import fedlearn as fl
+from fedlearn.data.sources import DIGITS
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def distributions(requirements):
+    """The installed distributions that requirements stand for, and all that these need in turn."""
+    todo, found, seen = [(text, "") for text in requirements], set(), set()
+    while todo:
+        text, extra = todo.pop()
+        need = Requirement(text)
+        if (text, extra) in seen or need.marker and not need.marker.evaluate({"extra": extra}):
+            continue
+        seen.add((text, extra))
+        found.add(canonicalize_name(need.name))
+        todo += [(t, e) for t in metadata.requires(need.name) or [] for e in ("", *need.extras)]
+    return found
+
+
+def test_without_the_extras_runs_tables_and_the_command_line_work(tmp_path):
+    """In a process that sees no other package."""
+    lean = distributions(PROJECT["project"]["dependencies"]) | {"fedlearn"}
+    homes = metadata.packages_distributions().items()
+    hidden = {name for name, of in homes if not {*map(canonicalize_name, of)} & lean}
+    assert {"pandas", "matplotlib", "scipy", "sklearn", "torchvision", "IPython"} <= hidden
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests" / "dist" / "lean.py", *hidden],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "FEDLEARN_DATA": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert not done.returncode, done.stdout[-1000:] + done.stderr
+
+
+def test_the_wheel_has_the_results_that_are_shown():
+    globs = PROJECT["tool"]["setuptools"]["package-data"]["fedlearn.bookdata"]
+    names = {p.relative_to(ROOT / "data").as_posix() for p in (ROOT / "data").rglob("*.*")}
+    inside = {name for name in names if any(fnmatch(name, glob) for glob in globs)}
+    shown = {file.removeprefix("data/") for file in fl.results.tables()[0]["file"]}
+    assert shown == {name for name in inside if name.startswith("results/")}
+    assert {"claims.yaml", "recipes.yaml", "grids/rpn.json", "chapters/rpn.yaml"} <= inside
+
+
+def test_the_digits_are_those_of_scikit_learn():
+    x, y = load_digits(return_X_y=True)
+    with np.load(DIGITS) as file:
+        assert np.array_equal(file["images"].reshape(-1, 64), x)
+        assert np.array_equal(file["labels"], y)
