@@ -1,15 +1,18 @@
 """Self-check for the exercises: ``fl.check("fedavg-average", my_function)`` says "right", or what
-is not yet right; ``fl.solution("fedavg-average")`` shows the reference answer, folded.
+is not yet right; ``fl.solution("fedavg-average")`` shows the reference answer, folded;
+``fl.progress()`` lists what is right so far.
 
 A chapter's module, named like the first word of the exercise, has them in ``EXERCISES``. Each is a
 function that takes the reader's answer and returns ``None`` if it is right, otherwise the end of
 the sentence "not yet, because ...". Reference answers are in ``book/solutions``, a file a chapter.
 """
 
+import csv
 import ctypes
 import dis
 import io
 import re
+import signal
 import sys
 import textwrap
 import traceback
@@ -23,6 +26,7 @@ from types import FunctionType
 from typing import Any
 
 from ..errors import pick
+from ..files import write_text
 
 CHAPTERS = dict.fromkeys(
     (
@@ -33,6 +37,8 @@ CHAPTERS = dict.fromkeys(
 Function = Callable[..., Any]  # an answer that is a function
 SECONDS = 20.0  # that a check may take: nbgrader ends a cell after 30; right answers take 0.1
 LETTERS = 100_000  # that it may print
+PROGRESS = "progress.csv"  # the file that keeps which exercises are right
+CLASS = {"begun": False}  # in a class notebook: solutions are not shown
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,43 @@ class Printed(io.TextIOBase):
         self.stream.flush()
 
 
+def course(seconds: float = 0.0) -> None:
+    """What a class notebook begins with: from here on ``solution`` shows none.
+
+    With ``seconds``, as in a notebook that is marked, each later cell may use so much time of the
+    processor and print ``LETTERS``, and is then stopped: a marking program stores what is printed,
+    and waits.
+    """
+    shell = None if CLASS["begun"] or not seconds else kernel()
+    CLASS["begun"] = True
+    if shell is None:
+        return
+    clock, streams = hasattr(signal, "setitimer"), (sys.stdout, sys.stderr)
+
+    def stop(*_: Any) -> None:
+        raise Unbounded(f"a cell may take {seconds:g} seconds of the processor")
+
+    def begin(*_: Any) -> None:
+        sys.stdout, sys.stderr = map(Printed, streams)
+        if clock:  # again each second, should the answer catch it
+            signal.setitimer(signal.ITIMER_PROF, seconds, 1)
+
+    def end(*_: Any) -> None:
+        sys.stdout, sys.stderr = streams
+        if clock:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+
+    if clock:
+        signal.signal(signal.SIGPROF, stop)
+    shell.events.register("pre_run_cell", begin)
+    shell.events.register("post_run_cell", end)
+
+
+def kernel() -> Any:
+    """The notebook's IPython, ``None`` outside of one."""
+    return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+
+
 def bounded(test: Callable[[Any], str | None], answer: Any) -> str | None:
     """``test(answer)``, or why it ended in an error, or did not end.
 
@@ -160,7 +203,72 @@ def check(exercise: str, answer: Any) -> Verdict:
     if empty(answer):
         return Verdict(exercise, "there is no answer yet", answered=False)
     reason = bounded(test, answer)
-    return Verdict(exercise, reason and textwrap.shorten(reason, 500, placeholder=" ..."))
+    verdict = Verdict(exercise, reason and textwrap.shorten(reason, 500, placeholder=" ..."))
+    if kernel():
+        record(verdict)
+    return verdict
+
+
+# ---- progress ------------------------------------------------------------------------------------
+
+
+def progress_file() -> Path:
+    """Beside the notebooks: in the folder of the book's ``_toc.yml``, or else in this one."""
+    here = Path.cwd()
+    return next((f for f in (here, *here.parents) if (f / "_toc.yml").exists()), here) / PROGRESS
+
+
+def read_progress() -> dict[str, tuple[bool, int]]:
+    """Of each exercise that was checked: is it right, and after how many checks."""
+    path = progress_file()
+    if not path.exists():
+        return {}
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return {
+                r["exercise"]: (r["right"] == "yes", int(r["checks"])) for r in csv.DictReader(file)
+            }
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} has other columns than exercise, right and checks.") from error
+
+
+def record(verdict: Verdict) -> None:
+    """Keep a verdict. What was right once stays right; where no file can be written, none is."""
+    try:
+        rows = read_progress()
+        right, checks = rows.get(verdict.exercise, (False, 0))
+        rows[verdict.exercise] = right or verdict.right, checks + 1
+        lines = [f"{n},{'yes' if r else 'no'},{k}" for n, (r, k) in rows.items()]
+        write_text(progress_file(), "\n".join(["exercise,right,checks", *lines, ""]))
+    except (OSError, ValueError):
+        pass  # a verdict is worth more than its record
+
+
+def progress() -> Any:
+    """Which exercises are right so far: a table, a row an exercise that was checked.
+
+    ``fl.check`` keeps it in ``progress.csv`` beside the notebooks, in the folder of the book's
+    table of contents where there is one. ``fl.progress().to_csv("mine.csv")`` exports it.
+
+    Returns
+    -------
+    pandas.DataFrame
+        columns *right* (was it ever) and *checks* (how many there were), by exercise
+
+    Raises
+    ------
+    ValueError
+        if the file is no longer such a table
+
+    Examples
+    --------
+    >>> list(fl.progress().columns)
+    ['right', 'checks']
+    """
+    import pandas as pd
+
+    rows = pd.DataFrame.from_dict(read_progress(), orient="index", columns=["right", "checks"])
+    return rows.rename_axis("exercise")
 
 
 @dataclass(frozen=True)
@@ -188,14 +296,14 @@ class Solution:
         return "\n\n".join(filter(None, (self.text, self.code)))
 
 
-def solutions(chapter: str) -> dict[str, Solution]:
+def solutions(chapter: str, book: str | Path = "") -> dict[str, Solution]:
     """The reference answers of a chapter, by exercise; empty where there is no book.
 
     ``book/solutions/<chapter>.py`` has a section for each, which begins with ``# %% <exercise>``: a
     text in triple quotes, if any, and code that leaves the answer in ``answer``.
     """
     here = Path.cwd()
-    folders = [Path(__file__).parents[2] / "book", here, *here.parents]
+    folders = [Path(book)] if book else [Path(__file__).parents[2] / "book", here, *here.parents]
     path = next((p for f in folders if (p := f / "solutions" / f"{chapter}.py").exists()), None)
     if path is None:
         return {}
@@ -209,10 +317,10 @@ def solutions(chapter: str) -> dict[str, Solution]:
 
 
 def solution(exercise: str) -> Solution:
-    """The reference answer, folded: ``fl.solution("rpn-pool")``."""
+    """The reference answer, folded: ``fl.solution("rpn-pool")``. A class notebook shows none."""
     chapter = exercise.split("-")[0]
     pick(chapter, CHAPTERS, "chapter with exercises")
-    there = solutions(chapter)
+    there = {} if CLASS["begun"] else solutions(chapter)
     if not there:
         return Solution(exercise, "The solutions are not part of this edition.", "")
     return pick(exercise, there, "solution")
