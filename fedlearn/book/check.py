@@ -7,10 +7,12 @@ function that takes the reader's answer and returns ``None`` if it is right, oth
 the sentence "not yet, because ...". Reference answers are in ``book/solutions``, a file a chapter.
 """
 
+import atexit
 import csv
 import ctypes
 import dis
 import io
+import os
 import re
 import signal
 import sys
@@ -21,6 +23,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Thread
 from types import FunctionType
 from typing import Any
@@ -119,13 +122,18 @@ def course(seconds: float = 0.0) -> None:
 
     With ``seconds``, as in a notebook that is marked, each later cell may use so much time of the
     processor and print ``LETTERS``, and is then stopped: a marking program stores what is printed,
-    and waits.
+    and waits. What an answer does to its folder it does to an empty one: nbgrader has put what it
+    marks into the other.
     """
     shell = None if CLASS["begun"] or not seconds else kernel()
     CLASS["begun"] = True
     if shell is None:
         return
     clock, streams = hasattr(signal, "setitimer"), (sys.stdout, sys.stderr)
+    if "NBGRADER_EXECUTION" in os.environ:
+        place = TemporaryDirectory(ignore_cleanup_errors=True)
+        os.chdir(place.name)
+        atexit.register(place.cleanup)
 
     def stop(*_: Any) -> None:
         raise Unbounded(f"a cell may take {seconds:g} seconds of the processor")

@@ -277,6 +277,8 @@ def copy_of(notebook: dict[str, Any], stem: str, kind: str, answers: dict[str, S
     for exercise, prompt in zip(asked, prompts, strict=True):
         cells += question(exercise, prompt, kind, answers.get(exercise.name))
     cells = [{"id": f"{stem}-{k:03}", **cell} for k, cell in enumerate(cells)]
+    if kind == "otter":  # which has marks of its own
+        cells = [cell | {"metadata": {}} for cell in cells]
     return {**notebook, "cells": cells}
 
 

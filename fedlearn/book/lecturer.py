@@ -1,0 +1,78 @@
+"""What only the lecturer gets: texts to teach with, and of each exercise the reference answer, how
+it is marked, and which mistakes its check tells apart."""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from .check import CHAPTERS, Solution, module_of
+from .classroom import Exercise, rubric
+
+
+def reasons(test: Any) -> Iterator[str]:
+    """What a check says of wrong answers; "..." stands for what depends on the answer."""
+    free = inspect.getclosurevars(test)
+    if "wrong" in free.nonlocals:  # a number
+        yield from (free.nonlocals["wrong"] or {}).values()
+        return
+    tree = ast.parse(textwrap.dedent(inspect.getsource(test))).body[0]
+    pieces = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+        for part in node.values
+    }
+    for node in ast.walk(tree):
+        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+        texts = [p.value if isinstance(p, ast.Constant) else "..." for p in parts]
+        text = "".join(t for t in texts if isinstance(t, str))
+        written = isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in pieces
+        if written and text.count(" ") > 2 and text != ast.get_docstring(tree, clean=False):  # type: ignore
+            yield " ".join(text.split())
+    for other in free.globals.values():
+        if isinstance(other, FunctionType) and other.__module__ == test.__module__:
+            yield from reasons(other)
+        elif isinstance(other, FunctionType) and "wrong" in inspect.getclosurevars(other).nonlocals:
+            yield from reasons(other)
+
+
+def section(exercise: Exercise, page: Path, answer: Solution) -> str:
+    """An exercise in the lecturer's list."""
+    how = "its check" if exercise.check else "hand"
+    head = f"## {exercise.name}\n\n*{page.stem}; {exercise.points} points, marked by {how}.*"
+    if not exercise.check:
+        return f"{head}\n\n{rubric(exercise, answer)}\n"
+    tests = module_of(exercise.name).EXERCISES
+    mistakes = [*dict.fromkeys(reasons(tests[exercise.name]))]
+    told = "\n".join(f"* {reason}" for reason in mistakes)
+    code = f"```python\n{answer.code}\n```"
+    return f"{head}\n\n{answer.text}\n\n{code}\n\nIts check tells apart:\n\n{told}\n"
+
+
+def guide(
+    book: Path, asked: dict[Path, list[Exercise]], answers: dict[str, Solution]
+) -> dict[str, str]:
+    """The files for the lecturer, by their names."""
+    texts = {p.name: p.read_text(encoding="utf-8") for p in sorted((book / "teach").glob("*.md"))}
+    texts["README.md"] = texts.pop("lecturer.md", "")
+    texts.pop("students.md", None)
+    if (book / "_slides.py").exists():  # reads the built pages, one folder above it
+        texts["slides.py"] = (book / "_slides.py").read_text(encoding="utf-8")
+    rows = ["exercise,page,points,marked"]
+    for chapter in CHAPTERS:
+        sections = []
+        for page, exercises in asked.items():
+            for e in (
+                e for e in exercises if e.name in answers and e.name.split("-")[0] == chapter
+            ):
+                sections.append(section(e, page, answers[e.name]))
+                rows.append(
+                    f"{e.name},{page},{e.points},{'by its check' if e.check else 'by hand'}"
+                )
+        if sections:
+            texts[f"solutions/{chapter}.md"] = "\n".join([f"# {chapter}\n", *sections])
+    return texts | {"exercises.csv": "\n".join([*rows, ""])}
