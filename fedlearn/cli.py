@@ -308,7 +308,8 @@ def classroom(
     made = classroom.make(folder, out, force, kind, instructor)
     print(f"{len(made)} files in {out}; its README.md says how students begin.")
     if instructor:
-        print(f"Not for students: {out}/instructor and {out}/{classroom.KINDS[kind][0]}.")
+        also = "" if kind == "plain" else f" and {out}/{classroom.KINDS[kind][0]}"
+        print(f"Not for students: {out}/instructor{also}.")
     if held := classroom.held_solutions():
         print(
             f"Warning: this environment finds solutions in {held}. Students should not work in it,"

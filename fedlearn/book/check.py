@@ -7,7 +7,6 @@ function that takes the reader's answer and returns ``None`` if it is right, oth
 the sentence "not yet, because ...". Reference answers are in ``book/solutions``, a file a chapter.
 """
 
-import atexit
 import csv
 import ctypes
 import dis
@@ -41,6 +40,7 @@ Function = Callable[..., Any]  # an answer that is a function
 SECONDS = 20.0  # that a check may take: nbgrader ends a cell after 30; right answers take 0.1
 LETTERS = 100_000  # that it may print
 PROGRESS = "progress.csv"  # the file that keeps which exercises are right
+COLUMNS = ["exercise", "right", "checks"]
 CLASS = {"begun": False}  # in a class notebook: solutions are not shown
 
 
@@ -122,24 +122,29 @@ def course(seconds: float = 0.0) -> None:
 
     With ``seconds``, as in a notebook that is marked, each later cell may use so much time of the
     processor and print ``LETTERS``, and is then stopped: a marking program stores what is printed,
-    and waits. What an answer does to its folder it does to an empty one: nbgrader has put what it
-    marks into the other.
+    and waits. While nbgrader or otter-grader marks, a cell's folder has links in place of the files
+    that they need: an answer that deletes its folder loses those.
     """
     shell = None if CLASS["begun"] or not seconds else kernel()
     CLASS["begun"] = True
     if shell is None:
         return
     clock, streams = hasattr(signal, "setitimer"), (sys.stdout, sys.stderr)
-    if "NBGRADER_EXECUTION" in os.environ:
-        place = TemporaryDirectory(ignore_cleanup_errors=True)
-        os.chdir(place.name)
-        atexit.register(place.cleanup)
+    otter = getattr(sys.modules.get("otter"), "Notebook", None)
+    marked = "NBGRADER_EXECUTION" in os.environ or getattr(otter, "_grading_mode", False)
+    home, place = Path.cwd(), TemporaryDirectory(ignore_cleanup_errors=True)
 
     def stop(*_: Any) -> None:
         raise Unbounded(f"a cell may take {seconds:g} seconds of the processor")
 
     def begin(*_: Any) -> None:
         sys.stdout, sys.stderr = map(Printed, streams)
+        if marked:
+            os.makedirs(place.name, exist_ok=True)
+            os.chdir(place.name)
+            for path in home.iterdir():
+                if not os.path.lexists(path.name):
+                    os.symlink(path, path.name)
         if clock:  # again each second, should the answer catch it
             signal.setitimer(signal.ITIMER_PROF, seconds, 1)
 
@@ -210,6 +215,10 @@ def check(exercise: str, answer: Any) -> Verdict:
     test = pick(exercise, module_of(exercise).EXERCISES, "exercise")
     if empty(answer):
         return Verdict(exercise, "there is no answer yet", answered=False)
+    if isinstance(answer, FunctionType) and answer.__module__.split(".")[0] == "fedlearn":
+        return Verdict(
+            exercise, f"{answer.__name__} is the package's: write a function of your own"
+        )
     reason = bounded(test, answer)
     verdict = Verdict(exercise, reason and textwrap.shorten(reason, 500, placeholder=" ..."))
     if kernel():
@@ -232,12 +241,12 @@ def read_progress() -> dict[str, tuple[bool, int]]:
     if not path.exists():
         return {}
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            return {
-                r["exercise"]: (r["right"] == "yes", int(r["checks"])) for r in csv.DictReader(file)
-            }
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} has other columns than exercise, right and checks.") from error
+        columns, *rows = csv.reader(path.read_text(encoding="utf-8").splitlines())
+        if columns == COLUMNS:
+            return {name: (right == "yes", int(checks)) for name, right, checks in rows}
+    except (ValueError, csv.Error):
+        pass
+    raise ValueError(f"{path} has other columns than {', '.join(COLUMNS)}.")
 
 
 def record(verdict: Verdict) -> None:
@@ -247,7 +256,7 @@ def record(verdict: Verdict) -> None:
         right, checks = rows.get(verdict.exercise, (False, 0))
         rows[verdict.exercise] = right or verdict.right, checks + 1
         lines = [f"{n},{'yes' if r else 'no'},{k}" for n, (r, k) in rows.items()]
-        write_text(progress_file(), "\n".join(["exercise,right,checks", *lines, ""]))
+        write_text(progress_file(), "\n".join([",".join(COLUMNS), *lines, ""]))
     except (OSError, ValueError):
         pass  # a verdict is worth more than its record
 
@@ -342,7 +351,8 @@ def number(
 ) -> Callable[[Any], str | None]:
     """A test for an answer that is one number, up to a relative ``tolerance``.
 
-    ``wrong`` says which reason to give for a typical wrong answer.
+    ``wrong`` says which reason to give for a typical wrong answer. Of others the power of ten is
+    compared.
     """
 
     def test(answer: Any) -> str | None:
@@ -352,6 +362,10 @@ def number(
         for other, reason in (wrong or {}).items():
             if abs(value - other) <= max(tolerance, 1e-9) * abs(other):
                 return reason
+        # of the order only: "too large" and "too small" would lead to the answer by halving
+        order, right = (f"{x:.9e}".partition("e")[2] for x in (value, expected))
+        if order == right:
+            return f"{value:,.10g} is of the right order, and not right"
         return f"{value:,.10g} is too {'large' if value > expected else 'small'}"
 
     return test

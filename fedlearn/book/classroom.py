@@ -22,7 +22,7 @@ from .check import CHAPTERS, Solution, solutions
 
 Cell = dict[str, Any]
 SOLUTION = re.compile(r"^(?:fl|fedlearn)\.solution\((.*)\)[ \t]*\n?", re.MULTILINE)
-CHECK = re.compile(r"\b(?:fl|fedlearn)\.check\(")
+CHECK = re.compile(r"\b(?:fl|fedlearn)\.check\(\s*[\"']([\w-]+)")
 IMPORT = re.compile(r"^import fedlearn as fl$", re.MULTILINE)
 PROMPT = re.compile(r"^(?:> ★+ \*\*[^\n]*Exercise|#{2,4} Exercise)", re.MULTILINE)
 # a link of Markdown (a bracket behind a word is code) or of HTML
@@ -117,11 +117,12 @@ def asserted(source: str) -> str:
 def exercises(cells: Iterable[Cell]) -> list[Exercise]:
     """The exercises of a chapter, in its order; ``ValueError`` for one that lost its check."""
     found: list[Exercise] = []
-    prompt, answers = "", {}
+    prompt, answers, checked = "", {}, set()
     for cell in cells:
         text, grade = source(cell), cell.get("metadata", {}).get("nbgrader", {})
         name = grade.get("grade_id", "").removesuffix("-check")
         shown = SOLUTION.fullmatch(text.strip() + "\n")
+        checked.update(CHECK.findall(text))
         if cell["cell_type"] == "markdown":
             starts = [match.start() for match in PROMPT.finditer(text)]
             prompt = text[starts[-1] :].strip() if starts else prompt
@@ -129,7 +130,7 @@ def exercises(cells: Iterable[Cell]) -> list[Exercise]:
             answers[name] = cell
         elif grade.get("grade"):
             found.append(Exercise(name, prompt, answers.pop(name, None), cell))
-        elif shown and (name := shown[1].strip("\"' ")) not in {e.name for e in found}:
+        elif shown and (name := shown[1].strip("\"' ")) not in checked:
             found.append(Exercise(name, prompt))
     for name in answers:
         if name.split("-")[0] in CHAPTERS:
@@ -223,8 +224,9 @@ def rubric(exercise: Exercise, answer: Solution | None) -> str:
     if answer is None:
         return "How to mark this: fedlearn classroom --instructor"
     text = " ".join(answer.text.partition("A good answer")[2].split())
-    parts = re.findall(r"\(\d\) (.*?)[.;,]?(?= and \(\d\)| \(\d\)|$)", text)
-    rows = [f"* {part}" for part in parts] or ["* what happens, or is true", "* why"]
+    parts = re.findall(r"\(\d\) (.*?)[.;,]?(?:\. .*?)?(?= (?:and )?\(\d\)|$)", text)
+    parts = parts or re.findall(r"\([a-g]\)", exercise.prompt)
+    rows = [f"* {part}" for part in parts or ("what happens, or is true", "why")]
     share = f"{exercise.points} points, in equal shares for:"
     return "\n".join([share, "", *rows, "", answer.text])
 

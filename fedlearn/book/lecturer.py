@@ -3,6 +3,7 @@ it is marked, and which mistakes its check tells apart."""
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 from .check import CHAPTERS, Solution, module_of
 from .classroom import Exercise, rubric
+
+PHRASE = re.compile("[a-z]{2} [a-z]+ [a-z]")  # a reason, and not a name
 
 
 def reasons(test: Any) -> Iterator[str]:
@@ -31,13 +34,23 @@ def reasons(test: Any) -> Iterator[str]:
         texts = [p.value if isinstance(p, ast.Constant) else "..." for p in parts]
         text = "".join(t for t in texts if isinstance(t, str))
         written = isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in pieces
-        if written and text.count(" ") > 2 and text != ast.get_docstring(tree, clean=False):  # type: ignore
+        if written and PHRASE.search(text) and text != ast.get_docstring(tree, clean=False):  # type: ignore
             yield " ".join(text.split())
     for other in free.globals.values():
+        yield from told(other)
         if isinstance(other, FunctionType) and other.__module__ == test.__module__:
             yield from reasons(other)
         elif isinstance(other, FunctionType) and "wrong" in inspect.getclosurevars(other).nonlocals:
             yield from reasons(other)
+
+
+def told(value: Any) -> Iterator[str]:
+    """The reasons in a table of cases."""
+    if isinstance(value, dict | tuple | list):
+        for part in (*value, *(value.values() if isinstance(value, dict) else ())):
+            yield from told(part)
+    elif isinstance(value, str) and PHRASE.search(value):
+        yield value
 
 
 def section(exercise: Exercise, page: Path, answer: Solution) -> str:
@@ -58,8 +71,9 @@ def guide(
 ) -> dict[str, str]:
     """The files for the lecturer, by their names."""
     texts = {p.name: p.read_text(encoding="utf-8") for p in sorted((book / "teach").glob("*.md"))}
-    texts["README.md"] = texts.pop("lecturer.md", "")
     texts.pop("students.md", None)
+    if "lecturer.md" in texts:
+        texts["README.md"] = texts.pop("lecturer.md")
     if (book / "_slides.py").exists():  # reads the built pages, one folder above it
         texts["slides.py"] = (book / "_slides.py").read_text(encoding="utf-8")
     rows = ["exercise,page,points,marked"]
