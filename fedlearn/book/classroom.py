@@ -9,8 +9,6 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,12 +17,10 @@ from .. import __version__
 from ..errors import pick
 from ..files import check_writable, from_json, read_yaml, to_json, write_atomically
 from .check import CHAPTERS, Solution, solutions
+from .exercises import SOLUTION, Cell, Exercise, exercises, guide, rubric, source
 
-Cell = dict[str, Any]
-SOLUTION = re.compile(r"^(?:fl|fedlearn)\.solution\((.*)\)[ \t]*\n?", re.MULTILINE)
-CHECK = re.compile(r"\b(?:fl|fedlearn)\.check\(\s*[\"']([\w-]+)")
+ROOT = Path(__file__).parents[2]  # of a checkout, if the package is installed from one
 IMPORT = re.compile(r"^import fedlearn as fl$", re.MULTILINE)
-PROMPT = re.compile(r"^(?:> ★+ \*\*[^\n]*Exercise|#{2,4} Exercise)", re.MULTILINE)
 # a link of Markdown (a bracket behind a word is code) or of HTML
 LINK = re.compile(r'(?<![\w!\])])\[([^\[\]]*)\]\(([^()\s]+)\)|<a href="([^"]+)">(.*?)</a>')
 # a cell of a copy that is marked may take a minute of the processor
@@ -45,25 +41,6 @@ KINDS = {
     "nbgrader": ("source", "### BEGIN SOLUTION", "### END SOLUTION"),
     "otter": ("otter", "# BEGIN SOLUTION NO PROMPT", "# END SOLUTION"),
 }
-
-
-@dataclass(frozen=True)
-class Exercise:
-    """An exercise of a chapter; one that is answered on paper has no cells of its own."""
-
-    name: str
-    prompt: str
-    answer: Cell | None = None
-    check: Cell | None = None
-
-    @property
-    def points(self) -> int:
-        """One for each star."""
-        return len(re.search("★*", self.prompt[self.prompt.find("★") :])[0]) or 1  # type: ignore
-
-
-def source(cell: Cell) -> str:
-    return "".join(cell["source"])
 
 
 def is_check(node: Any) -> bool:
@@ -112,32 +89,6 @@ def asserted(source: str) -> str:
 
 
 # ---- pages ---------------------------------------------------------------------------------------
-
-
-def exercises(cells: Iterable[Cell]) -> list[Exercise]:
-    """The exercises of a chapter, in its order; ``ValueError`` for one that lost its check."""
-    found: list[Exercise] = []
-    prompt, answers, checked = "", {}, set()
-    for cell in cells:
-        text, grade = source(cell), cell.get("metadata", {}).get("nbgrader", {})
-        name = grade.get("grade_id", "").removesuffix("-check")
-        shown = SOLUTION.fullmatch(text.strip() + "\n")
-        checked.update(CHECK.findall(text))
-        if cell["cell_type"] == "markdown":
-            starts = [match.start() for match in PROMPT.finditer(text)]
-            prompt = text[starts[-1] :].strip() if starts else prompt
-        elif grade.get("solution"):
-            answers[name] = cell
-        elif grade.get("grade"):
-            found.append(Exercise(name, prompt, answers.pop(name, None), cell))
-        elif shown and (name := shown[1].strip("\"' ")) not in checked:
-            found.append(Exercise(name, prompt))
-    for name in answers:
-        if name.split("-")[0] in CHAPTERS:
-            raise ValueError(
-                f"the answer {name} has no check, which would be the cell {name}-check."
-            )
-    return found
 
 
 def linked(text: str, page: Path, pages: set[Path]) -> str:
@@ -219,18 +170,6 @@ def reference(exercise: Exercise, answer: Solution | None) -> str:
     return answer.code + ("" if isinstance(taken, ast.Call) else f"\n{ast.unparse(taken)} = answer")
 
 
-def rubric(exercise: Exercise, answer: Solution | None) -> str:
-    """How an exercise on paper is marked, with its answer."""
-    if answer is None:
-        return "How to mark this: fedlearn classroom --instructor"
-    text = " ".join(answer.text.partition("A good answer")[2].split())
-    parts = re.findall(r"\(\d\) (.*?)[.;,]?(?:\. .*?)?(?= (?:and )?\(\d\)|$)", text)
-    parts = parts or re.findall(r"\([a-g]\)", exercise.prompt)
-    rows = [f"* {part}" for part in parts or ("what happens, or is true", "why")]
-    share = f"{exercise.points} points, in equal shares for:"
-    return "\n".join([share, "", *rows, "", answer.text])
-
-
 def question(exercise: Exercise, prompt: str, kind: str, answer: Solution | None) -> list[Cell]:
     """The cells of an exercise: what is asked, the place for the answer, and the check."""
     _, begin, end = KINDS[kind]
@@ -287,32 +226,26 @@ def copy_of(notebook: dict[str, Any], stem: str, kind: str, answers: dict[str, S
 # ---- the course ----------------------------------------------------------------------------------
 
 
-def wheel(root: Path, folder: Path) -> list[str]:
-    """Build the package of a checkout into ``folder``; the lines of a requirements.txt with it and
-    with the versions that the book was made with."""
-    if not (root / "pyproject.toml").exists():
+def wheel(folder: Path) -> list[str]:
+    """Build this package, if it is a checkout's, into ``folder``; the lines of a requirements.txt
+    with it and with the versions that the book was made with."""
+    if not (ROOT / "pyproject.toml").exists():
         return [f"fedlearn=={__version__}"]
-    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     with tempfile.TemporaryDirectory() as place:  # building leaves files beside the package
         for name in ("fedlearn", "data"):
             unwanted = shutil.ignore_patterns("__pycache__", "cache")
-            shutil.copytree(root / name, Path(place, name), ignore=unwanted)
+            shutil.copytree(ROOT / name, Path(place, name), ignore=unwanted)
         for name in ("pyproject.toml", project["readme"], *project["license-files"]):
-            shutil.copy(root / name, place)
-        how = [
-            "--no-deps",
-            "--no-build-isolation",
-            "--no-index",
-            "--quiet",
-            "--wheel-dir",
-            str(folder),
-        ]
-        command = [sys.executable, "-m", "pip", "wheel", "--disable-pip-version-check", *how, place]
+            shutil.copy(ROOT / name, place)
+        how = "wheel --no-deps --no-build-isolation --no-index --quiet --wheel-dir".split()
+        command = [sys.executable, "-m", "pip", *how, str(folder), place]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]
         raise ValueError(f"The package cannot be built for the course: {last}")
-    pins = (root / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    versions = Path(shutil.copy(ROOT / "constraints.txt", folder))
+    pins = versions.read_text(encoding="utf-8").splitlines()
     pinned = {pin.partition("==")[0].lower(): pin for pin in pins if "==" in pin}
     needs = project["dependencies"] + project["optional-dependencies"]["book"]
     names = [re.match(r"[\w.-]+", need)[0].lower() for need in needs]  # type: ignore
@@ -365,7 +298,7 @@ def make(
     ``instructor``, into the folder of that name and into the copies.
     """
     folder, out = Path(folder), Path(out)
-    place, *_ = pick(kind, KINDS, "kind of course")
+    copies, *_ = pick(kind, KINDS, "kind of course")
     one, other = Path(os.path.realpath(folder)), check_writable(out / "a").parent
     if one == other or one in other.parents or other in one.parents:
         raise ValueError(f"The folders {folder} and {out} overlap; name one outside of the other.")
@@ -383,24 +316,21 @@ def make(
             raise ValueError(f"{path}: {error}") from None
         if copied:
             name = f"{stem}/{stem}.ipynb" if kind == "nbgrader" else f"{stem}.ipynb"
-            texts[Path(place, name)] = as_text(copied)
+            texts[Path(copies, name)] = as_text(copied)
     for page in (name for name in files if name.suffix == ".md"):
         texts[page] = linked(files[page].read_text(encoding="utf-8"), page, {*files})
-    root, guides = folder.parent, folder / "teach"
+    guides = folder / "teach"
     if kind == "nbgrader":
         texts[Path("nbgrader_config.py")] = NBGRADER
     if (guides / "students.md").exists():
         texts[Path("README.md")] = (guides / "students.md").read_text(encoding="utf-8")
-    if (folder / "_toc.yml").exists() and (root / "_config.yml").exists():
-        texts[Path("_config.yml")] = configuration(root / "_config.yml")
+    for place in (folder.parent, ROOT):
+        if (folder / "_toc.yml").exists() and (place / "_config.yml").exists():
+            texts.setdefault(Path("_config.yml"), configuration(place / "_config.yml"))
     if instructor:
-        from .lecturer import guide
-
         texts |= {Path("instructor", n): t for n, t in guide(folder, asked, answers).items()}
     with tempfile.TemporaryDirectory() as built:
-        if (root / "constraints.txt").exists():
-            files[Path("constraints.txt")] = root / "constraints.txt"
-        texts[Path("requirements.txt")] = "\n".join([*wheel(root, Path(built)), ""])
+        texts[Path("requirements.txt")] = "\n".join([*wheel(Path(built)), ""])
         files |= {Path(p.name): p for p in Path(built).iterdir()}
         targets = {out / name: texts.get(name, files.get(name)) for name in {**files, **texts}}
         for path in targets:
@@ -445,5 +375,5 @@ def configuration(path: Path) -> str:
 
 def held_solutions() -> Path | None:
     """The folder of solutions beside the package that is running, if it is a checkout's."""
-    folder = Path(__file__).parents[2] / "book" / "solutions"
+    folder = ROOT / "book" / "solutions"
     return folder if folder.is_dir() else None

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..files import check_writable, write_text
-from .classroom import Cell, chapters, copy_of, read, source
+from .classroom import chapters, copy_of, read
+from .exercises import Cell, source
 
 WAIT = 600  # seconds for a cell that sleeps; one that works is stopped after a minute
 COLUMNS = ("student", "notebook", "exercise", "points", "of", "note")

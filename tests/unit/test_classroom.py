@@ -13,12 +13,19 @@ import pytest
 import yaml
 
 import fedlearn as fl
-from fedlearn.book import check, classroom, lecturer, marks
+from fedlearn.book import check, classroom, marks
 from fedlearn.book.check import CHAPTERS, module_of, solutions
+from fedlearn.book.exercises import reasons
 from fedlearn.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOK = ROOT / "book"
+
+
+@pytest.fixture(autouse=True)
+def no_package(monkeypatch):
+    """Building the package takes seconds; ``course`` has done it."""
+    monkeypatch.setattr(classroom, "wheel", lambda folder: [])
 
 
 def cell(source, kind="code", **grade):
@@ -163,7 +170,7 @@ def course(request, tmp_path_factory):
     out = tmp_path_factory.mktemp(request.param) / "class"
     if request.param != "plain":
         patch = pytest.MonkeyPatch()
-        patch.setattr(classroom, "wheel", lambda root, folder: [])
+        patch.setattr(classroom, "wheel", lambda folder: [])
         request.addfinalizer(patch.undo)
     classroom.make(BOOK, out, kind=request.param)
     return out
@@ -241,7 +248,6 @@ def test_class_notebooks_show_no_solution(tmp_path):
 
 
 def test_the_lecturer_gets_answers_and_what_checks_tell_apart(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(classroom, "wheel", lambda root, folder: [])
     out = tmp_path / "class"
     words = ["classroom", str(BOOK), str(out), "--for", "nbgrader", "--instructor"]
     assert main(words) is None
@@ -254,7 +260,7 @@ def test_the_lecturer_gets_answers_and_what_checks_tell_apart(tmp_path, monkeypa
     rows = guide["exercises.csv"].splitlines()
     assert len(rows) == 1 + sum(len(solutions(chapter)) for chapter in CHAPTERS)
     names = [name for c in CHAPTERS for name in module_of(f"{c}-x").EXERCISES]
-    few = [n for n in names if not [*lecturer.reasons(module_of(n).EXERCISES[n])]]
+    few = [n for n in names if not [*reasons(module_of(n).EXERCISES[n])]]
     assert len(few) < 2, few
     source = sources(out / "source" / "fedavg_audit" / "fedavg_audit.ipynb")
     assert sum("### BEGIN SOLUTION" in text for text in source) == 3

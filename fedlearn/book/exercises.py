@@ -1,19 +1,83 @@
-"""What only the lecturer gets: texts to teach with, and of each exercise the reference answer, how
-it is marked, and which mistakes its check tells apart."""
+"""The exercises of a chapter, and what only the lecturer gets: texts to teach with, and of each
+exercise the reference answer, how it is marked, and which mistakes its check tells apart."""
 
 import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 from .check import CHAPTERS, Solution, module_of
-from .classroom import Exercise, rubric
 
+Cell = dict[str, Any]
+SOLUTION = re.compile(r"^(?:fl|fedlearn)\.solution\((.*)\)[ \t]*\n?", re.MULTILINE)
+CHECK = re.compile(r"\b(?:fl|fedlearn)\.check\(\s*[\"']([\w-]+)")
+PROMPT = re.compile(r"^(?:> ★+ \*\*[^\n]*Exercise|#{2,4} Exercise)", re.MULTILINE)
 PHRASE = re.compile("[a-z]{2} [a-z]+ [a-z]")  # a reason, and not a name
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """An exercise of a chapter; one that is answered on paper has no cells of its own."""
+
+    name: str
+    prompt: str
+    answer: Cell | None = None
+    check: Cell | None = None
+
+    @property
+    def points(self) -> int:
+        """One for each star."""
+        return len(re.search("★*", self.prompt[self.prompt.find("★") :])[0]) or 1  # type: ignore
+
+
+def source(cell: Cell) -> str:
+    return "".join(cell["source"])
+
+
+def exercises(cells: Iterable[Cell]) -> list[Exercise]:
+    """The exercises of a chapter, in its order; ``ValueError`` for one that lost its check."""
+    found: list[Exercise] = []
+    prompt, answers, checked = "", {}, set()
+    for cell in cells:
+        text, grade = source(cell), cell.get("metadata", {}).get("nbgrader", {})
+        name = grade.get("grade_id", "").removesuffix("-check")
+        shown = SOLUTION.fullmatch(text.strip() + "\n")
+        checked.update(CHECK.findall(text))
+        if cell["cell_type"] == "markdown":
+            starts = [match.start() for match in PROMPT.finditer(text)]
+            prompt = text[starts[-1] :].strip() if starts else prompt
+        elif grade.get("solution"):
+            answers[name] = cell
+        elif grade.get("grade"):
+            found.append(Exercise(name, prompt, answers.pop(name, None), cell))
+        elif shown and (name := shown[1].strip("\"' ")) not in checked:
+            found.append(Exercise(name, prompt))
+    for name in answers:
+        if name.split("-")[0] in CHAPTERS:
+            raise ValueError(
+                f"the answer {name} has no check, which would be the cell {name}-check."
+            )
+    return found
+
+
+# ---- for the lecturer ----------------------------------------------------------------------------
+
+
+def rubric(exercise: Exercise, answer: Solution | None) -> str:
+    """How an exercise on paper is marked, with its answer."""
+    if answer is None:
+        return "How to mark this: fedlearn classroom --instructor"
+    text = " ".join(answer.text.partition("A good answer")[2].split())
+    parts = re.findall(r"\(\d\) (.*?)[.;,]?(?:\. .*?)?(?= (?:and )?\(\d\)|$)", text)
+    parts = parts or re.findall(r"\([a-g]\)", exercise.prompt)
+    rows = [f"* {part}" for part in parts or ("what happens, or is true", "why")]
+    share = f"{exercise.points} points, in equal shares for:"
+    return "\n".join([share, "", *rows, "", answer.text])
 
 
 def reasons(test: Any) -> Iterator[str]:
