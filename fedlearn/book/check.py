@@ -314,7 +314,7 @@ class Solution:
 
 
 def solutions(chapter: str, book: str | Path = "") -> dict[str, Solution]:
-    """The reference answers of a chapter, by exercise; empty where there is no book.
+    """The reference answers of a chapter, by exercise; empty in a class and where there is no book.
 
     ``book/solutions/<chapter>.py`` has a section for each, which begins with ``# %% <exercise>``: a
     text in triple quotes, if any, and code that leaves the answer in ``answer``.
@@ -322,7 +322,7 @@ def solutions(chapter: str, book: str | Path = "") -> dict[str, Solution]:
     here = Path.cwd()
     folders = [Path(book)] if book else [Path(__file__).parents[2] / "book", here, *here.parents]
     path = next((p for f in folders if (p := f / "solutions" / f"{chapter}.py").exists()), None)
-    if path is None:
+    if path is None or CLASS["begun"]:
         return {}
     sections = re.split(r"^# %% *([\w-]+) *$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
     found = {}
@@ -337,7 +337,7 @@ def solution(exercise: str) -> Solution:
     """The reference answer, folded: ``fl.solution("rpn-pool")``. A class notebook shows none."""
     chapter = exercise.split("-")[0]
     pick(chapter, CHAPTERS, "chapter with exercises")
-    there = {} if CLASS["begun"] else solutions(chapter)
+    there = solutions(chapter)
     if not there:
         return Solution(exercise, "The solutions are not part of this edition.", "")
     return pick(exercise, there, "solution")

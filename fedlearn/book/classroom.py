@@ -136,7 +136,8 @@ def strip(notebook: dict[str, Any], page: Path, pages: set[Path]) -> dict[str, A
                 if exercise := paper.get(shown[1].strip("\"' ")):
                     cells.append(by_hand(exercise) | {k: cell[k] for k in ("id",) if k in cell})
                 continue
-        text = IMPORT.sub("import fedlearn as fl\n\nfl.book.course()", text)
+        if cell["cell_type"] == "code":
+            text = IMPORT.sub("import fedlearn as fl\n\nfl.book.course()", text)
         cells.append({**cell, "source": text})
     return {**notebook, "cells": cells}
 
