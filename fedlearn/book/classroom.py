@@ -145,22 +145,24 @@ def strip(notebook: dict[str, Any], page: Path, pages: set[Path]) -> dict[str, A
 # ---- notebooks that are marked -------------------------------------------------------------------
 
 
-def definitions(cells: list[Cell], words: set[str], answered: set[str]) -> list[Cell]:
-    """Of the cells that do nothing but define, those with what an exercise names, such as a
-    function of the lesson, and with what these need."""
-    home: dict[str, int] = {}
-    for k, cell in enumerate(cells):
+def definitions(cells: list[Cell], words: set[str], answered: set[str]) -> list[str]:
+    """The functions and classes of a chapter that an exercise names, and those that they need."""
+    home: dict[str, str] = {}
+    for cell in cells:
+        lines = source(cell).split("\n")
         try:
-            body = ast.parse(source(cell)).body
+            body = ast.parse("\n".join(lines)).body
         except SyntaxError:  # a command of IPython
             continue
-        if all(isinstance(n, ast.FunctionDef | ast.ClassDef) for n in body):
-            home |= {node.name: k for node in body}  # type: ignore
-    found: set[int] = set()
-    while new := {home[w] for w in words - answered if w in home} - found:
+        for node in body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                first = min(part.lineno for part in (node, *node.decorator_list))
+                home[node.name] = "\n".join(lines[first - 1 : node.end_lineno])
+    found: set[str] = set()
+    while new := {w for w in words - answered if w in home} - found:
         found |= new
-        words = {w for k in new for w in re.findall(r"\w+", source(cells[k]))}
-    return [cells[k] for k in sorted(found)]
+        words = {w for name in new for w in re.findall(r"\w+", home[name])}
+    return [text for name, text in home.items() if name in found]
 
 
 def reference(exercise: Exercise, answer: Solution | None) -> str:
@@ -214,8 +216,9 @@ def copy_of(notebook: dict[str, Any], stem: str, kind: str, answers: dict[str, S
     if kind == "otter":
         run = f"run_tests: {str(bool(answers)).lower()}\ngenerate: true\nexport_cell:\n  pdf: false"
         cells.insert(0, made("raw", f"# ASSIGNMENT CONFIG\nname: {stem}\n{run}"))
-    for k, cell in enumerate(code[:first] + definitions(code[first:], words, named)):
-        cells.append(made("code", IMPORT.sub(BEGIN, source(cell)), f"{stem}-setup-{k}"))
+    setup = [*map(source, code[:first]), *definitions(code[first:], words, named)]
+    for k, text in enumerate(setup):
+        cells.append(made("code", IMPORT.sub(BEGIN, text), f"{stem}-setup-{k}"))
     for exercise, prompt in zip(asked, prompts, strict=True):
         cells += question(exercise, prompt, kind, answers.get(exercise.name))
     cells = [{"id": f"{stem}-{k:03}", **cell} for k, cell in enumerate(cells)]

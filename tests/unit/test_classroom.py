@@ -149,14 +149,14 @@ def test_an_exercise_without_its_check_is_refused(tmp_path):
 def test_what_an_exercise_names_is_in_its_copy(tmp_path):
     prompt = cell("### Exercise 1: Twice\n\n★★★ Use `half`, see [there](#there).", "markdown")
     lesson = ["import fedlearn as fl", "def third(x):\n    return x / 3", "train()"]
-    lesson += ["def half(x):\n    return third(x) * 1.5", "def other():\n    pass"]
+    lesson += ["def half(x):\n    return third(x) * 1.5\n\n\nhalf(2)", "def other():\n    pass"]
     lesson += ["def f(x):\n    return half(x)"]  # an answer may not be the lesson's
     cells = [*map(cell, lesson), prompt, *asked("a-b", STUB, CHECK)]
     classroom.make(book(tmp_path / "book", *cells), tmp_path / "out")
     copy = tmp_path / "out" / "exercises" / "a.ipynb"
     _, setup, *shown = sources(copy)
     assert setup == "import fedlearn as fl\n\nfl.book.course(seconds=60)"
-    assert shown[:2] == [lesson[1], lesson[3]]
+    assert shown[:2] == [lesson[1], lesson[3].removesuffix("\n\n\nhalf(2)")]
     assert shown[2:] == [prompt["source"][0].replace("[there](#there)", "there"), STUB, ASSERTED]
     assert json.loads(copy.read_text())["cells"][-1]["metadata"]["nbgrader"]["points"] == 3
 
