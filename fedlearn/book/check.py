@@ -279,6 +279,7 @@ def progress() -> Any:
 
     Examples
     --------
+    >>> import fedlearn as fl
     >>> list(fl.progress().columns)
     ['right', 'checks']
     """

@@ -327,14 +327,18 @@ def make(
     if kind == "nbgrader":
         texts[Path("nbgrader_config.py")] = NBGRADER
     if (guides / "students.md").exists():
-        texts[Path("README.md")] = (guides / "students.md").read_text(encoding="utf-8")
+        text = texts[Path("README.md")] = (guides / "students.md").read_text(encoding="utf-8")
+        if (page := Path("setup.md")) in texts:  # a course has no `make`
+            begin, ways = text[text.index("## ") :] + "\n", r"^## Three ways.*?(?=^## )"
+            texts[page] = re.sub(ways, lambda _: begin, texts[page], count=1, flags=re.M | re.S)
     for place in (folder.parent, ROOT):
         if (folder / "_toc.yml").exists() and (place / "_config.yml").exists():
             texts.setdefault(Path("_config.yml"), configuration(place / "_config.yml"))
     if instructor:
         texts |= {Path("instructor", n): t for n, t in guide(folder, asked, answers).items()}
     with tempfile.TemporaryDirectory() as built:
-        texts[Path("requirements.txt")] = "\n".join([*wheel(Path(built)), ""])
+        also = ["otter-grader>=7,<8"] if kind == "otter" else []
+        texts[Path("requirements.txt")] = "\n".join([*wheel(Path(built)), *also, ""])
         files |= {Path(p.name): p for p in Path(built).iterdir()}
         targets = {out / name: texts.get(name, files.get(name)) for name in {**files, **texts}}
         for path in targets:

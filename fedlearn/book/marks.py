@@ -99,7 +99,8 @@ def mark(book: str | Path, folder: str | Path, out: str | Path, force: bool = Fa
     import pandas as pd
 
     folder, out = Path(folder), check_writable(out)
-    students = [p for p in sorted(folder.iterdir()) if p.is_dir()] if folder.is_dir() else []
+    there = sorted(folder.iterdir()) if folder.is_dir() else []
+    students = [p for p in there if p.is_dir() and not p.name.startswith(".")]
     if not students:
         raise ValueError(f"{folder} is no folder with a folder for each student.")
     if out.exists() and not force:

@@ -202,6 +202,8 @@ def test_every_link_and_every_page_is_there(course):
     config = yaml.safe_load((course / "_config.yml").read_text())
     for name, place in config["sphinx"]["local_extensions"].items():
         assert (course / place / f"{name}.py").exists()
+    setup = (course / "setup.md").read_text()
+    assert "pip install -r requirements.txt" in setup and "make live" not in setup
     assert (course / "README.md").exists() and (course / "references.bib").exists()
 
 
