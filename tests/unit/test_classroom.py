@@ -15,7 +15,7 @@ import yaml
 import fedlearn as fl
 from fedlearn.book import check, classroom, marks
 from fedlearn.book.check import CHAPTERS, module_of, solutions
-from fedlearn.book.exercises import reasons
+from fedlearn.book.exercises import exercises, reasons
 from fedlearn.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -300,3 +300,11 @@ def test_progress_is_kept_beside_the_notebooks(tmp_path, monkeypatch):
     assert not fl.check("rpn-numbers", 7) and (tmp_path / check.PROGRESS).read_text() == "mine"
     with pytest.raises(ValueError, match="columns"):
         fl.progress()
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in BOOK.rglob("*.ipynb")))
+def test_points_are_stars(name):
+    for exercise in exercises(classroom.read(classroom.chapters(BOOK)[name])["cells"]):
+        assert "★" in exercise.prompt, exercise.name
+        if exercise.check:
+            assert exercise.check["metadata"]["nbgrader"]["points"] == exercise.points
