@@ -12,6 +12,7 @@ from .classroom import chapters, copy_of, read
 from .exercises import Cell, source
 
 WAIT = 600  # seconds for a cell that sleeps; one that works is stopped after a minute
+MALFORMED = (ValueError, TypeError, AttributeError, KeyError)  # of a notebook, in some place
 COLUMNS = ("student", "notebook", "exercise", "points", "of", "note")
 
 
@@ -69,7 +70,7 @@ def run(copy: dict[str, Any], answers: dict[str, str]) -> dict[str, str]:
 def marked(path: Path, copies: dict[str, dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
     """Exercise, points, out of how many, and a note, of each exercise that a notebook answers."""
     cells = read(path)["cells"]
-    answers = {grade(c)["grade_id"]: source(c) for c in cells if grade(c).get("solution")}
+    answers = {grade(c).get("grade_id", ""): source(c) for c in cells if grade(c).get("solution")}
     theirs = [
         c for c in copies.values() if {*answers} & {grade(x).get("grade_id") for x in c["cells"]}
     ]
@@ -118,7 +119,7 @@ def mark(book: str | Path, folder: str | Path, out: str | Path, force: bool = Fa
             name = path.relative_to(student).as_posix()
             try:
                 rows += [(student.name, name, *row) for row in marked(path, copies)]
-            except (ValueError, OSError) as error:
+            except (*MALFORMED, OSError, RuntimeError) as error:
                 rows.append((student.name, name, "", 0, 0, f"not marked: {error}"))
     table = pd.DataFrame(rows, columns=COLUMNS)
     table["points"] = table["points"].astype("Int64")

@@ -278,9 +278,19 @@ def test_marks_are_refused_in_a_sentence(tmp_path):
     handed = tmp_path / "handed" / "ann"
     handed.mkdir(parents=True)
     (handed / "a.ipynb").write_text("PK")
+    for name, about in (
+        ("b", {"solution": True}),
+        ("c", None),
+        ("d", "x"),
+        ("e", {"solution": 1, "grade_id": [1]}),
+    ):
+        other = {"cell_type": "code", "source": "1", "metadata": {"nbgrader": about}}
+        (handed / f"{name}.ipynb").write_text(json.dumps({"cells": [other]}))
     table = marks.mark(source, tmp_path / "handed", tmp_path / "marks.csv")
     assert table.loc["ann", "points"] == 0
-    assert "is no notebook" in (tmp_path / "marks.csv").read_text()
+    rows = (tmp_path / "marks.csv").read_text()
+    assert "is no notebook" in rows and rows.count("no answer to an exercise") == 2
+    assert rows.count("not marked") == 5
     with pytest.raises(ValueError, match="--force"):
         marks.mark(source, tmp_path / "handed", tmp_path / "marks.csv")
 
