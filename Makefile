@@ -49,7 +49,7 @@ help:
 	@echo 'make lint             ruff and mypy'
 	@echo 'make test-unit        the package'
 	@echo 'make test-chapters    every chapter through nbval, with other parameters'
-	@echo 'make test-class       the class edition through nbgrader, in an environment of its own ($(notdir $(CLASS)), beside the other)'
+	@echo 'make test-class       the class edition through nbgrader and otter-grader, in an environment of its own ($(notdir $(CLASS)), beside the other)'
 	@echo 'make test-flower      the same methods on Flower, in an environment of its own ($(notdir $(FLOWER)), beside the other)'
 	@echo 'make test-browser     every chapter through papermill into the book; the built site and live widgets in headless Chromium (a choice of pages; test-all: each)'
 	@echo 'make test-all       the same with what is marked slow: every page, method and pair of parts, the PDF, kills'
@@ -100,7 +100,7 @@ env:
 	fi; \
 	printf '%s\n%s\n%s\n' "$$deps" "$$here" "$(TORCH)" > "$(STAMP)"
 
-# Flower pins packaging, typer, rich and others tightly, and nbgrader and twine are needed by one test each, so each gets an
+# Flower pins packaging, typer, rich and others tightly, and nbgrader, otter-grader and twine are needed by one test each, so each gets an
 # environment of its own: a small one on top of the first (whose packages it sees, so that torch is there once), in which its
 # versions come first.
 env-flower env-class env-dist: env-%: env
@@ -183,9 +183,9 @@ test-chapters: env
 
 # This and the next fail if a test fails; only where nbgrader or Flower cannot be installed at all is it left out, loudly.
 test-class: env
-	$(call title,the class edition through nbgrader)
+	$(call title,the class edition through nbgrader and otter-grader)
 	@if $(MAKE) --no-print-directory env-class; then $(CLASS)/bin/python -m pytest tests/class; \
-	else rm -rf "$(CLASS)"; $(call ABSENT,nbgrader,ITS TEST DID NOT RUN); fi
+	else rm -rf "$(CLASS)"; $(call ABSENT,nbgrader or otter-grader,THEIR TEST DID NOT RUN); fi
 
 test-dist: env
 	$(call title,wheel and sdist in empty environments)

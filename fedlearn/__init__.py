@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     )
     from . import ledger as claims
     from .book import widgets
-    from .book.check import check, solution
+    from .book.check import check, progress, solution
     from .book.explorers import explore
     from .costs import cost
     from .data import partition
@@ -57,9 +57,9 @@ _FRONT = {
     Uplink=parts:Uplink WireError=errors:WireError book callbacks check=book.check:check
     claims=ledger clients=round:clients cost=costs:cost data explore=book.explorers:explore flower
     initial_network=local:initial_network link meter methods models partition=data.partition parts
-    plot refit=local:refit repopt_search=methods.fed_repopt_search:search results rng
-    run=round:run solution=book.check:solution summary=results:summary tasks widgets=book.widgets
-    wire
+    plot progress=book.check:progress refit=local:refit
+    repopt_search=methods.fed_repopt_search:search results rng run=round:run
+    solution=book.check:solution summary=results:summary tasks widgets=book.widgets wire
     """.split()
     )
 }

@@ -11,7 +11,7 @@ from contextlib import redirect_stderr
 from dataclasses import dataclass, fields
 from functools import partial, wraps
 from itertools import product
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from tyro import MISSING, cli
 from tyro.conf import (
@@ -264,21 +264,48 @@ def pack() -> None:
     print("\n".join(packed()) or "Nothing to pack.")
 
 
-def classroom(folder: Positional[str], out: Positional[str], force: bool = False) -> None:
-    """Write the chapters without the solutions, for a class.
+def classroom(
+    folder: Positional[str],
+    out: Positional[str],
+    kind: Annotated[Literal["plain", "nbgrader", "otter"], arg(name="for")] = "plain",
+    instructor: bool = False,
+    marks: str = "",
+    force: bool = False,
+) -> None:
+    """Make a course of the book, without the solutions, or mark what was handed in.
 
     Parameters
     ----------
     folder
         the folder with the chapters, book/ in a checkout
     out
-        the folder to write
+        the folder to write; with --marks the one with what was handed in, a folder a student
+    kind
+        the program that marks: nbgrader reads source/, otter assign reads otter/, --marks marks
+        exercises/ of a plain course
+    instructor
+        with reference answers, rubrics, typical mistakes and a plan: not for students
+    marks
+        write no course; run what was handed in and write points into this file, as CSV
     force
-        write over chapters that are there already
+        write over what is there already
     """
-    from .book.classroom import make
+    from .book import classroom
+    from .book import marks as marking
 
-    print(*make(folder, out, force), sep="\n")
+    if marks:
+        print(marking.mark(folder, out, marks, force).to_string())
+        return
+    made = classroom.make(folder, out, force, kind, instructor)
+    print(f"{len(made)} files in {out}; its README.md says how students begin.")
+    if instructor:
+        also = "" if kind == "plain" else f" and {out}/{classroom.KINDS[kind][0]}"
+        print(f"Not for students: {out}/instructor{also}.")
+    if held := classroom.held_solutions():
+        print(
+            f"Warning: this environment finds solutions in {held}. Students should not work in it,"
+        )
+        print(f"but in one of their own, made of {out}/requirements.txt.")
 
 
 COMMANDS: dict[str, Callable[..., int | None]] = {

@@ -150,8 +150,10 @@ def table(
         }
         if all("per_client" in h.final for h in histories):
             fair = [np.array(h.final["per_client"], float) for h in histories]
-            row["worst client"] = results.spread([np.nanmin(each) for each in fair], ".4f")
-            row["spread of clients"] = results.spread([np.nanstd(each) for each in fair], ".4f")
+            row["worst client"] = results.spread([float(np.nanmin(each)) for each in fair], ".4f")
+            row["spread of clients"] = results.spread(
+                [float(np.nanstd(each)) for each in fair], ".4f"
+            )
         if speeds:
             minutes = np.mean([link.time(h, **speeds)[-1] for h in histories]) / 60
             row["minutes"] = f"{minutes:.4g}"

@@ -1,17 +1,46 @@
-"""The class edition: the chapters with every solution taken out at the source, so that no copy of
-it is published, and with checks that stop where an answer is not right."""
+"""The class edition: a course for students, made of the book without its solutions, and of each
+chapter with exercises a notebook that is marked: by nbgrader, by otter-grader, or by ``marks``."""
 
 import ast
 import os
 import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..files import check_writable, from_json, to_json, write_text
-from .check import CHAPTERS
+from .. import __version__
+from ..errors import pick
+from ..files import check_writable, from_json, read_yaml, to_json, write_atomically
+from .check import CHAPTERS, Solution, solutions
+from .exercises import SOLUTION, Cell, Exercise, exercises, guide, rubric, source
 
-SHOWS = re.compile(r"^(?:fl|fedlearn)\.solution\(.*\)[ \t]*\n?", re.MULTILINE)
-CHECKS = re.compile(r"\b(?:fl|fedlearn)\.check\(")
+ROOT = Path(__file__).parents[2]  # of a checkout, if the package is installed from one
+IMPORT = re.compile(r"^import fedlearn as fl$", re.MULTILINE)
+# a link of Markdown (a bracket behind a word is code) or of HTML
+LINK = re.compile(r'(?<![\w!\])])\[([^\[\]]*)\]\(([^()\s]+)\)|<a href="([^"]+)">(.*?)</a>')
+# a cell of a copy that is marked may take a minute of the processor
+BEGIN = "import fedlearn as fl\n\nfl.book.course(seconds=60)"
+ABOUT = "Write each answer into its cell, and run all of them: a check says what is not yet right."
+NBGRADER = """c = get_config()
+c.ClearSolutions.code_stub = {"python": ""}  # what students begin from stays above the answer
+c.ClearSolutions.text_stub = ""
+c.OverwriteCells.add_missing_cells = True  # a check that a student removed is put back
+c.Execute.timeout = 600  # seconds for a cell that sleeps; one that works is stopped after 60
+"""
+# what of the book's folder, its configuration and its extensions a course does not need
+LEFT_OUT = {"solutions", "teach", "_pdf.py", "_slides.py", "ruff.toml", "fl_fresh.py"}
+LEFT_OUT |= {"fl_launch.py", "__pycache__", "_build", "progress.csv"}
+# the folder of the notebooks that are marked, and the lines around a reference answer
+KINDS = {
+    "plain": ("exercises", "", ""),
+    "nbgrader": ("source", "### BEGIN SOLUTION", "### END SOLUTION"),
+    "otter": ("otter", "# BEGIN SOLUTION NO PROMPT", "# END SOLUTION"),
+}
 
 
 def is_check(node: Any) -> bool:
@@ -20,10 +49,10 @@ def is_check(node: Any) -> bool:
 
 
 def asserted(source: str) -> str:
-    """A cell with an ``assert`` behind each check: nbgrader gives a cell that stops with an error
-    no points, and any other all of them.
+    """A cell with an ``assert`` behind each check: a marking program gives a cell that stops with
+    an error no points, and any other all of them.
 
-    What a cell shows it reads as a number of points, so the verdict is no longer shown.
+    What a cell shows nbgrader reads as a number of points, so the verdict is no longer shown.
     """
     try:
         tree = ast.parse(source)
@@ -59,69 +88,300 @@ def asserted(source: str) -> str:
     return "\n".join(lines)
 
 
-def without_check(cells: list[dict[str, Any]]) -> list[str]:
-    """The book's exercises with an answer that is marked by a check, but no check."""
-    marks = [cell.get("metadata", {}).get("nbgrader", {}) for cell in cells]
-    graded = {mark["grade_id"] for mark in marks if mark.get("grade")}
-    answers = [mark["grade_id"] for mark in marks if mark.get("solution")]
-    return [
-        name
-        for name in answers
-        if name.split("-")[0] in CHAPTERS and not {name, f"{name}-check"} & graded
-    ]
+# ---- pages ---------------------------------------------------------------------------------------
 
 
-def strip(notebook: dict[str, Any]) -> dict[str, Any]:
-    """A notebook (as parsed JSON) without the cells that show a solution with ``fl.solution``, and
-    with its checks asserted.
+def linked(text: str, page: Path, pages: set[Path]) -> str:
+    """A page's text; a link to what is not among the pages becomes its words."""
 
-    The chapters hold no other solution: their answer cells are empty. ``ValueError`` for a check
-    that cannot be asserted, and for an exercise that lost its check.
-    """
-    cells = []
+    def link(found: re.Match[str]) -> str:
+        words, target = found[1] or found[4], found[2] or found[3]
+        place = target.partition("#")[0]
+        there = Path(os.path.normpath(page.parent / place)) if place else page
+        return found[0] if re.match(r"[a-z]+:", target) or there in pages else words
+
+    return LINK.sub(link, text)
+
+
+def made(kind: str, text: str, grade_id: str = "", points: int = 0, **grade: bool) -> Cell:
+    """A cell; with ``grade_id`` one that nbgrader knows, by default to be left as it is."""
+    cell: Cell = {"cell_type": kind, "metadata": {}, "source": text}
+    if kind == "code":
+        cell |= {"execution_count": None, "outputs": []}
+    if grade_id:
+        about: Cell = {"grade": False, "solution": False, "locked": True, "task": False}
+        about |= grade | {"schema_version": 3, "grade_id": grade_id}
+        cell["metadata"] = {"nbgrader": about | ({"points": points} if points else {})}
+    return cell
+
+
+def by_hand(exercise: Exercise, more: str = "") -> Cell:
+    """The cell for what is answered on paper."""
+    n = exercise.points
+    text = f"**Your answer** ({n} point{'s' * (n > 1)}, marked by hand):\n\n*Write here.*{more}"
+    return made("markdown", text, exercise.name, n, grade=True, solution=True, locked=False)
+
+
+def strip(notebook: dict[str, Any], page: Path, pages: set[Path]) -> dict[str, Any]:
+    """A chapter (as parsed JSON) for students: a place for the answer where ``fl.solution`` showed
+    what has no check, and nothing where it showed the rest."""
+    cells, paper = [], {e.name: e for e in exercises(notebook["cells"]) if e.check is None}
     for cell in notebook["cells"]:
-        source = "".join(cell["source"])
-        if cell["cell_type"] == "code" and SHOWS.search(source):
-            source = SHOWS.sub("", source).rstrip("\n")
-            if not source:
+        text = source(cell)
+        if cell["cell_type"] == "markdown":
+            text = linked(text, page, pages)
+        elif cell["cell_type"] == "code" and (shown := SOLUTION.search(text)):
+            text = SOLUTION.sub("", text).rstrip("\n")
+            if not text:
+                if exercise := paper.get(shown[1].strip("\"' ")):
+                    cells.append(by_hand(exercise) | {k: cell[k] for k in ("id",) if k in cell})
                 continue
-        if cell["cell_type"] == "code" and CHECKS.search(source):
-            source = asserted(source)
-        cells.append({**cell, "source": source.splitlines(keepends=True)})
-    for name in without_check(cells):
-        raise ValueError(f"the answer {name} has no check, which would be the cell {name}-check.")
+        if cell["cell_type"] == "code":
+            text = IMPORT.sub("import fedlearn as fl\n\nfl.book.course()", text)
+        cells.append({**cell, "source": text})
     return {**notebook, "cells": cells}
 
 
-def make(folder: str | Path, out: str | Path, force: bool = False) -> list[Path]:
-    """Write the stripped chapters of ``folder`` under ``out``; returns their paths.
+# ---- notebooks that are marked -------------------------------------------------------------------
+
+
+def definitions(cells: list[Cell], words: set[str], answered: set[str]) -> list[str]:
+    """The functions and classes of a chapter that an exercise names, and those that they need."""
+    home: dict[str, str] = {}
+    for cell in cells:
+        lines = source(cell).split("\n")
+        try:
+            body = ast.parse("\n".join(lines)).body
+        except SyntaxError:  # a command of IPython
+            continue
+        for node in body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                first = min(part.lineno for part in (node, *node.decorator_list))
+                home[node.name] = "\n".join(lines[first - 1 : node.end_lineno])
+    found: set[str] = set()
+    while new := {w for w in words - answered if w in home} - found:
+        found |= new
+        words = {w for name in new for w in re.findall(r"\w+", home[name])}
+    return [text for name, text in home.items() if name in found]
+
+
+def reference(exercise: Exercise, answer: Solution | None) -> str:
+    """The code of a reference answer, under the name that the check takes."""
+    if answer is None:
+        return "# the reference answer: fedlearn classroom --instructor"
+    taken = next(filter(is_check, ast.walk(ast.parse(source(exercise.check or {}))))).args[1]  # type: ignore
+    return answer.code + ("" if isinstance(taken, ast.Call) else f"\n{ast.unparse(taken)} = answer")
+
+
+def question(exercise: Exercise, prompt: str, kind: str, answer: Solution | None) -> list[Cell]:
+    """The cells of an exercise: what is asked, the place for the answer, and the check."""
+    _, begin, end = KINDS[kind]
+    name, points = exercise.name, exercise.points
+
+    def block(head: str, *cells: Cell) -> list[Cell]:
+        if kind != "otter":
+            return [*cells]
+        return [made("raw", f"# BEGIN {head}"), *cells, made("raw", f"# END {head.split()[0]}")]
+
+    if exercise.check:
+        stub = [source(exercise.answer)] if exercise.answer else []
+        text = "\n".join([*stub, begin, reference(exercise, answer), end] if begin else stub)
+        cell = made("code", text, name, solution=True, locked=False)
+        test = made("code", asserted(source(exercise.check)), f"{name}-check", points, grade=True)
+        cells = [*block("SOLUTION", cell), *block("TESTS", test)]
+    elif kind == "otter":
+        told = made("markdown", rubric(exercise, answer))
+        cells = [*block("PROMPT", by_hand(exercise)), *block("SOLUTION", told)]
+    else:
+        region = ["", "", begin, rubric(exercise, answer), end] if begin else []
+        cells = [by_hand(exercise, "\n".join(region))]
+    head = f"QUESTION\nname: {name}\npoints: {points}\nmanual: {str(not exercise.check).lower()}"
+    return block(head, made("markdown", prompt), *cells)
+
+
+def copy_of(notebook: dict[str, Any], stem: str, kind: str, answers: dict[str, Solution]) -> Any:
+    """A chapter's set-up and its exercises, to be filled in and marked; ``None`` if it has none.
+    For nbgrader and otter it is the source that they read, with the reference answers given."""
+    asked = exercises(notebook["cells"])
+    if not asked:
+        return None
+    code = [c for c in notebook["cells"] if c["cell_type"] == "code"]
+    first = next((k for k, c in enumerate(code) if IMPORT.search(source(c))), -1) + 1
+    prompts = [linked(e.prompt, Path(), set()) for e in asked]
+    words = {*re.findall(r"\w+", " ".join(re.findall("`(.*?)`", " ".join(prompts))))}
+    stubs = "\n".join(source(e.answer) for e in asked if e.answer)
+    named = {*re.findall(r"^(?:def |class )?(\w+)", stubs, re.MULTILINE)}
+    heading = re.search("^# (.*)", source(notebook["cells"][0]), re.MULTILINE)
+    cells = [made("markdown", f"# {heading[1] if heading else stem}: exercises\n\n{ABOUT}")]
+    if kind == "otter":
+        run = f"run_tests: {str(bool(answers)).lower()}\ngenerate: true\nexport_cell:\n  pdf: false"
+        cells.insert(0, made("raw", f"# ASSIGNMENT CONFIG\nname: {stem}\n{run}"))
+    setup = [*map(source, code[:first]), *definitions(code[first:], words, named)]
+    for k, text in enumerate(setup):
+        cells.append(made("code", IMPORT.sub(BEGIN, text), f"{stem}-setup-{k}"))
+    for exercise, prompt in zip(asked, prompts, strict=True):
+        cells += question(exercise, prompt, kind, answers.get(exercise.name))
+    cells = [{"id": f"{stem}-{k:03}", **cell} for k, cell in enumerate(cells)]
+    if kind == "otter":  # which has marks of its own
+        cells = [cell | {"metadata": {}} for cell in cells]
+    return {**notebook, "cells": cells}
+
+
+# ---- the course ----------------------------------------------------------------------------------
+
+
+def wheel(folder: Path) -> list[str]:
+    """Build this package, if it is a checkout's, into ``folder``; the lines of a requirements.txt
+    with it and with the versions that the book was made with."""
+    if not (ROOT / "pyproject.toml").exists():
+        return [f"fedlearn=={__version__}"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    with tempfile.TemporaryDirectory() as place:  # building leaves files beside the package
+        for name in ("fedlearn", "data"):
+            unwanted = shutil.ignore_patterns("__pycache__", "cache")
+            shutil.copytree(ROOT / name, Path(place, name), ignore=unwanted)
+        for name in ("pyproject.toml", project["readme"], *project["license-files"]):
+            shutil.copy(ROOT / name, place)
+        how = "wheel --no-deps --no-build-isolation --no-index --quiet --wheel-dir".split()
+        command = [sys.executable, "-m", "pip", *how, str(folder), place]
+        done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]
+        raise ValueError(f"The package cannot be built for the course: {last}")
+    versions = Path(shutil.copy(ROOT / "constraints.txt", folder))
+    pins = versions.read_text(encoding="utf-8").splitlines()
+    pinned = {pin.partition("==")[0].lower(): pin for pin in pins if "==" in pin}
+    needs = project["dependencies"] + project["optional-dependencies"]["book"]
+    names = [re.match(r"[\w.-]+", need)[0].lower() for need in needs]  # type: ignore
+    built = next(folder.glob("*.whl")).name
+    return ["-c constraints.txt", f"./{built}", *(pinned.get(name, name) for name in names)]
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A notebook; ``ValueError`` if it is none."""
+    try:
+        notebook = from_json(path.read_text(encoding="utf-8"))
+        for cell in notebook["cells"]:
+            source(cell), cell["cell_type"], cell.get("metadata", {}).get("nbgrader")
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{path} is no notebook ({error!r}).") from None
+    return notebook
+
+
+def chapters(folder: Path) -> dict[str, Path]:
+    """The notebooks of a folder, by their names."""
+    if not folder.is_dir():
+        raise ValueError(f"There is no folder {folder}.")
+    paths = [p for p in sorted(folder.rglob("*.ipynb")) if kept(p.relative_to(folder))]
+    if not paths:
+        raise ValueError(f"There are no notebooks in {folder}.")
+    named = {p.stem: p for p in paths}
+    for path in paths:
+        if named[path.stem] != path:
+            raise ValueError(f"Two notebooks have the name {path.name}: give each its own.")
+    return named
+
+
+def kept(path: Path) -> bool:
+    """Is a file of the book, with its path below the book's folder, one for students?"""
+    return not any(part in LEFT_OUT or part.startswith(".") for part in path.parts)
+
+
+def make(
+    folder: str | Path,
+    out: str | Path,
+    force: bool = False,
+    kind: str = "plain",
+    instructor: bool = False,
+) -> list[Path]:
+    """Write a course under ``out``: the pages of ``folder`` for students, which build by
+    themselves, and for each chapter with exercises a copy that is marked; returns all paths.
 
     Nothing is written over: ``out`` may not lie in ``folder`` or around it, and files that are
-    there already are refused unless ``force``.
+    there already are refused unless ``force``. Reference answers are written only for the
+    ``instructor``, into the folder of that name and into the copies.
     """
     folder, out = Path(folder), Path(out)
+    copies, *_ = pick(kind, KINDS, "kind of course")
     one, other = Path(os.path.realpath(folder)), check_writable(out / "a").parent
     if one == other or one in other.parents or other in one.parents:
         raise ValueError(f"The folders {folder} and {out} overlap; name one outside of the other.")
-    chapters = sorted(p for p in folder.rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
-    if not chapters:
-        raise ValueError(f"There are no notebooks in {folder}.")
-    targets = [out / path.relative_to(folder) for path in chapters]
-    for path in targets:
-        if other not in (place := check_writable(path)).parents:  # a link, maybe to the source
-            raise ValueError(f"{path} leads to {place}, which is not in {out}.")
-    there = [str(path) for path in targets if path.exists()]
-    if there and not force:
-        raise ValueError(f"{there[0]} is there already; with --force it is written anew.")
-    made = []
-    for path in chapters:
+    notebooks, texts, asked = chapters(folder), {}, {}
+    files = {p.relative_to(folder): p for p in sorted(folder.rglob("*")) if p.is_file()}
+    files = {name: path for name, path in files.items() if kept(name)}
+    answers = {n: s for c in CHAPTERS if instructor for n, s in solutions(c, folder).items()}
+    for stem, path in notebooks.items():
+        page, notebook = path.relative_to(folder), read(path)
         try:
-            notebook = strip(from_json(path.read_text(encoding="utf-8")))
+            texts[page] = as_text(strip(notebook, page, {*files}))
+            asked[page] = exercises(notebook["cells"])
+            copied = copy_of(notebook, stem, kind, answers)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} is no notebook ({error!r}).") from None
-        made.append(to_json(notebook, indent=1, ensure_ascii=False) + "\n")
-    for text, target in zip(made, targets, strict=True):
-        write_text(target, text)
-    return targets
+        if copied:
+            name = f"{stem}/{stem}.ipynb" if kind == "nbgrader" else f"{stem}.ipynb"
+            texts[Path(copies, name)] = as_text(copied)
+    for page in (name for name in files if name.suffix == ".md"):
+        texts[page] = linked(files[page].read_text(encoding="utf-8"), page, {*files})
+    guides = folder / "teach"
+    if kind == "nbgrader":
+        texts[Path("nbgrader_config.py")] = NBGRADER
+    if (guides / "students.md").exists():
+        text = texts[Path("README.md")] = (guides / "students.md").read_text(encoding="utf-8")
+        if (page := Path("setup.md")) in texts:  # a course has no `make`
+            begin, ways = text[text.index("## ") :] + "\n", r"^## Three ways.*?(?=^## )"
+            texts[page] = re.sub(ways, lambda _: begin, texts[page], count=1, flags=re.M | re.S)
+    for place in (folder.parent, ROOT):
+        if (folder / "_toc.yml").exists() and (place / "_config.yml").exists():
+            texts.setdefault(Path("_config.yml"), configuration(place / "_config.yml"))
+    if instructor:
+        texts |= {Path("instructor", n): t for n, t in guide(folder, asked, answers).items()}
+    with tempfile.TemporaryDirectory() as built:
+        also = ["otter-grader>=7,<8"] if kind == "otter" else []
+        texts[Path("requirements.txt")] = "\n".join([*wheel(Path(built)), *also, ""])
+        files |= {Path(p.name): p for p in Path(built).iterdir()}
+        targets = {out / name: texts.get(name, files.get(name)) for name in {**files, **texts}}
+        for path in targets:
+            if other not in (leads := check_writable(path)).parents:  # a link, maybe to the source
+                raise ValueError(f"{path} leads to {leads}, which is not in {out}.")
+        there = [str(path) for path in targets if path.exists()]
+        if there and not force:
+            raise ValueError(f"{there[0]} is there already; with --force it is written anew.")
+        for path, content in targets.items():
+            write_atomically(path, partial(fill, content))
+    return [*targets]
+
+
+def as_text(notebook: dict[str, Any]) -> str:
+    """A notebook as Jupyter writes it, a line of a cell in a line of the file."""
+    cells = [c | {"source": source(c).splitlines(keepends=True)} for c in notebook["cells"]]
+    return to_json({**notebook, "cells": cells}, indent=1, ensure_ascii=False) + "\n"
+
+
+def fill(content: str | Path | None, target: Path) -> None:
+    """Write a text, or copy a file."""
+    if isinstance(content, Path):
+        shutil.copyfile(content, target)
+    else:
+        target.write_text(content or "", encoding="utf-8")
+
+
+def configuration(path: Path) -> str:
+    """The book's configuration for Jupyter Book, without what needs the checkout around it."""
+    import yaml
+
+    config = read_yaml(path)
+    for name in ("repository", "launch_buttons"):
+        config.pop(name, None)
+    extensions = config.get("sphinx", {}).get("local_extensions", {})
+    for name in [*extensions]:
+        extensions.pop(name)
+        if kept(Path(f"{name}.py")):
+            extensions[name] = "_ext"
+    return yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+
+
+def held_solutions() -> Path | None:
+    """The folder of solutions beside the package that is running, if it is a checkout's."""
+    folder = ROOT / "book" / "solutions"
+    return folder if folder.is_dir() else None

@@ -109,6 +109,8 @@ REFUSED = """
     check --paper none ~ paper
     reproduce nothing ~ nothing
     classroom nowhere there ~ nowhere
+    classroom nowhere there --for moodle ~ moodle
+    classroom nowhere nobody --marks marks.csv ~ nobody
 """
 LINES = [line.strip().split("~ ") for line in REFUSED.strip().splitlines()]
 

@@ -1,7 +1,6 @@
 """What all chapters call: figures, tables, charts, drawings, explorers, the set-up, the class
 edition."""
 
-import json
 import re
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 import fedlearn as fl
-from fedlearn.book import classroom, explorers
+from fedlearn.book import explorers
 from fedlearn.book.grids import chapter_file, experiments, grid
 
 matplotlib.use("agg")
@@ -124,96 +123,6 @@ def test_summary(histories):
     assert rows.loc["RPN"].iloc[3] == f"{pooled.final['accuracy']:.3f}"
     assert rows.loc["FedAvg"].iloc[3] == "not reached", "one dense round costs more than two pooled"
     assert float(rows.loc["RPN", "MB up"]) == round(pooled.bytes_up.sum() / 1e6, 2)
-
-
-def book(folder, *sources):
-    """A book of one chapter, of cells of code."""
-    folder.mkdir()
-    cells = [{"cell_type": "code", "source": [s], "metadata": {}} for s in sources]
-    (folder / "a.ipynb").write_text(json.dumps({"cells": cells}))
-    return folder
-
-
-def sources(path):
-    return ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"]]
-
-
-def test_class_edition_holds_no_solution_and_writes_over_nothing(tmp_path):
-    stub = "def f(x):\n    return ...  # your code here"
-    cells = [stub, 'fl.check("a-b", f)', 'fl.solution("a-b")', 'x = 1\nfl.solution("a-c")']
-    source = book(tmp_path / "book", *cells)
-    (path,) = classroom.make(source, tmp_path / "out")
-    verdict = 'verdict = fl.check("a-b", f)\nassert verdict, verdict'
-    assert sources(path) == [stub, verdict, "x = 1"]
-    with pytest.raises(ValueError, match="--force"):
-        classroom.make(source, tmp_path / "out")
-    for out in ("book/class", "."):
-        with pytest.raises(ValueError, match="overlap"):
-            classroom.make(source, tmp_path / out, force=True)
-    assert sources(source / "a.ipynb") == cells
-
-
-@pytest.mark.parametrize("place", ["", "part"])
-def test_class_edition_is_not_written_through_links(tmp_path, place):
-    source = book(tmp_path / "book", "x = 1")
-    (source / "part").mkdir()
-    (source / "part" / "b.ipynb").write_text((source / "a.ipynb").read_text())
-    out = tmp_path / "out"
-    out.mkdir()
-    if place:
-        (out / place).symlink_to(source / place)
-    else:
-        (out / "a.ipynb").symlink_to(source / "a.ipynb")
-    before = {path: path.read_bytes() for path in source.rglob("*.ipynb")}
-    with pytest.raises(ValueError, match="leads to"):
-        classroom.make(source, out, force=True)
-    assert before == {path: path.read_bytes() for path in source.rglob("*.ipynb")}
-    assert len([*out.iterdir()]) == 1
-    (tmp_path / "ring").symlink_to("ring")
-    with pytest.raises(OSError, match="ring"):
-        classroom.make(source, tmp_path / "ring")
-    with pytest.raises(ValueError, match="no notebooks"):
-        classroom.make(tmp_path / "ring", tmp_path / "new")
-
-
-@pytest.mark.parametrize("text", ['{"cells": [{"cell_type": "code"}]}', "{}", "[]", '["\\ud800"]'])
-def test_what_is_no_notebook_is_named(tmp_path, text):
-    source = book(tmp_path / "book", "x = 1")
-    (source / "b.ipynb").write_text(text)
-    with pytest.raises(ValueError, match="b.ipynb"):
-        classroom.make(source, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_checks_are_asserted_where_they_stand():
-    cell = 'f = 1\nfl.check(\n    "a",\n    f,\n)\nif f:\n    mine = fl.check("b", f)\n    print(f)'
-    assert classroom.asserted(cell) == (
-        'f = 1\nverdict = fl.check(\n    "a",\n    f,\n)\nassert verdict, verdict\n'
-        'if f:\n    mine = fl.check("b", f)\n    assert mine, mine\n    print(f)'
-    )
-
-
-UNLIKE = [
-    ('print(fl.check("a-b", f))', "line of its own"),
-    ('%time fl.check("a-b", f)', "plain Python"),
-]
-
-
-@pytest.mark.parametrize("cell, noun", UNLIKE)
-def test_a_check_that_cannot_be_asserted_is_refused(tmp_path, cell, noun):
-    with pytest.raises(ValueError, match=rf"a\.ipynb: .*{noun}"):
-        classroom.make(book(tmp_path / "book", cell), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_an_exercise_without_its_check_is_refused(tmp_path):
-    chapter = json.loads((ROOT / "book/foundations/fedavg.ipynb").read_text())
-    grade = [cell["metadata"].get("nbgrader", {}).get("grade_id") for cell in chapter["cells"]]
-    del chapter["cells"][grade.index("fedavg-bytes-check")]
-    (tmp_path / "book").mkdir()
-    (tmp_path / "book" / "fedavg.ipynb").write_text(json.dumps(chapter))
-    with pytest.raises(ValueError, match="the answer fedavg-bytes has no check"):
-        classroom.make(tmp_path / "book", tmp_path / "out")
 
 
 def test_the_playground_carries_the_digits_and_the_links():

@@ -204,7 +204,15 @@ def test_a_verdict_says_why():
     assert repr(Verdict("a-b", None)) == "a-b: right."
     assert "not yet, because it is too long" in repr(Verdict("a-b", "it is too long"))
     test = number(100, {50: "half"}, tolerance=0.01)
-    assert test(100.5) is None and "too large" in test(120) and "half" in test(50.2)
+    assert test(100.5) is None and "half" in test(50.2)
+    for value, noun in ((1000, "too large"), (98, "too small"), (120, "order"), (999, "order")):
+        assert noun in test(value), "more would lead to the answer by halving"
+
+
+def test_the_package_answers_no_exercise():
+    from fedlearn.book.seeing import iou
+
+    assert "the package's" in fl.check("seeing-iou", iou).reason
 
 
 @pytest.mark.parametrize("call", [lambda n: fl.check(n, 1), fl.solution])

@@ -1,0 +1,156 @@
+"""The exercises of a chapter, and what only the lecturer gets: texts to teach with, and of each
+exercise the reference answer, how it is marked, and which mistakes its check tells apart."""
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from .check import CHAPTERS, Solution, module_of
+
+Cell = dict[str, Any]
+SOLUTION = re.compile(r"^(?:fl|fedlearn)\.solution\((.*)\)[ \t]*\n?", re.MULTILINE)
+CHECK = re.compile(r"\b(?:fl|fedlearn)\.check\(\s*[\"']([\w-]+)")
+PROMPT = re.compile(r"^(?:> ★+ \*\*[^\n]*Exercise|#{2,4} Exercise)", re.MULTILINE)
+PHRASE = re.compile("[a-z]{2} [a-z]+ [a-z]")  # a reason, and not a name
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """An exercise of a chapter; one that is answered on paper has no cells of its own."""
+
+    name: str
+    prompt: str
+    answer: Cell | None = None
+    check: Cell | None = None
+
+    @property
+    def points(self) -> int:
+        """One for each star."""
+        return len(re.search("★*", self.prompt[self.prompt.find("★") :])[0]) or 1  # type: ignore
+
+
+def source(cell: Cell) -> str:
+    return "".join(cell["source"])
+
+
+def exercises(cells: Iterable[Cell]) -> list[Exercise]:
+    """The exercises of a chapter, in its order; ``ValueError`` for one that lost its check."""
+    found: list[Exercise] = []
+    prompt, answers, checked = "", {}, set()
+    for cell in cells:
+        text, grade = source(cell), cell.get("metadata", {}).get("nbgrader", {})
+        name = grade.get("grade_id", "").removesuffix("-check")
+        shown = SOLUTION.fullmatch(text.strip() + "\n")
+        checked.update(CHECK.findall(text))
+        if cell["cell_type"] == "markdown":
+            starts = [match.start() for match in PROMPT.finditer(text)]
+            prompt = text[starts[-1] :].strip() if starts else prompt
+        elif grade.get("solution"):
+            answers[name] = cell
+        elif grade.get("grade"):
+            found.append(Exercise(name, prompt, answers.pop(name, None), cell))
+        elif shown and (name := shown[1].strip("\"' ")) not in checked:
+            found.append(Exercise(name, prompt))
+    for name in answers:
+        if name.split("-")[0] in CHAPTERS:
+            raise ValueError(
+                f"the answer {name} has no check, which would be the cell {name}-check."
+            )
+    return found
+
+
+# ---- for the lecturer ----------------------------------------------------------------------------
+
+
+def rubric(exercise: Exercise, answer: Solution | None) -> str:
+    """How an exercise on paper is marked, with its answer."""
+    if answer is None:
+        return "How to mark this: fedlearn classroom --instructor"
+    text = " ".join(answer.text.partition("A good answer")[2].split())
+    parts = re.findall(r"\(\d\) (.*?)[.;,]?(?:\. .*?)?(?= (?:and )?\(\d\)|$)", text)
+    parts = parts or re.findall(r"\([a-g]\)", exercise.prompt)
+    rows = [f"* {part}" for part in parts or ("what happens, or is true", "why")]
+    share = f"{exercise.points} points, in equal shares for:"
+    return "\n".join([share, "", *rows, "", answer.text])
+
+
+def reasons(test: Any) -> Iterator[str]:
+    """What a check says of wrong answers; "..." stands for what depends on the answer."""
+    free = inspect.getclosurevars(test)
+    if "wrong" in free.nonlocals:  # a number
+        yield from (free.nonlocals["wrong"] or {}).values()
+        return
+    tree = ast.parse(textwrap.dedent(inspect.getsource(test))).body[0]
+    pieces = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+        for part in node.values
+    }
+    for node in ast.walk(tree):
+        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+        texts = [p.value if isinstance(p, ast.Constant) else "..." for p in parts]
+        text = "".join(t for t in texts if isinstance(t, str))
+        written = isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in pieces
+        if written and PHRASE.search(text) and text != ast.get_docstring(tree, clean=False):  # type: ignore
+            yield " ".join(text.split())
+    for other in free.globals.values():
+        yield from told(other)
+        if isinstance(other, FunctionType) and other.__module__ == test.__module__:
+            yield from reasons(other)
+        elif isinstance(other, FunctionType) and "wrong" in inspect.getclosurevars(other).nonlocals:
+            yield from reasons(other)
+
+
+def told(value: Any) -> Iterator[str]:
+    """The reasons in a table of cases."""
+    if isinstance(value, dict | tuple | list):
+        for part in (*value, *(value.values() if isinstance(value, dict) else ())):
+            yield from told(part)
+    elif isinstance(value, str) and PHRASE.search(value):
+        yield value
+
+
+def section(exercise: Exercise, page: Path, answer: Solution) -> str:
+    """An exercise in the lecturer's list."""
+    how = "its check" if exercise.check else "hand"
+    head = f"## {exercise.name}\n\n*{page.stem}; {exercise.points} points, marked by {how}.*"
+    if not exercise.check:
+        return f"{head}\n\n{rubric(exercise, answer)}\n"
+    tests = module_of(exercise.name).EXERCISES
+    mistakes = [*dict.fromkeys(reasons(tests[exercise.name]))]
+    told = "\n".join(f"* {reason}" for reason in mistakes)
+    code = f"```python\n{answer.code}\n```"
+    return f"{head}\n\n{answer.text}\n\n{code}\n\nIts check tells apart:\n\n{told}\n"
+
+
+def guide(
+    book: Path, asked: dict[Path, list[Exercise]], answers: dict[str, Solution]
+) -> dict[str, str]:
+    """The files for the lecturer, by their names."""
+    texts = {p.name: p.read_text(encoding="utf-8") for p in sorted((book / "teach").glob("*.md"))}
+    texts.pop("students.md", None)
+    if "lecturer.md" in texts:
+        texts["README.md"] = texts.pop("lecturer.md")
+    if (book / "_slides.py").exists():  # reads the built pages, one folder above it
+        texts["slides.py"] = (book / "_slides.py").read_text(encoding="utf-8")
+    rows = ["exercise,page,points,marked"]
+    for chapter in CHAPTERS:
+        sections = []
+        for page, exercises in asked.items():
+            for e in (
+                e for e in exercises if e.name in answers and e.name.split("-")[0] == chapter
+            ):
+                sections.append(section(e, page, answers[e.name]))
+                rows.append(
+                    f"{e.name},{page},{e.points},{'by its check' if e.check else 'by hand'}"
+                )
+        if sections:
+            texts[f"solutions/{chapter}.md"] = "\n".join([f"# {chapter}\n", *sections])
+    return texts | {"exercises.csv": "\n".join([*rows, ""])}

@@ -1,0 +1,320 @@
+"""The class edition: whole, without solutions, and written over nothing. What marks it is tried in
+tests/class."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+import fedlearn as fl
+from fedlearn.book import check, classroom, marks
+from fedlearn.book.check import CHAPTERS, module_of, solutions
+from fedlearn.book.exercises import exercises, reasons
+from fedlearn.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+BOOK = ROOT / "book"
+
+
+@pytest.fixture(autouse=True)
+def no_package(monkeypatch):
+    """Building the package takes seconds; ``course`` has done it."""
+    monkeypatch.setattr(classroom, "wheel", lambda folder: [])
+
+
+def cell(source, kind="code", **grade):
+    return {"cell_type": kind, "source": [source], "metadata": {"nbgrader": grade} if grade else {}}
+
+
+def asked(name, stub, test):
+    """The two cells of an exercise."""
+    check = {"grade": True, "solution": False, "grade_id": f"{name}-check"}
+    return [cell(stub, solution=True, grade_id=name), cell(test, **check)]
+
+
+def book(folder, *cells):
+    """A book of one chapter."""
+    folder.mkdir()
+    cells = [cell(c) if isinstance(c, str) else c for c in cells]
+    (folder / "a.ipynb").write_text(json.dumps({"cells": cells}))
+    return folder
+
+
+def sources(path):
+    return ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"]]
+
+
+STUB, CHECK = "def f(x):\n    return ...  # your code here", 'fl.check("a-b", f)'
+ASSERTED = 'verdict = fl.check("a-b", f)\nassert verdict, verdict'
+
+
+def test_a_course_holds_no_solution_and_writes_over_nothing(tmp_path):
+    cells = [*asked("a-b", STUB, CHECK), 'fl.solution("a-b")', 'x = 1\nfl.solution("a-c")']
+    source, out = book(tmp_path / "book", *cells, 'fl.solution("a-d")'), tmp_path / "out"
+    before = sources(source / "a.ipynb")
+    out.mkdir()
+    (out / "mine.txt").write_text("mine")
+    paths = {p.relative_to(out).as_posix() for p in classroom.make(source, out)}
+    assert paths == {"a.ipynb", "exercises/a.ipynb", "requirements.txt"}
+    *kept, paper = sources(out / "a.ipynb")
+    assert kept == [STUB, CHECK, "x = 1"] and "marked by hand" in paper
+    assert sources(out / "exercises/a.ipynb")[1:] == ["", STUB, ASSERTED, "", paper]
+    with pytest.raises(ValueError, match="--force"):
+        classroom.make(source, out)
+    for inside in ("book/class", "."):
+        with pytest.raises(ValueError, match="overlap"):
+            classroom.make(source, tmp_path / inside, force=True)
+    classroom.make(source, out, force=True)
+    assert sources(source / "a.ipynb") == before and (out / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("place", ["", "part"])
+def test_a_course_is_not_written_through_links(tmp_path, place):
+    source = book(tmp_path / "book", "x = 1")
+    (source / "part").mkdir()
+    (source / "part" / "b.ipynb").write_text((source / "a.ipynb").read_text())
+    out = tmp_path / "out"
+    out.mkdir()
+    if place:
+        (out / place).symlink_to(source / place)
+    else:
+        (out / "a.ipynb").symlink_to(source / "a.ipynb")
+    before = {path: path.read_bytes() for path in source.rglob("*.ipynb")}
+    with pytest.raises(ValueError, match="leads to"):
+        classroom.make(source, out, force=True)
+    assert before == {path: path.read_bytes() for path in source.rglob("*.ipynb")}
+    assert len([*out.iterdir()]) == 1
+    (tmp_path / "ring").symlink_to("ring")
+    with pytest.raises(OSError, match="ring"):
+        classroom.make(source, tmp_path / "ring")
+    with pytest.raises(ValueError, match="no folder"):
+        classroom.make(tmp_path / "ring", tmp_path / "new")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="no notebooks"):
+        classroom.make(tmp_path / "empty", tmp_path / "new")
+    with pytest.raises(ValueError, match="kind"):
+        classroom.make(source, tmp_path / "new", kind="moodle")
+    (source / "part" / "a.ipynb").write_text((source / "a.ipynb").read_text())
+    with pytest.raises(ValueError, match="the name a.ipynb"):
+        classroom.make(source, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+NO_NOTEBOOKS = ['{"cells": [{"cell_type": "code"}]}', "{}", "[]", '["\\ud800"]', "PK", b"\xff"]
+
+
+@pytest.mark.parametrize("text", NO_NOTEBOOKS)
+def test_what_is_no_notebook_is_named(tmp_path, text):
+    source = book(tmp_path / "book", "x = 1")
+    (source / "b.ipynb").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match="b.ipynb is no notebook"):
+        classroom.make(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_checks_are_asserted_where_they_stand():
+    cell = 'f = 1\nfl.check(\n    "a",\n    f,\n)\nif f:\n    mine = fl.check("b", f)\n    print(f)'
+    assert classroom.asserted(cell) == (
+        'f = 1\nverdict = fl.check(\n    "a",\n    f,\n)\nassert verdict, verdict\n'
+        'if f:\n    mine = fl.check("b", f)\n    assert mine, mine\n    print(f)'
+    )
+
+
+UNLIKE = [
+    ('print(fl.check("a-b", f))', "line of its own"),
+    ('%time fl.check("a-b", f)', "plain Python"),
+]
+
+
+@pytest.mark.parametrize("test, noun", UNLIKE)
+def test_a_check_that_cannot_be_asserted_is_refused(tmp_path, test, noun):
+    source = book(tmp_path / "book", *asked("a-b", STUB, test))
+    with pytest.raises(ValueError, match=rf"a\.ipynb: .*{noun}"):
+        classroom.make(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_exercise_without_its_check_is_refused(tmp_path):
+    source = book(tmp_path / "book", asked("fedavg-bytes", STUB, CHECK)[0])
+    with pytest.raises(ValueError, match="the answer fedavg-bytes has no check"):
+        classroom.make(source, tmp_path / "out")
+
+
+def test_what_an_exercise_names_is_in_its_copy(tmp_path):
+    prompt = cell("### Exercise 1: Twice\n\n★★★ Use `half`, see [there](#there).", "markdown")
+    lesson = ["import fedlearn as fl", "def third(x):\n    return x / 3", "train()"]
+    lesson += ["def half(x):\n    return third(x) * 1.5\n\n\nhalf(2)", "def other():\n    pass"]
+    lesson += ["def f(x):\n    return half(x)"]  # an answer may not be the lesson's
+    cells = [*map(cell, lesson), prompt, *asked("a-b", STUB, CHECK)]
+    classroom.make(book(tmp_path / "book", *cells), tmp_path / "out")
+    copy = tmp_path / "out" / "exercises" / "a.ipynb"
+    _, setup, *shown = sources(copy)
+    assert setup == "import fedlearn as fl\n\nfl.book.course(seconds=60)"
+    assert shown[:2] == [lesson[1], lesson[3].removesuffix("\n\n\nhalf(2)")]
+    assert shown[2:] == [prompt["source"][0].replace("[there](#there)", "there"), STUB, ASSERTED]
+    assert json.loads(copy.read_text())["cells"][-1]["metadata"]["nbgrader"]["points"] == 3
+
+
+# ---- the course of the whole book ----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=classroom.KINDS)
+def course(request, tmp_path_factory):
+    """A course of the whole book in each kind; the package is built once."""
+    out = tmp_path_factory.mktemp(request.param) / "class"
+    if request.param != "plain":
+        patch = pytest.MonkeyPatch()
+        patch.setattr(classroom, "wheel", lambda folder: [])
+        request.addfinalizer(patch.undo)
+    classroom.make(BOOK, out, kind=request.param)
+    return out
+
+
+def pages(course):
+    """What the texts of each page are."""
+    for path in sorted([*course.rglob("*.ipynb"), *course.rglob("*.md")]):
+        if path.suffix == ".md":
+            yield path, path.read_text()
+        else:
+            cells = json.loads(path.read_text())["cells"]
+            yield path, "\n".join("".join(c["source"]) for c in cells if c["cell_type"] != "code")
+
+
+def test_every_link_and_every_page_is_there(course):
+    toc = yaml.safe_load((course / "_toc.yml").read_text())
+    files = [toc["root"], *(c["file"] for part in toc["parts"] for c in part["chapters"])]
+    assert all((course / f"{f}.ipynb").exists() or (course / f"{f}.md").exists() for f in files)
+    count = 0
+    for path, text in pages(course):
+        for target in re.findall(r'(?<![\w\])!])\[[^\[\]]*\]\(([^()\s]+)\)|href="([^"]+)"', text):
+            place = "".join(target).partition("#")[0]
+            if place and not re.match(r"[a-z]+:", place):
+                count += 1
+                assert course in (path.parent / place).resolve().parents
+                assert (path.parent / place).exists(), (path, target)
+    assert count > 500
+    config = yaml.safe_load((course / "_config.yml").read_text())
+    for name, place in config["sphinx"]["local_extensions"].items():
+        assert (course / place / f"{name}.py").exists()
+    setup = (course / "setup.md").read_text()
+    assert "pip install -r requirements.txt" in setup and "make live" not in setup
+    assert (course / "README.md").exists() and (course / "references.bib").exists()
+
+
+def everything(course):
+    """The text of all that students get, and of the package in it, without line breaks."""
+    for path in (p for p in course.rglob("*") if p.is_file()):
+        if path.suffix == ".ipynb":
+            cells = json.loads(path.read_text())["cells"]
+            yield path, "\n".join("".join(cell["source"]) for cell in cells)
+        elif path.suffix == ".whl":
+            with zipfile.ZipFile(path) as wheel:
+                for name in wheel.namelist():
+                    yield name, wheel.read(name).decode(errors="ignore")
+        else:
+            yield path, path.read_text(errors="ignore")
+
+
+def test_no_solution_is_in_what_students_get(course):
+    written = [s for chapter in CHAPTERS for s in solutions(chapter).values()]
+    answers = [" ".join(s.code.split()) for s in written if s.code]
+    sentences = [" ".join(t.split()) for s in written for t in re.split(r"(?<=[.:;?])\s", s.text)]
+    searched = [text for text in (*answers, *sentences) if len(text) > 35]
+    assert len(searched) > 200
+    names = []
+    for name, text in everything(course):
+        names.append(str(name))
+        plain = " ".join(text.split())
+        assert not [s for s in searched if s in plain], name
+        assert "fl.solution(" not in text or str(name).endswith((".py", "METADATA"))
+    assert not [n for n in names if "solutions" in n]
+    wheels = [*course.glob("*.whl")]
+    assert len(wheels) == (course.parent.name[:5] == "plain")
+    for wheel in wheels:
+        pins = (course / "requirements.txt").read_text()
+        assert wheel.name in pins and re.search(r"^torch==\d", pins, re.MULTILINE)
+
+
+def test_class_notebooks_show_no_solution(tmp_path):
+    code = "import fedlearn as fl\nfl.book.course()\nprint(fl.solution('rpn-pool'))"
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    how = {"cwd": tmp_path, "env": env, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, "-c", code], **how)
+    assert done.stdout == "The solutions are not part of this edition.\n"
+
+
+def test_the_lecturer_gets_answers_and_what_checks_tell_apart(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "class"
+    words = ["classroom", str(BOOK), str(out), "--for", "nbgrader", "--instructor"]
+    assert main(words) is None
+    said = capsys.readouterr().out
+    assert "Not for students" in said and str(BOOK / "solutions") in said
+    guide = {p.name: p.read_text() for p in (out / "instructor").rglob("*") if p.is_file()}
+    assert {"README.md", "plan.md", "hub.md", "privacy.md", "slides.py"} < {*guide}
+    assert "that is one direction only" in guide["fedavg.md"]
+    assert "return sorted(torch.randperm" in guide["fedavg.md"]
+    rows = guide["exercises.csv"].splitlines()
+    assert len(rows) == 1 + sum(len(solutions(chapter)) for chapter in CHAPTERS)
+    names = [name for c in CHAPTERS for name in module_of(f"{c}-x").EXERCISES]
+    few = [n for n in names if not [*reasons(module_of(n).EXERCISES[n])]]
+    assert len(few) < 2, few
+    source = sources(out / "source" / "fedavg_audit" / "fedavg_audit.ipynb")
+    assert sum("### BEGIN SOLUTION" in text for text in source) == 3
+
+
+# ---- marks and progress --------------------------------------------------------------------------
+
+
+def test_marks_are_refused_in_a_sentence(tmp_path):
+    source = book(tmp_path / "book", "x = 1")
+    with pytest.raises(ValueError, match="folder for each student"):
+        marks.mark(source, tmp_path / "none", tmp_path / "marks.csv")
+    handed = tmp_path / "handed" / "ann"
+    handed.mkdir(parents=True)
+    (handed / "a.ipynb").write_text("PK")
+    for name, about in (
+        ("b", {"solution": True}),
+        ("c", None),
+        ("d", "x"),
+        ("e", {"solution": 1, "grade_id": [1]}),
+    ):
+        other = {"cell_type": "code", "source": "1", "metadata": {"nbgrader": about}}
+        (handed / f"{name}.ipynb").write_text(json.dumps({"cells": [other]}))
+    table = marks.mark(source, tmp_path / "handed", tmp_path / "marks.csv")
+    assert table.loc["ann", "points"] == 0
+    rows = (tmp_path / "marks.csv").read_text()
+    assert "is no notebook" in rows and rows.count("no answer to an exercise") == 2
+    assert rows.count("not marked") == 5
+    with pytest.raises(ValueError, match="--force"):
+        marks.mark(source, tmp_path / "handed", tmp_path / "marks.csv")
+
+
+def test_progress_is_kept_beside_the_notebooks(tmp_path, monkeypatch):
+    (tmp_path / "part").mkdir()
+    (tmp_path / "_toc.yml").touch()
+    monkeypatch.chdir(tmp_path / "part")
+    assert len(fl.progress()) == 0 and not fl.check("rpn-numbers", 7)
+    assert not (tmp_path / check.PROGRESS).exists(), "only notebooks keep it"
+    monkeypatch.setattr(check, "kernel", lambda: True)
+    for answer in (7, ..., 1_199_882 - 8 * (32 + 32 * 64), 8):
+        fl.check("rpn-numbers", answer)
+    row = fl.progress().loc["rpn-numbers"]
+    assert row["right"] and row["checks"] == 3, "what was right stays right"
+    (tmp_path / check.PROGRESS).write_text("mine")
+    assert not fl.check("rpn-numbers", 7) and (tmp_path / check.PROGRESS).read_text() == "mine"
+    with pytest.raises(ValueError, match="columns"):
+        fl.progress()
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in BOOK.rglob("*.ipynb")))
+def test_points_are_stars(name):
+    for exercise in exercises(classroom.read(classroom.chapters(BOOK)[name])["cells"]):
+        assert "★" in exercise.prompt, exercise.name
+        if exercise.check:
+            assert exercise.check["metadata"]["nbgrader"]["points"] == exercise.points
