@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PHONE = 360  # px that a figure has on a screen of 400 px
 SMALLEST = 9  # px, the smallest letters there
+DECIMALS = re.compile(r"(\.\d\d)\d+")
 POSITIONS = 5  # of a slider, at least
 NUMBER = re.compile(r"[-+−]?[\d.,]+(e[-+]?\d+)?( ?[%×]| ± [\d.,]+)?( \(.*\))?$")
 
@@ -93,6 +94,8 @@ def svg(figure: "Figure", salt: str) -> str:
     plt.close(figure)
     text = buffer.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
+    # hundredths of a point are enough
+    text = re.sub(r' (d|x|y)="[^"]+"', lambda found: DECIMALS.sub(r"\1", found[0]), text)
     # ids are the page's, not the picture's
     text = re.sub(r'(id="|url\(#|href="#)(?=[\w-])', rf"\g<1>{salt}-", text)
     size = f'style="max-width:{width * 4 / 3:.0f}px" aria-hidden="true"'
