@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 import nbformat
+from fl_repository import site_of
 from sphinx.errors import ConfigError
 
 GITHUB = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?")
@@ -47,10 +48,7 @@ def configure(app, config):
     options["repository_url"] = f"https://github.com/{found[1]}"
     for button in ("repository", "issues", "edit_page"):
         options[f"use_{button}_button"] = True
-    owner, name = found[1].split("/")
-    site = f"{owner}.github.io"  # where GitHub publishes the branch of the site
-    path = "" if name.lower() == site.lower() else f"{name}/"
-    config.html_baseurl = config.html_baseurl or f"https://{site}/{path}"
+    config.html_baseurl = config.html_baseurl or site_of(options["repository_url"])
     asked = options["launch_buttons"]
     options["launch_buttons"] = {
         "notebook_interface": "jupyterlab",

@@ -112,7 +112,7 @@ def test_points_are_given_for_right_answers_only_and_the_reason_is_given_back(tm
     # an answer that was removed earns nothing
     assert points["unanswered"] == {AVERAGE: 1, DRAW: 0}
     assert course.said("unanswered") == {DRAW: "NameError: name 'participants' is not defined"}
-    # a check that was removed is left to the teacher, or put back, as the README says
+    # a check that was removed is left to the teacher, or put back, as the page about set-up says
     assert points["unchecked"] == {AVERAGE: 1, DRAW: "by hand"}
     again = ("autograde", "one", "--student=unchecked", "--force")
     said = course.nbgrader(*again, "--OverwriteCells.add_missing_cells=True")
