@@ -30,7 +30,8 @@ import importlib.util
 if importlib.util.find_spec("fedlearn") is None:
     %pip install -q 'fedlearn @ {wheel}'"""
 SOLUTIONS = """
-    !mkdir -p solutions && curl -sSfo solutions/{name} {site}_sources/solutions/{name}"""
+    !mkdir -p solutions
+    !curl -sSfo solutions/{name} {site}_sources/solutions/{name}"""
 
 
 def configure(app, config):

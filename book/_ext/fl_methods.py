@@ -19,8 +19,8 @@ INDEX = """\
 # The methods
 
 Each has a page: equations, parts, deviations from the paper, bytes, stored runs. The
-bytes are what one client sends and hears in a round with `{network}`, of {numbers} numbers.
-Where there is none, the method brings a network along.
+bytes are what one client sends and hears in a round with `{network}`, of {numbers}
+numbers. Where there is none, the method brings a network along.
 [The map](../start/map.md) shows what each leaves out.
 
 | method | kB up | kB down | from |
@@ -104,10 +104,10 @@ def bytes_of(row, numbers):
     if row["up"] is None:
         return f"It {row['note']}: the bytes of stored runs stand below."
     return (
-        f"A client sends {row['up']:,} bytes in a round and hears {row['down']:,}, with "
-        f"`{NETWORK}`, of {numbers:,} numbers: together {row['factor']:.2f} times fewer "
-        f"than FedAvg. `fedlearn cost {NETWORK} --input {INPUT}` counts them; give it a "
-        "network of yours."
+        f"A client sends {row['up']:,} bytes in a round and hears {row['down']:,}, "
+        f"with `{NETWORK}`, of {numbers:,} numbers: {row['factor']:.2f} times fewer "
+        f"than FedAvg. `fedlearn cost {NETWORK} --input {INPUT}` counts them, and "
+        "those of a network of yours."
     )
 
 
@@ -138,8 +138,9 @@ def results_of(entries, title):
     return f"```{{raw}} html\n{setup.styles().content}{table}\n```"
 
 
-def classes_of(module, function):
-    """Its classes and further functions, if they are documented and its file has them."""
+def classes_of(module, elsewhere):
+    """The documented classes of its file, and the further functions. Where they have
+    their place on the page of another method, the index names that one alone."""
     names = [
         name
         for name, thing in vars(module).items()
@@ -153,7 +154,7 @@ def classes_of(module, function):
         return ""
     auto = "\n".join(
         f".. auto{'class' if inspect.isclass(vars(module)[name]) else 'function'}:: "
-        f"{module.__name__}.{name}"
+        f"{module.__name__}.{name}\n" + "   :no-index:\n" * elsewhere
         for name in names
     )
     return f"## In its file\n\n```{{eval-rst}}\n{auto}\n```\n"
@@ -175,7 +176,7 @@ def write(app, config):
     sent = {row["method"]: row for row in costs.rows}
     stored = leaderboard.rows(*results.tables()) + leaderboard.rows(*choosing.tables())
     used = users(app.srcdir, METHODS)
-    rows, pages = [], {}
+    rows, pages, seen = [], {}, set()
     for name, function in METHODS.items():
         module = sys.modules[function.__module__]
         about = markdown(module.__doc__)
@@ -189,10 +190,11 @@ def write(app, config):
             bytes=bytes_of(row, numbers),
             results=results_of([r for r in stored if r["name"] == name], written[name]),
             used="\n".join(used[name]),
-            classes=classes_of(module, function),
+            classes=classes_of(module, module in seen),
         )
         kb = [kilobytes(row, way) for way in ("up", "down")]
-        first = " ".join(about.split("\n\n")[0].split())
+        seen.add(module)
+        first = " ".join(about.split("\n\n")[0].split()).rstrip(":")
         rows.append(f"| [{written[name]}]({name}.md) | {kb[0]} | {kb[1]} | {first} |")
     pages["index"] = INDEX.format(
         network=NETWORK, numbers=f"{numbers:,}", rows="\n".join(rows)
@@ -205,6 +207,15 @@ def write(app, config):
             path.write_text(text, encoding="utf-8")
 
 
+def no_edit(app, page, template, context, doctree):
+    """The repository has no such page to edit."""
+    if page.startswith("methods/"):
+        for group in context["header_buttons"]:
+            buttons = group.get("buttons", [])
+            buttons[:] = [b for b in buttons if b.get("label") != "source-edit-button"]
+
+
 def setup(app):
     app.connect("config-inited", write, priority=100)  # before sphinx-external-toc
+    app.connect("html-page-context", no_edit, priority=502)  # after the theme's
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

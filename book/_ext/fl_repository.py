@@ -1,8 +1,9 @@
 """Write where the repository is into what names it: `python book/_ext/fl_repository.py`
 
-The one value is `repository: url` in _config.yml. Badges of the README, the project's links in
-pyproject.toml and the citation follow it; empty, they have none. `--release v1.2.3` makes the
-README's links to files whole, too, because a package index shows it without the files.
+The one value is `repository: url` in _config.yml. Badges of the README, the project's
+links in pyproject.toml and the citation follow it; empty, they have none. `--release
+v1.2.3` makes the README's links to files whole, too, because a package index shows it
+without the files.
 """
 
 import re
@@ -25,12 +26,13 @@ def site_of(url: str) -> str:
 def badges(url: str) -> str:
     """Tests, the book, Binder."""
     binder = url.replace("https://github.com/", "https://mybinder.org/v2/gh/")
-    rows = {
-        "tests": (f"{url}/actions/workflows/test.yml/badge.svg", f"{url}/actions/workflows/test.yml"),
-        "book": (f"{url}/actions/workflows/book.yml/badge.svg", site_of(url)),
-        "Binder": ("https://mybinder.org/badge_logo.svg", f"{binder}/HEAD?urlpath=lab/tree/book"),
-    }
-    return "".join(f"[![{name}]({image})]({link})\n" for name, (image, link) in rows.items())
+    flows, logo = f"{url}/actions/workflows", "https://mybinder.org/badge_logo.svg"
+    rows = (
+        ("tests", f"{flows}/test.yml/badge.svg", f"{flows}/test.yml"),
+        ("book", f"{flows}/book.yml/badge.svg", site_of(url)),
+        ("Binder", logo, f"{binder}/HEAD?urlpath=lab/tree/book"),
+    )
+    return "".join(f"[![{name}]({image})]({link})\n" for name, image, link in rows)
 
 
 def filled(readme: str, project: str, citation: str, url: str) -> tuple[str, str, str]:
@@ -39,10 +41,15 @@ def filled(readme: str, project: str, citation: str, url: str) -> tuple[str, str
     project = re.sub(r"\[project\.urls\]\n(.+\n)*\n", "", project)
     citation = re.sub(r"^(url|repository-code): .*\n", "", citation, flags=re.MULTILINE)
     if url:
-        links = {"Documentation": site_of(url), "Source": url, "Issues": f"{url}/issues"}
-        links["Changelog"] = f"{url}/blob/main/CHANGELOG.md"
+        links = {
+            "Documentation": site_of(url),
+            "Source": url,
+            "Issues": f"{url}/issues",
+            "Changelog": f"{url}/blob/main/CHANGELOG.md",
+        }
         rows = "".join(f'{name} = "{link}"\n' for name, link in links.items())
-        project = project.replace("[project.scripts]", f"[project.urls]\n{rows}\n[project.scripts]")
+        table, below = f"[project.urls]\n{rows}\n", "[project.scripts]"
+        project = project.replace(below, table + below)
         citation += f"repository-code: {url}\nurl: {site_of(url)}\n"
     return readme, project, citation
 

@@ -35,8 +35,8 @@ def summary(doctree):
 
 def describe(app, page, template, context, doctree):
     base = app.config.html_baseurl
-    if page == "404":
-        context["metatags"] = context.get("metatags", "") + f'<base href="{base or "/"}">'
+    if page == "404":  # shown for addresses in any folder
+        context["metatags"] = f'<base href="{base or "/"}">'
         return
     if doctree is None:
         return
@@ -45,7 +45,7 @@ def describe(app, page, template, context, doctree):
     tags = {
         "og:title": html.unescape(title),
         "og:type": "website" if page == app.config.root_doc else "article",
-        "og:site_name": app.config.project,
+        "og:site_name": app.config.html_title,
         "og:description": about,
     }
     if base:
@@ -54,12 +54,13 @@ def describe(app, page, template, context, doctree):
             "og:image": base + PREVIEW,
             "og:image:alt": "Test accuracy against bytes: FedAvg, RPN and STC",
         }
-    lines = [f'<meta property="{k}" content="{html.escape(v)}">' for k, v in tags.items()]
+    meta = '<meta property="{}" content="{}">'
+    lines = [meta.format(name, html.escape(text)) for name, text in tags.items()]
     if about:
         lines.append(f'<meta name="description" content="{html.escape(about)}">')
     if base:
         lines.append('<meta name="twitter:card" content="summary_large_image">')
-    context["metatags"] = context.get("metatags", "") + "\n".join(lines)
+    context["metatags"] += "\n".join(lines)
 
 
 def long_scripts(app, page, template, context, doctree):
@@ -101,7 +102,7 @@ def finish(app, error):
     from fedlearn.book.overview import accuracy_of_three
 
     ax = accuracy_of_three(ax=plot.axes(size=(6, 3.15)))
-    ax.set_title(app.config.project, fontsize=15)
+    ax.set_title(app.config.html_title, fontsize=15)
     ax.get_figure().savefig(Path(app.outdir, PREVIEW), dpi=200, facecolor="white")
 
 

@@ -16,9 +16,8 @@ def partition(task: Task, ax: Axes | None = None) -> Axes:
     """Who holds what: for each client and class a disc whose area is the number of images."""
     counts, ax = label_counts(task), axes(ax)
     client, label = np.indices(counts.shape)
-    for count in np.unique(counts[counts > 0]):  # discs of one size are one outline in the picture
-        size, same = np.sqrt(160 * count / counts.max()), counts == count
-        ax.plot(client[same], label[same], "o", markersize=size, markeredgewidth=1.5, c=COLOURS[0])
+    area = 160 * counts.ravel() / max(counts.max(), 1)
+    ax.scatter(client.ravel(), label.ravel(), s=area, color=COLOURS[0])
     ax.set(xlim=(-0.7, len(counts) - 0.3), ylim=(-0.7, counts.shape[1] - 0.3))
     # not every client's number: many would run into one another
     ax.set_xticks(range(0, len(counts), 1 + len(counts) // 13))

@@ -1,5 +1,5 @@
-"""What the README and the pages about the package show runs as it stands there: Python, and commands
-in a clean clone. One value fills in where the repository is."""
+"""What the README and the pages about the package show runs as it stands there: its Python, and its
+commands in a clean clone. One value fills in where the repository is."""
 
 import os
 import re
