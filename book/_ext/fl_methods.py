@@ -32,7 +32,7 @@ PAGE = """\
 
 {about}
 
-`fedlearn run {name}` trains it; its code is `{source}`.
+`fedlearn run {name}` trains it{also}; its code is `{source}`.
 
 ## Parts
 
@@ -180,9 +180,11 @@ def write(app, config):
     for name, function in METHODS.items():
         module = sys.modules[function.__module__]
         about = markdown(module.__doc__)
+        joined = written[name].replace("-", "")  # which people search for
         row = sent.get(name)
         pages[name] = PAGE.format(
             title=written[name],
+            also=f" ({joined}, in one word)" if joined != written[name] else "",
             name=name,
             about=about,
             source=module.__name__.replace(".", "/") + ".py",
