@@ -34,7 +34,13 @@ class StartError(ConnectionError):
 
 class DataError(RuntimeError):
     """A data set that is not on this machine and cannot be fetched, or is not the one its name
-    says."""
+    says.
+
+    >>> import fedlearn as fl
+    >>> fl.data.from_folder("/no/pictures")
+    Traceback (most recent call last):
+    fedlearn.errors.DataError: There is no folder /no/pictures.
+    """
 
 
 def no_memory(error: BaseException) -> bool:

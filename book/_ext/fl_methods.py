@@ -217,7 +217,21 @@ def no_edit(app, page, template, context, doctree):
             buttons[:] = [b for b in buttons if b.get("label") != "source-edit-button"]
 
 
+def name_fold(app, page, template, context, doctree):
+    """The theme's fold of pages below another has a picture and no words."""
+    if tree := context.get("generate_toctree_html"):
+
+        def named(*args, **kwargs):
+            made = tree(*args, **kwargs)
+            for summary in made.select("summary"):
+                summary["aria-label"] = "a page each"
+            return made
+
+        context["generate_toctree_html"] = named
+
+
 def setup(app):
     app.connect("config-inited", write, priority=100)  # before sphinx-external-toc
     app.connect("html-page-context", no_edit, priority=502)  # after the theme's
+    app.connect("html-page-context", name_fold, priority=502)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
