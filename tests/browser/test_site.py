@@ -176,11 +176,16 @@ def test_a_chapter_works_from_disk_and_keeps_the_guess(page):
     check_explorer(page, page.locator("article .fl-explorer").first, "from disk")
 
 
+def every_page():
+    """The pages of the table of contents, and those of methods."""
+    return {*toc_pages(), *(f"methods/{path.stem}" for path in HTML.glob("methods/*.html"))}
+
+
 def test_internal_links_lead_somewhere():
     """Every relative link of every page points to a file of the site, and its fragment to an id
     there."""
     broken = []
-    for name in [*toc_pages(), *(f"methods/{p.stem}" for p in HTML.glob("methods/*.html"))]:
+    for name in every_page():
         path = HTML / f"{name}.html"
         for link in set(re.findall(r'<a [^>]*?href="([^"]+)"', path.read_text(encoding="utf-8"))):
             target, _, fragment = link.partition("#")
@@ -194,7 +199,7 @@ def test_internal_links_lead_somewhere():
 
 
 def test_no_page_is_too_heavy_for_a_telephone():
-    sizes = {p.relative_to(HTML).as_posix(): p.stat().st_size for p in HTML.rglob("*.html")}
+    sizes = {name: (HTML / f"{name}.html").stat().st_size for name in every_page()}
     assert {name: size for name, size in sizes.items() if size > WEIGHT} == {}
 
 

@@ -21,13 +21,13 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXTS = [(ROOT / p).read_text("utf-8") for p in ("README.md", "book/package.md", "book/extend.md")]
 # the README's first example opens the page about the package, too
 BLOCKS = [*dict.fromkeys(re.findall(r"^```(\w+)\n(.*?)^```", "\n".join(TEXTS), re.S | re.M))]
-COMMANDS = [
+COMMANDS = dict.fromkeys(
     line.partition(" #")[0].strip()
     for language, text in BLOCKS
     if language in ("bash", "sh")
     for line in text.splitlines()
     if line.strip()
-]
+)
 # What is run elsewhere, by how it begins.
 ELSEWHERE = "make "
 FEW = "--rounds 1 --train 100 --test 20"  # whatever trains is made smaller by it
