@@ -204,7 +204,7 @@ def test_no_page_is_too_heavy_for_a_telephone():
 
 
 @pytest.mark.parametrize("name", ["Fed-KGF", "FedKGF", "signsgd", "SCAFFOLD", "split learning"])
-def test_the_search_finds_methods_by_their_names(page, name):
-    page.goto(f"{HTML.as_uri()}/search.html?q={name}")
+def test_the_search_finds_methods_by_their_names(page, site, name):
+    page.goto(f"{site}/search.html?q={name}")
     first = page.locator("#search-results ul.search li a").first.get_attribute("href")
     assert first.startswith("methods/")

@@ -26,7 +26,7 @@ COMMANDS = dict.fromkeys(
     for language, text in BLOCKS
     if language in ("bash", "sh")
     for line in text.splitlines()
-    if line.strip()
+    if line.strip() and not line.startswith("#")
 )
 # What is run elsewhere, by how it begins.
 ELSEWHERE = "make "
