@@ -97,7 +97,7 @@ def lacking(task: str, name: str, train: int, test: int, load: bool = False) -> 
                 f"test here: the whole is {sources.origin(name)}"
             )
         if load and name in sources.SETS and not part:  # of some, a part is enough
-            data, known = sources.load(name), published.known(task, name)
+            data, known = sources.load(name), published.known("classification", name)
             here, whole = (len(data.train_y), len(data.test_y)), (known.train, known.test)
             if here != whole:
                 return (

@@ -30,7 +30,7 @@ COMMANDS = dict.fromkeys(
 )
 # What is run elsewhere, by how it begins.
 ELSEWHERE = "make "
-FEW = "--rounds 1 --train 100 --test 20"  # whatever trains is made smaller by it
+FEW = "--rounds 1 --train 100 --test 20"  # a run is made smaller by it; of hours of runs, the plan
 # What a command prints or leaves behind, by a part of it.
 SHOWS = {
     "fedlearn methods": ["rpn(", "fed_gkt("],
@@ -91,7 +91,7 @@ def test_the_commands_run_in_a_clean_clone_one_after_the_other(do):
     for command in commands:
         program, *words = shlex.split(command)
         assert program == "fedlearn", f"{command}: run it here, or name it in ELSEWHERE"
-        few = FEW.split() if words[0] in ("run", "compare") else []
+        few = {"run": FEW, "compare": FEW, "reproduce": "--plan"}.get(words[0], "").split()
         done = do("-m", "fedlearn", *words, *few)
         said = f"{command}\n{done.stdout}\n{done.stderr}"
         [(part, expected)] = [(p, e) for p, e in SHOWS.items() if p in command]
@@ -110,7 +110,7 @@ def test_the_python_of_a_user_runs_in_a_clean_clone(do):
     assert len(here) == len(texts) - 2
     code = re.sub(r"rounds=20|\b50\b", lambda m: "rounds=1" if "=" in m[0] else "1", "".join(here))
     code = code.replace("import wandb", "method = fl.methods.fedavg()\nimport wandb")
-    code = code.replace("fl.run(method, task,", "fl.run(method, task, 1,")
+    code = re.sub(r"method,\s+task,", "method, task, 1,", code)
     done = do("-c", f"{LOGGERS}{code}\nassert [round for _, round in logged] == [1, 1]\n")
     assert done.returncode == 0, done.stderr
     assert (do.folder / "rpn.csv").read_text().count("\n") == 2
