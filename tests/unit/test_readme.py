@@ -42,7 +42,7 @@ SHOWS = {
     "--task segmentation": ["mIoU"],
     "fedlearn cost": ["fedavg", "rpn"],
     "fedlearn check": ["rpn-table1-fl-params", "claims: "],
-    "fedlearn reproduce fed_kgf": ["Fed-KGF without MU", " ± "],
+    "fedlearn reproduce fed_kgf": ["Fed-KGF without MU", "stored"],
     "--plan": ["to do", "missing: cifar10: 170 MB from"],
     "fedlearn reproduce rpn --scale small": ["segmentation", "STC"],
     "fedlearn pack": ["Nothing to pack."],
