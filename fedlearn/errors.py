@@ -32,7 +32,14 @@ class StartError(ConnectionError):
 
 
 class DataError(RuntimeError):
-    """A data set that cannot be had on this machine, or is not the one its name says."""
+    """A data set that is not on this machine and cannot be fetched, or is not the one its name
+    says.
+
+    >>> import fedlearn as fl
+    >>> fl.data.from_folder("/no/pictures")
+    Traceback (most recent call last):
+    fedlearn.errors.DataError: There is no folder /no/pictures.
+    """
 
 
 @contextmanager

@@ -94,7 +94,7 @@ def lacking(task: str, name: str, train: int, test: int, load: bool = False) -> 
             counts = f"{part[0]} of {train} images to train and {part[1]} of {test} to test"
             return f"{name} has {counts} here: the whole is {sources.origin(name)}"
         if load and name in sources.SETS and not part:  # of some, a part is enough
-            data, known = sources.load(name), published.known(task, name)
+            data, known = sources.load(name), published.known("classification", name)
             here, whole = (len(data.train_y), len(data.test_y)), (known.train, known.test)
             place = f"the copy of {name} at {sources.locate(name)}"
             return "" if here == whole else f"{place} has {here} images, not {whole}"

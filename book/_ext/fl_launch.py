@@ -1,31 +1,37 @@
-"""Local Sphinx extension: buttons that open a chapter in Colab and on Binder, set by
-one value, `repository: url` in _config.yml. Without it there is no button.
+"""Local Sphinx extension: all that one value, `repository: url` in _config.yml, gives:
+buttons to Colab, Binder, the repository, its issues and the page's source, and the
+address of the site. Without it there is none.
 
 Binder builds the repository (environment.yml) and needs nothing else. Colab opens a
 single notebook and has no fedlearn, so it gets the copy that the site publishes below
 `_sources` (which is also what the download button gives), on the branch of the
-repository that holds the site: there, a first cell gets the package. The notebooks of
-the repository itself are not changed.
+repository that holds the site: there, a first cell installs the wheel that the site
+publishes, too, with its checksum. The notebooks of the repository are not changed.
 """
 
+import hashlib
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
+from fl_repository import site_of
 from sphinx.errors import ConfigError
 
 GITHUB = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?")
 BINDER, COLAB = "https://mybinder.org", "https://colab.research.google.com"
+ROOT = Path(__file__).resolve().parents[2]
 INSTALL = """\
-# @title Get fedlearn and its book, where they are missing (such as in Colab)
+# @title Get fedlearn, where it is missing (such as in Colab)
 import importlib.util
-import sys
 
 if importlib.util.find_spec("fedlearn") is None:
-    !git clone -q --depth 1 {url} fedlearn-book
-    %pip install -q "./fedlearn-book[book]"
-    %cd -q fedlearn-book/book
-    sys.path.insert(0, "..")  # whose data no wheel has"""
+    %pip install -q 'fedlearn[book] @ {wheel}'"""
+SOLUTIONS = """
+    !mkdir -p solutions
+    !curl -sSfo solutions/{name} {site}_sources/solutions/{name}"""
 
 
 def configure(app, config):
@@ -41,6 +47,9 @@ def configure(app, config):
             f"https://github.com/owner/name, not {url!r}."
         )
     options["repository_url"] = f"https://github.com/{found[1]}"
+    for button in ("repository", "issues", "edit_page"):
+        options[f"use_{button}_button"] = True
+    config.html_baseurl = config.html_baseurl or site_of(options["repository_url"])
     asked = options["launch_buttons"]
     options["launch_buttons"] = {
         "notebook_interface": "jupyterlab",
@@ -77,9 +86,22 @@ def add_colab(app, pagename, templatename, context, doctree):
             )
 
 
-def install_cell(url):
+def build_wheel(folder):
+    """The package as a file of the site; its name, and its SHA-256 as pip wants it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps"]
+    offline = ["--no-build-isolation", "--disable-pip-version-check"]
+    subprocess.run([*pip, *offline, "-w", folder, ROOT], check=True)
+    (wheel,) = Path(folder).glob("*.whl")
+    return f"{wheel.name}#sha256={hashlib.sha256(wheel.read_bytes()).hexdigest()}"
+
+
+def install_cell(site, wheel, solutions):
     """Folded in Colab, in JupyterLab and on the site."""
-    cell = nbformat.v4.new_code_cell(INSTALL.format(url=url), id="fl-install")
+    text = INSTALL.format(wheel=f"{site}wheels/{wheel}")
+    if solutions.exists():
+        text += SOLUTIONS.format(site=site, name=solutions.name)
+    cell = nbformat.v4.new_code_cell(text, id="fl-install")
     cell.metadata = {
         "tags": ["hide-input"],
         "cellView": "form",
@@ -92,13 +114,22 @@ def add_cells(app, error):
     options = app.config.html_theme_options
     if error is not None or not options.get("launch_buttons"):
         return
+    out, site = Path(app.outdir), app.config.html_baseurl
+    wheel = build_wheel(out / "wheels")
     for page in app.env.found_docs:
-        path = Path(app.outdir) / "_sources" / f"{page}.ipynb"
+        path = out / "_sources" / f"{page}.ipynb"
         if is_notebook(app, page) and path.exists():
             notebook = nbformat.read(path, 4)
-            if notebook.cells[0].get("id") != "fl-install":
-                notebook.cells.insert(0, install_cell(options["repository_url"]))
-                nbformat.write(notebook, path)
+            if notebook.cells[0].get("id") == "fl-install":
+                del notebook.cells[0]
+            name = f"{path.stem.removesuffix('_audit')}.py"
+            solutions = ROOT / "book" / "solutions" / name
+            if solutions.exists():
+                shutil.copytree(
+                    solutions.parent, out / "_sources" / "solutions", dirs_exist_ok=True
+                )
+            notebook.cells.insert(0, install_cell(site, wheel, solutions))
+            nbformat.write(notebook, path)
 
 
 def setup(app):

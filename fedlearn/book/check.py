@@ -211,6 +211,28 @@ def check(exercise: str, answer: Any) -> Verdict:
 
     Whatever it does is a reason, not a crash: an error, an exit, a loop or a print without end. An
     empty answer cell is said to be empty.
+
+    Parameters
+    ----------
+    exercise : str
+        Its name, as the cell below the answer has it.
+    answer : object
+        What the answer's cell made.
+
+    Returns
+    -------
+    Verdict
+        "right", or "not yet, because ...".
+
+    Raises
+    ------
+    ValueError
+        For an exercise that there is not.
+
+    Examples
+    --------
+    >>> check("rpn-pool", lambda weight: weight.mean((2, 3)))
+    rpn-pool: not yet, because two functions are asked for: pass the pair (pool, unpool).
     """
     test = pick(exercise, module_of(exercise).EXERCISES, "exercise")
     if empty(answer):
@@ -335,7 +357,28 @@ def solutions(chapter: str, book: str | Path = "") -> dict[str, Solution]:
 
 
 def solution(exercise: str) -> Solution:
-    """The reference answer, folded: ``fl.solution("rpn-pool")``. A class notebook shows none."""
+    """The reference answer of an exercise, folded. A class notebook shows none.
+
+    Parameters
+    ----------
+    exercise : str
+        Its name.
+
+    Returns
+    -------
+    Solution
+        Its text and its code.
+
+    Raises
+    ------
+    ValueError
+        For an exercise that there is not.
+
+    Examples
+    --------
+    >>> print(solution("rpn-pool").code.splitlines()[1].strip())
+    return weight.mean((2, 3))
+    """
     chapter = exercise.split("-")[0]
     pick(chapter, CHAPTERS, "chapter with exercises")
     there = solutions(chapter)

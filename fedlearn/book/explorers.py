@@ -116,8 +116,28 @@ class Explorer(Shown):
 
 
 def explore(number: str, name: str, caption: str, alt: str, guess: float | None = None) -> Explorer:
-    """The stored runs of a chapter under sliders, as ``explorer``, and where there is a kernel a
-    panel of the same controls that trains what is chosen."""
+    """The stored runs of a chapter under sliders, and where there is a kernel a panel of the same
+    controls that trains what is chosen.
+
+    Parameters
+    ----------
+    number, caption, alt : str
+        Of the figure: "4.5", what stands below it, and what there is to see.
+    name : str
+        A chapter with a file in ``data/grids``.
+    guess : float, optional
+        The reader's accuracy, 0 to 1; without it a slider asks for one.
+
+    Returns
+    -------
+    Explorer
+        To be shown.
+
+    Examples
+    --------
+    >>> explore("4.5", "rpn", caption="Runs.", alt="Curves that rise.", guess=0.8).name
+    'rpn'
+    """
     return Explorer(explorer(number, name, caption, alt, guess), name)
 
 

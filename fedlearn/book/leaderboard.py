@@ -76,6 +76,7 @@ def rows(
         task = f"{one['dataset']}, {one['network']}, {one['clients']} client"
         table.append(
             {
+                "name": one["method"],
                 "method": one["label"] + f" {TESTED}" * (one["chosen on"] == "test"),
                 "task": task + ("" if one["clients"] == 1 else "s"),
                 "split": one["partition"],

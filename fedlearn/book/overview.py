@@ -3,7 +3,7 @@ what is lost, who remembers."""
 
 import base64
 import io
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import methods, tasks
 from ..plot import COLOURS, compare
@@ -12,17 +12,24 @@ from .front import runs_of
 from .grids import chapter_file
 from .show import Shown, figure
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 MARKERS = {"nobody": "o", "clients": "s", "server": "^", "both": "D"}
 CLOSE = 1.07  # bytes that differ less share a place
 
 
-def three_lines(number: str, caption: str, alt: str) -> Shown:
+def accuracy_of_three(**how: Any) -> "Axes":
     """Accuracy against bytes: FedAvg, one of the papers' methods, and one that remembers."""
     comparison = chapter_file("index")["minutes"]["comparisons"][0]
     stored = runs_of(comparison)
     runs = {line: stored[line] for line in ("FedAvg", "RPN", "STC")}
-    ax = compare(runs.values(), "bytes", labels=list(runs))
-    return figure(number, ax, caption, alt)
+    return compare(runs.values(), "bytes", labels=list(runs), **how)
+
+
+def three_lines(number: str, caption: str, alt: str) -> Shown:
+    """The same as a figure."""
+    return figure(number, accuracy_of_three(), caption, alt)
 
 
 def measured() -> list[dict[str, Any]]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 PHONE = 360  # px that a figure has on a screen of 400 px
 SMALLEST = 9  # px, the smallest letters there
+DECIMALS = re.compile(r"(\.\d\d)\d+")
+CURVES = re.compile(r'<path d="M ([^CL"]*)((?:C [^CLz"]*){8})z\s*"')  # a closed path of eight
 POSITIONS = 5  # of a slider, at least
 NUMBER = re.compile(r"[-+−]?[\d.,]+(e[-+]?\d+)?( ?[%×]| ± [\d.,]+)?( \(.*\))?$")
 
@@ -69,6 +71,16 @@ def _marked(found: re.Match[str]) -> str:
     return f'<span class="math notranslate nohighlight">\\({formula}\\)</span>'
 
 
+def _disc(curves: re.Match[str]) -> str:
+    """A disc of a scatter in a tenth of the letters."""
+    (x, bottom), (right, _), (_, top) = (
+        map(float, place.split()[-2:]) for place in (curves[1], *curves[2].split("C")[2:5:2])
+    )
+    if abs(right - x - abs(bottom - top) / 2) > 0.02:  # not round
+        return curves[0]
+    return f'<circle cx="{x}" cy="{(bottom + top) / 2:.2f}" r="{right - x:.2f}"'
+
+
 def svg(figure: "Figure", salt: str) -> str:
     """A matplotlib figure as an SVG element as wide as its place; closes the figure.
 
@@ -95,6 +107,9 @@ def svg(figure: "Figure", salt: str) -> str:
     plt.close(figure)
     text = buffer.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
+    # hundredths of a point are enough
+    text = re.sub(r' (d|x|y)="[^"]+"', lambda found: DECIMALS.sub(r"\1", found[0]), text)
+    text = CURVES.sub(_disc, text)
     # ids are the page's, not the picture's
     text = re.sub(r'(id="|url\(#|href="#)(?=[\w-])', rf"\g<1>{salt}-", text)
     size = f'style="max-width:{width * 4 / 3:.0f}px" aria-hidden="true"'

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from conftest import HTML, closely, toc_pages
+from conftest import HTML, MADE, WEIGHT, closely, toc_pages
 from playwright.sync_api import TimeoutError as NotInTime
 
 TRACEBACK = re.compile(
@@ -47,7 +47,7 @@ def shown(page, box, before=None):
     return box.evaluate(VISIBLE)
 
 
-@pytest.mark.parametrize("name", toc_pages())
+@pytest.mark.parametrize("name", [*toc_pages(), *MADE])
 def test_page_opens_clean(page, site, name):
     """Nothing went wrong while executing or drawing; the page fixture looks for console errors and
     requests to other machines."""
@@ -176,11 +176,16 @@ def test_a_chapter_works_from_disk_and_keeps_the_guess(page):
     check_explorer(page, page.locator("article .fl-explorer").first, "from disk")
 
 
+def every_page():
+    """The pages of the table of contents, and those of methods."""
+    return {*toc_pages(), *(f"methods/{path.stem}" for path in HTML.glob("methods/*.html"))}
+
+
 def test_internal_links_lead_somewhere():
     """Every relative link of every page points to a file of the site, and its fragment to an id
     there."""
     broken = []
-    for name in toc_pages():
+    for name in every_page():
         path = HTML / f"{name}.html"
         for link in set(re.findall(r'<a [^>]*?href="([^"]+)"', path.read_text(encoding="utf-8"))):
             target, _, fragment = link.partition("#")
@@ -191,3 +196,15 @@ def test_internal_links_lead_somewhere():
             if not goal.exists() or (page and f'id="{fragment}"' not in goal.read_text("utf-8")):
                 broken.append((name, link))
     assert not broken
+
+
+def test_no_page_is_too_heavy_for_a_telephone():
+    sizes = {name: (HTML / f"{name}.html").stat().st_size for name in every_page()}
+    assert {name: size for name, size in sizes.items() if size > WEIGHT} == {}
+
+
+@pytest.mark.parametrize("name", ["Fed-KGF", "FedKGF", "signsgd", "SCAFFOLD", "split learning"])
+def test_the_search_finds_methods_by_their_names(page, site, name):
+    page.goto(f"{site}/search.html?q={name}")
+    first = page.locator("#search-results ul.search li a").first.get_attribute("href")
+    assert first.startswith("methods/")

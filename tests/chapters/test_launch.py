@@ -1,5 +1,6 @@
 """The launch buttons, set by one value: a book of one empty chapter, with this book's settings."""
 
+import hashlib
 import re
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import nbformat
 import tiny
 import yaml
 from IPython.core.inputtransformer2 import TransformerManager
+from PIL import Image
 
 
 def build(folder, url):
@@ -23,12 +25,13 @@ def build(folder, url):
 
 def test_without_a_repository_there_is_no_button(tmp_path):
     page, first = build(tmp_path, "")
-    for word in ("launch-buttons", "fa-rocket", "colab.research", "mybinder", "github.com/exec"):
+    words = "launch-buttons fa-rocket colab.research mybinder github.com/exec og:image"
+    for word in words.split():
         assert word not in page, word
     assert first.cell_type == "markdown"
 
 
-def test_one_value_gives_binder_and_colab_and_a_cell_that_gets_the_package(tmp_path):
+def test_one_value_gives_binder_and_colab_and_a_cell_that_installs_the_package(tmp_path):
     page, first = build(tmp_path, "https://github.com/someone/the-fork")
     links = re.findall(r'href="(https://(?:mybinder|colab)[^"]+)"', page)
     assert links == [
@@ -36,7 +39,20 @@ def test_one_value_gives_binder_and_colab_and_a_cell_that_gets_the_package(tmp_p
         "https://colab.research.google.com/github/someone/the-fork/blob/gh-pages/_sources/"
         "papers/rpn.ipynb",
     ]
-    assert "git clone -q --depth 1 https://github.com/someone/the-fork " in first.source
+    site = "https://someone.github.io/the-fork/"
+    wheel = re.search(rf"fedlearn @ {site}wheels/(fedlearn-.*whl)#sha256=(\w+)'", first.source)
+    published = tmp_path / "_build/html/wheels" / wheel[1]
+    assert hashlib.sha256(published.read_bytes()).hexdigest() == wheel[2]
+    assert f"curl -sSfo solutions/rpn.py {site}_sources/solutions/rpn.py" in first.source
+    assert (tmp_path / "_build/html/_sources/solutions/rpn.py").exists()
+    for button in ("source-repository-button", "source-issues-button", "source-edit-button"):
+        assert button in page
+    # what is shared is told by its first lines, and found
+    assert f'<meta property="og:image" content="{site}_static/preview.png">' in page
+    with Image.open(tmp_path / "_build/html/_static/preview.png") as picture:
+        assert picture.size == (1200, 630)
+    assert f"<loc>{site}papers/rpn.html</loc>" in (tmp_path / "_build/html/sitemap.xml").read_text()
+    assert f'<base href="{site}">' in (tmp_path / "_build/html/404.html").read_text()
     assert "hide-input" in first.metadata.tags and first.metadata.cellView == "form"
     # where the package is there, nothing is fetched and nothing changes
     code = TransformerManager().transform_cell(first.source)

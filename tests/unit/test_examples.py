@@ -1,7 +1,8 @@
-"""The examples of docstrings are run."""
+"""The examples of docstrings are run, and every name of the front has one."""
 
 import doctest
 import importlib
+import inspect
 from pathlib import Path
 
 import pytest
@@ -22,3 +23,12 @@ def test_examples(name):
         pytest.importorskip("flwr", reason="runs with make test-flower")
     failed, tried = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert tried and not failed
+
+
+@pytest.mark.parametrize("name", fedlearn.__all__)
+def test_a_name_of_the_front_says_how_it_is_used(name):
+    thing = getattr(fedlearn, name)
+    text = inspect.getdoc(thing) or ""
+    assert text and (inspect.ismodule(thing) or ">>> " in text)
+    if inspect.isfunction(thing):
+        assert "Parameters\n---" in text and "Returns\n---" in text

@@ -1,31 +1,36 @@
-"""What the README shows runs as it stands there: its Python, and its commands in a clean clone."""
+"""What the README and the pages about the package show runs as it stands there: its Python, and its
+commands in a clean clone. One value fills in where the repository is."""
 
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import yaml
+
+import fedlearn
 
 ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
-COMMANDS = [
+TEXTS = [(ROOT / p).read_text("utf-8") for p in ("README.md", "book/package.md", "book/extend.md")]
+# the README's first example opens the page about the package, too
+BLOCKS = [*dict.fromkeys(re.findall(r"^```(\w+)\n(.*?)^```", "\n".join(TEXTS), re.S | re.M))]
+COMMANDS = dict.fromkeys(
     line.partition(" #")[0].strip()
     for language, text in BLOCKS
     if language in ("bash", "sh")
     for line in text.splitlines()
-    if line.strip()
-]
-# What tests of their own run, by how it begins: books, chapters, servers, and what needs Flower.
-ELSEWHERE = (
-    *("make ", "pip ", "papermill", "fedlearn run rpn --engine flower-sim", "flower-"),
-    "flwr run",
+    if line.strip() and not line.startswith("#")
 )
-FEW = "--rounds 1 --train 100 --test 20"  # whatever trains is made smaller by it
+# What is run elsewhere, by how it begins.
+ELSEWHERE = "make ", "pip "
+FEW = "--rounds 1 --train 100 --test 20"  # a run is made smaller by it; of hours of runs, the plan
 # What a command prints or leaves behind, by a part of it.
 SHOWS = {
     "fedlearn methods": ["rpn(", "fed_gkt("],
@@ -36,15 +41,16 @@ SHOWS = {
     "--link LTE": ["minutes: ", "joules: a client's radio"],
     "--task detection": ["mAP@0.5"],
     "--task segmentation": ["mIoU"],
+    "fedlearn cost": ["fedavg", "rpn"],
     "fedlearn check": ["rpn-table1-fl-params", "claims: "],
-    "fedlearn reproduce fed_kgf": ["Fed-KGF without MU", " ± "],
+    "fedlearn reproduce fed_kgf": ["Fed-KGF without MU", "stored"],
     "--plan": ["to do", "missing: cifar10: 170 MB from"],
     "fedlearn reproduce rpn --scale small": ["segmentation", "STC"],
     "fedlearn pack": ["Nothing to pack."],
     "compare fedavg mine.py:rotated": ["fedavg ", "mine.py:rotated "],
     "run mine.py:rotated": ["mine.py:rotated ratio=0.01 "],
 }
-MINE = re.search(r"\n## Add a method\n.*?```python\n(.*?)```", README, re.DOTALL)[1]
+MINE = re.search(r"```python\n(.*?)```", TEXTS[-1], re.DOTALL)[1]
 MORE = ["fedlearn run fed_kgf --task segmentation"]  # which a comment names
 LOGGERS = """
 import sys
@@ -86,7 +92,7 @@ def test_the_commands_run_in_a_clean_clone_one_after_the_other(do):
     for command in commands:
         program, *words = shlex.split(command)
         assert program == "fedlearn", f"{command}: run it here, or name it in ELSEWHERE"
-        few = FEW.split() if words[0] in ("run", "compare") else []
+        few = {"run": FEW, "compare": FEW, "reproduce": "--plan"}.get(words[0], "").split()
         done = do("-m", "fedlearn", *words, *few)
         said = f"{command}\n{done.stdout}\n{done.stderr}"
         [(part, expected)] = [(p, e) for p, e in SHOWS.items() if p in command]
@@ -105,7 +111,38 @@ def test_the_python_of_a_user_runs_in_a_clean_clone(do):
     assert len(here) == len(texts) - 2
     code = re.sub(r"rounds=20|\b50\b", lambda m: "rounds=1" if "=" in m[0] else "1", "".join(here))
     code = code.replace("import wandb", "method = fl.methods.fedavg()\nimport wandb")
-    code = code.replace("fl.run(method, task,", "fl.run(method, task, 1,")
+    code = re.sub(r"method,\s+task,", "method, task, 1,", code)
     done = do("-c", f"{LOGGERS}{code}\nassert [round for _, round in logged] == [1, 1]\n")
     assert done.returncode == 0, done.stderr
     assert (do.folder / "rpn.csv").read_text().count("\n") == 2
+
+
+@pytest.fixture
+def repository():
+    """The script that writes where the repository is."""
+    return SimpleNamespace(**runpy.run_path(str(ROOT / "book/_ext/fl_repository.py")))
+
+
+def test_one_value_fills_badges_links_and_citation(repository):
+    names = "README.md", "pyproject.toml", "CITATION.cff"
+    before = [(ROOT / name).read_text("utf-8") for name in names]
+    config = yaml.safe_load((ROOT / "_config.yml").read_text("utf-8"))
+    assert [*repository.filled(*before, config["repository"]["url"])] == before
+    url = "https://github.com/someone/the-fork"
+    readme, project, citation = after = repository.filled(*before, url)
+    assert repository.filled(*after, url) == after
+    assert [*repository.filled(*after, "")] == [*repository.filled(*before, "")]
+    links, version = tomllib.loads(project)["project"]["urls"], fedlearn.__version__
+    assert links["Documentation"] == "https://someone.github.io/the-fork/"
+    assert links["Source"] == url == yaml.safe_load(citation)["repository-code"]
+    assert yaml.safe_load(citation)["version"] == tomllib.loads(project)["project"]["version"]
+    assert yaml.safe_load(citation)["version"] == version and readme.count("[![") == 3
+    there = repository.whole(readme, url, "v1")
+    assert f"]({url}/blob/v1/CHANGELOG.md)" in there and not re.search(r"\]\((?!https:)", there)
+    assert "the-fork/v1/book/images/round.svg)" in there
+
+
+def test_links_of_the_readme_and_the_papers_of_the_project_lead_to_files():
+    for path in [*ROOT.glob("*.md"), *(ROOT / ".github").rglob("*.md")]:
+        for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text("utf-8")):
+            assert re.match(r"https?:", link) or (path.parent / link).exists(), (path.name, link)

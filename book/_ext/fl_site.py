@@ -1,0 +1,114 @@
+"""Local Sphinx extension: what a site needs to be found, shared and loaded.
+
+* A page says in its head what it is about: its first paragraph. Shared, it shows a
+  picture of stored runs. Addresses there are whole, so the picture and the site map
+  need `html_baseurl`, which fl_launch takes from `repository: url`.
+* 404.html, which GitHub Pages shows for whatever is missing.
+* A script of the package that notebooks carry in their text is one file of the site.
+"""
+
+import hashlib
+import html
+import re
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.addnodes import toctree
+
+LONG = 50_000  # characters of a script that is worth a file
+SCRIPT = re.compile(r"<script>((?:(?!</script>).)*)</script>", re.DOTALL)
+PREVIEW = "_static/preview.png"
+MISSING = """<h1>This page is not here</h1>
+<p>It has moved, or never was. <a href="index.html">The first page</a>,
+<a href="start/map.html">the map of the methods</a> and
+<a href="search.html">the search</a> are.</p>"""
+
+
+def summary(doctree):
+    """The first paragraph, or as many whole words of it as search engines show."""
+    for paragraph in doctree.findall(nodes.paragraph):
+        if not paragraph.next_node(toctree) and (text := paragraph.astext().strip()):
+            text = " ".join(text.split())
+            return text if len(text) <= 200 else text[:197].rsplit(" ", 1)[0] + " ..."
+    return ""
+
+
+def describe(app, page, template, context, doctree):
+    base = app.config.html_baseurl
+    if page == "404":  # shown for addresses in any folder
+        context["metatags"] = f'<base href="{base or "/"}">'
+        return
+    if doctree is None:
+        return
+    about = summary(doctree)
+    title = re.sub(r"<[^>]+>", "", context.get("title", ""))
+    tags = {
+        "og:title": html.unescape(title),
+        "og:type": "website" if page == app.config.root_doc else "article",
+        "og:site_name": app.config.html_title,
+        "og:description": about,
+    }
+    if base:
+        tags |= {
+            "og:url": f"{base}{page}.html",
+            "og:image": base + PREVIEW,
+            "og:image:alt": "Test accuracy against bytes: FedAvg, RPN and STC",
+        }
+    meta = '<meta property="{}" content="{}">'
+    lines = [meta.format(name, html.escape(text)) for name, text in tags.items()]
+    if about:
+        lines.append(f'<meta name="description" content="{html.escape(about)}">')
+    if base:
+        lines.append('<meta name="twitter:card" content="summary_large_image">')
+    context["metatags"] += "\n".join(lines)
+
+
+def long_scripts(app, page, template, context, doctree):
+    """Each into one file, in place of a copy on every page."""
+
+    def moved(found):
+        text = found[1]
+        if len(text) < LONG:
+            return found[0]
+        name = f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.js"
+        path = Path(app.outdir, "_static", name)
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        return f'<script src="{context["pathto"](f"_static/{name}", 1)}"></script>'
+
+    if "body" in context:
+        context["body"] = SCRIPT.sub(moved, context["body"])
+
+
+def missing(app):
+    yield "404", {"title": "Not found", "body": MISSING}, "page.html"
+
+
+def finish(app, error):
+    """The picture that is shown where the book is shared, and the list of its pages."""
+    base = app.config.html_baseurl
+    if error is not None or not base or app.builder.format != "html":
+        return
+    pages = sorted(app.env.found_docs)
+    listed = "".join(f"<url><loc>{base}{page}.html</loc></url>\n" for page in pages)
+    Path(app.outdir, "sitemap.xml").write_text(
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        '<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n'
+        f"{listed}</urlset>\n",
+        encoding="utf-8",
+    )
+    from fedlearn import plot
+    from fedlearn.book.overview import accuracy_of_three
+
+    ax = accuracy_of_three(ax=plot.axes(size=(6, 3.15)))
+    ax.set_title(app.config.html_title, fontsize=15)
+    ax.get_figure().savefig(Path(app.outdir, PREVIEW), dpi=200, facecolor="white")
+
+
+def setup(app):
+    app.connect("html-page-context", describe)
+    app.connect("html-page-context", long_scripts)
+    app.connect("html-collect-pages", missing)
+    app.connect("build-finished", finish)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
