@@ -251,7 +251,7 @@ class Meter:
         whole, plain, results = start is None, Downlink(), {}
         start = {n: torch.zeros_like(t) for n, t in new.items()} | (start or {})
         draws: dict[str, Any] = {"round": self.messages["up"].total(), "client": 0}
-        draws |= {"task": SimpleNamespace(seed=self.seed)}
+        draws |= {"task": SimpleNamespace(seed=self.seed, device="cpu")}
         for name, uplink in self.uplinks.items():
             link, schema = plain if whole else uplink, wire.Schema(shapes, buffers, name)
             ctx: Any = SimpleNamespace(schema=schema, start=start, **draws)

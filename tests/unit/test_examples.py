@@ -31,4 +31,5 @@ def test_a_name_of_the_front_says_how_it_is_used(name):
     text = inspect.getdoc(thing) or ""
     assert text and (inspect.ismodule(thing) or ">>> " in text)
     if inspect.isfunction(thing):
-        assert "Parameters\n---" in text and "Returns\n---" in text
+        assert "Parameters\n---" in text or not inspect.signature(thing).parameters
+        assert "Returns\n---" in text

@@ -55,9 +55,8 @@ def test_the_wheel_has_the_results_that_are_shown():
     names = {p.relative_to(ROOT / "data").as_posix() for p in (ROOT / "data").rglob("*.*")}
     inside = {name for name in names if any(fnmatch(name, glob) for glob in globs)}
     shown = {file.removeprefix("data/") for file in fl.results.tables()[0]["file"]}
-    pages = "\n".join(
-        p.read_text("utf-8") for p in (ROOT / "book").rglob("*.*") if p.suffix != ".js"
-    )
+    texts = [p for kind in ("*.ipynb", "*.md") for p in (ROOT / "book").rglob(kind)]
+    pages = "\n".join(p.read_text("utf-8") for p in texts)
     for name in inside - shown:  # what nobody shows stays outside
         assert not name.startswith("results/") or Path(name).stem in pages, name
     assert shown <= inside
