@@ -1,7 +1,7 @@
 // A playground: a federation that trains in the page, without a kernel, a network or a library.
 //
 // Two halves. `federation` trains and codes messages; it stands by itself, so that its own source becomes a Web Worker. `render` draws.
-// What both sides of a message know (draws, schema, bytes) is done as fedlearn does it (rng.py, links.py, replay.py, wire/), so that a
+// What both sides of a message know (draws, schema, bytes) is done as fedlearn does it (rng.py, links.py, servers.py, wire/), so that a
 // message made here is read by the package, and the other way round: tests/browser/test_playground.py.
 
 // ==== the federation =================================================================================================================
@@ -409,7 +409,7 @@ function federation() {
       if (link.feedback) meant.forEach((u, i) => u.forEach((v, j) => { error[i][j] = v - sent[i][j]; }));
       return { sections, sent };
     }
-    /** The steps that a client may have missed, or the whole tensor if that is shorter (replay.py). */
+    /** The steps that a client may have missed, or the whole tensor if that is shorter (servers.py). */
     function replay(since) {
       return w.map((tensor, i) => {
         const missed = [];
