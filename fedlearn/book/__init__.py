@@ -10,7 +10,7 @@ from typing import Any
 _NAMES = {
     "bounds": "errors positions",
     "boxes": "moving_boxes pooled_layers scenes seen steer_box",
-    "claims": "difference holds ledger ledger_counts opening origin",
+    "claims": "ends holds ledger ledger_counts opening origin",
     "choosing": "duels enter entries fleet mixing mixtures pareto rivals standing",
     "drawings": "cards drawing",
     "explorers": "explore explorer",

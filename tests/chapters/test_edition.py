@@ -130,6 +130,13 @@ def test_is_plain_markdown_whose_links_lead_to_files(name):
                 assert ((BOOK / name).parent / link).exists(), link
 
 
+@pytest.mark.parametrize("name", other.PROSE)
+def test_the_words_that_are_held_stand_in_the_chapter(name):
+    """``other.py`` evaluates what they say; here no entry outlives its sentence."""
+    text = " ".join(" ".join(prose(CHAPTERS[f"{name}.ipynb"])).split())
+    assert not [words for words in other.PROSE[name] if words not in text]
+
+
 @EVERY
 def test_one_idea_a_cell(name):
     """Of the visible lines, three of five are the method: they neither import, assert nor show."""
