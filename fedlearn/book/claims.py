@@ -102,18 +102,6 @@ def ends(
     return table.reindex(runs["label"].unique()).rename_axis("method")
 
 
-def origin(histories: Iterable[History]) -> str:
-    """Where stored runs come from, a sentence: device, arithmetic, day, seed and commit of each."""
-    each = [
-        f"{h.meta.get('label') or h.method} on {h.meta['device']}, "
-        f"{h.meta.get('settings', {}).get('precision', 'float32')}, "
-        f"{h.meta.get('provenance', {}).get('date', 'no date')}, seed {h.meta['task']['seed']}, "
-        f"commit {h.meta.get('provenance', {}).get('commit', 'unknown')}"
-        for h in histories
-    ]
-    return ("; ".join(each) or "not yet run") + "."
-
-
 def difference(values: Iterable[float], paper: float | None, digits: int = 4) -> str:
     """How far the *mean* over the seeds is from the paper, with its sign: "+0.0012", "0" if they
     are equal, "" if there is no run or no number in the paper."""

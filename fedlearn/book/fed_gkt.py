@@ -1,7 +1,7 @@
 """Chapter 7, FedGKT: its explorers, its figures, and the checks of its exercises."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -187,23 +187,6 @@ def teaching(number: str) -> "Chart":
     )
 
 
-def soft_labels(logits: Sequence[Sequence[float]], truth: Sequence[int]) -> dict[str, Any]:
-    """softmax(z / T) of a few images' logits [n, classes] under a slider for T, surest first; the
-    bars of the classes in ``truth`` stand out."""
-    from .vega import slider
-
-    rows = [
-        {"panel": k, "class": c, "z": round(float(v), 4), "start": 0, "true": int(c == truth[k])}
-        for k, z in enumerate(logits)
-        for c, v in enumerate(z)
-    ]
-    kinds = ["surest", *["middle"] * (len(logits) - 2), "least sure"]
-    titles = [f"a {y}: {kind}" for y, kind in zip(truth, kinds, strict=False)]
-    params = [slider("T", "temperature T", 3, 0.1, 30, 0.1), {"name": "learned", "value": 1}]
-    named = {"name": "titles", "value": titles}
-    return bars(rows, "titles[datum.panel]", [*params, named], len(logits[0]))
-
-
 # ---- figures of the lesson -----------------------------------------------------------------------
 
 
@@ -266,45 +249,33 @@ def painted(number: str, pictures: torch.Tensor, maps: torch.Tensor, seen: torch
     )
 
 
-def late(name: str, dataset: str, split: str) -> dict[str, str]:
-    """Stored runs of a recipe on one task: per cent right in the last quarter, by label."""
-    from ..results import load, spread
-
-    ends: dict[str, list[float]] = {}
-    for h in load(name):
-        task = h.meta["task"]
-        if task["dataset"] == dataset and task["partition"].startswith(split):
-            ends.setdefault(h.meta["label"], []).append(100 * h.late_accuracy())
-    return {label: spread(its, ".1f") for label, its in ends.items()}
-
-
 def twenty_rounds() -> list[dict[str, str]]:
-    """Where FedAvg and FedGKT end in the stored runs of twenty rounds."""
+    """Where FedAvg and FedGKT end in the stored runs of twenty rounds, per cent right."""
+    from .claims import ends
+
+    digits, pictures = (
+        ends(f"fed_gkt_{name}", form=".1f", times=100, dataset=data)
+        for name, data in (("digits", "digits"), ("small", "cifar10"))
+    )
     tasks = {
-        "digits, clients differ": late("fed_gkt_digits", "digits", "Dirichlet"),
-        "colour pictures, clients differ": late("fed_gkt_small", "cifar10", "Dirichlet"),
-        "colour pictures, clients alike": late("fed_gkt_small", "cifar10", "Iid"),
+        "digits, clients differ": digits["dirichlet:0.5"],
+        "colour pictures, clients differ": pictures["dirichlet:0.5"],
+        "colour pictures, clients alike": pictures["iid"],
     }
-    return [
-        {"": what} | {label: ends.get(label, "") for label in ("FedAvg", "FedGKT")}
-        for what, ends in tasks.items()
-    ]
+    return [{"": what} | dict(its[["FedAvg", "FedGKT"]]) for what, its in tasks.items()]
 
 
 def who_teaches() -> list[dict[str, str]]:
     """Stored runs on CIFAR-10 where clients are alike, by who is taught."""
-    ends = late("fed_gkt_small", "cifar10", "Iid")
-    return [
-        {
-            "": server,
-            "clients not taught": ends.get(alone, ""),
-            "clients taught": ends.get(as_well, ""),
-        }
-        for server, alone, as_well in (
-            ("server not taught", "none", "only S->E"),
-            ("server taught", "only E->S", "FedGKT"),
-        )
-    ]
+    from .claims import ends
+
+    its = ends("fed_gkt_small", form=".1f", times=100, dataset="cifar10")["iid"]
+    columns = ("", "clients not taught", "clients taught")
+    rows = (
+        ("server not taught", its["none"], its["only S->E"]),
+        ("server taught", its["only E->S"], its["FedGKT"]),
+    )
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 # ---- exercises -----------------------------------------------------------------------------------

@@ -33,7 +33,6 @@ RAW = (  # a role, a directive, a label, an equation's label, a reference by nam
     r"\$\$\s*\([\w-]+\)\s*$",
     r"\{(numref|eq|ref|doc|term|cite)",
 )
-FIGURES = ("figure", "chart", "explorer", "drawing", "message", "explore")
 TABLES = ("table", "runs", "opening", "holds")
 
 
