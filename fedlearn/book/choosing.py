@@ -325,7 +325,6 @@ def tables() -> "tuple[pandas.DataFrame, pandas.DataFrame]":
 
 TIME, BYTES, ROUNDS = "time on this link", "bytes of one client", "rounds"
 Scores = Mapping[str, Sequence[float]]  # method -> a number a seed, the higher the better
-APART = 3.0  # standard errors between two methods of which one has the better rank
 
 
 def within(
@@ -363,22 +362,17 @@ def leads(equal: str, task: str = "digits") -> dict[tuple[str, int, str], result
     return found
 
 
-def outranks(a: Sequence[float], b: Sequence[float], apart: float = APART) -> bool:
-    """Is the mean of ``a`` above that of ``b`` by more than ``apart`` standard errors of their
-    difference? ``ValueError`` if one of them has fewer than two values: it has no spread."""
-    if min(len(a), len(b)) < 2:
-        raise ValueError("One run has no spread: there is no rank without a second seed.")
+def outranks(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Is the mean of ``a`` above that of ``b`` by more than three standard errors of their
+    difference?"""
     error = math.sqrt(np.var(a, ddof=1) / len(a) + np.var(b, ddof=1) / len(b))
-    return float(np.mean(a) - np.mean(b)) > apart * error
+    return float(np.mean(a) - np.mean(b)) > 3 * error
 
 
-def ranks(scores: Scores, apart: float = APART) -> dict[str, int]:
-    """Method -> its rank, one more than the number of methods that outrank it. Those that
-    nobody outranks share rank 1."""
-    return {
-        name: 1 + sum(outranks(other, runs, apart) for other in scores.values())
-        for name, runs in scores.items()
-    }
+def unbeaten(scores: Scores) -> set[str]:
+    """Those that nobody outranks."""
+    every = scores.values()
+    return {m for m, its in scores.items() if not any(outranks(other, its) for other in every)}
 
 
 # ---- the contest: pictures -----------------------------------------------------------------------
@@ -935,7 +929,7 @@ def first(answer: Function) -> str | None:
             return "the answer is a collection of names"
         if not {*got} <= {*scores}:
             return f"{[*got]} are not names of methods, which are {[*scores]}"
-        if {*got} != {name for name, rank in ranks(scores).items() if rank == 1}:
+        if {*got} != unbeaten(scores):
             return f"{reason} ({sorted(got)} of {dict(scores)})"
     return None
 

@@ -97,17 +97,28 @@ def watch_maps(number: str) -> "Chart":
 # ---- soft labels ---------------------------------------------------------------------------------
 
 
-def bars(
-    rows: list[dict[str, Any]], title: str, params: list[dict[str, Any]], classes: int
-) -> dict[str, Any]:
-    """Bars of softmax(z / T), a group a panel. A row is a class of a panel: the logit ``z`` of a
-    teacher and ``start`` of a student that has taken over the share ``learned``; panel 0 is the
-    teacher where there is a student. ``title`` is an expression; ``datum.kl`` is their divergence.
-    """
-    from .vega import BLUE, GREY, WORDS, alt, layered
+# ten logits of one image, a 3 that looks like an 8 and a little like a 5 or a 9
+TEACHER = [-2.0, -3.0, 0.5, 6.0, -3.5, 2.5, -3.0, -0.5, 4.5, 2.0]
+STUDENT = [0.5, 0.2, 1.5, 1.0, -0.5, 1.2, 0.3, 2.0, 0.4, -0.2]
 
-    apart, last = classes + 1.5, max(row["panel"] for row in rows)
-    wide = {"axis": None, "scale": {"domain": [-0.3, apart * (last + 1) - 1], "nice": False}}
+
+def teaching(number: str) -> "Chart":
+    """A teacher's and a student's soft labels of one image, under sliders for the temperature and
+    for how much of the teacher's logits the student has taken over; with the loss, Eq. (7.1)."""
+    from .show import chart
+    from .vega import BLUE, GREY, WORDS, alt, layered, slider
+
+    rows = [
+        {"panel": k, "class": c, "z": z, "start": start, "true": int(c == 3), "student": k}
+        for k in range(2)
+        for c, (z, start) in enumerate(zip(TEACHER, STUDENT, strict=True))
+    ]
+    params = [
+        slider("T", "temperature T", 1, 0.5, 20, 0.5),
+        slider("learned", "the student has learned", 0, 0, 1, 0.05),
+    ]
+    title = "datum.panel ? 'student: loss ' + format(T * T * datum.kl, '.2f') : 'teacher'"
+    wide = {"axis": None, "scale": {"domain": [-0.3, 22.0], "nice": False}}
     high = {"scale": {"domain": [-0.14, 1.16], "nice": False}, "title": "soft label"}
     left = alt.X("x:Q", **wide)
     shared = (
@@ -123,7 +134,7 @@ def bars(
         .transform_joinaggregate(kl="sum(part)", groupby=["panel"])
         .transform_calculate(
             p="datum.student ? datum.said : datum.taught",
-            x=f"datum.panel * {apart} + datum.class",
+            x="datum.panel * 11.5 + datum.class",
             right="datum.x + 0.8",
             middle="datum.x + 0.4",
             floor="0",
@@ -150,33 +161,9 @@ def bars(
         .mark_text(**WORDS, fontWeight="bold")
         .encode(left, alt.Y("above:Q", **high), text="title:N"),
     ]
-    return layered(220, params, layers, shared)
-
-
-# ten logits of one image, a 3 that looks like an 8 and a little like a 5 or a 9
-TEACHER = [-2.0, -3.0, 0.5, 6.0, -3.5, 2.5, -3.0, -0.5, 4.5, 2.0]
-STUDENT = [0.5, 0.2, 1.5, 1.0, -0.5, 1.2, 0.3, 2.0, 0.4, -0.2]
-
-
-def teaching(number: str) -> "Chart":
-    """A teacher's and a student's soft labels of one image, under sliders for the temperature and
-    for how much of the teacher's logits the student has taken over; with the loss, Eq. (7.1)."""
-    from .show import chart
-    from .vega import slider
-
-    rows = [
-        {"panel": k, "class": c, "z": z, "start": start, "true": int(c == 3), "student": k}
-        for k in range(2)
-        for c, (z, start) in enumerate(zip(TEACHER, STUDENT, strict=True))
-    ]
-    params = [
-        slider("T", "temperature T", 1, 0.5, 20, 0.5),
-        slider("learned", "the student has learned", 0, 0, 1, 0.05),
-    ]
-    title = "datum.panel ? 'student: loss ' + format(T * T * datum.kl, '.2f') : 'teacher'"
     return chart(
         number,
-        bars(rows, title, params, 10),
+        layered(220, params, layers, shared),
         caption="""The soft labels of a teacher and of a student for one image, a 3 (blue). The
         logits are made up. The student begins with a wrong idea and takes over the teacher's logits
         step by step. The loss is Eq. (7.1).""",
