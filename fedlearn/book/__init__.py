@@ -1,4 +1,4 @@
-"""What only chapters use: figures, tables, explorers, drawings, exercises, the class edition.
+"""What only chapters use: figures, tables, explorers, exercises, the class edition.
 
 A chapter's module has its explorers, its drawings and the checks of its exercises. Names are loaded
 when first asked for: ``fedlearn.check`` needs no matplotlib.
@@ -8,34 +8,32 @@ from importlib import import_module
 from typing import Any
 
 _NAMES = {
-    "bounds": "errors positions",
     "boxes": "moving_boxes pooled_layers scenes seen steer_box",
-    "claims": "difference holds ledger ledger_counts opening origin",
+    "claims": "difference ends holds ledger ledger_counts opening",
     "check": "course",
-    "choosing": "duels enter entries fleet mixing mixtures pareto rivals standing",
-    "drawings": "cards drawing",
+    "choosing": "duels entries fleet mixing mixtures pareto rivals standing",
+    "drawings": "cards",
     "explorers": "explore explorer",
-    "fed_gkt": "crossing painted soft_labels teaching twenty_rounds watch_maps who_teaches",
+    "fed_gkt": "crossing painted teaching twenty_rounds watch_maps who_teaches",
     "fed_kgf": "equal_bytes kernel_generation watch_round",
-    "fed_mmd_fusion": "kernel_widths own_orders two_clouds",
-    "fed_repopt": "gradient_multiplier grown watch_branches",
-    "fedavg": "round_time two_bowls",
+    "fed_mmd_fusion": "own_orders two_clouds",
+    "fed_repopt": "grown watch_branches",
+    "fedavg": "two_bowls",
     "flower": "carried engine_rows first_messages framed watch_message",
     "front": "minutes",
     "grids": "grid",
     "loop": "train",
     "heterogeneity": "dirichlet_shares two_parabolas",
     "overview": "methods_map three_lines",
-    "messages": "message",
-    "pictures": "kernel_rows pairs partition",
+    "pictures": "kernel_rows partition",
     "play": "playground",
-    "rpn": "frozen pooled_kernel seven_kernels watch_kernel",
+    "rpn": "frozen seven_kernels watch_kernel",
     "seeing": "answering by_label found_boxes learned real_masks",
     "sends": "conformance metered reasons repeated totals two_networks",
     "setup": "chapter styles usual_processor",
     "show": "chart figure runs table",
     "speed": "ratios",
-    "wire": "quantiser watch_update words_of_gaps",
+    "wire": "watch_update",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 

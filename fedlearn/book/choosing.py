@@ -27,7 +27,7 @@ import numpy as np
 
 from .. import link, results
 from ..context import label, provides
-from ..errors import Diverged, WireError, pick
+from ..errors import Diverged, WireError
 from ..experiment import Experiment
 from ..history import History
 from ..round import Averaging
@@ -167,34 +167,33 @@ def contests(task: str) -> Iterator[Cell]:
         yield task, *case
 
 
-def tuning(method: str, entry: Row | None = None) -> tuple[str, list[float]]:
-    """The option of a method that is tuned, and its three values. ``entry`` states a method that
-    the file does not have."""
+def tuning(method: str) -> tuple[str, list[float]]:
+    """The option of a method that is tuned, and its three values."""
     stated = spec()
-    [option] = (entry or stated["methods"][method]).get("tune", stated["tune"]).items()
+    [option] = stated["methods"][method].get("tune", stated["tune"]).items()
     return option
 
 
-def experiment(*run: Any, entry: Row | None = None) -> Experiment:
+def experiment(*run: Any) -> Experiment:
     """What states a run, the values of ``RUN``."""
     task, split, clients, method, value, seed, short = run
-    of_task, row = spec()["tasks"][task], entry or spec()["methods"][method]
+    of_task, row = spec()["tasks"][task], spec()["methods"][method]
     how = {k: v for k, v in of_task.items() if k not in ("short", "seeds", "networks")}
     how |= of_task["short"] if short else {}
     options = of_task["networks"].get(method, {}) | row.get("options", {})
-    options |= {tuning(method, entry)[0]: value}
+    options |= {tuning(method)[0]: value}
     how |= {"partition": spec()["splits"][split], "clients": clients, "seed": seed}
     return Experiment(method=row["method"], options=options, **how)
 
 
-def ran(run: tuple, entry: Row | None = None) -> tuple:
+def ran(run: tuple) -> tuple:
     """One run -> its row."""
     import torch
 
     from ..round import run as train
 
     torch.set_num_threads(1)
-    e = experiment(*run, entry=entry)
+    e = experiment(*run)
     how = asdict(e.settings) | {"engine": "auto", "threads": 1, "progress": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -212,33 +211,6 @@ def rows_of(run: tuple) -> list[tuple]:
         return [ran(run)]
     except (ValueError, Diverged, WireError):
         return [(*run, [], None, None, None)]
-
-
-def enter(
-    method: str,
-    task: str = "digits",
-    split: str = "one main class",
-    clients: int = 10,
-    tune: dict[str, list[float]] | None = None,
-    **options: Any,
-) -> list[Row]:
-    """A method of your own in one contest, such as "mine.py:method": the short runs with the values
-    of ``tune``, by default three learning rates, then the whole runs with the best; a row each, as
-    in the file, which stays as it is."""
-    stated = spec()
-    if method in stated["methods"]:
-        raise ValueError(f"The contest has {method!r} already.")
-    pick(task, stated["tasks"], "task of the contest")
-    pick(split, stated["splits"], "split of the contest")
-    entry = {"method": method, "options": options} | ({"tune": tune} if tune else {})
-    case = task, split, clients, method
-
-    def rows(runs: Iterable[tuple]) -> list[Row]:
-        return [dict(zip(COLUMNS, ran(run, entry), strict=True)) for run in runs]
-
-    tried = rows((*case, value, 0, True) for value in tuning(method, entry)[1])
-    value = best(tried)[case]
-    return tried + rows((*case, value, seed, False) for seed in stated["tasks"][task]["seeds"])
 
 
 def best(rows: Iterable[Row]) -> dict[Cell, float]:
@@ -288,7 +260,7 @@ def entries(short: bool = False, rows: Sequence[Row] | None = None) -> "pandas.D
     ``least`` is the smallest ``seconds`` of all runs of this method with this task and number of
     clients, short ones too, in proportion to a whole run's images: runs share their machine with
     others, and the least disturbed comes nearest. Runs that diverged are not there. ``rows`` are
-    others than the stored ones, such as those of ``enter``.
+    others than the stored ones.
     """
     import pandas
 
@@ -353,7 +325,6 @@ def tables() -> "tuple[pandas.DataFrame, pandas.DataFrame]":
 
 TIME, BYTES, ROUNDS = "time on this link", "bytes of one client", "rounds"
 Scores = Mapping[str, Sequence[float]]  # method -> a number a seed, the higher the better
-APART = 3.0  # standard errors between two methods of which one has the better rank
 
 
 def within(
@@ -391,22 +362,17 @@ def leads(equal: str, task: str = "digits") -> dict[tuple[str, int, str], result
     return found
 
 
-def outranks(a: Sequence[float], b: Sequence[float], apart: float = APART) -> bool:
-    """Is the mean of ``a`` above that of ``b`` by more than ``apart`` standard errors of their
-    difference? ``ValueError`` if one of them has fewer than two values: it has no spread."""
-    if min(len(a), len(b)) < 2:
-        raise ValueError("One run has no spread: there is no rank without a second seed.")
+def outranks(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Is the mean of ``a`` above that of ``b`` by more than three standard errors of their
+    difference?"""
     error = math.sqrt(np.var(a, ddof=1) / len(a) + np.var(b, ddof=1) / len(b))
-    return float(np.mean(a) - np.mean(b)) > apart * error
+    return float(np.mean(a) - np.mean(b)) > 3 * error
 
 
-def ranks(scores: Scores, apart: float = APART) -> dict[str, int]:
-    """Method -> its rank, one more than the number of methods that outrank it. Those that
-    nobody outranks share rank 1."""
-    return {
-        name: 1 + sum(outranks(other, runs, apart) for other in scores.values())
-        for name, runs in scores.items()
-    }
+def unbeaten(scores: Scores) -> set[str]:
+    """Those that nobody outranks."""
+    every = scores.values()
+    return {m for m, its in scores.items() if not any(outranks(other, its) for other in every)}
 
 
 # ---- the contest: pictures -----------------------------------------------------------------------
@@ -963,7 +929,7 @@ def first(answer: Function) -> str | None:
             return "the answer is a collection of names"
         if not {*got} <= {*scores}:
             return f"{[*got]} are not names of methods, which are {[*scores]}"
-        if {*got} != {name for name, rank in ranks(scores).items() if rank == 1}:
+        if {*got} != unbeaten(scores):
             return f"{reason} ({sorted(got)} of {dict(scores)})"
     return None
 

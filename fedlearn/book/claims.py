@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from ..results import FEW, paired, spread
 from . import datatable
 from .grids import chapter_file
 from .show import Shown, inline, missing, table
+
+if TYPE_CHECKING:
+    import pandas
 
 TESTED = "†"  # an option was chosen on test images
 POINT = 1.0  # a difference that is level, in points of accuracy
@@ -85,16 +88,18 @@ def measured(row: dict[str, Any], histories: Iterable[History]) -> list[float]:
     return runs[chosen][row["measure"]].tolist()
 
 
-def origin(histories: Iterable[History]) -> str:
-    """Where stored runs come from, a sentence: device, arithmetic, day, seed and commit of each."""
-    each = [
-        f"{h.meta.get('label') or h.method} on {h.meta['device']}, "
-        f"{h.meta.get('settings', {}).get('precision', 'float32')}, "
-        f"{h.meta.get('provenance', {}).get('date', 'no date')}, seed {h.meta['task']['seed']}, "
-        f"commit {h.meta.get('provenance', {}).get('commit', 'unknown')}"
-        for h in histories
-    ]
-    return ("; ".join(each) or "not yet run") + "."
+def ends(
+    name: str, measure: str = MEASURES[1], form: str = ".3f", times: float = 1, **only: Any
+) -> "pandas.DataFrame":
+    """What the stored runs ``name`` reached, a row a label and a column a split: mean and
+    deviation of the seeds, ``times`` so much; of those alone that have what ``only`` says, such as
+    ``dataset="cifar10"``. Without a run a cell is empty."""
+    runs, _ = results.tables(results.load(name))
+    for column, value in only.items():
+        runs = runs[runs[column] == value]
+    seeds = runs.groupby(["label", "partition"], sort=False)[measure]
+    table = seeds.agg(lambda its: spread(list(times * its), form)).unstack().fillna("")
+    return table.reindex(runs["label"].unique()).rename_axis("method")
 
 
 def difference(values: Iterable[float], paper: float | None, digits: int = 4) -> str:

@@ -1,7 +1,7 @@
 """Chapter 7, FedGKT: its explorers, its figures, and the checks of its exercises."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -97,17 +97,28 @@ def watch_maps(number: str) -> "Chart":
 # ---- soft labels ---------------------------------------------------------------------------------
 
 
-def bars(
-    rows: list[dict[str, Any]], title: str, params: list[dict[str, Any]], classes: int
-) -> dict[str, Any]:
-    """Bars of softmax(z / T), a group a panel. A row is a class of a panel: the logit ``z`` of a
-    teacher and ``start`` of a student that has taken over the share ``learned``; panel 0 is the
-    teacher where there is a student. ``title`` is an expression; ``datum.kl`` is their divergence.
-    """
-    from .vega import BLUE, GREY, WORDS, alt, layered
+# ten logits of one image, a 3 that looks like an 8 and a little like a 5 or a 9
+TEACHER = [-2.0, -3.0, 0.5, 6.0, -3.5, 2.5, -3.0, -0.5, 4.5, 2.0]
+STUDENT = [0.5, 0.2, 1.5, 1.0, -0.5, 1.2, 0.3, 2.0, 0.4, -0.2]
 
-    apart, last = classes + 1.5, max(row["panel"] for row in rows)
-    wide = {"axis": None, "scale": {"domain": [-0.3, apart * (last + 1) - 1], "nice": False}}
+
+def teaching(number: str) -> "Chart":
+    """A teacher's and a student's soft labels of one image, under sliders for the temperature and
+    for how much of the teacher's logits the student has taken over; with the loss, Eq. (7.1)."""
+    from .show import chart
+    from .vega import BLUE, GREY, WORDS, alt, layered, slider
+
+    rows = [
+        {"panel": k, "class": c, "z": z, "start": start, "true": int(c == 3), "student": k}
+        for k in range(2)
+        for c, (z, start) in enumerate(zip(TEACHER, STUDENT, strict=True))
+    ]
+    params = [
+        slider("T", "temperature T", 1, 0.5, 20, 0.5),
+        slider("learned", "the student has learned", 0, 0, 1, 0.05),
+    ]
+    title = "datum.panel ? 'student: loss ' + format(T * T * datum.kl, '.2f') : 'teacher'"
+    wide = {"axis": None, "scale": {"domain": [-0.3, 22.0], "nice": False}}
     high = {"scale": {"domain": [-0.14, 1.16], "nice": False}, "title": "soft label"}
     left = alt.X("x:Q", **wide)
     shared = (
@@ -123,7 +134,7 @@ def bars(
         .transform_joinaggregate(kl="sum(part)", groupby=["panel"])
         .transform_calculate(
             p="datum.student ? datum.said : datum.taught",
-            x=f"datum.panel * {apart} + datum.class",
+            x="datum.panel * 11.5 + datum.class",
             right="datum.x + 0.8",
             middle="datum.x + 0.4",
             floor="0",
@@ -150,33 +161,9 @@ def bars(
         .mark_text(**WORDS, fontWeight="bold")
         .encode(left, alt.Y("above:Q", **high), text="title:N"),
     ]
-    return layered(220, params, layers, shared)
-
-
-# ten logits of one image, a 3 that looks like an 8 and a little like a 5 or a 9
-TEACHER = [-2.0, -3.0, 0.5, 6.0, -3.5, 2.5, -3.0, -0.5, 4.5, 2.0]
-STUDENT = [0.5, 0.2, 1.5, 1.0, -0.5, 1.2, 0.3, 2.0, 0.4, -0.2]
-
-
-def teaching(number: str) -> "Chart":
-    """A teacher's and a student's soft labels of one image, under sliders for the temperature and
-    for how much of the teacher's logits the student has taken over; with the loss, Eq. (7.1)."""
-    from .show import chart
-    from .vega import slider
-
-    rows = [
-        {"panel": k, "class": c, "z": z, "start": start, "true": int(c == 3), "student": k}
-        for k in range(2)
-        for c, (z, start) in enumerate(zip(TEACHER, STUDENT, strict=True))
-    ]
-    params = [
-        slider("T", "temperature T", 1, 0.5, 20, 0.5),
-        slider("learned", "the student has learned", 0, 0, 1, 0.05),
-    ]
-    title = "datum.panel ? 'student: loss ' + format(T * T * datum.kl, '.2f') : 'teacher'"
     return chart(
         number,
-        bars(rows, title, params, 10),
+        layered(220, params, layers, shared),
         caption="""The soft labels of a teacher and of a student for one image, a 3 (blue). The
         logits are made up. The student begins with a wrong idea and takes over the teacher's logits
         step by step. The loss is Eq. (7.1).""",
@@ -185,23 +172,6 @@ def teaching(number: str) -> "Chart":
         learns, its bars become the teacher's and the loss falls to zero.""",
         units={"T": "temperature"},
     )
-
-
-def soft_labels(logits: Sequence[Sequence[float]], truth: Sequence[int]) -> dict[str, Any]:
-    """softmax(z / T) of a few images' logits [n, classes] under a slider for T, surest first; the
-    bars of the classes in ``truth`` stand out."""
-    from .vega import slider
-
-    rows = [
-        {"panel": k, "class": c, "z": round(float(v), 4), "start": 0, "true": int(c == truth[k])}
-        for k, z in enumerate(logits)
-        for c, v in enumerate(z)
-    ]
-    kinds = ["surest", *["middle"] * (len(logits) - 2), "least sure"]
-    titles = [f"a {y}: {kind}" for y, kind in zip(truth, kinds, strict=False)]
-    params = [slider("T", "temperature T", 3, 0.1, 30, 0.1), {"name": "learned", "value": 1}]
-    named = {"name": "titles", "value": titles}
-    return bars(rows, "titles[datum.panel]", [*params, named], len(logits[0]))
 
 
 # ---- figures of the lesson -----------------------------------------------------------------------
@@ -266,45 +236,33 @@ def painted(number: str, pictures: torch.Tensor, maps: torch.Tensor, seen: torch
     )
 
 
-def late(name: str, dataset: str, split: str) -> dict[str, str]:
-    """Stored runs of a recipe on one task: per cent right in the last quarter, by label."""
-    from ..results import load, spread
-
-    ends: dict[str, list[float]] = {}
-    for h in load(name):
-        task = h.meta["task"]
-        if task["dataset"] == dataset and task["partition"].startswith(split):
-            ends.setdefault(h.meta["label"], []).append(100 * h.late_accuracy())
-    return {label: spread(its, ".1f") for label, its in ends.items()}
-
-
 def twenty_rounds() -> list[dict[str, str]]:
-    """Where FedAvg and FedGKT end in the stored runs of twenty rounds."""
+    """Where FedAvg and FedGKT end in the stored runs of twenty rounds, per cent right."""
+    from .claims import ends
+
+    digits, pictures = (
+        ends(f"fed_gkt_{name}", form=".1f", times=100, dataset=data)
+        for name, data in (("digits", "digits"), ("small", "cifar10"))
+    )
     tasks = {
-        "digits, clients differ": late("fed_gkt_digits", "digits", "Dirichlet"),
-        "colour pictures, clients differ": late("fed_gkt_small", "cifar10", "Dirichlet"),
-        "colour pictures, clients alike": late("fed_gkt_small", "cifar10", "Iid"),
+        "digits, clients differ": digits["dirichlet:0.5"],
+        "colour pictures, clients differ": pictures["dirichlet:0.5"],
+        "colour pictures, clients alike": pictures["iid"],
     }
-    return [
-        {"": what} | {label: ends.get(label, "") for label in ("FedAvg", "FedGKT")}
-        for what, ends in tasks.items()
-    ]
+    return [{"": what} | dict(its[["FedAvg", "FedGKT"]]) for what, its in tasks.items()]
 
 
 def who_teaches() -> list[dict[str, str]]:
     """Stored runs on CIFAR-10 where clients are alike, by who is taught."""
-    ends = late("fed_gkt_small", "cifar10", "Iid")
-    return [
-        {
-            "": server,
-            "clients not taught": ends.get(alone, ""),
-            "clients taught": ends.get(as_well, ""),
-        }
-        for server, alone, as_well in (
-            ("server not taught", "none", "only S->E"),
-            ("server taught", "only E->S", "FedGKT"),
-        )
-    ]
+    from .claims import ends
+
+    its = ends("fed_gkt_small", form=".1f", times=100, dataset="cifar10")["iid"]
+    columns = ("", "clients not taught", "clients taught")
+    rows = (
+        ("server not taught", its["none"], its["only S->E"]),
+        ("server taught", its["only E->S"], its["FedGKT"]),
+    )
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 # ---- exercises -----------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 exercises."""
 
 import random
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,87 +10,6 @@ from .check import Function, compared, drawn, labelled, number
 
 if TYPE_CHECKING:
     from .show import Shown  # pictures take long to load, and a check needs none
-
-# Two clouds in the plane, S N(0, 1) and S (d + s N(0, 1)): the means of one radial basis function
-# over pairs within the first, within the second and between them (Gaussian integrals), with
-# v = S^2. Vega's expressions are Python's, too, so that a test can compare them with samples.
-WITHIN_FIRST = "w / (w + 2 * v)"
-WITHIN_SECOND = "w / (w + 2 * v * s * s)"
-BETWEEN = "w / (w + v * (1 + s * s)) * exp(-v * d * d / (2 * (w + v * (1 + s * s))))"
-# samples of n points: of their n^2 pairs n are a point with itself, where K = 1
-MMD = (
-    f"{WITHIN_FIRST} + {WITHIN_SECOND} - 2 * {BETWEEN} + (2 - {WITHIN_FIRST} - {WITHIN_SECOND}) / n"
-)
-CHANCE = f"2 * (1 - {WITHIN_FIRST}) / n"
-KINDS = ["these two clouds", "two clouds of one kind"]
-
-
-def kernel_widths(widths: Sequence[float]) -> dict[str, Any]:
-    """Expected MMD^2 of two samples of n points against the width of the kernel, under sliders for
-    shift, spread and size of the clouds and for n; dots stand at ``widths``, whose sum is said."""
-    from .vega import BLUE, BOLD, GREEN, GREY, ORANGE, alt, layered, series, slider
-
-    def calculated(chart: alt.Chart, kind: int) -> alt.Chart:
-        value = [MMD, CHANCE][kind].replace("v", "datum.v").replace("w", "datum.w")
-        return chart.transform_calculate(
-            w="pow(10, datum.x)", v="pow(10, 2 * size)", y=value, kind=f"'{KINDS[kind]}'"
-        )
-
-    axis = alt.Axis(values=[-6, -3, 0, 3, 6], labelExpr="format(pow(10, datum.value), '~g')")
-    scale = alt.Scale(domain=[-6, 6], nice=False)
-    x = alt.X("x:Q", title="width w of the kernel", scale=scale, axis=axis)
-    axis = alt.Axis(values=[0, 0.5, 1], format=".1f", titleAnchor="start")
-    y = alt.Y("y:Q", title="MMD²", scale=alt.Scale(domain=[0, 2.2], nice=False), axis=axis)
-    legend = {"orient": "bottom", "title": None, "symbolSize": 90, "columns": 1}
-    legend |= {"symbolStrokeWidth": 0}
-    colour = series(alt.Color, "kind", KINDS, [BLUE, GREY], legend)
-    dash = alt.StrokeDash("kind:N").scale(domain=KINDS, range=[[1, 0], [5, 3]])
-    steps = alt.sequence(-6, 6.01, 0.06, as_="x")
-    dots = alt.Chart(alt.InlineData(values=[{"w": w} for w in widths]))
-    dots = dots.transform_calculate(x="log(datum.w) / LN10")
-    dice = random.Random(4)
-    clouds = [
-        {"k": k, "a": round(dice.gauss(0, 1), 2), "b": round(dice.gauss(0, 1), 2)}
-        for k in (0, 1)
-        for _ in range(40)
-    ]
-    total = [{"x": 0.6, "y": 1.94, "text": f"sum of {len(widths)} widths"}]
-    layers = [
-        calculated(alt.Chart(steps), kind).mark_line(strokeWidth=2.5).encode(x, y, colour, dash)
-        for kind in (1, 0)
-    ]
-    layers += [
-        calculated(dots, 0).mark_point(filled=True, size=55, opacity=1).encode(x, y, colour),
-        alt.Chart(alt.InlineData(values=clouds))  # above the curves and in a scale of their own
-        .transform_calculate(
-            x="0.3 * (datum.k ? d + s * datum.a : datum.a) - 3.5",
-            y="0.115 * (datum.k ? s * datum.b : datum.b) + 1.78",
-            cloud="datum.k ? 'second cloud' : 'first cloud'",
-        )
-        .mark_point(filled=True, size=34, opacity=0.85, clip=True)
-        .encode(
-            *(x, y, alt.Shape("cloud:N", legend=legend).scale(range=["circle", "triangle-up"])),
-            alt.Fill("cloud:N", legend=legend).scale(range=[GREEN, ORANGE]),
-        ),
-    ]
-    layers += [
-        calculated(dots, kind)
-        .transform_aggregate(sum="sum(y)", groupby=[])
-        .transform_calculate(text=f"'{start} ' + format(datum.sum, '.2f')", x="0.6", y=f"{high}")
-        .mark_text(**BOLD)
-        .encode(x, y, text="text:N")
-        for kind, start, high in ((0, "these two:", 1.78), (1, "by chance:", 1.62))
-    ]
-    layers.append(
-        alt.Chart(alt.InlineData(values=total)).mark_text(**BOLD).encode(x, y, text="text:N")
-    )
-    params = [
-        slider("d", "shift of the second cloud", 1.5, 0, 4, 0.1),
-        slider("s", "spread of the second cloud", 1, 0.5, 2.5, 0.1),
-        slider("size", "size of both clouds, log10", 0, -2, 2, 0.1),
-        slider("n", "points of each cloud", 16, 4, 64, 4),
-    ]
-    return layered(330, params, layers, grid=False)
 
 
 # ---- two clouds, and the pull between them -------------------------------------------------------

@@ -84,34 +84,6 @@ def grown(number: str, start: torch.Tensor, models: Mapping[str, torch.Tensor]) 
 # ---- the audit -----------------------------------------------------------------------------------
 
 
-def gradient_multiplier() -> dict[str, Any]:
-    """FedRepOpt's M of one kernel, from a channel to itself and to another, beside the scalar that
-    the paper prints, under sliders for s_3 and s_1."""
-    from .vega import kernel_panels, slider, tick
-
-    middle = "(datum.u == 1 && datum.v == 1)"
-    copied = f"({middle} && datum.panel == 0 && copies ? 1 : 0)"
-    derived = f"s3 * s3 + ({middle} ? s1 * s1 : 0) + {copied}"
-    far = "format((s3 * s3 + s1 * s1) / (s3 * s3), '.2f')"
-    near = "format((s3 * s3 + s1 * s1) / (s3 * s3 + s1 * s1 + 1), '.2f')"
-    return kernel_panels(
-        ["M, channel to itself", "M, to another", "the paper's scalar"],
-        f"datum.panel < 2 ? {derived} : s3 * s3 + s1 * s1",
-        [
-            f"'printed / derived: ' + {far} + ' in the outer positions,'",
-            f"(copies ? {near} : '1.00') + ' in the middle, from a channel to itself'",
-        ],
-        [
-            slider("s3", "scale s\u2083 of the 3 x 3 branch", 1.4, 0.2, 2, 0.05),
-            slider("s1", "scale s\u2081 of the 1 x 1 branch", 1.4, 0, 2, 0.05),
-            tick("copies", "the block has a copy of its input", True),
-        ],
-        {"scheme": "greys", "domain": [0, 9]},
-        ".2f",
-        {"condition": {"test": "datum.value > 4.5", "value": "#fff"}, "value": "#111"},
-    )
-
-
 # ---- exercises -----------------------------------------------------------------------------------
 
 

@@ -121,42 +121,6 @@ def two_bowls(number: str) -> "Chart":
     )
 
 
-def round_time() -> dict[str, Any]:
-    """One round of one client in seconds: 32 bits a parameter down, E epochs, 32 bits up."""
-    from .vega import BLUE, GREY, ORANGE, WORDS, alt, heading, layered, slider
-
-    params = [
-        slider("size", "parameters, million", 1, 0.2, 30, 0.2),
-        slider("fast", "link down, Mbit/s", 20, 2, 100, 2),
-        slider("slow", "link up, Mbit/s", 5, 1, 50, 1),
-        slider("work", "seconds a local epoch", 4, 0, 60, 1),
-        slider("epochs", "local epochs", 1, 1, 20, 1),
-    ]
-    whole = "(32 * size / fast + 32 * size / slow + work * epochs)"
-    text = (
-        f"'one round: ' + format({whole}, '.1f') + ' s, of which ' + "
-        f"format(1 - work * epochs / {whole}, '.0%') + ' on the link'"
-    )
-    parts = ["download", "training", "upload"]
-    y = alt.Y("part:N", sort=parts, title=None)
-    x = alt.X("seconds:Q", title="seconds", scale=alt.Scale(domainMin=0))
-    scale = alt.Scale(domain=parts, range=[BLUE, GREY, ORANGE])
-    values = alt.InlineData(values=[{"part": part, "k": k} for k, part in enumerate(parts)])
-    seconds = "[32 * size / fast, work * epochs, 32 * size / slow][datum.k]"
-    return layered(
-        150,
-        params,
-        [
-            alt.Chart()
-            .mark_bar(height=26)
-            .encode(x, y, alt.Color("part:N", scale=scale, legend=None)),
-            alt.Chart().mark_text(**WORDS, dx=5).encode(x, y, alt.Text("seconds:N", format=".1f")),
-        ],
-        alt.Chart(values).transform_calculate(seconds=seconds),
-        title=heading(text, fontSize=14),
-    )
-
-
 # ---- exercises -----------------------------------------------------------------------------------
 
 

@@ -84,18 +84,12 @@ def watch_message(seconds: Mapping[str, float], guess: float | None = None) -> d
 
 def engine_rows(seconds: Mapping[str, float]) -> list[dict[str, str]]:
     """A table of the seconds of a round, by where the clients live."""
-    places = {
-        "sequential": "one process",
-        "simulation": "worker processes",
-        "deployment": "programs of their own",
-    }
+    places = {"sequential": "one process", "simulation": "worker processes"}
+    places["deployment"] = "programs of their own"
+    columns, first = ("clients live in", "seconds", "times the first"), seconds["sequential"]
     return [
-        {
-            "clients live in": place,
-            "seconds": f"{seconds[engine]:.2f}",
-            "times the first": f"{seconds[engine] / seconds['sequential']:.1f}",
-        }
-        for engine, place in places.items()
+        dict(zip(columns, (place, f"{s:.2f}", f"{s / first:.1f}"), strict=True))
+        for place, s in ((place, seconds[engine]) for engine, place in places.items())
     ]
 
 

@@ -1,6 +1,6 @@
 """Drawings of several chapters: who holds which classes, kernels in rows, bars in pairs."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import torch
@@ -50,25 +50,3 @@ def kernel_rows(
             ax.set(xticks=[], yticks=[])
         line[0].set_ylabel(label, rotation=0, ha="right", va="center")
     return figure
-
-
-def pairs(
-    spread: np.ndarray,
-    values: Sequence[float],
-    labels: Sequence[str],
-    names: tuple[str, str],
-    line: tuple[float, str] | None = None,
-    label: str = "",
-) -> Axes:
-    """Two bars for each label: the mean of a column of ``spread`` with its deviation, light, and
-    the value, dark; ``line`` is a level and its name."""
-    ax, x = axes(), np.arange(len(labels))
-    mean, deviation = spread.mean(0), spread.std(0)
-    ax.bar(x - 0.18, mean, 0.34, yerr=deviation, capsize=3, color="0.75", label=names[0])
-    ax.bar(x + 0.18, values, 0.34, color="0.25", label=names[1])
-    if line is not None:
-        ax.axhline(line[0], linestyle="--", color=COLOURS[1], label=line[1])
-    ax.set_xticks(x, labels)
-    ax.set(ylabel=label, ylim=(0, 1))
-    ax.legend()
-    return ax

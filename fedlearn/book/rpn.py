@@ -11,23 +11,6 @@ from .check import compared, drawn, labelled, number
 if TYPE_CHECKING:
     from .show import Chart, Shown  # pictures take long to load, and a check needs none
 
-OWN = [1.3, -0.4, -1.1, 0.6, -1.2, 0.9, -0.7, 1.4, -0.8]  # sums to zero: no common push
-
-
-def pooled_kernel() -> dict[str, Any]:
-    """RPN's pooling of one 3 x 3 residual, r = c * common + (1 - c) * own, under a slider for c."""
-    from .vega import kernel_panels, signed, slider
-
-    scale = (9 / sum(x * x for x in OWN)) ** 0.5  # both parts have the same energy
-    return kernel_panels(
-        ["residual", "pooled: one number", "lost"],
-        "[c + (1 - c) * datum.own, c, (1 - c) * datum.own][datum.panel]",
-        ["'kept: ' + format(c * c / (c * c + (1 - c) * (1 - c)), '.0%') + ' of the energy'"],
-        [slider("c", "share of the common push", 0.3, 0, 1, 0.02)],
-        signed(),
-        entries=[round(x * scale, 4) for x in OWN],
-    )
-
 
 # ---- one kernel, round after round ---------------------------------------------------------------
 

@@ -175,11 +175,12 @@ def table(
     rows: "pandas.DataFrame | Sequence[Mapping[str, Any]]",
     caption: str,
     units: Mapping[str, str] | None = None,
+    forms: Mapping[str, str] | None = None,
 ) -> Shown:
     """A table: a data frame, whose index names the rows, or a list of dictionaries.
 
-    ``units`` says under a column's head what its numbers are counted in. Numbers are set to the
-    right; on a telephone the table scrolls.
+    ``units`` says under a column's head what its numbers are counted in, ``forms`` how they are
+    written, such as ".1%". Numbers are set to the right; on a telephone the table scrolls.
     """
     anchor, above = said("Table", number, caption)
     frame: Any = rows
@@ -190,6 +191,9 @@ def table(
     else:
         head, corner, named = list(frame[0]), "", []
         body = [list(row.values()) for row in frame]
+    for k, form in ((head.index(name), form) for name, form in (forms or {}).items()):
+        for row in body:
+            row[k] = row[k] if row[k] is None or row[k] != row[k] else format(row[k], form)
     made = [[cell(value) for value in row] for row in body]
     columns = [
         [row[k] for row in made if row[k][0] and "fl-missing" not in row[k][0]]

@@ -1,7 +1,6 @@
 """Chapter 3, sending less: its explorers, its figures, and the checks of the exercises."""
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 from .check import number
 
 if TYPE_CHECKING:
-    from .show import Shown  # pictures take long to load, and a check needs none
+    pass  # pictures take long to load, and a check needs none
 
 # ---- one update, round after round ---------------------------------------------------------------
 
@@ -106,102 +105,7 @@ def watch_update() -> dict[str, Any]:
 # ---- figures of the lesson -----------------------------------------------------------------------
 
 
-def words_of_gaps(number: str, positions: Sequence[int], words: Sequence[str], n: int) -> "Shown":
-    """Positions as one bit an entry, and as Golomb-Rice words with two bits of remainder: word
-    after word, and all unary parts before all remainders."""
-    import matplotlib.pyplot as plt
-
-    from ..plot import COLOURS
-    from .show import figure
-
-    ones = [(bit, int(bit), j) for j, w in enumerate(words, 1) for bit in w[:-2]]
-    lows = [(bit, 2, j) for j, w in enumerate(words, 1) for bit in w[-2:]]
-    turns = [part for j in range(1, len(words) + 1) for part in ones + lows if part[2] == j]
-    marks = [(str(int(i in positions)), 3, 0) for i in range(n)]
-    rows = {"one bit an entry": marks, "word after word": turns}
-    rows["unary parts, then remainders"] = ones + lows
-    looks = [("white", "black"), (COLOURS[0], "white"), ("#F3CF80", "black"), ("0.9", "black")]
-    picture, ax = plt.subplots(figsize=(5.4, 2.7), layout="constrained")
-    middle: dict[str, Any] = {"ha": "center", "fontsize": 10}
-    for y, (label, row) in enumerate(rows.items()):
-        ax.text(0, -2.9 * y + 1.25, label, va="bottom", fontsize=11)
-        for i, (bit, kind, j) in enumerate(row):
-            face, ink = looks[kind]
-            box = plt.Rectangle((i, -2.9 * y), 1, 1.1, facecolor=face, edgecolor="0.4")
-            ax.add_patch(box)
-            ax.text(i + 0.5, -2.9 * y + 0.5, bit, color=ink, va="center", **middle)
-            if kind in (1, 2) and (kind == 1 or row[i - 1][1:] != (2, j)):
-                ax.text(i + 0.5 * kind, -2.9 * y - 0.1, str(j), va="top", **middle)
-    ax.set(xlim=(-0.2, n + 0.2), ylim=(-6.9, 2.5))
-    ax.set_axis_off()
-    return figure(
-        number,
-        picture,
-        caption="""Six of forty positions as bits: white and blue, the unary parts; yellow, the
-        remainders; below them, which word they belong to.""",
-        alt="""Three rows of small squares with zeros and ones. The first has forty. The second and
-        the third have twenty-four, the same ones: word after word, each a unary part and two bits
-        of remainder, and then all unary parts before all remainders.""",
-    )
-
-
 # ---- explorers -----------------------------------------------------------------------------------
-
-
-def quantiser() -> dict[str, Any]:
-    """Evenly spaced levels from the smallest entry to the largest: what is decoded, and the
-    relative error if entries follow a Laplace distribution of deviation 1, cut off at the largest.
-    With random rounding an entry x between levels a and b has variance (x - a)(b - x)."""
-    from .vega import BLUE, BOLD, GREY, alt, choice, layered, slider
-
-    params = [
-        slider("levels", "levels", 4, 2, 64, 1),
-        slider("widest", "largest entry, in standard deviations", 8, 2, 16, 0.5),
-        choice("rounding", "rounding", ["nearest", "random"]),
-        slider("m", "clients averaged", 1, 1, 100, 1),
-    ]
-    shared = alt.Chart(alt.sequence(-300, 301, 1, as_="i")).transform_calculate(
-        x="widest * datum.i / 300",
-        gap="2 * widest / (levels - 1)",
-        below="min(floor((datum.x + widest) / datum.gap), levels - 2)",
-        a="datum.below * datum.gap - widest",
-        b="datum.a + datum.gap",
-        near="datum.x - datum.a < datum.b - datum.x ? datum.a : datum.b",
-        mean="rounding == 'nearest' ? datum.near : datum.x",
-        low="rounding == 'nearest' ? datum.near : datum.a",
-        high="rounding == 'nearest' ? datum.near : datum.b",
-        often="exp(-sqrt(2) * abs(datum.x))",
-        top="widest * (datum.often - 1)",
-        floor="-widest",
-        energy="datum.often * pow(datum.x, 2)",
-        fixed="datum.often * pow(datum.near - datum.x, 2)",
-        chance="datum.often * (datum.x - datum.a) * (datum.b - datum.x)",
-    )
-    one = "(rounding == 'nearest' ? datum.fixed : datum.chance) / datum.energy"
-    mean = f"({one}) / (rounding == 'nearest' ? 1 : m)"
-    text = (
-        "[levels + ' levels, ' + format(log(levels) / LN2, '.1f') + ' bits an entry', "
-        f"'relative error: ' + format({one}, '.3f'), "
-        f"'mean of ' + m + (m > 1 ? ' clients: ' : ' client: ') + format({mean}, '.3f')]"
-    )
-    ends = {"domainMin": {"expr": "-widest"}, "domainMax": {"expr": "widest"}, "nice": False}
-    x = alt.X("x:Q", title="an entry", scale=ends)
-    side = {"title": "what arrives", "scale": ends}
-    layers = [
-        alt.Chart()
-        .mark_area(color=GREY, opacity=0.3)
-        .encode(x, alt.Y("top:Q", **side), alt.Y2("floor")),
-        alt.Chart()
-        .mark_area(color=BLUE, opacity=0.25)
-        .encode(x, alt.Y("low:Q", **side), alt.Y2("high")),
-        alt.Chart().mark_line(color=BLUE, strokeWidth=2).encode(x, alt.Y("mean:Q", **side)),
-        alt.Chart()
-        .transform_aggregate(energy="sum(energy)", fixed="sum(fixed)", chance="sum(chance)")
-        .transform_calculate(said=text)
-        .mark_text(**BOLD, baseline="top", lineHeight=18)
-        .encode(x=alt.value(6), y=alt.value(6), text="said:N"),
-    ]
-    return layered(260, params, layers, shared, grid=False)
 
 
 # ---- exercises -----------------------------------------------------------------------------------

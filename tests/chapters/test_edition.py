@@ -33,7 +33,6 @@ RAW = (  # a role, a directive, a label, an equation's label, a reference by nam
     r"\$\$\s*\([\w-]+\)\s*$",
     r"\{(numref|eq|ref|doc|term|cite)",
 )
-FIGURES = ("figure", "chart", "explorer", "drawing", "message", "explore")
 TABLES = ("table", "runs", "opening", "holds")
 
 
@@ -128,6 +127,13 @@ def test_is_plain_markdown_whose_links_lead_to_files(name):
         for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
             if not re.match(r"[a-z]+:", link):
                 assert ((BOOK / name).parent / link).exists(), link
+
+
+@pytest.mark.parametrize("name", other.PROSE)
+def test_the_words_that_are_held_stand_in_the_chapter(name):
+    """``other.py`` evaluates what they say; here no entry outlives its sentence."""
+    text = " ".join(" ".join(prose(CHAPTERS[f"{name}.ipynb"])).split())
+    assert not [words for words in other.PROSE[name] if words not in text]
 
 
 @EVERY

@@ -227,6 +227,26 @@ def test_heterogeneity(task):
     assert 1 / (1 + lesson["drift"](u, p) ** 2) == pytest.approx(float(survives), rel=1e-5)
 
 
+def test_robust_servers():
+    """The rules that the notes on heterogeneity write are those of the package."""
+    rules = definitions("foundations/heterogeneity_audit", "clipped", "trimmed", "median", "krum")
+    task = fl.tasks.classification("digits", clients=5, train=90, test=60, network="mlp")
+    rules["torch"], method = torch, fl.methods.fedavg()
+    state = method.server_side(task).start()
+    of = changes(task, state.weights)
+    u = torch.stack([torch.cat([t.flatten() for t in its.values()]) for its in of])
+    for part, step in {
+        fl.parts.Clipped(1.0): rules["clipped"](u),
+        fl.parts.TrimmedMean(0.2): rules["trimmed"](u, 1),
+        fl.parts.Median(): rules["median"](u),
+        fl.parts.Krum(1): rules["krum"](u, 1),
+        fl.parts.Krum(1, keep=2): rules["krum"](u, 1, 2),
+    }.items():
+        new = a_round(task, method.but(server=part), state, 1, of).weights
+        moved = torch.cat([(new[n] - w).flatten() for n, w in state.weights.items()])
+        torch.testing.assert_close(moved, step, atol=1e-5, rtol=1e-4)
+
+
 def test_fed_gkt(monkeypatch):
     """Nothing is shuffled here: the lesson and the package draw their orders in their own ways."""
     monkeypatch.setattr(torch, "randperm", lambda n, **_: torch.arange(n))

@@ -99,16 +99,6 @@ def test_what_diverges_or_does_not_fit_has_no_accuracy(tiny):
         choosing.ran(run)
 
 
-@pytest.mark.slow
-def test_a_method_of_ones_own_enters(tiny, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text("from fedlearn.methods import stc as method")
-    rows = choosing.enter("mine.py:method", "digits", "IID", 2, ratio=0.25)
-    assert [r["short"] for r in rows] == [True] * 3 + [False] * 3
-    assert {r["value"] for r in rows[3:]} == {*choosing.best(rows).values()}
-    assert grids.stored("choosing") == ([], 0.0)  # the file is not touched
-
-
 def test_best_takes_the_best_short_run():
     def row(method, value, accuracy, short=True, clients=10):
         run = ("digits", "IID", clients, method, value, 0, short)
