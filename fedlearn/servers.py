@@ -57,15 +57,20 @@ class Mean(Aggregator):
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         weights = [a.samples if self.by == "samples" else 1 for a in arrivals]
-        totals = Counter[str]()  # sum of n_k by tensor
+        sent, totals = Counter[tuple[str, ...]](), Counter[str]()  # sums of n_k
         for a, n in zip(arrivals, weights, strict=True):
-            totals.update(dict.fromkeys(a.update, n))
+            sent[tuple(a.update)] += n
+        for names, n in sent.items():
+            totals.update(dict.fromkeys(names, n))
         new = {name: w.clone() for name, w in state.items()}
+        alike = {  # the tensors of one total are added at once
+            names: {t: [n for n in names if totals[n] == t] for t in {totals[n] for n in names}}
+            for names in sent
+        }
         for a, n in zip(arrivals, weights, strict=True):
-            for total in {totals[name] for name in a.update}:  # one, if all send all tensors
-                names = [name for name in a.update if totals[name] == total]
-                moved = [a.update[name].to(new[name].device) for name in names]
-                torch._foreach_add_([new[name] for name in names], moved, alpha=n / total)
+            for total, some in alike[tuple(a.update)].items():
+                moved = [a.update[name].to(new[name].device) for name in some]
+                torch._foreach_add_([new[name] for name in some], moved, alpha=n / total)
         return new
 
 
