@@ -11,7 +11,7 @@ _NAMES = {
     "bounds": "errors positions",
     "boxes": "moving_boxes pooled_layers scenes seen steer_box",
     "claims": "difference holds ledger ledger_counts opening origin",
-    "check": "course",
+    "check": "course given seed",
     "choosing": "duels enter entries fleet mixing mixtures pareto rivals standing",
     "drawings": "cards drawing",
     "explorers": "explore explorer",
