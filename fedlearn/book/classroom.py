@@ -245,7 +245,7 @@ def copy_of(
         )
     for exercise, prompt in zip(asked, prompts, strict=True):
         if seeded and varied(exercise.name):
-            text = f"# your own numbers, in place of those in the text below\n"
+            text = "# your own numbers, in place of those in the text below\n"
             text += f'fl.book.given("{exercise.name}")'
             cells.append(made("code", text, f"{exercise.name}-given"))
         cells += question(exercise, prompt, kind, answers.get(exercise.name))
@@ -263,12 +263,13 @@ def roster(path: str | Path) -> list[str]:
     was handed in."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
+        separator = max(",;\t", key=text.partition("\n")[0].count)
+        head, *rows = [*csv.reader(io.StringIO(text), delimiter=separator)] or [[]]
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not in UTF-8: save it as CSV in UTF-8.") from None
-    head, *rows = [*csv.reader(text.splitlines(), delimiter=";,"["," in text.split("\n")[0]])] or [
-        []
-    ]
-    names = [name.strip().lower() for name in head]
+    except csv.Error as error:
+        raise ValueError(f"{path} is no CSV ({error}).") from None
+    names = [name.strip().lower().replace(" ", "_") for name in head]
     column = next((names.index(name) for name in COLUMNS if name in names), None)
     if column is None:
         raise ValueError(f"{path} has no column with the ids, named {' or '.join(COLUMNS)}.")
@@ -279,12 +280,9 @@ def roster(path: str | Path) -> list[str]:
         name = unicodedata.normalize("NFC", "".join(row[column : column + 1])).strip()
         if not name:
             raise ValueError(f"{path} has no id in line {line}.")
-        if not name.isprintable() or name[0] == "." or name[-1] == "." or len(name) > 100:
-            raise ValueError(f"{path}, line {line}: {name!r} cannot be the name of a folder.")
-        if bad := set(name) & set('/\\:*?"<>|'):
-            raise ValueError(
-                f"{path}, line {line}: the id {name} has {' '.join(sorted(bad))} in it."
-            )
+        dots, long = "." in (name[0], name[-1]), len(name.encode()) > 200
+        if dots or long or not name.isprintable() or set(name) & set('/\\:*?"<>|'):
+            raise ValueError(f"{path}: {name!r} in line {line} cannot be the name of a folder.")
         if name.casefold() in ids:
             raise ValueError(f"{path} has the id {name} twice, in line {line} again.")
         ids[name.casefold()] = name

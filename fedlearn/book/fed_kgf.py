@@ -320,14 +320,14 @@ def smooth(function: Function) -> str | None:
     return None
 
 
-@varied(beta=(10, range(3, 13)), largest_w=(1.0, [k / 100 for k in range(70, 98)]))
-def mean_slope(beta: int, largest_w: float) -> Any:
-    """Of beta |w|^(beta - 1) over w from -largest_w to largest_w."""
+@varied(beta=(10, range(3, 13)), largest_weight=(1.0, [k / 100 for k in range(70, 98)]))
+def mean_slope(beta: int, largest_weight: float) -> Any:
+    """Of beta |w|^(beta - 1) over w from -largest_weight to largest_weight."""
     return number(
-        largest_w ** (beta - 1),
+        largest_weight ** (beta - 1),
         {
             0.0: "the slope is that of Eq. (5.2); it has no sign",
-            largest_w / 2: "that is the mean of |w|; put it through Eq. (5.2)",
+            largest_weight / 2: "that is the mean of |w|; put it through Eq. (5.2)",
         },
         tolerance=0.03,
     )

@@ -125,12 +125,12 @@ def mark(
         for stem, p in chapters(Path(book)).items()
     }
     copies, rows = {stem: copy for stem, copy in made.items() if copy}, []
-    for absent in {*ids} - {unicodedata.normalize("NFC", p.name) for p in students}:
-        rows.append((absent, "", "", 0, 0, "no notebook was handed in"))
+    names = {unicodedata.normalize("NFC", p.name) for p in students}
+    rows += [(i, "", "", 0, 0, "no notebook was handed in") for i in ids if i not in names]
     for student in students:
-        name = unicodedata.normalize("NFC", student.name)
-        if ids and name not in ids:
-            said = f"not marked: no student of {seed_from} has the id {name}"
+        known = unicodedata.normalize("NFC", student.name) if ids else ""
+        if ids and known not in ids:
+            said = f"not marked: {seed_from} has no id {known}, so its numbers are not known"
             rows.append((student.name, "", "", 0, 0, said))
             continue
         files = [p for p in sorted(student.rglob("*")) if p.is_file()]
@@ -142,8 +142,7 @@ def mark(
         for path in notebooks:
             name = path.relative_to(student).as_posix()
             try:
-                who = unicodedata.normalize("NFC", student.name) if ids else ""
-                rows += [(student.name, name, *row) for row in marked(path, copies, who)]
+                rows += [(student.name, name, *row) for row in marked(path, copies, known)]
             except (*MALFORMED, OSError, RuntimeError) as error:
                 rows.append((student.name, name, "", 0, 0, f"not marked: {error}"))
     table = pd.DataFrame(rows, columns=COLUMNS)

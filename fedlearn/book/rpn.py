@@ -181,9 +181,14 @@ def pooling(answer: Any) -> str | None:
 MANY, CHANNELS = range(1_000_000, 2_000_000), range(16, 100)
 
 
-@varied(numbers_in_all=(1_199_882, MANY), first=(32, CHANNELS), second=(64, CHANNELS))
-def numbers(numbers_in_all: int, first: int, second: int) -> Any:
+@varied(
+    numbers_in_all=(1_199_882, MANY),
+    channels_of_first=(32, CHANNELS),
+    channels_of_second=(64, CHANNELS),
+)
+def numbers(numbers_in_all: int, channels_of_first: int, channels_of_second: int) -> Any:
     """That RPN sends for the paper's MNIST network: the channels of two convolutions, 3 x 3."""
+    first, second = channels_of_first, channels_of_second
     total, kernels = numbers_in_all, first + first * second
     return number(
         total - 8 * kernels,
@@ -198,9 +203,14 @@ def numbers(numbers_in_all: int, first: int, second: int) -> Any:
     )
 
 
-@varied(numbers_in_all=(1_756_426, MANY), first=(64, CHANNELS), second=(64, CHANNELS))
-def payload(numbers_in_all: int, first: int, second: int) -> Any:
+@varied(
+    numbers_in_all=(1_756_426, MANY),
+    channels_of_first=(64, CHANNELS),
+    channels_of_second=(64, CHANNELS),
+)
+def payload(numbers_in_all: int, channels_of_first: int, channels_of_second: int) -> Any:
     """The numbers that RPN sends for models.cifar_cnn: convolutions of 5 x 5."""
+    first, second = channels_of_first, channels_of_second
     total, kernels = numbers_in_all, 3 * first + first * second
     return number(
         total - 24 * kernels,

@@ -207,11 +207,12 @@ def area(answer: Function) -> str | None:
 
 @varied(
     numbers_in_all=(98_367, range(150_000, 300_000)),
-    first=(16, range(8, 33)),
-    second=(32, range(16, 49)),
+    channels_of_first=(16, range(8, 33)),
+    channels_of_second=(32, range(16, 49)),
 )
-def payload(numbers_in_all: int, first: int, second: int) -> Any:
+def payload(numbers_in_all: int, channels_of_first: int, channels_of_second: int) -> Any:
     """The numbers that RPN sends for the scene detector, without batch statistics."""
+    first, second = channels_of_first, channels_of_second
     total, last = numbers_in_all, 64 * 15
     kernels = first + first * second + second * 64 + 2 * 64 * 64  # 3 x 3
     return number(
