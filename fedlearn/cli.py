@@ -301,6 +301,10 @@ def classroom(
         return
     made = classroom.make(folder, out, force, kind, instructor, seed_from)
     print(f"{len(made)} files in {out}; its README.md says how students begin.")
+    if seed_from and kind == "plain":
+        print(f"{out}/exercises has a folder for each student: give nobody another's.")
+    elif seed_from:
+        print("Students write their id into the first cell of each notebook that they hand in.")
     if instructor:
         also = "" if kind == "plain" else f" and {out}/{classroom.KINDS[kind][0]}"
         print(f"Not for students: {out}/instructor{also}.")

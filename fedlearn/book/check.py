@@ -41,6 +41,7 @@ CHAPTERS = dict.fromkeys(
 )
 Function = Callable[..., Any]  # an answer that is a function
 SECONDS = 20.0  # that a check may take: nbgrader ends a cell after 30; right answers take 0.1
+NO_ID = "write your id into the first cell, and run all cells again"
 LETTERS = 100_000  # that it may print
 STUDENT = "FEDLEARN_STUDENT"  # the variable with the id of the student who is marked
 PROGRESS = "progress.csv"  # the file that keeps which exercises are right
@@ -253,7 +254,8 @@ def check(exercise: str, answer: Any) -> Verdict:
         return Verdict(
             exercise, f"{answer.__name__} is the package's: write a function of your own"
         )
-    reason = bounded(test, answer)
+    anybody = isinstance(test, Varied) and anonymous()
+    reason = f"the numbers are your own: {NO_ID}" if anybody else bounded(test, answer)
     verdict = Verdict(exercise, reason and textwrap.shorten(reason, 500, placeholder=" ..."))
     if kernel():
         record(verdict)
@@ -279,6 +281,11 @@ def seed() -> int:
     """
     name = unicodedata.normalize("NFC", CLASS["student"] or "").strip()
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) if name else 0
+
+
+def anonymous() -> bool:
+    """Are the numbers a student's own, and nobody said whose?"""
+    return CLASS["student"] is not None and not seed()
 
 
 @dataclass(frozen=True)
@@ -318,7 +325,8 @@ def given(exercise: str) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        For an exercise that there is not, or whose numbers are the same for all.
+        For an exercise that there is not, or whose numbers are the same for all, and where the id
+        of the student is still missing.
 
     Examples
     --------
@@ -329,8 +337,8 @@ def given(exercise: str) -> dict[str, Any]:
     test = pick(exercise, module_of(exercise).EXERCISES, "exercise")
     if not isinstance(test, Varied):
         raise ValueError(f"The numbers of {exercise} are the same for all.")
-    if CLASS["student"] is not None and not seed():
-        print("These are not your numbers yet: write your id into the first cell, and run it all.")
+    if anonymous():
+        raise ValueError(f"The numbers are your own: {NO_ID}.")
     return test.given()
 
 

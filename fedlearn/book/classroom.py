@@ -235,7 +235,10 @@ def copy_of(
     heading = re.search("^# (.*)", source(notebook["cells"][0]), re.MULTILINE)
     cells = [made("markdown", f"# {heading[1] if heading else stem}: exercises\n\n{ABOUT}")]
     if kind == "otter":
-        run = f"run_tests: {str(bool(answers)).lower()}\ngenerate: true\nexport_cell:\n  pdf: false"
+        tried = (
+            bool(answers) and not seeded
+        )  # the reference answers are those to the book's numbers
+        run = f"run_tests: {str(tried).lower()}\ngenerate: true\nexport_cell:\n  pdf: false"
         cells.insert(0, made("raw", f"# ASSIGNMENT CONFIG\nname: {stem}\n{run}"))
     setup = [*map(source, code[:first]), *definitions(code[first:], words, named)]
     cells += [made("code", STUDENT)] * seeded
@@ -402,6 +405,8 @@ def make(
     notebooks, texts, asked = chapters(folder), {}, {}
     files = {p.relative_to(folder): p for p in sorted(folder.rglob("*")) if p.is_file()}
     files = {name: path for name, path in files.items() if kept(name)}
+    if students:  # are nobody else's business
+        files = {name: path for name, path in files.items() if not path.samefile(seed_from)}
     answers = {n: s for c in CHAPTERS if instructor for n, s in solutions(c, folder).items()}
     for stem, path in notebooks.items():
         page, notebook = path.relative_to(folder), read(path)

@@ -4,6 +4,7 @@ tests/class."""
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -325,10 +326,12 @@ def test_a_roster_is_read_as_it_comes(tmp_path):
 
 
 def test_copies_are_a_students_own(tmp_path, capsys):
-    path, out = tmp_path / "roster.csv", tmp_path / "class"
+    source, out = tmp_path / "book", tmp_path / "class"
+    shutil.copytree(BOOK, source)
+    path = source / "roster.csv"  # which nobody should get
     path.write_text("id\nann\nzoë\n")
-    words = ["classroom", str(BOOK), str(out), "--seed-from", str(path), "--instructor"]
-    assert main(words) is None
+    words = ["classroom", str(source), str(out), "--seed-from", str(path), "--instructor"]
+    assert main(words) is None and "nobody another's" in capsys.readouterr().out
     assert {p.name for p in (out / "exercises").iterdir()} == {"ann", "zoë"}
     first, second = (sources(out / "exercises" / s / "rpn.ipynb") for s in ("ann", "zoë"))
     assert [(a, b) for a, b in zip(first, second, strict=True) if a != b] == [

@@ -252,7 +252,7 @@ def test_checks_are_as_good_on_the_data_of_a_student(exercise, student):
     test_a_changed_answer_is_told_why_or_is_right(exercise)
 
 
-def test_the_seed_is_the_students(student, capsys):
+def test_the_seed_is_the_students(student):
     assert fl.book.seed() == 0
     first = check.drawn(3)
     student("zoë")
@@ -260,8 +260,10 @@ def test_the_seed_is_the_students(student, capsys):
     student("zoe\u0308 ")
     assert fl.book.seed() == 659732614, "written in another way"
     student("")
-    fl.book.given("rpn-numbers")
-    assert "your id" in capsys.readouterr().out
+    assert "your id" in fl.check("rpn-numbers", right("rpn-numbers")).reason
+    assert fl.check("rpn-pool", right("rpn-pool"))
+    with pytest.raises(ValueError, match="your id"):
+        fl.book.given("rpn-numbers")
 
 
 @pytest.mark.parametrize("call", [lambda n: fl.check(n, 1), fl.solution])
