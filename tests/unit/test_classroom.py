@@ -190,6 +190,7 @@ def pages(course):
 def test_every_link_and_every_page_is_there(course):
     toc = yaml.safe_load((course / "_toc.yml").read_text())
     files = [toc["root"], *(c["file"] for part in toc["parts"] for c in part["chapters"])]
+    files = [f for f in files if not f.startswith("methods/")]  # which the building makes
     assert all((course / f"{f}.ipynb").exists() or (course / f"{f}.md").exists() for f in files)
     count = 0
     for path, text in pages(course):
