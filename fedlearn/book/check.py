@@ -47,7 +47,7 @@ STUDENT = "FEDLEARN_STUDENT"  # the variable with the id of the student who is m
 PROGRESS = "progress.csv"  # the file that keeps which exercises are right
 COLUMNS = ["exercise", "right", "checks"]
 # in a class notebook solutions are not shown, and the numbers may be a student's own
-CLASS: dict[str, Any] = {"begun": False, "student": None}
+CLASS: dict[str, Any] = {"begun": False, "student": None, "marked": False}
 
 
 @dataclass(frozen=True)
@@ -134,10 +134,10 @@ def course(seconds: float = 0.0, student: str | None = None) -> None:
     and waits. While nbgrader or otter-grader marks, a cell's folder has links in place of the files
     that they need: an answer that deletes its folder loses those.
     """
-    if student is not None:
+    if student is not None and not CLASS["marked"]:
         graded = os.environ.get("NBGRADER_EXECUTION") == "autograde"
         known = Path.cwd().parent.name if graded else os.environ.get(STUDENT)
-        CLASS["student"] = known or student
+        CLASS.update(student=known or student, marked=bool(known))
     shell = None if CLASS["begun"] or not seconds else kernel()
     CLASS["begun"] = True
     if shell is None:

@@ -252,13 +252,22 @@ def test_checks_are_as_good_on_the_data_of_a_student(exercise, student):
     test_a_changed_answer_is_told_why_or_is_right(exercise)
 
 
-def test_the_seed_is_the_students(student):
+def test_the_seed_is_the_students(student, monkeypatch):
+    monkeypatch.setattr(check, "CLASS", check.CLASS.copy())
     assert fl.book.seed() == 0
     first = check.drawn(3)
     student("zoë")
     assert fl.book.seed() == 659732614 and not torch.equal(check.drawn(3), first)
     student("zoe\u0308 ")
     assert fl.book.seed() == 659732614, "written in another way"
+    fl.book.course(student="ann")
+    fl.book.course(student="zoë")
+    assert fl.book.seed() == 659732614, "who mistyped the id runs the first cell again"
+    monkeypatch.setenv(check.STUDENT, "zoë")
+    fl.book.course(student="ann")
+    monkeypatch.delenv(check.STUDENT)
+    fl.book.course(student="ann")
+    assert fl.book.seed() == 659732614, "whoever marks knows whose notebook it is"
     student("")
     assert "your id" in fl.check("rpn-numbers", right("rpn-numbers")).reason
     assert fl.check("rpn-pool", right("rpn-pool"))
