@@ -32,7 +32,7 @@ LINK = re.compile(r'(?<![\w!\])])\[([^\[\]]*)\]\(([^()\s]+)\)|<a href="([^"]+)">
 BEGIN = "import fedlearn as fl\n\nfl.book.course(seconds=60)"
 # with numbers of their own: the id is the student's to write, unless the roster has written it
 STUDENT = 'student = ""  # your id, as your lecturer has it'
-SEEDED = BEGIN.replace("seconds=60", "seconds=60, student=student")
+SEEDED = BEGIN.replace(")", ", student=student)")
 COLUMNS = ("id", "student", "student_id")  # of a roster: one of them
 ABOUT = "Write each answer into its cell, and run all of them: a check says what is not yet right."
 NBGRADER = """c = get_config()
@@ -235,17 +235,14 @@ def copy_of(
     heading = re.search("^# (.*)", source(notebook["cells"][0]), re.MULTILINE)
     cells = [made("markdown", f"# {heading[1] if heading else stem}: exercises\n\n{ABOUT}")]
     if kind == "otter":
-        tried = (
-            bool(answers) and not seeded
-        )  # the reference answers are those to the book's numbers
+        tried = bool(answers) and not seeded  # reference answers belong to the book's numbers
         run = f"run_tests: {str(tried).lower()}\ngenerate: true\nexport_cell:\n  pdf: false"
         cells.insert(0, made("raw", f"# ASSIGNMENT CONFIG\nname: {stem}\n{run}"))
     setup = [*map(source, code[:first]), *definitions(code[first:], words, named)]
     cells += [made("code", STUDENT)] * seeded
+    begin = SEEDED if seeded else BEGIN
     for k, text in enumerate(setup):
-        cells.append(
-            made("code", IMPORT.sub(SEEDED if seeded else BEGIN, text), f"{stem}-setup-{k}")
-        )
+        cells.append(made("code", IMPORT.sub(begin, text), f"{stem}-setup-{k}"))
     for exercise, prompt in zip(asked, prompts, strict=True):
         if seeded and varied(exercise.name):
             text = "# your own numbers, in place of those in the text below\n"

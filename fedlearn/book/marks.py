@@ -10,7 +10,7 @@ from typing import Any
 
 from ..files import check_writable, write_text
 from .check import STUDENT
-from .classroom import chapters, copy_of, read, roster
+from .classroom import SEEDED, chapters, copy_of, read, roster
 from .exercises import Cell, source
 
 WAIT = 600  # seconds for a cell that sleeps; one that works is stopped after a minute
@@ -74,7 +74,7 @@ def marked(
 ) -> Iterator[tuple[Any, ...]]:
     """Exercise, points, out of how many, and a note, of each exercise that a notebook answers."""
     cells = read(path)["cells"]
-    if not student and any("student=student)" in source(c) for c in cells):
+    if not student and any(SEEDED in source(c) for c in cells):
         raise ValueError("its numbers are one student's own: mark with --seed-from, the roster")
     answers = {grade(c).get("grade_id", ""): source(c) for c in cells if grade(c).get("solution")}
     theirs = [
