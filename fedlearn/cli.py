@@ -270,6 +270,7 @@ def classroom(
     kind: Annotated[Literal["plain", "nbgrader", "otter"], arg(name="for")] = "plain",
     instructor: bool = False,
     marks: str = "",
+    seed_from: str = "",
     force: bool = False,
 ) -> None:
     """Make a course of the book, without the solutions, or mark what was handed in.
@@ -287,6 +288,8 @@ def classroom(
         with reference answers, rubrics, typical mistakes and a plan: not for students
     marks
         write no course; run what was handed in and write points into this file, as CSV
+    seed_from
+        a CSV with the students' ids in a column id: the numbers of exercises differ by student
     force
         write over what is there already
     """
@@ -294,10 +297,14 @@ def classroom(
     from .book import marks as marking
 
     if marks:
-        print(marking.mark(folder, out, marks, force).to_string())
+        print(marking.mark(folder, out, marks, force, seed_from).to_string())
         return
-    made = classroom.make(folder, out, force, kind, instructor)
+    made = classroom.make(folder, out, force, kind, instructor, seed_from)
     print(f"{len(made)} files in {out}; its README.md says how students begin.")
+    if seed_from and kind == "plain":
+        print(f"{out}/exercises has a folder for each student: give nobody another's.")
+    elif seed_from:
+        print("Students write their id into the first cell of each notebook that they hand in.")
     if instructor:
         also = "" if kind == "plain" else f" and {out}/{classroom.KINDS[kind][0]}"
         print(f"Not for students: {out}/instructor{also}.")

@@ -10,7 +10,7 @@ from typing import Any
 _NAMES = {
     "boxes": "moving_boxes pooled_layers scenes seen steer_box",
     "claims": "difference ends holds ledger ledger_counts opening",
-    "check": "course",
+    "check": "course given seed",
     "choosing": "duels entries fleet mixing mixtures pareto rivals standing",
     "drawings": "cards",
     "explorers": "explore explorer",

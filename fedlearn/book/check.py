@@ -10,14 +10,17 @@ the sentence "not yet, because ...". Reference answers are in ``book/solutions``
 import csv
 import ctypes
 import dis
+import hashlib
 import io
 import os
+import random
 import re
 import signal
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Mapping
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
@@ -38,10 +41,13 @@ CHAPTERS = dict.fromkeys(
 )
 Function = Callable[..., Any]  # an answer that is a function
 SECONDS = 20.0  # that a check may take: nbgrader ends a cell after 30; right answers take 0.1
+NO_ID = "write your id into the first cell, and run all cells again"
 LETTERS = 100_000  # that it may print
+STUDENT = "FEDLEARN_STUDENT"  # the variable with the id of the student who is marked
 PROGRESS = "progress.csv"  # the file that keeps which exercises are right
 COLUMNS = ["exercise", "right", "checks"]
-CLASS = {"begun": False}  # in a class notebook: solutions are not shown
+# in a class notebook solutions are not shown, and the numbers may be a student's own
+CLASS: dict[str, Any] = {"begun": False, "student": None, "marked": False}
 
 
 @dataclass(frozen=True)
@@ -117,14 +123,21 @@ class Printed(io.TextIOBase):
         self.stream.flush()
 
 
-def course(seconds: float = 0.0) -> None:
+def course(seconds: float = 0.0, student: str | None = None) -> None:
     """What a class notebook begins with: from here on ``solution`` shows none.
+
+    With ``student``, an id, the numbers of exercises are that student's own. Whoever marks knows
+    the id: for ``marks`` and nbgrader it is the name of the folder that was handed in.
 
     With ``seconds``, as in a notebook that is marked, each later cell may use so much time of the
     processor and print ``LETTERS``, and is then stopped: a marking program stores what is printed,
     and waits. While nbgrader or otter-grader marks, a cell's folder has links in place of the files
     that they need: an answer that deletes its folder loses those.
     """
+    if student is not None and not CLASS["marked"]:
+        graded = os.environ.get("NBGRADER_EXECUTION") == "autograde"
+        known = Path.cwd().parent.name if graded else os.environ.get(STUDENT)
+        CLASS.update(student=known or student, marked=bool(known))
     shell = None if CLASS["begun"] or not seconds else kernel()
     CLASS["begun"] = True
     if shell is None:
@@ -241,11 +254,92 @@ def check(exercise: str, answer: Any) -> Verdict:
         return Verdict(
             exercise, f"{answer.__name__} is the package's: write a function of your own"
         )
-    reason = bounded(test, answer)
+    anybody = isinstance(test, Varied) and anonymous()
+    reason = f"the numbers are your own: {NO_ID}" if anybody else bounded(test, answer)
     verdict = Verdict(exercise, reason and textwrap.shorten(reason, 500, placeholder=" ..."))
     if kernel():
         record(verdict)
     return verdict
+
+
+# ---- numbers that differ by student --------------------------------------------------------------
+
+
+def seed() -> int:
+    """The seed of the notebook: made of the student's id, 0 where none is given.
+
+    Returns
+    -------
+    int
+        what the data of checks and the numbers of exercises are drawn from
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> fl.book.seed()
+    0
+    """
+    name = unicodedata.normalize("NFC", CLASS["student"] or "").strip()
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) if name else 0
+
+
+def anonymous() -> bool:
+    """Are the numbers a student's own, and nobody said whose?"""
+    return CLASS["student"] is not None and not seed()
+
+
+@dataclass(frozen=True)
+class Varied:
+    """The test of a number that is computed from others: from the book's or, in the notebook of a
+    student, from numbers of their own."""
+
+    build: Callable[..., Callable[[Any], str | None]]
+    numbers: dict[str, tuple[Any, Sequence[Any]]]  # that of the book, and those to draw from
+
+    def given(self) -> dict[str, Any]:
+        dice = random.Random(f"{seed()} {self.build.__module__}.{self.build.__name__}")
+        return {n: dice.choice(own) if seed() else book for n, (book, own) in self.numbers.items()}
+
+    def __call__(self, answer: Any) -> str | None:
+        return self.build(**self.given())(answer)
+
+
+def varied(**numbers: tuple[Any, Sequence[Any]]) -> Callable[[Function], Varied]:
+    """Makes a ``Varied`` of a function that makes a test of these numbers."""
+    return lambda build: Varied(build, numbers)
+
+
+def given(exercise: str) -> dict[str, Any]:
+    """The numbers that an exercise begins with: the book's, or those of the notebook's student.
+
+    Parameters
+    ----------
+    exercise : str
+        Its name.
+
+    Returns
+    -------
+    dict
+        The numbers by their names.
+
+    Raises
+    ------
+    ValueError
+        For an exercise that there is not, or whose numbers are the same for all, and where the id
+        of the student is still missing.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> fl.book.given("fedavg-bytes")
+    {'rounds': 50, 'clients_in_a_round': 10}
+    """
+    test = pick(exercise, module_of(exercise).EXERCISES, "exercise")
+    if not isinstance(test, Varied):
+        raise ValueError(f"The numbers of {exercise} are the same for all.")
+    if anonymous():
+        raise ValueError(f"The numbers are your own: {NO_ID}.")
+    return test.given()
 
 
 # ---- progress ------------------------------------------------------------------------------------
@@ -406,6 +500,8 @@ def number(
         for other, reason in (wrong or {}).items():
             if abs(value - other) <= max(tolerance, 1e-9) * abs(other):
                 return reason
+        if isinstance(expected, int) and value % 1:
+            return "a whole number is asked for"
         # of the order only: "too large" and "too small" would lead to the answer by halving
         order, right = (f"{x:.9e}".partition("e")[2] for x in (value, expected))
         if order == right:
@@ -432,11 +528,18 @@ def compared(
     return next((reason for reason, other in wrong.items() if same(other)), otherwise)
 
 
+def generator(number: int) -> Any:
+    """A generator of the data of checks: the same each time, and another for each student."""
+    import torch
+
+    return torch.Generator().manual_seed(number + seed())
+
+
 def drawn(*shape: int, seed: int = 0, **options: Any) -> Any:
     """Normal numbers, the same each time."""
     import torch
 
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), **options)
+    return torch.randn(shape, generator=generator(seed), **options)
 
 
 def labelled(

@@ -2,6 +2,10 @@
 chapter with exercises a notebook that is marked: by nbgrader, by otter-grader, or by ``marks``."""
 
 import ast
+import csv
+import inspect
+import io
+import json
 import os
 import re
 import shutil
@@ -9,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+import unicodedata
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +21,7 @@ from typing import Any
 from .. import __version__
 from ..errors import pick
 from ..files import check_writable, from_json, read_yaml, to_json, write_atomically
-from .check import CHAPTERS, Solution, solutions
+from .check import CHAPTERS, CLASS, Solution, Varied, module_of, solutions
 from .exercises import SOLUTION, Cell, Exercise, exercises, guide, rubric, source
 
 ROOT = Path(__file__).parents[2]  # of a checkout, if the package is installed from one
@@ -25,6 +30,10 @@ IMPORT = re.compile(r"^import fedlearn as fl$", re.MULTILINE)
 LINK = re.compile(r'(?<![\w!\])])\[([^\[\]]*)\]\(([^()\s]+)\)|<a href="([^"]+)">(.*?)</a>')
 # a cell of a copy that is marked may take a minute of the processor
 BEGIN = "import fedlearn as fl\n\nfl.book.course(seconds=60)"
+# with numbers of their own: the id is the student's to write, unless the roster has written it
+STUDENT = 'student = ""  # your id, as your lecturer has it'
+SEEDED = BEGIN.replace(")", ", student=student)")
+COLUMNS = ("id", "student", "student_id")  # of a roster: one of them
 ABOUT = "Write each answer into its cell, and run all of them: a check says what is not yet right."
 NBGRADER = """c = get_config()
 c.ClearSolutions.code_stub = {"python": ""}  # what students begin from stays above the answer
@@ -199,7 +208,19 @@ def question(exercise: Exercise, prompt: str, kind: str, answer: Solution | None
     return block(head, made("markdown", prompt), *cells)
 
 
-def copy_of(notebook: dict[str, Any], stem: str, kind: str, answers: dict[str, Solution]) -> Any:
+def varied(name: str) -> Varied | None:
+    """The test of an exercise, if its numbers may be a student's own."""
+    test = module_of(name).EXERCISES.get(name) if name.split("-")[0] in CHAPTERS else None
+    return test if isinstance(test, Varied) else None
+
+
+def copy_of(
+    notebook: dict[str, Any],
+    stem: str,
+    kind: str,
+    answers: dict[str, Solution],
+    seeded: bool = False,
+) -> Any:
     """A chapter's set-up and its exercises, to be filled in and marked; ``None`` if it has none.
     For nbgrader and otter it is the source that they read, with the reference answers given."""
     asked = exercises(notebook["cells"])
@@ -214,17 +235,86 @@ def copy_of(notebook: dict[str, Any], stem: str, kind: str, answers: dict[str, S
     heading = re.search("^# (.*)", source(notebook["cells"][0]), re.MULTILINE)
     cells = [made("markdown", f"# {heading[1] if heading else stem}: exercises\n\n{ABOUT}")]
     if kind == "otter":
-        run = f"run_tests: {str(bool(answers)).lower()}\ngenerate: true\nexport_cell:\n  pdf: false"
+        tried = bool(answers) and not seeded  # reference answers belong to the book's numbers
+        run = f"run_tests: {str(tried).lower()}\ngenerate: true\nexport_cell:\n  pdf: false"
         cells.insert(0, made("raw", f"# ASSIGNMENT CONFIG\nname: {stem}\n{run}"))
     setup = [*map(source, code[:first]), *definitions(code[first:], words, named)]
+    cells += [made("code", STUDENT)] * seeded
+    begin = SEEDED if seeded else BEGIN
     for k, text in enumerate(setup):
-        cells.append(made("code", IMPORT.sub(BEGIN, text), f"{stem}-setup-{k}"))
+        cells.append(made("code", IMPORT.sub(begin, text), f"{stem}-setup-{k}"))
     for exercise, prompt in zip(asked, prompts, strict=True):
+        if seeded and varied(exercise.name):
+            text = "# your own numbers, in place of those in the text below\n"
+            text += f'fl.book.given("{exercise.name}")'
+            cells.append(made("code", text, f"{exercise.name}-given"))
         cells += question(exercise, prompt, kind, answers.get(exercise.name))
     cells = [{"id": f"{stem}-{k:03}", **cell} for k, cell in enumerate(cells)]
     if kind == "otter":  # which has marks of its own
         cells = [cell | {"metadata": {}} for cell in cells]
     return {**notebook, "cells": cells}
+
+
+# ---- students with numbers of their own ----------------------------------------------------------
+
+
+def roster(path: str | Path) -> list[str]:
+    """The students' ids in a CSV. Each is the name of a folder: of a student's copies, and of what
+    was handed in."""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+        separator = max(",;\t", key=text.partition("\n")[0].count)
+        head, *rows = [*csv.reader(io.StringIO(text), delimiter=separator)] or [[]]
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not in UTF-8: save it as CSV in UTF-8.") from None
+    except csv.Error as error:
+        raise ValueError(f"{path} is no CSV ({error}).") from None
+    names = [name.strip().lower().replace(" ", "_") for name in head]
+    column = next((names.index(name) for name in COLUMNS if name in names), None)
+    if column is None:
+        raise ValueError(f"{path} has no column with the ids, named {' or '.join(COLUMNS)}.")
+    ids: dict[str, str] = {}
+    for line, row in enumerate(rows, 2):
+        if not "".join(row).strip():
+            continue
+        name = unicodedata.normalize("NFC", "".join(row[column : column + 1])).strip()
+        if not name:
+            raise ValueError(f"{path} has no id in line {line}.")
+        dots, long = "." in (name[0], name[-1]), len(name.encode()) > 200
+        if dots or long or not name.isprintable() or set(name) & set('/\\:*?"<>|'):
+            raise ValueError(f"{path}: {name!r} in line {line} cannot be the name of a folder.")
+        if name.casefold() in ids:
+            raise ValueError(f"{path} has the id {name} twice, in line {line} again.")
+        ids[name.casefold()] = name
+    if not ids:
+        raise ValueError(f"{path} has no students.")
+    return [*ids.values()]
+
+
+def of_student(copy: dict[str, Any], student: str) -> dict[str, Any]:
+    """A copy with the student's id in it."""
+    text = STUDENT.replace('""', json.dumps(student, ensure_ascii=False))
+    cells = [c | {"source": text} if source(c) == STUDENT else c for c in copy["cells"]]
+    return {**copy, "cells": cells}
+
+
+def numbers(students: list[str], names: list[str]) -> str:
+    """For the lecturer: the numbers of each student and the right answers, as CSV."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["student", "exercise", "given", "answer"])
+    before = CLASS["student"]
+    try:
+        for CLASS["student"] in students:
+            for name in names:
+                if test := varied(name):
+                    given = test.given()
+                    right = inspect.getclosurevars(test.build(**given)).nonlocals["expected"]
+                    said = ", ".join(f"{k} {v}" for k, v in given.items())
+                    rows.writerow([CLASS["student"], name, said, right])
+    finally:
+        CLASS["student"] = before
+    return text.getvalue()
 
 
 # ---- the course ----------------------------------------------------------------------------------
@@ -293,34 +383,42 @@ def make(
     force: bool = False,
     kind: str = "plain",
     instructor: bool = False,
+    seed_from: str | Path = "",
 ) -> list[Path]:
     """Write a course under ``out``: the pages of ``folder`` for students, which build by
     themselves, and for each chapter with exercises a copy that is marked; returns all paths.
 
     Nothing is written over: ``out`` may not lie in ``folder`` or around it, and files that are
     there already are refused unless ``force``. Reference answers are written only for the
-    ``instructor``, into the folder of that name and into the copies.
+    ``instructor``, into the folder of that name and into the copies. With ``seed_from``, a roster,
+    the numbers of exercises differ by student: of a plain course each has a folder of copies.
     """
     folder, out = Path(folder), Path(out)
     copies, *_ = pick(kind, KINDS, "kind of course")
+    students = roster(seed_from) if seed_from else []
     one, other = Path(os.path.realpath(folder)), check_writable(out / "a").parent
     if one == other or one in other.parents or other in one.parents:
         raise ValueError(f"The folders {folder} and {out} overlap; name one outside of the other.")
     notebooks, texts, asked = chapters(folder), {}, {}
     files = {p.relative_to(folder): p for p in sorted(folder.rglob("*")) if p.is_file()}
     files = {name: path for name, path in files.items() if kept(name)}
+    if students:  # are nobody else's business
+        files = {name: path for name, path in files.items() if not path.samefile(seed_from)}
     answers = {n: s for c in CHAPTERS if instructor for n, s in solutions(c, folder).items()}
     for stem, path in notebooks.items():
         page, notebook = path.relative_to(folder), read(path)
         try:
             texts[page] = as_text(strip(notebook, page, {*files}))
             asked[page] = exercises(notebook["cells"])
-            copied = copy_of(notebook, stem, kind, answers)
+            copied = copy_of(notebook, stem, kind, answers, bool(students))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
         if copied:
             name = f"{stem}/{stem}.ipynb" if kind == "nbgrader" else f"{stem}.ipynb"
-            texts[Path(copies, name)] = as_text(copied)
+            for student in students if kind == "plain" else []:
+                texts[Path(copies, student, name)] = as_text(of_student(copied, student))
+            if kind != "plain" or not students:
+                texts[Path(copies, name)] = as_text(copied)
     for page in (name for name in files if name.suffix == ".md"):
         texts[page] = linked(files[page].read_text(encoding="utf-8"), page, {*files})
     guides = folder / "teach"
@@ -336,6 +434,9 @@ def make(
             texts.setdefault(Path("_config.yml"), configuration(place / "_config.yml"))
     if instructor:
         texts |= {Path("instructor", n): t for n, t in guide(folder, asked, answers).items()}
+        if students:
+            names = [e.name for page in asked.values() for e in page]
+            texts[Path("instructor", "numbers.csv")] = numbers(students, names)
     with tempfile.TemporaryDirectory() as built:
         also = ["otter-grader>=7,<8"] if kind == "otter" else []
         texts[Path("requirements.txt")] = "\n".join([*wheel(Path(built)), *also, ""])

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from .check import CHAPTERS, Solution, module_of
+from .check import CHAPTERS, Solution, Varied, module_of
 
 Cell = dict[str, Any]
 SOLUTION = re.compile(r"^(?:fl|fedlearn)\.solution\((.*)\)[ \t]*\n?", re.MULTILINE)
@@ -82,6 +82,7 @@ def rubric(exercise: Exercise, answer: Solution | None) -> str:
 
 def reasons(test: Any) -> Iterator[str]:
     """What a check says of wrong answers; "..." stands for what depends on the answer."""
+    test = test.build(**test.given()) if isinstance(test, Varied) else test
     free = inspect.getclosurevars(test)
     if "wrong" in free.nonlocals:  # a number
         yield from (free.nonlocals["wrong"] or {}).values()

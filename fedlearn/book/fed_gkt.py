@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from ..data.sources import data_path
-from .check import Function, compared, drawn, number
+from .check import Function, compared, drawn, generator, number, varied
 
 if TYPE_CHECKING:
     from .show import Chart, Shown  # pictures take long to load, and a check needs none
@@ -320,7 +320,7 @@ def match(function: Function) -> str | None:
     """function(z_s [n, C], order [n], batch [b]) -> the rows of z_s for the images in batch; row i
     is image order[i]."""
     for n, seed in ((7, 3), (20, 4)):
-        dice = torch.Generator().manual_seed(seed)
+        dice = generator(seed)
         z_s, order = 4 * drawn(n, 5, seed=seed), torch.randperm(n, generator=dice)
         batch = torch.randperm(n, generator=dice)[:5]
         expected = torch.stack([z_s[(order == j).nonzero()[0, 0]] for j in batch])
@@ -342,27 +342,28 @@ def match(function: Function) -> str | None:
     return None
 
 
-FLOATS, STATISTICS, H, C = 1_147_738, 17_056, 16 * 32 * 32, 10
-EACH = 4 * H + 8 * C + 6
-CROSSOVER = 8 * FLOATS // EACH
-# images of a client up to which a round of FedGKT sends less than one of FedAvg with ResNet-110
-_crossover = number(
-    CROSSOVER,
-    {
-        CROSSOVER + 1: "with that many FedGKT sends more: count the logits both ways, and round"
-        " down",
-        8 * (FLOATS + STATISTICS) // EACH: "batch statistics are left out here",
-        4 * FLOATS // EACH: "FedAvg's model travels both ways",
-        8 * FLOATS // H: "each number of H has four bytes, too",
-        FLOATS // H: "each number of H has four bytes, and FedAvg's model travels both ways",
-    },
+@varied(
+    weights=(1_147_738, range(800_000, 3_000_000)),
+    classes=(10, range(2, 101)),
+    channels=(16, range(8, 33)),
+    side=(32, range(16, 41)),
 )
-
-
-def crossover(answer: Any) -> str | None:
-    if float(answer) % 1:
-        return "a number of images is whole"
-    return _crossover(answer)
+def crossover(weights: int, classes: int, channels: int, side: int) -> Any:
+    """Images of a client up to which a round of FedGKT sends less than one of FedAvg with
+    ResNet-110."""
+    statistics, H = 17_056, channels * side * side
+    each = 4 * H + 8 * classes + 6
+    return number(
+        8 * weights // each,
+        {
+            8 * weights // each + 1: "with that many FedGKT sends more: count the logits both ways,"
+            " and round down",
+            8 * (weights + statistics) // each: "batch statistics are left out here",
+            4 * weights // each: "FedAvg's model travels both ways",
+            8 * weights // H: "each number of H has four bytes, too",
+            weights // H: "each number of H has four bytes, and FedAvg's model travels both ways",
+        },
+    )
 
 
 def still(function: Function) -> str | None:

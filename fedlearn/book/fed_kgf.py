@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .check import Function, compared, number
+from .check import Function, compared, generator, number, varied
 
 
 def kernel_generation(low: float = 0.01, high: float = 0.16) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def equal_bytes(dataset: str = "cifar10") -> list[dict[str, str]]:
 
 
 def uniform(shape: tuple[int, ...], low: float, high: float, seed: int) -> torch.Tensor:
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed)) * (high - low) + low
+    return torch.rand(shape, generator=generator(seed)) * (high - low) + low
 
 
 def gradient(answer: Function) -> str | None:
@@ -266,22 +266,27 @@ def gradient(answer: Function) -> str | None:
     return None
 
 
-BASE, STATISTICS, DENSE = 16 * 512 * 9, 2 * 512, 512 * 10 + 10
-WHOLE, NORM = 512 * 512 * 9, 2 * STATISTICS
-# the last two modules of ResNet-18 with 16 base kernels, batch statistics included
-upload = number(
-    BASE + NORM + DENSE,
-    {
-        BASE + STATISTICS + DENSE: "the running mean and variance of batch normalisation travel,"
-        " too",
-        BASE + DENSE: "batch normalisation belongs to the module",
-        BASE + NORM + 512 * 10: "the dense layer has biases",
-        BASE + NORM: "the dense layer is the second module of the group",
-        WHOLE + NORM + DENSE: "that is the whole convolution; only its base kernels travel",
-        BASE + 4 * 16 + DENSE: "batch normalisation has all 512 channels, whoever made them",
-        4 * (BASE + NORM + DENSE): "that is the number of bytes; the question is for numbers",
-    },
+@varied(
+    base_kernels=(16, range(4, 64)), channels=(512, range(128, 800)), classes=(10, range(2, 200))
 )
+def upload(base_kernels: int, channels: int, classes: int) -> Any:
+    """The last two modules of ResNet-18 with base kernels, batch statistics included."""
+    base, whole = base_kernels * channels * 9, channels * channels * 9
+    norm, dense = 4 * channels, channels * classes + classes
+    return number(
+        base + norm + dense,
+        {
+            base + norm // 2 + dense: "the running mean and variance of batch normalisation"
+            " travel, too",
+            base + dense: "batch normalisation belongs to the module",
+            base + norm + channels * classes: "the dense layer has biases",
+            base + norm: "the dense layer is the second module of the group",
+            whole + norm + dense: "that is the whole convolution; only its base kernels travel",
+            base + 4 * base_kernels + dense: f"batch normalisation has all {channels} channels,"
+            " whoever made them",
+            4 * (base + norm + dense): "that is the number of bytes; the question is for numbers",
+        },
+    )
 
 
 def smooth(function: Function) -> str | None:
@@ -315,14 +320,18 @@ def smooth(function: Function) -> str | None:
     return None
 
 
-mean_slope = number(  # of beta |w|^(beta - 1) over w from -1 to 1
-    1.0,
-    {
-        0.0: "the slope is that of Eq. (5.2); it has no sign",
-        0.5: "that is the mean of |w|; put it through Eq. (5.2)",
-    },
-    tolerance=0.03,
-)
+@varied(beta=(10, range(3, 13)), largest_weight=(1.0, [k / 100 for k in range(70, 98)]))
+def mean_slope(beta: int, largest_weight: float) -> Any:
+    """Of beta |w|^(beta - 1) over w from -largest_weight to largest_weight."""
+    return number(
+        largest_weight ** (beta - 1),
+        {
+            0.0: "the slope is that of Eq. (5.2); it has no sign",
+            largest_weight / 2: "that is the mean of |w|; put it through Eq. (5.2)",
+        },
+        tolerance=0.03,
+    )
+
 
 EXERCISES = {
     "fed_kgf-uniform": mean_slope,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .check import Function, compared, drawn, labelled, number
+from .check import Function, compared, drawn, labelled, number, varied
 
 if TYPE_CHECKING:
     from .show import Shown  # pictures take long to load, and a check needs none
@@ -187,23 +187,26 @@ def diagonal(unbiased: Function) -> str | None:
     return None
 
 
-NETWORK, EXTRACTOR, CHANNELS = 1_756_426, 4_864 + 102_464, 64  # models.cifar_cnn
-WEIGHT = 2 * CHANNELS * CHANNELS
-OPERATOR = WEIGHT + CHANNELS
-payload = number(  # what a client of FedFusion with conv sends for models.cifar_cnn
-    NETWORK + OPERATOR,
-    {
-        NETWORK: "the operator is trained and travels, too",
-        NETWORK + WEIGHT: "the 1 x 1 convolution has biases",
-        OPERATOR: "that is the operator alone",
-        NETWORK + CHANNELS: "that is multi; conv has a matrix",
-        NETWORK + CHANNELS**2 + CHANNELS: "the operator has 2C channels in, those of both streams",
-        NETWORK + EXTRACTOR + OPERATOR: "the frozen extractor is never sent: it is the last"
-        " download",
-        2 * NETWORK + OPERATOR: "the frozen stream is never sent: it is the last download",
-        4 * (NETWORK + OPERATOR): "that is the number of bytes; the question is for numbers",
-    },
-)
+@varied(numbers_in_all=(1_756_426, range(1_000_000, 2_000_000)), channels=(64, range(16, 200)))
+def payload(numbers_in_all: int, channels: int) -> Any:
+    """What a client of FedFusion with conv sends for models.cifar_cnn."""
+    network, extractor, weight = numbers_in_all, 4_864 + 102_464, 2 * channels**2
+    operator = weight + channels
+    return number(
+        network + operator,
+        {
+            network: "the operator is trained and travels, too",
+            network + weight: "the 1 x 1 convolution has biases",
+            operator: "that is the operator alone",
+            network + channels: "that is multi; conv has a matrix",
+            network + channels**2 + channels: "the operator has 2C channels in, those of both"
+            " streams",
+            network + extractor + operator: "the frozen extractor is never sent: it is the last"
+            " download",
+            2 * network + operator: "the frozen stream is never sent: it is the last download",
+            4 * (network + operator): "that is the number of bytes; the question is for numbers",
+        },
+    )
 
 
 def fold(answer: Function) -> str | None:

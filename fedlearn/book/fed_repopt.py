@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from .check import Function, compared, number
+from .check import Function, compared, number, varied
 from .check import drawn as normal
 
 if TYPE_CHECKING:
@@ -201,20 +201,38 @@ def adam(answer: Function) -> str | None:
     return None
 
 
-CHANNELS = 64 + 4 * 128 + 6 * 256 + 16 * 512 + 2048  # of RepVGG-B1's 28 blocks
-COPIED = 3 * 128 + 5 * 256 + 15 * 512  # of its blocks that copy their input
-constants = number(
-    2 * CHANNELS,
-    {
-        CHANNELS: "each output channel has two constants, one for either branch",
-        2 * 28: "each output channel of a block has its own constants",
-        2 * (CHANNELS - 64): "the first block has constants, too",
-        2 * (64 + 128 + 256 + 512 + 2048): "a stage has several blocks, each with its own",
-        3 * CHANNELS: "the scale of the copy is trained, so it is no constant",
-        2 * CHANNELS + COPIED: "the scale of the copy is trained, so it is no constant",
-        8 * CHANNELS: "those are bytes; the question is for numbers",
-    },
+BLOCKS = range(2, 30)
+
+
+@varied(
+    blocks_of_128=(4, BLOCKS),
+    blocks_of_256=(6, BLOCKS),
+    blocks_of_512=(16, BLOCKS),
+    channels_of_the_last=(2048, range(1000, 4000)),
 )
+def constants(
+    blocks_of_128: int, blocks_of_256: int, blocks_of_512: int, channels_of_the_last: int
+) -> Any:
+    """Of RepVGG-B1's blocks; the first of each stage does not copy its input."""
+    blocks, last = (
+        {128: blocks_of_128, 256: blocks_of_256, 512: blocks_of_512},
+        channels_of_the_last,
+    )
+    channels = 64 + sum(c * n for c, n in blocks.items()) + last
+    copied = sum(c * (n - 1) for c, n in blocks.items())
+    return number(
+        2 * channels,
+        {
+            channels: "each output channel has two constants, one for either branch",
+            2 * (2 + sum(blocks.values())): "each output channel of a block has its own constants",
+            2 * (channels - 64): "the first block has constants, too",
+            2 * (64 + sum(blocks) + last): "a stage has several blocks, each with its own",
+            3 * channels: "the scale of the copy is trained, so it is no constant",
+            2 * channels + copied: "the scale of the copy is trained, so it is no constant",
+            8 * channels: "those are bytes; the question is for numbers",
+        },
+    )
+
 
 EXERCISES = {
     "fed_repopt-constants": constants,

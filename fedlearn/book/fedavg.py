@@ -9,7 +9,7 @@ import torch
 
 from ..models import digits_cnn, state_of
 from ..wire import Message, Schema, pack
-from .check import Function, compared, drawn, number
+from .check import Function, compared, drawn, number, varied
 
 if TYPE_CHECKING:
     from .show import Chart
@@ -158,27 +158,28 @@ def average(answer: Function) -> str | None:
     return compared(values, right, wrong, "the values are not the weighted mean", 1e-4)
 
 
-def total_bytes(answer: Any) -> str | None:
-    """The bytes of 50 rounds of the digits network with 10 of 100 clients, both ways."""
+@varied(rounds=(50, range(11, 400)), clients_in_a_round=(10, range(2, 90)))
+def total_bytes(rounds: int, clients_in_a_round: int) -> Any:
+    """The bytes of the digits network with some of 100 clients in a round, both ways."""
     net = digits_cnn()
     state = state_of(net)
     parameters = 4 * sum(p.numel() for p in net.parameters())
     sections = {name: bytes(4 * t.numel()) for name, t in state.items()}
     schema = Schema({n: tuple(t.shape) for n, t in state.items()})
     message = len(pack(Message(0, 1, 0, 0, sections), schema))
-    runs = 2 * 10 * 50
+    drawn, runs = clients_in_a_round, 2 * clients_in_a_round * rounds
     numbers = sum(map(len, sections.values()))
     typical = {
         message * runs / 2: "that is one direction only",
-        message * runs * 10: "only ten of the hundred clients take part in a round",
-        message * runs / 50: "that is a single round",
-        message * runs / 10: "ten clients take part in each round, not one",
+        message * runs * 100 / drawn: f"only {drawn} of the hundred clients take part in a round",
+        message * runs / rounds: "that is a single round",
+        message * runs / drawn: f"{drawn} clients take part in each round, not one",
         message * runs * 8: "that is in bits",
         parameters * runs: "the buffers and the envelope are missing",
         (message - numbers + parameters) * runs: "the buffers are missing",
         numbers * runs: "the envelope is missing",
     }
-    return number(message * runs, typical)(answer)
+    return number(message * runs, typical)
 
 
 CASES = ((10, 1.0, 10), (10, 0.5, 5), (10, 0.2, 2), (10, 0.01, 1), (5, 0.5, 3), (7, 0.2, 1))

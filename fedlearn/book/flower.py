@@ -8,7 +8,7 @@ from typing import Any
 from .. import methods, tasks
 from ..history import History
 from ..round import clients
-from .check import Function, number
+from .check import Function, number, varied
 
 ASK, LOOK = 3.0, 0.5  # seconds between two looks of a SuperNode, and of our part at the server
 
@@ -236,28 +236,34 @@ def carried(
 
 # ---- exercises -----------------------------------------------------------------------------------
 
-# bytes, as the exercise gives them
-MESSAGE, UP, DOWN, GREETING = 6_781, 1_100, 1_300, 1_500 + 2_100
-DRAWN, ROUNDS, CLIENTS = 20, 50, 100
-UPLOADS = DRAWN * ROUNDS
-TRAINING, GREETINGS = UPLOADS * (2 * MESSAGE + UP + DOWN), CLIENTS * GREETING
-PLAIN = UPLOADS * 2 * MESSAGE
-total = number(
-    TRAINING + GREETINGS,
-    {
-        TRAINING: "the greetings are missing",
-        TRAINING + DRAWN * GREETING: "everybody is greeted, also who is never drawn",
-        TRAINING + ROUNDS * GREETINGS: "a client is greeted once, not in every round",
-        TRAINING + UPLOADS * GREETING: "a client is greeted once, not each time it is drawn",
-        PLAIN: "these are our bytes; what Flower adds is missing",
-        PLAIN + GREETINGS: "what Flower adds to the messages of the rounds is missing",
-        UPLOADS * (MESSAGE + UP) + GREETINGS: "the downloads are missing",
-        UPLOADS * (MESSAGE + DOWN) + GREETINGS: "the uploads are missing",
-        TRAINING * CLIENTS // DRAWN + GREETINGS: "only a fifth of the clients takes part in a"
-        " round",
-        8 * (TRAINING + GREETINGS): "these are bits",
-    },
+
+@varied(
+    message=(6_781, range(3_000, 9_000)),
+    added_up=(1_100, range(500, 2_000)),
+    added_down=(1_300, range(500, 2_000)),
+    rounds=(50, range(11, 200)),
 )
+def total(message: int, added_up: int, added_down: int, rounds: int) -> Any:
+    """All that Flower counts, in bytes; a fifth of 100 clients is drawn in each round."""
+    drawn, clients, greeting = 20, 100, 1_500 + 2_100
+    uploads, greetings = drawn * rounds, clients * greeting
+    training, plain = uploads * (2 * message + added_up + added_down), uploads * 2 * message
+    return number(
+        training + greetings,
+        {
+            training: "the greetings are missing",
+            training + drawn * greeting: "everybody is greeted, also who is never drawn",
+            training + rounds * greetings: "a client is greeted once, not in every round",
+            training + uploads * greeting: "a client is greeted once, not each time it is drawn",
+            plain: "these are our bytes; what Flower adds is missing",
+            plain + greetings: "what Flower adds to the messages of the rounds is missing",
+            uploads * (message + added_up) + greetings: "the downloads are missing",
+            uploads * (message + added_down) + greetings: "the uploads are missing",
+            training * clients // drawn + greetings: "only a fifth of the clients takes part in a"
+            " round",
+            8 * (training + greetings): "these are bits",
+        },
+    )
 
 
 GOOD, FEW = ({}, 400), ({}, 300)  # of a round: who was refused, and how many bytes came

@@ -232,7 +232,7 @@ def layer_drift(answer: Function) -> str | None:
                 torch.cat(list(flat.values()), 1), p
             ),
         }
-        otherwise = f"for {name} it gives {value:.4g} where {right:.4g} is right"
+        otherwise = f"for {name} it gives {value:.4g}, which is not its drift"
         if reason := compared(value, right, wrong, otherwise, 1e-4):
             return reason
     return None
@@ -247,9 +247,7 @@ def expected_classes(answer: Function) -> str | None:
             "that is how many classes are missing: you want those that are there": missing,
             "images repeat classes: two images have the same class now and then": min(n, classes),
         }
-        otherwise = (
-            f"for n = {n} and {classes} classes it gives {value:.4g}, and {right:.4g} is right"
-        )
+        otherwise = f"for n = {n} and {classes} classes {value:.4g} is not the expected number"
         if reason := compared(value, right, wrong, otherwise):
             return reason
     return None
@@ -270,7 +268,9 @@ def round_leaves(answer: Function) -> str | None:
             ),
             "every client counts the same in it: weigh by p": float(r.mean()),
         }
-        otherwise = f"for a = {a} and E = {E} it gives {value:.4g}, and {right:.4g} is right"
+        otherwise = (
+            f"for a = {a} and E = {E} it gives {value:.4g}, which is not the share that is left"
+        )
         if reason := compared(value, right, wrong, otherwise):
             return reason
     return None

@@ -3,12 +3,14 @@ run, and counted."""
 
 import os
 import tempfile
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ..files import check_writable, write_text
-from .classroom import chapters, copy_of, read
+from .check import STUDENT
+from .classroom import SEEDED, chapters, copy_of, read, roster
 from .exercises import Cell, source
 
 WAIT = 600  # seconds for a cell that sleeps; one that works is stopped after a minute
@@ -21,7 +23,7 @@ def grade(cell: Cell) -> dict[str, Any]:
     return cell.get("metadata", {}).get("nbgrader") or {}
 
 
-def run(copy: dict[str, Any], answers: dict[str, str]) -> dict[str, str]:
+def run(copy: dict[str, Any], answers: dict[str, str], student: str) -> dict[str, str]:
     """Of each check of a copy why it failed, "" if it did not.
 
     It runs in an empty folder, which is also its home. An answer that ends the kernel is left out,
@@ -49,7 +51,7 @@ def run(copy: dict[str, Any], answers: dict[str, str]) -> dict[str, str]:
         client.on_cell_start = lambda cell, cell_index, last=last: last.update(cell)
         try:
             with place:
-                client.execute(env=os.environ | {"HOME": place.name})
+                client.execute(env=os.environ | {"HOME": place.name, STUDENT: student})
             break
         except (DeadKernelError, CellTimeoutError) as error:
             name = grade(last).get("grade_id", "").removesuffix("-check")
@@ -67,9 +69,13 @@ def run(copy: dict[str, Any], answers: dict[str, str]) -> dict[str, str]:
     return notes
 
 
-def marked(path: Path, copies: dict[str, dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
+def marked(
+    path: Path, copies: dict[str, dict[str, Any]], student: str
+) -> Iterator[tuple[Any, ...]]:
     """Exercise, points, out of how many, and a note, of each exercise that a notebook answers."""
     cells = read(path)["cells"]
+    if not student and any(SEEDED in source(c) for c in cells):
+        raise ValueError("its numbers are one student's own: mark with --seed-from, the roster")
     answers = {grade(c).get("grade_id", ""): source(c) for c in cells if grade(c).get("solution")}
     theirs = [
         c for c in copies.values() if {*answers} & {grade(x).get("grade_id") for x in c["cells"]}
@@ -77,7 +83,7 @@ def marked(path: Path, copies: dict[str, dict[str, Any]]) -> Iterator[tuple[Any,
     if not theirs:
         raise ValueError("it has no answer to an exercise of this course")
     for copy in theirs:
-        notes = run(copy, answers)
+        notes = run(copy, answers, student)
         for cell in copy["cells"]:
             if not grade(cell).get("grade"):
                 continue
@@ -90,12 +96,19 @@ def marked(path: Path, copies: dict[str, dict[str, Any]]) -> Iterator[tuple[Any,
                 yield name, None, most, "by hand"
 
 
-def mark(book: str | Path, folder: str | Path, out: str | Path, force: bool = False) -> Any:
+def mark(
+    book: str | Path,
+    folder: str | Path,
+    out: str | Path,
+    force: bool = False,
+    seed_from: str | Path = "",
+) -> Any:
     """Mark what was handed in under ``folder``, a folder a student, and write a row an exercise
     into ``out``, as CSV; returns the students' points as a table.
 
     A notebook is known by its exercises, whatever its name. What cannot be marked is a row with a
-    note, and nobody else's mark depends on it.
+    note, and nobody else's mark depends on it. With ``seed_from``, the roster, the numbers are
+    those of the student whose id the folder has as its name.
     """
     import pandas as pd
 
@@ -106,9 +119,20 @@ def mark(book: str | Path, folder: str | Path, out: str | Path, force: bool = Fa
         raise ValueError(f"{folder} is no folder with a folder for each student.")
     if out.exists() and not force:
         raise ValueError(f"{out} is there already; with --force it is written anew.")
-    made = {stem: copy_of(read(p), stem, "plain", {}) for stem, p in chapters(Path(book)).items()}
+    ids = roster(seed_from) if seed_from else []
+    made = {
+        stem: copy_of(read(p), stem, "plain", {}, bool(ids))
+        for stem, p in chapters(Path(book)).items()
+    }
     copies, rows = {stem: copy for stem, copy in made.items() if copy}, []
+    names = {unicodedata.normalize("NFC", p.name) for p in students}
+    rows += [(i, "", "", 0, 0, "no notebook was handed in") for i in ids if i not in names]
     for student in students:
+        known = unicodedata.normalize("NFC", student.name) if ids else ""
+        if ids and known not in ids:
+            said = f"not marked: {seed_from} has no id {known}, so its numbers are not known"
+            rows.append((student.name, "", "", 0, 0, said))
+            continue
         files = [p for p in sorted(student.rglob("*")) if p.is_file()]
         notebooks = [
             p for p in files if p.suffix == ".ipynb" and ".ipynb_checkpoints" not in p.parts
@@ -118,7 +142,7 @@ def mark(book: str | Path, folder: str | Path, out: str | Path, force: bool = Fa
         for path in notebooks:
             name = path.relative_to(student).as_posix()
             try:
-                rows += [(student.name, name, *row) for row in marked(path, copies)]
+                rows += [(student.name, name, *row) for row in marked(path, copies, known)]
             except (*MALFORMED, OSError, RuntimeError) as error:
                 rows.append((student.name, name, "", 0, 0, f"not marked: {error}"))
     table = pd.DataFrame(rows, columns=COLUMNS)

@@ -6,7 +6,7 @@ import torch
 
 from ..context import Tensors
 from ..wire import Pooled
-from .check import compared, drawn, labelled, number
+from .check import compared, drawn, labelled, number, varied
 
 if TYPE_CHECKING:
     from .show import Chart, Shown  # pictures take long to load, and a check needs none
@@ -161,29 +161,51 @@ def pooling(answer: Any) -> str | None:
     return None
 
 
-KERNELS, TOTAL = 3 * 64 + 64 * 64, 1_756_426  # the CIFAR network of the FedMMD and FedFusion paper
-numbers = number(  # that RPN sends for the paper's MNIST network
-    1_199_882 - 8 * (32 + 32 * 64),
-    {
-        1_199_882: "that is the dense message; the kernels have to be pooled",
-        1_199_882 - 9 * (32 + 32 * 64): "each pooled kernel still sends one number, its mean",
-        32 + 32 * 64: "those are the kernels; all else of the network travels, too",
-        8 * (32 + 32 * 64): "that is what pooling saves; how much is left?",
-        1_199_882 - 8 * 32 * 64: "the first layer has kernels, too",
-        4 * (1_199_882 - 8 * (32 + 32 * 64)): "those are bytes; the question is for numbers",
-    },
+MANY, CHANNELS = range(1_000_000, 2_000_000), range(16, 100)
+
+
+@varied(
+    numbers_in_all=(1_199_882, MANY),
+    channels_of_first=(32, CHANNELS),
+    channels_of_second=(64, CHANNELS),
 )
-payload = number(  # the numbers that RPN sends for models.cifar_cnn
-    TOTAL - 24 * KERNELS,
-    {
-        TOTAL: "that is the dense message; the kernels have to be pooled",
-        TOTAL - 25 * KERNELS: "each pooled kernel still sends one number, its mean",
-        TOTAL - 24 * KERNELS - 128: "the biases of the convolutions are sent, too",
-        TOTAL // 25: "only kernels are pooled; the dense layers travel whole",
-        24 * KERNELS: "that is what pooling saves; how much is left?",
-        4 * (TOTAL - 24 * KERNELS): "that is the number of bytes; the question is for numbers",
-    },
+def numbers(numbers_in_all: int, channels_of_first: int, channels_of_second: int) -> Any:
+    """That RPN sends for the paper's MNIST network: the channels of two convolutions, 3 x 3."""
+    first, second = channels_of_first, channels_of_second
+    total, kernels = numbers_in_all, first + first * second
+    return number(
+        total - 8 * kernels,
+        {
+            total: "that is the dense message; the kernels have to be pooled",
+            total - 9 * kernels: "each pooled kernel still sends one number, its mean",
+            kernels: "those are the kernels; all else of the network travels, too",
+            8 * kernels: "that is what pooling saves; how much is left?",
+            total - 8 * first * second: "the first layer has kernels, too",
+            4 * (total - 8 * kernels): "those are bytes; the question is for numbers",
+        },
+    )
+
+
+@varied(
+    numbers_in_all=(1_756_426, MANY),
+    channels_of_first=(64, CHANNELS),
+    channels_of_second=(64, CHANNELS),
 )
+def payload(numbers_in_all: int, channels_of_first: int, channels_of_second: int) -> Any:
+    """The numbers that RPN sends for models.cifar_cnn: convolutions of 5 x 5."""
+    first, second = channels_of_first, channels_of_second
+    total, kernels = numbers_in_all, 3 * first + first * second
+    return number(
+        total - 24 * kernels,
+        {
+            total: "that is the dense message; the kernels have to be pooled",
+            total - 25 * kernels: "each pooled kernel still sends one number, its mean",
+            total - 24 * kernels - first - second: "the biases of the convolutions are sent, too",
+            total // 25: "only kernels are pooled; the dense layers travel whole",
+            24 * kernels: "that is what pooling saves; how much is left?",
+            4 * (total - 24 * kernels): "that is the number of bytes; the question is for numbers",
+        },
+    )
 
 
 def scaled(coder: Any) -> str | None:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from .boxes import Rows, scenes, seen
-from .check import Function, compared, number
+from .check import Function, compared, generator, number, varied
 from .grids import chapter_file
 
 if TYPE_CHECKING:
@@ -130,48 +130,48 @@ def real_masks(number: str) -> "Shown":
 # ---- exercises -----------------------------------------------------------------------------------
 
 EACH, APART = "of the union the part that both have counts once", "boxes apart overlap by nothing"
-PAIRS = (  # two boxes, their IoU, and what a wrong answer has not seen
-    ((0, 0, 10, 10), (0, 0, 10, 10), 1.0, "a box and itself overlap wholly: 1"),
-    ((2, 3, 6, 7), (4, 3, 8, 7), 1 / 3, EACH),
-    ((0, 0, 10, 10), (5, 0, 15, 10), 1 / 3, EACH),
-    ((0, 0, 10, 10), (2, 4, 7, 8), 0.2, "a box inside another is all of the overlap"),
-    ((0, 0, 4, 4), (4, 0, 8, 4), 0.0, "boxes that only touch share no area"),
-    ((0, 0, 4, 4), (6, 6, 9, 9), 0.0, f"{APART}, however far apart they are"),
-    ((0, 0, 4, 4), (6, 0, 9, 4), 0.0, f"{APART}, however far apart they are"),
-    ((2, 0, 10, 4), (0, 1, 8, 5), 18 / 46, "the overlap begins at the larger of two left edges"),
+PAIRS = (  # two boxes, and what a wrong answer has not seen
+    ((0, 0, 10, 10), (0, 0, 10, 10), "a box and itself overlap wholly: 1"),
+    ((2, 3, 6, 7), (4, 3, 8, 7), EACH),
+    ((0, 0, 10, 10), (5, 0, 15, 10), EACH),
+    ((0, 0, 10, 10), (2, 4, 7, 8), "a box inside another is all of the overlap"),
+    ((0, 0, 4, 4), (4, 0, 8, 4), "boxes that only touch share no area"),
+    ((0, 0, 4, 4), (6, 6, 9, 9), f"{APART}, however far apart they are"),
+    ((0, 0, 4, 4), (6, 0, 9, 4), f"{APART}, however far apart they are"),
+    ((2, 0, 10, 4), (0, 1, 8, 5), "the overlap begins at the larger of two left edges"),
 )
-
-
-def iou(a: Sequence[int], b: Sequence[int], areas: Sequence[int] = ()) -> float:
-    """IoU of two boxes; their areas, if they are taken to be others."""
-    areas = areas or [(x2 - x1) * (y2 - y1) for x1, y1, x2, y2 in (a, b)]
-    sides = [max(0, min(a[i + 2], b[i + 2]) - max(a[i], b[i])) for i in (0, 1)]
-    both = sides[0] * sides[1]
-    return both / (sum(areas) - both)
-
-
-def misread(a: Sequence[int], b: Sequence[int]) -> list[tuple[float, str]]:
-    """What other meanings of x2, y2 give, and what to say to it."""
-    corner = "x2, y2 is a corner, not a width and height"
-    sized, other = ((x, y, x + w, y + h) for x, y, w, h in (a, b))
-    longer, last = ((x1, y1, x2 + 1, y2 + 1) for x1, y1, x2, y2 in (a, b))
-    return [
-        (iou(sized, other), corner),
-        (iou(a, b, (a[2] * a[3], b[2] * b[3])), corner),
-        (iou(longer, last), "edges lie between pixels: no + 1"),
-    ]
 
 
 def overlap(answer: Function) -> str | None:
     """answer(a, b) -> intersection over union of two boxes x1, y1, x2, y2."""
-    for a, b, right, reason in PAIRS:
+
+    # within the check, as ``area`` has its own: a function of the package would be an answer
+    def iou(a: Sequence[int], b: Sequence[int], areas: Sequence[int] = ()) -> float:
+        areas = areas or [(x2 - x1) * (y2 - y1) for x1, y1, x2, y2 in (a, b)]
+        sides = [max(0, min(a[i + 2], b[i + 2]) - max(a[i], b[i])) for i in (0, 1)]
+        both = sides[0] * sides[1]
+        return both / (sum(areas) - both)
+
+    corners = torch.randint(0, 9, (12, 2, 2), generator=generator(3))
+    sizes = torch.randint(1, 9, (12, 2, 2), generator=generator(4))
+    others = torch.cat([corners, corners + sizes], 2).tolist()
+    for a, b, reason in (*PAIRS, *((tuple(a), tuple(b), EACH) for a, b in others)):
         for one, other in ((a, b), (b, a)):
             got = float(answer(one, other))
-            if not abs(got - right) <= 1e-6:
-                for value, why in misread(one, other):
-                    if abs(got - value) < 1e-6:
-                        return why
-                return f"{reason} ({got:.3g} for {one} and {other})"
+            if abs(got - iou(a, b)) <= 1e-6:
+                continue
+            corner = "x2, y2 is a corner, not a width and height"
+            sized = [(x, y, x + w, y + h) for x, y, w, h in (one, other)]
+            longer = [(x1, y1, x2 + 1, y2 + 1) for x1, y1, x2, y2 in (one, other)]
+            misread = (
+                (iou(*sized), corner),
+                (iou(a, b, (a[2] * a[3], b[2] * b[3])), corner),
+                (iou(*longer), "edges lie between pixels: no + 1"),
+            )
+            for value, why in misread:
+                if abs(got - value) < 1e-6:
+                    return why
+            return f"{reason} ({got:.3g} for {one} and {other})"
     return None
 
 
@@ -186,39 +186,49 @@ LISTS = (  # which predictions are right, best first; how many objects there are
 )
 
 
-def precision_of(right: tuple[int, ...], objects: int) -> float:
-    """Average precision at the 101 recalls 0, 0.01, ..., 1."""
-    hits, points = 0, []
-    for k, one in enumerate(right, 1):
-        hits += one
-        points.append((hits / objects, hits / k))
-    ends = [k / 100 for k in range(101)]
-    return sum(max((p for r, p in points if r >= end - 1e-12), default=0.0) for end in ends) / 101
-
-
 def area(answer: Function) -> str | None:
     """answer(right, objects) -> average precision of predictions, best first."""
-    for right, objects, reason in LISTS:
+
+    def precision(right: Sequence[int], objects: int) -> float:
+        hits, points = 0, []
+        for k, one in enumerate(right, 1):
+            hits += one
+            points.append((hits / objects, hits / k))
+        ends = [k / 100 for k in range(101)]
+        return sum(max((p for r, p in points if r >= e - 1e-12), default=0.0) for e in ends) / 101
+
+    others = torch.randint(0, 2, (6, 7), generator=generator(5)).tolist()
+    for right, objects, reason in (*LISTS, *((row, sum(row) + 1, BEYOND) for row in others)):
         got = float(answer(torch.tensor(right), objects))
-        if not abs(got - precision_of(right, objects)) <= 0.011:  # a sum or an integral
+        if not abs(got - precision(right, objects)) <= 0.011:  # a sum or an integral
             return f"{reason} ({got:.3g} for {list(right)} of {objects} objects)"
     return None
 
 
-KERNELS = 16 + 16 * 32 + 32 * 64 + 64 * 64 + 64 * 64  # 3 x 3
-TOTAL, LAST = 98_367, 64 * 15  # the scene detector
-payload = number(
-    TOTAL - 8 * KERNELS,
-    {
-        TOTAL: "that is the dense message; the kernels have to be pooled",
-        TOTAL - 9 * KERNELS: "each pooled kernel still sends one number, its mean",
-        TOTAL - 8 * (KERNELS + LAST): "the last convolution is 1 x 1: pooling saves nothing there",
-        8 * KERNELS: "that is what pooling saves; how much is left?",
-        KERNELS: "kernels are not all: batch normalisation and the last convolution travel, too",
-        KERNELS + LAST: "batch normalisation and the last convolution's biases travel, too",
-        4 * (TOTAL - 8 * KERNELS): "that is the number of bytes; the question is for numbers",
-    },
+@varied(
+    numbers_in_all=(98_367, range(150_000, 300_000)),
+    channels_of_first=(16, range(8, 33)),
+    channels_of_second=(32, range(16, 49)),
 )
+def payload(numbers_in_all: int, channels_of_first: int, channels_of_second: int) -> Any:
+    """The numbers that RPN sends for the scene detector, without batch statistics."""
+    first, second = channels_of_first, channels_of_second
+    total, last = numbers_in_all, 64 * 15
+    kernels = first + first * second + second * 64 + 2 * 64 * 64  # 3 x 3
+    return number(
+        total - 8 * kernels,
+        {
+            total: "that is the dense message; the kernels have to be pooled",
+            total - 9 * kernels: "each pooled kernel still sends one number, its mean",
+            total - 8 * (kernels + last): "the last convolution is 1 x 1: pooling saves nothing"
+            " there",
+            8 * kernels: "that is what pooling saves; how much is left?",
+            kernels: "kernels are not all: batch normalisation and the last convolution travel,"
+            " too",
+            kernels + last: "batch normalisation and the last convolution's biases travel, too",
+            4 * (total - 8 * kernels): "that is the number of bytes; the question is for numbers",
+        },
+    )
 
 
 def flipped(answer: Any) -> str | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .check import number
+from .check import number, varied
 
 if TYPE_CHECKING:
     pass  # pictures take long to load, and a check needs none
@@ -169,18 +169,22 @@ def _random_positions(answer: Any) -> str | None:
     return None
 
 
-BITS = 6 + 1 / (1 - 0.99**64)  # a position at p = 0.01, with b* = 6
-ratio = number(
-    3200 / (BITS + 1),
-    {
-        3200 / BITS: "each kept entry also costs the one bit of its sign",
-        3200 / 33: "the positions are Rice words here, not 32-bit numbers",
-        3200: "that leaves out the positions",
-        3200 / (BITS + 32): "only the sign of a kept entry is sent, not its four bytes",
-        0.01 * (BITS + 1): "that is the number of bits an entry; how many times less than 32 is it",
-    },
-    tolerance=0.01,
-)
+@varied(per_cent=(1.0, [k / 100 for k in range(105, 600)]))
+def ratio(per_cent: float) -> Any:
+    p = per_cent / 100
+    bits = min(b + 1 / (1 - (1 - p) ** 2**b) for b in range(16))  # a position, in the best words
+    return number(
+        32 / p / (bits + 1),
+        {
+            32 / p / bits: "each kept entry also costs the one bit of its sign",
+            32 / p / 33: "the positions are Rice words here, not 32-bit numbers",
+            32 / p: "that leaves out the positions",
+            32 / p / (bits + 32): "only the sign of a kept entry is sent, not its four bytes",
+            p * (bits + 1): "that is the number of bits an entry; how many times less than 32 is"
+            " it",
+        },
+        tolerance=0.01,
+    )
 
 
 def coin(answer: Any) -> str | None:

@@ -55,37 +55,44 @@ def called(folder, *words):
 class Plain:
     kind = "plain"
 
-    def __init__(self, folder):
+    def __init__(self, folder, stem=STEM, exercises=EXERCISES, students=()):
+        self.stem, self.exercises, self.students = stem, exercises, students
         self.course, self.handed = folder / "class", folder / "class" / "submitted"
         self.book = folder / "book"  # of one chapter: no package is built
         (self.book / "solutions").mkdir(parents=True)
-        shutil.copy(BOOK / "foundations" / f"{STEM}.ipynb", self.book)
+        shutil.copy(BOOK / "foundations" / f"{stem}.ipynb", self.book)
         shutil.copy(BOOK / "solutions" / "fedavg.py", self.book / "solutions")
-        classroom.make(self.book, self.course, kind=self.kind, instructor=True)
+        roster = folder / "roster.csv" if students else ""
+        if students:
+            roster.write_text("\n".join(["id", *students]))
+        how = {"kind": self.kind, "instructor": True, "seed_from": roster}
+        classroom.make(self.book, self.course, **how)
+        self.roster = roster
 
-    def given(self):
+    def given(self, student=""):
         """The file that students get."""
-        return self.course / "exercises" / f"{STEM}.ipynb"
+        return self.course / "exercises" / (student if self.students else "") / f"{self.stem}.ipynb"
 
     def place(self, student):
         return self.handed / student
 
-    def submit(self, student, answers):
-        notebook = nbformat.read(self.given(), 4)
-        filled = dict(zip(STUBS, answers, strict=True))
+    def submit(self, student, answers, stubs=STUBS):
+        notebook = nbformat.read(self.given(student), 4)
+        filled = dict(zip(stubs, answers, strict=True))
         seen = [c.source.strip() for c in notebook.cells]
-        assert all(seen.count(stub) == 1 for stub in STUBS), "the stubs are kept"
+        assert all(seen.count(stub) == 1 for stub in stubs), "the stubs are kept"
+        filled[classroom.STUDENT] = f'student = "{student}"'
         for cell in notebook.cells:
             cell.source = filled.get(cell.source.strip(), cell.source)
         self.place(student).mkdir(parents=True)
-        nbformat.write(notebook, self.place(student) / f"{STEM}.ipynb")
+        nbformat.write(notebook, self.place(student) / f"{self.stem}.ipynb")
 
     def points(self):
-        marks.mark(self.book, self.handed, self.course / "marks.csv")
+        marks.mark(self.book, self.handed, self.course / "marks.csv", seed_from=self.roster)
         found = {student.name: [] for student in self.handed.iterdir()}
         with (self.course / "marks.csv").open() as file:
             for row in csv.DictReader(file):
-                if row["exercise"] in EXERCISES:
+                if row["exercise"] in self.exercises:
                     found[row["student"]].append(int(row["points"]))
         return found
 
@@ -93,50 +100,50 @@ class Plain:
 class Nbgrader(Plain):
     kind = "nbgrader"
 
-    def given(self):
-        path = self.course / "release" / STEM / f"{STEM}.ipynb"
+    def given(self, student=""):
+        path = self.course / "release" / self.stem / f"{self.stem}.ipynb"
         if not path.exists():
-            called(self.course, "nbgrader", "generate_assignment", STEM)
+            called(self.course, "nbgrader", "generate_assignment", self.stem)
         return path
 
     def place(self, student):
-        return self.handed / student / STEM
+        return self.handed / student / self.stem
 
     def points(self):
-        called(self.course, "nbgrader", "autograde", STEM)
+        called(self.course, "nbgrader", "autograde", self.stem)
         return self.stored()
 
     def stored(self):
         with Gradebook(f"sqlite:///{self.course}/gradebook.db") as book:
             found = {}
-            for submission in book.assignment_submissions(STEM):
+            for submission in book.assignment_submissions(self.stem):
                 grades = {g.name.removesuffix("-check"): g for g in submission.notebooks[0].grades}
-                found[submission.student.id] = [grades[n].score for n in EXERCISES]
-                paper = grades["fedavg-onestep"]
-                assert paper.max_score == 2 and not paper.auto_score
+                found[submission.student.id] = [grades[n].score for n in self.exercises]
+                papers = [g for name, g in grades.items() if name not in self.exercises]
+                assert papers and not any(g.auto_score for g in papers)
         return found
 
 
 class Otter(Plain):
     kind = "otter"
 
-    def given(self):
+    def given(self, student=""):
         made = self.course / "dist"
         if not made.exists():  # this tries the tests on the reference answers
-            said = called(self.course, "otter", "assign", f"otter/{STEM}.ipynb", "dist")
+            said = called(self.course, "otter", "assign", f"otter/{self.stem}.ipynb", "dist")
             assert "failed" not in said.lower()
-        return made / "student" / f"{STEM}.ipynb"
+        return made / "student" / f"{self.stem}.ipynb"
 
     def points(self):
         (tests,) = (self.course / "dist" / "autograder").glob("*.zip")
         return {p.name: self.run(p, tests) for p in sorted(self.handed.iterdir())}
 
     def run(self, place, tests):
-        called(place, "otter", "run", "-a", str(tests), "-o", ".", f"{STEM}.ipynb")
+        called(place, "otter", "run", "-a", str(tests), "-o", ".", f"{self.stem}.ipynb")
         results = json.loads((place / "results.json").read_text())
         (place / "results.json").unlink()
         scores = {test["name"]: test.get("score") for test in results["tests"]}
-        return [scores[name] for name in EXERCISES]
+        return [scores[name] for name in self.exercises]
 
 
 def state(folder):
@@ -166,6 +173,22 @@ def test_points_are_those_of_the_answers_and_nothing_is_hurt(program, tmp_path, 
     assert course.points() == {s: points for s, (_, points) in SUBMISSIONS.items()}
     assert state(tmp_path) == before
     assert max(p.stat().st_size for p in tmp_path.rglob("*") if p.is_file()) < 2_000_000
+
+
+@pytest.mark.parametrize("program", [Plain, Nbgrader, Otter])
+def test_each_student_is_marked_with_numbers_of_their_own(program, tmp_path, impatient):
+    students, asked = ("ann", "ben", "cem", "zoë"), ["total = ...  # your sum here"]
+    course = program(tmp_path, "fedavg", ("fedavg-bytes",), students)
+    with (course.course / "instructor" / "numbers.csv").open() as file:
+        right = {row["student"]: row["answer"] for row in csv.DictReader(file)}
+    for student, source in {"ann": "ann", "ben": "ann", "zoë": "zoë"}.items():
+        course.submit(student, [f"total = {right[source]}"], asked)
+    if program is not Otter:  # takes the id that the notebook states
+        shutil.copy(course.place("ann") / "fedavg.ipynb", course.place("ben"))
+    with pytest.MonkeyPatch.context() as patch:  # the id is not written, the answer is the book's
+        patch.setattr(classroom, "STUDENT", "")
+        course.submit("cem", ["total = 40_957_000"], asked)
+    assert course.points() == {"ann": [2], "ben": [0], "cem": [0], "zoë": [2]}
 
 
 def test_nbgrader_gives_the_reason_back_and_a_removed_check_too(tmp_path, impatient):

@@ -4,6 +4,7 @@ tests/class."""
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -189,6 +190,7 @@ def pages(course):
 def test_every_link_and_every_page_is_there(course):
     toc = yaml.safe_load((course / "_toc.yml").read_text())
     files = [toc["root"], *(c["file"] for part in toc["parts"] for c in part["chapters"])]
+    files = [f for f in files if not f.startswith("methods/")]  # which the building makes
     assert all((course / f"{f}.ipynb").exists() or (course / f"{f}.md").exists() for f in files)
     count = 0
     for path, text in pages(course):
@@ -293,6 +295,79 @@ def test_marks_are_refused_in_a_sentence(tmp_path):
     assert rows.count("not marked") == 5
     with pytest.raises(ValueError, match="--force"):
         marks.mark(source, tmp_path / "handed", tmp_path / "marks.csv")
+
+
+ROSTERS = {
+    "name,mail\nAnn,a@b.org\n": "no column with the ids",
+    "": "no column",
+    "id\n": "no students",
+    "id,name\nann,Ann\n,Ben\n": "no id in line 3",
+    "id\nann\n\nAnn\n": "the id Ann twice, in line 4",
+    "id\n../../ann\n": "name of a folder",
+    "id\n.ann\n": "name of a folder",
+    "id\nann\0\n": "no CSV|name of a folder",
+    "id\n" + 201 * "a": "name of a folder",
+    "id\nZoë".encode("utf-16"): "UTF-8",
+}
+
+
+@pytest.mark.parametrize("text", ROSTERS)
+def test_a_roster_is_refused_in_a_sentence(tmp_path, text):
+    path = tmp_path / "roster.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match=ROSTERS[text]):
+        classroom.make(book(tmp_path / "book", "x = 1"), tmp_path / "out", seed_from=path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_roster_is_read_as_it_comes(tmp_path):
+    path = tmp_path / "roster.csv"
+    path.write_bytes("Student ID;Name\r\n 007 ;Bond, J.\r\nzoe\u0308;Zoë\r\n".encode("utf-8-sig"))
+    assert classroom.roster(path) == ["007", "zoë"]
+
+
+def test_copies_are_a_students_own(tmp_path, capsys):
+    source, out = tmp_path / "book", tmp_path / "class"
+    shutil.copytree(BOOK, source)
+    path = source / "roster.csv"  # which nobody should get
+    path.write_text("id\nann\nzoë\n")
+    words = ["classroom", str(source), str(out), "--seed-from", str(path), "--instructor"]
+    assert main(words) is None and "nobody another's" in capsys.readouterr().out
+    assert {p.name for p in (out / "exercises").iterdir()} == {"ann", "zoë"}
+    first, second = (sources(out / "exercises" / s / "rpn.ipynb") for s in ("ann", "zoë"))
+    assert [(a, b) for a, b in zip(first, second, strict=True) if a != b] == [
+        tuple(f'student = "{s}"  # your id, as your lecturer has it' for s in ("ann", "zoë"))
+    ]
+    text = "\n".join(first)
+    assert "fl.book.course(seconds=60, student=student)" in text
+    assert 'fl.book.given("rpn-numbers")' in text and 'given("rpn-pool")' not in text
+    rows = (out / "instructor" / "numbers.csv").read_text().splitlines()
+    assert len(rows) == 1 + 2 * 13 and fl.book.seed() == 0
+    given = {p.name for p in out.rglob("*") if p.is_file() and "instructor" not in p.parts}
+    assert "numbers.csv" not in given and "roster.csv" not in given
+
+
+def test_marks_need_the_roster_of_copies_with_numbers(tmp_path):
+    path, handed = tmp_path / "roster.csv", tmp_path / "handed"
+    path.write_text("id\nann\nben\ncem\n")
+    out = tmp_path / "class"
+    source = book(tmp_path / "book", "import fedlearn as fl", *asked("a-b", STUB, CHECK))
+    classroom.make(source, out, seed_from=path)
+    for name, notebook in (("ann", "ann"), ("ben (2)", "ben")):
+        (handed / name).mkdir(parents=True)
+        (handed / name / "x.ipynb").write_text(
+            (out / "exercises" / notebook / "a.ipynb").read_text()
+        )
+    (handed / "ann" / "empty.ipynb").write_text('{"cells": []}')
+    (handed / "cem").mkdir()
+    marks.mark(source, handed, tmp_path / "marks.csv")
+    assert (tmp_path / "marks.csv").read_text().count("mark with --seed-from") == 2
+    (handed / "ann" / "x.ipynb").unlink()
+    marks.mark(source, handed, tmp_path / "marks.csv", force=True, seed_from=path)
+    _, *rows = (tmp_path / "marks.csv").read_text().splitlines()
+    assert len(rows) == 4 and rows[0] == "ben,,,0,0,no notebook was handed in"
+    assert "no answer to an exercise" in rows[1] and "has no id ben (2)" in rows[2]
+    assert rows[3] == "cem,,,0,0,no notebook was handed in"
 
 
 def test_progress_is_kept_beside_the_notebooks(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Exercises: reference answers are right, and each typical wrong answer is told why."""
 
 import copy
+import inspect
 import itertools
 import math
 import os
@@ -17,7 +18,7 @@ from torch.utils._pytree import tree_map
 
 import fedlearn as fl
 from fedlearn.book import check
-from fedlearn.book.check import CHAPTERS, Verdict, empty, module_of, number, solutions
+from fedlearn.book.check import CHAPTERS, Varied, Verdict, empty, module_of, number, solutions
 from fedlearn.methods.fed_kgf import modules, represent
 from fedlearn.methods.fedfusion import Convolution
 from fedlearn.models import parameter_count, resnet8, resnet18, resnet110, state_of
@@ -205,14 +206,73 @@ def test_a_verdict_says_why():
     assert "not yet, because it is too long" in repr(Verdict("a-b", "it is too long"))
     test = number(100, {50: "half"}, tolerance=0.01)
     assert test(100.5) is None and "half" in test(50.2)
-    for value, noun in ((1000, "too large"), (98, "too small"), (120, "order"), (999, "order")):
-        assert noun in test(value), "more would lead to the answer by halving"
+    for value, noun in ((1000, "too large"), (98, "too small"), (120, "whole"), (999, "order")):
+        assert noun in test(value + (noun == "whole") / 2), "more would lead to it by halving"
 
 
 def test_the_package_answers_no_exercise():
-    from fedlearn.book.seeing import iou
+    assert "the package's" in fl.check("seeing-iou", fl.methods.rpn).reason
 
-    assert "the package's" in fl.check("seeing-iou", iou).reason
+
+# ---- numbers that differ by student --------------------------------------------------------------
+
+VARIED = [n for n in EXERCISES if isinstance(module_of(n).EXERCISES[n], Varied)]
+
+
+def expected(exercise):
+    test = module_of(exercise).EXERCISES[exercise]
+    return inspect.getclosurevars(test.build(**test.given())).nonlocals["expected"]
+
+
+@pytest.fixture
+def student(monkeypatch):
+    return lambda name: monkeypatch.setitem(check.CLASS, "student", name)
+
+
+@pytest.mark.parametrize("exercise", VARIED)
+def test_a_student_has_numbers_and_an_answer_of_their_own(exercise, student):
+    book, answers = fl.book.given(exercise), []
+    for name in ("ann", "ben", "zoë", "1234567"):
+        student(name)
+        assert fl.book.given(exercise) == fl.book.given(exercise) != book
+        assert not fl.check(exercise, right(exercise)), "the book's"
+        answers.append(expected(exercise))
+        assert fl.check(exercise, answers[-1])
+    assert len({*answers}) == 4
+    student(None)
+    assert fl.book.given(exercise) == book
+
+
+@pytest.mark.parametrize("exercise", sorted({*EXERCISES} - {*VARIED}))
+def test_checks_are_as_good_on_the_data_of_a_student(exercise, student):
+    student("ann")
+    with pytest.raises(ValueError, match=f"{exercise} are the same"):
+        fl.book.given(exercise)
+    test_the_reference_answer_is_right(exercise)
+    test_a_changed_answer_is_told_why_or_is_right(exercise)
+
+
+def test_the_seed_is_the_students(student, monkeypatch):
+    monkeypatch.setattr(check, "CLASS", check.CLASS.copy())
+    assert fl.book.seed() == 0
+    first = check.drawn(3)
+    student("zoë")
+    assert fl.book.seed() == 659732614 and not torch.equal(check.drawn(3), first)
+    student("zoe\u0308 ")
+    assert fl.book.seed() == 659732614, "written in another way"
+    fl.book.course(student="ann")
+    fl.book.course(student="zoë")
+    assert fl.book.seed() == 659732614, "who mistyped the id runs the first cell again"
+    monkeypatch.setenv(check.STUDENT, "zoë")
+    fl.book.course(student="ann")
+    monkeypatch.delenv(check.STUDENT)
+    fl.book.course(student="ann")
+    assert fl.book.seed() == 659732614, "whoever marks knows whose notebook it is"
+    student("")
+    assert "your id" in fl.check("rpn-numbers", right("rpn-numbers")).reason
+    assert fl.check("rpn-pool", right("rpn-pool"))
+    with pytest.raises(ValueError, match="your id"):
+        fl.book.given("rpn-numbers")
 
 
 @pytest.mark.parametrize("call", [lambda n: fl.check(n, 1), fl.solution])
