@@ -61,10 +61,12 @@ CASES = [pytest.param(k, marks=[] if k in FEW else pytest.mark.slow) for k in AL
 def test_a_mix_that_is_not_refused_trains(label):
     method = ALLOWED[label]
     share = accuracy(method) / accuracy(FEDAVG.but(model=method.model))
-    if any(fnmatchcase(label, pattern) for pattern in BADLY):  # the last bits differ by processor
-        assert share < SHARE + 0.1, f"{label} reaches {share:.2f} of FedAvg: mend the table"
+    text = f"{label} reaches {share:.2f} of FedAvg"
+    # a margin both ways: last bits, which differ by processor, move a pooled run by up to 0.1
+    if any(fnmatchcase(label, pattern) for pattern in BADLY):
+        assert share < SHARE + 0.1, f"{text}: mend the table"
     else:
-        assert share >= SHARE, f"{label} reaches {share:.2f} of FedAvg: refuse it, or say why"
+        assert share >= SHARE - 0.1, f"{text}: refuse it, or say why"
 
 
 def test_every_refusal_is_one_sentence_that_names_a_part():
