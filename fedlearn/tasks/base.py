@@ -187,21 +187,15 @@ class Task:
         samples: said before anything runs."""
         with rng.scope(self.seed, "trial"):
             net = self.network()
-        name, params = f"The network {shown(self.network_name)!r}", [*net.parameters()]
-        if any(map(nn.parameter.is_lazy, params)):
-            raise ValueError(f"{name} has lazy layers: give them their sizes.")
-        if not any(p.requires_grad for p in params):
-            raise ValueError(f"{name} has no parameters to train.")
-        floats = [t for t in (*params, *net.buffers()) if t.is_floating_point() or t.is_complex()]
-        if any(t.dtype != torch.float32 or t.is_meta for t in floats):
-            raise ValueError(f"{name} must be of float32, with values: net.float() makes it so.")
+        name = f"The network {shown(self.network_name)!r}"
+        models.check_tensors(name, net)
         x, y = (t[:2] for t in self.test)
         try:
             with models.evaluating(net.to(self.device)), torch.no_grad():
-                outputs = net(self.inputs(x))
+                outputs = net(x := self.inputs(x))
         except Exception as error:
             raise ValueError(
-                f"{name} does not take a batch of float32 {list(x.shape)} "
+                f"{name} does not take a batch of {str(x.dtype)[6:]} {list(x.shape)} "
                 f"({models.one_line(error)})."
             ) from error
         self.check_outputs(name, outputs, y)
@@ -325,7 +319,7 @@ class Task:
             find_network(network, cls.networks)
         metrics, owners = find_metrics(metrics, cls.known_metrics), None
         device = find_device(device)
-        clients = list(clients) if isinstance(clients, tuple) else clients
+        clients = list(clients) if isinstance(clients, tuple | Iterator) else clients
         if forms.by_client(clients):
             if dataset is not None:
                 raise ValueError("Clients that bring their data, as (x, y), leave dataset out.")
