@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 # values a channel are left, as of 32 x 32 pixels at the end of a ResNet-50, the gradient of random
 # weights has a norm of 1e8 (measured; with eight samples 200), and training diverges.
 FEW, MANY, ENTRIES = 2, 8, 8 * 3 * 32 * 32
+NAMED = {**models.NETWORKS, **models.SEQUENCES}
 MOST = 10**9  # numbers of a sample
 ROUNDS = 5, 6  # that are tried: DGC warms up for four, and some first messages are special
 # what a method says of a network that it has no form for
@@ -212,7 +213,7 @@ def cost(
     ----------
     network : torch.nn.Module, function or str
         A module; a function without arguments, or (shape, classes) -> module; or a name of
-        ``fl.models.NETWORKS`` or where to find one, "mine.py:net", "torchvision.models:resnet50".
+        ``fl.models.NETWORKS`` or ``SEQUENCES`` or where to find one, "mine.py:net", "torchvision.models:resnet50".
     input : str, tuple, tensor or array
         The shape of one sample, "3x32x32" or (3, 32, 32), which gets random numbers; or a batch of
         at least two samples. Whole numbers of int64 or int32 come to the network as they are.
@@ -309,7 +310,7 @@ def trial(network: Any, input: Any, seed: int, tokens: int | None = None) -> tup
     """One client with a few samples for this network, and the network's name; ``ValueError`` if it
     has no parameters or does not take them."""
     if isinstance(network, str):
-        name, network = network, find(network, models.NETWORKS, "network")
+        name, network = network, find(network, NAMED, "network")
     else:
         name = getattr(network, "__name__", type(network).__name__)
     x = samples(input, seed, tokens)
@@ -319,7 +320,8 @@ def trial(network: Any, input: Any, seed: int, tokens: int | None = None) -> tup
         try:
             free = [p for p in inspect.signature(network).parameters.values() if needed(p)]
             with rng.scope(seed, "initial weights"):
-                network = network(shape, 10) if free else network()
+                whole = free or network in NAMED.values()
+                network = network(shape, tokens or 10) if whole else network()
         except Exception as error:
             raise ValueError(f"{name} cannot be built ({models.one_line(error)}).") from error
     if not isinstance(network, nn.Module):

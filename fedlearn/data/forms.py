@@ -130,10 +130,10 @@ def from_clients(clients: Any, test: Any = 0.2, make: Make = from_arrays) -> Sou
     named = clients if isinstance(clients, Mapping) else dict(enumerate(clients))
     pairs, shape = {}, None
     for name, entry in named.items():
-        if isinstance(entry, str):
-            raise ValueError(f"Client {name} has a text: fl.tasks.sequences takes texts.")
         if table := table_of(entry):
             x, y = _parted(*columns_of(*table, None)[:3])[:2]
+        elif isinstance(entry, str):
+            raise ValueError(f"Client {name} has a text: fl.tasks.sequences takes texts.")
         else:
             x, y = _items(entry) if is_set(entry) else entry
         if not len(x) or len(x) != len(y):
@@ -171,7 +171,9 @@ def table_of(data: Any) -> tuple[Any, Any] | None:
     if is_table(data):
         return data, None
     pair = isinstance(data, tuple | list) and len(data) == 2 and is_table(data[0])
-    return tuple(data) if pair and isinstance(data[1], str | int) else None
+    return (
+        tuple(data) if pair and isinstance(data[1], str | int) and not is_table(data[1]) else None
+    )
 
 
 def from_table(

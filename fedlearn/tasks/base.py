@@ -101,8 +101,14 @@ class Task:
         """What a network, such as ``history.network()``, says of samples as the data have them:
         their classes, numbers, boxes or masks."""
         samples = (arrays.images_of if len(self.shape) == 3 else np.asarray)(x)
-        with models.evaluating(net.to(self.device)), torch.no_grad():
-            return self.read(net(self.inputs(torch.as_tensor(samples).to(self.device))))
+        try:
+            with models.evaluating(net.to(self.device)), torch.no_grad():
+                return self.read(net(self.inputs(torch.as_tensor(samples).to(self.device))))
+        except (RuntimeError, TypeError, IndexError) as error:
+            raise ValueError(
+                f"Samples {list(samples.shape)} do not fit a network for {list(self.shape)} "
+                f"({models.one_line(error)})."
+            ) from error
 
     def evaluate(
         self, net: nn.Module, client: int | None = None, predictions: ByClient | None = None
