@@ -213,7 +213,8 @@ def cost(
     ----------
     network : torch.nn.Module, function or str
         A module; a function without arguments, or (shape, classes) -> module; or a name of
-        ``fl.models.NETWORKS`` or ``SEQUENCES`` or where to find one, "mine.py:net", "torchvision.models:resnet50".
+        ``fl.models.NETWORKS`` or ``SEQUENCES``, or where to find one, "mine.py:net",
+        "torchvision.models:resnet50".
     input : str, tuple, tensor or array
         The shape of one sample, "3x32x32" or (3, 32, 32), which gets random numbers; or a batch of
         at least two samples. Whole numbers of int64 or int32 come to the network as they are.
