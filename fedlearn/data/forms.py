@@ -231,7 +231,7 @@ def frame_of(table: Any) -> Any:
         try:
             with open(path, encoding="utf-8-sig") as file:
                 header = file.readline()
-            sep = max(",;\t", key=header.count)
+            sep = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=header.count)
             frame = pandas.read_csv(path, sep=sep, skipinitialspace=True)
         except Exception as error:
             raise DataError(f"{path} is no table that can be read ({reason(error)}).") from None
