@@ -161,7 +161,8 @@ def cost(
         check_image(plot)
     for path in filter(None, (out, plot)):
         check_writable(path)
-    chosen = [method for word in methods for method in word.split(",")] or "all"
+    words = [name for text in methods for name in text.split(",") if name]
+    chosen = words if words and "all" not in words else "all"
     costs = count(network, input, chosen, clients, rounds, link, images, seed, tokens)
     print(costs)
     if out:

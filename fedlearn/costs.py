@@ -9,6 +9,7 @@ import copy
 import html
 import inspect
 import time
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 # values a channel are left, as of 32 x 32 pixels at the end of a ResNet-50, the gradient of random
 # weights has a norm of 1e8 (measured; with eight samples 200), and training diverges.
 FEW, MANY, ENTRIES = 2, 8, 8 * 3 * 32 * 32
+NAMED = {**models.NETWORKS, **models.SEQUENCES}
+MOST = 10**9  # numbers of a sample
 ROUNDS = 5, 6  # that are tried: DGC warms up for four, and some first messages are special
 # what a method says of a network that it has no form for
 NO_FORM = ValueError, RuntimeError, TypeError, AttributeError, IndexError, KeyError, WireError
@@ -59,7 +62,7 @@ class Trial(Task):
     """One client with a few samples, and a loss for outputs of any shape: their mean square."""
 
     def loss(self, outputs: Any, y: Tensor) -> Tensor:
-        return first_tensor(outputs).float().square().mean()
+        return torch.stack([t.float().square().mean() for t in learned(outputs)]).sum()
 
     def inputs(self, x: Tensor, client: int | None = None) -> Tensor:
         return x
@@ -68,9 +71,10 @@ class Trial(Task):
         return {"accuracy": 0.0, "loss": 0.0}
 
 
-def first_tensor(outputs: Any) -> Tensor:
-    """The first tensor of what a network gives: of a tuple, a list or a dictionary."""
-    return next(leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor))
+def learned(outputs: Any) -> list[Tensor]:
+    """The tensors in what a network gives, also in a tuple, a list or a dictionary, that depend on
+    its parameters."""
+    return [t for t in tree_leaves(outputs) if isinstance(t, Tensor) and t.requires_grad]
 
 
 @dataclass(frozen=True, repr=False)
@@ -209,7 +213,8 @@ def cost(
     ----------
     network : torch.nn.Module, function or str
         A module; a function without arguments, or (shape, classes) -> module; or a name of
-        ``fl.models.NETWORKS`` or where to find one, "mine.py:net", "torchvision.models:resnet50".
+        ``fl.models.NETWORKS`` or ``SEQUENCES``, or where to find one, "mine.py:net",
+        "torchvision.models:resnet50".
     input : str, tuple, tensor or array
         The shape of one sample, "3x32x32" or (3, 32, 32), which gets random numbers; or a batch of
         at least two samples. Whole numbers of int64 or int32 come to the network as they are.
@@ -262,7 +267,9 @@ def cost(
     for given in chosen:
         method = method_of(given)
         try:
-            row = dense if given == "fedavg" else measured(method, task, parameters, images)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "RPN pools")  # its note says so
+                row = dense if given == "fedavg" else measured(method, task, parameters, images)
         except NO_FORM as error:
             rows.append(
                 dict.fromkeys(COLUMNS) | {"method": method.name, "note": short_reason(error)}
@@ -304,33 +311,36 @@ def trial(network: Any, input: Any, seed: int, tokens: int | None = None) -> tup
     """One client with a few samples for this network, and the network's name; ``ValueError`` if it
     has no parameters or does not take them."""
     if isinstance(network, str):
-        name, network = network, find(network, models.NETWORKS, "network")
+        name, network = network, find(network, NAMED, "network")
     else:
         name = getattr(network, "__name__", type(network).__name__)
     x = samples(input, seed, tokens)
     shape = tuple(x.shape[1:])
 
     if not isinstance(network, nn.Module):
-        free = [p for p in inspect.signature(network).parameters.values() if needed(p)]
-        with rng.scope(seed, "initial weights"):
-            network = network(shape, 10) if free else network()
-    if not isinstance(network, nn.Module) or not local.trainable(network):
-        raise ValueError(f"{name} has no parameters that are trained, so nothing to send.")
+        try:
+            free = [p for p in inspect.signature(network).parameters.values() if needed(p)]
+            with rng.scope(seed, "initial weights"):
+                whole = free or network in NAMED.values()
+                network = network(shape, tokens or 10) if whole else network()
+        except Exception as error:
+            raise ValueError(f"{name} cannot be built ({models.one_line(error)}).") from error
+    if not isinstance(network, nn.Module):
+        raise ValueError(f"{name} is a {type(network).__name__}, not a nn.Module.")
+    models.check_tensors(name, network)
 
     def build(shape: tuple[int, ...], classes: int) -> nn.Module:
-        net = copy.deepcopy(network)  # to draw large networks anew would take longer
-        if not x.is_floating_point():
-            net.register_forward_pre_hook(whole_inputs)
-        return net
+        return copy.deepcopy(network)  # to draw large networks anew would take longer
 
-    net = build(shape, 10)
     try:
-        with torch.no_grad():
-            outputs = first_tensor(net.train()(x))
+        tensors = learned(build(shape, 10).train()(x))
     except Exception as error:
         told = f"{'x'.join(map(str, shape))}: {short_reason(error)}"
-        raise ValueError(f"{name} does not take input of shape {told}") from error
-    y = torch.zeros(len(x), dtype=torch.int64)
+        hint = "" if "indices" not in str(error) else " (token ids: see tokens)"
+        raise ValueError(f"{name} does not take input of shape {told}{hint}") from error
+    if not tensors:
+        raise ValueError(f"{name} gives no tensors that depend on its parameters.")
+    outputs, y = tensors[0], torch.zeros(len(x), dtype=torch.int64)
     classes = outputs.shape[-1] if outputs.dim() > 1 else 1
     source = Source("trial", x, y, x, y, (0.0,), (1.0,), classes)
     owners = Split([np.arange(len(x))])
@@ -349,11 +359,6 @@ def needed(parameter: inspect.Parameter) -> bool:
     )
 
 
-def whole_inputs(net: nn.Module, inputs: tuple) -> tuple:
-    """Training makes floats of all samples; tokens are whole numbers again."""
-    return (inputs[0].long(), *inputs[1:])
-
-
 def samples(input: Any, seed: int, tokens: int | None = None) -> Tensor:
     """The batch that ``input`` is, or random numbers of the shape that it says."""
     if isinstance(input, Tensor | np.ndarray):
@@ -362,11 +367,11 @@ def samples(input: Any, seed: int, tokens: int | None = None) -> Tensor:
             raise ValueError(f"A batch has at least {FEW} samples, not {list(batch.shape)}.")
         return batch if batch.dtype in (torch.int64, torch.int32) else batch.float()
     try:
-        sizes = input.split("x") if isinstance(input, str) else input
+        sizes = input.lower().split("x") if isinstance(input, str) else input
         shape = [int(size) for size in sizes]
     except (TypeError, ValueError, AttributeError):
         shape = []
-    if not shape or min(shape) < 1:
+    if not shape or min(shape) < 1 or prod(shape) > MOST:
         raise ValueError(
             f'input is the shape of one sample, such as "3x32x32", not {short(input)}.'
         )
@@ -413,14 +418,17 @@ def measured(method: Method, task: Trial, parameters: int, images: int) -> dict[
         arrival = server.receive(t, 0, answer, state)
         spent += time.process_time() - began
         state, seen = server.aggregate(t, state, [arrival], seen), {0: t}
-    bits, bound, coder = 8 * (len(answer) - arrival.buffers) / mine, None, method.uplink.code.coder
+    # frozen parameters travel as buffers do
+    trained = sum(prod(s) for n, s in server.up.shapes.items() if n not in server.up.buffers)
+    bits, bound = 8 * (len(answer) - arrival.buffers) / trained, None
+    coder = method.uplink.code.coder
     if isinstance(coder, Pooled):
         note = f"pools {counted(server.initial)['wide']:.0%} of the numbers" + f"; {note}" * bool(
             note
         )
     elif coder != DENSE:  # the entropy of what comes, where it may come shorter
         update = [t for name, t in arrival.update.items() if name not in server.up.buffers]
-        bound = entropy(update) / mine
+        bound = entropy(update) / trained
     return {
         "method": method.name,
         "up": len(answer),

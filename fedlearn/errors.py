@@ -71,5 +71,5 @@ def pick(name: Any, options: Mapping[Any, Any], noun: str) -> Any:
     lower, text = {str(o).lower(): str(o) for o in options}, isinstance(name, str)
     near = get_close_matches(name.lower(), lower, n=3, cutoff=0.5) if text else []
     hint = f" Did you mean {' or '.join(repr(lower[o]) for o in near)}?" if near else ""
-    shown = repr(name) if text else short(name)
-    raise ValueError(f"There is no {noun} {shown}.{hint} Allowed: {', '.join(map(str, options))}.")
+    shown, allowed = repr(name) if text else short(name), ", ".join(map(str, options)) or "none"
+    raise ValueError(f"There is no {noun} {shown}.{hint} Allowed: {allowed}.")

@@ -107,6 +107,8 @@ class Experiment(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.task == "sequences" and self.dataset == Experiment.dataset:  # which it cannot take
+            object.__setattr__(self, "dataset", "shakespeare")
         whole_number("rounds", self.rounds)
         thread_count(self.threads)
         if self.seed < 0:
@@ -161,8 +163,6 @@ class Experiment(Settings):
 
         make = pick(self.task, TASKS, "task")
         stated = {name: getattr(self, name) for name in inspect.signature(make).parameters}
-        if self.dataset == Experiment.dataset:
-            stated["dataset"] = None  # the task's own
         if isinstance(self.clients, str) and self.partition == "iid":  # nobody asked for it
             stated["partition"] = None
         return make(**stated)

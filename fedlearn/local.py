@@ -44,7 +44,9 @@ def train(net: nn.Module, method: Any, ctx: Context, settings: Settings) -> None
 
 def step(loss: torch.Tensor, params: list, optimizer: Any, state: dict[str, Any]) -> None:
     """One local step, in place; of several stacked clients the losses come as [clients]."""
-    grads = torch.autograd.grad(loss if loss.dim() == 0 else loss.sum(), params)
+    # a parameter that the loss does not depend on stays
+    total = loss if loss.dim() == 0 else loss.sum()
+    grads = torch.autograd.grad(total, params, materialize_grads=True)
     with torch.no_grad():
         optimizer.step(params, grads, state)
 
@@ -269,8 +271,9 @@ class Edge(Named):
     """A network that must be split into the extractor f_e and the classifier f_c."""
 
     def build(self, task: Any) -> nn.Module:
-        if task.train[1].dim() > 1:
-            raise ValueError(f"Edge networks classify: a {type(task).__name__} has none.")
+        if task.train[1].dim() > 1 or min(task.shape[-2:]) == 1:
+            data = "vectors" if min(task.shape[-2:]) == 1 else f"a {type(task).__name__}"
+            raise ValueError(f"Edge networks classify images: {data} cannot be split.")
         net = super().build(task)
         if not isinstance(net, Network):
             raise ValueError(f"An edge network is a models.Network, not {type(net).__name__}.")

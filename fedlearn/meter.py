@@ -20,7 +20,7 @@ from torch import Tensor
 
 from . import link as links
 from . import wire
-from .arguments import checked, short
+from .arguments import checked, is_whole, short
 from .context import Tensors
 from .costs import Cost, counted, priced
 from .errors import Diverged, WireError, pick
@@ -233,10 +233,16 @@ class Meter:
         kinds = Tensor | np.ndarray
         if not isinstance(state, Mapping) or any(not isinstance(t, kinds) for t in state.values()):
             raise ValueError(f"A state is a dictionary of tensors, not {short(state)}.")
-        tensors = {n: torch.as_tensor(t) for n, t in state.items()}
+        try:
+            tensors = {n: torch.as_tensor(t) for n, t in state.items()}
+        except TypeError as error:
+            raise ValueError(f"A state is a dictionary of tensors of numbers ({error}).") from None
         floats = {n: t for n, t in tensors.items() if t.is_floating_point()}
-        if not floats:
+        if not any(t.numel() for t in floats.values()):
             raise ValueError("The state has no parameters, that is no tensors of floats.")
+        for n, t in floats.items():
+            if t.is_meta or t.layout != torch.strided:
+                raise ValueError(f"The tensor {n} must be dense and hold values.")
         new = {n: t.detach().to("cpu", torch.float32, copy=True) for n, t in floats.items()}
         for n, t in new.items():
             if t.shape != self.first.setdefault(n, t).shape:
@@ -276,6 +282,8 @@ class Meter:
         self, way: str, client: Any, state: State, size: int | None, coded: dict[str, dict]
     ) -> None:
         """Count one message."""
+        if size is not None and not (is_whole(size) and size >= 0):
+            raise ValueError(f"size is a number of bytes, not {short(size)}.")
         sizes = {n: t.nbytes for n, t in state.items()}
         total = sum(sizes.values()) if size is None else size
         batch = sum(b for n, b in sizes.items() if n not in self.first or n.endswith(BUFFERS))

@@ -52,6 +52,8 @@ def run_all(
         from . import plot
 
         plot.check_image(output.plot)
+        if output.against == "clients" and any("per_client" not in e.metrics for e in experiments):
+            raise ValueError("--against clients draws a metric: give --metric per_client, too.")
     for end in ends:
         output.callbacks(end)  # says what cannot be
     if jobs > 1 and sys.stderr.isatty():  # bars of several processes would draw over each other

@@ -145,6 +145,8 @@ def from_texts(
         for user, text in zip(users, texts, strict=True):
             together.setdefault(user, []).append(text)
         users, texts = [*together], ["\n".join(own) for own in together.values()]
+        if short_of := [user for user, text in zip(users, texts, strict=True) if len(text) < 2]:
+            raise ValueError(f"Users have texts of at least two letters, unlike {short(short_of)}.")
     starts = [range(0, len(text) - 1, length) for text in texts]
     pieces = [t[i : i + length + 1] for t, own in zip(texts, starts, strict=True) for i in own]
     owners = None if users is None else np.repeat(users, [*map(len, starts)])
@@ -342,7 +344,7 @@ def images_of(x: Any) -> np.ndarray:
             f"Samples are numbers, unlike the columns {short(texts)}: leave them out, or make "
             "numbers of them (pandas.get_dummies)."
         )
-    x = _numpy(x.to_numpy(na_value=np.nan) if names else x)
+    x = _numpy(x.to_numpy(float, na_value=np.nan) if names else x)
     if x.dtype.kind not in "buif":
         texts = " (texts are for fl.tasks.sequences)" * (x.dtype.kind == "U")
         raise ValueError(f"Samples are numbers, not {x.dtype}{texts}.")

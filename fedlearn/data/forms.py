@@ -18,7 +18,7 @@ from zipfile import is_zipfile
 import numpy as np
 import torch
 
-from ..arguments import checked, short
+from ..arguments import checked, is_whole, short
 from ..errors import DataError, extra, pick
 from . import sources
 from .arrays import _numpy, from_arrays
@@ -38,10 +38,8 @@ def read(dataset: Any, users: Any = None, make: Make = from_arrays) -> Source:
     if isinstance(dataset, Source):
         return dataset
     pair = isinstance(dataset, tuple) and len(dataset) == 2
-    if pair and isinstance(dataset[1], str) and is_table(dataset[0]):
-        return from_table(dataset[0], dataset[1], users, make=make)
-    if is_table(dataset):
-        return from_table(dataset, None, users, make=make)
+    if table := table_of(dataset):
+        return from_table(*table, users, make=make)
     if isinstance(users, str) and users != "users":
         raise ValueError(
             "clients must be a whole number of at least 1, lists, a column (of a table its name), "
@@ -91,22 +89,25 @@ def _read(path: Path, changed: int, make: Make) -> Source:
 
 def is_set(data: Any) -> bool:
     """Whether it is a data set in torchvision's style, and not an array, a list or a table."""
-    kinds = str, list, tuple, range, Mapping, np.ndarray, torch.Tensor
+    kinds = str, bytes, list, tuple, range, Mapping, np.ndarray, torch.Tensor
     some = hasattr(data, "__getitem__") and hasattr(data, "__len__")
     return some and not isinstance(data, kinds) and not (hasattr(data, "dtype") or is_table(data))
 
 
 def by_client(data: Any) -> bool:
-    """Whether it is a list, or a dictionary with names, of (x, y) or of a data set for each
+    """Whether it is a list, or a dictionary with names, of (x, y), a table or a data set for each
     client; or a dictionary of texts."""
     named = isinstance(data, Mapping)
     entries = list(data.values()) if named else data
-    if not isinstance(entries, list) or not entries:
+    several = isinstance(entries, list) or (isinstance(entries, tuple) and len(entries) > 2)
+    if not several or not entries or (named and is_table(data)):
         return False
     return all(map(_of_client, entries)) or (named and all(isinstance(e, str) for e in entries))
 
 
 def _of_client(entry: Any) -> bool:
+    if table_of(entry):
+        return True
     if isinstance(entry, tuple | list) and len(entry) == 2:
         x, y = entry
         many = not isinstance(x, str) and hasattr(x, "__len__") and np.shape(y) != ()
@@ -116,8 +117,8 @@ def _of_client(entry: Any) -> bool:
 
 @checked
 def from_clients(clients: Any, test: Any = 0.2, make: Make = from_arrays) -> Source:
-    """Data of each client: a list of (x, y), or of data sets in torchvision's style, or a
-    dictionary of them by the clients' names.
+    """Data of each client: a list of (x, y), of tables, or of data sets in torchvision's style, or
+    a dictionary of them by the clients' names.
 
     Examples
     --------
@@ -129,9 +130,12 @@ def from_clients(clients: Any, test: Any = 0.2, make: Make = from_arrays) -> Sou
     named = clients if isinstance(clients, Mapping) else dict(enumerate(clients))
     pairs, shape = {}, None
     for name, entry in named.items():
-        if isinstance(entry, str):
+        if table := table_of(entry):
+            x, y = _parted(*columns_of(*table, None)[:3])[:2]
+        elif isinstance(entry, str):
             raise ValueError(f"Client {name} has a text: fl.tasks.sequences takes texts.")
-        x, y = _items(entry) if is_set(entry) else entry
+        else:
+            x, y = _items(entry) if is_set(entry) else entry
         if not len(x) or len(x) != len(y):
             raise ValueError(f"Client {name} has {len(x)} samples and {len(y)} labels.")
         pairs[name] = x if hasattr(x, "columns") else _numpy(x), _numpy(y)
@@ -160,6 +164,16 @@ def is_table(data: Any) -> bool:
         return len(data) > 0 and all(hasattr(part, "column_names") for part in data.values())
     file = isinstance(data, str | Path) and FILE.fullmatch(str(data))
     return bool(file) or hasattr(data, "column_names") or hasattr(data, "columns")
+
+
+def table_of(data: Any) -> tuple[Any, Any] | None:
+    """The table and its target's column that such data are: a table, or (table, "column")."""
+    if is_table(data):
+        return data, None
+    pair = isinstance(data, tuple | list) and len(data) == 2 and is_table(data[0])
+    return (
+        tuple(data) if pair and isinstance(data[1], str | int) and not is_table(data[1]) else None
+    )
 
 
 def from_table(
@@ -215,14 +229,17 @@ def frame_of(table: Any) -> Any:
         if not path.exists():
             raise DataError(f"There is no file {path.absolute()}.")
         try:
-            frame = pandas.read_csv(path, sep="\t" if path.suffix.lower() == ".tsv" else ",")
+            with open(path, encoding="utf-8-sig") as file:
+                header = file.readline()
+            sep = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=header.count)
+            frame = pandas.read_csv(path, sep=sep, skipinitialspace=True)
         except Exception as error:
             raise DataError(f"{path} is no table that can be read ({reason(error)}).") from None
         # the numbers of the rows, as pandas.to_csv writes them
         return frame.drop(columns=[c for c in frame.columns[:1] if c == "Unnamed: 0"])
     if hasattr(table, "column_names"):
         return pandas.DataFrame({name: list(table[name]) for name in table.column_names})
-    return table.reset_index(drop=True)
+    return table.reset_index(drop=True).set_axis([str(c) for c in table.columns], axis=1)
 
 
 def columns_of(table: Any, target: str | None, user: Any, usual: Sequence[str] = TARGETS) -> tuple:
@@ -235,11 +252,13 @@ def columns_of(table: Any, target: str | None, user: Any, usual: Sequence[str] =
         dict.fromkeys(frame.columns),
         f"{file[1]}:COLUMN" if file else '(table, "column")',
     )
+    if not len(frame):
+        raise ValueError(f"{name} has no rows.")
     if len(known) < len(frame.columns):
         raise ValueError(f"Two columns of {name} have the same name: {short([*frame.columns])}.")
     if user is None or (isinstance(user, str) and user == "users"):
         user = next((c for c in USERS if c in known), user)
-    target = target or (file[2] if file else None)
+    target = str(target) if is_whole(target) else target or (file[2] if file else None)
     for column in (target, user):
         if isinstance(column, str):
             pick(column, known, f"column of {name}")
@@ -262,6 +281,8 @@ def _parted(frame: Any, target: str, user: Any) -> tuple:
     one, else all other columns."""
     named = isinstance(user, str)
     x = frame.drop(columns=[target, user] if named else [target])
+    if not x.shape[1]:
+        raise ValueError(f"The table has no column of samples besides {target!r}.")
     wide = [c for c in x if x[c].dtype.kind == "O" and len(x) and np.ndim(x[c][0])]
     if len(wide) > 1:
         raise ValueError(f"The samples are one column of images or lists, not {wide}.")
@@ -283,18 +304,15 @@ def from_dataset(
     return make(x, y, test, name)
 
 
-def _items(dataset: Any) -> tuple[np.ndarray, list]:
+def _items(dataset: Any) -> tuple[np.ndarray, np.ndarray]:
     try:
         pairs = [dataset[i] for i in range(len(dataset))]
-        x, y = zip(*pairs, strict=True)
+        x, y = zip(*pairs, strict=True) if pairs else ((), ())
     except (TypeError, ValueError, KeyError, IndexError) as error:
         raise ValueError(
             f"A data set has a length, and dataset[i] is an image and its label ({error})."
         ) from None
-    labels = [np.asarray(label) for label in y]
-    if any(label.size != 1 for label in labels):
-        raise ValueError("dataset[i] is one image and its label: give arrays as (x, y).")
-    return _numpy([_numpy(image) for image in x]), [label.item() for label in labels]
+    return _numpy([_numpy(image) for image in x]), _numpy([_numpy(label) for label in y])
 
 
 @checked
@@ -382,13 +400,16 @@ def from_leaf(path: str | Path, test: Any = 0.2, make: Make = from_arrays) -> So
                 table = json.loads(file.read_text(encoding="utf-8"))
                 for user in table["users"]:
                     x, y = (table["user_data"][user][key] for key in "xy")
-                    if len(x) != len(y):
+                    if len(x) != len(y) or not (x or parts):  # a user may have none to test
                         raise ValueError(f"user {user} has {len(x)} samples and {len(y)} labels")
                     xs += x
                     ys += y
                     users += [str(user)] * len(x)
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                raise DataError(f"{file} is not in LEAF's layout ({reason(error)}).") from None
+                why = f"no {error}" if isinstance(error, KeyError) else reason(error)
+                raise DataError(f"{file} is not in LEAF's layout ({why}).") from None
+        if not xs and not parts:
+            raise DataError(f"{path} has no samples of any user.")
         images: Any = xs if xs and isinstance(xs[0], str) else _numpy(xs)
         femnist = np.shape(images)[1:] == (784,)
         parts.append((images.reshape(-1, 28, 28) if femnist else images, ys, users))

@@ -316,8 +316,8 @@ def given(clients: Any, count: int) -> Given:
         fits = fits and 0 <= i.min() and i.max() < count
         need(
             fits and len(np.unique(i)) == len(i) and (owner[i] < 0).all(),
-            f"Client {k} is given {short(positions)}: positions are 0 to {count - 1}, at least one "
-            "for each client, and never a sample twice.",
+            f"Client {k} is given {short(positions)}, neither (x, y), a table, a data set nor "
+            f"positions, 0 to {count - 1}, at least one a client, and never a sample twice.",
         )
         owner[i] = k
     return Given(owner)

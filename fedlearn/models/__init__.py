@@ -81,6 +81,18 @@ def starting_from(build: Callable, file: str | Path) -> Callable:
     return network
 
 
+def check_tensors(name: str, net: nn.Module) -> None:
+    """``ValueError`` if a network, called ``name``, has no parameters that can be trained here."""
+    params = [*net.parameters()]
+    if any(map(nn.parameter.is_lazy, params)):
+        raise ValueError(f"{name} has lazy layers: give them their sizes.")
+    if not any(p.requires_grad for p in params):
+        raise ValueError(f"{name} has no parameters to train, so nothing to send.")
+    floats = [t for t in (*params, *net.buffers()) if t.is_floating_point() or t.is_complex()]
+    if any(t.dtype != torch.float32 or t.is_meta for t in floats):
+        raise ValueError(f"{name} must be of float32, with values: net.float() makes it so.")
+
+
 def one_line(error: Exception) -> str:
     """An error in one line that is not endless."""
     text = " ".join(str(error).split())

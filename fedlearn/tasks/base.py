@@ -101,8 +101,14 @@ class Task:
         """What a network, such as ``history.network()``, says of samples as the data have them:
         their classes, numbers, boxes or masks."""
         samples = (arrays.images_of if len(self.shape) == 3 else np.asarray)(x)
-        with models.evaluating(net.to(self.device)), torch.no_grad():
-            return self.read(net(self.inputs(torch.as_tensor(samples).to(self.device))))
+        try:
+            with models.evaluating(net.to(self.device)), torch.no_grad():
+                return self.read(net(self.inputs(torch.as_tensor(samples).to(self.device))))
+        except (RuntimeError, TypeError, IndexError) as error:
+            raise ValueError(
+                f"Samples {list(samples.shape)} do not fit a network for {list(self.shape)} "
+                f"({models.one_line(error)})."
+            ) from error
 
     def evaluate(
         self, net: nn.Module, client: int | None = None, predictions: ByClient | None = None
@@ -187,21 +193,15 @@ class Task:
         samples: said before anything runs."""
         with rng.scope(self.seed, "trial"):
             net = self.network()
-        name, params = f"The network {shown(self.network_name)!r}", [*net.parameters()]
-        if any(map(nn.parameter.is_lazy, params)):
-            raise ValueError(f"{name} has lazy layers: give them their sizes.")
-        if not any(p.requires_grad for p in params):
-            raise ValueError(f"{name} has no parameters to train.")
-        floats = [t for t in (*params, *net.buffers()) if t.is_floating_point() or t.is_complex()]
-        if any(t.dtype != torch.float32 or t.is_meta for t in floats):
-            raise ValueError(f"{name} must be of float32, with values: net.float() makes it so.")
+        name = f"The network {shown(self.network_name)!r}"
+        models.check_tensors(name, net)
         x, y = (t[:2] for t in self.test)
         try:
             with models.evaluating(net.to(self.device)), torch.no_grad():
-                outputs = net(self.inputs(x))
+                outputs = net(x := self.inputs(x))
         except Exception as error:
             raise ValueError(
-                f"{name} does not take a batch of float32 {list(x.shape)} "
+                f"{name} does not take a batch of {str(x.dtype)[6:]} {list(x.shape)} "
                 f"({models.one_line(error)})."
             ) from error
         self.check_outputs(name, outputs, y)
@@ -325,7 +325,7 @@ class Task:
             find_network(network, cls.networks)
         metrics, owners = find_metrics(metrics, cls.known_metrics), None
         device = find_device(device)
-        clients = list(clients) if isinstance(clients, tuple) else clients
+        clients = list(clients) if isinstance(clients, tuple | Iterator) else clients
         if forms.by_client(clients):
             if dataset is not None:
                 raise ValueError("Clients that bring their data, as (x, y), leave dataset out.")

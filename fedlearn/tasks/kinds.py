@@ -124,8 +124,9 @@ def classification(**arguments: Any) -> Classification:
     dataset
         A name (see ``fedlearn.data.sources``), by default "digits", or your own data: (x, y), ((x,
         y), (test x, test y)), [(x, y), ...] with an entry for each client, (table, "column"), a
-        data set in the style of torchvision or Hugging Face, the path of a folder of images, of
-        LEAF's, or of a .csv or .npz file, or what ``fl.data.from_arrays`` and the like make.
+        data set in the style of torchvision or Hugging Face, a list of tables or data sets, one for
+        each client, the path of a folder of images, of LEAF's, or of a .csv or .npz file, or what
+        ``fl.data.from_arrays`` and the like make.
     clients
         Their number; or a list of positions, or (x, y), for each; or a column that names each
         sample's user, of a table its name; or "users", if the data name them. Positions and columns

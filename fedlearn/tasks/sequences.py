@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from .. import models
 from ..data import arrays, forms
 from ..data.arrays import PADDING
 from ..data.sources import Source, data_path
-from ..errors import DataError
+from ..errors import DataError, pick
 from .base import Task
 from .kinds import arguments_of
 from .metrics import ByClient
@@ -47,7 +48,11 @@ class Sequences(Task):
             if not path.is_file():
                 raise DataError(f"There is no file {path.absolute()}.")
             return arrays.from_texts(path.read_text(encoding="utf-8"), name=path.stem)
-        rows = isinstance(dataset, list) and isinstance(dataset[0], list)
+        if isinstance(dataset, str) and not (Path(dataset).suffix or "/" in dataset[:256]):
+            if not Path(dataset[:256]).exists():
+                pick(dataset, {Sequences.default_data: None}, "text (your own come as a list)")
+        row = list | np.ndarray | Tensor
+        rows = isinstance(dataset, list) and isinstance(dataset[0], row)
         if hasattr(dataset, "shape") or (rows and not forms.by_client(dataset)):
             return arrays.from_tokens(dataset, users=None if isinstance(users, str) else users)
         source = forms.read(dataset, users, arrays.from_tokens)

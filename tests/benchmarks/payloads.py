@@ -5,7 +5,8 @@ step a client, on noise of 64 x 64 pixels (a message's size does not depend on t
     python tests/benchmarks/payloads.py --costs [--meters FILE ...] --out data/results/sends.json
 
 The second counts what every method sends for some networks (``fl.cost``), and stores it with the
-tables that a meter wrote elsewhere (``fl.meter``).
+tables that a meter wrote elsewhere (``fl.meter``), by default those that are stored there already.
+``settings`` says of both parts by which commit and command they were made.
 
 ``meta["claim"]`` is the entry of data/claims.yaml that has the printed number, ``meta["numbers"]``
 what a client sends up apart from batch statistics and the message's own description (of methods
@@ -67,6 +68,7 @@ class Block(nn.Module):
         return self.head(self.block(self.embedding(x)))
 
 
+COMMAND = "python tests/benchmarks/payloads.py --costs --out data/results/sends.json"
 NETWORKS = {  # label: network, input, tokens
     "digits_cnn": ("digits_cnn", "1x8x8", None),
     "McMahan's CNN": ("mcmahan_cnn", "1x28x28", None),
@@ -77,20 +79,23 @@ NETWORKS = {  # label: network, input, tokens
 }
 
 
-def costs(meters):
-    """The tables of ``NETWORKS``, and those that were written by a meter."""
+def costs(meters, stored):
+    """The tables of ``NETWORKS``, and those that were written by a meter, or else are ``stored``
+    (settings and tables)."""
+    show = "git", "log", "-1", "--format=%h of %cs"
+    commit = subprocess.run(show, capture_output=True, text=True, check=True).stdout.strip()
+    about = {"command": COMMAND, "commit": commit, "torch": torch.__version__}
+    if meters:
+        command = f"{COMMAND} --meters {' '.join(path.name for path in meters)}"
+        stored = about | {"command": command}, [json.loads(path.read_text()) for path in meters]
     tables = []
     for label, (network, shape, tokens) in NETWORKS.items():
         table = vars(fl.cost(network, shape, tokens=tokens))
         table["network"]["name"] = label
         tables.append(table)
         print(label, flush=True)
-    show = "git", "log", "-1", "--format=%h of %cs"
-    commit = subprocess.run(show, capture_output=True, text=True, check=True).stdout.strip()
-    about = {"command": "python tests/benchmarks/payloads.py --costs --meters FILE ..."}
-    about |= {"commit": commit, "torch": torch.__version__}
-    read = [json.loads(path.read_text()) for path in meters]
-    return {"settings": about, "costs": tables, "meters": read}
+    settings = {"costs": about, "meters": stored[0]}
+    return {"settings": settings, "costs": tables, "meters": stored[1]}
 
 
 def task_of(network, classes, clients):
@@ -132,10 +137,11 @@ def main():
     parser.add_argument("--meters", type=Path, nargs="*", default=[], help="tables of a meter")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    if args.costs:
-        write_text(args.out or "/dev/stdout", to_json(costs(args.meters), indent=1) + "\n")
-        return
     stored = json.loads(args.out.read_text()) if args.out and args.out.exists() else []
+    if args.costs:
+        kept = (stored["settings"]["meters"], stored["meters"]) if stored else ({}, [])
+        write_text(args.out or "/dev/stdout", to_json(costs(args.meters, kept), indent=1) + "\n")
+        return
     done = {row["meta"]["label"]: row for row in stored}
     for name, (network, classes, clients, of) in ROWS.items():
         for label, (method, claim) in of.items():

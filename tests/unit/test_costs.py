@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import fedlearn as fl
+from fedlearn import cli
 
 
 def plain() -> nn.Module:
@@ -88,10 +89,64 @@ def test_a_network_keeps_its_weights():
     assert all(torch.equal(t, before[name]) for name, t in net.state_dict().items())
 
 
+class Part(nn.Module):
+    """Two outputs, a layer that is not used, a layer that is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.unused = nn.Linear(6, 3), nn.Linear(6, 2), nn.Linear(6, 9)
+        self.frozen = nn.Linear(6, 6).requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor | None]:
+        x = self.frozen(x)
+        return {"none": None, "one": self.one(x), "two": self.two(x)}
+
+
+@pytest.mark.filterwarnings("error")
+def test_networks_of_which_a_part_is_trained():
+    """Frozen parameters travel and are no part of the bits a parameter; the note is no warning."""
+    dense, rpn = fl.cost(Part, "6", ["fedavg", "rpn"]).rows
+    assert dense["up_buffers"] >= 4 * 42 and 32 < dense["bits"] < 40
+    assert rpn["up"] == dense["up"]
+
+
+def test_named_networks_are_built_for_the_input():
+    for name, shape, tokens in (("mlp", "1x4x4", None), ("char_lstm", "20", 30)):
+        build = {**fl.models.NETWORKS, **fl.models.SEQUENCES}[name]
+        net = build(tuple(map(int, shape.split("x"))), tokens or 10)
+        numbers = fl.cost(name, shape, "fedavg", tokens=tokens).network["numbers"]
+        assert numbers == fl.models.parameter_count(net)
+
+
+def test_the_command_takes_all_and_lists(tmp_path, capsys):
+    out = tmp_path / "new" / "cost.json"
+    typed = ["cost", "mlp", "--input", "1X4x4", "--methods"]
+    assert not cli.main([*typed, "fedavg,stc,", "--out", str(out)])
+    assert [row["method"] for row in json.loads(out.read_text())["rows"]] == ["fedavg", "stc"]
+    assert not cli.main([*typed, "all"])
+    assert "split_learning" in capsys.readouterr().out
+
+
+def broken() -> nn.Module:
+    raise RuntimeError("boom")
+
+
+class Complex(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(8, dtype=torch.complex64))
+
+
 @pytest.mark.parametrize(
     "network, shape, noun",
     [
         (nn.Flatten(), "3x8x8", "parameters"),
+        (broken, "3x8x8", "boom"),
+        (lambda: 5, "3x8x8", "Module"),
+        (nn.LazyLinear(3), "8", "lazy"),
+        (Complex, "8", "float32"),
+        (nn.Embedding(9, 3), "8", "tokens"),
+        (plain, f"{10**11}x9", "input"),
         (plain, "3x9x9", "input"),
         (plain, "big", "input"),
         (plain, torch.rand(1, 3, 8, 8), "batch"),

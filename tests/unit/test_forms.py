@@ -129,3 +129,74 @@ def test_texts(tmp_path):
         x, y = task.train
         assert x.dtype == torch.int64 and task.inputs(x) is x, "token ids are left as they are"
         assert y.shape == x.shape and (len(x[0]) == 12 or torch.equal(x[0, 1:], y[0, :-1]))
+
+
+@pytest.mark.parametrize(
+    "clients",
+    [
+        [TABLE.drop(columns="ward"), TABLE[:9].drop(columns="ward")],
+        {"ann": (TABLE.drop(columns="ward"), "kind"), "eve": (TABLE[["kind", *"pqrs"]], "kind")},
+        zip([X, X[:9]], [Y, Y[:9]], strict=True),
+        ((X, Y), (X, Y), (X, Y)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The last column")
+def test_clients_bring_tables_and_iterators(clients):
+    task = fl.tasks.classification(clients=clients)
+    assert task.clients in (2, 3) and task.shape == (1, 1, 4) and task.owners is not None
+
+
+def test_clients_bring_the_files_of_their_tables(tmp_path):
+    files = [str(tmp_path / f"{name}.csv") for name in "ab"]
+    for file in files:
+        TABLE.drop(columns="ward").rename(columns={"kind": "y"}).to_csv(file, index=False)
+    assert fl.tasks.classification(clients=files).sizes == [48, 48]
+
+
+def test_columns_of_other_kinds_and_names(tmp_path):
+    """Truth values beside floats, pandas' own kinds, names that are numbers, other separators."""
+    for table in (TABLE.assign(new=Y > 0), TABLE.convert_dtypes()):
+        task = fl.tasks.classification((table, "kind"), clients="ward")
+        assert task.source.train_x.dtype == torch.float32
+    numbered = pandas.DataFrame(np.c_[X, Y])
+    for column in (4, "4"):
+        assert fl.tasks.classification((numbered, column), clients=2).shape == (1, 1, 4)
+    for sep in (";", ", ", "\t"):
+        text = TABLE.to_csv(index=False).replace(",", sep)
+        (tmp_path / "own.csv").write_text("\ufeff" + text, encoding="utf-8")
+        task = fl.tasks.classification(f"{tmp_path / 'own.csv'}:kind", clients="ward")
+        assert task.clients == 3
+
+
+def test_data_sets_with_arrays_as_targets():
+    tokens = torch.from_numpy(DRAW.integers(0, 9, (20, 7)))
+    assert fl.tasks.sequences(clients=[TensorDataset(tokens, tokens)] * 2).shape == (7,)
+    numbers = TensorDataset(SET.tensors[0], SET.tensors[0][:, :2])
+    assert fl.tasks.regression(clients=[numbers] * 2).source.classes == 2
+    assert fl.tasks.sequences([*tokens], clients=2).shape == (6,)
+
+
+@pytest.mark.parametrize(
+    "call, noun",
+    [
+        (lambda: fl.tasks.classification(TABLE[:0]), "rows"),
+        (lambda: fl.tasks.classification((TABLE[["kind"]], "kind")), "column"),
+        (lambda: fl.tasks.classification(clients=[SET, torch.utils.data.Subset(SET, [])]), "1 has"),
+        (lambda: fl.tasks.sequences({"ann": "", "eve": "to be" * 99}, "users"), "ann"),
+        (lambda: fl.tasks.sequences("to be"), "shakespeare"),
+        (lambda: fl.tasks.sequences(augment="flip"), "none"),
+        (lambda: fl.run("split_learning", fl.tasks.classification((X, Y), 2), 1), "vectors"),
+    ],
+)
+def test_what_is_missing_is_named(call, noun):
+    with pytest.raises(ValueError, match=noun):
+        call()
+
+
+def test_users_of_leaf_without_samples(tmp_path):
+    (tmp_path / "train").mkdir()
+    for users in ({"v": {"x": [], "y": []}}, {}):
+        made = {"users": [*users], "user_data": users}
+        (tmp_path / "train" / "a.json").write_text(json.dumps(made))
+        with pytest.raises(fl.DataError, match="user"):
+            fl.tasks.classification(tmp_path, "users")

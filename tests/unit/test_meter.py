@@ -94,6 +94,10 @@ def test_what_is_not_finite_counts_as_dense():
         ({"w": 1.0}, "dictionary"),
         ({"n": torch.tensor(3)}, "parameters"),
         ({"w": torch.ones(3)}, "shape"),
+        ({"w": torch.ones(0)}, "parameters"),
+        ({"w": np.array(["a"])}, "numbers"),
+        ({"w": torch.ones(2, 2, device="meta")}, "dense"),
+        ({"w": torch.ones(2, 2).to_sparse()}, "dense"),
     ],
 )
 def test_what_cannot_be_counted_is_said(state, noun):
@@ -104,6 +108,8 @@ def test_what_cannot_be_counted_is_said(state, noun):
 
 
 def test_no_message_no_table():
+    with pytest.raises(ValueError, match="size"):
+        fl.meter.Meter(coders="dense").sent({"w": torch.ones(3)}, size=-1)
     with pytest.raises(ValueError, match="nothing"):
         fl.meter.Meter().cost  # noqa: B018
     with pytest.raises(ValueError, match="coder"):

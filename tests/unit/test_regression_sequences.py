@@ -158,3 +158,23 @@ def test_a_table_from_the_command_line(tmp_path, monkeypatch, capsys):
         assert not cli.main([*words, *more])
     shown = capsys.readouterr().out
     assert "worst client" in shown and "R²" in shown and (tmp_path / "x.png").exists()
+
+
+def test_samples_that_the_network_does_not_take():
+    task = fl.tasks.regression((X, PRICE), 2)
+    with pytest.raises(ValueError, match="Samples"):
+        task.predict(task.network(), np.zeros((2, 7)))
+    texts = fl.tasks.sequences({"ann": "to be " * 40, "eve": "or not " * 40}, "users")
+    for samples in (["to be"], [[0.5, 1]], [[500, 1]]):
+        with pytest.raises(ValueError, match="Samples"):
+            texts.predict(texts.network(), samples)
+
+
+def test_an_experiment_says_which_text():
+    assert fl.Experiment(task="sequences").dataset == "shakespeare"
+
+
+def test_clients_are_drawn_only_if_they_were_measured(tmp_path, capsys):
+    typed = ["run", "fedavg", "--against", "clients", "--plot", str(tmp_path / "c.png")]
+    assert cli.main(typed) == 2
+    assert "per_client" in capsys.readouterr().err
