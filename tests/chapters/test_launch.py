@@ -40,7 +40,8 @@ def test_one_value_gives_binder_and_colab_and_a_cell_that_installs_the_package(t
         "papers/rpn.ipynb",
     ]
     site = "https://someone.github.io/the-fork/"
-    wheel = re.search(rf"fedlearn\[book\] @ {site}wheels/(fedlearn-.*whl)#sha256=(\w+)'", first.source)
+    address = rf"fedlearn\[book\] @ {site}wheels/(fedlearn-.*whl)#sha256=(\w+)'"
+    wheel = re.search(address, first.source)
     published = tmp_path / "_build/html/wheels" / wheel[1]
     assert hashlib.sha256(published.read_bytes()).hexdigest() == wheel[2]
     assert f"curl -sSfo solutions/rpn.py {site}_sources/solutions/rpn.py" in first.source
