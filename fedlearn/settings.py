@@ -14,7 +14,7 @@ PRECISIONS = dict.fromkeys(("float32", "tf32", "bf16"))
 def kept(name: str, total: int, purpose: str, count: int | None) -> None:
     """Refuse to keep ``count`` of a data set's ``total`` images for ``purpose``, train or test."""
     if count is not None and not 1 <= count <= total:
-        raise ValueError(f"{name} has {total} images, {purpose}={short(count)} cannot be kept.")
+        raise ValueError(f"{name} has {total} samples, {purpose}={short(count)} cannot be kept.")
 
 
 def held_out(name: str, count: int) -> int:
