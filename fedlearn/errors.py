@@ -36,9 +36,11 @@ class DataError(RuntimeError):
     says.
 
     >>> import fedlearn as fl
-    >>> fl.data.from_folder("/no/pictures")
-    Traceback (most recent call last):
-    fedlearn.errors.DataError: There is no folder /no/pictures.
+    >>> try:
+    ...     fl.data.from_folder("/no/pictures")
+    ... except fl.DataError as error:
+    ...     print(error)
+    There is no folder /no/pictures.
     """
 
 
