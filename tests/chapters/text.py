@@ -8,6 +8,7 @@ in JupyterLab) | gone (not shown at all) | answer:EXERCISE | check:EXERCISE | so
 """
 
 import pathlib
+import re
 import sys
 
 import nbformat
@@ -15,21 +16,22 @@ import nbformat
 SHORT = {"hide-input": "fold", "remove-input": "gone"}
 
 
-def grading(exercise, answer):
-    """nbgrader's metadata of an answer cell or of a check."""
+def grading(exercise, answer, stars):
+    """nbgrader's metadata of an answer cell, or of a check, whose points are its stars."""
     how = {"grade": not answer, "locked": not answer, "solution": answer, "task": False}
-    more = {} if answer else {"points": 1}
+    more = {} if answer else {"points": stars}
     name = exercise if answer else f"{exercise}-check"
     return {"grade_id": name, "schema_version": 3} | how | more
 
 
 def to_book(text, name):
-    cells = []
+    cells, stars = [], 1
     for part in ("\n" + text).split("\n=== ")[1:]:
         head, _, body = part.partition("\n")
         kind, *tags = head.split()
         key, body = f"{name}-{len(cells):02d}", body.strip("\n")
         if kind == "md":
+            stars = len(re.findall("★+", body)[-1]) if "★" in body else stars
             cells.append(nbformat.v4.new_markdown_cell(body, id=key))
             continue
         meta = {"tags": []} if tags else {}
@@ -42,7 +44,7 @@ def to_book(text, name):
             if what in ("fold", "gone"):
                 meta["jupyter"] = {"source_hidden": True}
             if what in ("answer", "check"):
-                meta["nbgrader"] = grading(exercise, what == "answer")
+                meta["nbgrader"] = grading(exercise, what == "answer", stars)
         cells.append(nbformat.v4.new_code_cell(body, id=key, metadata=meta))
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     meta = {"fedlearn": {"edition": 2}, "kernelspec": kernel, "language_info": {"name": "python"}}
