@@ -77,25 +77,25 @@ class History:
             raise ValueError("Only a run that ended here has its network: a file has numbers only.")
         return self.trained()
 
-    def fairness(self, column: str = "per_client") -> "pandas.Series":
-        """The last test of each client, then their mean, the worst, and the spread (standard
-        deviation): of a column that has a number a client, such as "personal"."""
-        with extra("plot"):
-            import pandas
-
+    def by_client(self, column: str = "per_client") -> np.ndarray:
+        """The last test of each client, NaN where it has no samples: of a column that has a number
+        a client, such as "personal"."""
         values = self.final.get(column)
         if not isinstance(values, list):
             raise ValueError(
                 f"This run of {self.method} has no column {column!r} of numbers by client: give "
                 f'its task metrics="{column}".'
             )
-        by_client = pandas.Series(values, dtype=float)
-        parts = {
-            "mean": by_client.mean(),
-            "worst": by_client.min(),
-            "spread": by_client.std(ddof=0),
-        }
-        return pandas.concat([by_client, pandas.Series(parts)]).rename(self.measure)
+        return np.array(values, dtype=float)
+
+    def fairness(self, column: str = "per_client") -> "pandas.Series":
+        """``by_client``, then the mean, the worst, and the spread (standard deviation)."""
+        with extra("plot"):
+            import pandas
+
+        each = pandas.Series(self.by_client(column))
+        parts = {"mean": each.mean(), "worst": each.min(), "spread": each.std(ddof=0)}
+        return pandas.concat([each, pandas.Series(parts)]).rename(self.measure)
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"trained": None}

@@ -181,11 +181,12 @@ def clients(
     ax: Axes | None = None,
 ) -> Axes:
     """The last test by client, the worst first: who is served badly? ``column`` is one with a
-    number a client (``History.fairness``)."""
+    number a client (``History.by_client``)."""
     many = [histories] if isinstance(histories, History) else list(histories)
     ax, labels = axes(ax), labels or [h.method for h in many]
     for history, label, style in zip(many, labels, styles(labels), strict=True):
-        values = history.fairness(column).iloc[:-3].dropna().sort_values()
+        each = history.by_client(column)
+        values = np.sort(each[~np.isnan(each)])
         ax.plot(range(1, len(values) + 1), values, label=label, **style)
     ax.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
     ax.set(xlabel="clients, the worst first", ylabel=f"test {many[0].measure} of a client")

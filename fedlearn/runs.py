@@ -151,7 +151,7 @@ def table(
             "refused": str(sum(len(row["refused"]) for h in histories for row in h.rows)),
         }
         if all("per_client" in h.final for h in histories):
-            fair = [np.array(h.final["per_client"], float) for h in histories]
+            fair = [h.by_client() for h in histories]
             row["worst client"] = results.spread([float(np.nanmin(each)) for each in fair], ".4f")
             row["spread of clients"] = results.spread(
                 [float(np.nanstd(each)) for each in fair], ".4f"

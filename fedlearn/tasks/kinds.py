@@ -171,7 +171,7 @@ def classification(**arguments: Any) -> Classification:
     return Classification.make(**arguments)
 
 
-def find_metrics() -> None:
+def require_seeing() -> None:
     """What the losses and metrics of boxes and masks need is there, before anything is read."""
     with extra("seeing"):
         for name in ("torchvision", "torchmetrics", "faster_coco_eval"):
@@ -242,7 +242,7 @@ class Detection(Task):
 
     @staticmethod
     def find_source(dataset: Any, users: Any = None) -> Source:
-        find_metrics()
+        require_seeing()
         source = arrays.annotated(dataset, BOXES, arrays.from_boxes)
         if source.train_y.dim() != 3 or source.train_y.shape[-1] != 6:
             raise ValueError(f"{source.name} has no boxes (fl.data.from_boxes makes such a set).")
@@ -360,7 +360,7 @@ class Segmentation(Task):
 
     @staticmethod
     def find_source(dataset: Any, users: Any = None) -> Source:
-        find_metrics()
+        require_seeing()
         source = arrays.annotated(dataset, MASKS, arrays.from_masks)
         if source.train_y.dtype != torch.uint8:
             raise ValueError(f"{source.name} has no masks (fl.data.from_masks makes such a set).")
