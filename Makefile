@@ -1,24 +1,17 @@
-# Two commands do everything:  make book   and   make test      (make help lists the rest)
-#
-#   VENV    the environment's folder (default .venv); one environment may serve several clones
-#   PYTHON  the Python that creates it (3.11 or newer)
-#   JOBS    chapters executed at the same time
-#   TORCH   cpu: PyTorch without its GPU libraries, which its registry lacks for Linux: TORCH_INDEX names an index of wheels that
-#           has it, or TORCH_WHEEL the files. An environment stays what it was made as.
+# Two commands do everything:  make book   and   make test      (make help lists the rest, and the options)
 VENV   ?= .venv
 PYTHON ?= python3
-JOBS   ?= $(shell n=$$(nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 1); [ $$n -gt 4 ] && echo 4 || echo $$n)
+JOBS   ?= $(shell unset OMP_NUM_THREADS; n=$$(nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 1); [ $$n -gt 4 ] && echo 4 || echo $$n)
 
 override VENV := $(abspath $(VENV))
 BIN    := $(VENV)/bin
 PY     := $(BIN)/python
 STAMP  := $(VENV)/.fedlearn-installed
 FLOWER := $(VENV)-flower
-CLASS  := $(VENV)-class
-DIST   := $(VENV)-dist
 TORCH  ?= $(shell sed -n 3p "$(STAMP)" 2>/dev/null)
+BOOK   ?= book
 LOCK   := requirements$(if $(TORCH),-$(TORCH)).lock
-HTML   := _build/html
+PIP    := -m pip install --disable-pip-version-check -q
 
 # The clone that is being built always wins over whatever clone the environment was installed for.
 export PYTHONPATH := $(CURDIR)
@@ -33,6 +26,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 export JUPYTER_PLATFORM_DIRS := 1
 
 PYTEST := $(PY) -m pytest
+MARK    = $(if $(SLOW),-m "")
 # An hour for a cell and for a kernel's start: limits are against hanging only.
 NBVAL  := --nbval-lax --nbval-current-env --nbval-sanitize-with tests/chapters/nbval_sanitize.cfg \
   --nbval-cell-timeout=3600 --nbval-kernel-startup-timeout=3600
@@ -40,27 +34,15 @@ title   = @printf '\n==== %s ====\n' '$(1)'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env env-flower env-class env-dist with-flower book pdf live test test-all lint test-unit test-chapters test-class test-dist test-browser test-flower record-flower gpu lock clean
+.PHONY: help env env-flower env-class env-dist with-flower lock book pdf live test test-all lint test-unit test-chapters \
+  test-class test-flower test-browser test-dist test-golden test-fuzz record-flower gpu clean
 
-help:
-	@echo 'make book           environment, execution of all chapters, site in $(HTML), slides and cheat sheets in its slides/'
-	@echo 'make pdf            book, then the whole of it as one PDF, which the site offers'
-	@echo 'make test           everything that is tested, in the order of the next six lines'
-	@echo 'make lint             ruff and mypy'
-	@echo 'make test-unit        the package'
-	@echo 'make test-chapters    every chapter through nbval, with other parameters'
-	@echo 'make test-class       the class edition through nbgrader and otter-grader, in an environment of its own ($(notdir $(CLASS)), beside the other)'
-	@echo 'make test-flower      the same methods on Flower, in an environment of its own ($(notdir $(FLOWER)), beside the other)'
-	@echo 'make test-browser     every chapter through papermill into the book; the built site and live widgets in headless Chromium (a choice of pages; test-all: each)'
-	@echo 'make test-all       the same with what is marked slow: every page, method and pair of parts, the PDF, kills'
-	@echo 'make test-dist        of that: wheel and sdist through twine, and in empty environments'
-	@echo 'make live           JupyterLab on the chapters'
-	@echo 'make gpu            all that only a GPU can show, into a folder (OUT=gpu-results MINUTES=20 STEPS="tests chapters speed recipes");'
-	@echo '                    PYTHON needs torch, numpy and safetensors; no environment is made'
-	@echo 'make lock           requirements*.lock anew from pyproject.toml and constraints*.txt'
-	@echo 'make clean          remove the build (not the environment)'
-	@echo 'Options: VENV=<folder> PYTHON=<python 3.11+> JOBS=<chapters at a time>'
-	@echo '         TORCH=cpu with TORCH_INDEX=<index of wheels> or TORCH_WHEEL=<files>: no GPU libraries'
+help: # this list
+	@sed -n 's/^\([a-z][a-z-]*\):[^#]*# /\1 /p' Makefile | while read -r name what; do printf 'make %-14s %s\n' "$$name" "$$what"; done
+	@echo 'Options: VENV=<folder> (default .venv; one may serve several clones) PYTHON=<python 3.11+ that makes it>'
+	@echo '         TORCH=cpu with TORCH_INDEX=<index of wheels> or TORCH_WHEEL=<files>: no GPU libraries; an environment stays as it was made'
+	@echo '         JOBS=<chapters at a time> SLOW=1 (tests marked slow, too) BOOK= (of the book as it is built)'
+	@echo '         OUT=gpu-results MINUTES=20 STEPS="tests chapters speed recipes" (make gpu)'
 
 # ---- environment -------------------------------------------------------------------------------------------------
 # Installed once for each version of pyproject.toml + constraints.txt; when another clone used the environment last,
@@ -72,9 +54,9 @@ ifneq ($(filter-out cpu,$(TORCH)),)
 endif
 define TORCH_FIRST
 if [ -n "$(TORCH_WHEEL)" ]; then \
-	    "$(PY)" -m pip install --disable-pip-version-check -q --no-deps $(TORCH_WHEEL); \
+	    "$(PY)" $(PIP) --no-deps $(TORCH_WHEEL); \
 	  elif [ -n "$(TORCH_INDEX)" ]; then \
-	    "$(PY)" -m pip install --disable-pip-version-check -q --no-deps --index-url "$(TORCH_INDEX)" -c constraints.txt torch torchvision; \
+	    "$(PY)" $(PIP) --no-deps --index-url "$(TORCH_INDEX)" -c constraints.txt torch torchvision; \
 	  elif ! "$(PY)" -c "import sys, torch; sys.exit(torch.version.cuda is not None)" 2>/dev/null; then \
 	    echo "TORCH=cpu needs TORCH_INDEX=<index of wheels>, such as https://download.pytorch.org/whl/cpu, or TORCH_WHEEL=<files>" >&2; exit 1; \
 	  fi;
@@ -93,10 +75,10 @@ env:
 	  printf '\n==== installing into %s (a few minutes the first time) ====\n' "$(VENV)"; \
 	  rm -f "$(STAMP)"; \
 	  $(if $(TORCH),$(TORCH_FIRST)) \
-	  "$(PY)" -m pip install --disable-pip-version-check -q $(if $(TORCH),--no-deps) --require-hashes -r $(LOCK); \
-	  "$(PY)" -m pip install --disable-pip-version-check -q --no-build-isolation --no-deps -e .; \
+	  "$(PY)" $(PIP) $(if $(TORCH),--no-deps) --require-hashes -r $(LOCK); \
+	  "$(PY)" $(PIP) --no-build-isolation --no-deps -e .; \
 	elif [ "$$(sed -n 2p "$(STAMP)")" != "$$here" ]; then \
-	  "$(PY)" -m pip install --disable-pip-version-check -q --no-build-isolation --no-deps -e .; \
+	  "$(PY)" $(PIP) --no-build-isolation --no-deps -e .; \
 	fi; \
 	printf '%s\n%s\n%s\n' "$$deps" "$$here" "$(TORCH)" > "$(STAMP)"
 
@@ -113,106 +95,117 @@ env-flower env-class env-dist: env-%: env
 	  base=$$("$(PY)" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 	  own=$$("$$its/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 	  printf 'import site; site.addsitedir("%s")\n' "$$base" > "$$own/fedlearn_base.pth"; \
-	  "$$its/bin/python" -m pip install --disable-pip-version-check -q --require-hashes -r requirements-$*.lock; \
-	  "$$its/bin/python" -m pip install --disable-pip-version-check -q --no-build-isolation --no-deps -e .; \
+	  "$$its/bin/python" $(PIP) --require-hashes -r requirements-$*.lock; \
+	  "$$its/bin/python" $(PIP) --no-build-isolation --no-deps -e .; \
 	  "$$its/bin/python" -m ipykernel install --prefix "$$its" --name python3 >/dev/null; \
 	  printf '%s\n' "$$deps" > "$$its/.fedlearn-installed"; \
 	fi
 
-# Where Flower can be had, the chapters' kernels have it; where not, the book is built without, and says so.
-ABSENT = printf '\n**** %s cannot be installed here (see above): %s. ****\n\n' "$(1)" "$(2)"
+# Where an environment cannot be installed at all, what needs it is left out, loudly.
+define WITH
+@if $(MAKE) --no-print-directory env-$(1); then $(3); else rm -rf "$(VENV)-$(1)"; \
+	  printf '\n**** What $@ needs cannot be installed here (see above): %s. ****\n\n' '$(2)'; fi
+endef
 with-flower: env
-	@$(MAKE) --no-print-directory env-flower || { rm -rf "$(FLOWER)"; $(call ABSENT,Flower,the chapter about it shows a recorded run instead); }
+	$(call WITH,flower,the chapter about Flower shows a recorded run,:)
 
 # The versions of constraints.txt, for every system, with the hashes that pip must find. Needs a network.
-lock: env
+lock: env # requirements*.lock anew from pyproject.toml and constraints*.txt
 	$(call title,lock files)
-	@"$(PY)" -m pip install --disable-pip-version-check -q "uv>=0.12"
+	@"$(PY)" $(PIP) "uv>=0.12"
 	@UV="$(BIN)/uv" sh -e tests/lock.sh
 
 # ---- book --------------------------------------------------------------------------------------------------------
 # --all so that old warnings are seen again; chapters that did not change come from the execution cache.
 book live: export JUPYTER_PATH := $(FLOWER)/share/jupyter
-book: env with-flower
+book: env with-flower # environment, execution of all chapters, site in _build/html, slides and cheat sheets in its slides/
 	$(call title,book)
 	@$(BIN)/jupyter-book build book --config _config.yml --path-output . -W -n --keep-going --all
-	@test -f _config.yml
 	@$(PY) book/_slides.py
-	@printf '\nThe book is ready: open %s in a browser (no server and no network needed).\n' "file://$(CURDIR)/$(HTML)/index.html"
+	@printf '\nThe book is ready: open %s in a browser (no server and no network needed).\n' "file://$(CURDIR)/_build/html/index.html"
 
 # Printed from the built site.
-pdf: book
+pdf: $(BOOK) # the whole book as one PDF, which the site offers
 	$(call title,PDF)
 	@CHROMIUM="$$($(PY) tests/browser/chromium.py)" && export CHROMIUM && $(PY) book/_pdf.py
 
-live: env with-flower
+live: env with-flower # JupyterLab on the chapters
 	@$(BIN)/jupyter lab --allow-root --notebook-dir=book
 
 # ---- tests -------------------------------------------------------------------------------------------------------
-# `make test-all` takes what is marked slow, too: every page, every method on Flower, every pair of parts, the PDF.
-EACH := test-unit test-chapters test-class test-flower
-test: lint $(EACH) test-browser
-	@printf '\n==== all tests passed ====\n'
+# Each part in turn, also after one that failed; at the end what each took, and which failed. They share one book.
+define EACH
++@failed=; told=; for part in $(1); do \
+	  began=$$(date +%s); how=passed; \
+	  $(MAKE) --no-print-directory BOOK= $(2) $$part || { how=FAILED; failed="$$failed $$part"; }; \
+	  seconds=$$(($$(date +%s) - began)); \
+	  told="$$told$$(printf '%-14s %s %4d min %02d s' $$part $$how $$((seconds / 60)) $$((seconds % 60)))\n"; \
+	done; \
+	printf '\n==== make $@ ====\n%b' "$$told"; \
+	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
+endef
 
-test-all: SLOW := -m ""
-test-all: lint $(EACH) test-dist pdf test-browser
-	$(call title,golden histories; hostile messages and kills)
-	@$(PY) tests/golden/golden.py compare --engines sequential stacked
-	@$(PY) tests/benchmarks/fuzz.py messages --count 100000
-	@$(PY) tests/benchmarks/fuzz.py kills --count 20
-	@printf '\n==== all tests passed, the slow ones, too ====\n'
+test: env # the book and the next six
+	$(call EACH,lint test-unit test-chapters test-class test-flower book test-browser)
 
-lint: env
+test-all: env # every test, also of what is marked slow: every page, method and pair of parts; and the PDF
+	$(call EACH,lint test-unit test-chapters test-class test-flower test-dist book pdf test-browser test-golden test-fuzz,SLOW=1)
+
+lint: env # ruff and mypy
 	$(call title,ruff: rules and form)
 	@$(BIN)/ruff check --no-cache . && $(BIN)/ruff format --no-cache --check .
 	$(call title,mypy: types)
 	@$(BIN)/mypy --no-incremental
 
-test-unit: env
+test-unit: env # the package
 	$(call title,unit tests)
-	@MPLBACKEND=Agg $(PYTEST) tests/unit $(SLOW) -n $(JOBS)
+	@MPLBACKEND=Agg $(PYTEST) tests/unit $(MARK) -n $(JOBS)
 
 # nbval, papermill and Playwright each get a process of their own: their event loops block one another.
 # Each chapter is executed twice: here by nbval with other parameters, and by papermill with its own when the book is built.
-test-chapters: env
+test-chapters: env # every chapter through nbval, with other parameters
 	$(call title,chapters: nbval with other parameters)
 	@$(PY) tests/chapters/other.py _build/other
 	@$(PYTEST) _build/other $(NBVAL) -n $(JOBS) --dist loadfile
 	$(call title,chapters: form and parameters)
-	@$(PYTEST) tests/chapters $(SLOW) -n $(JOBS)
+	@$(PYTEST) tests/chapters $(MARK) -n $(JOBS)
 
-# This and the next fail if a test fails; only where nbgrader or Flower cannot be installed at all is it left out, loudly.
-test-class: env
+test-class: env # the class edition through nbgrader and otter-grader, in an environment of its own beside the other
 	$(call title,the class edition through nbgrader and otter-grader)
-	@if $(MAKE) --no-print-directory env-class; then $(CLASS)/bin/python -m pytest tests/class; \
-	else rm -rf "$(CLASS)"; $(call ABSENT,nbgrader or otter-grader,THEIR TEST DID NOT RUN); fi
+	$(call WITH,class,ITS TESTS DID NOT RUN,$(VENV)-class/bin/python -m pytest tests/class)
 
-test-dist: env
-	$(call title,wheel and sdist in empty environments)
-	@if $(MAKE) --no-print-directory env-dist; then $(DIST)/bin/python -m pytest tests/dist; \
-	else rm -rf "$(DIST)"; $(call ABSENT,twine,ITS TESTS DID NOT RUN); fi
-
-test-flower: env
+test-flower: env # the same methods on Flower, in an environment of its own beside the other
 	$(call title,Flower)
-	@if $(MAKE) --no-print-directory env-flower; then \
-	  MPLBACKEND=Agg $(FLOWER)/bin/python -m pytest tests/flower $(SLOW) && \
+	$(call WITH,flower,ITS TESTS DID NOT RUN,MPLBACKEND=Agg $(FLOWER)/bin/python -m pytest tests/flower $(MARK) && \
 	  $(PY) tests/chapters/other.py _build/other-flower together/flower together/flower_audit && \
-	  $(FLOWER)/bin/python -m pytest _build/other-flower $(NBVAL); \
-	else rm -rf "$(FLOWER)"; $(call ABSENT,Flower,ITS TESTS DID NOT RUN); fi
+	  $(FLOWER)/bin/python -m pytest _build/other-flower $(NBVAL))
+
+test-browser: $(BOOK) # the built site and live widgets in headless Chromium (a choice of pages)
+	$(call title,the built site in Chromium)
+	@CHROMIUM="$$($(PY) tests/browser/chromium.py)" && export CHROMIUM && $(PYTEST) tests/browser $(MARK) -n $(JOBS)
+
+test-dist: env # wheel and sdist through twine, and in empty environments
+	$(call title,wheel and sdist in empty environments)
+	$(call WITH,dist,ITS TESTS DID NOT RUN,$(VENV)-dist/bin/python -m pytest tests/dist)
+
+test-golden: env # histories of every method, against stored ones
+	$(call title,golden histories)
+	@$(PY) tests/golden/golden.py compare --engines sequential stacked
+
+test-fuzz: env # hostile messages, and kills
+	$(call title,hostile messages and kills)
+	@$(PY) tests/benchmarks/fuzz.py messages --count 100000
+	@$(PY) tests/benchmarks/fuzz.py kills --count 20
 
 # What the tests saw, with every method in the simulation, becomes what the chapter shows.
-record-flower: SLOW := -m ""
-record-flower: test-flower
+record-flower: SLOW := 1
+record-flower: test-flower # what the chapter about Flower shows, anew
 	$(FLOWER)/bin/python tests/benchmarks/flower.py
 	$(PY) tests/flower/record.py
 
-test-browser: book
-	$(call title,the built site in Chromium)
-	@CHROMIUM="$$($(PY) tests/browser/chromium.py)" && export CHROMIUM && $(PYTEST) tests/browser $(SLOW) -n $(JOBS)
-
 # With the Python that is there: a machine with a GPU may have neither network nor book tools.
-gpu:
+gpu: # what only a GPU can show, into a folder; PYTHON needs torch, numpy and safetensors, no environment is made
 	@$(PYTHON) tests/gpu/run.py --out "$(or $(OUT),gpu-results)" --minutes $(or $(MINUTES),20) $(if $(STEPS),--steps $(STEPS))
 
-clean:
+clean: # remove the build (not the environment)
 	rm -rf _build build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
