@@ -74,11 +74,12 @@ def page(browser):
             route.abort()
 
     context.route("**/*", guard)
+    def hear(message):
+        if message.type == "error":
+            page.errors.append(f"{message.text} {message.location}")
+
     page.on("pageerror", lambda error: page.errors.append(str(error)))
-    page.on(
-        "console",
-        lambda m: page.errors.append(f"{m.text} {m.location}") if m.type == "error" else None,
-    )
+    page.on("console", hear)
     yield page
     context.close()
     assert page.external == [], "requests that left this machine"

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import suppress
 
 import nbformat
 import pytest
@@ -50,10 +51,9 @@ def lab(tmp_path):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     token, url = secrets.token_hex(16), f"http://127.0.0.1:{port}"
-    folders = {"CONFIG": "config", "DATA": "data", "RUNTIME": "runtime"}
-    env = os.environ | {f"JUPYTER_{k}_DIR": str(tmp_path / v) for k, v in folders.items()}
-    env |= {"JUPYTERLAB_WORKSPACES_DIR": str(tmp_path / "workspaces")}
-    env |= {"IPYTHONDIR": str(tmp_path / "ipython"), "JUPYTERLAB_SETTINGS_DIR": str(settings)}
+    names = "JUPYTER_CONFIG_DIR JUPYTER_DATA_DIR JUPYTER_RUNTIME_DIR JUPYTERLAB_WORKSPACES_DIR"
+    env = os.environ | {name: str(tmp_path / name) for name in (*names.split(), "IPYTHONDIR")}
+    env["JUPYTERLAB_SETTINGS_DIR"] = str(settings)
     options = ["--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root"]
     options += [f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={tmp_path}"]
     options += ["--ServerApp.port_retries=0", "--LabApp.news_url=", "--LabApp.collaborative=False"]
@@ -67,20 +67,13 @@ def lab(tmp_path):
                 time.sleep(0.2)
             yield url, token
         finally:
-            server.terminate()
-            try:
-                server.wait(20)
-            except subprocess.TimeoutExpired:
-                server.kill()
+            server.kill()
 
 
 def answers(address):
     """What a server says, if it is there."""
-    try:
-        with urllib.request.urlopen(address, timeout=60) as answer:
-            return json.load(answer)
-    except OSError:
-        return None
+    with suppress(OSError), urllib.request.urlopen(address, timeout=60) as answer:
+        return json.load(answer)
 
 
 def wait(page, condition, what):
@@ -133,17 +126,16 @@ def test_a_chapter_reads_and_its_widget_recomputes(lab, page):
         return prompts and all(re.fullmatch(r"\[\d+\]:?", prompt) for prompt in prompts)
 
     wait(page, all_ran, "all cells executed")
-    # every figure, table and chart is there, with its caption
+    # every figure, table and chart is there
     source = nbformat.read(ROOT / CHAPTER, 4)
     code = "\n".join(cell.source for cell in source.cells if cell.cell_type == "code")
     # whatever the call's name: what is shown has a number
     shows = r'(?:\bnumber=|fl\.(?:book|widgets)\.\w+\(\s*)"([\dA-Z]+\.\d+)"'
     count = len(re.findall(r"fl\.book\.(?:chart|explorer)\(", code))
     wait(page, lambda: page.locator(".vega-embed").count() == count, "all charts")
-    texts = page.locator(".jp-OutputArea figcaption").all_inner_texts()
-    found = [re.match(r"(?:Figure|Table) ([\dA-Z]+\.\d+)\. \w", text) for text in texts]
-    assert all(found), texts
-    assert sorted(match.group(1) for match in found) == sorted(re.findall(shows, code))
+    texts = "\n".join(page.locator(".jp-OutputArea figcaption").all_inner_texts())
+    found = re.findall(r"^(?:Figure|Table) ([\dA-Z]+\.\d+)\. \w", texts, re.M)
+    assert sorted(found) == sorted(re.findall(shows, code))
     assert page.locator("mjx-merror").count() == 0, "a formula that MathJax cannot read"
     assert page.locator(".fl-solution[open]").count() == 0, "a solution stands open"
     box = page.locator(".fl-live").first
@@ -154,10 +146,8 @@ def test_a_chapter_reads_and_its_widget_recomputes(lab, page):
     handle = box.locator(".noUi-handle").first
     before, value = box.evaluate(look), handle.get_attribute("aria-valuenow")
     assert before
-    handle.focus()
     at_end = value == handle.get_attribute("aria-valuemax")
     handle.press("ArrowLeft" if at_end else "ArrowRight")
-    wait(page, lambda: handle.get_attribute("aria-valuenow") != value, "the slider moves")
     wait(page, lambda: box.evaluate(look) != before, "the widget shows something new")
     no_error()
     page.close()

@@ -7,18 +7,16 @@ import re
 
 import numpy as np
 import pytest
-from axe_playwright_python.base import AXE_FILE_PATH
 from conftest import HTML
-from test_reading import AXE
+from test_reading import see
 
 import fedlearn as fl
 from fedlearn.book.play import HERE, playground
 
 UPS = ("whole", "bits", "signs", "largest", "memory", "stc", "random")
-PAGE = """<!doctype html><html lang="en" data-content_root="./" data-theme="{theme}"><head>
-<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>A page</title>
-<style>body {{ {colours} }} {css}</style></head><body><main><h1>A page</h1>
-<div id="here"></div></main></body></html>"""
+# The attribute says that the address is the page's own, as in the book.
+PAGE = """<!doctype html><html lang="en" data-content_root="./"><meta charset="utf-8"><title>A page</title>
+<style>{css}</style><main id="here"></main></html>"""
 # What anywidget does: the module from a blob, a model with get and set.
 LOAD = """async ([source, state, digits]) => {
   const raw = Uint8Array.from(atob(digits), c => c.charCodeAt(0));
@@ -68,10 +66,9 @@ def load(page, address):
 def play(page, tmp_path):
     """Opens a page from disk with the module and, if there is a ``scene``, the widget in it."""
 
-    def opened(scene=None, theme="light"):
-        file, css = tmp_path / f"{theme}.html", (HERE / "play.css").read_text()
-        colours = "background: #fff" if theme == "light" else "background: #14181e; color: #fff"
-        file.write_text(PAGE.format(css=css, theme=theme, colours=colours))
+    def opened(scene=None):
+        file = tmp_path / "page.html"
+        file.write_text(PAGE.format(css=(HERE / "play.css").read_text()))
         page.goto("about:blank")
         load(page, f"{file.as_uri()}#{scene or ''}")
         if scene is not None:
@@ -193,12 +190,10 @@ def test_a_scene_is_played_by_key_and_compared(play):
     assert "It trains" in page.locator(".fl-status").inner_text()
     both = re.search(r"reads (\d+) of 100; the curve you kept, (\d+)", ended(page))
     assert both[2] == first[1] and int(both[1]) > int(both[2])
-    lines = page.locator(".fl-chart .fl-line")
-    looks = lines.evaluate_all("all => all.map(x => x.getAttribute('stroke-dasharray'))")
-    marks = page.locator(".fl-chart path[fill]").evaluate_all("all => all.map(x => x.outerHTML)")
-    assert len(set(looks)) == 2 and len({m.split('"')[1] for m in marks}) == 2, (
-        "they differ in grey"
-    )
+    looks = "all => all.map(x => x.getAttribute('stroke-dasharray'))"
+    marks = "all => all.map(x => x.getAttribute('d'))"
+    assert len(set(page.locator(".fl-chart .fl-line").evaluate_all(looks))) == 2
+    assert len(set(page.locator(".fl-chart path[fill]").evaluate_all(marks))) == 2
     legend = page.locator(".fl-legend li").all_inner_texts()
     assert "with memory" in legend[0] and "largest numbers" in legend[1]
     for key in ("bytes", "time"):
@@ -259,14 +254,11 @@ def test_the_address_is_the_federation(play):
 @pytest.mark.parametrize(
     "wrong, noun, allowed",
     [
-        ("nobody", "no scene", "ask-a-tenth"),
+        ("toString", "no scene", "ask-a-tenth"),
         ("a-liar&clients=1", "clients=1", "from 2 to 50"),
-        ("a-liar&clients=2.5", "clients=2.5", "whole number"),
         ("a-liar&clients=", "clients=", "whole number"),
         ("a-liar&up=constructor", "up=constructor", "stc"),
         ("a-liar&toString=1", "toString=1", "epochs"),
-        ("a-liar&lr=0.2", "lr=0.2", "0.3"),
-        ("toString", "no scene", "a-liar"),
         ("a-liar&clients=3&liars=3", "honest", "fewer"),
     ],
 )
@@ -288,23 +280,10 @@ def test_without_a_worker_it_trains_in_the_page_and_says_so(play):
     assert "After 20 rounds" in ended(page)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_it_fits_a_telephone_and_axe_finds_nothing(play, theme):
-    page = play("ask-a-tenth", theme)
-    fast(page)
-    page.click(".fl-go")
-    ended(page)
-    page.set_viewport_size({"width": 400, "height": 900})
-    page.wait_for_timeout(300)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 400
-    page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
-    page.evaluate(AXE_FILE_PATH.read_text(encoding="utf-8"))
-    assert page.evaluate(AXE, {}) == []
-
-
-def test_in_the_book_it_trains_from_disk(page):
+def test_in_the_book_it_trains_from_disk_and_reads_well(page):
     page.goto(f"{HTML.as_uri()}/start/playground.html#a-liar")
     page.wait_for_selector(".fl-play .fl-person")
     fast(page)
     page.click(".fl-go")
     assert "After 20 rounds" in ended(page)
+    assert see(page, "start/playground") == {}
