@@ -190,7 +190,7 @@ test-dist: env # wheel and sdist through twine, and in empty environments
 
 test-golden: env # histories of every method, against stored ones
 	$(call title,golden histories)
-	@$(PY) tests/golden/golden.py compare --engines sequential stacked
+	@$(PY) tests/golden/golden.py compare
 
 test-fuzz: env # hostile messages, and kills
 	$(call title,hostile messages and kills)

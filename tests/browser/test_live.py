@@ -67,7 +67,7 @@ def lab(tmp_path):
                 time.sleep(0.2)
             yield url, token
         finally:
-            server.kill()
+            server.terminate()
 
 
 def answers(address):
