@@ -4,7 +4,6 @@
     python tests/benchmarks/speed.py table --quick    # one part, a few repeats
     python tests/benchmarks/speed.py table --only ResNet --out data/results/speed_cpu.json
     python tests/benchmarks/speed.py table --device cuda --out data/results/speed_cuda.json
-    python tests/benchmarks/speed.py --beside HEAD~9  # this code and that commit, in turns
 
 table    a round of federated averaging: bare PyTorch loop, fedlearn's engines, and the simulators
          of requirements-peers.txt that are installed; they take turns, medians count. On a GPU also
@@ -24,7 +23,6 @@ import math
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import nullcontext, suppress
 from datetime import date
@@ -118,7 +116,7 @@ def packaged(task, engine, precision="float32"):
 
 
 def interleaved(contenders, repeats):
-    """Medians of rounds that take turns, after one that warms up; if one takes more than ``LONG``
+    """Medians of rounds that take turns, after one that warmed up; if one takes more than ``LONG``
     seconds, once."""
     seconds = {name: [play()] for name, play in contenders.items()}
     for _ in range(repeats - 1 if max(s[0] for s in seconds.values()) <= LONG else 0):
@@ -130,6 +128,10 @@ def interleaved(contenders, repeats):
 def installed():
     """The other simulators that are here, by label."""
     return {label: f for label, (module, f) in PEERS.items() if find_spec(module)}
+
+
+def trouble(error):
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def row_of(args, label, network, shape, samples, clients, partition):
@@ -145,25 +147,26 @@ def row_of(args, label, network, shape, samples, clients, partition):
     ready, seconds = {}, dict.fromkeys(makers)
     for name, make in makers.items():
         try:
-            ready[name] = make()
-            ready[name]()  # warms up, and shows whether there is memory enough
+            play = make()
+            play()  # warms up, and shows whether there is memory enough
+            ready[name] = play
         except (RuntimeError, ValueError) as error:
-            ready.pop(name, None)
-            seconds[name] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            seconds[name] = trouble(error)
     seconds |= interleaved(ready, args.repeats)
-    if args.device == "cpu" and not args.no_peers:
+    peers = {} if args.device != "cpu" or args.no_peers else installed()
+    for name, simulate in peers.items():
         few = 1 if seconds["bare loop"] > LONG / 2 else max(2, args.repeats // 2)
-        for name, simulate in installed().items():
-            try:
-                times, _ = simulate(shards_of(task), lambda: plain(task), LR, BATCH, few + 1)
-                seconds[name] = median(times[1:])
-            except Exception as error:
-                seconds[name] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        try:
+            times, _ = simulate(shards_of(task), lambda: plain(task), LR, BATCH, few + 1)
+            seconds[name] = median(times[1:])
+        except Exception as error:
+            seconds[name] = trouble(error)
     auto = ready.get("auto")
     row = {"network": label, "clients": clients, "samples": samples, "seconds": seconds}
     row |= {"date": date.today().isoformat(), "chosen": auto and auto.chosen.name}
+    row |= {"threads": auto and auto.threads}
     print(row, flush=True)
-    return row | {"threads": auto and auto.threads}
+    return row
 
 
 def table(args, old):
@@ -312,34 +315,6 @@ def held(label, part):
     return row | {"seconds": float(history.seconds[-1])}
 
 
-# ---- this code and a commit ----------------------------------------------------------------------
-
-ROUND = """
-import fedlearn as fl
-task = fl.tasks.classification("digits", 10, "dirichlet:0.5")
-for engine in ("sequential", "stacked"):
-    how = {"engine": engine, "threads": 1, "progress": False, "evaluate_every": 100}
-    print(sorted(fl.run(fl.methods.fedavg(), task, 20, **how).seconds)[10])
-"""
-
-
-def beside(commit, repeats):
-    """Median seconds of a round on digits: of that commit, of this code, and their ratio."""
-    with tempfile.TemporaryDirectory() as folder:
-        archive = subprocess.run(["git", "archive", commit], cwd=ROOT, stdout=-1, check=True)
-        subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
-        turns = []
-        for place in [folder, ROOT] * repeats:
-            env = os.environ | {"PYTHONPATH": str(place), "OMP_NUM_THREADS": "1"}
-            done = subprocess.run(
-                [sys.executable, "-c", ROUND], cwd=place, env=env, stdout=-1, check=True
-            )
-            turns.append([float(s) for s in done.stdout.split()])
-    for k, engine in enumerate(("sequential", "stacked")):
-        old, new = median(t[k] for t in turns[::2]), median(t[k] for t in turns[1::2])
-        print(f"{engine}: {commit} {old:.4f} s, this code {new:.4f} s, ratio {new / old:.3f}")
-
-
 def main():
     parts = {"table": table, "job": job, "growth": growth, "import": starts, "memory": memory}
     raw = argparse.RawDescriptionHelpFormatter
@@ -356,7 +331,6 @@ def main():
     add("--forms", action="store_true", help="what only a GPU's table has")
     add("--minutes", type=float, default=math.inf, help="begin no row of the table after them")
     add("--out", metavar="FILE", type=Path, help="write the results as JSON")
-    add("--beside", metavar="COMMIT", help="compare with it, and no more")
     add("--run-job", help=argparse.SUPPRESS)
     add("--held", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -365,8 +339,6 @@ def main():
         return run_job(args.run_job)
     if args.held:
         return print(json.dumps(held(args.held[0], int(args.held[1]))))
-    if args.beside:
-        return beside(args.beside, args.repeats)
     cuda = args.device.startswith("cuda")
     args.forms |= cuda
     result = json.loads(args.out.read_text()) if args.out and args.out.exists() else {}

@@ -74,6 +74,7 @@ def page(browser):
             route.abort()
 
     context.route("**/*", guard)
+
     def hear(message):
         if message.type == "error":
             page.errors.append(f"{message.text} {message.location}")

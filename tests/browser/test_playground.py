@@ -15,8 +15,8 @@ from fedlearn.book.play import HERE, playground
 
 UPS = ("whole", "bits", "signs", "largest", "memory", "stc", "random")
 # The attribute says that the address is the page's own, as in the book.
-PAGE = """<!doctype html><html lang="en" data-content_root="./"><meta charset="utf-8"><title>A page</title>
-<style>{css}</style><main id="here"></main></html>"""
+PAGE = """<!doctype html><html lang="en" data-content_root="./">
+<meta charset="utf-8"><title>A page</title><style>{css}</style><main id="here"></main></html>"""
 # What anywidget does: the module from a blob, a model with get and set.
 LOAD = """async ([source, state, digits]) => {
   const raw = Uint8Array.from(atob(digits), c => c.charCodeAt(0));
