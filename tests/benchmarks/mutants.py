@@ -128,8 +128,8 @@ def verdict(mutant: tuple, lines: dict, seconds: dict[str, float]) -> str:
         mutated = ast.unparse(ast.fix_missing_locations(tree))
         Path(folder, path.relative_to(ROOT)).write_text(mutated)
         code = fork(folder, tests)
-    # 4: what all tests need cannot be imported
-    return {0: "survived", 1: "killed", 4: "killed at import"}.get(code, f"pytest ended with {code}")
+    # 4: the package cannot be imported, so that no test can be collected
+    return {0: "survived", 1: "killed", 4: "killed at import"}.get(code, f"pytest: {code}")
 
 
 def main() -> None:

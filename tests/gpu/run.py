@@ -19,11 +19,9 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
-from types import SimpleNamespace
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -32,16 +30,8 @@ LATE = "stopped at the end of its time"
 NEEDED = "torch", "numpy", "safetensors"
 
 
-def absent(names):
-    return [name for name in names if not find_spec(name)]
-
-
 def chapter(path, **parameters):
     """Run a chapter's code cells as a script; those of its parameters that are given are set."""
-    if absent(["IPython"]):  # display prints
-        shown = SimpleNamespace(display=print, HTML=str, Markdown=str, SVG=str)
-        package = {"display": shown, "get_ipython": lambda: None, "version_info": (9, 0)}
-        sys.modules |= {"IPython": SimpleNamespace(**package), "IPython.display": shown}
     cells = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
     module = sys.modules["chapter"] = type(sys)("chapter")  # dataclasses look it up
     os.chdir(Path(path).parent)
@@ -136,9 +126,11 @@ def main(argv=None):
     args = parser.parse_args(argv)
     if args.chapter:
         return chapter(args.chapter, scale="quick", device=args.device)
-    if lacks := absent(NEEDED):
+    if lacks := [name for name in NEEDED if not find_spec(name)]:
         sys.exit(f"make gpu needs {', '.join(lacks)}, which {sys.executable} does not have.")
-    if args.device == "cuda" and not import_module("torch").cuda.is_available():
+    import torch
+
+    if args.device == "cuda" and not torch.cuda.is_available():
         sys.exit("make gpu needs a CUDA GPU, and torch sees none on this machine.")
     steps = Steps(args)
     for step in args.steps:
