@@ -201,7 +201,6 @@ test-fuzz: env # hostile messages, and kills
 record-flower: SLOW := 1
 record-flower: test-flower # what the chapter about Flower shows, anew
 	$(FLOWER)/bin/python tests/benchmarks/flower.py
-	$(PY) tests/flower/record.py
 
 # With the Python that is there: a machine with a GPU may have neither network nor book tools.
 gpu: # what only a GPU can show, into a folder; PYTHON needs torch, numpy and safetensors, no environment is made

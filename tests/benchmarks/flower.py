@@ -1,7 +1,7 @@
-"""What a round costs on Flower, and what Flower adds to a message. Writes
-``_build/flower/cost.json``.
+"""What a round costs on Flower, what Flower adds to a message, and whether the tests saw the same
+history as in one process. Writes ``data/results/flower.json``, which the chapter shows.
 
-    <flower environment>/bin/python tests/benchmarks/flower.py
+    make record-flower
 
 Seconds: FedAvg with the digits CNN, two clients, one thread; the median of all rounds but the
 first. Framing: bytes that Flower's SuperLink counted, less our payload, for the messages by which a
@@ -51,6 +51,17 @@ def framing(method, runs):
     return row
 
 
+def equal():
+    """What the tests have kept of each method, a row each."""
+    seen = {}
+    for path in sorted((ROOT / "_build" / "flower").glob("*_*.json"), reverse=True):
+        kind, name = path.stem.split("_", 1)  # simulations first
+        record = json.loads(path.read_text(encoding="utf-8"))
+        same = record.pop("equal")
+        seen.setdefault(name, record | {"simulation": None, "deployment": None})[kind] = same
+    return [seen[name] for name in sorted(seen)]
+
+
 def main():
     made = provenance()  # of the code that runs, not of what the checkout becomes meanwhile
     task, method, seconds, runs = fl.tasks.classification("digits", 2), fl.methods.fedavg(), {}, {}
@@ -69,10 +80,9 @@ def main():
     result = {"made": made | {"command": "python tests/benchmarks/flower.py"}}
     result["seconds"] = {engine: median(run[1:]) for engine, run in seconds.items()}
     result["framing"] = [framing(name, runs) for name in ("fedavg", "rpn")]
-    path = ROOT / "_build" / "flower" / "cost.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1))
-    print(json.dumps(result, indent=1))
+    text = json.dumps(result | {"equal": equal()}, indent=1, allow_nan=False) + "\n"
+    (ROOT / "data" / "results" / "flower.json").write_text(text, encoding="utf-8")
+    print(text)
 
 
 if __name__ == "__main__":
