@@ -30,7 +30,6 @@ MARK    = $(if $(SLOW),-m "")
 # An hour for a cell and for a kernel's start: limits are against hanging only.
 NBVAL  := --nbval-lax --nbval-current-env --nbval-sanitize-with tests/chapters/nbval_sanitize.cfg \
   --nbval-cell-timeout=3600 --nbval-kernel-startup-timeout=3600
-title   = @printf '\n==== %s ====\n' '$(1)'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -111,7 +110,6 @@ with-flower: env
 
 # The versions of constraints.txt, for every system, with the hashes that pip must find. Needs a network.
 lock: env # requirements*.lock anew from pyproject.toml and constraints*.txt
-	$(call title,lock files)
 	@"$(PY)" $(PIP) "uv>=0.12"
 	@UV="$(BIN)/uv" sh -e tests/lock.sh
 
@@ -119,14 +117,11 @@ lock: env # requirements*.lock anew from pyproject.toml and constraints*.txt
 # --all so that old warnings are seen again; chapters that did not change come from the execution cache.
 book live: export JUPYTER_PATH := $(FLOWER)/share/jupyter
 book: env with-flower # environment, execution of all chapters, site in _build/html, slides and cheat sheets in its slides/
-	$(call title,book)
 	@$(BIN)/jupyter-book build book --config _config.yml --path-output . -W -n --keep-going --all
 	@$(PY) book/_slides.py
 	@printf '\nThe book is ready: open %s in a browser (no server and no network needed).\n' "file://$(CURDIR)/_build/html/index.html"
 
-# Printed from the built site.
 pdf: $(BOOK) # the whole book as one PDF, which the site offers
-	$(call title,PDF)
 	@CHROMIUM="$$($(PY) tests/browser/chromium.py)" && export CHROMIUM && $(PY) book/_pdf.py
 
 live: env with-flower # JupyterLab on the chapters
@@ -136,7 +131,7 @@ live: env with-flower # JupyterLab on the chapters
 # Each part in turn, also after one that failed; at the end what each took, and which failed. They share one book.
 define EACH
 +@failed=; told=; for part in $(1); do \
-	  began=$$(date +%s); how=passed; \
+	  printf '\n==== %s ====\n' $$part; began=$$(date +%s); how=passed; \
 	  $(MAKE) --no-print-directory BOOK= $(2) $$part || { how=FAILED; failed="$$failed $$part"; }; \
 	  seconds=$$(($$(date +%s) - began)); \
 	  told="$$told$$(printf '%-14s %s %4d min %02d s' $$part $$how $$((seconds / 60)) $$((seconds % 60)))\n"; \
@@ -152,48 +147,39 @@ test-all: env # every test, also of what is marked slow: every page, method and 
 	$(call EACH,lint test-unit test-chapters test-class test-flower test-dist book pdf test-browser test-golden test-fuzz,SLOW=1)
 
 lint: env # ruff and mypy
-	$(call title,ruff: rules and form)
-	@$(BIN)/ruff check --no-cache . && $(BIN)/ruff format --no-cache --check .
-	$(call title,mypy: types)
+	@$(BIN)/ruff check --no-cache .
+	@$(BIN)/ruff format --no-cache --check .
 	@$(BIN)/mypy --no-incremental
 
 test-unit: env # the package
-	$(call title,unit tests)
 	@MPLBACKEND=Agg $(PYTEST) tests/unit $(MARK) -n $(JOBS)
 
 # nbval, papermill and Playwright each get a process of their own: their event loops block one another.
 # Each chapter is executed twice: here by nbval with other parameters, and by papermill with its own when the book is built.
 test-chapters: env # every chapter through nbval, with other parameters
-	$(call title,chapters: nbval with other parameters)
 	@$(PY) tests/chapters/other.py _build/other
 	@$(PYTEST) _build/other $(NBVAL) -n $(JOBS) --dist loadfile
-	$(call title,chapters: form and parameters)
 	@$(PYTEST) tests/chapters $(MARK) -n $(JOBS)
 
 test-class: env # the class edition through nbgrader and otter-grader, in an environment of its own beside the other
-	$(call title,the class edition through nbgrader and otter-grader)
 	$(call WITH,class,ITS TESTS DID NOT RUN,$(VENV)-class/bin/python -m pytest tests/class)
 
 test-flower: env # the same methods on Flower, in an environment of its own beside the other
-	$(call title,Flower)
 	$(call WITH,flower,ITS TESTS DID NOT RUN,MPLBACKEND=Agg $(FLOWER)/bin/python -m pytest tests/flower $(MARK) && \
 	  $(PY) tests/chapters/other.py _build/other-flower together/flower together/flower_audit && \
 	  $(FLOWER)/bin/python -m pytest _build/other-flower $(NBVAL))
 
-test-browser: $(BOOK) # the built site and live widgets in headless Chromium (a choice of pages)
-	$(call title,the built site in Chromium)
+# What is slow reads the PDF, too.
+test-browser: $(if $(SLOW),$(BOOK:book=pdf),$(BOOK)) # the built site and live widgets in headless Chromium (a choice of pages)
 	@CHROMIUM="$$($(PY) tests/browser/chromium.py)" && export CHROMIUM && $(PYTEST) tests/browser $(MARK) -n $(JOBS)
 
 test-dist: env # wheel and sdist through twine, and in empty environments
-	$(call title,wheel and sdist in empty environments)
 	$(call WITH,dist,ITS TESTS DID NOT RUN,$(VENV)-dist/bin/python -m pytest tests/dist)
 
 test-golden: env # histories of every method, against stored ones
-	$(call title,golden histories)
 	@$(PY) tests/golden/golden.py compare
 
 test-fuzz: env # hostile messages, and kills
-	$(call title,hostile messages and kills)
 	@$(PY) tests/benchmarks/fuzz.py messages --count 100000
 	@$(PY) tests/benchmarks/fuzz.py kills --count 20
 

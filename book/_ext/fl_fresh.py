@@ -35,17 +35,8 @@ from papermill.execute import remove_error_markers
 from sphinx.util import logging
 
 log = logging.getLogger(__name__)
-LIBRARIES = (
-    "torch",
-    "torchvision",
-    "numpy",
-    "scikit-learn",
-    "pandas",
-    "matplotlib",
-    "ipywidgets",
-    "nbclient",
-    "papermill",
-)
+LIBRARIES = "torch torchvision numpy scikit-learn pandas matplotlib ipywidgets".split()
+LIBRARIES += ["nbclient", "papermill"]
 # ipykernel warns once for each kernel that it talks over loopback without encryption
 QUIET = {"extra_arguments": ["--IPKernelApp.log_level=40"]}
 
@@ -60,16 +51,11 @@ def state_of(root: Path) -> str:
             digest.update(f"{name} absent".encode())
     python = KernelSpecManager().get_kernel_spec("python3").argv[0]  # runs the chapters
     digest.update(python.encode())
-    files = [
-        *(root / "fedlearn").rglob("*.py"),
-        *(root / "data").rglob("*"),
-        *root.glob("constraints*.txt"),
-    ]
-    for path in sorted(files):
+    patterns = "fedlearn/**/*.py", "data/**/*", "constraints*.txt"
+    for path in sorted(path for pattern in patterns for path in root.glob(pattern)):
         if path.is_file() and root / "data" / "cache" not in path.parents:
-            digest.update(
-                path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes()
-            )
+            digest.update(str(path.relative_to(root)).encode() + b"\0")
+            digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
@@ -98,10 +84,8 @@ def execution_of(env, page):
 
 def incomplete(env):
     """The pages of which a cell failed, each with the error."""
-    about = {page: execution_of(env, page) for page in env.found_docs}
-    return {
-        page: its["error"] for page, its in sorted(about.items()) if its.get("error")
-    }
+    errors = {page: execution_of(env, page).get("error") for page in env.found_docs}
+    return {page: errors[page] for page in sorted(errors) if errors[page]}
 
 
 def execute_side_by_side(app, env, docnames):
@@ -111,7 +95,7 @@ def execute_side_by_side(app, env, docnames):
         return
     cache = get_cache(config.execution_cache_path)
     missing = []
-    for path in (Path(env.doc2path(name)) for name in docnames):
+    for path in map(Path, map(env.doc2path, docnames)):
         if path.suffix == ".ipynb":
             notebook = nbformat.read(path, 4)
             try:

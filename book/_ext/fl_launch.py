@@ -75,15 +75,10 @@ def add_colab(app, pagename, templatename, context, doctree):
     place = f"{options['launch_buttons']['site_branch']}/_sources/{pagename}.ipynb"
     for group in context["header_buttons"]:
         if group.get("label") == "launch-buttons":
-            group["buttons"].append(
-                {
-                    "type": "link",
-                    "text": "Colab",
-                    "tooltip": "Launch on Colab",
-                    "icon": "_static/images/logo_colab.png",
-                    "url": f"{COLAB}/github/{name}/blob/{place}",
-                }
-            )
+            button = {"type": "link", "text": "Colab", "tooltip": "Launch on Colab"}
+            button["icon"] = "_static/images/logo_colab.png"
+            button["url"] = f"{COLAB}/github/{name}/blob/{place}"
+            group["buttons"].append(button)
 
 
 def build_wheel(folder):
@@ -101,13 +96,9 @@ def install_cell(site, wheel, solutions):
     text = INSTALL.format(wheel=f"{site}wheels/{wheel}")
     if solutions.exists():
         text += SOLUTIONS.format(site=site, name=solutions.name)
-    cell = nbformat.v4.new_code_cell(text, id="fl-install")
-    cell.metadata = {
-        "tags": ["hide-input"],
-        "cellView": "form",
-        "jupyter": {"source_hidden": True},
-    }
-    return cell
+    folded = {"tags": ["hide-input"], "cellView": "form"}
+    folded["jupyter"] = {"source_hidden": True}
+    return nbformat.v4.new_code_cell(text, id="fl-install", metadata=folded)
 
 
 def add_cells(app, error):

@@ -204,9 +204,7 @@ def write(app, config):
     folder = Path(app.srcdir) / "methods"
     folder.mkdir(exist_ok=True)
     for name, text in pages.items():
-        path = folder / f"{name}.md"
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            path.write_text(text, encoding="utf-8")
+        (folder / f"{name}.md").write_text(text, encoding="utf-8")
 
 
 def no_edit(app, page, template, context, doctree):
