@@ -75,8 +75,8 @@ env:
 	  rm -f "$(STAMP)"; \
 	  $(if $(TORCH),$(TORCH_FIRST)) \
 	  "$(PY)" $(PIP) $(if $(TORCH),--no-deps) --require-hashes -r $(LOCK); \
-	  "$(PY)" $(PIP) --no-build-isolation --no-deps -e .; \
-	elif [ "$$(sed -n 2p "$(STAMP)")" != "$$here" ]; then \
+	fi; \
+	if [ "$$(sed -n 2p "$(STAMP)" 2>/dev/null)" != "$$here" ]; then \
 	  "$(PY)" $(PIP) --no-build-isolation --no-deps -e .; \
 	fi; \
 	printf '%s\n%s\n%s\n' "$$deps" "$$here" "$(TORCH)" > "$(STAMP)"
