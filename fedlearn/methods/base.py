@@ -46,8 +46,8 @@ class EdgeSide(Side):
     """A side whose network is in two places: the extractor of an edge network gives ``maps`` (their
     shape, of one image), and the server has a network for these."""
 
-    def __init__(self, *about: Any) -> None:
-        super().__init__(*about)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self.maps = tuple(output(self.net.extractor, self.task.shape).shape[1:])
 
     def server_network(self) -> nn.Module:

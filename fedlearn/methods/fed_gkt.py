@@ -80,8 +80,8 @@ class Messages(EdgeSide):
     """A side with a round's messages: ``up`` has index, label, features H and, if the server's
     distillation needs them, logits z_k of client k's images; ``question`` the server's logits."""
 
-    def __init__(self, *about: Any) -> None:
-        super().__init__(*about)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self.classes = output(self.net, self.task.shape).shape[1]
         self.floats = Dense(self.method.bits)
 
@@ -110,8 +110,8 @@ class Server(Messages, ServerSide):
     """Its memory holds what client k has sent ("features k", ...), "z_s k", f_s's optimiser, and
     "plateau": highest accuracy on the clients' images, rounds without a rise, cuts of the rate."""
 
-    def __init__(self, *about: Any) -> None:
-        super().__init__(*about)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         if not self.method.asynchronous and len(self.participants(1)) < self.task.clients:
             raise ValueError("FedGKT needs participation=1, or asynchronous=True.")
         self.f_s = self.server_network()

@@ -35,8 +35,8 @@ Slice = tuple[int, int, int]  # of a client's turn, one step: epoch, first sampl
 class Messages(EdgeSide):
     """A side with the three messages: extractor's weights, feature maps with labels, gradient."""
 
-    def __init__(self, *about: Any) -> None:
-        super().__init__(*about)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         if self.settings.precision == "bf16":
             raise ValueError("Split learning trains in float32 or tf32, not in bf16.")
         self.f_e = self.net.extractor
@@ -64,8 +64,8 @@ class Messages(EdgeSide):
 class Server(Messages, ServerSide):
     """Holds W_s, and W_e between two clients' turns; in its state they are "server.", "edge."."""
 
-    def __init__(self, *about: Any) -> None:
-        super().__init__(*about)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self.f_s = self.server_network()
         self.net = nn.Sequential(OrderedDict(edge=self.f_e, server=self.f_s))
         self.tensors = state_of(self.net)
@@ -131,8 +131,8 @@ class Client(Messages, ClientSide):
     stacks = False  # clients take turns
     remembers = False  # a turn begins with W_e
 
-    def __init__(self, *about: Any) -> None:
-        super().__init__(*about)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self._epoch: tuple = (None, None)  # (round, client, epoch), its images and labels
 
     @torch.enable_grad()

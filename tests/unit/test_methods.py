@@ -2,7 +2,6 @@
 written out once more."""
 
 import math
-import time
 from functools import partial
 from importlib import import_module
 
@@ -13,8 +12,6 @@ from torch import nn
 import fedlearn as fl
 from fedlearn import local, stacked
 from fedlearn.methods.dgc import Warming
-from fedlearn.methods.fed_gkt import Distilled
-from fedlearn.methods.fedcams import AMSGrad
 from fedlearn.methods.fednova import Normalised
 from fedlearn.methods.fedpm import Masked
 from fedlearn.methods.rpn import Pool
@@ -282,16 +279,6 @@ def test_a_client_that_was_not_drawn_is_refused(task):
         server.receive(1, k, pack(Message(UP, 1, k, 5, {}), server.up), server.start())
 
 
-def test_a_part_by_itself_is_that_of_its_method():
-    gkt = fl.methods.fed_gkt()
-    assert (
-        Pool().share == fl.methods.rpn().uplink.code.share
-        and AMSGrad() == fl.methods.fedcams().server
-    )
-    assert Distilled() == gkt.objective and type(gkt)().patience == gkt.patience == 10
-    assert fl.methods.fed_gkt(kd_to_client=False).objective.alpha == 0
-
-
 @pytest.mark.parametrize(
     "make, noun",
     [
@@ -306,9 +293,3 @@ def test_a_part_that_cannot_be_is_refused(make, noun):
     with pytest.raises(ValueError, match=noun) as raised:
         make()
     assert "call it" not in str(raised.value)
-
-
-def test_seconds_are_those_of_the_round(task):
-    began = time.perf_counter()
-    seconds = fl.run("fedavg", task, 2).seconds.sum()
-    assert 0 < seconds <= time.perf_counter() - began
