@@ -56,22 +56,21 @@ class Distilled(Objective):
     alpha: NotNegative = 1.0
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
-        J, stacked = ctx.task.loss, isinstance(ctx.client, list)
-        z_s = [memory.get("z_s") for memory in (ctx.memory if stacked else [ctx.memory])]
+        J, alone = ctx.task.loss, not isinstance(ctx.client, list)
+        z_s = [memory.get("z_s") for memory in ([ctx.memory] if alone else ctx.memory)]
         known = next((z for z in z_s if z is not None), None)
         if known is None or not self.alpha:
             return TaskLoss().begin(net, ctx)
         weight = self.alpha * known.new_tensor([z is not None for z in z_s])
         tables = [known[:1] * 0 if z is None else z for z in z_s]
         table = pad_sequence(tables, batch_first=True)  # [clients, n, C]
-        rows: tuple = (torch.arange(len(z_s), device=known.device)[:, None],)
-        if not stacked:
-            table, weight, rows = table[0], weight[0], ()
+        clients = torch.arange(len(z_s), device=known.device)[:, None]
 
         def loss(net: nn.Module, batch: Batch) -> torch.Tensor:
-            z_k, index = net(batch.x), batch.index.clamp(max=table.shape[-2] - 1)
-            teacher = table[(*rows, index)]
-            return J(z_k, batch.y) + weight * distillation(teacher, z_k, self.T)
+            z_k, index = net(batch.x), batch.index.clamp(max=table.shape[1] - 1)
+            teacher = table[0, index] if alone else table[clients, index]
+            D = distillation(teacher, z_k, self.T)
+            return J(z_k, batch.y) + (weight[0] if alone else weight) * D
 
         return loss
 
@@ -152,8 +151,8 @@ class Server(Messages, ServerSide):
     def learn(self, t: int, state: State, known: dict[int, Tensors]) -> State:
         """The state after training on what has come, and on what is stored of absent clients."""
         memory, device = dict(state.memory), self.task.device
-        maps = math.prod(self.maps)
-        large = 4 * sum(self.task.sizes) * maps > self.method.memory_limit  # those of all clients
+        entries = sum(self.task.sizes) * math.prod(self.maps)  # of the maps of all clients
+        large = 4 * entries > self.method.memory_limit
         for k, tensors in known.items():
             for name, x in tensors.items():
                 to_disk = large and name == "features"
