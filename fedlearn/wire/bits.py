@@ -41,7 +41,8 @@ def pack_fields(values: np.ndarray, width: int) -> bytes:
     """Whole numbers 0..2^width-1 -> ceil(n width / 8) bytes: first a plane for each full byte of
     the width, the lowest first, then the bits left over without gaps."""
     if width >= 8:
-        return values.astype(np.uint8).tobytes() + pack_fields(values >> 8, width - 8)
+        low = values.astype(np.uint8).tobytes()
+        return low + pack_fields(values >> 8, width - 8) if width > 8 else low
     if width == 1:
         return np.packbits(values.astype(bool, copy=False), bitorder="little").tobytes()
     bits = np.unpackbits(values.astype(np.uint8)[:, None], 1, width, "little")
