@@ -133,12 +133,12 @@ def measure(net, repeats):
             size, each = sum(map(len, sections)), zip(sections, decoded, strict=True)
             bounds = [bound(coder, section, its) for section, its in each]
             least = None if None in bounds else sum(bounds) / entries
-            parts = {"all": {"bits": 8 * size / entries, "bound": least}}
-            rows[name] = {"coder": repr(coder), "parts": parts, "bytes": size}
+            rows[name] = {"coder": repr(coder), "bytes": size}
+            rows[name] |= {"bits": 8 * size / entries, "bound": least}
     for name, row in rows.items():
         row["encode_s"], row["decode_s"] = map(median, zip(*seconds[name], strict=True))
         speeds = [f"{4e-6 * entries / row[way]:>8.0f}" for way in ("encode_s", "decode_s")]
-        print(f"{name:<28}", row["parts"]["all"], "MB/s", *speeds)
+        print(f"{name:<28}", row["bits"], row["bound"], "MB/s", *speeds)
     return entries, rows
 
 
