@@ -61,7 +61,8 @@ class Distilled(Objective):
         known = next((z for z in z_s if z is not None), None)
         if known is None or not self.alpha:
             return TaskLoss().begin(net, ctx)
-        weight = self.alpha * known.new_tensor([z is not None for z in z_s])
+        weight: Any = self.alpha * known.new_tensor([z is not None for z in z_s])
+        weight = weight[0] if alone else weight
         tables = [known[:1] * 0 if z is None else z for z in z_s]
         table = pad_sequence(tables, batch_first=True)  # [clients, n, C]
         clients = torch.arange(len(z_s), device=known.device)[:, None]
@@ -69,8 +70,7 @@ class Distilled(Objective):
         def loss(net: nn.Module, batch: Batch) -> torch.Tensor:
             z_k, index = net(batch.x), batch.index.clamp(max=table.shape[1] - 1)
             teacher = table[0, index] if alone else table[clients, index]
-            D = distillation(teacher, z_k, self.T)
-            return J(z_k, batch.y) + (weight[0] if alone else weight) * D
+            return J(z_k, batch.y) + weight * distillation(teacher, z_k, self.T)
 
         return loss
 
