@@ -234,19 +234,22 @@ class Client(Messages, PersonalClient):
         return self.training(t, client, memory)
 
     def upload(self, trained: Tensors, ctx: Context) -> bytes:
-        """What the client knows of its images, in evaluation mode; nothing, if it diverged."""
-        k, net, task, sent = ctx.client, self.net, self.task, Tensors()
-        images, H, z_k = task.owned[k].to(task.device), [], []
-        with evaluating(net), torch.no_grad():
-            for rows in images.split(self.settings.batch_size):
-                H.append(net.extractor(task.inputs(task.train[0][rows], k)))
-                z_k.append(net.classifier(H[-1]))
-        known = {"features": torch.cat(H), "logits": torch.cat(z_k)}
+        """What the client knows of its images; nothing, if it diverged."""
+        k, task, known, sent = ctx.client, self.task, self.knowledge(ctx.client), Tensors()
         if all(t.isfinite().all() for t in (*known.values(), *trained.values())):
             self.keep(trained, ctx)
-            known |= {"index": torch.arange(len(images)), "labels": task.train[1][images]}
+            known |= {"index": torch.arange(task.sizes[k]), "labels": task.train[1][task.owned[k]]}
             sent = {name: known[name] for name in self.up(k).schema.shapes}
         return self.up(k).write(UP, ctx.round, k, sent, task.sizes[k])
+
+    def knowledge(self, k: int) -> Tensors:
+        """H and z_k of its images, in evaluation mode."""
+        net, task, H, z_k = self.net, self.task, [], []
+        with evaluating(net), torch.no_grad():
+            for rows in task.owned[k].to(task.device).split(self.settings.batch_size):
+                H.append(net.extractor(task.inputs(task.train[0][rows], k)))
+                z_k.append(net.classifier(H[-1]))
+        return {"features": torch.cat(H), "logits": torch.cat(z_k)}
 
 
 @dataclass(frozen=True)
