@@ -2,6 +2,7 @@
 keep their networks."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,8 +11,8 @@ from torch import nn
 from ..context import Context, Tensors
 from ..errors import WireError
 from ..links import Step
-from ..local import load
-from ..method import ClientSide
+from ..local import load, new_network
+from ..method import ClientSide, Side
 from ..models import evaluating
 from ..wire import DOWN, UP, FixedMessage, Schema
 
@@ -39,6 +40,19 @@ class Added(Step):
         if missing := added - ctx.memory.keys():
             raise WireError(f"{min(missing)}, which {self!r} adds to the model, has not come.")
         return {name: t for name, t in x.items() if name not in added}
+
+
+class EdgeSide(Side):
+    """A side whose network is in two places: the extractor of an edge network gives ``maps`` (their
+    shape, of one image), and the server has a network for these."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.maps = tuple(output(self.net.extractor, self.task.shape).shape[1:])
+
+    def server_network(self) -> nn.Module:
+        """With the weights that the seed gives."""
+        return new_network(replace(self.method.network, shape=self.maps), self.task)
 
 
 def network_message(side: Any) -> FixedMessage:

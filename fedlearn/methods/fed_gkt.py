@@ -20,6 +20,7 @@ import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -31,14 +32,13 @@ from .. import local, rng
 from ..arguments import Count, NotNegative, Positive
 from ..errors import Diverged, WireError, pick
 from ..local import Edge, Loss, Named, Objective, TaskLoss
-from ..method import Method, ServerSide, Side
+from ..method import Method, ServerSide
 from ..models import evaluating, state_of
-from ..optim import SGD, Adam, Continued, Optimizer, lasting, recalled
+from ..optim import SGD, Adam, Continued, Optimizer
 from ..parts import Batch, Context, State, Tensors
-from ..settings import Settings
 from ..wire import DOWN, UP, Dense, FixedMessage, Schema, Whole
 from ..wire.coders import FloatBits
-from .base import PersonalClient, evaluate_personal, output
+from .base import EdgeSide, PersonalClient, evaluate_personal, output
 
 
 def distillation(teacher: torch.Tensor, student: torch.Tensor, T: float = 3.0) -> torch.Tensor:
@@ -56,34 +56,33 @@ class Distilled(Objective):
     alpha: NotNegative = 1.0
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
-        J, stacked = ctx.task.loss, isinstance(ctx.client, list)
-        z_s = [memory.get("z_s") for memory in (ctx.memory if stacked else [ctx.memory])]
+        J, alone = ctx.task.loss, not isinstance(ctx.client, list)
+        z_s = [memory.get("z_s") for memory in ([ctx.memory] if alone else ctx.memory)]
         known = next((z for z in z_s if z is not None), None)
         if known is None or not self.alpha:
             return TaskLoss().begin(net, ctx)
-        weight = self.alpha * known.new_tensor([z is not None for z in z_s])
+        weight: Any = self.alpha * known.new_tensor([z is not None for z in z_s])
+        weight = weight[0] if alone else weight
         tables = [known[:1] * 0 if z is None else z for z in z_s]
         table = pad_sequence(tables, batch_first=True)  # [clients, n, C]
-        rows: tuple = (torch.arange(len(z_s), device=known.device)[:, None],)
-        if not stacked:
-            table, weight, rows = table[0], weight[0], ()
+        clients = torch.arange(len(z_s), device=known.device)[:, None]
 
         def loss(net: nn.Module, batch: Batch) -> torch.Tensor:
-            z_k, index = net(batch.x), batch.index.clamp(max=table.shape[-2] - 1)
-            teacher = table[(*rows, index)]
+            z_k, index = net(batch.x), batch.index.clamp(max=table.shape[1] - 1)
+            teacher = table[0, index] if alone else table[clients, index]
             return J(z_k, batch.y) + weight * distillation(teacher, z_k, self.T)
 
         return loss
 
 
-class Messages(Side):
+class Messages(EdgeSide):
     """A side with a round's messages: ``up`` has index, label, features H and, if the server's
     distillation needs them, logits z_k of client k's images; ``question`` the server's logits."""
 
-    def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
-        super().__init__(method, task, settings)
-        self.maps = tuple(output(self.net.extractor, task.shape).shape[1:])  # of one image
-        self.classes, self.floats = output(self.net, task.shape).shape[1], Dense(method.bits)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.classes = output(self.net, self.task.shape).shape[1]
+        self.floats = Dense(self.method.bits)
 
     def _message(self, device: Any, shapes: dict[str, tuple[int, ...]]) -> FixedMessage:
         coders = dict.fromkeys(shapes, self.floats) | {"index": Whole(4), "labels": Whole(2)}
@@ -91,10 +90,9 @@ class Messages(Side):
 
     def up(self, k: int) -> FixedMessage:
         n = self.task.sizes[k]
+        logits = {"logits": (n, self.classes)} if self.method.alpha else {}
         shapes = {"index": (n,), "labels": (n,), "features": (n, *self.maps)}
-        return self._message(
-            "cpu", shapes | ({"logits": (n, self.classes)} if self.method.alpha else {})
-        )
+        return self._message("cpu", shapes | logits)
 
     def question(self, k: int) -> FixedMessage:
         return self._message(self.task.device, {"z_s": (self.task.sizes[k], self.classes)})
@@ -111,11 +109,11 @@ class Server(Messages, ServerSide):
     """Its memory holds what client k has sent ("features k", ...), "z_s k", f_s's optimiser, and
     "plateau": highest accuracy on the clients' images, rounds without a rise, cuts of the rate."""
 
-    def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
-        super().__init__(method, task, settings)
-        if not method.asynchronous and len(self.participants(1)) < task.clients:
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        if not self.method.asynchronous and len(self.participants(1)) < self.task.clients:
             raise ValueError("FedGKT needs participation=1, or asynchronous=True.")
-        self.f_s = local.new_network(replace(method.network, shape=self.maps), task)
+        self.f_s = self.server_network()
         logits = list(output(self.f_s, self.maps).shape[1:])
         if logits != [self.classes]:
             raise ValueError(f"The server's network gives {logits} logits, not {[self.classes]}.")
@@ -131,7 +129,7 @@ class Server(Messages, ServerSide):
             return self.question(k).write(DOWN, t, k, {} if z_s is None else {"z_s": z_s})
 
         answers = ask(self.participants(t), write)
-        known = dict(ask.read(answers, lambda k, data: self.read(t, k, data)))
+        known = dict(ask.read(answers, partial(self.read, t)))
         missing = sorted(set(range(self.task.clients)) - known.keys() - {*ask.left_out})
         if missing and not self.method.asynchronous:
             raise WireError(f"FedGKT cannot go on: in round {t} nothing came from {missing}.")
@@ -153,8 +151,8 @@ class Server(Messages, ServerSide):
     def learn(self, t: int, state: State, known: dict[int, Tensors]) -> State:
         """The state after training on what has come, and on what is stored of absent clients."""
         memory, device = dict(state.memory), self.task.device
-        maps = math.prod(self.maps)
-        large = 4 * sum(self.task.sizes) * maps > self.method.memory_limit  # those of all clients
+        entries = sum(self.task.sizes) * math.prod(self.maps)  # of the maps of all clients
+        large = 4 * entries > self.method.memory_limit
         for k, tensors in known.items():
             for name, x in tensors.items():
                 to_disk = large and name == "features"
@@ -177,12 +175,11 @@ class Server(Messages, ServerSide):
             D = distillation(z_k, z_s, method.T) if method.alpha else 0
             return J(z_s, y) + method.alpha * D
 
-        ctx = self.context(t, -1, Schema({}), memory)
-        ctx.net = f_s
+        ctx = Context(task, t, memory=memory, net=f_s)
         cuts = int(memory["plateau"][2]) if "plateau" in memory else 0
         part = replace(method.server_optimizer, lr=method.server_optimizer.lr * 0.1**cuts)
         params, J_s = local.trainable(f_s), local.in_precision(loss, task, self.settings)
-        optimizer_state = recalled(part.init(params, ctx), memory)
+        optimizer_state = Continued(part).init(params, ctx)
         shuffle = ctx.generator("server shuffle")
         with torch.enable_grad(), rng.scope(task.seed, "server dropout", t, device=task.device):
             for _ in range(method.server_epochs):
@@ -193,7 +190,6 @@ class Server(Messages, ServerSide):
                         z_k = memory[f"logits {k}"][rows] if method.alpha else None
                         loss_s = J_s(self._maps(memory, k, rows), labels[rows], z_k)
                         local.step(loss_s, params, part, optimizer_state)
-        memory |= lasting(optimizer_state)
 
     @torch.no_grad()
     def teach(self, t: int, clients: list[int], memory: Tensors) -> None:
@@ -239,28 +235,21 @@ class Client(Messages, PersonalClient):
 
     def upload(self, trained: Tensors, ctx: Context) -> bytes:
         """What the client knows of its images; nothing, if it diverged."""
-        k = ctx.client
-        try:
-            known = self.knowledge(k)
+        k, task, known, sent = ctx.client, self.task, self.knowledge(ctx.client), Tensors()
+        if all(t.isfinite().all() for t in (*known.values(), *trained.values())):
             self.keep(trained, ctx)
-        except (Diverged, WireError):
-            known = {}
-        return self.up(k).write(UP, ctx.round, k, known, self.task.sizes[k])
+            known |= {"index": torch.arange(task.sizes[k]), "labels": task.train[1][task.owned[k]]}
+            sent = {name: known[name] for name in self.up(k).schema.shapes}
+        return self.up(k).write(UP, ctx.round, k, sent, task.sizes[k])
 
     def knowledge(self, k: int) -> Tensors:
-        """What goes up, computed in evaluation mode; ``Diverged`` if it is not finite."""
-        net, task, images = self.net, self.task, self.task.owned[k].to(self.task.device)
-        H, z_k = [], []
+        """H and z_k of its images, in evaluation mode."""
+        net, task, H, z_k = self.net, self.task, [], []
         with evaluating(net), torch.no_grad():
-            for rows in images.split(self.settings.batch_size):
+            for rows in task.owned[k].to(task.device).split(self.settings.batch_size):
                 H.append(net.extractor(task.inputs(task.train[0][rows], k)))
                 z_k.append(net.classifier(H[-1]))
-        known = {"features": torch.cat(H), "logits": torch.cat(z_k)}
-        if not all(torch.isfinite(t).all() for t in known.values()):
-            raise Diverged(f"The training of client {k} diverged.")
-        if not self.method.alpha:
-            del known["logits"]
-        return {"index": torch.arange(len(images)), "labels": task.train[1][images]} | known
+        return {"features": torch.cat(H), "logits": torch.cat(z_k)}
 
 
 @dataclass(frozen=True)

@@ -56,51 +56,26 @@ class Adaptive(Aggregator):
         return new
 
 
-def fedadagrad(lr: float = 0.1, server_lr: float = 0.03, tau: float = 1e-3) -> Averaging:
+def fedadagrad(lr: float = 0.1, server_lr: float = 0.03) -> Averaging:
     """FedAdagrad, Reddi et al. (2021), Algorithm 2: the sum of all squares, without momentum.
 
-    Parameters
-    ----------
-    lr, server_lr, tau
-        As for ``fedadam``; beta1 is 0.
+    beta1 is 0; else as ``fedadam``.
     """
-    server = Adaptive("adagrad", server_lr, beta1=0.0, tau=tau)
+    server = Adaptive("adagrad", server_lr, beta1=0.0)
     return Averaging("fedadagrad", optimizer=SGD(lr), server=server)
 
 
-def fedyogi(
-    lr: float = 0.1,
-    server_lr: float = 0.03,
-    beta1: float = 0.9,
-    beta2: float = 0.99,
-    tau: float = 1e-3,
-) -> Averaging:
+def fedyogi(lr: float = 0.1, server_lr: float = 0.03) -> Averaging:
     """FedYogi, Reddi et al. (2021), Algorithm 2: v changes by at most (1 - beta2) D^2 a round.
 
-    Parameters
-    ----------
-    lr, server_lr, beta1, beta2, tau
-        As for ``fedadam``.
+    Else as ``fedadam``.
     """
-    server = Adaptive("yogi", server_lr, beta1, beta2, tau)
-    return Averaging("fedyogi", optimizer=SGD(lr), server=server)
+    return Averaging("fedyogi", optimizer=SGD(lr), server=Adaptive("yogi", server_lr))
 
 
-def fedadam(
-    lr: float = 0.1,
-    server_lr: float = 0.03,
-    beta1: float = 0.9,
-    beta2: float = 0.99,
-    tau: float = 1e-3,
-) -> Averaging:
+def fedadam(lr: float = 0.1, server_lr: float = 0.03) -> Averaging:
     """FedAdam, Reddi et al. (2021), Algorithm 2: the moving average of the squares.
 
-    Parameters
-    ----------
-    beta1, beta2 : float
-        Of the moments, at least 0 and below 1.
-    tau : float
-        How little the server adapts, above 0.
+    beta1 is 0.9, beta2 0.99 and tau 0.001; ``but(server=Adaptive(...))`` takes others.
     """
-    server = Adaptive("adam", server_lr, beta1, beta2, tau)
-    return Averaging("fedadam", optimizer=SGD(lr), server=server)
+    return Averaging("fedadam", optimizer=SGD(lr), server=Adaptive("adam", server_lr))

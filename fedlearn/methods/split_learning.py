@@ -11,7 +11,8 @@ dCE / dH takes its step and answers with H of the next batch, or after the last 
 that comes to no end, as an answer is missing or refused, counts for nothing: W_s and W_e stay.
 """
 
-from dataclasses import dataclass, replace
+from collections import OrderedDict
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -21,26 +22,24 @@ from torch import nn
 from .. import finite, local, rng
 from ..errors import Diverged, WireError
 from ..local import Edge, Named
-from ..method import ClientSide, Method, ServerSide, Side
+from ..method import ClientSide, Method, ServerSide
 from ..models import state_of
 from ..parts import SGD, Context, Optimizer, State, Tensors, lasting, recalled
-from ..settings import Settings
 from ..wire import DOWN, UP, FixedMessage, Schema
-from .base import output
+from .base import EdgeSide
 
 HAND_OVER, STEP = "hand over", "step"  # what a client may be asked for
 Slice = tuple[int, int, int]  # of a client's turn, one step: epoch, first sample, end
 
 
-class Messages(Side):
+class Messages(EdgeSide):
     """A side with the three messages: extractor's weights, feature maps with labels, gradient."""
 
-    def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
-        super().__init__(method, task, settings)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         if self.settings.precision == "bf16":
             raise ValueError("Split learning trains in float32 or tf32, not in bf16.")
         self.f_e = self.net.extractor
-        self.maps = tuple(output(self.f_e, task.shape).shape[1:])
         self.W_e = state_of(self.f_e)  # the network's own
         self.weights = self._message({name: tuple(w.shape) for name, w in self.W_e.items()})
 
@@ -65,52 +64,36 @@ class Messages(Side):
 class Server(Messages, ServerSide):
     """Holds W_s, and W_e between two clients' turns; in its state they are "server.", "edge."."""
 
-    def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
-        super().__init__(method, task, settings)
-        self.f_s = local.new_network(replace(method.network, shape=self.maps), task)
-        self.whole = nn.Sequential(self.f_e, self.f_s)
-        self.W = state_of(nn.ModuleDict({"edge": self.f_e, "server": self.f_s}))
-        self.first = {name: w.clone() for name, w in self.W.items()}
-
-    def start(self) -> State:
-        return State(dict(self.first))
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.f_s = self.server_network()
+        self.net = nn.Sequential(OrderedDict(edge=self.f_e, server=self.f_s))
+        self.tensors = state_of(self.net)
+        self.initial = {name: w.clone() for name, w in self.tensors.items()}
 
     def round(self, t: int, state: State, ask: Any) -> State:
-        ask.note("bytes_handover", 0)  # the column is there even if no client is
         weights = dict(state.weights)
         for k in self.participants(t):
-            local.load(self.W, weights)
+            local.load(self.tensors, weights)
             if self.turn(t, k, ask):
-                weights = {name: w.clone() for name, w in self.W.items()}
+                weights = {name: w.clone() for name, w in self.tensors.items()}
         return State(weights)
 
     def turn(self, t: int, k: int, ask: Any) -> bool:
         """The turn of client k -> whether it came to its end."""
         ctx = Context(self.task, t, k, net=self.f_s)
         optimizer_state = self.method.optimizer.init(local.trainable(self.f_s), ctx)
-        message, question = self.weights.write(DOWN, t, k, self.W_e), HAND_OVER
-
-        def write(k: int) -> bytes:
-            ask.note("bytes_handover", len(message) if question == HAND_OVER else 0)
-            return message
-
-        def take_over(k: int, data: bytes) -> bytes:
-            local.load(self.W_e, self.weights.read(UP, t, k, data, samples=self.task.sizes[k]))
-            try:
-                finite.check(State(self.W), State({}))
-                finite.try_out(self.whole, self.task)
-            except Diverged as error:
-                raise WireError(f"After the turn of client {k}: {error}") from None
-            ask.note("bytes_handover", len(data))
-            return data
-
         steps = enumerate(self.steps(k))
         readers = [partial(self.step, t, i, step, optimizer_state) for i, step in steps]
-        for read in (*readers, take_over):
-            answers = list(ask.read(ask([k], write, question), read, question))
+        message, question = self.weights.write(DOWN, t, k, self.W_e), HAND_OVER
+        ask.note("bytes_handover", len(message))
+        for read in (*readers, partial(self.take_over, t)):
+            asked = ask([k], lambda k, message=message: message, question)
+            answers = list(ask.read(asked, read, question))
             if not answers:
                 return False
             (_, message), question = answers[0], STEP
+        ask.note("bytes_handover", len(message))
         return True
 
     def step(
@@ -130,12 +113,15 @@ class Server(Messages, ServerSide):
             self.method.optimizer.step(W_s, grads, optimizer_state)
         return self.gradient(step).write(DOWN, t, k, {"dH": dH})
 
-    def evaluate(self, t: int, state: State, ask: Any) -> dict[str, float]:
-        return self.task.evaluate(self.network(t, state))
-
-    def network(self, t: int, state: State) -> nn.Module:
-        local.load(self.W, state.weights)
-        return self.whole.eval()
+    def take_over(self, t: int, k: int, data: bytes) -> bytes:
+        """W_e as client k hands it over, if both networks together still work."""
+        local.load(self.W_e, self.weights.read(UP, t, k, data, samples=self.task.sizes[k]))
+        try:
+            finite.check(State(self.tensors), State({}))
+            finite.try_out(self.net, self.task)
+        except Diverged as error:
+            raise WireError(f"After the turn of client {k}: {error}") from None
+        return data
 
 
 class Client(Messages, ClientSide):
@@ -145,8 +131,8 @@ class Client(Messages, ClientSide):
     stacks = False  # clients take turns
     remembers = False  # a turn begins with W_e
 
-    def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
-        super().__init__(method, task, settings)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self._epoch: tuple = (None, None)  # (round, client, epoch), its images and labels
 
     @torch.enable_grad()

@@ -40,19 +40,13 @@ def write_numbers(x: np.ndarray, noun: str) -> bytes:
 def pack_fields(values: np.ndarray, width: int) -> bytes:
     """Whole numbers 0..2^width-1 -> ceil(n width / 8) bytes: first a plane for each full byte of
     the width, the lowest first, then the bits left over without gaps."""
-    if width == 0:
-        return b""
+    if width >= 8:
+        low = values.astype(np.uint8).tobytes()
+        return low + pack_fields(values >> 8, width - 8) if width > 8 else low
     if width == 1:
         return np.packbits(values.astype(bool, copy=False), bitorder="little").tobytes()
-    if width >= 8:
-        return values.astype(np.uint8).tobytes() + pack_fields(values >> 8, width - 8)
-    eights = np.zeros((-(-len(values) // 8), 8), np.uint8)  # which fill exactly ``width`` bytes
-    eights.reshape(-1)[: len(values)] = values
-    words = np.zeros(len(eights), "<u8")
-    for j in range(8):
-        words |= eights[:, j].astype("<u8") << (j * width)
-    data = words.view(np.uint8).reshape(-1, 8)[:, :width].tobytes()
-    return data[: (len(values) * width + 7) // 8]
+    bits = np.unpackbits(values.astype(np.uint8)[:, None], 1, width, "little")
+    return np.packbits(bits, bitorder="little").tobytes()
 
 
 def pack_rice(values: np.ndarray) -> tuple[int, bytes]:
@@ -149,21 +143,14 @@ class Reader:
             return self.take(count)
         if width > 8:
             return self.take(count) | self.fields(count, width - 8).astype(np.int32) << 8
-        data = self.take((count * width + 7) // 8)
-        if width == 1:
-            values = np.unpackbits(data, bitorder="little")
-        else:
-            eights = np.zeros((-(-count // 8), 8), np.uint8)
-            rows = np.zeros(len(eights) * width, np.uint8)
-            rows[: len(data)] = data
-            eights[:, :width] = rows.reshape(len(eights), width)
-            words, eights = eights.view("<u8")[:, 0], np.empty_like(eights)
-            for j in range(8):
-                eights[:, j] = words >> (j * width) & ((1 << width) - 1)
-            values = eights.reshape(-1)
-        if values[count:].any():
+        bits = np.unpackbits(self.take((count * width + 7) // 8), bitorder="little")
+        if bits[count * width :].any():
             raise WireError("The bits that fill up a byte are not zero.")
-        return values[:count]
+        if width == 1:
+            return bits[:count]
+        eights = np.zeros((count, 8), np.uint8)
+        eights[:, :width] = bits[: count * width].reshape(count, width)
+        return np.packbits(eights, bitorder="little")
 
     def rice(self, count: int, b: int, limit: int) -> np.ndarray:
         """The inverse of ``pack_rice``: int64, whose sum is at most ``limit``."""

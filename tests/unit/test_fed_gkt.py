@@ -272,6 +272,6 @@ def test_the_servers_optimiser_goes_on_and_its_rate_is_cut_on_a_plateau(task, mo
         if t == 2:  # as if everything had been right
             state.memory["plateau"][0] = 1.0
         state = played(server, clients, state, t)
-        grown = float(state.memory["c1 0"].flatten()[0])
+        grown = float(state.memory["optimizer c1 0"].flatten()[0])
         assert grown == pytest.approx(1 - 0.9 ** (t * batches), rel=1e-4)
     assert rates == pytest.approx([0.001, 0.001, 0.001, 0.0001, 0.0001])
