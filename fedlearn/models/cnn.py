@@ -1,6 +1,6 @@
 """The convolutional networks of the papers: an extractor of feature maps, then a classifier."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -23,13 +23,18 @@ class Network(nn.Module):
         return self.classifier(self.extractor(x))
 
 
-def conv_bn(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> list[nn.Module]:
-    """Convolution without bias (batch normalisation brings its own), normalisation, ReLU."""
-    return [
-        nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False),
-        nn.BatchNorm2d(outputs),
-        nn.ReLU(),
-    ]
+def conv_bn(
+    inputs: int,
+    outputs: int,
+    kernel: int = 3,
+    stride: int = 1,
+    groups: int = 1,
+    activation: Callable[[], nn.Module] = nn.ReLU,
+) -> list[nn.Module]:
+    """Convolution without bias (batch normalisation brings its own), normalisation, activation."""
+    options = {"padding": kernel // 2, "groups": groups, "bias": False}
+    convolution = nn.Conv2d(inputs, outputs, kernel, stride, **options)
+    return [convolution, nn.BatchNorm2d(outputs), activation()]
 
 
 def pooled(inputs: int, outputs: int) -> list[nn.Module]:

@@ -257,10 +257,7 @@ class SqueezeExcite(nn.Module):
 
 def depthwise(channels: int, kernel: int, stride: int) -> list[nn.Module]:
     """One kernel a channel, and batch normalisation."""
-    return [
-        nn.Conv2d(channels, channels, kernel, stride, kernel // 2, groups=channels, bias=False),
-        nn.BatchNorm2d(channels),
-    ]
+    return conv_bn(channels, channels, kernel, stride, channels)[:2]
 
 
 class GhostBottleneck(nn.Module):
