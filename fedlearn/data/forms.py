@@ -1,7 +1,7 @@
 """The forms in which data lie about: data of each client, tables, data sets in the style of
 torchvision or of Hugging Face, folders of images or of LEAF's JSON, ``.csv`` and ``.npz`` files.
 
-``make`` says what becomes of their columns: ``from_arrays`` (labels), ``from_numbers`` or
+``make`` says what becomes of samples and targets: ``from_arrays`` (labels), ``from_numbers`` or
 ``from_tokens``.
 """
 
@@ -37,31 +37,33 @@ def read(dataset: Any, users: Any = None, make: Make = from_arrays) -> Source:
     of a table's column that says so."""
     if isinstance(dataset, Source):
         return dataset
-    pair = isinstance(dataset, tuple) and len(dataset) == 2
     if table := table_of(dataset):
-        return from_table(*table, users, make=make)
+        return _from_table(*table, users, make)
     if isinstance(users, str) and users != "users":
         raise ValueError(
             "clients must be a whole number of at least 1, lists, a column (of a table its name), "
             f'or "users", not {short(users)}.'
         )
     users = None if isinstance(users, str) else users
-    if pair and all(isinstance(part, tuple) and len(part) == 2 for part in dataset):
-        (x, y), test = dataset
-        return make(x, y, test, users=users)
-    if pair and all(map(is_set, dataset)):
-        return from_dataset(dataset[0], dataset[1], make=make)
-    if pair:
+    if isinstance(dataset, tuple) and len(dataset) == 2:
+        if all(map(is_set, dataset)):
+            train, test = map(_items, dataset)
+            return make(*train, test)
+        if all(isinstance(part, tuple) and len(part) == 2 for part in dataset):
+            return make(*dataset[0], dataset[1], users=users)
         return make(*dataset, users=users)
     if by_client(dataset):
-        return from_clients(dataset, make=make)
+        return _from_clients(dataset, make)
     if isinstance(dataset, str | Path):
         path, name = Path(dataset).expanduser(), str(dataset)
         if name in SETS or not (path.exists() or path.suffix == ".npz" or "/" in name):
             return sources.load(name)
-        return _read(*_place(path), make)
+        if not path.exists():
+            raise DataError(f"There is no file or folder {path.absolute()}.")
+        places = (path, *path.rglob("*")) if path.is_dir() else (path,)
+        return _read(path.resolve(), max(place.stat().st_mtime_ns for place in places), make)
     if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
-        return from_dataset(dataset, make=make)
+        return make(*_items(dataset))
     raise ValueError(
         "A data set is a name, a Source, (x, y), ((x, y), (test x, test y)), [(x, y), ...] with an "
         "entry for each client, a table, a data set in torchvision's style, or the path of a file "
@@ -69,19 +71,12 @@ def read(dataset: Any, users: Any = None, make: Make = from_arrays) -> Source:
     )
 
 
-def _place(path: Path) -> tuple[Path, int]:
-    """Where a path is, and when something there changed last."""
-    if not path.exists():
-        raise DataError(f"There is no file or folder {path.absolute()}.")
-    places = (path, *path.rglob("*")) if path.is_dir() else (path,)
-    return path.resolve(), max(place.stat().st_mtime_ns for place in places)
-
-
 @lru_cache(2)
 def _read(path: Path, changed: int, make: Make) -> Source:
+    """The data there, where something ``changed`` last at that time."""
     if not path.is_dir():
-        return from_npz(path, make)
-    return from_leaf(path, make=make) if _parts(path) else from_folder(path)
+        return _from_npz(path, make)
+    return _from_leaf(path, parts, make) if (parts := _leaf_files(path)) else from_folder(path)
 
 
 # ---- data of each client -------------------------------------------------------------------------
@@ -115,23 +110,12 @@ def _of_client(entry: Any) -> bool:
     return is_set(entry)
 
 
-@checked
-def from_clients(clients: Any, test: Any = 0.2, make: Make = from_arrays) -> Source:
-    """Data of each client: a list of (x, y), of tables, or of data sets in torchvision's style, or
-    a dictionary of them by the clients' names.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> x, y = np.zeros((10, 4)), [0, 1] * 5
-    >>> from_clients({"ann": (x, y), "eve": (x[:5], y[:5])}).users.tolist().count("eve")
-    4
-    """
+def _from_clients(clients: Any, make: Make) -> Source:
     named = clients if isinstance(clients, Mapping) else dict(enumerate(clients))
     pairs, shape = {}, None
     for name, entry in named.items():
         if table := table_of(entry):
-            x, y = _parted(*columns_of(*table, None)[:3])[:2]
+            x, y, _ = _parted(*columns_of(*table, None)[:3])
         elif isinstance(entry, str):
             raise ValueError(f"Client {name} has a text: fl.tasks.sequences takes texts.")
         else:
@@ -142,16 +126,10 @@ def from_clients(clients: Any, test: Any = 0.2, make: Make = from_arrays) -> Sou
         if (other := pairs[name][0].shape[1:]) != (shape := shape or other):
             raise ValueError(f"Client {name} has samples {list(other)}, others {list(shape)}.")
     xs, ys = zip(*pairs.values(), strict=True)
-    x, y, users = _stacked(xs), np.concatenate(ys), np.repeat([*pairs], [*map(len, ys)])
-    return make(x, y, test, users=users)
-
-
-def _stacked(xs: Sequence) -> Any:
-    if not all(hasattr(x, "columns") for x in xs):
-        return np.concatenate(xs)
-    import pandas
-
-    return pandas.concat(xs)  # whose columns have names
+    join: Callable = np.concatenate
+    if all(hasattr(x, "columns") for x in xs):  # whose columns have names
+        from pandas import concat as join
+    return make(join(xs), np.concatenate(ys), users=np.repeat([*pairs], [*map(len, ys)]))
 
 
 # ---- tables --------------------------------------------------------------------------------------
@@ -176,37 +154,12 @@ def table_of(data: Any) -> tuple[Any, Any] | None:
     )
 
 
-def from_table(
-    table: Any,
-    target: str | None = None,
-    user: Any = None,
-    test: Any = 0.2,
-    make: Make = from_arrays,
-) -> Source:
-    """A table: a DataFrame, the path of a ``.csv`` file, or a data set in the style of Hugging
-    Face, also with its parts "train" and "test".
-
-    Parameters
-    ----------
-    target
-        The column to be predicted; by default the one called target, label, y or class, else the
-        last.
-    user
-        The column that says whose each row is, by default one called user or users; or such a
-        column itself.
-    test
-        A share, or another table.
-
-    Examples
-    --------
-    >>> import pandas
-    >>> table = pandas.DataFrame({"age": range(10), "sick": [0, 1] * 5, "ward": list("ab") * 5})
-    >>> from_table(table, "sick", "ward").users.tolist().count("a")
-    4
-    """
+def _from_table(table: Any, target: str | None, user: Any, make: Make) -> Source:
+    """``user`` is the column that says whose each row is, by default one called user or users, or
+    such a column itself."""
+    test: Any = 0.2
     if isinstance(table, Mapping):
-        parts: Any = table
-        table, test = pick("train", parts, "part of this data set"), parts.get("test", test)
+        test, table = table.get("test", test), pick("train", table, "part of this data set")
     frame, target, user, name = columns_of(table, target, user)
     x, y, users = _parted(frame, target, user)
     if is_table(test):
@@ -248,10 +201,8 @@ def columns_of(table: Any, target: str | None, user: Any, usual: Sequence[str] =
     column that is not there, or has nothing in some rows."""
     file = isinstance(table, str | Path) and FILE.fullmatch(str(table))
     name, frame = Path(file[1]).stem if file else "table", frame_of(file[1] if file else table)
-    known, other = (
-        dict.fromkeys(frame.columns),
-        f"{file[1]}:COLUMN" if file else '(table, "column")',
-    )
+    other = f"{file[1]}:COLUMN" if file else '(table, "column")'
+    known = dict.fromkeys(frame.columns)
     if not len(frame):
         raise ValueError(f"{name} has no rows.")
     if len(known) < len(frame.columns):
@@ -291,17 +242,6 @@ def _parted(frame: Any, target: str, user: Any) -> tuple:
 
 
 # ---- data sets, folders, files -------------------------------------------------------------------
-
-
-def from_dataset(
-    dataset: Any, test: Any = 0.2, name: str = "own", make: Make = from_arrays
-) -> Source:
-    """A data set in torchvision's style: ``len`` and ``dataset[i]``, an image (PIL, array or
-    tensor) and its label. ``test`` may be another one."""
-    if hasattr(test, "__getitem__") and not isinstance(test, tuple):
-        test = _items(test)
-    x, y = _items(dataset)
-    return make(x, y, test, name)
 
 
 def _items(dataset: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -355,9 +295,8 @@ def _images(path: Path) -> list[Path]:
     return sorted(p for p in path.iterdir() if p.suffix.lower() in IMAGES and p.is_file())
 
 
-def from_npz(path: str | Path, make: Make = from_arrays) -> Source:
+def _from_npz(path: Path, make: Make) -> Source:
     """A file of ``numpy.savez`` with x and y, and maybe test_x and test_y, users and test_users."""
-    path = Path(path)
     if not path.is_file() or not is_zipfile(path):
         raise DataError(f"{path} is neither a table (.csv) nor a file of numpy.savez.")
     try:
@@ -378,7 +317,7 @@ def from_npz(path: str | Path, make: Make = from_arrays) -> Source:
         raise DataError(f"{path}: {error}") from None
 
 
-def _parts(path: Path) -> list[list[Path]]:
+def _leaf_files(path: Path) -> list[list[Path]]:
     """The JSON files of a folder in LEAF's layout, to train and to test, or all in one."""
     for place in (path, path / "data"):
         for parts in (("train", "test"), ("train",), ("",)):
@@ -388,12 +327,12 @@ def _parts(path: Path) -> list[list[Path]]:
     return []
 
 
-def from_leaf(path: str | Path, test: Any = 0.2, make: Make = from_arrays) -> Source:
+def _from_leaf(path: Path, files_of: list[list[Path]], make: Make) -> Source:
     """A folder as LEAF (Caldas et al., 2018) writes it: ``train/*.json`` and ``test/*.json``, each
     with ``users`` and, in ``user_data``, their ``x`` and ``y``. Vectors of 784 become the images of
     28 x 28 that they are in FEMNIST; of texts (Shakespeare) y is how each goes on."""
-    path, parts = Path(path), []
-    for files in _parts(path):
+    parts: list[tuple] = []
+    for files in files_of:
         xs, ys, users = [], [], []
         for file in files:
             try:
@@ -413,7 +352,5 @@ def from_leaf(path: str | Path, test: Any = 0.2, make: Make = from_arrays) -> So
         images: Any = xs if xs and isinstance(xs[0], str) else _numpy(xs)
         femnist = np.shape(images)[1:] == (784,)
         parts.append((images.reshape(-1, 28, 28) if femnist else images, ys, users))
-    if not parts:
-        raise DataError(f"{path} has no folder train with JSON files of LEAF.")
-    (x, y, users), *other = parts
-    return make(x, y, other[0] if other else test, path.resolve().name, users)
+    (x, y, users), *test = parts
+    return make(x, y, *(test or [0.2]), path.name, users)
