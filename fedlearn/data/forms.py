@@ -126,10 +126,10 @@ def _from_clients(clients: Any, make: Make) -> Source:
         if (other := pairs[name][0].shape[1:]) != (shape := shape or other):
             raise ValueError(f"Client {name} has samples {list(other)}, others {list(shape)}.")
     xs, ys = zip(*pairs.values(), strict=True)
-    join: Callable = np.concatenate
-    if all(hasattr(x, "columns") for x in xs):  # whose columns have names
-        from pandas import concat as join
-    return make(join(xs), np.concatenate(ys), users=np.repeat([*pairs], [*map(len, ys)]))
+    if tables := all(hasattr(x, "columns") for x in xs):  # whose columns have names
+        import pandas
+    x = pandas.concat(xs) if tables else np.concatenate(xs)
+    return make(x, np.concatenate(ys), users=np.repeat([*pairs], [*map(len, ys)]))
 
 
 # ---- tables --------------------------------------------------------------------------------------
@@ -352,5 +352,5 @@ def _from_leaf(path: Path, files_of: list[list[Path]], make: Make) -> Source:
         images: Any = xs if xs and isinstance(xs[0], str) else _numpy(xs)
         femnist = np.shape(images)[1:] == (784,)
         parts.append((images.reshape(-1, 28, 28) if femnist else images, ys, users))
-    (x, y, users), *test = parts
-    return make(x, y, *(test or [0.2]), path.name, users)
+    x, y, users = parts[0]
+    return make(x, y, parts[1] if parts[1:] else 0.2, path.name, users)
