@@ -81,11 +81,6 @@ def classes_of(y: Tensor) -> Tensor:
     return y[..., 4].long().clamp(min=0)
 
 
-def one_hot(y: Tensor, classes: int) -> Tensor:
-    """The same as [images, objects, classes]."""
-    return F.one_hot(classes_of(y), classes).to(y.dtype)
-
-
 def within(y: Tensor, points: Tensor) -> Tensor:
     """Which points [n, 2] lie in the boxes of y [images, objects, ...]: [images, objects, n]."""
     after = (y[..., None, :2] < points) & (points < y[..., None, 2:4])
@@ -102,8 +97,7 @@ def centre_cells(y: Tensor, m: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def taken_places(place: Tensor, taken: Tensor, places: Tensor) -> Tensor:
-    """1 for each of ``places`` [images, n, ...] that an object takes, by place and whether it
-    does."""
+    """1 for each of ``places`` [images, n, ...] that an object takes."""
     zeros = places.new_zeros(places.shape[:2])
     return zeros.scatter_reduce(1, place, taken.to(zeros.dtype), "amax")
 
@@ -222,7 +216,7 @@ class ThreeAnchors(Head):
         return 3 * (5 + classes)
 
     def anchors(self, size: Size, like: Tensor) -> Tensor:
-        """[maps, 3, 2], in pixels of a picture of height and width ``size``."""
+        """[maps, 3, 2], in pixels."""
         return like.new_tensor(ANCHORS) * like.new_tensor([size[1], size[0]]) / AT
 
     def places(self, m: Tensor, anchors: Tensor, size: Size) -> tuple[Tensor, Tensor]:
@@ -231,15 +225,12 @@ class ThreeAnchors(Head):
         places, (grid, side) = by_cell(m.unflatten(1, (3, -1))), cells(m, size)
         return places, boxes_of(places, grid, side, anchors[:, None])
 
-    def chosen(self, y: Tensor, anchors: Tensor) -> Tensor:
-        """The anchor of each object, 0 to 8: [images, objects]."""
-        sides, shapes = (y[..., 2:4] - y[..., :2])[..., None, :], anchors.flatten(0, 1)
-        common = torch.minimum(sides, shapes).prod(-1)
-        return (common / (sides.prod(-1) + shapes.prod(-1) - common).clamp(min=1e-9)).argmax(-1)
-
     def image_losses(self, maps: Maps, y: Tensor, size: Size) -> Tensor:
         anchors, sides, total = self.anchors(size, y), y[..., 2:4] - y[..., :2], y.new_zeros(len(y))
-        best, weight = self.chosen(y, anchors), (2 - sides.prod(-1) / (size[0] * size[1])) / 2
+        common = torch.minimum(sides[..., None, :], anchors.flatten(0, 1)).prod(-1)
+        union = sides.prod(-1)[..., None] + anchors.flatten(0, 1).prod(-1) - common
+        best = (common / union.clamp(min=1e-9)).argmax(-1)  # of nine
+        weight = (2 - sides.prod(-1) / (size[0] * size[1])) / 2
         for level, m in enumerate(maps):
             objects = present(y) & (best // 3 == level)
             grid, side = cells(m, size)
@@ -251,7 +242,8 @@ class ThreeAnchors(Head):
             wanted = (sides.clamp(min=1e-9) / anchors[level][best % 3]).log()
             error = (predicted[..., :2].sigmoid() - inside) ** 2
             error = error + (predicted[..., 2:4] - wanted) ** 2
-            kind = bce(predicted[..., 5:], one_hot(y, predicted.shape[-1] - 5))
+            kinds = F.one_hot(classes_of(y), predicted.shape[-1] - 5).to(y.dtype)
+            kind = bce(predicted[..., 5:], kinds)
             each = weight * error.sum(-1) + kind.sum(-1)
             taken = taken_places(place, objects, places)
             points = ((grid + 0.5) * side).repeat(3, 1)
@@ -323,7 +315,7 @@ class SimOTA(Head):
         object_of = self.assign(y, places, iou, point, cell)
         taken, which = object_of >= 0, object_of.clamp(min=0)
         overlap = iou.gather(1, which[:, None])[:, 0]
-        kinds = rows_at(one_hot(y, places.shape[-1] - 5), which)
+        kinds = F.one_hot(classes_of(y).gather(1, which), places.shape[-1] - 5)
         kind = bce(places[..., 5:], kinds * overlap.detach()[..., None]).sum(-1)
         each = torch.where(taken, 5 * (1 - overlap**2) + kind, 0).sum(-1)
         total = objectness_loss(places, taken.to(y.dtype), y, point) + each
