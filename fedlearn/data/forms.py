@@ -22,9 +22,8 @@ from ..arguments import checked, is_whole, short
 from ..errors import DataError, extra, pick
 from . import sources
 from .arrays import _numpy, from_arrays
-from .sources import SETS, Source, open_image, reason
+from .sources import SETS, Source, folders, images, open_image, reason
 
-IMAGES = ".png .jpg .jpeg .bmp .gif .webp .ppm .pgm .pbm .tif .tiff".split()
 TESTS = "test_x", "test_y", "test_users"  # arrays in a file
 TARGETS = "target label labels y class".split()  # columns that are it unless another is named
 USERS = "users", "user"  # the same of the column that says whose a row is
@@ -267,32 +266,24 @@ def from_folder(path: str | Path, size: int | None = None, test: Any = 0.2) -> S
         raise DataError(f"There is no folder {path}.")
     parts = [path / "train", path / "test"]
     parts = parts if all(part.is_dir() for part in parts) else [path]
-    if new := {c.name for c in _folders(parts[-1])} - {c.name for c in _folders(parts[0])}:
+    if new := {c.name for c in folders(parts[-1])} - {c.name for c in folders(parts[0])}:
         raise DataError(f"{parts[1]} has classes that train has not: {short(sorted(new))}.")
-    files = [f for part in parts for c in _folders(part) for f in _images(c)]
+    files = [f for part in parts for c in folders(part) for f in images(c)]
     if not files:
         raise DataError(f"{path} has no folders with images in them, one for each class.")
-    images = [open_image(file) for file in files]
-    sizes, note = {image.size for image in images}, ""
+    pictures = [open_image(file) for file in files]
+    sizes, note = {image.size for image in pictures}, ""
     if size is None and len(sizes) > 1:
         size, note = 32, f"images of {len(sizes)} sizes, scaled to 32 x 32"
-    grey = all(image.mode in ("1", "L", "LA") for image in images)
-    images = [image.convert("L" if grey else "RGB") for image in images]
+    grey = all(image.mode in ("1", "L", "LA") for image in pictures)
+    pictures = [image.convert("L" if grey else "RGB") for image in pictures]
     if size is not None:
-        images = [image.resize((size, size)) for image in images]
-    x, y = np.stack(images), np.array([file.parent.name for file in files])
+        pictures = [image.resize((size, size)) for image in pictures]
+    x, y = np.stack(pictures), np.array([file.parent.name for file in files])
     train = np.array([file.parents[1] == parts[0] for file in files])
     if len(parts) == 2:
         test = x[~train], y[~train]
     return from_arrays(x[train], y[train], test, path.name, note=note)
-
-
-def _folders(path: Path) -> list[Path]:
-    return sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
-
-
-def _images(path: Path) -> list[Path]:
-    return sorted(p for p in path.iterdir() if p.suffix.lower() in IMAGES and p.is_file())
 
 
 def _from_npz(path: Path, make: Make) -> Source:

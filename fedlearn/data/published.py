@@ -21,11 +21,12 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from ..arguments import checked
+from ..arguments import checked, short
 from ..errors import DataError, extra, pick
 from . import sources
 from .arrays import CROWD, VOID, from_boxes, from_masks, wrong_object
 from .scenes import SIDE
+from .scenes import named as digits_named
 from .sources import Known, Source, locate, open_image, reason
 
 VOC = (
@@ -33,6 +34,7 @@ VOC = (
     *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa"),
     *("train", "tvmonitor"),
 )
+NAMES = {"boxes": ("digits", "voc", "coco"), "masks": ("digits", "voc")}  # that a task knows
 PARTS = "train", "val"
 SIZE = 160  # pixels, unless asked for otherwise
 LARGEST = 2048
@@ -70,6 +72,24 @@ def coco(size: int = SIZE, skip: bool = False) -> Source:
     one counts neither for nor against a detector, as in COCO's evaluation. A picture without an
     object stays: whatever is found in it is wrong."""
     return _load(locate("coco"), "coco", "boxes", size, skip)
+
+
+def annotated(dataset: Any, targets: str) -> Source:
+    """A ``Source`` from what detection or segmentation takes: itself, one of the names, with an
+    argument behind a colon, or the first arguments of what makes one."""
+    make: Callable = from_boxes if targets == "boxes" else from_masks
+    if isinstance(dataset, Source):
+        return dataset
+    if isinstance(dataset, str):
+        name, _, argument = dataset.partition(":")
+        pick(name, dict.fromkeys(NAMES[targets]), "data set of this task")
+        return (digits_named if name == "digits" else partial(named, name))(targets, argument)
+    if isinstance(dataset, tuple) and len(dataset) in (3, 4):
+        return make(*dataset)
+    raise ValueError(
+        f"A data set is a name ({', '.join(NAMES[targets])}), a Source, or the first arguments of "
+        f"{make.__name__}, not {short(dataset)}."
+    )
 
 
 def named(name: str, targets: str, argument: str) -> Source:

@@ -40,7 +40,8 @@ DIGITS = Path(__file__).with_name("digits.npz")
 PATIENCE = 12  # seconds without an answer after which a download is given up
 LOSSY = "CIFAR-100 from a lossy AVIF copy (quality 62)"
 
-Listing = Sequence[tuple[Any, int]]  # files and their labels
+IMAGES = ".png .jpg .jpeg .bmp .gif .webp .ppm .pgm .pbm .tif .tiff".split()
+Listing = Sequence[tuple[Path, int]]  # files and their labels
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -345,25 +346,28 @@ def cifar100(place: Path) -> tuple:
     return x[train], y[train], x[~train], y[~train]
 
 
-def _listing(folder: Path, classes: Sequence[str]) -> Listing:
-    """The pictures in the folder of each class, but for what the operating system hides."""
-    with extra("data"):
-        from torchvision.datasets.folder import make_dataset
+def folders(path: Path) -> list[Path]:
+    """Those in a folder, but for what the operating system hides."""
+    return sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
 
-    def shown(path):
-        return path.lower().endswith((".png", ".jpeg", ".jpg")) and Path(path).name[0] != "."
 
-    return make_dataset(folder, {name: i for i, name in enumerate(classes)}, is_valid_file=shown)
+def images(path: Path) -> list[Path]:
+    """The files of images in a folder, likewise."""
+    return sorted(p for p in path.iterdir() if p.suffix.lower() in IMAGES and p.name[0] != ".")
 
 
 def _cinic10(folder: Path) -> tuple[Listing, Listing]:
     """``{train,test}/<class>/*.png``, 90,000 each; as the authors of FedGKT do, the 90,000 of
     ``valid`` are left alone."""
-    folders = sorted(p.name for p in (folder / "train").iterdir() if p.is_dir())
-    classes = [name for name in folders if not name.startswith(".")]
+    classes = [path.name for path in folders(folder / "train")]
     if len(classes) != 10:
         raise DataError(f"train has {len(classes)} folders, not one for each of 10 classes.")
-    return _listing(folder / "train", classes), _listing(folder / "test", classes)
+    pairs = [*enumerate(classes)]
+    train, test = (
+        [(file, i) for i, name in pairs for file in images(folder / part / name)]
+        for part in ("train", "test")
+    )
+    return train, test
 
 
 def _tiny_imagenet(folder: Path) -> tuple[Listing, Listing]:
@@ -372,9 +376,9 @@ def _tiny_imagenet(folder: Path) -> tuple[Listing, Listing]:
     classes = sorted({*(folder / "wnids.txt").read_text(encoding="utf-8-sig").split()})
     lines = (folder / "val" / "val_annotations.txt").read_text(encoding="utf-8").splitlines()
     rows = (line.split("\t")[:2] for line in lines if line.strip())
-    images = folder / "val" / "images"
-    test = [(images / picture, classes.index(name)) for picture, name in rows]
-    return _listing(folder / "train", classes), test
+    test = [(folder / "val" / "images" / file, classes.index(name)) for file, name in rows]
+    places = [(folder / "train" / name / "images", i) for i, name in enumerate(classes)]
+    return [(file, i) for place, i in places for file in images(place)], test
 
 
 LISTINGS = {"cinic10": _cinic10, "tiny_imagenet": _tiny_imagenet}  # their pictures, with labels
@@ -383,7 +387,7 @@ LISTINGS = {"cinic10": _cinic10, "tiny_imagenet": _tiny_imagenet}  # their pictu
 def count_listed(name: str, folder: Path) -> tuple[int, int]:
     """How many pictures a copy of one of ``LISTINGS`` has, to train and to test; none is opened."""
     train, test = LISTINGS[name](folder)
-    return len(train), sum(Path(file).exists() for file, _ in test)
+    return len(train), sum(file.exists() for file, _ in test)
 
 
 def _pictures(name: str, folder: Path) -> tuple:

@@ -10,9 +10,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from . import heads, resnet
-from .cnn import Network, cifar_cnn, digits_cnn, mcmahan_cnn, mlp, rpn_cnn
+from .cnn import Network, char_lstm, cifar_cnn, digits_cnn, mcmahan_cnn, mcmahan_lstm, mlp, rpn_cnn
 from .fcn import fcn32s, scene_fcn
-from .lstm import char_lstm, mcmahan_lstm
 from .reparam import (
     digits_repghost,
     digits_repvgg,

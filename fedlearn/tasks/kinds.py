@@ -4,7 +4,7 @@ over clients, a network, a loss and a metric."""
 import inspect
 import math
 from collections.abc import Callable
-from functools import cached_property, partial, wraps
+from functools import cached_property, wraps
 from importlib.util import find_spec
 from typing import Any, ParamSpec, TypeVar
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .. import models, rng
 from ..arguments import checked, short
-from ..data import arrays, forms, published, scenes
+from ..data import forms, published
 from ..data.arrays import CROWD, VOID
 from ..data.sources import Source
 from ..errors import extra
@@ -23,15 +23,6 @@ from .base import Task
 from .metrics import ByClient, Seen
 
 NETWORK = {"digits": "digits_cnn", "mnist": "mcmahan_cnn", "fashion_mnist": "mcmahan_cnn"}
-BOXES: dict[str, Callable[[str], Source]] = {
-    "digits": partial(scenes.named, "boxes"),
-    "voc": partial(published.named, "voc", "boxes"),
-    "coco": partial(published.named, "coco", "boxes"),
-}
-MASKS: dict[str, Callable[[str], Source]] = {
-    "digits": partial(scenes.named, "masks"),
-    "voc": partial(published.named, "voc", "masks"),
-}
 BEYOND = 1e10  # square pixels; COCO's evaluation leaves larger objects out
 SCORE = 0.01  # what scores less is no prediction
 OVERLAP = 0.5  # IoU with a better box of the same class from which on a box is suppressed
@@ -243,7 +234,7 @@ class Detection(Task):
     @staticmethod
     def find_source(dataset: Any, users: Any = None) -> Source:
         require_seeing()
-        source = arrays.annotated(dataset, BOXES, arrays.from_boxes)
+        source = published.annotated(dataset, "boxes")
         if source.train_y.dim() != 3 or source.train_y.shape[-1] != 6:
             raise ValueError(f"{source.name} has no boxes (fl.data.from_boxes makes such a set).")
         return source
@@ -361,7 +352,7 @@ class Segmentation(Task):
     @staticmethod
     def find_source(dataset: Any, users: Any = None) -> Source:
         require_seeing()
-        source = arrays.annotated(dataset, MASKS, arrays.from_masks)
+        source = published.annotated(dataset, "masks")
         if source.train_y.dtype != torch.uint8:
             raise ValueError(f"{source.name} has no masks (fl.data.from_masks makes such a set).")
         return source

@@ -35,14 +35,12 @@ class Sequences(Task):
     def find_source(dataset: Any, users: Any = None) -> Source:
         if isinstance(dataset, str) and dataset == Sequences.default_data:
             return texts_of(data_path("romeo_and_juliet.csv"), "text", "speaker", dataset)
-        pair = isinstance(dataset, tuple) and len(dataset) == 2 and isinstance(dataset[1], str)
-        if forms.is_table(dataset) or (pair and forms.is_table(dataset[0])):
-            table, text = dataset if pair else (dataset, None)
-            return texts_of(table, text, users)
-        if isinstance(dataset, Mapping) and all(isinstance(t, str) for t in dataset.values()):
-            return arrays.from_texts(dataset.values(), dataset)
-        if isinstance(dataset, list) and all(isinstance(t, str) for t in dataset):
-            return arrays.from_texts(dataset, users)
+        if table := forms.table_of(dataset):
+            return texts_of(*table, users)
+        named = isinstance(dataset, Mapping)
+        texts = list(dataset.values()) if named else dataset
+        if isinstance(texts, list) and all(isinstance(t, str) for t in texts):
+            return arrays.from_texts(texts, dataset if named else users)
         if isinstance(dataset, str | Path) and str(dataset).endswith(".txt"):
             path = Path(dataset).expanduser()
             if not path.is_file():
