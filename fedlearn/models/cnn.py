@@ -39,6 +39,23 @@ def conv_bn(
     return [convolution, nn.BatchNorm2d(outputs), activation()]
 
 
+class Residual(nn.Module):
+    """``body(x) + shortcut(x)``, by default x itself, and an activation if there is one."""
+
+    def __init__(
+        self,
+        body: nn.Module,
+        shortcut: nn.Module | None = None,
+        activation: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.body, self.shortcut = body, shortcut or nn.Identity()
+        self.activation = activation or nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activation(self.body(x) + self.shortcut(x))
+
+
 def pooled(inputs: int, outputs: int) -> list[nn.Module]:
     """The same, halved by pooling right behind the convolution, so that normalisation and ReLU
     have a quarter of the work."""

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import pick
-from .cnn import Network, Shape, conv_bn
+from .cnn import Network, Residual, Shape, conv_bn
 
 FORMS = dict.fromkeys(("tr", "csla", "search", "inf", "deploy"))
 
@@ -260,26 +260,20 @@ def depthwise(channels: int, kernel: int, stride: int) -> list[nn.Module]:
     return conv_bn(channels, channels, kernel, stride, channels)[:2]
 
 
-class GhostBottleneck(nn.Module):
+def ghost_bottleneck(inputs: int, row: tuple, form: str, scales: Sequence[float]) -> Residual:
     """Two ghost modules, between them stride and squeeze-excite where there are; a shortcut.
     ``row`` is (kernel, inner, outputs, ratio of squeeze-excite, stride)."""
-
-    def __init__(self, inputs: int, row: tuple, form: str, scales: Sequence[float]) -> None:
-        super().__init__()
-        kernel, inner, outputs, ratio, stride = row
-        self.body = nn.Sequential(
-            ghost(inputs, inner, form, True, scales[0]),
-            *(depthwise(inner, kernel, stride) if stride > 1 else []),
-            *([SqueezeExcite(inner, ratio)] if ratio else []),
-            ghost(inner, outputs, form, False, scales[1]),
-        )
-        self.shortcut = nn.Identity()
-        if stride > 1 or inputs != outputs:
-            narrow = depthwise(inputs, kernel, stride), conv_bn(inputs, outputs, 1)[:2]
-            self.shortcut = nn.Sequential(*sum(narrow, []))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.body(x) + self.shortcut(x)
+    kernel, inner, outputs, ratio, stride = row
+    body = nn.Sequential(
+        ghost(inputs, inner, form, True, scales[0]),
+        *(depthwise(inner, kernel, stride) if stride > 1 else []),
+        *([SqueezeExcite(inner, ratio)] if ratio else []),
+        ghost(inner, outputs, form, False, scales[1]),
+    )
+    if stride == 1 and inputs == outputs:
+        return Residual(body)
+    narrow = depthwise(inputs, kernel, stride), conv_bn(inputs, outputs, 1)[:2]
+    return Residual(body, nn.Sequential(*sum(narrow, [])))
 
 
 def _repghost(
@@ -291,13 +285,13 @@ def _repghost(
     form: str,
     dropout: float = 0.0,
 ) -> Network:
-    """``rows`` as in ``GhostBottleneck``; the scales of the i-th module of equal ones in a row
+    """``rows`` as in ``ghost_bottleneck``; the scales of the i-th module of equal ones in a row
     begin at sqrt(2 / i), i from 1."""
     layers, width, run = stem, stem[0].out_channels, -2
     for row in rows:
         run = run + 2 if row[4] == 1 and row[2] == width else 0  # modules of this stage so far
         scales = [(2 / (run + m + 1)) ** 0.5 for m in (1, 2)]
-        layers.append(GhostBottleneck(width, row, form, scales))
+        layers.append(ghost_bottleneck(width, row, form, scales))
         width = row[2]
     squeeze = [nn.AdaptiveAvgPool2d(1), nn.Conv2d(last, hidden, 1), nn.ReLU(), nn.Flatten()]
     head = nn.Sequential(*squeeze, nn.Dropout(dropout), nn.Linear(hidden, classes))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from .cnn import Network, Shape, conv_bn, pooled
+from .cnn import Network, Residual, Shape, conv_bn, pooled
 
 
 def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
@@ -36,18 +36,11 @@ class BasicBlock(nn.Module):
         return self.relu(self.conv2(self.conv1(x)) + self.shortcut(x))
 
 
-class Bottleneck(nn.Module):
+def bottleneck(inputs: int, outputs: int, stride: int = 1) -> Residual:
     """1x1 to a quarter of the channels, 3x3, 1x1 back, and the same shortcut."""
-
-    def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
-        super().__init__()
-        narrow = conv_bn(inputs, outputs // 4, 1), conv_bn(outputs // 4, outputs // 4, 3, stride)
-        self.body = nn.Sequential(*sum(narrow, []), *conv_bn(outputs // 4, outputs, 1)[:2])
-        self.shortcut = _shortcut(inputs, outputs, stride)
-        self.relu = nn.ReLU()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.relu(self.body(x) + self.shortcut(x))
+    narrow = conv_bn(inputs, outputs // 4, 1), conv_bn(outputs // 4, outputs // 4, 3, stride)
+    body = nn.Sequential(*sum(narrow, []), *conv_bn(outputs // 4, outputs, 1)[:2])
+    return Residual(body, _shortcut(inputs, outputs, stride), nn.ReLU())
 
 
 class Row(NamedTuple):
@@ -56,7 +49,7 @@ class Row(NamedTuple):
     shape: Shape  # of an image, or of what the network's other part gives
     stem: Callable | None  # its layers, the first a convolution, for so many channels
     blocks: Sequence[tuple[int, int]]  # (channels, stride)
-    block: type[nn.Module] = BasicBlock
+    block: Callable[..., nn.Module] = BasicBlock
     extractor: int = -3  # so many layers; by default all but pooling and the linear layer
 
 
@@ -99,17 +92,17 @@ ROWS = {
     # nine 3x3 convolutions behind a pooled stem, and a linear layer, so ten modules in the sense of
     # Fed-KGF: 42,938
     "digits_resnet": Row(DIGIT, POOLED, DIGITS),
-    "resnet56": Row(IMAGE, TO_16, _stages(6), Bottleneck),  # 591,322
-    "resnet110": Row(IMAGE, TO_16, _stages(12), Bottleneck),  # 1,147,738
+    "resnet56": Row(IMAGE, TO_16, _stages(6), bottleneck),  # 591,322
+    "resnet110": Row(IMAGE, TO_16, _stages(12), bottleneck),  # 1,147,738
     # FedGKT's edge networks: 10,586, of which 464 are in the extractor (Table 7 of the paper shows
     # other blocks and a pooling layer, which do not fit its text or its numbers); 9,978; 5,306
-    "resnet8": Row(IMAGE, TO_16, [(64, 1)] * 2, Bottleneck, 3),
+    "resnet8": Row(IMAGE, TO_16, [(64, 1)] * 2, bottleneck, 3),
     "resnet6": Row(IMAGE, TO_16, [(16, 1)] * 2, extractor=3),
     "resnet4": Row(IMAGE, TO_16, [(16, 1)], extractor=3),
-    "digits_edge": Row(DIGIT, POOLED, [(32, 1)], Bottleneck, 4),  # 2,138
+    "digits_edge": Row(DIGIT, POOLED, [(32, 1)], bottleneck, 4),  # 2,138
     # its server networks, which have no stem: 590,858; 1,147,274; 42,762
-    "resnet55": Row(MAPS, None, _stages(6), Bottleneck),
-    "resnet109": Row(MAPS, None, _stages(12), Bottleneck),
+    "resnet55": Row(MAPS, None, _stages(6), bottleneck),
+    "resnet109": Row(MAPS, None, _stages(12), bottleneck),
     "digits_server": Row((16, 4, 4), None, DIGITS),
     # eight modules in the sense of Fed-KGF: 308,650
     "small_resnet": Row(IMAGE, partial(conv_bn, outputs=32, stride=2), [(32, 1), *SMALL[1:]]),

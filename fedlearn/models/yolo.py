@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from .cnn import SCENES, Network, Shape, conv_bn, pooled
+from .cnn import SCENES, Network, Residual, Shape, conv_bn, pooled
 from .heads import Centre, Head, SimOTA, ThreeAnchors, expect_few
 
 STRIDE = 32  # of the coarsest map
@@ -23,22 +23,12 @@ def leaky(*sizes: int, activation: Callable = LeakyReLU, **more: int) -> nn.Sequ
     return nn.Sequential(*conv_bn(*sizes, activation=activation, **more))
 
 
-class Residual(nn.Module):
-    """Darknet's "shortcut" layer, ``x + body(x)``."""
-
-    def __init__(self, *body: nn.Module) -> None:
-        super().__init__()
-        self.body = nn.Sequential(*body)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.body(x)
-
-
 def stage(inputs: int, outputs: int, blocks: int) -> list[nn.Module]:
     """Halve the map, then ``blocks`` residual pairs conv1x1, conv3x3 through half the channels."""
     half = outputs // 2
-    pairs = (Residual(leaky(outputs, half, 1), leaky(half, outputs, 3)) for _ in range(blocks))
-    return [leaky(inputs, outputs, 3, stride=2), *pairs]
+    first = leaky(inputs, outputs, 3, stride=2)
+    pairs = (nn.Sequential(leaky(outputs, half, 1), leaky(half, outputs, 3)) for _ in range(blocks))
+    return [first, *map(Residual, pairs)]
 
 
 class Branch(nn.Module):
@@ -116,9 +106,9 @@ class CSP(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, blocks: int, shortcut: bool = False) -> None:
         super().__init__()
-        half, kind = outputs // 2, Residual if shortcut else nn.Sequential
-        pairs = (kind(silu(half, half, 1), silu(half, half, 3)) for _ in range(blocks))
-        self.long = nn.Sequential(silu(inputs, half, 1), *pairs)
+        half, first = outputs // 2, silu(inputs, outputs // 2, 1)
+        pairs = (nn.Sequential(silu(half, half, 1), silu(half, half, 3)) for _ in range(blocks))
+        self.long = nn.Sequential(first, *(map(Residual, pairs) if shortcut else pairs))
         self.short = silu(inputs, half, 1)
         self.mix = silu(2 * half, outputs, 1)
 
