@@ -5,7 +5,6 @@ import inspect
 import math
 from collections.abc import Callable
 from functools import cached_property, wraps
-from importlib.util import find_spec
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -17,7 +16,6 @@ from ..arguments import checked, short
 from ..data import forms, published
 from ..data.arrays import CROWD, VOID
 from ..data.sources import Source
-from ..errors import extra
 from .augment import ANNOTATED, LABELLED
 from .base import Task
 from .metrics import ByClient, Seen
@@ -75,8 +73,8 @@ class Classification(Task):
             )
         return source
 
-    @staticmethod
-    def default_network(source: Source) -> str:
+    @classmethod
+    def default_network(cls, source: Source) -> str:
         channels, height, width = source.train_x.shape[1:]
         if source.name in NETWORK:
             return NETWORK[source.name]
@@ -162,14 +160,6 @@ def classification(**arguments: Any) -> Classification:
     return Classification.make(**arguments)
 
 
-def require_seeing() -> None:
-    """What the losses and metrics of boxes and masks need is there, before anything is read."""
-    with extra("seeing"):
-        for name in ("torchvision", "torchmetrics", "faster_coco_eval"):
-            if not find_spec(name):
-                raise ModuleNotFoundError(name=name)
-
-
 # ---- detection -----------------------------------------------------------------------------------
 
 
@@ -233,15 +223,7 @@ class Detection(Task):
 
     @staticmethod
     def find_source(dataset: Any, users: Any = None) -> Source:
-        require_seeing()
-        source = published.annotated(dataset, "boxes")
-        if source.train_y.dim() != 3 or source.train_y.shape[-1] != 6:
-            raise ValueError(f"{source.name} has no boxes (fl.data.from_boxes makes such a set).")
-        return source
-
-    @staticmethod
-    def default_network(source: Source) -> str:
-        return "scene_detector"
+        return published.annotated(dataset, "boxes")
 
     @cached_property
     def head(self) -> models.heads.Head:
@@ -351,15 +333,7 @@ class Segmentation(Task):
 
     @staticmethod
     def find_source(dataset: Any, users: Any = None) -> Source:
-        require_seeing()
-        source = published.annotated(dataset, "masks")
-        if source.train_y.dtype != torch.uint8:
-            raise ValueError(f"{source.name} has no masks (fl.data.from_masks makes such a set).")
-        return source
-
-    @staticmethod
-    def default_network(source: Source) -> str:
-        return "scene_fcn"
+        return published.annotated(dataset, "masks")
 
     def read(self, scores: Tensor) -> Tensor:
         """The class of each pixel [n, height, width], of scores for squares of k x k pixels."""

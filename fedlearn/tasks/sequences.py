@@ -58,14 +58,14 @@ class Sequences(Task):
             raise ValueError(f"{source.name} has no sequences of token ids.")
         return source
 
-    @staticmethod
-    def default_network(source: Source) -> str:
+    @classmethod
+    def default_network(cls, source: Source) -> str:
         if source.train_y.dim() == 1 or int(source.train_x.max()) >= source.classes:
             raise ValueError(
                 "Labels that are not the next token need a network of yours: network=(a function "
                 "(shape, classes) -> module)."
             )
-        return "char_lstm"
+        return super().default_network(source)
 
     def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Cross-entropy, the mean of a sequence's labels, then of the batch: scores [..., batch,
