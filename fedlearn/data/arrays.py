@@ -160,8 +160,7 @@ def tenths(y: np.ndarray) -> np.ndarray:
 
 
 def _divided(read: Callable, x: Any, y: Any, users: Any, test: Any) -> tuple[tuple, tuple]:
-    """Samples, what is to be said of them, and users: to train, and to test. ``read`` makes arrays
-    of both."""
+    """Samples, targets and users, to train and to test; ``read`` makes arrays of the first two."""
     train = _columns(read, x, y, users)
     if isinstance(test, tuple | list) and len(test) in (2, 3):
         other = _columns(read, *test)
@@ -288,8 +287,7 @@ def _annotated(name, x, y, areas, counts, test, classes, files, empty, more):
 
 
 def _pictures(x, targets, test, read):
-    """Pictures and what belongs to each, those of a given test set behind the others; and ``test``,
-    a share, or which of them are of that set."""
+    """Pictures and their targets, a given test set's last; and the share, or which are its."""
     x, targets = images_of(x), list(map(read, targets))
     if len(x) == len(targets) and isinstance(test, tuple | list) and len(test) == 2:
         trained = len(x)

@@ -32,8 +32,7 @@ Make = Callable[..., Source]
 
 
 def read(dataset: Any, users: Any = None, make: Make = from_arrays) -> Source:
-    """A ``Source`` of whatever a task takes. ``users``: whose each sample of arrays is, or the name
-    of a table's column that says so."""
+    """A ``Source`` of what a task takes. ``users``: whose each sample is, or a table's column."""
     if isinstance(dataset, Source):
         return dataset
     if table := table_of(dataset):
@@ -89,8 +88,7 @@ def is_set(data: Any) -> bool:
 
 
 def by_client(data: Any) -> bool:
-    """Whether it is a list, or a dictionary with names, of (x, y), a table or a data set for each
-    client; or a dictionary of texts."""
+    """Whether it lists, maybe by names, an (x, y), table or data set for each client; or texts."""
     named = isinstance(data, Mapping)
     entries = list(data.values()) if named else data
     several = isinstance(entries, list) or (isinstance(entries, tuple) and len(entries) > 2)
@@ -135,8 +133,7 @@ def _from_clients(clients: Any, make: Make) -> Source:
 
 
 def is_table(data: Any) -> bool:
-    """Whether it has columns: a table of pandas, a data set of Hugging Face or a dictionary of its
-    parts, or the path of a ``.csv`` file."""
+    """Whether it has columns: one of pandas or of Hugging Face, its parts, or a ``.csv`` path."""
     if isinstance(data, Mapping):
         return len(data) > 0 and all(hasattr(part, "column_names") for part in data.values())
     file = isinstance(data, str | Path) and FILE.fullmatch(str(data))
@@ -154,8 +151,7 @@ def table_of(data: Any) -> tuple[Any, Any] | None:
 
 
 def _from_table(table: Any, target: str | None, user: Any, make: Make) -> Source:
-    """``user`` is the column that says whose each row is, by default one called user or users, or
-    such a column itself."""
+    """``user`` is the column that says whose each row is (or such a column itself)."""
     test: Any = 0.2
     if isinstance(table, Mapping):
         test, table = table.get("test", test), pick("train", table, "part of this data set")
@@ -227,8 +223,7 @@ def columns_of(table: Any, target: str | None, user: Any, usual: Sequence[str] =
 
 
 def _parted(frame: Any, target: str, user: Any) -> tuple:
-    """Samples, targets and users: the samples are the only column of images or lists, if there is
-    one, else all other columns."""
+    """Samples, targets, users; the samples are the one column of images or lists, or all others."""
     named = isinstance(user, str)
     x = frame.drop(columns=[target, user] if named else [target])
     if not x.shape[1]:

@@ -27,8 +27,7 @@ def need(condition: object, sentence: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """For each client its sample indices, int64 ascending; and its pixel permutation [height *
-    width], or None."""
+    """For each client its sample indices, int64 ascending, and its order of pixels, or None."""
 
     indices: list
     permutations: list | None = None
@@ -102,8 +101,7 @@ class Iid(Partition):
 
 @dataclass(frozen=True)
 class Objects(Partition):
-    """Pictures with few objects here, with many there: in the order of their number, cut into equal
-    parts. For detection and segmentation."""
+    """Equal parts in the order of how many objects a picture shows, few to many."""
 
     by = "counts"
 
@@ -166,8 +164,7 @@ def _class_owner(order, clients):
 
 @dataclass(frozen=True)
 class Classes(Partition):
-    """No class is shared: two clients hold classes 0-4 and 5-9, the artificial non-IID of
-    FedMMD."""
+    """No class is shared: two clients hold 0-4 and 5-9, the artificial non-IID of FedMMD."""
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         return _class_owner(np.arange(labels.max() + 1), clients)[labels]

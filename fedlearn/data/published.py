@@ -106,8 +106,7 @@ def annotated(dataset: Any, targets: str) -> Source:
 
 
 def named(name: str, targets: str, argument: str) -> Source:
-    """What the text "voc:96" asks for: pictures of 96 pixels; "voc:96,skip" without those that are
-    wrong."""
+    """What "voc:96" asks for: 96 pixels; "voc:96,skip" leaves out pictures that are wrong."""
     sizes = argument.split(",") if argument else []
     skip = "skip" in sizes
     sizes = [size for size in sizes if size != "skip"] or [str(SIZE)]

@@ -194,8 +194,7 @@ def _part(name: str, train: int, test: int) -> str:
 
 
 def missing(names: Iterable[str]) -> list[str]:
-    """A line for each data set that is not on this machine, whatever the size of its pictures:
-    which, how large, where from."""
+    """A line for each data set that is not on this machine: which, how large, where from."""
     names = dict.fromkeys(name.partition(":")[0] for name in names)
     absent = [name for name in names if not available(name)]
     return [f"{name}: {origin(name, not about(name).torchvision)}" for name in absent]
@@ -276,8 +275,7 @@ def open_image(path: Any) -> Any:
 
 
 def digits(place: Any = None) -> tuple:
-    """1,797 images of 8 x 8 with values 0..16 (``data/README.md``: from where). The split is part
-    of the set: no experiment seed moves it."""
+    """1,797 images of 8 x 8 with values 0..16. The split is part of the set: no seed moves it."""
     with np.load(DIGITS) as file:
         x, y = file["images"][..., None], file["labels"].astype(np.int64)
     order = np.random.RandomState(0).permutation(len(y))  # numpy keeps this stream for good
@@ -317,8 +315,7 @@ def _sheet(file: Any) -> np.ndarray:
 
 
 def cifar10(place: Path) -> tuple:
-    """The official batches, or six lossless WebP sheets beside an index with the labels, training
-    first."""
+    """The official batches, or six lossless WebP sheets, training first, and an index of labels."""
     if place.suffix != ".npz":
         return _batches("CIFAR10", place)
     y = np.load(place)["labels"]
@@ -328,8 +325,7 @@ def cifar10(place: Path) -> tuple:
 
 
 def cifar100(place: Path) -> tuple:
-    """The official batches, or a lossy copy: six AVIF sheets with labels, or the arrays unpacked
-    from them."""
+    """The official batches, or a lossy copy: six AVIF sheets, or the arrays unpacked from them."""
     if not _lossy("cifar100", place):
         return _batches("CIFAR100", place)
     z = np.load(place)
@@ -412,8 +408,7 @@ READERS: dict[str, Callable[[Path], tuple]] = {
 
 
 def moments(x: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel, x [n, channels, height, width]; of each feature,
-    if these are vectors [n, 1, 1, features]."""
+    """Mean and standard deviation of each channel, or feature of vectors [n, 1, 1, features]."""
     if x.shape[1:3] == (1, 1):
         x = x.transpose(1, 3)
     if x.dtype != torch.uint8:

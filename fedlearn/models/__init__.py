@@ -45,8 +45,7 @@ def __getattr__(name: str) -> Callable[..., Network]:
 
 
 def starting_from(build: Callable, file: str | Path) -> Callable:
-    """The function ``build`` (shape, classes) -> network, but with the weights of a state that
-    ``torch.save`` or safetensors wrote; its integer buffers may be absent."""
+    """``build``, but with the weights of a file; its integer buffers may be absent."""
     path = Path(file).expanduser()
 
     def network(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -100,8 +99,7 @@ def kernel_names(state: Mapping[str, Tensor]) -> list[str]:
 
 
 def parameter_count(net: nn.Module) -> int:
-    """Number of parameters, as papers print it, buffers not counted; the network may lie on the
-    device "meta", which takes no memory."""
+    """How many parameters, without buffers; the network may lie on "meta", without memory."""
     return sum(p.numel() for p in net.parameters())
 
 

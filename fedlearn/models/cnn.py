@@ -57,8 +57,7 @@ class Residual(nn.Module):
 
 
 def pooled(inputs: int, outputs: int) -> list[nn.Module]:
-    """The same, halved by pooling right behind the convolution, so that normalisation and ReLU
-    have a quarter of the work."""
+    """The same, pooled right behind the convolution: a quarter of the work for what follows."""
     convolution, *rest = conv_bn(inputs, outputs)
     return [convolution, nn.MaxPool2d(2), *rest]
 
@@ -73,8 +72,7 @@ def digits_cnn(in_shape: Shape = (1, 8, 8), classes: int = 10) -> Network:
 
 
 def mlp(in_shape: Shape = (1, 1, 64), classes: int = 10) -> Network:
-    """A perceptron with one hidden layer of 64, for vectors: 4,810 parameters for 64 features and
-    10 classes."""
+    """One hidden layer of 64, for vectors: 4,810 parameters for 64 features and 10 classes."""
     width = in_shape[0] * in_shape[1] * in_shape[2]
     extractor = nn.Sequential(nn.Flatten(), nn.Linear(width, 64), nn.ReLU())
     return Network(extractor, nn.Sequential(nn.Linear(64, classes)))
@@ -102,8 +100,7 @@ def _two_convolutions(inputs: int, first: int, second: int, *pooling: int) -> nn
 
 
 def mcmahan_cnn(in_shape: Shape = (1, 28, 28), classes: int = 10, dropout: float = 0.2) -> Network:
-    """McMahan et al. (2017) and the FedMMD/FedFusion paper, section 4.1.1: 1,663,370 parameters
-    on 28x28 digits."""
+    """McMahan et al. (2017); FedMMD/FedFusion, section 4.1.1: 1,663,370 parameters on 28x28."""
     extractor = _two_convolutions(in_shape[0], 32, 64, 2)
     return _dense_head(extractor, in_shape, [512], classes, dropout)
 
@@ -115,8 +112,7 @@ def cifar_cnn(in_shape: Shape = (3, 32, 32), classes: int = 10, dropout: float =
 
 
 def rpn_cnn(in_shape: Shape = (1, 28, 28), classes: int = 10, dropout: float = 0.5) -> Network:
-    """RPN paper, section 4.1: 1,199,882 parameters on 28x28 digits. Its dropout is ours: the
-    paper names none."""
+    """RPN, section 4.1: 1,199,882 parameters on 28x28. Its dropout is ours, none is named."""
     extractor = nn.Sequential(
         nn.Conv2d(in_shape[0], 32, 3),
         nn.ReLU(),
@@ -129,8 +125,7 @@ def rpn_cnn(in_shape: Shape = (1, 28, 28), classes: int = 10, dropout: float = 0
 
 
 class LSTM(nn.Module):
-    """Token ids [batch, length] -> scores [batch, length, classes] of what comes next, from the
-    tokens up to there."""
+    """Token ids [batch, length] -> scores [batch, length, classes] of what comes next."""
 
     def __init__(self, classes: int, hidden: int, layers: int) -> None:
         super().__init__()
@@ -148,6 +143,5 @@ def char_lstm(in_shape: tuple[int, ...] = (80,), classes: int = 61) -> LSTM:
 
 
 def mcmahan_lstm(in_shape: tuple[int, ...] = (80,), classes: int = 61) -> LSTM:
-    """Two layers of 256, as McMahan et al. (2017) and LEAF train on Shakespeare: 814,885 parameters
-    with 61 characters."""
+    """Two layers of 256, as of McMahan et al. (2017) and LEAF: 814,885 with 61 characters."""
     return LSTM(classes, 256, 2)

@@ -40,8 +40,7 @@ def expect_few(layer: nn.Conv2d, outputs: Iterable[int], share: float = PRIOR) -
 
 
 def cells(m: Tensor, size: Size) -> tuple[Tensor, Tensor]:
-    """Column and row of each cell of a map, row after row [cells, 2], and the width and height of a
-    cell in pixels [2]."""
+    """Column and row of each cell of a map [cells, 2], and the sides of a cell in pixels [2]."""
     rows, columns = m.shape[-2:]
     cell = torch.arange(rows * columns, device=m.device)
     grid = torch.stack([cell % columns, cell // columns], -1)
@@ -88,8 +87,7 @@ def within(y: Tensor, points: Tensor) -> Tensor:
 
 
 def centre_cells(y: Tensor, m: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
-    """The cell that an object's centre lies in, as its number [images, objects], and where in that
-    cell, 0 to 1 [images, objects, 2]."""
+    """The cell of each object's centre, a number, and where in it, 0 to 1 [images, objects, 2]."""
     rows, columns = m.shape[-2:]
     at = middles(y) / side
     corner = at.floor().clamp(min=0).minimum(at.new_tensor([columns - 1, rows - 1]))
@@ -120,8 +118,7 @@ def objectness_loss(
 
 
 def overlaps(y: Tensor, boxes: Tensor) -> Tensor:
-    """IoU of objects y [images, objects, ...] with boxes [images, places, 4]: [images, objects,
-    places]."""
+    """IoU of objects y with boxes [images, places, 4]: [images, objects, places]."""
     with extra("seeing"):
         from torchvision.ops import box_iou  # takes long to load
 
@@ -134,8 +131,7 @@ def scores_of(places: Tensor) -> Tensor:
 
 
 class Head:
-    """Base of all heads. y is [..., batch, objects, 6] as ``data.arrays`` has it, and -100
-    throughout for an image that counts for nothing."""
+    """y is [..., batch, objects, 6], see ``data.arrays``; -100 if an image counts for nothing."""
 
     def channels(self, classes: int) -> int:
         """How many numbers the network gives for a place."""

@@ -108,8 +108,7 @@ class Branches(nn.Module):
 
 
 def unit(weight: Tensor) -> Tensor:
-    """The kernel of that shape [out, in / groups, 3, 3] that returns its input: 1 in the middle,
-    from channel o to channel o."""
+    """The kernel of that shape that returns its input: 1 in the middle, from channel o to o."""
     kernel = torch.zeros_like(weight)
     o = torch.arange(len(weight), device=weight.device)
     kernel[o, o % weight.shape[1], 1, 1] = 1
@@ -231,8 +230,7 @@ def small_repvgg(in_shape: Shape = (3, 32, 32), classes: int = 10, form: str = "
 
 
 def ghost(inputs: int, outputs: int, form: str, relu: bool, scale: float) -> nn.Module:
-    """1 x 1 convolution, normalisation, then the branches on a depth-wise 3 x 3 kernel; with ReLU
-    behind both, or without."""
+    """1 x 1 convolution, normalisation, depth-wise 3 x 3 branches; ReLU behind both or none."""
     first = conv_bn(inputs, outputs, 1)
     branches = Branches(outputs, outputs, 1, form, outputs, False, scale)
     return nn.Sequential(*first[: 2 + relu], branches, *[nn.ReLU()] * relu)
@@ -315,8 +313,7 @@ def repghost_05(in_shape: Shape = (3, 64, 64), classes: int = 200, form: str = "
 
 
 def digits_repghost(in_shape: Shape = (1, 8, 8), classes: int = 10, form: str = "tr") -> Network:
-    """Its small relative for 8x8 digits: two bottlenecks of 12 and 16 channels behind a stem of
-    stride 2."""
+    """Two bottlenecks of 12 and 16 channels behind a stem of stride 2."""
     rows = [(3, 24, 12, 0, 1), (3, 32, 16, 0.25, 2)]
     return _repghost(conv_bn(in_shape[0], 12, stride=2), rows, 48, 64, classes, form)
 

@@ -101,8 +101,7 @@ silu = partial(leaky, activation=SiLU)
 
 
 class CSP(nn.Module):
-    """Two paths through half the channels, one of them with ``blocks`` pairs conv1x1, conv3x3; a
-    1x1 convolution mixes what both give."""
+    """Two paths through half the channels, one with ``blocks`` pairs conv1x1, conv3x3, mixed."""
 
     def __init__(self, inputs: int, outputs: int, blocks: int, shortcut: bool = False) -> None:
         super().__init__()
@@ -130,8 +129,7 @@ class SPP(nn.Module):
 
 
 class DecoupledHead(nn.Module):
-    """[N, inputs, H, W] -> [N, 5 + classes, H, W]: box and objectness from one branch, class scores
-    from another."""
+    """[N, inputs, H, W] -> [N, 5 + classes, H, W]: boxes in one branch, classes in another."""
 
     def __init__(self, inputs: int, width: int, classes: int) -> None:
         super().__init__()

@@ -52,8 +52,7 @@ def arguments_of(make: Callable[P, Any]) -> Callable[[Callable[..., R]], Callabl
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Mean over the batch, separately for each leading client: logits [..., batch, classes],
-    y [..., batch] -> [...]."""
+    """Mean over the batch for each leading client: logits [..., batch, classes], y -> [...]."""
     return F.cross_entropy(logits.movedim(-1, 1), y, reduction="none").mean(-1)
 
 
@@ -195,8 +194,7 @@ def precisions(predictions: list[Boxes], y: Tensor, **options: Any) -> dict[str,
 
 
 def average_precision(predictions: list[Boxes], y: Tensor) -> dict[str, float]:
-    """COCO's mAP: at an IoU of 0.5, and the mean over 0.5, 0.55, ..., 0.95; both are -1 if there
-    is no object to be found."""
+    """COCO's mAP at an IoU of 0.5, and over 0.5 to 0.95; -1 if no object is to be found."""
     result = precisions(predictions, y)
     return {"map_50": float(result["map_50"]), "map_50_95": float(result["map"])}
 
