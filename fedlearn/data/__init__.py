@@ -7,7 +7,7 @@ from typing import Any
 
 _NAMES = {
     "arrays": "from_arrays from_boxes from_masks from_numbers from_texts from_tokens",
-    "forms": "from_clients from_dataset from_folder from_leaf from_npz from_table",
+    "forms": "from_folder",
     "published": "coco voc",
     "scenes": "digit_scenes",
 }

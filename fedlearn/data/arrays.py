@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from ..arguments import check_value, checked, short
-from ..errors import DataError, pick
+from ..errors import DataError
 from ..settings import whole_number
 from .sources import Source, moments
 
@@ -99,16 +99,17 @@ def from_tokens(
     >>> source.train_x.tolist(), source.train_y.tolist(), source.names
     ([[0, 1, 1], [0, 1, 0]], [[1, 1, 0], [1, -100, -100]], ('a', 'b'))
     """
-    parts = [(x, y), test] if isinstance(test, tuple | list) else [(x, y)]
-    parts = [_joined(*part) for part in parts]
-    texts = [text for part in parts for text in part[0] if isinstance(text, str)]
-    names = tuple(sorted(set().union(*texts)))
-    ids = {character: i for i, character in enumerate(names)}
-    width = max((len(r) for p in parts for r in p[0] if hasattr(r, "__len__")), default=0)
+    parts = [[x, y], [*test]] if isinstance(test, tuple | list) else [[x, y]]
+    for part in parts:  # texts with how they go on are one text each
+        both = part[:2] if len(part) > 1 and part[1] is not None else [(None,)]
+        if all(isinstance(text, str) for column in both for text in column):
+            part[:2] = [a + b for a, b in zip(*both, strict=True)], None
+    rows = [row for part in parts for row in part[0] if hasattr(row, "__len__")]
+    names = tuple(sorted(set().union(*(row for row in rows if isinstance(row, str)))))
+    ids, width = {letter: i for i, letter in enumerate(names)}, max(map(len, rows), default=0)
 
     def read(x, y):
-        rows = [[ids[c] for c in row] if isinstance(row, str) else row for row in x]
-        tokens = _tokens(rows, width)
+        tokens = _tokens([[ids[c] for c in r] if isinstance(r, str) else r for r in x], width)
         if y is None:
             return tokens[:, :-1].clip(0), tokens[:, 1:]
         y = _labels(y, dim=(1, 2))
@@ -159,13 +160,13 @@ def tenths(y: np.ndarray) -> np.ndarray:
 
 
 def _divided(read: Callable, x: Any, y: Any, users: Any, test: Any) -> tuple[tuple, tuple]:
-    """Samples, what is to be said of them, and users: to train, and to test. ``read`` makes arrays
-    of both."""
+    """Samples, targets and users, to train and to test; ``read`` makes arrays of the first two."""
     train = _columns(read, x, y, users)
     if isinstance(test, tuple | list) and len(test) in (2, 3):
         other = _columns(read, *test)
         for part, a, b in zip(("samples", "labels", "users"), train, other, strict=True):
-            if b is not None and (a is None or _kind(a) != _kind(b)):
+            kinds = {(c.dtype.kind, c.shape[1:]) for c in (a, b) if c is not None}
+            if b is not None and (a is None or len(kinds) > 1):
                 raise ValueError(f"The test set's {part} are not of the kind of the others.")
     else:
         alike = train[1] if train[1].ndim == 1 else np.zeros(len(train[1]))
@@ -255,22 +256,6 @@ def from_masks(
     return _annotated(name, x, y, areas, counts, test, classes, files, empty, more)
 
 
-def annotated(dataset: Any, known: dict[str, Callable[[str], Source]], make: Callable) -> Source:
-    """A ``Source`` from what detection or segmentation takes: itself, one of the ``known`` names,
-    with an argument behind a colon where it takes one, or the arguments of ``make``."""
-    if isinstance(dataset, Source):
-        return dataset
-    if isinstance(dataset, str):
-        name, _, argument = dataset.partition(":")
-        return pick(name, known, "data set of this task")(argument)
-    if isinstance(dataset, tuple) and len(dataset) in (3, 4):
-        return make(*dataset)
-    raise ValueError(
-        f"A data set is a name ({', '.join(known)}), a Source, or the first arguments of "
-        f"{make.__name__}, not {short(dataset)}."
-    )
-
-
 def wrong_object(rows: np.ndarray, width: int, height: int, classes: int, slack: float = 0) -> str:
     """What is wrong with the first of the objects [k, 6] that cannot be, as the rest of a sentence;
     empty if none is. ``slack``: how many pixels a box may reach beyond its picture."""
@@ -302,8 +287,7 @@ def _annotated(name, x, y, areas, counts, test, classes, files, empty, more):
 
 
 def _pictures(x, targets, test, read):
-    """Pictures and what belongs to each, those of a given test set behind the others; and ``test``,
-    a share, or which of them are of that set."""
+    """Pictures and their targets, a given test set's last; and the share, or which are its."""
     x, targets = images_of(x), list(map(read, targets))
     if len(x) == len(targets) and isinstance(test, tuple | list) and len(test) == 2:
         trained = len(x)
@@ -411,13 +395,6 @@ def _numbers(y: Any) -> np.ndarray:
     return y
 
 
-def _joined(x: Any, y: Any = None, *users: Any) -> tuple:
-    """Texts with how they go on: one text each, of which nothing more is known."""
-    if y is not None and all(isinstance(text, str) for column in (x, y) for text in column):
-        x, y = [a + b for a, b in zip(x, y, strict=True)], None
-    return x, y, *users
-
-
 def _tokens(rows: Any, width: int) -> np.ndarray:
     """int64 [n, width] of rows of whole numbers, with ``PADDING`` behind those that are shorter."""
     tokens = np.full((len(rows), width), PADDING)
@@ -460,10 +437,6 @@ def _numpy(values: Any) -> np.ndarray:
         return np.asarray(values)
     except ValueError:
         raise ValueError("Samples are not all of one shape: resize them.") from None
-
-
-def _kind(a: np.ndarray) -> tuple:
-    return a.dtype.kind, a.shape[1:]
 
 
 def _statistics(x: torch.Tensor) -> tuple:

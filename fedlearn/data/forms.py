@@ -1,7 +1,7 @@
 """The forms in which data lie about: data of each client, tables, data sets in the style of
 torchvision or of Hugging Face, folders of images or of LEAF's JSON, ``.csv`` and ``.npz`` files.
 
-``make`` says what becomes of their columns: ``from_arrays`` (labels), ``from_numbers`` or
+``make`` says what becomes of samples and targets: ``from_arrays`` (labels), ``from_numbers`` or
 ``from_tokens``.
 """
 
@@ -22,9 +22,8 @@ from ..arguments import checked, is_whole, short
 from ..errors import DataError, extra, pick
 from . import sources
 from .arrays import _numpy, from_arrays
-from .sources import SETS, Source, open_image, reason
+from .sources import SETS, Source, folders, images, open_image, reason
 
-IMAGES = ".png .jpg .jpeg .bmp .gif .webp .ppm .pgm .pbm .tif .tiff".split()
 TESTS = "test_x", "test_y", "test_users"  # arrays in a file
 TARGETS = "target label labels y class".split()  # columns that are it unless another is named
 USERS = "users", "user"  # the same of the column that says whose a row is
@@ -33,35 +32,36 @@ Make = Callable[..., Source]
 
 
 def read(dataset: Any, users: Any = None, make: Make = from_arrays) -> Source:
-    """A ``Source`` of whatever a task takes. ``users``: whose each sample of arrays is, or the name
-    of a table's column that says so."""
+    """A ``Source`` of what a task takes. ``users``: whose each sample is, or a table's column."""
     if isinstance(dataset, Source):
         return dataset
-    pair = isinstance(dataset, tuple) and len(dataset) == 2
     if table := table_of(dataset):
-        return from_table(*table, users, make=make)
+        return _from_table(*table, users, make)
     if isinstance(users, str) and users != "users":
         raise ValueError(
             "clients must be a whole number of at least 1, lists, a column (of a table its name), "
             f'or "users", not {short(users)}.'
         )
     users = None if isinstance(users, str) else users
-    if pair and all(isinstance(part, tuple) and len(part) == 2 for part in dataset):
-        (x, y), test = dataset
-        return make(x, y, test, users=users)
-    if pair and all(map(is_set, dataset)):
-        return from_dataset(dataset[0], dataset[1], make=make)
-    if pair:
+    if isinstance(dataset, tuple) and len(dataset) == 2:
+        if all(map(is_set, dataset)):
+            train, test = map(_items, dataset)
+            return make(*train, test)
+        if all(isinstance(part, tuple) and len(part) == 2 for part in dataset):
+            return make(*dataset[0], dataset[1], users=users)
         return make(*dataset, users=users)
     if by_client(dataset):
-        return from_clients(dataset, make=make)
+        return _from_clients(dataset, make)
     if isinstance(dataset, str | Path):
         path, name = Path(dataset).expanduser(), str(dataset)
         if name in SETS or not (path.exists() or path.suffix == ".npz" or "/" in name):
             return sources.load(name)
-        return _read(*_place(path), make)
+        if not path.exists():
+            raise DataError(f"There is no file or folder {path.absolute()}.")
+        places = (path, *path.rglob("*")) if path.is_dir() else (path,)
+        return _read(path.resolve(), max(place.stat().st_mtime_ns for place in places), make)
     if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
-        return from_dataset(dataset, make=make)
+        return make(*_items(dataset))
     raise ValueError(
         "A data set is a name, a Source, (x, y), ((x, y), (test x, test y)), [(x, y), ...] with an "
         "entry for each client, a table, a data set in torchvision's style, or the path of a file "
@@ -69,19 +69,12 @@ def read(dataset: Any, users: Any = None, make: Make = from_arrays) -> Source:
     )
 
 
-def _place(path: Path) -> tuple[Path, int]:
-    """Where a path is, and when something there changed last."""
-    if not path.exists():
-        raise DataError(f"There is no file or folder {path.absolute()}.")
-    places = (path, *path.rglob("*")) if path.is_dir() else (path,)
-    return path.resolve(), max(place.stat().st_mtime_ns for place in places)
-
-
 @lru_cache(2)
 def _read(path: Path, changed: int, make: Make) -> Source:
+    """The data there, where something ``changed`` last at that time."""
     if not path.is_dir():
-        return from_npz(path, make)
-    return from_leaf(path, make=make) if _parts(path) else from_folder(path)
+        return _from_npz(path, make)
+    return _from_leaf(path, parts, make) if (parts := _leaf_files(path)) else from_folder(path)
 
 
 # ---- data of each client -------------------------------------------------------------------------
@@ -95,8 +88,7 @@ def is_set(data: Any) -> bool:
 
 
 def by_client(data: Any) -> bool:
-    """Whether it is a list, or a dictionary with names, of (x, y), a table or a data set for each
-    client; or a dictionary of texts."""
+    """Whether it lists, maybe by names, an (x, y), table or data set for each client; or texts."""
     named = isinstance(data, Mapping)
     entries = list(data.values()) if named else data
     several = isinstance(entries, list) or (isinstance(entries, tuple) and len(entries) > 2)
@@ -115,23 +107,12 @@ def _of_client(entry: Any) -> bool:
     return is_set(entry)
 
 
-@checked
-def from_clients(clients: Any, test: Any = 0.2, make: Make = from_arrays) -> Source:
-    """Data of each client: a list of (x, y), of tables, or of data sets in torchvision's style, or
-    a dictionary of them by the clients' names.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> x, y = np.zeros((10, 4)), [0, 1] * 5
-    >>> from_clients({"ann": (x, y), "eve": (x[:5], y[:5])}).users.tolist().count("eve")
-    4
-    """
+def _from_clients(clients: Any, make: Make) -> Source:
     named = clients if isinstance(clients, Mapping) else dict(enumerate(clients))
     pairs, shape = {}, None
     for name, entry in named.items():
         if table := table_of(entry):
-            x, y = _parted(*columns_of(*table, None)[:3])[:2]
+            x, y, _ = _parted(*columns_of(*table, None)[:3])
         elif isinstance(entry, str):
             raise ValueError(f"Client {name} has a text: fl.tasks.sequences takes texts.")
         else:
@@ -142,24 +123,17 @@ def from_clients(clients: Any, test: Any = 0.2, make: Make = from_arrays) -> Sou
         if (other := pairs[name][0].shape[1:]) != (shape := shape or other):
             raise ValueError(f"Client {name} has samples {list(other)}, others {list(shape)}.")
     xs, ys = zip(*pairs.values(), strict=True)
-    x, y, users = _stacked(xs), np.concatenate(ys), np.repeat([*pairs], [*map(len, ys)])
-    return make(x, y, test, users=users)
-
-
-def _stacked(xs: Sequence) -> Any:
-    if not all(hasattr(x, "columns") for x in xs):
-        return np.concatenate(xs)
-    import pandas
-
-    return pandas.concat(xs)  # whose columns have names
+    if tables := all(hasattr(x, "columns") for x in xs):  # whose columns have names
+        import pandas
+    x = pandas.concat(xs) if tables else np.concatenate(xs)
+    return make(x, np.concatenate(ys), users=np.repeat([*pairs], [*map(len, ys)]))
 
 
 # ---- tables --------------------------------------------------------------------------------------
 
 
 def is_table(data: Any) -> bool:
-    """Whether it has columns: a table of pandas, a data set of Hugging Face or a dictionary of its
-    parts, or the path of a ``.csv`` file."""
+    """Whether it has columns: one of pandas or of Hugging Face, its parts, or a ``.csv`` path."""
     if isinstance(data, Mapping):
         return len(data) > 0 and all(hasattr(part, "column_names") for part in data.values())
     file = isinstance(data, str | Path) and FILE.fullmatch(str(data))
@@ -176,37 +150,11 @@ def table_of(data: Any) -> tuple[Any, Any] | None:
     )
 
 
-def from_table(
-    table: Any,
-    target: str | None = None,
-    user: Any = None,
-    test: Any = 0.2,
-    make: Make = from_arrays,
-) -> Source:
-    """A table: a DataFrame, the path of a ``.csv`` file, or a data set in the style of Hugging
-    Face, also with its parts "train" and "test".
-
-    Parameters
-    ----------
-    target
-        The column to be predicted; by default the one called target, label, y or class, else the
-        last.
-    user
-        The column that says whose each row is, by default one called user or users; or such a
-        column itself.
-    test
-        A share, or another table.
-
-    Examples
-    --------
-    >>> import pandas
-    >>> table = pandas.DataFrame({"age": range(10), "sick": [0, 1] * 5, "ward": list("ab") * 5})
-    >>> from_table(table, "sick", "ward").users.tolist().count("a")
-    4
-    """
+def _from_table(table: Any, target: str | None, user: Any, make: Make) -> Source:
+    """``user`` is the column that says whose each row is (or such a column itself)."""
+    test: Any = 0.2
     if isinstance(table, Mapping):
-        parts: Any = table
-        table, test = pick("train", parts, "part of this data set"), parts.get("test", test)
+        test, table = table.get("test", test), pick("train", table, "part of this data set")
     frame, target, user, name = columns_of(table, target, user)
     x, y, users = _parted(frame, target, user)
     if is_table(test):
@@ -248,10 +196,8 @@ def columns_of(table: Any, target: str | None, user: Any, usual: Sequence[str] =
     column that is not there, or has nothing in some rows."""
     file = isinstance(table, str | Path) and FILE.fullmatch(str(table))
     name, frame = Path(file[1]).stem if file else "table", frame_of(file[1] if file else table)
-    known, other = (
-        dict.fromkeys(frame.columns),
-        f"{file[1]}:COLUMN" if file else '(table, "column")',
-    )
+    other = f"{file[1]}:COLUMN" if file else '(table, "column")'
+    known = dict.fromkeys(frame.columns)
     if not len(frame):
         raise ValueError(f"{name} has no rows.")
     if len(known) < len(frame.columns):
@@ -277,8 +223,7 @@ def columns_of(table: Any, target: str | None, user: Any, usual: Sequence[str] =
 
 
 def _parted(frame: Any, target: str, user: Any) -> tuple:
-    """Samples, targets and users: the samples are the only column of images or lists, if there is
-    one, else all other columns."""
+    """Samples, targets, users; the samples are the one column of images or lists, or all others."""
     named = isinstance(user, str)
     x = frame.drop(columns=[target, user] if named else [target])
     if not x.shape[1]:
@@ -291,17 +236,6 @@ def _parted(frame: Any, target: str, user: Any) -> tuple:
 
 
 # ---- data sets, folders, files -------------------------------------------------------------------
-
-
-def from_dataset(
-    dataset: Any, test: Any = 0.2, name: str = "own", make: Make = from_arrays
-) -> Source:
-    """A data set in torchvision's style: ``len`` and ``dataset[i]``, an image (PIL, array or
-    tensor) and its label. ``test`` may be another one."""
-    if hasattr(test, "__getitem__") and not isinstance(test, tuple):
-        test = _items(test)
-    x, y = _items(dataset)
-    return make(x, y, test, name)
 
 
 def _items(dataset: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -327,37 +261,28 @@ def from_folder(path: str | Path, size: int | None = None, test: Any = 0.2) -> S
         raise DataError(f"There is no folder {path}.")
     parts = [path / "train", path / "test"]
     parts = parts if all(part.is_dir() for part in parts) else [path]
-    if new := {c.name for c in _folders(parts[-1])} - {c.name for c in _folders(parts[0])}:
+    if new := {c.name for c in folders(parts[-1])} - {c.name for c in folders(parts[0])}:
         raise DataError(f"{parts[1]} has classes that train has not: {short(sorted(new))}.")
-    files = [f for part in parts for c in _folders(part) for f in _images(c)]
+    files = [f for part in parts for c in folders(part) for f in images(c)]
     if not files:
         raise DataError(f"{path} has no folders with images in them, one for each class.")
-    images = [open_image(file) for file in files]
-    sizes, note = {image.size for image in images}, ""
+    pictures = [open_image(file) for file in files]
+    sizes, note = {image.size for image in pictures}, ""
     if size is None and len(sizes) > 1:
         size, note = 32, f"images of {len(sizes)} sizes, scaled to 32 x 32"
-    grey = all(image.mode in ("1", "L", "LA") for image in images)
-    images = [image.convert("L" if grey else "RGB") for image in images]
+    grey = all(image.mode in ("1", "L", "LA") for image in pictures)
+    pictures = [image.convert("L" if grey else "RGB") for image in pictures]
     if size is not None:
-        images = [image.resize((size, size)) for image in images]
-    x, y = np.stack(images), np.array([file.parent.name for file in files])
+        pictures = [image.resize((size, size)) for image in pictures]
+    x, y = np.stack(pictures), np.array([file.parent.name for file in files])
     train = np.array([file.parents[1] == parts[0] for file in files])
     if len(parts) == 2:
         test = x[~train], y[~train]
     return from_arrays(x[train], y[train], test, path.name, note=note)
 
 
-def _folders(path: Path) -> list[Path]:
-    return sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
-
-
-def _images(path: Path) -> list[Path]:
-    return sorted(p for p in path.iterdir() if p.suffix.lower() in IMAGES and p.is_file())
-
-
-def from_npz(path: str | Path, make: Make = from_arrays) -> Source:
+def _from_npz(path: Path, make: Make) -> Source:
     """A file of ``numpy.savez`` with x and y, and maybe test_x and test_y, users and test_users."""
-    path = Path(path)
     if not path.is_file() or not is_zipfile(path):
         raise DataError(f"{path} is neither a table (.csv) nor a file of numpy.savez.")
     try:
@@ -378,7 +303,7 @@ def from_npz(path: str | Path, make: Make = from_arrays) -> Source:
         raise DataError(f"{path}: {error}") from None
 
 
-def _parts(path: Path) -> list[list[Path]]:
+def _leaf_files(path: Path) -> list[list[Path]]:
     """The JSON files of a folder in LEAF's layout, to train and to test, or all in one."""
     for place in (path, path / "data"):
         for parts in (("train", "test"), ("train",), ("",)):
@@ -388,12 +313,12 @@ def _parts(path: Path) -> list[list[Path]]:
     return []
 
 
-def from_leaf(path: str | Path, test: Any = 0.2, make: Make = from_arrays) -> Source:
+def _from_leaf(path: Path, files_of: list[list[Path]], make: Make) -> Source:
     """A folder as LEAF (Caldas et al., 2018) writes it: ``train/*.json`` and ``test/*.json``, each
     with ``users`` and, in ``user_data``, their ``x`` and ``y``. Vectors of 784 become the images of
     28 x 28 that they are in FEMNIST; of texts (Shakespeare) y is how each goes on."""
-    path, parts = Path(path), []
-    for files in _parts(path):
+    parts: list[tuple] = []
+    for files in files_of:
         xs, ys, users = [], [], []
         for file in files:
             try:
@@ -413,7 +338,5 @@ def from_leaf(path: str | Path, test: Any = 0.2, make: Make = from_arrays) -> So
         images: Any = xs if xs and isinstance(xs[0], str) else _numpy(xs)
         femnist = np.shape(images)[1:] == (784,)
         parts.append((images.reshape(-1, 28, 28) if femnist else images, ys, users))
-    if not parts:
-        raise DataError(f"{path} has no folder train with JSON files of LEAF.")
-    (x, y, users), *other = parts
-    return make(x, y, other[0] if other else test, path.resolve().name, users)
+    x, y, users = parts[0]
+    return make(x, y, parts[1] if parts[1:] else 0.2, path.name, users)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from ..arguments import Checked, short
+from ..arguments import Checked, Count, Positive, Ratio, short
 from ..errors import pick
 from .sources import data_path
 
@@ -27,8 +27,7 @@ def need(condition: object, sentence: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """For each client its sample indices, int64 ascending; and its pixel permutation [height *
-    width], or None."""
+    """For each client its sample indices, int64 ascending, and its order of pixels, or None."""
 
     indices: list
     permutations: list | None = None
@@ -102,8 +101,7 @@ class Iid(Partition):
 
 @dataclass(frozen=True)
 class Objects(Partition):
-    """Pictures with few objects here, with many there: in the order of their number, cut into equal
-    parts. For detection and segmentation."""
+    """Equal parts in the order of how many objects a picture shows, few to many."""
 
     by = "counts"
 
@@ -126,12 +124,8 @@ class Dirichlet(Partition):
     """Class by class, the clients' shares are drawn from Dirichlet(alpha): the smaller, the more
     uneven. Drawn anew, on from the same generator, until every client has ``min_samples``."""
 
-    alpha: float
-    min_samples: int = 1
-
-    def __post_init__(self) -> None:
-        need(0 < self.alpha, f"Dirichlet's alpha must be a positive number, not {self.alpha}.")
-        need(self.min_samples >= 1, f"min_samples must be at least 1, not {self.min_samples}.")
+    alpha: Positive
+    min_samples: Count = 1
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         sizes = np.bincount(labels)
@@ -152,10 +146,7 @@ class Dirichlet(Partition):
 class Shards(Partition):
     """McMahan et al. (2017): sort by label, cut into clients * per_client shards, deal them out."""
 
-    per_client: int = 2
-
-    def __post_init__(self) -> None:
-        need(self.per_client >= 1, f"A client needs one or more shards, not {self.per_client}.")
+    per_client: Count = 2
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         n, count = len(labels), clients * self.per_client
@@ -164,10 +155,8 @@ class Shards(Partition):
         return holder[_cut(np.argsort(labels, kind="stable"), count)]
 
 
-def _class_owner(labels, clients, coarse):
-    """The owner of each class: neighbouring classes go together, whole super-classes where they
-    are known."""
-    order = np.arange(labels.max() + 1) if coarse is None else np.argsort(coarse, kind="stable")
+def _class_owner(order, clients):
+    """The owner of each class, neighbours in this order together."""
     n = len(order)
     need(clients <= n, f"{clients} clients cannot each own one of {n} classes: use fewer clients.")
     return _cut(order, clients)
@@ -175,11 +164,10 @@ def _class_owner(labels, clients, coarse):
 
 @dataclass(frozen=True)
 class Classes(Partition):
-    """No class is shared: two clients hold classes 0-4 and 5-9, the artificial non-IID of
-    FedMMD."""
+    """No class is shared: two clients hold 0-4 and 5-9, the artificial non-IID of FedMMD."""
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
-        return _class_owner(labels, clients, None)[labels]
+        return _class_owner(np.arange(labels.max() + 1), clients)[labels]
 
 
 @dataclass(frozen=True)
@@ -191,10 +179,7 @@ class MainClass(Partition):
     Ten clients, CIFAR-10: 4,000 of the own class and 111 or 112 of every other. CIFAR-100 with
     ``coarse``: 400 each of ten classes (two super-classes) and 11 or 12 of every other."""
 
-    share: float = 0.8
-
-    def __post_init__(self) -> None:
-        need(0 < self.share <= 1, f"The share must be above 0 and at most 1, not {self.share}.")
+    share: Ratio = 0.8
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         classes, k = labels.max() + 1, np.arange(clients)
@@ -202,7 +187,8 @@ class MainClass(Partition):
         if clients > classes:
             main = k[:, None] % classes == np.arange(classes)
         else:
-            main = k[:, None] == _class_owner(labels, clients, coarse)
+            order = np.arange(classes) if coarse is None else np.argsort(coarse, kind="stable")
+            main = k[:, None] == _class_owner(order, clients)
         total = np.bincount(labels, minlength=classes)
         counts, moved = np.zeros((clients, classes), np.int64), np.zeros(clients, np.int64)
         for c in range(classes):
@@ -353,9 +339,8 @@ class Flwr(Partition):
         return given([part.load_partition(k)["index"] for k in range(clients)], len(labels)).owner
 
 
-iid, permuted, dirichlet, shards = Iid, Permuted, Dirichlet, Shards
+iid, permuted, dirichlet, shards, objects = Iid, Permuted, Dirichlet, Shards, Objects
 classes, main_class, table, flwr = Classes, MainClass, Table, Flwr
-objects = Objects
 
 # name: (constructor, how its argument is read, an example); None where there is no argument.
 PARTS = {

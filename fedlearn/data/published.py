@@ -14,18 +14,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import numpy as np
+import torch
 
-from ..arguments import checked
+from ..arguments import checked, short
 from ..errors import DataError, extra, pick
 from . import sources
 from .arrays import CROWD, VOID, from_boxes, from_masks, wrong_object
 from .scenes import SIDE
+from .scenes import named as digits_named
 from .sources import Known, Source, locate, open_image, reason
 
 VOC = (
@@ -33,6 +36,7 @@ VOC = (
     *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa"),
     *("train", "tvmonitor"),
 )
+NAMES = {"boxes": ("digits", "voc", "coco"), "masks": ("digits", "voc")}  # that a task knows
 PARTS = "train", "val"
 SIZE = 160  # pixels, unless asked for otherwise
 LARGEST = 2048
@@ -72,9 +76,37 @@ def coco(size: int = SIZE, skip: bool = False) -> Source:
     return _load(locate("coco"), "coco", "boxes", size, skip)
 
 
+def annotated(dataset: Any, targets: str) -> Source:
+    """A ``Source`` from what detection or segmentation takes: itself, one of the names, with an
+    argument behind a colon, or the first arguments of what makes one. What their losses and metrics
+    need is asked for before anything is read."""
+    with extra("seeing"):
+        for module in ("torchvision", "torchmetrics", "faster_coco_eval"):
+            if not find_spec(module):
+                raise ModuleNotFoundError(name=module)
+    make: Callable = from_boxes if targets == "boxes" else from_masks
+    if isinstance(dataset, str):
+        name, _, argument = dataset.partition(":")
+        pick(name, dict.fromkeys(NAMES[targets]), "data set of this task")
+        return (digits_named if name == "digits" else partial(named, name))(targets, argument)
+    if isinstance(dataset, tuple) and len(dataset) in (3, 4):
+        return make(*dataset)
+    if not isinstance(dataset, Source):
+        raise ValueError(
+            f"A data set is a name ({', '.join(NAMES[targets])}), a Source, or the first arguments "
+            f"of {make.__name__}, not {short(dataset)}."
+        )
+    y = dataset.train_y
+    boxes = y.dim() == 3 and y.shape[-1] == 6
+    if not (boxes if targets == "boxes" else y.dtype == torch.uint8):
+        raise ValueError(
+            f"{dataset.name} has no {targets} (fl.data.{make.__name__} makes such a set)."
+        )
+    return dataset
+
+
 def named(name: str, targets: str, argument: str) -> Source:
-    """What the text "voc:96" asks for: pictures of 96 pixels; "voc:96,skip" without those that are
-    wrong."""
+    """What "voc:96" asks for: 96 pixels; "voc:96,skip" leaves out pictures that are wrong."""
     sizes = argument.split(",") if argument else []
     skip = "skip" in sizes
     sizes = [size for size in sizes if size != "skip"] or [str(SIZE)]

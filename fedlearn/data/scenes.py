@@ -55,8 +55,7 @@ def draw(
 
 
 def _corners(sides, wanted, random, tries=40):
-    """Corners of squares that do not overlap, -1 where none could be placed; of each scene the
-    first square always has its place."""
+    """Corners of squares that do not overlap, -1 where none fits; the first always does."""
     scenes = np.arange(len(sides))
     left, top = np.empty((2, len(sides), MOST), int)
     for k in range(MOST):

@@ -40,7 +40,8 @@ DIGITS = Path(__file__).with_name("digits.npz")
 PATIENCE = 12  # seconds without an answer after which a download is given up
 LOSSY = "CIFAR-100 from a lossy AVIF copy (quality 62)"
 
-Listing = Sequence[tuple[Any, int]]  # files and their labels
+IMAGES = ".png .jpg .jpeg .bmp .gif .webp .ppm .pgm .pbm .tif .tiff".split()
+Listing = Sequence[tuple[Path, int]]  # files and their labels
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -193,8 +194,7 @@ def _part(name: str, train: int, test: int) -> str:
 
 
 def missing(names: Iterable[str]) -> list[str]:
-    """A line for each data set that is not on this machine, whatever the size of its pictures:
-    which, how large, where from."""
+    """A line for each data set that is not on this machine: which, how large, where from."""
     names = dict.fromkeys(name.partition(":")[0] for name in names)
     absent = [name for name in names if not available(name)]
     return [f"{name}: {origin(name, not about(name).torchvision)}" for name in absent]
@@ -275,8 +275,7 @@ def open_image(path: Any) -> Any:
 
 
 def digits(place: Any = None) -> tuple:
-    """1,797 images of 8 x 8 with values 0..16 (``data/README.md``: from where). The split is part
-    of the set: no experiment seed moves it."""
+    """1,797 images of 8 x 8 with values 0..16. The split is part of the set: no seed moves it."""
     with np.load(DIGITS) as file:
         x, y = file["images"][..., None], file["labels"].astype(np.int64)
     order = np.random.RandomState(0).permutation(len(y))  # numpy keeps this stream for good
@@ -316,8 +315,7 @@ def _sheet(file: Any) -> np.ndarray:
 
 
 def cifar10(place: Path) -> tuple:
-    """The official batches, or six lossless WebP sheets beside an index with the labels, training
-    first."""
+    """The official batches, or six lossless WebP sheets, training first, and an index of labels."""
     if place.suffix != ".npz":
         return _batches("CIFAR10", place)
     y = np.load(place)["labels"]
@@ -327,8 +325,7 @@ def cifar10(place: Path) -> tuple:
 
 
 def cifar100(place: Path) -> tuple:
-    """The official batches, or a lossy copy: six AVIF sheets with labels, or the arrays unpacked
-    from them."""
+    """The official batches, or a lossy copy: six AVIF sheets, or the arrays unpacked from them."""
     if not _lossy("cifar100", place):
         return _batches("CIFAR100", place)
     z = np.load(place)
@@ -345,25 +342,28 @@ def cifar100(place: Path) -> tuple:
     return x[train], y[train], x[~train], y[~train]
 
 
-def _listing(folder: Path, classes: Sequence[str]) -> Listing:
-    """The pictures in the folder of each class, but for what the operating system hides."""
-    with extra("data"):
-        from torchvision.datasets.folder import make_dataset
+def folders(path: Path) -> list[Path]:
+    """Those in a folder, but for what the operating system hides."""
+    return sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
 
-    def shown(path):
-        return path.lower().endswith((".png", ".jpeg", ".jpg")) and Path(path).name[0] != "."
 
-    return make_dataset(folder, {name: i for i, name in enumerate(classes)}, is_valid_file=shown)
+def images(path: Path) -> list[Path]:
+    """The files of images in a folder, likewise."""
+    return sorted(p for p in path.iterdir() if p.suffix.lower() in IMAGES and p.name[0] != ".")
 
 
 def _cinic10(folder: Path) -> tuple[Listing, Listing]:
     """``{train,test}/<class>/*.png``, 90,000 each; as the authors of FedGKT do, the 90,000 of
     ``valid`` are left alone."""
-    folders = sorted(p.name for p in (folder / "train").iterdir() if p.is_dir())
-    classes = [name for name in folders if not name.startswith(".")]
+    classes = [path.name for path in folders(folder / "train")]
     if len(classes) != 10:
         raise DataError(f"train has {len(classes)} folders, not one for each of 10 classes.")
-    return _listing(folder / "train", classes), _listing(folder / "test", classes)
+    pairs = [*enumerate(classes)]
+    train, test = (
+        [(file, i) for i, name in pairs for file in images(folder / part / name)]
+        for part in ("train", "test")
+    )
+    return train, test
 
 
 def _tiny_imagenet(folder: Path) -> tuple[Listing, Listing]:
@@ -372,9 +372,9 @@ def _tiny_imagenet(folder: Path) -> tuple[Listing, Listing]:
     classes = sorted({*(folder / "wnids.txt").read_text(encoding="utf-8-sig").split()})
     lines = (folder / "val" / "val_annotations.txt").read_text(encoding="utf-8").splitlines()
     rows = (line.split("\t")[:2] for line in lines if line.strip())
-    images = folder / "val" / "images"
-    test = [(images / picture, classes.index(name)) for picture, name in rows]
-    return _listing(folder / "train", classes), test
+    test = [(folder / "val" / "images" / file, classes.index(name)) for file, name in rows]
+    places = [(folder / "train" / name / "images", i) for i, name in enumerate(classes)]
+    return [(file, i) for place, i in places for file in images(place)], test
 
 
 LISTINGS = {"cinic10": _cinic10, "tiny_imagenet": _tiny_imagenet}  # their pictures, with labels
@@ -383,7 +383,7 @@ LISTINGS = {"cinic10": _cinic10, "tiny_imagenet": _tiny_imagenet}  # their pictu
 def count_listed(name: str, folder: Path) -> tuple[int, int]:
     """How many pictures a copy of one of ``LISTINGS`` has, to train and to test; none is opened."""
     train, test = LISTINGS[name](folder)
-    return len(train), sum(Path(file).exists() for file, _ in test)
+    return len(train), sum(file.exists() for file, _ in test)
 
 
 def _pictures(name: str, folder: Path) -> tuple:
@@ -408,8 +408,7 @@ READERS: dict[str, Callable[[Path], tuple]] = {
 
 
 def moments(x: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel, x [n, channels, height, width]; of each feature,
-    if these are vectors [n, 1, 1, features]."""
+    """Mean and standard deviation of each channel, or feature of vectors [n, 1, 1, features]."""
     if x.shape[1:3] == (1, 1):
         x = x.transpose(1, 3)
     if x.dtype != torch.uint8:

@@ -9,10 +9,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from . import heads
-from .cnn import Network, cifar_cnn, digits_cnn, mcmahan_cnn, mlp, rpn_cnn
+from . import heads, resnet
+from .cnn import Network, char_lstm, cifar_cnn, digits_cnn, mcmahan_cnn, mcmahan_lstm, mlp, rpn_cnn
 from .fcn import fcn32s, scene_fcn
-from .lstm import char_lstm, mcmahan_lstm
 from .reparam import (
     digits_repghost,
     digits_repvgg,
@@ -21,34 +20,16 @@ from .reparam import (
     small_repghost,
     small_repvgg,
 )
-from .resnet import (
-    digits_edge,
-    digits_resnet,
-    digits_server,
-    resnet4,
-    resnet6,
-    resnet8,
-    resnet18,
-    resnet55,
-    resnet56,
-    resnet109,
-    resnet110,
-    small_resnet,
-    small_server,
-    small_whole,
-)
 from .trunk import lite0_detector, lite0_fcn
 from .yolo import scene_detector, yolov3, yolox_s
 
+_PLAIN = digits_cnn, mcmahan_cnn, cifar_cnn, rpn_cnn, mlp
+_BRANCHED = repvgg_b1, repghost_05, digits_repvgg, digits_repghost, small_repvgg, small_repghost
 # by name, functions (shape of an image, classes) -> network; classifiers give [batch, classes]
-NETWORKS = {
-    name: globals()[name]
-    for name in (
-        "digits_cnn mcmahan_cnn cifar_cnn rpn_cnn mlp resnet18 digits_resnet resnet56 resnet110 "
-        "resnet8 resnet6 resnet4 digits_edge resnet55 resnet109 digits_server repvgg_b1 "
-        "repghost_05 digits_repvgg digits_repghost small_resnet small_server small_whole "
-        "small_repvgg small_repghost"
-    ).split()
+NETWORKS: dict[str, Callable[..., Network]] = {
+    **{f.__name__: f for f in _PLAIN},
+    **resnet.NETWORKS,
+    **{f.__name__: f for f in _BRANCHED},
 }
 # detectors have a ``head``, see ``heads``; segmenters give [batch, classes, height, width]
 DETECTORS = {f.__name__: f for f in (scene_detector, lite0_detector, yolox_s, yolov3)}
@@ -56,9 +37,15 @@ SEQUENCES = {f.__name__: f for f in (char_lstm, mcmahan_lstm)}  # [batch, length
 SEGMENTERS = {f.__name__: f for f in (scene_fcn, lite0_fcn, fcn32s)}
 
 
+def __getattr__(name: str) -> Callable[..., Network]:
+    """``digits_resnet`` and the others of ``resnet``."""
+    if name not in resnet.NETWORKS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return resnet.NETWORKS[name]
+
+
 def starting_from(build: Callable, file: str | Path) -> Callable:
-    """The function ``build`` (shape, classes) -> network, but with the weights of a state that
-    ``torch.save`` or safetensors wrote; its integer buffers may be absent."""
+    """``build``, but with the weights of a file; its integer buffers may be absent."""
     path = Path(file).expanduser()
 
     def network(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -112,8 +99,7 @@ def kernel_names(state: Mapping[str, Tensor]) -> list[str]:
 
 
 def parameter_count(net: nn.Module) -> int:
-    """Number of parameters, as papers print it, buffers not counted; the network may lie on the
-    device "meta", which takes no memory."""
+    """How many parameters, without buffers; the network may lie on "meta", without memory."""
     return sum(p.numel() for p in net.parameters())
 
 

@@ -1,11 +1,13 @@
-"""The convolutional networks of the papers: an extractor of feature maps, then a classifier."""
+"""The convolutional networks of the papers, an extractor of feature maps and a classifier, and the
+recurrent ones for sequences of tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 Shape = tuple[int, int, int]  # channels, height and width of one image
+EMBEDDING = 8  # numbers a token, as of McMahan et al. (2017) for Shakespeare
 SCENES = 16, 32, 64, 64, 64  # channels of the networks for digit scenes
 
 
@@ -23,18 +25,39 @@ class Network(nn.Module):
         return self.classifier(self.extractor(x))
 
 
-def conv_bn(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> list[nn.Module]:
-    """Convolution without bias (batch normalisation brings its own), normalisation, ReLU."""
-    return [
-        nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False),
-        nn.BatchNorm2d(outputs),
-        nn.ReLU(),
-    ]
+def conv_bn(
+    inputs: int,
+    outputs: int,
+    kernel: int = 3,
+    stride: int = 1,
+    groups: int = 1,
+    activation: Callable[[], nn.Module] = nn.ReLU,
+) -> list[nn.Module]:
+    """Convolution without bias (batch normalisation brings its own), normalisation, activation."""
+    options = {"padding": kernel // 2, "groups": groups, "bias": False}
+    convolution = nn.Conv2d(inputs, outputs, kernel, stride, **options)
+    return [convolution, nn.BatchNorm2d(outputs), activation()]
+
+
+class Residual(nn.Module):
+    """``body(x) + shortcut(x)``, by default x itself, and an activation if there is one."""
+
+    def __init__(
+        self,
+        body: nn.Module,
+        shortcut: nn.Module | None = None,
+        activation: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.body, self.shortcut = body, shortcut or nn.Identity()
+        self.activation = activation or nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activation(self.body(x) + self.shortcut(x))
 
 
 def pooled(inputs: int, outputs: int) -> list[nn.Module]:
-    """The same, halved by pooling right behind the convolution, so that normalisation and ReLU
-    have a quarter of the work."""
+    """The same, pooled right behind the convolution: a quarter of the work for what follows."""
     convolution, *rest = conv_bn(inputs, outputs)
     return [convolution, nn.MaxPool2d(2), *rest]
 
@@ -49,8 +72,7 @@ def digits_cnn(in_shape: Shape = (1, 8, 8), classes: int = 10) -> Network:
 
 
 def mlp(in_shape: Shape = (1, 1, 64), classes: int = 10) -> Network:
-    """A perceptron with one hidden layer of 64, for vectors: 4,810 parameters for 64 features and
-    10 classes."""
+    """One hidden layer of 64, for vectors: 4,810 parameters for 64 features and 10 classes."""
     width = in_shape[0] * in_shape[1] * in_shape[2]
     extractor = nn.Sequential(nn.Flatten(), nn.Linear(width, 64), nn.ReLU())
     return Network(extractor, nn.Sequential(nn.Linear(64, classes)))
@@ -78,8 +100,7 @@ def _two_convolutions(inputs: int, first: int, second: int, *pooling: int) -> nn
 
 
 def mcmahan_cnn(in_shape: Shape = (1, 28, 28), classes: int = 10, dropout: float = 0.2) -> Network:
-    """McMahan et al. (2017) and the FedMMD/FedFusion paper, section 4.1.1: 1,663,370 parameters
-    on 28x28 digits."""
+    """McMahan et al. (2017); FedMMD/FedFusion, section 4.1.1: 1,663,370 parameters on 28x28."""
     extractor = _two_convolutions(in_shape[0], 32, 64, 2)
     return _dense_head(extractor, in_shape, [512], classes, dropout)
 
@@ -91,8 +112,7 @@ def cifar_cnn(in_shape: Shape = (3, 32, 32), classes: int = 10, dropout: float =
 
 
 def rpn_cnn(in_shape: Shape = (1, 28, 28), classes: int = 10, dropout: float = 0.5) -> Network:
-    """RPN paper, section 4.1: 1,199,882 parameters on 28x28 digits. Its dropout is ours: the
-    paper names none."""
+    """RPN, section 4.1: 1,199,882 parameters on 28x28. Its dropout is ours, none is named."""
     extractor = nn.Sequential(
         nn.Conv2d(in_shape[0], 32, 3),
         nn.ReLU(),
@@ -102,3 +122,26 @@ def rpn_cnn(in_shape: Shape = (1, 28, 28), classes: int = 10, dropout: float = 0
         nn.Dropout(dropout / 2),
     )
     return _dense_head(extractor, in_shape, [128], classes, dropout)
+
+
+class LSTM(nn.Module):
+    """Token ids [batch, length] -> scores [batch, length, classes] of what comes next."""
+
+    def __init__(self, classes: int, hidden: int, layers: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(classes, EMBEDDING)
+        self.lstm = nn.LSTM(EMBEDDING, hidden, layers, batch_first=True)
+        self.output = nn.Linear(hidden, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(self.lstm(self.embedding(x))[0])
+
+
+def char_lstm(in_shape: tuple[int, ...] = (80,), classes: int = 61) -> LSTM:
+    """One layer of 64: 23,397 parameters with 61 characters."""
+    return LSTM(classes, 64, 1)
+
+
+def mcmahan_lstm(in_shape: tuple[int, ...] = (80,), classes: int = 61) -> LSTM:
+    """Two layers of 256, as of McMahan et al. (2017) and LEAF: 814,885 with 61 characters."""
+    return LSTM(classes, 256, 2)

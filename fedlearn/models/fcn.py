@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .cnn import SCENES, Network, Shape, conv_bn
-from .resnet import Bottleneck
+from .resnet import bottleneck
 
 
 class FCN32s(nn.Module):
@@ -21,7 +21,7 @@ class FCN32s(nn.Module):
         layers, width = [*conv_bn(channels, 64, 7, 2), nn.MaxPool2d(3, 2, 1)], 64
         for outputs, count in ((256, 3), (512, 4), (1024, 6), (2048, 3)):
             for i in range(count):
-                layers.append(Bottleneck(width, outputs, 1 + (i == 0 and outputs > 256)))
+                layers.append(bottleneck(width, outputs, 1 + (i == 0 and outputs > 256)))
                 width = outputs
         self.backbone = nn.Sequential(*layers)
         for module in self.backbone.modules():

@@ -40,8 +40,7 @@ def expect_few(layer: nn.Conv2d, outputs: Iterable[int], share: float = PRIOR) -
 
 
 def cells(m: Tensor, size: Size) -> tuple[Tensor, Tensor]:
-    """Column and row of each cell of a map, row after row [cells, 2], and the width and height of a
-    cell in pixels [2]."""
+    """Column and row of each cell of a map [cells, 2], and the sides of a cell in pixels [2]."""
     rows, columns = m.shape[-2:]
     cell = torch.arange(rows * columns, device=m.device)
     grid = torch.stack([cell % columns, cell // columns], -1)
@@ -81,11 +80,6 @@ def classes_of(y: Tensor) -> Tensor:
     return y[..., 4].long().clamp(min=0)
 
 
-def one_hot(y: Tensor, classes: int) -> Tensor:
-    """The same as [images, objects, classes]."""
-    return F.one_hot(classes_of(y), classes).to(y.dtype)
-
-
 def within(y: Tensor, points: Tensor) -> Tensor:
     """Which points [n, 2] lie in the boxes of y [images, objects, ...]: [images, objects, n]."""
     after = (y[..., None, :2] < points) & (points < y[..., None, 2:4])
@@ -93,8 +87,7 @@ def within(y: Tensor, points: Tensor) -> Tensor:
 
 
 def centre_cells(y: Tensor, m: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
-    """The cell that an object's centre lies in, as its number [images, objects], and where in that
-    cell, 0 to 1 [images, objects, 2]."""
+    """The cell of each object's centre, a number, and where in it, 0 to 1 [images, objects, 2]."""
     rows, columns = m.shape[-2:]
     at = middles(y) / side
     corner = at.floor().clamp(min=0).minimum(at.new_tensor([columns - 1, rows - 1]))
@@ -102,8 +95,7 @@ def centre_cells(y: Tensor, m: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def taken_places(place: Tensor, taken: Tensor, places: Tensor) -> Tensor:
-    """1 for each of ``places`` [images, n, ...] that an object takes, by place and whether it
-    does."""
+    """1 for each of ``places`` [images, n, ...] that an object takes."""
     zeros = places.new_zeros(places.shape[:2])
     return zeros.scatter_reduce(1, place, taken.to(zeros.dtype), "amax")
 
@@ -126,8 +118,7 @@ def objectness_loss(
 
 
 def overlaps(y: Tensor, boxes: Tensor) -> Tensor:
-    """IoU of objects y [images, objects, ...] with boxes [images, places, 4]: [images, objects,
-    places]."""
+    """IoU of objects y with boxes [images, places, 4]: [images, objects, places]."""
     with extra("seeing"):
         from torchvision.ops import box_iou  # takes long to load
 
@@ -140,8 +131,7 @@ def scores_of(places: Tensor) -> Tensor:
 
 
 class Head:
-    """Base of all heads. y is [..., batch, objects, 6] as ``data.arrays`` has it, and -100
-    throughout for an image that counts for nothing."""
+    """y is [..., batch, objects, 6], see ``data.arrays``; -100 if an image counts for nothing."""
 
     def channels(self, classes: int) -> int:
         """How many numbers the network gives for a place."""
@@ -222,7 +212,7 @@ class ThreeAnchors(Head):
         return 3 * (5 + classes)
 
     def anchors(self, size: Size, like: Tensor) -> Tensor:
-        """[maps, 3, 2], in pixels of a picture of height and width ``size``."""
+        """[maps, 3, 2], in pixels."""
         return like.new_tensor(ANCHORS) * like.new_tensor([size[1], size[0]]) / AT
 
     def places(self, m: Tensor, anchors: Tensor, size: Size) -> tuple[Tensor, Tensor]:
@@ -231,15 +221,12 @@ class ThreeAnchors(Head):
         places, (grid, side) = by_cell(m.unflatten(1, (3, -1))), cells(m, size)
         return places, boxes_of(places, grid, side, anchors[:, None])
 
-    def chosen(self, y: Tensor, anchors: Tensor) -> Tensor:
-        """The anchor of each object, 0 to 8: [images, objects]."""
-        sides, shapes = (y[..., 2:4] - y[..., :2])[..., None, :], anchors.flatten(0, 1)
-        common = torch.minimum(sides, shapes).prod(-1)
-        return (common / (sides.prod(-1) + shapes.prod(-1) - common).clamp(min=1e-9)).argmax(-1)
-
     def image_losses(self, maps: Maps, y: Tensor, size: Size) -> Tensor:
         anchors, sides, total = self.anchors(size, y), y[..., 2:4] - y[..., :2], y.new_zeros(len(y))
-        best, weight = self.chosen(y, anchors), (2 - sides.prod(-1) / (size[0] * size[1])) / 2
+        common = torch.minimum(sides[..., None, :], anchors.flatten(0, 1)).prod(-1)
+        union = sides.prod(-1)[..., None] + anchors.flatten(0, 1).prod(-1) - common
+        best = (common / union.clamp(min=1e-9)).argmax(-1)  # of nine
+        weight = (2 - sides.prod(-1) / (size[0] * size[1])) / 2
         for level, m in enumerate(maps):
             objects = present(y) & (best // 3 == level)
             grid, side = cells(m, size)
@@ -251,7 +238,8 @@ class ThreeAnchors(Head):
             wanted = (sides.clamp(min=1e-9) / anchors[level][best % 3]).log()
             error = (predicted[..., :2].sigmoid() - inside) ** 2
             error = error + (predicted[..., 2:4] - wanted) ** 2
-            kind = bce(predicted[..., 5:], one_hot(y, predicted.shape[-1] - 5))
+            kinds = F.one_hot(classes_of(y), predicted.shape[-1] - 5).to(y.dtype)
+            kind = bce(predicted[..., 5:], kinds)
             each = weight * error.sum(-1) + kind.sum(-1)
             taken = taken_places(place, objects, places)
             points = ((grid + 0.5) * side).repeat(3, 1)
@@ -323,7 +311,7 @@ class SimOTA(Head):
         object_of = self.assign(y, places, iou, point, cell)
         taken, which = object_of >= 0, object_of.clamp(min=0)
         overlap = iou.gather(1, which[:, None])[:, 0]
-        kinds = rows_at(one_hot(y, places.shape[-1] - 5), which)
+        kinds = F.one_hot(classes_of(y).gather(1, which), places.shape[-1] - 5)
         kind = bce(places[..., 5:], kinds * overlap.detach()[..., None]).sum(-1)
         each = torch.where(taken, 5 * (1 - overlap**2) + kind, 0).sum(-1)
         total = objectness_loss(places, taken.to(y.dtype), y, point) + each

@@ -118,8 +118,7 @@ def represent(
 
 
 def write_out(net: nn.Module) -> nn.Module:
-    """A copy with plain convolutions, the generated kernels written out: the same function in
-    evaluation mode."""
+    """A copy with plain convolutions: the same function in evaluation mode."""
     net = copy.deepcopy(net)
     for layer in net.modules():
         if type(layer) is _CONVOLUTION:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import pick
-from .cnn import Network, Shape, conv_bn
+from .cnn import Network, Residual, Shape, conv_bn
 
 FORMS = dict.fromkeys(("tr", "csla", "search", "inf", "deploy"))
 
@@ -108,8 +108,7 @@ class Branches(nn.Module):
 
 
 def unit(weight: Tensor) -> Tensor:
-    """The kernel of that shape [out, in / groups, 3, 3] that returns its input: 1 in the middle,
-    from channel o to channel o."""
+    """The kernel of that shape that returns its input: 1 in the middle, from channel o to o."""
     kernel = torch.zeros_like(weight)
     o = torch.arange(len(weight), device=weight.device)
     kernel[o, o % weight.shape[1], 1, 1] = 1
@@ -231,8 +230,7 @@ def small_repvgg(in_shape: Shape = (3, 32, 32), classes: int = 10, form: str = "
 
 
 def ghost(inputs: int, outputs: int, form: str, relu: bool, scale: float) -> nn.Module:
-    """1 x 1 convolution, normalisation, then the branches on a depth-wise 3 x 3 kernel; with ReLU
-    behind both, or without."""
+    """1 x 1 convolution, normalisation, depth-wise 3 x 3 branches; ReLU behind both or none."""
     first = conv_bn(inputs, outputs, 1)
     branches = Branches(outputs, outputs, 1, form, outputs, False, scale)
     return nn.Sequential(*first[: 2 + relu], branches, *[nn.ReLU()] * relu)
@@ -257,32 +255,23 @@ class SqueezeExcite(nn.Module):
 
 def depthwise(channels: int, kernel: int, stride: int) -> list[nn.Module]:
     """One kernel a channel, and batch normalisation."""
-    return [
-        nn.Conv2d(channels, channels, kernel, stride, kernel // 2, groups=channels, bias=False),
-        nn.BatchNorm2d(channels),
-    ]
+    return conv_bn(channels, channels, kernel, stride, channels)[:2]
 
 
-class GhostBottleneck(nn.Module):
+def ghost_bottleneck(inputs: int, row: tuple, form: str, scales: Sequence[float]) -> Residual:
     """Two ghost modules, between them stride and squeeze-excite where there are; a shortcut.
     ``row`` is (kernel, inner, outputs, ratio of squeeze-excite, stride)."""
-
-    def __init__(self, inputs: int, row: tuple, form: str, scales: Sequence[float]) -> None:
-        super().__init__()
-        kernel, inner, outputs, ratio, stride = row
-        self.body = nn.Sequential(
-            ghost(inputs, inner, form, True, scales[0]),
-            *(depthwise(inner, kernel, stride) if stride > 1 else []),
-            *([SqueezeExcite(inner, ratio)] if ratio else []),
-            ghost(inner, outputs, form, False, scales[1]),
-        )
-        self.shortcut = nn.Identity()
-        if stride > 1 or inputs != outputs:
-            narrow = depthwise(inputs, kernel, stride), conv_bn(inputs, outputs, 1)[:2]
-            self.shortcut = nn.Sequential(*sum(narrow, []))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.body(x) + self.shortcut(x)
+    kernel, inner, outputs, ratio, stride = row
+    body = nn.Sequential(
+        ghost(inputs, inner, form, True, scales[0]),
+        *(depthwise(inner, kernel, stride) if stride > 1 else []),
+        *([SqueezeExcite(inner, ratio)] if ratio else []),
+        ghost(inner, outputs, form, False, scales[1]),
+    )
+    if stride == 1 and inputs == outputs:
+        return Residual(body)
+    narrow = depthwise(inputs, kernel, stride), conv_bn(inputs, outputs, 1)[:2]
+    return Residual(body, nn.Sequential(*sum(narrow, [])))
 
 
 def _repghost(
@@ -294,13 +283,13 @@ def _repghost(
     form: str,
     dropout: float = 0.0,
 ) -> Network:
-    """``rows`` as in ``GhostBottleneck``; the scales of the i-th module of equal ones in a row
+    """``rows`` as in ``ghost_bottleneck``; the scales of the i-th module of equal ones in a row
     begin at sqrt(2 / i), i from 1."""
     layers, width, run = stem, stem[0].out_channels, -2
     for row in rows:
         run = run + 2 if row[4] == 1 and row[2] == width else 0  # modules of this stage so far
         scales = [(2 / (run + m + 1)) ** 0.5 for m in (1, 2)]
-        layers.append(GhostBottleneck(width, row, form, scales))
+        layers.append(ghost_bottleneck(width, row, form, scales))
         width = row[2]
     squeeze = [nn.AdaptiveAvgPool2d(1), nn.Conv2d(last, hidden, 1), nn.ReLU(), nn.Flatten()]
     head = nn.Sequential(*squeeze, nn.Dropout(dropout), nn.Linear(hidden, classes))
@@ -324,8 +313,7 @@ def repghost_05(in_shape: Shape = (3, 64, 64), classes: int = 200, form: str = "
 
 
 def digits_repghost(in_shape: Shape = (1, 8, 8), classes: int = 10, form: str = "tr") -> Network:
-    """Its small relative for 8x8 digits: two bottlenecks of 12 and 16 channels behind a stem of
-    stride 2."""
+    """Two bottlenecks of 12 and 16 channels behind a stem of stride 2."""
     rows = [(3, 24, 12, 0, 1), (3, 32, 16, 0.25, 2)]
     return _repghost(conv_bn(in_shape[0], 12, stride=2), rows, 48, 64, classes, form)
 

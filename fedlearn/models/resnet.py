@@ -6,14 +6,13 @@ multiply-adds an image of 32 x 32, which two CPU cores can train, and 32 to 128 
 leaves room for the 16 base kernels of Fed-KGF.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from .cnn import Network, Shape, conv_bn, pooled
-
-WIDTHS = 32, 64, 128  # of the small networks
-DIGITS = [(16, 1), (16, 1), (32, 2), (32, 1)]
+from .cnn import Network, Residual, Shape, conv_bn, pooled
 
 
 def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
@@ -37,40 +36,41 @@ class BasicBlock(nn.Module):
         return self.relu(self.conv2(self.conv1(x)) + self.shortcut(x))
 
 
-class Bottleneck(nn.Module):
+def bottleneck(inputs: int, outputs: int, stride: int = 1) -> Residual:
     """1x1 to a quarter of the channels, 3x3, 1x1 back, and the same shortcut."""
-
-    def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
-        super().__init__()
-        narrow = conv_bn(inputs, outputs // 4, 1), conv_bn(outputs // 4, outputs // 4, 3, stride)
-        self.body = nn.Sequential(*sum(narrow, []), *conv_bn(outputs // 4, outputs, 1)[:2])
-        self.shortcut = _shortcut(inputs, outputs, stride)
-        self.relu = nn.ReLU()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.relu(self.body(x) + self.shortcut(x))
+    narrow = conv_bn(inputs, outputs // 4, 1), conv_bn(outputs // 4, outputs // 4, 3, stride)
+    body = nn.Sequential(*sum(narrow, []), *conv_bn(outputs // 4, outputs, 1)[:2])
+    return Residual(body, _shortcut(inputs, outputs, stride), nn.ReLU())
 
 
-def _residual(
-    stem: Sequence[nn.Module] | int,
-    blocks: Sequence[tuple[int, int]],
-    classes: int,
-    block: type[nn.Module] = BasicBlock,
-    extractor: int = -3,
-) -> Network:
-    """``stem`` begins with a convolution; a number stands for so many channels and no stem.
-    ``blocks`` lists (channels, stride); the first so many layers are the extractor, by default all
-    but pooling and the linear layer."""
-    layers, width = ([], stem) if isinstance(stem, int) else ([*stem], stem[0].out_channels)
-    for outputs, stride in blocks:
-        layers.append(block(width, outputs, stride))
-        width = outputs
-    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes)]
-    net = Network(nn.Sequential(*layers[:extractor]), nn.Sequential(*layers[extractor:]))
-    for module in net.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-    return net
+class Row(NamedTuple):
+    """A residual network."""
+
+    shape: Shape  # of an image, or of what the network's other part gives
+    stem: Callable | None  # its layers, the first a convolution, for so many channels
+    blocks: Sequence[tuple[int, int]]  # (channels, stride)
+    block: Callable[..., nn.Module] = BasicBlock
+    extractor: int = -3  # so many layers; by default all but pooling and the linear layer
+
+
+def _network(name: str, row: Row) -> Callable[..., Network]:
+    def build(in_shape: Shape = row.shape, classes: int = 10) -> Network:
+        width = in_shape[0]
+        layers = row.stem(width) if row.stem else []
+        width = layers[0].out_channels if layers else width
+        for outputs, stride in row.blocks:
+            layers.append(row.block(width, outputs, stride))
+            width = outputs
+        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes)]
+        parts = layers[: row.extractor], layers[row.extractor :]
+        net = Network(*(nn.Sequential(*part) for part in parts))
+        for module in net.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        return net
+
+    build.__name__ = name
+    return build
 
 
 def _stages(blocks: int) -> list[tuple[int, int]]:
@@ -79,83 +79,35 @@ def _stages(blocks: int) -> list[tuple[int, int]]:
     return [(width, 1 + (i == 0 < stage)) for stage, width in stages for i in range(blocks)]
 
 
-def resnet18(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
-    """ResNet-18 with a 3x3 stem and no first pooling, as used on CIFAR: 11,173,962 parameters
-    with 10 classes. (Fed-KGF, section 4: its 98.3 % share of k x k kernels fits this stem and no
-    other that was tried.)"""
-    blocks = [(64, 1), (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1)]
-    return _residual(conv_bn(in_shape[0], 64), blocks, classes)
-
-
-def digits_resnet(in_shape: Shape = (1, 8, 8), classes: int = 10) -> Network:
-    """Its small relative for 8x8 digits: nine 3x3 convolutions of 16 and 32 channels behind a
-    pooled stem, and a linear layer, so ten modules in the sense of Fed-KGF; 42,938 parameters."""
-    return _residual(pooled(in_shape[0], 16), DIGITS, classes)
-
-
-def resnet56(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
-    """Three stages of six bottlenecks: 591,322 parameters with 10 classes."""
-    return _residual(conv_bn(in_shape[0], 16), _stages(6), classes, Bottleneck)
-
-
-def resnet110(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
-    """Three stages of twelve: 1,147,738 parameters with 10 classes."""
-    return _residual(conv_bn(in_shape[0], 16), _stages(12), classes, Bottleneck)
-
-
-def resnet55(in_shape: Shape = (16, 32, 32), classes: int = 10) -> Network:
-    """ResNet-56 without its stem: 590,858 parameters with 10 classes."""
-    return _residual(in_shape[0], _stages(6), classes, Bottleneck)
-
-
-def resnet109(in_shape: Shape = (16, 32, 32), classes: int = 10) -> Network:
-    """ResNet-110 without its stem: 1,147,274 parameters with 10 classes."""
-    return _residual(in_shape[0], _stages(12), classes, Bottleneck)
-
-
-def resnet8(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
-    """Edge network: stem and two bottlenecks, 10,586 parameters with 10 classes, 464 of them in
-    the extractor. (Table 7 of the paper shows other blocks and a pooling layer, which do not fit
-    its text or its numbers.)"""
-    return _residual(conv_bn(in_shape[0], 16), [(64, 1)] * 2, classes, Bottleneck, 3)
-
-
-def resnet6(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
-    """Smaller edge network: stem and two basic blocks, 9,978 parameters with 10 classes."""
-    return _residual(conv_bn(in_shape[0], 16), [(16, 1)] * 2, classes, extractor=3)
-
-
-def resnet4(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
-    """The smallest: stem and one basic block, 5,306 parameters with 10 classes."""
-    return _residual(conv_bn(in_shape[0], 16), [(16, 1)], classes, extractor=3)
-
-
-def digits_edge(in_shape: Shape = (1, 8, 8), classes: int = 10) -> Network:
-    """The edge network for 8x8 digits: the stem of ``digits_resnet`` and one bottleneck, 2,138
-    parameters."""
-    return _residual(pooled(in_shape[0], 16), [(32, 1)], classes, Bottleneck, 4)
-
-
-def digits_server(in_shape: Shape = (16, 4, 4), classes: int = 10) -> Network:
-    """``digits_resnet`` without its stem: 42,762 parameters."""
-    return _residual(in_shape[0], DIGITS, classes)
-
-
-def small_resnet(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
-    """A stem of stride 2 and three basic blocks: 308,650 parameters with 10 classes, eight modules
-    in the sense of Fed-KGF."""
-    stem = conv_bn(in_shape[0], WIDTHS[0], stride=2)
-    return _residual(stem, [(32, 1), (64, 2), (128, 2)], classes)
-
-
-def small_server(in_shape: Shape = (16, 32, 32), classes: int = 10) -> Network:
-    """FedGKT's server network for what the stem of ``resnet8`` gives: three basic blocks of
-    stride 2, 303,690 parameters with 10 classes."""
-    return _residual(in_shape[0], [(width, 2) for width in WIDTHS], classes)
-
-
-def small_whole(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
-    """The stem of ``resnet8`` and ``small_server`` behind it, what a client would have to train
-    without FedGKT: 304,154 parameters with 10 classes."""
-    blocks = [(width, 2) for width in WIDTHS]
-    return _residual(conv_bn(in_shape[0], 16), blocks, classes)
+DIGIT, IMAGE, MAPS = (1, 8, 8), (3, 32, 32), (16, 32, 32)
+TO_16, POOLED = partial(conv_bn, outputs=16), partial(pooled, outputs=16)
+EIGHTEEN = [(width, 1 + (i == 0 and width > 64)) for width in (64, 128, 256, 512) for i in (0, 1)]
+DIGITS = [(16, 1), (16, 1), (32, 2), (32, 1)]
+SMALL = [(32, 2), (64, 2), (128, 2)]
+# How many parameters they have with 10 classes stands behind each.
+ROWS = {
+    # a 3x3 stem and no first pooling, as used on CIFAR (Fed-KGF, section 4: its 98.3 % share of
+    # k x k kernels fits this stem and no other that was tried): 11,173,962
+    "resnet18": Row(IMAGE, partial(conv_bn, outputs=64), EIGHTEEN),
+    # nine 3x3 convolutions behind a pooled stem, and a linear layer, so ten modules in the sense of
+    # Fed-KGF: 42,938
+    "digits_resnet": Row(DIGIT, POOLED, DIGITS),
+    "resnet56": Row(IMAGE, TO_16, _stages(6), bottleneck),  # 591,322
+    "resnet110": Row(IMAGE, TO_16, _stages(12), bottleneck),  # 1,147,738
+    # FedGKT's edge networks: 10,586, of which 464 are in the extractor (Table 7 of the paper shows
+    # other blocks and a pooling layer, which do not fit its text or its numbers); 9,978; 5,306
+    "resnet8": Row(IMAGE, TO_16, [(64, 1)] * 2, bottleneck, 3),
+    "resnet6": Row(IMAGE, TO_16, [(16, 1)] * 2, extractor=3),
+    "resnet4": Row(IMAGE, TO_16, [(16, 1)], extractor=3),
+    "digits_edge": Row(DIGIT, POOLED, [(32, 1)], bottleneck, 4),  # 2,138
+    # its server networks, which have no stem: 590,858; 1,147,274; 42,762
+    "resnet55": Row(MAPS, None, _stages(6), bottleneck),
+    "resnet109": Row(MAPS, None, _stages(12), bottleneck),
+    "digits_server": Row((16, 4, 4), None, DIGITS),
+    # eight modules in the sense of Fed-KGF: 308,650
+    "small_resnet": Row(IMAGE, partial(conv_bn, outputs=32, stride=2), [(32, 1), *SMALL[1:]]),
+    "small_server": Row(MAPS, None, SMALL),  # 303,690
+    # the two in one, what a client would have to train without FedGKT: 304,154
+    "small_whole": Row(IMAGE, TO_16, SMALL),
+}
+NETWORKS = {name: _network(name, row) for name, row in ROWS.items()}

@@ -106,8 +106,7 @@ class Finest(Heads):
 
 
 def lite0_fcn(in_shape: Shape = (3, 224, 224), classes: int = 21) -> Network:
-    """A segmenter on the frozen trunk: 68,757 parameters with VOC's 21 classes, 36,864 of them in
-    its 3x3 convolution."""
+    """A segmenter: 68,757 parameters with VOC's 21 classes, 36,864 in its 3x3 convolution."""
     return Network(Trunk(), Finest(classes, 1))
 
 

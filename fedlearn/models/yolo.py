@@ -2,50 +2,33 @@
 section 4.4), and a small one for digit scenes. The classes are the networks as they are counted;
 the functions at the end make them ready for images of a shape, from scratch."""
 
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .cnn import SCENES, Network, Shape, conv_bn, pooled
+from .cnn import SCENES, Network, Residual, Shape, conv_bn, pooled
 from .heads import Centre, Head, SimOTA, ThreeAnchors, expect_few
 
 STRIDE = 32  # of the coarsest map
 
-LeakyReLU = partial(nn.LeakyReLU, 0.1)
+
+LeakyReLU, SiLU = partial(nn.LeakyReLU, 0.1, inplace=True), partial(nn.SiLU, inplace=True)
 
 
-class ConvBN(nn.Sequential):
-    """Convolution without bias, batch normalisation, leaky ReLU or another activation."""
-
-    def __init__(
-        self, inputs: int, outputs: int, kernel: int, stride: int = 1, activation: Any = LeakyReLU
-    ) -> None:
-        super().__init__(
-            nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False),
-            nn.BatchNorm2d(outputs),
-            activation(inplace=True),
-        )
-
-
-class Residual(nn.Module):
-    """Darknet's "shortcut" layer, ``x + body(x)``."""
-
-    def __init__(self, *body: nn.Module) -> None:
-        super().__init__()
-        self.body = nn.Sequential(*body)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.body(x)
+def leaky(*sizes: int, activation: Callable = LeakyReLU, **more: int) -> nn.Sequential:
+    """``conv_bn`` with a leaky ReLU."""
+    return nn.Sequential(*conv_bn(*sizes, activation=activation, **more))
 
 
 def stage(inputs: int, outputs: int, blocks: int) -> list[nn.Module]:
     """Halve the map, then ``blocks`` residual pairs conv1x1, conv3x3 through half the channels."""
     half = outputs // 2
-    pairs = (Residual(ConvBN(outputs, half, 1), ConvBN(half, outputs, 3)) for _ in range(blocks))
-    return [ConvBN(inputs, outputs, 3, stride=2), *pairs]
+    first = leaky(inputs, outputs, 3, stride=2)
+    pairs = (nn.Sequential(leaky(outputs, half, 1), leaky(half, outputs, 3)) for _ in range(blocks))
+    return [first, *map(Residual, pairs)]
 
 
 class Branch(nn.Module):
@@ -55,8 +38,8 @@ class Branch(nn.Module):
     def __init__(self, inputs: int, width: int, outputs: int) -> None:
         super().__init__()
         kernels = [(inputs, width, 1)] + [(width, 2 * width, 3), (2 * width, width, 1)] * 2
-        self.neck = nn.Sequential(*(ConvBN(*k) for k in kernels))
-        self.predict = nn.Sequential(ConvBN(width, 2 * width, 3), nn.Conv2d(2 * width, outputs, 1))
+        self.neck = nn.Sequential(*(leaky(*k) for k in kernels))
+        self.predict = nn.Sequential(leaky(width, 2 * width, 3), nn.Conv2d(2 * width, outputs, 1))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = self.neck(x)
@@ -65,7 +48,7 @@ class Branch(nn.Module):
 
 def lateral(width: int) -> nn.Sequential:
     """From one head to the next finer one: half the channels, twice the resolution."""
-    return nn.Sequential(ConvBN(width, width // 2, 1), nn.Upsample(scale_factor=2))
+    return nn.Sequential(leaky(width, width // 2, 1), nn.Upsample(scale_factor=2))
 
 
 class YOLOv3(nn.Module):
@@ -83,7 +66,7 @@ class YOLOv3(nn.Module):
     def __init__(self, classes: int = 80, channels: int = 3) -> None:
         super().__init__()
         self.fine = nn.Sequential(
-            ConvBN(channels, 32, 3), *stage(32, 64, 1), *stage(64, 128, 2), *stage(128, 256, 8)
+            leaky(channels, 32, 3), *stage(32, 64, 1), *stage(64, 128, 2), *stage(128, 256, 8)
         )
         self.middle = nn.Sequential(*stage(256, 512, 8))
         self.coarse = nn.Sequential(*stage(512, 1024, 4))
@@ -114,20 +97,19 @@ class YOLOv3(nn.Module):
         }
 
 
-SiLUConv = partial(ConvBN, activation=nn.SiLU)
+silu = partial(leaky, activation=SiLU)
 
 
 class CSP(nn.Module):
-    """Two paths through half the channels, one of them with ``blocks`` pairs conv1x1, conv3x3; a
-    1x1 convolution mixes what both give."""
+    """Two paths through half the channels, one with ``blocks`` pairs conv1x1, conv3x3, mixed."""
 
     def __init__(self, inputs: int, outputs: int, blocks: int, shortcut: bool = False) -> None:
         super().__init__()
-        half, kind = outputs // 2, Residual if shortcut else nn.Sequential
-        pairs = (kind(SiLUConv(half, half, 1), SiLUConv(half, half, 3)) for _ in range(blocks))
-        self.long = nn.Sequential(SiLUConv(inputs, half, 1), *pairs)
-        self.short = SiLUConv(inputs, half, 1)
-        self.mix = SiLUConv(2 * half, outputs, 1)
+        half, first = outputs // 2, silu(inputs, outputs // 2, 1)
+        pairs = (nn.Sequential(silu(half, half, 1), silu(half, half, 3)) for _ in range(blocks))
+        self.long = nn.Sequential(first, *(map(Residual, pairs) if shortcut else pairs))
+        self.short = silu(inputs, half, 1)
+        self.mix = silu(2 * half, outputs, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.mix(torch.cat([self.long(x), self.short(x)], -3))
@@ -138,7 +120,7 @@ class SPP(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.narrow, self.mix = SiLUConv(width, width // 2, 1), SiLUConv(2 * width, width, 1)
+        self.narrow, self.mix = silu(width, width // 2, 1), silu(2 * width, width, 1)
         self.pools = nn.ModuleList([nn.MaxPool2d(size, 1, size // 2) for size in (5, 9, 13)])
 
     def forward(self, x: Tensor) -> Tensor:
@@ -147,14 +129,13 @@ class SPP(nn.Module):
 
 
 class DecoupledHead(nn.Module):
-    """[N, inputs, H, W] -> [N, 5 + classes, H, W]: box and objectness from one branch, class scores
-    from another."""
+    """[N, inputs, H, W] -> [N, 5 + classes, H, W]: boxes in one branch, classes in another."""
 
     def __init__(self, inputs: int, width: int, classes: int) -> None:
         super().__init__()
-        self.stem = SiLUConv(inputs, width, 1)
+        self.stem = silu(inputs, width, 1)
         self.boxes, self.kinds = (
-            nn.Sequential(*(SiLUConv(width, width, 3) for _ in range(2))) for _ in range(2)
+            nn.Sequential(*(silu(width, width, 3) for _ in range(2))) for _ in range(2)
         )
         self.predict = nn.ModuleList([nn.Conv2d(width, outputs, 1) for outputs in (4, 1, classes)])
 
@@ -184,18 +165,18 @@ class YOLOX(nn.Module):
         c3, c4, c5 = 4 * width, 8 * width, 16 * width  # channels at strides 8, 16 and 32
 
         def down(outputs: int, *rest: nn.Module) -> list[nn.Module]:
-            return [SiLUConv(outputs // 2, outputs, 3, 2), *rest]
+            return [silu(outputs // 2, outputs, 3, 2), *rest]
 
         # the stem turns squares of 2 x 2 pixels into channels
-        stem = nn.PixelUnshuffle(2), SiLUConv(4 * channels, width, 3)
+        stem = nn.PixelUnshuffle(2), silu(4 * channels, width, 3)
         first = down(2 * width, CSP(2 * width, 2 * width, blocks, True))
         self.fine = nn.Sequential(*stem, *first, *down(c3, CSP(c3, c3, 3 * blocks, True)))
         self.middle = nn.Sequential(*down(c4, CSP(c4, c4, 3 * blocks, True)))
         self.coarse = nn.Sequential(*down(c5, SPP(c5), CSP(c5, c5, blocks)))
         # from coarse to fine and back; each step concatenates with the map of that resolution
-        self.laterals = nn.ModuleList([SiLUConv(c5, c4, 1), SiLUConv(c4, c3, 1)])
+        self.laterals = nn.ModuleList([silu(c5, c4, 1), silu(c4, c3, 1)])
         self.ups = nn.ModuleList([CSP(2 * c4, c4, blocks), CSP(2 * c3, c3, blocks)])
-        self.strides = nn.ModuleList([SiLUConv(c3, c3, 3, 2), SiLUConv(c4, c4, 3, 2)])
+        self.strides = nn.ModuleList([silu(c3, c3, 3, 2), silu(c4, c4, 3, 2)])
         self.downs = nn.ModuleList([CSP(2 * c3, c4, blocks), CSP(2 * c4, c5, blocks)])
         self.upsample = nn.Upsample(scale_factor=2)
         self.heads = nn.ModuleList([DecoupledHead(inputs, c3, classes) for inputs in (c3, c4, c5)])

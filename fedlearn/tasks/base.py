@@ -82,10 +82,10 @@ class Task:
         arrays only: whose each sample is."""
         raise NotImplementedError
 
-    @staticmethod
-    def default_network(source: Source) -> str:
+    @classmethod
+    def default_network(cls, source: Source) -> str:
         """The name of a small network for these images."""
-        raise NotImplementedError
+        return next(iter(cls.networks))
 
     def classes(self, y: Tensor) -> Tensor:
         """The class of all that y shows: images, objects, or pixels."""
@@ -159,8 +159,7 @@ class Task:
 
     @cached_property
     def statistics(self) -> Tensor:
-        """Mean and standard deviation of the training images, each [channels, 1, 1]; of vectors
-        [1, 1, features]."""
+        """Mean and standard deviation, each [channels, 1, 1]; of vectors [1, 1, features]."""
         both = torch.tensor([self.source.mean, self.source.std], device=self.device)
         return both.view(2, self.shape[0], 1, -1)
 
@@ -189,8 +188,7 @@ class Task:
         return net
 
     def try_network(self) -> None:
-        """``ValueError`` if the task's network, one of the user's own, cannot be trained on these
-        samples: said before anything runs."""
+        """``ValueError`` if a network of the user's own cannot be trained on these samples."""
         with rng.scope(self.seed, "trial"):
             net = self.network()
         name = f"The network {shown(self.network_name)!r}"
@@ -261,8 +259,7 @@ class Task:
     def epoch(
         self, client: int, order: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """One pass over a client's images, normalised: ``order`` [n] is a permutation,
-        ``generator`` draws the augmentation."""
+        """One pass over a client's images, normalised, in this ``order`` [n]; see ``gather``."""
         x, y = self.gather([client], [order], [generator])
         return self.inputs(x), y
 
@@ -428,8 +425,7 @@ class Task:
 
 
 def find_network(network: str | Callable, known: Mapping[str, Callable]) -> Callable:
-    """The function (shape, classes) -> module that a name means; with "@FILE" behind it the network
-    starts from the weights in that file."""
+    """What a name means; with "@FILE" the network starts from the weights in that file."""
     if isinstance(network, nn.Module):
         raise ValueError(
             "A network is a function (shape, classes) -> module, by which every run begins anew, "
@@ -449,8 +445,7 @@ def shown(network: str | Callable) -> str:
 
 
 def find_device(device: str | torch.device = "auto") -> torch.device:
-    """The device of that name, or ``ValueError`` with what there is. "auto" is the GPU where there
-    is one, else the CPU."""
+    """The device of that name; "auto" is the GPU where there is one, else the CPU."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     gpus = ["cuda", *(f"cuda:{i}" for i in range(count))] if count else []
     name = [*gpus, "cpu"][0] if device == "auto" else str(device)

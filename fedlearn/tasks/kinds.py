@@ -4,8 +4,7 @@ over clients, a network, a loss and a metric."""
 import inspect
 import math
 from collections.abc import Callable
-from functools import cached_property, partial, wraps
-from importlib.util import find_spec
+from functools import cached_property, wraps
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -14,24 +13,14 @@ from torch import Tensor, nn
 
 from .. import models, rng
 from ..arguments import checked, short
-from ..data import arrays, forms, published, scenes
+from ..data import forms, published
 from ..data.arrays import CROWD, VOID
 from ..data.sources import Source
-from ..errors import extra
 from .augment import ANNOTATED, LABELLED
 from .base import Task
 from .metrics import ByClient, Seen
 
 NETWORK = {"digits": "digits_cnn", "mnist": "mcmahan_cnn", "fashion_mnist": "mcmahan_cnn"}
-BOXES: dict[str, Callable[[str], Source]] = {
-    "digits": partial(scenes.named, "boxes"),
-    "voc": partial(published.named, "voc", "boxes"),
-    "coco": partial(published.named, "coco", "boxes"),
-}
-MASKS: dict[str, Callable[[str], Source]] = {
-    "digits": partial(scenes.named, "masks"),
-    "voc": partial(published.named, "voc", "masks"),
-}
 BEYOND = 1e10  # square pixels; COCO's evaluation leaves larger objects out
 SCORE = 0.01  # what scores less is no prediction
 OVERLAP = 0.5  # IoU with a better box of the same class from which on a box is suppressed
@@ -63,8 +52,7 @@ def arguments_of(make: Callable[P, Any]) -> Callable[[Callable[..., R]], Callabl
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Mean over the batch, separately for each leading client: logits [..., batch, classes],
-    y [..., batch] -> [...]."""
+    """Mean over the batch for each leading client: logits [..., batch, classes], y -> [...]."""
     return F.cross_entropy(logits.movedim(-1, 1), y, reduction="none").mean(-1)
 
 
@@ -84,8 +72,8 @@ class Classification(Task):
             )
         return source
 
-    @staticmethod
-    def default_network(source: Source) -> str:
+    @classmethod
+    def default_network(cls, source: Source) -> str:
         channels, height, width = source.train_x.shape[1:]
         if source.name in NETWORK:
             return NETWORK[source.name]
@@ -171,14 +159,6 @@ def classification(**arguments: Any) -> Classification:
     return Classification.make(**arguments)
 
 
-def require_seeing() -> None:
-    """What the losses and metrics of boxes and masks need is there, before anything is read."""
-    with extra("seeing"):
-        for name in ("torchvision", "torchmetrics", "faster_coco_eval"):
-            if not find_spec(name):
-                raise ModuleNotFoundError(name=name)
-
-
 # ---- detection -----------------------------------------------------------------------------------
 
 
@@ -214,8 +194,7 @@ def precisions(predictions: list[Boxes], y: Tensor, **options: Any) -> dict[str,
 
 
 def average_precision(predictions: list[Boxes], y: Tensor) -> dict[str, float]:
-    """COCO's mAP: at an IoU of 0.5, and the mean over 0.5, 0.55, ..., 0.95; both are -1 if there
-    is no object to be found."""
+    """COCO's mAP at an IoU of 0.5, and over 0.5 to 0.95; -1 if no object is to be found."""
     result = precisions(predictions, y)
     return {"map_50": float(result["map_50"]), "map_50_95": float(result["map"])}
 
@@ -242,15 +221,7 @@ class Detection(Task):
 
     @staticmethod
     def find_source(dataset: Any, users: Any = None) -> Source:
-        require_seeing()
-        source = arrays.annotated(dataset, BOXES, arrays.from_boxes)
-        if source.train_y.dim() != 3 or source.train_y.shape[-1] != 6:
-            raise ValueError(f"{source.name} has no boxes (fl.data.from_boxes makes such a set).")
-        return source
-
-    @staticmethod
-    def default_network(source: Source) -> str:
-        return "scene_detector"
+        return published.annotated(dataset, "boxes")
 
     @cached_property
     def head(self) -> models.heads.Head:
@@ -360,15 +331,7 @@ class Segmentation(Task):
 
     @staticmethod
     def find_source(dataset: Any, users: Any = None) -> Source:
-        require_seeing()
-        source = arrays.annotated(dataset, MASKS, arrays.from_masks)
-        if source.train_y.dtype != torch.uint8:
-            raise ValueError(f"{source.name} has no masks (fl.data.from_masks makes such a set).")
-        return source
-
-    @staticmethod
-    def default_network(source: Source) -> str:
-        return "scene_fcn"
+        return published.annotated(dataset, "masks")
 
     def read(self, scores: Tensor) -> Tensor:
         """The class of each pixel [n, height, width], of scores for squares of k x k pixels."""

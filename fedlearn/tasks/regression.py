@@ -54,8 +54,7 @@ class Regression(Classification):
         return outputs * std + mean
 
     def right(self, predicted: Tensor, y: Tensor) -> Tensor:
-        """1 - the squared error over the test targets' variance; over all test samples the mean is
-        R^2."""
+        """1 - the squared error over the test targets' variance, whose mean is R^2."""
         return (1 - (predicted.double() - y) ** 2 / self.variance).mean(-1)
 
     @cached_property

@@ -35,14 +35,12 @@ class Sequences(Task):
     def find_source(dataset: Any, users: Any = None) -> Source:
         if isinstance(dataset, str) and dataset == Sequences.default_data:
             return texts_of(data_path("romeo_and_juliet.csv"), "text", "speaker", dataset)
-        pair = isinstance(dataset, tuple) and len(dataset) == 2 and isinstance(dataset[1], str)
-        if forms.is_table(dataset) or (pair and forms.is_table(dataset[0])):
-            table, text = dataset if pair else (dataset, None)
-            return texts_of(table, text, users)
-        if isinstance(dataset, Mapping) and all(isinstance(t, str) for t in dataset.values()):
-            return arrays.from_texts(dataset.values(), dataset)
-        if isinstance(dataset, list) and all(isinstance(t, str) for t in dataset):
-            return arrays.from_texts(dataset, users)
+        if table := forms.table_of(dataset):
+            return texts_of(*table, users)
+        named = isinstance(dataset, Mapping)
+        texts = list(dataset.values()) if named else dataset
+        if isinstance(texts, list) and all(isinstance(t, str) for t in texts):
+            return arrays.from_texts(texts, dataset if named else users)
         if isinstance(dataset, str | Path) and str(dataset).endswith(".txt"):
             path = Path(dataset).expanduser()
             if not path.is_file():
@@ -60,14 +58,14 @@ class Sequences(Task):
             raise ValueError(f"{source.name} has no sequences of token ids.")
         return source
 
-    @staticmethod
-    def default_network(source: Source) -> str:
+    @classmethod
+    def default_network(cls, source: Source) -> str:
         if source.train_y.dim() == 1 or int(source.train_x.max()) >= source.classes:
             raise ValueError(
                 "Labels that are not the next token need a network of yours: network=(a function "
                 "(shape, classes) -> module)."
             )
-        return "char_lstm"
+        return super().default_network(source)
 
     def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Cross-entropy, the mean of a sequence's labels, then of the batch: scores [..., batch,

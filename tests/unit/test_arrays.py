@@ -88,12 +88,10 @@ def test_arrays_and_clients_that_cannot_be(how, says):
 def test_a_data_set_in_torchvisions_style():
     ways = Image.fromarray, np.asarray, lambda x: torch.from_numpy(x).permute(2, 0, 1)
     sets = [[(make(x), torch.tensor(y)) for x, y in zip(X, Y, strict=True)] for make in ways]
-    first, *others = map(fl.data.from_dataset, sets)
-    for source in others:
-        assert torch.equal(source.train_x, first.train_x)
-        assert torch.equal(source.test_y, first.test_y)
+    first, *others = (fl.tasks.classification(data, clients=2) for data in sets)
+    assert all(task.digests == first.digests for task in others)
     with pytest.raises(ValueError, match="an image and its label"):
-        fl.data.from_dataset([1, 2, 3])
+        fl.tasks.classification([1, 2, 3])
 
 
 def pictures(folder, sizes=((8, 6),), mode="RGB", each=10):

@@ -31,18 +31,30 @@ class HuggingFace:
     __getitem__ = lambda self, name: self.columns_[name]  # noqa: E731
 
 
+NO_WARD = TABLE.drop(columns="ward")
+FILES = ["a.csv", "b.csv"]
+
+
 @pytest.mark.parametrize(
     "how",
     [
         {"clients": [(X, Y), (X[:30], Y[:30])]},
         {"clients": ((X, Y), (X[:30], Y[:30]))},
+        {"clients": zip([X, X[:30]], [Y, Y[:30]], strict=True)},
         {"dataset": [(torch.tensor(X), Y.tolist()), [X[:30], Y[:30]]]},
         {"dataset": {"ann": (X, Y), "eve": (X[:30], Y[:30])}, "clients": "users"},
         {"dataset": [SET, TensorDataset(*SET[:30])], "clients": 2},
         {"dataset": [(TABLE[list("pqrs")], Y), (TABLE[list("pqrs")][:30], Y[:30])]},
+        {"clients": [NO_WARD, NO_WARD[:30]]},
+        {"clients": {"ann": (NO_WARD, "kind"), "eve": (NO_WARD[:30], "kind")}},
+        {"clients": FILES},
     ],
 )
-def test_data_of_each_client(how):
+@pytest.mark.filterwarnings("ignore:The last column")
+def test_data_of_each_client(how, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for file, count in zip(FILES, (60, 30), strict=True):
+        NO_WARD[:count].to_csv(file, index=False)
     task = fl.tasks.classification(**how, metrics="per_client")
     assert task.sizes == [48, 24] and torch.bincount(task.owners).tolist() == [12, 6]
     held = {tuple(row) for row in task.train[0][task.owned[1]].flatten(1).tolist()}
@@ -51,7 +63,8 @@ def test_data_of_each_client(how):
 
 def test_splits_of_torch_are_clients_and_pairs_are_training_and_test():
     parts = random_split(SET, [30, 20, 10], torch.Generator().manual_seed(0))
-    assert fl.tasks.classification(parts).sizes == [24, 16, 8]
+    for clients in (parts, ((X[:30], Y[:30]), (X[:20], Y[:20]), (X[:10], Y[:10]))):
+        assert fl.tasks.classification(clients=clients).sizes == [24, 16, 8]
     for pair in ((SET, TensorDataset(*SET[:5])), ((X, Y), (X[:5], Y[:5]))):
         task = fl.tasks.classification(pair, clients=2)
         assert (len(task.train[1]), len(task.test[1])) == (60, 5)
@@ -65,12 +78,9 @@ def test_tables_and_their_columns(tmp_path, monkeypatch):
         task = fl.tasks.classification(data, clients="ward")
         assert task.digests == column.digests and task.source.names == ("x", "y", "z")
         assert task.shape == (1, 1, 4)
-    two = TABLE.drop(columns="ward")
-    assert fl.tasks.classification((two, "kind"), clients=3, test=5).shape == (1, 1, 4)
+    assert fl.tasks.classification((NO_WARD, "kind"), clients=3, test=5).shape == (1, 1, 4)
     with pytest.warns(UserWarning, match="'s'"):
-        assert fl.tasks.regression(two.drop(columns="kind"), clients=2).shape == (1, 1, 3)
-    named = fl.data.from_table(two, "kind", TABLE["ward"].to_numpy(), test=0.5)
-    assert {*named.users.tolist()} == {*"abc"}
+        assert fl.tasks.regression(NO_WARD.drop(columns="kind"), clients=2).shape == (1, 1, 3)
 
 
 def test_hugging_face(monkeypatch):
@@ -107,6 +117,12 @@ def test_folders_of_leaf(tmp_path):
     task = fl.tasks.sequences(tmp_path / "plays", "users")
     letters = "".join(task.source.names[i] for i in task.train[1][task.owned[0]][0])
     assert letters.rstrip()[-1] in "!t" and task.sizes == [6, 6]
+    (tmp_path / "empty" / "train").mkdir(parents=True)
+    for users in ({"v": {"x": [], "y": []}}, {}):
+        made = {"users": [*users], "user_data": users}
+        (tmp_path / "empty" / "train" / "a.json").write_text(json.dumps(made))
+        with pytest.raises(fl.DataError, match="user"):
+            fl.tasks.classification(tmp_path / "empty", "users")
 
 
 def test_texts(tmp_path):
@@ -129,28 +145,6 @@ def test_texts(tmp_path):
         x, y = task.train
         assert x.dtype == torch.int64 and task.inputs(x) is x, "token ids are left as they are"
         assert y.shape == x.shape and (len(x[0]) == 12 or torch.equal(x[0, 1:], y[0, :-1]))
-
-
-@pytest.mark.parametrize(
-    "clients",
-    [
-        [TABLE.drop(columns="ward"), TABLE[:9].drop(columns="ward")],
-        {"ann": (TABLE.drop(columns="ward"), "kind"), "eve": (TABLE[["kind", *"pqrs"]], "kind")},
-        zip([X, X[:9]], [Y, Y[:9]], strict=True),
-        ((X, Y), (X, Y), (X, Y)),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:The last column")
-def test_clients_bring_tables_and_iterators(clients):
-    task = fl.tasks.classification(clients=clients)
-    assert task.clients in (2, 3) and task.shape == (1, 1, 4) and task.owners is not None
-
-
-def test_clients_bring_the_files_of_their_tables(tmp_path):
-    files = [str(tmp_path / f"{name}.csv") for name in "ab"]
-    for file in files:
-        TABLE.drop(columns="ward").rename(columns={"kind": "y"}).to_csv(file, index=False)
-    assert fl.tasks.classification(clients=files).sizes == [48, 48]
 
 
 def test_columns_of_other_kinds_and_names(tmp_path):
@@ -191,12 +185,3 @@ def test_data_sets_with_arrays_as_targets():
 def test_what_is_missing_is_named(call, noun):
     with pytest.raises(ValueError, match=noun):
         call()
-
-
-def test_users_of_leaf_without_samples(tmp_path):
-    (tmp_path / "train").mkdir()
-    for users in ({"v": {"x": [], "y": []}}, {}):
-        made = {"users": [*users], "user_data": users}
-        (tmp_path / "train" / "a.json").write_text(json.dumps(made))
-        with pytest.raises(fl.DataError, match="user"):
-            fl.tasks.classification(tmp_path, "users")
