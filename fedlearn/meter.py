@@ -11,6 +11,7 @@ A plain loop makes two calls, a Flower app wraps its strategy::
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,7 +28,10 @@ from .errors import Diverged, WireError, pick
 from .links import Downlink, Lossy, Update, Uplink
 from .round import buffer_bytes
 
-CODERS: dict[str, wire.Coder] = {
+ALL: dict[str, wire.Coder] = {
+    "dense": wire.Dense(),
+    "float16": wire.Dense(16),
+    "pooled (RPN)": wire.Pooled(),
     "top 1/32, float32": wire.TopK(1 / 32),
     "top 1/32, float16": wire.TopK(1 / 32, "float16"),
     "top 1/32, signs (STC)": wire.TopK(1 / 32, "sign"),
@@ -48,7 +52,6 @@ CODERS: dict[str, wire.Coder] = {
     "count sketch, 1/2": wire.CountSketch(1 / 2),
     "zipped floats": wire.Zipped(),
 }
-ALL = {"dense": wire.Dense(), "float16": wire.Dense(16), "pooled (RPN)": wire.Pooled()} | CODERS
 SENT = "as sent"
 BUFFERS = "running_mean", "running_var"  # how the names of batch statistics end
 State = Mapping[str, Any]
@@ -120,7 +123,7 @@ class Meter:
         new, before = self._floats(state), self.states.get(client)
         if self.newest and equal(new, self.newest[0]):
             new = self.newest[0]  # the same for many clients
-        if self.newest is None or self.newest[0] is not new or self.newest[1] is not before:
+        if not (self.newest and self.newest[0] is new and self.newest[1] is before):
             self.newest = new, before, self._coded(new, before)  # coded once for all of them
         self.states[client] = new
         self._note("down", client, state, size, self.newest[2])
@@ -143,32 +146,23 @@ class Meter:
                 f"{short(strategy)}."
             )
 
-        def tensors(message: Any) -> Tensors:
-            records = message.content.array_records
-            several = len(records) > 1
-            return {
-                f"{key}.{name}" if several else name: t
-                for key, record in records.items()
-                for name, t in record.to_torch_state_dict().items()
-            }
-
         def size(message: Any) -> int:
             return sum(record.count_bytes() for record in message.content.values())
 
-        def down(message: Any) -> None:
-            if state := tensors(message):
-                self.received(state, message.metadata.dst_node_id, size(message))
-            else:
-                beside(message)
-
-        def up(message: Any) -> None:
-            if state := tensors(message):
-                self.sent(state, message.metadata.src_node_id, size(message))
-            else:
-                beside(message)
-
         def beside(message: Any) -> None:
             self.beside += size(message)
+
+        def note(way: Callable[..., None], client: str, message: Any) -> None:
+            records = message.content.array_records
+            state = {
+                f"{key}.{name}" if len(records) > 1 else name: t
+                for key, record in records.items()
+                for name, t in record.to_torch_state_dict().items()
+            }
+            if state:
+                way(state, getattr(message.metadata, client), size(message))
+            else:
+                beside(message)
 
         def watch(phase: str, out: Callable[[Any], None], back: Callable[[Any], None]) -> None:
             configure = getattr(strategy, f"configure_{phase}")
@@ -190,7 +184,8 @@ class Meter:
             setattr(strategy, f"configure_{phase}", configured)
             setattr(strategy, f"aggregate_{phase}", aggregated)
 
-        watch("train", down, up)
+        down, up = (self.received, "dst_node_id"), (self.sent, "src_node_id")
+        watch("train", partial(note, *down), partial(note, *up))
         watch("evaluate", beside, beside)
         return strategy
 
