@@ -72,14 +72,6 @@ def test_refusals_with_commas_and_line_ends_stay_one_line(tmp_path):
     assert rows_of(path) == [as_text(row)]
 
 
-def test_what_no_callback_can_be_made_of_is_refused_before_training(tmp_path):
-    with pytest.raises(ValueError, match="ending"):
-        Lines(tmp_path / "run.txt")
-    for accuracy in (2, float("nan")):
-        with pytest.raises(ValueError, match="accuracy"):
-            Until(accuracy)
-
-
 def test_a_log_gets_lines_and_not_more_often_than_every_ten_seconds(task, capsys, monkeypatch):
     fl.run(METHOD, task, 2, progress=True)
     assert capsys.readouterr().err.count("\n") == 1
