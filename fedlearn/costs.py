@@ -79,23 +79,18 @@ def learned(outputs: Any) -> list[Tensor]:
 
 @dataclass(frozen=True, repr=False)
 class Cost:
-    """What ``cost`` found: prints as a table.
+    """What ``cost`` found: prints as a table. ``network``: name, input, numbers (parameters and
+    buffers) and the share of them in kernels wider than one entry; ``stated``: clients, rounds,
+    link. ``rows`` are one a method:
 
-    Parameters
-    ----------
-    network : dict
-        Name, input, numbers (parameters and buffers) and the share of them in kernels wider than
-        one entry.
-    stated : dict
-        Clients, rounds, link.
-    rows : list of dict
-        One a method: ``up`` and ``down`` in bytes a client and round, ``up_buffers`` and
-        ``down_buffers`` of them; ``factor``, how many times less than FedAvg both ways together;
-        ``bits`` a parameter up and, if the coder loses something, their entropy ``bound``;
-        ``code``, CPU seconds to code and decode a client's messages; ``total`` bytes of all clients
-        and rounds; ``minutes`` on the link and ``joules`` of one client's radio for all rounds;
-        ``note``. Of a meter also ``error``. None where there is nothing to say.
-    """
+    * ``up`` and ``down`` in bytes a client and round, ``up_buffers`` and ``down_buffers`` of them;
+      ``factor``, how many times less than FedAvg both ways together
+    * ``bits`` a parameter up and, if the coder loses something, their entropy ``bound``; of a meter
+      also ``error``; ``code``, CPU seconds to code and decode a client's messages
+    * ``total`` bytes of all clients and rounds; ``minutes`` on the link and ``joules`` of one
+      client's radio for all rounds; ``note``
+
+    None where there is nothing to say."""
 
     network: dict[str, Any]
     stated: dict[str, Any]

@@ -261,10 +261,8 @@ class Link(Checked):
         from . import link
 
         typed = {"up": self.uplink, "down": self.downlink, "latency": self.latency}
-        speeds: dict[str, Any] = {}
-        if self.link is not None:
-            speeds |= pick(self.link, link.PRESETS, "link")
-        speeds |= {name: text for name, text in typed.items() if text is not None}
+        speeds = {} if self.link is None else pick(self.link, link.PRESETS, "link")
+        speeds = speeds | {name: text for name, text in typed.items() if text is not None}
         if not {"up", "down"} <= speeds.keys():
             raise ValueError("A link has two speeds: give --uplink and --downlink, or --link LTE.")
         speeds |= {"slower": self.slower, "stragglers": self.stragglers}

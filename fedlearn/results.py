@@ -128,21 +128,10 @@ def recent(name: str, root: Path = RECENT) -> dict[Path, Line]:
 
 
 def load(name: str) -> list[History]:
-    """The book's runs of a name as histories, in the order of the recipes.
+    """The book's runs of a packed file in ``data/results``, such as "rpn_small", or of a file there
+    that ``fedlearn compare ... --out`` made, as histories, in the order of the recipes. Short runs
+    that chose an option are left out.
 
-    Parameters
-    ----------
-    name
-        Of a packed file in ``data/results``, such as "rpn_small", or of a file there that
-        ``fedlearn compare ... --out`` made.
-
-    Returns
-    -------
-    list of History
-        Without the short runs that chose an option; empty if there are none.
-
-    Examples
-    --------
     >>> {h.method for h in load("rpn_digits")} == {"fedavg", "rpn"}
     True
     """
@@ -162,31 +151,16 @@ def is_whole(line: Line) -> bool:
 def tables(
     places: str | Path | Iterable[str | Path] | Iterable[History] | None = None,
 ) -> "tuple[pandas.DataFrame, pandas.DataFrame]":
-    """Runs and rounds, each a tidy table; short runs that chose an option are left out, and so is
-    what is no result in a folder.
+    """The runs of ``places``, a file or folder or several of them, or histories, by default the
+    book's own: two tidy tables. Short runs that chose an option are left out, and so is what is no
+    result in a folder. ``ValueError`` for a named file that is none, and a place without a file.
 
-    Parameters
-    ----------
-    places
-        A file or folder or several of them, or histories; by default the book's own runs.
+    * A row a run: ``label``, ``method``, ``dataset``, ``partition`` (as it is typed), ``clients``,
+      ``network``, ``seed``, ``last test`` and ``last quarter`` (mean over the tests in the last
+      quarter of the rounds), ``chosen on`` ("test" or "validation" images, if an option was),
+      ``hours``, ``commit``, ``hardware``, ...
+    * A row a round of the ``run`` of that index: ``round``, ``accuracy``, ``bytes_up``, ...
 
-    Returns
-    -------
-    runs : pandas.DataFrame
-        A row a run: ``label``, ``method``, ``dataset``, ``partition`` (as it is typed),
-        ``clients``, ``network``, ``seed``, ``last test`` and ``last quarter`` (mean over the tests
-        in the last quarter of the rounds), ``chosen on`` ("test" or "validation" images, if an
-        option was), ``hours``, ``commit``, ``hardware``, ...
-    rounds : pandas.DataFrame
-        A row a round of the ``run`` of that index: ``round``, ``accuracy``, ``bytes_up``, ...
-
-    Raises
-    ------
-    ValueError
-        For a named file that is no result, and for a place without a file.
-
-    Examples
-    --------
     >>> runs, rounds = tables(load("rpn_digits"))
     >>> len(rounds) == int(runs["rounds"].sum())
     True
