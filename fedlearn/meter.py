@@ -124,7 +124,7 @@ class Meter:
         if self.newest and equal(new, self.newest[0]):
             new = self.newest[0]  # the same for many clients
         if not (self.newest and self.newest[0] is new and self.newest[1] is before):
-            self.newest = new, before, self._coded(new, before)  # coded once for all of them
+            self.newest = new, before, self._coded("down", new, before)  # once for all of them
         self.states[client] = new
         self._note("down", client, state, size, self.newest[2])
 
@@ -135,7 +135,7 @@ class Meter:
         received nothing) what is to be added to the server's."""
         new = self._floats(state)
         start = None if update else self.states.get(client)
-        self._note("up", client, state, size, self._coded(new, start or {}))
+        self._note("up", client, state, size, self._coded("up", new, start or {}))
 
     def strategy(self, strategy: Any) -> Any:
         """A Flower strategy whose messages are counted, their records of numbers and texts
@@ -244,9 +244,10 @@ class Meter:
                 raise ValueError(f"The tensor {n} has another shape than in the state before.")
         return new
 
-    def _coded(self, new: Tensors, start: Tensors | None) -> dict[str, dict[str, float]]:
+    def _coded(self, way: str, new: Tensors, start: Tensors | None) -> dict[str, dict[str, float]]:
         """What each coder makes of the change from ``start`` to ``new``, or if there is no start,
-        of the state as it is: bytes, those of buffers, seconds, squared error and energy."""
+        of the state as it is: bytes, those of buffers, and of what goes up seconds, squared error
+        and energy."""
         shapes = {n: tuple(t.shape) for n, t in new.items()}
         buffers = frozenset(n for n in new if n.endswith(BUFFERS))
         whole, plain, results = start is None, Downlink(), {}
@@ -264,13 +265,15 @@ class Meter:
                 self.refused[name] = f"a message counts as dense: {error}"
                 sections, came = plain.encode(new, ctx), {}
             size = len(wire.pack(wire.Message(wire.UP, 0, 0, 0, sections), schema))
-            result = {"seconds": time.process_time() - began, "bytes": size}
-            result["buffers"] = buffer_bytes(sections, schema)
-            if came and not whole:
+            spent = time.process_time() - began
+            results[name] = {way: size, f"{way}_buffers": buffer_bytes(sections, schema)}
+            if way == "up":
                 true = {n: new[n] - start[n] for n in came}
-                result["energy"] = sum(float(u.square().sum()) for u in true.values())
-                result["error"] = sum(float((came[n] - u).square().sum()) for n, u in true.items())
-            results[name] = result
+                results[name] |= {
+                    "seconds": spent,
+                    "energy": sum(float(u.square().sum()) for u in true.values()),
+                    "error": sum(float((came[n] - u).square().sum()) for n, u in true.items()),
+                }
         return results
 
     def _note(
@@ -283,10 +286,5 @@ class Meter:
         total = sum(sizes.values()) if size is None else size
         batch = sum(b for n, b in sizes.items() if n not in self.first or n.endswith(BUFFERS))
         self.messages[way][client] += 1
-        for name, result in ({SENT: {"bytes": total, "buffers": batch}} | coded).items():
-            sums = self.sums[name]
-            sums[way] += result["bytes"]
-            sums[f"{way}_buffers"] += result["buffers"]
-            if way == "up":
-                for what in ("seconds", "energy", "error"):
-                    sums[what] += result.get(what, 0.0)
+        for name, sums in ({SENT: {way: total, f"{way}_buffers": batch}} | coded).items():
+            self.sums[name].update(sums)  # of a Counter: adds them
