@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
-from . import methods
+from . import methods, parts
 from .arguments import checked, short
 from .data.published import known as whole_set
 from .data.sources import data_path
@@ -17,13 +17,11 @@ from .errors import pick
 from .experiment import Experiment
 from .files import read_yaml
 from .method import Method
-from .parts import SGD, Adam, Continued, TaskNetwork
 from .results import Line, hash_of, place_of
 from .settings import held_out, kept
 from .tasks.base import find_device
 from .tasks.kinds import NETWORK
 
-PARTS = {part.__name__: part for part in (SGD, Adam, Continued, TaskNetwork)}  # rows name them
 ALL = read_yaml(data_path("recipes.yaml"))
 WITHOUT: dict[str, dict[str, str]] = ALL["_without"]  # of a paper, what has no recipe: why
 RECIPES = {name: recipe for name, recipe in ALL.items() if not name.startswith("_")}
@@ -171,7 +169,7 @@ def named(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     [(name, options)] = value.items()
-    return PARTS[name](**{option: named(v) for option, v in options.items()})
+    return getattr(parts, name)(**{option: named(v) for option, v in options.items()})
 
 
 def chosen(recipe: str | None, scale: str) -> dict[str, Line]:
@@ -235,7 +233,7 @@ def runs(
         pick(label, rows, "row")
     for partition in split:
         pick(partition, partitions, "partition of this recipe")
-    if not by_key:
+    if not by_key and (only or split):
         raise ValueError(f"No run is of both {', '.join(only)} and {', '.join(split)}.")
     return sorted(by_key.values(), key=lambda run: run.turn)
 

@@ -367,8 +367,7 @@ def status(paper: str) -> "pandas.DataFrame":
 
 def order() -> dict[Key, int]:
     """The place of each run that the recipes state, by its key, and by that of other choices."""
-    scales = [s for s in recipes.SCALES if any(s in r for r in recipes.RECIPES.values())]
-    every = [run for scale in scales for run in recipes.runs(None, scale)]
+    every = [run for scale in recipes.SCALES for run in recipes.runs(None, scale)]
     lines = stored(every)
     known = dict.fromkeys(r.key for run in every for r in (*needed(run, lines), run))
     places = {key: number for number, key in enumerate(known)}
