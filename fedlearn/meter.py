@@ -250,7 +250,8 @@ class Meter:
         and energy."""
         shapes = {n: tuple(t.shape) for n, t in new.items()}
         buffers = frozenset(n for n in new if n.endswith(BUFFERS))
-        whole, plain, results = start is None, Downlink(), {}
+        results: dict[str, dict[str, float]] = {}
+        whole, plain = start is None, Downlink()
         start = {n: torch.zeros_like(t) for n, t in new.items()} | (start or {})
         draws: dict[str, Any] = {"round": self.messages["up"].total(), "client": 0}
         draws |= {"task": SimpleNamespace(seed=self.seed, device="cpu")}

@@ -207,7 +207,7 @@ def runs(
     # the lower scales are the same runs on a GPU
     precision = "bf16" if device.startswith("cuda") and scale == "full" else "float32"
     numbers = {"rounds": rounds, "train": train, "test": test}
-    replaced = {n: v for n, v in numbers.items() if v is not None}
+    replaced: Line = {n: v for n, v in numbers.items() if v is not None}
     typed = tuple(word for n, v in replaced.items() for word in (f"--{n}", str(v)))
     replaced |= {"device": device, "precision": precision}
     by_key, rows, partitions = dict[tuple[str, str], Run](), Line(), Line()
@@ -253,7 +253,7 @@ def run_of(block: Line, label: str, stated: Line, apart: int, place: Line) -> Ru
     kept(e.dataset, whole.train, "train", e.train)
     kept(e.dataset, whole.test, "test", e.test)
     if spec := row.get("scales"):
-        data = {n: spec[n] for n in SEARCHED & spec.keys()}
+        data: Line = {n: spec[n] for n in SEARCHED & spec.keys()}
         data |= {"network": options["network"], "device": e.device, "clients": 1}
         search = Run(place["folder"], f"search {options['network']}", Experiment(**data), spec=spec)
     run = Run(

@@ -136,7 +136,7 @@ def table(
     """A line a label: where its runs ended and what they cost, on average; minutes and joules with
     the arguments of ``link.time`` and ``link.energy``."""
 
-    def mean(numbers: Iterable[float], form: str) -> str:
+    def mean(numbers: Iterable[Any], form: str) -> str:
         return format(np.mean([*numbers]), form)
 
     rows = []
