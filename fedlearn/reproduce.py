@@ -201,18 +201,18 @@ def attempt(runs: list[Run], failed: dict[Key, str], *how: Any) -> dict[Key, str
     for run in runs:
         while True:  # tries show what else is to be tried
             lines = stored([run], how[-1])
-            each = [r for r in (*needed(run, lines), run) if r.key not in {*lines, *failed}]
-            if not each:
+            todo = [r for r in (*needed(run, lines), run) if r.key not in {*lines, *failed}]
+            if not todo:
                 break
+            one = todo[0]
             try:
-                line = do(each[0], *how)
+                line = do(one, *how)
                 tests = [a for row in line.get("rows", ()) if (a := row["accuracy"]) is not None]
                 outcome = f"last test {tests[-1]:.4f}" if tests else "done"
                 outcome += f" after {_seconds(line):.0f} s"
             except (ValueError, RuntimeError, OSError, MemoryError) as error:
-                outcome = error_text(error)
-                failed[each[0].key] = each[0].name
-            print(f"{each[0].folder}, {each[0].name}: {outcome}", flush=True)
+                outcome, failed[one.key] = error_text(error), one.name
+            print(f"{one.folder}, {one.name}: {outcome}", flush=True)
     return failed
 
 
