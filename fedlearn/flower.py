@@ -184,26 +184,26 @@ def server_app() -> Any:
     from flwr.serverapp import ServerApp
 
     app = ServerApp()
-
-    @app.main()
-    def main(grid, context):
-        config = context.run_config
-        e = experiment(config)
-        engine = Nodes(grid, float(config.get("wait", 600)), float(config.get("timeout", 600)))
-
-        def log(row, state):
-            names = "round", "accuracy", "loss", "refused", "unevaluated", "untaken"
-            about = ", ".join(f"{n} {row[n]}" for n in names if row[n] not in (None, {}))
-            logging.getLogger("flwr").info(about)
-
-        options = vars(e.settings) | {"threads": e.threads, "engine": engine, "on_round": log}
-        history = run(e.make_method(), e.make_task(), e.rounds, progress=False, **options)
-        if config.get("out"):
-            history.to_json(config["out"])
-        if config.get("model"):
-            write_tensors(config["model"], apart(history.state or {}))
-
+    app.main()(_serve)
     return app
+
+
+def _serve(grid, context):
+    config = context.run_config
+    e = experiment(config)
+    engine = Nodes(grid, float(config.get("wait", 600)), float(config.get("timeout", 600)))
+
+    def log(row, state):
+        names = "round", "accuracy", "loss", "refused", "unevaluated", "untaken"
+        about = ", ".join(f"{n} {row[n]}" for n in names if row[n] not in (None, {}))
+        logging.getLogger("flwr").info(about)
+
+    options = vars(e.settings) | {"threads": e.threads, "engine": engine, "on_round": log}
+    history = run(e.make_method(), e.make_task(), e.rounds, progress=False, **options)
+    if config.get("out"):
+        history.to_json(config["out"])
+    if config.get("model"):
+        write_tensors(config["model"], apart(history.state or {}))
 
 
 class Nodes:
@@ -376,8 +376,9 @@ class Simulation:
         self.resources = {"num_cpus": cpus_per_client, "num_gpus": gpus_per_client}
         if not cpus_per_client > 0 or not gpus_per_client >= 0:
             raise ValueError(f"A client needs CPUs above 0, GPUs from 0 on, not {self.resources}.")
-        self.cpus, self.shared = cpus, False  # shared: inside a with block
-        self.clients, self.grid = 0, None
+        self.cpus, self.clients = cpus, 0
+        self.users = 0  # blocks and runs that need the workers
+        self.grid: Any = None
         self.thread: threading.Thread | None = None
         self.problem: BaseException | None = None
 
@@ -386,12 +387,13 @@ class Simulation:
         return {"name": "flower-sim", "flower": require()}
 
     def __enter__(self) -> "Simulation":
-        self.shared = True
+        self.users += 1
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.shared = False
-        self.stop()
+        self.users -= 1
+        if not self.users:
+            self.stop()
 
     @contextmanager
     def connect(self, *job: Any) -> Iterator[Nodes]:
@@ -399,22 +401,20 @@ class Simulation:
         task = job[1]
         if task.device.type == "cuda" and not self.resources["num_gpus"]:
             raise ValueError("The task is on a GPU: gpus_per_client=0.1 lets ten clients share it.")
-        try:
-            self.start(task.clients)
-            import ray
+        with self:
+            try:
+                self.start(task.clients)
+                import ray
 
-            for module in FILES.values():  # workers cannot import what was loaded from a file
-                ray.cloudpickle.register_pickle_by_value(module)
-            stored = ray.put(Job(*job))  # once; a message carries only where it lies
-            known = ray.cloudpickle.dumps(stored)
-            with Nodes(self.grid, DAY, DAY, known, self.check).connect(*job) as nodes:
-                yield nodes
-        except ConnectionError:  # the next run starts it anew
-            self.stop()
-            raise
-        finally:
-            if not self.shared:
+                for module in FILES.values():  # workers cannot import what was loaded from a file
+                    ray.cloudpickle.register_pickle_by_value(module)
+                stored = ray.put(Job(*job))  # once; a message carries only where it lies
+                known = ray.cloudpickle.dumps(stored)
+                with Nodes(self.grid, DAY, DAY, known, self.check).connect(*job) as nodes:
+                    yield nodes
+            except ConnectionError:  # the next run starts it anew
                 self.stop()
+                raise
 
     def start(self, clients: int) -> None:
         """Start Ray and Flower with so many clients, unless they run."""
