@@ -6,6 +6,7 @@ ends the run. When a run goes on from a checkpoint, its last round comes again.
 
 import csv
 import io
+import math
 import sys
 import time
 from contextlib import nullcontext
@@ -79,23 +80,6 @@ def _line(cells: Any) -> str:
     return text.getvalue()
 
 
-class TensorBoard:
-    """Every number of a row as a scalar, for ``tensorboard --logdir FOLDER``."""
-
-    def __init__(self, folder: str | Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ImportError("TensorBoard is not installed: pip install tensorboard.") from None
-        self._open, self._writer = lambda: SummaryWriter(str(folder)), None
-
-    def __call__(self, row: Row, state: Any) -> None:
-        self._writer = writer = self._writer or self._open()  # a file, only if a round comes
-        for name, value in numbers(row).items():
-            writer.add_scalar(name, value, row["round"])
-        writer.flush()
-
-
 class _Log(nullcontext):
     """What a bar says, for a log: a line when a run begins, and one a round but not more often
     than ``EVERY``."""
@@ -103,20 +87,18 @@ class _Log(nullcontext):
     def __init__(self, name: str, done: int, rounds: int) -> None:
         super().__init__(self)
         self.name, self.done, self.rounds, self.reached = name, done, rounds, ""
-        self._print()
+        self.last = -math.inf
+        self.update(0)
 
-    def _print(self) -> None:
-        self.last = time.monotonic()
-        line = f"{self.name}: {self.done} of {self.rounds} rounds{self.reached}"
-        print(line, file=sys.stderr, flush=True)
+    def set_postfix(self, accuracy: str) -> None:
+        self.reached = f", accuracy {accuracy}"
 
-    def set_postfix(self, **numbers: str) -> None:
-        self.reached = "".join(f", {name} {number}" for name, number in numbers.items())
-
-    def update(self) -> None:
-        self.done += 1
+    def update(self, rounds: int = 1) -> None:
+        self.done += rounds
         if time.monotonic() - self.last >= EVERY:
-            self._print()
+            self.last = time.monotonic()
+            line = f"{self.name}: {self.done} of {self.rounds} rounds{self.reached}"
+            print(line, file=sys.stderr, flush=True)
 
 
 def progress_bar(name: str, done: int, rounds: int, show: bool | None) -> Any:

@@ -25,7 +25,7 @@ from tyro.conf import (
 )
 
 from . import __version__
-from .errors import DataError, WireError, error_text, pick
+from .errors import DataError, error_text, pick
 from .experiment import Engine, Experiment, Link, Output, read_pairs, read_value
 
 Texts = UseAppendAction[tuple[str, ...]]
@@ -378,7 +378,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
         sys.stdout = None
         return 0
-    except (ValueError, OSError, ImportError, DataError, WireError, MemoryError) as error:
+    except (ValueError, OSError, ImportError, DataError, MemoryError) as error:
         print(f"fedlearn: {error_text(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

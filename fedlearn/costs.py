@@ -79,34 +79,22 @@ def learned(outputs: Any) -> list[Tensor]:
 
 @dataclass(frozen=True, repr=False)
 class Cost:
-    """What ``cost`` found: prints as a table.
+    """What ``cost`` found: prints as a table. ``network``: name, input, numbers (parameters and
+    buffers) and the share of them in kernels wider than one entry; ``stated``: clients, rounds,
+    link. ``rows`` are one a method:
 
-    Parameters
-    ----------
-    network : dict
-        Name, input, numbers (parameters and buffers) and the share of them in kernels wider than
-        one entry.
-    stated : dict
-        Clients, rounds, link.
-    rows : list of dict
-        One a method: ``up`` and ``down`` in bytes a client and round, ``up_buffers`` and
-        ``down_buffers`` of them; ``factor``, how many times less than FedAvg both ways together;
-        ``bits`` a parameter up and, if the coder loses something, their entropy ``bound``;
-        ``code``, CPU seconds to code and decode a client's messages; ``total`` bytes of all clients
-        and rounds; ``minutes`` on the link and ``joules`` of one client's radio for all rounds;
-        ``note``. Of a meter also ``error``. None where there is nothing to say.
-    """
+    * ``up`` and ``down`` in bytes a client and round, ``up_buffers`` and ``down_buffers`` of them;
+      ``factor``, how many times less than FedAvg both ways together
+    * ``bits`` a parameter up and, if the coder loses something, their entropy ``bound``; of a meter
+      also ``error``; ``code``, CPU seconds to code and decode a client's messages
+    * ``total`` bytes of all clients and rounds; ``minutes`` on the link and ``joules`` of one
+      client's radio for all rounds; ``note``
+
+    None where there is nothing to say."""
 
     network: dict[str, Any]
     stated: dict[str, Any]
     rows: list[dict[str, Any]]
-
-    def to_pandas(self) -> "pandas.DataFrame":
-        """The rows as a table, in bytes, seconds, minutes and joules."""
-        with extra("plot"):
-            import pandas
-
-        return pandas.DataFrame(self.rows)
 
     def to_html(self, path: str | Path | None = None) -> str:
         """The table as HTML, also written to ``path`` if one is given."""
@@ -126,14 +114,13 @@ class Cost:
         """Bytes of a client and round, up and down, a bar a method, the cheapest on top."""
         from .plot import COLOURS, axes
 
-        rows = sorted(
-            (r for r in self.rows if r["up"] is not None), key=lambda r: r["up"] + r["down"]
-        )
-        names, left = [row["method"] for row in rows], [row["up"] / 1e6 for row in rows]
+        rows = [row for row in self.rows if row["up"] is not None]
+        rows.sort(key=lambda row: row["up"] + row["down"])
+        names, up, down = ([row[n] for row in rows] for n in ("method", "up", "down"))
         ax = axes(size=(5.2, 0.6 + 0.24 * len(rows)))
-        ax.barh(names, left, color=COLOURS[0], label="up")
-        down = [row["down"] / 1e6 for row in rows]
-        ax.barh(names, down, left=left, color=COLOURS[4], hatch="//", label="down")
+        up, down = np.divide(up, 1e6), np.divide(down, 1e6)
+        ax.barh(names, up, color=COLOURS[0], label="up")
+        ax.barh(names, down, left=up, color=COLOURS[4], hatch="//", label="down")
         ax.set(xlabel="MB of a client and round", title=self.network["name"])
         ax.invert_yaxis()
         ax.legend()
@@ -144,27 +131,25 @@ class Cost:
         say something."""
         most = max(row[way] or 0 for row in self.rows for way in ("up", "down"))
         unit, size = ("MB", 1e6) if most >= 1e6 else ("kB", 1e3)
-        forms = {
-            "up": (f"{unit} up", lambda v: f"{v / size:.3f}"),
-            "down": (f"{unit} down", lambda v: f"{v / size:.3f}"),
-            "factor": ("times less", lambda v: f"{v:.1f}"),
-            "bits": ("bits up", lambda v: f"{v:.2f}"),
-            "bound": ("bound", lambda v: f"{v:.2f}"),
-            "error": ("error", lambda v: f"{v:.2g}"),
-            "code": ("ms to code", lambda v: f"{1000 * v:.0f}"),
-            "total": ("GB in all", lambda v: f"{v / 1e9:.3g}"),
-            "minutes": (f"minutes, {self.stated['link']}", lambda v: f"{v:.3g}"),
-            "joules": ("joules", lambda v: f"{v:.3g}"),
+        forms = {  # column -> its head, how a number is written, in which unit
+            "up": (f"{unit} up", ".3f", size),
+            "down": (f"{unit} down", ".3f", size),
+            "factor": ("times less", ".1f", 1),
+            "bits": ("bits up", ".2f", 1),
+            "bound": ("bound", ".2f", 1),
+            "error": ("error", ".2g", 1),
+            "code": ("ms to code", ".0f", 1e-3),
+            "total": ("GB in all", ".3g", 1e9),
+            "minutes": (f"minutes, {self.stated['link']}", ".3g", 1),
+            "joules": ("joules", ".3g", 1),
         }
-        known = {
-            n: form for n, form in forms.items() if any(r.get(n) is not None for r in self.rows)
-        }
-        return [
-            {"method": row["method"]}
-            | {t: "" if row.get(n) is None else form(row[n]) for n, (t, form) in known.items()}
-            | {"note": row["note"]}
-            for row in self.rows
-        ]
+        texts = [{"method": row["method"]} for row in self.rows]
+        for name, (head, form, of) in forms.items():
+            values = [row.get(name) for row in self.rows]
+            if any(value is not None for value in values):
+                for text, value in zip(texts, values, strict=True):
+                    text[head] = "" if value is None else format(value / of, form)
+        return [t | {"note": row["note"]} for t, row in zip(texts, self.rows, strict=True)]
 
     def table(self) -> "pandas.DataFrame":
         """``texts`` as a table."""
@@ -188,10 +173,8 @@ class Cost:
         rows = [{k: v for k, v in row.items() if k != "note"} for row in self.texts()]
         return "\n".join([self.head, text_table(rows), *notes])
 
-    def _repr_html_(self) -> str | None:
-        if not find_spec("pandas"):
-            return None  # the text is shown
-        return self.to_html()
+    def _repr_html_(self) -> str | None:  # without pandas the text is shown
+        return self.to_html() if find_spec("pandas") else None
 
 
 @checked
@@ -259,23 +242,20 @@ def cost(
     net = task.network()
     parameters, shape = models.parameter_count(net), "x".join(map(str, task.shape))
     about = {"name": name, "input": shape} | counted(models.state_of(net))
-    every = [n for n in METHODS if n != "local"]  # which sends nothing
-    one = isinstance(methods, str | Method)
-    chosen = every if methods == "all" else [methods] if one else methods
+    if methods == "all":
+        methods = [n for n in METHODS if n != "local"]  # which sends nothing
     dense = measured(method_of("fedavg"), task, parameters, images)
     rows = []
-    for given in chosen:
+    for given in [methods] if isinstance(methods, str | Method) else methods:
         method = method_of(given)
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "RPN pools")  # its note says so
                 row = dense if given == "fedavg" else measured(method, task, parameters, images)
+            rows.append(row | priced(row, dense, clients, rounds, link))
         except NO_FORM as error:
-            rows.append(
-                dict.fromkeys(COLUMNS) | {"method": method.name, "note": short_reason(error)}
-            )
-            continue
-        rows.append(row | priced(row, dense, clients, rounds, link))
+            note = {"method": method.name, "note": short_reason(error)}
+            rows.append(dict.fromkeys(COLUMNS) | note)
     return Cost(about, {"clients": clients, "rounds": rounds, "link": link}, rows)
 
 
@@ -319,9 +299,12 @@ def trial(network: Any, input: Any, seed: int, tokens: int | None = None) -> tup
 
     if not isinstance(network, nn.Module):
         try:
-            free = [p for p in inspect.signature(network).parameters.values() if needed(p)]
+            try:
+                inspect.signature(network).bind()
+                whole = network in NAMED.values()
+            except TypeError:  # it needs arguments
+                whole = True
             with rng.scope(seed, "initial weights"):
-                whole = free or network in NAMED.values()
                 network = network(shape, tokens or 10) if whole else network()
         except Exception as error:
             raise ValueError(f"{name} cannot be built ({models.one_line(error)}).") from error
@@ -348,15 +331,6 @@ def trial(network: Any, input: Any, seed: int, tokens: int | None = None) -> tup
         "trial", 1, None, seed, build, (), torch.device("cpu"), source, owners, (x, y), (x, y)
     )
     return task, name
-
-
-def needed(parameter: inspect.Parameter) -> bool:
-    """Whether a call has to give this one."""
-    return parameter.default is parameter.empty and parameter.kind in (
-        parameter.POSITIONAL_ONLY,
-        parameter.POSITIONAL_OR_KEYWORD,
-        parameter.KEYWORD_ONLY,
-    )
 
 
 def samples(input: Any, seed: int, tokens: int | None = None) -> Tensor:
@@ -392,17 +366,12 @@ def measured(method: Method, task: Trial, parameters: int, images: int) -> dict[
     mine = models.parameter_count(side.net)
     if mine < 0.99 * parameters:  # FedPM leaves out a few
         note = f"trains {mine / parameters:.0%} of the parameters and generates the others"
+    row: dict[str, Any] = {"method": method.name} | dict.fromkeys(("bits", "bound", "code"))
     if not isinstance(method, Averaging):  # a round of its own, whose messages are of other kinds
         many = replace(task, split=Split([np.arange(images) % len(task.train[0])]))
-        row = run(method, many, 2, evaluate_every=2, progress=False).rows[-1]
-        kept = {way: row[f"bytes_{way}"] for way in ("up", "down", "up_buffers", "down_buffers")}
-        note = f"for {images} samples" + f"; {note}" * bool(note)
-        return (
-            {"method": method.name}
-            | kept
-            | dict.fromkeys(("bits", "bound", "code"), None)
-            | {"note": note}
-        )
+        last = run(method, many, 2, evaluate_every=2, progress=False).rows[-1]
+        sent = {way: last[f"bytes_{way}"] for way in ("up", "down", "up_buffers", "down_buffers")}
+        return row | sent | {"note": f"for {images} samples" + f"; {note}" * bool(note)}
     server, memory = method.server_side(task, side.settings), dict[str, Tensor]()
     state, seen, spent = server.start(), dict[int, int](), 0.0
     for t in ROUNDS:
@@ -420,26 +389,18 @@ def measured(method: Method, task: Trial, parameters: int, images: int) -> dict[
         state, seen = server.aggregate(t, state, [arrival], seen), {0: t}
     # frozen parameters travel as buffers do
     trained = sum(prod(s) for n, s in server.up.shapes.items() if n not in server.up.buffers)
-    bits, bound = 8 * (len(answer) - arrival.buffers) / trained, None
+    row |= {"up": len(answer), "up_buffers": arrival.buffers, "code": spent}
+    row |= {"down": len(question), "down_buffers": buffers_down}
+    row["bits"] = 8 * (len(answer) - arrival.buffers) / trained
     coder = method.uplink.code.coder
     if isinstance(coder, Pooled):
-        note = f"pools {counted(server.initial)['wide']:.0%} of the numbers" + f"; {note}" * bool(
-            note
-        )
+        pools = f"pools {counted(server.initial)['wide']:.0%} of the numbers"
+        note = pools + f"; {note}" * bool(note)
     elif coder != DENSE:  # the entropy of what comes, where it may come shorter
         update = [t for name, t in arrival.update.items() if name not in server.up.buffers]
         bound = entropy(update) / trained
-    return {
-        "method": method.name,
-        "up": len(answer),
-        "down": len(question),
-        "up_buffers": arrival.buffers,
-        "down_buffers": buffers_down,
-        "bits": bits,
-        "bound": bound if bound and bound <= bits else None,
-        "code": spent,
-        "note": note,
-    }
+        row["bound"] = bound if 0 < bound <= row["bits"] else None
+    return row | {"note": note}
 
 
 def entropy(tensors: Iterable[Tensor]) -> float:

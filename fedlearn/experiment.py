@@ -214,8 +214,6 @@ class Output(Checked):
     log: str | None = None
     # write the trained network's tensors, as .safetensors; a file for each run
     save: str | None = None
-    # write every number for TensorBoard; a folder for each run
-    tensorboard: str | None = None
     # end a run at this test accuracy, 0 to 1
     until: float | None = None
     # no progress bar, and no lines where there is no terminal for one
@@ -233,14 +231,10 @@ class Output(Checked):
 
     def callbacks(self, end: str) -> list[Any]:
         """What is called after each round of the run whose files end so."""
-        from .callbacks import Lines, TensorBoard, Until
+        from .callbacks import Lines, Until
 
         calls: list[Any] = [] if self.until is None else [Until(self.until)]
-        if self.log:
-            calls.append(Lines(self.file(self.log, end)))
-        if self.tensorboard:
-            calls.append(TensorBoard(Path(self.tensorboard, end.removeprefix("."))))
-        return calls
+        return calls + ([Lines(self.file(self.log, end))] if self.log else [])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,10 +261,8 @@ class Link(Checked):
         from . import link
 
         typed = {"up": self.uplink, "down": self.downlink, "latency": self.latency}
-        speeds: dict[str, Any] = {}
-        if self.link is not None:
-            speeds |= pick(self.link, link.PRESETS, "link")
-        speeds |= {name: text for name, text in typed.items() if text is not None}
+        speeds = {} if self.link is None else pick(self.link, link.PRESETS, "link")
+        speeds = speeds | {name: text for name, text in typed.items() if text is not None}
         if not {"up", "down"} <= speeds.keys():
             raise ValueError("A link has two speeds: give --uplink and --downlink, or --link LTE.")
         speeds |= {"slower": self.slower, "stragglers": self.stragglers}

@@ -138,35 +138,14 @@ def time(
     slower: float = 1.0,
     stragglers: float = 0.0,
 ) -> np.ndarray:
-    """Seconds from the start to the end of each round, on this link.
+    """Seconds from the start to the end of each round on this link, [rounds].
 
-    Parameters
-    ----------
-    history
-        A run that has rounds.
-    up, down
-        A client's speeds, "768kbit" or bits a second.
-    latency
-        A round trip, "50ms" or seconds.
-    slower
-        How many times slower the median device computes than the machine that was measured; 0:
-        computing takes no time.
-    stragglers
-        How much devices differ, 0 to 5: the standard deviation of the logarithm of their times. A
-        round waits for the slowest of those that took part.
+    ``up`` and ``down`` are a client's speeds, "768kbit" or bits a second; ``latency`` is a round
+    trip, "50ms" or seconds. The median device computes ``slower`` times as long as the machine that
+    was measured; 0: computing takes no time. ``stragglers``, 0 to 5, says how much devices differ:
+    the standard deviation of the logarithm of their times. A round waits for the slowest of those
+    that took part. ``ValueError`` for what no link can have, and for a history without rounds.
 
-    Returns
-    -------
-    numpy.ndarray
-        Seconds, [rounds].
-
-    Raises
-    ------
-    ValueError
-        For a quantity that no link can have, and for a history without rounds.
-
-    Examples
-    --------
     >>> row = {"bytes_up": 2000, "bytes_down": 0, "seconds": 4.0, "clients": [0, 1]}
     >>> time(History("fedavg", {}, [row]), up="1kB", down="1kB", latency="500ms")
     array([3.5])
@@ -180,23 +159,10 @@ def time(
 
 @checked
 def energy(history: History, up: str | float, down: str | float) -> np.ndarray:
-    """Joules that the radio of one of the round's clients has used so far, on average. What it uses
-    because it is on and what the device uses to compute are left out.
+    """Joules that the radio of one of the round's clients has used so far, on average, [rounds];
+    ``up`` and ``down`` are joules a byte, "3.5uJ" or a number. What it uses because it is on and
+    what the device uses to compute are left out.
 
-    Parameters
-    ----------
-    history
-        A run that has rounds.
-    up, down
-        Joules a byte, "3.5uJ" or a number.
-
-    Returns
-    -------
-    numpy.ndarray
-        Joules, [rounds].
-
-    Examples
-    --------
     >>> row = {"bytes_up": 2000, "bytes_down": 0, "seconds": 4.0, "clients": [0, 1]}
     >>> energy(History("fedavg", {}, [row]), up="2mJ", down="1mJ")
     array([2.])

@@ -11,6 +11,7 @@ A plain loop makes two calls, a Flower app wraps its strategy::
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,7 +28,10 @@ from .errors import Diverged, WireError, pick
 from .links import Downlink, Lossy, Update, Uplink
 from .round import buffer_bytes
 
-CODERS: dict[str, wire.Coder] = {
+ALL: dict[str, wire.Coder] = {
+    "dense": wire.Dense(),
+    "float16": wire.Dense(16),
+    "pooled (RPN)": wire.Pooled(),
     "top 1/32, float32": wire.TopK(1 / 32),
     "top 1/32, float16": wire.TopK(1 / 32, "float16"),
     "top 1/32, signs (STC)": wire.TopK(1 / 32, "sign"),
@@ -48,7 +52,6 @@ CODERS: dict[str, wire.Coder] = {
     "count sketch, 1/2": wire.CountSketch(1 / 2),
     "zipped floats": wire.Zipped(),
 }
-ALL = {"dense": wire.Dense(), "float16": wire.Dense(16), "pooled (RPN)": wire.Pooled()} | CODERS
 SENT = "as sent"
 BUFFERS = "running_mean", "running_var"  # how the names of batch statistics end
 State = Mapping[str, Any]
@@ -120,8 +123,8 @@ class Meter:
         new, before = self._floats(state), self.states.get(client)
         if self.newest and equal(new, self.newest[0]):
             new = self.newest[0]  # the same for many clients
-        if self.newest is None or self.newest[0] is not new or self.newest[1] is not before:
-            self.newest = new, before, self._coded(new, before)  # coded once for all of them
+        if not (self.newest and self.newest[0] is new and self.newest[1] is before):
+            self.newest = new, before, self._coded("down", new, before)  # once for all of them
         self.states[client] = new
         self._note("down", client, state, size, self.newest[2])
 
@@ -132,7 +135,7 @@ class Meter:
         received nothing) what is to be added to the server's."""
         new = self._floats(state)
         start = None if update else self.states.get(client)
-        self._note("up", client, state, size, self._coded(new, start or {}))
+        self._note("up", client, state, size, self._coded("up", new, start or {}))
 
     def strategy(self, strategy: Any) -> Any:
         """A Flower strategy whose messages are counted, their records of numbers and texts
@@ -143,32 +146,23 @@ class Meter:
                 f"{short(strategy)}."
             )
 
-        def tensors(message: Any) -> Tensors:
-            records = message.content.array_records
-            several = len(records) > 1
-            return {
-                f"{key}.{name}" if several else name: t
-                for key, record in records.items()
-                for name, t in record.to_torch_state_dict().items()
-            }
-
         def size(message: Any) -> int:
             return sum(record.count_bytes() for record in message.content.values())
 
-        def down(message: Any) -> None:
-            if state := tensors(message):
-                self.received(state, message.metadata.dst_node_id, size(message))
-            else:
-                beside(message)
-
-        def up(message: Any) -> None:
-            if state := tensors(message):
-                self.sent(state, message.metadata.src_node_id, size(message))
-            else:
-                beside(message)
-
         def beside(message: Any) -> None:
             self.beside += size(message)
+
+        def note(way: Callable[..., None], client: str, message: Any) -> None:
+            records = message.content.array_records
+            state = {
+                f"{key}.{name}" if len(records) > 1 else name: t
+                for key, record in records.items()
+                for name, t in record.to_torch_state_dict().items()
+            }
+            if state:
+                way(state, getattr(message.metadata, client), size(message))
+            else:
+                beside(message)
 
         def watch(phase: str, out: Callable[[Any], None], back: Callable[[Any], None]) -> None:
             configure = getattr(strategy, f"configure_{phase}")
@@ -190,7 +184,8 @@ class Meter:
             setattr(strategy, f"configure_{phase}", configured)
             setattr(strategy, f"aggregate_{phase}", aggregated)
 
-        watch("train", down, up)
+        down, up = (self.received, "dst_node_id"), (self.sent, "src_node_id")
+        watch("train", partial(note, *down), partial(note, *up))
         watch("evaluate", beside, beside)
         return strategy
 
@@ -249,12 +244,14 @@ class Meter:
                 raise ValueError(f"The tensor {n} has another shape than in the state before.")
         return new
 
-    def _coded(self, new: Tensors, start: Tensors | None) -> dict[str, dict[str, float]]:
+    def _coded(self, way: str, new: Tensors, start: Tensors | None) -> dict[str, dict[str, float]]:
         """What each coder makes of the change from ``start`` to ``new``, or if there is no start,
-        of the state as it is: bytes, those of buffers, seconds, squared error and energy."""
+        of the state as it is: bytes, those of buffers, and of what goes up seconds, squared error
+        and energy."""
         shapes = {n: tuple(t.shape) for n, t in new.items()}
         buffers = frozenset(n for n in new if n.endswith(BUFFERS))
-        whole, plain, results = start is None, Downlink(), {}
+        results: dict[str, dict[str, float]] = {}
+        whole, plain = start is None, Downlink()
         start = {n: torch.zeros_like(t) for n, t in new.items()} | (start or {})
         draws: dict[str, Any] = {"round": self.messages["up"].total(), "client": 0}
         draws |= {"task": SimpleNamespace(seed=self.seed, device="cpu")}
@@ -269,13 +266,15 @@ class Meter:
                 self.refused[name] = f"a message counts as dense: {error}"
                 sections, came = plain.encode(new, ctx), {}
             size = len(wire.pack(wire.Message(wire.UP, 0, 0, 0, sections), schema))
-            result = {"seconds": time.process_time() - began, "bytes": size}
-            result["buffers"] = buffer_bytes(sections, schema)
-            if came and not whole:
+            spent = time.process_time() - began
+            results[name] = {way: size, f"{way}_buffers": buffer_bytes(sections, schema)}
+            if way == "up":
                 true = {n: new[n] - start[n] for n in came}
-                result["energy"] = sum(float(u.square().sum()) for u in true.values())
-                result["error"] = sum(float((came[n] - u).square().sum()) for n, u in true.items())
-            results[name] = result
+                results[name] |= {
+                    "seconds": spent,
+                    "energy": sum(float(u.square().sum()) for u in true.values()),
+                    "error": sum(float((came[n] - u).square().sum()) for n, u in true.items()),
+                }
         return results
 
     def _note(
@@ -288,10 +287,5 @@ class Meter:
         total = sum(sizes.values()) if size is None else size
         batch = sum(b for n, b in sizes.items() if n not in self.first or n.endswith(BUFFERS))
         self.messages[way][client] += 1
-        for name, result in ({SENT: {"bytes": total, "buffers": batch}} | coded).items():
-            sums = self.sums[name]
-            sums[way] += result["bytes"]
-            sums[f"{way}_buffers"] += result["buffers"]
-            if way == "up":
-                for what in ("seconds", "energy", "error"):
-                    sums[what] += result.get(what, 0.0)
+        for name, sums in ({SENT: {way: total, f"{way}_buffers": batch}} | coded).items():
+            self.sums[name].update(sums)  # of a Counter: adds them

@@ -4,12 +4,12 @@ task, how long, at one of three scales. ``fedlearn.reproduce`` runs them."""
 import inspect
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from itertools import product
 from typing import Any
 
-from . import methods
+from . import methods, parts
 from .arguments import checked, short
 from .data.published import known as whole_set
 from .data.sources import data_path
@@ -17,13 +17,11 @@ from .errors import pick
 from .experiment import Experiment
 from .files import read_yaml
 from .method import Method
-from .parts import SGD, Adam, Continued, TaskNetwork
 from .results import Line, hash_of, place_of
 from .settings import held_out, kept
 from .tasks.base import find_device
 from .tasks.kinds import NETWORK
 
-PARTS = {part.__name__: part for part in (SGD, Adam, Continued, TaskNetwork)}  # rows name them
 ALL = read_yaml(data_path("recipes.yaml"))
 WITHOUT: dict[str, dict[str, str]] = ALL["_without"]  # of a paper, what has no recipe: why
 RECIPES = {name: recipe for name, recipe in ALL.items() if not name.startswith("_")}
@@ -32,39 +30,9 @@ SCALES = ("quick", "small", "full")
 # Where a run is computed, and in what arithmetic, is no part of what it is.
 MACHINE = ("device", "threads", "precision")
 FIELDS = {f.name for f in fields(Experiment)} - {"partition"}
+SEARCHED = {"dataset", "train", "seed"}  # the data of a search
 APART = 1000  # added to a recipe's first seed: the seed of the tries, which competes with none
 MORE = 3  # values, at most, that are tried beyond each end of those that are listed
-
-
-@dataclass(frozen=True)
-class Search:
-    """The server's own search for FedRepOpt's scales, ``spec`` its data and settings."""
-
-    folder: str
-    network: str
-    spec: dict[str, Any]
-    device: str
-
-    @property
-    def stated(self) -> dict[str, Any]:
-        """What its line in the packed file states of it."""
-        return {"method": "search", "network": self.network} | self.spec
-
-    @cached_property
-    def key(self) -> tuple[str, str]:
-        """The file of stored runs and the hash by which the search is known there."""
-        return self.folder, hash_of(self.stated)
-
-    @property
-    def name(self) -> str:
-        return f"search {self.network}"
-
-    @property
-    def datasets(self) -> list[tuple[str, str, int, int]]:
-        """Task and data set, and how many images it trains and is tested on."""
-        name = self.spec["dataset"]
-        whole = whole_set("classification", name)
-        return [("classification", name, self.spec.get("train") or whole.train, whole.test)]
 
 
 @dataclass(frozen=True)
@@ -72,14 +40,16 @@ class Run:
     """One run, a line in the file ``folder`` of stored runs. ``but`` replaces parts of the method.
     ``tries``: short runs on validation images with values of the option ``tuned``, the best of
     which is taken. ``turn`` orders runs by worth. ``newcomers``: epochs of later clients.
-    ``command``: the words that make it again."""
+    ``command``: the words that make it again. ``search`` finds FedRepOpt's scales, ``spec`` are the
+    data and settings of one that is a search itself."""
 
     folder: str
     label: str
     experiment: Experiment
-    engine: str
-    but: dict[str, Any]
-    search: Search | None = None
+    engine: str = "sequential"
+    but: dict[str, Any] = field(default_factory=dict)
+    search: "Run | None" = None
+    spec: dict[str, Any] = field(default_factory=dict)
     tuned: str = ""
     tries: tuple["Run", ...] = ()
     turn: tuple[int, ...] = ()
@@ -88,13 +58,15 @@ class Run:
     command: tuple[str, ...] = ()
 
     @property
-    def stated(self) -> dict[str, Any]:
+    def stated(self) -> Line:
         """What its packed line states: all that is not as by default, but for the machine."""
         e, tune = self.experiment, {}
+        if self.spec:
+            return {"method": "search", "network": e.network} | self.spec
         if self.tries:
             first, of = self.tries[0].experiment, self.tries[0].row
             tune = {n: getattr(first, n) for n in ("rounds", "seed", "validation")}
-            tune[self.tuned] = [t.experiment.options[self.tuned] for t in self.tries]
+            tune[self.tuned] = self.values
             tune |= {} if of == self.label else {"as": of}
         more = {"label": self.label, "but": self.but, "newcomers": self.newcomers, "tune": tune}
         more |= {"scales": self.search.stated if self.search else {}, "short": self.short}
@@ -116,6 +88,11 @@ class Run:
     def row(self) -> str:
         """The label of the row that it is a run or a try of."""
         return self.label.rpartition(", ")[0] if self.short else self.label
+
+    @property
+    def values(self) -> list[Any]:
+        """Those of the option that are tried in any case."""
+        return [t.experiment.options[self.tuned] for t in self.tries]
 
     def trial(self, value: Any) -> "Run":
         """The try of another value."""
@@ -192,7 +169,7 @@ def named(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     [(name, options)] = value.items()
-    return PARTS[name](**{option: named(v) for option, v in options.items()})
+    return getattr(parts, name)(**{option: named(v) for option, v in options.items()})
 
 
 def chosen(recipe: str | None, scale: str) -> dict[str, Line]:
@@ -203,7 +180,6 @@ def chosen(recipe: str | None, scale: str) -> dict[str, Line]:
     recipes = {n: r for n, r in RECIPES.items() if recipe in (None, n, r["paper"])}
     if why := recipes.get(recipe or "", {}).get("without", {}).get(scale):
         raise ValueError(f"{recipe} has no runs of scale {scale}: {why}.")
-    pick(scale, {s: 1 for s in SCALES for r in recipes.values() if s in r}, f"scale of {recipe}")
     return {name: r for name, r in recipes.items() if scale in r}
 
 
@@ -231,35 +207,33 @@ def runs(
     # the lower scales are the same runs on a GPU
     precision = "bf16" if device.startswith("cuda") and scale == "full" else "float32"
     numbers = {"rounds": rounds, "train": train, "test": test}
-    replaced = {n: v for n, v in numbers.items() if v is not None}
-    machine = {"device": device, "precision": precision}
+    replaced: Line = {n: v for n, v in numbers.items() if v is not None}
     typed = tuple(word for n, v in replaced.items() for word in (f"--{n}", str(v)))
-    blocks = [
-        (number, ("fedlearn", "reproduce", name, "--scale", scale, *typed), paper, block)
-        for number, (name, paper) in enumerate(chosen(recipe, scale).items())
-        for block in paper[scale]["runs"]
-    ]
-    for label in only:
-        pick(label, dict.fromkeys(n for *_, block in blocks for n in labelled(block)), "row")
-    for partition in split:
-        allowed = dict.fromkeys(p for *_, block in blocks for p in block["partition"])
-        pick(partition, allowed, "partition of this recipe")
-    by_key: dict[tuple[str, str], Run] = {}
-    for number, command, paper, block in blocks:
+    replaced |= {"device": device, "precision": precision}
+    by_key, rows, partitions = dict[tuple[str, str], Run](), Line(), Line()
+    for number, (name, paper) in enumerate(chosen(recipe, scale).items()):
         folder = results_folder(paper.get("folder") or paper["paper"], scale)
+        command = ("fedlearn", "reproduce", name, "--scale", scale, *typed)
         listed = paper[scale]["seeds"]
-        for partition, seed, label in product(
-            [p for p in block["partition"] if not split or p in split],
-            seeds or block.get("seeds", listed),
-            [label for label in labelled(block) if not only or label in only],
-        ):
-            rank = listed.index(seed) if seed in listed else len(listed)
-            turn = rank, block.get("turn", 0), number
-            place: Line = {"folder": folder, "turn": turn, "command": command}
-            stated = {"partition": partition, "seed": seed} | machine | replaced
-            run = run_of(block, label, stated, APART + listed[0], place)
-            by_key.setdefault(run.key, run)
-    if not by_key:
+        for block in paper[scale]["runs"]:
+            rows |= labelled(block)
+            partitions |= dict.fromkeys(block["partition"])
+            for partition, seed, label in product(
+                [p for p in block["partition"] if not split or p in split],
+                seeds or block.get("seeds", listed),
+                [label for label in labelled(block) if not only or label in only],
+            ):
+                rank = listed.index(seed) if seed in listed else len(listed)
+                turn = rank, block.get("turn", 0), number
+                stated = {"partition": partition, "seed": seed} | replaced
+                place = {"folder": folder, "turn": turn, "command": command}
+                run = run_of(block, label, stated, APART + listed[0], place)
+                by_key.setdefault(run.key, run)
+    for label in only:
+        pick(label, rows, "row")
+    for partition in split:
+        pick(partition, partitions, "partition of this recipe")
+    if not by_key and (only or split):
         raise ValueError(f"No run is of both {', '.join(only)} and {', '.join(split)}.")
     return sorted(by_key.values(), key=lambda run: run.turn)
 
@@ -273,14 +247,15 @@ def run_of(block: Line, label: str, stated: Line, apart: int, place: Line) -> Ru
     states = {"dataset": "digits"} | {n: v for n, v in block.items() if n in FIELDS} | stated
     if states.get("task", "classification") == "classification":
         states.setdefault("network", NETWORK.get(states["dataset"], "cifar_cnn"))
-    e = Experiment(method=row["method"], options=options, **states)
+    e, search = Experiment(method=row["method"], options=options, **states), None
+    again = "--only", label, "--partition", e.partition, "--seed", str(e.seed)
     whole = whole_set(e.task, e.dataset)
     kept(e.dataset, whole.train, "train", e.train)
     kept(e.dataset, whole.test, "test", e.test)
-    again = ("--only", label, "--partition", e.partition, "--seed", str(e.seed))
-    search = None
-    if "scales" in row:
-        search = Search(place["folder"], e.options["network"], row["scales"], e.device)
+    if spec := row.get("scales"):
+        data: Line = {n: spec[n] for n in SEARCHED & spec.keys()}
+        data |= {"network": options["network"], "device": e.device, "clients": 1}
+        search = Run(place["folder"], f"search {options['network']}", Experiment(**data), spec=spec)
     run = Run(
         label=label,
         experiment=e,

@@ -4,6 +4,7 @@
 import math
 import os
 import platform
+import re
 import shlex
 import time
 from collections.abc import Iterable
@@ -27,7 +28,7 @@ from .method import Method
 from .methods import fed_repopt_search
 from .models.repopt import Scales
 from .parts import State, Tensors
-from .recipes import Run, Search
+from .recipes import Run
 from .results import Line
 from .settings import whole_number
 from .tasks.base import find_device
@@ -68,18 +69,15 @@ def accuracies(tries: Iterable[Run], lines: dict[Key, Line]) -> dict[Any, float]
     return {value: h.late_accuracy() if h.evaluated else math.nan for value, h in runs.items()}
 
 
-def needed(run: Run | Search, lines: dict[Key, Line]) -> list[Run | Search]:
+def needed(run: Run, lines: dict[Key, Line]) -> list[Run]:
     """What has to be done before a run: its searches and tries, as far as ``lines`` tell."""
-    if isinstance(run, Search):
-        return []
     tries = list(run.tries)
     while tries and all(t.key in lines for t in tries):
-        listed = [t.experiment.options[run.tuned] for t in run.tries]
-        value = recipes.wider(run.tuned, listed, accuracies(tries, lines))
+        value = recipes.wider(run.tuned, run.values, accuracies(tries, lines))
         if value is None:
             break
         tries.append(run.trial(value))
-    searches = {s.key: s for r in (*tries, run) if (s := r.search)}
+    searches = {r.search.key: r.search for r in (*tries, run) if r.search}
     return [*searches.values(), *tries]
 
 
@@ -104,7 +102,7 @@ def lacking(task: str, name: str, train: int, test: int, load: bool = False) -> 
 
 
 def do(
-    run: Run | Search,
+    run: Run,
     provenance: dict[str, str] | None = None,
     progress: bool | None = None,
     root: Path = results.RECENT,
@@ -113,14 +111,11 @@ def do(
     folder, name = run.key
     path = root / folder / f"{name}.json"
     saved, began = path.with_suffix(".checkpoint"), time.monotonic()
-    if isinstance(run, Search):
-        line, device = search(run, saved), run.device
-    else:
-        line, device = train(run, saved, progress, root).to_dict(), run.experiment.device
+    line = search(run, saved) if run.spec else train(run, saved, progress, root).to_dict()
     # those of a run that was stopped are those of its rounds, without their evaluation
     took = max(time.monotonic() - began, sum(row["seconds"] for row in line.get("rows", ())))
-    here = {"date": date.today().isoformat(), "hardware": hardware(device)}
-    if isinstance(run, Run) and run.command:  # not what happened to be typed for many runs
+    here = {"date": date.today().isoformat(), "hardware": hardware(run.experiment.device)}
+    if run.command:  # not what happened to be typed for many runs
         here["command"] = shlex.join(run.command)
     line["meta"]["provenance"] = {**(provenance or {}), **here, "seconds": f"{took:.1f}"}
     line = {"hash": name, "experiment": run.stated, **line}
@@ -135,8 +130,7 @@ def train(run: Run, saved: Path, progress: bool | None, root: Path) -> History:
     needs = needed(run, lines)
     if lost := [need.name for need in needs if need.key not in lines]:
         raise ValueError(f"It needs {', '.join(lost)}, which failed.")
-    tried = accuracies((n for n in needs if isinstance(n, Run)), lines)
-    if tried:
+    if tried := accuracies((need for need in needs if need.short), lines):
         better = {run.tuned: recipes.best(tried)}
     scales = {}
     if run.search:
@@ -160,30 +154,32 @@ def newcomers(
     """Clients that arrive after the training, which left these ``weights`` (Figure 6 of FedFusion):
     each one's test accuracy before it trains alone and after 1, 2, ..., ``epochs`` epochs on so
     many new ``images``, at the rate of a first round."""
+
+    def accuracy(task: Any, n: int) -> float:
+        settings = replace(experiment.settings, participation=1.0, epochs=max(n, 1))
+        server, state = method.server_side(task, settings), State(weights)
+        threads = experiment.threads or round.good_threads(server.net, task, settings.batch_size)
+        with local.threads(threads, settings.precision):
+            if n:
+                state, _ = round.one_round(
+                    server, round.clients(method, task, settings), 1, state, {}
+                )
+            return server.evaluate(1, state, None)["accuracy"]
+
     curves = []
     for k in range(NEWCOMERS):
         seed = experiment.seed + 1000 * (k + 1)  # the recipes' own seeds are small numbers
         task = replace(experiment, clients=1, train=images, seed=seed).make_task()
-        curve = []
-        for n in range(epochs + 1):  # each from the start: the longer begins as the shorter does
-            settings = replace(experiment.settings, participation=1.0, epochs=max(n, 1))
-            server, state = method.server_side(task, settings), State(weights)
-            people, batch = round.clients(method, task, settings), settings.batch_size
-            threads = experiment.threads or round.good_threads(server.net, task, batch)
-            with local.threads(threads, settings.precision):
-                if n:
-                    state, _ = round.one_round(server, people, 1, state, {})
-                curve.append(server.evaluate(1, state, None)["accuracy"])
-        curves.append(curve)
+        # each from the start: the longer begins as the shorter does
+        curves.append([accuracy(task, n) for n in range(epochs + 1)])
     return curves
 
 
-def search(run: Search, saved: Path) -> Line:
+def search(run: Run, saved: Path) -> Line:
     """The scales that the server's search finds."""
-    spec = dict(run.spec)
-    data = {k: spec.pop(k) for k in ("dataset", "train", "seed") if k in spec}
-    task = Experiment(**data, clients=1, network=run.network, device=run.device).make_task()
-    scales = fed_repopt_search.search(task, network=run.network, checkpoint=saved, **spec)
+    e, task = run.experiment, run.experiment.make_task()
+    how = {n: v for n, v in run.spec.items() if n not in recipes.SEARCHED}
+    scales = fed_repopt_search.search(task, network=e.network, checkpoint=saved, **how)
     note = {"note": task.source.note} if task.source.note else {}
     return {"meta": note, "scales": {n: t.tolist() for n, t in scales.of.items()}}
 
@@ -193,20 +189,31 @@ def hardware(device: str) -> str:
     if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
     info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    names = [x.split(": ")[1] for x in lines if x.startswith("model name")]
+    lines = info.read_text(encoding="utf-8") if info.exists() else ""
+    names = re.findall(r"model name\s*: (.*)", lines)
     return f"{(*names, platform.machine())[0]}, {os.cpu_count()} cores"
 
 
-def attempt(run: Run | Search, *how: Any) -> tuple[Run | Search, str, bool]:
-    """The run, what came of it, and whether it is stored now."""
-    try:
-        line = do(run, *how)
-    except (ValueError, RuntimeError, OSError, MemoryError) as error:
-        return run, error_text(error), False
-    rows = [row["accuracy"] for row in line.get("rows", ()) if row["accuracy"] is not None]
-    end = f"last test {rows[-1]:.4f}" if rows else "done"
-    return run, f"{end} after {_seconds(line):.0f} s", True
+def attempt(runs: list[Run], failed: dict[Key, str], *how: Any) -> dict[Key, str]:
+    """Do runs, and before each what it needs, unless that is stored or failed, and say what came
+    of it -> what failed, by its name."""
+    failed = dict(failed)
+    for run in runs:
+        while True:  # tries show what else is to be tried
+            lines = stored([run], how[-1])
+            todo = [r for r in (*needed(run, lines), run) if r.key not in {*lines, *failed}]
+            if not todo:
+                break
+            one = todo[0]
+            try:
+                line = do(one, *how)
+                tests = [a for row in line.get("rows", ()) if (a := row["accuracy"]) is not None]
+                outcome = f"last test {tests[-1]:.4f}" if tests else "done"
+                outcome += f" after {_seconds(line):.0f} s"
+            except (ValueError, RuntimeError, OSError, MemoryError) as error:
+                outcome, failed[one.key] = error_text(error), one.name
+            print(f"{one.folder}, {one.name}: {outcome}", flush=True)
+    return failed
 
 
 @checked
@@ -236,24 +243,15 @@ def reproduce(
         raise DataError(f"No data set of these runs is here: {'; '.join(without.values())}.")
     for why in without.values():
         print(f"left out, missing: {why}", flush=True)
-    failed: dict[Key, str] = {}
+    failed, pool = dict[Key, str](), Parallel(jobs)
     how = results.provenance(), progress if jobs == 1 else False, results.RECENT.absolute()
-    pool = Parallel(jobs, return_as="generator_unordered")
     try:
-        for _, group in groupby(todo, key=lambda run: run.turn):
-            mains = list(group)
-            while True:  # tries show what else is to be tried
-                lines = stored(mains)
-                over = lines.keys() | failed.keys()
-                left = [run for run in mains if run.key not in over]
-                each = {r.key: r for run in left for r in (*needed(run, lines), run)}
-                each = {key: r for key, r in each.items() if key not in over}
-                batch = [r for r in each.values() if all(n.key in over for n in needed(r, lines))]
-                if not batch:
-                    break
-                for run, outcome, good in pool(delayed(attempt)(r, *how) for r in batch):
-                    print(f"{run.folder}, {run.name}: {outcome}", flush=True)
-                    failed |= {} if good else {run.key: run.name}
+        for _, mains in groupby(todo, key=lambda run: run.turn):
+            shared: dict[Key, list[Run]] = {}  # those that need the same are one task
+            for run in mains:
+                shared.setdefault((*needed(run, {}), run)[0].key, []).append(run)
+            for more in pool(delayed(attempt)(its, failed, *how) for its in shared.values()):
+                failed |= more
     except KeyboardInterrupt:
         print("Stopped. What is finished is kept; the same command goes on from there.")
         raise
@@ -293,15 +291,15 @@ def listing(runs: Iterable[Run], lines: dict[Key, Line]) -> "pandas.DataFrame":
     return pandas.DataFrame(rows, columns=["file", "name", "stored", "hours"])
 
 
-def _like(run: Run | Search, lines: dict[Key, Line]) -> float:
+def _like(run: Run, lines: dict[Key, Line]) -> float:
     """Seconds: the median of the most similar stored runs in proportion to its images, or NaN."""
-    stated = run.stated | ({"label": run.row} if isinstance(run, Run) else {})
+    stated = run.stated | ({"label": run.row} if run.short else {})
     for names in LIKE:
-        wanted = [stated.get(n) for n in names]
-        each = ((x["experiment"], _seconds(x)) for x in lines.values())
-        like = [took / _work(e) for e, took in each if [e.get(n) for n in names] == wanted]
-        if like:
-            return median(like) * _work(stated)
+        alike = [
+            x for x in lines.values() if all(x["experiment"].get(n) == stated.get(n) for n in names)
+        ]
+        if alike:
+            return median(_seconds(x) / _work(x["experiment"]) for x in alike) * _work(stated)
     return math.nan
 
 
@@ -369,8 +367,7 @@ def status(paper: str) -> "pandas.DataFrame":
 
 def order() -> dict[Key, int]:
     """The place of each run that the recipes state, by its key, and by that of other choices."""
-    scales = [s for s in recipes.SCALES if any(s in r for r in recipes.RECIPES.values())]
-    every = [run for scale in scales for run in recipes.runs(None, scale)]
+    every = [run for scale in recipes.SCALES for run in recipes.runs(None, scale)]
     lines = stored(every)
     known = dict.fromkeys(r.key for run in every for r in (*needed(run, lines), run))
     places = {key: number for number, key in enumerate(known)}
@@ -389,27 +386,25 @@ def pack() -> list[str]:
     moved."""
     if not (results.data_path().parent / "pyproject.toml").exists():
         raise ValueError("Runs are packed into a checkout of the book, and this is none.")
-    places = order()
-    moved = {
-        name: {p: x for p, x in results.recent(name).items() if (name, x["hash"]) in places}
-        for name in sorted({folder for folder, _ in places})
-    }
-    moved = {name: recent for name, recent in moved.items() if recent}
-    for name, recent in moved.items():
+    places, moved = order(), dict[str, dict[Path, Line]]()
+    for name in sorted({folder for folder, _ in places}):
         hashes = [line["hash"] for line in results.packed(name) if committed(line)]
+        recent = {p: x for p, x in results.recent(name).items() if (name, x["hash"]) in places}
         for path, line in recent.items():
             if not committed(line):
                 raise ValueError(f"{path} is of code that was not committed: commit and run again.")
             if line["hash"] in hashes:
                 raise ValueError(f"{path} is packed already: remove the file.")
+        moved |= {name: recent} if recent else {}
     for name, recent in moved.items():
         new = {results.place_of(x["experiment"]) for x in recent.values()}
         old = [x for x in results.packed(name) if results.place_of(x["experiment"]) not in new]
-        stale = [x for x in old if (name, x["hash"]) not in places]
-        if not any(map(results.is_whole, stale)):  # what stale tries chose is not there any more
-            old = [x for x in old if (name, x["hash"]) in places]
-        every = [*old, *recent.values()]
-        every.sort(key=lambda x: (place_in(places, name, x), x["hash"]))
+        known = [x for x in old if (name, x["hash"]) in places]
+        if not any(results.is_whole(x) for x in old if x not in known):
+            old = known  # what stale tries chose is not there any more
+        every = sorted(
+            [*old, *recent.values()], key=lambda x: (place_in(places, name, x), x["hash"])
+        )
         results.write(results.data_path("results", name + results.PACKED), every)
         for path in recent:
             path.unlink()

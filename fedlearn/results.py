@@ -69,38 +69,34 @@ def provenance() -> dict[str, str]:
 # ---- files ---------------------------------------------------------------------------------------
 
 
-def read(path: Path) -> list[Line]:
+def read(path: Path, empty: bool = False) -> list[Line]:
     """The runs in a file, packed or as JSON of a history or several; ``ValueError`` for a file that
-    holds none, and for a run that is not the one its hash says, or is there twice. A line that
-    cannot be read, such as one that was cut, is left out with a warning."""
-    lines = _lines(path)
-    if not lines:
-        raise ValueError(f"{path} is no result of fedlearn: it holds no run.")
-    return lines
-
-
-def _lines(path: Path) -> list[Line]:
-    lines: list[Line] = []
+    holds none, unless it may be ``empty``, and for a run that is not the one its hash says, or is
+    there twice. A line that cannot be read, such as one that was cut, is left out with a
+    warning."""
+    lines, refusal = list[Line](), f"{path} is no result of fedlearn: it"
     try:
         if packed := path.name.endswith(PACKED):
             texts = gzip.decompress(path.read_bytes()).decode().splitlines()
         else:
             texts = [path.read_text(encoding="utf-8")]
     except (ValueError, EOFError, OSError) as error:
-        raise ValueError(f"{path} is no result of fedlearn: it cannot be read ({error}).") from None
+        raise ValueError(f"{refusal} cannot be read ({error}).") from None
     for number, text in enumerate(texts, 1):
         try:
             data = from_json(text)
         except (ValueError, RecursionError) as error:
             place = f"line {number} of {path}" if packed else str(path)
-            warnings.warn(f"{place} is left out: move it away ({error}).", stacklevel=3)
+            warnings.warn(f"{place} is left out: move it away ({error}).", stacklevel=2)
             continue
         lines += data if isinstance(data, list) else [data]
     for line in lines:
         if not isinstance(line, dict) or not ({"rows", "scales"} & {*line}):
-            raise ValueError(f"{path} is no result of fedlearn: it holds {short(line)}.")
+            raise ValueError(f"{refusal} holds {short(line)}.")
         if line.get("hash") != (hash_of(line["experiment"]) if "experiment" in line else None):
             raise ValueError(f"{path}: the hash {line.get('hash')} is not of its run's experiment.")
+    if not lines and not empty:
+        raise ValueError(f"{refusal} holds no run.")
     hashes = [line["hash"] for line in lines if "hash" in line]
     if len({*hashes}) < len(hashes):
         raise ValueError(f"{path} holds a run twice.")
@@ -128,25 +124,14 @@ def packed(name: str) -> list[Line]:
 def recent(name: str, root: Path = RECENT) -> dict[Path, Line]:
     """The runs of that name that are not packed yet, by their files."""
     files = sorted((root / name).glob("*.json"))
-    return {path: lines[0] for path in files if (lines := _lines(path))}
+    return {path: lines[0] for path in files if (lines := read(path, empty=True))}
 
 
 def load(name: str) -> list[History]:
-    """The book's runs of a name as histories, in the order of the recipes.
+    """The book's runs of a packed file in ``data/results``, such as "rpn_small", or of a file there
+    that ``fedlearn compare ... --out`` made, as histories, in the order of the recipes. Short runs
+    that chose an option are left out.
 
-    Parameters
-    ----------
-    name
-        Of a packed file in ``data/results``, such as "rpn_small", or of a file there that
-        ``fedlearn compare ... --out`` made.
-
-    Returns
-    -------
-    list of History
-        Without the short runs that chose an option; empty if there are none.
-
-    Examples
-    --------
     >>> {h.method for h in load("rpn_digits")} == {"fedavg", "rpn"}
     True
     """
@@ -166,31 +151,16 @@ def is_whole(line: Line) -> bool:
 def tables(
     places: str | Path | Iterable[str | Path] | Iterable[History] | None = None,
 ) -> "tuple[pandas.DataFrame, pandas.DataFrame]":
-    """Runs and rounds, each a tidy table; short runs that chose an option are left out, and so is
-    what is no result in a folder.
+    """The runs of ``places``, a file or folder or several of them, or histories, by default the
+    book's own: two tidy tables. Short runs that chose an option are left out, and so is what is no
+    result in a folder. ``ValueError`` for a named file that is none, and a place without a file.
 
-    Parameters
-    ----------
-    places
-        A file or folder or several of them, or histories; by default the book's own runs.
+    * A row a run: ``label``, ``method``, ``dataset``, ``partition`` (as it is typed), ``clients``,
+      ``network``, ``seed``, ``last test`` and ``last quarter`` (mean over the tests in the last
+      quarter of the rounds), ``chosen on`` ("test" or "validation" images, if an option was),
+      ``hours``, ``commit``, ``hardware``, ...
+    * A row a round of the ``run`` of that index: ``round``, ``accuracy``, ``bytes_up``, ...
 
-    Returns
-    -------
-    runs : pandas.DataFrame
-        A row a run: ``label``, ``method``, ``dataset``, ``partition`` (as it is typed),
-        ``clients``, ``network``, ``seed``, ``last test`` and ``last quarter`` (mean over the tests
-        in the last quarter of the rounds), ``chosen on`` ("test" or "validation" images, if an
-        option was), ``hours``, ``commit``, ``hardware``, ...
-    rounds : pandas.DataFrame
-        A row a round of the ``run`` of that index: ``round``, ``accuracy``, ``bytes_up``, ...
-
-    Raises
-    ------
-    ValueError
-        For a named file that is no result, and for a place without a file.
-
-    Examples
-    --------
     >>> runs, rounds = tables(load("rpn_digits"))
     >>> len(rounds) == int(runs["rounds"].sum())
     True
@@ -205,16 +175,16 @@ def tables(
         if isinstance(place, History):
             rows.append(_rows(place))
             continue
-        place = Path(place)
-        files = [place]
+        files = [place := Path(place)]
         if place.is_dir():
             files = [path for end in (".json", PACKED) for path in sorted(place.rglob(f"*{end}"))]
         if not files:
             raise ValueError(f"There is no result in the folder {place}: no .json, no {PACKED}.")
         for path in files:
             try:
-                lines = filter(is_whole, read(path))
-                rows += [_rows(History.from_dict(x), _shown(path), x) for x in lines]
+                rows += [
+                    _rows(History.from_dict(x), _shown(path), x) for x in read(path) if is_whole(x)
+                ]
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 if path == place:
                     raise ValueError(f"{path} is no result of fedlearn ({error!r}).") from None

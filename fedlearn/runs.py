@@ -1,7 +1,7 @@
 """One run or several from a terminal: what is checked before, where they train, what is left."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -31,20 +31,20 @@ def run_all(
     if output.against == "minutes" and speeds is None:
         raise ValueError("Minutes need a link: --link LTE, or --uplink and --downlink.")
     origin = results.provenance()  # of the code that runs, not of what the checkout becomes
-    out = output.out if output.out != "-" else None
-    beside = out if out and not is_device(Path(out)) else "fedlearn.json"
+    out, single = output.out if output.out != "-" else None, len(experiments) == 1
+    beside = out if out and not is_device(check_writable(out)) else "fedlearn.json"
     base = Path(output.checkpoint or beside)
     paths = [base.with_suffix(f".{stem(e)}.checkpoint") for e in experiments]
-    ends, log = [f".{slug(e.label)}" + f".{e.seed}" * (e.seed > 0) for e in experiments], None
-    if len(experiments) == 1:
-        ends, log, paths = [""], output.log, [base] if output.checkpoint else paths
+    if single and output.checkpoint:
+        paths = [base]
     if len({*paths}) < len(paths):
         raise ValueError("Every run of a comparison needs a method, options or a seed of its own.")
-    saved = [output.file(output.save, end) for end in ends] if output.save else []
-    if output.save and Path(output.save).suffix != ".safetensors":
-        raise ValueError(f"--save writes a file of safetensors, model.safetensors, not {saved[0]}.")
-    every = out, output.plot, log, *saved, *paths
-    files = [check_writable(path) for path in every if path is not None]
+    ends = [f".{slug(e.label)}" + f".{e.seed}" * (e.seed > 0) for e in experiments]
+    ends = [""] if single else ends
+    own = [output.file(path, end) for path in (output.save, output.log) if path for end in ends]
+    if output.save and own[0].suffix != ".safetensors":
+        raise ValueError(f"--save writes a file of safetensors, model.safetensors, not {own[0]}.")
+    files = [check_writable(path) for path in (out, output.plot, *own, *paths) if path is not None]
     for path in files:
         if files.count(path) > 1 and not is_device(path):
             raise ValueError(f"{path} is named for two things: each needs a file of its own.")
@@ -58,12 +58,10 @@ def run_all(
         output.callbacks(end)  # says what cannot be
     if jobs > 1 and sys.stderr.isatty():  # bars of several processes would draw over each other
         output = replace(output, progress=False)
-    each = zip(experiments, paths, ends, strict=True)
     from joblib import Parallel, delayed  # takes long to load
 
-    histories = Parallel(jobs)(
-        delayed(run_one)(e, engine, output, path, end) for e, path, end in each
-    )
+    each = zip(experiments, paths, ends, strict=True)
+    histories = Parallel(jobs)(delayed(run_one)(e, engine, output, *its) for e, *its in each)
     runs: dict[str, list[History]] = {}
     for e, history in zip(experiments, histories, strict=True):
         options = e.options | ({} if e.lr is None else {"lr": e.lr}) | {"method": e.method}
@@ -137,6 +135,10 @@ def table(
 ) -> str:
     """A line a label: where its runs ended and what they cost, on average; minutes and joules with
     the arguments of ``link.time`` and ``link.energy``."""
+
+    def mean(numbers: Iterable[Any], form: str) -> str:
+        return format(np.mean([*numbers]), form)
+
     rows = []
     for label, histories in runs.items():
         up, down = results.sent(histories)
@@ -144,24 +146,20 @@ def table(
             "method": label,
             "rounds": str(len(histories[0])),
             **{n: results.spread([h.reached[n] for h in histories], ".4f") for n in MEASURES},
-            "loss": f"{np.mean([h.final['loss'] for h in histories]):.4f}",
+            "loss": mean((h.final["loss"] for h in histories), ".4f"),
             "MB up": f"{up:.3f}",
             "MB down": f"{down:.3f}",
-            "seconds": f"{np.mean([h.seconds.sum() for h in histories]):.1f}",
+            "seconds": mean((h.seconds.sum() for h in histories), ".1f"),
             "refused": str(sum(len(row["refused"]) for h in histories for row in h.rows)),
         }
         if all("per_client" in h.final for h in histories):
             fair = [h.by_client() for h in histories]
-            row["worst client"] = results.spread([float(np.nanmin(each)) for each in fair], ".4f")
-            row["spread of clients"] = results.spread(
-                [float(np.nanstd(each)) for each in fair], ".4f"
-            )
+            for name, measure in (("worst client", np.nanmin), ("spread of clients", np.nanstd)):
+                row[name] = results.spread([float(measure(each)) for each in fair], ".4f")
         if speeds:
-            minutes = np.mean([link.time(h, **speeds)[-1] for h in histories]) / 60
-            row["minutes"] = f"{minutes:.4g}"
+            row["minutes"] = mean((link.time(h, **speeds)[-1] / 60 for h in histories), ".4g")
         if radio:
-            joules = np.mean([link.energy(h, **radio)[-1] for h in histories])
-            row["joules"] = f"{joules:.4g}"
+            row["joules"] = mean((link.energy(h, **radio)[-1] for h in histories), ".4g")
         rows.append(row)
     lines = [results.text_table(rows)]
     other = dict.fromkeys(h.measure for its in runs.values() for h in its)

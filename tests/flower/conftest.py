@@ -27,10 +27,11 @@ ROOT = Path(__file__).resolve().parents[2]
 class Grid:
     """A Flower grid without Flower's processes, and an engine: real messages, contexts and client
     apps, delivered in this process. What was pushed can be pulled from then on, the last answer
-    first. ``simulated``: what clients keep travels with the messages."""
+    first. ``simulated``: what clients keep travels with the messages. ``change``: (message, reply,
+    context) -> the replies that come in its place; None: it comes as it now is."""
 
-    def __init__(self, simulated=False, wait=5.0, timeout=5.0):
-        self.options = wait, timeout, b"known" if simulated else None
+    def __init__(self, simulated=False, change=lambda *its: None, timeout=5.0):
+        self.options, self.change = (5.0, timeout, b"known" if simulated else None), change
         self.contexts, self.replies, self.sent = {}, [], []
 
     def describe(self):
@@ -56,15 +57,12 @@ class Grid:
     def push_messages(self, messages):
         for message in messages:
             message.metadata.__dict__["_message_id"] = f"message {len(self.sent)}"
-            question = dict(message.content[flower.RECORD])
-            self.sent.append(question)
+            self.sent.append(dict(message.content[flower.RECORD]))
             context = self.contexts[message.metadata.dst_node_id]
-            self.replies += self.deliver(message, context, question)
+            reply = self.app(message, context)
+            changed = self.change(message, reply, context)
+            self.replies += [reply] if changed is None else changed
             yield message.metadata.message_id
-
-    def deliver(self, message, context, question):
-        """The answers to a message; tests replace it with something worse."""
-        return [self.app(message, context)]
 
     def pull_messages(self, ids):
         pulled = [r for r in reversed(self.replies) if r.metadata.reply_to_message_id in ids]

@@ -45,16 +45,14 @@ def test_a_stopped_simulation_goes_on_from_its_checkpoint_on_any_engine(engines,
 
 
 def test_what_a_client_has_lost_is_not_silently_begun_anew():
-    class Restarted(Grid):
-        def deliver(self, message, context, question):
-            if question.get("round") == 3:
-                context.state.clear()
-            return super().deliver(message, context, question)
+    def restarts(message, reply, context):
+        if message.content[flower.RECORD].get("round") == 2:
+            context.state.clear()
 
-    first, second, third = refusals(Restarted(), "dgc")
+    first, second, third = refusals(Grid(change=restarts), "dgc")
     assert not first and not second and list(third) == [0, 1, 2, 3]
     assert all("lost" in why for why in third.values())
-    assert refusals(Restarted()) == [{}, {}, {}]  # of a method whose clients keep nothing
+    assert refusals(Grid(change=restarts)) == [{}, {}, {}]  # of a method whose clients keep nothing
 
 
 @pytest.mark.parametrize("simulated", [False, True])
@@ -85,17 +83,14 @@ def test_a_client_hears_whether_its_answer_counted(name, who, simulated, monkeyp
     ],
 )
 def test_a_bad_answer_is_refused_and_the_others_are_used(change, reason):
-    class Bad(Grid):
-        def deliver(self, message, context, question):
-            (reply,) = super().deliver(message, context, question)
-            if question.get("round") != 2 or context.node_config["partition-id"] != 1:
-                return [reply]
-            if isinstance(change, str):
-                return [Message(Error(0, change), reply_to=message)]
-            changed = change(reply, reply.content[flower.RECORD])
-            return [reply] if changed is None else changed
+    def bad(message, reply, context):
+        if message.content[flower.RECORD].get("round") != 2 or context.node_id != 101:
+            return None
+        if isinstance(change, str):
+            return [Message(Error(0, change), reply_to=message)]
+        return change(reply, reply.content[flower.RECORD])
 
-    first, second, third = refusals(Bad(timeout=0.3 if reason else 5.0), "rpn")
+    first, second, third = refusals(Grid(change=bad, timeout=0.3 if reason else 5.0), "rpn")
     assert not first and not third and list(second) == ([1] if reason else [])
     assert reason is None or reason in second[1]
 
@@ -144,14 +139,12 @@ def test_clients_may_come_late_leave_and_come_back_as_another_node():
     ],
 )
 def test_a_node_that_cannot_take_part_is_turned_away_and_named(change, reason, caplog):
-    class Strange(Grid):
-        def deliver(self, message, context, question):
-            (reply,) = super().deliver(message, context, question)
-            if context.node_id == 103 and question["question"] == flower.JOIN:
-                reply.content[flower.RECORD].update(change)
-            return [reply]
+    def strange(message, reply, context):
+        question = message.content[flower.RECORD]["question"]
+        if context.node_id == 103 and question == flower.JOIN:
+            reply.content[flower.RECORD].update(change)
 
-    remote = fl.run("fedavg", small(), 1, threads=1, engine=Strange())
+    remote = fl.run("fedavg", small(), 1, threads=1, engine=Grid(change=strange))
     assert remote.rows[0]["refused"] == {3: "not connected"} and reason in caplog.text
 
 

@@ -37,8 +37,10 @@ def folder(tmp_path_factory):
     user = '{"users": ["ann"], "user_data": {"ann": {"x": [[1, 2]], "y": []}}}'
     (path / "leaf" / "train" / "all.json").write_text(user)
     (path / "mine.py").write_text(
-        "def needy(lr):\n    pass\n\ndef odd(confusion, clients):\n    1\n"
+        "def needy(lr):\n    pass\n\ndef odd(confusion, clients):\n    1\n\n"
+        "def nothing():\n    return 3\n"
     )
+    (path / "broken.py").write_text("x = 0\n1 / x\n")
     return path
 
 
@@ -76,6 +78,17 @@ REFUSED = """
     compare fedavg --link 4G ~ LoRaWAN
     compare fedavg --slower 5 ~ --link
     run fedavg --plot x.png --against minutes ~ Minutes need a link
+    run fedavg --out leaf ~ leaf is a folder
+    run fedavg --out . ~ . is a folder
+    run fedavg --out a.json --checkpoint ./a.json ~ a.json is named for two things
+    run fedavg --plot mine.py/x.png ~ mine.py is no folder
+    run fedavg --plot x.pmg ~ Did you mean 'png'
+    run fedavg --log x.txt ~ .csv
+    run fedavg --until 2 ~ accuracy
+    run mine.py:need ~ Did you mean 'needy'
+    run mine.py:nothing ~ not a fedlearn.Method
+    run no.such:method ~ ModuleNotFoundError
+    run broken.py:method ~ broken.py, line 2
     run fedavg --option lr=1e39 ~ finite
     run mine.py:needy ~ argument: 'lr'
     run fedavg --device banana ~ device 'banana'
@@ -108,6 +121,11 @@ REFUSED = """
     run fedavg --checkpoint noise.npz ~ checkpoint
     check --paper none ~ paper
     reproduce nothing ~ nothing
+    reproduce rpn --scale huge ~ scale 'huge'
+    reproduce rpn --only FedProx ~ row 'FedProx'
+    reproduce rpn --partition shards:2 ~ partition
+    reproduce rpn --test 451 ~ test
+    reproduce fed_kgf_figure3 --scale small --train 9 ~ hold a tenth out
     classroom nowhere there ~ nowhere
     classroom nowhere there --for moodle ~ moodle
     classroom nowhere nobody --marks marks.csv ~ nobody

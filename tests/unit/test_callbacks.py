@@ -2,15 +2,13 @@
 
 import csv
 import json
-import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 import fedlearn as fl
 from fedlearn import callbacks
-from fedlearn.callbacks import Lines, TensorBoard, Until
+from fedlearn.callbacks import Lines, Until
 
 METHOD = fl.methods.fedavg()
 
@@ -72,27 +70,6 @@ def test_refusals_with_commas_and_line_ends_stay_one_line(tmp_path):
     row = {"round": 1, "accuracy": None, "refused": {2: 'said "no",\nand left'}}
     Lines(path)(row, None)
     assert rows_of(path) == [as_text(row)]
-
-
-def test_what_no_callback_can_be_made_of_is_refused_before_training(tmp_path):
-    with pytest.raises(ValueError, match="ending"):
-        Lines(tmp_path / "run.txt")
-    for accuracy in (2, float("nan")):
-        with pytest.raises(ValueError, match="accuracy"):
-            Until(accuracy)
-
-
-def test_tensorboard_gets_the_numbers(task, tmp_path, monkeypatch):
-    written, module = [], type(sys)("torch.utils.tensorboard")
-    writer = SimpleNamespace(add_scalar=lambda *values: written.append(values), flush=lambda: None)
-    module.SummaryWriter = lambda folder: writer
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
-    rows = fl.run(METHOD, task, 2, evaluate_every=2, on_round=TensorBoard(tmp_path)).rows
-    assert ("accuracy", rows[1]["accuracy"], 2) in written
-    assert ("bytes_up", rows[0]["bytes_up"], 1) in written
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(ImportError, match="pip install tensorboard"):
-        TensorBoard(tmp_path)
 
 
 def test_a_log_gets_lines_and_not_more_often_than_every_ten_seconds(task, capsys, monkeypatch):

@@ -124,26 +124,6 @@ def test_a_stopped_run_goes_on_and_is_in_nobodys_way(tmp_path, monkeypatch, caps
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b.json"]
 
 
-@pytest.mark.parametrize(
-    ("words", "noun"),
-    [
-        ("--out folder", "folder is a folder"),
-        ("--out a.json --checkpoint ./a.json", "a.json is named for two things"),
-        ("--plot file/x.png", "file is no folder"),
-        ("--plot x.pmg", "Did you mean 'png'"),
-        ("--log x.txt", ".csv"),
-    ],
-)
-def test_where_results_go_is_checked_before_training(tmp_path, monkeypatch, capsys, words, noun):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedlearn.local.train", lambda *a: pytest.fail("training started"))
-    Path("folder").mkdir()
-    Path("file").touch()
-    assert main(["run", "fedavg", *SMALL, *words.split()]) == 2
-    err = capsys.readouterr().err
-    assert noun in err and err.count("\n") == 1
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_nothing_is_lost_when_the_result_cannot_be_written(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

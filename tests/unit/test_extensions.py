@@ -19,10 +19,6 @@ def halved(lr=0.05):
 
 def net(shape, classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
-
-
-def nothing():
-    return 3
 """
 
 
@@ -51,19 +47,3 @@ def test_an_installed_package_lists_its_methods(here, monkeypatch):
     known = {("fedlearn.methods", "halved"): [point]}
     monkeypatch.setattr(fl.extensions, "entry_points", lambda group, name: known[group, name])
     assert methods.get("halved").name == "halved"
-
-
-@pytest.mark.parametrize(
-    "name, noun",
-    [
-        ("own/mine.py:halve", "Did you mean 'halved'"),
-        ("own/mine.py:nothing", "not a fedlearn.Method"),
-        ("no.such:halved", "ModuleNotFoundError"),
-        ("broken.py:halved", "broken.py, line 2"),
-    ],
-)
-def test_what_is_not_there_is_said_in_one_sentence(here, capsys, name, noun):
-    (here / "broken.py").write_text("x = 0\n1 / x\n")
-    assert cli.main(["run", name, "--rounds", "1"]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and noun in error

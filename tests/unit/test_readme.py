@@ -64,13 +64,11 @@ sys.modules["mlflow"] = Named(log_metrics=log)
 
 @pytest.fixture
 def do(tmp_path):
-    """do(words): run in a clean clone, of what is there now if not all is committed."""
-    clone, git = tmp_path / "clone", ["git", "-C", str(ROOT)]
-    subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
-    words = [*git, "ls-files", "-z", "--modified", "--others", "--exclude-standard"]
-    changed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    for name in changed.split("\0")[:-1]:
-        (clone / name).unlink(missing_ok=True)
+    """do(words): run in a clean copy of what git knows, and of what is new."""
+    clone, git = tmp_path / "clone", ["git", "-C", str(ROOT), "ls-files", "-z"]
+    words = [*git, "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    for name in listed.split("\0")[:-1]:
         if (ROOT / name).is_file():
             (clone / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, clone / name)
