@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .check import Function, compared, generator, number, varied
+from .check import Function, Reasons, compared, generator, number, varied
 
 
 def kernel_generation(low: float = 0.01, high: float = 0.16) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def uniform(shape: tuple[int, ...], low: float, high: float, seed: int) -> torch
     return torch.rand(shape, generator=generator(seed)) * (high - low) + low
 
 
-def gradient(answer: Function) -> str | None:
+def gradient(answer: Function) -> Reasons:
     """answer(w [m, in, k, k], beta [n, in, k, k], g [n, in, k, k]) -> [m, in, k, k]: g is the
     gradient by the generated kernels; what reaches w is g times Eq. (5.2), summed over copies."""
     for m, n in ((3, 6), (3, 7), (4, 2)):
@@ -230,12 +230,11 @@ def gradient(answer: Function) -> str | None:
         w[0, 0, 0, 0] = 0.0
         beta, which = uniform((n, 2, 3, 3), 2.0, 10.0, 3), torch.arange(n) % m
         before, got = w.clone(), answer(w, beta, g)
-        if not torch.equal(w.detach(), before):
-            return "it changes the base kernels that it is given"
+        yield not torch.equal(w.detach(), before) and "it changes the base kernels that it is given"
         if tuple(got.shape) == (n, 2, 3, 3):
-            return "a base kernel has one gradient, and it is the sum over its copies"
+            yield "a base kernel has one gradient, and it is the sum over its copies"
         if tuple(got.shape) != (m, 2, 3, 3):
-            return f"it returns the shape {list(got.shape)} for {m} base kernels"
+            yield f"it returns the shape {list(got.shape)} for {m} base kernels"
         copies, blocks = w[which], torch.arange(n) // -(-n // m)
         slope = beta * copies.abs() ** (beta - 1)
 
@@ -261,9 +260,7 @@ def gradient(answer: Function) -> str | None:
         otherwise = (
             f"with {m} base kernels and {n} generated ones the values are not those of (5.2)"
         )
-        if reason := compared(got, summed(g * slope), wrong, otherwise):
-            return reason
-    return None
+        yield compared(got, summed(g * slope), wrong, otherwise)
 
 
 @varied(
@@ -289,7 +286,7 @@ def upload(base_kernels: int, channels: int, classes: int) -> Any:
     )
 
 
-def smooth(function: Function) -> str | None:
+def smooth(function: Function) -> Reasons:
     """function(w, alpha, beta), entry by entry: odd, with the sign of w, a change of at most
     alpha / 10 from -1e-6 to 1e-6, at least alpha / 2 in size where
     w is 0.1 or more, and with a power in it."""
@@ -297,27 +294,26 @@ def smooth(function: Function) -> str | None:
     alpha, beta = uniform((200,), 1e-3, 0.1, 5), uniform((200,), 2.0, 10.0, 6)
     right, left = function(w, alpha, beta), function(-w, alpha, beta)
     if right.shape != w.shape:
-        return f"it returns the shape {list(right.shape)} for entries of shape {list(w.shape)}"
-    if not torch.allclose(right, -left, atol=1e-6):
-        return "it is not odd: w and -w have to give opposite values"
+        yield f"it returns the shape {list(right.shape)} for entries of shape {list(w.shape)}"
+    odd = torch.allclose(right, -left, atol=1e-6)
+    yield not odd and "it is not odd: w and -w have to give opposite values"
     jump = (function(tiny, alpha, beta) - function(-tiny, alpha, beta)).abs()
     if (jump > alpha / 10).any():
-        return "it still jumps at zero, by more than alpha / 10"
+        yield "it still jumps at zero, by more than alpha / 10"
     if (right < 0).any():
-        return "the sign of the result is not that of w"
+        yield "the sign of the result is not that of w"
     least = function(torch.full_like(w, 0.1), alpha, beta)
     if (least < alpha / 2).any() or (right < alpha / 2).any():
-        return "for some |w| of at least 0.1 the result is smaller than alpha / 2"
+        yield "for some |w| of at least 0.1 the result is smaller than alpha / 2"
     grid = torch.arange(50_001, dtype=torch.float64) * 2e-6
     for a, b in ((0.05, 2.0), (0.1, 10.0), (0.001, 5.0)):
         y = function(grid, torch.full_like(grid, a), torch.full_like(grid, b))
         if (y[1:] <= 0).any():
-            return "the sign of the result is not that of w near zero"
+            yield "the sign of the result is not that of w near zero"
         if (y.diff().abs() > a / 10 + 2e-6 * b * grid[1:] ** (b - 1)).any():
-            return "the jump is gone from zero and stands elsewhere"
-    if torch.allclose(right, function(w, alpha, beta + 1), atol=1e-7):
-        return "the power |w|^beta is gone"
-    return None
+            yield "the jump is gone from zero and stands elsewhere"
+    same = torch.allclose(right, function(w, alpha, beta + 1), atol=1e-7)
+    yield same and "the power |w|^beta is gone"
 
 
 @varied(beta=(10, range(3, 13)), largest_weight=(1.0, [k / 100 for k in range(70, 98)]))
