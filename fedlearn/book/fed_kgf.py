@@ -187,30 +187,30 @@ SENDS = {  # by label of the stored runs: its name in the lesson, and what goes 
 def equal_bytes(dataset: str = "cifar10") -> list[dict[str, str]]:
     """Stored runs where clients are alike: accuracy late in the run, and where each stands when it
     has sent as much as Fed-KGF in its whole run, up and down or up alone."""
-    from ..results import load, spread
+    from ..results import spread
+    from .claims import by_label
 
-    runs: dict[str, list[Any]] = {}
-    for h in load("fed_kgf_digits" if dataset == "digits" else "fed_kgf_small"):
-        if h.meta["task"]["dataset"] == dataset and "Iid" in h.meta["task"]["partition"]:
-            runs.setdefault(h.meta["label"], []).append(h)
+    name = "fed_kgf_digits" if dataset == "digits" else "fed_kgf_small"
+    runs = by_label(name, dataset=dataset, partition="Iid()")
+    both, up = (lambda h: h.bytes_up + h.bytes_down), (lambda h: h.bytes_up)
 
-    def within(h: Any, sent: Callable[[Any], Any]) -> list[float]:
-        """The last accuracy within Fed-KGF's bytes, as a list; empty if a round is more."""
-        most = max(sent(its).sum() for its in runs["Fed-KGF"]) * 1.0001
-        so_far = sent(h).cumsum()
-        return [r["accuracy"] for r in h.evaluated if so_far[r["round"] - 1] <= most][-1:]
+    def within(its: list[Any], sent: Callable[[Any], Any]) -> list[float]:
+        """The last accuracy of each run within Fed-KGF's bytes, if a round is not more."""
+        most, last = max(sent(h).sum() for h in runs["Fed-KGF"]) * 1.0001, []
+        for h in its:
+            so_far = sent(h).cumsum()
+            last += [r["accuracy"] for r in h.evaluated if so_far[r["round"] - 1] <= most][-1:]
+        return last
 
     rows = []
-    for label in SENDS if "Fed-KGF" in runs else ():
+    for label, (method, sends) in SENDS.items() if "Fed-KGF" in runs else ():
         if its := runs.get(label, []):
-            name, sends = SENDS[label]
-            up, down = (sum(b) / len(its[0]) / 1e6 for b in (its[0].bytes_up, its[0].bytes_down))
-            reached = {
-                "all rounds": [h.late_accuracy() for h in its],
-                "both ways": sum((within(h, lambda h: h.bytes_up + h.bytes_down) for h in its), []),
-                "up alone": sum((within(h, lambda h: h.bytes_up) for h in its), []),
+            row = {"method": method, "sends up": sends}
+            row |= {
+                way: f"{getattr(its[0], f'bytes_{way}').mean() / 1e6:.2f}" for way in ("up", "down")
             }
-            row = {"method": name, "sends up": sends, "up": f"{up:.2f}", "down": f"{down:.2f}"}
+            reached = {"all rounds": [h.late_accuracy() for h in its]}
+            reached |= {"both ways": within(its, both), "up alone": within(its, up)}
             rows.append(row | {c: spread(a) if a else "" for c, a in reached.items()})
     return rows
 

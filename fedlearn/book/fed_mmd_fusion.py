@@ -107,16 +107,11 @@ def two_clouds() -> dict[str, Any]:
 def own_orders(number: str) -> "Shown":
     """Stored runs on clients that shuffle their pixels, each in an order of its own."""
     from ..plot import panels
-    from ..results import load
+    from .claims import by_label
     from .show import figure
 
-    runs: dict[str, list[Any]] = dict.fromkeys(
-        ("FedAvg", "FedMMD", "FedFusion+Multi", "FedFusion+Conv"), []
-    )
-    for h in load("fed_mmd_fusion_digits"):
-        if h.meta["task"]["partition"] == "Permuted()" and h.meta["label"] in runs:
-            runs[h.meta["label"]] = [*runs[h.meta["label"]], h]
-    axs = panels(runs)
+    runs = by_label("fed_mmd_fusion_digits", partition="Permuted()")
+    axs = panels({m: runs[m] for m in ("FedAvg", "FedMMD", "FedFusion+Multi", "FedFusion+Conv")})
     for ax in axs:
         for line in ax.lines:
             line.set_markevery(5)

@@ -11,21 +11,9 @@ from .check import Function, Reasons, compared, generator, number, varied
 from .grids import chapter_file
 
 if TYPE_CHECKING:
-    from ..history import History
     from .show import Shown
 
 # ---- stored runs ---------------------------------------------------------------------------------
-
-
-def by_label(name: str, task: str) -> "dict[str, list[History]]":
-    """Stored runs of detection or segmentation, by label, seed after seed."""
-    from ..results import load
-
-    runs: dict[str, list[History]] = {}
-    for h in load(name):
-        if h.meta["task"]["task"] == task:
-            runs.setdefault(h.meta["label"], []).append(h)
-    return runs
 
 
 def learned(task: str) -> Rows:
@@ -33,25 +21,25 @@ def learned(task: str) -> Rows:
     that are frequent, how far this is from FedAvg's, in how many seeds it is below, and what
     crosses."""
     from ..results import paired, spread
+    from .claims import by_label
 
-    runs, rows = by_label("seeing_small", task), []
+    runs, rows = by_label("seeing_small", task=task), []
     column, frequent = chapter_file("seeing")["real"]["frequent"][task]
-    of: dict[str, dict[int, float]] = {
-        label: {
-            h.meta["task"]["seed"]: float(np.mean([h.final[column][k] for k in frequent]))
-            for h in its
-        }
-        for label, its in runs.items()
-    }
+
+    def often(label: str) -> dict[int, float]:
+        """By seed, the mean over the frequent classes."""
+        its = ((h.meta["task"]["seed"], h.final[column]) for h in runs[label])
+        return {seed: float(np.mean([values[k] for k in frequent])) for seed, values in its}
+
     for label, its in runs.items():
         row = {"method": label, "all classes": spread([h.final["accuracy"] for h in its])}
-        row |= {"frequent": spread([*of[label].values()]), "to FedAvg": "", "below": ""}
+        row |= {"frequent": spread([*often(label).values()]), "to FedAvg": "", "below": ""}
         if label != "FedAvg":
-            gap = paired(of[label], of["FedAvg"])
+            gap = paired(often(label), often("FedAvg"))
             row["to FedAvg"] = f"{gap.mean:+.3f}"
             row["below"] = f"{gap.seeds - gap.wins} of {gap.seeds}"
+        count = len(its[0].rows[0]["clients"])  # one holder of all sends to nobody
         for way in ("up", "down"):
-            count = len(its[0].rows[0]["clients"])  # one holder of all sends to nobody
             sent = np.mean([getattr(h, f"bytes_{way}").mean() for h in its]) / count / 1e3
             row[way] = f"{sent:.1f}" if count > 1 else ""
         rows.append(row)
