@@ -44,11 +44,7 @@ def watch_maps(number: str) -> "Chart":
         y="datum.row + (datum.panel == 1 && datum.row > 3 ? 0.15 : 0)",
         y2="datum.y + 1",
     )
-    colour = alt.Color(
-        "shade:Q",
-        scale=alt.Scale(domain=[0, 100], range=["#ffffff", "#111111"], clamp=True),
-        legend=None,
-    )
+    grey = alt.Scale(domain=[0, 100], range=["#ffffff", "#111111"], clamp=True)
     x, y = alt.X("x:Q", **wide), alt.Y("y:Q", **high)
 
     def word(at: float, line: float, text: Any, **more: Any) -> Any:
@@ -58,13 +54,12 @@ def watch_maps(number: str) -> "Chart":
     layers = [
         alt.Chart()
         .mark_rect(stroke="#999", strokeWidth=0.3)
-        .encode(x, alt.X2("x2"), y, alt.Y2("y2"), colour)
+        .encode(x, alt.X2("x2"), y, alt.Y2("y2"), alt.Color("shade:Q", scale=grey, legend=None))
     ]
     for k, title in enumerate(("stays at home", "crosses", "painted back")):
         layers.append(word(9 * k, -0.6, title, fontWeight="bold"))
-    for k, (name, values) in enumerate(
-        (("digits read", "accuracy"), ("picture painted back", "recovered"))
-    ):
+    bars = {"digits read": "accuracy", "picture painted back": "recovered"}
+    for k, (name, values) in enumerate(bars.items()):
         share, line = f"{values}[round(2 * noise)]", 9.4 + 2.7 * k
         bar = alt.Chart(ONE).transform_calculate(
             x="0", x2=f"26 * {share}", full="26", y=str(line + 0.6), y2=str(line + 1.4)

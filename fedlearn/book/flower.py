@@ -87,10 +87,9 @@ def engine_rows(seconds: Mapping[str, float]) -> list[dict[str, str]]:
     places = {"sequential": "one process", "simulation": "worker processes"}
     places["deployment"] = "programs of their own"
     columns, first = ("clients live in", "seconds", "times the first"), seconds["sequential"]
-    return [
-        dict(zip(columns, (place, f"{s:.2f}", f"{s / first:.1f}"), strict=True))
-        for place, s in ((place, seconds[engine]) for engine, place in places.items())
-    ]
+    each = {place: seconds[engine] for engine, place in places.items()}
+    rows = ((place, f"{s:.2f}", f"{s / first:.1f}") for place, s in each.items())
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def first_messages(name: str, network: str) -> tuple[int, int]:

@@ -104,6 +104,7 @@ def two_parabolas(rounds: int = 12) -> dict[str, Any]:
         "['optimum ' + format(best, '+.2f'), 'FedAvg ends at ' + format(end, '+.2f'), "
         "'a round leaves ' + format(remains, '.0%')]"
     )
+    ends = [{"kind": kinds[3], "at": "best"}, {"kind": kinds[5], "at": "end"}]
     return layered(
         270,
         [
@@ -137,11 +138,7 @@ def two_parabolas(rounds: int = 12) -> dict[str, Any]:
                 *(x, y, colour, shape),
                 tooltip=[alt.Tooltip("t:N", title="round"), alt.Tooltip("w:N", format="+.3f")],
             ),
-            alt.Chart(
-                alt.InlineData(
-                    values=[{"kind": kinds[3], "at": "best"}, {"kind": kinds[5], "at": "end"}]
-                )
-            )
+            alt.Chart(alt.InlineData(values=ends))
             .transform_calculate(w="datum.at == 'best' ? best : end", loss=mean.format("datum.w"))
             .mark_point(filled=True, size=190, opacity=1)
             .encode(x, y, colour, shape),
