@@ -186,13 +186,16 @@ def bounded(test: Callable[[Any], Any], answer: Any) -> str | None:
     It runs in a thread of its own: so ``SECONDS`` bound it wherever the check is called, and what
     the answer raises, even SystemExit, is told from the reader's own stop of the cell.
     """
+    import torch
+
     outcomes: list[str | None] = []
 
     def run() -> None:
         try:
-            outcome = test(answer)
-            found = isinstance(outcome, str | None)
-            outcomes.append(outcome if found else next(filter(None, outcome), None))
+            with torch.random.fork_rng(devices=[]):  # the notebook's own draws stay as they are
+                outcome = test(answer)
+                found = isinstance(outcome, str | None)
+                outcomes.append(outcome if found else next(filter(None, outcome), None))
         except BaseException as error:  # of the reader's code, or of the test on what it returns
             outcomes.append(stopped(error, answer))
 

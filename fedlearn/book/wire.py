@@ -109,11 +109,6 @@ def seeded(seed: int) -> torch.Generator:
 def random_positions(answer: Any) -> Reasons:
     """(send, receive): send (x [n], k, seed) -> [k]; receive (values, n, seed) -> [n], n/k times
     the entries drawn. How a side draws from the seed is up to it."""
-    with torch.random.fork_rng(devices=[]):
-        yield from _random_positions(answer)
-
-
-def _random_positions(answer: Any) -> Reasons:
     if not isinstance(answer, tuple) or len(answer) != 2 or not all(callable(f) for f in answer):
         yield "two functions are asked for: pass the pair (send, receive)"
     send, receive = answer
