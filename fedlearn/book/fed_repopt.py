@@ -1,13 +1,14 @@
 """Chapter 8, FedRepOpt: its explorers, its figures, and the checks of its exercises."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 
+from . import check
 from .check import Function, Reasons, compared, number, varied
-from .check import drawn as normal
 
 if TYPE_CHECKING:
     from .show import Shown  # pictures take long to load, and a check needs none
@@ -84,8 +85,7 @@ def grown(number: str, start: torch.Tensor, models: Mapping[str, torch.Tensor]) 
 # ---- exercises -----------------------------------------------------------------------------------
 
 
-def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
-    return normal(*shape, seed=seed, dtype=torch.float64)
+drawn = partial(check.drawn, dtype=torch.float64)
 
 
 def each(s: torch.Tensor) -> torch.Tensor:
@@ -206,10 +206,8 @@ def constants(
     blocks_of_128: int, blocks_of_256: int, blocks_of_512: int, channels_of_the_last: int
 ) -> Any:
     """Of RepVGG-B1's blocks; the first of each stage does not copy its input."""
-    blocks, last = (
-        {128: blocks_of_128, 256: blocks_of_256, 512: blocks_of_512},
-        channels_of_the_last,
-    )
+    blocks = {128: blocks_of_128, 256: blocks_of_256, 512: blocks_of_512}
+    last = channels_of_the_last
     channels = 64 + sum(c * n for c, n in blocks.items()) + last
     copied = sum(c * (n - 1) for c, n in blocks.items())
     return number(
