@@ -9,7 +9,7 @@ from typing import Any
 
 _NAMES = {
     "boxes": "moving_boxes pooled_layers scenes seen steer_box",
-    "claims": "difference ends holds ledger ledger_counts opening",
+    "claims": "by_label difference ends holds ledger ledger_counts opening",
     "check": "course given seed",
     "choosing": "duels entries fleet mixing mixtures pareto rivals standing",
     "drawings": "cards",
@@ -28,7 +28,7 @@ _NAMES = {
     "pictures": "kernel_rows partition",
     "play": "playground",
     "rpn": "frozen seven_kernels watch_kernel",
-    "seeing": "answering by_label found_boxes learned real_masks",
+    "seeing": "answering found_boxes learned real_masks",
     "sends": "conformance metered reasons repeated totals two_networks",
     "setup": "chapter styles usual_processor",
     "show": "chart figure runs table",

@@ -91,9 +91,8 @@ def scenes(panels: Sequence[Mapping[str, Any]], columns: int = 3) -> "Figure":
                 look = {"ha": "center", "va": "center", "fontsize": 9, "color": "white"}
                 spot = {"boxstyle": "square,pad=0.1", "facecolor": "#222222", "edgecolor": "none"}
                 x, y = (float(np.median(at) + 0.5) * SIDE / len(kinds) for at in (u, v))
-                ax.text(
-                    min(max(x, 14), SIDE - 14), min(max(y, 6), SIDE - 6), name, bbox=spot, **look
-                )
+                place = np.clip(x, 14, SIDE - 14), np.clip(y, 6, SIDE - 6)
+                ax.text(*place, name, bbox=spot, **look)
         for k in range(1, panel.get("cells", 0)):
             for line in (ax.axhline, ax.axvline):
                 line(k * SIDE / panel["cells"], color=GREY, linewidth=0.6)

@@ -3,8 +3,9 @@ is not yet right; ``fl.solution("fedavg-average")`` shows the reference answer, 
 ``fl.progress()`` lists what is right so far.
 
 A chapter's module, named like the first word of the exercise, has them in ``EXERCISES``. Each is a
-function that takes the reader's answer and returns ``None`` if it is right, otherwise the end of
-the sentence "not yet, because ...". Reference answers are in ``book/solutions``, a file a chapter.
+function that takes the reader's answer and returns the end of the sentence "not yet, because ...",
+or ``None`` if it is right; or it yields such reasons one by one, of which the first that is one
+counts. Reference answers are in ``book/solutions``, a file a chapter.
 """
 
 import csv
@@ -20,7 +21,7 @@ import sys
 import textwrap
 import traceback
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
@@ -40,6 +41,8 @@ CHAPTERS = dict.fromkeys(
     ).split()
 )
 Function = Callable[..., Any]  # an answer that is a function
+Reasons = Iterator[str | bool | None]  # of a wrong answer; what is false is none
+TWICE = "the same generator gives another result the second time: use no other source of randomness"
 SECONDS = 20.0  # that a check may take: nbgrader ends a cell after 30; right answers take 0.1
 NO_ID = "write your id into the first cell, and run all cells again"
 LETTERS = 100_000  # that it may print
@@ -177,17 +180,22 @@ def kernel() -> Any:
     return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
 
 
-def bounded(test: Callable[[Any], str | None], answer: Any) -> str | None:
+def bounded(test: Callable[[Any], Any], answer: Any) -> str | None:
     """``test(answer)``, or why it ended in an error, or did not end.
 
     It runs in a thread of its own: so ``SECONDS`` bound it wherever the check is called, and what
     the answer raises, even SystemExit, is told from the reader's own stop of the cell.
     """
+    import torch
+
     outcomes: list[str | None] = []
 
     def run() -> None:
         try:
-            outcomes.append(test(answer))
+            with torch.random.fork_rng(devices=[]):  # the notebook's own draws stay as they are
+                outcome = test(answer)
+                found = isinstance(outcome, str | None)
+                outcomes.append(outcome if found else next(filter(None, outcome), None))
         except BaseException as error:  # of the reader's code, or of the test on what it returns
             outcomes.append(stopped(error, answer))
 
@@ -205,6 +213,8 @@ def bounded(test: Callable[[Any], str | None], answer: Any) -> str | None:
 
 def stopped(error: BaseException, answer: Any) -> str:
     """The reason for an error: in the answer's own code, or in a test that could not use it."""
+    if isinstance(error.__cause__, StopIteration):  # the answer's, in a test that yields
+        error = error.__cause__
     if isinstance(error, Unbounded):
         return str(error)
     kind = traceback.format_exception_only(error)[-1].strip()

@@ -88,6 +88,15 @@ def measured(row: dict[str, Any], histories: Iterable[History]) -> list[float]:
     return runs[chosen][row["measure"]].tolist()
 
 
+def by_label(name: str, **task: Any) -> dict[str, list[History]]:
+    """Stored runs of tasks that are so, such as ``task="detection"``, by label, seed after seed."""
+    runs: dict[str, list[History]] = {}
+    for h in results.load(name):
+        if task.items() <= h.meta["task"].items():
+            runs.setdefault(h.meta["label"], []).append(h)
+    return runs
+
+
 def ends(
     name: str, measure: str = MEASURES[1], form: str = ".3f", times: float = 1, **only: Any
 ) -> "pandas.DataFrame":

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from ..data.sources import data_path
-from .check import Function, compared, drawn, generator, number, varied
+from .check import Function, Reasons, compared, drawn, generator, number, varied
 
 if TYPE_CHECKING:
     from .show import Chart, Shown  # pictures take long to load, and a check needs none
@@ -44,11 +44,7 @@ def watch_maps(number: str) -> "Chart":
         y="datum.row + (datum.panel == 1 && datum.row > 3 ? 0.15 : 0)",
         y2="datum.y + 1",
     )
-    colour = alt.Color(
-        "shade:Q",
-        scale=alt.Scale(domain=[0, 100], range=["#ffffff", "#111111"], clamp=True),
-        legend=None,
-    )
+    grey = alt.Scale(domain=[0, 100], range=["#ffffff", "#111111"], clamp=True)
     x, y = alt.X("x:Q", **wide), alt.Y("y:Q", **high)
 
     def word(at: float, line: float, text: Any, **more: Any) -> Any:
@@ -58,13 +54,12 @@ def watch_maps(number: str) -> "Chart":
     layers = [
         alt.Chart()
         .mark_rect(stroke="#999", strokeWidth=0.3)
-        .encode(x, alt.X2("x2"), y, alt.Y2("y2"), colour)
+        .encode(x, alt.X2("x2"), y, alt.Y2("y2"), alt.Color("shade:Q", scale=grey, legend=None))
     ]
     for k, title in enumerate(("stays at home", "crosses", "painted back")):
         layers.append(word(9 * k, -0.6, title, fontWeight="bold"))
-    for k, (name, values) in enumerate(
-        (("digits read", "accuracy"), ("picture painted back", "recovered"))
-    ):
+    bars = {"digits read": "accuracy", "picture painted back": "recovered"}
+    for k, (name, values) in enumerate(bars.items()):
         share, line = f"{values}[round(2 * noise)]", 9.4 + 2.7 * k
         bar = alt.Chart(ONE).transform_calculate(
             x="0", x2=f"26 * {share}", full="26", y=str(line + 0.6), y2=str(line + 1.4)
@@ -275,21 +270,17 @@ def no_tensor(got: object) -> str | None:
     return None
 
 
-def gradient(function: Function) -> str | None:
+def gradient(function: Function) -> Reasons:
     """function(teacher [n, C], student [n, C], T) -> the gradient of T^2 KL(teacher || student),
     mean over n, by the student."""
     for n, T in ((6, 3.0), (4, 1.0), (5, 10.0)):
         teacher, student = 4 * drawn(n, 5, seed=1), 4 * drawn(n, 5, seed=2)
         p, q = F.softmax(teacher / T, 1), F.softmax(student / T, 1)
         before, got = student.clone(), function(teacher, student, T)
-        if not torch.equal(student, before):
-            return "it changes the logits that it is given"
-        if reason := no_tensor(got):
-            return reason
-        if got.shape != student.shape:
-            return (
-                f"it returns the shape {list(got.shape)} for logits of shape {list(student.shape)}"
-            )
+        yield not torch.equal(student, before) and "it changes the logits that it is given"
+        yield no_tensor(got)
+        if (shape := got.shape) != student.shape:
+            yield f"it returns the shape {list(shape)} for logits of shape {list(student.shape)}"
         undivided = F.softmax(student, 1) - F.softmax(teacher, 1)
         by_images = F.softmax(student / T, 0) - F.softmax(teacher / T, 0)
         one_left = "of T^2 and the 1/T of the divided logits one T is left"
@@ -311,12 +302,10 @@ def gradient(function: Function) -> str | None:
             "it compares logits; the softmax is missing": T * (student - teacher) / n,
         }
         otherwise = f"for T = {T:g} the values differ from those of autograd"
-        if reason := compared(got, T * (q - p) / n, wrong, otherwise):
-            return reason
-    return None
+        yield compared(got, T * (q - p) / n, wrong, otherwise)
 
 
-def match(function: Function) -> str | None:
+def match(function: Function) -> Reasons:
     """function(z_s [n, C], order [n], batch [b]) -> the rows of z_s for the images in batch; row i
     is image order[i]."""
     for n, seed in ((7, 3), (20, 4)):
@@ -325,10 +314,9 @@ def match(function: Function) -> str | None:
         batch = torch.randperm(n, generator=dice)[:5]
         expected = torch.stack([z_s[(order == j).nonzero()[0, 0]] for j in batch])
         got = function(z_s, order, batch)
-        if reason := no_tensor(got):
-            return reason
+        yield no_tensor(got)
         if got.shape != expected.shape:
-            return f"it returns the shape {list(got.shape)} for a batch of {len(batch)} images"
+            yield f"it returns the shape {list(got.shape)} for a batch of {len(batch)} images"
         wrong = {
             "it takes z_s to be in the order of the images; row i belongs to image order[i]": (
                 z_s[batch]
@@ -337,9 +325,7 @@ def match(function: Function) -> str | None:
             "it matches by position in the batch, as if nobody had shuffled": z_s[:5],
         }
         otherwise = "some images are given the logits of another"
-        if reason := compared(got, expected, wrong, otherwise, 0.0):
-            return reason
-    return None
+        yield compared(got, expected, wrong, otherwise, 0.0)
 
 
 @varied(
@@ -366,33 +352,29 @@ def crossover(weights: int, classes: int, channels: int, side: int) -> Any:
     )
 
 
-def still(function: Function) -> str | None:
+def still(function: Function) -> Reasons:
     """function(net, x, y, z_s) -> (H, y, None), from a network that has not changed."""
     from ..models import digits_edge
 
     x, y, z_s = drawn(6, 1, 8, 8, seed=1), torch.arange(6), drawn(6, 10, seed=2)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        net = digits_edge()
-        start = {name: w.clone() for name, w in net.state_dict().items()}
-        message = function(net, x, y, z_s)
+    torch.manual_seed(0)
+    net = digits_edge()
+    start = {name: w.clone() for name, w in net.state_dict().items()}
+    message = function(net, x, y, z_s)
     if any(not torch.equal(w, start[name]) for name, w in net.state_dict().items()):
-        return "the network has changed: leave out `learn`, and keep `net.eval()`"
+        yield "the network has changed: leave out `learn`, and keep `net.eval()`"
     if not isinstance(message, tuple) or len(message) != 3:
-        return "the message has three parts, H, y and None"
+        yield "the message has three parts, H, y and None"
     H, labels, opinions = message
     if reason := no_tensor(H):
-        return f"of the maps {reason}"
-    if H.requires_grad:
-        return "the maps still hold their gradients: keep `torch.no_grad()`"
+        yield f"of the maps {reason}"
+    yield H.requires_grad and "the maps still hold their gradients: keep `torch.no_grad()`"
     expected = net.eval().extractor(x)
     if H.shape != expected.shape or not torch.allclose(H, expected, atol=1e-5):
-        return "the first part is not the maps, `net.extractor(x)`"
-    if labels is not y:
-        return "the second part is not the labels y"
+        yield "the first part is not the maps, `net.extractor(x)`"
+    yield labels is not y and "the second part is not the labels y"
     if opinions is not None:
-        return "the client's opinions are worthless here: send None in their place"
-    return None
+        yield "the client's opinions are worthless here: send None in their place"
 
 
 EXERCISES = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .check import Function, compared, generator, number, varied
+from .check import Function, Reasons, compared, generator, number, varied
 
 
 def kernel_generation(low: float = 0.01, high: float = 0.16) -> dict[str, Any]:
@@ -187,30 +187,30 @@ SENDS = {  # by label of the stored runs: its name in the lesson, and what goes 
 def equal_bytes(dataset: str = "cifar10") -> list[dict[str, str]]:
     """Stored runs where clients are alike: accuracy late in the run, and where each stands when it
     has sent as much as Fed-KGF in its whole run, up and down or up alone."""
-    from ..results import load, spread
+    from ..results import spread
+    from .claims import by_label
 
-    runs: dict[str, list[Any]] = {}
-    for h in load("fed_kgf_digits" if dataset == "digits" else "fed_kgf_small"):
-        if h.meta["task"]["dataset"] == dataset and "Iid" in h.meta["task"]["partition"]:
-            runs.setdefault(h.meta["label"], []).append(h)
+    name = "fed_kgf_digits" if dataset == "digits" else "fed_kgf_small"
+    runs = by_label(name, dataset=dataset, partition="Iid()")
+    both, up = (lambda h: h.bytes_up + h.bytes_down), (lambda h: h.bytes_up)
 
-    def within(h: Any, sent: Callable[[Any], Any]) -> list[float]:
-        """The last accuracy within Fed-KGF's bytes, as a list; empty if a round is more."""
-        most = max(sent(its).sum() for its in runs["Fed-KGF"]) * 1.0001
-        so_far = sent(h).cumsum()
-        return [r["accuracy"] for r in h.evaluated if so_far[r["round"] - 1] <= most][-1:]
+    def within(its: list[Any], sent: Callable[[Any], Any]) -> list[float]:
+        """The last accuracy of each run within Fed-KGF's bytes, if a round is not more."""
+        most, last = max(sent(h).sum() for h in runs["Fed-KGF"]) * 1.0001, []
+        for h in its:
+            so_far = sent(h).cumsum()
+            last += [r["accuracy"] for r in h.evaluated if so_far[r["round"] - 1] <= most][-1:]
+        return last
 
     rows = []
-    for label in SENDS if "Fed-KGF" in runs else ():
+    for label, (method, sends) in SENDS.items() if "Fed-KGF" in runs else ():
         if its := runs.get(label, []):
-            name, sends = SENDS[label]
-            up, down = (sum(b) / len(its[0]) / 1e6 for b in (its[0].bytes_up, its[0].bytes_down))
-            reached = {
-                "all rounds": [h.late_accuracy() for h in its],
-                "both ways": sum((within(h, lambda h: h.bytes_up + h.bytes_down) for h in its), []),
-                "up alone": sum((within(h, lambda h: h.bytes_up) for h in its), []),
+            row = {"method": method, "sends up": sends}
+            row |= {
+                way: f"{getattr(its[0], f'bytes_{way}').mean() / 1e6:.2f}" for way in ("up", "down")
             }
-            row = {"method": name, "sends up": sends, "up": f"{up:.2f}", "down": f"{down:.2f}"}
+            reached = {"all rounds": [h.late_accuracy() for h in its]}
+            reached |= {"both ways": within(its, both), "up alone": within(its, up)}
             rows.append(row | {c: spread(a) if a else "" for c, a in reached.items()})
     return rows
 
@@ -222,7 +222,7 @@ def uniform(shape: tuple[int, ...], low: float, high: float, seed: int) -> torch
     return torch.rand(shape, generator=generator(seed)) * (high - low) + low
 
 
-def gradient(answer: Function) -> str | None:
+def gradient(answer: Function) -> Reasons:
     """answer(w [m, in, k, k], beta [n, in, k, k], g [n, in, k, k]) -> [m, in, k, k]: g is the
     gradient by the generated kernels; what reaches w is g times Eq. (5.2), summed over copies."""
     for m, n in ((3, 6), (3, 7), (4, 2)):
@@ -230,12 +230,11 @@ def gradient(answer: Function) -> str | None:
         w[0, 0, 0, 0] = 0.0
         beta, which = uniform((n, 2, 3, 3), 2.0, 10.0, 3), torch.arange(n) % m
         before, got = w.clone(), answer(w, beta, g)
-        if not torch.equal(w.detach(), before):
-            return "it changes the base kernels that it is given"
+        yield not torch.equal(w.detach(), before) and "it changes the base kernels that it is given"
         if tuple(got.shape) == (n, 2, 3, 3):
-            return "a base kernel has one gradient, and it is the sum over its copies"
+            yield "a base kernel has one gradient, and it is the sum over its copies"
         if tuple(got.shape) != (m, 2, 3, 3):
-            return f"it returns the shape {list(got.shape)} for {m} base kernels"
+            yield f"it returns the shape {list(got.shape)} for {m} base kernels"
         copies, blocks = w[which], torch.arange(n) // -(-n // m)
         slope = beta * copies.abs() ** (beta - 1)
 
@@ -261,9 +260,7 @@ def gradient(answer: Function) -> str | None:
         otherwise = (
             f"with {m} base kernels and {n} generated ones the values are not those of (5.2)"
         )
-        if reason := compared(got, summed(g * slope), wrong, otherwise):
-            return reason
-    return None
+        yield compared(got, summed(g * slope), wrong, otherwise)
 
 
 @varied(
@@ -289,7 +286,7 @@ def upload(base_kernels: int, channels: int, classes: int) -> Any:
     )
 
 
-def smooth(function: Function) -> str | None:
+def smooth(function: Function) -> Reasons:
     """function(w, alpha, beta), entry by entry: odd, with the sign of w, a change of at most
     alpha / 10 from -1e-6 to 1e-6, at least alpha / 2 in size where
     w is 0.1 or more, and with a power in it."""
@@ -297,27 +294,26 @@ def smooth(function: Function) -> str | None:
     alpha, beta = uniform((200,), 1e-3, 0.1, 5), uniform((200,), 2.0, 10.0, 6)
     right, left = function(w, alpha, beta), function(-w, alpha, beta)
     if right.shape != w.shape:
-        return f"it returns the shape {list(right.shape)} for entries of shape {list(w.shape)}"
-    if not torch.allclose(right, -left, atol=1e-6):
-        return "it is not odd: w and -w have to give opposite values"
+        yield f"it returns the shape {list(right.shape)} for entries of shape {list(w.shape)}"
+    odd = torch.allclose(right, -left, atol=1e-6)
+    yield not odd and "it is not odd: w and -w have to give opposite values"
     jump = (function(tiny, alpha, beta) - function(-tiny, alpha, beta)).abs()
     if (jump > alpha / 10).any():
-        return "it still jumps at zero, by more than alpha / 10"
+        yield "it still jumps at zero, by more than alpha / 10"
     if (right < 0).any():
-        return "the sign of the result is not that of w"
+        yield "the sign of the result is not that of w"
     least = function(torch.full_like(w, 0.1), alpha, beta)
     if (least < alpha / 2).any() or (right < alpha / 2).any():
-        return "for some |w| of at least 0.1 the result is smaller than alpha / 2"
+        yield "for some |w| of at least 0.1 the result is smaller than alpha / 2"
     grid = torch.arange(50_001, dtype=torch.float64) * 2e-6
     for a, b in ((0.05, 2.0), (0.1, 10.0), (0.001, 5.0)):
         y = function(grid, torch.full_like(grid, a), torch.full_like(grid, b))
         if (y[1:] <= 0).any():
-            return "the sign of the result is not that of w near zero"
+            yield "the sign of the result is not that of w near zero"
         if (y.diff().abs() > a / 10 + 2e-6 * b * grid[1:] ** (b - 1)).any():
-            return "the jump is gone from zero and stands elsewhere"
-    if torch.allclose(right, function(w, alpha, beta + 1), atol=1e-7):
-        return "the power |w|^beta is gone"
-    return None
+            yield "the jump is gone from zero and stands elsewhere"
+    same = torch.allclose(right, function(w, alpha, beta + 1), atol=1e-7)
+    yield same and "the power |w|^beta is gone"
 
 
 @varied(beta=(10, range(3, 13)), largest_weight=(1.0, [k / 100 for k in range(70, 98)]))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .check import Function, compared, drawn, labelled, number, varied
+from .check import Function, Reasons, compared, drawn, labelled, number, varied
 
 if TYPE_CHECKING:
     from .show import Shown  # pictures take long to load, and a check needs none
@@ -27,19 +27,8 @@ PAIR = (  # MMD^2 of the frozen points a and the local ones s a + (x, 0), its pa
 def two_clouds() -> dict[str, Any]:
     """A frozen cloud and a local one that a slider moves; below them MMD^2 and the client's loss at
     every place, computed from the points. Training walks down the loss from the frozen cloud."""
-    from .vega import (
-        BLUE,
-        BOLD,
-        DOTTED,
-        GREEN,
-        GREY,
-        ORANGE,
-        alt,
-        layered,
-        point_at,
-        series,
-        slider,
-    )
+    from . import vega
+    from .vega import BLUE, BOLD, DOTTED, GREEN, GREY, ORANGE, alt, layered, series, slider
 
     dice = random.Random(8)
     ax, ay = ([round(dice.gauss(0, 0.7), 2) for _ in range(POINTS)] for _ in range(2))
@@ -95,7 +84,7 @@ def two_clouds() -> dict[str, Any]:
         )
         .mark_point(filled=True, size=60, opacity=0.85, clip=True)
         .encode(x, alt.Y("y:Q", **side), fill, shape),
-        point_at(str(WANTS), "3")
+        vega.point_at(str(WANTS), "3")
         .mark_point(shape="cross", size=160, color=GREY, strokeWidth=2)
         .encode(x, alt.Y("y:Q", **side)),
         here.transform_calculate(text="'MMD² is ' + format(datum.mmd, '.2f')")
@@ -118,16 +107,11 @@ def two_clouds() -> dict[str, Any]:
 def own_orders(number: str) -> "Shown":
     """Stored runs on clients that shuffle their pixels, each in an order of its own."""
     from ..plot import panels
-    from ..results import load
+    from .claims import by_label
     from .show import figure
 
-    runs: dict[str, list[Any]] = dict.fromkeys(
-        ("FedAvg", "FedMMD", "FedFusion+Multi", "FedFusion+Conv"), []
-    )
-    for h in load("fed_mmd_fusion_digits"):
-        if h.meta["task"]["partition"] == "Permuted()" and h.meta["label"] in runs:
-            runs[h.meta["label"]] = [*runs[h.meta["label"]], h]
-    axs = panels(runs)
+    runs = by_label("fed_mmd_fusion_digits", partition="Permuted()")
+    axs = panels({m: runs[m] for m in ("FedAvg", "FedMMD", "FedFusion+Multi", "FedFusion+Conv")})
     for ax in axs:
         for line in ax.lines:
             line.set_markevery(5)
@@ -152,17 +136,15 @@ def grams(n: int, m: int, seed: int = 11) -> tuple[torch.Tensor, ...]:
     return tuple(torch.exp(-torch.cdist(a, b).square() / 2) for a, b in ((x, x), (y, y), (x, y)))
 
 
-def diagonal(unbiased: Function) -> str | None:
+def diagonal(unbiased: Function) -> Reasons:
     """unbiased(Kxx [n, n], Kyy [m, m], Kxy [n, m]) -> MMD^2 without pairs of a point and itself."""
     for n, m in ((4, 6), (5, 5)):
         Kxx, Kyy, Kxy = grams(n, m)
         before, got = Kxx.clone(), unbiased(Kxx, Kyy, Kxy)
-        if not torch.equal(Kxx, before):
-            return "it changes the matrices that it is given"
-        if got is None:
-            return "it returns nothing"
+        yield not torch.equal(Kxx, before) and "it changes the matrices that it is given"
+        yield got is None and "it returns nothing"
         if torch.as_tensor(got).numel() != 1:
-            return f"one number is asked for, not a tensor of shape {list(got.shape)}"
+            yield f"one number is asked for, not a tensor of shape {list(got.shape)}"
         off = [K.sum() - K.trace() for K in (Kxx, Kyy)]
         pairs, between = [n * (n - 1), m * (m - 1)], 2 * Kxy.mean()
         within = off[0] / pairs[0] + off[1] / pairs[1]
@@ -182,9 +164,7 @@ def diagonal(unbiased: Function) -> str | None:
                 "that mean stays whole": within - 2 * cross
             }
         otherwise = f"for samples of {n} and {m} points the value is not right"
-        if reason := compared(float(got), within - between, wrong, otherwise):
-            return reason
-    return None
+        yield compared(float(got), within - between, wrong, otherwise)
 
 
 @varied(numbers_in_all=(1_756_426, range(1_000_000, 2_000_000)), channels=(64, range(16, 200)))
@@ -209,19 +189,18 @@ def payload(numbers_in_all: int, channels: int) -> Any:
     )
 
 
-def fold(answer: Function) -> str | None:
+def fold(answer: Function) -> Reasons:
     """fold(W [C, 2C], b [C]) -> (W' [C, C], b' [C]) with W' E + b' = W (E || E) + b."""
     for C in (3, 5):
         W, b, E = drawn(C, 2 * C, seed=11), drawn(C, seed=12), drawn(C, 7, seed=13)
         before, got = W.clone(), answer(W, b)
-        if not torch.equal(W, before):
-            return "it changes the matrix that it is given"
+        yield not torch.equal(W, before) and "it changes the matrix that it is given"
         if not isinstance(got, (tuple, list)) or len(got) != 2:
-            return "two tensors are asked for, the matrix and the bias"
+            yield "two tensors are asked for, the matrix and the bias"
         matrix, bias = got
         if tuple(matrix.shape) != (C, C) or tuple(bias.shape) != (C,):
             shapes = f"{list(matrix.shape)} and {list(bias.shape)}"
-            return f"the shapes are {shapes}, not {[C, C]} and {[C]}"
+            yield f"the shapes are {shapes}, not {[C, C]} and {[C]}"
         both = W[:, :C] + W[:, C:]
         wrong = {
             "the global half of W is left out, but it meets the same maps": W[:, C:],
@@ -230,25 +209,20 @@ def fold(answer: Function) -> str | None:
             "the matrix is transposed": both.T,
         }
         otherwise = f"with {C} channels the folded operator does not do what the operator does"
-        if reason := compared(matrix, both, wrong, otherwise, 1e-5):
-            return reason
+        yield compared(matrix, both, wrong, otherwise, 1e-5)
         right = W @ torch.cat([E, E]) + b[:, None]
         once = "the bias is added once, as it is"
-        if reason := compared(matrix @ E + bias[:, None], right, {}, once, 1e-5):
-            return reason
-    return None
+        yield compared(matrix @ E + bias[:, None], right, {}, once, 1e-5)
 
 
-def weights(answer: Any) -> str | None:
+def weights(answer: Any) -> Reasons:
     """{label: method}: FedMMD with other weights than the paper's, and FedAvg beside it."""
     example, call = '{"weak": fl.methods.fedmmd(0.3, lam=0.01)}', "fl.methods.fedmmd(0.3, lam=...)"
     both, race = ("fedmmd", "fedavg"), "the race is between fedmmd and fedavg"
-    if reason := labelled(answer, example, call, both, race):
-        return reason
+    yield labelled(answer, example, call, both, race)
     bands = [m.parts()["objective"] for m in answer.values() if m.name == "fedmmd"]
     if all("lam=0.1," in band for band in bands):
-        return "no FedMMD here has another weight than the paper's 0.1"
-    return None
+        yield "no FedMMD here has another weight than the paper's 0.1"
 
 
 EXERCISES = {

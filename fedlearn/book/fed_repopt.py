@@ -1,13 +1,14 @@
 """Chapter 8, FedRepOpt: its explorers, its figures, and the checks of its exercises."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 
-from .check import Function, compared, number, varied
-from .check import drawn as normal
+from . import check
+from .check import Function, Reasons, compared, number, varied
 
 if TYPE_CHECKING:
     from .show import Shown  # pictures take long to load, and a check needs none
@@ -81,14 +82,10 @@ def grown(number: str, start: torch.Tensor, models: Mapping[str, torch.Tensor]) 
     )
 
 
-# ---- the audit -----------------------------------------------------------------------------------
-
-
 # ---- exercises -----------------------------------------------------------------------------------
 
 
-def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
-    return normal(*shape, seed=seed, dtype=torch.float64)
+drawn = partial(check.drawn, dtype=torch.float64)
 
 
 def each(s: torch.Tensor) -> torch.Tensor:
@@ -96,14 +93,14 @@ def each(s: torch.Tensor) -> torch.Tensor:
     return s[:, None, None, None]
 
 
-def fold(answer: Function) -> str | None:
+def fold(answer: Function) -> Reasons:
     """fold(W [out, in, 3, 3], b, gamma, beta, mean, var [out], eps) -> W, b of the one convolution,
     in evaluation mode."""
     W, (b, gamma, beta, mean) = drawn(3, 3, 3, 3), drawn(4, 3, seed=1)
     var, eps = drawn(3, seed=2).square() + 0.5, 0.1
     kernel, bias = answer(W, b, gamma, beta, mean, var, eps)
     if kernel.shape != W.shape or bias.shape != b.shape:
-        return f"it returns the shapes {list(kernel.shape)} and {list(bias.shape)}"
+        yield f"it returns the shapes {list(kernel.shape)} and {list(bias.shape)}"
     factor = gamma / (var + eps).sqrt()
     kernels = {
         "the factor belongs to the output channel, the first axis, and not to the last": factor * W,
@@ -121,11 +118,10 @@ def fold(answer: Function) -> str | None:
         "the running mean is missing": beta + factor * b,
         "the running mean is subtracted": beta + factor * (b + mean),
     }
-    return compared(
-        kernel, each(factor) * W, kernels, "the kernel is not the one that does both"
-    ) or compared(
-        bias, beta + factor * (b - mean), biases, "the kernel is right, but the bias is not"
-    )
+    otherwise = "the kernel is not the one that does both"
+    yield compared(kernel, each(factor) * W, kernels, otherwise)
+    otherwise = "the kernel is right, but the bias is not"
+    yield compared(bias, beta + factor * (b - mean), biases, otherwise)
 
 
 def middle(value: torch.Tensor | float, outputs: int, inputs: int) -> torch.Tensor:
@@ -134,12 +130,12 @@ def middle(value: torch.Tensor | float, outputs: int, inputs: int) -> torch.Tens
     return F.pad(value[:, :, None, None], [1] * 4)
 
 
-def depthwise(answer: Function) -> str | None:
+def depthwise(answer: Function) -> Reasons:
     """answer(s [C]) -> the multiplier [C, 1, 3, 3]."""
     s = drawn(4, seed=3)
     M, before = answer(s.clone()), each(s**2).expand(4, 1, 3, 3)
     if M.shape != before.shape:
-        return (
+        yield (
             f"it returns the shape {list(M.shape)} for 4 channels; "
             "a multiplier has the shape of the kernel, [4, 1, 3, 3]"
         )
@@ -147,8 +143,7 @@ def depthwise(answer: Function) -> str | None:
     first = middle(torch.tensor([[1.0], [0], [0], [0]]), 4, 1)
     once = "s acts twice: on the gradient and on what the kernel contributes"
     for power in (each(s), each(s.abs())):
-        if compared(M, power.expand(4, 1, 3, 3) + one, {}, once) is None:
-            return once
+        yield compared(M, power.expand(4, 1, 3, 3) + one, {}, once) is None and once
     wrong = {
         "the branch with t is missing: it is trained as well": before,
         "a depth-wise block has no 1 x 1 branch": before + one + square,
@@ -159,20 +154,19 @@ def depthwise(answer: Function) -> str | None:
         "(expand shares one number, repeat copies it)": before + 1,
         "in the middle the 1 is added to s squared; it does not replace it": before + one - square,
     }
-    return compared(M, before + one, wrong, "the values are not those of the derivation")
+    yield compared(M, before + one, wrong, "the values are not those of the derivation")
 
 
-def adam(answer: Function) -> str | None:
+def adam(answer: Function) -> Reasons:
     """answer(u [out, in, 3, 3], s3, s1 [out], copies, lr) -> what one step of Adam on the
     branches changes in W'."""
     s3, s1 = drawn(2, 3, seed=4).abs() + 0.2
     for inputs, copies in ((3, True), (3, False), (2, False)):
         u, lr = drawn(3, inputs, 3, 3, seed=5), 0.5
         before, got = u.clone(), answer(u, s3, s1, copies, lr)
-        if not torch.equal(u, before):
-            return "it changes u, which it is given"
+        yield not torch.equal(u, before) and "it changes u, which it is given"
         if got.shape != u.shape:
-            return f"it returns the shape {list(got.shape)} for u of shape {list(u.shape)}"
+            yield f"it returns the shape {list(got.shape)} for u of shape {list(u.shape)}"
         unit = middle(torch.eye(3, inputs), 3, inputs)
         one = unit * copies
         outer, inner = each(s3).expand(u.shape), middle(s1[:, None], 3, inputs)
@@ -196,9 +190,7 @@ def adam(answer: Function) -> str | None:
             **{reason: -lr * factor * u for reason, factor in factors.items()},
         }
         otherwise = "the values are not those of three branches that each take a step of Adam"
-        if reason := compared(got, right, wrong, otherwise):
-            return reason
-    return None
+        yield compared(got, right, wrong, otherwise)
 
 
 BLOCKS = range(2, 30)
@@ -214,10 +206,8 @@ def constants(
     blocks_of_128: int, blocks_of_256: int, blocks_of_512: int, channels_of_the_last: int
 ) -> Any:
     """Of RepVGG-B1's blocks; the first of each stage does not copy its input."""
-    blocks, last = (
-        {128: blocks_of_128, 256: blocks_of_256, 512: blocks_of_512},
-        channels_of_the_last,
-    )
+    blocks = {128: blocks_of_128, 256: blocks_of_256, 512: blocks_of_512}
+    last = channels_of_the_last
     channels = 64 + sum(c * n for c, n in blocks.items()) + last
     copied = sum(c * (n - 1) for c, n in blocks.items())
     return number(

@@ -9,7 +9,7 @@ import torch
 
 from ..models import digits_cnn, state_of
 from ..wire import Message, Schema, pack
-from .check import Function, compared, drawn, number, varied
+from .check import Function, Reasons, compared, drawn, number, varied
 
 if TYPE_CHECKING:
     from .show import Chart
@@ -124,7 +124,7 @@ def two_bowls(number: str) -> "Chart":
 # ---- exercises -----------------------------------------------------------------------------------
 
 
-def average(answer: Function) -> str | None:
+def average(answer: Function) -> Reasons:
     """answer(states, samples) -> the mean of the states, weighted by samples."""
     samples = [30, 10, 60]
     states = [
@@ -133,11 +133,11 @@ def average(answer: Function) -> str | None:
     given = [{n: t.clone() for n, t in state.items()} for state in states]
     mean = answer(given, list(samples))
     if not isinstance(mean, dict) or set(mean) != {"weight", "bias"}:
-        return "the answer should be a dictionary with the same names as the states"
+        yield "the answer should be a dictionary with the same names as the states"
     if any(not torch.equal(a[n], b[n]) for a, b in zip(given, states, strict=True) for n in a):
-        return "it changes the states it was given"
-    if any(mean[n].shape != t.shape for n, t in states[0].items()):
-        return "the values are not the weighted mean"
+        yield "it changes the states it was given"
+    otherwise = "the values are not the weighted mean"
+    yield any(mean[n].shape != t.shape for n, t in states[0].items()) and otherwise
 
     def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
         return torch.cat([t.flatten() for t in tensors])
@@ -154,8 +154,7 @@ def average(answer: Function) -> str | None:
         ),
     }
     right = weighted([m / 100 for m in samples])
-    values = flat(mean[n] for n in states[0])
-    return compared(values, right, wrong, "the values are not the weighted mean", 1e-4)
+    yield compared(flat(mean[n] for n in states[0]), right, wrong, otherwise, 1e-4)
 
 
 @varied(rounds=(50, range(11, 400)), clients_in_a_round=(10, range(2, 90)))
@@ -185,47 +184,42 @@ def total_bytes(rounds: int, clients_in_a_round: int) -> Any:
 CASES = ((10, 1.0, 10), (10, 0.5, 5), (10, 0.2, 2), (10, 0.01, 1), (5, 0.5, 3), (7, 0.2, 1))
 
 
-def participants(answer: Function) -> str | None:
+def participants(answer: Function) -> Reasons:
     """answer(clients, C, generator) -> clients drawn without repetition, ascending."""
     for clients, share, count in CASES:
         given = answer(clients, share, torch.Generator().manual_seed(1))
         chosen = [int(k) for k in islice(given, clients + 1)]
         case = f"{clients} clients and a share of {share}"
-        if not chosen:
-            return f"with {case} nobody takes part: at least one must"
+        yield not chosen and f"with {case} nobody takes part: at least one must"
         if len(chosen) != count:
-            return f"with {case} there should be {count} participants, not {len(chosen)}"
-        if len(set(chosen)) != len(chosen):
-            return f"with {case} a client is drawn twice"
+            yield f"with {case} there should be {count} participants, not {len(chosen)}"
+        yield len(set(chosen)) != len(chosen) and f"with {case} a client is drawn twice"
         if min(chosen) < 0 or max(chosen) >= clients:
-            return f"clients are numbered from 0 to {clients - 1}"
-        if chosen != sorted(chosen):
-            return "the numbers are not in ascending order"
+            yield f"clients are numbered from 0 to {clients - 1}"
+        yield chosen != sorted(chosen) and "the numbers are not in ascending order"
 
     def draws(count: int) -> list[list[int]]:
         return [list(answer(20, 0.5, torch.Generator().manual_seed(s))) for s in range(count)]
 
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        first = draws(400)
-        torch.manual_seed(1)
-        if draws(5) != first[:5]:
-            return (
-                "the same generator gives another choice the second time: "
-                "use no other source of randomness"
-            )
-    if all(choice == first[0] for choice in first):
-        return "it always draws the same clients: use the generator"
+    torch.manual_seed(0)
+    first = draws(400)
+    torch.manual_seed(1)
+    if draws(5) != first[:5]:
+        yield (
+            "the same generator gives another choice the second time: "
+            "use no other source of randomness"
+        )
+    same = all(choice == first[0] for choice in first)
+    yield same and "it always draws the same clients: use the generator"
     often = torch.bincount(torch.tensor(first).flatten().long(), minlength=20)
     if often.min() < 140 or often.max() > 260:  # 200 expected, standard deviation 10
-        return "some clients are drawn more often than others"
+        yield "some clients are drawn more often than others"
     pairs = sum(1 in choice and 0 in choice for choice in first)
     if not 55 <= pairs <= 135:  # 95 expected, standard deviation 8.5
-        return (
+        yield (
             "clients 0 and 1 are not drawn independently: "
             "all sets of clients must be equally likely"
         )
-    return None
 
 
 EXERCISES = {

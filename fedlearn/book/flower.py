@@ -8,7 +8,7 @@ from typing import Any
 from .. import methods, tasks
 from ..history import History
 from ..round import clients
-from .check import Function, number, varied
+from .check import Function, Reasons, number, varied
 
 ASK, LOOK = 3.0, 0.5  # seconds between two looks of a SuperNode, and of our part at the server
 
@@ -87,10 +87,9 @@ def engine_rows(seconds: Mapping[str, float]) -> list[dict[str, str]]:
     places = {"sequential": "one process", "simulation": "worker processes"}
     places["deployment"] = "programs of their own"
     columns, first = ("clients live in", "seconds", "times the first"), seconds["sequential"]
-    return [
-        dict(zip(columns, (place, f"{s:.2f}", f"{s / first:.1f}"), strict=True))
-        for place, s in ((place, seconds[engine]) for engine, place in places.items())
-    ]
+    each = {place: seconds[engine] for engine, place in places.items()}
+    rows = ((place, f"{s:.2f}", f"{s / first:.1f}") for place, s in each.items())
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def first_messages(name: str, network: str) -> tuple[int, int]:
@@ -282,7 +281,7 @@ SILENT: dict[str, tuple[list[Any], list[int]]] = {  # rounds of four clients, an
 }
 
 
-def silent(answer: Function) -> str | None:
+def silent(answer: Function) -> Reasons:
     """answer(history, size) -> the rounds in which fewer uploads came than the row claims."""
     for reason, (rounds, right) in SILENT.items():
         row = {"accuracy": 0.5, "clients": [0, 1, 2, 3]}
@@ -291,11 +290,10 @@ def silent(answer: Function) -> str | None:
         ]
         got = answer(History("rpn", {}, rows), 100)
         if not isinstance(got, list):
-            return f"a list of rounds is asked for, not {type(got).__name__}"
-        if got != right:
-            from_zero = right and got == [t - 1 for t in right]
-            return "rounds count from 1; take them from the rows" if from_zero else reason
-    return None
+            yield f"a list of rounds is asked for, not {type(got).__name__}"
+        if right and got == [t - 1 for t in right]:
+            yield "rounds count from 1; take them from the rows"
+        yield got != right and reason
 
 
 EXERCISES = {"flower-bytes": total, "flower-silent": silent}

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .check import Function, compared, drawn
+from .check import TWICE, Function, Reasons, compared, drawn
 
 CLASSES, CLIENTS = 10, 20
 
@@ -104,6 +104,7 @@ def two_parabolas(rounds: int = 12) -> dict[str, Any]:
         "['optimum ' + format(best, '+.2f'), 'FedAvg ends at ' + format(end, '+.2f'), "
         "'a round leaves ' + format(remains, '.0%')]"
     )
+    ends = [{"kind": kinds[3], "at": "best"}, {"kind": kinds[5], "at": "end"}]
     return layered(
         270,
         [
@@ -137,11 +138,7 @@ def two_parabolas(rounds: int = 12) -> dict[str, Any]:
                 *(x, y, colour, shape),
                 tooltip=[alt.Tooltip("t:N", title="round"), alt.Tooltip("w:N", format="+.3f")],
             ),
-            alt.Chart(
-                alt.InlineData(
-                    values=[{"kind": kinds[3], "at": "best"}, {"kind": kinds[5], "at": "end"}]
-                )
-            )
+            alt.Chart(alt.InlineData(values=ends))
             .transform_calculate(w="datum.at == 'best' ? best : end", loss=mean.format("datum.w"))
             .mark_point(filled=True, size=190, opacity=1)
             .encode(x, y, colour, shape),
@@ -156,7 +153,7 @@ def two_parabolas(rounds: int = 12) -> dict[str, Any]:
 # ---- exercises -----------------------------------------------------------------------------------
 
 
-def pure_shards(answer: Function) -> str | None:
+def pure_shards(answer: Function) -> Reasons:
     """answer(labels, clients, rng) -> the owner of each sample; each client gets two classes, none
     a third."""
     for clients, classes, n in ((10, 10, 1347), (5, 10, 600), (12, 4, 401)):
@@ -169,40 +166,35 @@ def pure_shards(answer: Function) -> str | None:
             try:
                 owner = np.asarray(given)
             except ValueError:
-                return "one owner for each image is asked for, not one list for each client"
+                yield "one owner for each image is asked for, not one list for each client"
             if owner.shape != labels.shape:
-                return (
+                yield (
                     f"there should be one owner for each of the {n} samples, "
                     f"not an array of shape {owner.shape}"
                 )
             if owner.min() < 0 or owner.max() >= clients:
-                return f"owners should be numbers from 0 to {clients - 1}"
+                yield f"owners should be numbers from 0 to {clients - 1}"
             held = np.zeros((clients, classes), int)
             np.add.at(held, (owner, labels), 1)
             if (wrong := (held > 0).sum(1) != 2).any():
                 k = int(wrong.argmax())
-                return (
+                yield (
                     f"client {k} of {clients} holds {(held[k] > 0).sum()} of the {classes} classes "
                     "instead of two"
                 )
             for c, column in enumerate(held.T):
                 if np.ptp(column[column > 0]) > 1:
-                    return (
+                    yield (
                         f"class {c} is not shared evenly: "
                         f"its holders have {column[column > 0].tolist()} samples"
                     )
-            if not np.array_equal(owner, again):
-                return (
-                    "the same generator gives another result the second time: "
-                    "use no other source of randomness"
-                )
+            yield not np.array_equal(owner, again) and TWICE
             draws.append(owner)
         if all(np.array_equal(draws[0], other) for other in draws[1:]):
-            return "four different generators gave one and the same split: draw from rng"
-    return None
+            yield "four different generators gave one and the same split: draw from rng"
 
 
-def layer_drift(answer: Function) -> str | None:
+def layer_drift(answer: Function) -> Reasons:
     """answer(updates, samples) -> {name: drift}; updates: tensors by name, for each client."""
     shapes = {"conv.weight": (4, 2, 3, 3), "fc.weight": (5, 6), "fc.bias": (5,)}
     samples = [30, 10, 60]
@@ -220,7 +212,7 @@ def layer_drift(answer: Function) -> str | None:
     p, even = counts / counts.sum(), torch.full((3,), 1 / 3)
     given = answer(updates, samples)
     if not isinstance(given, dict) or set(given) != set(shapes):
-        return f"the answer should be a dictionary with a number for each of {', '.join(shapes)}"
+        yield f"the answer should be a dictionary with a number for each of {', '.join(shapes)}"
     for name, stacked in flat.items():
         value, right = float(given[name]), drift(stacked, p)
         wrong = {
@@ -233,36 +225,30 @@ def layer_drift(answer: Function) -> str | None:
             ),
         }
         otherwise = f"for {name} it gives {value:.4g}, which is not its drift"
-        if reason := compared(value, right, wrong, otherwise, 1e-4):
-            return reason
-    return None
+        yield compared(value, right, wrong, otherwise, 1e-4)
 
 
-def expected_classes(answer: Function) -> str | None:
+def expected_classes(answer: Function) -> Reasons:
     """answer(n, classes) -> the expected number of different classes among n random images."""
     for n, classes in ((1, 10), (2, 10), (10, 10), (30, 10), (5, 2), (3, 1)):
         value, missing = float(answer(n, classes)), classes * (1 - 1 / classes) ** n
-        right = classes - missing
         wrong = {
             "that is how many classes are missing: you want those that are there": missing,
             "images repeat classes: two images have the same class now and then": min(n, classes),
         }
         otherwise = f"for n = {n} and {classes} classes {value:.4g} is not the expected number"
-        if reason := compared(value, right, wrong, otherwise):
-            return reason
-    return None
+        yield compared(value, classes - missing, wrong, otherwise)
 
 
-def round_leaves(answer: Function) -> str | None:
+def round_leaves(answer: Function) -> Reasons:
     """answer(a, p, E, eta) -> the share of the distance to the end that a round of averaging
     leaves."""
     two, three = ([4.0, 0.5], [0.5, 0.5]), ([1.0, 2.0, 0.5], [0.2, 0.5, 0.3])
     for (a, p), E, eta in ((two, 1, 0.2), (two, 20, 0.2), (three, 3, 0.1)):
         a_k, p_k = np.array(a), np.array(p)
         value, r = float(answer(a_k, p_k, E, eta)), (1 - eta * a_k) ** E
-        right = float(p_k @ r)
         wrong = {
-            "that is what a round walks: you want what it leaves": 1 - right,
+            "that is what a round walks: you want what it leaves": 1 - float(p_k @ r),
             "one client with the mean curvature is another thing: average the r_k": float(
                 (1 - eta * p_k @ a_k) ** E
             ),
@@ -271,9 +257,7 @@ def round_leaves(answer: Function) -> str | None:
         otherwise = (
             f"for a = {a} and E = {E} it gives {value:.4g}, which is not the share that is left"
         )
-        if reason := compared(value, right, wrong, otherwise):
-            return reason
-    return None
+        yield compared(value, float(p_k @ r), wrong, otherwise)
 
 
 EXERCISES = {

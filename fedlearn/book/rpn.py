@@ -6,7 +6,7 @@ import torch
 
 from ..context import Tensors
 from ..wire import Pooled
-from .check import compared, drawn, labelled, number, varied
+from .check import Reasons, compared, drawn, labelled, number, varied
 
 if TYPE_CHECKING:
     from .show import Chart, Shown  # pictures take long to load, and a check needs none
@@ -122,43 +122,39 @@ def frozen(number: str, start: Tensors, residual: Tensors, after: Tensors, name:
 # ---- exercises -----------------------------------------------------------------------------------
 
 
-def pooling(answer: Any) -> str | None:
+def pooling(answer: Any) -> Reasons:
     """(pool, unpool): pool [out, in, k, k] -> [out, in]; unpool (means, k) -> [out, in, k, k], in
     memory of its own."""
     if not isinstance(answer, tuple) or len(answer) != 2 or not all(callable(f) for f in answer):
-        return "two functions are asked for: pass the pair (pool, unpool)"
+        yield "two functions are asked for: pass the pair (pool, unpool)"
     pool, unpool = answer
     for k in (3, 5, 1):
         w = drawn(4, 2, k, k, seed=7)
         before, mean = w.clone(), w.mean((2, 3))
         means = pool(w)
-        if not torch.equal(w, before):
-            return "pool changes the tensor that it is given"
+        yield not torch.equal(w, before) and "pool changes the tensor that it is given"
         if tuple(means.shape) != (4, 2):
-            return (
+            yield (
                 f"pool turns {[4, 2, k, k]} into {list(means.shape)}; "
                 "the mean runs over the last two axes only"
             )
         wrong = {"pool returns the sum of a kernel, not its mean": w.sum((2, 3))}
-        if reason := compared(means, mean, wrong, "pool does not return each kernel's mean"):
-            return reason
+        yield compared(means, mean, wrong, "pool does not return each kernel's mean")
         back = unpool(mean, k)
         if tuple(back.shape) != (4, 2, k, k):
-            return (
+            yield (
                 f"unpool returns the shape {list(back.shape)} "
                 f"for means of shape {[4, 2]} and k = {k}"
             )
         whole = mean[:, :, None, None].expand_as(back)
         shared = "unpool shares the mean out over the positions; every position gets the whole mean"
         otherwise = "unpool does not put the kernel's mean into each of its positions"
-        if reason := compared(back, whole, {shared: whole / k**2}, otherwise):
-            return reason
+        yield compared(back, whole, {shared: whole / k**2}, otherwise)
         if back.untyped_storage().nbytes() < back.numel() * back.element_size():
-            return (
+            yield (
                 "the positions of a kernel share one number in memory, "
                 "so writing to one writes to all"
             )
-    return None
 
 
 MANY, CHANNELS = range(1_000_000, 2_000_000), range(16, 100)
@@ -208,49 +204,40 @@ def payload(numbers_in_all: int, channels_of_first: int, channels_of_second: int
     )
 
 
-def scaled(coder: Any) -> str | None:
+def scaled(coder: Any) -> Reasons:
     """A coder like ``Pooled`` that decodes to k times the mean."""
-    if isinstance(coder, type) or not all(
-        callable(getattr(coder, m, None)) for m in ("encode", "decode")
-    ):
-        return (
-            "a coder is asked for, an object with encode and decode: pass Scaled(), with brackets"
-        )
+    methods = (getattr(coder, name, None) for name in ("encode", "decode"))
+    if isinstance(coder, type) or not all(map(callable, methods)):
+        yield "a coder is asked for, an object with encode and decode: pass Scaled(), with brackets"
     for shape in ((4, 2, 3, 3), (2, 3, 5, 5), (3, 2, 1, 1), (6, 5), (6,)):
         w = drawn(*shape, seed=7)
         data, right = coder.encode(w), Pooled().encode(w)
         if len(data) != len(right):
-            return (
+            yield (
                 f"it sends {len(data)} bytes for a tensor of shape {list(shape)}, "
                 f"RPN sends {len(right)}"
             )
         got = coder.decode(data, shape)
         if tuple(got.shape) != shape:
-            return f"decode returns the shape {list(got.shape)} for {list(shape)}"
+            yield f"decode returns the shape {list(got.shape)} for {list(shape)}"
         plain = Pooled().decode(right, shape)
         k = shape[-1] if len(shape) > 2 else 1
         wrong = {"the means are not scaled": plain}
         wrong |= {"the factor is k * k; the norm asks for k": k * k * plain}
         otherwise = f"decoding a {k} x {k} kernel does not give {k} times its mean"
         if k == 1:
-            wrong, otherwise = (
-                {},
-                f"a tensor of shape {list(shape)} has to come back as it was sent",
-            )
-        if reason := compared(got, k * plain, wrong, otherwise, 1e-5):
-            return reason
-    return None
+            wrong = {}
+            otherwise = f"a tensor of shape {list(shape)} has to come back as it was sent"
+        yield compared(got, k * plain, wrong, otherwise, 1e-5)
 
 
-def partly(answer: Any) -> str | None:
+def partly(answer: Any) -> Reasons:
     """{label: method}, of which each pools some layers only."""
     example, call = '{"the last": fl.methods.rpn(share=0.34)}', "fl.methods.rpn(share=...)"
-    if reason := labelled(answer, example, call, ("rpn",), "the question is about rpn"):
-        return reason
+    yield labelled(answer, example, call, ("rpn",), "the question is about rpn")
     for label, method in answer.items():
         if "share=1.0" in method.parts()["uplink"]:
-            return f"{label} pools all layers: give it a share below 1"
-    return None
+            yield f"{label} pools all layers: give it a share below 1"
 
 
 EXERCISES = {

@@ -7,25 +7,13 @@ import numpy as np
 import torch
 
 from .boxes import Rows, scenes, seen
-from .check import Function, compared, generator, number, varied
+from .check import Function, Reasons, compared, generator, number, varied
 from .grids import chapter_file
 
 if TYPE_CHECKING:
-    from ..history import History
     from .show import Shown
 
 # ---- stored runs ---------------------------------------------------------------------------------
-
-
-def by_label(name: str, task: str) -> "dict[str, list[History]]":
-    """Stored runs of detection or segmentation, by label, seed after seed."""
-    from ..results import load
-
-    runs: dict[str, list[History]] = {}
-    for h in load(name):
-        if h.meta["task"]["task"] == task:
-            runs.setdefault(h.meta["label"], []).append(h)
-    return runs
 
 
 def learned(task: str) -> Rows:
@@ -33,25 +21,25 @@ def learned(task: str) -> Rows:
     that are frequent, how far this is from FedAvg's, in how many seeds it is below, and what
     crosses."""
     from ..results import paired, spread
+    from .claims import by_label
 
-    runs, rows = by_label("seeing_small", task), []
+    runs, rows = by_label("seeing_small", task=task), []
     column, frequent = chapter_file("seeing")["real"]["frequent"][task]
-    of: dict[str, dict[int, float]] = {
-        label: {
-            h.meta["task"]["seed"]: float(np.mean([h.final[column][k] for k in frequent]))
-            for h in its
-        }
-        for label, its in runs.items()
-    }
+
+    def often(label: str) -> dict[int, float]:
+        """By seed, the mean over the frequent classes."""
+        its = ((h.meta["task"]["seed"], h.final[column]) for h in runs[label])
+        return {seed: float(np.mean([values[k] for k in frequent])) for seed, values in its}
+
     for label, its in runs.items():
         row = {"method": label, "all classes": spread([h.final["accuracy"] for h in its])}
-        row |= {"frequent": spread([*of[label].values()]), "to FedAvg": "", "below": ""}
+        row |= {"frequent": spread([*often(label).values()]), "to FedAvg": "", "below": ""}
         if label != "FedAvg":
-            gap = paired(of[label], of["FedAvg"])
+            gap = paired(often(label), often("FedAvg"))
             row["to FedAvg"] = f"{gap.mean:+.3f}"
             row["below"] = f"{gap.seeds - gap.wins} of {gap.seeds}"
+        count = len(its[0].rows[0]["clients"])  # one holder of all sends to nobody
         for way in ("up", "down"):
-            count = len(its[0].rows[0]["clients"])  # one holder of all sends to nobody
             sent = np.mean([getattr(h, f"bytes_{way}").mean() for h in its]) / count / 1e3
             row[way] = f"{sent:.1f}" if count > 1 else ""
         rows.append(row)
@@ -142,7 +130,7 @@ PAIRS = (  # two boxes, and what a wrong answer has not seen
 )
 
 
-def overlap(answer: Function) -> str | None:
+def overlap(answer: Function) -> Reasons:
     """answer(a, b) -> intersection over union of two boxes x1, y1, x2, y2."""
 
     # within the check, as ``area`` has its own: a function of the package would be an answer
@@ -168,11 +156,8 @@ def overlap(answer: Function) -> str | None:
                 (iou(a, b, (a[2] * a[3], b[2] * b[3])), corner),
                 (iou(*longer), "edges lie between pixels: no + 1"),
             )
-            for value, why in misread:
-                if abs(got - value) < 1e-6:
-                    return why
-            return f"{reason} ({got:.3g} for {one} and {other})"
-    return None
+            yield from (why for value, why in misread if abs(got - value) < 1e-6)
+            yield f"{reason} ({got:.3g} for {one} and {other})"
 
 
 BEYOND = "the best precision at this recall or beyond counts"
@@ -186,7 +171,7 @@ LISTS = (  # which predictions are right, best first; how many objects there are
 )
 
 
-def area(answer: Function) -> str | None:
+def area(answer: Function) -> Reasons:
     """answer(right, objects) -> average precision of predictions, best first."""
 
     def precision(right: Sequence[int], objects: int) -> float:
@@ -201,8 +186,7 @@ def area(answer: Function) -> str | None:
     for right, objects, reason in (*LISTS, *((row, sum(row) + 1, BEYOND) for row in others)):
         got = float(answer(torch.tensor(right), objects))
         if not abs(got - precision(right, objects)) <= 0.011:  # a sum or an integral
-            return f"{reason} ({got:.3g} for {list(right)} of {objects} objects)"
-    return None
+            yield f"{reason} ({got:.3g} for {list(right)} of {objects} objects)"
 
 
 @varied(
@@ -231,24 +215,23 @@ def payload(numbers_in_all: int, channels_of_first: int, channels_of_second: int
     )
 
 
-def flipped(answer: Any) -> str | None:
+def flipped(answer: Any) -> Reasons:
     """answer(boxes) -> the boxes [k, 4] in the picture of width 64 seen in a mirror."""
     boxes = torch.tensor([[0.0, 2.0, 10.0, 12.0], [30.0, 5.0, 64.0, 60.0], [22.0, 1.0, 42.0, 3.0]])
     before = boxes.clone()
     got = answer(boxes)
-    if not torch.equal(boxes, before):
-        return "the boxes that came in are changed"
+    yield not torch.equal(boxes, before) and "the boxes that came in are changed"
     if tuple(got.shape) != (3, 4):
-        return f"boxes of shape [3, 4] come out as {list(got.shape)}"
+        yield f"boxes of shape [3, 4] come out as {list(got.shape)}"
     if (got[:, 2] < got[:, 0]).any():
-        return "x1 and x2 change places as well: a mirror turns left edges into right ones"
+        yield "x1 and x2 change places as well: a mirror turns left edges into right ones"
+    if torch.allclose(got[:, [0, 2]], before[:, [0, 2]]):
+        yield "it is x that the mirror changes, and y that stays"
     x1, y1, x2, y2 = before.unbind(1)
     right = torch.stack([64 - x2, y1, 64 - x1, y2], 1)
     pixels = "edges lie between pixels: the mirror image of x is 64 - x, not 63 - x"
-    otherwise = "the mirror image of (x1, y1, x2, y2) is not that"
-    if torch.allclose(got[:, [0, 2]], before[:, [0, 2]]):
-        otherwise = "it is x that the mirror changes, and y that stays"
-    return compared(got, right, {pixels: right - torch.tensor([1.0, 0, 1, 0])}, otherwise)
+    wrong = {pixels: right - torch.tensor([1.0, 0, 1, 0])}
+    yield compared(got, right, wrong, "the mirror image of (x1, y1, x2, y2) is not that")
 
 
 EXERCISES = {

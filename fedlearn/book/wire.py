@@ -1,15 +1,12 @@
 """Chapter 3, sending less: its explorers, its figures, and the checks of the exercises."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from .check import number, varied
-
-if TYPE_CHECKING:
-    pass  # pictures take long to load, and a check needs none
+from .check import TWICE, Reasons, number, varied
 
 # ---- one update, round after round ---------------------------------------------------------------
 
@@ -102,12 +99,6 @@ def watch_update() -> dict[str, Any]:
     return layered(300, params, layers, shared, grid=False, view={"stroke": None})
 
 
-# ---- figures of the lesson -----------------------------------------------------------------------
-
-
-# ---- explorers -----------------------------------------------------------------------------------
-
-
 # ---- exercises -----------------------------------------------------------------------------------
 
 
@@ -115,16 +106,11 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def random_positions(answer: Any) -> str | None:
+def random_positions(answer: Any) -> Reasons:
     """(send, receive): send (x [n], k, seed) -> [k]; receive (values, n, seed) -> [n], n/k times
     the entries drawn. How a side draws from the seed is up to it."""
-    with torch.random.fork_rng(devices=[]):
-        return _random_positions(answer)
-
-
-def _random_positions(answer: Any) -> str | None:
     if not isinstance(answer, tuple) or len(answer) != 2 or not all(callable(f) for f in answer):
-        return "two functions are asked for: pass the pair (send, receive)"
+        yield "two functions are asked for: pass the pair (send, receive)"
     send, receive = answer
     n, k = 40, 10
     x = torch.rand(n, generator=seeded(7)) + 1
@@ -134,39 +120,37 @@ def _random_positions(answer: Any) -> str | None:
         state = torch.get_rng_state()
         values = send(x, k, seed)
         elsewhere |= not torch.equal(torch.get_rng_state(), state)
-        if not torch.equal(x, before):
-            return "send changes the tensor that it is given"
+        yield not torch.equal(x, before) and "send changes the tensor that it is given"
         if tuple(values.shape) != (k,):
-            return f"send returns the shape {list(values.shape)}, not [{k}]: only the values travel"
+            yield f"send returns the shape {list(values.shape)}, not [{k}]: only the values travel"
         torch.manual_seed(2000 + seed)
         got = torch.as_tensor(receive(values, n, seed)).to(x.dtype)
         if tuple(got.shape) != (n,):
-            return f"receive returns the shape {list(got.shape)}, not [{n}]"
+            yield f"receive returns the shape {list(got.shape)}, not [{n}]"
         arrived = got != 0
         if arrived.sum() > k:
-            return "more than k entries come out; all that were not sent are zero"
+            yield "more than k entries come out; all that were not sent are zero"
         if arrived.sum() < k:
-            return f"only {int(arrived.sum())} of {k} entries come out: a position was drawn twice"
+            yield f"only {int(arrived.sum())} of {k} entries come out: a position was drawn twice"
         counts += arrived
         if not torch.allclose(got[arrived], x[arrived] * n / k):
             if torch.allclose(got[arrived], x[arrived]):
-                return (
+                yield (
                     "on average over seeds k/n of x comes out: "
                     "each entry arrives only with probability k/n"
                 )
             if elsewhere:
-                return (
+                yield (
                     "the positions come from the state of torch's global generator, which the "
                     "other side does not have; use the seed"
                 )
-            return "what comes out is not n/k times the entry at the same place"
+            yield "what comes out is not n/k times the entry at the same place"
     if ((counts == 0) | (counts == 20)).all():
-        return "the positions are the same for every seed"
+        yield "the positions are the same for every seed"
     for seed in range(20, 400):
         counts += torch.as_tensor(receive(send(x, k, seed), n, seed)) != 0
     if counts.min() < 55 or counts.max() > 145:  # 100 expected, standard deviation 8.7
-        return "some entries are sent more often than others, so the mean over seeds is not x"
-    return None
+        yield "some entries are sent more often than others, so the mean over seeds is not x"
 
 
 @varied(per_cent=(1.0, [k / 100 for k in range(105, 600)]))
@@ -187,44 +171,37 @@ def ratio(per_cent: float) -> Any:
     )
 
 
-def coin(answer: Any) -> str | None:
+def coin(answer: Any) -> Reasons:
     """(x, generator) -> each entry the smallest or the largest of x, with mean x."""
-    if not callable(answer):
-        return "a function of x and a generator is asked for"
+    yield not callable(answer) and "a function of x and a generator is asked for"
     x, state = torch.randn(6, generator=seeded(7)), torch.get_rng_state()
     before, low, high, draws = x.clone(), x.min(), x.max(), 4000
     if (shape := torch.as_tensor(answer(x.clone(), seeded(1))).shape) != x.shape:
-        return f"coin returns the shape {list(shape)} for [6]"
+        yield f"coin returns the shape {list(shape)} for [6]"
     generator = seeded(1)
     got = torch.stack([torch.as_tensor(answer(x, generator)) for _ in range(draws)])
-    if not torch.equal(x, before):
-        return "coin changes the tensor that it is given"
+    yield not torch.equal(x, before) and "coin changes the tensor that it is given"
     if not torch.equal(torch.get_rng_state(), state):
-        return "the randomness does not come from the generator that is given"
+        yield "the randomness does not come from the generator that is given"
     twice = [[torch.as_tensor(answer(x, g)) for _ in range(20)] for g in (seeded(3), seeded(3))]
-    if not torch.equal(torch.stack(twice[0]), torch.stack(twice[1])):
-        return (
-            "the same generator gives another result the second time: "
-            "use no other source of randomness"
-        )
+    yield not torch.equal(torch.stack(twice[0]), torch.stack(twice[1])) and TWICE
     # low + (high - low) may miss high by the last bit: that is no other entry
     off = torch.minimum((got - low).abs(), (got - high).abs()) / (high - low)
     if not (off < 1e-5).all():
-        return "an entry becomes something else than the smallest or the largest"
+        yield "an entry becomes something else than the smallest or the largest"
     if torch.allclose(got, got[0].expand_as(got), atol=1e-5):
-        return "every draw is the same: rounding to the nearer of the two is not unbiased"
+        yield "every draw is the same: rounding to the nearer of the two is not unbiased"
     q = (x - low) / (high - low)
     error = (high - low) * (q * (1 - q) / draws).sqrt()  # standard error of the mean
     if ((got.mean(0) - x).abs() > 5 * error + 1e-5).any():
-        return "the mean of many draws is not x"
+        yield "the mean of many draws is not x"
     inner = (q > 0) & (q < 1)
     correlation = torch.corrcoef(got[:, inner].T)
     if (correlation - torch.eye(len(correlation))).abs().max() > 0.2:
-        return "the entries go up and down together; each needs a uniform number of its own"
+        yield "the entries go up and down together; each needs a uniform number of its own"
     same = torch.full((3,), 2.5)
     if not torch.allclose(torch.as_tensor(answer(same, seeded(1))).to(same.dtype), same):
-        return "a tensor of equal entries does not come back as it was"
-    return None
+        yield "a tensor of equal entries does not come back as it was"
 
 
 EXERCISES = {"wire-random": random_positions, "wire-ratio": ratio, "wire-coin": coin}

@@ -65,16 +65,27 @@ def a_round(task, method, state, t, of, memories=None):
     return server.aggregate(t, state, arrivals)
 
 
-def test_rpn(task):
-    method = fl.methods.rpn()
+def begin(task, method):
+    """Its first state, what training changes in each client, and the state's weights."""
     state = method.server_side(task).start()
-    of = changes(task, state.weights)
-    lesson = definitions("papers/rpn", "pool", "unpool", "recovered", "rpn_round")
-    lesson |= {"M0": dict(state.weights), "clients": task.clients, "residual": lambda M, i: of[i]}
-    S = {n: torch.zeros_like(lesson["pool"](w)) for n, w in state.weights.items()}
+    return state, changes(task, state.weights), dict(state.weights)
+
+
+def follow(task, method, of, one_round, memories=None, weights=lambda w: w, start=None):
+    """Two rounds of a lesson, from weights to weights, are two of the package."""
+    state = method.server_side(task).start()
+    w = dict(state.weights) if start is None else start
     for t in (1, 2):
-        S, state = lesson["rpn_round"](S), a_round(task, method, state, t, of)
-        torch.testing.assert_close(lesson["recovered"](S), dict(state.weights))
+        w, state = one_round(w), a_round(task, method, state, t, of, memories)
+        torch.testing.assert_close(weights(w), dict(state.weights))
+
+
+def test_rpn(task):
+    _, of, M0 = begin(task, fl.methods.rpn())
+    lesson = definitions("papers/rpn", "pool", "unpool", "recovered", "rpn_round")
+    lesson |= {"M0": M0, "clients": task.clients, "residual": lambda M, i: of[i]}
+    S = {n: torch.zeros_like(lesson["pool"](w)) for n, w in M0.items()}
+    follow(task, fl.methods.rpn(), of, lesson["rpn_round"], None, lesson["recovered"], S)
 
 
 def test_fed_repopt():
@@ -109,10 +120,8 @@ def test_fed_kgf():
     task = fl.tasks.classification("digits", 10, train=90, test=60, network="digits_resnet")
     method = fl.methods.fed_kgf(base_kernels=4)
     server, client = method.server_side(task), method.client_side(task)
-    state = server.start()
-    of = changes(task, state.weights)
+    state, of, c = begin(task, method)
     lesson = definitions("papers/fed_kgf", "KGF", "complete", "modules_of", "assemble")
-    c = dict(state.weights)
     modules = lesson["modules"] = lesson["modules_of"](c)
     for t in (1, 2):
         starts = [client.download(t, k, server.send(t, k, state)[0], {}) for k in range(10)]
@@ -169,24 +178,20 @@ def test_wire(task):
 
     steps = fl.parts.Update(), fl.parts.Feedback(), fl.parts.Lossy(fl.wire.TopK(0.1))
     method = fl.methods.fedavg().but(uplink=fl.Uplink(*steps))
-    state = method.server_side(task).start()
-    of, w = changes(task, state.weights), dict(state.weights)
+    _, of, w = begin(task, method)
     big = [n for n, t in w.items() if t.dim() > 1]
     lesson |= {"clients": task.clients, "task": task, "big": big, "update": lambda w, i: {**of[i]}}
-    e = [{n: torch.zeros_like(w[n]) for n in big} for _ in range(task.clients)]
-    memories = [{} for _ in range(task.clients)]
-    for t in (1, 2):
-        w = lesson["one_round"](w, e, lesson["C"])
-        state = a_round(task, method, state, t, of, memories)
-        torch.testing.assert_close(w, dict(state.weights))
+
+    def nothing():
+        return {n: torch.zeros_like(w[n]) for n in big}
+
+    e, memories = [nothing() for _ in of], [{} for _ in of]
+    follow(task, method, of, lambda w: lesson["one_round"](w, e, lesson["C"]), memories)
 
     method = fl.methods.stc(ratio=0.1)
+    ours = lesson["stc_round"](w, [nothing() for _ in of], nothing())
     state = method.server_side(task).start()
-    w = dict(state.weights)
-    e = [{n: torch.zeros_like(w[n]) for n in big} for _ in range(task.clients)]
-    e_S, memories = {n: torch.zeros_like(w[n]) for n in big}, [{} for _ in range(task.clients)]
-    ours = lesson["stc_round"](w, e, e_S)
-    theirs = dict(a_round(task, method, state, 1, of, memories).weights)
+    theirs = dict(a_round(task, method, state, 1, of, [{} for _ in of]).weights)
     for n, start in w.items():  # a mean of signs has equal sizes: the last bit decides among them
         a, b = (after[n] - start for after in (ours, theirs))
         assert ((a - b).abs() > 1e-5).float().mean() < 0.03
@@ -208,18 +213,14 @@ def test_heterogeneity(task):
     owner = np.empty(len(y), int)
     for k, images in enumerate(task.owned):
         owner[images] = k
-    method = fl.methods.fedavg()
-    state = method.server_side(task).start()
-    of, w, asked = changes(task, state.weights), dict(state.weights), []
+    (_, of, _), asked = begin(task, fl.methods.fedavg()), []
 
     def update(w, mine, epochs):
         asked.append(int(mine.sum()))
         return of[(len(asked) - 1) % 3]
 
     lesson |= {"clients": 3, "update": update}
-    for t in (1, 2):
-        w, state = lesson["one_round"](w, owner), a_round(task, method, state, t, of)
-        torch.testing.assert_close(w, dict(state.weights))
+    follow(task, fl.methods.fedavg(), of, lambda w: lesson["one_round"](w, owner))
     assert asked == 2 * list(task.sizes)
     u = torch.stack([torch.cat([t.flatten() for t in its.values()]) for its in of])
     p = torch.tensor(task.sizes) / sum(task.sizes)
@@ -232,8 +233,7 @@ def test_robust_servers():
     rules = definitions("foundations/heterogeneity_audit", "clipped", "trimmed", "median", "krum")
     task = fl.tasks.classification("digits", clients=5, train=90, test=60, network="mlp")
     rules["torch"], method = torch, fl.methods.fedavg()
-    state = method.server_side(task).start()
-    of = changes(task, state.weights)
+    state, of, _ = begin(task, method)
     u = torch.stack([torch.cat([t.flatten() for t in its.values()]) for its in of])
     for part, step in {
         fl.parts.Clipped(1.0): rules["clipped"](u),
@@ -320,17 +320,12 @@ def test_the_loop_of_chapter_1_is_that_of_the_package():
 def test_fedavg():
     how = {"clients": 3, "train": 90, "test": 60, "network": "digits_cnn"}
     task = fl.tasks.classification("digits", partition="dirichlet:0.5", **how)
-    method = fl.methods.fedavg()
-    state = method.server_side(task).start()
-    of, n = changes(task, state.weights), sum(task.sizes)
+    (_, of, _), n = begin(task, fl.methods.fedavg()), sum(task.sizes)
     assert len({*task.sizes}) > 1  # so that weights matter
     lesson = definitions("foundations/fedavg", "average", "fedavg_round")
     lesson |= {"clients": task.clients, "share": [m / n for m in task.sizes]}
     lesson["night"] = lambda w, k: {name: v + of[k][name] for name, v in w.items()}
-    w = dict(state.weights)
-    for t in (1, 2):
-        w, state = lesson["fedavg_round"](w), a_round(task, method, state, t, of)
-        torch.testing.assert_close(w, dict(state.weights))
+    follow(task, fl.methods.fedavg(), of, lesson["fedavg_round"])
 
 
 class Letter:
@@ -395,9 +390,6 @@ def test_seeing():
                 ours, tuple(theirs[n] for n in ("boxes", "scores", "labels"))
             )
     for method, squeeze in ((fl.methods.fedavg(), "whole"), (fl.methods.rpn(), "flat")):
-        state = method.server_side(task).start()
-        of, M = changes(task, state.weights), dict(state.weights)
+        _, of, _ = begin(task, method)
         lesson["change"] = lambda M, k, of=of: of[k]
-        for t in (1, 2):
-            M, state = lesson["one_round"](M, lesson[squeeze]), a_round(task, method, state, t, of)
-            torch.testing.assert_close(M, dict(state.weights))
+        follow(task, method, of, partial(lesson["one_round"], squeeze=lesson[squeeze]))

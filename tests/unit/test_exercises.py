@@ -210,6 +210,10 @@ def test_a_verdict_says_why():
         assert noun in test(value + (noun == "whole") / 2), "more would lead to it by halving"
 
 
+def test_an_error_of_the_answer_is_its_own_also_in_a_test_that_yields():
+    assert "it stopped with StopIteration" in fl.check("seeing-iou", ends(StopIteration())).reason
+
+
 def test_the_package_answers_no_exercise():
     assert "the package's" in fl.check("seeing-iou", fl.methods.rpn).reason
 
