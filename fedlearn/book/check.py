@@ -266,19 +266,8 @@ def check(exercise: str, answer: Any) -> Verdict:
 
 
 def seed() -> int:
-    """The seed of the notebook: made of the student's id, 0 where none is given.
-
-    Returns
-    -------
-    int
-        what the data of checks and the numbers of exercises are drawn from
-
-    Examples
-    --------
-    >>> import fedlearn as fl
-    >>> fl.book.seed()
-    0
-    """
+    """The seed of the notebook, from which the data of checks and the numbers of exercises are
+    drawn: made of the student's id, 0 where none is given."""
     name = unicodedata.normalize("NFC", CLASS["student"] or "").strip()
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) if name else 0
 
@@ -310,28 +299,10 @@ def varied(**numbers: tuple[Any, Sequence[Any]]) -> Callable[[Function], Varied]
 
 
 def given(exercise: str) -> dict[str, Any]:
-    """The numbers that an exercise begins with: the book's, or those of the notebook's student.
+    """The numbers that an exercise begins with, by their names: the book's, or those of the
+    notebook's student.
 
-    Parameters
-    ----------
-    exercise : str
-        Its name.
-
-    Returns
-    -------
-    dict
-        The numbers by their names.
-
-    Raises
-    ------
-    ValueError
-        For an exercise that there is not, or whose numbers are the same for all, and where the id
-        of the student is still missing.
-
-    Examples
-    --------
-    >>> import fedlearn as fl
-    >>> fl.book.given("fedavg-bytes")
+    >>> given("fedavg-bytes")
     {'rounds': 50, 'clients_in_a_round': 10}
     """
     test = pick(exercise, module_of(exercise).EXERCISES, "exercise")
