@@ -75,7 +75,8 @@ def asserted(source: str) -> str:
         ):
             pass
         case _:
-            raise ValueError(f"{source} must be `fl.check(..)`, or `x = fl.check(..)` above `x`.")
+            form = "`fl.check(..)`, or `x = fl.check(..)` above `x`"
+            raise ValueError(f"a cell with a check must be {form}, not {source!r}.")
     return f"{name} = {ast.get_source_segment(source, call)}\nassert {name}, {name}"
 
 
