@@ -21,7 +21,7 @@ import textwrap
 import traceback
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -322,15 +322,14 @@ def progress_file() -> Path:
     return next((f for f in (here, *here.parents) if (f / "_toc.yml").exists()), here) / PROGRESS
 
 
-def read_progress() -> dict[str, tuple[bool, int]]:
-    """Of each exercise that was checked: is it right, and after how many checks."""
+def read_progress() -> dict[str, list[Any]]:
+    """Of each exercise that was checked: is it right ("yes"), and after how many checks."""
     path = progress_file()
-    if not path.exists():
-        return {}
     try:
-        columns, *rows = csv.reader(path.read_text(encoding="utf-8").splitlines())
+        text = path.read_text(encoding="utf-8") if path.exists() else ",".join(COLUMNS)
+        columns, *rows = csv.reader(text.splitlines())
         if columns == COLUMNS:
-            return {name: (right == "yes", int(checks)) for name, right, checks in rows}
+            return {name: [right, int(checks)] for name, right, checks in rows}
     except (ValueError, csv.Error):
         pass
     raise ValueError(f"{path} has other columns than {', '.join(COLUMNS)}.")
@@ -338,14 +337,12 @@ def read_progress() -> dict[str, tuple[bool, int]]:
 
 def record(verdict: Verdict) -> None:
     """Keep a verdict. What was right once stays right; where no file can be written, none is."""
-    try:
+    with suppress(OSError, ValueError):  # a verdict is worth more than its record
         rows = read_progress()
-        right, checks = rows.get(verdict.exercise, (False, 0))
-        rows[verdict.exercise] = right or verdict.right, checks + 1
-        lines = [f"{n},{'yes' if r else 'no'},{k}" for n, (r, k) in rows.items()]
+        row = rows.setdefault(verdict.exercise, ["no", 0])
+        row[:] = "yes" if verdict else row[0], row[1] + 1
+        lines = [f"{name},{right},{checks}" for name, (right, checks) in rows.items()]
         write_text(progress_file(), "\n".join([",".join(COLUMNS), *lines, ""]))
-    except (OSError, ValueError):
-        pass  # a verdict is worth more than its record
 
 
 def progress() -> Any:
@@ -373,7 +370,7 @@ def progress() -> Any:
     import pandas as pd
 
     rows = pd.DataFrame.from_dict(read_progress(), orient="index", columns=["right", "checks"])
-    return rows.rename_axis("exercise")
+    return rows.assign(right=rows["right"] == "yes").rename_axis("exercise")
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ GROWTH = "digits CNN, one batch each"
 def ratio_rows(measured: dict[str, Any]) -> list[dict[str, Any]]:
     """Seconds of a round over the bare loop's, a row each network, number of clients and form, from
     the table and the growth of a file of ``speed.py``."""
-    entries = [(GROWTH, row) for row in measured.get("growth", [])]
-    entries += [(row["network"], row) for row in measured.get("table", {}).get("rows", [])]
+    entries = [(GROWTH, row) for row in measured["growth"]]
+    entries += [(row["network"], row) for row in measured["table"]["rows"]]
     return [
         {
             "network": network,
@@ -27,15 +27,12 @@ def ratio_rows(measured: dict[str, Any]) -> list[dict[str, Any]]:
 
 def ratios(measured: dict[str, Any], guess: float | None = None) -> dict[str, Any]:
     """Ratios to the bare loop against the number of clients, under a slider that reads them and a
-    list of networks; a network that was not measured says so. Stacked training is shown when the
-    reader asks, or has guessed its ratio."""
+    list of networks. Stacked training is shown when the reader asks, or has guessed its ratio."""
     from . import vega
     from .vega import BOLD, DOTTED, LEGEND, ONE, alt, choice, layered, series, slider, tick
 
     rows = ratio_rows(measured)
     networks = [GROWTH, *dict.fromkeys(row["network"] for row in measured["table"]["rows"])]
-    present = {row["network"] for row in rows}
-    empty = [name for name in networks if name not in present]
     forms = list(dict.fromkeys(row["form"] for row in rows))
     x = alt.X("clients:Q").scale(type="log", domain=[0.8, 1250], nice=False)
     x = x.axis(title="clients", values=[1, 10, 100, 1000], grid=True)
@@ -57,7 +54,6 @@ def ratios(measured: dict[str, Any], guess: float | None = None) -> dict[str, An
         "format(datum.sequential, '.2f') + "
         "(reveal ? ', stacked ' + format(datum.stacked, '.2f') : '')"
     )
-    absent = f"indexof({empty}, network) < 0 ? '' : 'not measured yet: the table has the command'"
     label = alt.Chart(ONE).transform_calculate(
         ratio="guess", says="'your guess: ' + format(guess, '.2f')", clients="1200"
     )
@@ -84,9 +80,6 @@ def ratios(measured: dict[str, Any], guess: float | None = None) -> dict[str, An
         .transform_calculate(says=read)
         .mark_text(**BOLD)
         .encode(x=alt.value(8), y=alt.value(14), text="says:N"),
-        alt.Chart(ONE)
-        .mark_text(**BOLD, text=alt.ExprRef(absent))
-        .encode(x=alt.value(8), y=alt.value(14)),
     ]
     params = [
         slider("guess", "your guess for ten clients, loop = 1", guess or 0.8, 0.1, 2, 0.05),
