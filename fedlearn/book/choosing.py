@@ -505,7 +505,7 @@ def standing(names: Sequence[str] = ()) -> "pandas.DataFrame":
 MIXING = "python -m fedlearn.book.choosing mixes"
 SPLITS = ("iid", "dirichlet:0.1")
 RATES = (0.3, 1.0, 3.0)  # times the learning rate that the optimizer has in its method
-LENGTH, CLIENTS, BEST, SEEDS = 20, 10, 50, 5
+COUNT, LENGTH, CLIENTS, BEST, SEEDS = 500, 20, 10, 50, 5
 KINDS = tuple(Averaging.kinds)
 SLOWER, POOR = min(RATES) / 10, 0.7  # what trains so badly is tried once more, with that rate
 MIX_RUN = (*KINDS, "split", "rate", "seed")
@@ -537,7 +537,7 @@ def choices(kind: str) -> dict[str, Any]:
     from ..parts import Feedback, Lossy, Update, Uplink, WarmStart
     from ..wire import EDEN, LowRank, Natural, TernGrad
 
-    coders = {"eden, 1 bit": EDEN(1), "eden, 2 bits": EDEN(2)}
+    coders: dict[str, Any] = {"eden, 1 bit": EDEN(1), "eden, 2 bits": EDEN(2)}
     coders |= {"natural": Natural(), "terngrad": TernGrad()}
     more = {name: Uplink(Update(), Lossy(coder)) for name, coder in coders.items()}
     more["powersgd"] = Uplink(Update(), Feedback(), WarmStart(2), Lossy(LowRank(2)))
@@ -576,8 +576,9 @@ def methods_by_mix() -> dict[Mix, str]:
     return found
 
 
-def mixes(count: int, seed: int = 0) -> list[Mix]:
-    """So many mixes that can be built: methods, single-part swaps, and others drawn at random."""
+def mixes() -> list[Mix]:
+    """Those of the grid, all of which can be built: methods, single-part swaps, and others drawn at
+    random."""
     known = list(methods_by_mix())
 
     def candidates() -> Iterator[Mix]:
@@ -586,16 +587,15 @@ def mixes(count: int, seed: int = 0) -> list[Mix]:
         for mix, i in itertools.product(known, range(len(KINDS))):
             yield mix_of(**{KINDS[i]: mix[i]})
             yield (*mix[:i], "fedavg", *mix[i + 1 :])
-        dice = random.Random(seed)
+        dice = random.Random(0)
         while True:
             yield tuple(dice.choice(list(choices(kind))) for kind in KINDS)
 
     found: dict[Mix, None] = {}
-    for mix in itertools.islice(candidates(), 1000 * count):
-        if refusal(mix) is None:
+    every = candidates()
+    while len(found) < COUNT:
+        if refusal(mix := next(every)) is None:
             found[mix] = None
-        if len(found) == count:
-            break
     return list(found)
 
 
@@ -716,13 +716,13 @@ def _refused() -> str:
     return text
 
 
-def mixing(reveal: bool = False, table: "pandas.DataFrame | None" = None) -> dict[str, Any]:
+def mixing() -> dict[str, Any]:
     """Accuracy against the bytes of one client for all mixes of a split: six menus choose one, a
     diamond beside the methods that its parts are from and the Pareto front. FedAvg is alone until
     the reader asks for the mixes."""
     from .vega import BLUE, GREEN, ORANGE, SKY, WORDS, alt, choice, layered, tick
 
-    table = mixtures() if table is None else table
+    table = mixtures()
     best = [index for split in SPLITS for index in pareto(table[table["split"] == split]).index]
     shown = table.assign(bytes=(table["bytes"] / 1000).round(1), front=table.index.isin(best) + 0)
     text = shown[list(DRAWN)].to_csv(index=False, lineterminator="\n")
@@ -777,7 +777,7 @@ def mixing(reveal: bool = False, table: "pandas.DataFrame | None" = None) -> dic
         .encode(x=alt.value(8), y=alt.value(6), text="says:N"),
     ]
     params = [
-        tick("reveal", "show the mixes", reveal),
+        tick("reveal", "show the mixes", False),
         choice("dealt", "split", SPLITS, SPLITS[1]),
         *(choice(k, k, list(choices(k)), n, "select") for k, n in zip(KINDS, START, strict=True)),
     ]
@@ -1008,13 +1008,12 @@ def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("what", choices=("contest", "mixes"))
     parser.add_argument("--only", choices=spec()["tasks"], help="one task of the contest")
-    parser.add_argument("--count", type=int, default=500, help="mixes")
     args = parser.parse_args()
     if args.what == "mixes":
-        every = itertools.product(mixes(args.count), RATES, SPLITS)
+        every = itertools.product(mixes(), RATES, SPLITS)
         first = [(*mix, split, rate, 0) for mix, rate, split in every]
         about = {"rounds": LENGTH, "clients": CLIENTS}
-        stages = [lambda _: first, again, slower]
+        stages: list[Any] = [lambda _: first, again, slower]
         fill("mixes", MIXING, len(MIX_RUN), MIX_COLUMNS, mixed, stages, args, **about)
         return
     stages = []

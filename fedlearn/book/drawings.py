@@ -33,7 +33,8 @@ def tag(kind: str, words: str = "", **attributes: Any) -> str:
 
 
 def text(x: float, y: float, words: str, size: int, **style: Any) -> str:
-    return tag("text", words, x=x, y=y, font_size=size, **{"fill": "currentColor"} | style)
+    place: dict[str, Any] = {"x": x, "y": y, "font_size": size, "fill": "currentColor"}
+    return tag("text", words, **place | style)
 
 
 def box(x: float, y: float, width: float, height: float, **style: Any) -> str:
@@ -44,7 +45,7 @@ def box(x: float, y: float, width: float, height: float, **style: Any) -> str:
 def arrow(start: float, end: float, y: float, wide: float, colour: str) -> str:
     way = 1 if end > start else -1
     neck, half = end - way * max(9.0, 1.1 * wide), max(6.0, 0.95 * wide)
-    line = {"x1": start, "y1": y, "x2": f"{neck:.1f}", "y2": y, "stroke": colour}
+    line: dict[str, Any] = {"x1": start, "y1": y, "x2": f"{neck:.1f}", "y2": y, "stroke": colour}
     points = f"{end},{y} {neck:.1f},{y + half:.1f} {neck:.1f},{y - half:.1f}"
     return tag("line", **line, stroke_width=f"{wide:.1f}") + tag(
         "polygon", fill=colour, points=points
