@@ -228,19 +228,18 @@ def evaluated(row: Row) -> list[int]:
     return [t for t in range(1, last + 1) if t % step == 0 or t == last]
 
 
-def entries(short: bool = False, rows: Sequence[Row] | None = None) -> "pandas.DataFrame":
+def entries(short: bool = False) -> "pandas.DataFrame":
     """The stored runs, a row each; ``short`` ones are those that chose the methods' values.
 
     ``rounds`` are those after which the test set was looked at, ``accuracy`` what was seen there;
     ``up`` and ``down`` are bytes, ``seconds`` computing, of one client in one round, on average.
     ``least`` is the smallest ``seconds`` of all runs of this method with this task and number of
     clients, short ones too, in proportion to a whole run's images: runs share their machine with
-    others, and the least disturbed comes nearest. Runs that diverged are not there. ``rows`` are
-    others than the stored ones.
+    others, and the least disturbed comes nearest. Runs that diverged are not there.
     """
     import pandas
 
-    kept = [row for row in (runs() if rows is None else rows) if row["accuracy"]]
+    kept = [row for row in runs() if row["accuracy"]]
     frame = pandas.DataFrame(kept, columns=list(COLUMNS))
     frame["rounds"] = [evaluated(row) for row in kept]
     tasks = spec()["tasks"]

@@ -38,8 +38,9 @@ def text(x: float, y: float, words: str, size: int, **style: Any) -> str:
 
 
 def box(x: float, y: float, width: float, height: float, **style: Any) -> str:
-    style = {"fill": "none", "stroke": "currentColor", "stroke_width": 1.4} | style
-    return tag("rect", x=x, y=y, width=width, height=height, rx=9, **style)
+    place: dict[str, Any] = {"x": x, "y": y, "width": width, "height": height, "rx": 9}
+    look = {"fill": "none", "stroke": "currentColor", "stroke_width": 1.4}
+    return tag("rect", **place | look | style)
 
 
 def arrow(start: float, end: float, y: float, wide: float, colour: str) -> str:
