@@ -58,21 +58,14 @@ class Verdict:
     reason: str | None
     answered: bool = True
 
-    @property
-    def right(self) -> bool:
-        return self.answered and self.reason is None
-
     def __bool__(self) -> bool:
-        return self.right
+        return self.answered and self.reason is None
 
     def __repr__(self) -> str:
         if not self.answered:
             return f"{self.exercise}: no answer yet. Write yours in the cell above, then run both."
-        return (
-            f"{self.exercise}: right."
-            if self.right
-            else f"{self.exercise}: not yet, because {self.reason}."
-        )
+        why = "right" if self else f"not yet, because {self.reason}"
+        return f"{self.exercise}: {why}."
 
 
 def empty(answer: Any) -> bool:

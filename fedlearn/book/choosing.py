@@ -281,29 +281,24 @@ TIME, BYTES, ROUNDS = "time on this link", "bytes of one client", "rounds"
 Scores = Mapping[str, Sequence[float]]  # method -> a number a seed, the higher the better
 
 
-def costs(runs: "pandas.DataFrame", equal: str, on: str = "3G", slower: float = 1) -> Any:
-    """What a round of each run costs in bytes, or in seconds on a link."""
+def affordable(runs: "pandas.DataFrame", equal: str, on: str = "3G", slower: float = 1) -> Any:
+    """How many looks of each run lie within what 5.5 rounds of FedAvg cost in bytes, or in time on
+    a link; all of them if the rounds are equal."""
+    cost = runs["up"] + runs["down"] if equal == BYTES else 0 * runs["up"]
     if equal == TIME:
         up, down, latency = link.check(**link.PRESETS[on])
-        return latency + slower * runs["least"] + 8 * runs["up"] / up + 8 * runs["down"] / down
-    return runs["up"] + runs["down"] if equal == BYTES else 0 * runs["up"]
+        cost = latency + slower * runs["least"] + 8 * runs["up"] / up + 8 * runs["down"] / down
+    fedavg = cost.where(runs["method"] == "FedAvg").groupby([runs[k] for k in CONTEST])
+    budget = 5.5 * fedavg.transform("mean") * (1 + 1e-9)
+    looks = zip(runs["rounds"], cost, budget, strict=True)
+    return [sum(t * each <= most for t in rounds) for rounds, each, most in looks]
 
 
-def affordable(runs: "pandas.DataFrame", *cost: Any) -> Any:
-    """How many looks of each run lie within what 5.5 rounds of FedAvg cost, all if the rounds are
-    equal; ``cost`` is what ``costs`` asks for."""
-    each = costs(runs, *cost)
-    fedavg = each.where(runs["method"] == "FedAvg")
-    budget = 5.5 * fedavg.groupby([runs[k] for k in CONTEST]).transform("mean") * (1 + 1e-9)
-    looks = zip(runs["rounds"], each, budget, strict=True)
-    return [sum(t * c <= most for t in rounds) for rounds, c, most in looks]
-
-
-def scores(*cost: Any) -> "pandas.DataFrame":
-    """What the methods, a column each, reached within such a budget: a row for each seed of each
-    contest, (task, split, clients, seed). Who cannot pay for a round has nothing."""
+def scores(*equal: Any) -> "pandas.DataFrame":
+    """What the methods, a column each, reached within the budget of ``affordable``: a row for each
+    seed of each contest, (task, split, clients, seed). Who cannot pay for a round has nothing."""
     whole = entries().query("clients > 1")
-    seen = zip(whole["accuracy"], affordable(whole, *cost), strict=True)
+    seen = zip(whole["accuracy"], affordable(whole, *equal), strict=True)
     whole["score"] = [curve[k - 1] if k else 0.0 for curve, k in seen]
     keys = [whole[k] for k in (*CONTEST, "seed", "method")]
     return whole["score"].groupby(keys, sort=False).first().unstack()[[*spec()["methods"]]]

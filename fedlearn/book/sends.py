@@ -80,11 +80,12 @@ def side_by_side(tables: dict[str, Cost], *columns: str) -> "pandas.DataFrame":
     """Some columns of several tables, by method."""
     import pandas
 
-    frames = (
-        of.table().rename(columns=lambda h: re.sub("^[Mk]B ", "", h)) for of in tables.values()
-    )
-    both = pandas.concat([frame[[*columns]] for frame in frames], axis=1)
-    return both.set_axis([f"{name}: {head}" for name in tables for head in columns], axis=1)
+    frames = []
+    for name, of in tables.items():
+        frame = of.table()
+        chosen = [head for head in frame if re.sub("^[kM]B ", "", head) in columns]
+        frames.append(frame[chosen].rename(columns=f"{name}: {{}}".format))
+    return pandas.concat(frames, axis=1)
 
 
 def equal_rows(frame: "pandas.DataFrame") -> "pandas.DataFrame":

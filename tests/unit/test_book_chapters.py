@@ -224,13 +224,6 @@ def test_entries_know_their_rounds_and_the_least_disturbed_computing():
     assert entries(rows)["least"].tolist() == [pytest.approx(0.2 * 2000 / 1000)]  # more images
 
 
-def test_whom_nobody_outranks():
-    spread, unbeaten = np.array([-0.01, 0.0, 0.01]), choosing.unbeaten
-    assert unbeaten({"a": [0.9, 0.9], "b": [0.8, 0.8], "c": [0.9, 0.9]}) == {"a", "c"}
-    scores = {"a": 0.96 + spread, "b": 0.94 + spread, "c": 0.92 + spread}
-    assert unbeaten(scores) == {"a", "b"}  # b ties with both, a beats c
-
-
 def test_lines_are_means_with_the_extremes():
     ends = [[0.1, 0.2] + 18 * [0.9], [0.3, 0.4] + 18 * [0.8]]
     rows = [entry(seed=k, accuracy=a, seconds=0.2 + k) for k, a in enumerate(ends)]
