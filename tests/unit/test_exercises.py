@@ -253,6 +253,7 @@ def test_checks_are_as_good_on_the_data_of_a_student(exercise, student):
 
 
 def test_the_seed_is_the_students(student, monkeypatch):
+    numbers, pool = right("rpn-numbers"), right("rpn-pool")  # in a class they are not shown
     monkeypatch.setattr(check, "CLASS", check.CLASS.copy())
     assert fl.book.seed() == 0
     first = check.drawn(3)
@@ -269,8 +270,8 @@ def test_the_seed_is_the_students(student, monkeypatch):
     fl.book.course(student="ann")
     assert fl.book.seed() == 659732614, "whoever marks knows whose notebook it is"
     student("")
-    assert "your id" in fl.check("rpn-numbers", right("rpn-numbers")).reason
-    assert fl.check("rpn-pool", right("rpn-pool"))
+    assert "your id" in fl.check("rpn-numbers", numbers).reason
+    assert fl.check("rpn-pool", pool)
     with pytest.raises(ValueError, match="your id"):
         fl.book.given("rpn-numbers")
 
