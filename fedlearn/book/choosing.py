@@ -1017,4 +1017,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from fedlearn.book import choosing  # processes look functions up where they are imported from
+
+    choosing.main()

@@ -211,7 +211,7 @@ def grid(name: str) -> "pandas.DataFrame":
     return table.drop(columns=["position", "split"])
 
 
-if __name__ == "__main__":
+def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("names", nargs="+", help="chapters")
     args = parser.parse_args()
@@ -220,3 +220,9 @@ if __name__ == "__main__":
         command = f"python -m fedlearn.book.grids {name}"
         rows_of, stages = partial(rounds_of, name), [lambda _, runs=runs: runs]
         fill(name, command, len(RUN), COLUMNS, rows_of, stages, args)
+
+
+if __name__ == "__main__":
+    from fedlearn.book import grids  # processes look functions up where they are imported from
+
+    grids.main()
