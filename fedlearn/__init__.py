@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         wire,
     )
     from . import ledger as claims
-    from .book import widgets
     from .book.check import check, progress, solution
     from .book.explorers import explore
     from .costs import cost
@@ -59,7 +58,7 @@ _FRONT = {
     initial_network=local:initial_network link meter methods models partition=data.partition parts
     plot progress=book.check:progress refit=local:refit
     repopt_search=methods.fed_repopt_search:search results rng run=round:run
-    solution=book.check:solution summary=results:summary tasks widgets=book.widgets wire
+    solution=book.check:solution summary=results:summary tasks wire
     """.split()
     )
 }

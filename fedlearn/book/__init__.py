@@ -25,7 +25,7 @@ _NAMES = {
     "loop": "train",
     "heterogeneity": "dirichlet_shares two_parabolas",
     "overview": "methods_map three_lines",
-    "pictures": "kernel_rows partition",
+    "pictures": "agreement kernel_rows partition",
     "play": "playground",
     "rpn": "frozen seven_kernels watch_kernel",
     "seeing": "answering found_boxes learned real_masks",

@@ -22,7 +22,7 @@ import textwrap
 import traceback
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -61,21 +61,14 @@ class Verdict:
     reason: str | None
     answered: bool = True
 
-    @property
-    def right(self) -> bool:
-        return self.answered and self.reason is None
-
     def __bool__(self) -> bool:
-        return self.right
+        return self.answered and self.reason is None
 
     def __repr__(self) -> str:
         if not self.answered:
             return f"{self.exercise}: no answer yet. Write yours in the cell above, then run both."
-        return (
-            f"{self.exercise}: right."
-            if self.right
-            else f"{self.exercise}: not yet, because {self.reason}."
-        )
+        why = "right" if self else f"not yet, because {self.reason}"
+        return f"{self.exercise}: {why}."
 
 
 def empty(answer: Any) -> bool:
@@ -276,19 +269,8 @@ def check(exercise: str, answer: Any) -> Verdict:
 
 
 def seed() -> int:
-    """The seed of the notebook: made of the student's id, 0 where none is given.
-
-    Returns
-    -------
-    int
-        what the data of checks and the numbers of exercises are drawn from
-
-    Examples
-    --------
-    >>> import fedlearn as fl
-    >>> fl.book.seed()
-    0
-    """
+    """The seed of the notebook, from which the data of checks and the numbers of exercises are
+    drawn: made of the student's id, 0 where none is given."""
     name = unicodedata.normalize("NFC", CLASS["student"] or "").strip()
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) if name else 0
 
@@ -320,28 +302,10 @@ def varied(**numbers: tuple[Any, Sequence[Any]]) -> Callable[[Function], Varied]
 
 
 def given(exercise: str) -> dict[str, Any]:
-    """The numbers that an exercise begins with: the book's, or those of the notebook's student.
+    """The numbers that an exercise begins with, by their names: the book's, or those of the
+    notebook's student.
 
-    Parameters
-    ----------
-    exercise : str
-        Its name.
-
-    Returns
-    -------
-    dict
-        The numbers by their names.
-
-    Raises
-    ------
-    ValueError
-        For an exercise that there is not, or whose numbers are the same for all, and where the id
-        of the student is still missing.
-
-    Examples
-    --------
-    >>> import fedlearn as fl
-    >>> fl.book.given("fedavg-bytes")
+    >>> given("fedavg-bytes")
     {'rounds': 50, 'clients_in_a_round': 10}
     """
     test = pick(exercise, module_of(exercise).EXERCISES, "exercise")
@@ -361,15 +325,14 @@ def progress_file() -> Path:
     return next((f for f in (here, *here.parents) if (f / "_toc.yml").exists()), here) / PROGRESS
 
 
-def read_progress() -> dict[str, tuple[bool, int]]:
-    """Of each exercise that was checked: is it right, and after how many checks."""
+def read_progress() -> dict[str, list[Any]]:
+    """Of each exercise that was checked: is it right ("yes"), and after how many checks."""
     path = progress_file()
-    if not path.exists():
-        return {}
     try:
-        columns, *rows = csv.reader(path.read_text(encoding="utf-8").splitlines())
+        text = path.read_text(encoding="utf-8") if path.exists() else ",".join(COLUMNS)
+        columns, *rows = csv.reader(text.splitlines())
         if columns == COLUMNS:
-            return {name: (right == "yes", int(checks)) for name, right, checks in rows}
+            return {name: [right, int(checks)] for name, right, checks in rows}
     except (ValueError, csv.Error):
         pass
     raise ValueError(f"{path} has other columns than {', '.join(COLUMNS)}.")
@@ -377,14 +340,12 @@ def read_progress() -> dict[str, tuple[bool, int]]:
 
 def record(verdict: Verdict) -> None:
     """Keep a verdict. What was right once stays right; where no file can be written, none is."""
-    try:
+    with suppress(OSError, ValueError):  # a verdict is worth more than its record
         rows = read_progress()
-        right, checks = rows.get(verdict.exercise, (False, 0))
-        rows[verdict.exercise] = right or verdict.right, checks + 1
-        lines = [f"{n},{'yes' if r else 'no'},{k}" for n, (r, k) in rows.items()]
+        row = rows.setdefault(verdict.exercise, ["no", 0])
+        row[:] = "yes" if verdict else row[0], row[1] + 1
+        lines = [f"{name},{right},{checks}" for name, (right, checks) in rows.items()]
         write_text(progress_file(), "\n".join([",".join(COLUMNS), *lines, ""]))
-    except (OSError, ValueError):
-        pass  # a verdict is worth more than its record
 
 
 def progress() -> Any:
@@ -412,7 +373,7 @@ def progress() -> Any:
     import pandas as pd
 
     rows = pd.DataFrame.from_dict(read_progress(), orient="index", columns=["right", "checks"])
-    return rows.rename_axis("exercise")
+    return rows.assign(right=rows["right"] == "yes").rename_axis("exercise")
 
 
 @dataclass(frozen=True)

@@ -16,23 +16,20 @@ import json
 import math
 import random
 import shlex
-import warnings
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from functools import cache, lru_cache
+from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import link, results
 from ..context import label, provides
-from ..errors import Diverged, WireError
 from ..experiment import Experiment
 from ..history import History
 from ..round import Averaging
 from .check import Function, number, varied
-from .grids import Row, chapter_file, command_line, fill, stored
+from .grids import Row, chapter_file, command_line, fill, stored, trained
 
 if TYPE_CHECKING:
     import pandas
@@ -139,7 +136,8 @@ def fleet() -> dict[str, Any]:
 
 # ---- the contest: its runs -----------------------------------------------------------------------
 
-CELL = ("task", "split", "clients", "method")
+CONTEST = ("task", "split", "clients")
+CELL = (*CONTEST, "method")
 RUN = (*CELL, "value", "seed", "short")
 COLUMNS = (*RUN, "accuracy", "up", "down", "seconds")
 COMMAND = "python -m fedlearn.book.choosing contest"
@@ -150,12 +148,6 @@ Cell = tuple[str, str, int, str]
 def spec() -> dict[str, Any]:
     """What ``data/chapters/choosing.yaml`` states."""
     return chapter_file("choosing")
-
-
-def cell(row: Any) -> Cell:
-    """(task, split, clients, method) of a row."""
-    task, split, clients, method = (row[key] for key in CELL)
-    return task, split, clients, method
 
 
 def contests(task: str) -> Iterator[Cell]:
@@ -186,31 +178,18 @@ def experiment(*run: Any) -> Experiment:
     return Experiment(method=row["method"], options=options, **how)
 
 
-def ran(run: tuple) -> tuple:
-    """One run -> its row."""
-    import torch
-
-    from ..round import run as train
-
-    torch.set_num_threads(1)
+def played(run: tuple) -> list[tuple]:
+    """One run -> its row. One that diverges, or that the task cannot have, has no accuracy."""
     e = experiment(*run)
-    how = asdict(e.settings) | {"engine": "auto", "threads": 1, "progress": False}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        history = train(e.make_method(), e.make_task(), e.rounds, **how)
+    try:
+        history = trained(e, engine="auto", threads=1)
+    except ValueError:
+        return [(*run, [], None, None, None)]
     count = [max(1, len(row["clients"])) for row in history.rows]
     columns = (history.bytes_up, history.bytes_down, history.seconds)
     up, down, seconds = (float((column / count).mean()) for column in columns)
     accuracy = [round(row["accuracy"], 4) for row in history.rows if row["accuracy"] is not None]
-    return (*run, accuracy, round(up, 1), round(down, 1), round(seconds, 5))
-
-
-def rows_of(run: tuple) -> list[tuple]:
-    """``ran``; but a run that diverges, or a method that the task cannot have, has no accuracy."""
-    try:
-        return [ran(run)]
-    except (ValueError, Diverged, WireError):
-        return [(*run, [], None, None, None)]
+    return [(*run, accuracy, round(up, 1), round(down, 1), round(seconds, 5))]
 
 
 def best(rows: Iterable[Row]) -> dict[Cell, float]:
@@ -219,7 +198,7 @@ def best(rows: Iterable[Row]) -> dict[Cell, float]:
     ends: dict[Cell, tuple[float, float]] = {}
     for row in rows:
         if row["short"] and row["accuracy"]:
-            key = cell(row)
+            key: Any = tuple(row[k] for k in CELL)
             ends[key] = max(ends.get(key, (-1.0, 0.0)), (row["accuracy"][-1], row["value"]))
     return {key: value for key, (_, value) in ends.items()}
 
@@ -238,6 +217,8 @@ def whole_runs(task: str, rows: list[Row]) -> list[tuple]:
 
 # ---- the contest: what is read of it -------------------------------------------------------------
 
+runs = cache(lambda: stored("choosing")[0])
+
 
 def evaluated(row: Row) -> list[int]:
     """After which rounds of a run the test set was looked at."""
@@ -247,78 +228,51 @@ def evaluated(row: Row) -> list[int]:
     return [t for t in range(1, last + 1) if t % step == 0 or t == last]
 
 
-@lru_cache(1)
-def _runs() -> tuple[Row, ...]:
-    return tuple(stored("choosing")[0])
-
-
-def entries(short: bool = False, rows: Sequence[Row] | None = None) -> "pandas.DataFrame":
+def entries(short: bool = False) -> "pandas.DataFrame":
     """The stored runs, a row each; ``short`` ones are those that chose the methods' values.
 
     ``rounds`` are those after which the test set was looked at, ``accuracy`` what was seen there;
     ``up`` and ``down`` are bytes, ``seconds`` computing, of one client in one round, on average.
     ``least`` is the smallest ``seconds`` of all runs of this method with this task and number of
     clients, short ones too, in proportion to a whole run's images: runs share their machine with
-    others, and the least disturbed comes nearest. Runs that diverged are not there. ``rows`` are
-    others than the stored ones.
+    others, and the least disturbed comes nearest. Runs that diverged are not there.
     """
     import pandas
 
-    trained = [row for row in (_runs() if rows is None else rows) if row["accuracy"]]
-    frame = pandas.DataFrame(trained, columns=list(COLUMNS))
-    frame["rounds"] = [evaluated(row) for row in trained]
-    whole = [row["seconds"] * _larger(row) for row in trained]
-    same = frame.assign(least=whole).groupby(["task", "clients", "method"])
-    frame["least"] = same["least"].transform("min")
+    kept = [row for row in runs() if row["accuracy"]]
+    frame = pandas.DataFrame(kept, columns=list(COLUMNS))
+    frame["rounds"] = [evaluated(row) for row in kept]
+    tasks = spec()["tasks"]
+    images = {
+        task: its.get("train", 1) / its["short"].get("train", 1) for task, its in tasks.items()
+    }
+    whole = frame["seconds"] * frame["task"].map(images).where(frame["short"], 1.0)
+    same = [frame[k] for k in ("task", "clients", "method")]
+    frame["least"] = whole.groupby(same).transform("min")
     return frame[frame["short"] == short].drop(columns="short").reset_index(drop=True)
-
-
-def _larger(row: Row) -> float:
-    """How many times the images of a run a whole run has."""
-    how = spec()["tasks"][row["task"]]
-    return how["train"] / how["short"]["train"] if row["short"] and "train" in how else 1.0
-
-
-def failed() -> list[Row]:
-    """The runs that diverged, or that a task cannot have."""
-    return [row for row in _runs() if not row["accuracy"]]
-
-
-def fields() -> "dict[tuple[str, str, int], pandas.DataFrame]":
-    """(task, split, clients) -> the whole runs of that contest."""
-    every = entries().groupby(list(CELL[:3]), sort=False)
-    return {where: runs for where, runs in every if where[2] > 1}  # type: ignore[index, misc]
 
 
 def history(row: Any) -> History:
     """A row of ``entries`` as a history, all clients together: what the package measures of a
-    history it measures of it. All its rounds cost the same, the mean of the run's own."""
+    history it measures of it. All its rounds cost the same, the mean of the run's own. The command
+    is that of the first seed."""
     n, curve = int(row.clients), dict(zip(row.rounds, row.accuracy, strict=True))
+    e = experiment(row.task, row.split, n, row.method, row.value, 0, False)
+    task = {k: getattr(e, k) for k in ("dataset", "clients", "partition", "train")}
+    task |= {"network": e.options.get("network", e.options.get("edge", e.network))}
+    meta = {"task": task | {"seed": row.seed}, "label": row.method, "settings": vars(e.settings)}
+    command = shlex.join(["fedlearn", "run", *e.arguments()])
+    meta |= {"provenance": {"command": command}, "chosen_on": "test"}
     same = {"loss": None, "bytes_up": n * row.up, "bytes_down": n * row.down, "refused": {}}
     same |= {"seconds": n * row.least, "clients": list(range(n))}
     rounds = range(1, row.rounds[-1] + 1)
-    task = {"dataset": row.task, "partition": row.split, "clients": n, "seed": row.seed}
-    rows = [{"round": t, "accuracy": curve.get(t), **same} for t in rounds]
-    return History(row.method, {"task": task}, rows)
+    return History(e.method, meta, [{"round": t, "accuracy": curve.get(t), **same} for t in rounds])
 
 
 def tables() -> "tuple[pandas.DataFrame, pandas.DataFrame]":
-    """The whole runs as ``results.tables`` has runs and rounds. A label says how many more of its
-    runs diverged, a command is that of its first run."""
-    lost = Counter(cell(row) for row in failed() if not row["short"])
-    histories, commands = [], dict[Any, str]()
-    for row in entries().itertuples():
-        case = row.task, row.split, row.clients, row.method
-        e = experiment(*case, row.value, row.seed, False)
-        command = commands.setdefault(case, shlex.join(["fedlearn", "run", *e.arguments()]))
-        task = {k: getattr(e, k) for k in ("dataset", "clients", "seed", "partition", "train")}
-        task["network"] = e.options.get("network", e.options.get("edge", e.network))
-        label = row.method + (f" ({lost[case]} more diverged)" if lost[case] else "")  # type: ignore
-        meta = {"task": task, "label": label, "settings": vars(e.settings)}
-        meta |= {"provenance": {"command": command}, "chosen_on": "test"}
-        histories.append(History(e.method, meta, history(row).rows))
-    runs, rounds = results.tables(histories)
-    return runs.assign(file="data/grids/choosing.json"), rounds
+    """The whole runs as ``results.tables`` has runs and rounds."""
+    whole, rounds = results.tables(map(history, entries().itertuples()))
+    return whole.assign(file="data/grids/choosing.json"), rounds
 
 
 # ---- who is ahead --------------------------------------------------------------------------------
@@ -327,39 +281,27 @@ TIME, BYTES, ROUNDS = "time on this link", "bytes of one client", "rounds"
 Scores = Mapping[str, Sequence[float]]  # method -> a number a seed, the higher the better
 
 
-def within(
-    field: "pandas.DataFrame", equal: str, on: str = "3G", slower: float = 1, rounds: float = 5.5
-) -> dict[str, list[float]]:
-    """Method -> its accuracies, a seed each, at the last look within what so many rounds of FedAvg
-    cost in bytes or in time; at the end if the rounds are equal."""
-    up, down, latency = link.check(**link.PRESETS[on])
-
-    def cost(run: Any) -> float:
-        if equal == BYTES:
-            return float(run.up + run.down)
-        wire = 8 * run.up / up + 8 * run.down / down
-        return float(latency + slower * run.least + wire) if equal == TIME else 0.0
-
-    costs = [cost(run) for run in field.itertuples()]
-    fedavg = field["method"] == "FedAvg"
-    budget = rounds * np.mean(np.array(costs)[fedavg]) * (1 + 1e-9)
-    reached: dict[str, list[float]] = {}
-    for run, each in zip(field.itertuples(), costs, strict=True):
-        seen = [a for t, a in zip(run.rounds, run.accuracy, strict=True) if t * each <= budget]
-        reached.setdefault(str(run.method), []).append(seen[-1] if seen else 0.0)
-    return reached
+def affordable(runs: "pandas.DataFrame", equal: str, on: str = "3G", slower: float = 1) -> Any:
+    """How many looks of each run lie within what 5.5 rounds of FedAvg cost in bytes, or in time on
+    a link; all of them if the rounds are equal."""
+    cost = runs["up"] + runs["down"] if equal == BYTES else 0 * runs["up"]
+    if equal == TIME:
+        up, down, latency = link.check(**link.PRESETS[on])
+        cost = latency + slower * runs["least"] + 8 * runs["up"] / up + 8 * runs["down"] / down
+    fedavg = cost.where(runs["method"] == "FedAvg").groupby([runs[k] for k in CONTEST])
+    budget = 5.5 * fedavg.transform("mean") * (1 + 1e-9)
+    looks = zip(runs["rounds"], cost, budget, strict=True)
+    return [sum(t * each <= most for t in rounds) for rounds, each, most in looks]
 
 
-def leads(equal: str, task: str = "digits") -> dict[tuple[str, int, str], results.Difference]:
-    """(split, clients, method) -> by how many points it is above FedAvg."""
-    found = {}
-    for (of, split, clients), field in fields().items():
-        every = within(field, equal) if of == task else {}
-        points = {m: {s: 100 * a for s, a in enumerate(its)} for m, its in every.items()}
-        found |= {
-            (split, clients, m): results.paired(a, points["FedAvg"]) for m, a in points.items()
-        }
-    return found
+def scores(*equal: Any) -> "pandas.DataFrame":
+    """What the methods, a column each, reached within the budget of ``affordable``: a row for each
+    seed of each contest, (task, split, clients, seed). Who cannot pay for a round has nothing."""
+    whole = entries().query("clients > 1")
+    seen = zip(whole["accuracy"], affordable(whole, *equal), strict=True)
+    whole["score"] = [curve[k - 1] if k else 0.0 for curve, k in seen]
+    keys = [whole[k] for k in (*CONTEST, "seed", "method")]
+    return whole["score"].groupby(keys, sort=False).first().unstack()[[*spec()["methods"]]]
 
 
 def outranks(a: Sequence[float], b: Sequence[float]) -> bool:
@@ -502,6 +444,12 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
     return v.layered(17 * places, params, layers, shared, title=v.heading("'within ' + saysBudget"))
 
 
+def gaps(equal: str) -> "pandas.DataFrame":
+    """By how many points the methods, a column each, are above FedAvg in the contests on digits."""
+    reached = 100 * scores(equal).loc["digits"]
+    return reached.drop(columns="FedAvg").sub(reached["FedAvg"], axis=0)
+
+
 def duels(number: str) -> "Shown":
     """Leads over FedAvg on digits, one main class a client, ten clients: a dot a seed."""
     from ..plot import COLOURS, axes
@@ -509,18 +457,17 @@ def duels(number: str) -> "Shown":
 
     panels = []
     for equal in (ROUNDS, BYTES):
-        scores = within(fields()["digits", "one main class", 10], equal)
-        gaps = {m: 100 * np.subtract(its, scores["FedAvg"]) for m, its in scores.items()}
+        points = gaps(equal).loc["one main class", 10]
+        points = points[points.mean().sort_values(kind="stable").index]
         ax = axes(size=(4.6, 5.4))
         ax.axvline(0, color="#7a828e", linewidth=1)
-        names = sorted(gaps.keys() - {"FedAvg"}, key=lambda m: float(gaps[m].mean()))
-        for k, name in enumerate(names):
+        for k, name in enumerate(points):
             mark, colour = "o", "#7a828e"
-            if (won := (gaps[name] > 0).mean()) in (0, 1):
+            if (won := (points[name] > 0).mean()) in (0, 1):
                 mark, colour = ("D", COLOURS[0]) if won else ("s", COLOURS[1])
             face = "white" if mark == "o" else colour
-            ax.plot(gaps[name], [k] * len(gaps[name]), mark, color=colour, mfc=face, ms=4)
-        ax.set_yticks(range(len(names)), names, fontsize=9)
+            ax.plot(points[name], [k] * len(points), mark, color=colour, mfc=face, ms=4)
+        ax.set_yticks(range(points.shape[1]), points, fontsize=9)
         ax.set(xlim=(-100, 60), title=f"equal {equal.split()[0]}", xlabel="points above FedAvg")
         panels.append(ax)
     return figure(
@@ -535,16 +482,16 @@ def duels(number: str) -> "Shown":
     )
 
 
-def standing(names: Sequence[str] = ()) -> list[Row]:
+def standing(names: Sequence[str] = ()) -> "pandas.DataFrame":
     """With how many seeds of all contests on digits a method, or each of ``names``, is higher than
-    FedAvg: a row a method, for a table."""
-    rows: dict[str, Row] = {}
-    for equal, head in ((ROUNDS, "equal rounds"), (BYTES, "equal bytes"), (TIME, "on 3G")):
-        every = leads(equal)
-        for name in names or dict.fromkeys(m for *_, m in every if m != "FedAvg"):
-            its = [lead for (*_, method), lead in every.items() if method == name]
-            rows.setdefault(name, {"method": name})[head] = sum(lead.wins for lead in its)
-    return sorted(rows.values(), key=lambda row: -row["equal bytes"])
+    FedAvg."""
+    import pandas
+
+    heads = {"equal rounds": ROUNDS, "equal bytes": BYTES, "on 3G": TIME}
+    wins = pandas.DataFrame({head: (gaps(equal) > 0).sum() for head, equal in heads.items()})
+    wins = wins.loc[[*names]] if names else wins
+    wins = wins.sort_values("equal bytes", ascending=False, kind="stable")
+    return wins.rename_axis("method").reset_index()
 
 
 # ---- mixes of parts ------------------------------------------------------------------------------
@@ -552,7 +499,7 @@ def standing(names: Sequence[str] = ()) -> list[Row]:
 MIXING = "python -m fedlearn.book.choosing mixes"
 SPLITS = ("iid", "dirichlet:0.1")
 RATES = (0.3, 1.0, 3.0)  # times the learning rate that the optimizer has in its method
-LENGTH, CLIENTS, BEST, SEEDS = 20, 10, 50, 5
+COUNT, LENGTH, CLIENTS, BEST, SEEDS = 500, 20, 10, 50, 5
 KINDS = tuple(Averaging.kinds)
 SLOWER, POOR = min(RATES) / 10, 0.7  # what trains so badly is tried once more, with that rate
 MIX_RUN = (*KINDS, "split", "rate", "seed")
@@ -581,85 +528,84 @@ def distinct(kind: str) -> list[tuple[str, Any]]:
 @cache
 def choices(kind: str) -> dict[str, Any]:
     """The parts of a kind by name: those of the methods, and uplinks with coders of no method."""
-    found = dict(distinct(kind))
-    if kind == "uplink":
-        from ..parts import Feedback, Lossy, Update, Uplink, WarmStart
-        from ..wire import EDEN, LowRank, Natural, TernGrad
+    from ..parts import Feedback, Lossy, Update, Uplink, WarmStart
+    from ..wire import EDEN, LowRank, Natural, TernGrad
 
-        found["eden, 1 bit"] = Uplink(Update(), Lossy(EDEN(1)))
-        found["eden, 2 bits"] = Uplink(Update(), Lossy(EDEN(2)))
-        found["natural"] = Uplink(Update(), Lossy(Natural()))
-        found["terngrad"] = Uplink(Update(), Lossy(TernGrad()))
-        found["powersgd"] = Uplink(Update(), Feedback(), WarmStart(2), Lossy(LowRank(2)))
-    return found
+    coders: dict[str, Any] = {"eden, 1 bit": EDEN(1), "eden, 2 bits": EDEN(2)}
+    coders |= {"natural": Natural(), "terngrad": TernGrad()}
+    more = {name: Uplink(Update(), Lossy(coder)) for name, coder in coders.items()}
+    more["powersgd"] = Uplink(Update(), Feedback(), WarmStart(2), Lossy(LowRank(2)))
+    return dict(distinct(kind)) | (more if kind == "uplink" else {})
 
 
-def build(mix: Mix, rate: float = 1.0) -> Averaging:
+def mix_of(**parts: str) -> Mix:
+    """Six parts by the methods that they are from; FedAvg's where none is named."""
+    return tuple(parts.get(kind, "fedavg") for kind in KINDS)
+
+
+def build(mix: Sequence[str], rate: float = 1.0) -> Averaging:
     """The method of these parts; ``ValueError`` if they do not fit."""
     parts = {k: choices(k)[name] for k, name in zip(KINDS, mix, strict=True)}
     parts["optimizer"] = replace(parts["optimizer"], lr=rate * parts["optimizer"].lr)
     return methods()["fedavg"].but(**parts)
 
 
-def origins() -> dict[str, Mix]:
-    """The methods as mixes: a part is named by the first method that has it."""
-    names = {kind: {part: name for name, part in distinct(kind)} for kind in KINDS}
-    return {
-        name: tuple(names[kind][getattr(method, kind)] for kind in KINDS)
-        for name, method in methods().items()
-    }
+def refusal(mix: Sequence[str]) -> str | None:
+    """Why a mix cannot be built, in one sentence; None if it can."""
+    try:
+        build(mix)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 @cache
 def methods_by_mix() -> dict[Mix, str]:
-    """The inverse of ``origins``; of methods that are the same mix the first."""
-    return {mix: name for name, mix in reversed(list(origins().items()))}
+    """The methods, each a mix whose parts are named by the first method that has them; of methods
+    that are the same mix the first."""
+    names = {kind: {part: name for name, part in distinct(kind)} for kind in KINDS}
+    found: dict[Mix, str] = {}
+    for name, method in methods().items():
+        found.setdefault(tuple(names[kind][getattr(method, kind)] for kind in KINDS), name)
+    return found
 
 
-def mixes(count: int, seed: int = 0) -> list[Mix]:
-    """So many mixes that can be built: methods, single-part swaps, and others drawn at random."""
-    known = list(origins().values())
-    fedavg = origins()["fedavg"]
+def mixes() -> list[Mix]:
+    """Those of the grid, all of which can be built: methods, single-part swaps, and others drawn at
+    random."""
+    known = list(methods_by_mix())
 
     def candidates() -> Iterator[Mix]:
         yield from known
-        uplink = KINDS.index("uplink")
-        yield from ((*fedavg[:uplink], up, *fedavg[uplink + 1 :]) for up in choices("uplink"))
+        yield from (mix_of(uplink=up) for up in choices("uplink"))
         for mix, i in itertools.product(known, range(len(KINDS))):
-            yield (*fedavg[:i], mix[i], *fedavg[i + 1 :])
-            yield (*mix[:i], fedavg[i], *mix[i + 1 :])
-        dice = random.Random(seed)
+            yield mix_of(**{KINDS[i]: mix[i]})
+            yield (*mix[:i], "fedavg", *mix[i + 1 :])
+        dice = random.Random(0)
         while True:
             yield tuple(dice.choice(list(choices(kind))) for kind in KINDS)
 
-    fit = (m for m in itertools.islice(candidates(), 1000 * count) if refusal(m) is None)
-    return list(itertools.islice(dict.fromkeys(fit), count))
+    found: dict[Mix, None] = {}
+    every = candidates()
+    while len(found) < COUNT:
+        if refusal(mix := next(every)) is None:
+            found[mix] = None
+    return list(found)
 
 
-def trained(where: tuple) -> tuple:
+def mixed(run: tuple) -> list[tuple]:
     """One run -> its row. A mix that this task cannot have, or that diverges, has accuracy None."""
-    import torch
-
-    from ..round import run
-    from ..tasks import classification
-
-    torch.set_num_threads(1)
-    *mix, split, rate, seed = where
-    task = classification("digits", CLIENTS, split, seed=seed)
-    how: dict[str, Any] = {"engine": "stacked", "batch_size": 16, "threads": 1}
+    *mix, split, rate, seed = run
+    e = Experiment(
+        partition=split, clients=CLIENTS, seed=seed, rounds=LENGTH, batch_size=16,
+        evaluate_every=LENGTH,
+    )  # fmt: skip
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            how |= {"evaluate_every": LENGTH, "progress": False}
-            history = run(build(tuple(mix), rate), task, LENGTH, **how)
-    except (ValueError, Diverged, WireError):
-        return (*where, None, None, None)
+        history = trained(e, build(mix, rate), threads=1)
+    except ValueError:
+        return [(*run, None, None, None)]
     up, down = (round(float(b.sum()) / CLIENTS) for b in (history.bytes_up, history.bytes_down))
-    return (*where, round(history.final["accuracy"], 4), up, down)
-
-
-def mix_rows(run: tuple) -> list[tuple]:
-    return [trained(run)]
+    return [(*run, round(history.final["accuracy"], 4), up, down)]
 
 
 def mixtures(rows: Sequence[Row] | None = None) -> "pandas.DataFrame":
@@ -690,10 +636,10 @@ def mixtures(rows: Sequence[Row] | None = None) -> "pandas.DataFrame":
     return best.assign(method=[methods_by_mix().get(mix, "") for mix in named])
 
 
-def pareto(table: "pandas.DataFrame", cost: str = "bytes") -> "pandas.DataFrame":
+def pareto(table: "pandas.DataFrame") -> "pandas.DataFrame":
     """The rows that no other row beats, cheapest first: more accurate than all that cost as much or
     less. Of several that are equal in both the first one stands for all."""
-    ordered = table.sort_values([cost, "accuracy"], ascending=[True, False], kind="stable")
+    ordered = table.sort_values(["bytes", "accuracy"], ascending=[True, False], kind="stable")
     before = ordered["accuracy"].cummax().shift(fill_value=-1.0)
     return ordered[ordered["accuracy"] > before]
 
@@ -703,13 +649,11 @@ def again(rows: list[Row]) -> Iterator[tuple]:
     those on the front, and the methods."""
     import pandas
 
-    every = mixtures(rows)
-    for split in SPLITS:
-        own = every[every["split"] == split]
-        best = own.sort_values("accuracy", ascending=False, kind="stable").head(BEST)
-        chosen = pandas.concat([best, pareto(own), own[own["method"] != ""]])
-        for _, row in chosen.drop_duplicates(list(KINDS)).iterrows():
-            yield from ((*row[list(KINDS)], split, row["rate"], seed) for seed in range(1, SEEDS))
+    for _, table in mixtures(rows).groupby("split", sort=False):
+        best = table.sort_values("accuracy", ascending=False, kind="stable").head(BEST)
+        chosen = pandas.concat([best, pareto(table), table[table["method"] != ""]])
+        for run in chosen.drop_duplicates(list(KINDS))[[*KINDS, "split", "rate"]].to_numpy():
+            yield from ((*run, seed) for seed in range(1, SEEDS))
 
 
 def slower(rows: list[Row]) -> Iterator[tuple]:
@@ -717,18 +661,15 @@ def slower(rows: list[Row]) -> Iterator[tuple]:
     clients differ, but for FedPM's network, which learns nothing without FedPM's uplink."""
     split = SPLITS[-1]
     of = mixtures(rows).query("split == @split and model != 'fedpm' and accuracy < @POOR")
-    plain = ("fedavg",) * len(KINDS)
-    adam = tuple("fedpm" if kind == "optimizer" else "fedavg" for kind in KINDS)
     poor = of[list(KINDS)].itertuples(index=False, name=None)
-    yield from ((*mix, split, SLOWER, 0) for mix in dict.fromkeys([plain, adam, *poor]))
+    every = dict.fromkeys([mix_of(), mix_of(optimizer="fedpm"), *poor])
+    yield from ((*mix, split, SLOWER, 0) for mix in every)
 
 
-def said(mix: Sequence[str]) -> str:
+def in_words(mix: Sequence[str]) -> str:
     """A mix in words: the parts that are not FedAvg's, or the method that it is."""
-    if tuple(mix) in methods_by_mix():
-        return methods_by_mix()[tuple(mix)]
-    own = [f"{k} of {n}" for k, n in zip(KINDS, mix, strict=True) if n != "fedavg"]
-    return "; ".join(own)
+    parts = [f"{k} of {n}" for k, n in zip(KINDS, mix, strict=True) if n != "fedavg"]
+    return methods_by_mix().get(tuple(mix), "; ".join(parts))
 
 
 Rule = tuple[str, list[str], str, list[tuple[str, str]]]
@@ -746,20 +687,9 @@ def rules() -> list[Rule]:
     made: list[Rule] = []
     for (kind, need), names in sorted(found.items(), key=repr):
         givers = [(k, n) for k, n, part in every if k != kind and provides(part.given(), need)]
-        what = label(need)
-        if len(givers) == 1:
-            what = "the {} of {}".format(*givers[0])
+        what = "the {} of {}".format(*givers[0]) if len(givers) == 1 else label(need)
         made.append((kind, names, what, givers))
     return made
-
-
-def refusal(mix: Sequence[str]) -> str | None:
-    """Why a mix cannot be built, in one sentence; None if it can."""
-    chosen = dict(zip(KINDS, mix, strict=True))
-    for kind, names, what, givers in rules():
-        if chosen[kind] in names and not any(chosen[k] == n for k, n in givers):
-            return f"The {kind} of {chosen[kind]} needs {what}."
-    return None
 
 
 # ---- the explorer of mixes -----------------------------------------------------------------------
@@ -769,7 +699,7 @@ DRAWN = (*KINDS, "split", "method", "accuracy", "bytes", "rate", "front")
 
 
 def _refused() -> str:
-    """``refusal`` of the menus as a Vega expression; an empty string if there is none."""
+    """Why the mix of the menus cannot be built, as a Vega expression; an empty string if it can."""
     text = "''"
     for kind, names, what, givers in reversed(rules()):
         kinds = {k: [n for other, n in givers if other == k] for k, _ in givers}
@@ -780,13 +710,13 @@ def _refused() -> str:
     return text
 
 
-def mixing(reveal: bool = False, table: "pandas.DataFrame | None" = None) -> dict[str, Any]:
+def mixing() -> dict[str, Any]:
     """Accuracy against the bytes of one client for all mixes of a split: six menus choose one, a
     diamond beside the methods that its parts are from and the Pareto front. FedAvg is alone until
     the reader asks for the mixes."""
     from .vega import BLUE, GREEN, ORANGE, SKY, WORDS, alt, choice, layered, tick
 
-    table = mixtures() if table is None else table
+    table = mixtures()
     best = [index for split in SPLITS for index in pareto(table[table["split"] == split]).index]
     shown = table.assign(bytes=(table["bytes"] / 1000).round(1), front=table.index.isin(best) + 0)
     text = shown[list(DRAWN)].to_csv(index=False, lineterminator="\n")
@@ -841,7 +771,7 @@ def mixing(reveal: bool = False, table: "pandas.DataFrame | None" = None) -> dic
         .encode(x=alt.value(8), y=alt.value(6), text="says:N"),
     ]
     params = [
-        tick("reveal", "show the mixes", reveal),
+        tick("reveal", "show the mixes", False),
         choice("dealt", "split", SPLITS, SPLITS[1]),
         *(choice(k, k, list(choices(k)), n, "select") for k, n in zip(KINDS, START, strict=True)),
     ]
@@ -1072,22 +1002,21 @@ def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("what", choices=("contest", "mixes"))
     parser.add_argument("--only", choices=spec()["tasks"], help="one task of the contest")
-    parser.add_argument("--count", type=int, default=500, help="mixes")
     args = parser.parse_args()
-    stages: list[Any] = []
     if args.what == "mixes":
-        every = itertools.product(mixes(args.count), RATES, SPLITS)
-        first_ones = [(*mix, split, rate, 0) for mix, rate, split in every]
-        stages, about = (
-            [lambda _: first_ones, again, slower],
-            {"rounds": LENGTH, "clients": CLIENTS},
-        )
-        fill("mixes", MIXING, len(MIX_RUN), MIX_COLUMNS, mix_rows, stages, args, **about)
+        every = itertools.product(mixes(), RATES, SPLITS)
+        first = [(*mix, split, rate, 0) for mix, rate, split in every]
+        about = {"rounds": LENGTH, "clients": CLIENTS}
+        stages: list[Any] = [lambda _: first, again, slower]
+        fill("mixes", MIXING, len(MIX_RUN), MIX_COLUMNS, mixed, stages, args, **about)
         return
+    stages = []
     for task in [args.only] if args.only else spec()["tasks"]:
         stages += [lambda _, t=task: short_runs(t), lambda rows, t=task: whole_runs(t, rows)]
-    fill("choosing", COMMAND, len(RUN), COLUMNS, rows_of, stages, args)
+    fill("choosing", COMMAND, len(RUN), COLUMNS, played, stages, args)
 
 
 if __name__ == "__main__":
-    main()
+    from fedlearn.book import choosing  # processes look functions up where they are imported from
+
+    choosing.main()

@@ -71,21 +71,23 @@ def printed(claim: str, k: int | list[int]) -> float:
     return float(numbers[k].strip(",").replace(",", "").replace("−", "-"))
 
 
-def measured(row: dict[str, Any], histories: Iterable[History]) -> list[float]:
+def measured(row: dict[str, Any], runs: "pandas.DataFrame") -> list[float]:
     """One number a seed: the row's measure of the runs with its line's label, and where it says of
     which task, data set or split (``where``: the beginnings of their names), of those alone."""
-    runs, rounds = results.tables(histories)
     if runs.empty:
         return []
     chosen = runs["label"].str.lower() == str(row["line"]).lower()
     for name, starts in row.get("where", {}).items():
         chosen &= runs[name].str.startswith(tuple(starts))
-    if not chosen.any():  # then there may be no such column
-        return []
-    if row["measure"] == "up":  # bytes of one client in a round
-        sent = (rounds["bytes_up"] / rounds["clients"]).groupby(rounds["run"]).mean()
-        return sent[chosen].tolist()
-    return runs[chosen][row["measure"]].tolist()
+    return runs.loc[chosen, row["measure"]].tolist() if chosen.any() else []  # no such column
+
+
+def stored(name: str) -> "pandas.DataFrame":
+    """The runs of a name, a row each; ``up`` are bytes of one client in a round."""
+    runs, rounds = results.tables(results.load(name))
+    if len(runs):
+        runs["up"] = (rounds["bytes_up"] / rounds["clients"]).groupby(rounds["run"]).mean()
+    return runs
 
 
 def by_label(name: str, **task: Any) -> dict[str, list[History]]:
@@ -103,7 +105,7 @@ def ends(
     """What the stored runs ``name`` reached, a row a label and a column a split: mean and
     deviation of the seeds, ``times`` so much; of those alone that have what ``only`` says, such as
     ``dataset="cifar10"``. Without a run a cell is empty."""
-    runs, _ = results.tables(results.load(name))
+    runs = stored(name)
     for column, value in only.items():
         runs = runs[runs[column] == value]
     seeds = runs.groupby(["label", "partition"], sort=False)[measure]
@@ -125,7 +127,7 @@ def opening(number: str, name: str) -> Shown:
     """``fl.book.opening("4.1", "rpn")``: what the paper reports beside what was measured here."""
     spec = chapter_file(name)["opening"]
     compared = spec.get("compares", list(spec["here"]))  # columns that the paper's number is for
-    stored = {scale: results.load(of["results"]) for scale, of in spec["here"].items()}
+    runs = {scale: stored(of["results"]) for scale, of in spec["here"].items()}
     rows = []
     for row in spec["rows"]:
         paper = printed(*row["paper"])
@@ -140,7 +142,7 @@ def opening(number: str, name: str) -> Shown:
                 line[f"here, {scale}"] = ""
                 continue
             # counted from the network, or else measured
-            values = counted or measured(row, stored[scale])
+            values = counted or measured(row, runs[scale])
             if not values:
                 line[f"here, {scale}"] = missing(of_scale["command"].format(**row))
                 continue
@@ -207,16 +209,15 @@ def holds(number: str, name: str) -> Shown:
     cells: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
     columns: dict[str, str] = {}  # its first cell, if it has no runs: the command for them
     for scale, of_scale in spec.get("runs", _scales(name)).items():
-        stored = results.load(of_scale["results"])
-        sign = f" {TESTED}" * any(h.chosen_on == "test" for h in stored)
-        if not stored:
+        histories = results.load(of_scale["results"])
+        sign = f" {TESTED}" * any(h.chosen_on == "test" for h in histories)
+        if not histories:
             columns[scale] = missing(of_scale["command"])
         for statement in spec["statements"]:
-            of_both = leads(stored, statement["one"], statement["other"])
+            of_both = leads(histories, statement["one"], statement["other"])
             for (data, split), lead in of_both.items():
-                if split in statement.get("splits", [split]) and data == statement.get(
-                    "data", data
-                ):
+                asked = data == statement.get("data", data)
+                if asked and split in statement.get("splits", [split]):
                     column = f"{DATA.get(data, data)}, {scale}{sign}"
                     columns[column] = ""
                     row = cells.setdefault((statement["says"], split), {})

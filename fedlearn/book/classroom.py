@@ -58,43 +58,26 @@ def is_check(node: Any) -> bool:
 
 
 def asserted(source: str) -> str:
-    """A cell with an ``assert`` behind each check: a marking program gives a cell that stops with
-    an error no points, and any other all of them.
+    """A check's cell with an ``assert`` in it: a marking program gives a cell that stops with an
+    error no points, and any other all of them.
 
     What a cell shows nbgrader reads as a number of points, so the verdict is no longer shown.
     """
     try:
-        tree = ast.parse(source)
+        body = ast.parse(source).body
     except SyntaxError as error:
         raise ValueError(f"a cell with a check must be plain Python ({error.msg}).") from None
-    lines, done = source.split("\n"), set()
-    names: dict[ast.Expr | ast.Assign, str] = {}
-    for node in ast.walk(tree):
-        match node:
-            case ast.Assert(test=call) if is_check(call):
-                done.add(call)
-            case ast.Expr(value=call) if is_check(call):
-                names[node] = "verdict"
-            case ast.Assign(targets=[ast.Name(id=name)], value=call) if is_check(call):
-                names[node] = name
-    match tree.body:
-        case [*_, ast.Expr(value=ast.Name(id=name), col_offset=0) as last]:
-            if name in names.values():
-                del lines[last.lineno - 1]
-    for own in sorted(names, key=lambda node: -node.lineno):  # from below: lines are added
-        line, name = lines[own.lineno - 1], names[own]
-        indent, code = line[: own.col_offset], line[own.col_offset :]
-        if indent.strip():
-            continue
-        if isinstance(own, ast.Expr):
-            lines[own.lineno - 1] = f"{indent}{name} = {code}"
-        lines.insert(own.end_lineno or own.lineno, f"{indent}assert {name}, {name}")
-        done.add(own.value)
-    for part in ast.walk(tree):
-        if is_check(part) and part not in done:
-            text = ast.unparse(part)
-            raise ValueError(f"{text} must be a line of its own, as it is or behind `name =`.")
-    return "\n".join(lines)
+    match body:
+        case [ast.Expr(value=call)] if is_check(call):
+            name = "verdict"
+        case [ast.Assign([ast.Name(id=name)], call), ast.Expr(ast.Name(id=shown))] if (
+            is_check(call) and shown == name
+        ):
+            pass
+        case _:
+            form = "`fl.check(..)`, or `x = fl.check(..)` above `x`"
+            raise ValueError(f"a cell with a check must be {form}, not {source!r}.")
+    return f"{name} = {ast.get_source_segment(source, call)}\nassert {name}, {name}"
 
 
 # ---- pages ---------------------------------------------------------------------------------------

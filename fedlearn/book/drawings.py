@@ -6,7 +6,6 @@ stored run; the pale arrow behind is a dense message of the same network.
 """
 
 import html
-import math
 from typing import Any
 
 from .. import results
@@ -27,48 +26,31 @@ def width(count: float, dense: float) -> float:
     return max(1.5, min(2 * WIDEST, WIDEST * count / dense))
 
 
-class Canvas:
-    """A small SVG writer."""
+def tag(kind: str, words: str = "", **attributes: Any) -> str:
+    """An element of a picture."""
+    its = " ".join(f'{name.replace("_", "-")}="{value}"' for name, value in attributes.items())
+    return f"<{kind} {its}>{html.escape(words)}</{kind}>" if words else f"<{kind} {its}/>"
 
-    def __init__(self, w: int, h: int, kind: str) -> None:
-        self.w, self.h, self.kind, self.parts = w, h, kind, []  # type: ignore[var-annotated]
 
-    def text(self, x: float, y: float, words: str, size: int = 14, **style: Any) -> None:
-        more = " ".join(f'{k.replace("_", "-")}="{v}"' for k, v in style.items())
-        more = more if "fill=" in more else f'fill="currentColor" {more}'
-        words = html.escape(words)
-        self.parts.append(f'<text x="{x}" y="{y}" font-size="{size}" {more}>{words}</text>')
+def text(x: float, y: float, words: str, size: int, **style: Any) -> str:
+    place: dict[str, Any] = {"x": x, "y": y, "font_size": size, "fill": "currentColor"}
+    return tag("text", words, **place | style)
 
-    def box(self, x: float, y: float, w: float, h: float, **style: Any) -> None:
-        style = {"fill": "none", "stroke": "currentColor", "stroke-width": 1.4} | {
-            k.replace("_", "-"): v for k, v in style.items()
-        }
-        more = " ".join(f'{k}="{v}"' for k, v in style.items())
-        self.parts.append(f'<rect x="{x}" y="{y}" width="{w}" height="{h}" rx="9" {more}/>')
 
-    def arrow(
-        self, a: tuple[float, float], b: tuple[float, float], wide: float, colour: str, dense: float
-    ) -> None:
-        """A straight arrow from a to b; behind it, pale, the dense one."""
-        length = math.dist(a, b)
-        ux, uy = (b[0] - a[0]) / length, (b[1] - a[1]) / length
-        for w, extra in ((dense, 'opacity="0.16"'), (wide, "")):
-            head = max(9.0, 1.1 * w)
-            ex, ey = b[0] - ux * head, b[1] - uy * head
-            half = max(6.0, 0.95 * w)
-            self.parts.append(
-                f'<g {extra}><line x1="{a[0]}" y1="{a[1]}" x2="{ex:.1f}" y2="{ey:.1f}" '
-                f'stroke="{colour}" stroke-width="{w:.1f}"/><polygon fill="{colour}" points="'
-                f"{b[0]},{b[1]} {ex - uy * half:.1f},{ey + ux * half:.1f} "
-                f'{ex + uy * half:.1f},{ey - ux * half:.1f}"/></g>'
-            )
+def box(x: float, y: float, width: float, height: float, **style: Any) -> str:
+    place: dict[str, Any] = {"x": x, "y": y, "width": width, "height": height, "rx": 9}
+    look = {"fill": "none", "stroke": "currentColor", "stroke_width": 1.4}
+    return tag("rect", **place | look | style)
 
-    def svg(self) -> str:
-        return (
-            f'<svg class="fl-{self.kind}" viewBox="0 0 {self.w} {self.h}" aria-hidden="true" '
-            f'font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif">'
-            f"{''.join(self.parts)}</svg>"
-        )
+
+def arrow(start: float, end: float, y: float, wide: float, colour: str) -> str:
+    way = 1 if end > start else -1
+    neck, half = end - way * max(9.0, 1.1 * wide), max(6.0, 0.95 * wide)
+    line: dict[str, Any] = {"x1": start, "y1": y, "x2": f"{neck:.1f}", "y2": y, "stroke": colour}
+    points = f"{end},{y} {neck:.1f},{y + half:.1f} {neck:.1f},{y - half:.1f}"
+    return tag("line", **line, stroke_width=f"{wide:.1f}") + tag(
+        "polygon", fill=colour, points=points
+    )
 
 
 def messages(its: dict[str, Any]) -> tuple[float, float, float]:
@@ -85,34 +67,36 @@ def small(name: str, title: str, sizes: tuple[float, float, float], widest: floa
     wide as an arrow may be."""
     new = set(chapter_file(name)["replaces"])
     down, up, dense = sizes
-    c = Canvas(284, 190, "small")
+    bold = {"font_weight": 700}
 
-    def plate(x: float, y: float, part: str) -> None:
+    def plate(x: float, y: float, part: str) -> str:
         style = {"fill": PLATE, "stroke": "#1b1f24"} if part in new else {"stroke_dasharray": "4 3"}
-        c.box(x, y, 80, 22, stroke_width=1, **style)
-        ink = {"fill": "#1b1f24", "font_weight": 700} if part in new else {}
-        c.text(x + 8, y + 15, part, 12, **ink)
+        ink = {"fill": "#1b1f24"} | bold if part in new else {}
+        return box(x, y, 80, 22, **style | {"stroke_width": 1}) + text(
+            x + 8, y + 15, part, 12, **ink
+        )
 
-    c.box(3, 48, 92, 92)
-    c.text(12, 69, "Server", 13, font_weight=700)
-    plate(9, 106, "server")
-    c.box(189, 14, 92, 162)
-    c.text(198, 35, "Clients", 13, font_weight=700)
-    for k, part in enumerate(("model", "objective", "optimizer")):
-        plate(195, 56 + 38 * k, part)
-    for way, count, colour, ends, y, below in (
-        ("down", down, DOWN, ((100, 68), (184, 68)), 19, 13),
-        ("up", up, UP, ((184, 120), (100, 120)), 148, 185),
+    drawn = [box(3, 48, 92, 92), text(12, 69, "Server", 13, **bold), plate(9, 106, "server")]
+    drawn += [box(189, 14, 92, 162), text(198, 35, "Clients", 13, **bold)]
+    parts = ("model", "objective", "optimizer")
+    drawn += [plate(195, 56 + 38 * k, part) for k, part in enumerate(parts)]
+    for way, count, colour, start, end, y, of_plate, below in (
+        ("down", down, DOWN, 100, 184, 68, 19, 13),
+        ("up", up, UP, 184, 100, 120, 148, 185),
     ):
-        c.arrow(*ends, 0.8 * width(count, widest), colour, 0.8 * width(dense, widest))
-        plate(102, y, f"{way}link")
-        c.text(142, below, kilobytes(count), 12, text_anchor="middle", font_weight=700)
+        whole, its = (arrow(start, end, y, 0.8 * width(n, widest), colour) for n in (dense, count))
+        drawn += [f'<g opacity="0.16">{whole}</g>{its}', plate(102, of_plate, f"{way}link")]
+        drawn += [text(142, below, kilobytes(count), 12, text_anchor="middle", **bold)]
     what = ", ".join(p for p in PARTS if p in new) or "nothing"
     alt = (
         f"{title} replaces {what} of the round. {kilobytes(down)} down, {kilobytes(up)} up "
         f"for one client; a dense message has {kilobytes(dense)}."
     )
-    return f'<div role="img" aria-label="{html.escape(alt)}">{c.svg()}</div>'
+    picture = (
+        '<svg class="fl-small" viewBox="0 0 284 190" aria-hidden="true" '
+        'font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif">'
+    )
+    return f'<div role="img" aria-label="{html.escape(alt)}">{picture}{"".join(drawn)}</svg></div>'
 
 
 def cards(start: str = "") -> Shown:

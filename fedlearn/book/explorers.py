@@ -159,7 +159,6 @@ def panel(name: str) -> Any:
 
     from ..plot import panels
     from .show import figure
-    from .widgets import slider
 
     spec = chapter_file(name)
     lines, controls = spec["grid"]["lines"].values(), spec["explorer"]["controls"]
@@ -167,9 +166,16 @@ def panel(name: str) -> Any:
     if "splits" in spec["grid"]:
         positions[spec["grid"]["splits"]["control"]] = list(spec["grid"]["splits"]["positions"])
     positions["clients"] = [2, 3, *spec["grid"]["clients"]]
-    chosen = {c: slider(of["name"], positions[c]) for c, of in controls.items()}
-    for column, of in controls.items():
-        chosen[column].value = of["start"]
+    look = {"style": {"description_width": "initial"}, "layout": W.Layout(width="95%")}
+    chosen = {
+        column: W.SelectionSlider(
+            options=[(str(v), v) for v in positions[column]],
+            value=of["start"],
+            description=of["name"],
+            **look,
+        )
+        for column, of in controls.items()
+    }
     button, picture = W.Button(description="Train this here"), W.HTML()
 
     def train(_: object = None) -> None:

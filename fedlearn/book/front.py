@@ -7,7 +7,6 @@ written once more as a Vega expression (``SECONDS``).
 
 import json
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,11 @@ from ..history import History
 from .grids import chapter_file
 from .show import Chart, chart
 
-# fedlearn.link.time; up and down are powers of ten of Mbit/s, latency is in ms, and the table of
-# STRETCH has what link.stretch says for the number of clients and the slider's position
+# fedlearn.link.time; up and down are powers of ten of Mbit/s, latency is in ms
 SECONDS = (
-    "datum.round * latency / 1000 + datum.stretch * slower * datum.sec"
+    "datum.round * latency / 1000 + slower * datum.sec"
     " + 8 * datum.down / pow(10, down + 6) + 8 * datum.up / pow(10, up + 6)"
 )
-STRAGGLERS = [round(0.1 * k, 1) for k in range(21)]  # positions of the slider
-STRETCH = "({table})[datum.clients][round(10 * stragglers)]"
 TIME, BYTES, OWN = "time on this link", "bytes of one client", "own"
 
 
@@ -54,17 +50,13 @@ def rows(comparison: dict[str, Any]) -> list[dict[str, Any]]:
                 accuracy = float(np.mean([h.accuracy[t] for h in histories]))
                 entry |= {"accuracy": round(accuracy, 4)}
                 entry |= {way: round(float(mean[way][t])) for way in ("up", "down")}
-                entry |= {"sec": round(float(mean["computing"][t]), 4)}
-                table.append(entry | {"clients": len(row["clients"])})
+                table.append(entry | {"sec": round(float(mean["computing"][t]), 4)})
     return table
 
 
-SLIDERS = ("up", "down", "latency", "slower", "stragglers")
-
-
-def minutes(number: str, caption: str, alt: str, sliders: Sequence[str] = SLIDERS) -> Chart:
-    """The chart: sliders for the link, named links, and the time to an accuracy written into it.
-    What is not among ``sliders`` goes where the named link is."""
+def minutes(number: str, caption: str, alt: str) -> Chart:
+    """The chart: sliders for uplink and device, named links, and the time to an accuracy written
+    into it."""
     from . import vega
     from .vega import (
         DOTTED,
@@ -84,22 +76,17 @@ def minutes(number: str, caption: str, alt: str, sliders: Sequence[str] = SLIDER
     spec = chapter_file("index")["minutes"]
     values = [row for comparison in spec["comparisons"] for row in rows(comparison)]
     start, target = spec["start"], spec["target"]
-    stretched = {
-        n: [round(link.stretch(n, s), 4) for s in STRAGGLERS]
-        for n in sorted({row["clients"] for row in values})
-    }
-    least = json.dumps({row["runs"]: row["clients"] for row in reversed(values)})  # FedAvg's
     named = {k: link.check(**stated) for k, stated in link.PRESETS.items()}
     powers = {name: (math.log10(u) - 6, math.log10(d) - 6, 1000 * s)
               for name, (u, d, s) in named.items()}  # fmt: skip
 
-    def linked(k: int, name: str, label: str, low: float, high: float, step: float) -> dict:
-        """A slider that goes where the chosen link is."""
-        table = json.dumps({preset: round(of[k], 4) for preset, of in powers.items()})
-        at = f"{table}[link]"
+    def linked(k: int, name: str) -> dict[str, Any]:
+        """A parameter that goes where the chosen link is."""
+        places = {preset: round(of[k], 4) for preset, of in powers.items()}
+        at = f"{json.dumps(places)}[link]"
         update = f"isValid({at}) ? {at} : {name}"
-        moved = slider(name, label, round(powers[start["link"]][k], 4), low, high, step)
-        return moved | {"on": [{"events": [{"signal": "link"}], "update": update}]}
+        moves = [{"events": [{"signal": "link"}], "update": update}]
+        return {"name": name, "value": places[start["link"]], "on": moves}
 
     size = "(format({0}, '.3~s') + 'B')"
     amount = f"against == '{BYTES}' ? {size} : {LASTS}"
@@ -108,21 +95,12 @@ def minutes(number: str, caption: str, alt: str, sliders: Sequence[str] = SLIDER
         choice("runs", "runs", names, start["comparison"], "select"),
         choice("against", "against", [TIME, BYTES], TIME),
         choice("link", "link", [*powers, OWN], start["link"]),
-        linked(0, "up", "uplink", -2.5, 3, 0.05),
-        linked(1, "down", "downlink", -2.5, 3, 0.05),
-        linked(2, "latency", "round trip", 0, 2000, 10),
+        slider("up", "uplink", 0, -2.5, 3, 0.05) | linked(0, "up"),
+        linked(1, "down"),
+        linked(2, "latency"),
         slider("slower", "device slower", 1, 0, 50, 1),
-        slider("stragglers", "stragglers", 0, 0, STRAGGLERS[-1], 0.1),
         {"name": "saysUp", "expr": SPEED.format("up")},
-        {"name": "saysDown", "expr": SPEED.format("down")},
-        {"name": "saysLatency", "expr": "format(latency, '.0f') + ' ms'"},
         {"name": "saysSlower", "expr": "format(slower, '.0f') + ' times'"},
-        {
-            "name": "saysStragglers",
-            "expr": "format(stragglers, '.1f') + ', slowest ' + format("
-            + STRETCH.format(table=json.dumps(stretched)).replace("datum.clients", f"{least}[runs]")
-            + ", '.2~r') + ' times'",
-        },
     ]
     decades = "[0.1, 1, 10, 60, 600, 3600, 36000, 86400, 864000, 8640000]"
     powers_of_ten = ", ".join(f"1e{k}" for k in range(3, 10))
@@ -205,7 +183,6 @@ def minutes(number: str, caption: str, alt: str, sliders: Sequence[str] = SLIDER
         altair.Chart(altair.InlineData(values=values))
         .transform_filter("datum.runs == runs")
         .transform_calculate(
-            stretch=STRETCH.format(table=json.dumps(stretched)),
             time=SECONDS,
             total="datum.up + datum.down",
             x=f"against == '{BYTES}' ? datum.total : datum.time",
@@ -213,9 +190,6 @@ def minutes(number: str, caption: str, alt: str, sliders: Sequence[str] = SLIDER
             bytes=size.format("datum.total"),
         )
     )
-    for hidden in [p for p in params if p["name"] in {*SLIDERS} - {*sliders}]:
-        del hidden["bind"]
-    says = {k: f"says{k.title()}" for k in sliders}
-    moved = {k: {"link": OWN} for k in ("up", "down", "latency") if k in sliders}
+    says = {"up": "saysUp", "slower": "saysSlower"}
     picture = layered(170, params, layers, shared)
-    return chart(number, picture, caption, alt, says=says, moved=moved)
+    return chart(number, picture, caption, alt, says=says, moved={"up": {"link": OWN}})

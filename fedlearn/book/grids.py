@@ -10,9 +10,9 @@ repeated.
 
 import argparse
 import json
-import multiprocessing
 import platform
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pandas
 
     from ..history import History
+    from ..method import Method
 
 RUN = ("line", "clients", "position", "seed", "split")  # which run a row is of
 COLUMNS = (*RUN, "round", "accuracy", "up", "down")
@@ -73,12 +74,15 @@ def experiment(
     return Experiment(**spec["shared"] | stated, clients=clients, seed=seed)
 
 
-def trained(e: Experiment) -> "History":
-    """The history of an experiment, all clients in one step."""
+def trained(e: Experiment, method: "Method | None" = None, **settings: Any) -> "History":
+    """The history of an experiment, or of a method in the place of its own, all clients in one
+    step, and in silence."""
     from ..round import run
 
-    how = asdict(e.settings) | {"engine": "stacked", "progress": False}
-    return run(e.make_method(), e.make_task(), e.rounds, **how)
+    how = asdict(e.settings) | {"engine": "stacked", "progress": False} | settings
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return run(method or e.make_method(), e.make_task(), e.rounds, **how)
 
 
 def rounds_of(name: str, run: tuple) -> list[tuple]:
@@ -139,39 +143,37 @@ def fill(
     command: str,
     of: int,
     columns: Sequence[str],
-    trained: Callable[[tuple], list[tuple]],
+    played: Callable[[tuple], list[tuple]],
     stages: Sequence[Callable[[list[Row]], Iterable[tuple]]],
     args: argparse.Namespace,
     **about: Any,
 ) -> None:
-    """Do what is missing of a grid, a process a run, and write the file after every 50 of them,
-    every five minutes, and at the end, so that it may be stopped at any time.
+    """Do what is missing of a grid, and write the file every minute and at the end, so that it may
+    be stopped at any time.
 
-    A run is the values of the first ``of`` columns; ``trained`` turns it into its rows. A stage
+    A run is the values of the first ``of`` columns; ``played`` turns it into its rows. A stage
     lists runs, given the rows of the stages before it. ``args`` are those of ``command_line``.
     """
+    from joblib import Parallel, delayed
+
     (rows, before), began = stored(name), time.monotonic()
     written = began
-
-    def write() -> None:
-        spent = before + args.jobs * (time.monotonic() - began)
-        kept = {c: [row.get(c) for row in rows] for c in columns}
-        keep(name, kept, command, **about, seconds=round(spent))
-
-    with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
-        for stage in stages:
-            done = {tuple(row.get(c) for c in columns[:of]) for row in rows}
-            missing = [run for run in stage(rows) if run not in done]
-            for i, new in enumerate(pool.imap(trained, missing), 1):
-                rows += [dict(zip(columns, row, strict=True)) for row in new]
-                now = time.monotonic()
-                late = now - began > 3600 * args.hours
-                if i % 50 == 0 or now - written > 300 or i == len(missing) or late:
-                    write()
-                    written = now
-                    print(f"{i} of {len(missing)}", flush=True)
-                if late:
-                    return
+    for stage in stages:
+        done = {tuple(row.get(c) for c in columns[:of]) for row in rows}
+        missing = [run for run in stage(rows) if run not in done]
+        jobs = Parallel(args.jobs, return_as="generator")
+        for i, new in enumerate(jobs(delayed(played)(run) for run in missing), 1):
+            rows += [dict(zip(columns, row, strict=True)) for row in new]
+            now = time.monotonic()
+            late = now - began > 3600 * args.hours
+            if late or now - written > 60 or i == len(missing):
+                values = {c: [row.get(c) for row in rows] for c in columns}
+                spent = round(before + args.jobs * (now - began))
+                keep(name, values, command, **about, seconds=spent)
+                print(f"{i} of {len(missing)}", flush=True)
+                written = now
+            if late:
+                return
 
 
 def grid(name: str) -> "pandas.DataFrame":
@@ -209,7 +211,7 @@ def grid(name: str) -> "pandas.DataFrame":
     return table.drop(columns=["position", "split"])
 
 
-if __name__ == "__main__":
+def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("names", nargs="+", help="chapters")
     args = parser.parse_args()
@@ -218,3 +220,9 @@ if __name__ == "__main__":
         command = f"python -m fedlearn.book.grids {name}"
         rows_of, stages = partial(rounds_of, name), [lambda _, runs=runs: runs]
         fill(name, command, len(RUN), COLUMNS, rows_of, stages, args)
+
+
+if __name__ == "__main__":
+    from fedlearn.book import grids  # processes look functions up where they are imported from
+
+    grids.main()

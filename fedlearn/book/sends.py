@@ -2,12 +2,16 @@
 programs, and their compressors beside ours; all stored by commands that the page names."""
 
 import json
+import re
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..costs import Cost
 from ..data.sources import data_path
 from .show import Chart, Shown, chart, table
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @cache
@@ -72,24 +76,23 @@ def totals(number: str, caption: str, alt: str) -> Chart:
     return chart(number, picture, caption, alt, {"clients": "", "rounds": ""})
 
 
-def merged(rows: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows by method -> a list, in which methods with equal rows share one."""
-    alike: dict[tuple, list[str]] = {}
-    for method, row in rows.items():
-        alike.setdefault(tuple(row.items()), []).append(method)
-    return [{"method": ", ".join(names)} | dict(row) for row, names in alike.items()]
-
-
-def side_by_side(tables: dict[str, Cost], columns: str) -> dict[str, dict[str, Any]]:
+def side_by_side(tables: dict[str, Cost], *columns: str) -> "pandas.DataFrame":
     """Some columns of several tables, by method."""
-    rows: dict[str, dict[str, Any]] = {}
+    import pandas
+
+    frames = []
     for name, of in tables.items():
         frame = of.table()
-        heads = {h.removeprefix("MB ").removeprefix("kB "): h for h in frame.columns}
-        for method, row in frame.iterrows():
-            for head in map(heads.__getitem__, columns.split(", ")):
-                rows.setdefault(str(method), {})[f"{name}: {head}"] = row[head]
-    return rows
+        chosen = [head for head in frame if re.sub("^[kM]B ", "", head) in columns]
+        frames.append(frame[chosen].rename(columns=f"{name}: {{}}".format))
+    return pandas.concat(frames, axis=1)
+
+
+def equal_rows(frame: "pandas.DataFrame") -> "pandas.DataFrame":
+    """The same with one row for methods whose rows are equal; empty rows are left out."""
+    heads, some = list(frame), frame[frame.astype(bool).any(axis=1)].reset_index()
+    methods = some.groupby(heads, sort=False, dropna=False)["method"].agg(", ".join)
+    return methods.reset_index()[["method", *heads]]
 
 
 TWO = "ResNet-50", "transformer block"
@@ -97,17 +100,16 @@ TWO = "ResNet-50", "transformer block"
 
 def two_networks(number: str, caption: str) -> Shown:
     """What every method sends of a ResNet-50 and of a transformer block."""
-    rows = side_by_side({name: costs()[name] for name in TWO}, "up, down, times less")
-    return table(number, merged({n: row for n, row in rows.items() if any(row.values())}), caption)
+    rows = side_by_side({name: costs()[name] for name in TWO}, "up", "down", "times less")
+    return table(number, equal_rows(rows), caption)
 
 
 def reasons(number: str, caption: str) -> Shown:
     """What a method does to these two networks, or why it has no form for one."""
-    rows: dict[str, dict[str, str]] = {}
-    for name in TWO:
-        for row in costs()[name].rows:
-            rows.setdefault(row["method"], {})[name] = row["note"]
-    return table(number, merged({n: row for n, row in rows.items() if any(row.values())}), caption)
+    import pandas
+
+    notes = {name: {row["method"]: row["note"] for row in costs()[name].rows} for name in TWO}
+    return table(number, equal_rows(pandas.DataFrame(notes).rename_axis("method")), caption)
 
 
 SHOWN = {
@@ -119,32 +121,26 @@ SHOWN = {
 
 def metered(number: str, caption: str) -> Shown:
     """What the meter counted in two programs."""
-    rows = side_by_side(costs("meters"), "up, down, error")
-    chosen = {n: {"what is sent": n} | row for n, row in rows.items() if n in SHOWN}
-    return table(number, list(chosen.values()), caption)
+    rows = side_by_side(costs("meters"), "up", "down", "error").rename_axis("what is sent")
+    return table(number, rows[rows.index.isin(SHOWN)].reset_index(), caption)
 
 
 def conformance(number: str, caption: str) -> Shown:
     """Other people's compressors and our coders on the same tensors."""
-    rows = [
-        {
-            "program": row["program"],
-            "compressor": row["compressor"],
-            "our coder": f"`{row['coder']}`",
-            "theirs": f"{row['theirs'] / 1e6:.2f}",
-            "ours": f"{row['ours'] / 1e6:.2f}",
-            "their error": f"{row['their_error']:.2g}",
-            "our error": f"{row['our_error']:.2g}",
-        }
-        for row in stored("coders_peers.json")["rows"]
-    ]
-    share = "of the energy"
-    units = {"theirs": "MB", "ours": "MB", "their error": share, "our error": share}
-    return table(number, rows, caption, units)
+    import pandas
+
+    rows = pandas.DataFrame(stored("coders_peers.json")["rows"])
+    rows[["theirs", "ours"]] /= 1e6
+    rows["our coder"] = "`" + rows["coder"] + "`"
+    rows = rows.rename(columns=lambda name: name.replace("_", " "))
+    heads = ["program", "compressor", "our coder", "theirs", "ours", "their error", "our error"]
+    units = dict.fromkeys(heads[3:5], "MB") | dict.fromkeys(heads[5:], "of the energy")
+    forms = dict.fromkeys(heads[3:5], ".2f") | dict.fromkeys(heads[5:], ".2g")
+    return table(number, rows[heads], caption, units, forms)
 
 
 def repeated(number: str, caption: str) -> Shown:
     """The same update sent again and again through signs, with and without a memory."""
-    again = stored("coders_peers.json")["again"]
-    rows = [{"who remembers": name, "error of the mean": f"{v:.2g}"} for name, v in again.items()]
-    return table(number, rows, caption, {"error of the mean": "of the energy"})
+    again, error = stored("coders_peers.json")["again"], "error of the mean"
+    rows = [{"who remembers": name, error: value} for name, value in again.items()]
+    return table(number, rows, caption, {error: "of the energy"}, {error: ".2g"})

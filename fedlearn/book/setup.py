@@ -26,10 +26,21 @@ def styles() -> Shown:
 class Chapter:
     """A chapter's parameters, checked; ``task`` and ``run`` use them unless told otherwise.
 
-    Shown, it brings the styles of figures and tables into the page.
+    ``chapter = fl.book.chapter(scale, device, seed, rounds, dataset=dataset, clients=clients)``:
+    ``task`` are arguments of ``fl.tasks.classification``, or of the kind that ``task="detection"``
+    names. With ``scale="full"`` there are five seeds instead of three. What cannot be is said in
+    one sentence: a data set or a GPU that is not there, fewer than two clients. Shown, it brings
+    the styles of figures and tables into the page.
     """
 
-    def __init__(self, scale: str, device: str, seed: int, rounds: int, **task: Any) -> None:
+    def __init__(
+        self,
+        scale: str = "quick",
+        device: str = "auto",
+        seed: int = 0,
+        rounds: int = 10,
+        **task: Any,
+    ) -> None:
         pick(scale, SCALES, "scale")
         whole_number("rounds", rounds)
         if isinstance(task.get("clients"), int) and task["clients"] < 2:
@@ -46,6 +57,7 @@ class Chapter:
         self.options: dict[str, Any] = {"device": device, **part, **task}
         self.how: dict[str, Any] = {"batch_size": 16, "engine": "stacked", "progress": False}
         torch.set_num_threads(1)  # for networks this small, one CPU thread is fastest
+        self.task()  # a data set that is absent is said here
 
     def task(self, **changes: Any) -> Task:
         """The task with the chapter's parameters, or others in their place. ``task`` names its
@@ -74,18 +86,7 @@ class Chapter:
         return f"{its}; seeds {', '.join(map(str, self.seeds))}."
 
 
-def chapter(
-    scale: str = "quick", device: str = "auto", seed: int = 0, rounds: int = 10, **task: Any
-) -> Chapter:
-    """``chapter = fl.book.chapter(scale, device, seed, rounds, dataset=dataset, clients=clients)``.
-
-    ``task`` are arguments of ``fl.tasks.classification``, or of the kind that ``task="detection"``
-    names. With ``scale="full"`` there are five seeds instead of three. What cannot be is said in
-    one sentence: a data set or a GPU that is not there, fewer than two clients.
-    """
-    made = Chapter(scale, device, seed, rounds, **task)
-    made.task()  # a data set that is absent is said here
-    return made
+chapter = Chapter
 
 
 def usual_processor() -> bool:

@@ -9,8 +9,8 @@ GROWTH = "digits CNN, one batch each"
 def ratio_rows(measured: dict[str, Any]) -> list[dict[str, Any]]:
     """Seconds of a round over the bare loop's, a row each network, number of clients and form, from
     the table and the growth of a file of ``speed.py``."""
-    entries = [(GROWTH, row) for row in measured.get("growth", [])]
-    entries += [(row["network"], row) for row in measured.get("table", {}).get("rows", [])]
+    entries = [(GROWTH, row) for row in measured["growth"]]
+    entries += [(row["network"], row) for row in measured["table"]["rows"]]
     return [
         {
             "network": network,
@@ -26,38 +26,22 @@ def ratio_rows(measured: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def ratios(measured: dict[str, Any], guess: float | None = None) -> dict[str, Any]:
-    """Ratios to the bare loop against the number of clients, under a slider that reads them and a
-    list of networks; a network that was not measured says so. Stacked training is shown when the
-    reader asks, or has guessed its ratio."""
+    """Ratios to the bare loop against the number of clients, under a list of networks. Stacked
+    training is shown when the reader asks, or has guessed its ratio."""
     from . import vega
     from .vega import BOLD, DOTTED, LEGEND, ONE, alt, choice, layered, series, slider, tick
 
     rows = ratio_rows(measured)
     networks = [GROWTH, *dict.fromkeys(row["network"] for row in measured["table"]["rows"])]
-    present = {row["network"] for row in rows}
-    empty = [name for name in networks if name not in present]
     forms = list(dict.fromkeys(row["form"] for row in rows))
     x = alt.X("clients:Q").scale(type="log", domain=[0.8, 1250], nice=False)
     x = x.axis(title="clients", values=[1, 10, 100, 1000], grid=True)
     y = alt.Y("ratio:Q").scale(type="log", domain=[0.2, 8], clamp=True, nice=False)
     y = y.axis(title="seconds, bare loop = 1", values=[0.25, 0.5, 1, 2, 4, 8])
     legend = LEGEND | {"columns": {"expr": "width < 420 ? 2 : 3"}, "symbolSize": 90}
-    shapes = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down"]
     colour = series(alt.Color, "form", forms, vega.COLOURS, legend)
-    shape = series(alt.Shape, "form", forms, shapes, legend)
+    shape = series(alt.Shape, "form", forms, vega.SHAPES, legend)
     dash = series(alt.StrokeDash, "form", forms, vega.DASHES, None)
-    near = (
-        alt.Chart()
-        .transform_calculate(off="abs(log(datum.clients) / LN10 - at)")
-        .transform_joinaggregate(least="min(off)")
-        .transform_filter("datum.off == datum.least")
-    )
-    read = (
-        "datum.clients + (datum.clients > 1 ? ' clients' : ' client') + ': sequential ' + "
-        "format(datum.sequential, '.2f') + "
-        "(reveal ? ', stacked ' + format(datum.stacked, '.2f') : '')"
-    )
-    absent = f"indexof({empty}, network) < 0 ? '' : 'not measured yet: the table has the command'"
     label = alt.Chart(ONE).transform_calculate(
         ratio="guess", says="'your guess: ' + format(guess, '.2f')", clients="1200"
     )
@@ -68,32 +52,21 @@ def ratios(measured: dict[str, Any], guess: float | None = None) -> dict[str, An
             x, y, text="says:N"
         ),
         alt.Chart(alt.InlineData(values=[{"ratio": 1}])).mark_rule(**DOTTED).encode(y),
-        alt.Chart().mark_line(strokeWidth=2).encode(x, y, colour, dash),
         alt.Chart()
-        .mark_point(filled=True, size=60, opacity=1)
+        .mark_line(strokeWidth=2, point={"size": 60})
         .encode(
-            *(x, y, colour, shape),
+            *(x, y, colour, dash, shape),
             tooltip=[
                 *("form:N", "clients:N"),
                 alt.Tooltip("ratio:N", title="bare loop = 1", format=".2f"),
                 alt.Tooltip("seconds:N", title="seconds a round", format=".3~g"),
             ],
         ),
-        near.mark_point(filled=False, size=220, strokeWidth=2).encode(x, y, colour),
-        near.transform_pivot("form", "ratio", groupby=["clients"])
-        .transform_calculate(says=read)
-        .mark_text(**BOLD)
-        .encode(x=alt.value(8), y=alt.value(14), text="says:N"),
-        alt.Chart(ONE)
-        .mark_text(**BOLD, text=alt.ExprRef(absent))
-        .encode(x=alt.value(8), y=alt.value(14)),
     ]
     params = [
         slider("guess", "your guess for ten clients, loop = 1", guess or 0.8, 0.1, 2, 0.05),
         tick("reveal", "show stacked training", guess is not None),
         choice("network", "network", networks, GROWTH, "select"),
-        slider("at", "clients", 1.0, 0, 3, 0.1),
-        {"name": "saysAt", "expr": "format(pow(10, at), '.0f')"},
     ]
     shared = (
         alt.Chart(alt.InlineData(values=rows))

@@ -4,7 +4,6 @@ import re
 
 import pytest
 from conftest import HTML, MADE, WEIGHT, closely, toc_pages
-from playwright.sync_api import TimeoutError as NotInTime
 
 TRACEBACK = re.compile(
     r"Traceback \(most recent call last\)|^\w*(?:Error|Exception): ", re.MULTILINE
@@ -16,10 +15,6 @@ SLIDER = ".noUi-handle"
 DRAWN = """() => [...document.querySelectorAll(
     "article script[type='application/vnd.jupyter.widget-view+json']")]
   .every(view => view.parentElement.querySelector('.jupyter-widgets, .fl-play'))"""
-# What a reader sees of an explorer: text alternative and content of each visible image.
-VISIBLE = """box => [...box.querySelectorAll('img')]
-  .filter(i => i.checkVisibility({visibilityProperty: true}) && i.offsetWidth > 0)
-  .map(i => ({alt: i.alt.trim(), src: i.src, width: i.naturalWidth, complete: i.complete}))"""
 FONTS = """document.fonts.ready.then(() => [...document.fonts]
   .filter(f => f.family.includes('MJX')).map(f => f.status))"""
 
@@ -32,19 +27,6 @@ def open_page(page, site, name):
         "MathJax.startup.promise.then(() => true)"
     )
     page.wait_for_timeout(200)  # for errors that come late; nothing else waits for it
-
-
-def shown(page, box, before=None):
-    """The visible images of an explorer, as soon as there is one, it is loaded and it is not
-    ``before``. If that never happens the caller sees what there is instead."""
-    condition = f"""([box, before]) => {{
-      const images = ({VISIBLE})(box);
-      return images.length == 1 && images[0].complete && images[0].src != before; }}"""
-    try:
-        page.wait_for_function(condition, arg=[box.element_handle(), before])
-    except NotInTime:
-        pass
-    return box.evaluate(VISIBLE)
 
 
 @pytest.mark.parametrize("name", [*toc_pages(), *MADE])
@@ -67,36 +49,6 @@ def test_page_opens_clean(page, site, name):
     if formulas:
         fonts = page.evaluate(FONTS)
         assert "loaded" in fonts and "error" not in fonts
-
-
-def check_explorer(page, box, where):
-    """Every slider through all its positions with the keyboard: one image with alt text each time,
-    never the same one."""
-    box.scroll_into_view_if_needed()
-    sliders = box.locator(SLIDER).all()
-    assert sliders, f"{where}: no slider"
-    for k, handle in enumerate(sliders):
-        first, last, now = (
-            int(float(handle.get_attribute(f"aria-value{end}"))) for end in ("min", "max", "now")
-        )
-        assert last > first and box.locator(".widget-label").nth(k).inner_text().strip()
-        handle.focus()
-        images = shown(page, box)
-        if now != first:
-            handle.press("Home")
-            images = shown(page, box, images[0]["src"])
-        seen = []
-        for position in range(first, last + 1):
-            if position > first:
-                handle.press("ArrowRight")
-                images = shown(page, box, seen[-1][0])
-            spot = f"{where}: slider {k} at position {position} of {last}"
-            assert len(images) == 1 and images[0]["width"] > 50 and images[0]["alt"], spot
-            seen.append((images[0]["src"], images[0]["alt"]))
-        for what in zip(*seen, strict=True):
-            assert len({*what}) == len(seen), f"{where}: slider {k} shows one thing twice"
-        handle.press("Home")
-        shown(page, box, seen[-1][0])
 
 
 def charts(page):
@@ -146,12 +98,8 @@ def check_chart(page, box, where):
 @pytest.mark.parametrize("name", closely(toc_pages()))
 def test_what_moves_moves_and_solutions_fold_open(page, site, name):
     open_page(page, site, name)
-    boxes = page.locator("article .fl-explorer")
-    for k, box in enumerate(boxes.all()):
-        check_explorer(page, box, f"{name}, explorer {k}")
     # sliders that nothing answers to are not seen in a page without a kernel
-    seen = page.locator(f"article {SLIDER} >> visible=true")
-    assert seen.count() == boxes.locator(SLIDER).locator("visible=true").count()
+    assert not page.locator(f"article {SLIDER} >> visible=true").count()
     for k, box in enumerate(charts(page)):
         check_chart(page, box, f"{name}, chart {k}")
     for solution in page.locator("article details.fl-solution").all():
@@ -164,7 +112,7 @@ def test_what_moves_moves_and_solutions_fold_open(page, site, name):
 
 
 def test_a_chapter_works_from_disk_and_keeps_the_guess(page):
-    """Opened as a file, without any server: formulas, a chart, an explorer."""
+    """Opened as a file, without any server: formulas and a chart."""
     open_page(page, HTML.as_uri(), "papers/rpn")
     assert page.locator("article mjx-container").count()
     box = charts(page)[-1]  # that of the guess
@@ -172,8 +120,6 @@ def test_a_chapter_works_from_disk_and_keeps_the_guess(page):
     kept = box.locator("input[type=range]").first.input_value()
     page.reload(wait_until="load")
     assert charts(page)[-1].locator("input[type=range]").first.input_value() == kept
-    open_page(page, HTML.as_uri(), "foundations/heterogeneity_audit")
-    check_explorer(page, page.locator("article .fl-explorer").first, "from disk")
 
 
 def every_page():

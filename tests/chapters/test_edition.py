@@ -70,12 +70,11 @@ def family(name):
 
 
 def lab_calls(notebook):
-    """The calls of ``fl.book``, ``fl.widgets`` and ``fl.explore`` in the order of the chapter, and
-    their names."""
+    """The calls of ``fl.book`` and ``fl.explore`` in the order of the chapter, and their names."""
     for cell in code(notebook):
         calls = [node for node in ast.walk(ast.parse(cell.source)) if isinstance(node, ast.Call)]
         for node in sorted(calls, key=lambda n: (n.lineno, n.col_offset)):
-            if re.fullmatch(r"fl\.((book|widgets)\.\w+|explore)", ast.unparse(node.func)):
+            if re.fullmatch(r"fl\.(book\.\w+|explore)", ast.unparse(node.func)):
                 yield node.func.attr, node
 
 

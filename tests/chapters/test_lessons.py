@@ -143,7 +143,7 @@ def test_choosing():
     lesson = definitions("together/choosing", "hours", "seconds", "interval")
     lesson |= {"np": np, "math": math}
     on_3g = fl.link.check(**fl.link.PRESETS["3G"])
-    field = choosing.fields()["digits", "one main class", 10]
+    field = fl.book.entries().query("split == 'one main class' and clients == 10")
     for run in field.drop_duplicates("method").itertuples():
         time = fl.link.time(choosing.history(run), *on_3g, slower=2)[0]
         assert lesson["seconds"](run, *on_3g, slower=2) == pytest.approx(time)

@@ -47,7 +47,6 @@ LACKS = {
         lambda: main(["run", "fedavg", "--network", "scene_detector", "--task", "detection"]),
     ],
     "book": [
-        lambda: fl.widgets,
         lambda: fl.explore("Explorer 1", "rpn", "", ""),
         lambda: fl.book.playground(),
     ],

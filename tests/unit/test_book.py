@@ -7,6 +7,7 @@ from pathlib import Path
 import matplotlib
 import matplotlib.pyplot as plt
 import pytest
+import torch
 
 import fedlearn as fl
 from fedlearn.book import explorers
@@ -76,11 +77,6 @@ def test_the_grid_is_what_its_page_states():
     assert table.groupby(columns, dropna=False).ngroups * len(seeds) == len(runs)
 
 
-def draw(clients, alpha=1):
-    figure, _ = plt.subplots(figsize=(1, 1))
-    return figure, f"a bar of height {clients * alpha}"
-
-
 def test_a_panel_trains_what_is_chosen(monkeypatch):
     spec = chapter_file("rpn")
     spec["grid"]["shared"] |= {"rounds": 1}
@@ -95,12 +91,12 @@ def test_a_panel_trains_what_is_chosen(monkeypatch):
     assert "ZeroDivisionError" in picture.value
 
 
-def test_every_frame_has_its_own_picture_and_text():
-    its = {"clients": [2, 5], "alpha": [0.1, 1, 10]}
-    *sliders, stack = fl.widgets.explore(draw, start={"alpha": 10}, **its).children
-    assert sliders[1].index == 2 and all(s.selected_index == 2 for s in stack.children)
-    last = stack.children[-1].children[-1].value
-    assert 'alt="clients 5, alpha 10: a bar of height 50"' in last
+def test_agreement_has_the_numbers_of_each_case():
+    found = {(k, a): (range(k), torch.eye(k), f"drift {a}") for k in (2, 3) for a in (0.1, 10)}
+    spec = fl.book.agreement(found)
+    assert len(spec["data"]["values"]) == 2 * (4 + 9)
+    assert [p["bind"]["options"] for p in spec["params"]] == [[2, 3], [0.1, 10]]
+    assert "'|'" in spec["title"]["text"]["expr"] and '"3|10": "drift 10"' in str(spec["title"])
 
 
 def test_compare_draws_every_history(histories):

@@ -5,8 +5,8 @@ import copy
 import itertools
 import json
 from collections import Counter
-from unittest.mock import MagicMock
 
+import pandas
 import pytest
 import torch
 
@@ -52,29 +52,34 @@ def test_a_fleet_sends_what_the_coders_send_and_who_loses_least_stands_above():
         [stated] = [each for name, each in up.items() if name.startswith(short)]
         assert len(coder.encode(x, *dice)) / x.numel() == pytest.approx(stated, rel=0.03)
     methods = [name.rsplit(": ")[-1] for name in choosing.FAMILIES]
-    rows = choosing.standing([name for name in methods if name != "FedAvg"])
-    heads = "equal rounds", "equal bytes"
-    won = {row["method"]: [row[head] for head in heads] for row in rows}
-    order = {name: won[name] for name in methods if name in won}
-    assert list(order.values()) == [[11, 18], [9, 18], [5, 13], [3, 18], [0, 5]]
+    won = choosing.standing().set_index("method")[["equal rounds", "equal bytes"]]
+    order = won.loc[[name for name in methods if name != "FedAvg"]]
+    assert order.to_numpy().tolist() == [[11, 18], [9, 18], [5, 13], [3, 18], [0, 5]]
 
 
 def test_what_the_lesson_says_of_the_stored_contest():
-    every = {row["method"]: row for row in choosing.standing()}
-    assert not any(lead.sure for lead in choosing.leads(choosing.BYTES).values())  # three seeds
-    by_rounds = sorted((row["equal rounds"] for row in every.values()), reverse=True)
+    every = choosing.standing().set_index("method")
+    by_rounds = every["equal rounds"].sort_values(ascending=False).tolist()
     assert by_rounds[:4] == [14, 14, 14, 13] and len(by_rounds) == 26
-    both = [m for m, row in every.items() if row["equal bytes"] == row["on 3G"] == 18]
-    assert {*both} == {"QSGD", "FedGKT"} and every["STC"]["on 3G"] == 16
-    assert {m for m, row in every.items() if row["equal bytes"] == 18} == {*both, "STC"}
-    above = Counter()
-    for (task, *_), field in choosing.fields().items():
-        scores = choosing.within(field, choosing.BYTES) if task != "digits" else {"FedAvg": [0]}
-        above.update(name for name, its in scores.items() if its[0] > scores["FedAvg"][0])
-    assert {name for name, count in above.items() if count == 12} == {"QSGD", "FedCOM"}
+    assert {*every.query("`equal bytes` == 18").index} == {"QSGD", "FedGKT", "STC"}
+    assert {*every.query("`on 3G` == 18").index} == {"QSGD", "FedGKT"}
+    assert every["on 3G"]["STC"] == 16
+    pictures = choosing.scores(choosing.BYTES).drop("digits")
+    above = pictures.gt(pictures["FedAvg"], axis=0).sum()
+    assert {*above[above == 12].index} == {"QSGD", "FedCOM"}
     assert (above["STC"], above["FedGKT"]) == (10, 6)
-    time = choosing.within(choosing.fields()["digits", "one main class", 10], choosing.TIME)
-    assert sum(sum(its) > sum(time["FedAvg"]) for its in time.values()) + 1 == 16
+    time = choosing.scores(choosing.TIME).loc["digits", "one main class", 10].mean()
+    assert (time > time["FedAvg"]).sum() + 1 == 16
+
+
+def test_a_budget_buys_what_fits_into_it():
+    frame = pandas.DataFrame({"method": ["FedAvg", "dear", "free"], "least": [0.1, 2.0, 0.0]})
+    frame = frame.assign(up=[1000, 6000, 0], down=[1000, 6000, 0], rounds=3 * [[2, 4, 6, 20]])
+    frame = frame.assign(task="digits", split="IID", clients=10)
+    looks = {e: choosing.affordable(frame, e) for e in (choosing.ROUNDS, choosing.BYTES)}
+    assert looks == {choosing.ROUNDS: [4, 4, 4], choosing.BYTES: [2, 0, 4]}
+    by_time = [choosing.affordable(frame, choosing.TIME, "3G", slower) for slower in (0, 1)]
+    assert by_time[0] == [2, 2, 2] and by_time[1][1] == 0
 
 
 @pytest.fixture
@@ -94,9 +99,7 @@ def tiny(monkeypatch, tmp_path):
 def test_what_diverges_or_does_not_fit_has_no_accuracy(tiny):
     tiny["tasks"]["digits"]["networks"]["FedGKT"] = {"edge": "no_such_network"}
     run = ("digits", "IID", 2, "FedGKT", 0.01, 0, False)
-    assert choosing.rows_of(run) == [(*run, [], None, None, None)]
-    with pytest.raises(ValueError, match="no_such_network"):
-        choosing.ran(run)
+    assert choosing.played(run) == [(*run, [], None, None, None)]
 
 
 def test_best_takes_the_best_short_run():
@@ -117,14 +120,12 @@ def test_best_takes_the_best_short_run():
     assert choosing.best(rows) == cells | {("digits", "IID", 100, "a"): 0.8}
 
 
-def test_a_stopped_contest_goes_on_where_it_was_and_repeats_nothing(tiny, monkeypatch):
+def test_a_stopped_contest_goes_on_where_it_was_and_repeats_nothing(tiny):
     tiny["methods"] = {name: tiny["methods"][name] for name in ("FedAvg", "STC")}
     tiny["tasks"] = {"digits": tiny["tasks"]["digits"] | {"seeds": [0, 1]}}
-    pool, calls = MagicMock(), []
-    pool.Pool().__enter__().imap = map  # that works in this process
-    monkeypatch.setattr(grids.multiprocessing, "get_context", lambda kind: pool)
+    calls = []
 
-    def trained(run):
+    def played(run):
         calls.append(run)
         return [(*run, [run[4] / 10, run[4]], 5.0, 6.0, 0.1)]
 
@@ -134,7 +135,7 @@ def test_a_stopped_contest_goes_on_where_it_was_and_repeats_nothing(tiny, monkey
             lambda rows: choosing.whole_runs("digits", rows),
         ]
         args = grids.command_line(None).parse_args(words)
-        grids.fill("choosing", "command", len(RUN), choosing.COLUMNS, trained, stages, args)
+        grids.fill("choosing", "command", len(RUN), choosing.COLUMNS, played, stages, args)
         return grids.stored("choosing")[0]
 
     for k in (1, 2, 3):
