@@ -119,7 +119,7 @@ def own_orders(number: str) -> "Shown":
         number,
         axs,
         caption="""Stored runs of forty rounds on digits: every client shuffles its pixels in an
-        order of its own. Accuracy against rounds and against bytes, mean of three seeds, with a
+        order of its own. Accuracy against rounds and against bytes, mean of ten seeds, with a
         band from the lowest to the highest; batch normalisation, learning rate 0.1 for all.""",
         alt="""Two panels of test accuracy with four slowly rising lines. Against rounds FedFusion
         with conv is above the others from about the tenth round on. FedAvg and FedFusion with multi
