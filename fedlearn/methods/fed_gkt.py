@@ -20,6 +20,7 @@ import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -130,8 +131,8 @@ class Server(Messages, ServerSide):
             z_s = state.memory.get(f"z_s {k}")
             return self.question(k).write(DOWN, t, k, {} if z_s is None else {"z_s": z_s})
 
-        answers = ask(self.participants(t), write)
-        known = dict(ask.read(answers, lambda k, data: self.read(t, k, data)))
+        read = partial(self.read, t)
+        known = dict(ask(self.participants(t), write, read))
         missing = sorted(set(range(self.task.clients)) - known.keys() - {*ask.left_out})
         if missing and not self.method.asynchronous:
             raise WireError(f"FedGKT cannot go on: in round {t} nothing came from {missing}.")

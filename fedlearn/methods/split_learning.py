@@ -107,7 +107,7 @@ class Server(Messages, ServerSide):
         steps = enumerate(self.steps(k))
         readers = [partial(self.step, t, i, step, optimizer_state) for i, step in steps]
         for read in (*readers, take_over):
-            answers = list(ask.read(ask([k], write, question), read, question))
+            answers = list(ask([k], write, read, question))
             if not answers:
                 return False
             (_, message), question = answers[0], STEP

@@ -106,8 +106,7 @@ def test_an_exchange_counts_every_byte_and_notes_who_is_refused_and_who_was_seen
     engine = Scripted([b"abc", b"defg", fl.WireError("Nobody there."), "text"])
     row, seen, train = {"refused": {}, "unevaluated": {}}, {0: 1}, question == "train"
     ask = Exchange(7, engine, row, seen)
-    answers = ask(range(4), lambda k: (b"x" * (10 + k), k), question)
-    assert list(ask.read(answers, odd, question)) == [(0, 3)]
+    assert list(ask(range(4), lambda k: (b"x" * (10 + k), k), odd, question)) == [(0, 3)]
     refused, others = (row["refused"], row["unevaluated"])[:: 1 if train else -1]
     text = "Client 3 must answer with bytes, not with str."
     assert refused == {1: "That is even.", 2: "Nobody there.", 3: text} and not others
