@@ -314,7 +314,7 @@ class ClientSide(Side):
         raise NotImplementedError
 
     def upload(self, trained: Tensors, ctx: Context) -> bytes:
-        """What was trained, in ``ctx.net``, too -> bytes. ``trained`` is not to be kept."""
+        """What was trained -> bytes. ``trained`` is not to be kept."""
         raise NotImplementedError
 
     def show(self, t: int, client: int, data: bytes, memory: Tensors) -> bytes:

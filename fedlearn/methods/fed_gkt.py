@@ -241,6 +241,7 @@ class Client(Messages, PersonalClient):
     def upload(self, trained: Tensors, ctx: Context) -> bytes:
         """What the client knows of its images; nothing, if it diverged."""
         k = ctx.client
+        local.load(self.tensors, trained)
         try:
             known = self.knowledge(k)
             self.keep(trained, ctx)
