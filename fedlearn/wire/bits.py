@@ -26,7 +26,7 @@ def clamped(x: np.ndarray) -> np.ndarray:
 
 def finite(x: np.ndarray) -> np.ndarray:
     """The same floats; ``WireError`` if one is NaN or infinite."""
-    if not (math.isfinite(x @ x) or np.isfinite(x).all()):  # the square takes half the time
+    if not (math.isfinite(np.vdot(x, x)) or np.isfinite(x).all()):  # the square is faster
         raise WireError("The message holds NaN or infinite values.")
     return x
 
