@@ -77,8 +77,8 @@ class Server(Messages, ServerSide):
         """Algorithm 1, one round: clients train when they are asked."""
         send = partial(self.send, t, state=state, last_seen=ask.last_seen)
         receive = partial(self.receive, t, state=state)
-        arrivals = [arrival for _, arrival in ask(self.participants(t), send, receive)]
-        return self.aggregate(t, state, arrivals, ask.last_seen)
+        arrivals = dict(ask(self.participants(t), send, receive))
+        return self.aggregate(t, state, [*arrivals.values()], ask.last_seen)
 
     def send(
         self, t: int, client: int, state: State, last_seen: Mapping[int, int] = {}
