@@ -394,7 +394,7 @@ def one_round(
             failed = Diverged(str(error))
         out = finite.far(ask.norms)
         if (out or failed) and finite.grown(state, server.start()):  # honest clients stand out, too
-            out = suspects
+            out = list(suspects)
             text = f"{failed} Or the state was poisoned before, or the learning rate is too large."
             failed = failed and Diverged(text)
         row["suspects"] += [k for k in out if k not in row["suspects"]]

@@ -62,7 +62,7 @@ class Mean(Aggregator):
             totals.update(dict.fromkeys(a.update, n))
         new = {name: w.clone() for name, w in state.items()}
         for a, n in zip(arrivals, weights, strict=True):
-            for total in {*map(totals.get, a.update)}:  # those of one total are added at once
+            for total in {totals[n] for n in a.update}:  # those of one total are added at once
                 some = [name for name in a.update if totals[name] == total]
                 moved = [a.update[name].to(new[name].device) for name in some]
                 torch._foreach_add_([new[name] for name in some], moved, alpha=n / total)

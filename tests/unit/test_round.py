@@ -110,6 +110,15 @@ def test_an_exchange_counts_every_byte_and_notes_who_is_refused_and_who_was_seen
     assert engine.asked == [(7, question, k, b"x" * (10 + k)) for k in range(4)]
 
 
+def test_an_accuracy_that_is_no_number_is_refused():
+    x, y = np.random.default_rng(0).random((40, 4)), np.arange(40) % 3
+    task = fl.tasks.classification([(x, y)] * 3, metrics="personal")
+    server, row = FEDAVG.server_side(task), {"refused": {}, "unevaluated": {}}
+    engine = Scripted([b"short", np.float64(0.5).tobytes(), np.float64("nan").tobytes()])
+    shown = server.evaluate(1, server.start(), Exchange(1, engine, row, {}))
+    assert shown["personal"] == [None, 0.5, None] and [*row["unevaluated"]] == [0]
+
+
 @pytest.mark.parametrize("samples", [0, 1, 2**32 - 1])
 def test_an_upload_from_another_number_of_samples_is_refused(samples, task):
     """None would weigh nothing, and so many would make one client the whole mean."""
