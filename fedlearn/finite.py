@@ -5,7 +5,7 @@ which nobody can train. Such an aggregate is not taken (``round.one_round``).
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from statistics import median_low
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from .context import State, Tensors
 from .errors import Diverged, WireError
 from .models import evaluating
+from .wire.coders import LARGE
 
 LIMIT = math.sqrt(torch.finfo(torch.float32).max)  # a norm whose square a float32 does not hold
 IMAGES = 4  # that a network is tried on
@@ -26,8 +27,10 @@ GROWN = 10.0  # times the norm before, as honest weights hardly ever do
 
 def norm(tensors: Iterable[Any]) -> float:
     """The norm of all these tensors of floats together; NaN or infinite if one of them is."""
-    floats = [t for t in tensors if torch.is_tensor(t) and t.is_floating_point() and t.numel()]
-    whole = math.hypot(*map(float, torch._foreach_norm(floats))) if floats else 0.0
+    floats = [t for t in tensors if isinstance(t, torch.Tensor) and t.is_floating_point()]
+    if sum(t.numel() for t in floats) < LARGE:  # many small tensors are one faster
+        floats = [torch.cat([t.flatten() for t in floats])] if floats else []
+    whole = float(torch.stack(torch._foreach_norm(floats)).norm()) if floats else 0.0
     if math.isfinite(whole):
         return whole
     return math.hypot(*(float(t.cpu().double().norm()) for t in floats))  # takes ten times as long
@@ -68,12 +71,14 @@ def try_out(net: nn.Module, task: Any, large: bool = True) -> None:
         raise Diverged("With the new weights the network's gradient overflows.")
 
 
-def refuse_negative(variances: Mapping[str, np.ndarray], update: Tensors) -> None:
+def refuse_negative(weights: Tensors, update: Tensors) -> None:
     """``WireError`` if a variance, moved by ``update``, is below zero by more than what coding may
     have lost. (numpy's small sums cost less than torch's.)"""
-    if names := [name for name in variances if name in update]:
-        old = np.concatenate([variances[name] for name in names], None)
-        u = np.concatenate([update[name].cpu().numpy() for name in names], None)
+    if names := [n for n in update if n.endswith("running_var") and n in weights]:
+        old, u = (
+            np.concatenate([tensors[n].cpu().numpy() for n in names], None)
+            for tensors in (weights, update)
+        )
         low = (old + u).min()
         if low < 0 and low < -0.01 * max(old.max(), abs(u).max()):
             raise WireError("The upload says that a running_var, a variance, is negative.")
@@ -83,30 +88,3 @@ def far(norms: Mapping[int, float]) -> list[int]:
     """The clients whose answers have a norm far above the round's median; of two the lower."""
     most = FAR * median_low(norms.values()) if norms else 0.0
     return [k for k, norm in norms.items() if norm > most]
-
-
-def next_state(server: Any, t: int, state: State, ask: Any, suspects: Sequence[int]) -> State:
-    """The state after a round that a run can go on from, without the answers of those who stand out
-    if it cannot with them; ``Diverged`` if neither is possible."""
-    failed, new = None, state
-    try:
-        new = server.round(t, state, ask)
-        if new is not state:
-            server.check(t, new, state, ask.last_seen)
-    except Diverged as error:
-        failed = error
-    except WireError as error:
-        if not ask.left_out:
-            raise
-        failed = Diverged(str(error))  # the method cannot do without those
-    out = far(ask.norms)
-    if (out or failed) and grown(state, server.start()):  # honest clients stand out, too
-        out = list(suspects)
-        reason = f"{failed} Or the state was poisoned before, or the learning rate is too large."
-        failed = Diverged(reason) if failed else None
-    ask.row["suspects"] += [k for k in out if k not in ask.row["suspects"]]
-    if not failed:
-        return new
-    if not ask.leave_out(out, failed):
-        raise failed
-    return next_state(server, t, state, ask, suspects)

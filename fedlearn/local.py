@@ -186,7 +186,7 @@ class OneByOne:
 
     def answer(self, t: int, client: int, data: bytes, question: str = "train") -> bytes:
         """One client's answer, bytes -> bytes, which counts at once."""
-        memory = dict(self.memories.setdefault(client, {}))
+        memory = self.recall(client)
         answer = self.side.answer(t, client, question, data, memory)
         self.memories[client] = memory
         return answer
@@ -209,7 +209,7 @@ class OneByOne:
 
     def recall(self, client: int) -> Tensors:
         """A copy of what a client remembers, to be written to."""
-        return dict((self.new if client in self.new else self.memories).setdefault(client, {}))
+        return dict(self.new.get(client, self.memories.get(client, {})))
 
     def settle(self, t: int, clients: Iterable[int]) -> None:
         """Round ``t`` is over, and of its answers those of these clients counted."""

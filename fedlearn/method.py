@@ -8,7 +8,6 @@ once, split learning one client after the other, batch by batch.
 """
 
 import copy
-import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -139,20 +138,20 @@ class Exchange:
     def __post_init__(self) -> None:
         self._before = dict(self.last_seen)
 
-    @property
-    def again(self) -> bool:
-        """Whether the round is played again."""
-        return bool(self.left_out and self.taken)
-
     def __call__(
-        self, clients: Iterable[int], write: Callable[[int], Any], question: str = TRAIN
-    ) -> Iterator[tuple[int, bytes]]:
+        self,
+        clients: Iterable[int],
+        write: Callable[[int], Any],
+        read: Callable[[int, bytes], Any],
+        question: str = TRAIN,
+    ) -> Iterator[tuple[int, Any]]:
         """Deliver ``write(k)``, bytes or bytes and how many of them are buffers, to each client,
-        and yield the answers that come."""
-        way = "bytes_evaluation" if question == EVALUATE else "bytes"
-        if self.again:
-            yield from ((k, b"") for k in clients if k in self.taken)
+        and yield what ``read(k, answer)`` makes of each answer; its ``WireError`` refuses the
+        client. Answers are read as they come, so that no more of them are there than needed."""
+        if self.left_out and self.taken:  # played again
+            yield from ((k, self.taken[k]) for k in clients if k in self.taken)
             return
+        way = "bytes_evaluation" if question == EVALUATE else "bytes"
 
         def counted(k: int) -> bytes:
             message = write(k)
@@ -163,30 +162,16 @@ class Exchange:
             return data
 
         for k, answer in self.clients.exchange(self.t, question, clients, counted):
-            if isinstance(answer, bytes):
-                self.note(f"{way}_up", len(answer))
-                yield k, answer
-                continue
-            if not isinstance(answer, WireError):
-                kind = type(answer).__name__
-                answer = WireError(f"Client {k} must answer with bytes, not with {kind}.")
-            self.refuse(k, answer, question)
-
-    def read(
-        self,
-        answers: Iterable[tuple[int, bytes]],
-        read: Callable[[int, bytes], Any],
-        question: str = TRAIN,
-    ) -> Iterator[tuple[int, Any]]:
-        """What ``read(k, answer)`` makes of each; a ``WireError`` of it refuses the client."""
-        for k, answer in answers:
-            if self.again:
-                yield k, self.taken[k]
-                continue
             try:
+                if isinstance(answer, WireError):
+                    raise answer
+                if not isinstance(answer, bytes):
+                    kind = type(answer).__name__
+                    raise WireError(f"Client {k} must answer with bytes, not with {kind}.")
+                self.note(f"{way}_up", len(answer))
                 taken = read(k, answer)
             except WireError as error:
-                self.refuse(k, error, question)
+                self.refuse(k, error, "unevaluated" if question == EVALUATE else "refused")
                 continue
             if question != EVALUATE:
                 tensors = taken if isinstance(taken, Mapping) else getattr(taken, "update", {})
@@ -196,15 +181,14 @@ class Exchange:
                 self.note("bytes_up_buffers", getattr(taken, "buffers", 0))
             yield k, taken
 
-    def refuse(self, client: int, error: WireError, question: str = TRAIN) -> None:
+    def refuse(self, client: int, error: WireError, column: str = "refused") -> None:
         """Note why a client's answer is not used."""
-        column = "unevaluated" if question == EVALUATE else "refused"
         self.row[column][client] = str(error)
         self.raised = self.raised or error.__cause__
 
     def note(self, column: str, count: int) -> None:
         """Add to a column of the row, such as a share of the bytes that the method tells apart."""
-        self.row[column] = self.row.get(column, 0) + (0 if self.again else count)
+        self.row[column] = self.row.get(column, 0) + count
 
     def excuse(self, error: Diverged | WireError) -> None:
         """Go on after a round that cannot be taken; or raise its error, if clients are not to blame
@@ -264,6 +248,12 @@ class Side:
             self._drawn = t, tuple(sorted(order[:count].tolist()))
         return self._drawn[1]
 
+    def hold(self, t: int, weights: Tensors) -> torch.nn.Module:
+        """This side's network with these weights, as it is in round ``t``."""
+        self.method.model.refresh(self.net, self.task, t)
+        local.load(self.tensors, weights)
+        return self.net
+
     def context(self, t: int, client: Any, schema: Schema, memory: Any, **more: Any) -> Context:
         """What parts may know in round ``t``."""
         who = self.participants(t)
@@ -290,42 +280,14 @@ class ServerSide(Side):
     def evaluate(self, t: int, state: State, ask: Exchange) -> dict[str, float]:
         """{"accuracy", "loss"} of the state after round ``t`` on the test set. What is needed of
         clients is asked for."""
-        self.method.model.refresh(self.net, self.task, t)
-        local.load(self.tensors, state.weights)
-        return self.task.evaluate(self.net)
+        return self.task.evaluate(self.hold(t, state.weights))
 
     def network(self, t: int, state: State) -> torch.nn.Module:
         """The network of the state after round ``t``, in evaluation mode; ``ValueError`` if only
         clients have trained ones."""
         if self.method.sides[1].show is not ClientSide.show:
             raise ValueError(f"{self.method.name} leaves no one network: clients keep their own.")
-        self.method.model.refresh(self.net, self.task, t)
-        local.load(self.tensors, state.weights)
-        return copy.deepcopy(self.net).eval()
-
-    def evaluate_each(
-        self,
-        ask: Exchange,
-        write: Callable[[int], bytes],
-        network: Callable[[int, bytes], torch.nn.Module],
-    ) -> dict[str, Any]:
-        """Mean of what the task says of each of the networks that ``network(k, answer)`` makes of
-        what each client shows when it is asked; None if nobody shows one."""
-        predictions: dict = {}
-
-        def read(k: int, data: bytes) -> dict[str, float]:
-            result = self.task.evaluate(network(k, data), client=k, predictions=predictions)
-            if not math.isfinite(result["loss"]):
-                predictions.pop(k, None)
-                raise WireError(f"With client {k}'s network the loss is not finite.")
-            return result
-
-        answers = ask(range(self.task.clients), write, EVALUATE)
-        results = [result for _, result in ask.read(answers, read, EVALUATE)]
-        means: dict[str, Any] = {"accuracy": None, "loss": None}
-        if results:
-            means = {name: sum(r[name] for r in results) / len(results) for name in results[0]}
-        return means | self.task.measure(predictions)
+        return copy.deepcopy(self.hold(t, state.weights)).eval()
 
 
 class ClientSide(Side):
@@ -344,9 +306,7 @@ class ClientSide(Side):
         if question != TRAIN:
             raise WireError(f"A client of {self.method.name} cannot answer {question!r}.")
         ctx = self.download(t, client, data, memory)
-        local.load(self.tensors, ctx.start)
-        self.method.model.refresh(self.net, self.task, t)
-        local.train(self.net, self.method, ctx, self.settings)
+        local.train(self.hold(t, ctx.start), self.method, ctx, self.settings)
         return self.upload(self.tensors, ctx)
 
     def download(self, t: int, client: int, data: bytes, memory: Tensors) -> Context:
@@ -354,7 +314,7 @@ class ClientSide(Side):
         raise NotImplementedError
 
     def upload(self, trained: Tensors, ctx: Context) -> bytes:
-        """What was trained, in ``ctx.net``, too -> bytes. ``trained`` is not to be kept."""
+        """What was trained -> bytes. ``trained`` is not to be kept."""
         raise NotImplementedError
 
     def show(self, t: int, client: int, data: bytes, memory: Tensors) -> bytes:
@@ -362,9 +322,6 @@ class ClientSide(Side):
         samples that it trains from the message of the next round (metric "personal")."""
         if "personal" not in self.task.metrics:
             raise WireError(f"A client of {self.method.name} is not asked to evaluate.")
-        t, memory = t + 1, dict(memory)
-        ctx = self.download(t, client, data, memory)
-        local.load(self.tensors, ctx.start)
-        self.method.model.refresh(self.net, self.task, t)
-        local.train(self.net, self.method, ctx, self.settings)
+        ctx = self.download(t + 1, client, data, dict(memory))
+        local.train(self.hold(t + 1, ctx.start), self.method, ctx, self.settings)
         return struct.pack("<d", self.task.own_accuracy(self.net, client))

@@ -28,17 +28,19 @@ class Optimizer(Part):
 
 def lasting(state: dict[str, Any]) -> Tensors:
     """The tensors of an optimiser's state by name, as a memory keeps them."""
-    lists = {key: value for key, value in state.items() if isinstance(value, list)}
-    return {f"{key} {i}": t for key, value in lists.items() for i, t in enumerate(value)}
+    return {
+        f"{key} {i}": t
+        for key, value in state.items()
+        if isinstance(value, list)
+        for i, t in enumerate(value)
+    }
 
 
 def recalled(state: dict[str, Any], memory: Tensors) -> dict[str, Any]:
-    """A state as ``init`` gives it, with copies of the tensors that ``memory`` has kept of it."""
-    lists = {key: value for key, value in state.items() if isinstance(value, list)}
-    return state | {
-        key: [memory.get(f"{key} {i}", t).clone() for i, t in enumerate(value)]
-        for key, value in lists.items()
-    }
+    """A state that ``init`` has just made, with what ``memory`` has kept of it."""
+    for name, t in lasting(state).items():
+        t.copy_(memory.get(name, t))
+    return state
 
 
 def shrunk(net: nn.Module) -> tuple[int, ...]:
@@ -51,12 +53,8 @@ def shrunk(net: nn.Module) -> tuple[int, ...]:
 
 def decayed(grads: Params, params: Params, rate: float, only: Any) -> Params:
     """g + rate w, for the parameters at the positions ``only``, or for all (None)."""
-    if only is None:
-        return list(torch._foreach_add(grads, params, alpha=rate))
-    grads = list(grads)
-    for i in only:
-        grads[i] = grads[i].add(params[i], alpha=rate)
-    return grads
+    rates = [rate if only is None or i in only else 0.0 for i in range(len(params))]
+    return [g.add(p, alpha=r) if r else g for g, p, r in zip(grads, params, rates, strict=True)]
 
 
 @dataclass(frozen=True)

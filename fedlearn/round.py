@@ -32,7 +32,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import import_module
-from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
@@ -45,7 +44,7 @@ from .context import Arrival, Context, Part, State, Tensors
 from .errors import Diverged, WireError
 from .history import COLUMNS, JUMP, History
 from .links import Downlink, Uplink
-from .method import EVALUATE, ClientSide, Exchange, Method, ServerSide, method_of
+from .method import EVALUATE, ClientSide, Exchange, Method, ServerSide, Side, method_of
 from .servers import Aggregator, Mean
 from .settings import Settings, thread_count, whole_number
 from .stacked import ENGINES, SMALL_STEP, Stacked, choose, step_work
@@ -56,26 +55,30 @@ PLAIN = Downlink()  # the global state as it is, which can always be coded
 OnRound = Callable[[dict[str, Any], State], Any]
 
 
-class Server(ServerSide):
-    """Sends the global state to the clients of a round, and averages what comes back."""
+class Messages(Side):
+    """A side of averaging: ``up`` and ``down`` say what its messages may hold."""
 
     def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
         super().__init__(method, task, settings)
         self.up, self.down = method.uplink.schema(self.net), method.downlink.schema(self.net)
+
+
+class Server(Messages, ServerSide):
+    """Sends the global state to the clients of a round, and averages what comes back."""
+
+    _coded: tuple[Any, int, dict] = (None, 0, {})  # state, round, group -> body
+
+    def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
+        super().__init__(method, task, settings)
         for part in (method.uplink, method.server):
             part.validate(self.context(1, -1, self.up, {}))
-        self._variances: tuple[Any, dict] = None, {}  # state, those of its batch statistics
-        self._coded: tuple[Any, int, dict] = (None, 0, {})  # state, round, group -> body
 
     def round(self, t: int, state: State, ask: Exchange) -> State:
-        """Algorithm 1, one round. Answers are read as they come, so that of large networks no more
-        messages are there at once than the engine needs."""
+        """Algorithm 1, one round: clients train when they are asked."""
         send = partial(self.send, t, state=state, last_seen=ask.last_seen)
         receive = partial(self.receive, t, state=state)
-        arrivals: list[tuple[int, Arrival]] = []
-        for k, data in ask(self.participants(t), send):  # clients train
-            arrivals += ask.read([(k, data)], receive)
-        return self.aggregate(t, state, [arrival for _, arrival in arrivals], ask.last_seen)
+        arrivals = dict(ask(self.participants(t), send, receive))
+        return self.aggregate(t, state, [*arrivals.values()], ask.last_seen)
 
     def send(
         self, t: int, client: int, state: State, last_seen: Mapping[int, int] = {}
@@ -103,10 +106,7 @@ class Server(ServerSide):
             raise WireError(f"Client {client} has {n} samples, its upload says {message.samples}.")
         ctx = self.context(t, client, self.up, {}, start=state.weights)
         update = self.method.uplink.decode(message.sections, ctx)
-        if self._variances[0] is not state:
-            names = [name for name in self.up.buffers if name.endswith("running_var")]
-            self._variances = state, {n: state.weights[n].cpu().numpy() for n in names}
-        finite.refuse_negative(self._variances[1], update)
+        finite.refuse_negative(state.weights, update)
         return Arrival(client, message.samples, update, buffer_bytes(message.sections, self.up))
 
     def aggregate(
@@ -120,40 +120,44 @@ class Server(ServerSide):
             weights = self.method.server.aggregate(state.weights, arrivals, ctx)
         return State(weights, ctx.memory)
 
+    def unchanged(self, state: State) -> State:
+        """A state to try the downlink on, whose steps may write to the memory."""
+        return State(state.weights, dict(state.memory)) if self.method.downlink.told else state
+
     def evaluate(self, t: int, state: State, ask: Exchange) -> dict[str, Any]:
         """Also, if the task asks for "personal", what each client's next training would bring."""
         row: dict[str, Any] = super().evaluate(t, state, ask)
         if "personal" in self.task.metrics:
-            kept = State(state.weights, dict(state.memory)) if self.method.downlink.told else state
-            everybody, seen = range(self.task.clients), ask.last_seen
-            answers = ask(everybody, lambda k: self.send(t + 1, k, kept, seen)[0], EVALUATE)
-            read = dict(ask.read(answers, lambda k, data: struct.unpack("<d", data)[0], EVALUATE))
-            known = {k: value for k, value in read.items() if math.isfinite(value)}
-            row["personal"] = [known.get(k) for k in everybody]
+            kept, everybody = self.unchanged(state), range(self.task.clients)
+
+            def read(k: int, data: bytes) -> float | None:
+                if len(data) != 8:
+                    raise WireError(f"Client {k} sent no accuracy.")
+                value = struct.unpack("<d", data)[0]
+                return value if math.isfinite(value) else None
+
+            shown = ask(
+                everybody, lambda k: self.send(t + 1, k, kept, ask.last_seen)[0], read, EVALUATE
+            )
+            row["personal"] = [*map(dict(shown).get, everybody)]
         return row
 
     def check(self, t: int, state: State, before: State, last_seen: Mapping[int, int]) -> None:
         """Also tries the network, and the downlink if it could fail; what it codes is kept for
         round ``t`` + 1, unless to code it changes the memory."""
         large = finite.check(state, before)
-        self.method.model.refresh(self.net, self.task, t)
-        local.load(self.tensors, state.weights)
-        finite.try_out(self.net, self.task, large)
+        finite.try_out(self.hold(t, state.weights), self.task, large)
         if self.method.downlink is not PLAIN:
-            if self.method.downlink.told:
-                state = State(state.weights, dict(state.memory))
+            state = self.unchanged(state)
             for k in self.participants(t + 1):
                 self.send(t + 1, k, state, last_seen)
 
 
-class Client(ClientSide):
+class Client(Messages, ClientSide):
     """Downloads the global state, trains, uploads what the uplink makes of it."""
 
-    def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
-        super().__init__(method, task, settings)
-        self.up, self.down = method.uplink.schema(self.net), method.downlink.schema(self.net)
-        # round, message, its body's checksum, what was read of it
-        self._read: tuple[int, bytes, int, Any] = 0, b"", 0, {}
+    # round, message, its body's checksum, what was read of it
+    _read: tuple[int, bytes, int, Any] = (0, b"", 0, {})
 
     def download(self, t: int, client: int, data: bytes, memory: Tensors) -> Context:
         """bytes -> a context whose ``start`` is the global state. A body that has come before, to
@@ -216,10 +220,8 @@ class Averaging(Method):
 
 
 def same_body(one: bytes, other: bytes) -> bool:
-    """Whether two messages differ in header and checksum at most. (Piece by piece: a copy of a
-    large message takes longer than to compare it.)"""
-    pieces = pairwise((*range(26, len(one) - 4, 2**16), len(one) - 4))
-    return len(one) == len(other) and all(one[i:j] == other[i:j] for i, j in pieces)
+    """Whether two messages differ in header and checksum at most."""
+    return len(one) == len(other) and one.startswith(memoryview(other)[26:-4], 26)
 
 
 def buffer_bytes(sections: Mapping[str, Any], schema: Schema) -> int:
@@ -367,23 +369,45 @@ def one_round(
     last: bool = False,
     suspects: Sequence[int] = (),
 ) -> tuple[State, dict[str, Any]]:
-    """Round ``t`` with the clients of an engine -> the next state, and a row of the history. A
-    state that is not finite, or from which no round can begin, is not taken: the old one stays, at
-    the server and at its clients, and the row says why. ``suspects``: the last that there were."""
+    """Round ``t`` with the clients of an engine -> the next state, and a row of the history. One
+    that fails is played again without the answers of those who stand out. A state that is not
+    finite, or from which no round can begin, is not taken: the old one stays, at the server and at
+    its clients, and the row says why. ``suspects``: the last that there were."""
     row: dict[str, Any] = dict.fromkeys(COLUMNS, 0) | {"round": t, "accuracy": None, "loss": None}
     row |= {"clients": list(server.participants(t)), "refused": {}, "unevaluated": {}}
     row |= {"untaken": None, "suspects": []}
     ask = Exchange(t, people, row, last_seen)
     people.ready(t, row["clients"])
     began = time.perf_counter()
-    try:
-        state = finite.next_state(server, t, state, ask, suspects)
-        if ask.left_out:
-            who = ", ".join(map(str, ask.left_out))
-            text = f"{server.method.name} goes on without an answer of client {who}, with which the"
-            warnings.warn(f"{text} round failed; history.rows says which and why.", stacklevel=3)
-    except (Diverged, WireError) as error:
-        ask.excuse(error)
+    while True:
+        new, failed = state, None
+        try:
+            new = server.round(t, state, ask)
+            if new is not state:
+                server.check(t, new, state, last_seen)
+        except Diverged as error:
+            failed = error
+        except WireError as error:  # without some answers the method cannot go on
+            if not ask.left_out:
+                ask.excuse(error)
+                break
+            failed = Diverged(str(error))
+        out = finite.far(ask.norms)
+        if (out or failed) and finite.grown(state, server.start()):  # honest clients stand out, too
+            out = list(suspects)
+            text = f"{failed} Or the state was poisoned before, or the learning rate is too large."
+            failed = failed and Diverged(text)
+        row["suspects"] += [k for k in out if k not in row["suspects"]]
+        if not failed:
+            state = new
+            break
+        if not ask.leave_out(out, failed):
+            ask.excuse(failed)
+            break
+    if ask.left_out and not row["untaken"]:
+        who = ", ".join(map(str, ask.left_out))
+        text = f"{server.method.name} goes on without an answer of client {who}, with which the"
+        warnings.warn(f"{text} round failed; history.rows says which and why.", stacklevel=3)
     if ask.raised and not last_seen:  # no client has ever answered: it is the program that fails
         raise ask.raised
     people.settle(t, ask.close())
@@ -395,22 +419,29 @@ def one_round(
 
 def warn(history: History) -> None:
     """Say what went wrong in a run that has come to its end all the same."""
-    if untaken := [row["round"] for row in history.rows if row.get("untaken")]:
-        text = f"{len(untaken)} rounds of {history.method} were not taken, first round {untaken[0]}"
-        warnings.warn(f"{text}; history.rows says why and whom it suspects.", stacklevel=3)
-    taken = [row for row in history.rows if not row.get("untaken")]
+    name, rows, texts = history.method, history.rows, []
+    if untaken := [row["round"] for row in rows if row.get("untaken")]:
+        texts.append(
+            f"{len(untaken)} rounds of {name} were not taken, first round {untaken[0]}; "
+            "history.rows says why and whom it suspects."
+        )
+    taken = [row for row in rows if not row.get("untaken")]
     used = Counter(k for r in taken for k in r.get("suspects", ()) if k not in r["refused"])
     if used:
         who = ", ".join(f"{k} (rounds: {count})" for k, count in sorted(used.items()))
-        text = f"Far more than most sent came from clients of {history.method}, and was used: {who}"
-        warnings.warn(f"{text}; history.rows says when.", stacklevel=3)
+        texts.append(
+            f"Far more than most sent came from clients of {name}, and was used: {who}; "
+            "history.rows says when."
+        )
     if jumps := history.jumps:
-        text = f"The loss of {history.method} jumped in round {jumps[0]}"
-        warnings.warn(f"{text}, to more than {JUMP:g} times the lowest before.", stacklevel=3)
+        least = f"{JUMP:g} times the lowest before"
+        texts.append(f"The loss of {name} jumped in round {jumps[0]}, to more than {least}.")
     for column, noun in (("refused", "answers"), ("unevaluated", "answers to evaluation")):
-        if count := sum(len(row[column]) for row in history.rows):
-            text = f"{count} {noun} of {history.method} were refused or missing"
-            warnings.warn(f"{text}; history.rows says whose and why.", stacklevel=3)
+        if count := sum(len(row[column]) for row in rows):
+            text = f"{count} {noun} of {name} were refused or missing"
+            texts.append(f"{text}; history.rows says whose and why.")
+    for text in texts:
+        warnings.warn(text, stacklevel=3)
 
 
 def connect(

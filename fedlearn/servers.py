@@ -57,18 +57,13 @@ class Mean(Aggregator):
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         weights = [a.samples if self.by == "samples" else 1 for a in arrivals]
-        sent, totals = Counter[tuple[str, ...]](), Counter[str]()  # sums of n_k
+        totals = Counter[str]()  # of each tensor, the sum of n_k over those that sent it
         for a, n in zip(arrivals, weights, strict=True):
-            sent[tuple(a.update)] += n
-        for names, n in sent.items():
-            totals.update(dict.fromkeys(names, n))
+            totals.update(dict.fromkeys(a.update, n))
         new = {name: w.clone() for name, w in state.items()}
-        alike = {  # the tensors of one total are added at once
-            names: {t: [n for n in names if totals[n] == t] for t in {totals[n] for n in names}}
-            for names in sent
-        }
         for a, n in zip(arrivals, weights, strict=True):
-            for total, some in alike[tuple(a.update)].items():
+            for total in {totals[n] for n in a.update}:  # those of one total are added at once
+                some = [name for name in a.update if totals[name] == total]
                 moved = [a.update[name].to(new[name].device) for name in some]
                 torch._foreach_add_([new[name] for name in some], moved, alpha=n / total)
         return new
@@ -97,8 +92,21 @@ def summed(
     return rest, sums
 
 
+class Around(Aggregator):
+    """Works with whatever another server part, ``of``, works with."""
+
+    of: Aggregator
+
+    @property
+    def needs(self) -> frozenset[Any]:  # type: ignore[override]
+        return self.of.needs
+
+    def validate(self, ctx: Context) -> None:
+        self.of.validate(ctx)
+
+
 @dataclass(frozen=True)
-class Clipped(Aggregator):
+class Clipped(Around):
     """u_k <- u_k min(1, norm / ||u_k||) for another server part (Sun et al. 2019, section 4); the
     norm of all parameters together, and of all batch statistics."""
 
@@ -109,15 +117,8 @@ class Clipped(Aggregator):
         if Update not in self.of.needs:
             raise ValueError(f"Updates can be clipped for a part that adds them, not {self.of!r}.")
 
-    @property
-    def needs(self) -> frozenset[Any]:  # type: ignore[override]
-        return self.of.needs
-
     def given(self) -> set[Any]:
         return super().given() | self.of.given()
-
-    def validate(self, ctx: Context) -> None:
-        self.of.validate(ctx)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         return self.of.aggregate(state, [self._clip(a, ctx.schema.buffers) for a in arrivals], ctx)
@@ -264,7 +265,7 @@ class Replay(Downlink):
 
 
 @dataclass(frozen=True)
-class KeptSteps(Aggregator):
+class KeptSteps(Around):
     """The server moves by what it will send, the coded step of another server part, and keeps it as
     long as some client may need it: s = C(mean_i + e),   e <- mean_i + e - s,   W <- W + s."""
 
@@ -276,15 +277,8 @@ class KeptSteps(Aggregator):
             raise ValueError(f"The server's steps are updates of weights, unlike {self.link!r}.")
 
     @property
-    def needs(self) -> frozenset:  # type: ignore[override]
-        return self.of.needs
-
-    @property
     def gives(self) -> frozenset:  # type: ignore[override]
         return frozenset({KeptSteps(self.link)})  # whatever it is that moves
-
-    def validate(self, ctx: Context) -> None:
-        self.of.validate(ctx)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         memory, new = ctx.memory, self.of.aggregate(state, arrivals, ctx)

@@ -79,7 +79,6 @@ class Stacked(local.OneByOne):
         rows = zip(*(w.contiguous() for w in trained.values()), strict=True)
         for one, row in zip(contexts, rows, strict=True):
             weights = dict(zip(trained, row, strict=True))
-            local.load(side.tensors, weights)
             answers[one.client] = side.upload(weights, one)
         self.new |= memories
         return answers
@@ -351,13 +350,30 @@ def form(kind: type[nn.Module]) -> type[nn.Module]:
     return FORMS.get(kind, kind)
 
 
+def remake(net: nn.Module, change: Callable, tensors: dict | None = None) -> nn.Module:
+    """A module like this one, with what ``change`` makes of each tensor of floats."""
+    tensors = {} if tensors is None else tensors
+
+    def changed(t: torch.Tensor | None) -> torch.Tensor | None:
+        if t is None or not t.is_floating_point():
+            return t
+        if id(t) not in tensors:  # tied tensors stay tied
+            new, kind = change(t.detach()), type(t)
+            tensors[id(t)] = kind(new, t.requires_grad) if kind is nn.Parameter else new
+        return tensors[id(t)]
+
+    new = net.__class__.__new__(net.__class__)  # copy.copy and setattr take much longer
+    new.__dict__ |= net.__dict__ | {
+        "_parameters": {n: changed(t) for n, t in net._parameters.items()},
+        "_buffers": {n: changed(t) for n, t in net._buffers.items()},
+        "_modules": {n: c and remake(c, change, tensors) for n, c in net._modules.items()},
+    }
+    return new
+
+
 def stack(net: nn.Module, clients: int) -> nn.Module:
     """A copy of ``net``: layers in stacked form, tensors repeated along a new axis 0."""
-    memo = {}
-    for t in filter(torch.is_floating_point, (*net.parameters(), *net.buffers())):
-        many = t.detach().expand(clients, *t.shape).clone()
-        memo[id(t)] = nn.Parameter(many, t.requires_grad) if isinstance(t, nn.Parameter) else many
-    stacked = copy.deepcopy(net, memo)
+    stacked = remake(net, lambda t: t.expand(clients, *t.shape).clone())
     for module in stacked.modules():
         module.__class__ = form(type(module))
         if isinstance(module, Dropout):
@@ -365,27 +381,9 @@ def stack(net: nn.Module, clients: int) -> nn.Module:
     return stacked
 
 
-def narrow(net: nn.Module, first: int, last: int, views: dict | None = None) -> nn.Module:
+def narrow(net: nn.Module, first: int, last: int) -> nn.Module:
     """The stacked network of clients ``first`` to ``last - 1``: views of the whole."""
-    views = {} if views is None else views
-
-    def view(t: torch.Tensor | None) -> torch.Tensor | None:
-        if t is None or not t.is_floating_point():
-            return t
-        if id(t) not in views:
-            part = t.detach()[first:last]
-            views[id(t)] = (
-                nn.Parameter(part, t.requires_grad) if isinstance(t, nn.Parameter) else part
-            )
-        return views[id(t)]
-
-    new = net.__class__.__new__(net.__class__)  # copy.copy and setattr take much longer
-    new.__dict__ |= net.__dict__ | {
-        "_parameters": {n: view(t) for n, t in net._parameters.items()},
-        "_buffers": {n: view(t) for n, t in net._buffers.items()},
-        "_modules": {n: c and narrow(c, first, last, views) for n, c in net._modules.items()},
-    }
-    return new
+    return remake(net, lambda t: t[first:last])
 
 
 def prepare(net: nn.Module, rows: tuple[int, ...], generators: list[torch.Generator]) -> None:

@@ -1,6 +1,7 @@
 """What several methods share: steps that choose or add tensors, and clients that
 keep their networks."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,8 +12,8 @@ from torch import nn
 from ..context import Context, Tensors
 from ..errors import WireError
 from ..links import Step
-from ..local import load, new_network
-from ..method import ClientSide, Side
+from ..local import new_network
+from ..method import EVALUATE, ClientSide, Side
 from ..models import evaluating
 from ..wire import DOWN, UP, FixedMessage, Schema
 
@@ -68,16 +69,26 @@ def evaluate_personal(
     question: Callable[[int], FixedMessage],
     whole: Callable[[nn.Module], nn.Module] = lambda net: net,
 ) -> dict[str, Any]:
-    """Mean test accuracy and loss of ``whole(network)`` over the clients that show theirs."""
-    message = network_message(server)
-    server.method.model.refresh(server.net, server.task, t)
+    """Mean of what the task says of ``whole(network)`` over the clients that show theirs; None if
+    nobody does."""
+    message, task = network_message(server), server.task
+    predictions: dict = {}
 
-    def network(k: int, data: bytes) -> nn.Module:
-        shown = message.read(UP, t, k, data, samples=server.task.sizes[k])
-        load(server.tensors, server.initial | shown)
-        return whole(server.net)
+    def read(k: int, data: bytes) -> dict[str, float]:
+        shown = message.read(UP, t, k, data, samples=task.sizes[k])
+        net = whole(server.hold(t, server.initial | shown))
+        result = task.evaluate(net, client=k, predictions=predictions)
+        if not math.isfinite(result["loss"]):
+            predictions.pop(k, None)
+            raise WireError(f"With client {k}'s network the loss is not finite.")
+        return result
 
-    return server.evaluate_each(ask, lambda k: question(k).write(DOWN, t, k, {}), network)
+    shown = ask(range(task.clients), lambda k: question(k).write(DOWN, t, k, {}), read, EVALUATE)
+    results = [result for _, result in shown]
+    means: dict[str, Any] = {"accuracy": None, "loss": None}
+    if results:
+        means = {name: sum(r[name] for r in results) / len(results) for name in results[0]}
+    return means | task.measure(predictions)
 
 
 class PersonalClient(ClientSide):

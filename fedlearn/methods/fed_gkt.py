@@ -128,8 +128,7 @@ class Server(Messages, ServerSide):
             z_s = state.memory.get(f"z_s {k}")
             return self.question(k).write(DOWN, t, k, {} if z_s is None else {"z_s": z_s})
 
-        answers = ask(self.participants(t), write)
-        known = dict(ask.read(answers, partial(self.read, t)))
+        known = dict(ask(self.participants(t), write, partial(self.read, t)))
         missing = sorted(set(range(self.task.clients)) - known.keys() - {*ask.left_out})
         if missing and not self.method.asynchronous:
             raise WireError(f"FedGKT cannot go on: in round {t} nothing came from {missing}.")
@@ -235,6 +234,7 @@ class Client(Messages, PersonalClient):
 
     def upload(self, trained: Tensors, ctx: Context) -> bytes:
         """What the client knows of its images; nothing, if it diverged."""
+        local.load(self.tensors, trained)
         k, task, known, sent = ctx.client, self.task, self.knowledge(ctx.client), Tensors()
         if all(t.isfinite().all() for t in (*known.values(), *trained.values())):
             self.keep(trained, ctx)

@@ -28,7 +28,7 @@ class Server(ServerSide):
     """Knows no more than M^0, and tests the clients' own models."""
 
     def round(self, t: int, state: State, ask: Any) -> State:
-        list(ask.read(ask(self.participants(t), nothing), nothing))
+        list(ask(self.participants(t), nothing, nothing))
         return state
 
     def evaluate(self, t: int, state: State, ask: Any) -> dict[str, Any]:

@@ -88,8 +88,7 @@ class Server(Messages, ServerSide):
         message, question = self.weights.write(DOWN, t, k, self.W_e), HAND_OVER
         ask.note("bytes_handover", len(message))
         for read in (*readers, partial(self.take_over, t)):
-            asked = ask([k], lambda k, message=message: message, question)
-            answers = list(ask.read(asked, read, question))
+            answers = list(ask([k], lambda k, message=message: message, read, question))
             if not answers:
                 return False
             (_, message), question = answers[0], STEP

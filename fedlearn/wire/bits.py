@@ -1,6 +1,7 @@
 """What the coders share: few bits, Golomb-Rice codes, signs, range coding, a reader that trusts
 nothing. Bits fill each byte from the lowest on; longer numbers are little-endian."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ def clamped(x: np.ndarray) -> np.ndarray:
 
 def finite(x: np.ndarray) -> np.ndarray:
     """The same floats; ``WireError`` if one is NaN or infinite."""
-    if not np.isfinite(x).all():
+    if not (math.isfinite(np.vdot(x, x)) or np.isfinite(x).all()):  # the square is faster
         raise WireError("The message holds NaN or infinite values.")
     return x
 

@@ -22,7 +22,8 @@ LARGE = 2**20  # entries: to copy them takes longer than to take each tensor as 
 def write_floats(tensors: Sequence[torch.Tensor], dtype: str = "<f4") -> list[memoryview]:
     """Tensors -> the little-endian bytes of each, cut from one buffer, or of large ones where they
     lie; ``Diverged`` if half precision cannot hold a value."""
-    if dtype == "<f4" and sum(t.numel() for t in tensors) > LARGE:
+    sizes = [t.numel() for t in tensors]
+    if dtype == "<f4" and sum(sizes) > LARGE:
         pieces = [t.detach().to("cpu", torch.float32).reshape(-1) for t in tensors]
         return [t.numpy().view(np.uint8).data for t in pieces]
     flat = _flatten_dense_tensors(tensors) if tensors else torch.empty(0)
@@ -31,7 +32,7 @@ def write_floats(tensors: Sequence[torch.Tensor], dtype: str = "<f4") -> list[me
     if dtype != "<f4" and not np.isfinite(values).all():
         raise Diverged("A value is NaN, infinite or too large for half precision.")
     data, ends = values.view(np.uint8).data, [0]
-    ends += accumulate(t.numel() * values.itemsize for t in tensors)
+    ends += accumulate(n * values.itemsize for n in sizes)
     return [data[start:end] for start, end in pairwise(ends)]
 
 
@@ -39,17 +40,16 @@ def read_floats(
     sections: Sequence[Any], shapes: Sequence[Shape], dtype: str = "<f4"
 ) -> tuple[torch.Tensor, ...]:
     """The inverse: float32 of those shapes; ``WireError`` for a wrong size, NaN or infinity."""
-    sizes, width = [math.prod(shape) for shape in shapes], np.dtype(dtype).itemsize
-    for section, shape, n in zip(sections, shapes, sizes, strict=True):
+    forms, width = templates(tuple(map(tuple, shapes))), np.dtype(dtype).itemsize
+    sizes = [form.numel() for form in forms]
+    for section, form, n in zip(sections, forms, sizes, strict=True):
         if len(section) != n * width:
-            raise WireError(f"{len(section)} bytes came for a tensor of shape {tuple(shape)}.")
+            raise WireError(f"{len(section)} bytes came for a tensor of shape {tuple(form.shape)}.")
     if len(sections) > 1 and sum(sizes) > LARGE:
         pairs = zip(sections, shapes, strict=True)
         return tuple(read_floats([section], [shape], dtype)[0] for section, shape in pairs)
     values = np.frombuffer(bytearray().join(sections), dtype).astype(np.float32, copy=False)
-    return _unflatten_dense_tensors(
-        torch.from_numpy(finite(values)), templates(tuple(map(tuple, shapes)))
-    )
+    return _unflatten_dense_tensors(torch.from_numpy(finite(values)), forms)
 
 
 @lru_cache

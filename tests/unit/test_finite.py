@@ -4,6 +4,7 @@ names round and suspects, and nothing of it is lost when it is stopped and resum
 import math
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -73,21 +74,21 @@ def test_who_is_far_above_the_median_stands_out(norms, out):
 
 
 def test_norms_are_those_of_all_that_came_and_a_client_that_is_left_out_was_never_seen():
-    ask = Exchange(7, None, {"refused": {}, "unevaluated": {}, "bytes_up_buffers": 0}, {3: 2, 9: 1})
-    with pytest.raises(fl.errors.Diverged):
-        ask.excuse(fl.errors.Diverged("nobody has answered"))
     u = {"a": torch.tensor([1.0, -7.0]), "b": torch.tensor([[2.0]]), "c": torch.tensor([99])}
     came = {1: u, 2: Arrival(2, 1, u, 5), 3: {"a": torch.full((12,), 3e38)}, 4: b"bytes"}
-    read = list(ask.read(came.items(), lambda k, data: data))
+    engine = SimpleNamespace(exchange=lambda t, what, clients, write: ((k, b"") for k in clients))
+    ask = Exchange(7, engine, {"refused": {}, "untaken": None}, {3: 2, 9: 1})
+    with pytest.raises(fl.errors.Diverged):
+        ask.excuse(fl.errors.Diverged("nobody has answered"))
+    read = list(ask(came, None, lambda k, data: came[k]))
     assert len(read) == 4
     norms = [54**0.5, 54**0.5, 12**0.5 * 3e38, 0]
     assert [*ask.norms.values()] == pytest.approx(norms) and ask.row["bytes_up_buffers"] == 5
     assert not ask.leave_out([5], fl.errors.Diverged("why"))  # who has not come
     assert not ask.leave_out(came, fl.errors.Diverged("why"))  # nobody would be left
     assert ask.leave_out([3, 1], fl.errors.Diverged("why")) and list(ask.row["refused"]) == [3, 1]
-    again = ask([1, 2, 3, 4], lambda k: pytest.fail("nobody is asked again"))
-    assert list(ask.read(again, None)) == read[1:2] + read[3:]
-    ask.row["untaken"] = None
+    engine.exchange = lambda *args: pytest.fail("nobody is asked again")
+    assert list(ask(came, None, None)) == read[1:2] + read[3:]
     assert ask.close() == [2, 4] and ask.last_seen == {2: 7, 3: 2, 4: 7, 9: 1}
 
 
@@ -224,59 +225,49 @@ def test_the_downlink_is_tried_on_those_who_are_next_and_changes_nothing(task, t
     assert asked == [(t + 1, k) for k in server.participants(t + 1)] and not start.memory
 
 
-def failing(when):
-    """FedAvg whose clients fail in their own code when it says so."""
+def failing(after):
+    """FedAvg whose clients fail in their own code after some rounds."""
 
     class Fails(fl.TaskLoss):
         def begin(self, net, ctx):
-            clients = ctx.client if isinstance(ctx.client, list) else [ctx.client]
-            if any(when(ctx.round, k) for k in clients):
+            if ctx.round > after:
                 raise ZeroDivisionError("a sample of none")
             return super().begin(net, ctx)
 
     return FEDAVG.but(objective=Fails())
 
 
+class Late(fl.parts.Step):
+    """Fails for client 1 in round 2, when its memory has been written to."""
+
+    def sent(self, x, sent, ctx):
+        ctx.memory["mark"] = torch.tensor(ctx.round)
+        if (ctx.round, ctx.client) == (2, 1):
+            raise RuntimeError("late")
+
+
 @pytest.mark.parametrize("together", [1, 2])
-def test_a_client_that_raises_is_refused_and_the_others_go_on(together, task):
-    method = failing(lambda t, k: (t, k) == (2, 1))
+def test_a_client_that_raises_is_refused_with_what_it_had_and_the_others_go_on(together, task):
+    method = FEDAVG.but(uplink=fl.Uplink(Update(), Late()))
     server, engine = method.server_side(task), fl.clients(method, task, together=together)
     state, seen, rows = server.start(), {}, []
     for t in (1, 2, 3):
         state, row = one_round(server, engine, t, state, seen)
         rows.append(row["refused"])
         assert seen == {0: t, 1: 1 if t == 2 else t, 2: t, 3: t}
-    assert rows == [{}, {1: "Client 1 raised ZeroDivisionError: a sample of none"}, {}]
+        assert {k: int(m["mark"]) for k, m in engine.memories.items()} == seen
+    assert rows == [{}, {1: "Client 1 raised RuntimeError: late"}, {}]
 
 
 @pytest.mark.parametrize("together", [1, 4])
 def test_what_all_clients_raise_before_any_has_answered_is_a_bug_and_raised(together, task):
-    method = failing(lambda t, k: True)
+    method = failing(0)
     server, engine = method.server_side(task), fl.clients(method, task, together=together)
     with pytest.raises(ZeroDivisionError, match="a sample of none"):
         one_round(server, engine, 1, server.start(), {})
-    later = failing(lambda t, k: t > 1)  # a bug no more: they have answered before
     with pytest.warns(UserWarning, match="4 answers of fedavg were refused"):
-        history = fl.run(later, task, 2)
+        history = fl.run(failing(1), task, 2)  # a bug no more: they have answered before
     assert list(history.rows[1]["refused"]) == [0, 1, 2, 3]
-
-
-def test_a_client_that_raises_keeps_what_it_had(task):
-    """Its memory has been written to when the last step of its uplink fails."""
-
-    class Late(fl.parts.Step):
-        def sent(self, x, sent, ctx):
-            ctx.memory["mark"] = torch.tensor(ctx.round)
-            if (ctx.round, ctx.client) == (2, 1):
-                raise RuntimeError("late")
-
-    method = FEDAVG.but(uplink=fl.Uplink(Update(), Late()))
-    server, engine = method.server_side(task), fl.clients(method, task)
-    state = server.start()
-    for t in (1, 2):
-        state, row = one_round(server, engine, t, state, {0: 1})
-    assert row["refused"] == {1: "Client 1 raised RuntimeError: late"}
-    assert [int(engine.memories[k]["mark"]) for k in range(4)] == [2, 1, 2, 2]
 
 
 def test_a_network_is_tried_with_the_weights_of_the_round(task):

@@ -65,17 +65,11 @@ def test_both_sides_draw_the_same_clients_anew_each_round_and_at_least_one():
     task = fl.tasks.classification("digits", 10, train=100, test=20)
     settings = fl.Settings(participation=0.3)
     server, clients = FEDAVG.server_side(task, settings), FEDAVG.client_side(task, settings)
-    drawn = [server.participants(t) for t in range(1, 30)]
-    assert all(len(set(d)) == 3 and list(d) == sorted(d) for d in drawn) and len(set(drawn)) > 10
-    assert [clients.participants(t) for t in range(1, 30)] == drawn
+    drawn = [(server.participants(t), clients.participants(t)) for t in range(1, 30)]
+    assert all(a == b and len({*a}) == 3 and [*a] == sorted(a) for a, b in drawn)
+    assert len(set(drawn)) > 10
     few = FEDAVG.server_side(task, fl.Settings(participation=1e-9))
     assert len(few.participants(1)) == 1
-
-
-def test_the_test_set_is_looked_at_every_n_rounds_and_at_the_end(task):
-    history = fl.run(FEDAVG, task, 3, evaluate_every=2)
-    assert [row["accuracy"] is not None for row in history.rows] == [False, True, True]
-    assert fl.run(FEDAVG, task, 3).accuracy[1] == history.accuracy[1], "to look changes nothing"
 
 
 class Scripted:
@@ -106,8 +100,7 @@ def test_an_exchange_counts_every_byte_and_notes_who_is_refused_and_who_was_seen
     engine = Scripted([b"abc", b"defg", fl.WireError("Nobody there."), "text"])
     row, seen, train = {"refused": {}, "unevaluated": {}}, {0: 1}, question == "train"
     ask = Exchange(7, engine, row, seen)
-    answers = ask(range(4), lambda k: (b"x" * (10 + k), k), question)
-    assert list(ask.read(answers, odd, question)) == [(0, 3)]
+    assert list(ask(range(4), lambda k: (b"x" * (10 + k), k), odd, question)) == [(0, 3)]
     refused, others = (row["refused"], row["unevaluated"])[:: 1 if train else -1]
     text = "Client 3 must answer with bytes, not with str."
     assert refused == {1: "That is even.", 2: "Nobody there.", 3: text} and not others
@@ -115,6 +108,15 @@ def test_an_exchange_counts_every_byte_and_notes_who_is_refused_and_who_was_seen
     assert (row[f"{way}_up"], row[f"{way}_down"]) == (3 + 4, 10 + 11 + 12 + 13), "refused, too"
     assert row[f"{way}_down_buffers"] == 1 + 2 + 3 and seen == {0: 7 if train else 1}
     assert engine.asked == [(7, question, k, b"x" * (10 + k)) for k in range(4)]
+
+
+def test_an_accuracy_that_is_no_number_is_refused():
+    x, y = np.random.default_rng(0).random((40, 4)), np.arange(40) % 3
+    task = fl.tasks.classification([(x, y)] * 3, metrics="personal")
+    server, row = FEDAVG.server_side(task), {"refused": {}, "unevaluated": {}}
+    engine = Scripted([b"short", np.float64(0.5).tobytes(), np.float64("nan").tobytes()])
+    shown = server.evaluate(1, server.start(), Exchange(1, engine, row, {}))
+    assert shown["personal"] == [None, 0.5, None] and [*row["unevaluated"]] == [0]
 
 
 @pytest.mark.parametrize("samples", [0, 1, 2**32 - 1])
@@ -126,11 +128,11 @@ def test_an_upload_from_another_number_of_samples_is_refused(samples, task):
 
 
 def copied(state):
-    return [{n: t.clone() for n, t in tensors.items()} for tensors in (state.weights, state.memory)]
+    return State(*({n: t.clone() for n, t in x.items()} for x in (state.weights, state.memory)))
 
 
 def unchanged(state, before):
-    return equal(state.weights, before[0]) and equal(state.memory, before[1])
+    return equal(state.weights, before.weights) and equal(state.memory, before.memory)
 
 
 @pytest.mark.parametrize("name", fl.methods.METHODS)
@@ -176,10 +178,8 @@ def test_a_loss_of_three_times_the_lowest_is_a_jump():
 
 
 def test_a_checkpoint_of_a_longer_run_is_refused_and_one_that_was_not_tested_is(task, tmp_path):
-    path, how = tmp_path / "run.checkpoint", {"evaluate_every": 3, "checkpoint": tmp_path / "r"}
-    fl.run(FEDAVG, task, 3, checkpoint=path)
-    with pytest.raises(ValueError, match="3 rounds already"):
-        fl.run(FEDAVG, task, 2, checkpoint=path)
+    """The test set is looked at every n rounds and at the end, which changes nothing."""
+    how = {"evaluate_every": 3, "checkpoint": tmp_path / "run.checkpoint"}
 
     def stop(row, state):
         if row["round"] == 2:
@@ -190,6 +190,8 @@ def test_a_checkpoint_of_a_longer_run_is_refused_and_one_that_was_not_tested_is(
     cut, whole = fl.run(FEDAVG, task, 2, **how), fl.run(FEDAVG, task, 2)
     assert cut.final == whole.final | {"seconds": cut.final["seconds"]} and len(cut) == 2
     assert cut.rows[0]["accuracy"] is None
+    with pytest.raises(ValueError, match="2 rounds already"):
+        fl.run(FEDAVG, task, 1, **how)
 
 
 def test_checkpoints_of_other_runs_data_or_owners_are_refused(task, tmp_path):
@@ -313,14 +315,3 @@ def test_refit_measures_statistics_and_touches_no_weight():
     before = {n: t.clone() for n, t in spoiled.items()}
     assert fl.refit(FEDAVG, task, spoiled) == fl.refit(FEDAVG, task, state)
     assert equal(spoiled, before)
-
-
-def test_without_flower_its_engine_says_how_to_get_it(task, monkeypatch):
-    from importlib import metadata
-
-    def missing(name):
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "version", missing)
-    with pytest.raises(ImportError, match="pip install"):
-        fl.run(FEDAVG, task, 1, engine="flower-sim")
