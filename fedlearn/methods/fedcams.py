@@ -67,6 +67,7 @@ def fedcams(
     lr: float = 0.1,
     server_lr: float = 1.0,
     ratio: float | None = None,
+    feedback: bool = True,
     scale: str = "tensor",
     corrected: bool = False,
 ) -> Averaging:
@@ -76,6 +77,8 @@ def fedcams(
     ----------
     ratio : float or None
         Share of the largest entries that are sent, above 0 and at most 1; None sends scaled signs.
+    feedback : bool
+        Whether a client remembers what the coder lost.
     scale : {"tensor", "model"}
         One scale of the signs a tensor, or one for the whole model, the paper's C.
     corrected : bool
@@ -96,6 +99,6 @@ def fedcams(
     if one and ratio is not None:
         raise ValueError('The scale "model" is one of signs; the largest entries have none.')
     coded = Lossy(Signs(), whole=0) if ratio is None else Lossy(TopK(ratio))
-    uplink = Uplink(Update(), Feedback(), *one, coded)
+    uplink = Uplink(Update(), *((Feedback(),) if feedback else ()), *one, coded)
     server = AMSGrad(server_lr, corrected=corrected)
     return Averaging("fedcams", optimizer=SGD(lr), uplink=uplink, server=server)
