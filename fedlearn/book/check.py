@@ -185,16 +185,19 @@ def bounded(test: Callable[[Any], Any], answer: Any) -> str | None:
 
     def run() -> None:
         try:
-            with torch.random.fork_rng(devices=[]):  # the notebook's own draws stay as they are
-                outcome = test(answer)
-                found = isinstance(outcome, str | None)
-                outcomes.append(outcome if found else next(filter(None, outcome), None))
+            outcome = test(answer)
+            found = isinstance(outcome, str | None)
+            outcomes.append(outcome if found else next(filter(None, outcome), None))
         except BaseException as error:  # of the reader's code, or of the test on what it returns
             outcomes.append(stopped(error, answer))
 
     thread = Thread(target=run, daemon=True)
     try:
-        with redirect_stdout(Printed(sys.stdout)), redirect_stderr(Printed(sys.stderr)):
+        with (
+            redirect_stdout(Printed(sys.stdout)),
+            redirect_stderr(Printed(sys.stderr)),
+            torch.random.fork_rng(devices=[]),  # the notebook's own draws stay as they are
+        ):
             thread.start()
             thread.join(SECONDS)
     finally:
