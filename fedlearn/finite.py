@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from statistics import median_low
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
@@ -17,7 +16,6 @@ from torch.utils._pytree import tree_leaves
 from .context import State, Tensors
 from .errors import Diverged, WireError
 from .models import evaluating
-from .wire.coders import LARGE
 
 LIMIT = math.sqrt(torch.finfo(torch.float32).max)  # a norm whose square a float32 does not hold
 IMAGES = 4  # that a network is tried on
@@ -28,9 +26,7 @@ GROWN = 10.0  # times the norm before, as honest weights hardly ever do
 def norm(tensors: Iterable[Any]) -> float:
     """The norm of all these tensors of floats together; NaN or infinite if one of them is."""
     floats = [t for t in tensors if isinstance(t, torch.Tensor) and t.is_floating_point()]
-    if sum(t.numel() for t in floats) < LARGE:  # many small tensors are one faster
-        floats = [torch.cat([t.flatten() for t in floats])] if floats else []
-    whole = float(torch.stack(torch._foreach_norm(floats)).norm()) if floats else 0.0
+    whole = math.hypot(*map(float, torch._foreach_norm(floats))) if floats else 0.0
     if math.isfinite(whole):
         return whole
     return math.hypot(*(float(t.cpu().double().norm()) for t in floats))  # takes ten times as long
@@ -73,14 +69,13 @@ def try_out(net: nn.Module, task: Any, large: bool = True) -> None:
 
 def refuse_negative(weights: Tensors, update: Tensors) -> None:
     """``WireError`` if a variance, moved by ``update``, is below zero by more than what coding may
-    have lost. (numpy's small sums cost less than torch's.)"""
-    if names := [n for n in update if n.endswith("running_var") and n in weights]:
-        old, u = (
-            np.concatenate([tensors[n].cpu().numpy() for n in names], None)
-            for tensors in (weights, update)
-        )
-        low = (old + u).min()
-        if low < 0 and low < -0.01 * max(old.max(), abs(u).max()):
+    have lost."""
+    names = [n for n in update if n.endswith("running_var") and n in weights]
+    new = [weights[n] + update[n].to(weights[n].device) for n in names]
+    low = min((float(t.min()) for t in new), default=0.0)
+    if low < 0:
+        largest = max(float(t[n].abs().max()) for n in names for t in (weights, update))
+        if low < -0.01 * largest:
             raise WireError("The upload says that a running_var, a variance, is negative.")
 
 
