@@ -23,6 +23,7 @@ from .reparam import (
 )
 from .resnet import (
     digits_edge,
+    digits_narrow,
     digits_resnet,
     digits_server,
     resnet4,
@@ -44,9 +45,9 @@ from .yolo import scene_detector, yolov3, yolox_s
 NETWORKS = {
     name: globals()[name]
     for name in (
-        "digits_cnn mcmahan_cnn cifar_cnn rpn_cnn mlp resnet18 digits_resnet resnet56 resnet110 "
-        "resnet8 resnet6 resnet4 digits_edge resnet55 resnet109 digits_server repvgg_b1 "
-        "repghost_05 digits_repvgg digits_repghost small_resnet small_server small_whole "
+        "digits_cnn mcmahan_cnn cifar_cnn rpn_cnn mlp resnet18 digits_resnet digits_narrow "
+        "resnet56 resnet110 resnet8 resnet6 resnet4 digits_edge resnet55 resnet109 digits_server "
+        "repvgg_b1 repghost_05 digits_repvgg digits_repghost small_resnet small_server small_whole "
         "small_repvgg small_repghost"
     ).split()
 }
