@@ -157,19 +157,14 @@ def fed_kgf(
     * alpha and beta drawn once a run from the shared seed, Algorithm 1: by each client in each
       epoch, which gives clients different networks; "every call"; for all alike: "redraw"
     * gradients flow through the copies, times ``beta |w|^(beta - 1)``; the other reading: "detach"
+    * kernels start as the network has them, by He's rule in the book's; section 3.2 names [-1, 1],
+      ``start``; line 12 trains copies, too, ``copies``: the recipe fed_kgf_controls has both
     * a 1 x 1 convolution belongs to the module before it: 18 of ResNet-18, as the paper counts
     """
     return Averaging(
         "fed_kgf",
         Representative(
-            base_kernels,
-            sign,
-            alpha,
-            detach,
-            redraw,
-            every_call=every_call,
-            copies=copies,
-            start=start,
+            base_kernels, sign, alpha, detach, redraw, TaskNetwork(), every_call, copies, start
         ),
         optimizer=SGD(lr, momentum),
         uplink=Uplink(Modules(groups), Update()),
