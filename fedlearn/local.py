@@ -324,9 +324,10 @@ class Smoothed(Objective):
 
 
 def trained(net: nn.Module, ctx: Context) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The parameters that local training moves, and where they start from."""
+    """The parameters that local training moves, and where they start from; those that are in no
+    state start as they are."""
     named = [(name, p) for name, p in net.named_parameters() if p.requires_grad]
-    return [p for _, p in named], [ctx.start[name] for name, _ in named]
+    return [p for _, p in named], [ctx.start.get(n, p.detach().clone()) for n, p in named]
 
 
 def inner(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor], ctx: Context) -> torch.Tensor:

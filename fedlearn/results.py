@@ -197,7 +197,7 @@ def _rows(h: History, file: str = "", line: Line | None = None) -> tuple[Line, l
     meta, task, last = h.meta, h.meta["task"], h.final
     origin, options = meta.get("provenance", {}), meta.get("options", {})
     alike = [{k: v for k, v in task.items() if k != "seed"}, meta.get("settings"), len(h)]
-    alike += [meta.get("parts"), options, meta.get("label"), h.method]
+    alike += [meta.get("parts"), meta.get("label"), h.method]
     run = {
         "file": file,
         "hash": (line or {}).get("hash", ""),

@@ -174,6 +174,7 @@ SENDS = {  # by label of the stored runs: its name in the lesson, and what goes 
     "Fed-KGF without MU": ("few kernels", "the few kernels"),
     "module uploading alone": ("module each", "a module"),
     "Fed-KGF": ("Fed-KGF", "a module of few kernels"),
+    "random kernels": ("random kernels", "a module of few kernels"),
     "FedCOM": ("FedCOM", "eight bits a number"),
     "SmartIdx": ("SmartIdx", "signs of the largest changes"),
     "DGC": ("DGC", "the largest changes"),

@@ -19,14 +19,22 @@ import torch
 from torch import nn
 
 from .. import rng
-from ..arguments import Count, counts, short
-from ..models.kernels import Generated, draw, represent
+from ..arguments import Count, Range, counts, short
+from ..models.kernels import COPIES, Generated, draw, represent
 from ..models.kernels import write_out as write_out
 from ..parts import SGD, Context, Model, TaskNetwork, Update, Uplink
 from ..round import Averaging
 from ..wire import Schema
 from ..wire.base import brief
 from .base import Some
+
+STARTS = {  # where the kernels of convolutions begin: as the network has them, or otherwise
+    "network": lambda layer: None,
+    "torch": nn.Conv2d.reset_parameters,
+    "uniform": lambda layer: nn.init.uniform_(layer.weight, -1, 1),  # section 3.2
+}
+Copies = Annotated[str, Range(f"one of {', '.join(COPIES)}", COPIES.__contains__)]
+Start = Annotated[str, Range(f"one of {', '.join(STARTS)}", STARTS.__contains__)]
 
 
 @dataclass(frozen=True)
@@ -43,20 +51,31 @@ class Representative(Model):
     redraw: bool = False
     of: Model = TaskNetwork()
     every_call: bool = field(default=False, repr=False)
+    copies: Copies = field(default="generated", repr=False)
+    start: Start = field(default="network", repr=False)
 
     def build(self, task: Any) -> nn.Module:
-        options = self.sign, self.alpha, self.detach, self.every_call
-        return represent(self.of.build(task), self.base_kernels, task.seed, *options)
+        net = self.of.build(task)
+        for layer in net.modules():
+            if isinstance(layer, nn.Conv2d):
+                STARTS[self.start](layer)
+        options = self.sign, self.alpha, self.detach, self.every_call, self.copies
+        return represent(net, self.base_kernels, task.seed, *options)
 
     def refresh(self, net: nn.Module, task: Any, round: int) -> None:
         self.of.refresh(net, task, round)
-        for name, layer in net.named_modules() if self.redraw or self.every_call else ():
-            if isinstance(layer, Generated):
+        for name, layer in net.named_modules():
+            if not isinstance(layer, Generated):
+                continue
+            if self.redraw or self.every_call:
                 layer.place, layer.calls = (task.seed, "kernel generation", name, round), 0
                 drawn = draw(layer.beta.shape[-4:], task.seed, name, round)
                 for t, new in zip((layer.alpha, layer.beta), drawn, strict=True):
                     if t is not None:
                         t.copy_(new)  # for all clients if stacked
+            if self.copies == "trained":
+                with torch.no_grad():
+                    layer.rest.copy_(layer.generated(layer.alpha, layer.beta))
 
 
 def modules(schema: Schema) -> list[list[str]]:
@@ -108,6 +127,8 @@ def fed_kgf(
     detach: bool = False,
     redraw: bool = False,
     every_call: bool = False,
+    copies: str = "generated",
+    start: str = "network",
 ) -> Averaging:
     """Fed-KGF, Li et al., Eq. (2) and section 3.3: kernel generation and module uploading.
 
@@ -123,6 +144,11 @@ def fed_kgf(
         Keep the gradient of generated kernels from w.
     redraw, every_call : bool
         Draw alpha and beta anew each round, or each time a client or the server computes kernels.
+    copies : {"generated", "trained", "frozen"}
+        The kernels that are not learned: Eq. (2); its result, which each client trains as well and
+        then discards; or random ones for ever, a control.
+    start : {"network", "torch", "uniform"}
+        Where kernels begin: as the network has them, by torch's rule, or uniform in [-1, 1].
 
     Notes
     -----
@@ -131,11 +157,15 @@ def fed_kgf(
     * alpha and beta drawn once a run from the shared seed, Algorithm 1: by each client in each
       epoch, which gives clients different networks; "every call"; for all alike: "redraw"
     * gradients flow through the copies, times ``beta |w|^(beta - 1)``; the other reading: "detach"
+    * kernels start as the network has them, by He's rule in the book's; section 3.2 names [-1, 1],
+      ``start``; line 12 trains copies, too, ``copies``: the recipe fed_kgf_controls has both
     * a 1 x 1 convolution belongs to the module before it: 18 of ResNet-18, as the paper counts
     """
     return Averaging(
         "fed_kgf",
-        Representative(base_kernels, sign, alpha, detach, redraw, every_call=every_call),
+        Representative(
+            base_kernels, sign, alpha, detach, redraw, TaskNetwork(), every_call, copies, start
+        ),
         optimizer=SGD(lr, momentum),
         uplink=Uplink(Modules(groups), Update()),
     )

@@ -13,6 +13,7 @@ from .. import rng
 from ..settings import whole_number
 
 ALPHA, BETA = (1e-5, 0.1), (2.0, 10.0)
+COPIES = "generated", "trained", "frozen"
 
 
 class Drawing:
@@ -35,24 +36,35 @@ def computed(mixin: type, *kinds: type[nn.Module]) -> dict[type, type]:
 
 class Generated(Drawing):
     """A convolution whose parameter ``base`` is w [m, in, k, k]; its ``weight`` [out, in, k, k]
-    is w, then the generated kernels, of which the i-th comes from base kernel i mod m. Stacked,
-    everything has a client axis in front."""
+    is w, then the generated kernels, of which the i-th comes from base kernel i mod m; or ``rest``
+    in their place: a buffer of random kernels, or a parameter for local training alone, which is
+    in no state. Stacked, everything has a client axis in front."""
 
     every_call = False  # alpha and beta are drawn each time the weight is asked for, by each client
     calls = 0  # in evaluation mode, since ``place`` was named
+    rest: Tensor | None
 
     @property
     def weight(self) -> Tensor:
-        w, count = self.base, self.beta.shape[-4]
+        if self.rest is not None and (self.training or not self.rest.requires_grad):
+            return torch.cat([self.base, self.rest], -4)
+        alpha, beta = self.fresh() if self.every_call else (self.alpha, self.beta)
+        return torch.cat([self.base, self.generated(alpha, beta)], -4)
+
+    def generated(self, alpha: Tensor | None, beta: Tensor) -> Tensor:
+        w, count = self.base, beta.shape[-4]
         blocks = -(-count // w.shape[-4])
         copies = torch.cat([w.detach() if self.detach else w] * blocks, -4).narrow(-4, 0, count)
-        alpha, beta = self.fresh() if self.every_call else (self.alpha, self.beta)
         generated = copies.abs() ** beta
         if self.alpha is not None:
             generated = generated + alpha
         if self.sign:
             generated = copies.sign() * generated
-        return torch.cat([w, generated], -4)
+        return generated
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, *how: Any) -> None:
+        super()._save_to_state_dict(destination, prefix, *how)  # type: ignore[misc]
+        destination.pop(f"{prefix}rest", None)
 
     def fresh(self) -> list[Tensor]:
         """(alpha, beta) for this call alone: while it trains, a client's own."""
@@ -90,10 +102,12 @@ def represent(
     alpha: bool = True,
     detach: bool = False,
     every_call: bool = False,
+    copies: str = "generated",
 ) -> nn.Module:
     """A copy of any network in which each convolution with more than ``base_kernels`` output
     channels learns only so many. ``sign``, ``alpha``: parts of Eq. (2) that may be left out;
-    ``detach`` cuts the gradient of the copies off; ``every_call``: see ``Generated``."""
+    ``detach`` cuts the gradient of the copies off; ``every_call``: see ``Generated``; ``copies``:
+    what is in place of the others, one of ``COPIES``."""
     whole_number("base_kernels", base_kernels)
     net = copy.deepcopy(net)
     convolutions = [(n, m) for n, m in net.named_modules() if type(m) is nn.Conv2d]
@@ -110,6 +124,11 @@ def represent(
         base = nn.Parameter(weight[:base_kernels].clone(), trained)
         # base stands first, as the weight did: order is what modules go by
         layer._parameters = {"base": base, "bias": layer._parameters["bias"]}
+        rest = weight[base_kernels:].clone() if copies != "generated" else None
+        if copies == "trained":
+            layer.register_parameter("rest", nn.Parameter(rest, trained))
+        else:
+            layer.register_buffer("rest", rest, persistent=False)
         drawn = draw((layer.out_channels - base_kernels, *weight.shape[1:]), seed, name)
         for key, t in zip(("alpha", "beta"), drawn, strict=True):
             kept = t.to(weight) if key == "beta" or alpha else None
@@ -122,7 +141,7 @@ def write_out(net: nn.Module) -> nn.Module:
     net = copy.deepcopy(net)
     for layer in net.modules():
         if type(layer) is _CONVOLUTION:
-            weight, bias = layer.weight.detach().clone(), layer._parameters["bias"]
+            weight, bias = layer.eval().weight.detach().clone(), layer._parameters["bias"]
             layer.__class__ = nn.Conv2d
             layer._parameters = {"weight": nn.Parameter(weight), "bias": bias}
             layer._buffers.clear()

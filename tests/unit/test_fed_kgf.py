@@ -145,6 +145,42 @@ def test_redraw_gives_both_sides_new_kernels_each_round(task, engine):
     assert losses[1] == pytest.approx(history.rows[-1]["loss"]) != losses[0]
 
 
+def test_random_kernels_are_the_networks_own_and_stay():
+    w = torch.randn(5, 3, 3, 3, generator=torch.Generator().manual_seed(2))
+    layer = layer_of(w, copies="frozen")
+    assert torch.equal(layer.weight, w) and torch.equal(layer.eval().weight, w)
+    assert [name for name, _ in layer.named_parameters()] == list(layer.state_dict()) == ["base"]
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_trained_copies_begin_as_equation_2_says_and_are_discarded(task, engine):
+    """Two rounds by hand: what each client made of its copies is gone in the second."""
+    method = fl.methods.fed_kgf(0.3, base_kernels=8, groups=1, copies="trained")
+    history = fl.run(method, task, 2, engine=engine, progress=False)
+    net, its = fl.initial_network(method, task), fl.Settings()
+    client, state = method.client_side(task), dict(method.server_side(task).initial)
+    for t in (1, 2):
+        models = []
+        for k in range(4):
+            net.load_state_dict(state, strict=False)
+            plain = kgf.write_out(net).train()  # every kernel is a parameter
+            fl.local.train(plain, fl.methods.fedavg(0.3), client.context(t, k, None, {}), its)
+            trained = {n: t.clone() for n, t in state_of(plain).items()}
+            models.append([trained.get(n, trained.get(f"{n[:-4]}weight")) for n in state])
+        for (name, w), its_of_all in zip(state.items(), zip(*models, strict=True), strict=True):
+            state[name] = sum(its_of_all)[: len(w)] / 4  # equally many images each
+    for name, w in history.state.items():
+        torch.testing.assert_close(w, state[name], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("start, least, most", [("torch", 0.3, 1 / 3), ("uniform", 0.95, 1)])
+def test_where_kernels_start(task, start, least, most):
+    """torch's rule for nine inputs: uniform up to 1 / sqrt(9)."""
+    net = fl.initial_network(fl.methods.fed_kgf(base_kernels=8, start=start), task)
+    first = next(p for p in net.parameters() if p.dim() == 4).abs()
+    assert first[0].numel() == 9 and least < first.max() <= most
+
+
 def test_a_kernel_of_two_by_two_begins_a_module():
     shapes = {"a": (4, 3, 3, 3), "b": (4,), "c": (4, 4, 1, 1), "d": (2, 4, 1, 2), "e": (9, 2)}
     assert kgf.modules(fl.wire.Schema(shapes)) == [["a", "b", "c"], ["d"], ["e"]]

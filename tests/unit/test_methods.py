@@ -188,6 +188,8 @@ WRONG = [  # numbers out of range: test_options
     ("fedfusion", {"operator": "mult"}, "multi"),
     ("fed_kgf", {"base_kernels": 32}, "No convolution has more than 32 kernels"),
     ("fed_kgf", {"base_kernels": 8, "groups": 3}, "groups"),
+    ("fed_kgf", {"copies": "none"}, "copies"),
+    ("fed_kgf", {"start": "zero"}, "start"),
     ("fed_gkt", {"optimizer": "amsgrd"}, "amsgrad"),
     ("fed_gkt", {"edge": "resnet9"}, "resnet9"),
     ("fed_gkt", {"edge": lambda shape, classes: nn.Flatten()}, "Flatten"),

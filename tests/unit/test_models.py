@@ -17,6 +17,7 @@ from fedlearn.tasks.kinds import best
 
 COUNTS = {  # parameters, and multiply-adds of an image of the network's own size
     "digits_cnn": (10_078, 76_352),
+    "digits_narrow": (7_023, 45_694),
     "cifar_cnn": (1_756_426, 32_778_112),
     "rpn_cnn": (1_199_882, 11_992_448),
     "resnet18": (11_173_962, 555_422_720),
