@@ -92,7 +92,7 @@ ROWS = {
     # nine 3x3 convolutions behind a pooled stem, and a linear layer, so ten modules in the sense of
     # Fed-KGF: 42,938
     "digits_resnet": Row(DIGIT, POOLED, DIGITS),
-    # the same with 6 and 13 channels, nearly as many as it learns with four base kernels of Fed-KGF:
+    # the same with 6 and 13 channels, nearly as many as it learns with four kernels of Fed-KGF:
     # 7,023
     "digits_narrow": Row(DIGIT, partial(pooled, outputs=6), [(6, 1), (6, 1), (13, 2), (13, 1)]),
     "resnet56": Row(IMAGE, TO_16, _stages(6), bottleneck),  # 591,322
