@@ -250,8 +250,8 @@ class Side:
 
     def hold(self, t: int, weights: Tensors) -> torch.nn.Module:
         """This side's network with these weights, as it is in round ``t``."""
-        self.method.model.refresh(self.net, self.task, t)
         local.load(self.tensors, weights)
+        self.method.model.refresh(self.net, self.task, t)
         return self.net
 
     def context(self, t: int, client: Any, schema: Schema, memory: Any, **more: Any) -> Context:
