@@ -300,8 +300,8 @@ def classroom(
     if marks:
         print(marking.mark(folder, out, marks, force, seed_from).to_string())
         return
-    made = classroom.make(folder, out, force, kind, instructor, seed_from)
-    print(f"{len(made)} files in {out}; its README.md says how students begin.")
+    files = classroom.make(folder, out, force, kind, instructor, seed_from)
+    print(f"{len(files)} files in {out}; its README.md says how students begin.")
     if seed_from and kind == "plain":
         print(f"{out}/exercises has a folder for each student: give nobody another's.")
     elif seed_from:

@@ -148,8 +148,8 @@ def _answer(job, k, question, context):
     last, t = stored.get("round", 0), question["round"]
     # what a node kept last is the client's own once its answer counted, and as long as the round
     # goes on; if it did not count, what was kept before is
-    own = simulated or last == seen or (last == t and kind != EVALUATE)
-    kept = stored.get("memory" if own else "before", b"")
+    counted = simulated or last == seen or (last == t and kind != EVALUATE)
+    kept = stored.get("memory" if counted else "before", b"")
     memory = _unpack(kept, job.task.device)
     with local.threads(job.threads, job.settings.precision):
         answer = job.side.answer(t, k, kind, question["message"], memory)

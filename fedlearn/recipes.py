@@ -64,10 +64,10 @@ class Run:
         if self.spec:
             return {"method": "search", "network": e.network} | self.spec
         if self.tries:
-            first, of = self.tries[0].experiment, self.tries[0].row
+            first, row = self.tries[0].experiment, self.tries[0].row
             tune = {n: getattr(first, n) for n in ("rounds", "seed", "validation")}
             tune[self.tuned] = self.values
-            tune |= {} if of == self.label else {"as": of}
+            tune |= {} if row == self.label else {"as": row}
         more = {"label": self.label, "but": self.but, "newcomers": self.newcomers, "tune": tune}
         more |= {"scales": self.search.stated if self.search else {}, "short": self.short}
         plain, default = asdict(e), asdict(Experiment())

@@ -41,10 +41,10 @@ def run_all(
         raise ValueError("Every run of a comparison needs a method, options or a seed of its own.")
     ends = [f".{slug(e.label)}" + f".{e.seed}" * (e.seed > 0) for e in experiments]
     ends = [""] if single else ends
-    own = [output.file(path, end) for path in (output.save, output.log) if path for end in ends]
-    if output.save and own[0].suffix != ".safetensors":
-        raise ValueError(f"--save writes a file of safetensors, model.safetensors, not {own[0]}.")
-    files = [check_writable(path) for path in (out, output.plot, *own, *paths) if path is not None]
+    outs = [output.file(path, end) for path in (output.save, output.log) if path for end in ends]
+    if output.save and outs[0].suffix != ".safetensors":
+        raise ValueError(f"--save writes a file of safetensors, model.safetensors, not {outs[0]}.")
+    files = [check_writable(path) for path in (out, output.plot, *outs, *paths) if path is not None]
     for path in files:
         if files.count(path) > 1 and not is_device(path):
             raise ValueError(f"{path} is named for two things: each needs a file of its own.")
@@ -61,7 +61,7 @@ def run_all(
     from joblib import Parallel, delayed  # takes long to load
 
     each = zip(experiments, paths, ends, strict=True)
-    histories = Parallel(jobs)(delayed(run_one)(e, engine, output, *its) for e, *its in each)
+    histories = Parallel(jobs)(delayed(run_one)(e, engine, output, *files) for e, *files in each)
     runs: dict[str, list[History]] = {}
     for e, history in zip(experiments, histories, strict=True):
         options = e.options | ({} if e.lr is None else {"lr": e.lr}) | {"method": e.method}
@@ -162,7 +162,7 @@ def table(
             row["joules"] = mean((link.energy(h, **radio)[-1] for h in histories), ".4g")
         rows.append(row)
     lines = [results.text_table(rows)]
-    other = dict.fromkeys(h.measure for its in runs.values() for h in its)
+    other = dict.fromkeys(h.measure for seeds in runs.values() for h in seeds)
     lines += [f"{' and '.join(MEASURES)}: {name}" for name in other if name != "accuracy"]
     if speeds:
         lines.append(f"minutes: {link.described(speeds)}")

@@ -145,11 +145,11 @@ def from_texts(
         together: dict[Any, list[str]] = {}
         for user, text in zip(users, texts, strict=True):
             together.setdefault(user, []).append(text)
-        users, texts = [*together], ["\n".join(own) for own in together.values()]
+        users, texts = [*together], ["\n".join(lines) for lines in together.values()]
         if short_of := [user for user, text in zip(users, texts, strict=True) if len(text) < 2]:
             raise ValueError(f"Users have texts of at least two letters, unlike {short(short_of)}.")
     starts = [range(0, len(text) - 1, length) for text in texts]
-    pieces = [t[i : i + length + 1] for t, own in zip(texts, starts, strict=True) for i in own]
+    pieces = [t[i : i + length + 1] for t, at in zip(texts, starts, strict=True) for i in at]
     owners = None if users is None else np.repeat(users, [*map(len, starts)])
     return from_tokens(pieces, None, test, name, owners)
 

@@ -55,10 +55,10 @@ class Trunk(nn.Module):
             new = {key: row for key, row in zip(keys, x, strict=True) if key not in kept}
             # one by one: in larger batches the last bits depend on which pictures come together
             fresh = {key: [m[0] for m in self.compute(row[None])] for key, row in new.items()}
-            found = [fresh.get(key) or kept[key] for key in keys]
+            rows = [fresh.get(key) or kept[key] for key in keys]
             if len(kept) + len(fresh) <= MOST:
                 kept.update(fresh)
-            return [torch.stack(maps).to(x.device) for maps in zip(*found, strict=True)]
+            return [torch.stack(maps).to(x.device) for maps in zip(*rows, strict=True)]
 
     def compute(self, x: Tensor) -> list[Tensor]:
         """The maps, not looked up."""

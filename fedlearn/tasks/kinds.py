@@ -203,8 +203,8 @@ def per_class_ap(seen: Seen) -> list[float]:
     """The average precision at an IoU of 0.5 of each class; None for one that is not shown."""
     predictions = [boxes for each in seen.predictions.values() for boxes in each]
     y = seen.labels.repeat(len(seen.predictions), 1, 1)
-    found = precisions(predictions, y, iou_thresholds=[0.5], class_metrics=True)
-    pairs = torch.stack([found["classes"], found["map_per_class"]], -1).view(-1, 2)
+    result = precisions(predictions, y, iou_thresholds=[0.5], class_metrics=True)
+    pairs = torch.stack([result["classes"], result["map_per_class"]], -1).view(-1, 2)
     values = {int(kind): value for kind, value in pairs.tolist() if value >= 0}  # -1: not shown
     return [values.get(kind, math.nan) for kind in range(seen.held.shape[1])]
 

@@ -104,11 +104,11 @@ class Sequences(Task):
 
 def texts_of(table: Any, text: str | None, user: Any, name: str = "") -> Source:
     """The column of texts of a table, by the column of users if there is one."""
-    frame, text, user, own = forms.columns_of(table, text, user, TEXT)
+    frame, text, user, title = forms.columns_of(table, text, user, TEXT)
     if not all(isinstance(t, str) for t in frame[text]):
-        raise ValueError(f"The column {text!r} of {own} has no texts: name the one that has.")
+        raise ValueError(f"The column {text!r} of {title} has no texts: name the one that has.")
     users = frame[user] if isinstance(user, str) else user
-    return arrays.from_texts(frame[text], users, name=name or own)
+    return arrays.from_texts(frame[text], users, name=name or title)
 
 
 @arguments_of(Task.make)
