@@ -128,7 +128,7 @@ def watch_round() -> dict[str, Any]:
         client="'mostly ' + datum.k + 's'",
         module="'' + (datum.j + 1)",
     )
-    heard = (
+    summary = (
         "datum.jumps + ' copied cells jump, the rest move ' + format(datum.slope, '.2f') + "
         "' as far as w'"
     )
@@ -150,7 +150,7 @@ def watch_round() -> dict[str, Any]:
         .encode(*at("mx", "above"), text="name:N"),
         kernels.transform_filter("datum.copy")
         .transform_aggregate(jumps="sum(jump)", slope="mean(slope)")
-        .transform_calculate(words=heard)
+        .transform_calculate(words=summary)
         .mark_text(**BOLD)
         .encode(**left(3.8), text="words:N"),
         deal.mark_rect(stroke="#888").encode(*at("x", "y", *size), color=sends),
@@ -195,23 +195,24 @@ def equal_bytes(dataset: str = "cifar10") -> list[dict[str, str]]:
     runs = by_label(name, dataset=dataset, partition="Iid()")
     both, up = (lambda h: h.bytes_up + h.bytes_down), (lambda h: h.bytes_up)
 
-    def within(its: list[Any], sent: Callable[[Any], Any]) -> list[float]:
+    def within(histories: list[Any], sent: Callable[[Any], Any]) -> list[float]:
         """The last accuracy of each run within Fed-KGF's bytes, if a round is not more."""
         most, last = max(sent(h).sum() for h in runs["Fed-KGF"]) * 1.0001, []
-        for h in its:
+        for h in histories:
             so_far = sent(h).cumsum()
             last += [r["accuracy"] for r in h.evaluated if so_far[r["round"] - 1] <= most][-1:]
         return last
 
     rows = []
     for label, (method, sends) in SENDS.items() if "Fed-KGF" in runs else ():
-        if its := runs.get(label, []):
+        if histories := runs.get(label, []):
             row = {"method": method, "sends up": sends}
             row |= {
-                way: f"{getattr(its[0], f'bytes_{way}').mean() / 1e6:.2f}" for way in ("up", "down")
+                way: f"{getattr(histories[0], f'bytes_{way}').mean() / 1e6:.2f}"
+                for way in ("up", "down")
             }
-            reached = {"all rounds": [h.late_accuracy() for h in its]}
-            reached |= {"both ways": within(its, both), "up alone": within(its, up)}
+            reached = {"all rounds": [h.late_accuracy() for h in histories]}
+            reached |= {"both ways": within(histories, both), "up alone": within(histories, up)}
             rows.append(row | {c: spread(a) if a else "" for c, a in reached.items()})
     return rows
 

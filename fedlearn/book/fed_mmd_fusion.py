@@ -42,8 +42,8 @@ def two_clouds() -> dict[str, Any]:
         .transform_calculate(total=f"{STIFF} * pow(datum.x - {WANTS}, 2) + lam * datum.mmd")
     )
     names = {0: "as downloaded", WANTS: "what its own task wants"}
-    said = " : ".join(f"datum.value == {v} ? '{name}'" for v, name in names.items())
-    ticks = alt.Axis(values=list(names), labelExpr=f"{said} : ''", title=None)
+    label = " : ".join(f"datum.value == {v} ? '{name}'" for v, name in names.items())
+    ticks = alt.Axis(values=list(names), labelExpr=f"{label} : ''", title=None)
     x = alt.X("x:Q", axis=ticks, scale=alt.Scale(domain=[-2, 6], nice=False))
     scale = alt.Scale(domain=[0, 4], nice=False)
     side = {"scale": scale, "title": None, "axis": alt.Axis(values=[0, 1, 2])}

@@ -99,7 +99,7 @@ def two_parabolas(rounds: int = 12) -> dict[str, Any]:
         alt.Shape: forms,
         alt.StrokeDash: [[2, 3], [7, 3], *[[1, 0]] * 4],
     }
-    colour, shape, dash = (series(c, "kind", kinds, its, legend) for c, its in looks.items())
+    colour, shape, dash = (series(c, "kind", kinds, look, legend) for c, look in looks.items())
     text = (
         "['optimum ' + format(best, '+.2f'), 'FedAvg ends at ' + format(end, '+.2f'), "
         "'a round leaves ' + format(remains, '.0%')]"

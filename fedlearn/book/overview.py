@@ -49,10 +49,10 @@ def measured() -> list[dict[str, Any]]:
 def _traffic(method: str, network: str) -> float:
     """Bytes up and down of the fifth round: DGC warms up for four."""
     task = tasks.classification("digits", clients=10, network=network)
-    made = methods.METHODS[method]()
+    instance = methods.METHODS[method]()
     rounds = 5 if method == "dgc" else 2
     how: dict[str, Any] = {"batch_size": 16, "evaluate_every": rounds, "progress": False}
-    last = run(made, task, rounds, engine="auto", **how).rows[-1]
+    last = run(instance, task, rounds, engine="auto", **how).rows[-1]
     return float(last["bytes_up"] + last["bytes_down"])
 
 
