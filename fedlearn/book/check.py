@@ -67,8 +67,8 @@ class Verdict:
     def __repr__(self) -> str:
         if not self.answered:
             return f"{self.exercise}: no answer yet. Write yours in the cell above, then run both."
-        why = "right" if self else f"not yet, because {self.reason}"
-        return f"{self.exercise}: {why}."
+        result = "right" if self else f"not yet, because {self.reason}"
+        return f"{self.exercise}: {result}."
 
 
 def empty(answer: Any) -> bool:
@@ -325,8 +325,8 @@ def given(exercise: str) -> dict[str, Any]:
 
 def progress_file() -> Path:
     """Beside the notebooks: in the folder of the book's ``_toc.yml``, or else in this one."""
-    here = Path.cwd()
-    return next((f for f in (here, *here.parents) if (f / "_toc.yml").exists()), here) / PROGRESS
+    cwd = Path.cwd()
+    return next((f for f in (cwd, *cwd.parents) if (f / "_toc.yml").exists()), cwd) / PROGRESS
 
 
 def read_progress() -> dict[str, list[Any]]:
@@ -411,8 +411,8 @@ def solutions(chapter: str, book: str | Path = "") -> dict[str, Solution]:
     ``book/solutions/<chapter>.py`` has a section for each, which begins with ``# %% <exercise>``: a
     text in triple quotes, if any, and code that leaves the answer in ``answer``.
     """
-    here = Path.cwd()
-    folders = [Path(book)] if book else [Path(__file__).parents[2] / "book", here, *here.parents]
+    cwd = Path.cwd()
+    folders = [Path(book)] if book else [Path(__file__).parents[2] / "book", cwd, *cwd.parents]
     path = next((p for f in folders if (p := f / "solutions" / f"{chapter}.py").exists()), None)
     if path is None or CLASS["begun"]:
         return {}

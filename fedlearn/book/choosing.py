@@ -170,12 +170,12 @@ def experiment(*run: Any) -> Experiment:
     """What states a run, the values of ``RUN``."""
     task, split, clients, method, value, seed, short = run
     of_task, row = spec()["tasks"][task], spec()["methods"][method]
-    how = {k: v for k, v in of_task.items() if k not in ("short", "seeds", "networks")}
-    how |= of_task["short"] if short else {}
+    args = {k: v for k, v in of_task.items() if k not in ("short", "seeds", "networks")}
+    args |= of_task["short"] if short else {}
     options = of_task["networks"].get(method, {}) | row.get("options", {})
     options |= {tuning(method)[0]: value}
-    how |= {"partition": spec()["splits"][split], "clients": clients, "seed": seed}
-    return Experiment(method=row["method"], options=options, **how)
+    args |= {"partition": spec()["splits"][split], "clients": clients, "seed": seed}
+    return Experiment(method=row["method"], options=options, **args)
 
 
 def played(run: tuple) -> list[tuple]:
@@ -222,9 +222,9 @@ runs = cache(lambda: stored("choosing")[0])
 
 def evaluated(row: Row) -> list[int]:
     """After which rounds of a run the test set was looked at."""
-    how = spec()["tasks"][row["task"]]
-    how = how | how["short"] if row["short"] else how
-    last, step = how["rounds"], how.get("evaluate_every", 1)
+    args = spec()["tasks"][row["task"]]
+    args = args | args["short"] if row["short"] else args
+    last, step = args["rounds"], args.get("evaluate_every", 1)
     return [t for t in range(1, last + 1) if t % step == 0 or t == last]
 
 
@@ -298,8 +298,8 @@ def scores(*equal: Any) -> "pandas.DataFrame":
     """What the methods, a column each, reached within the budget of ``affordable``: a row for each
     seed of each contest, (task, split, clients, seed). Who cannot pay for a round has nothing."""
     whole = entries().query("clients > 1")
-    seen = zip(whole["accuracy"], affordable(whole, *equal), strict=True)
-    whole["score"] = [curve[k - 1] if k else 0.0 for curve, k in seen]
+    curves = zip(whole["accuracy"], affordable(whole, *equal), strict=True)
+    whole["score"] = [curve[k - 1] if k else 0.0 for curve, k in curves]
     keys = [whole[k] for k in (*CONTEST, "seed", "method")]
     return whole["score"].groupby(keys, sort=False).first().unstack()[[*spec()["methods"]]]
 

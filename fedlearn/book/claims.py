@@ -291,16 +291,16 @@ def formula(result: claims.Result) -> str:
 def ledger_row(result: claims.Result, readings: list[claims.Result]) -> list[datatable.Cell]:
     """A claim as a table's cells; its other readings unfold in the last one."""
     c, computed = result.claim, html.escape(claims.show(result.computed))
-    why = f'<span id="{c["id"]}">{inline(c["why"])}</span>{formula(result)}'
+    reason = f'<span id="{c["id"]}">{inline(c["why"])}</span>{formula(result)}'
     if readings:
-        why += f"<details><summary>{len(readings)} other readings</summary>"
+        reason += f"<details><summary>{len(readings)} other readings</summary>"
         for r in readings:
             recomputed = html.escape(claims.show(r.computed))
-            why += f'<p id="{r.claim["id"]}">{as_printed(r)} {recomputed}, <b>{r.verdict}</b>: '
-            why += f"{inline(r.claim['why'])}{formula(r)}</p>"
-        why += "</details>"
+            reason += f'<p id="{r.claim["id"]}">{as_printed(r)} {recomputed}, <b>{r.verdict}</b>: '
+            reason += f"{inline(r.claim['why'])}{formula(r)}</p>"
+        reason += "</details>"
     cells = (PAPERS[c["paper"]], inline(c["where"]), as_printed(result), computed)
-    return [*cells, (result.verdict, RANKS[result.verdict]), why]
+    return [*cells, (result.verdict, RANKS[result.verdict]), reason]
 
 
 def ledger(number: str, caption: str) -> Shown:

@@ -317,8 +317,8 @@ def wheel(folder: Path) -> list[str]:
             shutil.copytree(ROOT / name, Path(place, name), ignore=unwanted)
         for name in ("pyproject.toml", project["readme"], *project["license-files"]):
             shutil.copy(ROOT / name, place)
-        how = "wheel --no-deps --no-build-isolation --no-index --quiet --wheel-dir".split()
-        command = [sys.executable, "-m", "pip", *how, str(folder), place]
+        flags = "wheel --no-deps --no-build-isolation --no-index --quiet --wheel-dir".split()
+        command = [sys.executable, "-m", "pip", *flags, str(folder), place]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]
@@ -423,8 +423,8 @@ def make(
             names = [e.name for page in asked.values() for e in page]
             texts[Path("instructor", "numbers.csv")] = numbers(students, names)
     with tempfile.TemporaryDirectory() as built:
-        also = ["otter-grader>=7,<8"] if kind == "otter" else []
-        texts[Path("requirements.txt")] = "\n".join([*wheel(Path(built)), *also, ""])
+        extras = ["otter-grader>=7,<8"] if kind == "otter" else []
+        texts[Path("requirements.txt")] = "\n".join([*wheel(Path(built)), *extras, ""])
         files |= {Path(p.name): p for p in Path(built).iterdir()}
         targets = {out / name: texts.get(name, files.get(name)) for name in {**files, **texts}}
         for path in targets:

@@ -120,8 +120,8 @@ def phrases(value: Any) -> Iterator[str]:
 
 def section(exercise: Exercise, page: Path, answer: Solution) -> str:
     """An exercise in the lecturer's list."""
-    how = "its check" if exercise.check else "hand"
-    head = f"## {exercise.name}\n\n*{page.stem}; {exercise.points} points, marked by {how}.*"
+    marker = "its check" if exercise.check else "hand"
+    head = f"## {exercise.name}\n\n*{page.stem}; {exercise.points} points, marked by {marker}.*"
     if not exercise.check:
         return f"{head}\n\n{rubric(exercise, answer)}\n"
     tests = module_of(exercise.name).EXERCISES

@@ -26,14 +26,14 @@ def watch_maps(number: str) -> "Chart":
 
     columns = json.loads(data_path("grids", "fed_gkt_noise.json").read_text("utf-8"))["columns"]
     cells = [{"panel": k, "row": c // 8, "column": c % 8} for k in range(3) for c in range(64)]
-    which, pixel = "indexof(labels, digit)", "8 * datum.row + datum.column"
+    index, pixel = "indexof(labels, digit)", "8 * datum.row + datum.column"
     # four maps of 4 x 4, two by two
     corner = "32 * floor(datum.row / 4) + 16 * floor(datum.column / 4)"
     place = f"{corner} + 4 * (datum.row % 4) + datum.column % 4"
     shades = (
-        f"pictures[{which}][{pixel}]",
-        f"maps[{which}][{place}] + noise * grain[{which}][{place}]",
-        f"painted[round(2 * noise)][{which}][{pixel}]",
+        f"pictures[{index}][{pixel}]",
+        f"maps[{index}][{place}] + noise * grain[{index}][{place}]",
+        f"painted[round(2 * noise)][{index}][{pixel}]",
     )
     wide = {"axis": None, "scale": {"domain": [-0.2, 26.2], "nice": False}}
     high = {"axis": None, "scale": {"domain": [14.4, -1.4], "nice": False, "zero": False}}

@@ -82,8 +82,8 @@ def two_bowls(number: str) -> "Chart":
         .transform_calculate(angle="datum.n % 41 * PI / 20", level="[0.1, 0.4, 0.9][datum.r % 3]")
         .transform_calculate(x=ring(0), y=ring(1), kind=f"{kinds}[datum.k]")
     )
-    away = f"sqrt(pow({model('round', 0)} - best0, 2) + pow({model('round', 1)} - best1, 2))"
-    words = f"'after round ' + round + ': ' + format({away}, '.2f') + ' from the best for both'"
+    distance = f"sqrt(pow({model('round', 0)} - best0, 2) + pow({model('round', 1)} - best1, 2))"
+    words = f"'after round ' + round + ': ' + format({distance}, '.2f') + ' from the best for both'"
     plane = layered(
         300,
         params,

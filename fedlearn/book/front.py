@@ -163,10 +163,10 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
         .transform_calculate(words=f"datum.line + ': ' + ({amount.format('datum.x')})")
     )
 
-    def label(whose: str, before: str, x: Any, **position: Any) -> altair.Chart:
+    def label(test: str, before: str, x: Any, **position: Any) -> altair.Chart:
         """Words beside the dotted line, at an end of it, where they are never cut off."""
         return (
-            reached.transform_filter(whose)
+            reached.transform_filter(test)
             .transform_calculate(words=f"'{before}' + datum.words")
             .mark_text(fontSize=13, fontWeight="bold", **position)
             .encode(x=altair.value(x), y=altair.datum(target), text="words:N")

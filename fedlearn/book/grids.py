@@ -79,10 +79,10 @@ def trained(e: Experiment, method: "Method | None" = None, **settings: Any) -> "
     step, and in silence."""
     from ..round import run
 
-    how = asdict(e.settings) | {"engine": "stacked", "progress": False} | settings
+    args = asdict(e.settings) | {"engine": "stacked", "progress": False} | settings
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return run(method or e.make_method(), e.make_task(), e.rounds, **how)
+        return run(method or e.make_method(), e.make_task(), e.rounds, **args)
 
 
 def rounds_of(name: str, run: tuple) -> list[tuple]:

@@ -62,8 +62,8 @@ def run(copy: dict[str, Any], answers: dict[str, str], student: str) -> dict[str
     for cell in (c for c in notebook.cells if c.cell_type == "code"):
         name = grade(cell).get("grade_id", "").removesuffix("-check")
         for output in (o for o in cell.outputs if o.output_type == "error"):
-            why = "" if output.ename == "AssertionError" else f"{output.ename}: "
-            failed.setdefault(name, " ".join((why + output.evalue).split()))
+            kind = "" if output.ename == "AssertionError" else f"{output.ename}: "
+            failed.setdefault(name, " ".join((kind + output.evalue).split()))
         if grade(cell).get("grade"):
             notes[name] = failed.get(name, "")
     return notes
@@ -77,12 +77,12 @@ def marked(
     if not student and any(SEEDED in source(c) for c in cells):
         raise ValueError("its numbers are one student's own: mark with --seed-from, the roster")
     answers = {grade(c).get("grade_id", ""): source(c) for c in cells if grade(c).get("solution")}
-    theirs = [
+    matches = [
         c for c in copies.values() if {*answers} & {grade(x).get("grade_id") for x in c["cells"]}
     ]
-    if not theirs:
+    if not matches:
         raise ValueError("it has no answer to an exercise of this course")
-    for copy in theirs:
+    for copy in matches:
         notes = run(copy, answers, student)
         for cell in copy["cells"]:
             if not grade(cell).get("grade"):
@@ -148,6 +148,6 @@ def mark(
     table = pd.DataFrame(rows, columns=COLUMNS)
     table["points"] = table["points"].astype("Int64")
     write_text(out, table.to_csv(index=False))
-    open_ = table["note"] == "by hand"
+    by_hand = table["note"] == "by hand"
     sums = table.groupby("student")[["points", "of"]].sum()
-    return sums.assign(by_hand=table[open_].groupby("student").size()).fillna(0).astype(int)
+    return sums.assign(by_hand=table[by_hand].groupby("student").size()).fillna(0).astype(int)

@@ -33,11 +33,11 @@ def totals(number: str, caption: str, alt: str) -> Chart:
     tables = {name: [r for r in cost.rows if r["up"]] for name, cost in costs().items()}
     rows = [
         {"network": name, "method": row["method"], "way": way, "bytes": row[way]}
-        for name, cost in tables.items()
-        for row in cost
+        for name, body in tables.items()
+        for row in body
         for way in ("up", "down")
     ]
-    both = {name: {r["method"]: r["up"] + r["down"] for r in cost} for name, cost in tables.items()}
+    both = {name: {r["method"]: r["up"] + r["down"] for r in body} for name, body in tables.items()}
     methods = list(dict.fromkeys(row["method"] for row in rows))
     params = [
         choice("network", "network", list(tables), "ResNet-50", "select"),
@@ -90,8 +90,8 @@ def side_by_side(tables: dict[str, Cost], *columns: str) -> "pandas.DataFrame":
 
 def equal_rows(frame: "pandas.DataFrame") -> "pandas.DataFrame":
     """The same with one row for methods whose rows are equal; empty rows are left out."""
-    heads, some = list(frame), frame[frame.astype(bool).any(axis=1)].reset_index()
-    methods = some.groupby(heads, sort=False, dropna=False)["method"].agg(", ".join)
+    heads, filled = list(frame), frame[frame.astype(bool).any(axis=1)].reset_index()
+    methods = filled.groupby(heads, sort=False, dropna=False)["method"].agg(", ".join)
     return methods.reset_index()[["method", *heads]]
 
 
